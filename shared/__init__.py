@@ -1,0 +1,1 @@
+"""What both rooms may use: the store, its words and its settings."""

@@ -1,0 +1,180 @@
+"""Settings: one frozen dataclass; a field is a row of name, unit, default and reason (shared/settings_table.py).
+
+Read once from the environment (and `.env`); an unknown PENSTOCK_ name or a value out of range stops
+the start with a sentence that quotes it.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from dotenv import dotenv_values
+
+from shared.errors import ConfigError
+from shared.settings_table import AUTO, ROWS, Row
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Every setting in force. Units and reasons stand in the rows of shared/settings_table.py."""
+
+    redis_url: str
+    state_dir: str
+    listen: str
+    web_workers: int
+    auth: str
+    admin_key_file: str
+    allowed_hosts: str
+    cors_origins: str
+    dashboard: str
+    admission: str
+    max_inflight: int
+    max_queue_size: int
+    max_queue_tokens: int
+    max_wait_ms: int
+    tenant_bound_status: int
+    fairness: str
+    default_deadline_ms: int
+    max_deadline_ms: int
+    default_start_ms: int
+    admission_safety_margin: float
+    poll_grace_ms: int
+    lease_ms: int
+    max_attempts: int
+    drain_grace_ms: int
+    stall_ms: int
+    result_ttl_s: int
+    default_max_tokens: int
+    generated_weight: int
+    model: str
+    model_name: str
+    device: str
+    n_gpu_layers: int
+    threads: int
+    n_ctx: int
+    kv_cells: int
+    kv_type: str
+    max_batch_size: int
+    prefill_chunk: int
+    step_target_ms: int
+    batch_timeout_ms: int
+    engine: str
+    sim_prefill_tps: float
+    sim_decode_tps: float
+    max_body_bytes: int
+    log_level: str
+    log_format: str
+    worker_listen: str
+    url: str
+    api_key: str
+
+    @property
+    def state_path(self) -> Path:
+        """The state folder; the per-user data folder when none is set."""
+        if self.state_dir:
+            return Path(self.state_dir).expanduser().resolve()
+        base = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+        return Path(base) / "penstock"
+
+    @property
+    def listen_host_port(self) -> tuple[str, int]:
+        """`PENSTOCK_LISTEN` as (host, port)."""
+        host, _, port = self.listen.rpartition(":")
+        return host.strip("[]"), int(port)
+
+
+#: What holds for the whole system: written to the store by the first process, compared by every later one.
+SYSTEM_WIDE = (
+    "admission",
+    "max_inflight",
+    "max_queue_size",
+    "max_queue_tokens",
+    "max_wait_ms",
+    "fairness",
+    "lease_ms",
+    "max_attempts",
+    "result_ttl_s",
+    "generated_weight",
+    "admission_safety_margin",
+    "poll_grace_ms",
+)
+
+#: What Kubernetes puts into every pod's environment for a Service called penstock.
+_KUBERNETES = re.compile(r"PENSTOCK_(SERVICE_HOST|SERVICE_PORT\w*|PORT\w*)\Z")
+
+
+def load(
+    environ: Mapping[str, str] | None = None, dotenv: Path | None = Path(".env"), **overrides: object
+) -> Settings:
+    """Read the settings from `environ` (default: the process's), then `.env` for names it lacks.
+
+    `overrides` are values of the command line by field name; None means not given.
+    Raises ConfigError on an unknown PENSTOCK_ name or a value that does not fit its row.
+    """
+    return load_with_origin(environ, dotenv, **overrides)[0]
+
+
+def load_with_origin(
+    environ: Mapping[str, str] | None = None, dotenv: Path | None = Path(".env"), **overrides: object
+) -> tuple[Settings, dict[str, str]]:
+    """As `load`, and whence each field came: `default`, `environment`, the file's name or `command line`."""
+    env = dict(os.environ if environ is None else environ)
+    from_file = {}
+    if dotenv is not None and dotenv.is_file():
+        from_file = {name: value for name, value in dotenv_values(dotenv).items() if value is not None}
+    _refuse_unknown(env, "environment")
+    _refuse_unknown(from_file, str(dotenv))
+    values: dict[str, object] = {}
+    origin: dict[str, str] = {}
+    for row in ROWS:
+        given = overrides.get(row.field)
+        if given is not None:
+            values[row.field], origin[row.field] = row.parse(str(given)), "command line"
+        elif row.name in env:
+            values[row.field], origin[row.field] = row.parse(env[row.name]), "environment"
+        elif row.name in from_file:
+            values[row.field], origin[row.field] = row.parse(from_file[row.name]), str(dotenv)
+        else:
+            values[row.field], origin[row.field] = row.default, "default"
+    unknown = set(overrides) - {row.field for row in ROWS}
+    if unknown:
+        raise ConfigError(f"no such setting: {', '.join(sorted(unknown))}")
+    settings = Settings(**values)  # type: ignore[arg-type]  # rows and fields are compared by a test
+    _check_together(settings)
+    return settings, origin
+
+
+def as_environ(settings: Settings) -> dict[str, str]:
+    """The settings as environment variables, for a child process; `load` of it gives equal settings."""
+    by_field = {row.field: row for row in ROWS}
+    environ = {}
+    for field in fields(settings):
+        row, value = by_field[field.name], getattr(settings, field.name)
+        if value != row.default:
+            environ[row.name] = "auto" if value == AUTO and row.auto else str(value)
+    return environ
+
+
+def row_of(field: str) -> Row:
+    """The row of a field name. Raises KeyError when there is none."""
+    return {row.field: row for row in ROWS}[field]
+
+
+def _refuse_unknown(names: Mapping[str, str], where: str) -> None:
+    known = {row.name for row in ROWS}
+    for name in sorted(names):
+        if name.startswith("PENSTOCK_") and name not in known and not _KUBERNETES.match(name):
+            raise ConfigError(f"unknown setting {name}={names[name]!r} in the {where}; `penstock config` lists all")
+
+
+def _check_together(settings: Settings) -> None:
+    if settings.default_deadline_ms > settings.max_deadline_ms:
+        raise ConfigError(
+            f"PENSTOCK_DEFAULT_DEADLINE_MS={settings.default_deadline_ms} is over "
+            f"PENSTOCK_MAX_DEADLINE_MS={settings.max_deadline_ms}"
+        )
+    host = settings.listen_host_port[0]
+    if settings.auth == "open" and host not in {"127.0.0.1", "localhost", "::1"}:
+        raise ConfigError(f"PENSTOCK_AUTH=open is for loopback only, and PENSTOCK_LISTEN={settings.listen!r} is not")

@@ -1,0 +1,154 @@
+"""A job as the rooms hand it around: what is admitted, what is claimed, what is read back."""
+
+import json
+import secrets
+from dataclasses import dataclass, field
+from typing import Any
+
+from shared.outcomes import Outcome, Stage
+from shared.states import JobState
+
+
+def new_job_id() -> str:
+    """An unguessable id (128 bits) of letters, digits, `-` and `_`, as RQ asks for."""
+    return secrets.token_urlsafe(16)
+
+
+@dataclass(frozen=True)
+class NewJob:
+    """What the door hands to `Store.admit`. Times are relative: the store's TIME makes them moments."""
+
+    id: str
+    tenant: str
+    #: The served name; its slug stands in keys.
+    model: str
+    #: The request: `prompt` or `messages`, sampling, `max_tokens`; read by the engine, never by a script.
+    payload: dict[str, Any]
+    #: Estimate at the door; the engine counts.
+    prompt_tokens: int
+    max_tokens: int
+    #: Estimated cost in thousandths of a weighted token (docs/fairness.md).
+    cost_mwt: int
+    deadline_ms: int
+    #: Where the deadline came from: `body`, `header`, `default`.
+    patience_from: str = "default"
+    #: The latest moment to start and still end in time, as ms from admission; the order within the tenant.
+    latest_start_ms: int | None = None
+    start_within_ms: int | None = None
+    poll_grace_ms: int | None = None
+    #: Digests of Idempotency-Key and body; None when the client sent no key.
+    idem_digest: str | None = None
+    body_digest: str = ""
+    key_label: str = ""
+    traceparent: str = ""
+
+
+@dataclass(frozen=True)
+class Held:
+    """A job under a lease: the id and the claim token that fences it."""
+
+    id: str
+    token: str
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """A job handed to a worker by a claim."""
+
+    id: str
+    token: str
+    tenant: str
+    model: str
+    payload: dict[str, Any]
+    attempt: int
+    #: What is left until the deadline, by the store's TIME at the claim.
+    deadline_in_ms: int
+    #: What is left of start_within_ms; None when the job names none.
+    start_in_ms: int | None
+    prompt_tokens: int
+    max_tokens: int
+    cancel_requested: bool = False
+    traceparent: str = ""
+
+    @property
+    def held(self) -> Held:
+        """The claim's id and token."""
+        return Held(self.id, self.token)
+
+
+@dataclass(frozen=True)
+class Usage:
+    """True counts of an ended job. Times in ms; None where the job did not get that far."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    prefill_ms: int | None = None
+    decode_ms: int | None = None
+    #: From the claim's arrival at the engine to the first token; the door adds the queue.
+    ttft_ms: int | None = None
+
+    def as_dict(self) -> dict[str, int | None]:
+        """The fields as they are stored in the result."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a worker says a job ended. The store has the last word (cancel, deadline)."""
+
+    id: str
+    token: str
+    outcome: Outcome
+    #: A FinishReason, or "" where there is none.
+    finish_reason: str = ""
+    #: An EndCode for what did not succeed.
+    code: str = ""
+    stage: Stage | None = None
+    #: For people; never holds prompt or answer.
+    message: str = ""
+    text: str = ""
+    usage: Usage = field(default_factory=Usage)
+    #: More of the answer, such as logprobs; JSON-serialisable.
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def result_json(self) -> str:
+        """The text, usage and message as `penstock:result:<id>` holds them."""
+        body: dict[str, Any] = {"text": self.text, "usage": self.usage.as_dict(), "message": self.message}
+        return json.dumps(body | self.extra, ensure_ascii=False, separators=(",", ":"))
+
+
+@dataclass(frozen=True)
+class JobView:
+    """One job as the store knows it; everything HTTP says of a job is made from this."""
+
+    id: str
+    tenant: str
+    model: str
+    state: JobState
+    #: Moments by the store's TIME, in ms since the epoch; None while they have not come.
+    admitted_ms: int
+    deadline_at_ms: int
+    started_ms: int | None
+    ended_ms: int | None
+    deadline_ms: int
+    patience_from: str
+    attempts: int
+    cancel_requested: bool
+    prompt_tokens: int
+    max_tokens: int
+    metadata: dict[str, str]
+    finish_reason: str
+    code: str
+    stage: str
+    worker: str
+    #: From the result: None until the job has ended (and when the text was erased).
+    text: str | None
+    usage: Usage | None
+    message: str
+    #: 1 is next in the tenant's own list; None when the job does not wait.
+    position: int | None
+    now_ms: int
+    #: First claim and first time at the list's head, for the parts of the wait.
+    first_claim_ms: int | None = None
+    extra: dict[str, Any] = field(default_factory=dict)

@@ -1,0 +1,1 @@
+"""The door: HTTP in, verdicts out. Holds no job state."""

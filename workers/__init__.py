@@ -1,0 +1,1 @@
+"""Claims, runs and settles jobs. Knows no HTTP towards clients."""

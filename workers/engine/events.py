@@ -1,0 +1,80 @@
+"""What goes into the engine and what it reports: plain values, no behaviour."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """One job as handed to the engine."""
+
+    #: `<id>:<claim token>`.
+    key: str
+    tenant: str
+    #: `prompt` or `messages`, sampling parameters, `stop`, `response_format`; see docs/http.md.
+    payload: dict[str, Any]
+    max_tokens: int
+    #: Moments of the engine's clock, in seconds.
+    deadline_s: float
+    start_by_s: float | None = None
+
+
+class JobRejected(Exception):
+    """The job cannot run as asked: its own fault, nothing was computed.
+
+    `code` is an EndCode value (`context_length_exceeded`, `invalid_value`), `param` the field at fault.
+    """
+
+    def __init__(self, code: str, message: str, param: str = "") -> None:
+        super().__init__(message)
+        self.code, self.message, self.param = code, message, param
+
+
+@dataclass(frozen=True)
+class Counts:
+    """True token counts and times of one sequence. Times in ms, None where not reached."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    prefill_ms: int | None = None
+    decode_ms: int | None = None
+    ttft_ms: int | None = None
+
+
+@dataclass(frozen=True)
+class Text:
+    """New text of one sequence: whole UTF-8, past any possible beginning of a stop string."""
+
+    key: str
+    text: str
+    #: Tokens generated so far, this text's included.
+    completion_tokens: int
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The last event of a sequence. `text` is the whole answer."""
+
+    key: str
+    #: An Outcome value, or `dropped` for a sequence whose lease was lost.
+    outcome: str
+    finish_reason: str
+    text: str
+    counts: Counts
+    #: EndCode value, stage (`prefill`, `decode`) and sentence for what did not succeed.
+    code: str = ""
+    stage: str = ""
+    message: str = ""
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+Event = Text | Ended
+
+
+@dataclass(frozen=True)
+class Room:
+    """What the engine could take in now."""
+
+    slots: int
+    cells: int
