@@ -1,0 +1,261 @@
+"""What each tenant may do: its policy in the store, with the system's defaults where it names nothing.
+
+A policy stands as plain text in the hash of its tenant (keys.tenant), one field each with the prefix
+`policy_`, beside `policy` = `1`; a hash with a policy has no TTL. It is configuration and no job's state,
+so plain commands in one MULTI write it; admit.lua and claim.lua read `policy_weight_milli`,
+`policy_max_waiting` and `policy_max_waiting_tokens`.
+
+When you add a field: TenantPolicy, FIELDS and the options of `penstock tenants` (shared/cli/tenants.py).
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import redis
+from redis.client import Pipeline
+
+from shared import keys
+from shared.errors import ConfigError, StoreUnavailable
+
+Value = float | int | bool | str | tuple[str, ...]
+
+#: After its policy is removed a tenant's hash may still count waiting jobs, and the longest deadline that
+#: PENSTOCK_MAX_DEADLINE_MS allows is one day; the next admission sets the usual TTL again.
+_TTL_AFTER_REMOVAL_S = 2 * 86_400
+
+_MODEL = re.compile(r"[^\s,]{1,200}\Z")
+
+
+@dataclass(frozen=True)
+class TenantPolicy:
+    """What an operator has set for one tenant. None: the system's default holds."""
+
+    #: Share of the GPUs against other tenants; 1 without a policy. Kept in thousandths.
+    weight: float | None = None
+    #: Waiting jobs (PENSTOCK_MAX_QUEUE_SIZE).
+    max_waiting: int | None = None
+    #: Prompt tokens + max_tokens, summed over waiting jobs (PENSTOCK_MAX_QUEUE_TOKENS).
+    max_waiting_tokens: int | None = None
+    #: Requests and tokens a minute; no limit without a policy.
+    rpm: int | None = None
+    tpm: int | None = None
+    #: The longest patience that the tenant may name (PENSTOCK_MAX_DEADLINE_MS).
+    max_deadline_ms: int | None = None
+    #: Served names that the tenant may use; None: all.
+    models: tuple[str, ...] | None = None
+    #: Every request of the tenant is refused with 403.
+    disabled: bool = False
+    #: The model of requests that name none.
+    default_model: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError, naming the field and quoting the value, for what cannot hold."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None:
+                FIELDS[field.name].check(field.name, value)
+        if self.models is not None and self.default_model not in (None, *self.models):
+            raise ConfigError(f"default_model={self.default_model!r} is not among models={','.join(self.models)!r}")
+
+    def may_use(self, model: str) -> bool:
+        """Whether the tenant may name this served model."""
+        return self.models is None or model in self.models
+
+
+@dataclass(frozen=True)
+class TenantEntry:
+    """One row of `penstock tenants ls`."""
+
+    name: str
+    #: None: seen by the door, but nothing was set for it.
+    policy: TenantPolicy | None
+    #: Wall ms by the store's TIME; None: no job of it was ever admitted.
+    last_admission_ms: int | None
+
+
+@dataclass(frozen=True)
+class Field:
+    """How one field of a policy is checked, written and read."""
+
+    stored: str
+    check: Callable[[str, Value], None]
+    dump: Callable[[Value], str]
+    parse: Callable[[str], Value]
+
+
+def _check_weight(name: str, value: Value) -> None:
+    # A thousandth is what the store resolves; a thousand to one starves the rest for all practical purposes.
+    fits = isinstance(value, int | float) and math.isfinite(value) and 0.001 <= value <= 1000
+    if not fits or isinstance(value, bool):
+        raise ConfigError(f"{name}={value!r} is out of range: 0.001 to 1000")
+
+
+def _check_whole(high: int) -> Callable[[str, Value], None]:
+    def check(name: str, value: Value) -> None:
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= high:
+            raise ConfigError(f"{name}={value!r} is not a whole number from 1 to {high}")
+
+    return check
+
+
+def _check_flag(name: str, value: Value) -> None:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name}={value!r} is neither true nor false")
+
+
+def _check_model(name: str, value: Value) -> None:
+    if not isinstance(value, str) or not _MODEL.match(value):
+        raise ConfigError(f"{name}={value!r} is not a model's name: 1 to 200 characters, no comma, no space")
+
+
+def _check_models(name: str, value: Value) -> None:
+    if not isinstance(value, tuple) or not value:
+        raise ConfigError(f"{name}={value!r} is not a list of at least one model's name")
+    for model in value:
+        _check_model(name, model)
+
+
+def _names(value: Value) -> str:
+    return ",".join(value) if isinstance(value, tuple) else str(value)
+
+
+def _whole(stored: str, high: int) -> Field:
+    return Field(stored, _check_whole(high), str, int)
+
+
+FIELDS: dict[str, Field] = {
+    "weight": Field(
+        "policy_weight_milli",
+        _check_weight,
+        lambda value: str(round(float(str(value)) * 1000)),
+        lambda text: int(text) / 1000,
+    ),
+    # The bounds of the settings whose place these take (shared/settings_table.py).
+    "max_waiting": _whole("policy_max_waiting", 1_000_000),
+    "max_waiting_tokens": _whole("policy_max_waiting_tokens", 10**12),
+    "rpm": _whole("policy_rpm", 10_000_000),
+    "tpm": _whole("policy_tpm", 10**12),
+    "max_deadline_ms": _whole("policy_max_deadline_ms", 86_400_000),
+    "models": Field("policy_models", _check_models, _names, lambda text: tuple(text.split(","))),
+    "disabled": Field("policy_disabled", _check_flag, lambda value: str(int(bool(value))), lambda text: text == "1"),
+    "default_model": Field("policy_default_model", _check_model, str, str),
+}
+
+
+def check_name(tenant: str) -> str:
+    """Answer the name itself. Raises ConfigError when it may not name a tenant."""
+    if not keys.is_tenant_name(tenant):
+        raise ConfigError(f"tenant={tenant!r} is not 1 to 64 of letters, digits, '_' and '-'")
+    return tenant
+
+
+def text_of(value: bytes | str) -> str:
+    """Read what the store answered as text, whether or not the client decodes."""
+    return value.decode() if isinstance(value, bytes) else value
+
+
+@contextmanager
+def store_faults() -> Iterator[None]:
+    """Turn what redis-py raises inside into StoreUnavailable."""
+    try:
+        yield
+    except redis.RedisError as error:
+        raise StoreUnavailable(f"the store did not answer, or refused to write: {error}") from error
+
+
+class Tenants:
+    """Policies by tenant. Every method raises ConfigError for a name that may not be one, and StoreUnavailable."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._client = client
+
+    def get(self, tenant: str) -> TenantPolicy | None:
+        """Answer the tenant's policy, or None when nothing was set for it."""
+        with store_faults():
+            return _read(tenant, self._client.hgetall(keys.tenant(check_name(tenant))))
+
+    def set(self, tenant: str, policy: TenantPolicy) -> None:
+        """Make this the tenant's whole policy; what it leaves open falls back to the system's default."""
+        written: dict[Any, str] = {"policy": "1"}
+        for name, field in FIELDS.items():
+            value = getattr(policy, name)
+            if value is not None:
+                written[field.stored] = field.dump(value)
+        unset = [field.stored for field in FIELDS.values() if field.stored not in written]
+        key = keys.tenant(check_name(tenant))
+        with store_faults(), self._client.pipeline(transaction=True) as pipe:
+            if unset:
+                pipe.hdel(key, *unset)
+            pipe.hset(key, mapping=written)
+            pipe.persist(key)
+            # 0: never admitted. The door writes the moment of each admission over it.
+            pipe.zadd(keys.tenants(), {tenant: 0}, nx=True)
+            pipe.execute()
+
+    def change(self, tenant: str, changes: Mapping[str, Value | None]) -> TenantPolicy:
+        """Set the named fields (None: back to the default) and answer the whole policy.
+
+        Raises ConfigError for a field that a policy does not have. Of two changes at once the later wins whole.
+        """
+        unknown = sorted(set(changes) - set(FIELDS))
+        if unknown:
+            raise ConfigError(f"a tenant's policy has no field {', '.join(unknown)}")
+        # The check of the types is TenantPolicy's own, at birth.
+        policy = replace(self.get(tenant) or TenantPolicy(), **changes)  # type: ignore[arg-type]
+        self.set(tenant, policy)
+        return policy
+
+    def remove(self, tenant: str) -> bool:
+        """Back to the defaults; whether there was a policy. What the tenant waits for and was served stays."""
+        key = keys.tenant(check_name(tenant))
+
+        def forget(pipe: Pipeline) -> bool:
+            known = bool(pipe.hexists(key, "policy"))
+            never_admitted = pipe.zscore(keys.tenants(), tenant) == 0
+            pipe.multi()
+            pipe.hdel(key, "policy", *(field.stored for field in FIELDS.values()))
+            if known:
+                pipe.expire(key, _TTL_AFTER_REMOVAL_S)
+            if never_admitted:
+                pipe.zrem(keys.tenants(), tenant)
+            return known
+
+        with store_faults():
+            # Watched, so that an admission in between does not lose its tenant from the set.
+            return bool(self._client.transaction(forget, key, value_from_callable=True))  # type: ignore[arg-type]
+
+    def list(self) -> tuple[TenantEntry, ...]:
+        """Every tenant that has a policy or was seen by the door, by name."""
+        with store_faults():
+            seen: Any = self._client.zrange(keys.tenants(), 0, -1, withscores=True)
+            scores = {text_of(name): float(score) for name, score in seen}
+            names = sorted(scores)
+            with self._client.pipeline(transaction=False) as pipe:
+                for name in names:
+                    pipe.hgetall(keys.tenant(name))
+                hashes = pipe.execute()
+        return tuple(
+            TenantEntry(name, _read(name, held), int(scores[name]) or None)
+            for name, held in zip(names, hashes, strict=True)
+        )
+
+
+def _read(tenant: str, held: Mapping[bytes | str, bytes | str]) -> TenantPolicy | None:
+    texts = {text_of(name): text_of(value) for name, value in held.items()}
+    if "policy" not in texts:
+        return None
+    values: dict[str, Value] = {}
+    for name, field in FIELDS.items():
+        if field.stored in texts:
+            try:
+                values[name] = field.parse(texts[field.stored])
+            except ValueError:
+                text = texts[field.stored]
+                raise ConfigError(
+                    f"tenant {tenant!r} holds {field.stored}={text!r} in the store, which is no value"
+                ) from None
+    return TenantPolicy(**values)  # type: ignore[arg-type]  # checked at birth
