@@ -1,0 +1,91 @@
+"""Writes a llama of seeded random weights: any size, real to llama.cpp, without any sense in what it says."""
+
+from collections.abc import Iterator
+from itertools import product
+from math import prod, sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from workers.demo import DEMO_MODEL_NAME
+from workers.demo.gguf_file import FileType, Shape, tensor_shapes, write_gguf
+from workers.demo.vocabulary import FIRST_PIECE_ID, SPACE, Vocabulary, vocabulary_of
+
+FloatArray = np.ndarray[Any, np.dtype[np.float32]]
+
+#: Standard deviation that each kind of matrix gives to an input of deviation 1. Found by trial: with
+#: these an answer depends on the whole prompt, not on its last token alone, and does not soon repeat.
+_GAINS = {"attn_q": 1.5, "attn_k": 1.5, "attn_v": 2.0, "attn_output": 2.0, "output": 4.0}
+
+#: Letters of two to four bytes each, so that pieces beyond ASCII are met in every answer's alphabet.
+_BEYOND_ASCII = ("ä", "é", "ñ", "ß", "ø", "ж", "λ", "水", "猫", "🙂")
+_SYLLABLES = tuple(map("".join, product("bdfghklmnprstvz", "aeiou")))
+
+
+def write_random_model(
+    path: Path,
+    *,
+    seed: int = 1,
+    name: str = DEMO_MODEL_NAME,
+    file_type: FileType = "f32",
+    n_vocab: int = 1024,
+    n_ctx_train: int = 2048,
+    n_embd: int = 64,
+    n_layer: int = 2,
+    n_head: int = 4,
+    n_head_kv: int = 2,
+    n_ff: int = 192,
+) -> None:
+    """Write a random model to `path`, replacing what is there; the same arguments make the same bytes.
+
+    Greedy answers are words of made-up syllables: the control and byte tokens, the end of the
+    answer among them, have a logit of exactly 0, which the best word always beats. The default is
+    about 1 MB. The shape of a 135M-class model is n_vocab 49152, n_embd 576, n_layer 30,
+    n_head 9, n_head_kv 3, n_ff 1536. Raises ValueError for a size that cannot be, OSError when
+    the file cannot be written.
+    """
+    shape = Shape(n_vocab, n_ctx_train, n_embd, n_layer, n_head, n_head_kv, n_ff)
+    vocabulary = _made_up_words(seed, n_vocab)
+    write_gguf(path, shape, vocabulary, _random_tensors(seed, shape), name=name, file_type=file_type)
+
+
+def _made_up_words(seed: int, n_vocab: int) -> Vocabulary:
+    """Letters, syllables and words of them, each reachable by joining two shorter pieces."""
+    letters = (SPACE, *map(chr, range(ord("!"), ord("~") + 1)), *_BEYOND_ASCII)
+    starts = tuple(SPACE + syllable for syllable in _SYLLABLES)
+    smallest = FIRST_PIECE_ID + len(letters) + len(_SYLLABLES) + len(starts)
+    pieces = [*letters, *_SYLLABLES, *starts]
+    for n_syllables in (1, 2, 3):
+        words = [start + "".join(rest) for start, *rest in product(starts, *[_SYLLABLES] * n_syllables)]
+        order = np.argsort(_uniform(seed, f"words of {n_syllables}", len(words)), kind="stable")
+        pieces += [words[index] for index in order[: max(0, n_vocab - FIRST_PIECE_ID - len(pieces))]]
+        if len(pieces) == n_vocab - FIRST_PIECE_ID:
+            return vocabulary_of(pieces)
+    raise ValueError(f"n_vocab {n_vocab} is not in {smallest}..{FIRST_PIECE_ID + len(pieces)}")
+
+
+def _random_tensors(seed: int, shape: Shape) -> Iterator[tuple[str, FloatArray]]:
+    for name, dims in tensor_shapes(shape).items():
+        if len(dims) == 1:
+            yield name, np.ones(dims, dtype=np.float32)
+            continue
+        kind = name.removesuffix(".weight").rpartition(".")[2]
+        fan_in = 1 if kind == "token_embd" else dims[1]
+        # A uniform number in ±√3 has the deviation 1.
+        deviation = sqrt(3 / fan_in) * _GAINS.get(kind, 1.0)
+        values = (_uniform(seed, name, prod(dims)) * np.float32(deviation)).reshape(dims)
+        if kind == "output":
+            values[:FIRST_PIECE_ID] = 0
+        yield name, values
+
+
+def _uniform(seed: int, purpose: str, count: int) -> FloatArray:
+    """Return `count` numbers in [-1, 1), from the bit generator alone.
+
+    NumPy promises the raw bits of a seeded PCG64 for all its versions, but not what its
+    distributions make of them.
+    """
+    bits = np.random.PCG64([seed, *purpose.encode()]).random_raw(count)
+    # 24 bits fill the mantissa of a float32 exactly.
+    return (bits >> np.uint64(40)).astype(np.float32) / np.float32(2**23) - np.float32(1)
