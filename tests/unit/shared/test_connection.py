@@ -1,0 +1,131 @@
+"""The rule for waiting and repeating, and what each way of failing is called."""
+
+import socket
+import time
+from contextlib import closing
+
+import pytest
+import redis
+from redis.sentinel import SentinelConnectionPool
+
+from shared.connection import DOOR, WORKER, blocking_twin, open_client, shown
+from shared.errors import ConfigError, StoreUnavailable
+from shared.storefaults import store_faults
+
+
+def test_the_door_waits_a_quarter_of_a_second_to_connect_and_one_for_an_answer():
+    options = open_client("redis://store:6379/0", name="door", patience=DOOR).connection_pool.connection_kwargs
+    assert (options["socket_connect_timeout"], options["socket_timeout"]) == (0.25, 1.0)
+
+
+@pytest.mark.parametrize("url", ["redis://store", "rediss://store", "unix:///run/store.sock"])
+@pytest.mark.parametrize("patience", [DOOR, WORKER])
+def test_no_client_repeats_a_call_by_itself(url, patience):
+    connection = open_client(url, name="any", patience=patience).connection_pool.make_connection()
+    assert connection.retry.get_retries() == 0
+    assert connection.retry_on_error == []
+
+
+def test_a_url_may_not_bring_back_repeating():
+    with pytest.raises(ConfigError, match="retry_on_timeout"):
+        open_client("redis://store?retry_on_timeout=yes", name="any")
+    with pytest.raises(ConfigError, match="socket_timeout"):
+        open_client("redis+sentinel://a:1/main?socket_timeout=9", name="any")
+
+
+def test_a_url_of_another_kind_is_quoted_without_its_password():
+    with pytest.raises(ConfigError, match=r"http://me:\*\*\*@store") as raised:
+        open_client("http://me:secret@store", name="any")
+    assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "printed"),
+    [
+        ("redis://:secret@store:6379/1", "redis://:***@store:6379/1"),
+        ("unix:///run/s.sock?password=secret", "unix:///run/s.sock?password=***"),
+        ("redis+sentinel://me:secret@a:1,b:2/main", "redis+sentinel://me:***@a:1,b:2/main"),
+        ("redis://store", "redis://store"),
+    ],
+)
+def test_a_printed_url_has_no_password(url, printed):
+    assert shown(url) == printed
+
+
+def test_sentinels_are_asked_for_the_primary_with_the_same_patience():
+    url = "redis+sentinel://me:pa%20ss@one:26379,two/main/3?sentinel_password=other&ssl=true"
+    pool = open_client(url, name="door", patience=DOOR).connection_pool
+    assert isinstance(pool, SentinelConnectionPool)
+    assert pool.service_name == "main"
+    options = pool.connection_kwargs
+    assert (options["username"], options["password"], options["db"]) == ("me", "pa ss", 3)
+    assert options["socket_timeout"] == 1.0
+    asked = [sentinel.connection_pool.connection_kwargs for sentinel in pool.sentinel_manager.sentinels]
+    assert [(one["host"], one["port"]) for one in asked] == [("one", 26379), ("two", 26379)]
+    assert {one["password"] for one in asked} == {"other"}
+    assert {one["socket_connect_timeout"] for one in asked} == {0.25}
+
+
+@pytest.mark.parametrize("url", ["redis+sentinel://one:26379", "redis+sentinel://one:x/main"])
+def test_a_sentinel_url_that_lacks_something_says_what(url):
+    with pytest.raises(ConfigError, match=r"service|host:port"):
+        open_client(url, name="any")
+
+
+def test_a_blocking_client_outwaits_its_block_on_connections_of_its_own():
+    client = open_client("redis://store:6379/2", name="door", patience=DOOR)
+    twin = blocking_twin(client, block_s=5.0)
+    assert twin.connection_pool is not client.connection_pool
+    options = twin.connection_pool.connection_kwargs
+    assert options["socket_timeout"] > 5.0
+    assert (options["host"], options["port"], options["db"]) == ("store", 6379, 2)
+    assert twin.connection_pool.make_connection().retry.get_retries() == 0
+
+
+def test_a_blocking_client_behind_sentinels_asks_the_same_sentinels():
+    client = open_client("redis+sentinel://one:26379/main", name="door", patience=DOOR)
+    twin = blocking_twin(client, block_s=5.0)
+    assert isinstance(twin.connection_pool, SentinelConnectionPool)
+    assert twin.connection_pool.sentinel_manager is client.connection_pool.sentinel_manager
+    assert twin.connection_pool.make_connection().connection_pool is not client.connection_pool.proxy
+
+
+def test_a_store_that_never_answers_is_unavailable_within_the_doors_second():
+    with closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        client = open_client(f"redis://127.0.0.1:{silent.getsockname()[1]}", name="door", patience=DOOR)
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailable), store_faults(client):
+            client.ping()
+        assert time.monotonic() - began < 1.5
+        client.close()
+
+
+def test_a_store_that_is_not_there_is_unavailable_at_once(tmp_path):
+    client = open_client(f"unix://{tmp_path}/none.sock", name="door", patience=DOOR)
+    began = time.monotonic()
+    with pytest.raises(StoreUnavailable, match="cannot serve"), store_faults(client):
+        client.ping()
+    assert time.monotonic() - began < 0.5
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        redis.exceptions.OutOfMemoryError("command not allowed when used memory > 'maxmemory'."),
+        redis.exceptions.ReadOnlyError("You can't write against a read only replica."),
+        redis.exceptions.BusyLoadingError("Redis is loading the dataset in memory"),
+        redis.ResponseError("MISCONF Errors writing to the AOF file: No space left on device"),
+        redis.ResponseError("BUSY Redis is busy running a script."),
+        redis.ResponseError("Error running script (call to f_1): @user_script:1: -OOM command not allowed when"),
+        redis.ResponseError("Error running script: @user_script: 7: -READONLY You can't write against a replica."),
+    ],
+)
+def test_what_says_not_now_is_unavailable(error):
+    with pytest.raises(StoreUnavailable), store_faults(open_client("redis://store", name="any")):
+        raise error
+
+
+@pytest.mark.parametrize("text", ["WRONGTYPE Operation against a key", "user_script:3: BUSYBODY is nil"])
+def test_what_is_our_own_fault_stays_what_it_is(text):
+    with pytest.raises(redis.ResponseError), store_faults(open_client("redis://store", name="any")):
+        raise redis.ResponseError(text)
