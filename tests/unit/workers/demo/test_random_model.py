@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+import gguf
 import llama_cpp
+import numpy as np
 import pytest
+from gguf import quants
 
 from workers.demo.random_gguf import write_random_model
 
@@ -60,29 +63,42 @@ def test_any_text_survives_the_vocabulary(llama: llama_cpp.Llama) -> None:
 
 
 def test_a_chat_is_rendered_through_the_models_own_template(llama: llama_cpp.Llama) -> None:
-    answer = llama.create_chat_completion([{"role": "user", "content": "hi"}], max_tokens=5, temperature=0)
+    answer = llama.create_chat_completion([{"role": "user", "content": "ba"}], max_tokens=5, temperature=0)
 
-    # <s> <|user|> h i </s> <|assistant|>
-    assert answer["usage"]["prompt_tokens"] == 6
+    # <s> <|user|> ba </s> <|assistant|>
+    assert answer["usage"]["prompt_tokens"] == 5
 
 
-@pytest.mark.parametrize("file_type", ["f16", "q8_0"])
-def test_the_weights_may_be_stored_smaller(tmp_path: Path, random_model: Path, file_type: str) -> None:
-    path = tmp_path / "small.gguf"
-    write_random_model(path, file_type=file_type, name="smaller")
-    smaller = llama_cpp.Llama(str(path), n_ctx=128, n_threads=1, verbose=False)
+def test_f16_weights_answer_too(tmp_path: Path, random_model: Path) -> None:
+    path = tmp_path / "halves.gguf"
+    write_random_model(path, file_type="f16", name="halves")
+    halves = llama_cpp.Llama(str(path), n_ctx=128, n_threads=1, verbose=False)
 
     assert path.stat().st_size < random_model.stat().st_size
-    assert smaller.metadata["general.name"] == "smaller"
-    assert len(greedy_answer(smaller, "x", max_tokens=8)) > 0
+    assert halves.metadata["general.name"] == "halves"
+    assert len(greedy_answer(halves, "x", max_tokens=8)) > 0
+
+
+def test_q8_0_weights_are_those_of_the_same_seed_within_their_rounding(tmp_path: Path, random_model: Path) -> None:
+    # Read, not run: builds of llama.cpp by GCC 12 end in SIGSEGV on quantized weights where the CPU has AMX.
+    path = tmp_path / "bytes.gguf"
+    write_random_model(path, file_type="q8_0")
+    exact = {tensor.name: tensor for tensor in gguf.GGUFReader(random_model).tensors}
+
+    for tensor in gguf.GGUFReader(path).tensors:
+        expected = exact[tensor.name].data
+        restored = quants.dequantize(tensor.data, tensor.tensor_type)
+        # A block's step is its largest value / 127; the value is off by half a step, and its scale is a float16.
+        np.testing.assert_allclose(restored, expected, atol=float(np.abs(expected).max()) * 0.006)
+    assert llama_cpp.Llama(str(path), vocab_only=True, verbose=False).n_vocab() == 1024
 
 
 def test_the_shape_of_a_larger_family_can_be_written(tmp_path: Path) -> None:
     path = tmp_path / "larger.gguf"
-    write_random_model(path, file_type="q8_0", n_vocab=49152, n_layer=2, n_embd=576, n_head=9, n_head_kv=3, n_ff=1536)
+    write_random_model(path, file_type="f16", n_vocab=8192, n_layer=2, n_embd=576, n_head=9, n_head_kv=3, n_ff=1536)
     larger = llama_cpp.Llama(str(path), n_ctx=64, n_threads=1, verbose=False)
 
-    assert larger.n_vocab() == 49152
+    assert larger.n_vocab() == 8192
     assert larger.n_embd() == 576
     assert len(greedy_answer(larger, "x", max_tokens=2)) > 0
 
