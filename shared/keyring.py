@@ -17,7 +17,8 @@ import redis
 
 from shared import keys
 from shared.errors import ConfigError
-from shared.tenants import check_name, store_faults, text_of
+from shared.storefaults import store_faults
+from shared.tenants import check_name, text_of
 
 #: Makes a key recognisable to people and to scanners for leaked secrets.
 KEY_PREFIX = "psk_"
@@ -96,7 +97,7 @@ class KeyRing:
             )
         expires_ms = None if expires_in_ms is None else now_ms + expires_in_ms
         new = _mint(KeyFacts("", tenant, label, now_ms, expires_ms, act_as))
-        with store_faults():
+        with store_faults(self._client):
             self._client.hset(keys.keys(), new.facts.digest, _dump(new.facts))
         return new
 
@@ -106,7 +107,7 @@ class KeyRing:
         The moment is the store's TIME, asked in the same round trip, unless the caller has just learnt it.
         """
         digest = digest_of(key)
-        with store_faults(), self._client.pipeline(transaction=False) as pipe:
+        with store_faults(self._client), self._client.pipeline(transaction=False) as pipe:
             pipe.hget(keys.keys(), digest)
             if now_ms is None:
                 _ask_time(pipe)
@@ -129,7 +130,7 @@ class KeyRing:
         """
         found = self._find(which, tenant)[1]
         if found:
-            with store_faults():
+            with store_faults(self._client):
                 self._client.hdel(keys.keys(), *(facts.digest for facts in found))
         return found
 
@@ -149,7 +150,7 @@ class KeyRing:
         retired = replace(old, expires_ms=ends_ms if old.expires_ms is None else min(ends_ms, old.expires_ms))
         expires_ms = None if old.expires_ms is None else now_ms + old.expires_ms - old.created_ms
         new = _mint(replace(old, created_ms=now_ms, expires_ms=expires_ms))
-        with store_faults():
+        with store_faults(self._client):
             self._client.hset(keys.keys(), mapping={new.facts.digest: _dump(new.facts), retired.digest: _dump(retired)})
         return new
 
@@ -169,7 +170,7 @@ class KeyRing:
         return now_ms, by_digest
 
     def _read(self) -> tuple[int, list[KeyFacts]]:
-        with store_faults(), self._client.pipeline(transaction=False) as pipe:
+        with store_faults(self._client), self._client.pipeline(transaction=False) as pipe:
             pipe.hgetall(keys.keys())
             _ask_time(pipe)
             held, *time = pipe.execute()

@@ -10,8 +10,7 @@ When you add a field: TenantPolicy, FIELDS and the options of `penstock tenants`
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -19,7 +18,8 @@ import redis
 from redis.client import Pipeline
 
 from shared import keys
-from shared.errors import ConfigError, StoreUnavailable
+from shared.errors import ConfigError
+from shared.storefaults import store_faults
 
 Value = float | int | bool | str | tuple[str, ...]
 
@@ -158,15 +158,6 @@ def text_of(value: bytes | str) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-@contextmanager
-def store_faults() -> Iterator[None]:
-    """Turn what redis-py raises inside into StoreUnavailable."""
-    try:
-        yield
-    except redis.RedisError as error:
-        raise StoreUnavailable(f"the store did not answer, or refused to write: {error}") from error
-
-
 class Tenants:
     """Policies by tenant. Every method raises ConfigError for a name that may not be one, and StoreUnavailable."""
 
@@ -175,7 +166,7 @@ class Tenants:
 
     def get(self, tenant: str) -> TenantPolicy | None:
         """Answer the tenant's policy, or None when nothing was set for it."""
-        with store_faults():
+        with store_faults(self._client):
             return _read(tenant, self._client.hgetall(keys.tenant(check_name(tenant))))
 
     def set(self, tenant: str, policy: TenantPolicy) -> None:
@@ -187,7 +178,7 @@ class Tenants:
                 written[field.stored] = field.dump(value)
         unset = [field.stored for field in FIELDS.values() if field.stored not in written]
         key = keys.tenant(check_name(tenant))
-        with store_faults(), self._client.pipeline(transaction=True) as pipe:
+        with store_faults(self._client), self._client.pipeline(transaction=True) as pipe:
             if unset:
                 pipe.hdel(key, *unset)
             pipe.hset(key, mapping=written)
@@ -224,13 +215,13 @@ class Tenants:
                 pipe.zrem(keys.tenants(), tenant)
             return known
 
-        with store_faults():
+        with store_faults(self._client):
             # Watched, so that an admission in between does not lose its tenant from the set.
             return bool(self._client.transaction(forget, key, value_from_callable=True))  # type: ignore[arg-type]
 
     def list(self) -> tuple[TenantEntry, ...]:
         """Every tenant that has a policy or was seen by the door, by name."""
-        with store_faults():
+        with store_faults(self._client):
             seen: Any = self._client.zrange(keys.tenants(), 0, -1, withscores=True)
             scores = {text_of(name): float(score) for name, score in seen}
             names = sorted(scores)
