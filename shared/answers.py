@@ -91,6 +91,8 @@ class Renewed:
     canceled: list[str]
     #: An operator asked this worker to stop claiming.
     drain: bool
+    #: RQ's record of this worker is gone (or not made yet): register again.
+    unknown_to_rq: bool = False
 
 
 @dataclass(frozen=True)

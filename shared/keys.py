@@ -51,7 +51,9 @@ TABLE: tuple[Key, ...] = (
     Key("workers", "penstock:workers", "", "zset", "workers, by last heartbeat", "emptied"),
     Key("pool", "penstock:pool:", "model", "zset", "workers of one model, by last heartbeat", "ttl"),
     Key("models", "penstock:models", "", "zset", "models ever served, by last heartbeat", "permanent"),
-    Key("vtime", "penstock:vtime", "", "hash", "virtual time of each model's pool, milli-wt", "permanent"),
+    Key("pools", "penstock:pools", "", "hash", "per model: virtual time (v|), mean run in ms (run|)", "permanent"),
+    Key("polls", "penstock:polls", "", "zset", "jobs that must be polled, by when they are abandoned", "emptied"),
+    Key("labels", "penstock:labels", "", "set", "the tenants with a metric label of their own", "permanent"),
     Key("queues", "penstock:queues", "", "zset", "queues, by when nothing of them can be read any more", "emptied"),
     Key("stats", "penstock:stats", "", "hash", "counters and histogram buckets", "permanent"),
     Key("keys", "penstock:keys", "", "hash", "SHA-256 of an API key → tenant, label, expiry", "permanent"),
@@ -197,9 +199,19 @@ def models() -> str:
     return _key("models")
 
 
-def vtime() -> str:
-    """HASH of each pool's virtual time."""
-    return _key("vtime")
+def pools() -> str:
+    """HASH of each pool's virtual time and mean run."""
+    return _key("pools")
+
+
+def polls() -> str:
+    """ZSET of jobs that must be polled."""
+    return _key("polls")
+
+
+def labels() -> str:
+    """SET of tenants with a metric label."""
+    return _key("labels")
 
 
 def queues() -> str:

@@ -1,0 +1,152 @@
+"""Turns the scripts' flat answers into the store's types."""
+
+import json
+from typing import Any
+
+from shared.answers import Snapshot, TenantView, WorkerView
+from shared.job import Claimed, JobView, Usage
+from shared.settings_table import AUTO
+from shared.states import JobState
+
+#: As shared/lua/lib/clock.lua: a heartbeat older than this is no sign of life.
+LIVE_MS = 5_000
+
+_WORKER_FIELDS = {"model", "slug", "slots", "slots_busy", "cells", "cells_free", "draining", "beat_ms"}
+_WORKER_INTERNAL = {"claim_id", "claim_ids", "suspect", "drain_asked"}
+
+
+def text(raw: Any) -> str:
+    """A reply's bytes as text; what is not UTF-8 was not written by us and is shown replaced."""
+    return raw.decode("utf-8", "replace") if isinstance(raw, bytes) else str(raw)
+
+
+def pairs(flat: list[Any]) -> dict[str, str]:
+    """field, value, … as a dict."""
+    return {text(flat[i]): text(flat[i + 1]) for i in range(0, len(flat) - 1, 2)}
+
+
+def claimed(entry: list[Any], token: str) -> Claimed:
+    """One entry of claim's answer. A payload that is missing or no JSON object becomes {}: the worker fails it."""
+    try:
+        payload = json.loads(entry[1])
+    except ValueError:
+        payload = {}
+    start_in_ms = int(entry[4])
+    return Claimed(
+        id=text(entry[0]),
+        token=token,
+        payload=payload if isinstance(payload, dict) else {},
+        attempt=int(entry[2]),
+        deadline_in_ms=int(entry[3]),
+        start_in_ms=None if start_in_ms == -1 else start_in_ms,
+        tenant=text(entry[5]),
+        model=text(entry[6]),
+        prompt_tokens=int(entry[7]),
+        max_tokens=int(entry[8]),
+        cancel_requested=text(entry[9]) != "",
+        traceparent=text(entry[10]),
+    )
+
+
+def job_view(now_ms: int, position: int, result: Any, record: dict[str, str], job_id: str) -> JobView:
+    """A job out of RQ's hash and our result."""
+
+    def field(name: str) -> str:
+        return record.get(f"penstock_{name}", "")
+
+    def moment(name: str) -> int | None:
+        return int(value) if (value := field(name)) else None
+
+    body = _object(result)
+    usage = body.pop("usage", None)
+    return JobView(
+        id=job_id,
+        tenant=field("tenant"),
+        model=field("model"),
+        state=JobState(field("state")),
+        admitted_ms=int(field("admitted_ms")),
+        deadline_at_ms=int(field("deadline_ms")),
+        started_ms=moment("started_ms"),
+        ended_ms=moment("ended_ms"),
+        deadline_ms=int(field("patience_ms")),
+        patience_from=field("patience_from"),
+        attempts=int(field("attempts")),
+        cancel_requested=field("cancel") != "",
+        prompt_tokens=int(field("prompt_tokens")),
+        max_tokens=int(field("max_tokens")),
+        metadata=_object(field("metadata")),
+        finish_reason=field("finish_reason"),
+        code=field("code"),
+        stage=field("stage"),
+        worker=field("worker"),
+        text=body.pop("text", None),
+        usage=Usage(**usage) if usage is not None else None,
+        message=body.pop("message", ""),
+        position=position or None,
+        now_ms=now_ms,
+        first_claim_ms=moment("first_claim_ms"),
+        extra=body,
+    )
+
+
+def snapshot(answer: list[Any]) -> Snapshot:
+    """The snapshot script's answer."""
+    now_ms, inflight, waiting, running, raw_config, stats, tenants, workers, models = answer
+    config = pairs(raw_config)
+    live_slots = int(config.get("live_slots", 0))
+    return Snapshot(
+        now_ms=now_ms,
+        inflight=inflight,
+        max_inflight=_bound(config.get("max_inflight"), max(64, 4 * live_slots)),
+        waiting=waiting,
+        running=running,
+        stats={name: int(value) for name, value in pairs(stats).items()},
+        tenants=[_tenant(entry, config, live_slots) for entry in tenants],
+        workers=[_worker(entry, now_ms) for entry in workers],
+        models=[text(name) for name in models],
+        draining=config.get("draining") == "1",
+    )
+
+
+def _tenant(entry: list[Any], config: dict[str, str], live_slots: int) -> TenantView:
+    name, oldest_ms, fields = text(entry[0]), int(entry[1]), pairs(entry[2])
+    return TenantView(
+        name=name,
+        weight=int(fields.get("policy_weight_milli", 1000)) / 1000,
+        waiting=int(fields.get("waiting", 0)),
+        waiting_tokens=int(fields.get("waiting_tokens", 0)),
+        max_waiting=_bound(fields.get("policy_max_waiting", config.get("max_queue_size")), max(16, 2 * live_slots)),
+        max_waiting_tokens=_bound(fields.get("policy_max_waiting_tokens", config.get("max_queue_tokens")), 65_536),
+        running=int(fields.get("running", 0)),
+        service_mwt=int(fields.get("service_mwt", 0)),
+        oldest_age_ms=None if oldest_ms < 0 else oldest_ms,
+    )
+
+
+def _worker(entry: list[Any], now_ms: int) -> WorkerView:
+    fields = pairs(entry[1])
+    age_ms = now_ms - int(fields.get("beat_ms", 0))
+    return WorkerView(
+        name=text(entry[0]),
+        model=fields.get("model", ""),
+        live=age_ms <= LIVE_MS,
+        beat_age_ms=age_ms,
+        slots=int(fields.get("slots", 0)),
+        slots_busy=int(fields.get("slots_busy", 0)),
+        cells=int(fields.get("cells", 0)),
+        cells_free=int(fields.get("cells_free", 0)),
+        draining=fields.get("draining") == "1",
+        facts={name: value for name, value in fields.items() if name not in _WORKER_FIELDS | _WORKER_INTERNAL},
+    )
+
+
+def _bound(value: str | None, automatic: int) -> int:
+    return automatic if value is None or value in {"auto", str(AUTO)} else int(value)
+
+
+def _object(raw: Any) -> dict[str, Any]:
+    try:
+        value = json.loads(raw) if raw else {}
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,20 @@
+-- append: adds new text to the event streams of jobs, all jobs of a worker in one call.
+-- KEYS events rq_job
+-- ARGV
+--   chunks rest · id, token, text, tokens so far, …
+-- ANSWERS appended
+--   appended: ids that this token no longer holds
+-- KEEPS 4
+-- USES afford
+
+local lost = {}
+for i = chunks, #ARGV, 4 do
+  local id = ARGV[i]
+  local held = redis.call('HMGET', k_rq_job .. id, 'penstock_state', 'penstock_claim')
+  if held[1] == 'running' and held[2] == ARGV[i + 1] then
+    redis.call('XADD', k_events .. id, '*', 'type', 'token', 'text', ARGV[i + 2], 'tokens', ARGV[i + 3])
+  else
+    lost[#lost + 1] = id
+  end
+end
+return { 'appended', unpack(lost) }

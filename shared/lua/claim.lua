@@ -1,0 +1,139 @@
+-- claim: leases the next jobs of a pool to one worker, in turns across tenants by service received.
+-- KEYS config worker pools active order leases payload rq_job tenant events
+-- ARGV
+--   worker text · who asks
+--   claim_id text · the fencing token of all that is claimed; the same id again answers what still carries it
+--   slug text · the pool's model as it stands in keys
+--   room int · free slots
+--   cells_free int · free KV cells
+-- ANSWERS claimed
+--   claimed: per job id, payload or '', attempt, ms to the deadline, ms to the latest first token or -1, tenant,
+--   model, prompt tokens, max tokens, cancel, traceparent
+-- KEEPS 1 2 3 5 7 8
+-- USES clock afford job waiting rq stats finish
+
+-- At most this many entries are looked at in one call, whatever they turn out to be.
+local MAX_LOOKS = 64
+-- A job whose cells do not fit is passed over this often; then the slot is kept for it.
+local MAX_SKIPS = 8
+
+local worker_key = k_worker .. worker
+local me = redis.call('HMGET', worker_key, 'claim_id', 'claim_ids', 'cells', 'suspect')
+local lease_ms, max_attempts, fairness = unpack(redis.call('HMGET', k_config, 'lease_ms', 'max_attempts', 'fairness'))
+lease_ms, max_attempts = tonumber(lease_ms or 15000), tonumber(max_attempts or 3)
+local answer, ids = { 'claimed' }, {}
+
+local function hand_over(job)
+  local more = redis.call('HMGET', k_rq_job .. job.id, 'penstock_start_within_ms', 'penstock_traceparent')
+  local start_within_ms = tonumber(more[1] or 0)
+  answer[#answer + 1] = { job.id, redis.call('GET', k_payload .. job.id) or '', job.attempts, job.deadline_ms - now_ms,
+    start_within_ms > 0 and job.admitted_ms + start_within_ms - now_ms or -1, job.tenant, job.model, job.prompt_tokens,
+    job.max_tokens, job.cancel, more[2] or '' }
+end
+
+if me[1] == claim_id then
+  for id in string.gmatch(me[2] or '', '%S+') do
+    local job = read_job(id)
+    if job and job.state == 'running' and job.claim == claim_id then
+      hand_over(job)
+    end
+  end
+  return { 'claimed', unpack(answer, 2) }
+end
+
+-- What a claim charges: the estimated cost, or one turn; by the tenant's weight. Settle makes it true.
+local function charge_of(job)
+  local weight_milli = tonumber(redis.call('HGET', k_tenant .. job.tenant, 'policy_weight_milli') or 1000)
+  local cost_mwt = fairness == 'turns' and 1000 or job.cost_mwt
+  return math.floor(cost_mwt * 1000 / weight_milli)
+end
+
+local function lease(job)
+  delist(job)
+  job.attempts = job.attempts + 1
+  local charge_mwt = charge_of(job)
+  redis.call('ZADD', k_leases, now_ms + lease_ms, job.id)
+  redis.call('HINCRBY', k_tenant .. job.tenant, 'running', 1)
+  redis.call('HSET', k_rq_job .. job.id, 'penstock_state', 'running', 'penstock_claim', claim_id, 'penstock_worker', worker,
+    'penstock_attempts', job.attempts, 'penstock_charged_mwt', charge_mwt, 'penstock_started_ms', now_ms,
+    'status', 'started', 'worker_name', worker, 'started_at', iso(now_ms), 'last_heartbeat', iso(now_ms))
+  if redis.call('HSETNX', k_rq_job .. job.id, 'penstock_first_claim_ms', now_ms) == 1 then
+    local label = label_of(job.tenant)
+    count('executed')
+    count('executed|' .. label .. '|' .. job.model)
+    observe('queue_wait|' .. label .. '|' .. job.model, now_ms - job.admitted_ms)
+  end
+  rq_start(job.queue, job.id, claim_id, now_ms)
+  redis.call('XADD', k_events .. job.id, '*', 'type', 'started', 'attempt', job.attempts)
+  redis.call('PEXPIRE', k_events .. job.id, math.max(60000, job.deadline_ms - now_ms + 2 * lease_ms))
+  serve(job.tenant, charge_mwt)
+  ids[#ids + 1] = job.id
+  hand_over(job)
+end
+
+-- A job on its last attempt runs only where no other such job runs: eight jobs that die with a poison one
+-- must not all be called poison.
+local function is_suspect(job)
+  return max_attempts > 1 and job.attempts >= max_attempts - 1
+end
+
+local suspect_held = false
+if me[4] and me[4] ~= '' then
+  local held = read_job(me[4])
+  suspect_held = held and held.state == 'running' and held.worker == worker
+end
+
+-- lease, pass (look at the next tenant), gone (the head was removed) or stop (the slot is kept).
+local function judge(job, cells)
+  if job.deadline_ms <= now_ms then
+    finish(job, { outcome = 'expired', code = 'deadline_exceeded', stage = 'queue', finish_reason = '', result = '',
+      rq_return = '' }, now_ms)
+    return 'gone'
+  end
+  if is_suspect(job) and suspect_held then
+    return 'pass'
+  end
+  if math.min(job.prompt_tokens + job.max_tokens, tonumber(me[3] or 0)) > cells then
+    if job.skips >= MAX_SKIPS then
+      return 'stop'
+    end
+    redis.call('HINCRBY', k_rq_job .. job.id, 'penstock_skips', 1)
+    return 'pass'
+  end
+  return 'lease'
+end
+
+local looks, passed, cells = 0, 0, cells_free
+while #ids < room and looks < MAX_LOOKS do
+  looks = looks + 1
+  local next_up = redis.call('ZRANGE', k_active .. slug, passed, passed, 'WITHSCORES')
+  if not next_up[1] then
+    break
+  end
+  local queue = next_up[1] .. '.' .. slug
+  local id = redis.call('ZRANGE', k_order .. queue, 0, 0)[1]
+  local job = id and read_job(id)
+  local verdict = job and judge(job, cells) or 'pass'
+  if verdict == 'lease' then
+    -- The virtual time is the service at which the pool last began a job; it never goes back.
+    local virtual = tonumber(redis.call('HGET', k_pools, 'v|' .. slug) or 0)
+    if tonumber(next_up[2]) > virtual then
+      redis.call('HSET', k_pools, 'v|' .. slug, string.format('%.0f', next_up[2]))
+    end
+    if is_suspect(job) then
+      suspect_held = true
+      redis.call('HSET', worker_key, 'suspect', id)
+    end
+    lease(job)
+    cells = cells - job.prompt_tokens - job.max_tokens
+  elseif verdict == 'pass' then
+    passed = passed + 1
+  elseif verdict == 'stop' then
+    break
+  end
+end
+if #ids > 0 then
+  redis.call('HSET', worker_key, 'claim_id', claim_id, 'claim_ids', table.concat(ids, ' '))
+  redis.call('PEXPIRE', worker_key, 60000)
+end
+return { 'claimed', unpack(answer, 2) }

@@ -1,0 +1,16 @@
+-- drop: what it means that nobody wants a job any more.
+-- KEYS rq_job bell
+-- KEEPS 1 2 4
+-- USES finish
+
+local function drop(job, code, now_ms)
+  if job.state == 'queued' then
+    finish(job, { outcome = 'canceled', code = code, stage = 'queue', finish_reason = 'canceled', result = '',
+      rq_return = '' }, now_ms)
+  elseif job.cancel == '' then
+    redis.call('HSET', k_rq_job .. job.id, 'penstock_cancel', code)
+    redis.call('LPUSH', k_bell .. job.worker, job.id)
+    redis.call('LTRIM', k_bell .. job.worker, 0, 1023)
+    redis.call('EXPIRE', k_bell .. job.worker, 60)
+  end
+end

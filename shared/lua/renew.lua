@@ -1,0 +1,60 @@
+-- renew: a worker's heartbeat; extends the leases of exactly the jobs it names, and tells what it lost.
+-- KEYS config leases worker workers pool models rq_job rq_worker
+-- ARGV
+--   worker text · who beats
+--   slug text · its model as it stands in keys
+--   model text · its model as it is served
+--   slots int · jobs it can run at once
+--   slots_busy int · jobs it runs
+--   cells int · KV cells in all
+--   cells_free int · KV cells free
+--   draining int · 1 when it claims no more
+--   facts text · JSON object of plain values; names that begin with rq_ go to RQ's record
+--   held rest · id, token, … of all it really holds
+-- ANSWERS renewed
+--   renewed: 1 to drain, 1 when RQ knows no such worker, lost ids, ids to cancel
+-- KEEPS 1 9
+-- USES clock afford job live
+
+local lease_ms = tonumber(redis.call('HGET', k_config, 'lease_ms') or 15000)
+note_gap(now_ms, lease_ms)
+
+local worker_key, rq_key = k_worker .. worker, k_rq_worker .. worker
+local known_to_rq = redis.call('EXISTS', rq_key) == 1
+redis.call('HSET', worker_key, 'model', model, 'slug', slug, 'slots', slots, 'slots_busy', slots_busy, 'cells', cells,
+  'cells_free', cells_free, 'draining', draining, 'beat_ms', now_ms)
+for name, value in pairs(cjson.decode(facts)) do
+  local rq_name = string.match(name, '^rq_(.+)$')
+  if not rq_name then
+    redis.call('HSET', worker_key, name, tostring(value))
+  elseif known_to_rq then
+    redis.call('HSET', rq_key, rq_name, tostring(value))
+  end
+end
+redis.call('PEXPIRE', worker_key, 60000)
+if known_to_rq then
+  redis.call('HSET', rq_key, 'last_heartbeat', iso(now_ms))
+  redis.call('PEXPIRE', rq_key, 120000)
+end
+redis.call('ZADD', k_workers, now_ms, worker)
+redis.call('ZADD', k_pool .. slug, now_ms, worker)
+redis.call('EXPIRE', k_pool .. slug, 3600)
+redis.call('ZADD', k_models, now_ms, model)
+count_live_slots(now_ms)
+
+local lost, canceled = {}, {}
+for i = held, #ARGV, 2 do
+  local id, token = ARGV[i], ARGV[i + 1]
+  local job = read_job(id)
+  if job and job.state == 'running' and job.claim == token and job.worker == worker then
+    redis.call('ZADD', k_leases, now_ms + lease_ms, id)
+    redis.call('HSET', k_rq_job .. id, 'last_heartbeat', iso(now_ms))
+    if job.cancel ~= '' then
+      canceled[#canceled + 1] = id
+    end
+  else
+    lost[#lost + 1] = id
+  end
+end
+local drain = redis.call('HGET', worker_key, 'drain_asked') == '1' or redis.call('HGET', k_config, 'draining') == '1'
+return { 'renewed', drain and 1 or 0, known_to_rq and 0 or 1, lost, canceled }

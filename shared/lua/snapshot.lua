@@ -1,0 +1,33 @@
+-- snapshot: one consistent picture of the whole system; writes nothing.
+-- KEYS config inflight deadlines leases tenants tenant stats workers worker models order lists rq_job
+-- ARGV
+--   limit int · tenants shown, the most recently seen; at most 64
+-- ANSWERS snapshot
+--   snapshot: now, inflight, waiting, running, config, stats, tenants as name and fields, workers as name and fields, models
+-- KEEPS 1
+-- USES clock
+
+local function oldest_ms(tenant)
+  local oldest
+  local slugs = redis.call('SMEMBERS', k_lists .. tenant)
+  for i = 1, math.min(#slugs, 8) do
+    local id = redis.call('ZRANGE', k_order .. tenant .. '.' .. slugs[i], 0, 0)[1]
+    local admitted = id and tonumber(redis.call('HGET', k_rq_job .. id, 'penstock_admitted_ms') or nil)
+    if admitted and (not oldest or admitted < oldest) then
+      oldest = admitted
+    end
+  end
+  return oldest and now_ms - oldest or -1
+end
+
+local tenants = {}
+for _, name in ipairs(redis.call('ZREVRANGE', k_tenants, 0, limit - 1)) do
+  tenants[#tenants + 1] = { name, oldest_ms(name), redis.call('HGETALL', k_tenant .. name) }
+end
+local workers = {}
+for _, name in ipairs(redis.call('ZREVRANGE', k_workers, 0, 63)) do
+  workers[#workers + 1] = { name, redis.call('HGETALL', k_worker .. name) }
+end
+return { 'snapshot', now_ms, redis.call('ZCARD', k_inflight), redis.call('ZCARD', k_deadlines),
+  redis.call('ZCARD', k_leases), redis.call('HGETALL', k_config), redis.call('HGETALL', k_stats), tenants, workers,
+  redis.call('ZRANGEBYSCORE', k_models, now_ms - 3600000, '+inf', 'LIMIT', 0, 64) }

@@ -1,0 +1,21 @@
+-- touch: a poll; reads one job as it is and notes that somebody wants it.
+-- KEYS order result polls rq_job
+-- ARGV
+--   id text · the job
+--   tenant text · whose job it must be, '' for an operator
+--   quiet int · 1 to read without noting a poll
+-- ANSWERS job gone
+--   job: now in ms, place in the list from 1 or 0, result as JSON or '', then every field and value of the record
+-- KEEPS 1
+-- USES clock afford job
+
+local job = read_job(id)
+if not job or (tenant ~= '' and job.tenant ~= tenant) then
+  return { 'gone' }
+end
+if quiet == 0 and job.poll_grace_ms > 0 then
+  redis.call('ZADD', k_polls, 'XX', now_ms + job.poll_grace_ms, id)
+end
+local rank = redis.call('ZRANK', k_order .. job.queue, id)
+local fields = redis.call('HGETALL', k_rq_job .. id)
+return { 'job', now_ms, rank and rank + 1 or 0, redis.call('GET', k_result .. id) or '', unpack(fields) }
