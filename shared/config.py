@@ -22,6 +22,7 @@ class Settings:
 
     redis_url: str
     state_dir: str
+    appendfsync: str
     listen: str
     web_workers: int
     auth: str

@@ -88,6 +88,8 @@ ROWS: tuple[Row, ...] = (
           "unset: the embedded store under PENSTOCK_STATE_DIR", name="REDIS_URL",
           pattern=r"|(redis|rediss|unix|redis\+sentinel)://.*"),
     _text("state_dir", "", "a folder", "unset: penstock under the user's data folder"),
+    _word("appendfsync", "everysec", ("everysec", "always"),
+          "embedded store: a power failure costs the last second of admissions; always: none, and slower admissions"),
     _text("listen", "127.0.0.1:8000", "host:port", "loopback, until somebody decides otherwise", pattern=_HOST_PORT),
     _int("web_workers", 2, "processes", 1, 64, "one can restart while the other answers"),
     _word("auth", "required", ("required", "open"), "open is for loopback: the tenant is X-Tenant, keys are ignored"),

@@ -1,0 +1,52 @@
+"""One private store a session, empty at each test's start, its books audited at the end."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import redis
+
+from shared.config import Settings, load
+from shared.connection import open_client
+from shared.embedded import EmbeddedStore
+
+if TYPE_CHECKING:
+    from shared.store import Store
+
+
+@pytest.fixture(scope="session")
+def store_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of the session's own store: the embedded one, in a folder of its own."""
+    embedded = EmbeddedStore.start(tmp_path_factory.mktemp("store"))
+    yield embedded.url
+    embedded.stop()
+
+
+@pytest.fixture
+def redis_client(store_url: str) -> Iterator[redis.Redis]:
+    """A client of the session's store, emptied (scripts too: nobody may count on one being loaded)."""
+    with open_client(store_url, name="penstock-test") as client:
+        client.flushall()
+        client.script_flush()
+        yield client
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Every setting at its default; the state folder is the test's own."""
+    return load(environ={"PENSTOCK_STATE_DIR": str(tmp_path)}, dotenv=None)
+
+
+@pytest.fixture
+def store(redis_client: redis.Redis, settings: Settings) -> Iterator["Store"]:
+    """A configured store; after the test every invariant must hold and every key have an owner."""
+    from shared.invariants import breaches, unowned_keys
+
+    from shared.store import Store
+
+    store = Store(redis_client)
+    store.configure(settings)
+    yield store
+    assert breaches(redis_client) == []
+    assert unowned_keys(redis_client) == []

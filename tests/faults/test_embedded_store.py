@@ -1,0 +1,242 @@
+"""The embedded store under its starter's death, its own death, and two starters at once; real processes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from shared.connection import open_client
+from shared.embedded import EmbeddedStore, find_url
+from shared.errors import EmbeddedStoreError
+
+#: A starter that keeps its store until it is told to stop; says so on stdout once the store answers.
+STARTER = """
+import signal, sys
+from pathlib import Path
+from shared.embedded import EmbeddedStore
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+store = EmbeddedStore.start(Path(sys.argv[1]), door_url="http://127.0.0.1:8000")
+print(store.pid, store.url, flush=True)
+sys.stdin.read()
+store.stop()
+"""
+
+
+class Starter:
+    """A process that started the store of a folder, and may be killed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", STARTER, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout is not None
+        pid, _, self.url = self.process.stdout.readline().strip().partition(" ")
+        self.store_pid = int(pid)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self._reap()
+
+    def stop(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self._reap()
+
+    def _reap(self) -> None:
+        self.process.wait(20)
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path
+    note = tmp_path / "store.json"
+    if note.exists():
+        end(json.loads(note.read_text())["pid"])
+
+
+def end(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    until(lambda: not alive(pid))
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def until(holds: Callable[[], bool]) -> None:
+    limit = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+
+
+def read(url: str, key: str) -> bytes | None:
+    with open_client(url, name="test") as client:
+        value = client.get(key)
+        assert value is None or isinstance(value, bytes)
+        return value
+
+
+def write(url: str, key: str, value: str) -> None:
+    with open_client(url, name="test") as client:
+        client.set(key, value)
+
+
+def test_what_was_written_is_there_after_a_stop_and_a_start(folder):
+    first = EmbeddedStore.start(folder)
+    write(first.url, "kept", "yes")
+    first.stop()
+    assert not alive(first.pid)
+    second = EmbeddedStore.start(folder)
+    assert read(second.url, "kept") == b"yes"
+    second.stop()
+
+
+def test_a_killed_starter_leaves_a_store_that_the_next_start_takes_over_with_all_it_holds(folder):
+    starter = Starter(folder)
+    write(starter.url, "kept", "yes")
+    starter.kill()
+    assert alive(starter.store_pid)
+
+    store = EmbeddedStore.start(folder)
+    assert store.adopted
+    assert store.pid == starter.store_pid
+    assert read(store.url, "kept") == b"yes"
+    store.stop()
+    assert not alive(starter.store_pid), "who takes a store over also stops it"
+
+
+def test_a_killed_starter_and_a_killed_store_lose_nothing(folder):
+    starter = Starter(folder)
+    write(starter.url, "kept", "yes")
+    end(starter.store_pid)
+    starter.kill()
+
+    store = EmbeddedStore.start(folder)
+    assert not store.adopted
+    assert read(store.url, "kept") == b"yes"
+    store.stop()
+
+
+def test_a_second_starter_is_refused_with_the_first_ones_pid_and_url(folder):
+    starter = Starter(folder)
+    with pytest.raises(EmbeddedStoreError) as raised:
+        EmbeddedStore.start(folder)
+    assert str(starter.process.pid) in str(raised.value)
+    assert "http://127.0.0.1:8000" in str(raised.value)
+    starter.stop()
+
+
+def test_other_commands_find_the_running_store_and_say_when_there_is_none(folder):
+    with pytest.raises(EmbeddedStoreError, match="penstock up"):
+        find_url(folder)
+    store = EmbeddedStore.start(folder)
+    assert find_url(folder) == store.url
+    store.stop()
+    with pytest.raises(EmbeddedStoreError, match="penstock up"):
+        find_url(folder)
+
+
+def test_a_store_that_dies_under_its_starter_is_brought_back_whole(folder):
+    store = EmbeddedStore.start(folder)
+    write(store.url, "kept", "yes")
+    before = store.pid
+    assert store.alive()
+    os.kill(before, signal.SIGKILL)
+    until(lambda: not store.alive())
+    store.revive()
+    assert store.pid != before
+    assert read(store.url, "kept") == b"yes"
+    store.stop()
+
+
+def test_the_terminals_interrupt_does_not_reach_the_store(folder):
+    starter = Starter(folder)
+    assert os.getsid(starter.store_pid) != os.getsid(starter.process.pid)
+    assert os.getpgid(starter.store_pid) != os.getpgid(starter.process.pid)
+    starter.stop()
+    assert not alive(starter.store_pid)
+
+
+def test_a_forked_child_of_the_starter_cannot_stop_the_store(folder):
+    store = EmbeddedStore.start(folder)
+    child = os.fork()
+    if child == 0:
+        store.stop()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert store.alive()
+    assert read(store.url, "any") is None
+    store.stop()
+
+
+def test_a_server_that_holds_the_files_and_does_not_answer_is_named_and_no_second_one_started(folder):
+    starter = Starter(folder)
+    starter.kill()
+    os.kill(starter.store_pid, signal.SIGSTOP)
+    with pytest.raises(EmbeddedStoreError, match=str(starter.store_pid)):
+        EmbeddedStore.start(folder, wait_s=0.5)
+    os.kill(starter.store_pid, signal.SIGCONT)
+    store = EmbeddedStore.start(folder)
+    assert store.pid == starter.store_pid
+    store.stop()
+
+
+def test_a_deep_folder_gets_its_socket_in_a_short_private_one_and_is_found_again(folder):
+    deep = folder / ("d" * 100) / ("e" * 100)
+    store = EmbeddedStore.start(deep)
+    socket = Path(store.url.removeprefix("unix://"))
+    assert len(os.fsencode(socket)) <= 103
+    assert socket.parent.stat().st_mode & 0o777 == 0o700
+    write(store.url, "kept", "yes")
+    assert find_url(deep) == store.url
+    store.stop()
+    assert not socket.parent.exists()
+    again = EmbeddedStore.start(deep)
+    assert read(again.url, "kept") == b"yes"
+    again.stop()
+
+
+def test_a_folder_with_blanks_and_question_marks_in_its_name_works(folder):
+    store = EmbeddedStore.start(folder / "what? a #1 folder")
+    write(store.url, "kept", "yes")
+    assert read(store.url, "kept") == b"yes"
+    store.stop()
+
+
+def test_the_store_is_private_fit_and_without_a_port(folder):
+    store = EmbeddedStore.start(folder, appendfsync="always")
+    with open_client(store.url, name="test") as client:
+        configured = client.config_get("*")
+    assert configured["port"] == "0"
+    assert (configured["appendonly"], configured["appendfsync"]) == ("yes", "always")
+    assert configured["maxmemory-policy"] == "noeviction"
+    assert configured["save"] == ""
+    socket = Path(configured["unixsocket"])
+    assert socket.stat().st_mode & 0o077 == 0
+    assert socket.parent.stat().st_mode & 0o777 == 0o700
+    store.stop()
+
+
+def test_a_start_that_fails_says_why_and_leaves_the_folder_free(folder):
+    (folder / "store" / "appendonlydir").mkdir(parents=True)
+    (folder / "store" / "appendonlydir" / "appendonly.aof.manifest").write_text("nonsense\n")
+    with pytest.raises(EmbeddedStoreError, match="valkey"):
+        EmbeddedStore.start(folder)
+    (folder / "store" / "appendonlydir" / "appendonly.aof.manifest").unlink()
+    EmbeddedStore.start(folder).stop()

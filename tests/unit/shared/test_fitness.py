@@ -1,0 +1,76 @@
+"""Which stores are refused, and with which words."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from shared.connection import open_client
+from shared.embedded import EmbeddedStore
+from shared.errors import StoreUnavailable, StoreUnfit
+from shared.fitness import check_fitness
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[redis.Redis]:
+    """A store of the test's own, whose configuration it may spoil."""
+    embedded = EmbeddedStore.start(tmp_path)
+    with open_client(embedded.url, name="penstock-test") as client:
+        yield client
+    embedded.stop()
+
+
+def test_the_embedded_store_is_fit(server):
+    assert check_fitness(server) == []
+
+
+def test_a_store_that_evicts_is_refused_with_its_policy(server):
+    server.config_set("maxmemory-policy", "allkeys-lru")
+    with pytest.raises(StoreUnfit, match="allkeys-lru"):
+        check_fitness(server)
+
+
+def test_a_store_without_an_append_only_file_is_refused(server):
+    server.config_set("appendonly", "no")
+    with pytest.raises(StoreUnfit, match="appendonly is 'no'"):
+        check_fitness(server)
+
+
+@pytest.fixture
+def guest(server: redis.Redis) -> Iterator[redis.Redis]:
+    """As managed stores have it: every command but CONFIG."""
+    server.acl_setuser("guest", enabled=True, nopass=True, categories=["+@all"], commands=["-config"], keys=["*"])
+    url = "unix://guest:any@" + server.connection_pool.connection_kwargs["path"]
+    with open_client(url, name="guest") as client:
+        yield client
+
+
+def test_where_config_is_forbidden_a_durable_store_passes(guest):
+    assert check_fitness(guest) == []
+
+
+def test_where_config_is_forbidden_a_store_that_may_forget_is_warned_of(server, guest):
+    server.config_set("appendonly", "no")
+    [warning] = check_fitness(guest)
+    assert "aof_enabled=0" in warning
+
+
+def test_where_config_is_forbidden_eviction_is_still_seen(server, guest):
+    server.config_set("maxmemory-policy", "volatile-ttl")
+    with pytest.raises(StoreUnfit, match="volatile-ttl"):
+        check_fitness(guest)
+
+
+def test_a_store_that_is_away_is_unavailable_not_unfit(tmp_path):
+    with open_client(f"unix://{tmp_path}/none", name="any") as client, pytest.raises(StoreUnavailable):
+        check_fitness(client)
+
+
+def test_an_old_server_is_refused_with_its_version():
+    from shared.fitness import _check_version
+
+    with pytest.raises(StoreUnfit, match=r"6\.0\.16"):
+        _check_version("6.0.16")
+    _check_version("6.2.0")
+    _check_version("7.2.4")
