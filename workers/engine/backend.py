@@ -1,0 +1,117 @@
+"""What the loop asks of a model: one Protocol, which llama.py and sim.py keep."""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from workers.engine.events import JobSpec
+from workers.engine.sampling import Sampling
+
+#: What `sample` answers when the model ends its answer.
+END = -1
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """One job, tokenized and validated: what `Engine.submit` takes."""
+
+    spec: JobSpec
+    prompt_tokens: int
+    max_tokens: int
+    sampling: Sampling
+    #: The prompt as the backend keeps it; nobody else looks inside.
+    prompt: Any = None
+    #: What the grammar came to, as the backend keeps it.
+    grammar: str = ""
+    #: The first token's leading space is the tokenizer's, not the answer's.
+    strip_space: bool = False
+
+    @property
+    def cells(self) -> int:
+        """KV cells that the job may fill: its prompt and its longest answer."""
+        return self.prompt_tokens + self.max_tokens
+
+
+@dataclass(slots=True)
+class Row:
+    """One sequence's part of a step: `n` tokens that go to positions `start` and after."""
+
+    slot: int
+    start: int
+    n: int
+    #: The token to feed; -1 for the prompt's own tokens start … start + n.
+    token: int
+    #: Whether a token is sampled after its last position.
+    samples: bool
+    #: Where the backend finds that position's logits; its own business.
+    index: int = -1
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a worker says of its engine at start and with each beat. Sizes in bytes; 0 where unknown."""
+
+    engine: str
+    device: str
+    model: str
+    n_ctx: int
+    cells: int
+    slots: int
+    threads: int = 0
+    layers: int = 0
+    layers_offloaded: int = 0
+    weights_bytes: int = 0
+    kv_bytes: int = 0
+    compute_bytes: int = 0
+    #: Measured at start: prompt tokens a second; one step with every slot decoding; what that makes a second.
+    prefill_tps: float = 0.0
+    step_ms: float = 0.0
+    decode_tps: float = 0.0
+
+    def as_dict(self) -> dict[str, str | int | float]:
+        """The fields by name, as a beat carries them."""
+        return asdict(self)
+
+
+class Backend(Protocol):
+    """A model that several sequences share. All but `prepare` is called by the engine's thread only."""
+
+    slots: int
+    cells: int
+    #: The longest job in tokens, prompt and answer.
+    n_ctx: int
+    facts: Facts
+    #: True: a step ends for all rows at once, and the planner bounds it. False: each row takes its own
+    #: time (sim), so prompts need no bound.
+    lockstep: bool
+
+    def prepare(self, spec: JobSpec) -> Prepared:
+        """Tokenize and validate; callable by any thread. Raises JobRejected."""
+        ...
+
+    def open(self, slot: int, job: Prepared) -> None:
+        """Make `slot` ready for the job. Raises whatever is wrong with that job alone."""
+        ...
+
+    def decode(self, rows: list[Row]) -> list[Row]:
+        """Compute the rows; those that are done (all of them, of a real model). Raises when the model fails."""
+        ...
+
+    def sample(self, row: Row) -> int:
+        """The next token of a done row that samples, or END. Raises whatever is wrong with that sequence."""
+        ...
+
+    def piece(self, token: int) -> bytes:
+        """The bytes that a token stands for."""
+        ...
+
+    def close_slot(self, slot: int) -> None:
+        """Forget the slot's sequence; also after a failed `open`. Never raises."""
+        ...
+
+    def check_idle(self) -> None:
+        """Raise BooksBroken if a sequence is left though every slot was closed."""
+        ...
+
+    def close(self) -> None:
+        """Free the model."""
+        ...

@@ -1,0 +1,91 @@
+"""Where other threads meet the engine's: jobs and cancels come in, and what they will take is promised."""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from workers.engine.backend import Prepared
+from workers.engine.events import Room
+
+#: How often an idle engine says that it is alive, in s.
+_IDLE_BEAT_S = 0.5
+
+
+@dataclass(frozen=True)
+class Cancel:
+    """Someone wants a job's end. `drop`: its lease was lost, and nobody settles it."""
+
+    key: str
+    drop: bool
+
+
+class Inbox:
+    """All that threads share with the engine, under one lock. Any thread may call any method.
+
+    A promise is made when a job comes in and taken back when it has ended, so that `room` holds
+    after all that was submitted, wherever it is by now.
+    """
+
+    def __init__(self, slots: int, cells: int) -> None:
+        self._slots, self._cells = slots, cells
+        self._bell = threading.Condition()
+        self._came: deque[Prepared | Cancel] = deque()
+        self._promised: dict[str, int] = {}
+        self._promised_cells = 0
+
+    def put(self, job: Prepared) -> None:
+        """Take in a job. Raises ValueError when one of this key is inside."""
+        key = job.spec.key
+        with self._bell:
+            if key in self._promised:
+                raise ValueError(f"the engine has a job of key {key!r}")
+            self._promised[key] = job.cells
+            self._promised_cells += job.cells
+            self._came.append(job)
+            self._bell.notify()
+
+    def cancel(self, key: str, *, drop: bool) -> None:
+        """Take in a cancel; for a job that is not inside it means nothing."""
+        with self._bell:
+            if key in self._promised:
+                self._came.append(Cancel(key, drop))
+                self._bell.notify()
+
+    def ended(self, key: str) -> None:
+        """Take back an ended job's promise."""
+        with self._bell:
+            self._promised_cells -= self._promised.pop(key)
+
+    def room(self) -> Room:
+        """Slots and cells that nobody was promised."""
+        with self._bell:
+            return Room(max(0, self._slots - len(self._promised)), max(0, self._cells - self._promised_cells))
+
+    def take(self) -> list[Prepared | Cancel]:
+        """All that came since the last call, in order."""
+        if not self._came:
+            return []
+        with self._bell:
+            came = list(self._came)
+            self._came.clear()
+            return came
+
+    def wake(self) -> None:
+        """Make a waiting engine look at its stop event."""
+        with self._bell:
+            self._bell.notify()
+
+    def wait(self, stop: threading.Event, beat: Callable[[], None]) -> None:
+        """Until something came or `stop` is set; calls `beat` twice a second meanwhile."""
+        with self._bell:
+            while not self._came and not stop.is_set():
+                self._bell.wait(_IDLE_BEAT_S)
+                beat()
+
+    def wait_for_company(self, stop: threading.Event, now: Callable[[], float], timeout_s: float) -> None:
+        """Until every slot is promised, or `timeout_s` is over by `now`, or `stop` is set."""
+        until = now() + timeout_s
+        with self._bell:
+            while len(self._promised) < self._slots and not stop.is_set() and (left_s := until - now()) > 0:
+                self._bell.wait(left_s)

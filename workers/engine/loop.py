@@ -1,0 +1,278 @@
+"""The engine's loop: take in, drop what is late, plan, decode, sample, report; run() is a while around it."""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from shared.clock import Clock, RealClock
+from shared.outcomes import EndCode, FinishReason, Outcome
+from workers.engine.backend import END, Backend, Prepared, Row
+from workers.engine.events import Ended, Event, JobRejected, JobSpec, Room, Text
+from workers.engine.inbox import Cancel, Inbox
+from workers.engine.planner import BatchPlan, PlanLimits, PromptLeft, StepFit, plan
+from workers.engine.sequence import Sequence, SequenceState
+from workers.engine.slots import Slots
+
+#: Outcome of a sequence whose lease was lost, or whose engine stops: nobody settles it.
+DROPPED = "dropped"
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """What the loop keeps to; slots, cells and the longest job are the backend's."""
+
+    prefill_chunk: int = 512
+    step_target_ms: float = 250.0
+    #: How long an idle engine waits for company before its first step.
+    batch_timeout_ms: float = 0.0
+
+
+@dataclass
+class EngineStats:
+    """Counters since birth, written by the engine's thread and read by any."""
+
+    steps: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    #: Tokens computed for sequences that ended canceled, expired or dropped.
+    dead_tokens: int = 0
+    #: Time inside decode, in s.
+    decode_s: float = 0.0
+
+
+class Engine:
+    """Continuous batching over one backend; its contract is the package's docstring."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        settings: EngineSettings,
+        emit: Callable[[Event], None],
+        clock: Clock | None = None,
+        fit: StepFit | None = None,
+    ) -> None:
+        self.backend, self.settings, self.stats = backend, settings, EngineStats()
+        self._emit, self._clock = emit, clock or RealClock()
+        self._limits = PlanLimits(settings.prefill_chunk, settings.step_target_ms, lockstep=backend.lockstep)
+        self._fit = fit or StepFit()
+        self._inbox = Inbox(backend.slots, backend.cells)
+        # The engine's thread's own from here on.
+        self._slots = Slots(backend.slots, backend.cells)
+        self._waiting: deque[Sequence] = deque()
+        self._running: dict[int, Sequence] = {}
+        self._by_key: dict[str, Sequence] = {}
+        #: When a step last came to its end, or the engine had nothing to do: moment of the clock.
+        self.last_progress_s = self._clock.monotonic()
+
+    def prepare(self, spec: JobSpec) -> Prepared:
+        """Tokenize and validate a job; any thread. Raises JobRejected."""
+        job = self.backend.prepare(spec)
+        longest = min(self.backend.n_ctx, self.backend.cells)
+        if spec.payload.get("max_tokens") is None:
+            job = replace(job, max_tokens=min(job.max_tokens, longest - job.prompt_tokens))
+        elif job.max_tokens < 1:
+            raise JobRejected(EndCode.INVALID_VALUE, f"max_tokens={job.max_tokens} is not at least 1", "max_tokens")
+        if job.max_tokens < 1 or job.cells > longest:
+            asked = f"{job.prompt_tokens} prompt tokens and max_tokens {max(1, spec.max_tokens)}"
+            message = f"{asked} do not fit the context of {longest} tokens"
+            param = "messages" if spec.payload.get("prompt") is None else "prompt"
+            raise JobRejected(EndCode.CONTEXT_LENGTH_EXCEEDED, message, param)
+        return job
+
+    def submit(self, job: Prepared) -> None:
+        """Hand a job over; any thread. Exactly one Ended will come for it."""
+        self._inbox.put(job)
+
+    def cancel(self, key: str, *, drop: bool = False) -> None:
+        """Ask for a job's end within one step; any thread. An unknown key has ended already."""
+        self._inbox.cancel(key, drop=drop)
+
+    def room(self) -> Room:
+        """Free slots and cells after all that was submitted; any thread."""
+        return self._inbox.room()
+
+    def step(self) -> bool:
+        """One step; whether there was anything to do. The engine's thread only."""
+        took_in = self._take_in()
+        self._drop_late()
+        self._fill_slots()
+        batch = self._plan()
+        if batch:
+            done = self._decode(self._rows(batch))
+            self._sample(done)
+            self.stats.steps += 1
+        self._note_progress()
+        return took_in or bool(batch)
+
+    def run(self, stop: threading.Event) -> None:
+        """Step until `stop` is set (and `wake` was called); what is left then ends as dropped."""
+        while not stop.is_set():
+            if self.step() or self._waiting or self._running:
+                continue
+            self._slots.check_integrity(running=0)
+            self.backend.check_idle()
+            self._inbox.wait(stop, self._note_progress)
+            self._inbox.wait_for_company(stop, self._clock.monotonic, self.settings.batch_timeout_ms / 1000)
+        self.drop_all()
+
+    def wake(self) -> None:
+        """Make an idle `run` look at its stop event; any thread."""
+        self._inbox.wake()
+
+    def drop_all(self) -> None:
+        """End all that is inside as dropped. The engine's thread only, or any once it has stopped."""
+        self._take_in()
+        for sequence in [*self._running.values(), *self._waiting]:
+            self._end(sequence, DROPPED, "")
+
+    # What step() is made of.
+
+    def _take_in(self) -> bool:
+        came = self._inbox.take()
+        now = self._clock.monotonic()
+        for item in came:
+            if isinstance(item, Cancel):
+                self._cancel_now(item)
+                continue
+            sequence = Sequence.of(item, now)
+            self._by_key[sequence.key] = sequence
+            self._waiting.append(sequence)
+        return bool(came)
+
+    def _cancel_now(self, cancel: Cancel) -> None:
+        sequence = self._by_key.get(cancel.key)
+        if sequence is None:
+            return
+        if cancel.drop:
+            self._end(sequence, DROPPED, "")
+        else:
+            self._end(sequence, Outcome.CANCELED, FinishReason.CANCELED, EndCode.CANCELED)
+
+    def _drop_late(self) -> None:
+        now = self._clock.monotonic()
+        late = [sequence for sequence in self._by_key.values() if sequence.late(now)]
+        for sequence in late:
+            message = f"the deadline passed in {sequence.stage}"
+            self._end(sequence, Outcome.EXPIRED, FinishReason.DEADLINE, EndCode.DEADLINE_EXCEEDED, message)
+
+    def _fill_slots(self) -> None:
+        """First in, first served: a job that does not fit holds up those behind it, so that it will fit."""
+        while self._waiting and self._slots.fits(self._waiting[0].job.cells):
+            sequence = self._waiting.popleft()
+            sequence.slot = self._slots.take(sequence.job.cells)
+            # A reused prefix would set n_past and cached_tokens here.
+            sequence.state, sequence.started_s = SequenceState.PREFILL, self._clock.monotonic()
+            self._running[sequence.slot] = sequence
+            try:
+                self.backend.open(sequence.slot, sequence.job)
+            except Exception as fault:  # noqa: BLE001 - whatever is wrong with one job ends that job only
+                self._fail(sequence, fault)
+
+    def _plan(self) -> BatchPlan:
+        decoding, prompts = [], []
+        for slot, sequence in self._running.items():
+            if sequence.state is SequenceState.DECODE:
+                decoding.append(slot)
+            else:
+                prompts.append(PromptLeft(slot, sequence.prompt_left))
+        return plan(decoding, prompts, self._limits, self._fit)
+
+    def _rows(self, batch: BatchPlan) -> list[Row]:
+        rows = []
+        for slot in batch.decode:
+            sequence = self._running[slot]
+            rows.append(Row(slot, sequence.n_past, 1, sequence.last_token, samples=True))
+        for slot, n in batch.prompts:
+            sequence = self._running[slot]
+            rows.append(Row(slot, sequence.n_past, n, -1, samples=n == sequence.prompt_left))
+        return rows
+
+    def _decode(self, rows: list[Row]) -> list[Row]:
+        began = self._clock.monotonic()
+        try:
+            done = self.backend.decode(rows)
+        except Exception as fault:  # noqa: BLE001 - the sequence at fault is looked for
+            return self._decode_apart(rows, fault)
+        took_s = self._clock.monotonic() - began
+        self.stats.decode_s += took_s
+        prompt_tokens = sum(row.n for row in done if row.token < 0)
+        self._fit.observe(sum(row.token >= 0 for row in done), prompt_tokens, took_s * 1000)
+        self._count(done)
+        return done
+
+    def _decode_apart(self, rows: list[Row], fault: Exception) -> list[Row]:
+        """A batch failed: each sequence alone, sampled at once, and those that fail alone end."""
+        if len(rows) == 1:
+            self._fail(self._running[rows[0].slot], fault)
+            return []
+        for row in rows:
+            try:
+                done = self.backend.decode([row])
+            except Exception as own_fault:  # noqa: BLE001 - this sequence is the one at fault
+                self._fail(self._running[row.slot], own_fault)
+            else:
+                self._count(done)
+                self._sample(done)
+        return []
+
+    def _count(self, done: list[Row]) -> None:
+        for row in done:
+            self._running[row.slot].n_past += row.n
+            if row.token < 0:
+                self.stats.prompt_tokens += row.n
+
+    def _sample(self, done: list[Row]) -> None:
+        now = self._clock.monotonic()
+        for row in done:
+            if not row.samples:
+                continue
+            sequence = self._running[row.slot]
+            try:
+                token = self.backend.sample(row)
+                new = "" if token == END else sequence.text.feed(self.backend.piece(token))
+            except Exception as fault:  # noqa: BLE001 - one sequence's sampler does not end the others
+                self._fail(sequence, fault)
+                continue
+            self._report(sequence, token, new, now)
+
+    def _report(self, sequence: Sequence, token: int, new: str, now: float) -> None:
+        if sequence.first_token_s is None:
+            sequence.first_token_s, sequence.state = now, SequenceState.DECODE
+        if token != END:
+            sequence.last_token = token
+            sequence.completion_tokens += 1
+            self.stats.completion_tokens += 1
+        if new:
+            self._emit(Text(sequence.key, new, sequence.completion_tokens))
+        if token == END or sequence.text.stopped:
+            self._end(sequence, Outcome.SUCCEEDED, FinishReason.STOP)
+        elif sequence.completion_tokens >= sequence.job.max_tokens:
+            self._end(sequence, Outcome.SUCCEEDED, FinishReason.LENGTH)
+
+    def _fail(self, sequence: Sequence, fault: Exception) -> None:
+        message = f"{type(fault).__name__}: {fault}"
+        self._end(sequence, Outcome.FAILED, "", EndCode.ENGINE_ERROR, message)
+
+    def _end(self, sequence: Sequence, outcome: str, reason: str, code: str = "", message: str = "") -> None:
+        """The one way out: the slot is free, the promise taken back, and the Ended event out, in this order."""
+        rest = sequence.text.finish()
+        if rest:
+            self._emit(Text(sequence.key, rest, sequence.completion_tokens))
+        if sequence.state is SequenceState.WAITING:
+            self._waiting.remove(sequence)
+        else:
+            self.backend.close_slot(sequence.slot)
+            self._slots.give_back(sequence.slot)
+            del self._running[sequence.slot]
+        stage = sequence.stage if code else ""
+        sequence.state = SequenceState.ENDED
+        del self._by_key[sequence.key]
+        self._inbox.ended(sequence.key)
+        if outcome not in {Outcome.SUCCEEDED, Outcome.FAILED}:
+            self.stats.dead_tokens += sequence.n_past
+        counts = sequence.counts(self._clock.monotonic())
+        text = sequence.text.text
+        self._emit(Ended(sequence.key, str(outcome), str(reason), text, counts, str(code), stage, message))
+
+    def _note_progress(self) -> None:
+        self.last_progress_s = self._clock.monotonic()

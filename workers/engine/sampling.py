@@ -1,0 +1,165 @@
+"""Sampler settings and stop strings of one job, read from its payload and validated.
+
+Defaults are the contract's: temperature 0.8, top_k 40, top_p 0.95, min_p 0.05, no penalties, no seed.
+Temperature 0 is greedy: the most likely token, after penalties and bias if any were asked for.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shared.outcomes import EndCode
+from workers.engine.events import JobRejected
+
+#: Most stop strings of one job, and most characters of one: each token is searched for all of them.
+MAX_STOPS, MAX_STOP_CHARS = 16, 256
+#: Most entries of logit_bias: each costs every step.
+MAX_BIASES = 1024
+
+#: Numbers of a payload: name → (default, lowest, highest).
+_RANGES: dict[str, tuple[float, float, float]] = {
+    "temperature": (0.8, 0.0, 5.0),
+    "top_p": (0.95, 0.0, 1.0),
+    "min_p": (0.05, 0.0, 1.0),
+    "repeat_penalty": (1.0, 0.01, 10.0),
+    "presence_penalty": (0.0, -2.0, 2.0),
+    "frequency_penalty": (0.0, -2.0, 2.0),
+}
+_TOP_K = (40, 0, 1_000_000)
+#: Clients send seeds of up to 64 bits, signed or not.
+_SEED_BITS = 64
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How one job's tokens are chosen; every field is within its range."""
+
+    temperature: float = 0.8
+    #: 0: off.
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    #: Penalties look at the last 64 generated tokens; 1, 0 and 0 are off.
+    repeat_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    #: None: another answer each time.
+    seed: int | None = None
+    #: Token id → what is added to its logit.
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    stop: tuple[str, ...] = ()
+    #: A JSON schema the answer must follow, as JSON; "" for any JSON object; None for free text.
+    schema: str | None = None
+
+    @property
+    def penalizes(self) -> bool:
+        """Whether any penalty is on."""
+        return (self.repeat_penalty, self.presence_penalty, self.frequency_penalty) != (1.0, 0.0, 0.0)
+
+
+def read_sampling(payload: Mapping[str, Any]) -> Sampling:
+    """The sampling of a payload. Raises JobRejected naming the field and quoting the value."""
+    numbers = {name: _number(payload, name) for name in _RANGES}
+    return Sampling(
+        **numbers,
+        top_k=_whole(payload, "top_k", *_TOP_K),
+        seed=_seed(payload),
+        logit_bias=_logit_bias(payload),
+        stop=_stop(payload),
+        schema=_schema(payload),
+    )
+
+
+def _reject(name: str, value: object, wanted: str) -> JobRejected:
+    quoted = repr(value)
+    if len(quoted) > 80:
+        quoted = quoted[:77] + "..."
+    return JobRejected(EndCode.INVALID_VALUE, f"{name}={quoted} is not {wanted}", name)
+
+
+def _number(payload: Mapping[str, Any], name: str) -> float:
+    default, low, high = _RANGES[name]
+    value = payload.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise _reject(name, value, f"a number from {low:g} to {high:g}")
+    return float(value)
+
+
+def _whole(payload: Mapping[str, Any], name: str, default: int, low: int, high: int) -> int:
+    value = payload.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise _reject(name, value, f"a whole number from {low} to {high}")
+    return value
+
+
+def _seed(payload: Mapping[str, Any]) -> int | None:
+    value = payload.get("seed")
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 1 << _SEED_BITS:
+        raise _reject("seed", value, f"a whole number of at most {_SEED_BITS} bits")
+    return value
+
+
+def _logit_bias(payload: Mapping[str, Any]) -> tuple[tuple[int, float], ...]:
+    value = payload.get("logit_bias")
+    if value is None:
+        return ()
+    wanted = f"an object of at most {MAX_BIASES} token ids with numbers from -100 to 100"
+    if not isinstance(value, Mapping) or len(value) > MAX_BIASES:
+        raise _reject("logit_bias", value, wanted)
+    pairs = []
+    for key, bias in value.items():
+        digits = str(key)
+        fits = isinstance(bias, int | float) and not isinstance(bias, bool) and -100 <= bias <= 100
+        if not (digits.isascii() and digits.isdigit() and len(digits) < 10) or not fits:
+            raise _reject("logit_bias", {key: bias}, wanted)
+        pairs.append((int(digits), float(bias)))
+    return tuple(pairs)
+
+
+def _stop(payload: Mapping[str, Any]) -> tuple[str, ...]:
+    value = payload.get("stop")
+    if value is None:
+        return ()
+    stops = [value] if isinstance(value, str) else value
+    wanted = f"at most {MAX_STOPS} texts of 1 to {MAX_STOP_CHARS} characters"
+    if not isinstance(stops, list | tuple) or len(stops) > MAX_STOPS:
+        raise _reject("stop", value, wanted)
+    for text in stops:
+        if not isinstance(text, str) or not 1 <= len(text) <= MAX_STOP_CHARS:
+            raise _reject("stop", text, wanted)
+    return tuple(stops)
+
+
+def _schema(payload: Mapping[str, Any]) -> str | None:
+    value = payload.get("response_format")
+    if value is None:
+        return None
+    wanted = "an object whose type is text, json_object or json_schema"
+    kind = value.get("type") if isinstance(value, Mapping) else None
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return ""
+    if kind != "json_schema":
+        raise _reject("response_format", value, wanted)
+    named = value.get("json_schema")
+    schema = named.get("schema") if isinstance(named, Mapping) else value.get("schema")
+    if not isinstance(schema, Mapping):
+        raise _reject("response_format", value, "a json_schema that holds a schema object")
+    try:
+        return json.dumps(schema, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        raise _reject("response_format", value, "a JSON schema") from None
+
+
+def is_greedy(sampling: Sampling) -> bool:
+    """Whether the answer is the most likely one, the same each time."""
+    return math.isclose(sampling.temperature, 0.0, abs_tol=1e-9)

@@ -1,0 +1,85 @@
+"""One job inside the engine: where it is, what it has counted, what it will report."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from workers.engine.backend import Prepared
+from workers.engine.events import Counts
+from workers.engine.text import TextStream
+
+
+class SequenceState(Enum):
+    """Where a sequence is. WAITING → PREFILL → DECODE → ENDED; it may end from any of them."""
+
+    #: In the engine, without a slot.
+    WAITING = "waiting"
+    #: Has a slot; some of its prompt is not computed yet.
+    PREFILL = "prefill"
+    #: Each step gives it a token.
+    DECODE = "decode"
+    #: Its Ended event is out; nothing of it is left.
+    ENDED = "ended"
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """A job with its counters. Only the engine's thread touches it."""
+
+    job: Prepared
+    submitted_s: float
+    text: TextStream
+    state: SequenceState = SequenceState.WAITING
+    slot: int = -1
+    #: Prompt and answer tokens whose keys and values are in the slot.
+    n_past: int = 0
+    #: Prompt tokens that were already in the slot when the sequence took it.
+    cached_tokens: int = 0
+    #: Sampled and not yet fed.
+    last_token: int = -1
+    completion_tokens: int = 0
+    started_s: float | None = None
+    first_token_s: float | None = None
+    extra: dict[str, object] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, job: Prepared, now_s: float) -> "Sequence":
+        """A sequence that waits for its slot."""
+        return cls(job, now_s, TextStream(job.sampling.stop, strip_space=job.strip_space))
+
+    @property
+    def key(self) -> str:
+        """The job's key, `<id>:<claim token>`."""
+        return self.job.spec.key
+
+    @property
+    def prompt_left(self) -> int:
+        """Prompt tokens still to compute."""
+        return max(0, self.job.prompt_tokens - self.n_past)
+
+    @property
+    def stage(self) -> str:
+        """`decode` once it has a token, `prefill` before; a Stage value."""
+        return "prefill" if self.first_token_s is None else "decode"
+
+    def late(self, now_s: float) -> bool:
+        """Whether nobody waits for it any more: past its deadline, or past the start it had to make."""
+        spec = self.job.spec
+        if now_s >= spec.deadline_s:
+            return True
+        return spec.start_by_s is not None and self.first_token_s is None and now_s >= spec.start_by_s
+
+    def counts(self, now_s: float) -> Counts:
+        """The sequence's books at `now_s`."""
+        started, first = self.started_s, self.first_token_s
+        return Counts(
+            prompt_tokens=self.job.prompt_tokens,
+            cached_tokens=self.cached_tokens,
+            completion_tokens=self.completion_tokens,
+            prefill_ms=None if started is None else _ms((now_s if first is None else first) - started),
+            decode_ms=None if first is None else _ms(now_s - first),
+            ttft_ms=None if first is None else _ms(first - self.submitted_s),
+        )
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
