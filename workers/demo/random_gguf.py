@@ -21,6 +21,8 @@ _GAINS = {"attn_q": 1.5, "attn_k": 1.5, "attn_v": 2.0, "attn_output": 2.0, "outp
 #: Letters of two to four bytes each, so that pieces beyond ASCII are met in every answer's alphabet.
 _BEYOND_ASCII = ("ä", "é", "ñ", "ß", "ø", "ж", "λ", "水", "猫", "🙂")
 _SYLLABLES = tuple(map("".join, product("bdfghklmnprstvz", "aeiou")))
+#: Words of two and of three syllables.
+_N_WORDS = len(_SYLLABLES) ** 2 + len(_SYLLABLES) ** 3
 
 
 def write_random_model(
@@ -54,15 +56,16 @@ def _made_up_words(seed: int, n_vocab: int) -> Vocabulary:
     """Letters, syllables and words of them, each reachable by joining two shorter pieces."""
     letters = (SPACE, *map(chr, range(ord("!"), ord("~") + 1)), *_BEYOND_ASCII)
     starts = tuple(SPACE + syllable for syllable in _SYLLABLES)
-    smallest = FIRST_PIECE_ID + len(letters) + len(_SYLLABLES) + len(starts)
     pieces = [*letters, *_SYLLABLES, *starts]
-    for n_syllables in (1, 2, 3):
-        words = [start + "".join(rest) for start, *rest in product(starts, *[_SYLLABLES] * n_syllables)]
-        order = np.argsort(_uniform(seed, f"words of {n_syllables}", len(words)), kind="stable")
-        pieces += [words[index] for index in order[: max(0, n_vocab - FIRST_PIECE_ID - len(pieces))]]
-        if len(pieces) == n_vocab - FIRST_PIECE_ID:
-            return vocabulary_of(pieces)
-    raise ValueError(f"n_vocab {n_vocab} is not in {smallest}..{FIRST_PIECE_ID + len(pieces)}")
+    smallest, largest = FIRST_PIECE_ID + len(pieces), FIRST_PIECE_ID + len(pieces) + _N_WORDS
+    if not smallest <= n_vocab <= largest:
+        raise ValueError(f"n_vocab {n_vocab} is not in {smallest}..{largest}")
+    for n_more in (1, 2):
+        missing = n_vocab - FIRST_PIECE_ID - len(pieces)
+        words = [start + "".join(rest) for start, *rest in product(starts, *[_SYLLABLES] * n_more)] if missing else []
+        order = np.argsort(_uniform(seed, f"{n_more} more syllables", len(words)), kind="stable")
+        pieces += [words[index] for index in order[:missing]]
+    return vocabulary_of(pieces)
 
 
 def _random_tensors(seed: int, shape: Shape) -> Iterator[tuple[str, FloatArray]]:
