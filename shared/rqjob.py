@@ -7,18 +7,22 @@ The JSON serializer goes with every queue and job: without it RQ would unpickle 
 import json
 from base64 import b64encode
 from enum import Enum
-from typing import Never
+from typing import Any, Never
 
 import redis
 from rq import Queue
 from rq.job import Job
 from rq.serializers import JSONSerializer
 
+from shared import keys
 from shared.job import NewJob, Usage
 from shared.keys import queue_name
+from shared.states import TERMINAL_STATES
 
 #: RQ's "no timeout": its own timer would kill what our deadline governs.
 _NO_TIMEOUT = -1
+#: RQ's status, and the name of its registry, of an ended job: its set is closed, so expired counts as failed.
+_STATUS_OF = {"succeeded": "finished", "failed": "failed", "expired": "failed", "canceled": "canceled"}
 
 
 def not_for_stock_workers(job_id: str) -> Never:
@@ -52,3 +56,34 @@ def encode_return(usage: Usage) -> str:
 def fetch(client: redis.Redis, job_id: str) -> Job:
     """The job as RQ sees it. Raises rq.exceptions.NoSuchJobError."""
     return Job.fetch(job_id, connection=client, serializer=JSONSerializer)
+
+
+def homes_of_ended(client: redis.Redis, *, limit: int) -> list[str]:
+    """What is wrong with RQ's view of at most `limit` recently ended jobs: one sentence each."""
+    wrong = []
+    tenants: Any = client.zrevrange(keys.tenants(), 0, 7)
+    for tenant in tenants:
+        ids: Any = client.zrevrange(keys.jobs(tenant.decode()), 0, limit // 8 - 1)
+        for raw in ids:
+            sentence = _judge_ended(client, raw.decode())
+            if sentence:
+                wrong.append(sentence)
+    return wrong
+
+
+def _judge_ended(client: redis.Redis, job_id: str) -> str:
+    pipe = client.pipeline(transaction=True)
+    record_key = keys.rq_job(job_id)
+    pipe.hmget(record_key, "penstock_state", "status", "origin")
+    state, status, origin = pipe.execute()[0]
+    if state is None or state.decode() not in TERMINAL_STATES:
+        return ""
+    for name in ("finished", "failed", "canceled"):
+        pipe.zscore(f"rq:{name}:{origin.decode()}", job_id)
+    pipe.exists(record_key)
+    *scores, still_there = pipe.execute()
+    homes = {name for name, score in zip(("finished", "failed", "canceled"), scores, strict=True) if score is not None}
+    fits = _STATUS_OF[state.decode()]
+    if still_there and (status.decode() != fits or homes != {fits}):
+        return f"{job_id} ended {state.decode()}; RQ says {status.decode()!r} and keeps it in {sorted(homes)}"
+    return ""

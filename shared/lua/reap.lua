@@ -13,6 +13,7 @@ local moved = { expired = 0, requeued = 0, failed = 0, canceled = 0 }
 
 -- Ids whose record somebody removed: they hold places that nothing would ever free.
 local function forget(id)
+  count('ended|forgotten')
   redis.call('ZREM', k_inflight, id)
   redis.call('ZREM', k_deadlines, id)
   redis.call('ZREM', k_leases, id)
