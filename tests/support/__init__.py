@@ -1,0 +1,1 @@
+"""What several tests share: builders, the reference model, processes."""
