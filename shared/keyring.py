@@ -16,9 +16,10 @@ from typing import Any
 import redis
 
 from shared import keys
+from shared.decode import text
 from shared.errors import ConfigError
 from shared.storefaults import store_faults
-from shared.tenants import check_name, text_of
+from shared.tenants import check_name
 
 #: Makes a key recognisable to people and to scanners for leaked secrets.
 KEY_PREFIX = "psk_"
@@ -114,7 +115,7 @@ class KeyRing:
             held, *time = pipe.execute()
         if held is None:
             return None
-        facts = _parse(digest, text_of(held))
+        facts = _parse(digest, text(held))
         return None if facts.expired(_now_ms(*time) if now_ms is None else now_ms) else facts
 
     def ls(self, tenant: str | None = None) -> tuple[int, tuple[KeyFacts, ...]]:
@@ -174,7 +175,7 @@ class KeyRing:
             pipe.hgetall(keys.keys())
             _ask_time(pipe)
             held, *time = pipe.execute()
-        return _now_ms(*time), [_parse(text_of(digest), text_of(record)) for digest, record in held.items()]
+        return _now_ms(*time), [_parse(text(digest), text(record)) for digest, record in held.items()]
 
 
 def _ask_time(pipe: Any) -> None:

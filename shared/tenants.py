@@ -18,6 +18,7 @@ import redis
 from redis.client import Pipeline
 
 from shared import keys
+from shared.decode import text
 from shared.errors import ConfigError
 from shared.storefaults import store_faults
 
@@ -153,11 +154,6 @@ def check_name(tenant: str) -> str:
     return tenant
 
 
-def text_of(value: bytes | str) -> str:
-    """Read what the store answered as text, whether or not the client decodes."""
-    return value.decode() if isinstance(value, bytes) else value
-
-
 class Tenants:
     """Policies by tenant. Every method raises ConfigError for a name that may not be one, and StoreUnavailable."""
 
@@ -223,7 +219,7 @@ class Tenants:
         """Every tenant that has a policy or was seen by the door, by name."""
         with store_faults(self._client):
             seen: Any = self._client.zrange(keys.tenants(), 0, -1, withscores=True)
-            scores = {text_of(name): float(score) for name, score in seen}
+            scores = {text(name): float(score) for name, score in seen}
             names = sorted(scores)
             with self._client.pipeline(transaction=False) as pipe:
                 for name in names:
@@ -236,7 +232,7 @@ class Tenants:
 
 
 def _read(tenant: str, held: Mapping[bytes | str, bytes | str]) -> TenantPolicy | None:
-    texts = {text_of(name): text_of(value) for name, value in held.items()}
+    texts = {text(name): text(value) for name, value in held.items()}
     if "policy" not in texts:
         return None
     values: dict[str, Value] = {}
@@ -245,8 +241,8 @@ def _read(tenant: str, held: Mapping[bytes | str, bytes | str]) -> TenantPolicy 
             try:
                 values[name] = field.parse(texts[field.stored])
             except ValueError:
-                text = texts[field.stored]
+                held_text = texts[field.stored]
                 raise ConfigError(
-                    f"tenant {tenant!r} holds {field.stored}={text!r} in the store, which is no value"
+                    f"tenant {tenant!r} holds {field.stored}={held_text!r} in the store, which is no value"
                 ) from None
     return TenantPolicy(**values)  # type: ignore[arg-type]  # checked at birth

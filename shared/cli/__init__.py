@@ -1,0 +1,96 @@
+"""`penstock`: the command line put together; each command lives in the file of its kind.
+
+A command imports what it needs when it runs, so that `penstock --help` and its kin answer at once.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from shared.cli import config, doctor, jobs, keys, output, redis_shell, rooms, submit, tenants
+from shared.cli.reach import FAULT, USAGE
+from shared.errors import ConfigError, PenstockError
+
+app = typer.Typer(
+    name="penstock",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Share a few GPUs among many users: jobs are admitted and kept, or told when to come back.",
+)
+
+_PARTS, _JOBS, _OPERATORS = "Run it", "Jobs, through the door", "Operate it, on the store"
+
+app.command(rich_help_panel=_PARTS)(rooms.web)
+app.command(rich_help_panel=_PARTS)(rooms.worker)
+app.add_typer(rooms.model_app, name="model", rich_help_panel=_PARTS)
+app.command(rich_help_panel=_JOBS)(submit.submit)
+app.command(rich_help_panel=_JOBS)(jobs.jobs)
+app.command(rich_help_panel=_JOBS)(jobs.job)
+app.command(rich_help_panel=_JOBS)(jobs.cancel)
+app.add_typer(tenants.app, name="tenants", rich_help_panel=_OPERATORS)
+app.add_typer(keys.app, name="keys", rich_help_panel=_OPERATORS)
+app.command(rich_help_panel=_OPERATORS)(doctor.doctor)
+app.command(rich_help_panel=_OPERATORS)(config.config)
+app.command(
+    "redis",
+    rich_help_panel=_OPERATORS,
+    # What follows is Redis's or redis-cli's to understand, options too.
+    context_settings={
+        "ignore_unknown_options": True,
+        "allow_interspersed_args": False,
+        "help_option_names": ["--help"],
+    },
+)(redis_shell.run_redis)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit: 0, 1 for refusals and faults, 2 for mistakes, 75 for `yield`, 130 for Ctrl-C."""
+    sys.exit(run(arguments))
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit code. What can be expected to go wrong is told in one sentence on stderr."""
+    try:
+        code = app(arguments, prog_name="penstock", standalone_mode=False)
+    except typer.TyperException as error:
+        return _mistake(error)
+    except ConfigError as error:
+        output.note(f"penstock: {error}")
+        return USAGE
+    except PenstockError as error:
+        output.note(f"penstock: {error}")
+        return FAULT
+    except BrokenPipeError:
+        # Whoever read from us has seen enough; Python would complain when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAULT
+    return code if isinstance(code, int) else 0
+
+
+def _mistake(error: typer.TyperException) -> int:
+    """A mistake in the command: its sentence, and where help is. A bare group has shown its help already."""
+    context = getattr(error, "ctx", None)
+    sentence = error.format_message().rstrip(".")
+    if sentence:
+        where = f" (see `{context.command_path} --help`)" if context is not None else ""
+        output.note(f"penstock: {sentence}{where}")
+    return USAGE
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version  # noqa: PLC0415 - reads the installed packages, for this one option
+
+        output.data(f"penstock {version('penstock')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _penstock(
+    *, version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it.")] = False
+) -> None:
+    pass

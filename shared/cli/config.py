@@ -1,0 +1,90 @@
+"""`penstock config`: the settings in force and whence; with `--check`, whether a start with them would succeed."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from shared import keys
+from shared.cli import output
+from shared.cli.reach import Json, StateDir
+from shared.config import SYSTEM_WIDE, Settings, load_with_origin
+from shared.decode import text
+from shared.errors import EmbeddedStoreError, SettingsConflict
+from shared.settings_table import AUTO, ROWS, Row
+
+if TYPE_CHECKING:
+    import redis
+
+
+def config(
+    *,
+    check: Annotated[bool, typer.Option("--check", help="Also ask the store; print no list.")] = False,
+    state_dir: StateDir = None,
+    json: Json = False,
+) -> None:
+    """Show the settings in force and whence they come; secrets are not shown.
+
+    A setting that is unknown or out of range is told in a sentence, with exit code 2.
+    """
+    settings, origin = load_with_origin(state_dir=state_dir)
+    if check:
+        said = _check(settings)
+        output.as_json({"fits": True, "says": said}) if json else output.data(said)
+        return
+    if json:
+        output.as_json([_as_dict(row, settings, origin[row.field]) for row in ROWS])
+        return
+    rows = ((row.name, _shown(row, settings), origin[row.field], row.unit) for row in ROWS)
+    output.table(("setting", "value", "from", "unit"), rows, marks={"environment": "cyan", "command line": "cyan"})
+
+
+def _check(settings: Settings) -> str:
+    """What was found to be right. Raises what a start would: StoreUnavailable, StoreUnfit, SettingsConflict."""
+    # Each loads redis, which the list does without.
+    from shared.connection import OPERATOR, open_client, shown  # noqa: PLC0415
+    from shared.embedded import find_url  # noqa: PLC0415
+    from shared.fitness import check_fitness  # noqa: PLC0415
+
+    try:
+        url = settings.redis_url or find_url(settings.state_path)
+    except EmbeddedStoreError:
+        return f"the settings fit; no store runs in {settings.state_path}, so none was asked"
+    client = open_client(url, name="penstock-cli", patience=OPERATOR)
+    for warning in check_fitness(client):
+        output.note(warning)
+    _check_agreement(client, settings)
+    return f"the settings fit, and the store at {shown(url)} is fit and agrees"
+
+
+def _check_agreement(client: "redis.Redis", settings: Settings) -> None:
+    """Compare what holds for the whole system, without writing it as a start would."""
+    from shared.storefaults import store_faults  # noqa: PLC0415 - as above
+
+    with store_faults(client):
+        there = {text(name): text(value) for name, value in client.hgetall(keys.config()).items()}
+    ours = {name: "auto" if getattr(settings, name) == AUTO else str(getattr(settings, name)) for name in SYSTEM_WIDE}
+    differing = {name: (there[name], value) for name, value in ours.items() if there.get(name, value) != value}
+    if differing:
+        raise SettingsConflict(differing)
+
+
+def _shown(row: Row, settings: Settings) -> Any:
+    value = getattr(settings, row.field)
+    if row.field == "redis_url" and value:
+        from shared.connection import shown  # noqa: PLC0415 - loads redis, only where there is a URL to hide in
+
+        return shown(value)
+    if row.field == "api_key" and value:
+        return "(set)"
+    return "auto" if row.auto and value == AUTO else value
+
+
+def _as_dict(row: Row, settings: Settings, origin: str) -> dict[str, Any]:
+    return {
+        "name": row.name,
+        "value": _shown(row, settings),
+        "from": origin,
+        "default": row.shown_default,
+        "unit": row.unit,
+        "why": row.why,
+    }

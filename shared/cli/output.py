@@ -1,0 +1,65 @@
+"""What commands print: data on stdout, everything else on stderr, plain wherever no person looks on.
+
+On a terminal a table is drawn; elsewhere it is a line of names and a line a row, parted by tabs and
+never cut, for `cut` and `awk`. Colour is rich's to decide: none off terminals, none with NO_COLOR.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+#: Everything by which text could steer a terminal, beside the end of a line and a tab.
+_STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def data(text: str, *, end: str = "\n") -> None:
+    """Write to stdout at once. On a terminal what could steer it (an answer may hold anything) is made visible."""
+    sys.stdout.write(visible(text) + end if sys.stdout.isatty() else text + end)
+    sys.stdout.flush()
+
+
+def note(text: str) -> None:
+    """Write a line for people to stderr."""
+    sys.stderr.write(visible(text) + "\n")
+    sys.stderr.flush()
+
+
+def visible(text: str) -> str:
+    """The text with control characters replaced by their pictures or a mark."""
+    return _STEERING.sub(lambda found: chr(0x2400 + ord(found[0])) if ord(found[0]) < 0x20 else "\ufffd", text)
+
+
+def as_json(value: Any) -> None:
+    """Write one JSON value to stdout, indented."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
+    sys.stdout.flush()
+
+
+def json_line(value: Any) -> None:
+    """Write one JSON value on one line of stdout, for streams."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, marks: dict[str, str] | None = None) -> None:
+    """Write rows under their columns; None is shown as nothing. `marks` colours a cell by its text."""
+    cells = [["" if value is None else str(value) for value in row] for row in rows]
+    if not sys.stdout.isatty():
+        for line in ([*columns], *cells):
+            sys.stdout.write("\t".join(re.sub(r"\s", " ", cell) for cell in line) + "\n")
+        sys.stdout.flush()
+        return
+    # Drawn only here, so that a piped command does not pay for loading it.
+    from rich.box import SIMPLE_HEAD  # noqa: PLC0415
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    drawn = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        drawn.add_column(column, overflow="fold")
+    for line in cells:
+        drawn.add_row(*(Text(visible(cell), style=(marks or {}).get(cell, "")) for cell in line))
+    Console().print(drawn)

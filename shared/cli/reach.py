@@ -1,0 +1,51 @@
+"""What commands reach for: the settings, the store, the door."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shared.config import Settings, load
+
+if TYPE_CHECKING:
+    import redis
+
+    from shared.jobclient import JobClient
+
+#: Exit codes beside 0: a refusal or a fault, a mistake in the command or a setting, and `yield` (EX_TEMPFAIL).
+FAULT, USAGE, YIELD = 1, 2, 75
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+StateDir = Annotated[
+    str | None, typer.Option("--state-dir", metavar="FOLDER", help="Where `up` keeps its store; PENSTOCK_STATE_DIR.")
+]
+TenantOfKey = Annotated[
+    str | None, typer.Option("--tenant", metavar="NAME", help="Act for this tenant, where the door lets you.")
+]
+
+
+def settings(state_dir: str | None = None) -> Settings:
+    """The settings in force. Raises ConfigError."""
+    return load(state_dir=state_dir)
+
+
+def store_url(state_dir: str | None = None) -> str:
+    """The store's URL: REDIS_URL, else that of the store which `up` runs. Raises EmbeddedStoreError."""
+    from shared.embedded import find_url  # noqa: PLC0415 - loads redis, which half of the commands do without
+
+    found = settings(state_dir)
+    return found.redis_url or find_url(found.state_path)
+
+
+def store_client(state_dir: str | None = None) -> "redis.Redis":
+    """A client of the store for one command. Raises EmbeddedStoreError when no store is known."""
+    from shared.connection import OPERATOR, open_client  # noqa: PLC0415 - as above
+
+    return open_client(store_url(state_dir), name="penstock-cli", patience=OPERATOR)
+
+
+def door(tenant: str | None = None) -> "JobClient":
+    """A client of the door at PENSTOCK_URL, showing PENSTOCK_API_KEY."""
+    from shared.jobclient import JobClient  # noqa: PLC0415 - commands that speak to the store do without
+
+    found = settings()
+    return JobClient(found.url, api_key=found.api_key, tenant=tenant or "")
