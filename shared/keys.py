@@ -31,7 +31,7 @@ class Key:
 
 TABLE: tuple[Key, ...] = (
     Key("config", "penstock:config", "", "hash", "system-wide settings and the state of drains and holds", "permanent"),
-    Key("clock", "penstock:clock", "", "string", "milliseconds that tests add to TIME; absent in service", "permanent"),
+    Key("clock", "penstock:clock", "", "string", "tests shift or hold TIME by it; absent in service", "permanent"),
     Key("inflight", "penstock:inflight", "", "zset", "admitted jobs not yet ended, by admission time", "emptied"),
     Key("deadlines", "penstock:deadlines", "", "zset", "waiting jobs, by deadline", "emptied"),
     Key("leases", "penstock:leases", "", "zset", "running jobs, by the end of their lease", "emptied"),

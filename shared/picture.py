@@ -94,8 +94,9 @@ def _read(client: redis.Redis, ids: list[str], queues: list[str], tenants: list[
 
     answers = iter(_transaction(client, ask))
     seconds, micros = next(answers)
-    shift_ms = int(next(answers) or 0)
-    picture = Picture(now_ms=seconds * 1_000 + micros // 1_000 + shift_ms)
+    held = text(next(answers) or b"0")
+    now_ms = seconds * 1_000 + micros // 1_000
+    picture = Picture(now_ms=int(held[1:]) if held.startswith("=") else now_ms + int(held))
     picture.config, picture.stats = _hash(next(answers)), _hash(next(answers))
     picture.inflight, picture.deadlines = _scores(next(answers)), _scores(next(answers))
     picture.leases, picture.beats = _scores(next(answers)), _scores(next(answers))

@@ -104,6 +104,7 @@ def load(name: str) -> Script:
         lines.append(f"local {arg.name} = {slot}")
     source = "\n".join([*lines, *(text for _, text in libs), body])
     _check_answers(header, source)
+    _check_locals(header, source)
     return Script(header, source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
 
 
@@ -189,3 +190,13 @@ def _check_answers(header: Header, source: str) -> None:
     written = set(re.findall(r"return \{ ?'(\w+)'", source))
     if written != header.answers:
         raise ScriptError(f"{header.name}: header declares {sorted(header.answers)}, body answers {sorted(written)}")
+
+
+def _check_locals(header: Header, source: str) -> None:
+    """No file may take another's name: a second `local` would hide an argument or a helper unseen."""
+    seen: set[str] = set()
+    for match in re.finditer(r"^local (?:function )?([\w, ]+)", source, re.MULTILINE):
+        for name in match[1].replace(" ", "").split(","):
+            if name in seen:
+                raise ScriptError(f"{header.name}: the name {name!r} is taken twice")
+            seen.add(name)

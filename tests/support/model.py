@@ -1,0 +1,263 @@
+"""The reference queue in plain Python: the specification of the scripts, runnable.
+
+Every method does in a few lines what one script does, over dicts, at a moment that is given. Where the
+two differ, one of them is wrong.
+"""
+
+from dataclasses import dataclass, field
+
+GAP_MS = 2_000
+LIVE_MS = 5_000
+GRACE_MS = 1_000
+MAX_SKIPS = 8
+
+
+@dataclass
+class ModelJob:
+    """One admitted job. `tokens` is prompt + max_tokens; moments are ms."""
+
+    id: str
+    tenant: str
+    slug: str
+    tokens: int
+    cost_mwt: int
+    deadline_ms: int
+    latest_ms: int
+    poll_grace_ms: int = 0
+    state: str = "queued"
+    code: str = ""
+    attempts: int = 0
+    claim: str = ""
+    worker: str = ""
+    cancel: str = ""
+    charged_mwt: int = 0
+    skips: int = 0
+    lease_ms: int = 0
+    poll_by_ms: int | None = None
+
+
+@dataclass
+class ModelWorker:
+    """What a worker's beat and last claim left."""
+
+    slug: str
+    slots: int
+    cells: int
+    beat_ms: int
+    claim_id: str = ""
+    claim_ids: list[str] = field(default_factory=list)
+    suspect: str = ""
+
+
+@dataclass
+class Model:
+    """The whole queue. The bounds are those of the store's configuration."""
+
+    now_ms: int
+    max_inflight: int | None
+    max_waiting: int | None
+    max_waiting_tokens: int
+    lease_ms: int
+    max_attempts: int
+    fairness: str
+    weights_milli: dict[str, int] = field(default_factory=dict)
+    jobs: dict[str, ModelJob] = field(default_factory=dict)
+    workers: dict[str, ModelWorker] = field(default_factory=dict)
+    service: dict[str, int] = field(default_factory=dict)
+    virtual: dict[str, int] = field(default_factory=dict)
+    hold_beat_ms: int | None = None
+    hold_until_ms: int = 0
+
+    # What can be seen of it.
+
+    def inflight(self) -> list[ModelJob]:
+        return [job for job in self.jobs.values() if job.state in {"queued", "running"}]
+
+    def waiting(self, tenant: str, slug: str | None = None) -> list[ModelJob]:
+        mine = [j for j in self.jobs.values() if j.state == "queued" and j.tenant == tenant and slug in {None, j.slug}]
+        return sorted(mine, key=lambda job: (job.latest_ms, job.id))
+
+    def turns(self, slug: str) -> list[str]:
+        """Tenants with waiting jobs for a model, least served first, ties by name."""
+        tenants = {job.tenant for job in self.jobs.values() if job.state == "queued" and job.slug == slug}
+        return sorted(tenants, key=lambda tenant: (self.service.get(tenant, 0), tenant))
+
+    def live_slots(self) -> int:
+        return sum(w.slots for w in self.workers.values() if self.now_ms - w.beat_ms <= LIVE_MS)
+
+    # One method per script.
+
+    def admit(self, job: ModelJob) -> str:
+        if job.id in self.jobs:
+            return "admitted"
+        if not any(w.slug == job.slug and self.now_ms - w.beat_ms <= LIVE_MS for w in self.workers.values()):
+            return "no_worker"
+        if len(self.inflight()) >= (self.max_inflight or max(64, 4 * self._slots_at_last_count)):
+            return "inflight_full"
+        mine = self.waiting(job.tenant)
+        if len(mine) >= (self.max_waiting or max(16, 2 * self._slots_at_last_count)):
+            return "tenant_queue_full"
+        if mine and sum(other.tokens for other in mine) + job.tokens > self.max_waiting_tokens:
+            return "tenant_tokens_full"
+        if job.poll_grace_ms:
+            job.poll_by_ms = self.now_ms + job.poll_grace_ms
+        self._enlist(job)
+        return "admitted"
+
+    def claim(self, worker: str, claim_id: str, slug: str, room: int, cells_free: int) -> list[str]:
+        me = self.workers.setdefault(worker, ModelWorker(slug, 0, 0, -LIVE_MS * 1_000_000))
+        if me.claim_id == claim_id:
+            return [i for i in me.claim_ids if self.jobs[i].state == "running" and self.jobs[i].claim == claim_id]
+        got: list[str] = []
+        suspect = self.jobs.get(me.suspect)
+        suspect_held = suspect is not None and suspect.state == "running" and suspect.worker == worker
+        passed = 0
+        while len(got) < room and passed < len(turns := self.turns(slug)):
+            tenant = turns[passed]
+            job = self.waiting(tenant, slug)[0]
+            is_suspect = self.max_attempts > 1 and job.attempts >= self.max_attempts - 1
+            if job.deadline_ms <= self.now_ms:
+                self._end(job, "expired", "deadline_exceeded")
+            elif is_suspect and suspect_held:
+                passed += 1
+            elif min(job.tokens, me.cells) > cells_free:
+                if job.skips >= MAX_SKIPS:
+                    break
+                job.skips += 1
+                passed += 1
+            else:
+                self.virtual[slug] = max(self.virtual.get(slug, 0), self.service.get(tenant, 0))
+                if is_suspect:
+                    suspect_held, me.suspect = True, job.id
+                self._lease(job, worker, claim_id)
+                cells_free -= job.tokens
+                got.append(job.id)
+        if got:
+            me.claim_id, me.claim_ids = claim_id, got
+        return got
+
+    def renew(self, worker: str, slug: str, slots: int, cells: int, held: list[tuple[str, str]]) -> tuple[list[str], list[str]]:
+        self._note_gap()
+        me = self.workers.setdefault(worker, ModelWorker(slug, slots, cells, self.now_ms))
+        me.slug, me.slots, me.cells, me.beat_ms = slug, slots, cells, self.now_ms
+        self._slots_at_last_count = self.live_slots()
+        lost, canceled = [], []
+        for job_id, token in held:
+            job = self.jobs.get(job_id)
+            if job is None or job.state != "running" or job.claim != token or job.worker != worker:
+                lost.append(job_id)
+                continue
+            job.lease_ms = self.now_ms + self.lease_ms
+            if job.cancel:
+                canceled.append(job_id)
+        return lost, canceled
+
+    def settle(self, job_id: str, token: str, outcome: str, code: str, cost_mwt: int) -> tuple[str, str | None]:
+        job = self.jobs.get(job_id)
+        if job is None:
+            return "gone", None
+        if job.claim != token:
+            return "lost", None
+        if job.state != "running":
+            return "already", job.state
+        if job.cancel:
+            outcome, code = "canceled", job.cancel
+        elif outcome == "succeeded" and self.now_ms > job.deadline_ms + GRACE_MS:
+            outcome, code = "expired", "deadline_exceeded"
+        if self.fairness == "tokens":
+            self._serve(job.tenant, self._by_weight(job.tenant, cost_mwt) - job.charged_mwt)
+        self._end(job, outcome, code)
+        return "settled", outcome
+
+    def cancel(self, job_id: str, tenant: str | None, code: str = "canceled") -> str:
+        job = self.jobs.get(job_id)
+        if job is None or tenant not in {None, job.tenant}:
+            return "gone"
+        if job.state == "queued":
+            self._end(job, "canceled", code)
+            return "canceled"
+        if job.state == "running":
+            job.cancel = job.cancel or code
+            return "requested"
+        return "ended"
+
+    def release(self, worker: str, held: list[tuple[str, str]]) -> int:
+        mine = [self.jobs[i] for i, token in held if i in self.jobs and self.jobs[i].claim == token]
+        return sum(
+            self._lapse(job, counted=False) == "queued"
+            for job in mine
+            if job.state == "running" and job.worker == worker
+        )
+
+    def touch(self, job_id: str) -> None:
+        job = self.jobs.get(job_id)
+        if job is not None and job.poll_by_ms is not None:
+            job.poll_by_ms = self.now_ms + job.poll_grace_ms
+
+    def reap(self) -> dict[str, int]:
+        moved = {"expired": 0, "queued": 0, "failed": 0, "canceled": 0}
+        for job in [j for j in self.inflight() if j.state == "queued" and j.deadline_ms <= self.now_ms]:
+            self._end(job, "expired", "deadline_exceeded")
+            moved["expired"] += 1
+        self._note_gap()
+        if self.hold_until_ms <= self.now_ms:
+            lapsed = [j for j in self.inflight() if j.state == "running" and j.lease_ms <= self.now_ms]
+            for job in sorted(lapsed, key=lambda job: (job.lease_ms, job.id)):
+                moved[self._lapse(job, counted=True)] += 1
+        for job in self.inflight():
+            if job.poll_by_ms is not None and job.poll_by_ms <= self.now_ms:
+                job.poll_by_ms = None
+                moved["canceled"] += job.state == "queued"
+                self.cancel(job.id, None, "abandoned")
+        for name in [name for name, worker in self.workers.items() if worker.beat_ms <= self.now_ms - 60_000]:
+            self.workers[name].beat_ms = -LIVE_MS * 1_000_000
+        self._slots_at_last_count = self.live_slots()
+        return moved
+
+    # How.
+
+    _slots_at_last_count: int = 0
+
+    def _enlist(self, job: ModelJob) -> None:
+        first = not self.waiting(job.tenant, job.slug)
+        job.state, job.claim, job.worker, job.charged_mwt = "queued", "", "", 0
+        self.jobs[job.id] = job
+        if first:
+            floor = self.virtual.get(job.slug, 0)
+            self.service[job.tenant] = max(self.service.get(job.tenant, 0), floor)
+
+    def _lease(self, job: ModelJob, worker: str, claim_id: str) -> None:
+        cost_mwt = 1_000 if self.fairness == "turns" else job.cost_mwt
+        job.state, job.claim, job.worker = "running", claim_id, worker
+        job.attempts += 1
+        job.lease_ms = self.now_ms + self.lease_ms
+        job.charged_mwt = self._by_weight(job.tenant, cost_mwt)
+        self._serve(job.tenant, job.charged_mwt)
+
+    def _lapse(self, job: ModelJob, *, counted: bool) -> str:
+        if job.cancel:
+            self._end(job, "canceled", job.cancel)
+        elif job.deadline_ms <= self.now_ms:
+            self._end(job, "expired", "deadline_exceeded")
+        elif counted and job.attempts >= self.max_attempts:
+            self._end(job, "failed", "poison")
+        else:
+            job.attempts -= not counted
+            self._serve(job.tenant, -job.charged_mwt)
+            self._enlist(job)
+        return job.state
+
+    def _end(self, job: ModelJob, outcome: str, code: str) -> None:
+        job.state, job.code, job.poll_by_ms = outcome, code, None
+
+    def _serve(self, tenant: str, by_mwt: int) -> None:
+        self.service[tenant] = self.service.get(tenant, 0) + by_mwt
+
+    def _by_weight(self, tenant: str, cost_mwt: int) -> int:
+        return cost_mwt * 1_000 // self.weights_milli.get(tenant, 1_000)
+
+    def _note_gap(self) -> None:
+        beats = [worker.beat_ms for worker in self.workers.values() if worker.beat_ms >= 0]
+        if beats and self.now_ms - max(beats) > GAP_MS and self.hold_beat_ms != max(beats):
+            self.hold_beat_ms = max(beats)
+            self.hold_until_ms = self.now_ms + self.lease_ms
