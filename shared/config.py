@@ -68,6 +68,7 @@ class Settings:
     log_level: str
     log_format: str
     worker_listen: str
+    fail_at: str
     url: str
     api_key: str
 

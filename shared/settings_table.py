@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from shared import failpoints
 from shared.errors import ConfigError
 
 #: Stands for `auto` in integer settings that have it.
@@ -140,6 +141,8 @@ ROWS: tuple[Row, ...] = (
     _word("log_format", "auto", ("auto", "json", "text"), "auto: text on a terminal, JSON elsewhere"),
     _text("worker_listen", "", "host:port", "unset: workers serve no /health and /metrics; port 0: any free one",
           pattern=f"|{_HOST_PORT}"),
+    _text("fail_at", "", "a point of shared/failpoints.py, or point@job id",
+          "for tests of faults only: the process kills itself there", pattern=failpoints.PATTERN),
     _text("url", "http://127.0.0.1:8000", "a URL", "where submit, jobs and cancel find the door"),
     _text("api_key", "", "an API key", "what submit, jobs and cancel show the door"),
 )

@@ -1,0 +1,123 @@
+"""`python -m workers`: settings, store, model, supervisor; ends with a code of workers/exits.py."""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import structlog
+
+from shared import failpoints
+from shared import log as logging
+from shared.clock import RealClock
+from shared.config import Settings, load
+from shared.connection import open_client, shown
+from shared.embedded import find_url
+from shared.errors import ConfigError, EmbeddedStoreError, ModelError, StoreUnavailable, StoreUnfit
+from shared.fitness import check_fitness
+from shared.store import Store
+from workers.delivery import Delivery
+from workers.engine.factory import make_engine
+from workers.engine.loop import Engine
+from workers.exits import Exit
+from workers.exporter import Exporter
+from workers.holding import Holding
+from workers.supervisor import Supervisor
+from workers.vitals import Status, Vitals, new_worker_name
+
+log = structlog.get_logger()
+
+#: How often a worker that starts before its store looks again, and how often it says so.
+_LOOK_S, _SAY_S = 0.2, 10.0
+
+
+def main() -> int:
+    """Run one worker. The exit code."""
+    # Read when libgomp is loaded: spinning threads of two engines on few cores starve one another.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    try:
+        return int(_serve(load()))
+    except (ConfigError, EmbeddedStoreError) as error:
+        return _sorry(error, Exit.CONFIG)
+    except StoreUnfit as error:
+        return _sorry(error, Exit.STORE_UNFIT)
+    except ModelError as error:
+        return _sorry(error, Exit.MODEL)
+
+
+def _sorry(error: Exception, code: Exit) -> int:
+    sys.stderr.write(f"penstock worker: {error}\n")
+    return int(code)
+
+
+def _serve(settings: Settings) -> Exit:
+    worker = new_worker_name()
+    logging.configure(settings.log_level, settings.log_format, room="worker", worker=worker)
+    failpoints.arm(settings.fail_at)
+    status, clock, holding = Status(), RealClock(), Holding()
+    if settings.worker_listen:
+        Exporter(*_host_port(settings.worker_listen), status.word, status.figures).start()
+    store = _open_store(settings, worker)
+    delivery = Delivery(store, worker, holding, clock)
+    engine = make_engine(settings, delivery.emit, model_path=_model_path(settings), clock=clock)
+    delivery.drop = lambda key: engine.cancel(key, drop=True)
+    _introduce(engine)
+    status.vitals = Vitals(worker, _model_name(settings), engine, holding)
+    return Supervisor(
+        settings, store, engine=engine, delivery=delivery, holding=holding, vitals=status.vitals, clock=clock
+    ).run()
+
+
+def _open_store(settings: Settings, worker: str) -> Store:
+    """The store, once it answers, found fit and configured. Raises StoreUnfit and ConfigError."""
+    url = settings.redis_url or find_url(settings.state_path)
+    client = open_client(url, name=f"penstock-worker-{worker}")
+    store = Store(client)
+    said_s = -_SAY_S
+    while True:
+        try:
+            for warning in check_fitness(client):
+                log.warning("store.doubt", warning=warning)
+            store.configure(settings)
+        except StoreUnavailable as error:
+            if time.monotonic() - said_s >= _SAY_S:
+                said_s = time.monotonic()
+                log.warning("store.awaited", url=shown(url), error=str(error))
+            time.sleep(_LOOK_S)
+        else:
+            return store
+
+
+def _host_port(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _model_path(settings: Settings) -> Path | None:
+    return Path(settings.model) if settings.model else None
+
+
+def _model_name(settings: Settings) -> str:
+    """The name under which clients ask for this model; never a path."""
+    if settings.model_name:
+        return settings.model_name.split(",")[0].strip()
+    return "sim" if settings.engine == "sim" else Path(settings.model).stem
+
+
+def _introduce(engine: Engine) -> None:
+    """What went where: read by whoever asks why a worker is slow."""
+    facts = engine.backend.facts
+    mib = {
+        name: round(size / 2**20)
+        for name, size in (("weights_mib", facts.weights_bytes), ("kv_mib", facts.kv_bytes),
+                           ("compute_mib", facts.compute_bytes))
+    }
+    log.info("worker.device", engine=facts.engine, device=facts.device, threads=facts.threads)
+    log.info("worker.layers", model=facts.model, layers=facts.layers, offloaded=facts.layers_offloaded)
+    log.info("worker.memory", **mib, sum_mib=sum(mib.values()))
+    log.info("worker.slots", slots=facts.slots, cells=facts.cells, n_ctx=facts.n_ctx)
+    log.info("worker.rates", prefill_tps=facts.prefill_tps, step_ms=facts.step_ms, decode_tps=facts.decode_tps)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

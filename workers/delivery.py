@@ -1,0 +1,178 @@
+"""Engine events out: text to the streams, ends to the store; held in order while the store is away.
+
+From `Ended` on, this file owns the job's end until the store has answered for it. In the worst case
+the process dies in between: the lease lapses and the job runs again elsewhere.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import structlog
+
+from shared import failpoints
+from shared.answers import SettleAnswer
+from shared.clock import Clock
+from shared.errors import StoreUnavailable
+from shared.job import Ending, Held, Usage
+from shared.outcomes import EndCode, Outcome, Stage
+from workers.engine.events import Ended, Event, Text
+from workers.holding import Entry, Holding, key_of
+from workers.pace import Pace
+
+if TYPE_CHECKING:
+    from shared.store import Store
+
+log = structlog.get_logger()
+
+#: The engine's word for a sequence whose lease was lost: nobody settles it.
+DROPPED = "dropped"
+
+
+class Delivery:
+    """Takes events on the engine's thread, gives them to the store on the thread that runs the passes."""
+
+    def __init__(self, store: "Store", worker: str, holding: Holding, clock: Clock) -> None:
+        self._store = store
+        self._worker = worker
+        self._holding = holding
+        self._clock = clock
+        self._pace = Pace()
+        #: Appended by the engine's thread (and by intake for jobs that never reach it), emptied by the passes.
+        self._inbox: deque[Event] = deque()
+        #: Only the passes touch it: ends in the order in which they came, with the key they belong to.
+        self._endings: deque[tuple[str, Ending]] = deque()
+        #: Only the engine's thread touches it: keys whose first text was seen.
+        self._spoken: set[str] = set()
+        #: Ends for which the store has answered; each freed a slot.
+        self.settled = 0
+        #: Set once, before the first event: whom to wake, and how the engine drops a key.
+        self.wake: Callable[[], None] = lambda: None
+        self.drop: Callable[[str], None] = lambda _key: None
+
+    def emit(self, event: Event) -> None:
+        """Take an event; never blocks. Wakes the passes for a first text and for an end, not for every token."""
+        self._inbox.append(event)
+        if isinstance(event, Ended):
+            self._spoken.discard(event.key)
+            self.wake()
+        elif event.key not in self._spoken:
+            self._spoken.add(event.key)
+            self.wake()
+
+    def fail(self, entry: Entry, code: EndCode, message: str) -> None:
+        """End a job that the engine never sees; nothing was computed, nothing is charged. For the passes' thread."""
+        job = entry.claimed
+        ending = Ending(job.id, job.token, Outcome.FAILED, code=code, message=message)
+        self._endings.append((entry.key, ending))
+
+    @property
+    def owes(self) -> bool:
+        """Whether something waits to be told to the store."""
+        return bool(self._endings or self._inbox or self._pace.waits)
+
+    def one_pass(self) -> float | None:
+        """Tell the store what is due. When to look for text again, as a moment; None while no job speaks.
+
+        Raises StoreUnavailable; what was not told by then is kept, in its order.
+        """
+        self._sort_inbox()
+        self._append_text()
+        while self._endings:
+            self._settle(*self._endings[0])
+            self._endings.popleft()
+        return self._pace.next_tick_s(self._clock.monotonic())
+
+    def _sort_inbox(self) -> None:
+        while self._inbox:
+            event = self._inbox.popleft()
+            entry = self._holding.get(event.key)
+            if entry is None:
+                self._pace.forget(event.key)
+            elif isinstance(event, Text):
+                self._pace.add(event.key, event.text, event.completion_tokens)
+            elif event.outcome == DROPPED:
+                self._forget(event.key)
+            else:
+                self._endings.append((event.key, _ending(entry, event)))
+
+    def _append_text(self) -> None:
+        chunks = self._pace.due(self._clock.monotonic(), {key for key, _ in self._endings})
+        entries = [(chunk, self._holding.get(chunk.key)) for chunk in chunks]
+        told = [(entry.claimed.held, chunk.text, chunk.completion_tokens) for chunk, entry in entries if entry]
+        for held, _, _ in told:
+            failpoints.reach("before_first_token", held.id)
+        keys = {held.id: key_of(held) for held, _, _ in told}
+        for job_id in self._appended(told):
+            self._lose(keys[job_id])
+        self._pace.sent(self._clock.monotonic())
+
+    def _appended(self, told: list[tuple[Held, str, int]]) -> list[str]:
+        """The ids that are lost. A stream that cannot be written costs its followers, not the jobs."""
+        try:
+            return self._store.append(told) if told else []
+        except StoreUnavailable:
+            raise
+        except Exception:  # somebody's hand in a key: the answer still reaches the result
+            log.exception("stream.fault", jobs=[held.id for held, _, _ in told])
+            return []
+
+    def _settle(self, key: str, ending: Ending) -> None:
+        entry = self._holding.get(key)
+        if entry is None:
+            self._pace.forget(key)
+            return
+        failpoints.reach("before_settle", ending.id)
+        try:
+            settled = self._store.settle(ending, self._worker)
+        except StoreUnavailable:
+            raise
+        except Exception:  # one job's broken record must not hold up the others' ends: its lease lapses
+            log.exception("job.settle_fault", job=ending.id)
+            self._forget(key)
+            return
+        failpoints.reach("after_settle", ending.id)
+        self._forget(key)
+        self.settled += 1
+        if settled.answer in {SettleAnswer.SETTLED, SettleAnswer.ALREADY}:
+            self._log_end(entry, ending, settled.outcome or ending.outcome)
+        else:
+            log.info("job.settle_refused", job=ending.id, answer=settled.answer.value, attempt=entry.claimed.attempt)
+
+    def _lose(self, key: str) -> None:
+        """The store says that another claim owns the job: nothing of ours is wanted any more."""
+        if self._holding.let_go(key) is not None:
+            log.info("job.lost", job=key.partition(":")[0], told_by="append")
+            self.drop(key)
+        self._pace.forget(key)
+
+    def _forget(self, key: str) -> None:
+        self._holding.let_go(key)
+        self._pace.forget(key)
+
+    def _log_end(self, entry: Entry, ending: Ending, outcome: Outcome) -> None:
+        job, usage = entry.claimed, ending.usage
+        log.info(
+            "job.ended", job=job.id, tenant=job.tenant, model=job.model, outcome=outcome.value,
+            finish_reason=ending.finish_reason, code=ending.code, attempt=job.attempt,
+            prompt_tokens=usage.prompt_tokens, cached_tokens=usage.cached_tokens,
+            completion_tokens=usage.completion_tokens, ttft_ms=usage.ttft_ms, worker=self._worker,
+            traceparent=job.traceparent,
+        )
+
+
+def _ending(entry: Entry, ended: Ended) -> Ending:
+    """The engine's last word as the store takes it."""
+    counts = ended.counts
+    return Ending(
+        id=entry.claimed.id,
+        token=entry.claimed.token,
+        outcome=Outcome(ended.outcome),
+        finish_reason=ended.finish_reason,
+        code=ended.code,
+        stage=Stage(ended.stage) if ended.stage else None,
+        message=ended.message,
+        text=ended.text,
+        usage=Usage(**vars(counts)),
+        extra=ended.extra,
+    )

@@ -1,0 +1,193 @@
+"""Jobs in: claim as many as there are free slots, hand each to the engine while it runs its last step.
+
+A slot is free for a claim only when the end of its former job is written: turns across tenants are
+exact only if the true cost is in the store before the next claim. Until a claim is answered, the same
+claim id is asked again, so that a lost answer loses no job.
+"""
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import structlog
+
+from shared import failpoints
+from shared.clock import Clock
+from shared.job import Claimed
+from shared.outcomes import EndCode
+from workers.engine.events import JobRejected, JobSpec, Room
+from workers.holding import Entry, Holding
+
+if TYPE_CHECKING:
+    from shared.store import Store
+
+log = structlog.get_logger()
+
+#: How long an idle worker trusts the doorbell before it looks by itself: rings are lost with the
+#: process that took them off the list, and a look costs the store about 50 us.
+LOOK_S = 1.0
+
+
+class EngineDoor(Protocol):
+    """What intake needs of the engine (workers/engine/__init__.py has the contract)."""
+
+    def prepare(self, spec: JobSpec) -> Any:
+        """Render, tokenize, validate; raises JobRejected."""
+        ...
+
+    def submit(self, prepared: Any) -> None:
+        """Hand over."""
+        ...
+
+    def cancel(self, key: str, *, drop: bool = False) -> None:
+        """Stop, or throw away."""
+        ...
+
+    def room(self) -> Room:
+        """Free slots and cells."""
+        ...
+
+
+@dataclass(frozen=True)
+class _UnderWay:
+    """A claim that was sent and is not answered; repeated as it was."""
+
+    claim_id: str
+    slots: int
+    cells: int
+
+
+class Intake:
+    """Claims for one worker; its passes run on one thread, the flags may be set by any."""
+
+    def __init__(
+        self,
+        store: "Store",
+        worker: str,
+        model: str,
+        *,
+        slots: int,
+        holding: Holding,
+        engine: EngineDoor,
+        clock: Clock,
+        fail: Callable[[Entry, EndCode, str], None],
+    ) -> None:
+        self._store = store
+        self._worker = worker
+        self._model = model
+        self._slots = slots
+        self._holding = holding
+        self._engine = engine
+        self._clock = clock
+        self._fail = fail
+        self._under_way: _UnderWay | None = None
+        self._rung = True
+        self._next_look_s = 0.0
+        #: An operator asked for no new claims; may be taken back.
+        self.paused = False
+        #: The process ends; not taken back.
+        self.closed = False
+
+    def ring(self) -> None:
+        """A job may wait: the next pass looks."""
+        self._rung = True
+
+    @property
+    def asking(self) -> bool:
+        """Whether a claim was sent whose answer is not known."""
+        return self._under_way is not None
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a ring of the doorbell is of any use to this worker now."""
+        return not self.closed and not self.paused and self._free().slots > 0
+
+    def one_pass(self, *, freed: bool) -> float | None:
+        """Claim if there is room and reason to. `freed`: a slot or cells came free since the last pass.
+
+        How long until the next look, in seconds; None when only a free slot makes one useful.
+        Raises StoreUnavailable; the claim under way is kept.
+        """
+        if self._under_way is None:
+            if self.closed or self.paused:
+                return None
+            free = self._free()
+            if free.slots <= 0:
+                return None
+            if not (self._rung or freed or self._clock.monotonic() >= self._next_look_s):
+                return self._until_look()
+            self._rung = False
+            self._under_way = _UnderWay(secrets.token_urlsafe(9), free.slots, free.cells)
+        asked_s = self._clock.monotonic()
+        ask = self._under_way
+        claimed = self._store.claim(self._worker, ask.claim_id, self._model, room=ask.slots, cells_free=ask.cells)
+        self._under_way = None
+        self._next_look_s = asked_s + LOOK_S
+        if len(claimed) >= ask.slots:
+            self._rung = True
+        if self.closed:
+            self._give_back(claimed)
+        else:
+            self._take_in(claimed, asked_s)
+        return self._until_look()
+
+    def _until_look(self) -> float:
+        return max(0.0, self._next_look_s - self._clock.monotonic())
+
+    def _free(self) -> Room:
+        room = self._engine.room()
+        return Room(min(room.slots, self._slots - len(self._holding)), room.cells)
+
+    def _give_back(self, claimed: list[Claimed]) -> None:
+        """The answer came after the drain had begun."""
+        if claimed:
+            self._store.release(self._worker, [job.held for job in claimed])
+
+    def _take_in(self, claimed: list[Claimed], asked_s: float) -> None:
+        for job in claimed:
+            failpoints.reach("after_claim", job.id)
+        entries, replaced = self._holding.take(claimed, asked_s)
+        for key in replaced:
+            log.info("job.lost", job=key.partition(":")[0], told_by="claim")
+            self._engine.cancel(key, drop=True)
+        for entry in entries:
+            self._hand_over(entry)
+
+    def _hand_over(self, entry: Entry) -> None:
+        """From `submit` on, the engine owns the job and says how it ends; until then this function does."""
+        try:
+            prepared = self._engine.prepare(_spec(entry))
+        except JobRejected as rejected:
+            self._fail(entry, EndCode(rejected.code), rejected.message)
+            return
+        except Exception:  # one job's fault must not end the others'
+            log.exception("job.prepare_fault", job=entry.claimed.id)
+            self._fail(entry, EndCode.ENGINE_ERROR, "the engine could not take this job in")
+            return
+        self._engine.submit(prepared)
+        if entry.cancel_asked:
+            # Asked before the engine knew the key; the bell marks the entry before it tells the engine,
+            # so one of the two calls comes after submit.
+            self._engine.cancel(entry.key)
+        failpoints.reach("after_submit", entry.claimed.id)
+
+
+def _spec(entry: Entry) -> JobSpec:
+    """The job as the engine takes it. Raises JobRejected when what the store holds of it is no request."""
+    job = entry.claimed
+    # Checked although the type says so: the payload was read back from the store, where anyone may write.
+    whole = isinstance(job.payload, dict) and (
+        isinstance(job.payload.get("prompt"), str) or isinstance(job.payload.get("messages"), list)
+    )
+    if not whole or job.max_tokens < 1:
+        raise JobRejected(EndCode.CORRUPT, "what the store holds of this job is no request")
+    return JobSpec(
+        key=entry.key,
+        tenant=job.tenant,
+        payload=job.payload,
+        max_tokens=job.max_tokens,
+        # From the moment before the claim was sent: early by the call's length, never late.
+        deadline_s=entry.taken_s + job.deadline_in_ms / 1000,
+        start_by_s=None if job.start_in_ms is None else entry.taken_s + job.start_in_ms / 1000,
+    )

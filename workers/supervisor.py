@@ -1,0 +1,238 @@
+"""Starts a worker's duties in order, waits, drains, and stops them in the reverse order.
+
+Signals only put a word into a queue; everything is decided on the main thread, here. A drain claims
+nothing more, lets what runs end, and gives back what does not end in time, uncounted. In the worst
+case the process is killed in between: the leases lapse and others take over.
+"""
+
+import os
+import signal
+import threading
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from types import FrameType
+
+import structlog
+
+from shared.clock import Clock
+from shared.config import Settings
+from shared.errors import SettingsConflict, StoreUnavailable
+from shared.store import Store
+from workers.bell import Bell
+from workers.delivery import Delivery
+from workers.duty import Duty
+from workers.engine.loop import Engine
+from workers.exits import Exit
+from workers.holding import Holding, key_of
+from workers.intake import Intake
+from workers.leases import Leases
+from workers.reaper import Reaping
+from workers.report import Report
+from workers.rounds import Rounds
+from workers.rqworker import RqWorker
+from workers.vitals import Vitals
+from workers.watchdog import Watchdog
+
+log = structlog.get_logger()
+
+#: What the end of a grace period keeps for giving jobs back, and the share of a short one that it may take.
+_GIVE_BACK_S, _GIVE_BACK_SHARE = 1.0, 0.1
+#: How often a drain looks whether it is done.
+_DRAIN_LOOK_S = 0.02
+#: How long one duty may take to end its pass: longer than any call to the store.
+_STOP_S = 6.0
+#: Ctrl-C reaches a child twice, by the terminal and by its parent; two different signals this close are one.
+_SAME_REQUEST_S = 1.0
+
+
+@dataclass(frozen=True)
+class _Notice:
+    """Why the main thread wakes: a signal's name, or the exit code that some thread asks for."""
+
+    signal: str = ""
+    code: Exit = Exit.DRAINED
+    why: str = ""
+
+
+class Supervisor:
+    """One worker from its first beat to its last."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        *,
+        engine: Engine,
+        delivery: Delivery,
+        holding: Holding,
+        vitals: Vitals,
+        clock: Clock,
+    ) -> None:
+        self._settings, self._store, self._engine, self._clock = settings, store, engine, clock
+        self._delivery, self._holding, self._vitals = delivery, holding, vitals
+        self._worker = worker = vitals.worker
+        self._notices: SimpleQueue[_Notice] = SimpleQueue()
+        self._exit = Exit.DRAINED
+        self._engine_stop = threading.Event()
+        self._engine_thread = threading.Thread(target=self._run_engine, name="engine", daemon=True)
+        self._rq = RqWorker(worker, store.client, self._serve)
+        self._intake = Intake(
+            store, worker, vitals.model,
+            slots=engine.backend.slots, holding=holding, engine=engine, clock=clock, fail=delivery.fail,
+        )
+        self._bell = Bell(
+            store, worker, vitals.model,
+            holding=holding, engine=engine, has_room=lambda: self._intake.has_room, on_work=self._look_for_work,
+        )
+        leases = Leases(
+            store, holding=holding, engine=engine, lease_ms=settings.lease_ms, beat=vitals.beat,
+            on_drain=self._pause, on_stranger=self._introduce,
+        )
+        rounds = Rounds(delivery, self._intake, clock=clock, on_room=self._bell.listen)
+        watchdog = Watchdog(
+            stall_ms=settings.stall_ms, clock=clock,
+            tokens=lambda: engine.stats.prompt_tokens + engine.stats.completion_tokens,
+            busy=lambda: engine.room().slots < engine.backend.slots,
+        )
+        #: In the order in which they start.
+        self._duties = [
+            # First: a claim must find a worker that is known, and keeps what it claims.
+            leases_duty := Duty(leases, self._duty_died),
+            Duty(Reaping(store), self._duty_died),
+            # Before the bell, which rings it.
+            rounds_duty := Duty(rounds, self._duty_died),
+            bell_duty := Duty(self._bell, self._duty_died),
+            # Last: they look at what the others do.
+            Duty(watchdog, self._duty_died),
+            Duty(Report(engine, holding, clock), self._duty_died),
+        ]
+        self._leases, self._rounds, self._bell_duty = leases_duty, rounds_duty, bell_duty
+        delivery.wake = rounds_duty.wake
+
+    def run(self) -> Exit:
+        """Serve until a signal or a fault, then drain or not. The exit code."""
+        for sign in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(sign, self._on_signal)
+        self._rq.work()
+        return self._exit
+
+    def _serve(self) -> bool:
+        """What RQ's record of this worker covers: from the first beat until the last job is out of our hands."""
+        self._engine_thread.start()
+        for duty in self._duties:
+            duty.start()
+        notice = self._notices.get()
+        if notice.signal:
+            self._drain(notice.signal)
+        else:
+            self._exit = notice.code
+            log.error("worker.ending", why=notice.why, exit=int(notice.code))
+            if notice.code is Exit.CONFIG_LOST:
+                self._intake.closed = True
+                self._give_back()
+        self._stop()
+        return True
+
+    # Called by other threads or by signals: each only leaves a word.
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        # SimpleQueue.put may be interrupted by itself, which a lock may not.
+        self._notices.put(_Notice(signal=signal.Signals(number).name))
+
+    def _duty_died(self, name: str) -> None:
+        self._notices.put(_Notice(code=Exit.DUTY, why=f"the duty {name} failed too often"))
+
+    def _run_engine(self) -> None:
+        try:
+            self._engine.run(self._engine_stop)
+        except Exception as fault:
+            log.exception("engine.fault")
+            self._notices.put(_Notice(code=Exit.ENGINE, why=f"the engine's loop ended: {fault}"))
+
+    # Called by duties.
+
+    def _look_for_work(self) -> None:
+        self._intake.ring()
+        self._rounds.wake()
+
+    def _pause(self, asked: bool) -> None:
+        """An operator's drain begins or ends; the process stays."""
+        if asked != self._intake.paused:
+            log.info("worker.paused" if asked else "worker.resumed")
+            self._intake.paused = asked
+            self._vitals.draining = asked or self._intake.closed
+            self._look_for_work()
+
+    def _introduce(self) -> None:
+        """The store does not know this worker: it is new, was long away, or the store came back empty."""
+        try:
+            self._store.configure(self._settings)
+        except SettingsConflict as conflict:
+            self._notices.put(_Notice(code=Exit.CONFIG_LOST, why=str(conflict)))
+            return
+        self._rq.register_birth()
+
+    # Draining and stopping, on the main thread.
+
+    def _drain(self, sign: str) -> None:
+        grace_s = self._settings.drain_grace_ms / 1000
+        log.info("worker.draining", signal=sign, held=len(self._holding), grace_s=grace_s)
+        self._intake.closed = True
+        self._vitals.draining = True
+        self._leases.wake()
+        self._rounds.wake()
+        began_s = self._clock.monotonic()
+        until_s = began_s + grace_s - min(_GIVE_BACK_S, grace_s * _GIVE_BACK_SHARE)
+        while not self._done() and self._clock.monotonic() < until_s:
+            notice = self._next_notice(_DRAIN_LOOK_S)
+            if notice is None:
+                continue
+            if notice.code is not Exit.DRAINED:
+                self._exit = notice.code
+                log.error("worker.ending", why=notice.why, exit=int(notice.code))
+                return
+            if notice.signal == sign or self._clock.monotonic() - began_s > _SAME_REQUEST_S:
+                log.warning("worker.forced", signal=notice.signal, held=len(self._holding), exit=int(Exit.FORCED))
+                os._exit(Exit.FORCED)
+        if not self._done():
+            self._give_back()
+
+    def _done(self) -> bool:
+        return not len(self._holding) and not self._delivery.owes and not self._intake.asking
+
+    def _next_notice(self, wait_s: float) -> _Notice | None:
+        try:
+            return self._notices.get(timeout=wait_s)
+        except Empty:
+            return None
+
+    def _give_back(self) -> None:
+        """What did not end in time: dropped in the engine first, so that nothing more is computed for it."""
+        held = self._holding.named()
+        for job in held:
+            self._engine.cancel(key_of(job), drop=True)
+        try:
+            released = self._store.release(self._worker, held)
+        except StoreUnavailable as error:
+            log.warning("worker.not_given_back", held=len(held), error=str(error))
+            return
+        log.info("worker.gave_back", held=len(held), released=released)
+
+    def _stop(self) -> None:
+        """The reverse of the start: nobody stops before those who need it."""
+        for duty in reversed(self._duties):
+            if duty is self._bell_duty:
+                self._ring_self()
+            if not duty.stop(_STOP_S):
+                log.warning("duty.hangs", duty=duty.work.name)
+        # After the leases: until now what it ran was ours.
+        self._engine_stop.set()
+        self._engine.wake()
+        self._engine_thread.join(_STOP_S)
+        log.info("worker.stopped", exit=int(self._exit))
+
+    def _ring_self(self) -> None:
+        try:
+            self._store.ring(self._worker)
+        except StoreUnavailable:
+            log.debug("bell.not_rung", worker=self._worker)

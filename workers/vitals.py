@@ -1,0 +1,102 @@
+"""What this worker says of itself: its name, its state, and the figures of beats and of /metrics."""
+
+import os
+import re
+import secrets
+import socket
+from importlib.metadata import PackageNotFoundError, version
+
+from shared.answers import Beat
+from workers.engine.loop import Engine
+from workers.holding import Holding
+
+#: Whose versions explain a difference between two workers.
+_PACKAGES = ("penstock", "llama-cpp-python", "rq", "redis")
+
+
+def new_worker_name() -> str:
+    """`<hostname>-<pid>-<random>`: readable, never used twice, safe in keys."""
+    host = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:40]
+    return f"{host}-{os.getpid()}-{secrets.token_hex(3)}"
+
+
+class Vitals:
+    """Makes the beats of one worker; called by the leases' thread."""
+
+    def __init__(self, worker: str, model: str, engine: Engine, holding: Holding) -> None:
+        self.worker = worker
+        self.model = model
+        self._engine = engine
+        self._holding = holding
+        self._fixed = _fixed_facts(engine)
+        #: Whether the worker claims no more; written by the supervisor.
+        self.draining = False
+
+    def beat(self) -> Beat:
+        """The worker as it is now."""
+        room, stats = self._engine.room(), self._engine.stats
+        busy = len(self._holding)
+        moving: dict[str, str | int | float] = {
+            "steps": stats.steps,
+            "computed_prompt_tokens": stats.prompt_tokens,
+            "completion_tokens": stats.completion_tokens,
+            "dead_tokens": stats.dead_tokens,
+            "decode_s": round(stats.decode_s, 3),
+            "rq_state": "busy" if busy else "idle",
+        }
+        return Beat(
+            worker=self.worker,
+            model=self.model,
+            slots=self._engine.backend.slots,
+            slots_busy=busy,
+            cells=self._engine.backend.cells,
+            cells_free=room.cells,
+            facts=self._fixed | moving,
+            draining=self.draining,
+        )
+
+
+    def figures(self) -> dict[str, tuple[str, str, float]]:
+        """What /metrics shows: name → (counter or gauge, help, value)."""
+        beat, stats = self.beat(), self._engine.stats
+        used = 1 - beat.cells_free / beat.cells
+        return {
+            "penstock_worker_slots": ("gauge", "Jobs that this worker can run at once", beat.slots),
+            "penstock_worker_slots_busy": ("gauge", "Jobs that this worker holds", beat.slots_busy),
+            "penstock_worker_kv_used_ratio": ("gauge", "Share of the KV cells that is promised to jobs", used),
+            "penstock_worker_steps": ("counter", "Steps of the engine", stats.steps),
+            "penstock_worker_prompt_tokens": ("counter", "Prompt tokens computed", stats.prompt_tokens),
+            "penstock_worker_completion_tokens": ("counter", "Tokens generated", stats.completion_tokens),
+            "penstock_worker_dead_tokens": ("counter", "Tokens computed for jobs nobody waits for", stats.dead_tokens),
+            "penstock_worker_decode_seconds": ("counter", "Time inside the model", stats.decode_s),
+        }
+
+
+class Status:
+    """What the outside may ask at any time, also while the model is loading. Written by the main thread."""
+
+    def __init__(self) -> None:
+        self.vitals: Vitals | None = None
+
+    def word(self) -> str:
+        """`loading`, `serving` or `draining`."""
+        if self.vitals is None:
+            return "loading"
+        return "draining" if self.vitals.draining else "serving"
+
+    def figures(self) -> dict[str, tuple[str, str, float]]:
+        """The worker's figures; none while it is loading."""
+        return {} if self.vitals is None else self.vitals.figures()
+
+
+def _fixed_facts(engine: Engine) -> dict[str, str | int | float]:
+    facts = dict(engine.backend.facts.as_dict())
+    for name in ("model", "slots", "cells"):
+        del facts[name]  # the beat has fields for them
+    facts |= {"host": socket.gethostname(), "pid": os.getpid()}
+    for package in _PACKAGES:
+        try:
+            facts[f"version_{package}"] = version(package)
+        except PackageNotFoundError:
+            continue
+    return facts
