@@ -57,6 +57,7 @@ class Facts:
     cells: int
     slots: int
     threads: int = 0
+    prefill_chunk: int = 0
     layers: int = 0
     layers_offloaded: int = 0
     weights_bytes: int = 0
@@ -66,6 +67,19 @@ class Facts:
     prefill_tps: float = 0.0
     step_ms: float = 0.0
     decode_tps: float = 0.0
+    #: What the operator should know, as a sentence; "" for nothing.
+    warning: str = ""
+
+    def sentence(self) -> str:
+        """What went where, for the start-up line."""
+        mib = 1 << 20
+        total = self.weights_bytes + self.kv_bytes + self.compute_bytes
+        return (
+            f"{self.model} on {self.device}: {self.layers_offloaded} of {self.layers} layers on a GPU; "
+            f"weights {self.weights_bytes / mib:.1f} + KV {self.kv_bytes / mib:.1f} + compute "
+            f"{self.compute_bytes / mib:.1f} = {total / mib:.1f} MiB; {self.slots} slots share {self.cells} cells, "
+            f"longest job {self.n_ctx} tokens; prefill {self.prefill_tps:.0f} tokens/s, step {self.step_ms:.1f} ms"
+        )
 
     def as_dict(self) -> dict[str, str | int | float]:
         """The fields by name, as a beat carries them."""

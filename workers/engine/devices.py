@@ -1,0 +1,92 @@
+"""Which devices llama.cpp sees, and which of them the model goes to: PENSTOCK_DEVICE decides, not llama.cpp."""
+
+import ctypes
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shared.errors import ModelError
+
+#: ggml's device types that hold a model: a GPU, and one that shares the host's memory.
+_GPU_TYPES = (1, 2)
+#: Files that a driver makes where there is a GPU.
+_DRIVER_FILES = (Path("/dev/nvidia0"), Path("/dev/kfd"))
+_REBUILD = {
+    "/dev/nvidia0": 'CMAKE_ARGS="-DGGML_CUDA=on" pip install --force-reinstall --no-cache-dir llama-cpp-python',
+    "/dev/kfd": 'CMAKE_ARGS="-DGGML_HIP=on" pip install --force-reinstall --no-cache-dir llama-cpp-python',
+}
+
+
+@dataclass(frozen=True)
+class Device:
+    """One GPU as llama.cpp sees it; memory in bytes."""
+
+    handle: int
+    name: str
+    description: str
+    free_bytes: int
+    total_bytes: int
+
+
+def gpus(ggml: Any) -> list[Device]:
+    """The GPUs that this build can use, in llama.cpp's order. `ggml` is the loaded library."""
+    ggml.ggml_backend_dev_count.restype = ctypes.c_size_t
+    ggml.ggml_backend_dev_get.restype = ctypes.c_void_p
+    ggml.ggml_backend_dev_get.argtypes = [ctypes.c_size_t]
+    handles = [ggml.ggml_backend_dev_get(i) for i in range(ggml.ggml_backend_dev_count())]
+    return [describe(ggml, handle) for handle in handles if _type(ggml, handle) in _GPU_TYPES]
+
+
+def describe(ggml: Any, handle: int) -> Device:
+    """A device with its free memory as it is now."""
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    ggml.ggml_backend_dev_memory.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+    ggml.ggml_backend_dev_memory.restype = None
+    ggml.ggml_backend_dev_memory(handle, ctypes.byref(free), ctypes.byref(total))
+    name, description = _text(ggml.ggml_backend_dev_name, handle), _text(ggml.ggml_backend_dev_description, handle)
+    return Device(handle, name, description, free.value, total.value)
+
+
+def choose(wanted: str, seen: list[Device], *, index: int = 0) -> list[Device]:
+    """The devices that `wanted` (PENSTOCK_DEVICE) names; none for the CPU.
+
+    `auto` is one GPU, the `index`-th of those seen (workers are counted round), or the CPU.
+    Raises ModelError when a named device cannot be used by this build.
+    """
+    if wanted == "cpu":
+        return []
+    if wanted == "auto":
+        return [seen[index % len(seen)]] if seen else []
+    numbers = [int(number) for number in wanted.split(",")]
+    missing = [number for number in numbers if number >= len(seen)]
+    if missing:
+        sees = ", ".join(f"{i} is {device.name}" for i, device in enumerate(seen)) or "no GPU"
+        hint = f"; {advice}" if (advice := unused_gpu_advice(seen)) else ""
+        raise ModelError(f"PENSTOCK_DEVICE={wanted!r}: this build of llama.cpp sees {sees}{hint}")
+    if len(set(numbers)) != len(numbers):
+        raise ModelError(f"PENSTOCK_DEVICE={wanted!r} names a device twice")
+    return [seen[number] for number in numbers]
+
+
+def unused_gpu_advice(seen: list[Device], driver_files: tuple[Path, ...] = _DRIVER_FILES) -> str:
+    """A sentence when the machine has a GPU that this build cannot use, with the command that mends it; else ""."""
+    if seen:
+        return ""
+    for file in driver_files:
+        if file.exists():
+            command = _REBUILD.get(str(file), _REBUILD["/dev/nvidia0"])
+            return f"there is a GPU ({file}) that this build of llama-cpp-python cannot use: {command}"
+    return ""
+
+
+def _type(ggml: Any, handle: int) -> int:
+    ggml.ggml_backend_dev_type.argtypes = [ctypes.c_void_p]
+    ggml.ggml_backend_dev_type.restype = ctypes.c_int
+    kind: int = ggml.ggml_backend_dev_type(handle)
+    return kind
+
+
+def _text(function: Any, handle: int) -> str:
+    function.argtypes, function.restype = [ctypes.c_void_p], ctypes.c_char_p
+    value: bytes | None = function(handle)
+    return (value or b"").decode("utf-8", "replace")

@@ -1,0 +1,57 @@
+"""From settings to a running engine's parts: the one place that knows which backend a word names."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from shared.clock import Clock, RealClock
+from shared.config import Settings
+from shared.errors import ModelError
+from workers.engine.events import Event
+from workers.engine.loop import Engine
+from workers.engine.sim import SimBackend
+from workers.engine.sizes import engine_settings, sizes_of
+
+#: A sim has no trained length.
+_ANY_LENGTH = 1 << 30
+
+
+def make_engine(
+    settings: Settings,
+    emit: Callable[[Event], None],
+    *,
+    model_path: Path | None = None,
+    clock: Clock | None = None,
+    index: int = 0,
+    workers: int = 1,
+    progress: Callable[[float], None] | None = None,
+) -> Engine:
+    """An engine ready to run: its model loaded and calibrated.
+
+    This is worker `index` of the `workers` that share this machine; `progress` is told the loaded
+    share of the model, 0 to 1.
+    Raises ModelError when there is no model or it cannot be loaded.
+    """
+    clock = clock or RealClock()
+    if settings.engine == "sim":
+        return Engine(_sim(settings, clock), engine_settings(settings, gpu=False), emit, clock)
+    if model_path is None:
+        raise ModelError("the engine llama needs a model: set PENSTOCK_MODEL to a GGUF file or a hub name")
+    # Importing llama.cpp loads its libraries and takes its time: sim does without.
+    from workers.engine.calibration import calibrate  # noqa: PLC0415 - see above
+    from workers.engine.llama import load_backend  # noqa: PLC0415 - see above
+
+    backend = load_backend(settings, model_path, index=index, workers=workers, progress=progress)
+    backend.facts, fit = calibrate(backend, clock)
+    return Engine(backend, engine_settings(settings, gpu=backend.facts.layers_offloaded > 0), emit, clock, fit)
+
+
+def _sim(settings: Settings, clock: Clock) -> SimBackend:
+    sizes = sizes_of(settings, model_ctx=_ANY_LENGTH, gpu=False)
+    return SimBackend(
+        slots=sizes.slots,
+        cells=sizes.cells,
+        n_ctx=sizes.n_ctx,
+        prefill_tps=settings.sim_prefill_tps,
+        decode_tps=settings.sim_decode_tps,
+        clock=clock,
+    )

@@ -1,0 +1,252 @@
+"""The backend on llama-cpp-python's low-level API; the only file that imports llama_cpp.
+
+Many sequences share one context: each step is one `llama_decode` over a batch whose memory is made
+once, with logits only for the rows that are sampled, and a sampler chain in C for every sequence.
+"""
+
+import ctypes
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from llama_cpp import _ggml, llama_cpp, llama_grammar
+
+from shared.config import Settings
+from shared.outcomes import EndCode
+from workers.engine.backend import END, Facts, Prepared, Row
+from workers.engine.batch import Batch
+from workers.engine.chat import ChatTemplate
+from workers.engine.devices import choose, gpus, unused_gpu_advice
+from workers.engine.events import JobRejected, JobSpec
+from workers.engine.grammar import grammar_of
+from workers.engine.llama_load import Libraries, Shape, cells_that_fit, description, load_model, new_context
+from workers.engine.llama_log import LlamaLog
+from workers.engine.samplers import Sampler, new_grammar
+from workers.engine.sampling import Sampling, read_sampling
+from workers.engine.sizes import sizes_of, slots_of, threads_of
+from workers.engine.slots import BooksBroken
+
+_LOG = LlamaLog()
+
+
+def _log_line(level: int, text: bytes, _: object) -> None:
+    _LOG.line(level, text.decode("utf-8", "replace"))
+
+
+#: llama.cpp writes to stderr by default. The callback must live as long as the library, hence as this module.
+_LOG_CALLBACK = llama_cpp.llama_log_callback(_log_line)
+llama_cpp.llama_log_set(_LOG_CALLBACK, None)
+
+
+class DecodeFailed(Exception):
+    """llama_decode gave up on a batch; its rows are as if it had not been tried."""
+
+
+class LlamaBackend:
+    """One model and the context that all slots share. `model` and `ctx` are freed by `close`."""
+
+    lockstep = True
+
+    def __init__(self, model: int, ctx: int, shape: Shape, facts: Facts) -> None:
+        sizes = shape.sizes
+        self.slots, self.cells, self.n_ctx, self.facts = sizes.slots, sizes.cells, sizes.n_ctx, facts
+        self._model, self._ctx = model, ctx
+        self._vocab = llama_cpp.llama_model_get_vocab(model)
+        self._memory = llama_cpp.llama_get_memory(ctx)
+        self.n_vocab: int = llama_cpp.llama_vocab_n_tokens(self._vocab)
+        self._ends = frozenset(t for t in range(self.n_vocab) if llama_cpp.llama_vocab_is_eog(self._vocab, t))
+        self._bos: int = llama_cpp.llama_vocab_bos(self._vocab)
+        self._eos: int = llama_cpp.llama_vocab_eos(self._vocab)
+        self._add_bos: bool = llama_cpp.llama_vocab_get_add_bos(self._vocab)
+        self._add_eos: bool = llama_cpp.llama_vocab_get_add_eos(self._vocab)
+        self._template = self._chat_template()
+        self._batch = Batch(llama_cpp, llama_cpp.llama_n_batch(ctx))
+        self._prompts: dict[int, np.ndarray[Any, np.dtype[np.int32]]] = {}
+        self._samplers: dict[int, Sampler] = {}
+        self._pieces: dict[int, bytes] = {}
+
+    # Any thread: a vocabulary is only read.
+
+    def prepare(self, spec: JobSpec) -> Prepared:
+        """Tokenize and validate; callable by any thread. Raises JobRejected."""
+        sampling = read_sampling(spec.payload)
+        for token, _ in sampling.logit_bias:
+            if token >= self.n_vocab:
+                message = f"logit_bias names token {token}, and the model has {self.n_vocab}"
+                raise JobRejected(EndCode.INVALID_VALUE, message, "logit_bias")
+        prompt = self._prompt(spec)
+        grammar = "" if sampling.schema is None else self._grammar(sampling.schema)
+        strip_space = spec.payload.get("prompt") == ""
+        return Prepared(spec, len(prompt), spec.max_tokens, sampling, prompt, grammar, strip_space)
+
+    def _prompt(self, spec: JobSpec) -> np.ndarray[Any, np.dtype[np.int32]]:
+        text, messages = spec.payload.get("prompt"), spec.payload.get("messages")
+        if messages is not None:
+            if self._template is None:
+                raise JobRejected(EndCode.INVALID_VALUE, "the model has no chat template: send a prompt", "messages")
+            return self._checked(self.tokenize(self._template.render(messages)), "messages")
+        if not isinstance(text, str):
+            raise JobRejected(EndCode.INVALID_VALUE, "a job needs a prompt or messages", "prompt")
+        # As llama_cpp.Llama does: the model's own beginning and end around the text.
+        begin = [self._bos] if self._bos >= 0 and (self._add_bos or not text) else []
+        end = [self._eos] if self._add_eos and self._eos >= 0 else []
+        return self._checked(np.concatenate([begin, self.tokenize(text), end]).astype(np.int32), "prompt")
+
+    @staticmethod
+    def _checked(tokens: np.ndarray[Any, Any], param: str) -> np.ndarray[Any, np.dtype[np.int32]]:
+        if not len(tokens):
+            message = f"{param} is empty, and the model has no token to begin with"
+            raise JobRejected(EndCode.INVALID_VALUE, message, param)
+        return tokens
+
+    def tokenize(self, text: str) -> np.ndarray[Any, np.dtype[np.int32]]:
+        """The text's tokens; control tokens that it spells count as such, as in llama_cpp.Llama."""
+        try:
+            raw = text.encode()
+        except UnicodeEncodeError:
+            raise JobRejected(EndCode.INVALID_VALUE, "the text holds half a surrogate pair", "prompt") from None
+        tokens = np.empty(len(raw) + 16, np.int32)
+        pointer = tokens.ctypes.data_as(ctypes.POINTER(llama_cpp.llama_token))
+        n = llama_cpp.llama_tokenize(self._vocab, raw, len(raw), pointer, len(tokens), False, True)  # noqa: FBT003 - C
+        if n < 0:
+            raise JobRejected(EndCode.INVALID_VALUE, "the model's tokenizer cannot take the text", "prompt")
+        return tokens[:n]
+
+    def _grammar(self, schema: str) -> str:
+        grammar = grammar_of(schema, llama_grammar.JSON_GBNF, llama_grammar.json_schema_to_gbnf)
+        try:
+            llama_cpp.llama_sampler_free(new_grammar(llama_cpp, self._vocab, grammar))
+        except ValueError as fault:
+            raise JobRejected(EndCode.INVALID_VALUE, f"response_format: {fault}", "response_format") from None
+        return grammar
+
+    def practice_job(self, spec: JobSpec, prompt_tokens: int) -> Prepared:
+        """A job of so many tokens without meaning, for the calibration."""
+        prompt = np.arange(prompt_tokens, dtype=np.int32) * 7 % self.n_vocab
+        return Prepared(spec, prompt_tokens, spec.max_tokens, Sampling(temperature=0.0), prompt)
+
+    # The engine's thread only.
+
+    def open(self, slot: int, job: Prepared) -> None:
+        """Make `slot` ready for the job."""
+        self._prompts[slot] = job.prompt
+        self._samplers[slot] = Sampler(llama_cpp, self._vocab, self.n_vocab, job.sampling, job.grammar)
+
+    def decode(self, rows: list[Row]) -> list[Row]:
+        """One llama_decode over all rows. Raises DecodeFailed and leaves the sequences as they were."""
+        batch = self._batch
+        batch.clear()
+        for row in rows:
+            if row.token >= 0:
+                row.index = batch.add_token(row.token, row.start, row.slot)
+            else:
+                tokens = self._prompts[row.slot][row.start : row.start + row.n]
+                row.index = batch.add_prompt(tokens, row.start, row.slot, last=row.samples)
+        code = llama_cpp.llama_decode(self._ctx, batch.filled())
+        if code != 0:
+            for row in rows:
+                llama_cpp.llama_memory_seq_rm(self._memory, row.slot, row.start, -1)
+            raise DecodeFailed(f"llama_decode answered {code} to {batch.n_tokens} tokens: {_LOG.errors()}")
+        return rows
+
+    def sample(self, row: Row) -> int:
+        """The next token of a row that samples, or END. Raises GrammarStuck."""
+        token = self._samplers[row.slot].sample(self._ctx, row.index)
+        return END if token in self._ends else token
+
+    def piece(self, token: int) -> bytes:
+        """The bytes that a token stands for; control tokens stand for none."""
+        piece = self._pieces.get(token)
+        if piece is None:
+            piece = self._pieces[token] = self._read_piece(token)
+        return piece
+
+    def _read_piece(self, token: int) -> bytes:
+        buffer = ctypes.create_string_buffer(64)
+        n = llama_cpp.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, False)  # noqa: FBT003 - C
+        if n < 0:
+            buffer = ctypes.create_string_buffer(-n)
+            n = llama_cpp.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, False)  # noqa: FBT003 - C
+        return buffer.raw[: max(0, n)]
+
+    def close_slot(self, slot: int) -> None:
+        """Forget the slot's sequence: its sampler and its cells."""
+        self._prompts.pop(slot, None)
+        sampler = self._samplers.pop(slot, None)
+        if sampler is not None:
+            sampler.close()
+        llama_cpp.llama_memory_seq_rm(self._memory, slot, -1, -1)
+
+    def check_idle(self) -> None:
+        """Raise BooksBroken if a sequence still has a sampler or cells."""
+        held = [s for s in range(self.slots) if llama_cpp.llama_memory_seq_pos_max(self._memory, s) >= 0]
+        if held or self._samplers:
+            raise BooksBroken(f"slots {held} still have cells, {sorted(self._samplers)} samplers")
+
+    def close(self) -> None:
+        """Free the context and the model; the backend cannot be used any more."""
+        for slot in list(self._samplers):
+            self.close_slot(slot)
+        llama_cpp.llama_free(self._ctx)
+        llama_cpp.llama_model_free(self._model)
+
+    def _chat_template(self) -> ChatTemplate | None:
+        source = llama_cpp.llama_model_chat_template(self._model, None)
+        if not source:
+            return None
+        text = source.decode("utf-8", "replace")
+        return ChatTemplate(text, bos=self._text_of(self._bos), eos=self._text_of(self._eos))
+
+    def _text_of(self, token: int) -> str:
+        if token < 0:
+            return ""
+        text: bytes = llama_cpp.llama_vocab_get_text(self._vocab, token)
+        return text.decode("utf-8", "replace")
+
+
+def load_backend(
+    settings: Settings,
+    path: Path,
+    *,
+    index: int = 0,
+    workers: int = 1,
+    progress: Callable[[float], None] | None = None,
+) -> LlamaBackend:
+    """The model at `path` on the devices of the settings, with a context for all slots.
+
+    `index` is the worker's among the `workers` of this machine. Raises ModelError.
+    """
+    llama_cpp.llama_backend_init()
+    libs = Libraries(llama_cpp, _ggml.libggml, _LOG)
+    seen = gpus(libs.ggml)
+    devices = choose(settings.device, seen, index=index)
+    gpu = bool(devices)
+    model = load_model(libs, path, devices, settings.n_gpu_layers, progress)
+    try:
+        free_cells = cells_that_fit(libs, model, devices, settings.kv_type) if gpu else 0
+        model_ctx = llama_cpp.llama_model_n_ctx_train(model)
+        sizes = sizes_of(settings, model_ctx=model_ctx, gpu=gpu, free_cells=free_cells)
+        threads = threads_of(settings, gpu=gpu, workers=workers)
+        shape = Shape(sizes, settings.prefill_chunk, threads, settings.kv_type, gpu)
+        ctx = new_context(libs, model, shape)
+    except Exception:
+        llama_cpp.llama_model_free(model)
+        raise
+    facts = Facts(
+        engine="llama",
+        device=", ".join(f"{device.name} ({device.description})" for device in devices) or "CPU",
+        model=description(llama_cpp, model),
+        n_ctx=sizes.n_ctx,
+        cells=sizes.cells,
+        slots=slots_of(settings, gpu=gpu),
+        threads=threads,
+        prefill_chunk=llama_cpp.llama_n_batch(ctx) - sizes.slots,
+        layers=_LOG.layers or llama_cpp.llama_model_n_layer(model) + 1,
+        layers_offloaded=_LOG.layers_offloaded if gpu else 0,
+        weights_bytes=_LOG.buffer_bytes("model") or llama_cpp.llama_model_size(model),
+        kv_bytes=_LOG.buffer_bytes("KV", "RS"),
+        compute_bytes=_LOG.buffer_bytes("compute", "output"),
+        warning=unused_gpu_advice(seen) if settings.device == "auto" else "",
+    )
+    return LlamaBackend(model, ctx, shape, facts)
