@@ -6,7 +6,7 @@ import typer
 
 from shared import keys
 from shared.cli import output
-from shared.cli.reach import Json, StateDir
+from shared.cli.reach import Json, StateDir, client_for, url_of
 from shared.config import SYSTEM_WIDE, Settings, load_with_origin
 from shared.decode import text
 from shared.errors import EmbeddedStoreError, SettingsConflict
@@ -41,15 +41,13 @@ def config(
 def _check(settings: Settings) -> str:
     """What was found to be right. Raises what a start would: StoreUnavailable, StoreUnfit, SettingsConflict."""
     # Each loads redis, which the list does without.
-    from shared.connection import OPERATOR, open_client, shown  # noqa: PLC0415
-    from shared.embedded import find_url  # noqa: PLC0415
+    from shared.connection import shown  # noqa: PLC0415
     from shared.fitness import check_fitness  # noqa: PLC0415
 
     try:
-        url = settings.redis_url or find_url(settings.state_path)
+        url, client = url_of(settings), client_for(settings)
     except EmbeddedStoreError:
         return f"the settings fit; no store runs in {settings.state_path}, so none was asked"
-    client = open_client(url, name="penstock-cli", patience=OPERATOR)
     for warning in check_fitness(client):
         output.note(warning)
     _check_agreement(client, settings)

@@ -28,19 +28,23 @@ def settings(state_dir: str | None = None) -> Settings:
     return load(state_dir=state_dir)
 
 
-def store_url(state_dir: str | None = None) -> str:
+def url_of(found: Settings) -> str:
     """The store's URL: REDIS_URL, else that of the store which `up` runs. Raises EmbeddedStoreError."""
     from shared.embedded import find_url  # noqa: PLC0415 - loads redis, which half of the commands do without
 
-    found = settings(state_dir)
     return found.redis_url or find_url(found.state_path)
 
 
-def store_client(state_dir: str | None = None) -> "redis.Redis":
-    """A client of the store for one command. Raises EmbeddedStoreError when no store is known."""
+def client_for(found: Settings) -> "redis.Redis":
+    """A client of the store of these settings. Raises EmbeddedStoreError when none is known."""
     from shared.connection import OPERATOR, open_client  # noqa: PLC0415 - as above
 
-    return open_client(store_url(state_dir), name="penstock-cli", patience=OPERATOR)
+    return open_client(url_of(found), name="penstock-cli", patience=OPERATOR)
+
+
+def store_client(state_dir: str | None = None) -> "redis.Redis":
+    """A client of the store for one command. Raises ConfigError and EmbeddedStoreError."""
+    return client_for(settings(state_dir))
 
 
 def door(tenant: str | None = None) -> "JobClient":

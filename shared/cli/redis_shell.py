@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import typer
 
 from shared.cli import output
-from shared.cli.reach import FAULT, StateDir, store_client, store_url
+from shared.cli.reach import FAULT, StateDir, client_for, settings, url_of
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -39,12 +39,13 @@ def run_redis(
     """Run a Redis command on this store, such as `penstock redis ZCARD penstock:inflight`."""
     words = command or []
     program = shutil.which("redis-cli") or shutil.which("valkey-cli")
-    url = store_url(state_dir)
+    found = settings(state_dir)
+    url = url_of(found)
     if program and _redis_cli_can(url):
         where, secret = _for_redis_cli(url)
         # S606 asks whether no shell is meant: none is.
         os.execve(program, [program, *where, *words], os.environ | secret)  # noqa: S606
-    client = store_client(state_dir)
+    client = client_for(found)
     went_well = [_run(client, line) for line in ([words] if words else _lines())]
     if not all(went_well):
         raise typer.Exit(FAULT)

@@ -5,13 +5,17 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from shared.cli.reach import settings
-from shared.config import as_environ
+from shared.cli.reach import client_for
+from shared.config import Settings, as_environ, load
 from shared.errors import ConfigError
+
+TakeOver = Annotated[
+    bool, typer.Option("--take-over", help="Replace the system-wide settings that the store holds by these.")
+]
 
 model_app = typer.Typer(no_args_is_help=True, help="Models.")
 
@@ -19,10 +23,12 @@ model_app = typer.Typer(no_args_is_help=True, help="Models.")
 def web(
     *,
     listen: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="PENSTOCK_LISTEN.")] = None,
+    take_over: TakeOver = False,
 ) -> None:
     """Run the ingress alone: gunicorn with the settings in force."""
     _need("gunicorn", "web")
-    _become(["gunicorn", "-c", "python:web.gunicorn_conf", "web.wsgi:app"], listen=listen)
+    module = ["gunicorn", "-c", "python:web.gunicorn_conf", "web.wsgi:app"]
+    _become(module, load(listen=listen), take_over=take_over)
 
 
 def worker(
@@ -30,11 +36,13 @@ def worker(
     model: Annotated[str | None, typer.Option(help="A GGUF file or org/repo; PENSTOCK_MODEL.")] = None,
     engine: Annotated[str | None, typer.Option(help="llama or sim; PENSTOCK_ENGINE.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or device numbers; PENSTOCK_DEVICE.")] = None,
+    take_over: TakeOver = False,
 ) -> None:
     """Run one worker alone, with the settings in force."""
-    if (engine or settings().engine) == "llama":
+    settings = load(model=model, engine=engine, device=device)
+    if settings.engine == "llama":
         _need("llama_cpp", "worker")
-    _become(["workers"], model=model, engine=engine, device=device)
+    _become(["workers"], settings, take_over=take_over)
 
 
 @model_app.command()
@@ -43,15 +51,17 @@ def demo(
 ) -> None:
     """Write the small model that `up` serves when none is named."""
     _need("gguf", "worker")
-    _become(["workers.demo", str(path)])
+    _become(["workers.demo", str(path)], load())
 
 
-def _become(module: Sequence[str], **overrides: Any) -> None:
+def _become(module: Sequence[str], settings: Settings, *, take_over: bool = False) -> None:
     """Replace this process by a module of this Python; what the command line named goes into its environment."""
-    from shared.config import load  # noqa: PLC0415
+    if take_over:
+        from shared.store import Store  # noqa: PLC0415 - loads redis, which nobody else here needs
 
-    environ = os.environ | as_environ(load(**overrides))
+        Store(client_for(settings)).configure(settings, take_over=True)
     sys.stdout.flush()
+    environ = os.environ | as_environ(settings)
     os.execve(sys.executable, [sys.executable, "-m", *module], environ)  # noqa: S606 - no shell is meant
 
 

@@ -1,0 +1,196 @@
+"""Policies of tenants: what is written where, what is read back, what is refused."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import redis
+
+from shared import keys
+from shared.errors import ConfigError, StoreUnavailable
+from shared.tenants import FIELDS, TenantEntry, TenantPolicy, Tenants
+
+EVERYTHING = TenantPolicy(
+    weight=2.5,
+    max_waiting=7,
+    max_waiting_tokens=9_000,
+    rpm=60,
+    tpm=100_000,
+    max_deadline_ms=30_000,
+    models=("small", "org/large-8B"),
+    disabled=True,
+    default_model="small",
+)
+
+
+@pytest.fixture
+def tenants(redis_client: redis.Redis) -> Tenants:
+    return Tenants(redis_client)
+
+
+def test_a_tenant_of_whom_nothing_was_said_has_no_policy(tenants: Tenants) -> None:
+    assert tenants.get("blue") is None
+    assert tenants.list() == ()
+
+
+def test_a_policy_is_read_back_as_it_was_set(tenants: Tenants) -> None:
+    tenants.set("blue", EVERYTHING)
+    assert tenants.get("blue") == EVERYTHING
+
+
+def test_the_store_holds_plain_text_under_the_names_that_scripts_read(
+    tenants: Tenants, redis_client: redis.Redis
+) -> None:
+    tenants.set("blue", EVERYTHING)
+    held = redis_client.hgetall(keys.tenant("blue"))
+    assert held == {
+        b"policy": b"1",
+        b"policy_weight_milli": b"2500",
+        b"policy_max_waiting": b"7",
+        b"policy_max_waiting_tokens": b"9000",
+        b"policy_rpm": b"60",
+        b"policy_tpm": b"100000",
+        b"policy_max_deadline_ms": b"30000",
+        b"policy_models": b"small,org/large-8B",
+        b"policy_disabled": b"1",
+        b"policy_default_model": b"small",
+    }
+
+
+def test_what_a_new_policy_leaves_open_is_the_default_again(tenants: Tenants) -> None:
+    tenants.set("blue", EVERYTHING)
+    tenants.set("blue", TenantPolicy(weight=3))
+    assert tenants.get("blue") == TenantPolicy(weight=3)
+
+
+def test_a_policy_makes_its_hash_permanent_and_its_tenant_known(tenants: Tenants, redis_client: redis.Redis) -> None:
+    redis_client.hset(keys.tenant("blue"), "waiting", 3)
+    redis_client.expire(keys.tenant("blue"), 100)
+    tenants.set("blue", EVERYTHING)
+    assert redis_client.ttl(keys.tenant("blue")) == -1
+    assert redis_client.hget(keys.tenant("blue"), "waiting") == b"3"
+    assert tenants.list() == (TenantEntry("blue", EVERYTHING, None),)
+
+
+def test_a_change_touches_only_what_it_names(tenants: Tenants) -> None:
+    tenants.set("blue", EVERYTHING)
+    changed = tenants.change("blue", {"weight": None, "rpm": 5})
+    assert changed == tenants.get("blue") == replace(EVERYTHING, weight=None, rpm=5)
+
+
+def test_a_change_makes_a_policy_where_there_was_none(tenants: Tenants) -> None:
+    assert tenants.change("blue", {"max_waiting": 2}) == tenants.get("blue") == TenantPolicy(max_waiting=2)
+
+
+def test_a_change_of_no_field_of_a_policy_names_it(tenants: Tenants) -> None:
+    with pytest.raises(ConfigError, match="no field colour"):
+        tenants.change("blue", {"colour": "red"})
+
+
+def test_a_removed_policy_leaves_what_the_tenant_waits_for_under_a_ttl(
+    tenants: Tenants, redis_client: redis.Redis
+) -> None:
+    redis_client.hset(keys.tenant("blue"), "waiting", 3)
+    redis_client.zadd(keys.tenants(), {"blue": 1_790_000_000_000})
+    tenants.set("blue", EVERYTHING)
+    assert tenants.remove("blue")
+    assert redis_client.hgetall(keys.tenant("blue")) == {b"waiting": b"3"}
+    assert redis_client.ttl(keys.tenant("blue")) > 86_400
+    assert tenants.list() == (TenantEntry("blue", None, 1_790_000_000_000),)
+
+
+def test_removing_the_policy_of_a_tenant_that_never_came_leaves_nothing(
+    tenants: Tenants, redis_client: redis.Redis
+) -> None:
+    tenants.set("blue", EVERYTHING)
+    assert tenants.remove("blue")
+    assert redis_client.keys() == []
+
+
+def test_removing_what_is_not_there_says_so_and_keeps_other_tenants(
+    tenants: Tenants, redis_client: redis.Redis
+) -> None:
+    tenants.set("green", EVERYTHING)
+    redis_client.hset(keys.tenant("blue"), "waiting", 3)
+    redis_client.expire(keys.tenant("blue"), 100)
+    assert not tenants.remove("blue")
+    assert 0 < redis_client.ttl(keys.tenant("blue")) <= 100
+    assert tenants.get("green") == EVERYTHING
+
+
+def test_all_tenants_are_listed_by_name_with_and_without_policy(tenants: Tenants, redis_client: redis.Redis) -> None:
+    redis_client.zadd(keys.tenants(), {"red": 1_790_000_000_000})
+    tenants.set("blue", EVERYTHING)
+    assert tenants.list() == (TenantEntry("blue", EVERYTHING, None), TenantEntry("red", None, 1_790_000_000_000))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("weight", 0),
+        ("weight", 0.0001),
+        ("weight", 1001),
+        ("weight", math.nan),
+        ("weight", math.inf),
+        ("weight", "heavy"),
+        ("weight", True),
+        ("max_waiting", 0),
+        ("max_waiting", -1),
+        ("max_waiting", 1.5),
+        ("max_waiting", True),
+        ("max_waiting_tokens", 10**13),
+        ("rpm", 0),
+        ("tpm", "many"),
+        ("max_deadline_ms", 86_400_001),
+        ("models", ()),
+        ("models", "small"),
+        ("models", ("small", "")),
+        ("models", ("two words",)),
+        ("disabled", 1),
+        ("default_model", "a,b"),
+    ],
+)
+def test_a_value_that_cannot_hold_is_refused_by_field_and_value(field: str, value: object) -> None:
+    with pytest.raises(ConfigError) as refused:
+        TenantPolicy(**{field: value})
+    assert field in str(refused.value)
+    quoted = value[-1] if isinstance(value, tuple) and value else value
+    assert repr(quoted) in str(refused.value)
+
+
+def test_a_default_model_that_the_tenant_may_not_use_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"default_model='large' is not among models='small'"):
+        TenantPolicy(models=("small",), default_model="large")
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a.b", "a" * 65, "blau/grün", "a\n"])
+def test_a_name_that_no_tenant_may_have_reaches_no_key(tenants: Tenants, redis_client: redis.Redis, name: str) -> None:
+    for call in (tenants.get, tenants.remove, lambda tenant: tenants.set(tenant, EVERYTHING)):
+        with pytest.raises(ConfigError, match="letters, digits"):
+            call(name)
+    assert redis_client.keys() == []
+
+
+def test_a_tenant_with_models_may_use_those_and_without_any() -> None:
+    assert TenantPolicy().may_use("whatever")
+    assert TenantPolicy(models=("small",)).may_use("small")
+    assert not TenantPolicy(models=("small",)).may_use("large")
+
+
+def test_a_policy_spoilt_by_hand_is_named_with_tenant_field_and_value(
+    tenants: Tenants, redis_client: redis.Redis
+) -> None:
+    tenants.set("blue", EVERYTHING)
+    redis_client.hset(keys.tenant("blue"), "policy_rpm", "many")
+    with pytest.raises(ConfigError, match="tenant 'blue' holds policy_rpm='many'"):
+        tenants.get("blue")
+
+
+def test_every_field_of_a_policy_is_written_and_read() -> None:
+    assert list(FIELDS) == list(vars(TenantPolicy()))
+
+
+def test_a_store_that_is_away_is_told_as_such() -> None:
+    nowhere = redis.Redis(unix_socket_path="/nonexistent/store.sock")
+    with pytest.raises(StoreUnavailable):
+        Tenants(nowhere).get("blue")
