@@ -7,7 +7,7 @@ the start with a sentence that quotes it.
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 from dotenv import dotenv_values
@@ -149,13 +149,14 @@ def load_with_origin(
 
 
 def as_environ(settings: Settings) -> dict[str, str]:
-    """The settings as environment variables, for a child process; `load` of it gives equal settings."""
-    by_field = {row.field: row for row in ROWS}
+    """The settings as environment variables, for a child process; `load` of it gives equal settings.
+
+    Every name is there, at its default too: what is missing the child would look for in `.env`.
+    """
     environ = {}
-    for field in fields(settings):
-        row, value = by_field[field.name], getattr(settings, field.name)
-        if value != row.default:
-            environ[row.name] = "auto" if value == AUTO and row.auto else str(value)
+    for row in ROWS:
+        value = getattr(settings, row.field)
+        environ[row.name] = "auto" if value == AUTO and row.auto else str(value)
     return environ
 
 

@@ -63,6 +63,13 @@ def test_a_childs_environment_gives_the_same_settings():
     assert load(environ=as_environ(settings), dotenv=None) == settings
 
 
+def test_a_child_takes_nothing_from_a_file_that_its_parent_was_told_otherwise(tmp_path):
+    file = tmp_path / ".env"
+    file.write_text("PENSTOCK_ENGINE=sim\nPENSTOCK_MODEL=other.gguf\n")
+    settings = load({}, file, engine="llama", model="")
+    assert load(as_environ(settings), file) == settings
+
+
 def test_the_command_line_is_over_the_environment_which_is_over_the_file(tmp_path):
     file = tmp_path / ".env"
     file.write_text("PENSTOCK_LEASE_MS=1000\nPENSTOCK_MAX_ATTEMPTS=4\nPENSTOCK_MODEL=file\n")
