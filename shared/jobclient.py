@@ -4,6 +4,7 @@ The standard library is enough for four requests and a stream of events; httpx w
 of every room and costs 0.1 s of each command's start, measured.
 """
 
+import itertools
 import json
 import socket
 import time
@@ -109,10 +110,12 @@ class JobClient:
         On a yield it comes back after each hint, telling `on_yield`, as long as the hint ends within `wait_s`.
         One Idempotency-Key serves all tries, so that an answer lost on the way books nothing twice.
         """
-        key = {"Idempotency-Key": str(uuid.uuid4())}
+        key = str(uuid.uuid4())
         until = self._clock.monotonic() + wait_s
-        while True:
-            answer = self._job_or_yield(self._ask("POST", "/v1/jobs", body, key))
+        for attempt in itertools.count():
+            # The door learns from X-Attempt how well its hints were.
+            headers = {"Idempotency-Key": key, "X-Attempt": str(attempt)}
+            answer = self._job_or_yield(self._ask("POST", "/v1/jobs", body, headers))
             if not isinstance(answer, Yielded) or answer.retry_hint_ms is None:
                 return answer
             pause_s = answer.retry_hint_ms / 1000
@@ -121,6 +124,7 @@ class JobClient:
             if on_yield is not None:
                 on_yield(answer)
             self._sleep(pause_s)
+        raise AssertionError("there is always a next attempt")
 
     def job(self, job_id: str) -> Json:
         """The job as it is now."""

@@ -75,6 +75,10 @@ def _mistake(error: typer.TyperException) -> int:
     """A mistake in the command: its sentence, and where help is. A bare group has shown its help already."""
     context = getattr(error, "ctx", None)
     sentence = error.format_message().rstrip(".")
+    # Typer has pydantic read the values, and leaves out of its sentence what was read.
+    wrong = getattr(error.__cause__, "errors", list)()
+    if wrong and "input" in wrong[0]:
+        sentence += f", and it is {wrong[0]['input']!r}"
     if sentence:
         where = f" (see `{context.command_path} --help`)" if context is not None else ""
         output.note(f"penstock: {sentence}{where}")
@@ -83,9 +87,12 @@ def _mistake(error: typer.TyperException) -> int:
 
 def _version(asked: bool) -> None:
     if asked:
-        from importlib.metadata import version  # noqa: PLC0415 - reads the installed packages, for this one option
+        from importlib import metadata  # noqa: PLC0415 - reads the installed packages, for this one option
 
-        output.data(f"penstock {version('penstock')}")
+        try:
+            output.data(f"penstock {metadata.version('penstock')}")
+        except metadata.PackageNotFoundError:
+            output.data("penstock (not installed)")
         raise typer.Exit
 
 
