@@ -21,7 +21,15 @@ from urllib.parse import quote
 
 from shared.connection import Patience, open_client
 from shared.errors import EmbeddedStoreError, StoreUnavailable
-from shared.statefolder import LONGEST_SOCKET_PATH, FolderLock, private, read_note, short_socket_folder, write_note
+from shared.statefolder import (
+    LONGEST_SOCKET_PATH,
+    FolderLock,
+    hold_state,
+    private,
+    read_note,
+    short_socket_folder,
+    write_note,
+)
 from shared.storefaults import store_faults
 
 #: How long a start waits for the server to have read its append-only file: minutes for many GB.
@@ -48,30 +56,22 @@ class EmbeddedStore:
 
     @classmethod
     def start(
-        cls, state: Path, *, door_url: str = "", appendfsync: str = "everysec", wait_s: float = START_S
+        cls, state: Path, *, lock: FolderLock | None = None, appendfsync: str = "everysec", wait_s: float = START_S
     ) -> "EmbeddedStore":
         """Start the store of a state folder, or take over one whose starter is dead.
 
-        `door_url` is what a second starter is told. Raises EmbeddedStoreError when a living process
-        has this folder, or when the server does not come up within `wait_s` seconds.
+        Whoever holds the folder's lock already hands it over. Raises EmbeddedStoreError when a living
+        process has this folder, or when the server does not come up within `wait_s` seconds.
         """
-        try:
-            private(state / "store")
-            lock = FolderLock.take(state / "up.lock")
-        except OSError as error:
-            raise EmbeddedStoreError(f"the state folder {state} cannot be used: {error}") from error
-        if lock is None:
-            holder = read_note(state / "up.lock")
-            raise EmbeddedStoreError(
-                f"`penstock up` already runs in {state} as process {holder.get('pid', 'unknown')}"
-                f"{', at ' + holder['url'] if holder.get('url') else ''}; use it, stop it, or name another --state-dir"
-            )
-        lock.write({"pid": os.getpid(), "url": door_url})
+        lock = lock or hold_state(state, "")
         store = cls(state, lock, appendfsync)
         try:
+            private(state / "store")
             store._bring_up(wait_s)
-        except BaseException:
+        except BaseException as error:
             lock.close()
+            if isinstance(error, OSError):
+                raise EmbeddedStoreError(f"the state folder {state} cannot be used: {error}") from error
             raise
         return store
 

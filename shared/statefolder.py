@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shared.errors import EmbeddedStoreError
+
 #: The longest path of a unix socket that every system takes: macOS has 104 bytes, the last a NUL.
 LONGEST_SOCKET_PATH = 103
 
@@ -68,6 +70,25 @@ class FolderLock:
     def close(self) -> None:
         """Let go of it here; those who inherited it keep it."""
         os.close(self.fd)
+
+
+def hold_state(state: Path, url: str) -> FolderLock:
+    """Take the state folder for this `penstock up`, which serves at `url`; at most one at a time has it.
+
+    Raises EmbeddedStoreError, naming the pid and the URL of a living holder.
+    """
+    try:
+        lock = FolderLock.take(private(state) / "up.lock")
+    except OSError as error:
+        raise EmbeddedStoreError(f"the state folder {state} cannot be used: {error}") from error
+    if lock is None:
+        holder = read_note(state / "up.lock")
+        raise EmbeddedStoreError(
+            f"`penstock up` already runs in {state} as process {holder.get('pid', 'unknown')}"
+            f"{', at ' + holder['url'] if holder.get('url') else ''}; use it, stop it, or name another --state-dir"
+        )
+    lock.write({"pid": os.getpid(), "url": url})
+    return lock
 
 
 def short_socket_folder(known: str) -> Path:

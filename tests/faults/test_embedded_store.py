@@ -17,11 +17,12 @@ from shared.errors import EmbeddedStoreError
 
 #: A starter that keeps its store until it is told to stop; says so on stdout once the store answers.
 STARTER = """
-import signal, sys
+import sys
 from pathlib import Path
 from shared.embedded import EmbeddedStore
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-store = EmbeddedStore.start(Path(sys.argv[1]), door_url="http://127.0.0.1:8000")
+from shared.statefolder import hold_state
+state = Path(sys.argv[1])
+store = EmbeddedStore.start(state, lock=hold_state(state, "http://127.0.0.1:8000"))
 print(store.pid, store.url, flush=True)
 sys.stdin.read()
 store.stop()
