@@ -22,6 +22,9 @@ from shared.keys import BY_NAME
 ArgType = Literal["text", "int", "rest"]
 Value = str | bytes | int
 
+#: Lua's numbers are doubles: beyond this neighbours fall together.
+_MAX_INT = 2**53
+
 _SECTION = re.compile(r"-- (KEYS|ARGV|ANSWERS|KEEPS|USES)\b ?(.*)\Z")
 _ARG = re.compile(r"(\w+) (\w+) · (.+)\Z")
 
@@ -69,6 +72,8 @@ class Script:
                 out.extend(value)
             elif arg.type == "int" and (isinstance(value, bool) or not isinstance(value, int)):
                 raise ScriptError(f"{self.header.name}: {arg.name} takes an int, not {value!r}")
+            elif isinstance(value, int) and abs(value) > _MAX_INT:
+                raise ScriptError(f"{self.header.name}: {arg.name} takes an int within 2^53, not {value!r}")
             elif arg.type == "text" and not isinstance(value, str | bytes):
                 raise ScriptError(f"{self.header.name}: {arg.name} takes text, not {value!r}")
             else:

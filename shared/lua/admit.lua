@@ -22,7 +22,7 @@
 --   payload text · the request as JSON
 --   rq_fields rest · what RQ would save, as field, value, …
 -- ANSWERS admitted refused mismatch
---   admitted: id, 1 when it was admitted before, place in the list from 1, inflight
+--   admitted: id, 1 when it was admitted before, place in the list from 1 or 0 when it no longer waits, inflight
 --   refused: reason, limit, value, max, inflight, max inflight, retry hint in ms
 --   mismatch: id of the job that the Idempotency-Key belongs to
 -- KEEPS 1 2 3 6 7 8 9
@@ -31,7 +31,7 @@
 local queue = tenant .. '.' .. slug
 local function admitted_before(other)
   local rank = redis.call('ZRANK', k_order .. queue, other)
-  return { 'admitted', other, 1, (rank or 0) + 1, redis.call('ZCARD', k_inflight) }
+  return { 'admitted', other, 1, rank and rank + 1 or 0, redis.call('ZCARD', k_inflight) }
 end
 
 if redis.call('EXISTS', k_rq_job .. id) == 1 then
@@ -71,7 +71,7 @@ end
 -- Never below base; doubled for each attempt up to three; spread by the id, since clients sleep exactly what they are told.
 local function refuse(reason, limit, value, max, base_ms)
   local spread = tonumber(string.sub(redis.sha1hex(id), 1, 4), 16) / 65536 * 0.2
-  local hint_ms = base_ms * 2 ^ math.min(attempt, 3) * (1 + spread)
+  local hint_ms = base_ms * 2 ^ math.max(0, math.min(attempt, 3)) * (1 + spread)
   hint_ms = math.floor(math.max(50, math.min(60000, hint_ms)))
   local label = label_of(tenant)
   count('yielded')
@@ -129,7 +129,8 @@ redis.call('ZREMRANGEBYSCORE', k_jobs .. tenant, 0, now_ms - 86400000 - ttl_s * 
 redis.call('EXPIRE', k_jobs .. tenant, ttl_s + 86400)
 redis.call('ZADD', k_tenants, now_ms, tenant)
 if not redis.call('HGET', k_tenant .. tenant, 'policy') then
-  redis.call('EXPIRE', k_tenant .. tenant, ttl_s + 86400)
+  -- An hour more than the longest deadline there is: it counts what waits and runs.
+  redis.call('EXPIRE', k_tenant .. tenant, ttl_s + 86400 + 3600)
 end
 redis.call('ZADD', k_queues, deadline_ms + ttl_s * 1000, queue)
 redis.call('LPUSH', k_wake .. slug, '1')

@@ -1,9 +1,12 @@
 """Jobs and beats in which only what the test is about is spelled."""
 
+from dataclasses import replace
 from typing import Any
 
-from shared.answers import Admitted, Beat
-from shared.job import Ending, Held, NewJob, Usage, new_job_id
+from shared import keys
+from shared.answers import Admitted, Beat, Renewed
+from shared.config import Settings
+from shared.job import Claimed, Ending, Held, JobView, NewJob, Usage, new_job_id
 from shared.outcomes import Outcome
 from shared.store import Store
 
@@ -50,3 +53,52 @@ def admitted(store: Store, job: NewJob) -> str:
 def shift(store: Store, ms: int) -> None:
     """Move the store's time forward by `ms`."""
     store.client.incrby("penstock:clock", ms)
+
+
+def beat(store: Store, worker: str = "w1", *held: Held, **spelled: Any) -> Renewed:
+    """One heartbeat of a worker that holds exactly `held`."""
+    return store.renew(a_beat(worker, **spelled), held)
+
+
+def claim(store: Store, worker: str = "w1", *, room: int = 1, cells_free: int = 4_096) -> list[Claimed]:
+    """A claim that nobody has made before."""
+    return store.claim(worker, new_job_id(), MODEL, room=room, cells_free=cells_free)
+
+
+def claim_one(store: Store, worker: str = "w1", **spelled: Any) -> Claimed:
+    """A claim that must answer exactly one job."""
+    jobs = claim(store, worker, **spelled)
+    assert len(jobs) == 1, jobs
+    return jobs[0]
+
+
+def seen(store: Store, job_id: str) -> JobView:
+    """The job as it is; it must be known."""
+    view = store.touch(job_id, quiet=True)
+    assert view is not None, job_id
+    return view
+
+
+def reconfigure(store: Store, settings: Settings, **spelled: Any) -> None:
+    """System-wide settings at their defaults but for what is spelled."""
+    store.configure(replace(settings, **spelled), take_over=True)
+
+
+def pass_time(store: Store, ms: int, *, beating: str = "other", step_ms: int = 1_500) -> None:
+    """Time passes while one worker beats often enough that nobody takes the gap for an absent store."""
+    while ms > 0:
+        shift(store, min(ms, step_ms))
+        beat(store, beating)
+        ms -= step_ms
+
+
+def contents(store: Store) -> dict[str, bytes]:
+    """Every key but the counters, byte for byte, to see that nothing changed."""
+    found = sorted(store.client.keys("*"))
+    uncounted = [key for key in found if key.decode() not in {keys.stats(), keys.labels()}]
+    return {key.decode(): store.client.dump(key) for key in uncounted}
+
+
+def stat(store: Store, name: str) -> int:
+    """One counter."""
+    return int(store.client.hget(keys.stats(), name) or 0)

@@ -1,0 +1,216 @@
+"""admit: takes a job whole and for good, once for an id and once for an Idempotency-Key."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from shared import keys
+from shared.answers import Admitted, IdempotencyMismatch, Refused
+from shared.errors import ScriptError, StoreUnavailable
+from shared.keys import queue_name
+from shared.states import JobState
+from tests.support.builders import (
+    MODEL,
+    a_job,
+    admitted,
+    an_ending,
+    beat,
+    claim,
+    claim_one,
+    contents,
+    reconfigure,
+    seen,
+    shift,
+    stat,
+)
+
+QUEUE = queue_name("blue", MODEL)
+
+
+def test_an_admitted_job_waits_with_its_payload_and_deadline(store):
+    beat(store)
+    job = a_job(deadline_ms=5_000, payload={"prompt": "hé", "metadata": {"k": "v"}}, key_label="ci", traceparent="00-a")
+    assert store.admit(job) == Admitted(job.id, again=False, position=1, inflight=1)
+    view = seen(store, job.id)
+    assert (view.state, view.tenant, view.model, view.position) == (JobState.QUEUED, "blue", MODEL, 1)
+    assert (view.deadline_at_ms - view.admitted_ms, view.attempts, view.metadata) == (5_000, 0, {"k": "v"})
+    assert claim_one(store).payload == job.payload
+
+
+def test_the_same_id_again_answers_the_same_admission(store):
+    beat(store)
+    job = a_job()
+    admitted(store, job)
+    before = contents(store)
+    assert store.admit(job) == Admitted(job.id, again=True, position=1, inflight=1)
+    assert contents(store) == before
+    assert stat(store, "admitted") == 1
+
+
+def test_the_same_id_is_answered_even_when_the_system_is_full_or_has_nobody(store, settings):
+    reconfigure(store, settings, max_inflight=1)
+    beat(store)
+    job = a_job()
+    admitted(store, job)
+    shift(store, 10_000)
+    assert store.admit(job) == Admitted(job.id, again=True, position=1, inflight=1)
+
+
+def test_an_admission_answered_again_has_no_place_once_it_runs(store):
+    beat(store)
+    job = a_job()
+    admitted(store, job)
+    claim_one(store)
+    assert store.admit(job) == Admitted(job.id, again=True, position=0, inflight=1)
+
+
+def test_the_same_idempotency_key_and_body_answer_the_first_job(store):
+    beat(store)
+    first = admitted(store, a_job(idem_digest="k1", body_digest="b1"))
+    again = store.admit(a_job(idem_digest="k1", body_digest="b1"))
+    assert again == Admitted(first, again=True, position=1, inflight=1)
+
+
+def test_the_same_idempotency_key_with_another_body_is_a_mismatch(store):
+    beat(store)
+    first = admitted(store, a_job(idem_digest="k1", body_digest="b1"))
+    before = contents(store)
+    assert store.admit(a_job(idem_digest="k1", body_digest="b2")) == IdempotencyMismatch(first)
+    assert contents(store) == before
+
+
+def test_an_idempotency_key_belongs_to_one_tenant(store):
+    beat(store)
+    first = admitted(store, a_job(idem_digest="k1", body_digest="b1"))
+    other = store.admit(a_job("green", idem_digest="k1", body_digest="b2"))
+    assert isinstance(other, Admitted)
+    assert other.id != first
+
+
+def test_an_idempotency_key_outlives_its_jobs_end_but_not_its_record(store):
+    beat(store)
+    first = admitted(store, a_job(idem_digest="k1", body_digest="b1"))
+    store.settle(an_ending(claim_one(store).held), "w1")
+    assert store.admit(a_job(idem_digest="k1", body_digest="b1")) == Admitted(first, again=True, position=0, inflight=0)
+    store.client.delete(keys.rq_job(first))
+    fresh = store.admit(a_job(idem_digest="k1", body_digest="b2"))
+    assert fresh == Admitted(fresh.id, again=False, position=1, inflight=1)
+    assert fresh.id != first
+
+
+def test_a_refusal_stores_no_idempotency_key(store):
+    assert isinstance(store.admit(a_job(idem_digest="k1", body_digest="b1")), Refused)
+    beat(store)
+    assert isinstance(store.admit(a_job(idem_digest="k1", body_digest="b2")), Admitted)
+
+
+def test_a_tenants_list_is_in_order_of_latest_start_and_rqs_list_is_its_mirror(store):
+    beat(store)
+    late, early, middle = (
+        admitted(store, a_job(deadline_ms=60_000, latest_start_ms=start_ms)) for start_ms in (50_000, 10_000, 30_000)
+    )
+    expected = [early, middle, late]
+    assert [raw.decode() for raw in store.client.zrange(keys.order(QUEUE), 0, -1)] == expected
+    assert [raw.decode() for raw in store.client.lrange(f"rq:queue:{QUEUE}", 0, -1)] == expected
+    assert [seen(store, job_id).position for job_id in expected] == [1, 2, 3]
+    assert [job.id for job in claim(store, room=3)] == expected
+
+
+def test_the_answer_tells_the_place_in_the_list(store):
+    beat(store)
+    assert store.admit(a_job(deadline_ms=50_000)).position == 1
+    assert store.admit(a_job(deadline_ms=60_000)).position == 2
+    assert store.admit(a_job(deadline_ms=40_000)).position == 1
+
+
+def test_an_admission_rings_the_pools_doorbell_and_the_bell_is_capped(store, settings):
+    reconfigure(store, settings, max_queue_size=100, max_inflight=100)
+    beat(store)
+    for _ in range(70):
+        admitted(store, a_job())
+    assert store.client.llen(keys.wake(MODEL)) == 64
+    assert store.wait_for_work("w1", MODEL, timeout_s=1) == (True, [])
+
+
+def test_numbers_beyond_fourteen_digits_keep_their_digits(store):
+    beat(store)
+    tokens, cost_mwt = 1_234_567_890_123, 1_234_567_890_123_457
+    job_id = admitted(store, a_job(prompt_tokens=tokens, max_tokens=1, cost_mwt=cost_mwt))
+    assert store.client.hget(keys.rq_job(job_id), "penstock_cost_mwt") == b"%d" % cost_mwt
+    assert store.client.hget(keys.tenant("blue"), "waiting_mwt") == b"%d" % cost_mwt
+    latest_us = int(store.client.hget(keys.rq_job(job_id), "penstock_latest_us"))
+    assert store.client.zscore(keys.order(QUEUE), job_id) == latest_us
+    assert 59_000_000 <= latest_us - seen(store, job_id).admitted_ms * 1_000 <= 61_000_000
+    claim_one(store)
+    assert store.client.hget(keys.tenant("blue"), "service_mwt") == b"%d" % cost_mwt
+
+
+def test_a_job_that_costs_nothing_waits_and_leaves_no_trace_in_the_sums(store):
+    beat(store)
+    job_id = admitted(store, a_job(prompt_tokens=0, max_tokens=0, cost_mwt=0))
+    store.cancel(job_id)
+    assert store.client.hmget(keys.tenant("blue"), "waiting", "waiting_tokens", "waiting_mwt") == [b"0", b"0", b"0"]
+
+
+def test_what_is_counted_of_a_tenant_stays_longer_than_its_longest_job(store, settings):
+    reconfigure(store, settings, result_ttl_s=1)
+    beat(store)
+    day_ms = 86_400_000
+    admitted(store, a_job(deadline_ms=day_ms))
+    ttl_ms = store.client.pttl(keys.tenant("blue"))
+    assert ttl_ms > day_ms + 3_000_000
+
+
+@pytest.mark.parametrize("bound", ["max_inflight", "max_queue_size"])
+def test_of_two_hundred_at_once_exactly_the_bound_is_taken(store, settings, bound):
+    """One place is left; two hundred callers come for it from many threads."""
+    reconfigure(store, settings, **{"max_inflight": 1_000, "max_queue_size": 1_000, bound: 50})
+    beat(store)
+    for _ in range(49):
+        admitted(store, a_job())
+    with ThreadPoolExecutor(32) as pool:
+        answers = list(pool.map(lambda _: store.admit(a_job()), range(200)))
+    taken = [answer for answer in answers if isinstance(answer, Admitted)]
+    assert len(taken) == 1
+    assert store.snapshot().inflight == 50
+    assert stat(store, "yielded") == 199
+
+
+def test_a_hundred_with_one_idempotency_key_at_once_are_one_job(store):
+    beat(store)
+    with ThreadPoolExecutor(32) as pool:
+        answers = list(pool.map(lambda _: store.admit(a_job(idem_digest="k", body_digest="b")), range(100)))
+    assert len({answer.id for answer in answers}) == 1
+    assert [answer.again for answer in answers].count(False) == 1
+    assert store.snapshot().inflight == 1
+
+
+def test_a_store_without_memory_admits_nobody_and_keeps_nothing(store, memory_is_full):
+    beat(store)
+    with memory_is_full():
+        before = contents(store)
+        with pytest.raises(StoreUnavailable):
+            store.admit(a_job())
+        assert contents(store) == before
+    assert isinstance(store.admit(a_job()), Admitted)
+
+
+def test_a_number_that_lua_cannot_hold_is_refused_before_anything_is_written(store):
+    beat(store)
+    before = contents(store)
+    with pytest.raises(ScriptError, match="max_tokens"):
+        store.admit(a_job(max_tokens=2**53 + 1))
+    assert contents(store) == before
+
+
+def test_a_flush_of_scripts_between_calls_is_harmless(store):
+    beat(store)
+    store.client.script_flush()
+    job_id = admitted(store, a_job())
+    store.client.script_flush()
+    held = claim_one(store).held
+    store.client.script_flush()
+    beat(store, "w1", held)
+    store.client.script_flush()
+    store.settle(an_ending(held), "w1")
+    assert seen(store, job_id).state is JobState.SUCCEEDED
