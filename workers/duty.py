@@ -55,10 +55,14 @@ class Duty:
         if not self._wake.is_set():
             self._wake.set()
 
-    def stop(self, timeout_s: float) -> bool:
-        """No pass begins from now on; waits for the one under way. Whether the thread has ended."""
+    def ask_stop(self) -> None:
+        """No pass begins from now on."""
         self._stopping.set()
         self._wake.set()
+
+    def stop(self, timeout_s: float) -> bool:
+        """Ask, and wait for the pass under way. Whether the thread has ended."""
+        self.ask_stop()
         if self._thread.ident is None:
             return True
         self._thread.join(timeout_s)

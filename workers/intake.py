@@ -84,8 +84,8 @@ class Intake:
         self._under_way: _UnderWay | None = None
         self._rung = True
         self._next_look_s = 0.0
-        #: An operator asked for no new claims; may be taken back.
-        self.paused = False
+        #: No claims for now: no beat was answered yet, or an operator drains this worker.
+        self.paused = True
         #: The process ends; not taken back.
         self.closed = False
 

@@ -18,6 +18,7 @@ from shared.clock import Clock
 from shared.config import Settings
 from shared.errors import SettingsConflict, StoreUnavailable
 from shared.store import Store
+from workers.audit import Audit
 from workers.bell import Bell
 from workers.delivery import Delivery
 from workers.duty import Duty
@@ -96,7 +97,7 @@ class Supervisor:
         )
         #: In the order in which they start.
         self._duties = [
-            # First: a claim must find a worker that is known, and keeps what it claims.
+            # First: until its first beat is answered, nothing is claimed; what is claimed is kept.
             leases_duty := Duty(leases, self._duty_died),
             Duty(Reaping(store), self._duty_died),
             # Before the bell, which rings it.
@@ -105,6 +106,7 @@ class Supervisor:
             # Last: they look at what the others do.
             Duty(watchdog, self._duty_died),
             Duty(Report(engine, holding, clock), self._duty_died),
+            Duty(Audit(store, holding, clock), self._duty_died),
         ]
         self._leases, self._rounds, self._bell_duty = leases_duty, rounds_duty, bell_duty
         delivery.wake = rounds_duty.wake
@@ -156,9 +158,9 @@ class Supervisor:
         self._rounds.wake()
 
     def _pause(self, asked: bool) -> None:
-        """An operator's drain begins or ends; the process stays."""
+        """The store has answered a beat: claim, or not while an operator's drain lasts; the process stays."""
         if asked != self._intake.paused:
-            log.info("worker.paused" if asked else "worker.resumed")
+            log.info("worker.paused" if asked else "worker.claiming")
             self._intake.paused = asked
             self._vitals.draining = asked or self._intake.closed
             self._look_for_work()
@@ -216,11 +218,14 @@ class Supervisor:
         except StoreUnavailable as error:
             log.warning("worker.not_given_back", held=len(held), error=str(error))
             return
+        for job in held:
+            self._holding.let_go(key_of(job))
         log.info("worker.gave_back", held=len(held), released=released)
 
     def _stop(self) -> None:
         """The reverse of the start: nobody stops before those who need it."""
         for duty in reversed(self._duties):
+            duty.ask_stop()
             if duty is self._bell_duty:
                 self._ring_self()
             if not duty.stop(_STOP_S):

@@ -1,0 +1,83 @@
+"""kill -9 of a worker, at every point at which it matters (faults 1 to 5 and 8)."""
+
+from tests.support.processes import Stage, wait_for
+
+from shared.outcomes import EndCode
+from shared.states import JobState
+
+#: As PENSTOCK_MAX_ATTEMPTS has it.
+MAX_ATTEMPTS = 3
+
+
+def succeeded_once(stage: Stage, ids: list[str], *, attempts: int) -> None:
+    """Each has one whole answer, came to it with so many attempts, and was counted once."""
+    for view in stage.ended(*ids):
+        assert (view.state, view.attempts) == (JobState.SUCCEEDED, attempts), view
+        assert view.text is not None
+        assert len(view.text.split()) == view.max_tokens
+        assert stage.event_types(view.id).count("ended") == 1
+    assert stage.stat("ended|succeeded") == len(ids)
+    assert stage.inflight() == 0
+
+
+def test_eight_running_jobs_of_a_killed_worker_succeed_elsewhere(stage):
+    first, second = stage.worker(), stage.worker()
+    second.pause()
+    ids = [stage.admit(tenant, max_tokens=150) for tenant in "abcdabcd"]
+    stage.running(*ids)
+    first.kill()
+    second.resume()
+    succeeded_once(stage, ids, attempts=2)
+    assert second.alive
+
+
+def test_a_claim_whose_answer_nobody_read_lapses_and_the_job_runs_elsewhere(stage):
+    first = stage.worker(PENSTOCK_FAIL_AT="after_claim")
+    job_id = stage.admit()
+    assert first.exit_code() == -9
+    stage.worker()
+    succeeded_once(stage, [job_id], attempts=2)
+
+
+def test_a_job_whose_worker_dies_before_the_first_token_ends_once(stage):
+    first = stage.worker(PENSTOCK_FAIL_AT="before_first_token")
+    job_id = stage.admit()
+    assert first.exit_code() == -9
+    assert stage.event_types(job_id) == ["started"]
+    stage.worker()
+    succeeded_once(stage, [job_id], attempts=2)
+
+
+def test_a_job_whose_end_was_never_written_runs_again_and_has_one_result(stage):
+    first = stage.worker(PENSTOCK_FAIL_AT="before_settle")
+    job_id = stage.admit()
+    assert first.exit_code() == -9
+    assert stage.job(job_id).state is JobState.RUNNING
+    stage.worker()
+    succeeded_once(stage, [job_id], attempts=2)
+
+
+def test_a_job_whose_end_was_written_does_not_run_again(stage):
+    first = stage.worker(PENSTOCK_FAIL_AT="after_settle")
+    job_id = stage.admit()
+    assert first.exit_code() == -9
+    succeeded_once(stage, [job_id], attempts=1)
+    stage.worker()
+    stage.ended(stage.admit())
+    assert stage.job(job_id).attempts == 1
+    assert stage.event_types(job_id).count("started") == 1
+
+
+def test_only_the_job_that_kills_its_workers_is_poison(stage):
+    poison = "poison"
+    deadly = {"PENSTOCK_FAIL_AT": f"after_submit@{poison}"}
+    worker = stage.worker(**deadly)
+    innocent = [stage.admit(tenant, max_tokens=100) for tenant in "abcdefg"]
+    stage.admit("h", id=poison, max_tokens=100)
+    for _ in range(MAX_ATTEMPTS):
+        assert worker.exit_code() == -9
+        worker = stage.worker(**deadly)
+    view, *others = stage.ended(poison, *innocent)
+    assert (view.state, view.code, view.attempts) == (JobState.FAILED, EndCode.POISON, MAX_ATTEMPTS)
+    assert {other.state for other in others} == {JobState.SUCCEEDED}
+    wait_for(lambda: worker.alive, "a worker that nobody kills any more")

@@ -1,0 +1,230 @@
+"""Real processes for faults and end-to-end tests: a store, workers and ingresses one can kill, stop and continue.
+
+A `Stage` is one test's cast: it starts everything against one private store, and ends it all. Nothing
+here sleeps for luck: every wait is for a condition, and a wait that fails shows the processes' logs.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from shared.answers import Admitted, WorkerView
+from shared.connection import OPERATOR, open_client
+from shared.embedded import EmbeddedStore
+from shared.errors import StoreUnavailable
+from shared.invariants import Breach, breaches
+from shared.job import JobView, NewJob, new_job_id
+from shared.store import Store
+
+T = TypeVar("T")
+
+ROOT = Path(__file__).resolve().parents[2]
+#: How often a condition is looked at.
+_LOOK_S = 0.01
+
+
+def wait_for(condition: Callable[[], T], what: str, *, timeout_s: float = 20.0) -> T:
+    """The condition's first true answer. Raises AssertionError naming `what` when the time is over.
+
+    A store that is away while one waits makes the condition untrue, no more.
+    """
+    until = time.monotonic() + timeout_s
+    while True:
+        try:
+            answer = condition()
+        except StoreUnavailable:
+            answer = None
+        if answer:
+            return answer
+        if time.monotonic() > until:
+            raise AssertionError(f"waited {timeout_s:g} s in vain: {what}")
+        time.sleep(_LOOK_S)
+
+
+class Process:
+    """One real process and its log."""
+
+    def __init__(self, arguments: list[str], environ: dict[str, str], log: Path) -> None:
+        self.log = log
+        with log.open("ab") as output:
+            self._popen = subprocess.Popen(
+                arguments, cwd=ROOT, env=environ, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            )
+        self.pid = self._popen.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._popen.poll() is None
+
+    def kill(self) -> None:
+        """kill -9, and wait until it is dead."""
+        self._signal(signal.SIGKILL)
+        self._popen.wait()
+
+    def terminate(self) -> None:
+        self._signal(signal.SIGTERM)
+
+    def pause(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def exit_code(self, *, timeout_s: float = 20.0) -> int:
+        """Wait for its end; -9 for one that was killed."""
+        return self._popen.wait(timeout_s)
+
+    def said(self, event: str) -> list[str]:
+        """The lines of its log that hold this event."""
+        return [line for line in self.log.read_text(errors="replace").splitlines() if event in line]
+
+    def end(self) -> None:
+        """However it stands: dead afterwards."""
+        if self.alive:
+            self._signal(signal.SIGCONT)
+            self.kill()
+
+    def _signal(self, number: int) -> None:
+        if self.alive:
+            os.kill(self.pid, number)
+
+
+class Stage:
+    """A private store and whatever runs against it. `environ`: settings of every process on it."""
+
+    def __init__(self, folder: Path, **environ: str) -> None:
+        self._folder = folder
+        self._environ = environ
+        self._processes: list[Process] = []
+        self.embedded = EmbeddedStore.start(folder / "state")
+        self.url = self.embedded.url
+        self.client = open_client(self.url, name="penstock-test", patience=OPERATOR)
+        self.store = Store(self.client)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: BaseException | type[BaseException] | TracebackType | None) -> None:
+        self.show_logs()
+        for process in self._processes:
+            process.end()
+        self.client.close()
+        self.embedded.stop(grace_s=0.0)
+
+    def show_logs(self) -> None:
+        """Print the logs; pytest shows them with the failure."""
+        for process in self._processes:
+            print(f"--- {process.log.name}")
+            print(process.log.read_text(errors="replace")[-20_000:])
+
+    def environ(self, **more: str) -> dict[str, str]:
+        """What a process on this stage is started with: no setting of the machine's leaks in."""
+        plain = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+        ours = {"REDIS_URL": self.url, "PENSTOCK_STATE_DIR": str(self._folder / "state"), "PENSTOCK_LOG_FORMAT": "json"}
+        return plain | ours | self._environ | more
+
+    def start(self, name: str, arguments: list[str], **environ: str) -> Process:
+        """Start any program on this stage."""
+        process = Process(arguments, self.environ(**environ), self._folder / f"{name}-{len(self._processes)}.log")
+        self._processes.append(process)
+        return process
+
+    def worker(self, *, wait: bool = True, **environ: str) -> Process:
+        """Start a worker; with `wait`, once it counts as live."""
+        process = self.start("worker", [sys.executable, "-m", "workers"], **environ)
+        if wait:
+            wait_for(lambda: self.view(process) or not process.alive, "a live worker", timeout_s=60)
+            assert process.alive, process.log.read_text(errors="replace")
+        return process
+
+    def web(self, port: int, **environ: str) -> Process:
+        """Start an ingress on loopback; returns once it answers /health."""
+        arguments = [sys.executable, "-m", "gunicorn", "-c", "web/gunicorn_conf.py", "web.wsgi:app"]
+        process = self.start("web", arguments, PENSTOCK_LISTEN=f"127.0.0.1:{port}", **environ)
+        wait_for(lambda: _answers(f"http://127.0.0.1:{port}/health") or not process.alive, "an ingress", timeout_s=60)
+        assert process.alive, process.log.read_text(errors="replace")
+        return process
+
+    def view(self, process: Process) -> WorkerView | None:
+        """The worker as the store sees it, while it is live."""
+        for worker in self.store.snapshot().workers:
+            if worker.live and worker.facts.get("pid") == str(process.pid):
+                return worker
+        return None
+
+    # What runs on it.
+
+    def admit(self, tenant: str = "blue", **spelled: Any) -> str:
+        """Admit a job that must be taken: 4 words of prompt, 20 of answer, a minute's patience. Its id."""
+        fields: dict[str, Any] = {
+            "id": new_job_id(), "tenant": tenant, "model": "sim", "payload": {"prompt": "tell me a story"},
+            "prompt_tokens": 4, "max_tokens": 20, "cost_mwt": 84_000, "deadline_ms": 60_000,
+        }
+        answer = self.store.admit(NewJob(**(fields | spelled)))
+        assert isinstance(answer, Admitted), answer
+        return answer.id
+
+    def job(self, job_id: str) -> JobView:
+        """The job as it is; it must be known."""
+        view = self.store.touch(job_id, quiet=True)
+        assert view is not None, f"{job_id} is not known"
+        return view
+
+    def jobs(self, ids: Iterable[str]) -> list[JobView]:
+        return [self.job(job_id) for job_id in ids]
+
+    def ended(self, *ids: str, timeout_s: float = 20.0) -> list[JobView]:
+        """The jobs, once all have ended."""
+        return wait_for(
+            lambda: (views := self.jobs(ids)) and all(view.ended_ms is not None for view in views) and views,
+            f"{len(ids)} jobs to end", timeout_s=timeout_s,
+        )
+
+    def running(self, *ids: str, timeout_s: float = 20.0) -> None:
+        """Wait until all of them run at once."""
+        wait_for(
+            lambda: all(view.state.value == "running" for view in self.jobs(ids)), f"{len(ids)} jobs to run",
+            timeout_s=timeout_s,
+        )
+
+    def speaks(self, job_id: str, *, timeout_s: float = 20.0) -> None:
+        """Wait until the job's first text has been told."""
+        wait_for(lambda: "token" in self.event_types(job_id), f"{job_id} to say something", timeout_s=timeout_s)
+
+    def event_types(self, job_id: str) -> list[str]:
+        """What happened to the job so far, in order."""
+        events = self.store.read_events({job_id: "0"}, block_ms=1).get(job_id, [])
+        return [fields["type"] for _, fields in events]
+
+    # How it stands.
+
+    def inflight(self) -> int:
+        return self.store.snapshot().inflight
+
+    def still_sound(self) -> None:
+        """What must be true after every scenario: all has ended, and every invariant holds."""
+        wait_for(lambda: self.inflight() == 0, "every admitted job to end")
+        assert self.breaches() == []
+
+    def breaches(self) -> list[Breach]:
+        """Every broken invariant, with a reaper at work."""
+        return breaches(self.client, timely=True)
+
+    def stat(self, name: str) -> int:
+        """One of the store's counters."""
+        return self.store.snapshot().stats.get(name, 0)
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=1) as response:
+            return bool(response.status == 200)
+    except OSError:
+        return False
