@@ -1,0 +1,166 @@
+"""Policy and request → Store.admit; all doors go through `offer`."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from shared import cost
+from shared.answers import Admitted, IdempotencyMismatch, Refused
+from shared.errors import StoreUnavailable
+from shared.job import JobView, NewJob, new_job_id
+from web.auth import Caller
+from web.context import Door
+from web.patience import Patience
+from web.pools import Model
+from web.present import LONGEST_POLL_MS
+from web.problems import Problem
+from web.verdicts import Yield, to_yield
+
+log = structlog.get_logger()
+
+#: An admit without an answer is sent once more only while this much of the client's second has passed, in
+#: seconds: a cut connection is known at once, a silent store has used the second up already.
+_RETRY_WITHIN_S = 0.25
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One request for generation, as a route understood it."""
+
+    #: What the engine reads: prompt or messages, sampling, response_format.
+    payload: dict[str, Any]
+    patience: Patience
+    model: str | None
+    max_tokens: int | None
+    #: For who names none; clipped to the context.
+    default_max_tokens: int
+    metadata: dict[str, str] = field(default_factory=dict)
+    #: None: the setting's.
+    poll_grace_ms: int | None = None
+    job_id: str = field(default_factory=new_job_id)
+    idem_digest: str | None = None
+    body_digest: str = ""
+    #: How often the client has tried this before.
+    attempt: int = 0
+    traceparent: str = ""
+
+
+@dataclass(frozen=True)
+class Taken:
+    """The job is admitted, now or by an earlier request with the same id or Idempotency-Key."""
+
+    view: JobView
+    again: bool
+
+
+def offer(here: Door, caller: Caller, ask: Ask) -> Taken | Yield:
+    """Offer a job to the store.
+
+    Raises Problem for what cannot be served as it is, and StoreUnavailable when the store does not
+    answer; in that case the job is not taken, or will be canceled when the store is back.
+    """
+    model = here.pools.resolve(ask.model, caller.policy)
+    job = _new_job(here, caller, ask, model)
+    answer = _admit(here, job, ask.attempt)
+    if isinstance(answer, IdempotencyMismatch):
+        raise Problem(
+            "idempotency_mismatch",
+            f"this Idempotency-Key belongs to job {answer.id}, whose request was another",
+            param="Idempotency-Key",
+        )
+    if isinstance(answer, Refused):
+        log.info(
+            "job.refused", tenant=caller.tenant, key_label=caller.key_label, model=model.name,
+            reason=answer.reason.value, retry_hint_ms=answer.retry_hint_ms,
+        )  # fmt: skip
+        return to_yield(
+            answer, tenant=caller.tenant, model=model.name, bound_status=here.settings.tenant_bound_status
+        )
+    return Taken(_first_look(here, answer, caller), answer.again)
+
+
+def _admit(here: Door, job: NewJob, attempt: int) -> Admitted | Refused | IdempotencyMismatch:
+    began_s = here.clock.monotonic()
+    try:
+        with here.metrics.script("admit"):
+            return here.store.admit(job, attempt=attempt)
+    except StoreUnavailable:
+        if here.clock.monotonic() - began_s > _RETRY_WITHIN_S:
+            here.doubts.add(job.id)
+            raise
+    try:
+        with here.metrics.script("admit"):
+            return here.store.admit(job, attempt=attempt)
+    except StoreUnavailable:
+        here.doubts.add(job.id)
+        raise
+
+
+def _first_look(here: Door, admitted: Admitted, caller: Caller) -> JobView:
+    try:
+        with here.metrics.script("touch"):
+            view = here.store.touch(admitted.id, tenant=caller.tenant)
+    except StoreUnavailable:
+        if not admitted.again:
+            # The client will hear that the job was not taken, so it must not run.
+            here.doubts.add(admitted.id)
+        raise
+    if view is None:
+        raise StoreUnavailable("the store forgot a job that it had just taken")
+    return view
+
+
+def _new_job(here: Door, caller: Caller, ask: Ask, model: Model) -> NewJob:
+    prompt_tokens = model.estimate(ask.payload)
+    max_tokens = _max_tokens(ask, model, prompt_tokens)
+    grace_ms = here.settings.poll_grace_ms if ask.poll_grace_ms is None else ask.poll_grace_ms
+    return NewJob(
+        id=ask.job_id,
+        tenant=caller.tenant,
+        model=model.name,
+        payload=ask.payload | ({"metadata": ask.metadata} if ask.metadata else {}),
+        prompt_tokens=prompt_tokens,
+        max_tokens=max_tokens,
+        cost_mwt=cost.cost_mwt(prompt_tokens, max_tokens, here.settings.generated_weight),
+        deadline_ms=ask.patience.deadline_ms,
+        patience_from=ask.patience.source,
+        start_within_ms=ask.patience.start_within_ms,
+        # A client that polls when it is told to is never taken for gone.
+        poll_grace_ms=max(grace_ms, 3 * LONGEST_POLL_MS) if grace_ms else None,
+        idem_digest=ask.idem_digest,
+        body_digest=ask.body_digest,
+        key_label=caller.key_label,
+        traceparent=ask.traceparent,
+    )
+
+
+def _max_tokens(ask: Ask, model: Model, prompt_tokens: int) -> int:
+    """What the job may generate. Refuses only what cannot fit by any count; the worker counts exactly."""
+    least = cost.least(ask.payload, words=model.words)
+    wanted = ask.max_tokens if ask.max_tokens is not None else 1
+    if model.n_ctx is not None and least + wanted > model.n_ctx:
+        raise Problem(
+            "context_length_exceeded",
+            f"the prompt (at least {least} tokens) and max_tokens={wanted} do not fit the context of {model.name!r}, "
+            f"{model.n_ctx} tokens",
+            param="max_tokens" if least < model.n_ctx else "prompt" if "prompt" in ask.payload else "messages",
+        )
+    if ask.max_tokens is not None:
+        return ask.max_tokens
+    room = model.n_ctx - prompt_tokens if model.n_ctx is not None else ask.default_max_tokens
+    return max(1, min(ask.default_max_tokens, room))
+
+
+def body_digest(body: Mapping[str, Any]) -> str:
+    """A digest of a request's meaning: the same for two bodies that differ in blanks or order alone."""
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def digest(*parts: str) -> str:
+    """A digest of several texts, none of which can reach into another; fit for ids and keys."""
+    return hashlib.sha256(b"".join(len(part.encode()).to_bytes(8) + part.encode() for part in parts)).hexdigest()

@@ -1,0 +1,57 @@
+"""create_app: wiring and nothing else."""
+
+from apiflask import APIFlask
+
+from shared.adminkey import load_admin_key
+from shared.clock import Clock
+from shared.config import Settings
+from shared.keyring import KeyRing
+from shared.store import Store
+from shared.tenants import Tenants
+from web import errors, guard, telemetry
+from web.context import EXTENSION, Door
+from web.doubts import Doubts
+from web.hub import Hub
+from web.pools import Pools
+from web.requests import DoorRequest
+from web.routes import health, jobs, queue
+from web.telemetry import DoorMetrics
+
+
+class DoorApp(APIFlask):
+    """Flask with our reading of a request."""
+
+    request_class = DoorRequest
+
+
+def create_app(settings: Settings, store: Store, clock: Clock) -> APIFlask:
+    """The door as a WSGI app. Starts no thread until somebody waits; asks nothing of the store until a request does.
+
+    Raises ConfigError when the admin key's file cannot be used.
+    """
+    app = DoorApp("web", title="Penstock", version=telemetry.package_version(), docs_path=None, json_errors=False)
+    app.config.update(
+        MAX_CONTENT_LENGTH=settings.max_body_bytes,
+        AUTO_404_RESPONSE=False,
+        AUTO_VALIDATION_ERROR_RESPONSE=False,
+        AUTO_SERVERS=False,
+    )
+    door = Door(
+        settings=settings,
+        store=store,
+        clock=clock,
+        keyring=KeyRing(store.client),
+        tenants=Tenants(store.client),
+        pools=Pools(store, settings, clock),
+        hub=Hub(store),
+        doubts=Doubts(store, clock),
+        metrics=DoorMetrics(clock),
+        admin_key="" if settings.auth == "open" else load_admin_key(settings),
+    )
+    app.extensions[EXTENSION] = door
+    telemetry.install(app, door.metrics)
+    guard.install(app, settings)
+    errors.install(app, settings)
+    for blueprint in (jobs.bp, queue.bp, health.bp):
+        app.register_blueprint(blueprint)
+    return app

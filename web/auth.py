@@ -1,0 +1,113 @@
+"""Who asks: API key → tenant, and whether an operator's key was shown. Every comparison is of digests."""
+
+import base64
+import binascii
+import hashlib
+import hmac
+from dataclasses import dataclass
+
+from flask import Request, g, request
+from werkzeug.datastructures import Headers
+
+from shared.keys import is_tenant_name
+from shared.tenants import TenantPolicy
+from web.context import Door, door
+from web.problems import Problem, Wrong, invalid
+
+#: The tenant of requests that name none, where keys are not asked for.
+DEFAULT_TENANT = "default"
+
+
+@dataclass(frozen=True)
+class Caller:
+    """The tenant for whom a request is made."""
+
+    tenant: str
+    #: Of the key; "" where none is asked for.
+    key_label: str
+    policy: TenantPolicy | None
+
+
+def caller() -> Caller:
+    """The caller of this request, looked up once. Raises Problem (401, 403, 422) and StoreUnavailable."""
+    if "caller" not in g:
+        g.caller = _find(door(), request)
+    found: Caller = g.caller
+    return found
+
+
+def _find(here: Door, asked: Request) -> Caller:
+    named = asked.headers.get("X-Tenant")
+    if named is not None and not is_tenant_name(named):
+        raise invalid([Wrong("X-Tenant", f"X-Tenant={named[:80]!r} is not 1 to 64 of letters, digits, '_' and '-'")])
+    if here.settings.auth == "open":
+        tenant, label = named or DEFAULT_TENANT, ""
+    else:
+        tenant, label = _by_key(here, asked, named)
+    policy = here.tenants.get(tenant)
+    if policy is not None and policy.disabled:
+        raise Problem("tenant_disabled", f"tenant {tenant!r} is disabled")
+    return Caller(tenant, label, policy)
+
+
+def _by_key(here: Door, asked: Request, named: str | None) -> tuple[str, str]:
+    key = bearer(asked.headers)
+    facts = here.keyring.lookup(key) if key else None
+    if facts is None:
+        said = "is not known, or no longer" if key else "is missing"
+        raise Problem(
+            "invalid_api_key",
+            f"the API key {said}; send it as Authorization: Bearer …",
+            headers={"WWW-Authenticate": 'Bearer realm="penstock"'},
+        )
+    if named is not None and not facts.may_act_as(named):
+        raise Problem("tenant_not_allowed", f"this key may not act as tenant {named!r}", param="X-Tenant")
+    return named or facts.tenant, facts.label
+
+
+def require_admin() -> None:
+    """Let nobody through but operators. Raises Problem (401, 403).
+
+    The admin key comes as a bearer key or, from browsers, as the password of Basic auth with any name.
+    Where auth is `open` (loopback only) everybody is one. A page of another origin may not act: its
+    browser adds the credentials by itself.
+    """
+    here = door()
+    if request.method not in {"GET", "HEAD"} and not _own_origin(request):
+        raise Problem("origin_not_allowed", f"a page of {request.headers.get('Origin', '')[:80]!r} may not do this")
+    if here.settings.auth == "open":
+        return
+    shown = bearer(request.headers) or _basic_password(request.headers)
+    if shown is None or not _same(shown, here.admin_key):
+        raise Problem(
+            "admin_key_required",
+            "this route is for operators; send the admin key as a bearer key or a Basic password",
+            headers={"WWW-Authenticate": 'Basic realm="penstock"'},
+        )
+
+
+def bearer(headers: Headers) -> str | None:
+    """The key of an Authorization header of type Bearer, or None."""
+    kind, _, key = headers.get("Authorization", "").partition(" ")
+    return key.strip() or None if kind.lower() == "bearer" else None
+
+
+def _basic_password(headers: Headers) -> str | None:
+    kind, _, encoded = headers.get("Authorization", "").partition(" ")
+    if kind.lower() != "basic":
+        return None
+    try:
+        return base64.b64decode(encoded, validate=True).decode().partition(":")[2]
+    except (binascii.Error, UnicodeDecodeError):
+        return None
+
+
+def _same(shown: str, held: str) -> bool:
+    """Compared as digests, so that neither length nor place of the first difference shows in time."""
+    digests = [hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest() for text in (shown, held)]
+    return bool(held) and hmac.compare_digest(*digests)
+
+
+def _own_origin(asked: Request) -> bool:
+    origin = asked.headers.get("Origin")
+    return origin is None or origin.partition("://")[2] == asked.host

@@ -1,0 +1,182 @@
+"""Follows the event streams of all jobs that anybody here waits for, on one connection to the store.
+
+A follower gets every event after the stream id it names, each once and in order. Events that came
+before it joined a stream that the hub already follows are read by the follower itself (`missed`).
+"""
+
+import queue
+import secrets
+import threading
+from collections.abc import Iterator
+from typing import Self
+
+import structlog
+
+from shared import keys
+from shared.errors import StoreUnavailable
+from shared.store import Store
+from shared.storefaults import store_faults
+
+log = structlog.get_logger()
+
+Event = tuple[str, dict[str, str]]
+
+#: One read waits this long; a follower that joins meanwhile cuts it short through the hub's own stream.
+BLOCK_MS = 1_000
+#: The hub's own stream is renewed with each knock and goes with the process.
+_KNOCK_TTL_S = 60
+#: Rest while the store is away.
+_AWAY_S = 0.25
+
+
+def later(one: str, other: str) -> bool:
+    """Whether stream id `one` (`ms-number`, or `0`) comes after `other`."""
+    return _order(one) > _order(other)
+
+
+def _order(stream_id: str) -> tuple[int, int]:
+    ms, _, number = stream_id.partition("-")
+    return int(ms), int(number or 0)
+
+
+class Follower:
+    """One reader of one job's events. Use it as a context manager, or close it."""
+
+    def __init__(self, hub: "Hub", job_id: str, after: str) -> None:
+        self.job_id = job_id
+        self._hub = hub
+        self._last = after
+        self._came: queue.SimpleQueue[Event] = queue.SimpleQueue()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop following."""
+        self._hub.leave(self)
+
+    def put(self, event: Event) -> None:
+        """Called by the hub alone."""
+        self._came.put(event)
+
+    def missed(self) -> Iterator[Event]:
+        """What the stream holds so far after the last event. Raises StoreUnavailable."""
+        events = self._hub.store.read_events({self.job_id: self._last}, block_ms=0).get(self.job_id, [])
+        for event in events:
+            if later(event[0], self._last):
+                self._last = event[0]
+                yield event
+
+    def next(self, timeout_s: float) -> Event | None:
+        """The next event, or None when none came in time."""
+        while True:
+            try:
+                event = self._came.get(timeout=max(0.0, timeout_s))
+            except queue.Empty:
+                return None
+            if later(event[0], self._last):
+                self._last = event[0]
+                return event
+            timeout_s = 0.0
+
+
+class Hub:
+    """All followers of this process. Its thread starts with the first of them and ends never."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._lock = threading.Lock()
+        #: Under the lock: followers, and the last stream id handed out, by job.
+        self._followers: dict[str, list[Follower]] = {}
+        self._read_to: dict[str, str] = {}
+        self._thread: threading.Thread | None = None
+        self._somebody = threading.Event()
+        #: A stream of our own, among those of jobs, so that one read waits for both.
+        self._door = f"door-{secrets.token_hex(8)}"
+        self._door_read_to = "0"
+        #: Under the lock: whether a read is under way that does not know the newest follower.
+        self._blocked = False
+        self._knocked = False
+
+    def follow(self, job_id: str, after: str = "0") -> Follower:
+        """Follow a job's events after the given stream id; begin with `missed()`, go on with `next()`."""
+        follower = Follower(self, job_id, after)
+        with self._lock:
+            self._followers.setdefault(job_id, []).append(follower)
+            known = self._read_to.setdefault(job_id, after) != after
+            # A stream that is followed from further on is not read again for a newcomer: it has `missed()`.
+            knock = self._blocked and not self._knocked and not known
+            self._knocked = self._knocked or knock
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="hub", daemon=True)
+                self._thread.start()
+        self._somebody.set()
+        if knock:
+            self._knock()
+        return follower
+
+    def leave(self, follower: Follower) -> None:
+        """Forget a follower; leaving twice is one leaving."""
+        with self._lock:
+            others = self._followers.get(follower.job_id, [])
+            if follower in others:
+                others.remove(follower)
+            if not others:
+                self._followers.pop(follower.job_id, None)
+                self._read_to.pop(follower.job_id, None)
+
+    @property
+    def followed(self) -> int:
+        """How many jobs are followed."""
+        return len(self._followers)
+
+    def _knock(self) -> None:
+        key = keys.events(self._door)
+        try:
+            with store_faults(self.store.client):
+                pipe = self.store.client.pipeline(transaction=False)
+                pipe.xadd(key, {"type": "knock"}, maxlen=1, approximate=False)
+                pipe.expire(key, _KNOCK_TTL_S)
+                pipe.execute()
+        except StoreUnavailable:
+            # The read under way ends by itself within BLOCK_MS, and the next knows everybody.
+            log.debug("hub.knock_failed")
+
+    def _run(self) -> None:
+        while True:
+            self._somebody.wait()
+            try:
+                self.one_read()
+            except StoreUnavailable as error:
+                log.warning("hub.store_away", error=str(error))
+                threading.Event().wait(_AWAY_S)
+            except Exception:
+                # Whatever it was, all who wait here depend on the next read.
+                log.exception("hub.failed")
+                threading.Event().wait(_AWAY_S)
+
+    def one_read(self, block_ms: int = BLOCK_MS) -> None:
+        """Wait for events of all followed jobs and hand them out. Raises StoreUnavailable."""
+        with self._lock:
+            after = dict(self._read_to)
+            if not after:
+                self._somebody.clear()
+                return
+            self._blocked, self._knocked = True, False
+        try:
+            came = self.store.read_events(after | {self._door: self._door_read_to}, block_ms=block_ms)
+        finally:
+            with self._lock:
+                self._blocked = False
+        for event_id, _ in came.pop(self._door, []):
+            self._door_read_to = event_id
+        with self._lock:
+            for job_id, events in came.items():
+                if events and job_id in self._read_to:
+                    self._read_to[job_id] = max(self._read_to[job_id], events[-1][0], key=_order)
+                for follower in self._followers.get(job_id, ()):
+                    for event in events:
+                        follower.put(event)

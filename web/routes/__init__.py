@@ -1,0 +1,1 @@
+"""The routes: each parses, calls one thing, and presents its answer."""

@@ -1,0 +1,61 @@
+"""For operators and their machines: liveness, readiness, metrics."""
+
+from apiflask import APIBlueprint
+from flask import Response, request
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+from shared.errors import StoreUnavailable
+from shared.metrics import MAX_TENANTS, fleet_registry
+from web.answers import json_response, store_away_response
+from web.auth import require_admin
+from web.context import door
+from web.telemetry import package_version
+
+bp = APIBlueprint("health", __name__, tag="Operators")
+
+
+@bp.get("/health")
+@bp.doc(summary="This process answers", responses={200: "It does"})
+def health() -> Response:
+    """Nothing but this process is asked."""
+    return json_response({"status": "ok", "version": package_version()})
+
+
+@bp.get("/health/ready")
+@bp.doc(summary="A job could be admitted", responses={200: "It could", 503: "Why not"})
+def ready() -> Response:
+    """The store answers, at least one worker is live, and nobody drains the system."""
+    here = door()
+    try:
+        snapshot = here.store.snapshot(tenants=1)
+    except StoreUnavailable:
+        return store_away_response(here)
+    workers = sum(worker.live for worker in snapshot.workers)
+    reason = "no_worker" if workers == 0 else "draining" if snapshot.draining else None
+    body = {"status": "ready" if reason is None else "not_ready", "reason": reason, "workers": workers}
+    return json_response(body, 200 if reason is None else 503)
+
+
+@bp.get("/metrics")
+@bp.doc(summary="Metrics of this process, for Prometheus", responses={200: "Text exposition"})
+def process_metrics() -> Response:
+    """What this one process counted."""
+    here = door()
+    here.metrics.followed.set(here.hub.followed)
+    return _exposition(here.metrics.registry)
+
+
+@bp.get("/metrics/fleet")
+@bp.doc(summary="Metrics of the whole system, for Prometheus", responses={200: "Text exposition"})
+def fleet_metrics() -> Response:
+    """Out of the store: every ingress answers the same. Names tenants, so it is for operators."""
+    require_admin()
+    with door().metrics.script("snapshot"):
+        snapshot = door().store.snapshot(tenants=MAX_TENANTS)
+    return _exposition(fleet_registry(snapshot))
+
+
+def _exposition(registry: CollectorRegistry) -> Response:
+    encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+    return Response(encode(registry), content_type=content_type)

@@ -1,0 +1,181 @@
+"""`/v1/jobs`: submit, read, cancel, list; with waits."""
+
+from dataclasses import replace
+
+from apiflask import APIBlueprint
+from flask import Response, g, request
+
+from shared.job import JobView
+from shared.states import JobState
+from web.admission import Ask, body_digest, digest, offer
+from web.answers import job_response, json_response, yield_response
+from web.auth import caller
+from web.context import Door, door
+from web.patience import Patience, resolve
+from web.present import job_json
+from web.problems import Problem, Wrong, invalid
+from web.schema import SubmitBody
+from web.telemetry import given_request_id, traceparent
+from web.verdicts import Yield
+from web.waits import LONGEST_WAIT_MS, look, until_ended
+
+bp = APIBlueprint("jobs", __name__, tag="Jobs")
+
+#: An Idempotency-Key is kept as a digest; this bounds what is digested.
+_LONGEST_KEY = 256
+_LONGEST_PAGE = 100
+_LONGEST_CURSOR = 64
+
+
+@bp.post("/v1/jobs")
+@bp.input(SubmitBody, arg_name="body")
+@bp.doc(
+    summary="Submit a job",
+    description="202 with the job, 200 when it ended within the wait, or a yield that says when to come back. "
+    "Headers: Idempotency-Key, Prefer: wait=S, X-Deadline-Ms, X-Attempt. Query: wait_ms.",
+    responses={202: "Admitted", 200: "Admitted, and ended within the wait", 503: "Yield: come back after the hint"},
+)
+def submit(body: SubmitBody) -> Response:
+    """Offer a job and answer the verdict."""
+    here, who = door(), caller()
+    wait_s, applied = _wait_s()
+    patience = resolve(
+        "poll",
+        named_ms=body.deadline_ms,
+        start_within_ms=body.start_within_ms,
+        headers=request.headers,
+        settings=here.settings,
+        policy=who.policy,
+    )
+    if isinstance(patience, Wrong):
+        raise invalid([patience])
+    verdict = offer(here, who, _ask(here, body, patience, who.tenant))
+    if isinstance(verdict, Yield):
+        return yield_response(verdict)
+    return job_response(until_ended(here, verdict.view, wait_s), submitted=True, headers=applied)
+
+
+@bp.get("/v1/jobs/<job_id>")
+@bp.doc(
+    summary="Read a job",
+    description="Counts as a poll. Query wait_ms, or Prefer: wait=S, holds the call until the job has ended.",
+    responses={200: "The job", 404: "No such job of this tenant"},
+)
+def read(job_id: str) -> Response:
+    """The job as it is, or as it is when the wait is over."""
+    here = door()
+    wait_s, applied = _wait_s()
+    return job_response(until_ended(here, _own_job(here, job_id), wait_s), headers=applied)
+
+
+@bp.delete("/v1/jobs/<job_id>")
+@bp.doc(
+    summary="Cancel a job",
+    description="A queued job is canceled at once, a running one within two steps. ?erase=1 on an ended job "
+    "removes its text.",
+    responses={200: "The job", 404: "No such job of this tenant"},
+)
+def cancel(job_id: str) -> Response:
+    """Ask for the job's end, or remove an ended job's text."""
+    here = door()
+    view = _own_job(here, job_id)
+    with here.metrics.script("cancel"):
+        here.store.cancel(job_id, tenant=view.tenant)
+    if _flag("erase"):
+        with here.metrics.script("erase"):
+            here.store.erase(job_id, tenant=view.tenant)
+    return job_response(look(here, view))
+
+
+@bp.get("/v1/jobs")
+@bp.doc(
+    summary="List own jobs, newest first",
+    description="Query: status, limit (1 to 100), cursor (of the page before).",
+    responses={200: "A page of jobs"},
+)
+def page() -> Response:
+    """Some of the tenant's jobs, and where to go on."""
+    here, who = door(), caller()
+    status = request.args.get("status")
+    if status is not None and status not in set(JobState):
+        raise invalid([Wrong("status", f"status={status[:60]!r} is not one of {', '.join(JobState)}")])
+    limit = _whole("limit", request.args.get("limit", "20"), 1, _LONGEST_PAGE)
+    cursor = request.args.get("cursor")
+    if cursor is not None and not 1 <= len(cursor) <= _LONGEST_CURSOR:
+        raise invalid([Wrong("cursor", f"cursor={cursor[:60]!r} is none that a page gave")])
+    found = here.store.jobs(who.tenant, status=status, limit=limit, cursor=cursor)
+    return json_response(
+        {
+            "object": "list",
+            "data": [job_json(view) for view in found.jobs],
+            "cursor": found.cursor,
+            "has_more": found.cursor is not None,
+        }
+    )
+
+
+def _own_job(here: Door, job_id: str) -> JobView:
+    with here.metrics.script("touch"):
+        view = here.store.touch(job_id, tenant=caller().tenant)
+    if view is None:
+        raise Problem("job_not_found", f"no job {job_id[:64]!r}")
+    return view
+
+
+def _ask(here: Door, body: SubmitBody, patience: Patience, tenant: str) -> Ask:
+    meaning = body_digest(body.model_dump(exclude_none=True, exclude_unset=True))
+    ask = Ask(
+        payload=body.payload(),
+        patience=patience,
+        model=body.model,
+        max_tokens=body.max_tokens,
+        default_max_tokens=here.settings.default_max_tokens,
+        metadata=body.metadata or {},
+        poll_grace_ms=body.poll_grace_ms,
+        idem_digest=_idempotency(),
+        body_digest=meaning,
+        attempt=attempt(),
+        traceparent=traceparent(),
+    )
+    if given_request_id() is None:
+        return ask
+    # A proxy that sends a request again sends its id again: the same id and body are the same job.
+    return replace(ask, job_id=digest("request", tenant, g.request_id, meaning)[:32])
+
+
+def attempt() -> int:
+    """How often the client has tried this request before, as it says itself; anything odd counts as 0."""
+    text = request.headers.get("X-Attempt", request.headers.get("x-stainless-retry-count", "0"))
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 4 else 0
+
+
+def _idempotency() -> str | None:
+    key = request.headers.get("Idempotency-Key")
+    if key is None:
+        return None
+    if not 1 <= len(key) <= _LONGEST_KEY:
+        raise invalid([Wrong("Idempotency-Key", f"Idempotency-Key has {len(key)} characters; 1 to {_LONGEST_KEY} fit")])
+    return digest("idempotency", key)
+
+
+def _wait_s() -> tuple[float, dict[str, str]]:
+    """How long to hold the call, from the query or the Prefer header, and the header that says it was heeded."""
+    if "wait_ms" in request.args:
+        wait_ms = _whole("wait_ms", request.args["wait_ms"], 0, 86_400_000)
+        return min(wait_ms, LONGEST_WAIT_MS) / 1000, {}
+    for preference in request.headers.get("Prefer", "").split(","):
+        name, _, value = preference.strip().partition("=")
+        if name.strip().lower() == "wait" and value.strip().isascii() and value.strip().isdigit():
+            wait_s = min(int(value.strip()[:9]), LONGEST_WAIT_MS // 1000)
+            return float(wait_s), {"Preference-Applied": f"wait={wait_s}"}
+    return 0.0, {}
+
+
+def _whole(name: str, text: str, low: int, high: int) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 12 and low <= int(text) <= high):
+        raise invalid([Wrong(name, f"{name}={text[:60]!r} is not a whole number from {low} to {high}")])
+    return int(text)
+
+
+def _flag(name: str) -> bool:
+    return request.args.get(name, "0").lower() in {"1", "true", "yes"}
