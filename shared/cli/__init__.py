@@ -6,7 +6,7 @@ A command imports what it needs when it runs, so that `penstock --help` and its 
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -76,9 +76,9 @@ def _mistake(error: typer.TyperException) -> int:
     context = getattr(error, "ctx", None)
     sentence = error.format_message().rstrip(".")
     # Typer has pydantic read the values, and leaves out of its sentence what was read.
-    wrong = getattr(error.__cause__, "errors", list)()
-    if wrong and "input" in wrong[0]:
-        sentence += f", and it is {wrong[0]['input']!r}"
+    wrong: list[dict[str, Any]] = getattr(error.__cause__, "errors", list)()
+    if wrong and repr(wrong[0].get("input")) not in sentence:
+        sentence += f", not {wrong[0].get('input')!r}"
     if sentence:
         where = f" (see `{context.command_path} --help`)" if context is not None else ""
         output.note(f"penstock: {sentence}{where}")
