@@ -10,6 +10,7 @@ from shared.store import Store
 from shared.tenants import Tenants
 from web import errors, guard, telemetry
 from web.context import EXTENSION, Door
+from web.dashboard import mode_of, register_dashboard
 from web.doubts import Doubts
 from web.hub import Hub
 from web.pools import Pools
@@ -54,4 +55,5 @@ def create_app(settings: Settings, store: Store, clock: Clock) -> APIFlask:
     errors.install(app, settings)
     for blueprint in (jobs.bp, queue.bp, health.bp):
         app.register_blueprint(blueprint)
+    register_dashboard(app, store, mode_of(settings))
     return app
