@@ -10,9 +10,10 @@
 local lost = {}
 for i = chunks, #ARGV, 4 do
   local id = ARGV[i]
-  local held = redis.call('HMGET', k_rq_job .. id, 'penstock_state', 'penstock_claim')
+  local held = redis.pcall('HMGET', k_rq_job .. id, 'penstock_state', 'penstock_claim')
   if held[1] == 'running' and held[2] == ARGV[i + 1] then
-    redis.call('XADD', k_events .. id, '*', 'type', 'token', 'text', ARGV[i + 2], 'tokens', ARGV[i + 3])
+    -- NOMKSTREAM: the claim made the stream with its TTL; one that somebody removed is not made again without.
+    redis.pcall('XADD', k_events .. id, 'NOMKSTREAM', '*', 'type', 'token', 'text', ARGV[i + 2], 'tokens', ARGV[i + 3])
   else
     lost[#lost + 1] = id
   end

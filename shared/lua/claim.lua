@@ -10,7 +10,7 @@
 --   claimed: per job id, payload or '', attempt, ms to the deadline, ms to the latest first token or -1, tenant,
 --   model, prompt tokens, max tokens, cancel, traceparent
 -- KEEPS 1 2 3 5 7 8
--- USES clock afford job waiting rq stats finish
+-- USES clock afford job waiting rq stats stream finish forget
 
 -- At most this many entries are looked at in one call, whatever they turn out to be.
 local MAX_LOOKS = 64
@@ -25,10 +25,11 @@ local answer, ids = { 'claimed' }, {}
 
 local function hand_over(job)
   local more = redis.call('HMGET', k_rq_job .. job.id, 'penstock_start_within_ms', 'penstock_traceparent')
-  local start_within_ms = tonumber(more[1] or 0)
-  answer[#answer + 1] = { job.id, redis.call('GET', k_payload .. job.id) or '', job.attempts, job.deadline_ms - now_ms,
-    start_within_ms > 0 and job.admitted_ms + start_within_ms - now_ms or -1, job.tenant, job.model, job.prompt_tokens,
-    job.max_tokens, job.cancel, more[2] or '' }
+  local start_within_ms = tonumber(more[1] or 0) or 0
+  local start_in_ms = start_within_ms > 0 and math.max(0, job.admitted_ms + start_within_ms - now_ms) or -1
+  local payload = redis.pcall('GET', k_payload .. job.id)
+  answer[#answer + 1] = { job.id, type(payload) == 'string' and payload or '', job.attempts, job.deadline_ms - now_ms,
+    start_in_ms, job.tenant, job.model, job.prompt_tokens, job.max_tokens, job.cancel, more[2] or '' }
 end
 
 if me[1] == claim_id then
@@ -64,7 +65,7 @@ local function lease(job)
     observe('queue_wait|' .. label .. '|' .. job.model, now_ms - job.admitted_ms)
   end
   rq_start(job.queue, job.id, claim_id, now_ms)
-  redis.call('XADD', k_events .. job.id, '*', 'type', 'started', 'attempt', job.attempts)
+  add_entry(k_events .. job.id, '*', 'type', 'started', 'attempt', job.attempts)
   redis.call('PEXPIRE', k_events .. job.id, math.max(60000, job.deadline_ms - now_ms + 2 * lease_ms))
   serve(job.tenant, charge_mwt)
   ids[#ids + 1] = job.id
@@ -113,7 +114,15 @@ while #ids < room and looks < MAX_LOOKS do
   local queue = next_up[1] .. '.' .. slug
   local id = redis.call('ZRANGE', k_order .. queue, 0, 0)[1]
   local job = id and read_job(id)
-  local verdict = job and judge(job, cells) or 'pass'
+  local verdict = 'gone'
+  if job and job.state == 'queued' then
+    verdict = judge(job, cells)
+  else
+    strike(next_up[1], slug, id or '')
+    if id and not job then
+      forget(id)
+    end
+  end
   if verdict == 'lease' then
     -- The virtual time is the service at which the pool last began a job; it never goes back.
     local virtual = tonumber(redis.call('HGET', k_pools, 'v|' .. slug) or 0)

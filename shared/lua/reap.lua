@@ -1,24 +1,15 @@
 -- reap: ends what is late in the queue, takes back what no lease holds, forgets who is long gone.
 -- KEYS config deadlines leases polls workers pool worker queues order rq_wip rq_queues rq_queue rq_workers
---      rq_workers_of rq_worker inflight
+--      rq_workers_of rq_worker
 -- ARGV
 --   limit int · entries of each kind handled in this call, at most 64
 -- ANSWERS reaped
 --   reaped: expired, requeued, failed, canceled, ms until something is due or -1
 -- KEEPS 1 2 4 5 8 9 10
--- USES clock afford job waiting rq stats finish giveback lapse drop live
+-- USES clock afford job waiting rq stats finish forget giveback lapse drop live
 
 local lease_ms = tonumber(redis.call('HGET', k_config, 'lease_ms') or 15000)
 local moved = { expired = 0, requeued = 0, failed = 0, canceled = 0 }
-
--- Ids whose record somebody removed: they hold places that nothing would ever free.
-local function forget(id)
-  count('ended|forgotten')
-  redis.call('ZREM', k_inflight, id)
-  redis.call('ZREM', k_deadlines, id)
-  redis.call('ZREM', k_leases, id)
-  redis.call('ZREM', k_polls, id)
-end
 
 local late = redis.call('ZRANGEBYSCORE', k_deadlines, '-inf', now_ms, 'LIMIT', 0, limit)
 for i = 1, #late do

@@ -16,6 +16,7 @@
 -- KEEPS 1 9
 -- USES clock afford job live
 
+local told = cjson.decode(facts)
 local lease_ms = tonumber(redis.call('HGET', k_config, 'lease_ms') or 15000)
 note_gap(now_ms, lease_ms)
 
@@ -23,12 +24,14 @@ local worker_key, rq_key = k_worker .. worker, k_rq_worker .. worker
 local known_to_rq = redis.call('EXISTS', rq_key) == 1
 redis.call('HSET', worker_key, 'model', model, 'slug', slug, 'slots', slots, 'slots_busy', slots_busy, 'cells', cells,
   'cells_free', cells_free, 'draining', draining, 'beat_ms', now_ms)
-for name, value in pairs(cjson.decode(facts)) do
+for name, value in pairs(told) do
   local rq_name = string.match(name, '^rq_(.+)$')
+  -- Numbers go as they are: tostring would round them to 14 digits.
+  local plain = type(value) == 'number' and value or tostring(value)
   if not rq_name then
-    redis.call('HSET', worker_key, name, tostring(value))
+    redis.call('HSET', worker_key, name, plain)
   elseif known_to_rq then
-    redis.call('HSET', rq_key, rq_name, tostring(value))
+    redis.call('HSET', rq_key, rq_name, plain)
   end
 end
 redis.call('PEXPIRE', worker_key, 60000)
@@ -38,6 +41,7 @@ if known_to_rq then
 end
 redis.call('ZADD', k_workers, now_ms, worker)
 redis.call('ZADD', k_pool .. slug, now_ms, worker)
+redis.call('ZREMRANGEBYSCORE', k_pool .. slug, '-inf', now_ms - 60000)
 redis.call('EXPIRE', k_pool .. slug, 3600)
 redis.call('ZADD', k_models, now_ms, model)
 count_live_slots(now_ms)

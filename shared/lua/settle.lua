@@ -30,7 +30,7 @@ if not job then
 end
 local computed = prompt_tokens - cached_tokens + completion_tokens
 local label = label_of(job.tenant)
-if job.claim ~= token then
+if token == '' or job.claim ~= token then
   if computed > 0 then
     count('wasted|' .. label .. '|retried', computed)
   end

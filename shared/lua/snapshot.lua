@@ -12,7 +12,8 @@ local function oldest_ms(tenant)
   local slugs = redis.call('SMEMBERS', k_lists .. tenant)
   for i = 1, math.min(#slugs, 8) do
     local id = redis.call('ZRANGE', k_order .. tenant .. '.' .. slugs[i], 0, 0)[1]
-    local admitted = id and tonumber(redis.call('HGET', k_rq_job .. id, 'penstock_admitted_ms') or nil)
+    local held = id and redis.pcall('HGET', k_rq_job .. id, 'penstock_admitted_ms')
+    local admitted = type(held) == 'string' and tonumber(held)
     if admitted and (not oldest or admitted < oldest) then
       oldest = admitted
     end
@@ -21,7 +22,7 @@ local function oldest_ms(tenant)
 end
 
 local tenants = {}
-for _, name in ipairs(redis.call('ZREVRANGE', k_tenants, 0, limit - 1)) do
+for _, name in ipairs(redis.call('ZREVRANGEBYSCORE', k_tenants, '+inf', '-inf', 'LIMIT', 0, math.max(0, math.min(limit, 64)))) do
   tenants[#tenants + 1] = { name, oldest_ms(name), redis.call('HGETALL', k_tenant .. name) }
 end
 local workers = {}

@@ -17,5 +17,6 @@ if quiet == 0 and job.poll_grace_ms > 0 then
   redis.call('ZADD', k_polls, 'XX', now_ms + job.poll_grace_ms, id)
 end
 local rank = redis.call('ZRANK', k_order .. job.queue, id)
-local fields = redis.call('HGETALL', k_rq_job .. id)
-return { 'job', now_ms, rank and rank + 1 or 0, redis.call('GET', k_result .. id) or '', unpack(fields) }
+local result = redis.pcall('GET', k_result .. id)
+return { 'job', now_ms, rank and rank + 1 or 0, type(result) == 'string' and result or '',
+  unpack(redis.call('HGETALL', k_rq_job .. id)) }

@@ -7,7 +7,7 @@ local function drop(job, code, now_ms)
   if job.state == 'queued' then
     finish(job, { outcome = 'canceled', code = code, stage = 'queue', finish_reason = 'canceled', result = '',
       rq_return = '' }, now_ms)
-  elseif job.cancel == '' then
+  elseif job.state == 'running' and job.cancel == '' then
     redis.call('HSET', k_rq_job .. job.id, 'penstock_cancel', code)
     redis.call('LPUSH', k_bell .. job.worker, job.id)
     redis.call('LTRIM', k_bell .. job.worker, 0, 1023)

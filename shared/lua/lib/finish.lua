@@ -2,7 +2,7 @@
 -- KEYS config inflight leases polls payload result events queues jobs tenant rq_job rq_finished rq_failed
 --      rq_canceled rq_results
 -- KEEPS 1 2 4 6 8 9
--- USES job waiting rq stats
+-- USES job waiting rq stats stream
 
 -- RQ's closed set of statuses: expired counts among its failed.
 local RQ_STATUS = { succeeded = 'finished', failed = 'failed', expired = 'failed', canceled = 'canceled' }
@@ -41,14 +41,14 @@ local function finish(job, how, now_ms)
     entry[#entry + 1] = 'exc_string'
     entry[#entry + 1] = RQ_EXC[how.code]
   end
-  redis.call('XADD', k_rq_results .. id, 'MAXLEN', 10, '*', unpack(entry))
+  add_entry(k_rq_results .. id, 'MAXLEN', 10, '*', unpack(entry))
   redis.call('EXPIRE', k_rq_results .. id, ttl_s)
   local registry, now_s = RQ_REGISTRY[how.outcome] .. job.queue, math.floor(now_ms / 1000)
   redis.call('ZREMRANGEBYSCORE', registry, 0, now_s)
   redis.call('ZADD', registry, now_s + ttl_s, id)
   redis.call('EXPIRE', registry, ttl_s)
 
-  redis.call('XADD', k_events .. id, '*', 'type', 'ended', 'outcome', how.outcome)
+  add_entry(k_events .. id, '*', 'type', 'ended', 'outcome', how.outcome)
   redis.call('EXPIRE', k_events .. id, EVENTS_TTL_S)
   redis.call('ZADD', k_queues, now_ms + ttl_s * 1000, job.queue)
   redis.call('EXPIRE', k_jobs .. job.tenant, ttl_s + 86400)

@@ -1,7 +1,7 @@
 -- giveback: a running job goes back to its tenant's list, with its admission, deadline and place.
 -- KEYS leases events tenant rq_job wake
 -- KEEPS 1 2 3 7 8
--- USES job waiting rq stats
+-- USES job waiting rq stats stream
 
 -- Requeues whatever the bounds say: it was admitted. `counted` is false when the attempt was no fault of the job.
 local function give_back(job, counted, now_ms)
@@ -12,8 +12,8 @@ local function give_back(job, counted, now_ms)
     redis.call('HINCRBY', k_rq_job .. job.id, 'penstock_attempts', -1)
   end
   redis.call('HSET', k_rq_job .. job.id, 'penstock_state', 'queued', 'penstock_claim', '', 'penstock_worker', '',
-    'penstock_charged_mwt', 0, 'status', 'queued', 'worker_name', '', 'started_at', '')
-  redis.call('XADD', k_events .. job.id, '*', 'type', 'requeued')
+    'penstock_charged_mwt', 0, 'penstock_started_ms', '', 'status', 'queued', 'worker_name', '', 'started_at', '')
+  add_entry(k_events .. job.id, '*', 'type', 'requeued')
   redis.call('PEXPIRE', k_events .. job.id, math.max(60000, job.deadline_ms - now_ms + 60000))
   serve(job.tenant, -job.charged_mwt)
   enlist(job)

@@ -7,10 +7,13 @@ local JOB_FIELDS = {}
 for i = 1, #JOB_TEXT do JOB_FIELDS[i] = 'penstock_' .. JOB_TEXT[i] end
 for i = 1, #JOB_NUMBERS do JOB_FIELDS[#JOB_TEXT + i] = 'penstock_' .. JOB_NUMBERS[i] end
 
--- The job's fields by name, or nil when it is none of ours. A key of another type counts as none.
+local JOB_STATES = { queued = true, running = true, succeeded = true, failed = true, canceled = true, expired = true }
+
+-- The job's fields by name, or nil when it is none of ours. A key of another type counts as none, and so does
+-- a record whose state is no state.
 local function read_job(id)
   local got = redis.pcall('HMGET', k_rq_job .. id, unpack(JOB_FIELDS))
-  if got.err or not got[1] or not got[2] or not got[3] then
+  if got.err or not JOB_STATES[got[1]] or not got[2] or not got[3] then
     return nil
   end
   local job = { id = id }

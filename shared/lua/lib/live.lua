@@ -21,7 +21,7 @@ end
 -- What `auto` bounds are made of; at most the 64 most recently seen workers are asked.
 local function count_live_slots(now_ms)
   local slots = 0
-  local live = redis.call('ZRANGEBYSCORE', k_workers, now_ms - LIVE_MS, '+inf', 'LIMIT', 0, 64)
+  local live = redis.call('ZREVRANGEBYSCORE', k_workers, '+inf', now_ms - LIVE_MS, 'LIMIT', 0, 64)
   for i = 1, #live do
     slots = slots + tonumber(redis.call('HGET', k_worker .. live[i], 'slots') or 0)
   end

@@ -29,6 +29,18 @@ local function activate(tenant, slug)
   redis.call('ZADD', k_active .. slug, string.format('%.0f', service), tenant)
 end
 
+-- A tenant whose list has become empty has no place in the pool; one without lists waits with nothing.
+local function deactivate(tenant, slug)
+  if redis.call('EXISTS', k_order .. tenant .. '.' .. slug) == 1 then
+    return
+  end
+  redis.call('SREM', k_lists .. tenant, slug)
+  redis.call('ZREM', k_active .. slug, tenant)
+  if redis.call('EXISTS', k_lists .. tenant) == 0 and redis.call('EXISTS', k_tenant .. tenant) == 1 then
+    redis.call('HSET', k_tenant .. tenant, 'waiting', 0, 'waiting_tokens', 0, 'waiting_mwt', 0)
+  end
+end
+
 local function enlist(job)
   local order = k_order .. job.queue
   redis.call('ZADD', order, string.format('%.0f', job.latest_us), job.id)
@@ -53,10 +65,16 @@ local function delist(job)
   end
   local tenant = k_tenant .. job.tenant
   redis.call('HINCRBY', tenant, 'waiting', -1)
-  redis.call('HINCRBY', tenant, 'waiting_tokens', -(job.prompt_tokens + job.max_tokens))
-  redis.call('HINCRBY', tenant, 'waiting_mwt', -job.cost_mwt)
-  if redis.call('EXISTS', order) == 0 then
-    redis.call('SREM', k_lists .. job.tenant, job.slug)
-    redis.call('ZREM', k_active .. job.slug, job.tenant)
-  end
+  -- 0 - n, since -n of nothing would be written as -0, which is no integer to HINCRBY before Redis 7.
+  redis.call('HINCRBY', tenant, 'waiting_tokens', 0 - job.prompt_tokens - job.max_tokens)
+  redis.call('HINCRBY', tenant, 'waiting_mwt', 0 - job.cost_mwt)
+  deactivate(job.tenant, job.slug)
+end
+
+-- Takes out an id that has no record, or one that does not wait. Its cost is unknown: the sums are true again
+-- when the tenant's last list is empty, or when they are counted anew.
+local function strike(tenant, slug, id)
+  redis.call('LREM', k_rq_queue .. tenant .. '.' .. slug, 1, id)
+  redis.call('ZREM', k_order .. tenant .. '.' .. slug, id)
+  deactivate(tenant, slug)
 end

@@ -1,0 +1,13 @@
+-- forget: frees the places of a job whose record somebody has removed or spoiled.
+-- KEYS inflight deadlines leases polls payload rq_job
+-- KEEPS 2 4 9
+-- USES stats
+local function forget(id)
+  if redis.call('ZREM', k_inflight, id) == 1 then
+    count('ended|forgotten')
+  end
+  redis.call('ZREM', k_deadlines, id)
+  redis.call('ZREM', k_leases, id)
+  redis.call('ZREM', k_polls, id)
+  redis.call('DEL', k_payload .. id, k_rq_job .. id)
+end

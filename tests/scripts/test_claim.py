@@ -1,0 +1,281 @@
+"""claim: leases what is next, ends what is late at a list's head, hands over nothing twice."""
+
+import pytest
+
+from shared import keys
+from shared.job import new_job_id
+from shared.keys import queue_name
+from shared.outcomes import Outcome
+from shared.states import JobState
+from tests.support.builders import (
+    MODEL,
+    a_job,
+    admitted,
+    an_ending,
+    beat,
+    claim,
+    claim_one,
+    pass_time,
+    reconfigure,
+    seen,
+    shift,
+    stat,
+)
+
+QUEUE = queue_name("blue", MODEL)
+
+
+def test_a_claim_leases_the_job_and_hands_over_all_of_it(store):
+    beat(store)
+    job = a_job(deadline_ms=30_000, start_within_ms=20_000, traceparent="00-a")
+    admitted(store, job)
+    shift(store, 1_000)
+    held = claim_one(store)
+    assert (held.id, held.tenant, held.model, held.payload) == (job.id, "blue", MODEL, job.payload)
+    assert (held.attempt, held.prompt_tokens, held.max_tokens) == (1, 10, 20)
+    assert (held.cancel_requested, held.traceparent) == (False, "00-a")
+    assert 28_000 < held.deadline_in_ms <= 29_000
+    assert held.start_in_ms is not None
+    assert 18_000 < held.start_in_ms <= 19_000
+    view = seen(store, job.id)
+    assert (view.state, view.worker, view.attempts, view.position) == (JobState.RUNNING, "w1", 1, None)
+    assert view.started_ms == view.first_claim_ms
+    assert store.client.zscore(keys.leases(), job.id) == view.started_ms + 15_000
+
+
+def test_with_nothing_waiting_a_claim_answers_nothing(store):
+    beat(store)
+    assert claim(store, room=8) == []
+
+
+def test_a_claim_takes_no_more_than_there_is_room_for(store):
+    beat(store)
+    for _ in range(5):
+        admitted(store, a_job())
+    assert len(claim(store, room=3)) == 3
+    assert claim(store, room=0) == []
+    assert len(claim(store, room=9)) == 2
+
+
+def test_a_claim_takes_only_jobs_of_its_model(store):
+    beat(store)
+    beat(store, "w2", model="n")
+    other = admitted(store, a_job(model="n"))
+    assert claim(store) == []
+    assert [job.id for job in store.claim("w2", new_job_id(), "n", room=1, cells_free=4_096)] == [other]
+
+
+def test_a_model_with_a_slash_in_its_name_is_claimed_by_its_name(store):
+    beat(store, model="org/name:Q4")
+    job_id = admitted(store, a_job(model="org/name:Q4"))
+    (job,) = store.claim("w1", new_job_id(), "org/name:Q4", room=1, cells_free=4_096)
+    assert (job.id, job.model) == (job_id, "org/name:Q4")
+
+
+def test_the_same_claim_again_answers_the_same_jobs_and_nothing_new(store):
+    beat(store)
+    for _ in range(3):
+        admitted(store, a_job())
+    first = store.claim("w1", "c1", MODEL, room=2, cells_free=4_096)
+    again = store.claim("w1", "c1", MODEL, room=2, cells_free=4_096)
+    assert [job.id for job in again] == [job.id for job in first]
+    assert [job.attempt for job in again] == [1, 1]
+    assert stat(store, "executed") == 2
+
+
+def test_the_same_claim_again_leaves_out_what_it_no_longer_holds(store):
+    beat(store)
+    for _ in range(3):
+        admitted(store, a_job())
+    first, second, third = store.claim("w1", "c1", MODEL, room=3, cells_free=4_096)
+    store.settle(an_ending(first.held), "w1")
+    store.release("w1", [second.held])
+    assert [job.id for job in store.claim("w1", "c1", MODEL, room=3, cells_free=4_096)] == [third.id]
+
+
+def test_a_claim_asked_again_tells_what_was_canceled_meanwhile(store):
+    beat(store)
+    job_id = admitted(store, a_job())
+    store.claim("w1", "c1", MODEL, room=1, cells_free=4_096)
+    store.cancel(job_id)
+    (again,) = store.claim("w1", "c1", MODEL, room=1, cells_free=4_096)
+    assert again.cancel_requested
+
+
+def test_two_workers_never_hold_the_same_job(store):
+    beat(store)
+    beat(store, "w2")
+    ids = {admitted(store, a_job()) for _ in range(4)}
+    one, two = claim(store, "w1", room=3), claim(store, "w2", room=3)
+    assert {job.id for job in one} | {job.id for job in two} == ids
+    assert len(one) + len(two) == 4
+
+
+def test_a_start_that_is_late_by_now_is_told_as_no_time_left(store):
+    beat(store)
+    admitted(store, a_job(start_within_ms=500))
+    shift(store, 5_000)
+    assert claim_one(store).start_in_ms == 0
+
+
+def test_a_head_past_its_deadline_is_ended_on_the_way_and_never_claimed(store):
+    beat(store)
+    late = [admitted(store, a_job(deadline_ms=500)) for _ in range(3)]
+    alive = admitted(store, a_job())
+    shift(store, 600)
+    assert claim_one(store).id == alive
+    for job_id in late:
+        view = seen(store, job_id)
+        assert (view.state, view.code, view.stage, view.attempts) == (
+            JobState.EXPIRED,
+            "deadline_exceeded",
+            "queue",
+            0,
+        )
+    assert stat(store, "executed") == 1
+
+
+def test_a_claim_looks_at_no_more_than_sixty_four_entries(store, settings):
+    reconfigure(store, settings, max_queue_size=200, max_inflight=200)
+    beat(store)
+    for _ in range(70):
+        admitted(store, a_job(deadline_ms=500))
+    alive = admitted(store, a_job())
+    shift(store, 600)
+    assert claim(store) == []
+    assert stat(store, "ended|expired") == 64
+    assert claim_one(store).id == alive
+
+
+def test_a_job_whose_cells_do_not_fit_is_passed_over_for_the_next_tenant(store):
+    beat(store, cells=100)
+    big = admitted(store, a_job("a", prompt_tokens=50, max_tokens=30))
+    small = admitted(store, a_job("b", prompt_tokens=5, max_tokens=5))
+    assert claim_one(store, cells_free=40).id == small
+    assert claim_one(store, cells_free=100).id == big
+
+
+def test_what_a_claim_takes_leaves_fewer_cells_for_the_rest_of_it(store):
+    beat(store, cells=100)
+    first = admitted(store, a_job("a", prompt_tokens=30, max_tokens=30))
+    admitted(store, a_job("b", prompt_tokens=30, max_tokens=30))
+    assert [job.id for job in claim(store, room=2, cells_free=100)] == [first]
+
+
+def test_a_job_passed_over_eight_times_keeps_the_slot_until_it_fits(store):
+    beat(store, cells=100)
+    big = admitted(store, a_job("a", prompt_tokens=50, max_tokens=30, cost_mwt=1))
+    small = [admitted(store, a_job("b", prompt_tokens=5, max_tokens=5)) for _ in range(9)]
+    taken = [claim_one(store, cells_free=40).id for _ in range(8)]
+    assert taken == small[:8]
+    assert claim(store, cells_free=40) == []
+    assert [job.id for job in claim(store, room=2, cells_free=100)] == [big, small[8]]
+
+
+def test_a_job_larger_than_all_cells_needs_all_of_them(store):
+    """What cannot fit is for the engine to say, which counts; it must not wait for ever."""
+    beat(store, cells=100)
+    job_id = admitted(store, a_job(prompt_tokens=500, max_tokens=500))
+    assert claim(store, cells_free=99) == []
+    assert claim_one(store, cells_free=100).id == job_id
+
+
+def lose_all_but_the_last_attempt(store, *ids):
+    """Claim and lose the leases of `ids` until one attempt of three is left."""
+    for _ in range(2):
+        claim(store, room=len(ids))
+        pass_time(store, 16_500)
+        assert store.reap().requeued == len(ids)
+    beat(store)
+
+
+def test_two_jobs_on_their_last_attempt_never_run_on_one_worker(store):
+    beat(store)
+    first, second = admitted(store, a_job("a")), admitted(store, a_job("b"))
+    lose_all_but_the_last_attempt(store, first, second)
+    innocent = admitted(store, a_job("c"))
+    assert {job.id for job in claim(store, room=3)} == {first, innocent}
+    assert claim(store, room=3) == []
+    beat(store, "w2")
+    assert claim_one(store, "w2").id == second
+
+
+def test_a_worker_may_take_the_next_last_attempt_once_it_has_settled_the_one_before(store):
+    beat(store)
+    first, second = admitted(store, a_job("a")), admitted(store, a_job("b"))
+    lose_all_but_the_last_attempt(store, first, second)
+    held = claim_one(store, room=2)
+    assert claim(store, room=2) == []
+    store.settle(an_ending(held.held), "w1")
+    assert {held.id, claim_one(store).id} == {first, second}
+
+
+@pytest.mark.parametrize("payload", [b"not json", b'"text"', b"[1]", b"\xff\xfe", None])
+def test_a_corrupt_payload_is_handed_over_as_an_empty_one(store, payload):
+    beat(store)
+    job_id = admitted(store, a_job())
+    if payload is None:
+        store.client.delete(keys.payload(job_id))
+    else:
+        store.client.set(keys.payload(job_id), payload)
+    assert claim_one(store).payload == {}
+
+
+@pytest.mark.parametrize("family", ["payload", "events", "result", "rq_results"])
+def test_a_key_of_another_type_costs_only_what_stood_there(store, family):
+    beat(store)
+    first, second = admitted(store, a_job("a")), admitted(store, a_job("b"))
+    key = keys.BY_NAME[family].prefix + first
+    store.client.delete(key)
+    store.client.sadd(key, "foreign")
+    held = claim(store, room=2)
+    assert [job.id for job in held] == [first, second]
+    for job in held:
+        assert store.settle(an_ending(job.held), "w1").outcome is Outcome.SUCCEEDED
+    assert seen(store, first).state is JobState.SUCCEEDED
+
+
+@pytest.mark.parametrize("hand", ["deletes it", "writes another type", "empties it", "misnames its state"])
+def test_a_job_without_its_record_is_forgotten_and_stands_in_nobodys_way(store, hand):
+    beat(store)
+    ghost, alive = admitted(store, a_job(deadline_ms=50_000)), admitted(store, a_job())
+    record = keys.rq_job(ghost)
+    if hand == "misnames its state":
+        store.client.hset(record, "penstock_state", "resting")
+    else:
+        store.client.delete(record)
+    if hand == "writes another type":
+        store.client.set(record, "x")
+    if hand == "empties it":
+        store.client.hset(record, "meta", "{}")
+    assert claim_one(store).id == alive
+    assert store.snapshot().inflight == 1
+    assert store.client.exists(record, keys.payload(ghost)) == 0
+    assert stat(store, "ended|forgotten") == 1
+
+
+def test_the_job_starts_in_its_event_stream_which_dies_by_itself(store):
+    beat(store)
+    job_id = admitted(store, a_job(deadline_ms=60_000))
+    claim_one(store)
+    ((_, event),) = store.read_events({job_id: "0"}, block_ms=100)[job_id]
+    assert event == {"type": "started", "attempt": "1"}
+    assert 60_000 < store.client.pttl(keys.events(job_id)) <= 60_000 + 2 * 15_000
+
+
+def test_executed_counts_a_job_once_however_often_it_is_claimed(store):
+    beat(store)
+    admitted(store, a_job())
+    store.release("w1", [claim_one(store).held])
+    claim_one(store)
+    assert stat(store, "executed") == 1
+    assert stat(store, f"h|queue_wait|blue|{MODEL}|sum") >= 0
+
+
+def test_claims_go_on_without_memory(store, memory_is_full):
+    beat(store)
+    job_id = admitted(store, a_job())
+    with memory_is_full():
+        held = claim_one(store)
+        assert held.id == job_id
+        assert store.settle(an_ending(held.held), "w1").outcome is Outcome.SUCCEEDED
