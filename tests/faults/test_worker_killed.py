@@ -1,9 +1,8 @@
 """kill -9 of a worker, at every point at which it matters (faults 1 to 5 and 8)."""
 
-from tests.support.processes import Stage, wait_for
-
 from shared.outcomes import EndCode
 from shared.states import JobState
+from tests.support.processes import Stage, wait_for
 
 #: As PENSTOCK_MAX_ATTEMPTS has it.
 MAX_ATTEMPTS = 3

@@ -4,6 +4,7 @@ A `Stage` is one test's cast: it starts everything against one private store, an
 here sleeps for luck: every wait is for a condition, and a wait that fails shows the processes' logs.
 """
 
+import json
 import os
 import signal
 import subprocess
@@ -12,7 +13,6 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from shared.answers import Admitted, WorkerView
@@ -85,6 +85,15 @@ class Process:
         """The lines of its log that hold this event."""
         return [line for line in self.log.read_text(errors="replace").splitlines() if event in line]
 
+    def figure(self, name: str) -> float:
+        """One figure of a worker that was started with PENSTOCK_WORKER_LISTEN=127.0.0.1:0."""
+        line = wait_for(lambda: self.said("worker.exporter"), "the worker's address")[0]
+        with urllib.request.urlopen(f"http://{json.loads(line)['address']}/metrics", timeout=5) as response:
+            lines = response.read().decode().splitlines()
+        values = [float(line.split()[1]) for line in lines if line.split()[0] == name]
+        assert values, f"no {name} among {lines}"
+        return values[0]
+
     def end(self) -> None:
         """However it stands: dead afterwards."""
         if self.alive:
@@ -111,7 +120,7 @@ class Stage:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: BaseException | type[BaseException] | TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.show_logs()
         for process in self._processes:
             process.end()

@@ -1,0 +1,85 @@
+"""Signals and operators that want a worker to stop (faults 11 and 12)."""
+
+import time
+
+from shared import keys
+from shared.states import JobState
+from tests.support.processes import wait_for
+from workers.exits import Exit
+
+
+def test_a_draining_worker_finishes_what_runs_and_claims_nothing_more(stage):
+    worker = stage.worker()
+    ids = [stage.admit("abcdefgh"[i % 8], max_tokens=100) for i in range(12)]
+    stage.running(*ids[:8])
+    worker.terminate()
+    assert worker.exit_code() == Exit.DRAINED
+    views = stage.jobs(ids)
+    assert [view.state for view in views] == [JobState.SUCCEEDED] * 8 + [JobState.QUEUED] * 4
+    assert [view.attempts for view in views] == [1] * 8 + [0] * 4
+    stage.worker()
+    assert {view.attempts for view in stage.ended(*ids)} == {1}
+
+
+def test_what_does_not_end_within_the_grace_time_goes_back_uncounted(stage):
+    worker = stage.worker(PENSTOCK_DRAIN_GRACE_MS="1000")
+    ids = [stage.admit(tenant, max_tokens=1_000) for tenant in "abc"]
+    stage.running(*ids)
+    asked = time.monotonic()
+    worker.terminate()
+    assert worker.exit_code() == Exit.DRAINED
+    assert time.monotonic() - asked < 1.5
+    for view in stage.jobs(ids):
+        assert (view.state, view.attempts) == (JobState.QUEUED, 0)
+        assert view.position == 1
+    stage.worker(PENSTOCK_SIM_DECODE_TPS="1000")
+    for view in stage.ended(*ids):
+        assert (view.state, view.attempts) == (JobState.SUCCEEDED, 1)
+
+
+def test_without_a_grace_time_everything_goes_back_at_once(stage):
+    worker = stage.worker(PENSTOCK_DRAIN_GRACE_MS="0")
+    job_id = stage.admit(max_tokens=1_000)
+    stage.running(job_id)
+    worker.terminate()
+    assert worker.exit_code() == Exit.DRAINED
+    assert stage.job(job_id).state is JobState.QUEUED
+    stage.store.cancel(job_id)
+
+
+def test_a_second_signal_ends_the_worker_at_once_and_its_jobs_lapse(stage):
+    worker = stage.worker()
+    job_id = stage.admit(max_tokens=1_000)
+    stage.running(job_id)
+    worker.terminate()
+    wait_for(lambda: worker.said("worker.draining"), "the drain to begin")
+    worker.terminate()
+    assert worker.exit_code() == Exit.FORCED
+    stage.worker(PENSTOCK_SIM_DECODE_TPS="1000")
+    view, = stage.ended(job_id)
+    assert (view.state, view.attempts) == (JobState.SUCCEEDED, 2)
+
+
+def test_an_operators_drain_stops_claims_until_it_is_taken_back(stage):
+    worker = stage.worker()
+    name = stage.view(worker).name
+    stage.client.hset(keys.worker(name), "drain_asked", "1")
+    wait_for(lambda: stage.view(worker).draining, "the worker to say that it drains")
+    job_id = stage.admit()
+    beats = stage.view(worker).facts["steps"]
+    wait_for(lambda: stage.view(worker).beat_age_ms < 100, "another beat")
+    assert stage.job(job_id).state is JobState.QUEUED
+    assert stage.view(worker).facts["steps"] == beats
+    stage.client.hdel(keys.worker(name), "drain_asked")
+    view, = stage.ended(job_id)
+    assert view.state is JobState.SUCCEEDED
+    assert worker.alive
+
+
+def test_rq_forgets_a_worker_that_has_drained(stage):
+    worker = stage.worker()
+    name = wait_for(lambda: stage.view(worker), "the worker").name
+    wait_for(lambda: stage.client.sismember("rq:workers", f"rq:worker:{name}"), "RQ to know it")
+    worker.terminate()
+    assert worker.exit_code() == Exit.DRAINED
+    assert stage.client.smembers("rq:workers") == set()
