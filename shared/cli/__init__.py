@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from shared.cli import config, doctor, jobs, keys, output, redis_shell, rooms, submit, tenants
+from shared.cli import config, doctor, jobs, keys, output, redis_shell, rooms, submit, tenants, up
 from shared.cli.reach import FAULT, USAGE
 from shared.errors import ConfigError, PenstockError
 
@@ -24,6 +24,7 @@ app = typer.Typer(
 
 _PARTS, _JOBS, _OPERATORS = "Run it", "Jobs, through the door", "Operate it, on the store"
 
+app.command(rich_help_panel=_PARTS)(up.up)
 app.command(rich_help_panel=_PARTS)(rooms.web)
 app.command(rich_help_panel=_PARTS)(rooms.worker)
 app.add_typer(rooms.model_app, name="model", rich_help_panel=_PARTS)

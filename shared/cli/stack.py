@@ -1,0 +1,213 @@
+"""The whole stack on one machine, from the lock on its folder to the stop of its store.
+
+Starts the rooms as processes and never imports them. In the order of the start: the folder's lock,
+the embedded store, what an earlier start left behind, the door, the workers. The stop asks the door
+first, so that nothing new comes in, then the workers, and stops the store when the last has written
+what it had.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import closing, suppress
+from dataclasses import replace
+from http.client import HTTPConnection, HTTPException
+from types import FrameType
+
+import redis
+
+from shared.cli import output
+from shared.cli.gpus import visible_gpus
+from shared.cli.greeting import greeting
+from shared.cli.processes import Room, Rooms, end_leftovers
+from shared.cli.reach import FAULT
+from shared.config import Settings, as_environ
+from shared.connection import OPERATOR, open_client
+from shared.embedded import EmbeddedStore
+from shared.errors import ConfigError, PenstockError
+from shared.fitness import check_fitness
+from shared.settings_table import AUTO
+from shared.statefolder import hold_state
+from shared.store import Store
+
+#: How often the main loop looks at its processes; also the longest that Ctrl-C waits to be seen.
+LOOK_S = 0.1
+#: How often a start that takes long says what it waits for.
+SAY_S = 10.0
+#: What a room may take beyond the drain's grace: to write its last line.
+LAST_WORDS_S = 10.0
+#: Exit codes by which a room says that the next start would end the same way: a wrong setting, an
+#: unfit store, a store with other system-wide settings (workers/exits.py and web/start.py name them).
+HOPELESS = frozenset({2, 3, 7})
+
+
+class Stack:
+    """One `penstock up`, from the lock on its folder to the stop of its store."""
+
+    def __init__(self, settings: Settings, workers: int, *, take_over: bool) -> None:
+        self._settings, self._workers, self._take_over = settings, workers, take_over
+        self._state = settings.state_path
+        self._rooms = Rooms(self._state, say)
+        self._embedded: EmbeddedStore | None = None
+        self._signals: list[int] = []
+        host, port = settings.listen_host_port
+        self._connect_to = ("127.0.0.1" if host in {"0.0.0.0", "::"} else host, port)  # noqa: S104 - compared only
+        shown = f"[{self._connect_to[0]}]" if ":" in self._connect_to[0] else self._connect_to[0]
+        self._url = f"http://{shown}:{port}"
+
+    def run(self) -> int:
+        """Start everything, serve, stop everything. The exit code. Raises PenstockError when a start fails."""
+        for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if sign is not signal.SIGHUP or signal.getsignal(sign) is not signal.SIG_IGN:  # as nohup wants it
+                signal.signal(sign, self._on_signal)
+        lock = hold_state(self._state, self._url)
+        try:
+            if not self._settings.redis_url:
+                self._embedded = EmbeddedStore.start(self._state, lock=lock, appendfsync=self._settings.appendfsync)
+                self._settings = replace(self._settings, redis_url=self._embedded.url)
+                say(f"store: {'taken over' if self._embedded.adopted else 'started'} in {self._state}")
+            end_leftovers(self._state, self._grace_s, say, self._impatient)
+            return self._serve()
+        finally:
+            self._rooms.stop(self._grace_s, self._impatient)
+            if self._embedded is not None:
+                self._embedded.stop()
+                say("store: stopped")
+            else:
+                lock.close()
+
+    def _serve(self) -> int:
+        _refuse_taken(*self._settings.listen_host_port)
+        with open_client(self._settings.redis_url, name="penstock-up", patience=OPERATOR) as client:
+            self._configure(client)
+            self._settings = _with_model(self._settings)
+            for room in self._parts():
+                self._rooms.start(room)
+                say(f"{room.name}: started")
+            serving, began_s, said_s = False, time.monotonic(), time.monotonic()
+            while not self._signals:
+                hopeless = self._rooms.tend(serving=serving)
+                if hopeless:
+                    say(f"{hopeless}; its own words stand above. Stopping.")
+                    return FAULT
+                self._keep_store()
+                if not serving:
+                    reason = self._not_ready()
+                    serving = not reason
+                    if serving:
+                        self._greet(client)
+                    elif time.monotonic() - said_s > SAY_S:
+                        said_s = time.monotonic()
+                        say(f"not ready after {said_s - began_s:.0f} s: {reason}")
+                time.sleep(LOOK_S)
+        say("stopping: what runs may end; Ctrl-C again ends it at once")
+        return 0
+
+    def _configure(self, client: redis.Redis) -> None:
+        """Check the store and write the system-wide settings.
+
+        A store that we have just started has nobody else at work in it, so that its settings are ours
+        to replace; with any other, another process may go by the old ones.
+        """
+        for doubt in check_fitness(client):
+            say(doubt)
+        alone = self._embedded is not None and not self._embedded.adopted
+        Store(client).configure(self._settings, take_over=self._take_over or alone)
+
+    def _parts(self) -> list[Room]:
+        python = sys.executable
+        parts = [
+            Room(
+                "door",
+                [python, "-m", "gunicorn", "-c", "python:web.gunicorn_conf", "web.wsgi:app"],
+                os.environ | as_environ(self._settings),
+                HOPELESS,
+            )
+        ]
+        for index in range(self._workers):
+            environ = os.environ | as_environ(_worker_settings(self._settings, index, self._workers))
+            parts.append(Room(f"worker {index + 1}", [python, "-m", "workers"], environ, HOPELESS))
+        return parts
+
+    def _keep_store(self) -> None:
+        if self._embedded is not None and not self._embedded.alive():
+            say("store: died; starting it again")
+            self._embedded.revive()
+
+    def _not_ready(self) -> str:
+        """Why the door does not serve yet, or ""."""
+        headers = {}
+        if self._settings.allowed_hosts:
+            headers["Host"] = self._settings.allowed_hosts.split(",")[0].strip()
+        with closing(HTTPConnection(*self._connect_to, timeout=1.0)) as connection:
+            try:
+                connection.request("GET", "/health/ready", headers=headers)
+                answer = connection.getresponse()
+                body = answer.read(500).decode(errors="replace").strip()
+            except (OSError, HTTPException) as error:
+                return f"the door does not answer yet ({error})"
+        return "" if answer.status == 200 else f"the door says {answer.status} {body}"
+
+    def _greet(self, client: redis.Redis) -> None:
+        models = [worker.model for worker in Store(client).snapshot().workers if worker.live]
+        with suppress(OSError):
+            output.data(greeting(self._settings, self._url, models[0] if models else "the model"))
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        self._signals.append(number)
+
+    def _impatient(self) -> bool:
+        return len(self._signals) > 1
+
+    @property
+    def _grace_s(self) -> float:
+        return self._settings.drain_grace_ms / 1000 + LAST_WORDS_S
+
+
+def say(text: str) -> None:
+    """Write a line on stderr; a terminal that was closed does not keep us from stopping in order."""
+    with suppress(OSError):
+        output.note(f"penstock: {text}")
+
+
+def _refuse_taken(host: str, port: int) -> None:
+    """Say so before anything is loaded. Raises ConfigError."""
+    try:
+        socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
+    except OSError as error:
+        raise ConfigError(f"{host}:{port} cannot be listened on ({os.strerror(error.errno or 0)}); name another --port") from None
+
+
+def _worker_settings(settings: Settings, index: int, workers: int) -> Settings:
+    """Worker `index` of `workers` on this machine: its device, its share of the cores, its own address."""
+    if workers == 1:
+        return settings
+    gpus = 0 if settings.engine == "sim" else visible_gpus()
+    if settings.device == "auto" and gpus:
+        settings = replace(settings, device=str(index % gpus))
+    if settings.threads == AUTO and not gpus:
+        usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        settings = replace(settings, threads=max(1, (usable - 1) // workers))
+    host, _, port = settings.worker_listen.rpartition(":")
+    if port and port != "0":
+        settings = replace(settings, worker_listen=f"{host}:{int(port) + index}")
+    return settings
+
+
+def _with_model(settings: Settings) -> Settings:
+    """With the demo model, written at the first start, when the engine needs a model and none is named."""
+    if settings.model or settings.engine == "sim":
+        return settings
+    path = settings.state_path / "models" / "penstock-demo.gguf"
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        say(f"writing the demo model to {path}")
+        command = [sys.executable, "-m", "workers.demo", str(draft)]
+        if subprocess.run(command, stdin=subprocess.DEVNULL, stdout=2, check=False).returncode or not draft.is_file():
+            raise PenstockError(f"the demo model could not be written ({' '.join(command)}); name one with --model")
+        draft.replace(path)
+    return replace(settings, model=str(path))
