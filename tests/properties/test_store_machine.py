@@ -66,25 +66,42 @@ class StoreMachine(RuleBasedStateMachine):
         self.client.hset(keys.tenant("cyd"), mapping={"policy": "1", "policy_weight_milli": str(weight_milli)})
         self.client.zadd(keys.tenants(), {"cyd": START_MS})
         self._hold_time()
+        for worker in WORKERS:
+            self._renew(worker, 4, [])
 
     def _hold_time(self):
         self.client.set(keys.clock(), f"={self.model.now_ms}")
 
-    @rule(ms=st.sampled_from([1, 200, 1_000, 2_500, 3_000, 6_000, 61_000]))
-    def tick(self, ms):
+    @rule(
+        ms=st.sampled_from([1, 1, 200, 200, 1_000, 1_900, 3_100, 6_000, 61_000]),
+        who_beats=st.sets(st.sampled_from(sorted(WORKERS))),
+    )
+    def tick(self, ms, who_beats):
+        """Time passes, and some of the workers beat and name what they hold."""
         self.model.now_ms += ms
         self._hold_time()
+        for worker in sorted(who_beats):
+            self.beat(worker, 4)
+
+    @rule(target=ids, tenant=st.sampled_from(TENANTS), slug=st.sampled_from(SLUGS), how_many=st.integers(2, 5))
+    def admit_a_burst(self, tenant, slug, how_many):
+        taken = [self._admit(tenant, slug, 10, 100_000, 0, 0) for _ in range(how_many)]
+        return multiple(*[job_id for job_id in taken if job_id])
 
     @rule(
         target=ids,
         tenant=st.sampled_from(TENANTS),
         slug=st.sampled_from(SLUGS),
         prompt=st.sampled_from([1, 10, 90]),
-        deadline_ms=st.sampled_from([500, 4_000, 20_000, 100_000]),
+        deadline_ms=st.sampled_from([500, 2_500, 9_000, 100_000, 100_000]),
         earlier_ms=st.sampled_from([0, 400]),
         poll_grace_ms=st.sampled_from([0, 0, 2_000]),
     )
     def admit(self, tenant, slug, prompt, deadline_ms, earlier_ms, poll_grace_ms):
+        job_id = self._admit(tenant, slug, prompt, deadline_ms, earlier_ms, poll_grace_ms)
+        return job_id if job_id else multiple()
+
+    def _admit(self, tenant, slug, prompt, deadline_ms, earlier_ms, poll_grace_ms):
         self.count += 1
         job = a_job(
             tenant,
@@ -111,7 +128,7 @@ class StoreMachine(RuleBasedStateMachine):
         )
         if isinstance(answer, Refused):
             assert answer.reason.value == expected
-            return multiple()
+            return None
         assert isinstance(answer, Admitted)
         assert expected == "admitted"
         return job.id
@@ -124,6 +141,9 @@ class StoreMachine(RuleBasedStateMachine):
         assert answer.again
 
     @rule(worker=st.sampled_from(sorted(WORKERS)), slots=st.integers(1, 20))
+    def a_worker_of_other_size_beats(self, worker, slots):
+        self.beat(worker, slots)
+
     def beat(self, worker, slots):
         held = [(job.id, job.claim) for job in self.model.inflight() if job.worker == worker]
         self._renew(worker, slots, held)
@@ -228,8 +248,8 @@ def test_the_scripts_do_what_the_model_says(redis_client):
     run_state_machine_as_test(
         StoreMachine,
         settings=settings(
-            max_examples=60,
-            stateful_step_count=40,
+            max_examples=120,
+            stateful_step_count=60,
             deadline=None,
             suppress_health_check=list(HealthCheck),
             derandomize=False,
