@@ -1,0 +1,85 @@
+"""The llama itself in PyTorch, as functions over the tensors that the GGUF file will hold."""
+
+from math import sqrt
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from workers.demo.gguf_file import Shape, tensor_shapes
+
+#: A PyTorch tensor; the package is needed for training alone and brings no types to this project's checks.
+Tensor = Any
+Tensors = dict[str, Tensor]
+
+#: Deviation of the first weights; of those that write to the residual stream, divided by the root of 2 n_layer.
+_FIRST_DEVIATION = 0.02
+_RESIDUAL_WRITERS = ("attn_output.weight", "ffn_down.weight")
+
+
+def first_tensors(shape: Shape, seed: int) -> Tensors:
+    """Return fresh weights by name; the token embedding serves for the output, too."""
+    generator = torch.Generator().manual_seed(seed)
+    tensors: Tensors = {}
+    for name, dims in tensor_shapes(shape).items():
+        if name == "output.weight":
+            continue
+        if len(dims) == 1:
+            values = torch.ones(dims)
+        else:
+            deviation = _FIRST_DEVIATION / (sqrt(2 * shape.n_layer) if name.endswith(_RESIDUAL_WRITERS) else 1)
+            values = torch.randn(dims, generator=generator) * deviation
+        tensors[name] = values.requires_grad_()
+    return tensors
+
+
+def logits_of(tensors: Tensors, shape: Shape, ids: Tensor) -> Tensor:
+    """Return the logits of each place: (batch, length) ids to (batch, length, n_vocab)."""
+    turns = _rotary_turns(shape, ids.shape[1])
+    stream = functional.embedding(ids, tensors["token_embd.weight"])
+    for layer in range(shape.n_layer):
+        block = {name: tensors[f"blk.{layer}.{name}.weight"] for name in _BLOCK_NAMES}
+        stream = stream + _attention(block, shape, _normed(stream, block["attn_norm"], shape), turns)
+        stream = stream + _feed_forward(block, _normed(stream, block["ffn_norm"], shape))
+    return functional.linear(_normed(stream, tensors["output_norm.weight"], shape), tensors["token_embd.weight"])
+
+
+_BLOCK_NAMES = ("attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm", "ffn_gate", "ffn_up", "ffn_down")
+
+
+def _attention(block: Tensors, shape: Shape, values: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
+    batch, length, _ = values.shape
+
+    def heads(name: str, count: int) -> Tensor:
+        return functional.linear(values, block[name]).view(batch, length, count, shape.head_width).transpose(1, 2)
+
+    query = _rotated(heads("attn_q", shape.n_head), turns)
+    key = _rotated(heads("attn_k", shape.n_head_kv), turns)
+    value = heads("attn_v", shape.n_head_kv)
+    shared_by = shape.n_head // shape.n_head_kv
+    key, value = key.repeat_interleave(shared_by, dim=1), value.repeat_interleave(shared_by, dim=1)
+    seen = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+    return functional.linear(seen.transpose(1, 2).reshape(batch, length, shape.n_embd), block["attn_output"])
+
+
+def _feed_forward(block: Tensors, values: Tensor) -> Tensor:
+    gate = functional.silu(functional.linear(values, block["ffn_gate"]))
+    return functional.linear(gate * functional.linear(values, block["ffn_up"]), block["ffn_down"])
+
+
+def _normed(values: Tensor, weight: Tensor, shape: Shape) -> Tensor:
+    return functional.rms_norm(values, (shape.n_embd,), weight, shape.norm_eps)
+
+
+def _rotary_turns(shape: Shape, length: int) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of (length, head_width / 2) angles."""
+    exponents = torch.arange(0, shape.head_width, 2) / shape.head_width
+    angles = torch.outer(torch.arange(length).float(), shape.rope_base**-exponents)
+    return angles.cos(), angles.sin()
+
+
+def _rotated(heads: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
+    """Turn each pair of neighbouring elements by its place's angle."""
+    cosines, sines = (turn.to(heads.dtype) for turn in turns)
+    even, odd = heads[..., 0::2], heads[..., 1::2]
+    return torch.stack((even * cosines - odd * sines, even * sines + odd * cosines), dim=-1).flatten(-2)

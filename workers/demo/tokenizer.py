@@ -1,0 +1,100 @@
+"""Finds a small vocabulary by joining frequent neighbours, and tokenizes by it exactly as llama.cpp does."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from functools import lru_cache
+from itertools import pairwise
+
+from workers.demo.vocabulary import FIRST_BYTE_ID, FIRST_PIECE_ID, SPACE, Vocabulary
+
+#: A word with the space before it, or a run of what is neither letter nor space, or one space.
+#: No piece reaches over the border of two of these.
+_WORD = re.compile(rf"{SPACE}?[^\W\d_{SPACE}]+|{SPACE}?[^\w{SPACE}\n]|[\s\S]")
+
+
+def learn_pieces(texts: Iterable[str], n_pieces: int) -> list[str]:
+    """Return `n_pieces` pieces, the best to join first, from the letters and words of `texts`.
+
+    The pair of neighbours that stands together most often is joined, again and again; of equal
+    pairs the first in the alphabet. Letters that never occur in `texts` are left to the byte
+    tokens. Raises ValueError when the texts do not hold that many pieces.
+    """
+    words = Counter(word for text in texts for word in _WORD.findall(text.replace(" ", SPACE)))
+    words.pop("\n", None)
+    spelled = {word: list(word) for word in words}
+    letters = sorted({letter for word in words for letter in word} | set(map(chr, range(ord("!"), ord("~") + 1))))
+    pairs: Counter[tuple[str, str]] = Counter()
+    holders: dict[tuple[str, str], set[str]] = {}
+    for word, spelling in spelled.items():
+        for pair in pairwise(spelling):
+            pairs[pair] += words[word]
+            holders.setdefault(pair, set()).add(word)
+    joined: dict[str, None] = {}
+    while len(joined) + len(letters) < n_pieces:
+        pair = min(pairs, key=lambda pair: (-pairs[pair], pair), default=("", ""))
+        if pairs[pair] <= 0:
+            raise ValueError(f"the texts hold only {len(joined) + len(letters)} of {n_pieces} pieces")
+        joined["".join(pair)] = None
+        for word in holders.pop(pair):
+            _respell(word, words[word], spelled, pair, pairs, holders)
+        del pairs[pair]
+    return [*joined, *letters]
+
+
+def _respell(
+    word: str,
+    count: int,
+    spelled: dict[str, list[str]],
+    pair: tuple[str, str],
+    pairs: Counter[tuple[str, str]],
+    holders: dict[tuple[str, str], set[str]],
+) -> None:
+    """Join `pair` wherever it stands in `word`, and keep the count of all pairs true."""
+    old = spelled[word]
+    new: list[str] = []
+    for piece in old:
+        if new and (new[-1], piece) == pair:
+            new[-1] += piece
+        else:
+            new.append(piece)
+    for neighbours in pairwise(old):
+        pairs[neighbours] -= count
+    for neighbours in pairwise(new):
+        pairs[neighbours] += count
+        holders.setdefault(neighbours, set()).add(word)
+    spelled[word] = new
+
+
+class Tokenizer:
+    """Text to token ids by the rule of llama.cpp's `llama` vocabularies, without a space put in front."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        normal = range(FIRST_PIECE_ID, len(vocabulary))
+        self._ids = {vocabulary.pieces[token]: token for token in normal}
+        self._scores = {vocabulary.pieces[token]: vocabulary.scores[token] for token in normal}
+        self._encode_word = lru_cache(maxsize=65536)(self._encode_uncached)
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of `text`; nothing in it is read as a control token."""
+        words = _WORD.findall(text.replace(" ", SPACE))
+        return [token for word in words for token in self._encode_word(word)]
+
+    def _encode_uncached(self, word: str) -> tuple[int, ...]:
+        """Join the two neighbours with the highest score, of equals the first, until none can be joined."""
+        pieces = list(word)
+        while True:
+            scores = [
+                (self._scores[left + right], -place)
+                for place, (left, right) in enumerate(pairwise(pieces))
+                if left + right in self._scores
+            ]
+            if not scores:
+                return tuple(token for piece in pieces for token in self._spell(piece))
+            place = -max(scores)[1]
+            pieces[place : place + 2] = [pieces[place] + pieces[place + 1]]
+
+    def _spell(self, piece: str) -> tuple[int, ...]:
+        if piece in self._ids:
+            return (self._ids[piece],)
+        return tuple(FIRST_BYTE_ID + byte for byte in piece.encode())
