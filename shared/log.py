@@ -41,6 +41,7 @@ def configure(level: str = "info", fmt: str = "auto", **bound: str | int) -> Non
         render = structlog.dev.ConsoleRenderer(colors=colors, timestamp_key="time", exception_formatter=plain)
     else:
         before.append(structlog.processors.format_exc_info)
+        before.append(_event_first)
         render = structlog.processors.JSONRenderer(default=str, ensure_ascii=False)
     structlog.configure(
         processors=[*before, render],
@@ -91,6 +92,12 @@ class _Bound:
         for name, value in self._fields.items():
             event.setdefault(name, value)
         return event
+
+
+def _event_first(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """For people who read JSON lines: when, how grave and what stand before everything else."""
+    first = {name: event.pop(name) for name in ("time", "level", "event") if name in event}
+    return first | event
 
 
 def _without_texts(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:

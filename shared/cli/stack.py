@@ -178,7 +178,8 @@ def _refuse_taken(host: str, port: int) -> None:
     try:
         socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
     except OSError as error:
-        raise ConfigError(f"{host}:{port} cannot be listened on ({os.strerror(error.errno or 0)}); name another --port") from None
+        why = os.strerror(error.errno or 0)
+        raise ConfigError(f"{host}:{port} cannot be listened on ({why}); name another --port") from None
 
 
 def _worker_settings(settings: Settings, index: int, workers: int) -> Settings:

@@ -27,10 +27,11 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in captured.err.splitlines()]
 
 
-def test_off_a_terminal_a_line_is_json_with_the_event_first_named(capsys):
+def test_off_a_terminal_a_line_is_json_that_begins_with_what_happened(capsys):
     log.configure(room="web")
     structlog.get_logger().info("job.refused", reason="inflight_full")
     [line] = lines(capsys)
+    assert list(line)[:3] == ["time", "level", "event"]
     assert line["event"] == "job.refused"
     assert (line["room"], line["level"], line["reason"]) == ("web", "info", "inflight_full")
     assert line["time"].endswith("Z")
