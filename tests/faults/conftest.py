@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from tests.support.processes import Stage
 
 #: Leases of a second, so that what is lost is taken back within the test; 8 slots; 100 words a second.

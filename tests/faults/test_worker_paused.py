@@ -38,7 +38,7 @@ def test_a_ghost_drops_its_sequences_and_works_on(stage):
     assert view.state is JobState.SUCCEEDED
 
 
-def test_a_step_longer_than_two_leases_costs_no_lease(stage):
+def test_a_job_that_says_nothing_for_two_leases_keeps_its_lease(stage):
     """A word every 2.5 s: between two of them the engine's thread says nothing, and the lease is 1 s."""
     stage.worker(PENSTOCK_SIM_DECODE_TPS="0.4")
     stage.worker()
