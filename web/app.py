@@ -15,7 +15,7 @@ from web.doubts import Doubts
 from web.hub import Hub
 from web.pools import Pools
 from web.requests import DoorRequest
-from web.routes import health, jobs, queue
+from web.routes import events, health, jobs, openai, queue
 from web.telemetry import DoorMetrics
 
 
@@ -53,7 +53,7 @@ def create_app(settings: Settings, store: Store, clock: Clock) -> APIFlask:
     telemetry.install(app, door.metrics)
     guard.install(app, settings)
     errors.install(app, settings)
-    for blueprint in (jobs.bp, queue.bp, health.bp):
+    for blueprint in (jobs.bp, events.bp, queue.bp, openai.bp, health.bp):
         app.register_blueprint(blueprint)
     register_dashboard(app, store, mode_of(settings))
     return app

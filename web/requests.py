@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from flask import Request
+from flask import Request, request
 
 from web.problems import Problem
 from web.schema import parse_json
@@ -21,3 +21,9 @@ class DoorRequest(Request):
         if "_door_json" not in self.__dict__:
             self.__dict__["_door_json"] = parse_json(self.get_data(cache=True))
         return self.__dict__["_door_json"]
+
+
+def attempt() -> int:
+    """How often the client has tried this request before, as it says itself; anything odd counts as 0."""
+    text = request.headers.get("X-Attempt", request.headers.get("x-stainless-retry-count", "0"))
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 4 else 0

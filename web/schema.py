@@ -34,7 +34,8 @@ def _clean(text: str) -> str:
     return text
 
 
-def _some(text: str) -> str:
+def some_text(text: str) -> str:
+    """Refuse a prompt of no tokens."""
     if not text:
         raise ValueError("the text is empty")
     return text
@@ -120,7 +121,7 @@ class ResponseFormat(Body):
 class SubmitBody(Sampling):
     """`POST /v1/jobs`: `prompt` or `messages`, and what may go with them."""
 
-    prompt: Annotated[str, AfterValidator(_clean), AfterValidator(_some)] | None = None
+    prompt: Annotated[str, AfterValidator(_clean), AfterValidator(some_text)] | None = None
     messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)] | None = None
     max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
     model: Annotated[Clean, Field(min_length=1, max_length=200)] | None = None
@@ -138,14 +139,17 @@ class SubmitBody(Sampling):
 
     def payload(self) -> dict[str, Any]:
         """What the engine reads."""
-        payload = self.sampling()
-        if self.messages is not None:
-            payload["messages"] = [message.model_dump() for message in self.messages]
-        else:
-            payload["prompt"] = self.prompt
-        if self.response_format is not None and self.response_format.type != "text":
-            payload["response_format"] = self.response_format.model_dump(exclude_none=True)
-        return payload
+        if self.messages is None:
+            return payload_of(self, {"prompt": self.prompt}, self.response_format)
+        return payload_of(self, {"messages": [message.model_dump() for message in self.messages]}, self.response_format)
+
+
+def payload_of(sampling: Sampling, what: dict[str, Any], response_format: ResponseFormat | None) -> dict[str, Any]:
+    """The payload that the engine reads: what to answer, how to choose, what form to keep."""
+    payload = sampling.sampling() | what
+    if response_format is not None and response_format.type != "text":
+        payload["response_format"] = response_format.model_dump(exclude_none=True)
+    return payload
 
 
 def parse_json(data: bytes) -> Any:

@@ -1,8 +1,10 @@
-"""Hold a call until its job has ended, time is up, or the client has gone; costs no connection of its own."""
+"""Hold a call until its job has ended, time is up, or nobody wants it; costs no connection of its own."""
 
 from collections.abc import Callable
 
+from shared.errors import StoreUnavailable
 from shared.job import JobView
+from web import stopping
 from web.context import Door
 from web.hub import Follower
 from web.peer import LOOK_S
@@ -16,26 +18,33 @@ TOUCH_S = 1.0
 
 
 def until_ended(
-    here: Door, view: JobView, wait_s: float, *, gone: Callable[[], bool] | None = None
+    here: Door, view: JobView, wait_s: float, *, stop: Callable[[], bool] = stopping.asked.is_set
 ) -> JobView:
-    """The job when it has ended, or as it is when `wait_s` is over or `gone` said yes.
+    """The job when it has ended, or as it was last seen when `wait_s` is over or `stop` said yes.
 
-    Raises StoreUnavailable, and Problem when the job is forgotten meanwhile (a store that came back empty).
+    An absent store is waited for: a call whose job is admitted is never answered as if it were not.
+    Raises Problem when the job is forgotten meanwhile (a store that came back empty).
     """
     if has_ended(view) or wait_s <= 0:
         return view
     until_s = here.clock.monotonic() + wait_s
     with here.hub.follow(view.id) as follower:
-        ended = any(event["type"] == "ended" for _, event in follower.missed())
-        while not ended and not (gone and gone()):
+        # A look after the following began: no end can fall between the two.
+        view = _look_if_possible(here, view)
+        while not has_ended(view) and not stop():
             left_s = until_s - here.clock.monotonic()
             if left_s <= 0:
                 break
-            ended = _ended_within(here, follower, min(left_s, TOUCH_S), gone)
-            view = look(here, view)
-            if has_ended(view):
-                return view
+            _ended_within(here, follower, min(left_s, TOUCH_S), stop)
+            view = _look_if_possible(here, view)
+    return view
+
+
+def _look_if_possible(here: Door, view: JobView) -> JobView:
+    try:
         return look(here, view)
+    except StoreUnavailable:
+        return view
 
 
 def look(here: Door, view: JobView) -> JobView:
@@ -47,13 +56,10 @@ def look(here: Door, view: JobView) -> JobView:
     return found
 
 
-def _ended_within(here: Door, follower: Follower, wait_s: float, gone: Callable[[], bool] | None) -> bool:
-    """Whether the end came within `wait_s`; looks at the client's connection meanwhile."""
+def _ended_within(here: Door, follower: Follower, wait_s: float, stop: Callable[[], bool]) -> None:
+    """Return when the end came, `stop` said yes, or after `wait_s`."""
     until_s = here.clock.monotonic() + wait_s
     while (left_s := until_s - here.clock.monotonic()) > 0:
-        event = follower.next(min(left_s, LOOK_S) if gone else left_s)
-        if event is not None and event[1].get("type") == "ended":
-            return True
-        if gone and gone():
-            return False
-    return False
+        event = follower.next(min(left_s, LOOK_S))
+        if (event is not None and event[1].get("type") == "ended") or stop():
+            return

@@ -14,6 +14,7 @@ from web.context import Door, door
 from web.patience import Patience, resolve
 from web.present import job_json
 from web.problems import Problem, Wrong, invalid
+from web.requests import attempt
 from web.schema import SubmitBody
 from web.telemetry import given_request_id, traceparent
 from web.verdicts import Yield
@@ -65,7 +66,7 @@ def read(job_id: str) -> Response:
     """The job as it is, or as it is when the wait is over."""
     here = door()
     wait_s, applied = _wait_s()
-    return job_response(until_ended(here, _own_job(here, job_id), wait_s), headers=applied)
+    return job_response(until_ended(here, own_job(here, job_id), wait_s), headers=applied)
 
 
 @bp.delete("/v1/jobs/<job_id>")
@@ -78,7 +79,7 @@ def read(job_id: str) -> Response:
 def cancel(job_id: str) -> Response:
     """Ask for the job's end, or remove an ended job's text."""
     here = door()
-    view = _own_job(here, job_id)
+    view = own_job(here, job_id)
     with here.metrics.script("cancel"):
         here.store.cancel(job_id, tenant=view.tenant)
     if _flag("erase"):
@@ -114,7 +115,8 @@ def page() -> Response:
     )
 
 
-def _own_job(here: Door, job_id: str) -> JobView:
+def own_job(here: Door, job_id: str) -> JobView:
+    """The caller's job, noted as polled. Raises Problem when this tenant has none of that id."""
     with here.metrics.script("touch"):
         view = here.store.touch(job_id, tenant=caller().tenant)
     if view is None:
@@ -141,12 +143,6 @@ def _ask(here: Door, body: SubmitBody, patience: Patience, tenant: str) -> Ask:
         return ask
     # A proxy that sends a request again sends its id again: the same id and body are the same job.
     return replace(ask, job_id=digest("request", tenant, g.request_id, meaning)[:32])
-
-
-def attempt() -> int:
-    """How often the client has tried this request before, as it says itself; anything odd counts as 0."""
-    text = request.headers.get("X-Attempt", request.headers.get("x-stainless-retry-count", "0"))
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 4 else 0
 
 
 def _idempotency() -> str | None:

@@ -1,0 +1,249 @@
+"""OpenAI's routes onto the same admission; the stock `openai` package works unchanged."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from itertools import chain
+
+from apiflask import APIBlueprint
+from flask import Response, request
+
+from shared.job import JobView
+from web.admission import Ask, offer
+from web.answers import json_response, problem_response, yield_response
+from web.auth import caller
+from web.context import Door, door
+from web.following import Finished, Item, Quiet, Started, Text, follow
+from web.openai_answers import Kind, Shape, end_problem, shape_of
+from web.openai_schema import COMPLETION_MAX_TOKENS, ChatBody, CompletionBody
+from web.owning import give_up, let_go
+from web.patience import Patience, resolve
+from web.peer import watch
+from web.present import has_ended
+from web.problems import Problem, Wrong, answer, invalid
+from web.requests import attempt
+from web.routes.events import COMMENT_S, HEADERS
+from web.telemetry import traceparent
+from web.verdicts import Yield
+from web.waits import until_ended
+
+bp = APIBlueprint("openai", __name__, tag="OpenAI")
+
+#: A settle may arrive this long after the deadline and still be told (shared/lua/settle.lua), and reaping
+#: may be 250 ms late.
+_GRACE_S = 2.0
+#: No model here has a birthday; the process's start does.
+_BORN = int(time.time())
+
+
+@bp.get("/v1/models")
+@bp.doc(summary="Live models", responses={200: "The list"})
+def models() -> Response:
+    """Served names and aliases that this tenant may use, of models with a live worker."""
+    here, policy = door(), caller().policy
+    picture = here.pools.picture()
+    names = [*picture.live, *sorted(alias for alias, name in picture.aliases.items() if name in picture.live)]
+    data = [_model(name) for name in names if policy is None or policy.may_use(name)]
+    return json_response({"object": "list", "data": data})
+
+
+@bp.get("/v1/models/<path:name>")
+@bp.doc(summary="One model", responses={200: "The model", 404: "Not served here"})
+def model(name: str) -> Response:
+    """A model by its served name or alias."""
+    return json_response(_model(door().pools.resolve(name, caller().policy).name))
+
+
+@bp.post("/v1/chat/completions")
+@bp.input(ChatBody, arg_name="body")
+@bp.doc(
+    summary="Chat, plain or streaming",
+    description="The connection owns the job: its close cancels it. Ends are errors here: expired 504, failed 500, "
+    "canceled 409.",
+    responses={200: "chat.completion, or chunks of it as server-sent events", 503: "Yield: come back after the hint"},
+)
+def chat(body: ChatBody) -> Response:
+    """Answer a chat."""
+    return _serve(body, "chat", door().settings.default_max_tokens)
+
+
+@bp.post("/v1/completions")
+@bp.input(CompletionBody, arg_name="body")
+@bp.doc(
+    summary="Continue a text, plain or streaming",
+    description="As /v1/chat/completions; 16 tokens when the request names no max_tokens.",
+    responses={200: "text_completion, or chunks of it as server-sent events", 503: "Yield: come back after the hint"},
+)
+def completions(body: CompletionBody) -> Response:
+    """Continue a text."""
+    return _serve(body, "completion", COMPLETION_MAX_TOKENS)
+
+
+def _serve(body: ChatBody | CompletionBody, kind: Kind, default_max_tokens: int) -> Response:
+    here, who = door(), caller()
+    patience = resolve(
+        "stream" if body.stream else "hold",
+        named_ms=body.deadline_ms,
+        start_within_ms=body.start_within_ms,
+        headers=request.headers,
+        settings=here.settings,
+        policy=who.policy,
+    )
+    if isinstance(patience, Wrong):
+        raise invalid([patience])
+    ask = Ask(
+        payload=body.payload(),
+        patience=patience,
+        model=body.model,
+        max_tokens=body.most_tokens,
+        default_max_tokens=default_max_tokens,
+        attempt=attempt(),
+        traceparent=traceparent(),
+    )
+    verdict = offer(here, who, ask)
+    if isinstance(verdict, Yield):
+        response = yield_response(verdict)
+    elif body.stream:
+        include_usage = body.stream_options is not None and body.stream_options.include_usage
+        response = _stream(here, verdict.view, kind, patience, include_usage=include_usage)
+    else:
+        response = _plain(here, verdict.view, kind, patience)
+    response.headers["x-deadline-ms"] = str(patience.deadline_ms)
+    return response
+
+
+def _plain(here: Door, view: JobView, kind: Kind, patience: Patience) -> Response:
+    gone = watch(request.environ)
+    view = until_ended(here, view, patience.deadline_ms / 1000 + _GRACE_S, stop=gone)
+    if not has_ended(view):
+        return problem_response(_unseen(here, view, gone))
+    problem = end_problem(view)
+    if problem is not None:
+        return problem_response(problem)
+    return json_response(shape_of(view, kind).whole(view))
+
+
+def _stream(here: Door, view: JobView, kind: Kind, patience: Patience, *, include_usage: bool) -> Response:
+    """Chunks as they come. The status waits for the first text, so that an end without any is an error of its own."""
+    gone = watch(request.environ)
+    until_s = here.clock.monotonic() + patience.deadline_ms / 1000 + _GRACE_S
+    story = follow(here, view, stop=lambda: gone() or here.clock.monotonic() > until_s)
+    first = next((item for item in story if isinstance(item, Text | Finished)), None)
+    if first is None:
+        return problem_response(_unseen(here, view, gone))
+    if isinstance(first, Finished):
+        problem = end_problem(first.view)
+        if problem is not None:
+            return problem_response(problem)
+    chunks = _chunks(chain([first], story), shape_of(view, kind), include_usage=include_usage)
+    return Response(_told(here, view, chunks, gone), mimetype="text/event-stream", headers=HEADERS)
+
+
+def _told(here: Door, view: JobView, chunks: Iterator[str], gone: Callable[[], bool]) -> Iterator[str]:
+    """The chunks, and a comment where they are far apart; the job is canceled when its client goes before its end."""
+    ended = False
+    try:
+        wrote_s = here.clock.monotonic()
+        for chunk in chunks:
+            if chunk:
+                yield chunk
+                wrote_s = here.clock.monotonic()
+            elif here.clock.monotonic() - wrote_s >= COMMENT_S:
+                yield ":\n\n"
+                wrote_s = here.clock.monotonic()
+        ended = True
+    except _Unseen:
+        ended = True
+        yield _error(_unseen(here, view, gone))
+    except _Torn as torn:
+        ended = True
+        give_up(here, view)
+        yield _error(torn.problem)
+    except Problem as problem:
+        ended = True
+        yield _error(problem)
+    finally:
+        let_go(here, view, ended=ended, gone=gone)
+
+
+def _unseen(here: Door, view: JobView, gone: Callable[[], bool]) -> Problem:
+    """What is said when no end was seen: the client has gone (and hears nothing), or the store is away too long."""
+    if not let_go(here, view, ended=False, gone=gone):
+        give_up(here, view)
+    return Problem("deadline_exceeded", f"job {view.id}: no end of it was seen in time")
+
+
+class _Unseen(Exception):
+    """The story stopped before its job ended."""
+
+
+class _Torn(Exception):
+    """What was told cannot be continued."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+
+
+def _chunks(story: Iterator[Item], shape: Shape, *, include_usage: bool) -> Iterator[str]:
+    """Frames of chunks; "" while nothing happens.
+
+    Raises Problem for a job that did not succeed, _Torn when an attempt tells another text than the last,
+    _Unseen when the story stops before the end.
+    """
+    blank = {"usage": None} if include_usage else {}
+    if (opening := shape.first()) is not None:
+        yield _data(opening | blank)
+    # What the client has, and what the attempt under way has told: after a lost worker the same again.
+    sent, running = "", ""
+    for item in story:
+        if isinstance(item, Quiet):
+            yield ""
+        elif isinstance(item, Started):
+            running = ""
+        elif isinstance(item, Text):
+            running += item.text
+            new = _beyond(sent, running, shape)
+            if new:
+                sent = running
+                yield _data(shape.text(new) | blank)
+        else:
+            yield from _ending(item.view, sent, shape, include_usage=include_usage, blank=blank)
+            return
+    raise _Unseen
+
+
+def _ending(
+    view: JobView, sent: str, shape: Shape, *, include_usage: bool, blank: dict[str, None]
+) -> Iterator[str]:
+    problem = end_problem(view)
+    if problem is not None:
+        raise problem
+    rest = _beyond(sent, view.text or "", shape) if view.text is not None else ""
+    if rest:
+        yield _data(shape.text(rest) | blank)
+    yield _data(shape.last(view.finish_reason) | blank)
+    if include_usage:
+        yield _data(shape.usage_chunk(view))
+    yield "data: [DONE]\n\n"
+
+
+def _beyond(sent: str, text: str, shape: Shape) -> str:
+    """What of `text` the client does not have yet."""
+    if text.startswith(sent):
+        return text[len(sent) :]
+    if sent.startswith(text):
+        return ""
+    raise _Torn(Problem("job_failed", f"job {shape.job_id}: its worker was lost, and the next told another text"))
+
+
+def _data(chunk: object) -> str:
+    return f"data: {json.dumps(chunk, ensure_ascii=False, separators=(',', ':'))}\n\n"
+
+
+def _error(problem: Problem) -> str:
+    return _data(answer(problem).body)
+
+
+def _model(name: str) -> dict[str, str | int]:
+    return {"id": name, "object": "model", "created": _BORN, "owned_by": "penstock"}
