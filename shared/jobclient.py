@@ -169,6 +169,9 @@ class JobClient:
             try:
                 for event in self._stream(job_id, last_id):
                     last_id, broken = event.id or last_id, 0
+                    if event.kind == "error":
+                        # The stream had begun as a success; this is how the door says that it was none.
+                        raise _fault(_Reply(200, Message(), event.data))
                     yield event
                     if event.kind == "ended":
                         return
@@ -283,8 +286,9 @@ def _fault(reply: _Reply) -> DoorError:
     error = reply.body.get("error")
     error = error if isinstance(error, dict) else {"message": str(error or reply.body)[:200]}
     field = f" ({error['param']})" if error.get("param") else ""
+    answered = f"the door answered {reply.status}" if reply.status != 200 else "the door broke off the stream"
     return DoorError(
-        f"the door answered {reply.status}: {error.get('message')}{field}",
+        f"{answered}: {error.get('message')}{field}",
         status=reply.status,
         code=str(error.get("code") or ""),
     )

@@ -1,17 +1,14 @@
 """The client of the door against doors that misbehave: lost answers, broken streams, hints, proxies' pages."""
 
 import json
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
 from shared.clock import HeldClock
 from shared.errors import ConfigError
 from shared.jobclient import DoorError, JobClient, ServerEvent, Yielded, read_events
+from tests.support.scripted_door import a_door, hangs_up, says, streams
 
 QUEUED = {"id": "j1", "status": "queued", "queue": {"position": 2, "eta_ms": None, "poll_after_ms": 300}}
 RUNNING = {"id": "j1", "status": "running", "queue": {"position": None, "poll_after_ms": 200}}
@@ -22,77 +19,6 @@ FULL = {
     "reason": "inflight_full",
     "error": {"message": "64 of 64", "code": "inflight_full"},
 }
-
-Answer = Callable[[BaseHTTPRequestHandler], None]
-
-
-def says(status: int, body: Any, **headers: str) -> Answer:
-    """An answer with a JSON body (or the bytes as they are)."""
-
-    def answer(handler: BaseHTTPRequestHandler) -> None:
-        raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-        handler.send_response(status)
-        for name, value in headers.items():
-            handler.send_header(name.replace("_", "-"), value)
-        handler.send_header("Content-Length", str(len(raw)))
-        handler.end_headers()
-        handler.wfile.write(raw)
-
-    return answer
-
-
-def hangs_up(_handler: BaseHTTPRequestHandler) -> None:
-    """No answer: the connection closes."""
-
-
-def streams(text: str) -> Answer:
-    """Server-sent events, and then the end of the connection."""
-
-    def answer(handler: BaseHTTPRequestHandler) -> None:
-        handler.send_response(200)
-        handler.send_header("Content-Type", "text/event-stream")
-        handler.end_headers()
-        handler.wfile.write(text.encode())
-
-    return answer
-
-
-class Script:
-    """A door that gives its answers in turn, and what it was asked."""
-
-    def __init__(self, answers: list[Answer]) -> None:
-        self.answers = answers
-        self.asked: list[tuple[str, str, dict[str, str], Any]] = []
-        self.url = ""
-
-
-@contextmanager
-def a_door(*answers: Answer) -> Iterator[Script]:
-    script = Script(list(answers))
-
-    class Handler(BaseHTTPRequestHandler):
-        def take(self) -> None:
-            length = int(self.headers.get("Content-Length") or 0)
-            body = json.loads(self.rfile.read(length)) if length else None
-            script.asked.append((self.command, self.path, dict(self.headers.items()), body))
-            script.answers.pop(0)(self)
-            self.close_connection = True
-
-        do_GET = do_POST = do_DELETE = take  # noqa: N815 - the library looks for these names
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    script.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield script
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 @pytest.fixture
@@ -204,6 +130,12 @@ def test_a_stream_that_never_comes_back_is_a_fault(client: Callable[..., JobClie
     with a_door(*[hangs_up] * 10) as door, pytest.raises(DoorError, match="no answer"):
         list(client(door.url).follow("j1"))
     assert 1 < len(door.asked) < 10
+
+
+def test_a_stream_that_the_door_breaks_off_says_why(client: Callable[..., JobClient]) -> None:
+    said = 'event: error\ndata: {"error": {"message": "no job", "code": "job_not_found"}}\n\n'
+    with a_door(streams(said)) as door, pytest.raises(DoorError, match="broke off the stream: no job"):
+        list(client(door.url).follow("j1"))
 
 
 def test_a_stream_of_an_unknown_job_is_told_at_once(client: Callable[..., JobClient], slept: list[float]) -> None:
