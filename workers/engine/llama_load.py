@@ -59,6 +59,7 @@ def load_model(
     params.devices = ctypes.cast(handles, ctypes.c_void_p)
     params.split_mode = lib.LLAMA_SPLIT_MODE_LAYER if len(devices) > 1 else lib.LLAMA_SPLIT_MODE_NONE
     params.main_gpu = 0 if devices else -1
+    params.use_extra_bufts = not has_amx()
 
     def tell(share: float, _: object) -> bool:
         if progress is not None:
@@ -74,6 +75,19 @@ def load_model(
         lib.llama_model_free(model)
         raise ModelError(f"{path.name} is no model that continues text (it has an encoder, or no decoder)")
     return model
+
+
+def has_amx(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether the CPU has Intel's matrix tiles.
+
+    There llama.cpp repacks quantized weights for them, and its first step ends the process with a
+    segmentation fault (seen with q8_0 on llama-cpp-python 0.3.36; ggml-org/llama.cpp#20824 and #26954),
+    so such a CPU gets no repacked weights.
+    """
+    try:
+        return " amx_tile " in cpuinfo.read_text()
+    except OSError:
+        return False
 
 
 def new_context(libs: Libraries, model: int, shape: Shape) -> int:
