@@ -25,6 +25,7 @@ app = typer.Typer(
 _PARTS, _JOBS, _OPERATORS = "Run it", "Jobs, through the door", "Operate it, on the store"
 
 app.command(rich_help_panel=_PARTS)(up.up)
+app.command(rich_help_panel=_PARTS)(up.up)
 app.command(rich_help_panel=_PARTS)(rooms.web)
 app.command(rich_help_panel=_PARTS)(rooms.worker)
 app.add_typer(rooms.model_app, name="model", rich_help_panel=_PARTS)
