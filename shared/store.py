@@ -173,6 +173,21 @@ class Store:
         _, (expired, requeued, failed, canceled, due_in_ms) = self._call("reap", limit=_REAP_LIMIT)
         return Reaped(expired, requeued, failed, canceled, None if due_in_ms < 0 else due_in_ms)
 
+    def reconcile(self, tenant: str, slug: str) -> int:
+        """Put right what foreign hands did to one queue and to its tenant's sums; how many repairs."""
+        repairs, place = 0, 0
+        while place >= 0:
+            _, (made, place) = self._call("reconcile", tenant=tenant, slug=slug, start=place)
+            repairs += made
+        _, (wrong,) = self._call("recount", tenant=tenant)
+        return repairs + int(wrong)
+
+    def queues(self) -> list[tuple[str, str]]:
+        """(tenant, model slug) of every queue of which something waits, runs or can still be read."""
+        with store_faults(self.client):
+            names: Any = self.client.zrange(keys.queues(), 0, -1)
+        return [(tenant, slug) for name in names for tenant, _, slug in [decode.text(name).partition(".")]]
+
     def touch(self, job_id: str, *, tenant: str | None = None, quiet: bool = False) -> JobView | None:
         """A poll: the job as it is, noted as polled unless `quiet`. None for unknown ids and other tenants' jobs."""
         word, rest = self._call("touch", id=job_id, tenant=tenant or "", quiet=int(quiet))
