@@ -97,7 +97,7 @@ class _Bound:
 def _event_first(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
     """For people who read JSON lines: when, how grave and what stand before everything else."""
     first = {name: event.pop(name) for name in ("time", "level", "event") if name in event}
-    return first | event
+    return {**first, **event}
 
 
 def _without_texts(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
