@@ -8,7 +8,6 @@ from shared import keys
 from shared.cli import output
 from shared.cli.reach import Json, StateDir, client_for, url_of
 from shared.config import SYSTEM_WIDE, Settings, load_with_origin
-from shared.decode import text
 from shared.errors import EmbeddedStoreError, SettingsConflict
 from shared.settings_table import AUTO, ROWS, Row
 
@@ -56,7 +55,8 @@ def _check(settings: Settings) -> str:
 
 def _check_agreement(client: "redis.Redis", settings: Settings) -> None:
     """Compare what holds for the whole system, without writing it as a start would."""
-    from shared.storefaults import store_faults  # noqa: PLC0415 - as above
+    from shared.decode import text  # noqa: PLC0415 - as above
+    from shared.storefaults import store_faults  # noqa: PLC0415
 
     with store_faults(client):
         there = {text(name): text(value) for name, value in client.hgetall(keys.config()).items()}

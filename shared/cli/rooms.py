@@ -48,10 +48,19 @@ def worker(
 @model_app.command()
 def demo(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="Where the GGUF file goes.")],
+    *,
+    random: Annotated[
+        bool, typer.Option("--random", help="Random weights from a seed instead of trained ones.")
+    ] = False,
+    seed: Annotated[int | None, typer.Option(help="Of the random weights; the same seed gives the same file.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
 ) -> None:
     """Write the small model that `up` serves when none is named."""
     _need("gguf", "worker")
-    _become(["workers.demo", str(path)], load())
+    chosen = [*(["--random"] if random else []), *(["--force"] if force else [])]
+    chosen += [] if seed is None else [f"--seed={seed}"]
+    # After `--`, so that a path may begin with a dash.
+    _become(["workers.demo", *chosen, "--", str(path)], load())
 
 
 def _become(module: Sequence[str], settings: Settings, *, take_over: bool = False) -> None:
