@@ -8,14 +8,14 @@ from shared.config import Settings
 from shared.keyring import KeyRing
 from shared.store import Store
 from shared.tenants import Tenants
-from web import errors, guard, telemetry
+from web import errors, guard, openapi, telemetry
 from web.context import EXTENSION, Door
 from web.dashboard import mode_of, register_dashboard
 from web.doubts import Doubts
 from web.hub import Hub
 from web.pools import Pools
 from web.requests import DoorRequest
-from web.routes import events, health, jobs, openai, queue
+from web.routes import events, health, jobs, openai, pages, queue
 from web.telemetry import DoorMetrics
 
 
@@ -53,7 +53,8 @@ def create_app(settings: Settings, store: Store, clock: Clock) -> APIFlask:
     telemetry.install(app, door.metrics)
     guard.install(app, settings)
     errors.install(app, settings)
-    for blueprint in (jobs.bp, events.bp, queue.bp, openai.bp, health.bp):
+    openapi.install(app)
+    for blueprint in (jobs.bp, events.bp, queue.bp, openai.bp, health.bp, pages.bp):
         app.register_blueprint(blueprint)
     register_dashboard(app, store, mode_of(settings))
     return app

@@ -118,11 +118,13 @@ class ResponseFormat(Body):
         return self
 
 
-class SubmitBody(Sampling):
-    """`POST /v1/jobs`: `prompt` or `messages`, and what may go with them."""
+class Asked(Body):
+    """What is asked for, beside how its tokens are chosen."""
 
     prompt: Annotated[str, AfterValidator(_clean), AfterValidator(some_text)] | None = None
-    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)] | None = None
+    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)] | None = Field(
+        None, description="a chat, through the model's own template; either this or prompt"
+    )
     max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
     model: Annotated[Clean, Field(min_length=1, max_length=200)] | None = None
     response_format: ResponseFormat | None = None
@@ -130,6 +132,10 @@ class SubmitBody(Sampling):
     start_within_ms: int | None = Field(None, ge=1, le=MAX_MS, description="patience until the first token")
     poll_grace_ms: int | None = Field(None, ge=0, le=MAX_MS, description="abandoned when not polled for this long")
     metadata: Metadata | None = None
+
+
+class SubmitBody(Sampling, Asked):
+    """`POST /v1/jobs`: `prompt` or `messages`, and what may go with them."""
 
     @model_validator(mode="after")
     def _one_prompt(self) -> "SubmitBody":

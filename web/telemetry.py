@@ -1,5 +1,6 @@
 """Request id, log binding, and the metrics of this process. A failing metric never fails a request."""
 
+import os
 import platform
 import re
 import secrets
@@ -9,7 +10,8 @@ from importlib.metadata import PackageNotFoundError, version
 
 import structlog
 from flask import Flask, Response, g, request
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
+from prometheus_client.registry import Collector
 
 from shared import metrics as rows
 from shared.clock import Clock
@@ -35,6 +37,21 @@ def package_version() -> str:
         return "0"
 
 
+class OfProcess(Collector):
+    """A registry whose samples say which process counted them: several answer at one address."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def collect(self) -> Iterator[Metric]:
+        """All families, each sample with the label `process`."""
+        for family in self._registry.collect():
+            family.samples = [
+                sample._replace(labels={**sample.labels, "process": str(os.getpid())}) for sample in family.samples
+            ]
+            yield family
+
+
 class DoorMetrics:
     """The process metrics of one app, in a registry of their own."""
 
@@ -54,6 +71,12 @@ class DoorMetrics:
 
     def _histogram(self, row: rows.Row, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(row.name, row.help, row.labels, registry=self.registry, buckets=buckets)
+
+    def shown(self) -> CollectorRegistry:
+        """What a scrape of this process sees."""
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(OfProcess(self.registry))
+        return registry
 
     @contextmanager
     def script(self, name: str) -> Iterator[None]:

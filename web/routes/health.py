@@ -43,7 +43,7 @@ def process_metrics() -> Response:
     """What this one process counted."""
     here = door()
     here.metrics.followed.set(here.hub.followed)
-    return _exposition(here.metrics.registry)
+    return _exposition(here.metrics.shown())
 
 
 @bp.get("/metrics/fleet")

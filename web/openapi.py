@@ -1,0 +1,102 @@
+"""What /openapi.json says beyond routes and bodies: parameters, the shapes of answers, how to show a key."""
+
+import re
+from typing import Any
+
+from apiflask import APIFlask
+from pydantic.json_schema import models_json_schema
+
+from web import shapes
+
+Parameter = dict[str, Any]
+
+_REF = "#/components/schemas/{model}"
+
+
+def _query(name: str, kind: str, description: str) -> Parameter:
+    return {"in": "query", "name": name, "required": False, "schema": {"type": kind}, "description": description}
+
+
+def _header(name: str, kind: str, description: str) -> Parameter:
+    return {"in": "header", "name": name, "required": False, "schema": {"type": kind}, "description": description}
+
+
+_WAIT = [
+    _query("wait_ms", "integer", "hold the call until the job has ended, at most 60000"),
+    _header("Prefer", "string", "wait=S: the same, in seconds"),
+]
+_PATIENCE = [
+    _header("X-Deadline-Ms", "integer", "patience, where the body names none"),
+    _header("X-Attempt", "integer", "how often this was tried before"),
+]
+_TENANT = _header("X-Tenant", "string", "the tenant: where auth is open, and for keys with act_as")
+
+_PARAMETERS: dict[tuple[str, str], list[Parameter]] = {
+    ("post", "/v1/jobs"): [
+        *_WAIT,
+        *_PATIENCE,
+        _header("Idempotency-Key", "string", "the same key and body answer the same job while it can be read"),
+    ],
+    ("get", "/v1/jobs"): [
+        _query("status", "string", "only jobs of this status"),
+        _query("limit", "integer", "1 to 100, default 20"),
+        _query("cursor", "string", "as the page before said"),
+    ],
+    ("get", "/v1/jobs/{job_id}"): _WAIT,
+    ("delete", "/v1/jobs/{job_id}"): [_query("erase", "integer", "1: remove an ended job's text")],
+    ("get", "/v1/jobs/{job_id}/events"): [
+        _header("Last-Event-ID", "string", "go on after this event"),
+        _query("last_event_id", "string", "the same, for those who cannot set headers"),
+    ],
+    ("post", "/v1/chat/completions"): _PATIENCE,
+    ("post", "/v1/completions"): _PATIENCE,
+}
+
+#: The shape of each route's good answers; what streams or is text has none.
+_ANSWERS: dict[tuple[str, str], type[shapes.Shape]] = {
+    ("post", "/v1/jobs"): shapes.Job,
+    ("get", "/v1/jobs"): shapes.JobPage,
+    ("get", "/v1/jobs/{job_id}"): shapes.Job,
+    ("delete", "/v1/jobs/{job_id}"): shapes.Job,
+    ("get", "/v1/queue"): shapes.OwnQueue,
+    ("get", "/v1/models"): shapes.ModelList,
+    ("get", "/v1/models/{name}"): shapes.Model,
+    ("post", "/v1/chat/completions"): shapes.Completion,
+    ("post", "/v1/completions"): shapes.Completion,
+    ("get", "/health"): shapes.Health,
+    ("get", "/health/ready"): shapes.Ready,
+}
+
+
+def install(app: APIFlask) -> None:
+    """Complete the description that APIFlask makes of the routes."""
+
+    @app.spec_processor
+    def complete(spec: dict[str, Any]) -> dict[str, Any]:
+        _, defined = models_json_schema([(shape, "serialization") for shape in shapes.ALL], ref_template=_REF)
+        components = spec.setdefault("components", {})
+        components.setdefault("schemas", {}).update(defined["$defs"])
+        components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        for path, operations in spec["paths"].items():
+            for method, operation in operations.items():
+                _complete(operation, method, path)
+        components["schemas"].pop("HTTPError", None)
+        return spec
+
+
+def _complete(operation: dict[str, Any], method: str, path: str) -> None:
+    if path.startswith("/v1/"):
+        operation["security"] = [{"key": []}]
+        operation.setdefault("parameters", []).extend([*_PARAMETERS.get((method, path), []), _TENANT])
+        operation["responses"].setdefault("default", {"description": "Any other error"})
+    for parameter in operation.get("parameters", []):
+        parameter["name"] = re.sub(r"^path:", "", parameter["name"])
+    good = _ANSWERS.get((method, path))
+    for status, response in operation["responses"].items():
+        shape = good if status.startswith("2") else shapes.Error
+        if status == "503":
+            shape = shapes.Ready if path == "/health/ready" else shapes.Yield
+        response.pop("content", None)
+        if shape is not None:
+            reference = {"$ref": _REF.format(model=shape.__name__)}
+            response["content"] = {"application/json": {"schema": reference}}

@@ -1,0 +1,70 @@
+"""`/docs`: the routes for people to read, made of what /openapi.json says; nothing is loaded from elsewhere."""
+
+from typing import Any
+
+from apiflask import APIBlueprint, APIFlask
+from flask import Response, current_app, make_response, render_template
+
+bp = APIBlueprint("pages", __name__, enable_openapi=False)
+
+#: The page is text and its own style; nothing else may run or load.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+
+
+@bp.get("/docs")
+def docs() -> Response:
+    """Every route with its fields."""
+    app = current_app
+    assert isinstance(app, APIFlask)  # noqa: S101 - for the type checker; create_app makes no other
+    spec: Any = app.spec
+    response = make_response(render_template("docs.html", spec=spec, groups=groups_of(spec)))
+    response.headers["Content-Security-Policy"] = _POLICY
+    return response
+
+
+def groups_of(spec: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """Operations by tag, each with the fields of its body."""
+    schemas = spec.get("components", {}).get("schemas", {})
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for path, operations in spec.get("paths", {}).items():
+        for method, operation in operations.items():
+            if isinstance(operation, dict) and "responses" in operation:
+                shown = operation | {"method": method.upper(), "path": path, "fields": _fields(operation, schemas)}
+                groups.setdefault(operation.get("tags", ["Other"])[0], []).append(shown)
+    return groups
+
+
+def _fields(operation: dict[str, Any], schemas: dict[str, Any]) -> list[dict[str, Any]]:
+    body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+    schema = schemas.get(body.get("$ref", "").rpartition("/")[2], {})
+    required = schema.get("required", [])
+    return [
+        {
+            "name": name,
+            "type": _type(field),
+            "required": name in required,
+            "default": field.get("default"),
+            "range": _range(field),
+            "description": field.get("description", ""),
+        }
+        for name, field in schema.get("properties", {}).items()
+    ]
+
+
+def _type(field: dict[str, Any]) -> str:
+    if "$ref" in field:
+        return str(field["$ref"]).rpartition(".")[2] or str(field["$ref"]).rpartition("/")[2]
+    if "anyOf" in field:
+        return " or ".join(_type(choice) for choice in field["anyOf"] if choice.get("type") != "null")
+    if field.get("type") == "array":
+        return f"list of {_type(field.get('items', {}))}"
+    return str(field.get("type", "any"))
+
+
+def _range(field: dict[str, Any]) -> str:
+    for choice in [field, *field.get("anyOf", [])]:
+        low = choice.get("minimum", choice.get("exclusiveMinimum"))
+        high = choice.get("maximum", choice.get("exclusiveMaximum"))
+        if low is not None or high is not None:
+            return f"{'' if low is None else f'{low:g}'} … {'' if high is None else f'{high:g}'}"
+    return ""

@@ -1,0 +1,198 @@
+"""The bodies that the door answers, as models: for /openapi.json, and for the tests that hold answers to them."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Shape(BaseModel):
+    """Base: nothing is left out, nothing is added unseen."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class ErrorInfo(Shape):
+    """What went wrong."""
+
+    message: str
+    type: str
+    param: str | None = Field(description="the field at fault")
+    code: str
+    errors: list[dict[str, str]] = Field(default=[], description="every field at fault, where there are several")
+
+
+class Error(Shape):
+    """Every answer that is neither a success nor a refusal."""
+
+    error: ErrorInfo
+
+
+class Limits(Shape):
+    """The bound that was hit; null while the store is away."""
+
+    limit: str
+    value: int
+    max: int
+    inflight: int | None
+    max_inflight: int | None
+
+
+class Yield(Shape):
+    """A refusal: nothing was kept, come back after the hint."""
+
+    status: Literal["yield"]
+    retry_hint_ms: int
+    reason: str
+    error: ErrorInfo
+    limits: Limits
+
+
+class Patience(Shape):
+    """How long the client waits, and where it said so."""
+
+    deadline_ms: int
+    from_: Literal["body", "header", "default"] = Field(alias="from")
+
+
+class Queue(Shape):
+    """Where a job stands that has not ended."""
+
+    position: int | None = Field(description="place in the tenant's own list, 1 is next; null while running")
+    ahead_tokens: int | None
+    eta_ms: int | None = Field(description="null while rates are unknown")
+    poll_after_ms: int
+
+
+class Usage(Shape):
+    """True counts; times in ms, null where the job did not get that far."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    queue_ms: int | None
+    prefill_ms: int | None
+    decode_ms: int | None
+    ttft_ms: int | None = Field(description="from admission to the first token")
+
+
+class JobError(Shape):
+    """Why an ended job did not succeed."""
+
+    code: str
+    message: str
+    stage: Literal["queue", "prefill", "decode"] | None
+
+
+class Urls(Shape):
+    """Where the job is."""
+
+    self: str
+    cancel: str
+    events: str
+
+
+class Job(Shape):
+    """One job. Moments in seconds since the epoch, by the store's clock."""
+
+    id: str
+    object: Literal["job"]
+    tenant: str
+    model: str
+    status: Literal["queued", "running", "succeeded", "failed", "canceled", "expired"]
+    created_at: float
+    deadline_at: float
+    started_at: float | None
+    ended_at: float | None
+    attempts: int
+    cancel_requested: bool
+    patience: Patience
+    queue: Queue | None
+    text: str | None
+    finish_reason: Literal["stop", "length", "deadline", "canceled"] | None
+    usage: Usage | None
+    error: JobError | None
+    metadata: dict[str, str]
+    urls: Urls
+
+
+class JobPage(Shape):
+    """Some jobs, newest first."""
+
+    object: Literal["list"]
+    data: list[Job]
+    cursor: str | None = Field(description="names the next page; null on the last")
+    has_more: bool
+
+
+class OwnQueue(Shape):
+    """A tenant's bounds and depth."""
+
+    object: Literal["queue"]
+    tenant: str
+    waiting: int
+    waiting_tokens: int
+    running: int
+    max_waiting: int
+    max_waiting_tokens: int
+    weight: float
+    max_deadline_ms: int
+    inflight: int
+    max_inflight: int
+    draining: bool
+
+
+class Model(Shape):
+    """A served name."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+
+
+class ModelList(Shape):
+    """Live models."""
+
+    object: Literal["list"]
+    data: list[Model]
+
+
+class Ready(Shape):
+    """Whether a job could be admitted."""
+
+    status: Literal["ready", "not_ready"]
+    reason: str | None
+    workers: int
+
+
+class Health(Shape):
+    """This process answers."""
+
+    status: Literal["ok"]
+    version: str
+
+
+class OpenAIUsage(Shape):
+    """Token counts as OpenAI names them."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: dict[str, int]
+
+
+class Completion(Shape):
+    """`chat.completion` or `text_completion`; OpenAI's own reference says what stands where."""
+
+    id: str
+    object: Literal["chat.completion", "text_completion"]
+    created: int
+    model: str
+    system_fingerprint: str | None
+    choices: list[dict[str, Any]]
+    usage: OpenAIUsage
+
+
+ALL: tuple[type[Shape], ...] = (
+    Error, Yield, Job, JobPage, OwnQueue, ModelList, Model, Ready, Health, Completion,
+)  # fmt: skip
