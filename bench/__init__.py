@@ -1,0 +1,1 @@
+"""Benchmarks: programs that print their environment first and keep what they saw under results/."""

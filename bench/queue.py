@@ -1,0 +1,129 @@
+"""Admit, refuse, claim and settle per second on this store, beside RQ's own paths in the same run.
+
+Run: `python -m bench.queue` (about a minute). One client, one connection: the figures are those of one
+door process and one worker, not the server's limit. The engine costs nothing: a claimed job is settled
+with 20 made-up tokens. RQ's worker runs a function that returns a number.
+"""
+
+import argparse
+import statistics
+import time
+
+from rq import Queue, SimpleWorker, Worker
+from rq.serializers import JSONSerializer
+
+from bench.common import environment, keep, private_store, show, table, timed
+from shared.answers import Beat
+from shared.config import load
+from shared.job import Claimed, Ending, NewJob, Usage, new_job_id
+from shared.outcomes import Outcome
+from shared.store import Store
+
+TENANTS = 50
+MODEL = "nothing"
+
+
+def a_job(number: int) -> NewJob:
+    """One of equal jobs of many tenants."""
+    return NewJob(
+        id=new_job_id(),
+        tenant=f"tenant{number % TENANTS}",
+        model=MODEL,
+        payload={"prompt": "Once upon a time", "max_tokens": 20},
+        prompt_tokens=5,
+        max_tokens=20,
+        cost_mwt=85_000,
+        deadline_ms=600_000,
+    )
+
+
+def ending(job: Claimed) -> Ending:
+    """20 tokens of nothing."""
+    return Ending(job.id, job.token, Outcome.SUCCEEDED, "length", text="word " * 20, usage=Usage(5, 0, 20, 1, 20, 1))
+
+
+def open_bounds(client: redis.Redis, jobs: int) -> Store:
+    """A store whose bounds are above what this benchmark admits."""
+    client.flushall()
+    store = Store(client)
+    bounds = {"PENSTOCK_MAX_INFLIGHT": str(10 * jobs), "PENSTOCK_MAX_QUEUE_SIZE": str(10 * jobs)}
+    store.configure(load(bounds | {"PENSTOCK_MAX_QUEUE_TOKENS": str(10**9)}, None))
+    store.renew(Beat("w1", MODEL, 8, 0, 1_000_000, 1_000_000), [])
+    return store
+
+
+def drain(store: Store, room: int) -> list[Claimed]:
+    """Claim and settle until nothing waits, as a worker with `room` slots does; what was claimed."""
+    done: list[Claimed] = []
+    while got := store.claim("w1", f"c{len(done)}-{room}", MODEL, room=room, cells_free=1_000_000):
+        for job in got:
+            store.settle(ending(job), "w1")
+        done += got
+    return done
+
+
+def ours(client: redis.Redis, jobs: int) -> dict[str, dict[str, float]]:
+    """Each script alone, then whole jobs."""
+    store = open_bounds(client, jobs)
+    rows = {"admit": timed(jobs, lambda i: store.admit(a_job(i)))}
+    claimed: list[Claimed] = []
+    rows["claim (1 a call)"] = timed(
+        jobs, lambda i: claimed.extend(store.claim("w1", f"c{i}", MODEL, room=1, cells_free=1_000_000))
+    )
+    rows["settle"] = timed(jobs, lambda i: store.settle(ending(claimed[i]), "w1"))
+
+    store = open_bounds(client, jobs)
+    client.hset("penstock:config", "max_inflight", "0")
+    rows["refuse (inflight full)"] = timed(jobs, lambda i: store.admit(a_job(i)))
+
+    for room in (1, 8):
+        store = open_bounds(client, jobs)
+        for i in range(jobs):
+            store.admit(a_job(i))
+        begin = time.perf_counter()
+        done = drain(store, room)
+        rows[f"whole jobs: claim+settle, {room} slot(s)"] = {
+            "calls": len(done),
+            "per_s": len(done) / (time.perf_counter() - begin),
+        }
+    return rows
+
+
+def rqs(client: redis.Redis, jobs: int) -> dict[str, dict[str, float]]:
+    """RQ's enqueue, its SimpleWorker and its forking Worker."""
+    rows: dict[str, dict[str, float]] = {}
+    for name, worker_class, count in (("SimpleWorker", SimpleWorker, jobs), ("Worker (forks)", Worker, jobs // 10)):
+        client.flushall()
+        queue = Queue("bench", connection=client, serializer=JSONSerializer)
+        rows["rq: enqueue"] = timed(count, lambda _, queue=queue: queue.enqueue("operator.add", 1, 2))
+        worker = worker_class([queue], connection=client, serializer=JSONSerializer, name=f"bench-{name[:6]}")
+        worker.log_job_description = False
+        begin = time.perf_counter()
+        worker.work(burst=True, logging_level="ERROR")
+        rows[f"rq: {name}"] = {"calls": count, "per_s": count / (time.perf_counter() - begin)}
+    return rows
+
+
+def main() -> None:
+    """Three rounds of everything; the median of each figure."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--jobs", type=int, default=2_000)
+    options.add_argument("--rounds", type=int, default=3)
+    chosen = options.parse_args()
+    with private_store() as client:
+        facts = environment(0, client)
+        show(facts)
+        rounds = [ours(client, chosen.jobs) | rqs(client, chosen.jobs) for _ in range(chosen.rounds)]
+    rows = {
+        name: {figure: statistics.median(one[name][figure] for one in rounds) for figure in rounds[0][name]}
+        for name in rounds[0]
+    }
+    table(rows)
+    whole = rows["whole jobs: claim+settle, 8 slot(s)"]["per_s"]
+    print(f"whole jobs, 8 slots, to SimpleWorker: {whole / rows['rq: SimpleWorker']['per_s']:.1f} times")
+    print(f"whole jobs, 8 slots, to forking Worker: {whole / rows['rq: Worker (forks)']['per_s']:.1f} times")
+    keep("queue", facts, rows)
+
+
+if __name__ == "__main__":
+    main()
