@@ -9,6 +9,7 @@ import argparse
 import statistics
 import time
 
+import redis
 from rq import Queue, SimpleWorker, Worker
 from rq.serializers import JSONSerializer
 
