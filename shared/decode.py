@@ -1,5 +1,6 @@
 """Turns the scripts' flat answers into the store's types."""
 
+import dataclasses
 import json
 from typing import Any
 
@@ -49,38 +50,40 @@ def claimed(entry: list[Any], token: str) -> Claimed:
 
 
 def job_view(now_ms: int, position: int, result: Any, record: dict[str, str], job_id: str) -> JobView:
-    """A job out of RQ's hash and our result."""
+    """A job out of RQ's hash and our result; a number that somebody has spoiled reads as 0, a moment as None."""
 
     def field(name: str) -> str:
         return record.get(f"penstock_{name}", "")
 
     def moment(name: str) -> int | None:
-        return int(value) if (value := field(name)) else None
+        return int(value) if (value := field(name)).isdecimal() else None
+
+    def number(name: str) -> int:
+        return moment(name) or 0
 
     body = _object(result)
-    usage = body.pop("usage", None)
     return JobView(
         id=job_id,
         tenant=field("tenant"),
         model=field("model"),
         state=JobState(field("state")),
-        admitted_ms=int(field("admitted_ms")),
-        deadline_at_ms=int(field("deadline_ms")),
+        admitted_ms=number("admitted_ms"),
+        deadline_at_ms=number("deadline_ms"),
         started_ms=moment("started_ms"),
         ended_ms=moment("ended_ms"),
-        deadline_ms=int(field("patience_ms")),
+        deadline_ms=number("patience_ms"),
         patience_from=field("patience_from"),
-        attempts=int(field("attempts")),
+        attempts=number("attempts"),
         cancel_requested=field("cancel") != "",
-        prompt_tokens=int(field("prompt_tokens")),
-        max_tokens=int(field("max_tokens")),
+        prompt_tokens=number("prompt_tokens"),
+        max_tokens=number("max_tokens"),
         metadata=_object(field("metadata")),
         finish_reason=field("finish_reason"),
         code=field("code"),
         stage=field("stage"),
         worker=field("worker"),
         text=body.pop("text", None),
-        usage=Usage(**usage) if usage is not None else None,
+        usage=_usage(body.pop("usage", None)),
         message=body.pop("message", ""),
         position=position or None,
         now_ms=now_ms,
@@ -138,6 +141,13 @@ def _worker(entry: list[Any], now_ms: int) -> WorkerView:
         draining=fields.get("draining") == "1",
         facts={name: value for name, value in fields.items() if name not in _WORKER_FIELDS | _WORKER_INTERNAL},
     )
+
+
+def _usage(raw: Any) -> Usage | None:
+    """Counts by the names we know: a newer worker may write more of them than an older door reads."""
+    known = {row.name for row in dataclasses.fields(Usage)}
+    counts = {name: value for name, value in raw.items() if name in known} if isinstance(raw, dict) else {}
+    return Usage(**counts) if counts else None
 
 
 def _bound(value: str | None, automatic: int) -> int:

@@ -7,18 +7,22 @@
 -- KEEPS 1
 -- USES clock
 
+-- Waiting jobs of a tenant whose age is asked: all of them at the default bound, else those that are next.
+local MAX_LOOKS = 16
+
 local function oldest_ms(tenant)
-  local oldest
-  local slugs = redis.call('SMEMBERS', k_lists .. tenant)
-  for i = 1, math.min(#slugs, 8) do
-    local id = redis.call('ZRANGE', k_order .. tenant .. '.' .. slugs[i], 0, 0)[1]
-    local held = id and redis.pcall('HGET', k_rq_job .. id, 'penstock_admitted_ms')
-    local admitted = type(held) == 'string' and tonumber(held)
-    if admitted and (not oldest or admitted < oldest) then
-      oldest = admitted
+  local oldest, looks = now_ms + 1, 0
+  for _, slug in ipairs(redis.call('SMEMBERS', k_lists .. tenant)) do
+    if looks == MAX_LOOKS then
+      break
+    end
+    for _, id in ipairs(redis.call('ZRANGE', k_order .. tenant .. '.' .. slug, 0, MAX_LOOKS - looks - 1)) do
+      local held = redis.pcall('HGET', k_rq_job .. id, 'penstock_admitted_ms')
+      oldest = math.min(oldest, type(held) == 'string' and tonumber(held) or oldest)
+      looks = looks + 1
     end
   end
-  return oldest and now_ms - oldest or -1
+  return now_ms - oldest
 end
 
 local tenants = {}

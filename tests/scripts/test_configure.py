@@ -1,0 +1,50 @@
+"""configure: the first process writes the system-wide settings; another value later is refused."""
+
+from dataclasses import replace
+
+import pytest
+
+from shared import keys
+from shared.config import SYSTEM_WIDE
+from shared.errors import SettingsConflict, StoreUnavailable
+from tests.support.builders import contents
+
+
+def test_the_first_process_writes_every_system_wide_setting(store):
+    held = store.client.hgetall(keys.config())
+    assert {name.decode() for name in held} == set(SYSTEM_WIDE)
+    assert (held[b"lease_ms"], held[b"max_inflight"]) == (b"15000", b"auto")
+
+
+def test_the_same_settings_again_change_nothing(store, settings):
+    before = contents(store)
+    store.configure(settings)
+    assert contents(store) == before
+
+
+def test_another_value_is_refused_naming_both_and_nothing_changes(store, settings):
+    before = contents(store)
+    with pytest.raises(SettingsConflict) as caught:
+        store.configure(replace(settings, lease_ms=1_000, fairness="turns"))
+    assert caught.value.differing == {"lease_ms": ("15000", "1000"), "fairness": ("tokens", "turns")}
+    assert "--take-over" in str(caught.value)
+    assert contents(store) == before
+
+
+def test_taking_over_replaces_the_settings_and_keeps_what_else_stands_there(store, settings):
+    store.client.hset(keys.config(), "draining", "1")
+    store.configure(replace(settings, lease_ms=1_000), take_over=True)
+    held = store.client.hgetall(keys.config())
+    assert (held[b"lease_ms"], held[b"draining"]) == (b"1000", b"1")
+    store.configure(replace(settings, lease_ms=1_000))
+
+
+def test_a_setting_that_is_new_since_the_first_process_is_added(store, settings):
+    store.client.hdel(keys.config(), "generated_weight")
+    store.configure(settings)
+    assert store.client.hget(keys.config(), "generated_weight") == b"4"
+
+
+def test_without_memory_the_start_is_told_so(store, settings, memory_is_full):
+    with memory_is_full(), pytest.raises(StoreUnavailable):
+        store.configure(settings, take_over=True)

@@ -1,0 +1,48 @@
+"""erase: removes an ended job's text and leaves the job."""
+
+import pytest
+
+from shared import keys
+from shared.states import JobState
+from tests.support.builders import a_job, admitted, an_ending, beat, claim_one, contents, seen
+
+
+def an_ended_job(store, tenant: str = "blue") -> str:
+    beat(store)
+    job_id = admitted(store, a_job(tenant))
+    store.settle(an_ending(claim_one(store).held), "w1")
+    return job_id
+
+
+def test_an_ended_jobs_text_is_removed_with_its_stream_and_the_job_stays(store):
+    job_id = an_ended_job(store)
+    assert store.erase(job_id, tenant="blue")
+    assert store.client.exists(keys.result(job_id), keys.events(job_id)) == 0
+    view = seen(store, job_id)
+    assert (view.state, view.text, view.usage) == (JobState.SUCCEEDED, None, None)
+    assert not store.erase(job_id)
+
+
+@pytest.mark.parametrize("state", ["queued", "running"])
+def test_a_job_that_has_not_ended_keeps_everything(store, state):
+    beat(store)
+    job_id = admitted(store, a_job())
+    if state == "running":
+        claim_one(store)
+    before = contents(store)
+    assert not store.erase(job_id)
+    assert contents(store) == before
+
+
+def test_another_tenants_text_stays(store):
+    job_id = an_ended_job(store, "green")
+    before = contents(store)
+    assert not store.erase(job_id, tenant="blue")
+    assert not store.erase("never-was")
+    assert contents(store) == before
+
+
+def test_text_is_erased_without_memory(store, memory_is_full):
+    job_id = an_ended_job(store)
+    with memory_is_full():
+        assert store.erase(job_id)

@@ -1,0 +1,139 @@
+"""snapshot: one consistent picture of the whole system that writes nothing."""
+
+import pytest
+
+from shared import keys
+from tests.support.builders import (
+    MODEL,
+    a_job,
+    admitted,
+    an_ending,
+    beat,
+    claim,
+    claim_one,
+    contents,
+    reconfigure,
+    shift,
+)
+
+
+def test_an_empty_store_makes_an_empty_picture(store):
+    snapshot = store.snapshot()
+    assert (snapshot.inflight, snapshot.waiting, snapshot.running, snapshot.max_inflight) == (0, 0, 0, 64)
+    assert (snapshot.tenants, snapshot.workers, snapshot.models, snapshot.stats, snapshot.draining) == (
+        [],
+        [],
+        [],
+        {},
+        False,
+    )
+
+
+def test_a_picture_shows_tenants_workers_and_counters_and_changes_nothing(store):
+    beat(store)
+    for tenant in ("a", "a", "b"):
+        admitted(store, a_job(tenant))
+    claim_one(store)
+    before = contents(store)
+    snapshot = store.snapshot()
+    assert contents(store) == before
+    assert (snapshot.inflight, snapshot.waiting, snapshot.running) == (3, 2, 1)
+    a, b = sorted(snapshot.tenants, key=lambda tenant: tenant.name)
+    assert (a.name, a.waiting, a.waiting_tokens, a.running, a.service_mwt) == ("a", 1, 30, 1, 90_000)
+    assert (b.name, b.waiting, b.running, b.weight, b.max_waiting, b.max_waiting_tokens) == ("b", 1, 0, 1.0, 16, 65_536)
+    assert snapshot.workers[0].name == "w1"
+    assert snapshot.models == [MODEL]
+    assert (snapshot.stats["admitted"], snapshot.stats["executed"]) == (3, 1)
+
+
+def test_the_picture_shows_policies_and_settings_in_force(store, settings):
+    reconfigure(store, settings, max_inflight=7, max_queue_size=5)
+    beat(store)
+    store.client.hset(
+        keys.tenant("a"),
+        mapping={"policy": 1, "policy_weight_milli": 2_500, "policy_max_waiting": 3, "policy_max_waiting_tokens": 99},
+    )
+    admitted(store, a_job("a"))
+    admitted(store, a_job("b"))
+    snapshot = store.snapshot()
+    a, b = sorted(snapshot.tenants, key=lambda tenant: tenant.name)
+    assert snapshot.max_inflight == 7
+    assert (a.weight, a.max_waiting, a.max_waiting_tokens) == (2.5, 3, 99)
+    assert (b.weight, b.max_waiting, b.max_waiting_tokens) == (1.0, 5, 65_536)
+
+
+def test_the_age_of_what_waits_is_told(store):
+    beat(store)
+    admitted(store, a_job())
+    shift(store, 3_000)
+    (tenant,) = store.snapshot().tenants
+    assert 3_000 <= tenant.oldest_age_ms < 4_000
+    claim(store)
+    (tenant,) = store.snapshot().tenants
+    assert tenant.oldest_age_ms is None
+
+
+def test_the_oldest_waiting_job_is_told_even_when_another_is_next(store):
+    beat(store)
+    admitted(store, a_job(latest_start_ms=50_000))
+    shift(store, 3_000)
+    admitted(store, a_job(latest_start_ms=1_000))
+    (tenant,) = store.snapshot().tenants
+    assert 3_000 <= tenant.oldest_age_ms < 4_000
+
+
+@pytest.mark.parametrize(("limit", "shown"), [(0, 0), (-1, 0), (2, 2), (50, 50), (1_000, 64)])
+def test_no_more_tenants_are_shown_than_asked_for_and_never_more_than_sixty_four(store, limit, shown):
+    for number in range(70):
+        store.client.zadd(keys.tenants(), {f"t{number:02}": number})
+    tenants = store.snapshot(tenants=limit).tenants
+    assert [tenant.name for tenant in tenants] == [f"t{number:02}" for number in range(69, 69 - shown, -1)]
+
+
+def test_a_worker_whose_beats_stopped_is_shown_as_not_live(store):
+    beat(store)
+    shift(store, 6_000)
+    (worker,) = store.snapshot().workers
+    assert not worker.live
+    assert 6_000 <= worker.beat_age_ms < 7_000
+
+
+def test_a_model_not_served_for_an_hour_is_not_shown(store):
+    beat(store, model="old")
+    shift(store, 3_700_000)
+    beat(store)
+    assert store.snapshot().models == [MODEL]
+
+
+def test_a_spoiled_record_does_not_spoil_the_picture(store):
+    beat(store)
+    job_id = admitted(store, a_job())
+    record = store.client.dump(keys.rq_job(job_id))
+    store.client.delete(keys.rq_job(job_id))
+    store.client.sadd(keys.rq_job(job_id), "x")
+    assert store.snapshot().waiting == 1
+    store.client.restore(keys.rq_job(job_id), 0, record, replace=True)
+
+
+def test_with_nothing_to_do_all_ledgers_read_zero(store):
+    beat(store)
+    for tenant in ("a", "b"):
+        admitted(store, a_job(tenant))
+    store.settle(an_ending(claim_one(store).held), "w1")
+    store.release("w1", [claim_one(store).held])
+    store.cancel(claim_one(store).id)
+    for _ in range(11):
+        shift(store, 1_500)
+        beat(store, "w2")
+    store.reap()
+    snapshot = store.snapshot()
+    assert (snapshot.inflight, snapshot.waiting, snapshot.running) == (0, 0, 0)
+    assert {(t.waiting, t.waiting_tokens, t.running) for t in snapshot.tenants} == {(0, 0, 0)}
+    assert store.client.hmget(keys.tenant("a"), "waiting_mwt") == [b"0"]
+    assert store.client.exists(keys.inflight(), keys.deadlines(), keys.leases(), keys.polls(), keys.active(MODEL)) == 0
+
+
+def test_the_picture_is_taken_without_memory(store, memory_is_full):
+    beat(store)
+    with memory_is_full():
+        assert len(store.snapshot().workers) == 1

@@ -1,0 +1,136 @@
+"""touch: a poll; reads one job as it is, and notes that somebody wants it."""
+
+import pytest
+
+from shared import keys
+from shared.states import JobState
+from tests.support.builders import MODEL, a_job, admitted, an_ending, beat, claim_one, contents, shift
+
+
+def test_a_job_is_read_in_every_state(store):
+    beat(store)
+    job_id = admitted(store, a_job(payload={"prompt": "x", "metadata": {"a": "b"}}))
+    view = store.touch(job_id)
+    assert (view.state, view.tenant, view.metadata, view.text, view.usage) == (
+        JobState.QUEUED,
+        "blue",
+        {"a": "b"},
+        None,
+        None,
+    )
+    held = claim_one(store).held
+    view = store.touch(job_id)
+    assert (view.state, view.model, view.position) == (JobState.RUNNING, MODEL, None)
+    store.settle(an_ending(held), "w1")
+    view = store.touch(job_id)
+    assert (view.state, view.text) == (JobState.SUCCEEDED, "some words")
+    assert view.ended_ms <= view.now_ms
+
+
+def test_an_unknown_job_is_none(store):
+    assert store.touch("never-was") is None
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_another_tenants_job_is_none_and_is_not_touched(store, quiet):
+    beat(store)
+    job_id = admitted(store, a_job("green", poll_grace_ms=1_000))
+    before = contents(store)
+    assert store.touch(job_id, tenant="blue", quiet=quiet) is None
+    assert contents(store) == before
+    assert store.touch(job_id, tenant="green").id == job_id
+
+
+def test_a_poll_puts_off_the_abandonment_and_a_quiet_look_does_not(store):
+    beat(store)
+    polled, looked_at = (admitted(store, a_job(poll_grace_ms=3_000)) for _ in range(2))
+    shift(store, 2_000)
+    store.touch(polled)
+    store.touch(looked_at, quiet=True)
+    shift(store, 1_500)
+    assert store.reap().canceled == 1
+    assert [store.touch(job_id).state for job_id in (polled, looked_at)] == [JobState.QUEUED, JobState.CANCELED]
+
+
+def test_a_poll_of_an_ended_job_notes_nothing(store):
+    beat(store)
+    job_id = admitted(store, a_job(poll_grace_ms=3_000))
+    store.cancel(job_id)
+    store.touch(job_id)
+    assert store.client.exists(keys.polls()) == 0
+
+
+@pytest.mark.parametrize("hand", ["another type", "no fields of ours", "a state that is none", "no numbers"])
+def test_a_corrupt_record_is_no_job_or_one_that_can_still_be_read(store, hand):
+    record = keys.rq_job("spoiled")
+    if hand == "another type":
+        store.client.set(record, "x", ex=60)
+    else:
+        fields = {"status": "queued"}
+        if hand != "no fields of ours":
+            fields |= {"penstock_tenant": "blue", "penstock_slug": MODEL, "penstock_state": "resting"}
+        if hand == "no numbers":
+            fields |= {"penstock_state": "failed", "penstock_admitted_ms": "soon", "penstock_ended_ms": "later"}
+        store.client.hset(record, mapping=fields)
+        store.client.expire(record, 60)
+    view = store.touch("spoiled")
+    if hand != "no numbers":
+        assert view is None
+    else:
+        assert (view.state, view.admitted_ms, view.ended_ms) == (JobState.FAILED, 0, None)
+
+
+@pytest.mark.parametrize("result", [b"not json", b"[1]", b"\xff", "another type", b'{"usage": {"unknown": 1}}'])
+def test_a_corrupt_result_leaves_a_job_without_a_text(store, result):
+    beat(store)
+    job_id = admitted(store, a_job())
+    store.settle(an_ending(claim_one(store).held), "w1")
+    key = keys.result(job_id)
+    if result == "another type":
+        store.client.delete(key)
+        store.client.sadd(key, "x")
+    else:
+        store.client.set(key, result)
+    store.client.expire(key, 60)
+    view = store.touch(job_id)
+    assert (view.state, view.text, view.usage) == (JobState.SUCCEEDED, None, None)
+
+
+def test_polls_go_on_without_memory(store, memory_is_full):
+    beat(store)
+    job_id = admitted(store, a_job(poll_grace_ms=3_000))
+    before = store.client.zscore(keys.polls(), job_id)
+    shift(store, 1_000)
+    with memory_is_full():
+        assert store.touch(job_id).state is JobState.QUEUED
+    assert store.client.zscore(keys.polls(), job_id) >= before + 1_000
+
+
+def test_a_tenants_jobs_are_listed_newest_first_and_page_by_page(store):
+    beat(store)
+    ids = []
+    for _ in range(5):
+        ids.append(admitted(store, a_job()))
+        shift(store, 1)
+    admitted(store, a_job("green"))
+    newest_first = ids[::-1]
+    first = store.jobs("blue", limit=2)
+    second = store.jobs("blue", limit=2, cursor=first.cursor)
+    third = store.jobs("blue", limit=2, cursor=second.cursor)
+    assert [[view.id for view in page.jobs] for page in (first, second, third)] == [
+        newest_first[:2],
+        newest_first[2:4],
+        newest_first[4:],
+    ]
+    assert third.cursor is None
+    assert store.jobs("blue", cursor="never-was").jobs == []
+    store.cancel(ids[2])
+    assert [view.id for view in store.jobs("blue", status="canceled").jobs] == [ids[2]]
+
+
+def test_one_corrupt_record_does_not_hide_the_other_jobs(store):
+    beat(store)
+    bad, good = admitted(store, a_job()), admitted(store, a_job())
+    store.cancel(bad)
+    store.client.hset(keys.rq_job(bad), "penstock_ended_ms", "later")
+    assert {view.id for view in store.jobs("blue").jobs} == {bad, good}
