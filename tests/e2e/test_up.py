@@ -1,0 +1,163 @@
+"""`penstock up` from the first line to the last: what it prints works, and it stops in order."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.program import COMMAND
+from tests.support.up import Up
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    """One stack that asks for keys, for the tests that only use it."""
+    with Up(tmp_path_factory.mktemp("up") / "state", PENSTOCK_AUTH="required") as up:
+        yield up.serving()
+
+
+def block(up: Up, title: str) -> str:
+    """The lines that were printed, indented, under a title."""
+    found = re.search(rf"^{title}:\n\n((?:(?:    .*)?\n)+)", up.out + "\n", re.MULTILINE)
+    assert found, up.out
+    return textwrap.dedent(found[1]).strip() + "\n"
+
+
+def as_typed(up: Up, line: str) -> str:
+    """The line in an environment where the command is not installed beside Python."""
+    printed = re.search(r"[^\s(]*penstock(?= keys| submit)", line)
+    return line.replace(printed[0], " ".join(COMMAND)) if printed else line
+
+
+def with_key(up: Up, line: str) -> subprocess.CompletedProcess[str]:
+    """Paste the printed line that makes a key, then `line`, into a shell."""
+    make_key = as_typed(up, block(up, "A key for the tenant `default`"))
+    plain = {name: value for name, value in up.environ.items() if name != "PENSTOCK_STATE_DIR"}
+    return subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", make_key + line],
+        env=plain, capture_output=True, text=True, check=False, timeout=60,
+    )
+
+
+def test_the_printed_curl_line_answers_with_the_ended_job(serving):
+    if not shutil.which("curl"):
+        pytest.skip("no curl on this machine")
+    done = with_key(serving, block(serving, "A job, waited for"))
+    assert '"status":"succeeded"' in done.stdout.replace(" ", ""), done
+
+
+def test_the_printed_snippet_chats_through_the_openai_package(serving, tmp_path):
+    snippet = tmp_path / "snippet.py"
+    snippet.write_text(block(serving, "The same by the openai package"))
+    done = with_key(serving, f"{sys.executable} -W ignore {snippet}")
+    assert done.returncode == 0, done
+    assert done.stdout.strip(), "an answer"
+
+
+def test_the_printed_command_submits_and_prints_the_answer(serving):
+    line = as_typed(serving, block(serving, "From this command line"))
+    done = with_key(serving, line)
+    assert done.returncode == 0, done
+    assert done.stdout.strip(), "an answer"
+
+
+def test_data_goes_to_stdout_and_everything_else_to_stderr(serving):
+    assert "worker.claiming" in serving.err
+    assert "worker.claiming" not in serving.out
+
+
+def test_on_loopback_the_door_is_open_and_the_lines_ask_for_no_key(tmp_path):
+    with Up(tmp_path / "state") as up:
+        up.serving()
+        assert "PENSTOCK_API_KEY" not in up.out
+        assert up.ask("POST", "/v1/jobs?wait_ms=20000", {"prompt": "once", "max_tokens": 5})[1]["status"] == "succeeded"
+
+
+def test_ctrl_c_lets_what_runs_end_and_keeps_what_waits(tmp_path):
+    state = tmp_path / "state"
+    with Up(state) as up:
+        up.serving()
+        running = [up.submit(150), up.submit(150)]
+        waiting = up.submit(5)
+        for job_id in running:
+            up.running(job_id)
+        assert up.job(waiting)["status"] == "queued"
+        up.interrupt()
+        assert up.exit_code() == 0
+        assert up.children() == [], "nothing is left behind"
+    with Up(state) as up:
+        up.serving()
+        assert [up.job(job_id)["status"] for job_id in running] == ["succeeded"] * 2
+        assert [up.job(job_id)["attempts"] for job_id in running] == [1, 1]
+        assert up.job(waiting, wait_ms=20_000)["status"] == "succeeded"
+
+
+def test_a_second_ctrl_c_ends_it_at_once_and_the_next_start_does_the_job_again(tmp_path):
+    state = tmp_path / "state"
+    with Up(state) as up:
+        up.serving()
+        job_id = up.submit(1_000)
+        up.running(job_id)
+        up.interrupt()
+        began_s = time.monotonic()
+        while "stopping" not in up.err:
+            time.sleep(0.01)
+        up.interrupt()
+        assert up.exit_code(timeout_s=5) == 0
+        assert time.monotonic() - began_s < 5
+        assert up.children() == []
+    with Up(state, PENSTOCK_SIM_DECODE_TPS="5000") as up:
+        up.serving()
+        job = up.job(job_id, wait_ms=20_000)
+        assert (job["status"], job["attempts"]) == ("succeeded", 2)
+
+
+def test_a_worker_that_dies_is_started_again_and_its_job_ends(tmp_path):
+    with Up(tmp_path / "state") as up:
+        up.serving()
+        job_id = up.submit(100)
+        up.running(job_id)
+        up.room("workers").kill()
+        job = up.job(job_id, wait_ms=30_000)
+        assert (job["status"], job["attempts"]) == ("succeeded", 2)
+        assert "worker 1 was killed by SIGKILL; starting it again" in up.err
+        up.process.send_signal(signal.SIGTERM)
+        assert up.exit_code() == 0
+
+
+def test_a_door_that_dies_is_started_again(tmp_path):
+    with Up(tmp_path / "state") as up:
+        up.serving()
+        os.killpg(up.room("gunicorn").pid, signal.SIGKILL)
+        deadline_s = time.monotonic() + 30
+        while True:
+            try:
+                assert up.ask("GET", "/health")[0] == 200
+                break
+            except OSError:
+                assert time.monotonic() < deadline_s
+                time.sleep(0.05)
+        assert "door was killed by SIGKILL" in up.err
+
+
+def test_several_workers_run_side_by_side(tmp_path):
+    with Up(tmp_path / "state", "--port", "0", "--workers", "2") as up:
+        up.serving()
+        assert len([one for one in up.children() if one.cmdline()[-1] == "workers"]) == 2
+
+
+def test_the_bounds_of_the_last_start_give_way_to_those_of_this_one(tmp_path):
+    state: Path = tmp_path / "state"
+    for bound in ("3", "7"):
+        with Up(state, PENSTOCK_MAX_INFLIGHT=bound) as up:
+            up.serving()
+            up.interrupt()
+            assert up.exit_code() == 0

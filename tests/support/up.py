@@ -1,0 +1,156 @@
+"""`penstock up` as a process one can interrupt and kill, and what it printed."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any, Self
+
+import psutil
+
+from tests.support.processes import wait_for
+from tests.support.program import COMMAND, ROOT, program
+
+#: A lease of a second and 100 words a second, so that what is lost or long is over within a test.
+FAST = {
+    "PENSTOCK_ENGINE": "sim",
+    "PENSTOCK_LEASE_MS": "1000",
+    "PENSTOCK_SIM_DECODE_TPS": "100",
+    "PENSTOCK_MAX_BATCH_SIZE": "2",
+    "PENSTOCK_WEB_WORKERS": "1",
+    "PENSTOCK_LOG_FORMAT": "json",
+}
+
+
+class Up:
+    """One run of `penstock up` in a state folder; the context ends it and all that it started."""
+
+    def __init__(self, state: Path, *arguments: str, **environ: str) -> None:
+        self.state = state
+        self.environ = dict(program(state, **(FAST | environ)).environ) | {"PYTHONPATH": str(ROOT)}
+        self.process = subprocess.Popen(
+            [*COMMAND, "up", *(arguments or ("--port", "0"))],
+            env=self.environ,
+            # Not in the project's folder: a developer's .env is none of the test's.
+            cwd=state.parent,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self._lines: dict[str, list[str]] = {"out": [], "err": []}
+        self._readers = [
+            threading.Thread(target=self._read, args=(name, pipe), daemon=True)
+            for name, pipe in (("out", self.process.stdout), ("err", self.process.stderr))
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        for process in self.children():
+            process.kill()
+        for reader in self._readers:
+            reader.join(10)
+        for pipe in (self.process.stdout, self.process.stderr):
+            assert pipe is not None
+            pipe.close()
+        print("--- stdout", self.out, "--- stderr", self.err, sep="\n")
+
+    @property
+    def out(self) -> str:
+        return "".join(self._lines["out"])
+
+    @property
+    def err(self) -> str:
+        return "".join(self._lines["err"])
+
+    def serving(self) -> Self:
+        """Wait until it has said that it serves."""
+        wait_for(lambda: "Ctrl-C stops it" in self.out or self.process.poll() is not None, "up to serve", timeout_s=60)
+        assert self.process.poll() is None, self.err
+        return self
+
+    @property
+    def url(self) -> str:
+        found = re.search(r"is served at (\S+)", self.out)
+        assert found, self.out
+        return found[1]
+
+    def interrupt(self) -> None:
+        """Ctrl-C, as it reaches the process that the shell waits for."""
+        os.kill(self.process.pid, signal.SIGINT)
+
+    def exit_code(self, *, timeout_s: float = 30) -> int:
+        return self.process.wait(timeout_s)
+
+    def children(self) -> list[psutil.Process]:
+        """Every living process of this state folder: rooms, their children, the store; not `up` itself."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                # The store's server writes its title over its environment; it works in the folder.
+                mine = process.environ().get("PENSTOCK_STATE_DIR") == str(self.state)
+                mine = mine or process.cwd() == str(self.state / "store")
+                if mine and process.pid != self.process.pid and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return found
+
+    def room(self, word: str) -> psutil.Process:
+        """The first process of a room, by a word of its command line."""
+        found = [process for process in self.children() if any(word in part for part in process.cmdline())]
+        assert found, f"no {word} among {self.children()}"
+        return min(found, key=psutil.Process.create_time)
+
+    def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
+        """One call to the door: status and JSON."""
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data, {"content-type": "application/json"}, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=40) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as refused:
+            with refused:
+                return refused.code, json.load(refused)
+
+    def submit(self, words: int, **fields: Any) -> str:
+        """Submit a job of so many words that must be taken; its id."""
+        status, job = self.ask("POST", "/v1/jobs", {"prompt": "once", "max_tokens": words, **fields})
+        assert status == 202, job
+        return str(job["id"])
+
+    def job(self, job_id: str, *, wait_ms: int = 0) -> dict[str, Any]:
+        status, job = self.ask("GET", f"/v1/jobs/{job_id}?wait_ms={wait_ms}")
+        assert status == 200, job
+        return job
+
+    def running(self, job_id: str) -> None:
+        wait_for(lambda: self.job(job_id)["status"] == "running", f"{job_id} to run")
+
+    def _read(self, name: str, pipe: Any) -> None:
+        for line in pipe:
+            self._lines[name].append(line)
+
+
+def is_gone(process: psutil.Process) -> bool:
+    """Whether it has ended, waiting for a moment."""
+    until = time.monotonic() + 10
+    while time.monotonic() < until:
+        if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
+            return True
+        time.sleep(0.02)
+    return False
