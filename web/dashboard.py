@@ -218,9 +218,9 @@ def _refuse_requeue(job_id: str, **_: Any) -> None:
 
 #: rq-dashboard's global names, and what stands behind them here.
 _SHIMS: dict[str, Any] = {
-
+    "Job": JsonJob,
     "Queue": JsonQueue,
-
+    "Worker": JsonWorker,
     "requeue_job": _refuse_requeue,
     "get_queue_registry_jobs_count": _page,
     # It answers 200 with a headline when the store is away; nothing raises this one in its block.

@@ -1,0 +1,89 @@
+"""The dashboard's pages in a real browser: their scripts insert what others wrote as text."""
+
+import shutil
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from werkzeug.serving import make_server
+
+from shared.clock import RealClock
+from shared.config import load
+from shared.states import JobState
+from shared.store import Store
+from tests.support.dashboard_scene import ATTACK, QUEUE, Scene, plant, set_scene
+from web.app import create_app
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+#: No profile of anybody's, no word to anybody; two seconds of the page's own time are enough for its first look.
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--virtual-time-budget=2000",
+    "--dump-dom",
+)  # fmt: skip
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
+
+#: As a browser writes out what is text.
+AS_TEXT = ATTACK.replace("<", "&lt;").replace(">", "&gt;")
+
+
+@pytest.fixture
+def scene(store: Store) -> Scene:
+    scene = set_scene(store, prompt=ATTACK, metadata={"note": ATTACK})
+    plant(store, scene, ATTACK)
+    return scene
+
+
+@pytest.fixture
+def look(scene: Scene, store: Store, tmp_path: Path) -> Iterator[Callable[[str], str]]:
+    """The document of a page after its scripts have run."""
+    environ = {"PENSTOCK_STATE_DIR": str(tmp_path), "PENSTOCK_AUTH": "open", "PENSTOCK_DASHBOARD": "write"}
+    server = make_server(
+        "127.0.0.1", 0, create_app(load(environ=environ, dotenv=None), store, RealClock()), threaded=True
+    )
+    serving = threading.Thread(target=server.serve_forever)
+    serving.start()
+
+    def dom(path: str) -> str:
+        done = subprocess.run(
+            [str(CHROMIUM), *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", f"http://127.0.0.1:{server.port}{path}"],
+            capture_output=True, text=True, timeout=90, check=True,
+        )  # fmt: skip
+        return done.stdout
+
+    yield dom
+    server.shutdown()
+    serving.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize("state", [JobState.SUCCEEDED, JobState.FAILED])
+def test_a_jobs_page_shows_planted_words_as_text(scene: Scene, look: Callable[[str], str], state: JobState) -> None:
+    dom = look(f"/rq/0/view/job/{scene.jobs[state]}")
+    # Description, metadata, and the result or the exception.
+    assert dom.count(AS_TEXT) >= 3
+    assert "<img" not in dom
+
+
+@pytest.mark.parametrize("registry", ["queued", "started", "finished", "failed", "canceled"])
+def test_a_list_of_jobs_shows_planted_words_as_text(scene: Scene, look: Callable[[str], str], registry: str) -> None:
+    dom = look(f"/rq/0/view/jobs/{QUEUE}/{registry}/8/asc/1")
+    assert "onerror=alert(1)" in dom
+    assert "<img" not in dom
+
+
+def test_the_workers_page_shows_a_planted_name_as_text(scene: Scene, look: Callable[[str], str]) -> None:
+    dom = look("/rq/0/view/workers")
+    assert AS_TEXT in dom
+    assert scene.jobs[JobState.RUNNING] in dom
+    assert "<img" not in dom
+
+
+def test_the_queues_page_shows_the_queue_and_no_planted_one(scene: Scene, look: Callable[[str], str]) -> None:
+    dom = look("/rq/")
+    assert QUEUE in dom
+    assert "onerror" not in dom
+    assert scene.jobs

@@ -1,0 +1,158 @@
+"""Who may ask the dashboard for what, judged before any store is asked: here there is none."""
+
+from base64 import b64encode
+from pathlib import Path
+
+import pytest
+from flask.testing import FlaskClient
+
+from shared.adminkey import load_admin_key
+from shared.clock import RealClock
+from shared.config import Settings, load
+from shared.connection import DOOR, open_client
+from shared.store import Store
+from web.app import create_app
+from web.dashboard import mode_of
+from web.dashboard_guard import is_queue_name
+
+#: A page that needs no store.
+PAGE = "/rq/favicon.ico"
+
+
+def settings_of(state_dir: Path, **names: str) -> Settings:
+    return load(environ={"PENSTOCK_STATE_DIR": str(state_dir), **names}, dotenv=None)
+
+
+def browser(settings: Settings) -> FlaskClient:
+    """Somebody who asks a door whose store is away."""
+    store = Store(open_client("redis://127.0.0.1:1", name="penstock-test", patience=DOOR))
+    return create_app(settings, store, RealClock()).test_client()
+
+
+@pytest.mark.parametrize(
+    ("dashboard", "listen", "mode"),
+    [
+        ("auto", "127.0.0.1:8000", "read"),
+        ("auto", "[::1]:8000", "read"),
+        ("auto", "localhost:8000", "read"),
+        ("auto", "0.0.0.0:8000", "off"),
+        ("auto", "10.1.2.3:8000", "off"),
+        ("read", "0.0.0.0:8000", "read"),
+        ("write", "127.0.0.1:8000", "write"),
+        ("off", "127.0.0.1:8000", "off"),
+    ],
+)
+def test_the_dashboard_reads_on_loopback_and_is_off_elsewhere_unless_told(
+    tmp_path: Path, dashboard: str, listen: str, mode: str
+) -> None:
+    assert mode_of(settings_of(tmp_path, PENSTOCK_DASHBOARD=dashboard, PENSTOCK_LISTEN=listen)) == mode
+
+
+def test_a_dashboard_that_is_off_has_no_page(tmp_path: Path) -> None:
+    visitor = browser(settings_of(tmp_path, PENSTOCK_DASHBOARD="off", PENSTOCK_AUTH="open"))
+    assert visitor.get("/rq/").status_code == 404
+    assert visitor.get(PAGE, buffered=True).status_code == 404
+
+
+@pytest.mark.parametrize(
+    "path", [PAGE, "/rq", "/rq/", "/rq/0/data/queues.json", "/rq/static/css/main.css", "/rq/nothing"]
+)
+@pytest.mark.parametrize("shown", ["", "Bearer wrong", "Basic d3Jvbmc6d3Jvbmc=", "Basic %%%", "Digest x"])
+def test_without_the_admin_key_nothing_below_rq_answers(tmp_path: Path, path: str, shown: str) -> None:
+    answer = browser(settings_of(tmp_path)).get(path, headers={"Authorization": shown} if shown else {})
+    assert answer.status_code == 401
+    assert answer.headers["WWW-Authenticate"].startswith("Basic")
+
+
+def test_the_admin_key_opens_as_bearer_and_as_basic_password(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path)
+    visitor, key = browser(settings), load_admin_key(settings)
+    basic = b64encode(f"anyone:{key}".encode()).decode()
+    for shown in (f"Bearer {key}", f"Basic {basic}"):
+        assert visitor.get(PAGE, headers={"Authorization": shown}, buffered=True).status_code == 200
+
+
+def test_open_on_loopback_asks_for_no_key(tmp_path: Path) -> None:
+    assert browser(settings_of(tmp_path, PENSTOCK_AUTH="open")).get(PAGE, buffered=True).status_code == 200
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
+def test_a_reading_dashboard_takes_nothing_but_get_and_head(tmp_path: Path, method: str) -> None:
+    visitor = browser(settings_of(tmp_path, PENSTOCK_AUTH="open", PENSTOCK_DASHBOARD="read"))
+    for path in ("/rq/job/abc/delete", "/rq/requeue/blue.m", "/rq/queue/blue.m/queued/empty", PAGE):
+        assert visitor.open(path, method=method).status_code == 405
+    assert visitor.head(PAGE, buffered=True).status_code == 200
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "https://localhost.evil.example"])
+def test_a_page_of_another_origin_may_not_press_a_button(tmp_path: Path, origin: str) -> None:
+    visitor = browser(settings_of(tmp_path, PENSTOCK_AUTH="open", PENSTOCK_DASHBOARD="write"))
+    answer = visitor.post("/rq/job/abc/delete", headers={"Origin": origin})
+    assert answer.status_code == 403
+    assert answer.get_json()["error"]["code"] == "origin_not_allowed"
+    # Its own page's press goes on, to the store, which is away.
+    assert visitor.post("/rq/job/abc/delete", headers={"Origin": "http://localhost"}).status_code == 503
+
+
+@pytest.mark.parametrize("mode", ["read", "write"])
+def test_nothing_is_requeued_by_following_a_link(tmp_path: Path, mode: str) -> None:
+    visitor = browser(settings_of(tmp_path, PENSTOCK_AUTH="open", PENSTOCK_DASHBOARD=mode))
+    answer = visitor.get("/rq/requeue/blue.m")
+    assert answer.status_code == 409
+    assert "submit it again" in answer.get_json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/rq/1/view/queues",
+        "/rq/1/data/queues.json",
+        "/rq/0/view/jobs/x');alert(1)('/queued/8/asc/1",
+        "/rq/0/view/jobs/%3Cimg%20src=x%3E/queued/8/asc/1",
+        "/rq/0/view/jobs/blue.m/nonsense/8/asc/1",
+        "/rq/0/view/jobs/blue.m/queued/8/sideways/1",
+        "/rq/0/view/jobs/blue.m/queued/0/asc/1",
+        "/rq/0/view/jobs/blue.m/queued/201/asc/1",
+        "/rq/0/view/jobs/blue.m/queued/8/asc/0",
+        "/rq/0/data/jobs/blue.m/nonsense/8/asc/1.json",
+        "/rq/0/data/jobs/blue.m/queued/0/asc/1.json",
+        "/rq/0/data/jobs/blue.m/queued/8/asc/x.json",
+        "/rq/0/data/jobs/blue.m/queued/8/asc/-1.json",
+        "/rq/0/view/job/%3Cscript%3E",
+        "/rq/0/data/job/a:b.json",
+        "/rq/0/view/job/" + "a" * 129,
+    ],
+)
+def test_what_cannot_be_is_a_clean_404(tmp_path: Path, path: str) -> None:
+    answer = browser(settings_of(tmp_path, PENSTOCK_AUTH="open")).get(path)
+    assert answer.status_code == 404
+    assert answer.is_json
+    assert answer.get_json()["error"]["code"] == "route_not_found"
+
+
+@pytest.mark.parametrize("path", ["/rq/", "/rq/0/data/queues.json", "/rq/0/data/workers.json", "/rq/0/view/job/abc"])
+def test_a_store_that_is_away_is_503_on_every_page(tmp_path: Path, path: str) -> None:
+    assert browser(settings_of(tmp_path, PENSTOCK_AUTH="open")).get(path).status_code == 503
+
+
+def test_every_answer_below_rq_walls_its_page_in(tmp_path: Path) -> None:
+    visitor = browser(settings_of(tmp_path, PENSTOCK_AUTH="open"))
+    for path in (PAGE, "/rq/nothing", "/rq/static/css/main.css"):
+        headers = visitor.get(path, buffered=True).headers
+        policy = headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy
+        assert "frame-ancestors 'none'" in policy
+        assert "script-src 'self' 'nonce-" in policy
+        assert "'unsafe-inline'" not in policy.partition("script-src")[2].partition(";")[0]
+        assert headers["X-Content-Type-Options"] == "nosniff"
+    assert "Content-Security-Policy" not in visitor.get("/health").headers
+
+
+@pytest.mark.parametrize("name", ["blue.m", "blue.org-model-7b", "a_b-c.Q4_K_M.gguf", "default"])
+def test_a_tenants_queue_has_pages(name: str) -> None:
+    assert is_queue_name(name)
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", "a'b", "<b>", "a\\", "a\n", "ä"])
+def test_a_queue_of_no_tenant_has_none(name: str) -> None:
+    assert not is_queue_name(name)
