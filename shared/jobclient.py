@@ -20,6 +20,7 @@ from typing import Any
 
 from shared.clock import Clock, RealClock
 from shared.errors import ConfigError, PenstockError
+from shared.eventstream import ServerEvent, object_in, read_events
 from shared.states import TERMINAL_STATES
 
 Json = dict[str, Any]
@@ -56,15 +57,6 @@ class Yielded:
     message: str
     #: The answer's whole body.
     body: Json
-
-
-@dataclass(frozen=True)
-class ServerEvent:
-    """One event of a job's stream: `queued`, `started`, `token` or `ended`."""
-
-    id: str
-    kind: str
-    data: Json
 
 
 @dataclass(frozen=True)
@@ -150,7 +142,7 @@ class JobClient:
                 if job["status"] in _ENDED:
                     return
             self._sleep(pause_ms / 1000)
-            answer = self._job_or_yield(self._ask("GET", _path(job["id"])))
+            answer = self._job_or_yield(self._ask("GET", _path(job["id"]), patient=True))
             if isinstance(answer, Yielded):
                 now = self._clock.monotonic()
                 away_since = now if away_since is None else away_since
@@ -189,23 +181,35 @@ class JobClient:
                 yield from read_events(line.decode() for line in response)
         except urllib.error.HTTPError as error:
             with error:
-                reply = _Reply(error.code, error.headers, _json(error.read()))
+                reply = _Reply(error.code, error.headers, object_in(error.read()))
             if error.code < 500:
                 raise _fault(reply) from None
             raise HTTPException(f"status {error.code}") from None
 
-    def _ask(self, method: str, path: str, body: Json | None = None, headers: dict[str, str] | None = None) -> _Reply:
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        body: Json | None = None,
+        headers: dict[str, str] | None = None,
+        *,
+        patient: bool = False,
+    ) -> _Reply:
+        """One answer; a request without one is sent again, which ids and Idempotency-Keys make harmless.
+
+        Where nobody listens it is kinder to say so at once than to insist, unless `patient`: a job is waited for.
+        """
         for pause_s in (*_PAUSES_S, None):
             try:
                 with self._open(method, path, body, headers or {}) as response:
-                    return _Reply(response.status, response.headers, _json(response.read()))
+                    return _Reply(response.status, response.headers, object_in(response.read()))
             except urllib.error.HTTPError as error:
                 with error:
-                    return _Reply(error.code, error.headers, _json(error.read()))
+                    return _Reply(error.code, error.headers, object_in(error.read()))
             except (OSError, HTTPException) as error:
-                # Nobody listens when a job is first offered: to say so at once is kinder than to insist.
-                hopeless = method == "POST" and isinstance(getattr(error, "reason", error), ConnectionRefusedError)
-                if pause_s is None or hopeless or isinstance(getattr(error, "reason", None), socket.gaierror):
+                why = getattr(error, "reason", error)
+                hopeless = isinstance(why, ConnectionRefusedError | socket.gaierror) and not patient
+                if pause_s is None or hopeless:
                     raise self._unreachable(error) from error
                 self._sleep(pause_s)
         raise AssertionError("the last try either answers or raises")
@@ -245,41 +249,12 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         """Never."""
 
 
-def read_events(lines: Iterator[str]) -> Iterator[ServerEvent]:
-    """Events out of the lines of a text/event-stream (WHATWG HTML, § server-sent events); comments are skipped."""
-    event_id, kind, data = "", "", ""
-    for line in lines:
-        name, _, value = line.rstrip("\r\n").partition(":")
-        value = value.removeprefix(" ")
-        if line.rstrip("\r\n") == "":
-            if data:
-                yield ServerEvent(event_id, kind or "message", _json(data.encode()))
-            kind, data = "", ""
-        elif name == "id":
-            event_id = value
-        elif name == "event":
-            kind = value
-        elif name == "data":
-            data += value if not data else f"\n{value}"
-
-
 def _path(job_id: str) -> str:
     return f"/v1/jobs/{urllib.parse.quote(job_id, safe='')}"
 
 
 def _poll_after_ms(job: Json) -> int:
     return int((job.get("queue") or {}).get("poll_after_ms") or _POLL_MS)
-
-
-def _json(raw: bytes) -> Json:
-    """The object in an answer; what is none (a proxy's page) becomes an error object that quotes its beginning."""
-    try:
-        found = json.loads(raw)
-    except ValueError:
-        found = None
-    if isinstance(found, dict):
-        return found
-    return {"error": {"message": f"an answer that is no JSON object: {raw[:80]!r}", "code": "invalid_answer"}}
 
 
 def _fault(reply: _Reply) -> DoorError:

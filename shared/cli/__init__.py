@@ -31,8 +31,10 @@ app.command(rich_help_panel=_PARTS)(rooms.worker)
 app.add_typer(rooms.model_app, name="model", rich_help_panel=_PARTS)
 app.command(rich_help_panel=_JOBS)(submit.submit)
 app.command(rich_help_panel=_JOBS)(jobs.jobs)
-app.command(rich_help_panel=_JOBS)(jobs.job)
-app.command(rich_help_panel=_JOBS)(jobs.cancel)
+# One id in 64 begins with a dash, and is no option.
+_TAKES_ID = {"ignore_unknown_options": True, "help_option_names": ["--help"]}
+app.command(rich_help_panel=_JOBS, context_settings=_TAKES_ID)(jobs.job)
+app.command(rich_help_panel=_JOBS, context_settings=_TAKES_ID)(jobs.cancel)
 app.add_typer(tenants.app, name="tenants", rich_help_panel=_OPERATORS)
 app.add_typer(keys.app, name="keys", rich_help_panel=_OPERATORS)
 app.command(rich_help_panel=_OPERATORS)(doctor.doctor)

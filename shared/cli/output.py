@@ -44,7 +44,11 @@ def json_line(value: Any) -> None:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, marks: dict[str, str] | None = None) -> None:
-    """Write rows under their columns; None is shown as nothing. `marks` colours a cell by its text."""
+    """Write rows under their columns; None is shown as nothing. `marks` colours a cell by its text.
+
+    The first column names the row: a terminal never breaks it. Columns that are empty all the way down are
+    left out on a terminal, where room is short, and nowhere else, where their places are counted.
+    """
     cells = [["" if value is None else str(value) for value in row] for row in rows]
     if not sys.stdout.isatty():
         for line in ([*columns], *cells):
@@ -57,9 +61,10 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, marks: di
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    drawn = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        drawn.add_column(column, overflow="fold")
+    kept = [place for place in range(len(columns)) if not cells or any(line[place] for line in cells)]
+    drawn = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
+    for place in kept:
+        drawn.add_column(columns[place], overflow="fold", no_wrap=place == 0)
     for line in cells:
-        drawn.add_row(*(Text(visible(cell), style=(marks or {}).get(cell, "")) for cell in line))
+        drawn.add_row(*(Text(visible(line[place]), style=(marks or {}).get(line[place], "")) for place in kept))
     Console().print(drawn)

@@ -212,11 +212,12 @@ def test_ctrl_c_cancels_the_job_that_nobody_waits_for_any_more(penstock: Program
     until_status(penstock, job["id"], "gone", "canceled")
 
 
-@pytest.mark.parametrize("command", [["job", "nothing"], ["cancel", "nothing"]])
-def test_a_job_that_never_was_is_a_sentence(penstock: Program, command: list[str]) -> None:
-    done = penstock(*command)
+@pytest.mark.parametrize("job_id", ["nothing", "-h-is-no-option", "--nor-this"])
+@pytest.mark.parametrize("command", ["job", "cancel"])
+def test_a_job_that_never_was_is_a_sentence(penstock: Program, command: str, job_id: str) -> None:
+    done = penstock(command, job_id)
     assert (done.returncode, done.stdout) == (1, "")
-    assert "no job 'nothing'" in done.stderr
+    assert f"no job '{job_id}'" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 

@@ -7,7 +7,8 @@ import pytest
 
 from shared.clock import HeldClock
 from shared.errors import ConfigError
-from shared.jobclient import DoorError, JobClient, ServerEvent, Yielded, read_events
+from shared.eventstream import ServerEvent, read_events
+from shared.jobclient import DoorError, JobClient, Yielded
 from tests.support.scripted_door import a_door, hangs_up, says, streams
 
 QUEUED = {"id": "j1", "status": "queued", "queue": {"position": 2, "eta_ms": None, "poll_after_ms": 300}}
