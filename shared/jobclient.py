@@ -230,6 +230,8 @@ class JobClient:
             return Yielded(str(reply.body.get("reason")), hint, message, reply.body)
         if reply.status >= 300:
             raise _fault(reply)
+        if not ({"id", "status"} <= set(reply.body) or "data" in reply.body):
+            raise DoorError(f"{self._url} answered {reply.status} without a job; is PENSTOCK_URL a door of Penstock?")
         return reply.body
 
     def _need(self, answer: Json | Yielded) -> Json:

@@ -159,6 +159,12 @@ def test_a_page_of_a_proxy_is_no_answer_of_the_door(client: Callable[..., JobCli
         client(door.url).submit({"prompt": "x"})
 
 
+@pytest.mark.parametrize("body", [b"<html>welcome</html>", {"hello": "world"}, [], b""])
+def test_an_address_of_something_else_is_told_as_such(client: Callable[..., JobClient], body: object) -> None:
+    with a_door(says(200, body)) as door, pytest.raises(DoorError, match="is PENSTOCK_URL a door of Penstock"):
+        client(door.url).job("j1")
+
+
 def test_a_redirect_is_not_followed_with_the_key(client: Callable[..., JobClient]) -> None:
     with a_door(says(200, DONE)) as elsewhere, a_door(says(302, {}, Location=elsewhere.url)) as door:
         with pytest.raises(DoorError, match="302"):
