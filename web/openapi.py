@@ -1,6 +1,5 @@
 """What /openapi.json says beyond routes and bodies: parameters, the shapes of answers, how to show a key."""
 
-import re
 from typing import Any
 
 from apiflask import APIFlask
@@ -72,7 +71,7 @@ def install(app: APIFlask) -> None:
     """Complete the description that APIFlask makes of the routes."""
 
     @app.spec_processor
-    def complete(spec: dict[str, Any]) -> dict[str, Any]:
+    def complete(spec: Any) -> Any:
         _, defined = models_json_schema([(shape, "serialization") for shape in shapes.ALL], ref_template=_REF)
         components = spec.setdefault("components", {})
         components.setdefault("schemas", {}).update(defined["$defs"])
@@ -89,8 +88,6 @@ def _complete(operation: dict[str, Any], method: str, path: str) -> None:
         operation["security"] = [{"key": []}]
         operation.setdefault("parameters", []).extend([*_PARAMETERS.get((method, path), []), _TENANT])
         operation["responses"].setdefault("default", {"description": "Any other error"})
-    for parameter in operation.get("parameters", []):
-        parameter["name"] = re.sub(r"^path:", "", parameter["name"])
     good = _ANSWERS.get((method, path))
     for status, response in operation["responses"].items():
         shape = good if status.startswith("2") else shapes.Error

@@ -166,7 +166,7 @@ class Ready(Shape):
 
 
 class Health(Shape):
-    """This process answers."""
+    """The process answers."""
 
     status: Literal["ok"]
     version: str
