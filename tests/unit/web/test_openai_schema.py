@@ -1,0 +1,102 @@
+"""What OpenAI's bodies may say here: served, ignored, or 400 by name."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from web.openai_schema import ChatBody, CompletionBody
+from web.problems import Problem
+
+HI = [{"role": "user", "content": "hi"}]
+
+
+def chat(**body: Any) -> ChatBody:
+    return ChatBody.model_validate({"messages": HI} | body)
+
+
+def refused(**body: Any) -> Problem:
+    with pytest.raises(Problem) as caught:
+        chat(**body)
+    assert (caught.value.code, caught.value.status) == ("unsupported_parameter", 400)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("n", 2), ("tools", [{"type": "function"}]), ("tool_choice", "required"), ("functions", [{}]), ("logprobs", True),
+        ("top_logprobs", 3), ("modalities", ["text", "audio"]), ("audio", {"voice": "x"}), ("reasoning_effort", "high"),
+        ("web_search_options", {}), ("best_of", 2), ("colour", "red"), ("n", True),
+    ],
+)  # fmt: skip
+def test_what_would_change_the_answer_and_is_not_there_is_refused_by_name(field: str, value: Any) -> None:
+    assert refused(**{field: value}).param == field
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("n", 1), ("tools", []), ("tool_choice", "none"), ("logprobs", False), ("top_logprobs", 0), ("modalities", ["text"]),
+        ("user", "me"), ("store", True), ("metadata", {"a": "b"}), ("service_tier", "auto"), ("parallel_tool_calls", True),
+        ("seed", None), ("tools", None), ("colour", None), ("safety_identifier", "x"), ("prompt_cache_key", "k"),
+    ],
+)  # fmt: skip
+def test_what_has_no_influence_is_taken_and_ignored(field: str, value: Any) -> None:
+    told = chat(**{field: value}, seed=1).payload() if field != "seed" else chat(seed=value).payload() | {"seed": 1}
+    assert told == chat(seed=1).payload()
+
+
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ({"role": "tool", "content": "x"}, "messages[1].role"),
+        ({"role": "assistant", "tool_calls": [{"id": "1"}]}, "messages[1].tool_calls"),
+        ({"role": "user", "content": [{"type": "image_url"}]}, "messages[1].content[0]"),
+        ({"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "input_audio"}]}, "messages[1].content[1]"),
+    ],
+)
+def test_images_audio_and_tools_in_a_message_are_refused_by_place(message: dict[str, Any], param: str) -> None:
+    assert refused(messages=[*HI, message]).param == param
+
+
+def test_text_parts_are_one_text_and_a_developer_is_the_system() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    body = chat(messages=[{"role": "developer", "content": "be kind"}, {"role": "user", "content": parts, "name": "joe"}])
+    assert body.payload()["messages"] == [{"role": "system", "content": "be kind"}, {"role": "user", "content": "ab"}]
+
+
+def test_an_unknown_role_or_an_empty_chat_does_not_fit() -> None:
+    for messages in ([], [{"role": "parrot", "content": "x"}], [{"role": "user"}], ["hi"], "hi"):
+        with pytest.raises(ValidationError):
+            chat(messages=messages)
+
+
+def test_max_completion_tokens_is_max_tokens() -> None:
+    assert chat(max_completion_tokens=7).most_tokens == 7
+    assert chat(max_tokens=8).most_tokens == 8
+    assert chat(max_tokens=8, max_completion_tokens=7).most_tokens == 7
+
+
+def test_defaults_are_openai_s_and_our_own_fields_may_be_named() -> None:
+    payload = chat().payload()
+    assert (payload["temperature"], payload["top_p"]) == (1.0, 1.0)
+    assert chat(top_k=3, min_p=0.5, repeat_penalty=1.1).payload()["top_k"] == 3
+    assert chat(deadline_ms=9).deadline_ms == 9
+
+
+def test_a_completion_takes_one_text() -> None:
+    assert CompletionBody.model_validate({"prompt": ["hey"]}).payload()["prompt"] == "hey"
+    for prompt in (["a", "b"], [1, 2], [[1]]):
+        with pytest.raises(Problem):
+            CompletionBody.model_validate({"prompt": prompt})
+    for prompt in ("", 3, None):
+        with pytest.raises(ValidationError):
+            CompletionBody.model_validate({"prompt": prompt})
+
+
+def test_a_completion_may_not_echo_or_fill_in() -> None:
+    for field, value in (("echo", True), ("suffix", "end"), ("logprobs", 5)):
+        with pytest.raises(Problem) as caught:
+            CompletionBody.model_validate({"prompt": "hey", field: value})
+        assert caught.value.param == field
