@@ -217,8 +217,8 @@ class JobClient:
     def _open(self, method: str, path: str, body: Json | None, headers: dict[str, str]) -> HTTPResponse:
         data = None if body is None else json.dumps(body).encode()
         sent = self._headers | headers | ({"Content-Type": "application/json"} if data is not None else {})
-        # S310 is about file: and the like; only http and https come past __init__.
-        request = urllib.request.Request(self._url + path, data, sent, method=method)  # noqa: S310
+        url = self._url + path
+        request = urllib.request.Request(url, data, sent, method=method)  # noqa: S310 - __init__ lets http(s) through
         response: HTTPResponse = self._opener.open(request, timeout=_SILENCE_S)
         return response
 

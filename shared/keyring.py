@@ -183,8 +183,10 @@ def _ask_time(pipe: Any) -> None:
     pipe.get(keys.clock())
 
 
-def _now_ms(time: tuple[int, int], shift_ms: bytes | str | None) -> int:
-    return time[0] * 1000 + time[1] // 1000 + int(shift_ms or 0)
+def _now_ms(time: tuple[int, int], clock: bytes | None) -> int:
+    """The store's TIME, shifted or held as shared/lua/lib/clock.lua does."""
+    held = text(clock or b"0")
+    return int(held[1:]) if held.startswith("=") else time[0] * 1000 + time[1] // 1000 + int(held)
 
 
 def _mint(facts: KeyFacts) -> NewKey:

@@ -191,8 +191,7 @@ class Tenants:
         unknown = sorted(set(changes) - set(FIELDS))
         if unknown:
             raise ConfigError(f"a tenant's policy has no field {', '.join(unknown)}")
-        # The check of the types is TenantPolicy's own, at birth.
-        policy = replace(self.get(tenant) or TenantPolicy(), **changes)  # type: ignore[arg-type]
+        policy = replace(self.get(tenant) or TenantPolicy(), **changes)  # type: ignore[arg-type]  # checked at birth
         self.set(tenant, policy)
         return policy
 
@@ -211,8 +210,9 @@ class Tenants:
                 pipe.zrem(keys.tenants(), tenant)
             return known
 
+        # Watched, so that an admission in between does not lose its tenant from the set. The library types
+        # the callable as answering nothing, and hands on what it answers.
         with store_faults(self._client):
-            # Watched, so that an admission in between does not lose its tenant from the set.
             return bool(self._client.transaction(forget, key, value_from_callable=True))  # type: ignore[arg-type]
 
     def list(self) -> tuple[TenantEntry, ...]:

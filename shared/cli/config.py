@@ -39,9 +39,8 @@ def config(
 
 def _check(settings: Settings) -> str:
     """What was found to be right. Raises what a start would: StoreUnavailable, StoreUnfit, SettingsConflict."""
-    # Each loads redis, which the list does without.
-    from shared.connection import shown  # noqa: PLC0415
-    from shared.fitness import check_fitness  # noqa: PLC0415
+    from shared.connection import shown
+    from shared.fitness import check_fitness
 
     try:
         url, client = url_of(settings), client_for(settings)
@@ -55,8 +54,8 @@ def _check(settings: Settings) -> str:
 
 def _check_agreement(client: "redis.Redis", settings: Settings) -> None:
     """Compare what holds for the whole system, without writing it as a start would."""
-    from shared.decode import text  # noqa: PLC0415 - as above
-    from shared.storefaults import store_faults  # noqa: PLC0415
+    from shared.decode import text
+    from shared.storefaults import store_faults
 
     with store_faults(client):
         there = {text(name): text(value) for name, value in client.hgetall(keys.config()).items()}
@@ -69,7 +68,7 @@ def _check_agreement(client: "redis.Redis", settings: Settings) -> None:
 def _shown(row: Row, settings: Settings) -> Any:
     value = getattr(settings, row.field)
     if row.field == "redis_url" and value:
-        from shared.connection import shown  # noqa: PLC0415 - loads redis, only where there is a URL to hide in
+        from shared.connection import shown
 
         return shown(value)
     if row.field == "api_key" and value:

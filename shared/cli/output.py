@@ -55,11 +55,10 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, marks: di
             sys.stdout.write("\t".join(re.sub(r"\s", " ", cell) for cell in line) + "\n")
         sys.stdout.flush()
         return
-    # Drawn only here, so that a piped command does not pay for loading it.
-    from rich.box import SIMPLE_HEAD  # noqa: PLC0415
-    from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
     kept = [place for place in range(len(columns)) if not cells or any(line[place] for line in cells)]
     drawn = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)

@@ -43,8 +43,7 @@ def run_redis(
     url = url_of(found)
     if program and _redis_cli_can(url):
         where, secret = _for_redis_cli(url)
-        # S606 asks whether no shell is meant: none is.
-        os.execve(program, [program, *where, *words], os.environ | secret)  # noqa: S606
+        os.execve(program, [program, *where, *words], os.environ | secret)  # noqa: S606 - no shell is meant
     client = client_for(found)
     went_well = [_run(client, line) for line in ([words] if words else _lines())]
     if not all(went_well):
@@ -91,9 +90,9 @@ def _lines() -> Iterator[list[str]]:
 
 def _run(client: "redis.Redis", words: list[str]) -> bool:
     """Send one command and write its reply, or its replies until Ctrl-C; whether it was no error."""
-    import redis as library  # noqa: PLC0415 - not needed where redis-cli takes over
+    import redis as library
 
-    from shared.storefaults import store_faults  # noqa: PLC0415
+    from shared.storefaults import store_faults
 
     terminal = sys.stdout.isatty()
     with store_faults(client):

@@ -34,7 +34,7 @@ Disabled = Annotated[bool | None, typer.Option("--disabled/--enabled", help="Ref
 @app.command("ls")
 def list_all(*, state_dir: StateDir = None, json: Json = False) -> None:
     """List tenants that have a policy or were seen by the door."""
-    from shared.tenants import FIELDS, Tenants  # noqa: PLC0415 - loads redis, which `--help` does without
+    from shared.tenants import FIELDS, Tenants
 
     entries = Tenants(store_client(state_dir)).list()
     if json:
@@ -61,11 +61,11 @@ def add(
     json: Json = False,
 ) -> None:
     """Give a tenant a policy; refused when it has one."""
-    from shared.tenants import TenantPolicy, Tenants  # noqa: PLC0415 - as above
+    from shared.tenants import TenantPolicy, Tenants
 
     changes = _changes(weight, max_waiting, max_waiting_tokens, rpm, tpm, max_deadline, models, default_model, disabled)
-    # What was not named stays the system's default.
-    policy = TenantPolicy(**{name: value for name, value in changes.items() if value is not None})  # type: ignore[arg-type]
+    named = {name: value for name, value in changes.items() if value is not None}
+    policy = TenantPolicy(**named)  # type: ignore[arg-type]  # checked at birth
     tenants = Tenants(store_client(state_dir))
     if tenants.get(tenant) is not None:
         output.note(f"tenant {tenant!r} has a policy already; change it with `penstock tenants set`")
@@ -91,7 +91,7 @@ def change(
     json: Json = False,
 ) -> None:
     """Change what is named and leave the rest; holds from the next request on."""
-    from shared.tenants import Tenants  # noqa: PLC0415 - as above
+    from shared.tenants import Tenants
 
     changes = _changes(weight, max_waiting, max_waiting_tokens, rpm, tpm, max_deadline, models, default_model, disabled)
     if not changes:
@@ -102,7 +102,7 @@ def change(
 @app.command()
 def rm(tenant: Name, *, state_dir: StateDir = None) -> None:
     """Take a tenant's policy away: the defaults hold for it again. Its jobs and keys stay."""
-    from shared.tenants import Tenants  # noqa: PLC0415 - as above
+    from shared.tenants import Tenants
 
     if not Tenants(store_client(state_dir)).remove(tenant):
         output.note(f"tenant {tenant!r} has no policy")

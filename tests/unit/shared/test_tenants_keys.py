@@ -73,6 +73,14 @@ def test_a_key_expires_at_its_time_by_the_store(ring: KeyRing, redis_client: red
     assert ring.lookup(new.key, new.facts.created_ms) == new.facts
 
 
+def test_held_time_is_the_time_by_which_keys_live(ring: KeyRing, redis_client: redis.Redis) -> None:
+    redis_client.set(keys.clock(), "=1790000000000")
+    new = ring.create("blue", expires_in_ms=HOUR_MS)
+    assert new.facts.created_ms == 1_790_000_000_000
+    redis_client.set(keys.clock(), f"={1_790_000_000_000 + HOUR_MS}")
+    assert ring.lookup(new.key) is None
+
+
 def test_a_label_is_used_once_among_a_tenants_living_keys(ring: KeyRing, redis_client: redis.Redis) -> None:
     ring.create("blue", label="ci", expires_in_ms=HOUR_MS)
     with pytest.raises(ConfigError, match="label='ci'"):
