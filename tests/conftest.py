@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import redis
@@ -10,9 +9,8 @@ import redis
 from shared.config import Settings, load
 from shared.connection import open_client
 from shared.embedded import EmbeddedStore
-
-if TYPE_CHECKING:
-    from shared.store import Store
+from shared.invariants import breaches, unowned_keys
+from shared.store import Store
 
 
 @pytest.fixture(scope="session")
@@ -39,12 +37,8 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-def store(redis_client: redis.Redis, settings: Settings) -> Iterator["Store"]:
+def store(redis_client: redis.Redis, settings: Settings) -> Iterator[Store]:
     """A configured store; after the test every invariant must hold and every key have an owner."""
-    from shared.invariants import breaches, unowned_keys
-
-    from shared.store import Store
-
     store = Store(redis_client)
     store.configure(settings)
     yield store

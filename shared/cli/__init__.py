@@ -91,7 +91,7 @@ def _mistake(error: typer.TyperException) -> int:
 
 def _version(asked: bool) -> None:
     if asked:
-        from importlib import metadata  # noqa: PLC0415 - reads the installed packages, for this one option
+        from importlib import metadata
 
         try:
             output.data(f"penstock {metadata.version('penstock')}")

@@ -18,8 +18,8 @@ _HOLDS, _BROKEN, _NOT_JUDGED = "holds", "BROKEN", "not judged"
 
 def doctor(*, state_dir: StateDir = None, json: Json = False) -> None:
     """Check every invariant on the live store; exit 0 when all hold, 1 when one is broken."""
-    from shared.invariants import INVARIANTS, breaches  # noqa: PLC0415 - loads redis, which `--help` does without
-    from shared.store import Store  # noqa: PLC0415
+    from shared.invariants import INVARIANTS, breaches
+    from shared.store import Store
 
     client = store_client(state_dir)
     snapshot = Store(client).snapshot()
@@ -54,7 +54,7 @@ def doctor(*, state_dir: StateDir = None, json: Json = False) -> None:
 
 def _fitness(client: "redis.Redis") -> tuple[bool, list[str]]:
     """Whether the store could lose jobs silently, and what there is to say of it."""
-    from shared.fitness import check_fitness  # noqa: PLC0415 - as above
+    from shared.fitness import check_fitness
 
     try:
         return False, check_fitness(client)

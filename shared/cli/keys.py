@@ -20,7 +20,7 @@ OfTenant = Annotated[str | None, typer.Option("--tenant", metavar="NAME", help="
 @app.command("ls")
 def list_all(*, tenant: OfTenant = None, state_dir: StateDir = None, json: Json = False) -> None:
     """List keys by what is known of them; the keys themselves are nowhere kept."""
-    from shared.keyring import KeyRing  # noqa: PLC0415 - loads redis, which `--help` does without
+    from shared.keyring import KeyRing
 
     now_ms, ring = KeyRing(store_client(state_dir)).ls(tenant)
     if json:
@@ -53,7 +53,7 @@ def add(
     json: Json = False,
 ) -> None:
     """Make a key and print it on stdout, this once."""
-    from shared.keyring import KeyRing  # noqa: PLC0415 - as above
+    from shared.keyring import KeyRing
 
     expires_in_ms = None if expires is None else parse_ms("expires", expires)
     ring = KeyRing(store_client(state_dir))
@@ -63,7 +63,7 @@ def add(
 @app.command()
 def rm(which: Which, *, tenant: OfTenant = None, state_dir: StateDir = None, json: Json = False) -> None:
     """Remove a key, or all keys with a label: they open nothing from the next request on."""
-    from shared.keyring import KeyRing  # noqa: PLC0415 - as above
+    from shared.keyring import KeyRing
 
     removed = KeyRing(store_client(state_dir)).rm(which, tenant=tenant)
     if json:
@@ -84,7 +84,7 @@ def rotate(
     json: Json = False,
 ) -> None:
     """Make a key's successor, print it this once, and let the old one expire after the overlap."""
-    from shared.keyring import KeyRing  # noqa: PLC0415 - as above
+    from shared.keyring import KeyRing
 
     overlap_ms = parse_ms("overlap", overlap)
     new = KeyRing(store_client(state_dir)).rotate(which, overlap_ms=overlap_ms, tenant=tenant)

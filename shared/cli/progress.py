@@ -21,7 +21,7 @@ class Progress:
 
     def __enter__(self) -> Self:
         if sys.stderr.isatty():
-            from rich.console import Console  # noqa: PLC0415 - loaded only where there is somebody to see it
+            from rich.console import Console
 
             self._status = Console(stderr=True).status("submitting")
             self._status.start()
@@ -56,7 +56,7 @@ class Progress:
 
     def _tell(self, change: str, line: str) -> None:
         if self._status is not None:
-            from rich.text import Text  # noqa: PLC0415 - as above
+            from rich.text import Text
 
             self._status.update(Text(output.visible(line)))
         elif change != self._told:

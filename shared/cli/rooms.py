@@ -66,7 +66,7 @@ def demo(
 def _become(module: Sequence[str], settings: Settings, *, take_over: bool = False) -> None:
     """Replace this process by a module of this Python; what the command line named goes into its environment."""
     if take_over:
-        from shared.store import Store  # noqa: PLC0415 - loads redis, which nobody else here needs
+        from shared.store import Store
 
         Store(client_for(settings)).configure(settings, take_over=True)
     sys.stdout.flush()

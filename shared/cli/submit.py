@@ -52,8 +52,8 @@ def submit(
     }
     body |= {name: value for name, value in chosen.items() if value is not None}
     wait_ms = parse_ms("wait", wait)
-    from shared.cli.progress import Progress  # noqa: PLC0415 - loads the client, which `--help` does without
-    from shared.jobclient import Yielded  # noqa: PLC0415
+    from shared.cli.progress import Progress
+    from shared.jobclient import Yielded
 
     client = door(tenant)
     with Progress() as progress:

@@ -35,7 +35,7 @@ def up(
         raise ConfigError(f"--gate-port {gate_port}: this version has no TCP gate")
     settings = _settings(model=model, engine=engine, host=host, port=port, state_dir=state_dir)
     count = _worker_count(workers, settings)
-    from shared.cli.stack import Stack  # noqa: PLC0415 - loads redis and psutil, which `--help` does without
+    from shared.cli.stack import Stack
 
     code = Stack(settings, count, take_over=take_over).run()
     if code:
@@ -66,12 +66,10 @@ def _free_port(host: str) -> int:
 def _worker_count(text: str, settings: Settings) -> int:
     """`--workers` as a number. Raises ConfigError."""
     if text == "auto":
-        from shared.cli.gpus import visible_gpus  # noqa: PLC0415 - as above
+        from shared.cli.gpus import visible_gpus
 
         on_cpu = settings.engine == "sim" or settings.device != "auto" or settings.n_gpu_layers == 0
         return 1 if on_cpu else max(1, visible_gpus())
     if not text.isdigit() or not 1 <= int(text) <= 1024:
         raise ConfigError(f"--workers {text!r} is neither auto nor a number from 1 to 1024")
     return int(text)
-
-

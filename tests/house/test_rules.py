@@ -1,0 +1,104 @@
+"""The house rules that a machine can keep: sizes, first lines, reasons beside exceptions."""
+
+import ast
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+ROOMS = ("shared", "web", "workers")
+LONGEST_FILE, LONGEST_FUNCTION = 300, 60
+def files(*suffixes: str, folders: tuple[str, ...] = (*ROOMS, "tests", "bench")) -> list[Path]:
+    """Every file of ours with such a suffix."""
+    return sorted(
+        path
+        for folder in folders
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in suffixes and "__pycache__" not in path.parts and path.is_file()
+    )
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+PYTHON = files(".py")
+LUA = files(".lua")
+
+
+def text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def test_a_file_fits_in_three_hundred_lines():
+    lengths = {named(path): len(text_of(path).splitlines()) for path in PYTHON + LUA}
+    assert {name: length for name, length in lengths.items() if length > LONGEST_FILE} == {}
+
+
+def functions(path: Path) -> Iterator[tuple[str, int]]:
+    for node in ast.walk(ast.parse(text_of(path))):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield node.name, (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def test_a_function_fits_on_a_screen_or_two():
+    long = {
+        f"{named(path)}: {name}": length
+        for path in PYTHON
+        for name, length in functions(path)
+        if length > LONGEST_FUNCTION
+    }
+    assert long == {}
+
+
+def test_a_file_begins_with_a_sentence_that_says_its_job():
+    first_lines = {
+        named(path): (ast.get_docstring(ast.parse(text_of(path))) or "").partition("\n")[0]
+        for path in PYTHON
+        if text_of(path).strip() or path.name != "__init__.py"
+    }
+    assert {name: line for name, line in first_lines.items() if not line.endswith((".", "?"))} == {}
+
+
+_EXCEPTION = re.compile(r"#\s*(?:noqa|type:\s*ignore)(?::\s*|\[)(?P<codes>[\w, -]+?)\]?(?P<reason>\s+[-#]\s+\w.*)?$")
+
+
+def unexplained(path: Path) -> Iterator[str]:
+    """Exceptions to a rule of which neither this nor an earlier line of the file says why."""
+    explained: set[str] = set()
+    for number, line in enumerate(text_of(path).splitlines(), 1):
+        found = _EXCEPTION.search(line)
+        if found is None:
+            continue
+        codes = set(re.split(r"[,\s]+", found["codes"].strip()))
+        if found["reason"]:
+            explained |= codes
+        elif not codes <= explained:
+            yield f"{named(path)}:{number}: {line.strip()}"
+
+
+def test_every_exception_to_a_rule_has_its_reason_beside_it():
+    assert [line for path in PYTHON if path != Path(__file__) for line in unexplained(path)] == []
+
+
+def test_no_exception_is_made_to_all_rules_at_once():
+    blanket = re.compile(r"#\s*noqa(?!:)|#\s*type:\s*ignore(?!\[)")
+    assert [named(path) for path in PYTHON if path != Path(__file__) and blanket.search(text_of(path))] == []
+
+
+def test_nothing_is_left_for_later():
+    words = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+    assert [named(path) for path in PYTHON + LUA if path != Path(__file__) and words.search(text_of(path))] == []
+
+
+def test_locked_requirements_name_no_host_and_hash_every_package():
+    for path in files(".txt", folders=("requirements",)):
+        text = path.read_text(encoding="utf-8")
+        assert "://" not in text, path
+        pins = re.findall(r"^[a-zA-Z0-9][^\n]*==[^\n]*\\\n    --hash=sha256:", text, re.MULTILINE)
+        assert len(pins) == len(re.findall(r"^[a-zA-Z0-9]", text, re.MULTILINE)), path
+
+
+def test_the_programs_of_the_repository_can_be_run():
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)
