@@ -1,0 +1,222 @@
+"""What a real model adds: samplers, grammars, chat, sizes, and clear words when it cannot be loaded."""
+
+import json
+
+import pytest
+
+from shared.config import load
+from shared.errors import ModelError
+from workers.engine.events import JobRejected
+from workers.engine.factory import make_engine
+from workers.engine.llama import load_backend
+
+PROMPT = "the same prompt"
+
+
+def _answers(driven, *payloads: dict) -> list[str]:
+    for i, payload in enumerate(payloads):
+        driven.submit(str(i), {"prompt": PROMPT, "max_tokens": 24, **payload})
+    driven.run_dry()
+    assert all(ended.outcome == "succeeded" for ended in driven.ended.values()), driven.ended
+    return [driven.ended[str(i)].text for i in range(len(payloads))]
+
+
+def test_the_same_seed_gives_the_same_answer_and_another_seed_another(driven):
+    one, two, three, largest, none = _answers(
+        driven, {"seed": 7}, {"seed": 7}, {"seed": 8}, {"seed": (1 << 64) - 1}, {}
+    )
+    assert one == two
+    assert len({one, three, largest, none}) == 4
+
+
+def test_the_same_seed_gives_the_same_answer_in_other_company(driven):
+    (alone,) = _answers(driven, {"seed": 7})
+    driven.events.clear()
+    assert _answers(driven, {"seed": 7}, {"seed": 1}, {"temperature": 0})[0] == alone
+
+
+def test_top_k_of_one_is_the_greedy_answer(driven):
+    greedy, narrow = _answers(driven, {"temperature": 0}, {"temperature": 2.0, "top_k": 1})
+    assert greedy == narrow
+
+
+def test_penalties_and_bias_change_even_a_greedy_answer(driven, backend):
+    token = int(backend.tokenize("zezu")[-1])
+    plain, repeated, presence, frequency, biased = _answers(
+        driven,
+        {"temperature": 0},
+        {"temperature": 0, "repeat_penalty": 5.0},
+        {"temperature": 0, "presence_penalty": 2.0},
+        {"temperature": 0, "frequency_penalty": 2.0},
+        {"temperature": 0, "logit_bias": {str(token): 100}},
+    )
+    assert len({plain, repeated, presence, frequency, biased}) == 5
+    assert biased == backend.piece(token).decode() * 24
+
+
+def test_an_end_token_ends_the_answer_and_is_not_counted(driven, backend):
+    end = min(backend._ends)
+    driven.submit("a", {"prompt": PROMPT, "max_tokens": 9, "temperature": 0, "logit_bias": {str(end): 100}})
+    driven.run_dry()
+    ended = driven.ended["a"]
+    assert (ended.outcome, ended.finish_reason, ended.text) == ("succeeded", "stop", "")
+    assert ended.counts.completion_tokens == 0
+
+
+def test_json_object_makes_the_model_write_json(driven):
+    payload = {"prompt": PROMPT, "max_tokens": 400, "temperature": 1.0, "response_format": {"type": "json_object"}}
+    for seed in range(4):
+        driven.submit(str(seed), {**payload, "seed": seed})
+    driven.submit("free", {"prompt": PROMPT, "max_tokens": 20})
+    driven.run_dry()
+    closed = [driven.ended[str(seed)] for seed in range(4) if driven.ended[str(seed)].finish_reason == "stop"]
+    assert closed, "no answer came to its end"
+    for ended in closed:
+        assert isinstance(json.loads(ended.text), dict)
+    assert all(driven.ended[str(seed)].text.startswith("{") for seed in range(4))
+
+
+def test_a_schema_is_kept_to_the_letter(driven):
+    schema = {
+        "type": "object",
+        "properties": {"colour": {"enum": ["blue", "green"]}, "done": {"type": "boolean"}},
+        "required": ["colour", "done"],
+    }
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    (text,) = _answers(driven, {"temperature": 0, "max_tokens": 200, "response_format": form})
+    answer = json.loads(text)
+    assert answer["colour"] in ("blue", "green")
+    assert isinstance(answer["done"], bool)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#"},
+        {"$ref": "https://example.com/schema.json"},
+        {"type": "nonsense"},
+        {"type": "string", "minLength": 1_000_000_000},
+        {"type": "array", "items": {"type": "string"}, "maxItems": 100_000},
+        {"type": "string", "pattern": "^((a{900}){900})$"},
+    ],
+)
+def test_a_schema_that_cannot_be_used_rejects_its_job_alone(driven, schema):
+    form = {"type": "json_schema", "schema": schema}
+    with pytest.raises(JobRejected) as rejected:
+        driven.submit("a", {"prompt": PROMPT, "max_tokens": 4, "response_format": form})
+    assert (rejected.value.code, rejected.value.param) == ("invalid_value", "response_format")
+
+
+def test_a_schema_nested_without_end_is_rejected(driven):
+    schema: dict = {"type": "object"}
+    for _ in range(500):
+        schema = {"type": "array", "items": schema}
+    with pytest.raises(JobRejected, match="nested"):
+        driven.submit("a", {"prompt": PROMPT, "response_format": {"type": "json_schema", "schema": schema}})
+
+
+def test_messages_go_through_the_models_own_template(driven):
+    driven.submit("a", {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 5, "temperature": 0})
+    driven.submit("b", {"messages": [{"role": "user", "content": [{"type": "text", "text": "hello"}]}],
+                        "max_tokens": 5, "temperature": 0})  # fmt: skip
+    driven.submit("c", {"prompt": "hello", "max_tokens": 5, "temperature": 0})
+    driven.run_dry()
+    assert driven.ended["a"].text == driven.ended["b"].text
+    assert driven.ended["a"].counts.prompt_tokens > driven.ended["c"].counts.prompt_tokens
+
+
+@pytest.mark.parametrize(
+    ("payload", "param"),
+    [
+        ({}, "prompt"),
+        ({"prompt": 5}, "prompt"),
+        ({"prompt": "\ud800"}, "prompt"),
+        ({"prompt": "a", "logit_bias": {"99999": 1}}, "logit_bias"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"content": "no role"}]}, "messages"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages"),
+    ],
+)
+def test_what_cannot_be_tokenized_is_rejected_by_the_fields_name(driven, payload, param):
+    with pytest.raises(JobRejected) as rejected:
+        driven.submit("a", {"max_tokens": 4, **payload})
+    assert (rejected.value.code, rejected.value.param) == ("invalid_value", param)
+
+
+def test_a_prompt_one_token_too_long_is_counted_exactly(driven, backend):
+    words = "ba " * backend.n_ctx
+    prompt = words
+    with pytest.raises(JobRejected) as rejected:
+        driven.submit("a", {"prompt": prompt, "max_tokens": 1})
+    assert (rejected.value.code, rejected.value.param) == ("context_length_exceeded", "prompt")
+    n = len(backend.tokenize("ba " * 100)) + 1
+    driven.submit("b", {"prompt": "ba " * 100, "max_tokens": backend.n_ctx - n, "temperature": 0, "stop": ["a"]})
+    driven.run_dry()
+    assert driven.ended["b"].counts.prompt_tokens == n
+
+
+def test_a_file_that_is_not_there_says_so(tmp_path):
+    with pytest.raises(ModelError, match=r"gone\.gguf cannot be read: No such file"):
+        load_backend(load({}, None), tmp_path / "gone.gguf")
+
+
+def test_a_file_that_is_no_gguf_says_so(tmp_path):
+    path = tmp_path / "text.gguf"
+    path.write_text("once upon a time")
+    with pytest.raises(ModelError, match="is no GGUF file: it begins with b'once'"):
+        load_backend(load({}, None), path)
+
+
+def test_a_truncated_gguf_says_what_is_wrong(tmp_path, model_path, capfd):
+    path = tmp_path / "half.gguf"
+    path.write_bytes(model_path.read_bytes()[:300_000])
+    with pytest.raises(ModelError, match=r"half\.gguf could not be loaded: .*(corrupt|incomplete|bounds|failed)"):
+        load_backend(load({}, None, device="cpu"), path)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_device_that_this_build_cannot_use_ends_the_start(model_path):
+    with pytest.raises(ModelError, match="PENSTOCK_DEVICE='97'"):
+        load_backend(load({}, None, device="97"), model_path)
+
+
+def test_llama_without_a_model_says_which_setting_is_missing():
+    with pytest.raises(ModelError, match="PENSTOCK_MODEL"):
+        make_engine(load({}, None), print)
+
+
+def test_an_engine_comes_up_calibrated_silent_and_with_its_facts(model_path, capfd):
+    seen: list[float] = []
+    settings = load({}, None, device="cpu", max_batch_size=2, kv_cells=512, threads=1)
+    engine = make_engine(settings, seen.append, model_path=model_path, progress=seen.append)
+    try:
+        facts = engine.backend.facts
+        assert (facts.engine, facts.device, facts.slots, facts.cells, facts.n_ctx) == ("llama", "CPU", 2, 512, 512)
+        assert facts.layers_offloaded == 0
+        assert min(facts.weights_bytes, facts.kv_bytes, facts.compute_bytes) > 100_000
+        assert min(facts.prefill_tps, facts.step_ms, facts.decode_tps) > 0
+        assert seen == sorted(seen)
+        assert seen[-1] == 1.0
+        engine.backend.check_idle()
+        assert "on CPU" in facts.sentence()
+    finally:
+        engine.backend.close()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_context_shorter_than_the_calibration_is_calibrated_too(model_path):
+    settings = load({}, None, device="cpu", max_batch_size=4, kv_cells=16, n_ctx=16, prefill_chunk=16, threads=1)
+    engine = make_engine(settings, print, model_path=model_path)
+    assert engine.backend.facts.prefill_tps > 0
+    engine.backend.close()
+
+
+@pytest.mark.parametrize("kv_type", ["f32", "q8_0", "q4_0"])
+def test_every_kv_type_generates(model_path, kv_type):
+    # A quantized cache works in blocks of 32 values, which this model's heads of 16 do not fill.
+    settings = load({}, None, device="cpu", max_batch_size=1, kv_cells=256, threads=1, kv_type=kv_type)
+    if kv_type == "f32":
+        load_backend(settings, model_path).close()
+    else:
+        with pytest.raises(ModelError, match=f"no context of 256 cells \\({kv_type}\\) for 1 slots"):
+            load_backend(settings, model_path)

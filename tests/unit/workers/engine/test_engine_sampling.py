@@ -1,0 +1,54 @@
+"""A payload's sampling is read with the contract's defaults, and what is wrong is named."""
+
+import pytest
+
+from workers.engine.events import JobRejected
+from workers.engine.sampling import Sampling, is_greedy, read_sampling
+
+
+def test_an_empty_payload_gets_the_defaults_of_the_contract():
+    sampling = read_sampling({})
+    assert sampling == Sampling()
+    assert (sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p) == (0.8, 40, 0.95, 0.05)
+    assert not sampling.penalizes
+
+
+def test_null_means_not_given():
+    assert read_sampling({"temperature": None, "seed": None, "stop": None, "response_format": None}) == Sampling()
+
+
+def test_temperature_zero_is_greedy():
+    assert is_greedy(read_sampling({"temperature": 0}))
+    assert not is_greedy(read_sampling({"temperature": 0.01}))
+
+
+def test_one_stop_string_may_stand_for_a_list():
+    assert read_sampling({"stop": "x"}).stop == ("x",)
+    assert read_sampling({"stop": ["x", "y"]}).stop == ("x", "y")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("temperature", -0.1), ("temperature", "hot"), ("temperature", True), ("temperature", float("nan")),
+        ("top_p", 1.01), ("min_p", -1), ("top_k", 1.5), ("top_k", -1), ("repeat_penalty", 0),
+        ("presence_penalty", 2.1), ("frequency_penalty", -2.1), ("seed", 0.5), ("seed", 1 << 64), ("stop", [""]),
+        ("stop", ["x"] * 17), ("stop", 5), ("stop", "x" * 257), ("logit_bias", {"a": 1}), ("logit_bias", {"1": 101}),
+        ("logit_bias", [1]), ("response_format", {"type": "xml"}), ("response_format", "json_object"),
+        ("response_format", {"type": "json_schema"}),
+    ],
+)
+def test_a_value_out_of_range_is_rejected_by_name_and_quoted(field, value):
+    with pytest.raises(JobRejected) as rejected:
+        read_sampling({field: value})
+    assert (rejected.value.code, rejected.value.param) == ("invalid_value", field)
+    assert rejected.value.message.startswith(f"{field}=")
+
+
+def test_a_schema_is_found_where_either_api_puts_it():
+    schema = {"type": "object"}
+    openai = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    plain = {"type": "json_schema", "schema": schema}
+    assert read_sampling({"response_format": openai}).schema == read_sampling({"response_format": plain}).schema
+    assert read_sampling({"response_format": {"type": "json_object"}}).schema == ""
+    assert read_sampling({"response_format": {"type": "text"}}).schema is None

@@ -1,0 +1,94 @@
+"""Text comes out whole: no half characters, no stop strings, whatever the tokens' borders."""
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workers.engine.text import TextStream
+
+_ALPHABET = "abä水🙂 \n"
+
+
+def _cut(raw: bytes, at: list[int]) -> list[bytes]:
+    borders = [0, *sorted(min(i, len(raw)) for i in at), len(raw)]
+    return [raw[a:b] for a, b in itertools.pairwise(borders)]
+
+
+def test_a_character_in_two_tokens_is_handed_out_when_it_is_whole():
+    stream = TextStream()
+    assert stream.feed(b"gr\xc3") == "gr"
+    assert stream.feed(b"\xbc\xc3") == "ü"
+    assert stream.feed(b"\x9f") == "ß"
+    assert stream.finish() == ""
+    assert stream.text == "grüß"
+
+
+def test_an_incomplete_character_at_the_end_is_left_out():
+    stream = TextStream()
+    assert stream.feed("a🙂".encode()[:-1]) == "a"
+    assert stream.finish() == ""
+    assert stream.text == "a"
+
+
+def test_a_possible_beginning_of_a_stop_string_is_held_back_until_it_is_none():
+    stream = TextStream(("END",))
+    assert stream.feed(b"the E") == "the "
+    assert stream.feed(b"N") == ""
+    assert stream.feed(b"emy") == "ENemy"
+    assert not stream.stopped
+
+
+def test_a_stop_string_over_three_tokens_ends_the_text_before_it():
+    stream = TextStream(("\n\n", "STOP"))
+    given = [stream.feed(piece) for piece in (b"one S", b"T", b"OP two")]
+    assert given == ["one ", "", ""]
+    assert stream.stopped
+    assert (stream.finish(), stream.text) == ("", "one ")
+
+
+def test_what_was_held_back_comes_out_at_the_end():
+    stream = TextStream(("END",))
+    stream.feed(b"the EN")
+    assert stream.finish() == "EN"
+    assert stream.text == "the EN"
+
+
+def test_of_two_stop_strings_in_one_token_the_earlier_place_counts():
+    stream = TextStream(("late", "early"))
+    assert stream.feed(b"so early, so late") == "so "
+
+
+def test_the_leading_space_of_the_tokenizer_is_taken_off_once():
+    stream = TextStream(strip_space=True)
+    assert [stream.feed(b""), stream.feed(b" a"), stream.feed(b" b")] == ["", "a", " b"]
+
+
+@given(st.binary(max_size=40), st.lists(st.integers(0, 40), max_size=8))
+def test_any_cutting_of_any_bytes_gives_the_text_of_all_bytes_at_once(raw, at):
+    stream = TextStream()
+    given = "".join(stream.feed(piece) for piece in _cut(raw, at)) + stream.finish()
+    assert given == stream.text == raw.decode("utf-8", errors="ignore")
+
+
+@given(
+    st.text(_ALPHABET, max_size=30),
+    st.lists(st.integers(0, 90), max_size=20),
+    st.lists(st.text(_ALPHABET, min_size=1, max_size=4), min_size=1, max_size=3),
+)
+def test_the_text_ends_before_the_first_stop_string_that_is_complete(text, at, stops):
+    stream = TextStream(tuple(stops))
+    given = ""
+    for piece in _cut(text.encode(), at):
+        given += stream.feed(piece)
+        if stream.stopped:
+            break
+    given += stream.finish()
+    assert given == stream.text
+    assert text.startswith(given)
+    assert not any(stop in given for stop in stops)
+    assert stream.stopped == any(stop in text for stop in stops)
+    if stream.stopped:
+        assert any(text[len(given) :].startswith(stop) for stop in stops)
+    else:
+        assert given == text
