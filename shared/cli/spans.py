@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from shared.errors import ConfigError
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)\Z")
+_SPAN = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)(ms|s|m|h|d)\Z")
 
 
 def parse_ms(name: str, text: str) -> int:

@@ -18,13 +18,15 @@ app = typer.Typer(no_args_is_help=True, help="Tenants: their weights, bounds, mo
 Name = Annotated[str, typer.Argument(metavar="TENANT", help="1 to 64 of letters, digits, `_` and `-`.")]
 #: All as text, so that each may also be `default`: back to what holds for everybody.
 _OR_DEFAULT = "or `default`"
+#: The door has no check of rates, and nobody should think so.
+_KEPT = "kept, but this version holds nobody to it"
 Weight = Annotated[
     str | None, typer.Option(help=f"Share of the GPUs against others, 0.001 to 1000, {_OR_DEFAULT} (1).")
 ]
 MaxWaiting = Annotated[str | None, typer.Option(help=f"Waiting jobs, {_OR_DEFAULT}.")]
 MaxWaitingTokens = Annotated[str | None, typer.Option(help=f"Tokens of waiting jobs, {_OR_DEFAULT}.")]
-Rpm = Annotated[str | None, typer.Option(help=f"Requests a minute, {_OR_DEFAULT} (no limit).")]
-Tpm = Annotated[str | None, typer.Option(help=f"Tokens a minute, {_OR_DEFAULT} (no limit).")]
+Rpm = Annotated[str | None, typer.Option(help=f"Requests a minute, {_OR_DEFAULT}; {_KEPT}.")]
+Tpm = Annotated[str | None, typer.Option(help=f"Tokens a minute, {_OR_DEFAULT}; {_KEPT}.")]
 MaxDeadline = Annotated[str | None, typer.Option(metavar="SPAN", help=f"The longest patience, {_OR_DEFAULT}.")]
 Models = Annotated[str | None, typer.Option(help=f"Served names it may use, comma-separated, {_OR_DEFAULT} (all).")]
 DefaultModel = Annotated[str | None, typer.Option(help=f"For requests that name none, {_OR_DEFAULT}.")]
