@@ -30,7 +30,7 @@ def claimed(entry: list[Any], token: str) -> Claimed:
     """One entry of claim's answer. A payload that is missing or no JSON object becomes {}: the worker fails it."""
     try:
         payload = json.loads(entry[1])
-    except ValueError:
+    except (ValueError, RecursionError):
         payload = {}
     start_in_ms = int(entry[4])
     return Claimed(
@@ -157,6 +157,6 @@ def _bound(value: str | None, automatic: int) -> int:
 def _object(raw: Any) -> dict[str, Any]:
     try:
         value = json.loads(raw) if raw else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}

@@ -1,0 +1,50 @@
+"""What RQ is given of a job: ids and numbers in its own encoding, and nothing that a client wrote."""
+
+import json
+import zlib
+from base64 import b64decode
+
+import pytest
+
+from shared import rqjob
+from shared.job import Usage
+from tests.support.builders import a_job
+
+SECRET = "<script>alert(1)</script>"
+
+
+@pytest.fixture
+def record(redis_client) -> dict:
+    job = a_job(id="the-id", payload={"prompt": SECRET, "metadata": {"a": SECRET}}, model="org/m")
+    flat = rqjob.encode(redis_client, job, 100)
+    assert all(isinstance(part, str | bytes | int) for part in flat)
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def test_encoding_a_job_writes_nothing(redis_client, record):
+    assert redis_client.dbsize() == 0
+
+
+def test_the_record_names_our_function_with_the_id_alone(record):
+    assert json.loads(zlib.decompress(record["data"])) == ["shared.rqjob.not_for_stock_workers", None, ["the-id"], {}]
+    assert (record["origin"], record["status"]) == ("blue.org-m", "queued")
+
+
+def test_the_record_holds_no_word_of_the_client(record):
+    assert "alert" not in repr({**record, "data": zlib.decompress(record["data"])})
+    assert record["description"] == "10+20 tokens of blue"
+
+
+def test_rqs_own_timers_are_off_and_its_records_live_as_long_as_ours(record):
+    assert (record["timeout"], record["result_ttl"], record["failure_ttl"]) == (-1, 100, 100)
+    assert "ttl" not in record
+
+
+def test_a_stock_worker_that_takes_our_job_is_told_who_runs_it():
+    with pytest.raises(RuntimeError, match="penstock worker"):
+        rqjob.not_for_stock_workers("the-id")
+
+
+def test_the_return_value_is_the_usage_in_numbers():
+    usage = Usage(1, 2, 3, ttft_ms=4)
+    assert json.loads(b64decode(rqjob.encode_return(usage))) == usage.as_dict()
