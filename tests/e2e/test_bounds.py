@@ -1,0 +1,109 @@
+"""What the door promises of its bounds, turns and deadlines, with real processes and the sim engine."""
+
+import json
+import re
+import time
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.support.processes import wait_for
+from tests.support.up import Up
+
+#: One slot that makes 20 words a second: 200 words take 10 s.
+ONE_SLOT = {"PENSTOCK_MAX_BATCH_SIZE": "1", "PENSTOCK_SIM_DECODE_TPS": "20", "PENSTOCK_ADMISSION": "bounds"}
+
+
+def submit_as(up: Up, tenant: str, words: int, **fields: Any) -> tuple[int, dict[str, Any], float]:
+    """One submit of a tenant: status, body and how long it took in seconds."""
+
+    body = json.dumps({"prompt": "once", "max_tokens": words, **fields}).encode()
+    headers = {"content-type": "application/json", "x-tenant": tenant}
+    request = urllib.request.Request(f"{up.url}/v1/jobs", body, headers)
+    begin = time.monotonic()
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.status, json.load(answer), time.monotonic() - begin
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code, json.load(refused), time.monotonic() - begin
+
+
+def fleet(up: Up) -> dict[str, float]:
+    """The unlabelled figures of /metrics/fleet."""
+    with urllib.request.urlopen(f"{up.url}/metrics/fleet", timeout=10) as answer:
+        text = answer.read().decode()
+    return {m[1]: float(m[2]) for m in re.finditer(r"^(penstock_\w+) (\S+)$", text, re.MULTILINE)}
+
+
+def job_of(up: Up, tenant: str, job_id: str) -> dict[str, Any]:
+
+    request = urllib.request.Request(f"{up.url}/v1/jobs/{job_id}", headers={"x-tenant": tenant})
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        job: dict[str, Any] = json.load(answer)
+    return job
+
+
+def test_of_twenty_clients_at_one_place_one_runs_and_nineteen_are_told_to_come_back(tmp_path):
+    with Up(tmp_path / "state", PENSTOCK_MAX_INFLIGHT="1", **ONE_SLOT).serving() as up:
+        with ThreadPoolExecutor(20) as clients:
+            answers = list(clients.map(lambda i: submit_as(up, f"t{i}", 200), range(20)))
+        assert sorted(status for status, *_ in answers) == [202] + [503] * 19
+        assert all(seconds < 1 for *_, seconds in answers), sorted(seconds for *_, seconds in answers)
+        for status, body, _ in answers:
+            if status == 503:
+                assert body["status"] == "yield"
+                assert body["reason"] == "inflight_full"
+                assert 50 <= body["retry_hint_ms"] <= 60_000
+        figures = wait_for(lambda: (f := fleet(up)).get("penstock_executed_total") == 1 and f, "the one to run")
+        assert figures["penstock_inflight"] == 1
+        assert figures["penstock_yielded_total"] == 19
+        (mine,) = [(i, body["id"]) for i, (status, body, _) in enumerate(answers) if status == 202]
+        wait_for(lambda: fleet(up)["penstock_inflight"] == 0, "the one to end", timeout_s=20)
+        assert job_of(up, f"t{mine[0]}", mine[1])["status"] == "succeeded"
+
+
+@pytest.mark.parametrize("fairness", ["tokens", "turns"])
+def test_equal_jobs_of_three_tenants_take_exact_turns_in_one_slot(tmp_path, fairness):
+    with Up(tmp_path / "state", **(ONE_SLOT | {"PENSTOCK_SIM_DECODE_TPS": "100"}), PENSTOCK_FAIRNESS=fairness) as up:
+        up.serving()
+        _, first, _ = submit_as(up, "before", 40)
+        taken = {tenant: [submit_as(up, tenant, 4)[1]["id"] for _ in range(10)] for tenant in ("c", "a", "b")}
+        jobs = [(tenant, job_id) for tenant, ids in taken.items() for job_id in ids]
+        wait_for(lambda: all(job_of(up, *job)["status"] == "succeeded" for job in jobs), "all to end", timeout_s=40)
+        started = {job: job_of(up, *job)["started_at"] for job in jobs}
+        order = "".join(tenant for tenant, _ in sorted(jobs, key=started.__getitem__))
+        assert order == "abc" * 10
+        assert job_of(up, "before", first["id"])["started_at"] < min(started.values())
+
+
+def test_a_seventeenth_waiting_job_is_refused_and_another_tenants_first_is_taken(tmp_path):
+    with Up(tmp_path / "state", **ONE_SLOT).serving() as up:
+        _, running, _ = submit_as(up, "a", 200)
+        wait_for(lambda: job_of(up, "a", running["id"])["status"] == "running", "the first to run")
+        assert [submit_as(up, "a", 4)[0] for _ in range(16)] == [202] * 16
+        status, body, _ = submit_as(up, "a", 4)
+        assert (status, body["reason"]) == (503, "tenant_queue_full")
+        assert (body["limits"]["value"], body["limits"]["max"]) == (16, 16)
+        assert submit_as(up, "b", 4)[0] == 202
+
+
+def test_a_deadline_is_kept_while_waiting_and_in_mid_answer(tmp_path):
+    with Up(tmp_path / "state", **ONE_SLOT).serving() as up:
+        _, long, _ = submit_as(up, "a", 200, deadline_ms=3_000)
+        wait_for(lambda: job_of(up, "a", long["id"])["status"] == "running", "the long one to run")
+        _, late, _ = submit_as(up, "a", 4, deadline_ms=500)
+        ended = wait_for(lambda: (j := job_of(up, "a", late["id"]))["status"] == "expired" and j, "it to expire")
+        assert ended["error"]["stage"] == "queue"
+        assert ended["attempts"] == 0
+        assert 0.5 <= ended["ended_at"] - ended["created_at"] < 0.85
+        cut = wait_for(
+            lambda: (j := job_of(up, "a", long["id"]))["status"] == "expired" and j, "the long one to expire"
+        )
+        assert (cut["error"]["stage"], cut["finish_reason"]) == ("decode", "deadline")
+        assert len(cut["text"].split()) == cut["usage"]["completion_tokens"] > 40
+        # A step of the sim engine is 50 ms; the settle and a busy machine take the rest.
+        assert cut["ended_at"] - cut["deadline_at"] < 0.3
