@@ -1,0 +1,129 @@
+"""compose.yaml, its images and its store's configuration, as far as they can be held to account without containers."""
+
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from shared.config import SYSTEM_WIDE, Settings, load
+from shared.connection import open_client
+from shared.embedded import server_binary
+from shared.errors import StoreUnavailable
+from shared.fitness import check_fitness
+from tests.support.program import program
+
+ROOT = Path(__file__).parents[2]
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())
+ROOMS = {name: service for name, service in COMPOSE["services"].items() if "build" in service}
+
+
+def environ(service: dict[str, Any]) -> dict[str, str]:
+    """A service's environment where the person names nothing."""
+    return {name: re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text) for name, text in service["environment"].items()}
+
+
+def settings(name: str) -> Settings:
+    return load(environ(ROOMS[name]), dotenv=None)
+
+
+def test_the_file_is_what_the_compose_specification_says():
+    check = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
+    done = subprocess.run([*check, ROOT / "compose.yaml"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("name", ROOMS)
+def test_a_rooms_settings_are_understood(name):
+    settings(name)
+
+
+def test_all_rooms_agree_on_what_is_system_wide():
+    agreed = {tuple(getattr(settings(name), field) for field in SYSTEM_WIDE) for name in ROOMS}
+    assert len(agreed) == 1
+
+
+def test_the_door_serves_the_name_that_the_workers_serve():
+    assert {settings(name).model_name for name in ROOMS} == {"penstock-demo"}
+
+
+def test_the_door_is_not_open_and_reachable_from_this_machine_only():
+    assert settings("web").auth == "required"
+    assert [port.split(":")[0] for port in ROOMS["web"]["ports"]] == ["127.0.0.1"]
+
+
+@pytest.mark.parametrize("name", ROOMS)
+def test_a_rooms_command_is_one_of_ours(name, tmp_path):
+    command = ROOMS[name]["command"]
+    assert command[0] == "penstock"
+    done = program(tmp_path)(*command[1:], "--help")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", ROOMS)
+def test_a_room_has_time_to_drain_before_it_is_killed(name):
+    assert int(ROOMS[name]["stop_grace_period"].removesuffix("s")) > (
+        settings(name).drain_grace_ms / 1000 if name.startswith("worker") else 30
+    )
+
+
+def test_the_stores_configuration_is_accepted_and_fit(tmp_path):
+    socket = tmp_path / "store.sock"
+    server = subprocess.Popen(
+        [server_binary(), ROOT / "deploy" / "valkey.conf", "--port", "0", "--unixsocket", socket],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )
+    try:
+        with open_client(f"unix://{socket}", name="penstock-test") as client:
+            until_s = time.monotonic() + 10
+            while True:
+                try:
+                    assert check_fitness(client) == []
+                    break
+                except StoreUnavailable:
+                    assert server.poll() is None, "the server refused its configuration"
+                    assert time.monotonic() < until_s
+                    time.sleep(0.02)
+    finally:
+        server.kill()
+        server.communicate()
+
+
+def dockerfile(service: dict[str, Any]) -> list[str]:
+    return (ROOT / service["build"]["dockerfile"]).read_text().splitlines()
+
+
+@pytest.mark.parametrize("name", ROOMS)
+def test_an_image_copies_what_is_there_and_what_is_not_ignored(name):
+    allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    copied = [
+        source
+        for line in dockerfile(ROOMS[name])
+        if line.startswith("COPY ") and "--from" not in line
+        for source in line.split()[1:-1]
+    ]
+    assert copied
+    for source in copied:
+        assert (ROOT / source).exists(), source
+        assert source.split("/")[0] in allowed, source
+
+
+@pytest.mark.parametrize(
+    ("name", "room", "module"), [("web", "web", "web.app"), ("worker", "workers", "workers.__main__")]
+)
+def test_an_image_has_all_that_its_room_imports(name, room, module, tmp_path):
+    assert f"COPY {room} {room}" in dockerfile(ROOMS[name])
+    for package in ("shared", room):
+        (tmp_path / package).symlink_to(ROOT / package)
+    imports = (
+        f"import sys; sys.path.insert(0, '.'); import {module}; "
+        "print(sorted({name.split('.')[0] for name in sys.modules} & {'web', 'workers'}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", imports], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == str([room]), done.stderr
