@@ -8,7 +8,7 @@ from shared.config import Settings
 from shared.keyring import KeyRing
 from shared.store import Store
 from shared.tenants import Tenants
-from web import errors, guard, openapi, telemetry
+from web import auth, errors, guard, openapi, telemetry
 from web.context import EXTENSION, Door
 from web.dashboard import mode_of, register_dashboard
 from web.doubts import Doubts
@@ -52,6 +52,7 @@ def create_app(settings: Settings, store: Store, clock: Clock) -> APIFlask:
     app.extensions[EXTENSION] = door
     telemetry.install(app, door.metrics)
     guard.install(app, settings)
+    auth.install(app)
     errors.install(app, settings)
     openapi.install(app)
     for blueprint in (jobs.bp, events.bp, queue.bp, openai.bp, health.bp, pages.bp):

@@ -41,7 +41,12 @@ def test_a_job_is_read_in_every_state_until_its_answer(client: FlaskClient, stor
     settle(store, held)
     response = client.get(job["urls"]["self"])
     ended = job_of(response)
-    assert (ended["status"], ended["text"], ended["finish_reason"], ended["queue"]) == ("succeeded", "some words", "length", None)
+    assert (ended["status"], ended["text"], ended["finish_reason"], ended["queue"]) == (
+        "succeeded",
+        "some words",
+        "length",
+        None,
+    )
     assert ended["usage"]["completion_tokens"] == 20
     assert ended["usage"]["ttft_ms"] >= 7
     assert "retry-after-ms" not in response.headers
@@ -109,11 +114,17 @@ def test_another_tenant_s_job_is_404_like_one_that_never_was(client: FlaskClient
 def test_a_queued_job_is_canceled_at_once(client: FlaskClient, store: Store) -> None:
     job = taken(submit(client))
     canceled = job_of(client.delete(job["urls"]["self"]))
-    assert (canceled["status"], canceled["error"]["code"], canceled["finish_reason"]) == ("canceled", "canceled", "canceled")
+    assert (canceled["status"], canceled["error"]["code"], canceled["finish_reason"]) == (
+        "canceled",
+        "canceled",
+        "canceled",
+    )
     assert store.snapshot().inflight == 0
 
 
-def test_a_running_job_is_asked_to_stop_and_ends_canceled_whatever_its_worker_says(client: FlaskClient, store: Store) -> None:
+def test_a_running_job_is_asked_to_stop_and_ends_canceled_whatever_its_worker_says(
+    client: FlaskClient, store: Store
+) -> None:
     job = taken(submit(client))
     held = run_next(store)
     asked = job_of(client.delete(job["urls"]["self"]))
@@ -210,7 +221,13 @@ def test_jobs_are_listed_by_status(client: FlaskClient, store: Store) -> None:
 
 @pytest.mark.parametrize(
     ("query", "param"),
-    [("status=done", "status"), ("limit=0", "limit"), ("limit=101", "limit"), ("limit=x", "limit"), ("cursor=", "cursor")],
+    [
+        ("status=done", "status"),
+        ("limit=0", "limit"),
+        ("limit=101", "limit"),
+        ("limit=x", "limit"),
+        ("cursor=", "cursor"),
+    ],
 )
 def test_an_odd_question_is_422_by_name(client: FlaskClient, query: str, param: str) -> None:
     fault(client.get(f"/v1/jobs?{query}"), 422, "invalid_value", param)

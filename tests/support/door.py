@@ -26,7 +26,9 @@ def door_store(url: str) -> Store:
     return Store(open_client(url, name="penstock-test-door", patience=DOOR))
 
 
-def submit(client: FlaskClient, path: str = "/v1/jobs", *, headers: dict[str, str] | None = None, **body: Any) -> TestResponse:
+def submit(
+    client: FlaskClient, path: str = "/v1/jobs", *, headers: dict[str, str] | None = None, **body: Any
+) -> TestResponse:
     """Submit a small job; `body` fields replace its own."""
     return client.post(path, json={"prompt": "hello", "max_tokens": 20} | body, headers=headers)
 

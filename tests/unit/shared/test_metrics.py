@@ -18,14 +18,22 @@ def a_tenant(name: str, waiting: int = 0, running: int = 0, oldest_age_ms: int |
 
 
 def a_worker(name: str, *, live: bool = True, slots: int = 4, busy: int = 1) -> WorkerView:
-    return WorkerView(name, "m", live, 100, slots, busy, 100, 25, False, {})
+    return WorkerView(name, "m", live, 100, slots, busy, 100, 25, draining=False, facts={})
 
 
 def a_snapshot(stats: dict[str, int] | None = None, **spelled: object) -> Snapshot:
     fields: dict[str, object] = {
-        "now_ms": 0, "inflight": 0, "max_inflight": 64, "waiting": 0, "running": 0, "stats": stats or {},
-        "tenants": [], "workers": [], "models": ["m"], "draining": False,
-    }  # fmt: skip
+        "now_ms": 0,
+        "inflight": 0,
+        "max_inflight": 64,
+        "waiting": 0,
+        "running": 0,
+        "stats": stats or {},
+        "tenants": [],
+        "workers": [],
+        "models": ["m"],
+        "draining": False,
+    }
     return Snapshot(**(fields | spelled))  # type: ignore[arg-type]
 
 
@@ -40,15 +48,32 @@ def samples(snapshot: Snapshot) -> dict[str, list[tuple[Labels, float]]]:
 
 def test_counters_without_labels_are_there_from_the_start() -> None:
     read = samples(a_snapshot())
-    for name in ("penstock_executed_total", "penstock_yielded_total", "penstock_inflight", "penstock_leases_reclaimed_total"):
+    for name in (
+        "penstock_executed_total",
+        "penstock_yielded_total",
+        "penstock_inflight",
+        "penstock_leases_reclaimed_total",
+    ):
         assert read[name] == [({}, 0.0)]
 
 
 def test_counters_come_with_the_labels_of_their_fields() -> None:
-    read = samples(a_snapshot({
-        "executed": 3, "executed|blue|m": 3, "yielded": 2, "refused|blue|inflight_full": 2, "admitted": 5, "admitted|blue": 5,
-        "ended|succeeded": 1, "ended|blue|m|succeeded": 1, "tokens|blue|m|cached": 7, "wasted|other|expired": 9,
-    }))  # fmt: skip
+    read = samples(
+        a_snapshot(
+            {
+                "executed": 3,
+                "executed|blue|m": 3,
+                "yielded": 2,
+                "refused|blue|inflight_full": 2,
+                "admitted": 5,
+                "admitted|blue": 5,
+                "ended|succeeded": 1,
+                "ended|blue|m|succeeded": 1,
+                "tokens|blue|m|cached": 7,
+                "wasted|other|expired": 9,
+            }
+        )
+    )
     assert read["penstock_executed_total"] == [({}, 3)]
     assert read["penstock_yielded_total"] == [({}, 2)]
     assert read["penstock_jobs_total"] == [({"tenant": "blue", "model_name": "m", "outcome": "succeeded"}, 1)]
@@ -66,9 +91,16 @@ def test_a_bar_in_a_model_s_name_stays_in_it() -> None:
 
 
 def test_histograms_are_cumulative_and_in_seconds() -> None:
-    read = samples(a_snapshot({
-        "h|queue_wait|blue|m|5": 2, "h|queue_wait|blue|m|100": 1, "h|queue_wait|blue|m|inf": 1, "h|queue_wait|blue|m|sum": 700_123,
-    }))  # fmt: skip
+    read = samples(
+        a_snapshot(
+            {
+                "h|queue_wait|blue|m|5": 2,
+                "h|queue_wait|blue|m|100": 1,
+                "h|queue_wait|blue|m|inf": 1,
+                "h|queue_wait|blue|m|sum": 700_123,
+            }
+        )
+    )
     buckets = {labels["le"]: value for labels, value in read["penstock_queue_wait_seconds_bucket"]}
     assert (buckets["0.005"], buckets["0.05"], buckets["0.1"], buckets["640.0"], buckets["+Inf"]) == (2, 2, 3, 3, 4)
     assert read["penstock_queue_wait_seconds_count"][0][1] == 4

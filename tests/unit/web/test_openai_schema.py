@@ -25,11 +25,21 @@ def refused(**body: Any) -> Problem:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("n", 2), ("tools", [{"type": "function"}]), ("tool_choice", "required"), ("functions", [{}]), ("logprobs", True),
-        ("top_logprobs", 3), ("modalities", ["text", "audio"]), ("audio", {"voice": "x"}), ("reasoning_effort", "high"),
-        ("web_search_options", {}), ("best_of", 2), ("colour", "red"), ("n", True),
+        ("n", 2),
+        ("tools", [{"type": "function"}]),
+        ("tool_choice", "required"),
+        ("functions", [{}]),
+        ("logprobs", True),
+        ("top_logprobs", 3),
+        ("modalities", ["text", "audio"]),
+        ("audio", {"voice": "x"}),
+        ("reasoning_effort", "high"),
+        ("web_search_options", {}),
+        ("best_of", 2),
+        ("colour", "red"),
+        ("n", True),
     ],
-)  # fmt: skip
+)
 def test_what_would_change_the_answer_and_is_not_there_is_refused_by_name(field: str, value: Any) -> None:
     assert refused(**{field: value}).param == field
 
@@ -37,11 +47,24 @@ def test_what_would_change_the_answer_and_is_not_there_is_refused_by_name(field:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("n", 1), ("tools", []), ("tool_choice", "none"), ("logprobs", False), ("top_logprobs", 0), ("modalities", ["text"]),
-        ("user", "me"), ("store", True), ("metadata", {"a": "b"}), ("service_tier", "auto"), ("parallel_tool_calls", True),
-        ("seed", None), ("tools", None), ("colour", None), ("safety_identifier", "x"), ("prompt_cache_key", "k"),
+        ("n", 1),
+        ("tools", []),
+        ("tool_choice", "none"),
+        ("logprobs", False),
+        ("top_logprobs", 0),
+        ("modalities", ["text"]),
+        ("user", "me"),
+        ("store", True),
+        ("metadata", {"a": "b"}),
+        ("service_tier", "auto"),
+        ("parallel_tool_calls", True),
+        ("seed", None),
+        ("tools", None),
+        ("colour", None),
+        ("safety_identifier", "x"),
+        ("prompt_cache_key", "k"),
     ],
-)  # fmt: skip
+)
 def test_what_has_no_influence_is_taken_and_ignored(field: str, value: Any) -> None:
     told = chat(**{field: value}, seed=1).payload() if field != "seed" else chat(seed=value).payload() | {"seed": 1}
     assert told == chat(seed=1).payload()
@@ -53,7 +76,10 @@ def test_what_has_no_influence_is_taken_and_ignored(field: str, value: Any) -> N
         ({"role": "tool", "content": "x"}, "messages[1].role"),
         ({"role": "assistant", "tool_calls": [{"id": "1"}]}, "messages[1].tool_calls"),
         ({"role": "user", "content": [{"type": "image_url"}]}, "messages[1].content[0]"),
-        ({"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "input_audio"}]}, "messages[1].content[1]"),
+        (
+            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "input_audio"}]},
+            "messages[1].content[1]",
+        ),
     ],
 )
 def test_images_audio_and_tools_in_a_message_are_refused_by_place(message: dict[str, Any], param: str) -> None:
@@ -62,7 +88,9 @@ def test_images_audio_and_tools_in_a_message_are_refused_by_place(message: dict[
 
 def test_text_parts_are_one_text_and_a_developer_is_the_system() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-    body = chat(messages=[{"role": "developer", "content": "be kind"}, {"role": "user", "content": parts, "name": "joe"}])
+    body = chat(
+        messages=[{"role": "developer", "content": "be kind"}, {"role": "user", "content": parts, "name": "joe"}]
+    )
     assert body.payload()["messages"] == [{"role": "system", "content": "be kind"}, {"role": "user", "content": "ab"}]
 
 

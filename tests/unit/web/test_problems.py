@@ -27,7 +27,9 @@ def test_a_fault_of_the_whole_body_has_no_param() -> None:
     assert answer(invalid([Wrong("", "neither")])).body["error"]["param"] is None
 
 
-@pytest.mark.parametrize(("status", "code"), [(404, "route_not_found"), (405, "method_not_allowed"), (418, "invalid_request")])
+@pytest.mark.parametrize(
+    ("status", "code"), [(404, "route_not_found"), (405, "method_not_allowed"), (418, "invalid_request")]
+)
 def test_what_the_framework_refuses_keeps_its_status(status: int, code: str) -> None:
     given = answer(from_status(status, None))
     assert (given.status, given.body["error"]["code"]) == (status, code)

@@ -24,8 +24,14 @@ def test_a_prompt_alone_is_a_request_with_every_default_written_out() -> None:
     payload = taken({"prompt": "hi"}).payload()
     assert 0 <= payload.pop("seed") < 2**31
     assert payload == {
-        "prompt": "hi", "temperature": 0.8, "top_p": 0.95, "top_k": 40, "min_p": 0.05, "repeat_penalty": 1.0,
-        "presence_penalty": 0.0, "frequency_penalty": 0.0,
+        "prompt": "hi",
+        "temperature": 0.8,
+        "top_p": 0.95,
+        "top_k": 40,
+        "min_p": 0.05,
+        "repeat_penalty": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
     }
 
 
@@ -42,15 +48,35 @@ def test_an_unknown_field_is_named() -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("max_tokens", 0), ("max_tokens", 1.5), ("max_tokens", "3"), ("max_tokens", True), ("temperature", -0.1),
-        ("temperature", 5.1), ("top_p", 1.1), ("top_k", -1), ("min_p", 2), ("repeat_penalty", 0),
-        ("presence_penalty", 3), ("frequency_penalty", -3), ("seed", 2**64), ("deadline_ms", 0),
-        ("start_within_ms", 0), ("poll_grace_ms", -1), ("logit_bias", {"x": 1}), ("logit_bias", {"1": 101}),
-        ("metadata", {f"k{i}": "v" for i in range(17)}), ("metadata", {"": "v"}), ("metadata", {"k": 1}),
-        ("stop", ["x"] * 17), ("model", ""), ("prompt", ""), ("prompt", 7), ("prompt", "a\0b"),
+        ("max_tokens", 0),
+        ("max_tokens", 1.5),
+        ("max_tokens", "3"),
+        ("max_tokens", True),
+        ("temperature", -0.1),
+        ("temperature", 5.1),
+        ("top_p", 1.1),
+        ("top_k", -1),
+        ("min_p", 2),
+        ("repeat_penalty", 0),
+        ("presence_penalty", 3),
+        ("frequency_penalty", -3),
+        ("seed", 2**64),
+        ("deadline_ms", 0),
+        ("start_within_ms", 0),
+        ("poll_grace_ms", -1),
+        ("logit_bias", {"x": 1}),
+        ("logit_bias", {"1": 101}),
+        ("metadata", {f"k{i}": "v" for i in range(17)}),
+        ("metadata", {"": "v"}),
+        ("metadata", {"k": 1}),
+        ("stop", ["x"] * 17),
+        ("model", ""),
+        ("prompt", ""),
+        ("prompt", 7),
+        ("prompt", "a\0b"),
         ("response_format", {"type": "yaml"}),
     ],
-)  # fmt: skip
+)
 def test_a_value_that_does_not_fit_is_refused_by_its_field_s_name(field: str, value: Any) -> None:
     assert [param.partition(".")[0] for param in wrong(**{field: value})] == [field]
 
@@ -97,9 +123,20 @@ def test_free_text_is_no_response_format_at_all() -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"  ", b"{", b'{"a": NaN}', b'{"a": Infinity}', b"\xff\xfe", b'{"a": "\xff"}', b'"\\ud800"', b"[" * 100_000,
-     b'{"a":"\x00"}', b"9" * 100_000],
-)  # fmt: skip
+    [
+        b"",
+        b"  ",
+        b"{",
+        b'{"a": NaN}',
+        b'{"a": Infinity}',
+        b"\xff\xfe",
+        b'{"a": "\xff"}',
+        b'"\\ud800"',
+        b"[" * 100_000,
+        b'{"a":"\x00"}',
+        b"9" * 100_000,
+    ],
+)
 def test_what_is_no_json_is_told_so_and_harms_nobody(data: bytes) -> None:
     with pytest.raises(Problem) as caught:
         parse_json(data)
