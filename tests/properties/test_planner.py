@@ -1,0 +1,120 @@
+"""Whatever waits, a plan gives every answer its token, prompts their turn, and the step its bounds."""
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from workers.engine.planner import FEWEST_PROMPT_TOKENS, PlanLimits, PromptLeft, StepFit, plan
+
+_SLOTS = st.integers(0, 40)
+
+
+@st.composite
+def _waiting(draw):
+    """Slots that decode, and prompts with what is left of them."""
+    slots = draw(st.lists(_SLOTS, unique=True, max_size=20))
+    border = draw(st.integers(0, len(slots)))
+    lefts = st.integers(1, 3000)
+    return slots[:border], [PromptLeft(slot, draw(lefts)) for slot in slots[border:]]
+
+
+_limits = st.builds(PlanLimits, prefill_chunk=st.integers(1, 2000), step_target_ms=st.floats(1, 1000))
+_fits = st.builds(StepFit, base_ms=st.floats(0, 500), row_ms=st.floats(0, 50), token_ms=st.floats(0, 50))
+
+
+@given(_waiting(), _limits, _fits)
+def test_every_decoding_sequence_gets_its_token_and_nobody_runs_twice(waiting, limits, fit):
+    decoding, prompts = waiting
+    batch = plan(decoding, prompts, limits, fit)
+    assert list(batch.decode) == decoding
+    slots = [*batch.decode, *(slot for slot, _ in batch.prompts)]
+    assert len(set(slots)) == len(slots)
+
+
+@given(_waiting(), _limits, _fits)
+def test_prompts_get_no_more_than_is_left_of_them_nor_than_the_chunk(waiting, limits, fit):
+    decoding, prompts = waiting
+    batch = plan(decoding, prompts, limits, fit)
+    left = {prompt.slot: prompt.left for prompt in prompts}
+    assert all(1 <= n <= left[slot] for slot, n in batch.prompts)
+    assert batch.prompt_tokens <= limits.prefill_chunk
+
+
+@given(_waiting(), _limits, _fits)
+def test_prompts_are_served_in_order_and_all_but_the_last_whole(waiting, limits, fit):
+    decoding, prompts = waiting
+    batch = plan(decoding, prompts, limits, fit)
+    served = [slot for slot, _ in batch.prompts]
+    assert served == [prompt.slot for prompt in prompts][: len(served)]
+    left = {prompt.slot: prompt.left for prompt in prompts}
+    assert all(n == left[slot] for slot, n in batch.prompts[:-1])
+
+
+@given(_waiting(), _limits, _fits)
+def test_prompts_alone_fill_the_chunk(waiting, limits, fit):
+    _, prompts = waiting
+    batch = plan([], prompts, limits, fit)
+    assert batch.prompt_tokens == min(limits.prefill_chunk, sum(prompt.left for prompt in prompts))
+
+
+@given(_waiting(), _limits, _fits)
+def test_beside_answers_a_prompt_gets_what_the_target_allows_and_never_starves(waiting, limits, fit):
+    decoding, prompts = waiting
+    assume(decoding and prompts)
+    batch = plan(decoding, prompts, limits, fit)
+    whole = sum(prompt.left for prompt in prompts)
+    assert batch.prompt_tokens >= min(FEWEST_PROMPT_TOKENS, limits.prefill_chunk, whole)
+    if batch.prompt_tokens > FEWEST_PROMPT_TOKENS:
+        assert fit.predict_ms(len(decoding), batch.prompt_tokens) <= limits.step_target_ms * 1.001 + 0.001
+    elif batch.prompt_tokens < min(limits.prefill_chunk, whole):
+        assert fit.predict_ms(len(decoding), FEWEST_PROMPT_TOKENS + 1) > limits.step_target_ms * 0.999 - 0.001
+
+
+@given(_waiting(), _fits)
+def test_where_each_row_takes_its_own_time_prompts_are_computed_whole(waiting, fit):
+    decoding, prompts = waiting
+    batch = plan(decoding, prompts, PlanLimits(16, 1.0, lockstep=False), fit)
+    assert batch.prompts == tuple((prompt.slot, prompt.left) for prompt in prompts)
+
+
+def test_nothing_waiting_is_no_plan():
+    assert not plan([], [], PlanLimits(512, 100.0), StepFit())
+
+
+_true = st.tuples(st.floats(0.1, 50), st.floats(0, 5), st.floats(0.01, 5))
+
+
+@given(_true, st.lists(st.tuples(st.integers(0, 16), st.integers(0, 512)), min_size=60, max_size=120))
+def test_the_fit_learns_how_long_steps_take(true, steps):
+    base, row, token = true
+    assume(len({prompt > 0 for _, prompt in steps}) == 2)
+    fit = StepFit(base_ms=5, row_ms=1, token_ms=1)
+    for rows, prompt in steps:
+        fit.observe(rows, prompt, base + row * rows + token * prompt)
+    for rows, prompt in steps[-10:]:
+        assert fit.predict_ms(rows, prompt) == pytest.approx(base + row * rows + token * prompt, rel=0.25, abs=2.0)
+
+
+def test_the_fit_forgets_what_the_machine_was_like_before():
+    fit = StepFit()
+    for took in (10.0, 40.0):
+        for rows in range(400):
+            fit.observe(rows % 8, 0, took)
+    assert fit.predict_ms(4, 0) == pytest.approx(40, rel=0.1)
+
+
+def test_a_long_run_without_prompts_leaves_their_price_where_the_calibration_put_it():
+    fit = StepFit(base_ms=5, row_ms=0.5, token_ms=0.8)
+    for _ in range(5000):
+        fit.observe(8, 0, 9.0)
+    assert fit.coefficients()[2] == pytest.approx(0.8)
+    assert fit.predict_ms(8, 0) == pytest.approx(9.0, rel=0.05)
+
+
+@given(st.lists(st.tuples(st.integers(0, 64), st.integers(0, 4096), st.floats(0, 1e5)), max_size=200))
+def test_no_step_however_odd_makes_the_fit_negative_or_break(steps):
+    fit = StepFit()
+    for rows, prompt, took in steps:
+        fit.observe(rows, prompt, took)
+    assert all(value >= 0 for value in fit.coefficients())
+    assert isinstance(fit.prompt_tokens_within(100.0, 8), int)

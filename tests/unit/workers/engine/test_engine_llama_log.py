@@ -1,0 +1,34 @@
+"""llama.cpp's own lines are read for sizes and causes."""
+
+from workers.engine.llama_log import LlamaLog
+
+_LINES = [
+    (2, "load_tensors: offloaded 33/33 layers to GPU\n"),
+    (2, "load_tensors:        CUDA0 model buffer size =  4095.50 MiB\n"),
+    (2, "load_tensors:   CPU_Mapped model buffer size =    70.25 MiB\n"),
+    (2, "llama_kv_cache:      CUDA0 KV buffer size =   512.00 MiB\n"),
+    (2, "sched_reserve:      CUDA0 compute buffer size =   900.00 MiB\n"),
+    (2, "sched_reserve:      CUDA0 compute buffer size =   300.00 MiB\n"),
+    (2, "llama_context:        CPU  output buffer size =     0.50 MiB\n"),
+]
+
+
+def test_buffers_are_added_over_devices_and_a_second_reservation_replaces_the_first():
+    log = LlamaLog()
+    for level, line in _LINES:
+        log.line(level, line)
+    assert log.buffer_bytes("model") == int(4165.75 * 2**20)
+    assert log.buffer_bytes("KV", "RS") == 512 << 20
+    assert log.buffer_bytes("compute", "output") == int(300.5 * 2**20)
+    assert (log.layers_offloaded, log.layers) == (33, 33)
+
+
+def test_errors_are_kept_once_each_and_in_order_until_the_next_load():
+    log = LlamaLog()
+    for line in ("first\n", "second\n", "second\n", "\n"):
+        log.line(4, line)
+    log.line(1, "not an error\n")
+    assert log.errors() == "first; second"
+    log.forget()
+    assert log.errors() == ""
+    assert log.buffer_bytes("model") == 0
