@@ -1,11 +1,9 @@
 """The commands that speak to the store, as processes: what they print, where, and with which exit code."""
 
 import json
-import os
-import pty
 import re
-import select
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -23,28 +21,6 @@ from tests.support.program import ROOT, Program, program
 def penstock(tmp_path: Path, store_url: str, redis_client: redis.Redis) -> Program:
     """The program on the session's store, emptied."""
     return program(tmp_path, REDIS_URL=store_url)
-
-
-def on_a_terminal(command: Program, *arguments: str) -> str:
-    """What a person would see: stdout and stderr are one terminal of 100 columns."""
-    ours, theirs = pty.openpty()
-    environ = {**command.environ, "COLUMNS": "100", "TERM": "xterm-256color"}
-    process = subprocess.Popen(
-        command.command(*arguments), env=environ, cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs
-    )
-    os.close(theirs)
-    seen = b""
-    while select.select([ours], [], [], 30)[0]:
-        try:
-            part = os.read(ours, 65536)
-        except OSError:  # Linux says EIO when the last holder of the other end is gone
-            break
-        if not part:
-            break
-        seen += part
-    os.close(ours)
-    process.wait(30)
-    return seen.decode().replace("\r\n", "\n")
 
 
 def rows(text: str) -> list[dict[str, str]]:
@@ -220,42 +196,33 @@ def test_config_check_tells_what_the_store_holds_otherwise(penstock: Program, st
     assert "lease_ms is '15000' there and '4000' here" in done.stderr
 
 
-def test_a_piped_redis_command_prints_bare_values(penstock: Program, redis_client: redis.Redis) -> None:
-    assert penstock("redis", "ZCARD", "penstock:inflight").stdout == "0\n"
-    redis_client.rpush("list", "a b", "c")
-    assert penstock("redis", "LRANGE", "list", "0", "-1").stdout == "a b\nc\n"
-    assert penstock("redis", "GET", "nothing").stdout == "\n"
-    assert penstock("redis", "PING").stdout == "PONG\n"
-
-
-def test_on_a_terminal_a_redis_command_prints_typed_values(penstock: Program, redis_client: redis.Redis) -> None:
-    redis_client.rpush("list", 'say "hi"', "ü\n")
-    redis_client.hset("hash", "field", "1")
-    assert on_a_terminal(penstock, "redis", "ZCARD", "penstock:inflight") == "(integer) 0\n"
-    assert on_a_terminal(penstock, "redis", "LRANGE", "list", "0", "-1") == '1) "say \\"hi\\""\n2) "\\xc3\\xbc\\n"\n'
-    assert on_a_terminal(penstock, "redis", "HGETALL", "hash") == '1) "field"\n2) "1"\n'
-    assert on_a_terminal(penstock, "redis", "GET", "nothing") == "(nil)\n"
-    assert on_a_terminal(penstock, "redis", "KEYS", "nothing*") == "(empty array)\n"
-    assert on_a_terminal(penstock, "redis", "TYPE", "list") == "list\n"
-
-
-def test_a_redis_command_that_the_store_refuses_is_told_in_its_words(penstock: Program) -> None:
-    done = penstock("redis", "ZCARD")
-    assert "ERR wrong number of arguments" in done.stdout
-
-
-def test_redis_reads_commands_from_stdin_where_none_is_given(penstock: Program) -> None:
-    done = penstock("redis", stdin="SET key 'two words'\nGET key\n\nDEL key\n")
-    assert (done.returncode, done.stdout) == (0, "OK\ntwo words\n1\n")
+def test_a_part_with_other_system_wide_settings_starts_only_to_take_over(
+    penstock: Program, store: Store, redis_client: redis.Redis
+) -> None:
+    other = penstock.with_env(PENSTOCK_LEASE_MS="4000")
+    refused = other("worker", "--engine", "sim")
+    assert refused.returncode == 2
+    assert "--take-over" in refused.stderr
+    assert redis_client.hget(keys.config(), "lease_ms") == b"15000"
+    worker = other.start("worker", "--engine", "sim", "--take-over")
+    try:
+        give_up = time.monotonic() + 60
+        while not redis_client.zcard(keys.workers()) and time.monotonic() < give_up:
+            time.sleep(0.05)
+        assert redis_client.hget(keys.config(), "lease_ms") == b"4000"
+    finally:
+        worker.terminate()
+        _, said = worker.communicate(timeout=60)
+    assert worker.returncode == 0, said
 
 
 def test_a_table_is_drawn_on_a_terminal_without_colour_where_none_is_wanted(
     penstock: Program, redis_client: redis.Redis
 ) -> None:
     Tenants(redis_client).set("blue", TenantPolicy(disabled=True))
-    coloured = on_a_terminal(penstock, "doctor")
+    coloured = penstock.on_a_terminal("doctor")
     assert "\x1b[" in coloured
-    plain = on_a_terminal(penstock.with_env(NO_COLOR="1"), "doctor")
+    plain = penstock.with_env(NO_COLOR="1").on_a_terminal("doctor")
     assert not re.search(r"\x1b\[[0-9;]*3[0-9]", plain)
     assert "─" in plain
     assert "\x1b" not in penstock("doctor").stdout

@@ -1,6 +1,8 @@
 """The `penstock` program as a process: its arguments, its environment, what it printed."""
 
 import os
+import pty
+import select
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -42,6 +44,27 @@ class Program:
             timeout=timeout_s,
             check=False,
         )
+
+    def on_a_terminal(self, *arguments: str) -> str:
+        """What a person would see: stdout and stderr are one terminal of 100 columns."""
+        ours, theirs = pty.openpty()
+        environ = {**self.environ, "COLUMNS": "100", "TERM": "xterm-256color"}
+        process = subprocess.Popen(
+            self.command(*arguments), env=environ, cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs
+        )
+        os.close(theirs)
+        seen = b""
+        while select.select([ours], [], [], 30)[0]:
+            try:
+                part = os.read(ours, 65536)
+            except OSError:  # Linux says EIO when the last holder of the other end is gone
+                break
+            if not part:
+                break
+            seen += part
+        os.close(ours)
+        process.wait(30)
+        return seen.decode().replace("\r\n", "\n")
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Start it in a process group of its own; whoever starts it ends it."""

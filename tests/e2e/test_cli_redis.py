@@ -1,0 +1,66 @@
+"""`penstock redis` as a process: in a pipe, on a terminal, from stdin, and handing over to redis-cli."""
+
+import os
+from pathlib import Path
+
+import pytest
+import redis
+
+from tests.support.program import Program, program
+
+
+@pytest.fixture
+def penstock(tmp_path: Path, store_url: str, redis_client: redis.Redis) -> Program:
+    """The program on the session's store, emptied; without a redis-cli, whatever this machine has."""
+    return program(tmp_path, REDIS_URL=store_url, PATH="/nonexistent")
+
+
+def test_a_piped_redis_command_prints_bare_values(penstock: Program, redis_client: redis.Redis) -> None:
+    assert penstock("redis", "ZCARD", "penstock:inflight").stdout == "0\n"
+    redis_client.rpush("list", "a b", "c")
+    assert penstock("redis", "LRANGE", "list", "0", "-1").stdout == "a b\nc\n"
+    assert penstock("redis", "GET", "nothing").stdout == "\n"
+    assert penstock("redis", "PING").stdout == "PONG\n"
+
+
+def test_on_a_terminal_a_redis_command_prints_typed_values(penstock: Program, redis_client: redis.Redis) -> None:
+    redis_client.rpush("list", 'say "hi"', "ü\n")
+    redis_client.hset("hash", "field", "1")
+    assert penstock.on_a_terminal("redis", "ZCARD", "penstock:inflight") == "(integer) 0\n"
+    assert penstock.on_a_terminal("redis", "LRANGE", "list", "0", "-1") == '1) "say \\"hi\\""\n2) "\\xc3\\xbc\\n"\n'
+    assert penstock.on_a_terminal("redis", "HGETALL", "hash") == '1) "field"\n2) "1"\n'
+    assert penstock.on_a_terminal("redis", "GET", "nothing") == "(nil)\n"
+    assert penstock.on_a_terminal("redis", "KEYS", "nothing*") == "(empty array)\n"
+    assert penstock.on_a_terminal("redis", "TYPE", "list") == "list\n"
+
+
+def test_a_redis_command_that_the_store_refuses_is_told_in_its_words(penstock: Program) -> None:
+    done = penstock("redis", "ZCARD")
+    assert "ERR wrong number of arguments" in done.stdout
+
+
+def test_redis_reads_commands_from_stdin_where_none_is_given(penstock: Program) -> None:
+    done = penstock("redis", stdin="SET key 'two words'\nGET key\n\nDEL key\n")
+    assert (done.returncode, done.stdout) == (0, "OK\ntwo words\n1\n")
+
+
+@pytest.mark.parametrize(
+    ("url", "arguments"),
+    [
+        (
+            "redis://ann:p%40ss@db.example:6380/2",
+            "--no-auth-warning --user ann -n 2 -h db.example -p 6380 ZCARD key [p@ss]",
+        ),
+        ("redis://127.0.0.1", "-h 127.0.0.1 -p 6379 ZCARD key []"),
+        ("rediss://db.example:6380", "--tls -h db.example -p 6380 ZCARD key []"),
+        ("unix:///run/a%20b.sock?db=1", "-n 1 -s /run/a b.sock ZCARD key []"),
+    ],
+)
+def test_redis_cli_is_taken_where_there_is_one_and_no_password_shows_in_its_arguments(
+    tmp_path: Path, url: str, arguments: str
+) -> None:
+    echo = tmp_path / "redis-cli"
+    echo.write_text('#!/bin/sh\necho "$* [$REDISCLI_AUTH]"\n')
+    echo.chmod(0o755)
+    done = program(tmp_path, REDIS_URL=url, PATH=f"{tmp_path}:{os.environ['PATH']}")("redis", "ZCARD", "key")
+    assert (done.returncode, done.stdout) == (0, f"{arguments}\n")

@@ -1,0 +1,65 @@
+"""What commands write: nothing that steers a terminal, tables for programs, replies in redis-cli's manner."""
+
+import pytest
+from redis.exceptions import ResponseError
+
+from shared.cli import output
+from shared.cli.redis_shell import bare, typed
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("Once\n\tupon", "Once\n\tupon"),
+        ("\x1b[2Jgone", "␛[2Jgone"),
+        ("\x07\x00", "␇␀"),
+        ("\x9b31m\x7f", "\ufffd31m\ufffd"),
+        ("über 🙂", "über 🙂"),
+    ],
+)
+def test_what_could_steer_a_terminal_is_shown_and_not_obeyed(text: str, shown: str) -> None:
+    assert output.visible(text) == shown
+
+
+def test_a_piped_table_is_a_line_a_row_whatever_the_cells_hold(capsys: pytest.CaptureFixture[str]) -> None:
+    output.table(("a", "b", "empty"), [(1, "two\twords\nand more", None), ("x" * 300, "", None)])
+    assert capsys.readouterr().out == f"a\tb\tempty\n1\ttwo words and more\t\n{'x' * 300}\t\t\n"
+
+
+@pytest.mark.parametrize(
+    ("reply", "command", "lines"),
+    [
+        (7, "ZCARD k", ["(integer) 7"]),
+        (None, "GET k", ["(nil)"]),
+        (b"OK", "SET k v", ["OK"]),
+        (b"zset", "TYPE k", ["zset"]),
+        (b'a "b"\\\x00\xff', "GET k", ['"a \\"b\\"\\\\\\x00\\xff"']),
+        (b"# Server\r\nredis_version:7.2", "INFO server", ["# Server", "redis_version:7.2"]),
+        ([], "KEYS x", ["(empty array)"]),
+        ([b"a", 1, None, b"OK"], "MGET k", ['1) "a"', "2) (integer) 1", "3) (nil)", '4) "OK"']),
+        (
+            [[b"1-0", [b"f", b"v"]], [b"2-0", []]],
+            "XRANGE k - +",
+            ['1) 1) "1-0"', '   2) 1) "f"', '      2) "v"', '2) 1) "2-0"', "   2) (empty array)"],
+        ),
+        ([b"v"] * 10, "LRANGE k 0 -1", [f'{number:>2}) "v"' for number in range(1, 11)]),
+        (ResponseError("wrong type", status_code="WRONGTYPE"), "GET k", ["(error) WRONGTYPE wrong type"]),
+    ],
+)
+def test_a_reply_on_a_terminal_shows_its_type(reply: object, command: str, lines: list[str]) -> None:
+    assert list(typed(reply, command.split())) == lines
+
+
+@pytest.mark.parametrize(
+    ("reply", "text"),
+    [
+        (7, b"7"),
+        (None, b""),
+        (b"a\x00\xff", b"a\x00\xff"),
+        ([b"a", [1, None], b"b"], b"a\n1\n\nb"),
+        ([], b""),
+        (ResponseError("unknown command", status_code="ERR"), b"ERR unknown command"),
+    ],
+)
+def test_a_reply_in_a_pipe_is_bare(reply: object, text: bytes) -> None:
+    assert bare(reply) == text
