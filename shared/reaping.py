@@ -15,7 +15,7 @@ log = structlog.get_logger()
 
 #: The longest and the shortest rest. The shortest keeps several reapers that wait for one moment from
 #: asking the store without pause while that moment comes.
-LONGEST_REST_S, SHORTEST_REST_S = 0.25, 0.005
+LONGEST_REST_S, SHORTEST_REST_S = 0.25, 0.02
 
 #: Calls in one pass. 64 jobs of each kind a call: more than any store holds that is due at once.
 _MOST_CALLS = 1000

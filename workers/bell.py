@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from shared import keys
 from shared.storefaults import store_faults
+from workers.engine.loop import Engine
 from workers.holding import Holding
-from workers.leases import Cancels
 
 if TYPE_CHECKING:
     from shared.store import Store
@@ -34,7 +34,7 @@ class Bell:
         model: str,
         *,
         holding: Holding,
-        engine: Cancels,
+        engine: Engine,
         has_room: Callable[[], bool],
         on_work: Callable[[], None],
     ) -> None:

@@ -46,8 +46,9 @@ class Delivery:
         self._spoken: set[str] = set()
         #: Ends for which the store has answered; each freed a slot.
         self.settled = 0
-        #: Set once, before the first event: whom to wake, and how the engine drops a key.
+        #: Set once, before the first event: whom to wake, who hears of an end, how the engine drops a key.
         self.wake: Callable[[], None] = lambda: None
+        self.on_end: Callable[[], None] = lambda: None
         self.drop: Callable[[str], None] = lambda _key: None
 
     def emit(self, event: Event) -> None:
@@ -55,6 +56,7 @@ class Delivery:
         self._inbox.append(event)
         if isinstance(event, Ended):
             self._spoken.discard(event.key)
+            self.on_end()
             self.wake()
         elif event.key not in self._spoken:
             self._spoken.add(event.key)

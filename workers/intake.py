@@ -8,7 +8,7 @@ claim id is asked again, so that a lost answer loses no job.
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -17,6 +17,7 @@ from shared.clock import Clock
 from shared.job import Claimed
 from shared.outcomes import EndCode
 from workers.engine.events import JobRejected, JobSpec, Room
+from workers.engine.loop import Engine
 from workers.holding import Entry, Holding
 
 if TYPE_CHECKING:
@@ -28,25 +29,8 @@ log = structlog.get_logger()
 #: process that took them off the list, and a look costs the store about 50 us.
 LOOK_S = 1.0
 
-
-class EngineDoor(Protocol):
-    """What intake needs of the engine (workers/engine/__init__.py has the contract)."""
-
-    def prepare(self, spec: JobSpec) -> Any:
-        """Render, tokenize, validate; raises JobRejected."""
-        ...
-
-    def submit(self, prepared: Any) -> None:
-        """Hand over."""
-        ...
-
-    def cancel(self, key: str, *, drop: bool = False) -> None:
-        """Stop, or throw away."""
-        ...
-
-    def room(self) -> Room:
-        """Free slots and cells."""
-        ...
+#: A job that waits so long for a free slot waits too long; less is the claim's own time.
+_IDLE_AFTER_S = 0.005
 
 
 @dataclass(frozen=True)
@@ -67,20 +51,23 @@ class Intake:
         worker: str,
         model: str,
         *,
-        slots: int,
         holding: Holding,
-        engine: EngineDoor,
+        engine: Engine,
         clock: Clock,
         fail: Callable[[Entry, EndCode, str], None],
     ) -> None:
         self._store = store
         self._worker = worker
         self._model = model
-        self._slots = slots
+        self._slots = engine.backend.slots
         self._holding = holding
         self._engine = engine
         self._clock = clock
         self._fail = fail
+        #: When, and at which step, a slot was first free while a job may have waited; None: neither.
+        self._hungry: tuple[float, int] | None = None
+        #: Steps that ran so although a job had waited 5 ms: what a claim that comes late costs.
+        self.idle_slot_steps = 0
         self._under_way: _UnderWay | None = None
         self._rung = True
         self._next_look_s = 0.0
@@ -92,6 +79,13 @@ class Intake:
     def ring(self) -> None:
         """A job may wait: the next pass looks."""
         self._rung = True
+        if self._free().slots > 0:
+            self.note_hunger()
+
+    def note_hunger(self) -> None:
+        """A slot is free, or about to be: from now on a waiting job waits because of us. Any thread."""
+        if self._rung and self._hungry is None:
+            self._hungry = (self._clock.monotonic(), self._engine.stats.steps)
 
     @property
     def asking(self) -> bool:
@@ -123,6 +117,7 @@ class Intake:
         ask = self._under_way
         claimed = self._store.claim(self._worker, ask.claim_id, self._model, room=ask.slots, cells_free=ask.cells)
         self._under_way = None
+        self._count_idle(fed=bool(claimed))
         self._next_look_s = asked_s + LOOK_S
         if len(claimed) >= ask.slots:
             self._rung = True
@@ -131,6 +126,11 @@ class Intake:
         else:
             self._take_in(claimed, asked_s)
         return self._until_look()
+
+    def _count_idle(self, *, fed: bool) -> None:
+        since, self._hungry = self._hungry, None
+        if fed and since is not None and self._clock.monotonic() - since[0] > _IDLE_AFTER_S:
+            self.idle_slot_steps += self._engine.stats.steps - since[1]
 
     def _until_look(self) -> float:
         return max(0.0, self._next_look_s - self._clock.monotonic())

@@ -5,11 +5,12 @@ of the rounds that hangs, must not cost a job.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 
 from shared.answers import Beat
+from workers.engine.loop import Engine
 from workers.holding import Holding, key_of
 
 if TYPE_CHECKING:
@@ -19,14 +20,6 @@ log = structlog.get_logger()
 
 #: A beat a second keeps the worker live (5 s) and tells it of cancels that its bell missed.
 LONGEST_REST_S = 1.0
-
-
-class Cancels(Protocol):
-    """What this duty needs of the engine."""
-
-    def cancel(self, key: str, *, drop: bool = False) -> None:
-        """Stop, or throw away."""
-        ...
 
 
 class Leases:
@@ -39,7 +32,7 @@ class Leases:
         store: "Store",
         *,
         holding: Holding,
-        engine: Cancels,
+        engine: Engine,
         lease_ms: int,
         beat: Callable[[], Beat],
         on_drain: Callable[[bool], None],

@@ -27,7 +27,7 @@ from workers.exits import Exit
 from workers.holding import Holding, key_of
 from workers.intake import Intake
 from workers.leases import Leases
-from workers.reaper import Reaping
+from workers.reaper import Reaping, Reconciling
 from workers.report import Report
 from workers.rounds import Rounds
 from workers.rqworker import RqWorker
@@ -79,7 +79,7 @@ class Supervisor:
         self._rq = RqWorker(worker, store.client, self._serve)
         self._intake = Intake(
             store, worker, vitals.model,
-            slots=engine.backend.slots, holding=holding, engine=engine, clock=clock, fail=delivery.fail,
+            holding=holding, engine=engine, clock=clock, fail=delivery.fail,
         )
         self._bell = Bell(
             store, worker, vitals.model,
@@ -100,6 +100,7 @@ class Supervisor:
             # First: until its first beat is answered, nothing is claimed; what is claimed is kept.
             leases_duty := Duty(leases, self._duty_died),
             Duty(Reaping(store), self._duty_died),
+            Duty(Reconciling(store), self._duty_died),
             # Before the bell, which rings it.
             rounds_duty := Duty(rounds, self._duty_died),
             bell_duty := Duty(self._bell, self._duty_died),
@@ -109,7 +110,8 @@ class Supervisor:
             Duty(Audit(store, holding, clock), self._duty_died),
         ]
         self._leases, self._rounds, self._bell_duty = leases_duty, rounds_duty, bell_duty
-        delivery.wake = rounds_duty.wake
+        delivery.wake, delivery.on_end = rounds_duty.wake, self._intake.note_hunger
+        vitals.idle_slot_steps = lambda: self._intake.idle_slot_steps
 
     def run(self) -> Exit:
         """Serve until a signal or a fault, then drain or not. The exit code."""

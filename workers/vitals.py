@@ -4,6 +4,7 @@ import os
 import re
 import secrets
 import socket
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 
 from shared.answers import Beat
@@ -31,6 +32,8 @@ class Vitals:
         self._fixed = _fixed_facts(engine)
         #: Whether the worker claims no more; written by the supervisor.
         self.draining = False
+        #: Set by the supervisor: steps run with a free slot while a job waited for one.
+        self.idle_slot_steps: Callable[[], int] = lambda: 0
 
     def beat(self) -> Beat:
         """The worker as it is now."""
@@ -42,6 +45,7 @@ class Vitals:
             "completion_tokens": stats.completion_tokens,
             "dead_tokens": stats.dead_tokens,
             "decode_s": round(stats.decode_s, 3),
+            "idle_slot_steps": self.idle_slot_steps(),
             "rq_state": "busy" if busy else "idle",
         }
         return Beat(
@@ -65,6 +69,9 @@ class Vitals:
             "penstock_worker_slots_busy": ("gauge", "Jobs that this worker holds", beat.slots_busy),
             "penstock_worker_kv_used_ratio": ("gauge", "Share of the KV cells that is promised to jobs", used),
             "penstock_worker_steps": ("counter", "Steps of the engine", stats.steps),
+            "penstock_worker_idle_slot_steps": (
+                "counter", "Steps with a free slot while a job waited for one", self.idle_slot_steps()
+            ),
             "penstock_worker_prompt_tokens": ("counter", "Prompt tokens computed", stats.prompt_tokens),
             "penstock_worker_completion_tokens": ("counter", "Tokens generated", stats.completion_tokens),
             "penstock_worker_dead_tokens": ("counter", "Tokens computed for jobs nobody waits for", stats.dead_tokens),
