@@ -1,5 +1,5 @@
 -- claim: leases the next jobs of a pool to one worker, in turns across tenants by service received.
--- KEYS config worker pools active order leases payload rq_job tenant events
+-- KEYS config worker pools active order leases payload rq_job tenant events rq_workers_of rq_worker
 -- ARGV
 --   worker text · who asks
 --   claim_id text · the fencing token of all that is claimed; the same id again answers what still carries it
@@ -65,6 +65,7 @@ local function lease(job)
     observe('queue_wait|' .. label .. '|' .. job.model, now_ms - job.admitted_ms)
   end
   rq_start(job.queue, job.id, claim_id, now_ms)
+  redis.call('SADD', k_rq_workers_of .. job.queue, k_rq_worker .. worker)
   add_entry(k_events .. job.id, '*', 'type', 'started', 'attempt', job.attempts)
   redis.call('PEXPIRE', k_events .. job.id, math.max(60000, job.deadline_ms - now_ms + 2 * lease_ms))
   serve(job.tenant, charge_mwt)

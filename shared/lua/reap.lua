@@ -60,6 +60,9 @@ for i = 1, #silent do
     redis.call('ZREM', k_pool .. slug, silent[i])
   end
   redis.call('SREM', k_rq_workers, k_rq_worker .. silent[i])
+  for _, queue in ipairs(redis.call('ZRANGE', k_queues, 0, limit - 1)) do
+    redis.call('SREM', k_rq_workers_of .. queue, k_rq_worker .. silent[i])
+  end
 end
 local quiet = redis.call('ZRANGEBYSCORE', k_queues, '-inf', now_ms, 'LIMIT', 0, limit)
 for i = 1, #quiet do

@@ -36,6 +36,12 @@ for name, value in pairs(told) do
 end
 redis.call('PEXPIRE', worker_key, 60000)
 if known_to_rq then
+  -- RQ knows one current job a worker; of ours it is shown the first.
+  if ARGV[held] then
+    redis.call('HSET', rq_key, 'current_job', ARGV[held])
+  else
+    redis.call('HDEL', rq_key, 'current_job')
+  end
   redis.call('HSET', rq_key, 'last_heartbeat', iso(now_ms))
   redis.call('PEXPIRE', rq_key, 120000)
 end
