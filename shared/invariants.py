@@ -98,11 +98,11 @@ def _sums(p: Picture) -> Iterator[str]:
     for tenant, fields in p.tenants.items():
         mine = [record for record in p.records.values() if record.get("penstock_tenant") == tenant]
         waiting = [record for record in mine if record.get("penstock_state") == "queued"]
-        tokens = sum(int(r["penstock_prompt_tokens"]) + int(r["penstock_max_tokens"]) for r in waiting)
+        tokens = sum(_number(r, "prompt_tokens") + _number(r, "max_tokens") for r in waiting)
         true = {
             "waiting": len(waiting),
             "waiting_tokens": tokens,
-            "waiting_mwt": sum(int(r["penstock_cost_mwt"]) for r in waiting),
+            "waiting_mwt": sum(_number(r, "cost_mwt") for r in waiting),
             "running": sum(1 for r in mine if r.get("penstock_state") == "running"),
         }
         for name, value in true.items():
@@ -124,8 +124,8 @@ def _counted_once(p: Picture) -> Iterator[str]:
 def _before_deadline(p: Picture) -> Iterator[str]:
     for job_id in p.leases:
         record = p.records.get(job_id, {})
-        started, deadline = record.get("penstock_started_ms"), record.get("penstock_deadline_ms")
-        if started and deadline and int(started) >= int(deadline):
+        started, deadline = _number(record, "started_ms"), _number(record, "deadline_ms")
+        if started and deadline and started >= deadline:
             yield f"{job_id} was claimed at {started}, after its deadline {deadline}"
 
 
@@ -141,8 +141,8 @@ def _active(p: Picture) -> Iterator[str]:
             if slug not in p.lists.get(tenant, set()):
                 yield f"tenant {tenant} waits for {slug}, and its lists do not name it"
     for queue, ids in p.order.items():
-        latest = [p.records.get(job_id, {}).get("penstock_latest_us", "") for job_id in ids]
-        if all(latest) and [int(us) for us in latest] != sorted(int(us) for us in latest):
+        latest = [_number(p.records.get(job_id, {}), "latest_us") for job_id in ids]
+        if all(latest) and latest != sorted(latest):
             yield f"{queue} is not in order of latest start"
 
 
@@ -168,14 +168,21 @@ def _rq_agrees(p: Picture) -> Iterator[str]:
 
 
 def _in_time(p: Picture) -> Iterator[str]:
+    # The sentences hold no time that passes: two looks must agree on them.
     for job_id, deadline_ms in p.deadlines.items():
         if deadline_ms < p.now_ms - _LATE_MS:
-            yield f"{job_id} waits {p.now_ms - deadline_ms:.0f} ms after its deadline"
+            yield f"{job_id} still waits, and its deadline was {deadline_ms:.0f}"
     if float(p.config.get("hold_until_ms", 0)) > p.now_ms - _LATE_MS:
         return
     for job_id, until_ms in p.leases.items():
         if until_ms < p.now_ms - _LATE_MS:
-            yield f"{job_id} runs {p.now_ms - until_ms:.0f} ms after its lease"
+            yield f"{job_id} still runs, and its lease ended at {until_ms:.0f}"
+
+
+def _number(record: dict[str, str], name: str) -> int:
+    """A number of a job's record; 0 where somebody has spoiled it, so that its sums are found wrong."""
+    value = record.get(f"penstock_{name}", "")
+    return int(value) if value.isdecimal() else 0
 
 
 def _queue_of(record: dict[str, str]) -> str:

@@ -68,8 +68,16 @@ def _waiting_lists(client: redis.Redis, tenants: list[str]) -> list[tuple[str, s
 def _transaction(client: redis.Redis, ask: Any) -> list[Any]:
     pipe = client.pipeline(transaction=True)
     ask(pipe)
-    answers: list[Any] = pipe.execute()
-    return answers
+    return [_readable(answer) for answer in pipe.execute(raise_on_error=False)]
+
+
+def _readable(answer: Any) -> Any:
+    """What a read answered; nothing where somebody put a key of another type, which is for the checks to find."""
+    if isinstance(answer, redis.ResponseError) and str(answer).startswith("WRONGTYPE"):
+        return []
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
 
 
 def _read(client: redis.Redis, ids: list[str], queues: list[str], tenants: list[str], slugs: list[str]) -> Picture:
@@ -113,7 +121,7 @@ def _read(client: redis.Redis, ids: list[str], queues: list[str], tenants: list[
 
 
 def _hash(raw: dict[bytes, bytes]) -> dict[str, str]:
-    return pairs([part for item in raw.items() for part in item])
+    return pairs([part for item in dict(raw).items() for part in item])
 
 
 def _scores(raw: list[tuple[bytes, float]]) -> dict[str, float]:

@@ -75,9 +75,11 @@ def _judge_ended(client: redis.Redis, job_id: str) -> str:
     pipe = client.pipeline(transaction=True)
     record_key = keys.rq_job(job_id)
     pipe.hmget(record_key, "penstock_state", "status", "origin")
-    state, status, origin = pipe.execute()[0]
-    if state is None or state.decode() not in TERMINAL_STATES:
+    (record,) = pipe.execute(raise_on_error=False)
+    # A record of another type, or one that lost these fields, is none of our jobs any more.
+    if not isinstance(record, list) or None in record or record[0].decode() not in TERMINAL_STATES:
         return ""
+    state, status, origin = record
     for name in ("finished", "failed", "canceled"):
         pipe.zscore(f"rq:{name}:{origin.decode()}", job_id)
     pipe.exists(record_key)
