@@ -1,0 +1,64 @@
+"""How many workers `auto` means: GPUs that the build can use and the environment shows."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from shared.cli import gpus
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """An installed llama-cpp-python with these libraries, on a machine with these devices."""
+
+    def made(libraries: list[str], devices: list[str], **environ: str) -> int:
+        (tmp_path / "llama_cpp" / "lib").mkdir(parents=True)
+        (tmp_path / "llama_cpp" / "__init__.py").write_text("raise AssertionError('it must not be loaded')")
+        for library in libraries:
+            (tmp_path / "llama_cpp" / "lib" / library).touch()
+        dev = tmp_path / "dev"
+        dev.mkdir()
+        for device in devices:
+            (dev / device).touch()
+        builds = (
+            ("ggml-cuda", "CUDA_VISIBLE_DEVICES", dev, re.compile(r"nvidia\d+")),
+            ("ggml-hip", "HIP_VISIBLE_DEVICES", dev, re.compile(r"renderD\d+")),
+        )
+        monkeypatch.setattr(gpus, "_BUILDS", builds)
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        for name, value in environ.items():
+            monkeypatch.setenv(name, value)
+        return gpus.visible_gpus()
+
+    return made
+
+
+TWO = ["nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"]
+CUDA = ["libggml-base.so", "libggml-cuda.so"]
+
+
+def test_a_build_for_cpus_uses_no_gpu_though_there_are_some(machine):
+    assert machine(["libggml-base.so", "libggml-cpu.so"], TWO) == 0
+
+
+def test_every_device_of_the_driver_counts_and_its_control_files_do_not(machine):
+    assert machine(CUDA, TWO) == 2
+
+
+def test_a_build_for_cuda_on_a_machine_without_a_gpu_sees_none(machine):
+    assert machine(CUDA, []) == 0
+
+
+@pytest.mark.parametrize(("shown", "count"), [("1", 1), ("0,1", 2), ("", 0), ("-1", 0), ("0,-1,1", 1), ("0,1,2,3", 2)])
+def test_the_environment_may_hide_devices(machine, shown, count):
+    assert machine(CUDA, TWO, CUDA_VISIBLE_DEVICES=shown) == count
+
+
+def test_a_build_for_amd_counts_its_own_devices(machine):
+    assert machine(["libggml-hip.so"], ["renderD128", "card0"]) == 1
+
+
+def test_a_build_for_vulkan_gets_one_worker(machine):
+    assert machine(["libggml-vulkan.so"], []) == 1
