@@ -62,7 +62,7 @@ def _serve(settings: Settings) -> Exit:
     engine = make_engine(settings, delivery.emit, model_path=_model_path(settings), clock=clock)
     delivery.drop = lambda key: engine.cancel(key, drop=True)
     _introduce(engine)
-    status.vitals = Vitals(worker, _model_name(settings), engine, holding)
+    status.vitals = Vitals(worker, model_name(settings), engine, holding)
     return Supervisor(
         settings, store, engine=engine, delivery=delivery, holding=holding, vitals=status.vitals, clock=clock
     ).run()
@@ -97,7 +97,7 @@ def _model_path(settings: Settings) -> Path | None:
     return Path(settings.model) if settings.model else None
 
 
-def _model_name(settings: Settings) -> str:
+def model_name(settings: Settings) -> str:
     """The name under which clients ask for this model; never a path."""
     if settings.model_name:
         return settings.model_name.split(",")[0].strip()

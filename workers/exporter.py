@@ -17,6 +17,9 @@ from shared.errors import ConfigError
 
 log = structlog.get_logger()
 
+#: How often the server looks whether it is to stop.
+_LOOK_S = 0.1
+
 
 class Figures(Collector):
     """Reads the worker's figures when somebody scrapes; `read` answers name → (kind, help, value)."""
@@ -61,7 +64,7 @@ class Exporter:
             self._server = make_server(host, port, self._answer, _Server, _Quiet)
         except OSError as error:
             raise ConfigError(f"PENSTOCK_WORKER_LISTEN={host}:{port} cannot be listened on: {error}") from error
-        self._thread = threading.Thread(target=self._server.serve_forever, name="exporter", daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(_LOOK_S,), name="exporter", daemon=True)
 
     def start(self) -> None:
         """Begin to answer."""

@@ -24,7 +24,8 @@ class Chunk:
 class _Line:
     """What one job has to say; only the delivering thread touches it."""
 
-    not_before_s: float
+    #: Number of the first tick at which it may speak again.
+    not_before: int = 0
     told: bool = False
     parts: list[str] = field(default_factory=list)
     completion_tokens: int = 0
@@ -39,7 +40,7 @@ class Pace:
 
     def add(self, key: str, text: str, completion_tokens: int) -> None:
         """Note new text of a job."""
-        line = self._lines.setdefault(key, _Line(not_before_s=0.0))
+        line = self._lines.setdefault(key, _Line())
         line.parts.append(text)
         line.completion_tokens = completion_tokens
 
@@ -49,8 +50,9 @@ class Pace:
         Until `sent` is called, the same again.
         """
         if not self._in_doubt:
+            tick = math.floor(now_s / INTERVAL_S)
             for key, line in self._lines.items():
-                if line.parts and (now_s >= line.not_before_s or key in ending):
+                if line.parts and (tick >= line.not_before or key in ending):
                     self._in_doubt.append(Chunk(key, "".join(line.parts), line.completion_tokens))
                     line.parts.clear()
         return list(self._in_doubt)
@@ -62,7 +64,7 @@ class Pace:
             line = self._lines.get(chunk.key)
             if line is not None:
                 # A first text falls between two ticks: the next but one is a whole interval later.
-                line.not_before_s = (tick + (1 if line.told else 2)) * INTERVAL_S
+                line.not_before = tick + (1 if line.told else 2)
                 line.told = True
         self._in_doubt.clear()
 
