@@ -1,0 +1,217 @@
+"""OpenAI's routes over a real store: shapes, and ends that are errors here."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+
+from shared.config import Settings
+from shared.job import Held
+from shared.outcomes import Outcome
+from shared.store import Store
+from tests.support.builders import beat
+from tests.support.door import a_door, fault, refused, run_next, serve, settle
+from tests.support.processes import wait_for
+from web import shapes
+
+CHAT = "/v1/chat/completions"
+HI = [{"role": "user", "content": "hi"}]
+
+
+@pytest.fixture
+def client(store: Store, settings: Settings) -> FlaskClient:
+    serve(store)
+    return a_door(store, settings)
+
+
+@contextmanager
+def worker(store: Store, act: Callable[[Held], None]) -> Iterator[None]:
+    """Somebody who claims the next job and does this with it."""
+
+    def work() -> None:
+        wait_for(lambda: store.snapshot().waiting, "a job to wait")
+        act(run_next(store))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    yield
+    thread.join(timeout=20)
+    assert not thread.is_alive()
+
+
+def telling(store: Store, *texts: str, **ending: Any) -> Callable[[Held], None]:
+    """Tell these texts, then settle."""
+
+    def act(held: Held) -> None:
+        for count, text in enumerate(texts, 1):
+            store.append([(held, text, count)])
+        settle(store, held, **({"text": "".join(texts)} | ending))
+
+    return act
+
+
+def chunks(text: str) -> list[Any]:
+    """The data of a stream; the last is [DONE] where it ended well."""
+    data = [block.removeprefix("data: ") for block in text.split("\n\n") if block.startswith("data: ")]
+    return [piece if piece == "[DONE]" else json.loads(piece) for piece in data]
+
+
+def said(stream: list[Any]) -> str:
+    """The text of a chat's chunks."""
+    choices = [choice for chunk in stream if isinstance(chunk, dict) for choice in chunk.get("choices", [])]
+    return "".join(choice["delta"].get("content", "") for choice in choices)
+
+
+def test_a_chat_is_answered_whole(client: FlaskClient, store: Store) -> None:
+    with worker(store, telling(store, "Hello ", "you")):
+        response = client.post(CHAT, json={"model": "m", "messages": HI, "max_tokens": 20})
+    assert response.status_code == 200
+    body = response.get_json()
+    shapes.Completion.model_validate(body)
+    assert body["object"] == "chat.completion"
+    assert body["choices"] == [
+        {
+            "index": 0,
+            "logprobs": None,
+            "finish_reason": "length",
+            "message": {"role": "assistant", "content": "Hello you", "refusal": None},
+        }
+    ]
+    assert body["usage"] == {
+        "prompt_tokens": 10,
+        "completion_tokens": 20,
+        "total_tokens": 30,
+        "prompt_tokens_details": {"cached_tokens": 0},
+    }
+    assert response.headers["x-deadline-ms"] == "120000"
+
+
+def test_a_completion_makes_sixteen_tokens_unless_told_otherwise(client: FlaskClient, store: Store) -> None:
+    with worker(store, telling(store, "and so on")):
+        response = client.post("/v1/completions", json={"prompt": "Once"})
+    assert response.get_json()["choices"][0]["text"] == "and so on"
+    assert store.jobs("default").jobs[0].max_tokens == 16
+
+
+def test_a_chat_streams_as_its_text_comes(client: FlaskClient, store: Store) -> None:
+    asked = {"messages": HI, "stream": True, "stream_options": {"include_usage": True}}
+    with worker(store, telling(store, "a", "b\n\n", "ž")):
+        response = client.post(CHAT, json=asked)
+        stream = chunks(response.text)
+    assert response.headers["Content-Type"].startswith("text/event-stream")
+    assert response.headers["x-deadline-ms"] == "600000"
+    assert stream[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert said(stream) == "ab\n\nž"
+    assert stream[-1] == "[DONE]"
+    assert (stream[-2]["choices"], stream[-2]["usage"]["total_tokens"]) == ([], 30)
+    assert stream[-3]["choices"][0]["finish_reason"] == "length"
+    assert all(chunk["usage"] is None for chunk in stream[:-2])
+    assert len({chunk["id"] for chunk in stream[:-1]}) == 1
+
+
+def test_without_include_usage_no_chunk_speaks_of_it(client: FlaskClient, store: Store) -> None:
+    with worker(store, telling(store, "a")):
+        stream = chunks(client.post(CHAT, json={"messages": HI, "stream": True}).text)
+    assert all("usage" not in chunk for chunk in stream[:-1])
+
+
+def test_a_completion_streams_text(client: FlaskClient, store: Store) -> None:
+    with worker(store, telling(store, "a", "b")):
+        stream = chunks(client.post("/v1/completions", json={"prompt": "Once", "stream": True}).text)
+    assert "".join(chunk["choices"][0]["text"] for chunk in stream[:-1]) == "ab"
+    assert stream[-2]["choices"][0]["finish_reason"] == "length"
+
+
+def test_text_that_only_the_result_holds_still_reaches_a_stream(client: FlaskClient, store: Store) -> None:
+    with worker(store, telling(store, "a", text="abc")):
+        stream = chunks(client.post(CHAT, json={"messages": HI, "stream": True}).text)
+    assert said(stream) == "abc"
+
+
+def test_a_stream_goes_on_where_a_lost_worker_left_it(client: FlaskClient, store: Store) -> None:
+    def lose_then_tell(held: Held) -> None:
+        store.append([(held, "Hello ", 1)])
+        store.append([(held, "you", 2)])
+        store.release("w1", [held])
+        beat(store)
+        telling(store, "Hel", "lo you", " two")(run_next(store))
+
+    with worker(store, lose_then_tell):
+        stream = chunks(client.post(CHAT, json={"messages": HI, "stream": True}).text)
+    assert said(stream) == "Hello you two"
+
+
+def test_a_stream_that_another_attempt_contradicts_ends_with_an_error(client: FlaskClient, store: Store) -> None:
+    def contradict(held: Held) -> None:
+        store.append([(held, "Hello", 1)])
+        store.release("w1", [held])
+        beat(store)
+        store.append([(run_next(store), "Good day", 1)])
+
+    with worker(store, contradict):
+        stream = chunks(client.post(CHAT, json={"messages": HI, "stream": True}).text)
+    assert stream[-1]["error"]["code"] == "job_failed"
+    assert store.jobs("default").jobs[0].cancel_requested
+
+
+ENDS: list[tuple[dict[str, Any], int, str]] = [
+    ({"outcome": Outcome.EXPIRED, "code": "deadline_exceeded", "stage": "decode"}, 504, "deadline_exceeded"),
+    ({"outcome": Outcome.FAILED, "code": "engine_error"}, 500, "job_failed"),
+    ({"outcome": Outcome.FAILED, "code": "context_length_exceeded"}, 400, "context_length_exceeded"),
+    ({"outcome": Outcome.FAILED, "code": "invalid_value", "message": "no template"}, 422, "invalid_value"),
+    ({"outcome": Outcome.CANCELED, "code": "canceled"}, 409, "job_canceled"),
+]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("ending", "status", "code"), ENDS)
+def test_an_end_without_an_answer_is_an_error_that_nobody_sends_again(
+    client: FlaskClient, store: Store, ending: dict[str, Any], status: int, code: str, stream: bool
+) -> None:
+    with worker(store, telling(store, **ending)):
+        response = client.post(CHAT, json={"messages": HI, "stream": stream})
+    fault(response, status, code)
+    assert response.headers["x-should-retry"] == "false"
+
+
+def test_an_end_in_mid_stream_is_an_error_event(client: FlaskClient, store: Store) -> None:
+    with worker(store, telling(store, "Hel", outcome=Outcome.EXPIRED, code="deadline_exceeded", stage="decode")):
+        response = client.post(CHAT, json={"messages": HI, "stream": True})
+        stream = chunks(response.text)
+    assert response.status_code == 200
+    assert stream[-1]["error"]["code"] == "deadline_exceeded"
+    assert said(stream) == "Hel"
+
+
+def test_a_refusal_is_the_same_body_as_everywhere(client: FlaskClient, store: Store) -> None:
+    store.client.incrby("penstock:clock", 6_000)
+    for stream in (False, True):
+        refused(client.post(CHAT, json={"model": "m", "messages": HI, "stream": stream}), "no_worker")
+
+
+def test_models_are_the_live_ones(client: FlaskClient, store: Store) -> None:
+    serve(store, "w2", model="org/other")
+    body = client.get("/v1/models").get_json()
+    shapes.ModelList.model_validate(body)
+    assert [model["id"] for model in body["data"]] == ["m", "org/other"]
+    assert client.get("/v1/models/org/other").get_json()["id"] == "org/other"
+    fault(client.get("/v1/models/nope"), 404, "model_not_found", "model")
+
+
+def test_fields_that_do_not_fit_are_told_by_name(client: FlaskClient) -> None:
+    fault(client.post(CHAT, json={"messages": HI, "temperature": 9}), 422, "invalid_value", "temperature")
+    fault(client.post(CHAT, json={"messages": HI, "n": 2}), 400, "unsupported_parameter", "n")
+    fault(client.post(CHAT, json={"model": "m"}), 422, "invalid_value", "messages")
+    fault(client.post("/v1/completions", json={"prompt": ["a", "b"]}), 400, "unsupported_parameter", "prompt")
+
+
+def test_the_patience_of_a_plain_call_is_its_client_s_own(client: FlaskClient, store: Store) -> None:
+    with worker(store, telling(store, "a")):
+        response = client.post(CHAT, json={"messages": HI}, headers={"x-stainless-timeout": "30"})
+    assert response.headers["x-deadline-ms"] == "29000"
+    view = store.jobs("default").jobs[0]
+    assert (view.deadline_ms, view.patience_from) == (29_000, "header")
