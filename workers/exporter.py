@@ -64,7 +64,8 @@ class Exporter:
             self._server = make_server(host, port, self._answer, _Server, _Quiet)
         except OSError as error:
             raise ConfigError(f"PENSTOCK_WORKER_LISTEN={host}:{port} cannot be listened on: {error}") from error
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(_LOOK_S,), name="exporter", daemon=True)
+        serve = self._server.serve_forever
+        self._thread = threading.Thread(target=serve, args=(_LOOK_S,), name="exporter", daemon=True)
 
     def start(self) -> None:
         """Begin to answer."""
