@@ -28,8 +28,7 @@ def make_engine(
     """An engine ready to run: its model loaded and calibrated.
 
     This is worker `index` of the `workers` that share this machine; `progress` is told the loaded
-    share of the model, 0 to 1.
-    Raises ModelError when there is no model or it cannot be loaded.
+    share of the model, 0 to 1. Raises ModelError when there is no model, or it cannot be loaded or run.
     """
     clock = clock or RealClock()
     if settings.engine == "sim":
@@ -38,10 +37,14 @@ def make_engine(
         raise ModelError("the engine llama needs a model: set PENSTOCK_MODEL to a GGUF file or a hub name")
     # Importing llama.cpp loads its libraries and takes its time: sim does without.
     from workers.engine.calibration import calibrate  # noqa: PLC0415 - see above
-    from workers.engine.llama import load_backend  # noqa: PLC0415 - see above
+    from workers.engine.llama import DecodeFailed, load_backend  # noqa: PLC0415 - see above
 
     backend = load_backend(settings, model_path, index=index, workers=workers, progress=progress)
-    backend.facts, fit = calibrate(backend, clock)
+    try:
+        backend.facts, fit = calibrate(backend, clock)
+    except DecodeFailed as fault:
+        backend.close()
+        raise ModelError(f"{model_path.name} is loaded and cannot compute: {fault}") from fault
     return Engine(backend, engine_settings(settings, gpu=backend.facts.layers_offloaded > 0), emit, clock, fit)
 
 

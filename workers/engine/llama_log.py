@@ -15,14 +15,16 @@ class LlamaLog:
 
     def __init__(self) -> None:
         self._errors: deque[str] = deque(maxlen=8)
+        self._warnings: deque[str] = deque(maxlen=8)
         #: (device, kind) → bytes; a buffer that is reserved again replaces its line.
         self._buffers: dict[tuple[str, str], int] = {}
         self.layers_offloaded = self.layers = 0
 
     def line(self, level: int, text: str) -> None:
         """Take in one line."""
-        if level in (_WARN, _ERROR) and (stripped := text.strip()):
-            self._errors.append(stripped)
+        if level in (_WARN, _ERROR):
+            if stripped := text.strip():
+                (self._errors if level == _ERROR else self._warnings).append(stripped)
         elif (found := _BUFFER.search(text)) is not None:
             self._buffers[found[1], found[2]] = int(float(found[3]) * _MIB)
         elif (found := _OFFLOADED.search(text)) is not None:
@@ -31,12 +33,13 @@ class LlamaLog:
     def forget(self) -> None:
         """Start anew, before a load."""
         self._errors.clear()
+        self._warnings.clear()
         self._buffers.clear()
         self.layers_offloaded = self.layers = 0
 
     def errors(self) -> str:
-        """The last warnings and errors, as one sentence's end; "" when there were none."""
-        return "; ".join(dict.fromkeys(self._errors))
+        """The last errors, or the last warnings when there were none, as a sentence's end; "" without either."""
+        return "; ".join(dict.fromkeys(self._errors or self._warnings))
 
     def buffer_bytes(self, *kinds: str) -> int:
         """Bytes of all buffers of these kinds (`model`, `KV`, `RS`, `compute`, `output`), on all devices."""

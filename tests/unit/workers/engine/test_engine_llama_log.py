@@ -27,8 +27,15 @@ def test_errors_are_kept_once_each_and_in_order_until_the_next_load():
     log = LlamaLog()
     for line in ("first\n", "second\n", "second\n", "\n"):
         log.line(4, line)
+    log.line(3, "a warning\n")
     log.line(1, "not an error\n")
     assert log.errors() == "first; second"
     log.forget()
     assert log.errors() == ""
     assert log.buffer_bytes("model") == 0
+
+
+def test_without_an_error_the_warnings_are_what_is_known():
+    log = LlamaLog()
+    log.line(3, "a warning\n")
+    assert log.errors() == "a warning"
