@@ -47,19 +47,19 @@ local function make_agree(job)
   end
 end
 
+local place = start
 local wanted = redis.call('ZRANGE', order, start, start + WINDOW - 1)
 for i = 1, #wanted do
   local id = wanted[i]
   local job = read_job(id)
   if job and job.state == 'queued' then
     make_agree(job)
-    local found = redis.call('LINDEX', mirror, start + i - 1)
-    if found ~= id then
+    if redis.call('LINDEX', mirror, place) ~= id then
       redis.call('LREM', mirror, 0, id)
-      found = redis.call('LINDEX', mirror, start + i - 1)
-      rq_enlist(queue, id, found or nil)
+      rq_enlist(queue, id, redis.call('LINDEX', mirror, place) or nil)
       repaired()
     end
+    place = place + 1
   else
     strike(tenant, slug, id)
     if not job then
@@ -93,4 +93,4 @@ for i = 1, #started do
     repaired()
   end
 end
-return { 'reconciled', repairs, start + WINDOW < length and start + WINDOW or -1 }
+return { 'reconciled', repairs, place < length and place or -1 }

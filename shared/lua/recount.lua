@@ -1,49 +1,71 @@
--- recount: makes a tenant's sums those of its jobs again, and takes running ids without a record off the books.
--- KEYS leases lists order tenant
+-- recount: makes a tenant's sums those of its jobs again, and RQ's record of what runs that of our leases.
+-- KEYS leases lists order tenant rq_job rq_wip
 -- ARGV
 --   tenant text · whose sums
+--   thorough int · 1 to look at every job although the lists are as long as the sums say
 -- ANSWERS recounted
---   recounted: 1 when a sum was wrong
+--   recounted: repairs made
 -- KEEPS 1 2 3 8
 -- USES clock afford job stats forget rq
 
--- The one script that may look at more than 64 entries: a sum of half a list is no sum. It runs for tenants
--- whose books were found wrong; their lists are as long as their bounds.
+-- The one script that may look at more than 64 entries: a sum of half a list is no sum. Few fields of each are
+-- read, and it goes on only where the books may be wrong: a claim that struck a job without a record leaves a
+-- tenant with more waiting than its lists hold.
 local MOST = 1024
+local FIELDS = { 'penstock_state', 'penstock_tenant', 'penstock_prompt_tokens', 'penstock_max_tokens', 'penstock_cost_mwt',
+  'penstock_slug', 'penstock_claim', 'status' }
 local true_sums = { waiting = 0, waiting_tokens = 0, waiting_mwt = 0, running = 0 }
-local whole_picture = true
+local whole_picture, repairs = true, 0
 
-local slugs = redis.call('SMEMBERS', k_lists .. tenant)
+local slugs, listed = redis.call('SMEMBERS', k_lists .. tenant), 0
+for i = 1, #slugs do
+  listed = listed + redis.call('ZCARD', k_order .. tenant .. '.' .. slugs[i])
+end
+if thorough == 0 and listed == tonumber(redis.call('HGET', k_tenant .. tenant, 'waiting') or 0) then
+  return { 'recounted', 0 }
+end
+
 for i = 1, #slugs do
   local ids = redis.call('ZRANGE', k_order .. tenant .. '.' .. slugs[i], 0, MOST)
   whole_picture = whole_picture and #ids <= MOST
   for j = 1, #ids do
-    local job = read_job(ids[j])
-    if job and job.state == 'queued' then
+    local job = redis.pcall('HMGET', k_rq_job .. ids[j], unpack(FIELDS))
+    if job[1] == 'queued' then
       true_sums.waiting = true_sums.waiting + 1
-      true_sums.waiting_tokens = true_sums.waiting_tokens + job.prompt_tokens + job.max_tokens
-      true_sums.waiting_mwt = true_sums.waiting_mwt + job.cost_mwt
+      true_sums.waiting_tokens = true_sums.waiting_tokens + (tonumber(job[3]) or 0) + (tonumber(job[4]) or 0)
+      true_sums.waiting_mwt = true_sums.waiting_mwt + (tonumber(job[5]) or 0)
     end
   end
 end
-local running = redis.call('ZRANGE', k_leases, 0, MOST)
-whole_picture = whole_picture and #running <= MOST
-for i = 1, #running do
-  local job = read_job(running[i])
-  if not job then
-    forget(running[i])
-  elseif job.tenant == tenant and job.state == 'running' then
-    true_sums.running = true_sums.running + 1
+
+-- RQ's record of a running job, should somebody have changed it.
+local function make_agree(id, job)
+  local queue = tenant .. '.' .. job[6]
+  if job[8] ~= 'started' or not redis.call('ZSCORE', k_rq_wip .. queue, id .. ':' .. job[7]) then
+    redis.call('HSET', k_rq_job .. id, 'status', 'started')
+    rq_start(queue, id, job[7], now_ms)
+    repairs = repairs + 1
   end
 end
 
-local wrong = 0
+local running = redis.call('ZRANGE', k_leases, 0, MOST)
+whole_picture = whole_picture and #running <= MOST
+for i = 1, #running do
+  local job = redis.pcall('HMGET', k_rq_job .. running[i], unpack(FIELDS))
+  if job[1] == 'running' and job[2] == tenant and job[6] and job[7] then
+    true_sums.running = true_sums.running + 1
+    make_agree(running[i], job)
+  elseif job[1] ~= 'running' and not read_job(running[i]) then
+    forget(running[i])
+  end
+end
+
 if whole_picture then
   for name, value in pairs(true_sums) do
     if tonumber(redis.call('HGET', k_tenant .. tenant, name) or 0) ~= value then
       redis.call('HSET', k_tenant .. tenant, name, value)
-      wrong = 1
+      repairs = repairs + 1
     end
   end
 end
-return { 'recounted', wrong }
+return { 'recounted', repairs }

@@ -1,16 +1,20 @@
 """What foreign hands do to RQ's keys is put right within one pass, and the invariants hold again."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from rq import Queue, SimpleWorker
 from rq.job import Job
 from rq.registry import FailedJobRegistry
 from rq.serializers import JSONSerializer
 
+from shared import keys
 from shared.invariants import breaches
 from shared.outcomes import Outcome
+from shared.reconciling import PERIOD_S, Reconciling
 from shared.states import JobState
 from shared.store import Store
-from tests.support.builders import MODEL, a_beat, a_job, admitted, an_ending
+from tests.support.builders import MODEL, a_beat, a_job, admitted, an_ending, contents, reconfigure, stat
 
 
 @pytest.fixture
@@ -94,3 +98,83 @@ def test_shuffled_and_foreign_entries_of_a_list_are_put_in_order(busy):
     assert store.reconcile("blue", MODEL) >= 2
     assert breaches(store.client) == []
     assert queue_of(store).get_job_ids() == ids[1:]
+
+
+def test_a_deleted_head_of_a_long_list_leaves_its_mirror_in_order_in_one_pass(store, settings):
+    reconfigure(store, settings, max_queue_size=200, max_inflight=200)
+    store.renew(a_beat(), [])
+    ids = [admitted(store, a_job()) for _ in range(150)]
+    for job_id in (ids[0], ids[70]):
+        job_of(store, job_id).delete()
+    store.reconcile("blue", MODEL)
+    assert breaches(store.client) == []
+    assert queue_of(store).get_job_ids() == [job_id for job_id in ids if job_id not in {ids[0], ids[70]}]
+    assert store.reconcile("blue", MODEL) == 0
+
+
+@pytest.mark.parametrize("field", ["waiting", "waiting_tokens", "waiting_mwt", "running"])
+def test_a_sum_that_somebody_spoiled_is_counted_anew(busy, field):
+    store, *_ = busy
+    store.client.hincrby(keys.tenant("blue"), field, 7)
+    assert store.reconcile("blue", MODEL) == 1
+    assert breaches(store.client) == []
+
+
+def test_a_running_job_that_left_rqs_started_registry_is_put_back(busy):
+    store, claimed, _ = busy
+    store.client.delete(f"rq:wip:blue.{MODEL}")
+    store.client.hset(keys.rq_job(claimed.id), "status", "failed")
+    assert store.reconcile("blue", MODEL) >= 1
+    assert breaches(store.client) == []
+
+
+def test_two_reconcilers_at_once_repair_each_thing_once(busy):
+    store, _, ids = busy
+    queue_of(store).empty()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: store.reconcile("blue", MODEL), range(16)))
+    assert breaches(store.client) == []
+    assert stat(store, "ended|forgotten") == len(ids) - 1
+
+
+def test_reconciling_goes_on_without_memory(busy, memory_is_full):
+    store, *_ = busy
+    store.client.delete(f"rq:queue:blue.{MODEL}")
+    with memory_is_full():
+        assert store.reconcile("blue", MODEL) >= 3
+    assert breaches(store.client) == []
+
+
+def test_queues_of_other_tenants_and_models_stay_as_they_are(busy):
+    store, *_ = busy
+    store.renew(a_beat("w2", model="n"), [])
+    admitted(store, a_job("green"))
+    admitted(store, a_job(model="n"))
+    store.client.delete(f"rq:queue:blue.{MODEL}")
+    before = {key: value for key, value in contents(store).items() if f"blue.{MODEL}" not in key}
+    store.reconcile("blue", MODEL)
+    after = {key: value for key, value in contents(store).items() if f"blue.{MODEL}" not in key}
+    assert after == before | {"rq:queues": after["rq:queues"]}
+    assert set(store.queues()) == {("blue", MODEL), ("blue", "n"), ("green", MODEL)}
+
+
+def test_a_claim_that_struck_a_ghost_leaves_sums_that_the_next_look_mends(busy):
+    """Nothing else is wrong with the queue then, and the look need not be a thorough one."""
+    store, _, ids = busy
+    store.client.delete(keys.rq_job(ids[1]))
+    assert [job.id for job in store.claim("w1", "c2", MODEL, room=1, cells_free=4_096)] == [ids[2]]
+    assert [breach.invariant for breach in breaches(store.client)] == [3, 3, 3]
+    assert store.reconcile("blue", MODEL, thorough=False) == 3
+    assert breaches(store.client) == []
+
+
+def test_the_duty_looks_thoroughly_at_its_first_round_and_then_only_where_something_is_wrong(busy):
+    store, *_ = busy
+    duty = Reconciling(store)
+    for hurt in (True, False):
+        store.client.hincrby(keys.tenant("blue"), "running", 1)
+        assert duty.one_pass() == PERIOD_S
+        assert (breaches(store.client) == []) == hurt
+    store.client.delete(f"rq:queue:blue.{MODEL}")
+    duty.one_pass()
+    assert breaches(store.client) == []

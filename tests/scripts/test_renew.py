@@ -123,13 +123,24 @@ def test_a_worker_unknown_to_rq_is_told_so_and_makes_no_record_there(store):
 
 def test_what_begins_with_rq_goes_to_rqs_record_of_the_worker(store):
     store.client.hset("rq:worker:w1", "birth", "2026-01-01T00:00:00.000000Z")
-    assert not beat(store, facts={"rq_state": "busy", "rq_current_job": "j1", "device": "cpu"}).unknown_to_rq
+    assert not beat(store, facts={"rq_state": "busy", "device": "cpu"}).unknown_to_rq
     record = store.client.hgetall("rq:worker:w1")
-    assert (record[b"state"], record[b"current_job"]) == (b"busy", b"j1")
+    assert record[b"state"] == b"busy"
     assert record[b"last_heartbeat"].endswith(b"Z")
     assert b"device" not in record
     assert store.client.pttl("rq:worker:w1") > 100_000
     assert store.snapshot().workers[0].facts == {"device": "cpu"}
+
+
+def test_rqs_one_current_job_is_the_first_that_the_worker_holds(store):
+    store.client.hset("rq:worker:w1", "birth", "2026-01-01T00:00:00.000000Z")
+    for _ in range(2):
+        admitted(store, a_job())
+    held = [job.held for job in claim(store, room=2)]
+    beat(store, "w1", *held)
+    assert store.client.hget("rq:worker:w1", "current_job") == held[0].id.encode()
+    beat(store, "w1")
+    assert store.client.hget("rq:worker:w1", "current_job") is None
 
 
 def test_a_worker_silent_for_a_minute_leaves_its_pool_with_the_next_beat_of_another(store):
