@@ -14,6 +14,8 @@ The contract of the engine, in prose:
 5. Events go to the `emit` callable given at birth, on the engine's thread; `emit` must not block.
 6. `Engine.room()` may be read by any thread: free slots and free KV cells, after all that was
    submitted.
+7. `Engine.run(stop)` steps until `stop` is set and `Engine.wake()` was called; idle, it waits without
+   spinning. What is inside when it ends, `drop_all()` ends as `dropped`.
 
 A job is named by its `key`, `<id>:<claim token>`, so that two attempts of one job never meet.
 Deadlines are moments of the clock given at birth (`Clock.monotonic`, seconds).

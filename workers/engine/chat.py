@@ -73,7 +73,9 @@ def _checked(messages: object) -> list[dict[str, Any]]:
     for at, message in enumerate(messages):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise _rejected(f"[{at}] has no role")
-        checked.append({**message, "content": _text(message.get("content"), at)})
+        # Templates ask whether a field is there, not whether it is null.
+        given = {name: value for name, value in message.items() if value is not None}
+        checked.append({**given, "content": _text(message.get("content"), at)})
     return checked
 
 

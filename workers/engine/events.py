@@ -11,7 +11,8 @@ class JobSpec:
     #: `<id>:<claim token>`.
     key: str
     tenant: str
-    #: `prompt` or `messages`, sampling parameters, `stop`, `response_format`; see docs/http.md.
+    #: `prompt` or `messages`, sampling parameters, `stop`, `response_format`; see docs/http.md. `max_tokens`
+    #: where the client named one: without it the answer is cut to the context, with it the job is rejected.
     payload: dict[str, Any]
     max_tokens: int
     #: Moments of the engine's clock, in seconds.

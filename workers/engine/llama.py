@@ -13,6 +13,7 @@ import numpy as np
 from llama_cpp import _ggml, llama_cpp, llama_grammar
 
 from shared.config import Settings
+from shared.errors import ModelError
 from shared.outcomes import EndCode
 from workers.engine.backend import END, Facts, Prepared, Row
 from workers.engine.batch import Batch
@@ -24,7 +25,7 @@ from workers.engine.llama_load import Libraries, Shape, cells_that_fit, descript
 from workers.engine.llama_log import LlamaLog
 from workers.engine.samplers import Sampler, new_grammar
 from workers.engine.sampling import Sampling, read_sampling
-from workers.engine.sizes import sizes_of, slots_of, threads_of
+from workers.engine.sizes import sizes_of, threads_of
 from workers.engine.slots import BooksBroken
 
 _LOG = LlamaLog()
@@ -60,7 +61,7 @@ class LlamaBackend:
         self._eos: int = llama_cpp.llama_vocab_eos(self._vocab)
         self._add_bos: bool = llama_cpp.llama_vocab_get_add_bos(self._vocab)
         self._add_eos: bool = llama_cpp.llama_vocab_get_add_eos(self._vocab)
-        self._template = self._chat_template()
+        self._template, self._no_chat = self._chat_template()
         self._batch = Batch(llama_cpp, llama_cpp.llama_n_batch(ctx))
         self._prompts: dict[int, np.ndarray[Any, np.dtype[np.int32]]] = {}
         self._samplers: dict[int, Sampler] = {}
@@ -84,7 +85,7 @@ class LlamaBackend:
         text, messages = spec.payload.get("prompt"), spec.payload.get("messages")
         if messages is not None:
             if self._template is None:
-                raise JobRejected(EndCode.INVALID_VALUE, "the model has no chat template: send a prompt", "messages")
+                raise JobRejected(EndCode.INVALID_VALUE, f"{self._no_chat}: send a prompt", "messages")
             return self._checked(self.tokenize(self._template.render(messages)), "messages")
         if not isinstance(text, str):
             raise JobRejected(EndCode.INVALID_VALUE, "a job needs a prompt or messages", "prompt")
@@ -191,12 +192,16 @@ class LlamaBackend:
         llama_cpp.llama_free(self._ctx)
         llama_cpp.llama_model_free(self._model)
 
-    def _chat_template(self) -> ChatTemplate | None:
+    def _chat_template(self) -> tuple[ChatTemplate | None, str]:
+        """The model's template, or why there is none; prompts are answered without."""
         source = llama_cpp.llama_model_chat_template(self._model, None)
         if not source:
-            return None
+            return None, "the model has no chat template"
         text = source.decode("utf-8", "replace")
-        return ChatTemplate(text, bos=self._text_of(self._bos), eos=self._text_of(self._eos))
+        try:
+            return ChatTemplate(text, bos=self._text_of(self._bos), eos=self._text_of(self._eos)), ""
+        except ModelError as fault:
+            return None, str(fault)
 
     def _text_of(self, token: int) -> str:
         if token < 0:
@@ -239,7 +244,7 @@ def load_backend(
         model=description(llama_cpp, model),
         n_ctx=sizes.n_ctx,
         cells=sizes.cells,
-        slots=slots_of(settings, gpu=gpu),
+        slots=sizes.slots,
         threads=threads,
         prefill_chunk=llama_cpp.llama_n_batch(ctx) - sizes.slots,
         layers=_LOG.layers or llama_cpp.llama_model_n_layer(model) + 1,

@@ -110,6 +110,9 @@ def new_context(libs: Libraries, model: int, shape: Shape) -> int:
     if not ctx:
         why = libs.log.errors() or "not enough memory"
         raise ModelError(f"no context of {sizes.cells} cells ({shape.kv_type}) for {sizes.slots} slots: {why}")
+    if not lib.llama_get_memory(ctx):
+        lib.llama_free(ctx)
+        raise ModelError("the model keeps no memory of a text (it makes embeddings), so it cannot continue one")
     return ctx
 
 

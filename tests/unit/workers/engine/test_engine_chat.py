@@ -28,6 +28,11 @@ def test_text_parts_are_joined_and_a_missing_content_is_empty():
     assert template.render([{"role": "user", "content": parts}, {"role": "assistant", "content": None}]) == "<ab><>"
 
 
+def test_a_field_that_is_null_is_not_there():
+    template = _template("{% for m in messages %}{{ 'name' in m }}{% endfor %}")
+    assert template.render([{"role": "user", "content": "a", "name": None}]) == "False"
+
+
 def test_what_templates_in_the_wild_use_is_there():
     template = _template(
         "{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}"

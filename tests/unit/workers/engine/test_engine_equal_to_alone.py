@@ -110,6 +110,18 @@ def test_an_empty_prompt_is_answered_as_alone_which_counts_its_beginning_as_a_to
     assert _said(driven.ended["a"]) == (text, reason, n - 1, prompt_tokens)
 
 
+def test_a_chat_is_answered_as_alone(driven, model_path):
+    with contextlib.closing(llama_cpp.Llama(str(model_path), n_ctx=2048, verbose=False)) as llama:
+        for i, prompt in enumerate(_PROMPTS[:4]):
+            messages = [{"role": "system", "content": "be brief"}, {"role": "user", "content": prompt}]
+            driven.submit(str(i), {"messages": messages, "max_tokens": 20, "temperature": 0})
+            driven.run_dry()
+            said = llama.create_chat_completion(messages, max_tokens=20, temperature=0)
+            ended = driven.ended[str(i)]
+            assert ended.text == said["choices"][0]["message"]["content"]
+            assert ended.counts.prompt_tokens == said["usage"]["prompt_tokens"]
+
+
 def test_a_sequence_with_a_token_that_is_none_fails_alone(driven, backend, alone):
     driven.submit("mate", _greedy(_PROMPTS[0], 30))
     driven.engine.step()

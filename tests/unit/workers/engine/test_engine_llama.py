@@ -1,8 +1,10 @@
 """What a real model adds: samplers, grammars, chat, sizes, and clear words when it cannot be loaded."""
 
+import contextlib
 import json
 
 import pytest
+from conftest import Driven
 
 from shared.config import load
 from shared.errors import ModelError
@@ -123,6 +125,29 @@ def test_messages_go_through_the_models_own_template(driven):
     driven.run_dry()
     assert driven.ended["a"].text == driven.ended["b"].text
     assert driven.ended["a"].counts.prompt_tokens > driven.ended["c"].counts.prompt_tokens
+
+
+@pytest.mark.parametrize(
+    ("find", "put", "message"),
+    [
+        (b"tokenizer.chat_template", b"tokenizer.chat_templatX", "the model has no chat template: send a prompt"),
+        (b"endfor", b"endfox", "chat template cannot be compiled: .*endfox.*: send a prompt"),
+    ],
+)
+def test_a_model_without_a_usable_template_answers_prompts_and_rejects_messages(
+    tmp_path, model_path, find, put, message
+):
+    path = tmp_path / "other.gguf"
+    path.write_bytes(model_path.read_bytes().replace(find, put, 1))
+    backend = load_backend(load({}, None, device="cpu", max_batch_size=1, kv_cells=256, threads=1), path)
+    with contextlib.closing(backend):
+        driven = Driven(backend)
+        with pytest.raises(JobRejected, match=message) as rejected:
+            driven.submit("a", {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 4})
+        assert rejected.value.param == "messages"
+        driven.submit("b", {"prompt": "hello", "max_tokens": 4})
+        driven.run_dry()
+        assert driven.ended["b"].outcome == "succeeded"
 
 
 @pytest.mark.parametrize(
