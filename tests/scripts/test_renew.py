@@ -133,6 +133,7 @@ def test_what_begins_with_rq_goes_to_rqs_record_of_the_worker(store):
 
 
 def test_rqs_one_current_job_is_the_first_that_the_worker_holds(store):
+    beat(store)
     store.client.hset("rq:worker:w1", "birth", "2026-01-01T00:00:00.000000Z")
     for _ in range(2):
         admitted(store, a_job())
