@@ -99,7 +99,7 @@ class StoreMachine(RuleBasedStateMachine):
     )
     def admit(self, tenant, slug, prompt, deadline_ms, earlier_ms, poll_grace_ms):
         job_id = self._admit(tenant, slug, prompt, deadline_ms, earlier_ms, poll_grace_ms)
-        return job_id if job_id else multiple()
+        return job_id or multiple()
 
     def _admit(self, tenant, slug, prompt, deadline_ms, earlier_ms, poll_grace_ms):
         self.count += 1

@@ -136,7 +136,9 @@ class Model:
             me.claim_id, me.claim_ids = claim_id, got
         return got
 
-    def renew(self, worker: str, slug: str, slots: int, cells: int, held: list[tuple[str, str]]) -> tuple[list[str], list[str]]:
+    def renew(
+        self, worker: str, slug: str, slots: int, cells: int, held: list[tuple[str, str]]
+    ) -> tuple[list[str], list[str]]:
         self._note_gap()
         me = self.workers.setdefault(worker, ModelWorker(slug, slots, cells, self.now_ms))
         me.slug, me.slots, me.cells, me.beat_ms = slug, slots, cells, self.now_ms
