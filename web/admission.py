@@ -10,6 +10,7 @@ import structlog
 
 from shared import cost
 from shared.answers import Admitted, IdempotencyMismatch, Refused
+from shared.config import Settings
 from shared.errors import StoreUnavailable
 from shared.job import JobView, NewJob, new_job_id
 from web.auth import Caller
@@ -18,6 +19,7 @@ from web.patience import Patience
 from web.pools import Model
 from web.present import LONGEST_POLL_MS
 from web.problems import Problem
+from web.schema import SubmitBody
 from web.verdicts import Yield, to_yield
 
 log = structlog.get_logger()
@@ -47,6 +49,20 @@ class Ask:
     #: How often the client has tried this before.
     attempt: int = 0
     traceparent: str = ""
+
+
+def ask_of(body: SubmitBody, patience: Patience, settings: Settings) -> Ask:
+    """What a native body asks for; what came beside the body is for the caller to add."""
+    return Ask(
+        payload=body.payload(),
+        patience=patience,
+        model=body.model,
+        max_tokens=body.max_tokens,
+        default_max_tokens=settings.default_max_tokens,
+        metadata=body.metadata or {},
+        poll_grace_ms=body.poll_grace_ms,
+        body_digest=body_digest(body.model_dump(exclude_none=True, exclude_unset=True)),
+    )
 
 
 @dataclass(frozen=True)

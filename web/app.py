@@ -2,21 +2,14 @@
 
 from apiflask import APIFlask
 
-from shared.adminkey import load_admin_key
 from shared.clock import Clock
 from shared.config import Settings
-from shared.keyring import KeyRing
 from shared.store import Store
-from shared.tenants import Tenants
 from web import auth, errors, guard, openapi, telemetry
-from web.context import EXTENSION, Door
+from web.context import EXTENSION, make_door
 from web.dashboard import mode_of, register_dashboard
-from web.doubts import Doubts
-from web.hub import Hub
-from web.pools import Pools
 from web.requests import DoorRequest
 from web.routes import events, health, jobs, openai, pages, queue
-from web.telemetry import DoorMetrics
 
 
 class DoorApp(APIFlask):
@@ -37,18 +30,7 @@ def create_app(settings: Settings, store: Store, clock: Clock) -> APIFlask:
         AUTO_VALIDATION_ERROR_RESPONSE=False,
         AUTO_SERVERS=False,
     )
-    door = Door(
-        settings=settings,
-        store=store,
-        clock=clock,
-        keyring=KeyRing(store.client),
-        tenants=Tenants(store.client),
-        pools=Pools(store, settings, clock),
-        hub=Hub(store),
-        doubts=Doubts(store, clock),
-        metrics=DoorMetrics(clock),
-        admin_key="" if settings.auth == "open" else load_admin_key(settings),
-    )
+    door = make_door(settings, store, clock)
     app.extensions[EXTENSION] = door
     telemetry.install(app, door.metrics)
     guard.install(app, settings)

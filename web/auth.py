@@ -40,37 +40,49 @@ def install(app: Flask) -> None:
 def caller() -> Caller:
     """The caller of this request, looked up once. Raises Problem (401, 403, 422) and StoreUnavailable."""
     if "caller" not in g:
-        g.caller = _find(door(), request)
+        g.caller = identify(door(), key=bearer(request.headers), named=request.headers.get("X-Tenant"))
     found: Caller = g.caller
     return found
 
 
-def _find(here: Door, asked: Request) -> Caller:
-    named = asked.headers.get("X-Tenant")
+@dataclass(frozen=True)
+class Spelling:
+    """Where a door takes key and tenant from, for its sentences."""
+
+    tenant: str
+    #: "send it …".
+    key: str
+
+
+_HEADERS = Spelling("X-Tenant", "as Authorization: Bearer …")
+
+
+def identify(here: Door, *, key: str | None, named: str | None, spelling: Spelling = _HEADERS) -> Caller:
+    """Whom a key stands for, and whom it names instead. Raises Problem (401, 403, 422) and StoreUnavailable."""
     if named is not None and not is_tenant_name(named):
-        raise invalid([Wrong("X-Tenant", f"X-Tenant={named[:80]!r} is not 1 to 64 of letters, digits, '_' and '-'")])
+        fits = "is not 1 to 64 of letters, digits, '_' and '-'"
+        raise invalid([Wrong(spelling.tenant, f"{spelling.tenant}={named[:80]!r} {fits}")])
     if here.settings.auth == "open":
         tenant, label = named or DEFAULT_TENANT, ""
     else:
-        tenant, label = _by_key(here, asked, named)
+        tenant, label = _by_key(here, key, named, spelling)
     policy = here.tenants.get(tenant)
     if policy is not None and policy.disabled:
         raise Problem("tenant_disabled", f"tenant {tenant!r} is disabled")
     return Caller(tenant, label, policy)
 
 
-def _by_key(here: Door, asked: Request, named: str | None) -> tuple[str, str]:
-    key = bearer(asked.headers)
+def _by_key(here: Door, key: str | None, named: str | None, spelling: Spelling) -> tuple[str, str]:
     facts = here.keyring.lookup(key) if key else None
     if facts is None:
         said = "is not known, or no longer" if key else "is missing"
         raise Problem(
             "invalid_api_key",
-            f"the API key {said}; send it as Authorization: Bearer …",
+            f"the API key {said}; send it {spelling.key}",
             headers={"WWW-Authenticate": 'Bearer realm="penstock"'},
         )
     if named is not None and not facts.may_act_as(named):
-        raise Problem("tenant_not_allowed", f"this key may not act as tenant {named!r}", param="X-Tenant")
+        raise Problem("tenant_not_allowed", f"this key may not act as tenant {named!r}", param=spelling.tenant)
     return named or facts.tenant, facts.label
 
 

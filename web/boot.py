@@ -29,12 +29,22 @@ def boot() -> APIFlask:
     logging.configure(settings.log_level, settings.log_format, room="web", pid=os.getpid())
     store = open_store(settings)
     app = create_app(settings, store, RealClock())
-    threading.Thread(target=_duties, args=(settings, store), name="duties", daemon=True).start()
+    start_duties(settings, store, end=_end_all)
     return app
 
 
-def _duties(settings: Settings, store: Store) -> None:
-    _until_done(lambda: agree(settings, store))
+def start_duties(settings: Settings, store: Store, *, end: Callable[[], None]) -> None:
+    """Agree with the store as soon as it answers, then reap for ever; `end` ends the door when they cannot agree."""
+    threading.Thread(target=_duties, args=(settings, store, end), name="duties", daemon=True).start()
+
+
+def _end_all() -> None:
+    # All processes of this ingress have the same settings.
+    os.kill(os.getppid(), signal.SIGTERM)
+
+
+def _duties(settings: Settings, store: Store, end: Callable[[], None]) -> None:
+    _until_done(lambda: agree(settings, store), end)
     reaping = Reaping(store)
     rest = threading.Event()
     while True:
@@ -49,7 +59,7 @@ def _duties(settings: Settings, store: Store) -> None:
         rest.wait(rest_s)
 
 
-def _until_done(attempt: Callable[[], None]) -> None:
+def _until_done(attempt: Callable[[], None], end: Callable[[], None]) -> None:
     while True:
         try:
             attempt()
@@ -57,8 +67,8 @@ def _until_done(attempt: Callable[[], None]) -> None:
             log.warning("store.awaited", error=str(error))
             threading.Event().wait(AWAY_S)
         except SystemExit:
-            # Raised on a thread it would end nothing; all processes of this ingress have the same settings.
-            os.kill(os.getppid(), signal.SIGTERM)
+            # Raised on a thread it would end nothing.
+            end()
             raise
         else:
             return

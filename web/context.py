@@ -1,9 +1,10 @@
-"""What all routes of one app share: settings, the store, and what this process knows. Made once, by create_app."""
+"""What all routes of one app, or all connections of one gate, share: settings, the store, what this process knows."""
 
 from dataclasses import dataclass
 
 from flask import current_app
 
+from shared.adminkey import load_admin_key
 from shared.clock import Clock
 from shared.config import Settings
 from shared.keyring import KeyRing
@@ -33,6 +34,22 @@ class Door:
     metrics: DoorMetrics
     #: What opens operators' routes; "" where auth is open.
     admin_key: str
+
+
+def make_door(settings: Settings, store: Store, clock: Clock) -> Door:
+    """The collaborators of one process. Raises ConfigError when the admin key's file cannot be used."""
+    return Door(
+        settings=settings,
+        store=store,
+        clock=clock,
+        keyring=KeyRing(store.client),
+        tenants=Tenants(store.client),
+        pools=Pools(store, settings, clock),
+        hub=Hub(store),
+        doubts=Doubts(store, clock),
+        metrics=DoorMetrics(clock),
+        admin_key="" if settings.auth == "open" else load_admin_key(settings),
+    )
 
 
 def door() -> Door:

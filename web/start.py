@@ -54,5 +54,5 @@ def _store_url(settings: Settings) -> str:
 
 
 def _sorry(error: Exception, code: int) -> NoReturn:
-    sys.stderr.write(f"penstock web: {error}\n")
+    sys.stderr.write(f"penstock: {error}\n")
     sys.exit(code)

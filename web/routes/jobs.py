@@ -7,7 +7,7 @@ from flask import Response, g, request
 
 from shared.job import JobView
 from shared.states import JobState
-from web.admission import Ask, body_digest, digest, offer
+from web.admission import Ask, ask_of, digest, offer
 from web.answers import job_response, json_response, yield_response
 from web.auth import caller
 from web.context import Door, door
@@ -125,24 +125,12 @@ def own_job(here: Door, job_id: str) -> JobView:
 
 
 def _ask(here: Door, body: SubmitBody, patience: Patience, tenant: str) -> Ask:
-    meaning = body_digest(body.model_dump(exclude_none=True, exclude_unset=True))
-    ask = Ask(
-        payload=body.payload(),
-        patience=patience,
-        model=body.model,
-        max_tokens=body.max_tokens,
-        default_max_tokens=here.settings.default_max_tokens,
-        metadata=body.metadata or {},
-        poll_grace_ms=body.poll_grace_ms,
-        idem_digest=_idempotency(),
-        body_digest=meaning,
-        attempt=attempt(),
-        traceparent=traceparent(),
-    )
+    ask = ask_of(body, patience, here.settings)
+    ask = replace(ask, idem_digest=_idempotency(), attempt=attempt(), traceparent=traceparent())
     if given_request_id() is None:
         return ask
     # A proxy that sends a request again sends its id again: the same id and body are the same job.
-    return replace(ask, job_id=digest("request", tenant, g.request_id, meaning)[:32])
+    return replace(ask, job_id=digest("request", tenant, g.request_id, ask.body_digest)[:32])
 
 
 def _idempotency() -> str | None:
