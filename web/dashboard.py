@@ -158,7 +158,7 @@ class JsonWorker(BaseWorker):
         return connection
 
     @classmethod
-    def all(cls, connection: redis.Redis | None = None, *_: Any, **__: Any) -> list[Self]:  # type: ignore[override]
+    def all(cls, connection: redis.Redis | None = None, *_: Any, **__: Any) -> list[Self]:  # type: ignore[override]  # rq's own names its arguments one by one
         """Workers with a record that can be read; the names of others stay where they are."""
         assert connection is not None  # noqa: S101 - for mypy: the dashboard always names it
         members: Any = connection.smembers(cls.redis_workers_keys)

@@ -11,7 +11,7 @@ from web.schema import parse_json
 class DoorRequest(Request):
     """A request whose JSON is parsed strictly, whichever way it is asked for."""
 
-    def get_json(self, force: bool = False, silent: bool = False, cache: bool = True) -> Any:  # noqa: ARG002
+    def get_json(self, force: bool = False, silent: bool = False, cache: bool = True) -> Any:  # noqa: ARG002 - Flask's signature
         """The body as JSON. Raises Problem: 415 for another type, 413 when it is too long, 400 when it is no JSON."""
         if not self.is_json:
             given = self.mimetype or "nothing"

@@ -31,7 +31,7 @@ def closed(store: Store, settings: Settings) -> FlaskClient:
 
 
 def with_key(store: Store, tenant: str = "blue", **spelled: object) -> dict[str, str]:
-    return {"Authorization": f"Bearer {KeyRing(store.client).create(tenant, **spelled).key}"}  # type: ignore[arg-type]
+    return {"Authorization": f"Bearer {KeyRing(store.client).create(tenant, **spelled).key}"}
 
 
 # Keys and tenants.

@@ -173,7 +173,7 @@ def test_a_reader_that_leaves_cancels_nothing(client: FlaskClient, store: Store)
     job = taken(submit(client))
     stream = events(client, job["id"])
     next(stream)
-    stream.close()  # type: ignore[attr-defined]
+    stream.close()
     assert seen(store, job["id"]).state == "queued"
 
 

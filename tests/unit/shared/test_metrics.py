@@ -34,7 +34,7 @@ def a_snapshot(stats: dict[str, int] | None = None, **spelled: object) -> Snapsh
         "models": ["m"],
         "draining": False,
     }
-    return Snapshot(**(fields | spelled))  # type: ignore[arg-type]
+    return Snapshot(**(fields | spelled))
 
 
 def samples(snapshot: Snapshot) -> dict[str, list[tuple[Labels, float]]]:
