@@ -7,9 +7,10 @@ import pytest
 
 from tests.support.processes import Stage
 
-#: Leases of a second, so that what is lost is taken back within the test; 8 slots; 100 words a second.
+#: Leases of a second, so that what is lost is taken back within the test; 8 slots; 100 words a second; a door without foresight.
 FAST = {
     "PENSTOCK_ENGINE": "sim",
+    "PENSTOCK_ADMISSION": "bounds",
     "PENSTOCK_LEASE_MS": "1000",
     "PENSTOCK_MAX_BATCH_SIZE": "8",
     "PENSTOCK_SIM_DECODE_TPS": "100",

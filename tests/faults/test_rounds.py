@@ -85,7 +85,8 @@ def flaky(redis_client) -> Flaky:
 
 
 def make(flaky: Flaky, **environ: str) -> OneWorker:
-    settings = load(environ={"PENSTOCK_ENGINE": "sim", "PENSTOCK_MAX_BATCH_SIZE": "1"} | environ, dotenv=None)
+    plain = {"PENSTOCK_ENGINE": "sim", "PENSTOCK_ADMISSION": "bounds", "PENSTOCK_MAX_BATCH_SIZE": "1"}
+    settings = load(environ=plain | environ, dotenv=None)
     flaky.configure(settings)
     return OneWorker(flaky, settings)
 
