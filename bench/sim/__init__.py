@@ -1,0 +1,1 @@
+"""The overload simulator: virtual time over the real scripts, workers modelled step by step."""
