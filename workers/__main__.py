@@ -22,6 +22,7 @@ from workers.engine.loop import Engine
 from workers.exits import Exit
 from workers.exporter import Exporter
 from workers.holding import Holding
+from workers.rates import Rates
 from workers.supervisor import Supervisor
 from workers.vitals import Status, Vitals, new_worker_name
 
@@ -62,7 +63,9 @@ def _serve(settings: Settings) -> Exit:
     engine = make_engine(settings, delivery.emit, model_path=_model_path(settings), clock=clock)
     delivery.drop = lambda key: engine.cancel(key, drop=True)
     _introduce(engine)
-    status.vitals = Vitals(worker, model_name(settings), engine, holding)
+    rates = Rates(engine, settings.generated_weight, clock)
+    delivery.learn = rates.ended
+    status.vitals = Vitals(worker, model_name(settings), engine, holding, rates)
     return Supervisor(
         settings, store, engine=engine, delivery=delivery, holding=holding, vitals=status.vitals, clock=clock
     ).run()

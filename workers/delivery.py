@@ -46,10 +46,11 @@ class Delivery:
         self._spoken: set[str] = set()
         #: Ends for which the store has answered; each freed a slot.
         self.settled = 0
-        #: Set once, before the first event: whom to wake, who hears of an end, how the engine drops a key.
+        #: Set once, before the first event: whom to wake, who hears of an end, how the engine drops a key, who learns.
         self.wake: Callable[[], None] = lambda: None
         self.on_end: Callable[[], None] = lambda: None
         self.drop: Callable[[str], None] = lambda _key: None
+        self.learn: Callable[[Usage], None] = lambda _usage: None
 
     def emit(self, event: Event) -> None:
         """Take an event; never blocks. Wakes the passes for a first text and for an end, not for every token."""
@@ -137,6 +138,7 @@ class Delivery:
         self._forget(key)
         self.settled += 1
         if settled.answer in {SettleAnswer.SETTLED, SettleAnswer.ALREADY}:
+            self.learn(ending.usage)
             self._log_end(entry, ending, settled.outcome or ending.outcome)
         else:
             log.info("job.settle_refused", job=ending.id, answer=settled.answer.value, attempt=entry.claimed.attempt)

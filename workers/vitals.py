@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from shared.answers import Beat
 from workers.engine.loop import Engine
 from workers.holding import Holding
+from workers.rates import Rates
 
 #: Whose versions explain a difference between two workers.
 _PACKAGES = ("penstock", "llama-cpp-python", "rq", "redis")
@@ -24,11 +25,12 @@ def new_worker_name() -> str:
 class Vitals:
     """Makes the beats of one worker; called by the leases' thread."""
 
-    def __init__(self, worker: str, model: str, engine: Engine, holding: Holding) -> None:
+    def __init__(self, worker: str, model: str, engine: Engine, holding: Holding, rates: Rates) -> None:
         self.worker = worker
         self.model = model
         self._engine = engine
         self._holding = holding
+        self._rates = rates
         self._fixed = _fixed_facts(engine)
         #: Whether the worker claims no more; written by the supervisor.
         self.draining = False
@@ -48,6 +50,7 @@ class Vitals:
             "idle_slot_steps": self.idle_slot_steps(),
             "rq_state": "busy" if busy else "idle",
         }
+        rates = self._rates.figures(full=busy >= self._engine.backend.slots)
         return Beat(
             worker=self.worker,
             model=self.model,
@@ -55,18 +58,18 @@ class Vitals:
             slots_busy=busy,
             cells=self._engine.backend.cells,
             cells_free=room.cells,
-            facts=self._fixed | moving,
+            facts=self._fixed | moving | rates,
             draining=self.draining,
         )
 
 
     def figures(self) -> dict[str, tuple[str, str, float]]:
         """What /metrics shows: name → (counter or gauge, help, value)."""
-        beat, stats = self.beat(), self._engine.stats
-        used = 1 - beat.cells_free / beat.cells
+        backend, stats = self._engine.backend, self._engine.stats
+        used = 1 - self._engine.room().cells / backend.cells
         return {
-            "penstock_worker_slots": ("gauge", "Jobs that this worker can run at once", beat.slots),
-            "penstock_worker_slots_busy": ("gauge", "Jobs that this worker holds", beat.slots_busy),
+            "penstock_worker_slots": ("gauge", "Jobs that this worker can run at once", backend.slots),
+            "penstock_worker_slots_busy": ("gauge", "Jobs that this worker holds", len(self._holding)),
             "penstock_worker_kv_used_ratio": ("gauge", "Share of the KV cells that is promised to jobs", used),
             "penstock_worker_steps": ("counter", "Steps of the engine", stats.steps),
             "penstock_worker_idle_slot_steps": (

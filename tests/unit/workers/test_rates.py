@@ -1,0 +1,70 @@
+"""A worker's rates: from the calibration first, then from what it really does."""
+
+import pytest
+
+from shared.clock import HeldClock
+from shared.config import load
+from shared.job import Usage
+from workers.engine.factory import make_engine
+from workers.rates import Rates
+
+
+@pytest.fixture
+def scene():
+    """A sim of 4 slots: 1000 prompt words a second and 20 generated ones, each slot; a generated one weighs 4."""
+    environ = {"PENSTOCK_ENGINE": "sim", "PENSTOCK_SIM_PREFILL_TPS": "1000", "PENSTOCK_MAX_BATCH_SIZE": "4"}
+    clock = HeldClock()
+    engine = make_engine(load(environ=environ, dotenv=None), lambda _event: None, clock=clock)
+    return Rates(engine, 4, clock), engine.stats, clock
+
+
+def test_before_anything_ran_the_rates_are_the_calibrations(scene):
+    rates, _, _ = scene
+    told = rates.figures(full=False)
+    assert told == {"mu_wtps": pytest.approx(5 / (1 / 4000 + 1 / 80), abs=0.1), "prefill_tps": 1000.0, "tpot_ms": 50.0}
+
+
+def test_jobs_that_ended_move_the_prefill_rate_and_the_time_per_token(scene):
+    rates, _, _ = scene
+    for _ in range(100):
+        rates.ended(Usage(prompt_tokens=500, completion_tokens=11, prefill_ms=1_000, decode_ms=1_000))
+    assert rates.figures(full=False)["prefill_tps"] == pytest.approx(500, rel=0.01)
+    assert rates.figures(full=False)["tpot_ms"] == pytest.approx(100, rel=0.01)
+
+
+def test_one_odd_job_does_not_turn_the_figures_over(scene):
+    rates, _, _ = scene
+    rates.ended(Usage(prompt_tokens=500, completion_tokens=2, prefill_ms=100_000, decode_ms=5_000))
+    assert rates.figures(full=False)["prefill_tps"] > 800
+    assert rates.figures(full=False)["tpot_ms"] < 700
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        Usage(),
+        Usage(prompt_tokens=5, completion_tokens=1, prefill_ms=900, decode_ms=0),
+        Usage(prompt_tokens=500, cached_tokens=490, completion_tokens=1, prefill_ms=900),
+    ],
+)
+def test_what_tells_nothing_moves_nothing(scene, usage):
+    rates, _, _ = scene
+    before = rates.figures(full=False)
+    rates.ended(usage)
+    assert rates.figures(full=False) == before
+
+
+def test_the_rate_of_work_is_learned_between_two_full_beats_only(scene):
+    rates, stats, clock = scene
+    first = rates.figures(full=False)["mu_wtps"]
+    for full in (True, False, True, False):
+        clock.advance(1.0)
+        stats.completion_tokens += 10
+        assert rates.figures(full=full)["mu_wtps"] == first
+    rates.figures(full=True)
+    for _ in range(60):
+        clock.advance(0.5)
+        stats.completion_tokens += 30
+        stats.prompt_tokens += 50
+        rates.figures(full=True)
+    assert rates.figures(full=True)["mu_wtps"] == pytest.approx((30 * 4 + 50) / 0.5, rel=0.01)
