@@ -14,7 +14,6 @@ from typing import Any  # noqa: E402
 from shared import log as logging  # noqa: E402
 from shared.errors import StoreUnavailable  # noqa: E402
 from web.start import agree, open_store, read_settings  # noqa: E402
-from web.stopping import watch  # noqa: E402
 
 _settings = read_settings()
 logging.configure(_settings.log_level, _settings.log_format, room="web", pid=os.getpid())
@@ -22,8 +21,8 @@ logging.configure(_settings.log_level, _settings.log_format, room="web", pid=os.
 wsgi_app = "web.wsgi:app"
 bind = _settings.listen
 workers = _settings.web_workers
-#: One greenlet a connection: a waiting call or a stream costs a few kB, not a thread.
-worker_class = "gevent"
+#: gevent's: one greenlet a connection, so that a waiting call or a stream costs a few kB, not a thread.
+worker_class = "web.gunicorn_worker.DoorWorker"
 #: Idle and slow clients hold a place each, and thousands of them must not keep others out.
 worker_connections = 10_000
 #: Connections that the kernel keeps while a worker is busy or restarts; Linux caps it at somaxconn.
@@ -68,7 +67,3 @@ def on_starting(_server: Any) -> None:
     finally:
         store.client.close()
 
-
-def post_worker_init(worker: Any) -> None:
-    """Tell the app when its process is asked to stop."""
-    watch(worker)

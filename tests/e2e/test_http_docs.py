@@ -1,0 +1,60 @@
+"""docs/http.md: every route, code, reason and metric is in it, and every curl line works as printed."""
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from flask.testing import FlaskClient
+
+from shared import metrics
+from shared.config import Settings
+from shared.outcomes import Refusal
+from shared.store import Store
+from tests.support.door import a_door
+from tests.support.processes import ROOT, Stage
+from tests.support.served import Served
+from web.problems import CODES
+from web.schema import SubmitBody
+
+TEXT = (ROOT / "docs" / "http.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder: Path = tmp_path_factory.mktemp("docs")
+    with Stage(folder, PENSTOCK_ENGINE="sim", PENSTOCK_SIM_DECODE_TPS="1000") as stage:
+        stage.worker()
+        with Served(stage) as served:
+            yield served.url
+
+
+def test_every_code_reason_and_field_is_there() -> None:
+    names = {*CODES, *Refusal, *SubmitBody.model_fields}
+    assert {name for name in names if f"`{name}`" not in TEXT} == set()
+
+
+def test_every_metric_is_there_with_its_help() -> None:
+    missing = []
+    for row in metrics.ALL:
+        name = f"{row.name}_total" if row.kind == "counter" else row.name
+        labels = ", ".join(f"`{label}`" for label in row.labels)
+        if f"| `{name}` | {labels} | {row.help} |" not in TEXT:
+            missing.append(name)
+    assert missing == []
+
+
+def test_every_route_is_there(store: Store, settings: Settings) -> None:
+    client: FlaskClient = a_door(store, settings)
+    for path in client.get("/openapi.json").get_json()["paths"]:
+        assert path.replace("{job_id}", "{id}") in TEXT, path
+
+
+def test_every_curl_line_works_as_printed(url: str) -> None:
+    shell = "\n".join(re.findall(r"```sh\n(.*?)```", TEXT, re.DOTALL)).replace("http://localhost:8000", url)
+    assert shell.count("curl ") > 15
+    # -f: a status of 400 or more ends the script.
+    script = "set -e\n" + re.sub(r"\bcurl -s", "curl -sS -f", shell)
+    ran = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=100, check=False)
+    assert ran.returncode == 0, ran.stdout[-2_000:] + ran.stderr[-2_000:]

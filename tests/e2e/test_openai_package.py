@@ -1,0 +1,155 @@
+"""The stock `openai` package against the door as it is served: nothing but its base_url is ours."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import openai
+import pytest
+from openai import OpenAI
+
+from tests.support.processes import Stage, wait_for
+from tests.support.served import Served
+
+SIM = {"PENSTOCK_ENGINE": "sim", "PENSTOCK_SIM_DECODE_TPS": "200", "PENSTOCK_SIM_PREFILL_TPS": "100000"}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """One place in the whole system, so that a second call at once is a yield."""
+    with Stage(tmp_path_factory.mktemp("openai"), PENSTOCK_MAX_INFLIGHT="1", **SIM) as stage:
+        stage.worker()
+        with Served(stage) as served:
+            yield served
+
+
+@pytest.fixture
+def client(served: Served) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+    served.stage.still_sound()
+
+
+def chat(client: OpenAI, **spelled: object) -> object:
+    asked = {"model": "sim", "messages": [{"role": "user", "content": "hello there"}], "max_tokens": 5} | spelled
+    return client.chat.completions.create(**asked)  # type: ignore[call-overload]
+
+
+def test_it_lists_models_and_chats(client: OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == ["sim"]
+    assert client.models.retrieve("sim").owned_by == "penstock"
+    answer = client.chat.completions.create(
+        model="sim", messages=[{"role": "user", "content": "hello there"}], max_completion_tokens=5
+    )
+    content = answer.choices[0].message.content
+    assert content is not None
+    assert len(content.split()) == 5
+    assert answer.usage is not None
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens, answer.usage.total_tokens) == (2, 5, 7)
+    assert answer.choices[0].finish_reason == "length"
+
+
+def test_it_streams_with_usage(client: OpenAI) -> None:
+    stream = client.chat.completions.create(
+        model="sim",
+        messages=[{"role": "user", "content": "hello there"}],
+        max_tokens=20,
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    chunks = list(stream)
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert len(text.split()) == 20
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens == 20
+    assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "length"
+
+
+def test_it_continues_a_text_whole_and_in_a_stream(client: OpenAI) -> None:
+    answer = client.completions.create(model="sim", prompt="Once upon a time")
+    assert len(answer.choices[0].text.split()) == 16
+    pieces = client.completions.create(model="sim", prompt="Once upon a time", max_tokens=6, stream=True)
+    assert len("".join(piece.choices[0].text for piece in pieces).split()) == 6
+
+
+def test_a_yield_is_retried_by_itself_when_it_is_told_to(client: OpenAI) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        patient = client.with_options(max_retries=8)
+        answers = list(pool.map(lambda _: chat(patient, max_tokens=40), range(4)))
+    assert len(answers) == 4
+
+
+def test_a_yield_is_an_error_with_the_refusal_for_who_does_not_retry(client: OpenAI, served: Served) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(chat, client, max_tokens=200)
+        wait_for(lambda: served.stage.inflight() == 1, "the one place to be taken")
+        with pytest.raises(openai.InternalServerError) as caught:
+            chat(client)
+        assert first.result()
+    assert caught.value.status_code == 503
+    assert caught.value.response.json()["status"] == "yield"
+    assert isinstance(caught.value.body, dict)
+    assert caught.value.body["code"] == "inflight_full"
+
+
+@pytest.mark.parametrize(
+    ("asked", "error", "param"),
+    [
+        ({"n": 2}, openai.BadRequestError, "n"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, openai.BadRequestError, "tools"),
+        ({"max_tokens": 1_000_000}, openai.BadRequestError, "max_tokens"),
+        ({"temperature": 9}, openai.UnprocessableEntityError, "temperature"),
+        ({"model": "nope"}, openai.NotFoundError, "model"),
+    ],
+)
+def test_what_is_not_served_is_the_error_the_package_knows(
+    client: OpenAI, asked: dict[str, object], error: type[openai.APIStatusError], param: str
+) -> None:
+    with pytest.raises(error) as caught:
+        chat(client, **asked)
+    assert isinstance(caught.value.body, dict)
+    assert caught.value.body["param"] == param
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_deadline_that_passes_is_504_and_not_tried_again(client: OpenAI, served: Served, stream: bool) -> None:
+    before = served.stage.stat("admitted")
+    with pytest.raises(openai.InternalServerError) as caught:
+        # A prompt of this length takes 40 ms.
+        chat(
+            client.with_options(max_retries=3),
+            stream=stream,
+            max_tokens=1,
+            messages=[{"role": "user", "content": "word " * 4_000}],
+            extra_body={"deadline_ms": 5},
+        )
+    assert caught.value.status_code == 504
+    assert served.stage.stat("admitted") == before + 1
+
+
+def test_a_deadline_that_passes_in_mid_stream_ends_the_stream_with_an_error(client: OpenAI) -> None:
+    stream = client.chat.completions.create(
+        model="sim",
+        messages=[{"role": "user", "content": "hello"}],
+        max_tokens=2_000,
+        stream=True,
+        extra_body={"deadline_ms": 500},
+    )
+    with pytest.raises(openai.APIError) as caught:
+        list(stream)
+    assert caught.value.code == "deadline_exceeded"
+
+
+def test_closing_a_stream_frees_its_place_at_once(client: OpenAI, served: Served) -> None:
+    stream = client.chat.completions.create(
+        model="sim", messages=[{"role": "user", "content": "hello"}], max_tokens=4_000, stream=True
+    )
+    next(iter(stream))
+    stream.close()
+    wait_for(lambda: served.stage.inflight() == 0, "the place to be free", timeout_s=3)
+
+
+def test_its_own_time_out_is_the_job_s_deadline(client: OpenAI) -> None:
+    with pytest.raises(openai.InternalServerError) as caught:
+        chat(client.with_options(timeout=1.5), max_tokens=4_000)
+    assert caught.value.status_code == 504
+    assert caught.value.response.headers["x-deadline-ms"] == "500"

@@ -1,0 +1,61 @@
+"""gunicorn's gevent worker, but for its end: connections on which nothing is asked do not hold it up.
+
+As it comes, a worker that is told to stop waits for every open connection until `graceful_timeout`,
+also for those that a client merely keeps for its next request.
+"""
+
+from typing import Any
+
+import gevent
+from gunicorn.workers.ggevent import GeventWorker  # type: ignore[import-untyped]  # ships no types
+
+from web import stopping
+
+#: How late a stop may be noticed, and how long a connection is then still listened to, in seconds.
+_LOOK_S, _LAST_S = 0.1, 0.05
+
+
+class _Idle:
+    """The time in which a connection has no request under way: at most `seconds`, and none once we stop."""
+
+    def __init__(self, among: "set[_Idle]", seconds: float) -> None:
+        self._among = among
+        #: False: ends the block without an exception, as gunicorn's own does.
+        self._timeout = gevent.Timeout(seconds, False)  # noqa: FBT003 - its own signature
+        self._greenlet = gevent.getcurrent()
+
+    def __enter__(self) -> None:
+        self._among.add(self)
+        self._timeout.__enter__()
+
+    def __exit__(self, *raised: object) -> Any:
+        self._among.discard(self)
+        return self._timeout.__exit__(*raised)
+
+    def end(self) -> None:
+        """Let the time be over now."""
+        gevent.kill(self._greenlet, self._timeout)
+
+
+class DoorWorker(GeventWorker):  # type: ignore[misc]  # as above
+    """One ingress process."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._idle: set[_Idle] = set()
+
+    def timeout_ctx(self) -> _Idle:
+        """What gunicorn puts around its wait for the next request of a connection."""
+        return _Idle(self._idle, self.cfg.keepalive if self.alive else _LAST_S)
+
+    def run(self) -> None:
+        """Serve until told to stop."""
+        gevent.spawn(self._end_what_idles)
+        super().run()
+
+    def _end_what_idles(self) -> None:
+        while self.alive:
+            gevent.sleep(_LOOK_S)
+        stopping.asked.set()
+        for idle in list(self._idle):
+            idle.end()
