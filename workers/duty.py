@@ -17,9 +17,9 @@ log = structlog.get_logger()
 
 #: First and longest rest while the store is away: soon enough not to lose a lease of a second, and
 #: few enough calls not to hinder a store that is loading its file.
-FIRST_REST_S, LONGEST_REST_S = 0.05, 1.0
+FIRST_REST_S, LONGEST_REST_S = 0.05, 0.5
 
-#: Passes in a row that may fail by a fault of our own: with the longest rest between them, 20 s.
+#: Passes in a row that may fail by a fault of our own: with the longest rest between them, some 10 s.
 MAX_FAULTS = 20
 
 

@@ -30,18 +30,18 @@ def test_a_restart_of_the_store_costs_no_attempt(stage):
 
 
 def test_a_worker_goes_on_generating_without_a_store_and_settles_when_it_is_back(stage):
-    """The store stays away for longer than the leases of a second last."""
+    """The store stays away for 3 s: longer than leases last, and than the gap after which none is taken back."""
     worker = stage.worker(PENSTOCK_WORKER_LISTEN="127.0.0.1:0")
-    ids = [stage.admit(tenant, max_tokens=150) for tenant in "abcd"]
+    ids = [stage.admit(tenant, max_tokens=300) for tenant in "abcd"]
     stage.running(*ids)
     kill_store(stage)
-    wait_for(lambda: worker.figure("penstock_worker_completion_tokens_total") == 4 * 150, "all to be generated")
+    wait_for(lambda: worker.figure("penstock_worker_completion_tokens_total") == 4 * 300, "all to be generated")
     assert worker.said("store.away")
     assert worker.figure("penstock_worker_slots_busy") == 4
     stage.embedded.revive()
     for view in stage.ended(*ids):
         assert (view.state, view.attempts) == (JobState.SUCCEEDED, 1)
-        assert view.usage.decode_ms < 2_500
+        assert view.usage.decode_ms < 4_500
 
 
 def test_a_worker_that_starts_before_its_store_waits_for_it(stage):
