@@ -6,6 +6,7 @@ once, with logits only for the rows that are sampled, and a sampler chain in C f
 
 import ctypes
 from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +139,8 @@ class LlamaBackend:
         """One llama_decode over all rows. Raises DecodeFailed and leaves the sequences as they were."""
         batch = self._batch
         batch.clear()
-        for row in rows:
+        # llama.cpp computes neighbouring slots of a split cache together, and others one after another.
+        for row in sorted(rows, key=attrgetter("slot")):
             if row.token >= 0:
                 row.index = batch.add_token(row.token, row.start, row.slot)
             else:
@@ -245,6 +247,7 @@ def load_backend(
         n_ctx=sizes.n_ctx,
         cells=sizes.cells,
         slots=sizes.slots,
+        cache="shared" if shape.shared else "split",
         threads=threads,
         prefill_chunk=llama_cpp.llama_n_batch(ctx) - sizes.slots,
         layers=_LOG.layers or llama_cpp.llama_model_n_layer(model) + 1,

@@ -38,7 +38,15 @@ class Shape:
     threads: int
     kv_type: str
     gpu: bool
-    unified: bool = True
+
+    @property
+    def shared(self) -> bool:
+        """Whether all slots share one cache, rather than each having its own part (docs/engine.md has the figures).
+
+        A part of its own is computed as if the sequence were alone, to the last bit; it must hold the
+        longest job. On a GPU a step over slots that are no neighbours would read the weights several times.
+        """
+        return self.gpu or self.sizes.cells < self.sizes.slots * self.sizes.n_ctx
 
 
 def load_model(
@@ -101,7 +109,7 @@ def new_context(libs: Libraries, model: int, shape: Shape) -> int:
     # Only the last position of a sequence is ever sampled; the default reserves a row of logits for every token.
     params.n_outputs_max = sizes.slots
     params.n_threads = params.n_threads_batch = shape.threads
-    params.kv_unified = shape.unified
+    params.kv_unified = shape.shared
     kinds = {"f32": lib.GGML_TYPE_F32, "f16": lib.GGML_TYPE_F16, "q8_0": lib.GGML_TYPE_Q8_0, "q4_0": lib.GGML_TYPE_Q4_0}
     params.type_k = params.type_v = kinds[shape.kv_type]
     params.flash_attn_type = _flash_attention(lib, shape)

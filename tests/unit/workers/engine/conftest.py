@@ -86,11 +86,13 @@ def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="session")
-def backend(model_path: Path) -> Iterator[LlamaBackend]:
-    """That model on the CPU with eight slots."""
-    settings = load({}, None, device="cpu", max_batch_size=8, kv_cells=4096, threads=1)
+@pytest.fixture(scope="session", params=[("shared", 4096), ("split", 16384)], ids=["shared", "split"])
+def backend(model_path: Path, request: pytest.FixtureRequest) -> Iterator[LlamaBackend]:
+    """That model on the CPU with eight slots, which share one cache or have each a part of it."""
+    cache, cells = request.param
+    settings = load({}, None, device="cpu", max_batch_size=8, kv_cells=cells, threads=1)
     backend = load_backend(settings, model_path)
+    assert backend.facts.cache == cache
     yield backend
     backend.close()
 
