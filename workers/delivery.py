@@ -44,8 +44,8 @@ class Delivery:
         self._endings: deque[tuple[str, Ending]] = deque()
         #: Only the engine's thread touches it: keys whose first text was seen.
         self._spoken: set[str] = set()
-        #: Ends for which the store has answered; each freed a slot.
-        self.settled = 0
+        #: How often a job went out of this worker's hands, which frees a slot.
+        self.freed = 0
         #: Set once, before the first event: whom to wake, who hears of an end, how the engine drops a key, who learns.
         self.wake: Callable[[], None] = lambda: None
         self.on_end: Callable[[], None] = lambda: None
@@ -68,6 +68,7 @@ class Delivery:
         job = entry.claimed
         ending = Ending(job.id, job.token, Outcome.FAILED, code=code, message=message)
         self._endings.append((entry.key, ending))
+        self.wake()
 
     @property
     def owes(self) -> bool:
@@ -90,25 +91,27 @@ class Delivery:
         while self._inbox:
             event = self._inbox.popleft()
             entry = self._holding.get(event.key)
-            if entry is None:
-                self._pace.forget(event.key)
-            elif isinstance(event, Text):
+            if entry is not None and isinstance(event, Text):
                 self._pace.add(event.key, event.text, event.completion_tokens)
-            elif event.outcome == DROPPED:
+            elif isinstance(event, Text):
+                self._pace.forget(event.key)
+            elif entry is None or event.outcome == DROPPED:
                 self._forget(event.key)
             else:
                 self._endings.append((event.key, _ending(entry, event)))
 
     def _append_text(self) -> None:
-        chunks = self._pace.due(self._clock.monotonic(), {key for key, _ in self._endings})
-        entries = [(chunk, self._holding.get(chunk.key)) for chunk in chunks]
-        told = [(entry.claimed.held, chunk.text, chunk.completion_tokens) for chunk, entry in entries if entry]
-        for held, _, _ in told:
-            failpoints.reach("before_first_token", held.id)
-        keys = {held.id: key_of(held) for held, _, _ in told}
-        for job_id in self._appended(told):
-            self._lose(keys[job_id])
-        self._pace.sent(self._clock.monotonic())
+        """All that is due; a second time after what was in doubt, for an end must not overtake its text."""
+        ending = {key for key, _ in self._endings}
+        while chunks := self._pace.due(self._clock.monotonic(), ending):
+            entries = [(chunk, self._holding.get(chunk.key)) for chunk in chunks]
+            told = [(entry.claimed.held, chunk.text, chunk.completion_tokens) for chunk, entry in entries if entry]
+            for held, _, _ in told:
+                failpoints.reach("before_first_token", held.id)
+            keys = {held.id: key_of(held) for held, _, _ in told}
+            for job_id in self._appended(told):
+                self._lose(keys[job_id])
+            self._pace.sent(self._clock.monotonic())
 
     def _appended(self, told: list[tuple[Held, str, int]]) -> list[str]:
         """The ids that are lost. A stream that cannot be written costs its followers, not the jobs."""
@@ -136,7 +139,6 @@ class Delivery:
             return
         failpoints.reach("after_settle", ending.id)
         self._forget(key)
-        self.settled += 1
         if settled.answer in {SettleAnswer.SETTLED, SettleAnswer.ALREADY}:
             self.learn(ending.usage)
             self._log_end(entry, ending, settled.outcome or ending.outcome)
@@ -153,6 +155,7 @@ class Delivery:
     def _forget(self, key: str) -> None:
         self._holding.let_go(key)
         self._pace.forget(key)
+        self.freed += 1
 
     def _log_end(self, entry: Entry, ending: Ending, outcome: Outcome) -> None:
         job, usage = entry.claimed, ending.usage

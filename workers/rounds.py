@@ -23,13 +23,13 @@ class Rounds:
         self._intake = intake
         self._clock = clock
         self._on_room = on_room
-        self._settled_before = 0
+        self._freed_before = 0
 
     def one_pass(self) -> float | None:
         """Deliver what is due, then claim; until when to rest. Raises StoreUnavailable."""
         text_due_s = self._delivery.one_pass()
-        freed = self._delivery.settled != self._settled_before
-        self._settled_before = self._delivery.settled
+        freed = self._delivery.freed != self._freed_before
+        self._freed_before = self._delivery.freed
         rest_s = self._intake.one_pass(freed=freed)
         if self._intake.has_room:
             self._on_room()

@@ -7,7 +7,8 @@ import pytest
 
 from tests.support.processes import Stage
 
-#: Leases of a second, so that what is lost is taken back within the test; 8 slots; 100 words a second; a door without foresight.
+#: Leases of a second, so that what is lost is taken back within the test; 8 slots of 100 words a second; a door
+#: without foresight, so that every job of a test is taken.
 FAST = {
     "PENSTOCK_ENGINE": "sim",
     "PENSTOCK_ADMISSION": "bounds",

@@ -212,6 +212,22 @@ def test_the_first_text_goes_out_at_once_and_then_no_oftener_than_every_50_ms(fl
         assert "".join(fields.get("text", "") for _, fields in events) == flaky.touch(job_id).text
 
 
+def test_text_that_was_in_doubt_when_its_job_ended_is_told_before_the_end(flaky):
+    worker = make(flaky)
+    job_id = ask(flaky, max_tokens=6)
+    worker.go(lambda: worker.engine.stats.completion_tokens == 1)
+    flaky.away = True
+    with pytest.raises(StoreUnavailable):
+        worker.rounds.one_pass()
+    while worker.engine.room().slots == 0:
+        worker.engine.step()
+    flaky.away = False
+    worker.go(worker.all_ended)
+    events = flaky.read_events({job_id: "0"}, block_ms=1)[job_id]
+    assert [fields["type"] for _, fields in events] == ["started", "token", "token", "ended"]
+    assert "".join(fields.get("text", "") for _, fields in events) == flaky.touch(job_id).text
+
+
 def test_text_for_a_lease_that_was_lost_drops_the_sequence(flaky):
     worker = make(flaky)
     job_id = ask(flaky, max_tokens=1_000)
