@@ -3,8 +3,10 @@
 A picture is at most a second old; what it does not hold is looked up anew before anybody is told so.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from shared import cost
 from shared.answers import Snapshot
@@ -17,6 +19,9 @@ from web.problems import Problem
 #: How old a picture may be for a request whose model is in it, and for one whose model is not, in seconds.
 #: The second bounds what requests for invented models cost the store.
 MAX_AGE_S, MAX_AGE_MISSING_S = 1.0, 0.1
+
+#: `org/repo[:QUANT or file][@revision]`
+_HUB_NAME = re.compile(r"([A-Za-z0-9][\w.-]*/[\w.-]+)(:[^@]+)?(@.+)?\Z")
 
 
 @dataclass(frozen=True)
@@ -83,11 +88,24 @@ def _number(facts: Mapping[str, str], name: str) -> float | None:
     return number if 0 < number < 1e12 else None
 
 
+def own_names(settings: Settings) -> list[str]:
+    """The served name that this process's settings come to, as for a worker with the same ones, and its aliases."""
+    named = [name.strip() for name in settings.model_name.split(",") if name.strip()]
+    if named:
+        return named
+    if settings.engine == "sim":
+        return ["sim"]
+    hub = _HUB_NAME.match(settings.model)
+    return [hub[1] if hub and not settings.model.endswith(".gguf") else Path(settings.model).stem]
+
+
 class Pools:
     """The current picture. Any thread may ask; two that ask at once may both look, which does no harm."""
 
     def __init__(self, store: Store, settings: Settings, clock: Clock) -> None:
-        self._store, self._settings, self._clock = store, settings, clock
+        self._store, self._clock = store, clock
+        #: What this ingress offers when nobody names a model ("" for nothing), and its other names.
+        self._ours, *self._own_aliases = own_names(settings)
         self._picture = Picture({}, {})
         self._taken_s = float("-inf")
 
@@ -98,13 +116,22 @@ class Pools:
             self._taken_s = self._clock.monotonic()
         return self._picture
 
+    def offered(self, policy: TenantPolicy | None) -> list[str]:
+        """Served names of live models and their aliases, as far as the tenant may use them."""
+        picture = self.picture()
+        aliases = {alias for alias, name in picture.aliases.items() if name in picture.live}
+        if self._ours in picture.live:
+            aliases.update(self._own_aliases)
+        names = [*picture.live, *sorted(aliases - set(picture.live))]
+        return [name for name in names if policy is None or policy.may_use(name)]
+
     def resolve(self, named: str | None, policy: TenantPolicy | None) -> Model:
         """The model that a request means; live or not, for the store refuses what nobody serves.
 
         Raises Problem: no name and no default (400, with the list), or a name never seen in the last
         hour or not allowed to the tenant (404).
         """
-        name = named or (policy and policy.default_model) or self._ours()
+        name = named or (policy and policy.default_model) or self._ours
         model = self._find(name) if name else self._only()
         if model is None and name and not named:
             # Configured and not started yet: the store's refusal says that nobody serves it.
@@ -114,13 +141,8 @@ class Pools:
         message = f"model={(name or '')[:80]!r} is not served here; GET /v1/models lists what is"
         raise Problem("model_not_found", message, param="model")
 
-    def _ours(self) -> str:
-        """What this ingress is configured to offer when nobody names a model; "" for nothing."""
-        if self._settings.model_name:
-            return self._settings.model_name.split(",")[0].strip()
-        return "sim" if self._settings.engine == "sim" else ""
-
     def _find(self, name: str) -> Model | None:
+        name = self._ours if name in self._own_aliases else name
         model = self.picture().find(name)
         return model if model and model.live else self.picture(MAX_AGE_MISSING_S).find(name)
 

@@ -40,11 +40,8 @@ _BORN = int(time.time())
 @bp.doc(summary="Live models", responses={200: "The list"})
 def models() -> Response:
     """Served names and aliases that this tenant may use, of models with a live worker."""
-    here, policy = door(), caller().policy
-    picture = here.pools.picture()
-    names = [*picture.live, *sorted(alias for alias, name in picture.aliases.items() if name in picture.live)]
-    data = [_model(name) for name in names if policy is None or policy.may_use(name)]
-    return json_response({"object": "list", "data": data})
+    names = door().pools.offered(caller().policy)
+    return json_response({"object": "list", "data": [_model(name) for name in names]})
 
 
 @bp.get("/v1/models/<path:name>")
