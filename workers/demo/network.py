@@ -33,15 +33,15 @@ def first_tensors(shape: Shape, seed: int) -> Tensors:
     return tensors
 
 
-def logits_of(tensors: Tensors, shape: Shape, ids: Tensor) -> Tensor:
-    """Return the logits of each place: (batch, length) ids to (batch, length, n_vocab)."""
+def hidden_of(tensors: Tensors, shape: Shape, ids: Tensor) -> Tensor:
+    """Map (rows, length) ids to (rows, length, n_embd): a place's logits are its product with the token embedding."""
     turns = _rotary_turns(shape, ids.shape[1])
     stream = functional.embedding(ids, tensors["token_embd.weight"])
     for layer in range(shape.n_layer):
         block = {name: tensors[f"blk.{layer}.{name}.weight"] for name in _BLOCK_NAMES}
         stream = stream + _attention(block, shape, _normed(stream, block["attn_norm"], shape), turns)
         stream = stream + _feed_forward(block, _normed(stream, block["ffn_norm"], shape))
-    return functional.linear(_normed(stream, tensors["output_norm.weight"], shape), tensors["token_embd.weight"])
+    return _normed(stream, tensors["output_norm.weight"], shape)
 
 
 _BLOCK_NAMES = ("attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm", "ffn_gate", "ffn_up", "ffn_down")

@@ -9,6 +9,9 @@ from workers.demo import story_cast as cast
 from workers.demo.story_plot import Plot
 from workers.demo.story_plots_more import PLOTS
 
+#: Of all heroes; only by copying can such a name be said again, and the trick then serves for all names.
+MADE_UP_NAME_SHARE = 0.2
+
 _PRONOUNS = {"he": ("him", "his"), "she": ("her", "her"), "it": ("it", "its")}
 _SHE_WONDERS = {"queen", "mermaid", "unicorn"}
 _HE_WONDERS = {"king", "knight", "wizard", "giant"}
@@ -63,7 +66,7 @@ def a_hero(rng: Random, kind: str = "", name: str = "") -> Hero:
             name = rng.choice(cast.GIRL_NAMES if kind == "girl" else cast.BOY_NAMES)
         else:
             name = rng.choice(cast.SHE_NAMES if pronoun == "she" else cast.HE_NAMES)
-        if rng.random() < 0.12:
+        if rng.random() < MADE_UP_NAME_SHARE:
             name = upper_first(made_up_word(rng))
     return Hero(name, kind, rng.choice(cast.HERO_ADJECTIVES) if rng.random() < 0.8 else "", pronoun)
 

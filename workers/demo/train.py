@@ -9,31 +9,35 @@ import json
 import logging
 import time
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 import torch
 from torch.nn import functional
 
 from workers.demo import DEMO_MODEL_NAME, demo_model_path
-from workers.demo.documents import Part, documents
+from workers.demo.documents import documents
 from workers.demo.gguf_file import Shape, write_gguf
-from workers.demo.network import Tensor, Tensors, first_tensors, logits_of
+from workers.demo.network import Tensor, Tensors, first_tensors, hidden_of
 from workers.demo.tokenizer import Tokenizer, learn_pieces
-from workers.demo.vocabulary import FIRST_PIECE_ID, Vocabulary, vocabulary_of
+from workers.demo.vocabulary import EOS_ID, FIRST_PIECE_ID, Vocabulary, vocabulary_of
 
 log = logging.getLogger("workers.demo.train")
 
 #: Small enough for a file below 8 MB in f16; heads of 64, for which every backend has its fast attention.
-SHAPE = Shape(n_vocab=2048, n_ctx_train=2048, n_embd=192, n_layer=6, n_head=3, n_head_kv=3, n_ff=512)
+SHAPE = Shape(n_vocab=2048, n_ctx_train=2048, n_embd=192, n_layer=4, n_head=3, n_head_kv=3, n_ff=512)
 #: Documents that the vocabulary is learned from: about 3.5 MB of text.
 N_VOCABULARY_DOCUMENTS = 6000
 
-#: Places of one step; most windows hold three or four documents.
-STEP_TOKENS = 4096
-WINDOW = 512
-#: Each this many steps the windows are as long as the context, so that far places are met, too.
-LONG_WINDOW_EVERY = 16
+#: Least tokens of one step: some 14 documents, each in a row of its own, as it will stand alone in use.
+STEP_TOKENS = 2048
+#: Rows of like length that are computed together, so that little is wasted on the ends of short rows.
+ROWS_AT_ONCE = 8
+#: Rows are filled up to a multiple of this: few different shapes keep PyTorch's caches small.
+ROW_UNIT = 32
+#: Each this many steps the rows are as long as the context and packed with documents, so that far
+#: places are met, too.
+LONG_ROWS_EVERY = 16
 
 #: The rate rises over the first steps, stays, and falls to nothing over the last share of all steps.
 PEAK_RATE = 3e-3
@@ -43,10 +47,8 @@ WEIGHT_DECAY = 0.05
 GRADIENT_NORM = 1.0
 
 CHECKPOINT_EVERY = 100
-#: The loss is measured on this many windows that no step trains on.
-N_HELD_OUT_WINDOWS = 16
-#: What cross_entropy leaves out: places that are only to be read.
-NOT_LEARNED = -100
+#: The loss is measured on this many tokens that no step trains on.
+N_HELD_OUT_TOKENS = 16384
 
 
 def main() -> None:
@@ -78,7 +80,7 @@ class Trainer:
         groups = [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": vectors, "weight_decay": 0.0}]
         self._optimizer = torch.optim.AdamW(groups, lr=PEAK_RATE, betas=(0.9, 0.95), fused=True)
         # Step numbers begin at 0, so no step trains on these.
-        self._held_out = self._batch(-1, WINDOW, N_HELD_OUT_WINDOWS)
+        self._held_out = self._documents_in_rows(-1, N_HELD_OUT_TOKENS)
 
     def run(self, checkpoint: Path) -> None:
         """Take the steps that are left, with a checkpoint now and then."""
@@ -95,9 +97,9 @@ class Trainer:
                 mean_loss = 0.0
 
     def held_out_loss(self) -> float:
-        """Return the mean loss, in nats per learned token, on windows that are never trained on."""
+        """Return the mean loss, in nats per learned token, on documents that are never trained on."""
         with torch.no_grad():
-            return float(self._loss(*self._held_out))
+            return sum(float(loss) for loss in self._losses(self._held_out))
 
     def save(self, path: Path) -> None:
         """Write a checkpoint; the last one stays until the new one is whole."""
@@ -116,46 +118,65 @@ class Trainer:
         log.info("goes on after step %d", self._step)
 
     def _take_step(self) -> float:
-        window = self._shape.n_ctx_train if self._step % LONG_WINDOW_EVERY == 0 else WINDOW
-        loss = self._loss(*self._batch(self._step, window, STEP_TOKENS // window))
+        is_long = self._step % LONG_ROWS_EVERY == LONG_ROWS_EVERY - 1
+        groups = self._packed_rows(self._step) if is_long else self._documents_in_rows(self._step, STEP_TOKENS)
         self._optimizer.zero_grad()
-        loss.backward()
+        loss = 0.0
+        for part in self._losses(groups):
+            part.backward()
+            loss += float(part.detach())
         torch.nn.utils.clip_grad_norm_(self.tensors.values(), GRADIENT_NORM)
         for group in self._optimizer.param_groups:
             group["lr"] = PEAK_RATE * rate_share(self._step, self._n_steps)
         self._optimizer.step()
         self._step += 1
-        return float(loss.detach())
+        return loss
 
-    def _loss(self, ids: Tensor, wanted: Tensor) -> Tensor:
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            logits = logits_of(self.tensors, self._shape, ids)
-        learned = wanted != NOT_LEARNED
-        return functional.cross_entropy(logits[learned].float(), wanted[learned])
+    def _losses(self, groups: list[Tensor]) -> Iterator[Tensor]:
+        """Yield each group's share of the mean loss over all learned tokens of all groups."""
+        n_learned = sum(int(group[:, 1:, 1].sum()) for group in groups)
+        for group in groups:
+            ids, learned = group[..., 0], group[:, 1:, 1] == 1
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                hidden = hidden_of(self.tensors, self._shape, ids[:, :-1])[learned]
+                logits = functional.linear(hidden, self.tensors["token_embd.weight"])
+            yield functional.cross_entropy(logits.float(), ids[:, 1:][learned], reduction="sum") / n_learned
 
-    def _batch(self, step: int, window: int, n_windows: int) -> tuple[Tensor, Tensor]:
-        """Return ids and the ids wanted after each, both (n_windows, window)."""
-        # Each step has a stream of documents of its own, so that going on needs no place in a stream.
-        stream = documents(self._seed * 1_000_000 + step)
-        rows = torch.tensor([_window(stream, self._tokenizer, window + 1) for _ in range(n_windows)])
-        ids, learned = rows[..., 0], rows[..., 1] == 1
-        return ids[:, :-1], torch.where(learned, ids, NOT_LEARNED)[:, 1:]
+    def _documents_in_rows(self, step: int, n_tokens: int) -> list[Tensor]:
+        """Return documents of `n_tokens` in all as groups of rows: (rows, length, 2), id and whether learned."""
+        stream = self._stream(step)
+        rows: list[list[tuple[int, bool]]] = []
+        while sum(map(len, rows)) < n_tokens:
+            rows.append(next(stream)[: self._shape.n_ctx_train])
+        rows.sort(key=len)
+        groups = [rows[first : first + ROWS_AT_ONCE] for first in range(0, len(rows), ROWS_AT_ONCE)]
+        filled = []
+        for group in groups:
+            # One more than a multiple: the last place is only wanted, never read.
+            length = -(-len(group[-1]) // ROW_UNIT) * ROW_UNIT + 1
+            filled.append(torch.tensor([row + [(EOS_ID, False)] * (length - len(row)) for row in group]))
+        return filled
+
+    def _packed_rows(self, step: int) -> list[Tensor]:
+        """Return as many rows as a step takes, each as long as the context and full of documents."""
+        length = self._shape.n_ctx_train
+        pairs = list(islice(chain.from_iterable(self._stream(step)), STEP_TOKENS))
+        return [torch.tensor(pairs).view(-1, length, 2)]
+
+    def _stream(self, step: int) -> Iterator[list[tuple[int, bool]]]:
+        """Yield documents as pairs of id and whether it is learned, from a seed of the step's own."""
+        for document in documents(self._seed * 1_000_000 + step):
+            yield [
+                (token, part.learned)
+                for part in document
+                for token in ([part.content] if isinstance(part.content, int) else self._tokenizer.encode(part.content))
+            ]
 
 
 def rate_share(step: int, n_steps: int) -> float:
     """Return the share of the peak rate that a step is taken with."""
     falling = (n_steps - step) / (FALLING_SHARE * n_steps)
     return min(1.0, (step + 1) / WARM_UP_STEPS, falling)
-
-
-def _window(stream: Iterator[list[Part]], tokenizer: Tokenizer, length: int) -> list[tuple[int, bool]]:
-    """Return whole documents, and the beginning of one more, as `length` pairs of id and whether it is learned."""
-    pairs: list[tuple[int, bool]] = []
-    while len(pairs) < length:
-        for part in next(stream):
-            ids = [part.content] if isinstance(part.content, int) else tokenizer.encode(part.content)
-            pairs += [(token, part.learned) for token in ids]
-    return pairs[:length]
 
 
 def _vocabulary(path: Path, seed: int) -> Vocabulary:
@@ -171,7 +192,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m workers.demo.train", description=__doc__)
     parser.add_argument("--out", type=Path, default=demo_model_path(), help="the GGUF file to write")
     parser.add_argument("--work", type=Path, required=True, help="folder of the checkpoint, made if missing")
-    parser.add_argument("--steps", type=int, default=2800, help="steps in all, of 4096 tokens each")
+    parser.add_argument("--steps", type=int, default=3000, help="steps in all, of 2048 tokens each")
     parser.add_argument("--seed", type=int, default=1, help="of the stories and of the first weights")
     parser.add_argument("--threads", type=int, default=1, help="of PyTorch")
     return parser.parse_args()

@@ -1,0 +1,93 @@
+"""Training and llama.cpp cut a text into the same tokens."""
+
+from itertools import islice
+from pathlib import Path
+
+import gguf
+import llama_cpp
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workers.demo import demo_model_path
+from workers.demo.documents import documents
+from workers.demo.random_gguf import write_random_model
+from workers.demo.tokenizer import Tokenizer, learn_pieces
+from workers.demo.vocabulary import FIRST_PIECE_ID, Vocabulary, vocabulary_of
+
+
+def vocabulary_in(path: Path) -> Vocabulary:
+    pieces = gguf.GGUFReader(path).fields["tokenizer.ggml.tokens"].contents()
+    return vocabulary_of(pieces[FIRST_PIECE_ID:])
+
+
+@pytest.fixture(scope="module")
+def trained() -> tuple[Tokenizer, llama_cpp.Llama]:
+    path = demo_model_path()
+    return Tokenizer(vocabulary_in(path)), llama_cpp.Llama(str(path), vocab_only=True, verbose=False)
+
+
+def by_llama(llama: llama_cpp.Llama, text: str) -> list[int]:
+    return list(llama.tokenize(text.encode(), add_bos=False, special=False))
+
+
+def test_every_text_of_the_training_is_cut_as_llama_cpp_cuts_it(trained: tuple[Tokenizer, llama_cpp.Llama]) -> None:
+    tokenizer, llama = trained
+    parts = [part.content for document in islice(documents(77), 300) for part in document]
+    texts = [text for text in parts if isinstance(text, str)]
+
+    assert len(texts) > 300
+    for text in texts:
+        assert tokenizer.encode(text) == by_llama(llama, text)
+
+
+@given(text=st.text(alphabet=st.characters(exclude_categories=["Cs"]), min_size=1, max_size=60))
+def test_any_text_at_all_is_cut_as_llama_cpp_cuts_it(trained: tuple[Tokenizer, llama_cpp.Llama], text: str) -> None:
+    tokenizer, llama = trained
+
+    assert tokenizer.encode(text) == by_llama(llama, text)
+
+
+@given(
+    words=st.lists(
+        st.sampled_from(
+            ["the", "▁the", "", "was", "time▁", "\n", "Once,upon", '"Fern\'s"', "12", "3rd", "_x_", "🙂", "▁"]
+        )
+    )
+)
+def test_spaces_and_marks_in_odd_places_are_cut_as_llama_cpp_cuts_them(
+    trained: tuple[Tokenizer, llama_cpp.Llama], words: list[str]
+) -> None:
+    tokenizer, llama = trained
+    text = " ".join(words) + "."
+
+    assert tokenizer.encode(text) == by_llama(llama, text)
+
+
+def test_a_freshly_learned_vocabulary_agrees_too(tmp_path: Path) -> None:
+    write_random_model(tmp_path / "random.gguf")
+    llama = llama_cpp.Llama(str(tmp_path / "random.gguf"), vocab_only=True, verbose=False)
+    tokenizer = Tokenizer(vocabulary_in(tmp_path / "random.gguf"))
+
+    for text in ("badu gafe, kobo!", "Once upon a time", "héllo 猫", "  two  spaces  "):
+        assert tokenizer.encode(text) == by_llama(llama, text)
+
+
+def test_frequent_neighbours_are_joined_first_and_words_are_never_joined_to_one_another() -> None:
+    pieces = learn_pieces(["the gate the gate the mill"] * 3, 103)
+
+    # "th" stands three times a text, and so does "he": the first in the alphabet goes first.
+    assert pieces[0] == "he"
+    assert pieces.index("▁the") < pieces.index("▁mill")
+    assert not [piece for piece in pieces if "▁" in piece[1:]]
+    assert pieces == learn_pieces(["the gate the gate the mill"] * 3, 103)
+
+
+def test_texts_that_hold_too_few_pieces_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"the texts hold only \d+ of 5000 pieces"):
+        learn_pieces(["the gate"], 5000)
+
+
+def test_a_piece_that_stands_twice_is_refused() -> None:
+    with pytest.raises(ValueError, match="twice"):
+        vocabulary_of(["a", "b", "a"])

@@ -1,0 +1,110 @@
+"""The committed demo model tells readable little stories, greedily, as llama.cpp runs it."""
+
+import re
+from collections import Counter
+from random import Random
+
+import llama_cpp
+import pytest
+
+from workers.demo import DEMO_MODEL_NAME, demo_model_path
+from workers.demo.stories import a_story
+from workers.demo.vocabulary import CHAT_TEMPLATE
+
+#: What the file may weigh in the package.
+MAX_BYTES = 8_000_000
+
+
+@pytest.fixture(scope="module")
+def llama() -> llama_cpp.Llama:
+    return llama_cpp.Llama(str(demo_model_path()), n_ctx=2048, n_threads=1, n_threads_batch=1, verbose=False)
+
+
+@pytest.fixture(scope="module")
+def story_words() -> set[str]:
+    rng = Random(1)
+    return {word for _ in range(3000) for word in words_of(a_story(rng))}
+
+
+def words_of(text: str) -> list[str]:
+    return re.findall(r"[^\W_]+", text)
+
+
+def tell(llama: llama_cpp.Llama, prompt: str, max_tokens: int) -> tuple[str, str]:
+    choice = llama.create_completion(prompt, max_tokens=max_tokens, temperature=0)["choices"][0]
+    return choice["text"], choice["finish_reason"]
+
+
+def test_the_file_is_small_and_says_what_it_is(llama: llama_cpp.Llama) -> None:
+    assert demo_model_path().stat().st_size <= MAX_BYTES
+    assert llama.metadata["general.name"] == DEMO_MODEL_NAME
+    assert llama.metadata["llama.context_length"] == "2048"
+    assert llama.metadata["tokenizer.chat_template"] == CHAT_TEMPLATE
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "Once upon a time",
+        "Once upon a time, there was a little fox named Fern.",
+        "Long ago",
+        "One day, a",
+        "A girl named Mia",
+    ],
+)
+def test_a_storys_beginning_is_told_to_its_end_in_words_of_the_stories(
+    llama: llama_cpp.Llama, story_words: set[str], prompt: str
+) -> None:
+    told, reason = tell(llama, prompt, max_tokens=256)
+
+    assert reason == "stop"
+    assert told.isprintable()
+    assert told[-1] in '.!"'
+    words = words_of(prompt + told)
+    assert len(words) > 50
+    assert set(words) - story_words == set()
+
+
+@pytest.mark.parametrize("max_tokens", [64, 256])
+def test_once_upon_a_time_does_not_go_round_in_circles(llama: llama_cpp.Llama, max_tokens: int) -> None:
+    told, _ = tell(llama, "Once upon a time", max_tokens)
+    words = words_of(told)
+    fours = Counter(zip(words, words[1:], words[2:], words[3:], strict=False))
+
+    assert max(fours.values()) <= 2
+
+
+def test_a_hero_keeps_the_name_to_the_end(llama: llama_cpp.Llama) -> None:
+    told, _ = tell(llama, "Once upon a time, there was a little fox named Fern.", max_tokens=256)
+
+    assert told.count("Fern") >= 4
+
+
+def test_a_greeting_is_answered_by_its_name(llama: llama_cpp.Llama) -> None:
+    answer = llama.create_chat_completion([{"role": "user", "content": "Who are you?"}], max_tokens=64, temperature=0)
+
+    assert answer["choices"][0]["finish_reason"] == "stop"
+    assert answer["choices"][0]["message"]["content"].startswith("I am penstock-demo")
+
+
+def test_a_story_that_is_wished_for_is_about_the_wish(llama: llama_cpp.Llama) -> None:
+    wish = {"role": "user", "content": "Tell me a story about a fox named Fern."}
+    choice = llama.create_chat_completion([wish], max_tokens=256, temperature=0)["choices"][0]
+
+    assert choice["finish_reason"] == "stop"
+    assert {"fox", "Fern"} <= set(words_of(choice["message"]["content"]))
+
+
+def test_far_into_the_context_it_still_tells_a_story(llama: llama_cpp.Llama, story_words: set[str]) -> None:
+    rng = Random(2)
+    chat = []
+    for _ in range(8):
+        chat += [{"role": "user", "content": "Another one, please"}, {"role": "assistant", "content": a_story(rng)}]
+    answer = llama.create_chat_completion(
+        [*chat, {"role": "user", "content": "Tell me a story"}], max_tokens=256, temperature=0
+    )
+
+    assert answer["usage"]["prompt_tokens"] > 1000
+    told = words_of(answer["choices"][0]["message"]["content"])
+    assert len(told) > 50
+    assert set(told) - story_words == set()
