@@ -80,7 +80,8 @@ class Facts:
             f"{self.model} on {self.device}: {self.layers_offloaded} of {self.layers} layers on a GPU; "
             f"weights {self.weights_bytes / mib:.1f} + KV {self.kv_bytes / mib:.1f} + compute "
             f"{self.compute_bytes / mib:.1f} = {total / mib:.1f} MiB; {self.slots} slots with {self.cells} cells "
-            f"({self.cache}), longest job {self.n_ctx} tokens; prefill {self.prefill_tps:.0f} tokens/s, step {self.step_ms:.1f} ms"
+            f"({self.cache}), longest job {self.n_ctx} tokens; "
+            f"prefill {self.prefill_tps:.0f} tokens/s, step {self.step_ms:.1f} ms"
         )
 
     def as_dict(self) -> dict[str, str | int | float]:
