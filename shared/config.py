@@ -15,6 +15,9 @@ from dotenv import dotenv_values
 from shared.errors import ConfigError
 from shared.settings_table import AUTO, ROWS, Row
 
+#: Where a gate listens that is started and not told where.
+GATE_LISTEN = "127.0.0.1:7070"
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -68,6 +71,11 @@ class Settings:
     log_level: str
     log_format: str
     worker_listen: str
+    gate_listen: str
+    gate_metrics_listen: str
+    gate_frame_ms: int
+    gate_idle_ms: int
+    gate_max_frames: int
     fail_at: str
     url: str
     api_key: str
@@ -83,8 +91,17 @@ class Settings:
     @property
     def listen_host_port(self) -> tuple[str, int]:
         """`PENSTOCK_LISTEN` as (host, port)."""
-        host, _, port = self.listen.rpartition(":")
-        return host.strip("[]"), int(port)
+        return _host_port(self.listen)
+
+    @property
+    def gate_host_port(self) -> tuple[str, int]:
+        """`PENSTOCK_GATE_LISTEN` as (host, port); where the gate listens when it is unset."""
+        return _host_port(self.gate_listen or GATE_LISTEN)
+
+    @property
+    def gate_metrics_host_port(self) -> tuple[str, int]:
+        """`PENSTOCK_GATE_METRICS_LISTEN` as (host, port); it must be set."""
+        return _host_port(self.gate_metrics_listen)
 
 
 #: What holds for the whole system: written to the store by the first process, compared by every later one.
@@ -178,6 +195,12 @@ def _check_together(settings: Settings) -> None:
             f"PENSTOCK_DEFAULT_DEADLINE_MS={settings.default_deadline_ms} is over "
             f"PENSTOCK_MAX_DEADLINE_MS={settings.max_deadline_ms}"
         )
-    host = settings.listen_host_port[0]
-    if settings.auth == "open" and host not in {"127.0.0.1", "localhost", "::1"}:
-        raise ConfigError(f"PENSTOCK_AUTH=open is for loopback only, and PENSTOCK_LISTEN={settings.listen!r} is not")
+    doors = {"PENSTOCK_LISTEN": settings.listen, "PENSTOCK_GATE_LISTEN": settings.gate_listen or GATE_LISTEN}
+    for name, listen in doors.items():
+        if settings.auth == "open" and _host_port(listen)[0] not in {"127.0.0.1", "localhost", "::1"}:
+            raise ConfigError(f"PENSTOCK_AUTH=open is for loopback only, and {name}={listen!r} is not")
+
+
+def _host_port(listen: str) -> tuple[str, int]:
+    host, _, port = listen.rpartition(":")
+    return host.strip("[]"), int(port)

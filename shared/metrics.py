@@ -83,14 +83,18 @@ GAUGES: tuple[Row, ...] = (
     Row("penstock_worker_kv_used_ratio", "gauge", ("worker",), "share of KV cells in use"),
 )
 
-#: Of one ingress process; prometheus-client keeps them (web/telemetry.py).
+#: Of one ingress or gate; prometheus-client keeps them (web/telemetry.py, web/gate_server.py).
 HTTP_REQUESTS = Row("penstock_http_requests", "counter", ("route", "method", "status"), "answered requests")
 HTTP_SECONDS = Row("penstock_http_request_seconds", "histogram", ("route", "method"), "until the answer began")
 SCRIPT_SECONDS = Row("penstock_store_script_seconds", "histogram", ("script",), "round trips to the store, by script")
 STORELESS = Row("penstock_refused_without_store", "counter", (), "yields given because the store did not answer")
 WAITING_CALLS = Row("penstock_followed_jobs", "gauge", (), "jobs whose end or events somebody waits for here")
+GATE_FRAMES = Row("penstock_gate_frames", "counter", ("status",), "frames that the TCP gate said")
+GATE_CONNECTIONS = Row("penstock_gate_connections", "gauge", (), "open connections of the TCP gate")
 BUILD_INFO = Row("penstock_build_info", "gauge", ("version", "python"), "always 1")
-PROCESS: tuple[Row, ...] = (HTTP_REQUESTS, HTTP_SECONDS, SCRIPT_SECONDS, STORELESS, WAITING_CALLS, BUILD_INFO)
+PROCESS: tuple[Row, ...] = (
+    HTTP_REQUESTS, HTTP_SECONDS, SCRIPT_SECONDS, STORELESS, WAITING_CALLS, GATE_FRAMES, GATE_CONNECTIONS, BUILD_INFO,
+)  # fmt: skip
 
 ALL: tuple[Row, ...] = (*COUNTED, ADMISSION, *GAUGES, *PROCESS)
 

@@ -5,15 +5,13 @@ from gevent import monkey
 # Before anything imports ssl by name: the worker processes inherit what this one has imported.
 monkey.patch_all()
 
-import contextlib  # noqa: E402 - nothing may be imported before the patches
-import os  # noqa: E402
-import resource  # noqa: E402
+import os  # noqa: E402 - nothing may be imported before the patches
 import sys  # noqa: E402
 from typing import Any  # noqa: E402
 
 from shared import log as logging  # noqa: E402
 from shared.errors import StoreUnavailable  # noqa: E402
-from web.start import agree, open_store, read_settings  # noqa: E402
+from web.start import agree, open_store, raise_file_limit, read_settings  # noqa: E402
 
 _settings = read_settings()
 logging.configure(_settings.log_level, _settings.log_format, room="web", pid=os.getpid())
@@ -55,10 +53,7 @@ logconfig_dict: dict[str, Any] = {
 def on_starting(_server: Any) -> None:
     """Refuse the start, with a sentence, on a store that is unfit or disagrees; a store that is away may come back."""
     logging.configure(_settings.log_level, _settings.log_format, room="web", pid=os.getpid())
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):
-        # Each connection is a file; a system that allows more than it gives is asked for it.
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 65_536)), hard))
+    raise_file_limit()
     store = open_store(_settings)
     try:
         agree(_settings, store)

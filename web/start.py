@@ -1,6 +1,8 @@
 """How an ingress starts: settings read, the store opened, found fit and in agreement; or a sentence and the end."""
 
+import contextlib
 import os
+import resource
 import sys
 from typing import NoReturn
 
@@ -47,6 +49,13 @@ def agree(settings: Settings, store: Store) -> None:
         _sorry(error, EXIT_STORE_UNFIT)
     except ConfigError as error:
         _sorry(error, EXIT_CONFIG)
+
+
+def raise_file_limit() -> None:
+    """Each connection is a file; a system that allows more than it gives is asked for it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 65_536)), hard))
 
 
 def _store_url(settings: Settings) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from shared.cli import config, doctor, jobs, keys, output, redis_shell, rooms, submit, tenants, up
+from shared.cli import config, doctor, gate, jobs, keys, output, redis_shell, rooms, submit, tenants, up
 from shared.cli.reach import FAULT, USAGE
 from shared.errors import ConfigError, PenstockError
 
@@ -28,6 +28,7 @@ app.command(rich_help_panel=_PARTS)(up.up)
 app.command(rich_help_panel=_PARTS)(up.up)
 app.command(rich_help_panel=_PARTS)(rooms.web)
 app.command(rich_help_panel=_PARTS)(rooms.worker)
+app.command(rich_help_panel=_PARTS)(gate.gate)
 app.add_typer(rooms.model_app, name="model", rich_help_panel=_PARTS)
 app.command(rich_help_panel=_JOBS)(submit.submit)
 app.command(rich_help_panel=_JOBS)(jobs.jobs)

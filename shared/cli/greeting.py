@@ -35,6 +35,8 @@ def greeting(settings: Settings, url: str, model: str) -> str:
     )
     where = "" if url == settings.url else f"PENSTOCK_URL={url} "
     parts.append(f"From this command line:\n\n    {where}{program()} submit 'Once upon a time'")
+    if settings.gate_listen:
+        parts.append(f"The TCP gate listens on {settings.gate_listen}.")
     parts.append("Ctrl-C stops it; jobs that wait are kept for the next start.")
     return "\n\n".join(parts)
 

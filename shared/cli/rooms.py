@@ -26,9 +26,9 @@ def web(
     take_over: TakeOver = False,
 ) -> None:
     """Run the ingress alone: gunicorn with the settings in force."""
-    _need("gunicorn", "web")
+    need("gunicorn", "web")
     module = ["gunicorn", "-c", "python:web.gunicorn_conf", "web.wsgi:app"]
-    _become(module, load(listen=listen), take_over=take_over)
+    become(module, load(listen=listen), take_over=take_over)
 
 
 def worker(
@@ -41,8 +41,8 @@ def worker(
     """Run one worker alone, with the settings in force."""
     settings = load(model=model, engine=engine, device=device)
     if settings.engine == "llama":
-        _need("llama_cpp", "worker")
-    _become(["workers"], settings, take_over=take_over)
+        need("llama_cpp", "worker")
+    become(["workers"], settings, take_over=take_over)
 
 
 @model_app.command()
@@ -56,14 +56,14 @@ def demo(
     force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
 ) -> None:
     """Write the small model that `up` serves when none is named."""
-    _need("gguf", "worker")
+    need("gguf", "worker")
     chosen = [*(["--random"] if random else []), *(["--force"] if force else [])]
     chosen += [] if seed is None else [f"--seed={seed}"]
     # After `--`, so that a path may begin with a dash.
-    _become(["workers.demo", *chosen, "--", str(path)], load())
+    become(["workers.demo", *chosen, "--", str(path)], load())
 
 
-def _become(module: Sequence[str], settings: Settings, *, take_over: bool = False) -> None:
+def become(module: Sequence[str], settings: Settings, *, take_over: bool = False) -> None:
     """Replace this process by a module of this Python; what the command line named goes into its environment."""
     if take_over:
         from shared.store import Store
@@ -74,6 +74,7 @@ def _become(module: Sequence[str], settings: Settings, *, take_over: bool = Fals
     os.execve(sys.executable, [sys.executable, "-m", *module], environ)  # noqa: S606 - no shell is meant
 
 
-def _need(module: str, part: str) -> None:
+def need(module: str, part: str) -> None:
+    """Raises ConfigError when this install lacks a module of a part."""
     if importlib.util.find_spec(module) is None:
         raise ConfigError(f"this install lacks the {part} part ({module} is missing): pip install 'penstock[{part}]'")

@@ -54,7 +54,7 @@ class Stack:
         self._embedded: EmbeddedStore | None = None
         self._signals: list[int] = []
         host, port = settings.listen_host_port
-        self._connect_to = ("127.0.0.1" if host in {"0.0.0.0", "::"} else host, port)  # noqa: S104 - compared only
+        self._connect_to = (_reachable(host), port)
         shown = f"[{self._connect_to[0]}]" if ":" in self._connect_to[0] else self._connect_to[0]
         self._url = f"http://{shown}:{port}"
 
@@ -80,7 +80,9 @@ class Stack:
                 lock.close()
 
     def _serve(self) -> int:
-        _refuse_taken(*self._settings.listen_host_port)
+        _refuse_taken(*self._settings.listen_host_port, "--port")
+        if self._settings.gate_listen:
+            _refuse_taken(*self._settings.gate_host_port, "--gate-port")
         with open_client(self._settings.redis_url, name="penstock-up", patience=OPERATOR) as client:
             self._configure(client)
             self._settings = _with_model(self._settings)
@@ -127,6 +129,9 @@ class Stack:
                 HOPELESS,
             )
         ]
+        if self._settings.gate_listen:
+            environ = os.environ | as_environ(self._settings)
+            parts.append(Room("gate", [python, "-m", "web.gate"], environ, HOPELESS))
         for index in range(self._workers):
             environ = os.environ | as_environ(_worker_settings(self._settings, index, self._workers))
             parts.append(Room(f"worker {index + 1}", [python, "-m", "workers"], environ, HOPELESS))
@@ -149,7 +154,20 @@ class Stack:
                 body = answer.read(500).decode(errors="replace").strip()
             except (OSError, HTTPException) as error:
                 return f"the door does not answer yet ({error})"
-        return "" if answer.status == 200 else f"the door says {answer.status} {body}"
+        if answer.status != 200:
+            return f"the door says {answer.status} {body}"
+        return self._gate_not_ready()
+
+    def _gate_not_ready(self) -> str:
+        """Why the gate does not take connections yet, or ""; "" too where there is none."""
+        if not self._settings.gate_listen:
+            return ""
+        host, port = self._settings.gate_host_port
+        try:
+            socket.create_connection((_reachable(host), port), timeout=1.0).close()
+        except OSError as error:
+            return f"the gate does not answer yet ({error})"
+        return ""
 
     def _greet(self, client: redis.Redis) -> None:
         models = [worker.model for worker in Store(client).snapshot().workers if worker.live]
@@ -173,13 +191,18 @@ def say(text: str) -> None:
         output.note(f"penstock: {text}")
 
 
-def _refuse_taken(host: str, port: int) -> None:
+def _reachable(host: str) -> str:
+    """Where this machine finds what listens there."""
+    return "127.0.0.1" if host in {"0.0.0.0", "::"} else host  # noqa: S104 - compared only
+
+
+def _refuse_taken(host: str, port: int, option: str) -> None:
     """Say so before anything is loaded. Raises ConfigError."""
     try:
         socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
     except OSError as error:
         why = os.strerror(error.errno or 0)
-        raise ConfigError(f"{host}:{port} cannot be listened on ({why}); name another --port") from None
+        raise ConfigError(f"{host}:{port} cannot be listened on ({why}); name another {option}") from None
 
 
 def _worker_settings(settings: Settings, index: int, workers: int) -> Settings:

@@ -21,7 +21,7 @@ def up(
     workers: Annotated[str, typer.Option(metavar="N|auto", help="auto: one per visible GPU, one on a CPU.")] = "auto",
     host: Annotated[str | None, typer.Option(help="Where the door listens; loopback unless named.")] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="8000 unless named; 0: any free one.")] = None,
-    gate_port: Annotated[int | None, typer.Option(min=1, max=65535, help="Where the TCP gate listens.")] = None,
+    gate_port: Annotated[int | None, typer.Option(min=0, max=65535, help="The TCP gate's; none unless named.")] = None,
     state_dir: StateDir = None,
     take_over: Annotated[
         bool, typer.Option("--take-over", help="Replace the system-wide settings that the store holds.")
@@ -31,9 +31,7 @@ def up(
 
     The first Ctrl-C lets what runs end, the second ends it at once; jobs that wait are kept.
     """
-    if gate_port is not None:
-        raise ConfigError(f"--gate-port {gate_port}: this version has no TCP gate")
-    settings = _settings(model=model, engine=engine, host=host, port=port, state_dir=state_dir)
+    settings = _settings(model=model, engine=engine, host=host, port=port, gate_port=gate_port, state_dir=state_dir)
     count = _worker_count(workers, settings)
     from shared.cli.stack import Stack
 
@@ -43,18 +41,35 @@ def up(
 
 
 def _settings(
-    *, model: str | None, engine: str | None, host: str | None, port: int | None, state_dir: str | None
+    *,
+    model: str | None,
+    engine: str | None,
+    host: str | None,
+    port: int | None,
+    gate_port: int | None,
+    state_dir: str | None,
 ) -> Settings:
     """The settings in force: on loopback the door is open unless somebody decided otherwise."""
     found, _ = load_with_origin(state_dir=state_dir)
     old_host, old_port = found.listen_host_port
     host, port = host or old_host, old_port if port is None else port
-    listen = f"[{host}]:{port or _free_port(host)}" if ":" in host else f"{host}:{port or _free_port(host)}"
-    named: dict[str, Any] = {"model": model, "engine": engine, "state_dir": state_dir, "listen": listen}
+    named: dict[str, Any] = {"model": model, "engine": engine, "state_dir": state_dir, "listen": _listen(host, port)}
+    gate_host = host
+    if gate_port is not None:
+        named["gate_listen"] = _listen(host, gate_port)
+    elif found.gate_listen:
+        gate_host, gate_port = found.gate_host_port
+        named["gate_listen"] = _listen(gate_host, gate_port)
     _, origin = load_with_origin(**named)
-    if origin["auth"] == "default" and host in _LOOPBACK:
+    if origin["auth"] == "default" and {host, gate_host} <= _LOOPBACK:
         named["auth"] = "open"
     return load_with_origin(**named)[0]
+
+
+def _listen(host: str, port: int) -> str:
+    """An address as settings spell it; port 0 becomes a free one."""
+    port = port or _free_port(host)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _free_port(host: str) -> int:

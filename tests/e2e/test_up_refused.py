@@ -42,7 +42,7 @@ def test_a_port_that_is_taken_is_named_before_anything_is_loaded(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--gate-port", "7070"), "--gate-port 7070"),
+        (("--gate-port", "70707"), "70707"),
         (("--workers", "many"), "--workers 'many'"),
         (("--engine", "magic"), "PENSTOCK_ENGINE='magic'"),
         (("--host", "not a host"), "PENSTOCK_LISTEN='not a host:8000'"),
