@@ -30,6 +30,8 @@ class Refused:
     max_inflight: int
     #: Never less than the time after which coming back makes sense, in ms.
     retry_hint_ms: int
+    #: Even an empty system could not: there is no use in coming back with the same request.
+    hopeless: bool = False
 
 
 @dataclass(frozen=True)

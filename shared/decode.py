@@ -4,8 +4,9 @@ import dataclasses
 import json
 from typing import Any
 
-from shared.answers import Snapshot, TenantView, WorkerView
+from shared.answers import Refused, Snapshot, TenantView, WorkerView
 from shared.job import Claimed, JobView, Usage
+from shared.outcomes import Refusal
 from shared.settings_table import AUTO
 from shared.states import JobState
 
@@ -24,6 +25,14 @@ def text(raw: Any) -> str:
 def pairs(flat: list[Any]) -> dict[str, str]:
     """field, value, … as a dict."""
     return {text(flat[i]): text(flat[i + 1]) for i in range(0, len(flat) - 1, 2)}
+
+
+def refused(answer: list[Any]) -> Refused:
+    """What follows `refused` in admit's and quote's answers."""
+    reason, limit, value, most, inflight, max_inflight, hint_ms, hopeless = answer
+    return Refused(
+        Refusal(text(reason)), text(limit), value, most, inflight, max_inflight, hint_ms, hopeless=hopeless == 1
+    )
 
 
 def claimed(entry: list[Any], token: str) -> Claimed:

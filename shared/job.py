@@ -27,12 +27,13 @@ class NewJob:
     #: Estimate at the door; the engine counts.
     prompt_tokens: int
     max_tokens: int
-    #: Estimated cost in thousandths of a weighted token (docs/fairness.md).
-    cost_mwt: int
     deadline_ms: int
     #: Where the deadline came from: `body`, `header`, `default`.
     patience_from: str = "default"
-    #: The latest moment to start and still end in time, as ms from admission; the order within the tenant.
+    #: Cost in thousandths of a weighted token (docs/fairness.md); None: the store estimates it from learned lengths.
+    cost_mwt: int | None = None
+    #: The latest moment to start and still end in time, as ms from admission, which orders the tenant's list;
+    #: None: the store works it out.
     latest_start_ms: int | None = None
     start_within_ms: int | None = None
     poll_grace_ms: int | None = None

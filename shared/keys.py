@@ -51,7 +51,10 @@ TABLE: tuple[Key, ...] = (
     Key("workers", "penstock:workers", "", "zset", "workers, by last heartbeat", "emptied"),
     Key("pool", "penstock:pool:", "model", "zset", "workers of one model, by last heartbeat", "ttl"),
     Key("models", "penstock:models", "", "zset", "models ever served, by last heartbeat", "permanent"),
-    Key("pools", "penstock:pools", "", "hash", "per model: virtual time (v|), mean run in ms (run|)", "permanent"),
+    Key("books", "penstock:books:", "model", "hash", "a pool: virtual time, what waits, rates, lengths", "permanent"),
+    Key("appointments", "penstock:appointments:", "model", "zset", "tenants, by when their next is due back", "ttl"),
+    Key("promises", "penstock:promises:", "model", "zset", "tenants told to come back, by when", "ttl"),
+    Key("asked", "penstock:asked", "", "zset", "the last refused request ids, so that none books twice", "ttl"),
     Key("polls", "penstock:polls", "", "zset", "jobs that must be polled, by when they are abandoned", "emptied"),
     Key("labels", "penstock:labels", "", "set", "the tenants with a metric label of their own", "permanent"),
     Key("queues", "penstock:queues", "", "zset", "queues, by when nothing of them can be read any more", "emptied"),
@@ -199,9 +202,24 @@ def models() -> str:
     return _key("models")
 
 
-def pools() -> str:
-    """HASH of each pool's virtual time and mean run."""
-    return _key("pools")
+def books(model: str) -> str:
+    """HASH of one pool's books."""
+    return _key("books", model)
+
+
+def appointments(model: str) -> str:
+    """ZSET of tenants by when their next refused job is due back."""
+    return _key("appointments", model)
+
+
+def promises(model: str) -> str:
+    """ZSET of tenants by when they were told to come back."""
+    return _key("promises", model)
+
+
+def asked() -> str:
+    """ZSET of the last refused request ids."""
+    return _key("asked")
 
 
 def polls() -> str:

@@ -15,7 +15,6 @@ from prometheus_client.core import (
     GaugeMetricFamily,
     HistogramMetricFamily,
     Metric,
-    SummaryMetricFamily,
 )
 from prometheus_client.registry import Collector
 
@@ -36,7 +35,7 @@ class Row:
     """One metric. `field` is the first part of its fields in the stats; labels follow in the fields' order."""
 
     name: str
-    kind: Literal["counter", "gauge", "histogram", "summary"]
+    kind: Literal["counter", "gauge", "histogram"]
     labels: tuple[str, ...]
     help: str
     field: str = ""
@@ -63,9 +62,11 @@ COUNTED: tuple[Row, ...] = (
         "time_per_output_token"),
     Row("penstock_request_duration_seconds", "histogram", ("outcome", "tenant", "model_name"),
         "from admission to the end", "request_duration"),
-    Row("penstock_retry_hint_seconds", "summary", (), "hints given with refusals", "retry_hint"),
-    Row("penstock_retry_hint_error_seconds", "summary", (), "how far hints were off for those who came back",
+    Row("penstock_retry_hint_seconds", "histogram", (), "hints given with refusals", "retry_hint"),
+    Row("penstock_retry_hint_error_seconds", "histogram", (), "how far from the promise those who came back were taken",
         "retry_hint_error"),
+    Row("penstock_prediction_error_seconds", "histogram", (), "how far from its predicted end a job succeeded",
+        "prediction_error"),
 )  # fmt: skip
 
 #: Made of two counters, `admitted|<tenant>` and `refused|<tenant>|<reason>`.
@@ -111,10 +112,8 @@ class FleetCollector(Collector):
         for row in COUNTED:
             if row.kind == "counter":
                 yield _counter(row, stats)
-            elif row.kind == "histogram":
-                yield _histogram(row, stats)
             else:
-                yield _summary(row, stats)
+                yield _histogram(row, stats)
         yield _admission(stats)
         values = _gauges(self._snapshot)
         for row in GAUGES:
@@ -182,13 +181,6 @@ def _histogram(row: Row, stats: dict[str, int]) -> HistogramMetricFamily:
             buckets.append((repr(upper_ms / 1000), running))
         buckets.append(("+Inf", running + counts.get("inf", 0)))
         family.add_metric(list(labels_of), buckets=buckets, sum_value=counts.get("sum", 0) / 1000)
-    return family
-
-
-def _summary(row: Row, stats: dict[str, int]) -> SummaryMetricFamily:
-    family = SummaryMetricFamily(row.name, row.help)
-    count, total_ms = stats.get(f"h|{row.field}|count", 0), stats.get(f"h|{row.field}|sum", 0)
-    family.add_metric([], count_value=count, sum_value=total_ms / 1000)
     return family
 
 

@@ -108,7 +108,7 @@ def load(name: str) -> Script:
         slot = {"text": f"ARGV[{index}]", "int": f"tonumber(ARGV[{index}])", "rest": str(index)}[arg.type]
         lines.append(f"local {arg.name} = {slot}")
     source = "\n".join([*lines, *(text for _, text in libs), body])
-    _check_answers(header, source)
+    _check_answers(header, body)
     _check_locals(header, source)
     return Script(header, source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
 
@@ -191,8 +191,8 @@ def _libraries(uses: Sequence[str]) -> list[tuple[Header, str]]:
     return list(ordered.values())
 
 
-def _check_answers(header: Header, source: str) -> None:
-    written = set(re.findall(r"return \{ ?'(\w+)'", source))
+def _check_answers(header: Header, body: str) -> None:
+    written = set(re.findall(r"return \{ ?'(\w+)'", body))
     if written != header.answers:
         raise ScriptError(f"{header.name}: header declares {sorted(header.answers)}, body answers {sorted(written)}")
 

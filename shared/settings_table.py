@@ -98,7 +98,7 @@ ROWS: tuple[Row, ...] = (
     _text("allowed_hosts", "", "host names, comma-separated", "unset: loopback names; another Host is 421 (DNS rebinding)"),
     _text("cors_origins", "", "origins, comma-separated", "unset: no page of another origin may read answers"),
     _word("dashboard", "auto", ("auto", "off", "read", "write"), "auto: readable on loopback, off elsewhere"),
-    _word("admission", "bounds", ("bounds",), "no worker, draining, inflight, the tenant's list in jobs and tokens"),
+    _word("admission", "full", ("full", "bounds"), "bounds stops after inflight and the tenant's list"),
     _int("max_inflight", AUTO, "jobs", 1, 10_000_000, "auto: max(64, 4 x live slots); fewer costs isolation", auto=True),
     _int("max_queue_size", AUTO, "jobs", 1, 1_000_000, "auto: max(16, 2 x live slots), waiting per tenant", auto=True),
     _int("max_queue_tokens", 65_536, "tokens", 1, 10**12, "what a tenant's waiting jobs may hold, prompt and answer"),

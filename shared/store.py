@@ -25,7 +25,7 @@ from shared.connection import blocking_twin
 from shared.errors import SettingsConflict
 from shared.job import Claimed, Ending, Held, JobView, NewJob
 from shared.keys import model_slug
-from shared.outcomes import Outcome, Refusal
+from shared.outcomes import Outcome
 from shared.settings_table import AUTO
 from shared.storefaults import store_faults
 
@@ -67,7 +67,6 @@ class Store:
 
     def admit(self, job: NewJob, *, attempt: int = 0) -> Admitted | Refused | IdempotencyMismatch:
         """Take the job whole or refuse it; nothing in between. `attempt`: how often the client tried before."""
-        latest_in_ms = job.deadline_ms if job.latest_start_ms is None else job.latest_start_ms
         word, rest = self._call(
             "admit",
             id=job.id,
@@ -76,9 +75,9 @@ class Store:
             model=job.model,
             prompt_tokens=job.prompt_tokens,
             max_tokens=job.max_tokens,
-            cost_mwt=job.cost_mwt,
+            cost_mwt=-1 if job.cost_mwt is None else job.cost_mwt,
             deadline_in_ms=job.deadline_ms,
-            latest_in_ms=latest_in_ms,
+            latest_in_ms=-1 if job.latest_start_ms is None else job.latest_start_ms,
             start_within_ms=job.start_within_ms or 0,
             poll_grace_ms=job.poll_grace_ms or 0,
             patience_from=job.patience_from,
@@ -95,8 +94,7 @@ class Store:
             return Admitted(decode.text(rest[0]), again=rest[1] == 1, position=rest[2], inflight=rest[3])
         if word == "mismatch":
             return IdempotencyMismatch(decode.text(rest[0]))
-        reason, limit, *numbers = rest
-        return Refused(Refusal(decode.text(reason)), decode.text(limit), *numbers)
+        return decode.refused(rest)
 
     def claim(self, worker: str, claim_id: str, model: str, *, room: int, cells_free: int) -> list[Claimed]:
         """At most `room` jobs in turns across tenants; the same claim_id again answers the same jobs."""

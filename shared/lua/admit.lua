@@ -1,5 +1,5 @@
 -- admit: takes a job whole and for good, or refuses it and leaves nothing of it.
--- KEYS config inflight order jobs tenant tenants payload idem wake pool polls queues pools rq_job
+-- KEYS config inflight order jobs tenant tenants payload idem wake polls queues rq_job
 -- ARGV
 --   id text · the job's id; the same id again answers the same admission
 --   tenant text · who pays
@@ -7,9 +7,9 @@
 --   model text · the model as it is served
 --   prompt_tokens int · estimate at the door
 --   max_tokens int · the most the job may generate
---   cost_mwt int · estimated cost in thousandths of a weighted token
+--   cost_mwt int · cost in thousandths of a weighted token, -1 to estimate it from learned lengths
 --   deadline_in_ms int · patience from now
---   latest_in_ms int · latest start from now; orders the tenant's list
+--   latest_in_ms int · latest start from now, which orders the tenant's list; -1 to work it out
 --   start_within_ms int · patience to the first token, 0 for none
 --   poll_grace_ms int · abandoned when not polled for this long, 0 for never
 --   patience_from text · where the deadline came from
@@ -23,10 +23,10 @@
 --   rq_fields rest · what RQ would save, as field, value, …
 -- ANSWERS admitted refused mismatch
 --   admitted: id, 1 when it was admitted before, place in the list from 1 or 0 when it no longer waits, inflight
---   refused: reason, limit, value, max, inflight, max inflight, retry hint in ms
+--   refused: reason, limit, value, max, inflight, max inflight, retry hint in ms, 1 when even an empty system could not
 --   mismatch: id of the job that the Idempotency-Key belongs to
 -- KEEPS 1 2 3 6 7 8 9
--- USES clock job waiting rq stats
+-- USES clock job waiting rq stats books lengths verdict hint
 
 local queue = tenant .. '.' .. slug
 local function admitted_before(other)
@@ -51,73 +51,41 @@ if idem_digest ~= '' then
   end
 end
 
--- Everything the checks need, read at once.
-local set = redis.call('HMGET', k_config, 'draining', 'max_inflight', 'max_queue_size', 'max_queue_tokens', 'live_slots')
-local has = redis.call('HMGET', k_tenant .. tenant, 'waiting', 'waiting_tokens', 'policy_max_waiting',
-  'policy_max_waiting_tokens')
-local live_slots = tonumber(set[5] or 0)
-local max_inflight = tonumber(set[2]) or math.max(64, 4 * live_slots)
-local max_waiting = tonumber(has[3]) or tonumber(set[3]) or math.max(16, 2 * live_slots)
-local max_waiting_tokens = tonumber(has[4]) or tonumber(set[4]) or 65536
-local inflight = redis.call('ZCARD', k_inflight)
-local waiting, waiting_tokens = tonumber(has[1] or 0), tonumber(has[2] or 0)
-
--- The mean time between two ends in a pool whose slots are all busy; nil while nothing has ended yet.
-local function drain_interval_ms()
-  local run_ms = tonumber(redis.call('HGET', k_pools, 'run|' .. slug) or nil)
-  return run_ms and run_ms / math.max(1, live_slots)
-end
-
--- Never below base; doubled for each attempt up to three; spread by the id, since clients sleep exactly what they are told.
-local function refuse(reason, limit, value, max, base_ms)
-  local spread = tonumber(string.sub(redis.sha1hex(id), 1, 4), 16) / 65536 * 0.2
-  local hint_ms = base_ms * 2 ^ math.max(0, math.min(attempt, 3)) * (1 + spread)
-  hint_ms = math.floor(math.max(50, math.min(60000, hint_ms)))
-  local label = label_of(tenant)
+local ask = { tenant = tenant, slug = slug, prompt_tokens = prompt_tokens, max_tokens = max_tokens, cost_mwt = cost_mwt,
+  deadline_in_ms = deadline_in_ms, start_within_ms = start_within_ms }
+look(ask)
+count('offered_tokens', prompt_tokens + max_tokens)
+local label = label_of(tenant)
+local refusal = verdict(ask)
+if refusal then
+  local reason, limit, value, max, base_ms, hopeless = unpack(refusal)
+  local hint_ms = hint_for(ask, base_ms, attempt, id)
   count('yielded')
   count('refused|' .. label .. '|' .. reason)
-  count('h|retry_hint|count')
-  count('h|retry_hint|sum', hint_ms)
-  return { 'refused', reason, limit, value, max, inflight, max_inflight, hint_ms }
-end
-
--- 2. Somebody who could do it.
-if redis.call('ZCOUNT', k_pool .. slug, now_ms - LIVE_MS, '+inf') == 0 then
-  return refuse('no_worker', 'live_workers', 0, 1, 2000)
-end
-if set[1] == '1' then
-  return refuse('draining', 'draining', 1, 0, 5000)
-end
--- 4. The whole system.
-if inflight >= max_inflight then
-  return refuse('inflight_full', 'inflight', inflight, max_inflight, drain_interval_ms() or 1000)
-end
--- 5. The tenant's lists. One job of any size may always wait.
-if waiting >= max_waiting then
-  return refuse('tenant_queue_full', 'tenant_waiting_jobs', waiting, max_waiting, drain_interval_ms() or 1000)
-end
-local tokens = prompt_tokens + max_tokens
-if waiting > 0 and waiting_tokens + tokens > max_waiting_tokens then
-  return refuse('tenant_tokens_full', 'tenant_waiting_tokens', waiting_tokens, max_waiting_tokens,
-    drain_interval_ms() or 1000)
+  observe('retry_hint', hint_ms)
+  return { 'refused', reason, limit, value, max, ask.inflight, ask.max_inflight, hint_ms, hopeless or 0 }
 end
 
 -- Taken: from here on only writes.
+-- The list's order is fixed here: the latest start that still ends in time, as far as can be said.
+if latest_in_ms < 0 then
+  latest_in_ms = ask.rated and math.max(0, math.floor(deadline_in_ms - ask.own_ms)) or deadline_in_ms
+end
 local deadline_ms, latest_us = now_ms + deadline_in_ms, now_us + latest_in_ms * 1000
 local ttl_s = tonumber(redis.call('HGET', k_config, 'result_ttl_s') or 3600)
 local job_key = k_rq_job .. id
 redis.call('HSET', job_key, unpack(ARGV, rq_fields))
 redis.call('HSET', job_key, 'enqueued_at', iso(now_ms), 'penstock_state', 'queued', 'penstock_tenant', tenant,
   'penstock_slug', slug, 'penstock_model', model, 'penstock_prompt_tokens', prompt_tokens, 'penstock_max_tokens', max_tokens,
-  'penstock_cost_mwt', cost_mwt, 'penstock_charged_mwt', 0, 'penstock_deadline_ms', deadline_ms,
+  'penstock_cost_mwt', ask.cost_mwt, 'penstock_charged_mwt', 0, 'penstock_deadline_ms', deadline_ms,
   'penstock_patience_ms', deadline_in_ms, 'penstock_patience_from', patience_from, 'penstock_latest_us', whole(latest_us),
   'penstock_start_within_ms', start_within_ms, 'penstock_poll_grace_ms', poll_grace_ms, 'penstock_admitted_ms', now_ms,
-  'penstock_attempts', 0, 'penstock_claim', '', 'penstock_worker', '', 'penstock_cancel', '',
+  'penstock_eta_ms', ask.rated and math.floor(now_ms + ask.finish_ms) or '', 'penstock_attempts', 0, 'penstock_claim', '', 'penstock_worker', '', 'penstock_cancel', '',
   'penstock_key_label', key_label, 'penstock_traceparent', traceparent, 'penstock_metadata', metadata)
 redis.call('SET', k_payload .. id, payload)
 redis.call('ZADD', k_inflight, now_ms, id)
 local rank = enlist({ id = id, tenant = tenant, slug = slug, queue = queue, prompt_tokens = prompt_tokens,
-  max_tokens = max_tokens, cost_mwt = cost_mwt, deadline_ms = deadline_ms, latest_us = latest_us })
+  max_tokens = max_tokens, cost_mwt = ask.cost_mwt, deadline_ms = deadline_ms, latest_us = latest_us })
 if poll_grace_ms > 0 then
   redis.call('ZADD', k_polls, now_ms + poll_grace_ms, id)
 end
@@ -128,6 +96,13 @@ redis.call('ZADD', k_jobs .. tenant, now_ms, id)
 redis.call('ZREMRANGEBYSCORE', k_jobs .. tenant, 0, now_ms - 86400000 - ttl_s * 1000)
 redis.call('EXPIRE', k_jobs .. tenant, ttl_s + 86400)
 redis.call('ZADD', k_tenants, now_ms, tenant)
+redis.call('HSETNX', k_tenant .. tenant, 'first_ms', now_ms)
+if ask.next_rpm_ms then
+  redis.call('HSET', k_tenant .. tenant, 'rpm_ms', math.floor(ask.next_rpm_ms))
+end
+if ask.next_tpm_ms then
+  redis.call('HSET', k_tenant .. tenant, 'tpm_ms', math.floor(ask.next_tpm_ms))
+end
 if not redis.call('HGET', k_tenant .. tenant, 'policy') then
   -- An hour more than the longest deadline there is: it counts what waits and runs.
   redis.call('EXPIRE', k_tenant .. tenant, ttl_s + 86400 + 3600)
@@ -136,6 +111,7 @@ redis.call('ZADD', k_queues, deadline_ms + ttl_s * 1000, queue)
 redis.call('LPUSH', k_wake .. slug, '1')
 redis.call('LTRIM', k_wake .. slug, 0, 63)
 redis.call('EXPIRE', k_wake .. slug, 60)
+judge_hint(ask, attempt)
 count('admitted')
-count('admitted|' .. label_of(tenant))
-return { 'admitted', id, 0, rank + 1, inflight + 1 }
+count('admitted|' .. label)
+return { 'admitted', id, 0, rank + 1, ask.inflight + 1 }

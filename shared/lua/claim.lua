@@ -1,5 +1,5 @@
 -- claim: leases the next jobs of a pool to one worker, in turns across tenants by service received.
--- KEYS config worker pools active order leases payload rq_job tenant events rq_workers_of rq_worker
+-- KEYS config worker books active order leases payload rq_job tenant events rq_workers_of rq_worker
 -- ARGV
 --   worker text · who asks
 --   claim_id text · the fencing token of all that is claimed; the same id again answers what still carries it
@@ -10,16 +10,19 @@
 --   claimed: per job id, payload or '', attempt, ms to the deadline, ms to the latest first token or -1, tenant,
 --   model, prompt tokens, max tokens, cancel, traceparent
 -- KEEPS 1 2 3 5 7 8
--- USES clock afford job waiting rq stats stream finish forget
+-- USES clock afford job waiting rq stats stream books lengths finish forget
 
 -- At most this many entries are looked at in one call, whatever they turn out to be.
 local MAX_LOOKS = 64
 -- A job whose cells do not fit is passed over this often; then the slot is kept for it.
 local MAX_SKIPS = 8
+-- Heads that can no longer be answered in time, ended in one call.
+local MAX_CONDEMNED = 32
 
 local worker_key = k_worker .. worker
 local me = redis.call('HMGET', worker_key, 'claim_id', 'claim_ids', 'cells', 'suspect')
-local lease_ms, max_attempts, fairness = unpack(redis.call('HMGET', k_config, 'lease_ms', 'max_attempts', 'fairness'))
+local lease_ms, max_attempts, fairness, admission = unpack(redis.call('HMGET', k_config, 'lease_ms', 'max_attempts', 'fairness',
+  'admission'))
 lease_ms, max_attempts = tonumber(lease_ms or 15000), tonumber(max_attempts or 3)
 local answer, ids = { 'claimed' }, {}
 
@@ -55,6 +58,7 @@ local function lease(job)
   local charge_mwt = charge_of(job)
   redis.call('ZADD', k_leases, now_ms + lease_ms, job.id)
   redis.call('HINCRBY', k_tenant .. job.tenant, 'running', 1)
+  book(slug, 'running', 1)
   redis.call('HSET', k_rq_job .. job.id, 'penstock_state', 'running', 'penstock_claim', claim_id, 'penstock_worker', worker,
     'penstock_attempts', job.attempts, 'penstock_charged_mwt', charge_mwt, 'penstock_started_ms', now_ms,
     'status', 'started', 'worker_name', worker, 'started_at', iso(now_ms), 'last_heartbeat', iso(now_ms))
@@ -63,6 +67,8 @@ local function lease(job)
     count('executed')
     count('executed|' .. label .. '|' .. job.model)
     observe('queue_wait|' .. label .. '|' .. job.model, now_ms - job.admitted_ms)
+  elseif job.requeued_at_ms > 0 then
+    redis.call('HINCRBY', k_rq_job .. job.id, 'penstock_requeued_ms', now_ms - job.requeued_at_ms)
   end
   rq_start(job.queue, job.id, claim_id, now_ms)
   redis.call('SADD', k_rq_workers_of .. job.queue, k_rq_worker .. worker)
@@ -85,10 +91,40 @@ if me[4] and me[4] ~= '' then
   suspect_held = held and held.state == 'running' and held.worker == worker
 end
 
+-- Rates of the pool, or nil; only in full admission.
+local known = redis.call('HMGET', k_books .. slug, 'v', 'prefill_tps', 'tpot_ms', 'rates_ms')
+local virtual = tonumber(known[1] or 0)
+local rated = admission == 'full' and now_ms - (tonumber(known[4] or 0) or 0) <= RATES_MS
+local prefill_tps, tpot_ms = tonumber(known[2] or 0) or 0, tonumber(known[3] or 0) or 0
+
+-- Whether even a short answer (the 20th percentile of its tenant's) can no longer be ready in time. Nobody is
+-- judged by fewer than 8 answers, and nobody while a slot would otherwise stay empty.
+local condemned = 0
+local function is_hopeless(job)
+  local left_ms = job.deadline_ms - now_ms
+  if not rated or prefill_tps <= 0 or condemned >= MAX_CONDEMNED
+    or 1000 * job.prompt_tokens / prefill_tps + job.max_tokens * tpot_ms <= left_ms then
+    return false
+  end
+  local lengths = redis.call('HMGET', k_tenant .. job.tenant, 'len_n', 'len_p20')
+  local shortest = math.min(job.max_tokens, tonumber(lengths[2] or 0) or 0)
+  if (tonumber(lengths[1] or 0) or 0) < LENGTHS_BELIEVED
+    or 1000 * job.prompt_tokens / prefill_tps + shortest * tpot_ms <= left_ms then
+    return false
+  end
+  return redis.call('ZCARD', k_active .. slug) > 1 or redis.call('ZCARD', k_order .. job.queue) > 1
+end
+
 -- lease, pass (look at the next tenant), gone (the head was removed) or stop (the slot is kept).
 local function judge(job, cells)
   if job.deadline_ms <= now_ms then
     finish(job, { outcome = 'expired', code = 'deadline_exceeded', stage = 'queue', finish_reason = '', result = '',
+      rq_return = '' }, now_ms)
+    return 'gone'
+  end
+  if is_hopeless(job) then
+    condemned = condemned + 1
+    finish(job, { outcome = 'expired', code = 'deadline_unmeetable', stage = 'queue', finish_reason = '', result = '',
       rq_return = '' }, now_ms)
     return 'gone'
   end
@@ -126,9 +162,9 @@ while #ids < room and looks < MAX_LOOKS do
   end
   if verdict == 'lease' then
     -- The virtual time is the service at which the pool last began a job; it never goes back.
-    local virtual = tonumber(redis.call('HGET', k_pools, 'v|' .. slug) or 0)
     if tonumber(next_up[2]) > virtual then
-      redis.call('HSET', k_pools, 'v|' .. slug, string.format('%.0f', next_up[2]))
+      virtual = tonumber(next_up[2])
+      redis.call('HSET', k_books .. slug, 'v', whole(virtual))
     end
     if is_suspect(job) then
       suspect_held = true

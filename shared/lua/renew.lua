@@ -1,5 +1,5 @@
 -- renew: a worker's heartbeat; extends the leases of exactly the jobs it names, and tells what it lost.
--- KEYS config leases worker workers pool models rq_job rq_worker
+-- KEYS config leases books worker workers pool models rq_job rq_worker
 -- ARGV
 --   worker text · who beats
 --   slug text · its model as it stands in keys
@@ -14,7 +14,7 @@
 -- ANSWERS renewed
 --   renewed: 1 to drain, 1 when RQ knows no such worker, lost ids, ids to cancel
 -- KEEPS 1 9
--- USES clock afford job live
+-- USES clock afford job live books
 
 local told = cjson.decode(facts)
 local lease_ms = tonumber(redis.call('HGET', k_config, 'lease_ms') or 15000)
@@ -51,6 +51,10 @@ redis.call('ZREMRANGEBYSCORE', k_pool .. slug, '-inf', now_ms - 60000)
 redis.call('EXPIRE', k_pool .. slug, 3600)
 redis.call('ZADD', k_models, now_ms, model)
 count_live_slots(now_ms)
+gather_rates(slug, now_ms)
+if redis.call('EXISTS', k_leases) == 0 then
+  redis.call('HSET', k_books .. slug, 'running', 0)
+end
 
 local lost, canceled = {}, {}
 for i = held, #ARGV, 2 do

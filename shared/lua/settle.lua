@@ -1,5 +1,5 @@
 -- settle: ends a job once, by the holder of its lease; the store has the last word on cancel and deadline.
--- KEYS tenant pools rq_job config rq_worker
+-- KEYS tenant books rq_job config rq_worker
 -- ARGV
 --   id text · the job
 --   token text · the claim that must hold it
@@ -19,7 +19,7 @@
 -- ANSWERS settled already lost gone
 --   settled: outcome · already: outcome
 -- KEEPS 1 2 4 8
--- USES clock afford job waiting rq stats finish
+-- USES clock afford job waiting rq stats books lengths finish
 
 -- A success may arrive this late and still be one; the door, too, waits this long.
 local GRACE_MS = 1000
@@ -69,10 +69,14 @@ if ttft_ms >= 0 then
   end
 end
 if how.outcome == 'succeeded' then
-  local started_ms = tonumber(redis.call('HGET', k_rq_job .. id, 'penstock_started_ms') or now_ms)
-  local before = tonumber(redis.call('HGET', k_pools, 'run|' .. job.slug) or nil)
-  local run_ms = math.max(1, now_ms - started_ms)
-  redis.call('HSET', k_pools, 'run|' .. job.slug, string.format('%.0f', before and before + (run_ms - before) / 8 or run_ms))
+  local moments = redis.call('HMGET', k_rq_job .. id, 'penstock_started_ms', 'penstock_eta_ms')
+  smooth(job.slug, 'run_ms', math.max(1, now_ms - (tonumber(moments[1] or 0) or now_ms)))
+  smooth(job.slug, 'mean_mwt', cost_mwt)
+  learn(k_tenant .. job.tenant, completion_tokens)
+  learn(k_books .. job.slug, completion_tokens)
+  if tonumber(moments[2] or '') then
+    observe('prediction_error', math.abs(now_ms - tonumber(moments[2])))
+  end
 end
 finish(job, how, now_ms)
 if redis.call('EXISTS', k_rq_worker .. worker) == 1 then

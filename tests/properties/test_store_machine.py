@@ -49,20 +49,25 @@ class StoreMachine(RuleBasedStateMachine):
         max_waiting=st.sampled_from([None, 1, 3]),
         max_attempts=st.integers(1, 3),
         weight_milli=st.sampled_from([1_000, 500, 3_000]),
+        admission=st.sampled_from(["bounds", "full", "full"]),
+        rates=st.sampled_from([(0, 0, 0), (400, 200, 20), (20, 100, 100)]),
     )
-    def begin(self, fairness, max_inflight, max_waiting, max_attempts, weight_milli):
+    def begin(self, fairness, max_inflight, max_waiting, max_attempts, weight_milli, admission, rates):
         self.client.flushall()
         self.count = 0
         self.store = Store(self.client)
         given = {"PENSTOCK_FAIRNESS": fairness, "PENSTOCK_MAX_ATTEMPTS": str(max_attempts), "PENSTOCK_LEASE_MS": "3000"}
+        given["PENSTOCK_ADMISSION"] = admission
         given["PENSTOCK_MAX_QUEUE_TOKENS"] = "150"
         if max_inflight:
             given["PENSTOCK_MAX_INFLIGHT"] = str(max_inflight)
         if max_waiting:
             given["PENSTOCK_MAX_QUEUE_SIZE"] = str(max_waiting)
         self.store.configure(load(given, None))
-        self.model = Model(START_MS, max_inflight, max_waiting, 150, 3_000, max_attempts, fairness)
+        self.model = Model(START_MS, max_inflight, max_waiting, 150, 3_000, max_attempts, fairness, admission == "full")
         self.model.weights_milli["cyd"] = weight_milli
+        self.model.first_ms["cyd"] = None
+        self.rates = rates
         self.client.hset(keys.tenant("cyd"), mapping={"policy": "1", "policy_weight_milli": str(weight_milli)})
         self.client.zadd(keys.tenants(), {"cyd": START_MS})
         self._hold_time()
@@ -124,6 +129,8 @@ class StoreMachine(RuleBasedStateMachine):
                 self.model.now_ms + deadline_ms,
                 self.model.now_ms + deadline_ms - earlier_ms,
                 poll_grace_ms,
+                prompt_tokens=prompt,
+                max_tokens=20,
             )
         )
         if isinstance(answer, Refused):
@@ -153,10 +160,11 @@ class StoreMachine(RuleBasedStateMachine):
         self._renew(worker, 4, [claim])
 
     def _renew(self, worker, slots, held):
+        facts = dict(zip(("mu_wtps", "prefill_tps", "tpot_ms"), self.rates, strict=True))
         answer = self.store.renew(
-            a_beat(worker, slots=slots, cells=CELLS, model=WORKERS[worker]), [Held(*pair) for pair in held]
+            a_beat(worker, slots=slots, cells=CELLS, model=WORKERS[worker], facts=facts), [Held(*pair) for pair in held]
         )
-        assert (answer.lost, answer.canceled) == self.model.renew(worker, WORKERS[worker], slots, CELLS, held)
+        assert (answer.lost, answer.canceled) == self.model.renew(worker, WORKERS[worker], slots, CELLS, held, self.rates)
 
     @rule(
         target=claims,
@@ -190,7 +198,8 @@ class StoreMachine(RuleBasedStateMachine):
         worker = self.model.jobs[job_id].worker or "w1"
         usage = Usage(10, 0, completion, 1, 2, 1)
         answer = self.store.settle(an_ending(Held(job_id, token), outcome, code=code, usage=usage), worker)
-        expected = self.model.settle(job_id, token, outcome.value, code, 1_000 * (10 + 4 * completion))
+        cost_mwt = 1_000 * (10 + 4 * completion)
+        expected = self.model.settle(job_id, token, outcome.value, code, cost_mwt, completion)
         assert (answer.answer.value, answer.outcome and answer.outcome.value) == expected
 
     @rule(claim=consumes(claims))

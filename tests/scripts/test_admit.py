@@ -164,7 +164,7 @@ def test_what_is_counted_of_a_tenant_stays_longer_than_its_longest_job(store, se
 @pytest.mark.parametrize("bound", ["max_inflight", "max_queue_size"])
 def test_of_two_hundred_at_once_exactly_the_bound_is_taken(store, settings, bound):
     """One place is left; two hundred callers come for it from many threads."""
-    reconfigure(store, settings, **{"max_inflight": 1_000, "max_queue_size": 1_000, bound: 50})
+    reconfigure(store, settings, **{"admission": "bounds", "max_inflight": 1_000, "max_queue_size": 1_000, bound: 50})
     beat(store)
     for _ in range(49):
         admitted(store, a_job())

@@ -154,7 +154,7 @@ def test_charges_beyond_fourteen_digits_keep_turns_exact(store):
         admitted(store, a_job(tenant, cost_mwt=2))
     assert "".join(claim_one(store).tenant for _ in range(4)) == "abab"
     assert served_mwt(store, "b") == 1_234_567_890_123_461
-    assert store.client.hget(keys.pools(), f"v|{MODEL}") == b"1234567890123459"
+    assert store.client.hget(keys.books(MODEL), "v") == b"1234567890123459"
 
 
 def test_what_expires_while_waiting_was_never_charged(store):

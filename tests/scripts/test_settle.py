@@ -180,7 +180,7 @@ def test_the_pools_mean_run_follows_what_succeeds(store):
         shift(store, run_ms)
         beat(store, "w1", held)
         store.settle(an_ending(held), "w1")
-    assert 2_000 <= int(store.client.hget(keys.pools(), f"run|{MODEL}")) <= 2_100
+    assert 2_000 <= int(store.client.hget(keys.books(MODEL), "run_ms")) <= 2_100
 
 
 def test_rqs_record_of_the_worker_counts_its_jobs_and_is_not_made_by_it(store, held):

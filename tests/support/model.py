@@ -4,7 +4,10 @@ Every method does in a few lines what one script does, over dicts, at a moment t
 two differ, one of them is wrong.
 """
 
+from collections import defaultdict
 from dataclasses import dataclass, field
+
+from tests.support.model_admission import Lengths, Pool, Rates, full_checks, is_hopeless, least_service
 
 GAP_MS = 2_000
 LIVE_MS = 5_000
@@ -32,6 +35,9 @@ class ModelJob:
     cancel: str = ""
     charged_mwt: int = 0
     skips: int = 0
+    prompt_tokens: int = 0
+    max_tokens: int = 0
+    started_ms: int = 0
     lease_ms: int = 0
     poll_by_ms: int | None = None
 
@@ -51,7 +57,7 @@ class ModelWorker:
 
 @dataclass
 class Model:
-    """The whole queue. The bounds are those of the store's configuration."""
+    """The whole queue. The bounds are those of the store's configuration; costs and latest starts are given."""
 
     now_ms: int
     max_inflight: int | None
@@ -60,11 +66,17 @@ class Model:
     lease_ms: int
     max_attempts: int
     fairness: str
+    full: bool = False
+    max_wait_ms: int = 8_000
+    margin: float = 0.8
     weights_milli: dict[str, int] = field(default_factory=dict)
+    #: When each tenant's first job was admitted; None for one with a policy, which is known from the start.
+    first_ms: dict[str, int | None] = field(default_factory=dict)
+    lengths: dict[str, Lengths] = field(default_factory=dict)
+    pools: defaultdict[str, Pool] = field(default_factory=lambda: defaultdict(Pool))
     jobs: dict[str, ModelJob] = field(default_factory=dict)
     workers: dict[str, ModelWorker] = field(default_factory=dict)
     service: dict[str, int] = field(default_factory=dict)
-    virtual: dict[str, int] = field(default_factory=dict)
     hold_beat_ms: int | None = None
     hold_until_ms: int = 0
 
@@ -92,13 +104,17 @@ class Model:
             return "admitted"
         if not any(w.slug == job.slug and self.now_ms - w.beat_ms <= LIVE_MS for w in self.workers.values()):
             return "no_worker"
-        if len(self.inflight()) >= (self.max_inflight or max(64, 4 * self._slots_at_last_count)):
-            return "inflight_full"
         mine = self.waiting(job.tenant)
+        places = self.max_inflight or max(64, 4 * self._slots_at_last_count)
+        if len(self.inflight()) >= places - (places // 4 if self.full and mine else 0):
+            return "inflight_full"
         if len(mine) >= (self.max_waiting or max(16, 2 * self._slots_at_last_count)):
             return "tenant_queue_full"
         if mine and sum(other.tokens for other in mine) + job.tokens > self.max_waiting_tokens:
             return "tenant_tokens_full"
+        if self.full and (refusal := full_checks(self, job, job.deadline_ms - self.now_ms)):
+            return refusal
+        self.first_ms.setdefault(job.tenant, self.now_ms)
         if job.poll_grace_ms:
             job.poll_by_ms = self.now_ms + job.poll_grace_ms
         self._enlist(job)
@@ -118,6 +134,8 @@ class Model:
             is_suspect = self.max_attempts > 1 and job.attempts >= self.max_attempts - 1
             if job.deadline_ms <= self.now_ms:
                 self._end(job, "expired", "deadline_exceeded")
+            elif is_hopeless(self, job):
+                self._end(job, "expired", "deadline_unmeetable")
             elif is_suspect and suspect_held:
                 passed += 1
             elif min(job.tokens, me.cells) > cells_free:
@@ -126,7 +144,7 @@ class Model:
                 job.skips += 1
                 passed += 1
             else:
-                self.virtual[slug] = max(self.virtual.get(slug, 0), self.service.get(tenant, 0))
+                self.pools[slug].virtual = max(self.pools[slug].virtual, self.service.get(tenant, 0))
                 if is_suspect:
                     suspect_held, me.suspect = True, job.id
                 self._lease(job, worker, claim_id)
@@ -137,12 +155,13 @@ class Model:
         return got
 
     def renew(
-        self, worker: str, slug: str, slots: int, cells: int, held: list[tuple[str, str]]
+        self, worker: str, slug: str, slots: int, cells: int, held: list[tuple[str, str]], rates: tuple[int, int, int]
     ) -> tuple[list[str], list[str]]:
         self._note_gap()
         me = self.workers.setdefault(worker, ModelWorker(slug, slots, cells, self.now_ms))
         me.slug, me.slots, me.cells, me.beat_ms = slug, slots, cells, self.now_ms
         self._slots_at_last_count = self.live_slots()
+        self._gather(slug, rates)
         lost, canceled = [], []
         for job_id, token in held:
             job = self.jobs.get(job_id)
@@ -154,7 +173,9 @@ class Model:
                 canceled.append(job_id)
         return lost, canceled
 
-    def settle(self, job_id: str, token: str, outcome: str, code: str, cost_mwt: int) -> tuple[str, str | None]:
+    def settle(
+        self, job_id: str, token: str, outcome: str, code: str, cost_mwt: int, completion: int
+    ) -> tuple[str, str | None]:
         job = self.jobs.get(job_id)
         if job is None:
             return "gone", None
@@ -168,6 +189,12 @@ class Model:
             outcome, code = "expired", "deadline_exceeded"
         if self.fairness == "tokens":
             self._serve(job.tenant, self._by_weight(job.tenant, cost_mwt) - job.charged_mwt)
+        if outcome == "succeeded":
+            pool = self.pools[job.slug]
+            pool.smooth("run_ms", max(1, self.now_ms - job.started_ms))
+            pool.smooth("mean_mwt", cost_mwt)
+            for lengths in (self.lengths.setdefault(job.tenant, Lengths()), pool.lengths):
+                lengths.learn(completion)
         self._end(job, outcome, code)
         return "settled", outcome
 
@@ -225,14 +252,14 @@ class Model:
         job.state, job.claim, job.worker, job.charged_mwt = "queued", "", "", 0
         self.jobs[job.id] = job
         if first:
-            floor = self.virtual.get(job.slug, 0)
-            self.service[job.tenant] = max(self.service.get(job.tenant, 0), floor)
+            least = least_service(self, job.tenant, job.slug)
+            self.service[job.tenant] = max(self.service.get(job.tenant, 0), int(least))
 
     def _lease(self, job: ModelJob, worker: str, claim_id: str) -> None:
         cost_mwt = 1_000 if self.fairness == "turns" else job.cost_mwt
         job.state, job.claim, job.worker = "running", claim_id, worker
         job.attempts += 1
-        job.lease_ms = self.now_ms + self.lease_ms
+        job.lease_ms, job.started_ms = self.now_ms + self.lease_ms, self.now_ms
         job.charged_mwt = self._by_weight(job.tenant, cost_mwt)
         self._serve(job.tenant, job.charged_mwt)
 
@@ -257,6 +284,13 @@ class Model:
 
     def _by_weight(self, tenant: str, cost_mwt: int) -> int:
         return cost_mwt * 1_000 // self.weights_milli.get(tenant, 1_000)
+
+    def _gather(self, slug: str, rates: tuple[int, int, int]) -> None:
+        """Rates are those of every worker of the pool; mu adds up."""
+        live = [w for w in self.workers.values() if w.slug == slug and self.now_ms - w.beat_ms <= LIVE_MS]
+        self.pools[slug].slots = sum(worker.slots for worker in live)
+        if rates[0]:
+            self.pools[slug].rates = Rates(rates[0] * len(live), rates[1], rates[2], self.now_ms)
 
     def _note_gap(self) -> None:
         beats = [worker.beat_ms for worker in self.workers.values() if worker.beat_ms >= 0]

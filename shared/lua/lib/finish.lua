@@ -2,7 +2,7 @@
 -- KEYS config inflight leases polls payload result events queues jobs tenant rq_job rq_finished rq_failed
 --      rq_canceled rq_results
 -- KEEPS 1 2 4 6 8 9
--- USES job waiting rq stats stream
+-- USES job waiting rq stats stream books
 
 -- RQ's closed set of statuses: expired counts among its failed.
 local RQ_STATUS = { succeeded = 'finished', failed = 'failed', expired = 'failed', canceled = 'canceled' }
@@ -17,6 +17,7 @@ local function finish(job, how, now_ms)
     redis.call('ZREM', k_leases, id)
     rq_stop(job.queue, id, job.claim)
     redis.call('HINCRBY', k_tenant .. job.tenant, 'running', -1)
+    book(job.slug, 'running', -1)
   else
     delist(job)
   end

@@ -2,7 +2,7 @@
 -- KEYS rq_job
 local JOB_TEXT = { 'state', 'tenant', 'slug', 'model', 'claim', 'worker', 'cancel' }
 local JOB_NUMBERS = { 'prompt_tokens', 'max_tokens', 'cost_mwt', 'charged_mwt', 'deadline_ms', 'latest_us', 'attempts',
-  'admitted_ms', 'poll_grace_ms', 'skips' }
+  'admitted_ms', 'poll_grace_ms', 'skips', 'requeued_at_ms' }
 local JOB_FIELDS = {}
 for i = 1, #JOB_TEXT do JOB_FIELDS[i] = 'penstock_' .. JOB_TEXT[i] end
 for i = 1, #JOB_NUMBERS do JOB_FIELDS[#JOB_TEXT + i] = 'penstock_' .. JOB_NUMBERS[i] end

@@ -1,7 +1,7 @@
 -- waiting: puts jobs into their tenant's list and takes them out; the only place that does.
--- KEYS deadlines order active lists tenant pools rq_queue
+-- KEYS config deadlines order active lists tenant books rq_queue rq_job
 -- KEEPS 1 3 7 8
--- USES rq
+-- USES clock rq books
 
 -- Adds to the tenant's service and to its place in every pool where it waits.
 local function serve(tenant, by_mwt)
@@ -15,18 +15,32 @@ local function serve(tenant, by_mwt)
   end
 end
 
--- A tenant that had nothing waiting starts no lower than the pool's virtual time: debt stays, credit does not.
+-- How far below the pool's virtual time a newcomer may start: two mean jobs, for tenants with a policy or older than
+-- a minute. A credit for every invented name would be an attack; in turns mode a turn is a turn.
+local CREDIT_JOBS, CREDIT_AGE_MS = 2, 60000
+
+-- A tenant that had nothing waiting starts no lower than that: debt stays, credit does not.
 local function activate(tenant, slug)
   if redis.call('SADD', k_lists .. tenant, slug) == 0 then
     return
   end
-  local service = tonumber(redis.call('HGET', k_tenant .. tenant, 'service_mwt') or 0)
-  local virtual = tonumber(redis.call('HGET', k_pools, 'v|' .. slug) or 0)
-  if service < virtual then
-    serve(tenant, virtual - service)
-    service = virtual
+  local own = redis.call('HMGET', k_tenant .. tenant, 'service_mwt', 'policy', 'first_ms', 'policy_weight_milli')
+  local pool = redis.call('HMGET', k_books .. slug, 'v', 'mean_mwt')
+  local service, least = tonumber(own[1] or 0), tonumber(pool[1] or 0)
+  local known = own[2] or now_ms - (tonumber(own[3] or now_ms) or now_ms) > CREDIT_AGE_MS
+  if known and pool[2] and redis.call('HGET', k_config, 'admission') == 'full'
+    and redis.call('HGET', k_config, 'fairness') ~= 'turns' then
+    least = math.max(0, least - CREDIT_JOBS * tonumber(pool[2]))
+  end
+  if service < least then
+    serve(tenant, least - service)
+    service = least
   end
   redis.call('ZADD', k_active .. slug, string.format('%.0f', service), tenant)
+  -- The weight counted now is the weight taken off later, whatever the policy says by then.
+  local weight_milli = tonumber(own[4]) or 1000
+  redis.call('HSET', k_tenant .. tenant, 'w|' .. slug, weight_milli)
+  book(slug, 'weight_milli', weight_milli)
 end
 
 -- A tenant whose list has become empty has no place in the pool; one without lists waits with nothing.
@@ -34,10 +48,18 @@ local function deactivate(tenant, slug)
   if redis.call('EXISTS', k_order .. tenant .. '.' .. slug) == 1 then
     return
   end
-  redis.call('SREM', k_lists .. tenant, slug)
+  if redis.call('SREM', k_lists .. tenant, slug) == 1 then
+    local weight_milli = tonumber(redis.call('HGET', k_tenant .. tenant, 'w|' .. slug) or 0) or 0
+    redis.call('HDEL', k_tenant .. tenant, 'w|' .. slug)
+    book(slug, 'weight_milli', 0 - weight_milli)
+  end
   redis.call('ZREM', k_active .. slug, tenant)
+  if redis.call('EXISTS', k_active .. slug) == 0 then
+    redis.call('HSET', k_books .. slug, 'waiting_mwt', 0, 'weight_milli', 0)
+  end
   if redis.call('EXISTS', k_lists .. tenant) == 0 and redis.call('EXISTS', k_tenant .. tenant) == 1 then
     redis.call('HSET', k_tenant .. tenant, 'waiting', 0, 'waiting_tokens', 0, 'waiting_mwt', 0)
+    redis.call('HDEL', k_tenant .. tenant, 'b|' .. slug)
   end
 end
 
@@ -52,8 +74,21 @@ local function enlist(job)
   redis.call('HINCRBY', tenant, 'waiting', 1)
   redis.call('HINCRBY', tenant, 'waiting_tokens', job.prompt_tokens + job.max_tokens)
   redis.call('HINCRBY', tenant, 'waiting_mwt', job.cost_mwt)
+  redis.call('HINCRBY', tenant, 'b|' .. job.slug, job.cost_mwt)
+  book(job.slug, 'waiting_mwt', job.cost_mwt)
   activate(job.tenant, job.slug)
+  if rank == 0 then
+    redis.call('HSETNX', k_rq_job .. job.id, 'penstock_head_ms', now_ms)
+  end
   return rank
+end
+
+-- From here on the job at the head of its tenant's list waits for its tenant's turn, and no longer for its own.
+local function note_head(order)
+  local head = redis.call('ZRANGE', order, 0, 0)[1]
+  if head then
+    redis.pcall('HSETNX', k_rq_job .. head, 'penstock_head_ms', now_ms)
+  end
 end
 
 local function delist(job)
@@ -68,7 +103,10 @@ local function delist(job)
   -- 0 - n, since -n of nothing would be written as -0, which is no integer to HINCRBY before Redis 7.
   redis.call('HINCRBY', tenant, 'waiting_tokens', 0 - job.prompt_tokens - job.max_tokens)
   redis.call('HINCRBY', tenant, 'waiting_mwt', 0 - job.cost_mwt)
+  redis.call('HINCRBY', tenant, 'b|' .. job.slug, 0 - job.cost_mwt)
+  book(job.slug, 'waiting_mwt', 0 - job.cost_mwt)
   deactivate(job.tenant, job.slug)
+  note_head(order)
 end
 
 -- Takes out an id that has no record, or one that does not wait. Its cost is unknown: the sums are true again

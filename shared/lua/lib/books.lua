@@ -1,0 +1,36 @@
+-- books: what is known of a pool as a whole; per model, in thousandths of a weighted token, ms and tokens a second.
+-- KEYS books pool worker
+-- KEEPS 3
+-- USES clock
+
+-- Rates older than this are no rates.
+local RATES_MS = 10000
+
+local function book(slug, name, by)
+  redis.call('HINCRBY', k_books .. slug, name, by)
+end
+
+-- A smoothed mean: the first value as it is, then an eighth of each difference.
+local function smooth(slug, name, value)
+  local before = tonumber(redis.call('HGET', k_books .. slug, name) or nil)
+  redis.call('HSET', k_books .. slug, name, string.format('%.0f', before and before + (value - before) / 8 or value))
+end
+
+-- Slots and rates of a pool out of its live workers' heartbeats: slots and mu add up, the others are means.
+local function gather_rates(slug, now_ms)
+  local slots, mu, prefill, tpot, rated = 0, 0, 0, 0, 0
+  local live = redis.call('ZREVRANGEBYSCORE', k_pool .. slug, '+inf', now_ms - LIVE_MS, 'LIMIT', 0, 64)
+  for i = 1, #live do
+    local told = redis.call('HMGET', k_worker .. live[i], 'slots', 'mu_wtps', 'prefill_tps', 'tpot_ms')
+    slots = slots + (tonumber(told[1] or 0) or 0)
+    local m, p, t = tonumber(told[2] or 0) or 0, tonumber(told[3] or 0) or 0, tonumber(told[4] or 0) or 0
+    if m > 0 and p > 0 and t > 0 then
+      mu, prefill, tpot, rated = mu + m, prefill + p, tpot + t, rated + 1
+    end
+  end
+  redis.call('HSET', k_books .. slug, 'slots', slots)
+  if rated > 0 then
+    redis.call('HSET', k_books .. slug, 'mu_wtps', mu, 'prefill_tps', prefill / rated, 'tpot_ms', tpot / rated,
+      'rates_ms', now_ms)
+  end
+end
