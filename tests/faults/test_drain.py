@@ -1,5 +1,7 @@
 """Signals and operators that want a worker to stop (faults 11 and 12)."""
 
+import os
+import signal
 import time
 
 from shared import keys
@@ -58,6 +60,16 @@ def test_a_second_signal_ends_the_worker_at_once_and_its_jobs_lapse(stage):
     stage.worker(PENSTOCK_SIM_DECODE_TPS="1000")
     view, = stage.ended(job_id)
     assert (view.state, view.attempts) == (JobState.SUCCEEDED, 2)
+
+
+def test_a_ctrl_c_that_arrives_twice_over_the_terminal_and_the_parent_is_one_request(stage):
+    worker = stage.worker()
+    job_id = stage.admit(max_tokens=100)
+    stage.running(job_id)
+    os.kill(worker.pid, signal.SIGINT)
+    worker.terminate()
+    assert worker.exit_code() == Exit.DRAINED
+    assert stage.job(job_id).state is JobState.SUCCEEDED
 
 
 def test_an_operators_drain_stops_claims_until_it_is_taken_back(stage):
