@@ -1,6 +1,7 @@
 """How many workers `auto` means: GPUs that the build can use and the environment shows."""
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             ("ggml-hip", "HIP_VISIBLE_DEVICES", dev, re.compile(r"renderD\d+")),
         )
         monkeypatch.setattr(gpus, "_BUILDS", builds)
+        monkeypatch.delitem(sys.modules, "llama_cpp", raising=False)
         monkeypatch.syspath_prepend(tmp_path)
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         for name, value in environ.items():
