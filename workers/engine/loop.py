@@ -17,6 +17,7 @@ from workers.engine.slots import Slots
 #: Outcome of a sequence whose lease was lost, or whose engine stops: nobody settles it.
 DROPPED = "dropped"
 
+
 @dataclass(frozen=True)
 class EngineSettings:
     """What the loop keeps to; slots, cells and the longest job are the backend's."""
