@@ -97,7 +97,7 @@ $(STAMPS)/engine-$(GPU): requirements/engine.txt $(STAMPS)/build
 	@touch $@
 
 $(STAMPS)/penstock: pyproject.toml $(STAMPS)/web $(STAMPS)/worker $(STAMPS)/engine-$(GPU)
-	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	@PYTHONWARNINGS=ignore $(PIP) install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
 # --- the lock files ------------------------------------------------------------------------------

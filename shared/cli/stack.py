@@ -222,16 +222,20 @@ def _worker_settings(settings: Settings, index: int, workers: int) -> Settings:
 
 
 def _with_model(settings: Settings) -> Settings:
-    """With the demo model, written at the first start, when the engine needs a model and none is named."""
+    """With the demo model when the engine needs a model and none is named.
+
+    It is written at every start, in a second, so that a newer Penstock does not serve an older one's.
+    """
     if settings.model or settings.engine == "sim":
         return settings
     path = settings.state_path / "models" / "penstock-demo.gguf"
-    if not path.is_file():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
-        say(f"writing the demo model to {path}")
-        command = [sys.executable, "-m", "workers.demo", str(draft)]
-        if subprocess.run(command, stdin=subprocess.DEVNULL, stdout=2, check=False).returncode or not draft.is_file():
-            raise PenstockError(f"the demo model could not be written ({' '.join(command)}); name one with --model")
-        draft.replace(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    say(f"demo model: {path}")
+    command = [sys.executable, "-m", "workers.demo", str(draft)]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
+    if done.returncode or not draft.is_file():
+        draft.unlink(missing_ok=True)
+        raise PenstockError(f"the demo model could not be written ({' '.join(command)}); name one with --model")
+    draft.replace(path)
     return replace(settings, model=str(path))

@@ -81,6 +81,16 @@ def test_on_loopback_the_door_is_open_and_the_lines_ask_for_no_key(tmp_path):
         assert up.ask("POST", "/v1/jobs?wait_ms=20000", {"prompt": "once", "max_tokens": 5})[1]["status"] == "succeeded"
 
 
+def test_when_no_model_is_named_the_demo_model_answers_in_words(tmp_path):
+    with Up(tmp_path / "state", PENSTOCK_ENGINE="llama") as up:
+        up.serving()
+        asked = {"prompt": "Once upon a time", "max_tokens": 16, "temperature": 0}
+        job = up.ask("POST", "/v1/jobs?wait_ms=30000", asked)[1]
+        assert (job["status"], job["model"]) == ("succeeded", "penstock-demo")
+        assert len(re.findall(r"[a-z]{2,}", job["text"])) > 4
+        assert [file.name for file in (up.state / "models").iterdir()] == ["penstock-demo.gguf"]
+
+
 def test_ctrl_c_lets_what_runs_end_and_keeps_what_waits(tmp_path):
     state = tmp_path / "state"
     with Up(state) as up:

@@ -3,6 +3,7 @@
 import ast
 import os
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -100,6 +101,22 @@ def test_locked_requirements_name_no_host_and_hash_every_package():
         assert "://" not in text, path
         pins = re.findall(r"^[a-zA-Z0-9][^\n]*==[^\n]*\\\n    --hash=sha256:", text, re.MULTILINE)
         assert len(pins) == len(re.findall(r"^[a-zA-Z0-9]", text, re.MULTILINE)), path
+
+
+def test_every_dependency_is_locked():
+    project = tomllib.loads(text_of(ROOT / "pyproject.toml"))
+    lists = [
+        project["project"]["dependencies"],
+        *project["project"]["optional-dependencies"].values(),
+        *project["dependency-groups"].values(),
+    ]
+    wanted = {re.split(r"[<>=;\[ ]", line)[0].lower().replace("_", "-") for names in lists for line in names}
+    locked = {
+        name
+        for path in files(".txt", folders=("requirements",))
+        for name in re.findall(r"^([a-z0-9.-]+)==", text_of(path), re.MULTILINE)
+    }
+    assert wanted - locked == set(), "run `make lock`"
 
 
 def test_the_programs_of_the_repository_can_be_run():
