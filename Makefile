@@ -47,14 +47,14 @@ check: $(STAMPS)/penstock $(STAMPS)/dev ## linters, types, import rules, generat
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m shared.settings_docs --check
+	$(BIN)/python -m shared.generated_pages --check
 	$(BIN)/pytest -q tests/house
 
 bench: $(STAMPS)/penstock $(STAMPS)/bench ## the benchmarks, results in bench/results; BENCH=queue for one
 	$(BIN)/python -m bench $(BENCH)
 
-docs: $(STAMPS)/penstock ## the generated pages: .env.example, docs/settings.md
-	$(BIN)/python -m shared.settings_docs
+docs: $(STAMPS)/penstock ## what the docs repeat of the code: .env.example, docs/settings.md, tables of keys and metrics
+	$(BIN)/python -m shared.generated_pages
 
 clean: ## remove the environment
 	rm -rf $(VENV)

@@ -7,9 +7,9 @@ import pytest
 import typer.main
 
 from shared import cli, metrics
+from shared.generated_pages import pages
 from shared.keys import TABLE
 from shared.outcomes import EndCode, Refusal
-from shared.settings_docs import pages
 from shared.states import ARROWS, Arrow, JobState
 from workers.exits import Exit
 
@@ -24,7 +24,7 @@ def missing(names: list[str], text: str) -> list[str]:
     return [name for name in names if not re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text)]
 
 
-def test_the_settings_pages_are_what_the_rows_say():
+def test_what_the_docs_repeat_is_what_the_code_says():
     for path, text in pages().items():
         assert path.read_text(encoding="utf-8") == text, f"run `make docs`: {path.name} differs"
 
