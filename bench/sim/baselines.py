@@ -10,6 +10,7 @@ The bound of B4 and B5 is ours: 4 x the slots. Their 503 says `Retry-After: 1`.
 """
 
 from collections import deque
+from collections.abc import Callable
 from collections.abc import Sequence as Several
 
 from bench.sim.asks import TAKEN, Answer, Ask
@@ -32,8 +33,14 @@ class Queue:
         self._running: set[Ask] = set()
         self._waits = 0
 
-    def offer(self, ask: Ask, now_ms: float) -> Answer:  # noqa: ARG002 - a System's names
+    def offer(self, ask: Ask, now_ms: float, then: Callable[[Answer], None]) -> None:  # noqa: ARG002 - a System's names
         """Refuse at the bound."""
+        then(self._offer(ask))
+
+    def catch_up(self) -> None:
+        """Everything is answered at once."""
+
+    def _offer(self, ask: Ask) -> Answer:
         if self._bound is not None and self._inflight >= self._bound:
             return Answer(taken=False, reason="inflight_full", hint_ms=1_000)
         name = ask.tenant if self._round_robin else ""
@@ -72,11 +79,13 @@ class Queue:
             grants.append(Grant(ask, "", ask.deadline_at_ms))
         return grants
 
-    def settle(self, worker: SimWorker, seq: Sequence, outcome: str, now_ms: float) -> str:  # noqa: ARG002 - a System's names
+    def settle(
+        self, worker: SimWorker, seq: Sequence, outcome: str, now_ms: float, then: Callable[[str], None]  # noqa: ARG002 - a System's names
+    ) -> None:
         """As the engine says."""
         self._running.discard(seq.ask)
         self._inflight -= 1
-        return outcome
+        then(outcome)
 
     def leave(self, ask: Ask, now_ms: float) -> bool:  # noqa: ARG002 - a System's names
         """What waits is skipped when its turn comes; what runs is stopped if the engine can."""

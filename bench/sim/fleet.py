@@ -68,6 +68,7 @@ class Sequence:
     canceled: bool = False
     decoding_since_step: int = 0
     over: bool = False
+    over_at_step: int = 0
 
 
 @dataclass
@@ -259,7 +260,7 @@ class SimWorker:
     def _close(self, seq: Sequence) -> None:
         """Free the slot and its cells; what was generated is booked."""
         seq.generated = self.generated(seq)
-        seq.over = True
+        seq.over, seq.over_at_step = True, self.steps
         seq.ask.computed_answer += seq.generated
         if seq.first_ms is None:
             self._prompts.remove(seq)

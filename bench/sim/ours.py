@@ -4,7 +4,7 @@ What a run leaves out: HTTP, the engine's text (the event streams get no tokens)
 of a worker. Everything that admits, orders, claims, renews, settles, cancels and reaps is the code of `shared`.
 """
 
-from collections.abc import Mapping, Sequence as Several
+from collections.abc import Callable, Mapping, Sequence as Several
 from dataclasses import replace
 from typing import Any
 
@@ -39,9 +39,16 @@ class Ours:
         self._ids: dict[Ask, str] = {}
         self._claims = 0
 
-    def offer(self, ask: Ask, now_ms: float) -> Answer:
+    def offer(self, ask: Ask, now_ms: float, then: Callable[[Answer], None]) -> None:
         """Admit or refuse."""
         self.client.now_ms = now_ms
+        self.client.put_off(lambda: then(self._admit(ask)))
+
+    def catch_up(self) -> None:
+        """Send what was put off."""
+        self.client.flush()
+
+    def _admit(self, ask: Ask) -> Answer:
         job_id = f"a{ask.number}x{ask.attempts}"
         job = NewJob(
             id=job_id,
@@ -80,9 +87,14 @@ class Ours:
             for job in got
         ]
 
-    def settle(self, worker: SimWorker, seq: Sequence, outcome: str, now_ms: float) -> str:
+    def settle(
+        self, worker: SimWorker, seq: Sequence, outcome: str, now_ms: float, then: Callable[[str], None]
+    ) -> None:
         """With the true counts."""
         self.client.now_ms = now_ms
+        self.client.put_off(lambda: then(self._settle(worker, seq, outcome, now_ms)))
+
+    def _settle(self, worker: SimWorker, seq: Sequence, outcome: str, now_ms: float) -> str:
         first_ms = seq.first_ms
         usage = Usage(
             prompt_tokens=seq.ask.prompt - seq.prompt_left,

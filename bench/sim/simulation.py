@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bench.sim.asks import Ask
+from bench.sim.asks import Answer, Ask
 from bench.sim.clients import Client
 from bench.sim.fleet import Machine, Sequence, SimWorker
 from bench.sim.system import System
@@ -21,6 +21,8 @@ BEAT_MS = 1_000.0
 REAP_MS = 250.0
 #: From a DELETE at the door to the engine: the contract's most.
 BELL_MS = 50.0
+#: How long an answer may be put off: less than the shortest hint, so that nobody is late to come back.
+CATCH_UP_MS = 25.0
 
 
 @dataclass
@@ -76,6 +78,7 @@ class Simulation:
             self.at(i * 1e-3, self._beat, worker)
         self.at(REAP_MS, self._reap)
         self.at(1_000, self._second)
+        self.at(CATCH_UP_MS, self._catch_up)
         asks, next_up, events = self.result.asks, 0, self._events
         while True:
             sends_ms = asks[next_up].at_ms if next_up < len(asks) else float("inf")
@@ -89,6 +92,7 @@ class Simulation:
                 next_up += 1
             else:
                 break
+        self.system.catch_up()
         self.system.close(asks)
         return self.result
 
@@ -116,21 +120,25 @@ class Simulation:
         ask.attempts += 1
         ask.sent_ms = now_ms
         self.result.attempts += 1
-        answer = self.system.offer(ask, now_ms)
+        self.system.offer(ask, now_ms, lambda answer: self._answered(now_ms, ask, answer))
+        if self._idle:
+            self.system.catch_up()
+            if self._idle and self._may_claim(worker := next(iter(self._idle.values()))):
+                self._turn(now_ms, worker)
+
+    def _answered(self, sent_ms: float, ask: Ask, answer: Answer) -> None:
         if answer.taken:
-            ask.admitted_ms = now_ms
+            ask.admitted_ms = sent_ms
             self._news += 1
             if ask.leaves_after_ms is not None:
-                self.at(now_ms + ask.leaves_after_ms, self._leave, ask)
-            if self._idle:
-                self._turn(now_ms, next(iter(self._idle.values())))
+                self.at(sent_ms + ask.leaves_after_ms, self._leave, ask)
             return
         ask.refusal = answer.reason
-        wait_ms = self.client.comes_back_after(ask, answer, now_ms, self.rng)
+        wait_ms = self.client.comes_back_after(ask, answer, sent_ms, self.rng)
         if wait_ms is None:
-            ask.gave_up_ms = now_ms
+            ask.gave_up_ms = sent_ms
         else:
-            self.at(now_ms + wait_ms, self._send, ask)
+            self.at(sent_ms + wait_ms, self._send, ask)
 
     def _leave(self, now_ms: float, about: object) -> None:
         assert isinstance(about, Ask)
@@ -157,6 +165,8 @@ class Simulation:
         self._idle.pop(worker.name, None)
         for seq, outcome in worker.sweep(now_ms):
             self._end(now_ms, worker, seq, outcome)
+        if worker.room:
+            self.system.catch_up()
         if worker.room and self._may_claim(worker):
             room = worker.room
             grants = self.system.claim(worker, now_ms)
@@ -186,7 +196,10 @@ class Simulation:
     def _end(self, now_ms: float, worker: SimWorker, seq: Sequence, outcome: str) -> None:
         ask = seq.ask
         self._holder.pop(ask, None)
-        ended = self.system.settle(worker, seq, outcome, now_ms)
+        self.system.settle(worker, seq, outcome, now_ms, lambda ended: self._settled(now_ms, worker, seq, ended))
+
+    def _settled(self, now_ms: float, worker: SimWorker, seq: Sequence, ended: str) -> None:
+        ask = seq.ask
         if not ended:
             return
         ask.outcome, ask.ended_ms = ended, now_ms
@@ -194,7 +207,7 @@ class Simulation:
             ask.first_token_ms = seq.first_ms
         if ask in self._left_at_tokens:
             ask.dead_tokens = worker.tokens_so_far(seq) - self._left_at_tokens.pop(ask)
-            steps = worker.steps - self._told_at_step.pop(ask, worker.steps)
+            steps = seq.over_at_step - self._told_at_step.pop(ask, seq.over_at_step)
             self.result.departures.append(Departure(steps, ask.dead_tokens))
 
     def _beat(self, now_ms: float, worker: object) -> None:
@@ -211,6 +224,10 @@ class Simulation:
             for worker in list(self._idle.values()):
                 self._turn(now_ms, worker)
         self.at(now_ms + REAP_MS, self._reap)
+
+    def _catch_up(self, now_ms: float, _: object) -> None:
+        self.system.catch_up()
+        self.at(now_ms + CATCH_UP_MS, self._catch_up)
 
     def _second(self, now_ms: float, _: object) -> None:
         self.result.computed_by_s.append(sum(worker.computed_wt for worker in self.result.workers))

@@ -1,5 +1,6 @@
 """What the simulation needs of a queue between clients and workers; ours and each baseline is one."""
 
+from collections.abc import Callable
 from collections.abc import Sequence as Several
 from dataclasses import dataclass
 from typing import Protocol
@@ -23,14 +24,19 @@ class System(Protocol):
 
     name: str
 
-    def offer(self, ask: Ask, now_ms: float) -> Answer:
-        """A client sends its job."""
+    def offer(self, ask: Ask, now_ms: float, then: Callable[[Answer], None]) -> None:
+        """A client sends its job. `then` is called with the answer, at the latest in `catch_up`."""
+
+    def catch_up(self) -> None:
+        """Have everything answered that was asked so far."""
 
     def claim(self, worker: SimWorker, now_ms: float) -> list[Grant]:
         """Jobs for the worker's free slots."""
 
-    def settle(self, worker: SimWorker, seq: Sequence, outcome: str, now_ms: float) -> str:
-        """A job has ended in the engine; how it ended after the system's last word, "" when it is no longer ours."""
+    def settle(
+        self, worker: SimWorker, seq: Sequence, outcome: str, now_ms: float, then: Callable[[str], None]
+    ) -> None:
+        """A job has ended in the engine. `then` hears the system's last word, "" when the job is no longer the worker's."""
 
     def leave(self, ask: Ask, now_ms: float) -> bool:
         """The client is gone and has said so; whether a worker must be told."""

@@ -1,0 +1,84 @@
+"""Overload as a feature: experiments E1 to E8 in virtual time over the real scripts, ours beside the baselines.
+
+Run: `python -m bench.overload` (one seed), `--full` (three seeds), `--only E1,E3`. docs/overload.md says how to
+read it and what it does not show. Results: JSON, PNG and one HTML page under bench/results/.
+"""
+
+import argparse
+import os
+import time
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+from bench.common import environment, keep, private_store, show
+from bench.sim.experiments import e1, e3
+from bench.sim.report import print_table
+from bench.sim.rows import Figures, Row, Task
+from bench.sim.yard import Basis, measure
+
+EXPERIMENTS = {"E1": e1, "E3": e3}
+SEEDS = (11, 12, 13)
+
+Results = dict[str, dict[tuple[Any, ...], Figures]]
+
+
+def _timed(task: Task, basis: Basis) -> tuple[Figures, float]:
+    begin = time.perf_counter()
+    return task.run(basis), time.perf_counter() - begin
+
+
+def run_tasks(tasks: list[Task], basis: Basis) -> Results:
+    """All tasks, as many at once as there are cores; each has a store and a fleet of its own."""
+    results: Results = {}
+    with ProcessPoolExecutor(max_workers=os.cpu_count()) as pool:
+        futures = [(task, pool.submit(_timed, task, basis)) for task in tasks]
+        for task, future in futures:
+            figures, wall_s = future.result()
+            results.setdefault(task.experiment, {})[task.key] = figures
+            print(f"# {task.experiment} {' '.join(map(str, task.key))}: {wall_s:.1f} s", flush=True)
+    return results
+
+
+def one_seed(seed: int, names: list[str], environ: dict[str, str]) -> tuple[Basis, Results, list[Row]]:
+    """The basis, every experiment's figures, and the table."""
+    basis = measure(seed, environ=environ)
+    print(
+        f"# seed {seed}: capacity {basis.capacity_wtps:,.0f} wt/s = {basis.capacity_per_s:.1f} jobs/s; "
+        f"1x = {basis.one_x_per_s:.1f} jobs/s; mean residence {basis.residence_ms:.0f} ms",
+        flush=True,
+    )
+    results = run_tasks([task for name in names for task in EXPERIMENTS[name].tasks()], basis)
+    return basis, results, [row for name in names for row in EXPERIMENTS[name].rows(results[name])]
+
+
+def main() -> None:
+    """Environment first, then the experiments, the table at the end."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--full", action="store_true", help="three seeds")
+    options.add_argument("--only", default=",".join(EXPERIMENTS))
+    options.add_argument("--admission", default="", help="PENSTOCK_ADMISSION, the default when not given")
+    chosen = options.parse_args()
+    seeds = SEEDS if chosen.full else SEEDS[:1]
+    environ = {"PENSTOCK_ADMISSION": chosen.admission} if chosen.admission else {}
+    begin = time.perf_counter()
+    with private_store() as client:
+        facts = environment(seeds[0], client)
+    facts["seeds"] = seeds
+    show(facts)
+    kept: dict[str, Any] = {}
+    for seed in seeds:
+        basis, results, rows = one_seed(seed, chosen.only.split(","), environ)
+        print_table(rows)
+        kept[str(seed)] = {
+            "basis": {name: value for name, value in vars(basis).items() if isinstance(value, int | float)},
+            "results": {
+                name: {" ".join(map(str, key)): figures for key, figures in got.items()} for name, got in results.items()
+            },
+            "rows": [vars(row) for row in rows],
+        }
+    facts["wall_s"] = round(time.perf_counter() - begin)
+    keep("overload", facts, kept)
+
+
+if __name__ == "__main__":
+    main()
