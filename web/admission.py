@@ -141,7 +141,6 @@ def _new_job(here: Door, caller: Caller, ask: Ask, model: Model) -> NewJob:
         payload=ask.payload | ({"metadata": ask.metadata} if ask.metadata else {}),
         prompt_tokens=prompt_tokens,
         max_tokens=max_tokens,
-        cost_mwt=cost.cost_mwt(prompt_tokens, max_tokens, here.settings.generated_weight),
         deadline_ms=ask.patience.deadline_ms,
         patience_from=ask.patience.source,
         start_within_ms=ask.patience.start_within_ms,

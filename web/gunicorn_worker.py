@@ -1,9 +1,11 @@
-"""gunicorn's gevent worker, but for its end: connections on which nothing is asked do not hold it up.
+"""gunicorn's gevent worker, but for silent clients and for its end.
 
-As it comes, a worker that is told to stop waits for every open connection until `graceful_timeout`,
-also for those that a client merely keeps for its next request.
+As it comes, it waits for a request's body, or for a reader, as long as the connection is open; and one
+that is told to stop waits for every open connection until `graceful_timeout`, also for those that a
+client merely keeps for its next request.
 """
 
+from types import FrameType
 from typing import Any
 
 import gevent
@@ -11,6 +13,9 @@ from gunicorn.workers.ggevent import GeventWorker  # type: ignore[import-untyped
 
 from web import stopping
 
+#: How long a client may neither send a byte of the body it has announced nor take one of its answer, in seconds.
+#: A wait for a job's end is no such silence: then it is we who have nothing to say.
+SILENCE_S = 30.0
 #: How late a stop may be noticed, and how long a connection is then still listened to, in seconds.
 _LOOK_S, _LAST_S = 0.1, 0.05
 
@@ -48,10 +53,25 @@ class DoorWorker(GeventWorker):  # type: ignore[misc]  # as above
         """What gunicorn puts around its wait for the next request of a connection."""
         return _Idle(self._idle, self.cfg.keepalive if self.alive else _LAST_S)
 
+    def handle_request(self, listener_name: Any, req: Any, sock: Any, addr: Any) -> Any:
+        """Serve one request."""
+        sock.settimeout(SILENCE_S)
+        return super().handle_request(listener_name, req, sock, addr)
+
     def run(self) -> None:
         """Serve until told to stop."""
         gevent.spawn(self._end_what_idles)
         super().run()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop when what is under way has ended."""
+        stopping.asked.set()
+        super().handle_exit(sig, frame)
+
+    def handle_quit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop at once."""
+        stopping.asked.set()
+        super().handle_quit(sig, frame)
 
     def _end_what_idles(self) -> None:
         while self.alive:

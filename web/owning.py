@@ -1,4 +1,4 @@
-"""A call that owns its job: when its client goes, the job goes. One that we cut short ourselves cancels nothing."""
+"""A call that owns its job: when the call ends before the job, so does the job; unless it was we who stopped."""
 
 from collections.abc import Callable
 
@@ -6,18 +6,21 @@ import structlog
 
 from shared.errors import StoreUnavailable
 from shared.job import JobView
+from web import stopping
 from web.context import Door
 
 log = structlog.get_logger()
 
 
-def let_go(here: Door, view: JobView, *, ended: bool, gone: Callable[[], bool]) -> bool:
-    """At the end of such a call: cancel the job when it has not ended and the client was seen to have gone."""
-    if ended or not gone():
-        return False
+def let_go(here: Door, view: JobView, *, gone: Callable[[], bool]) -> None:
+    """Such a call is over and its job is not: cancel it, for its client has gone, or hears nothing any more.
+
+    A process that stops cancels only where the client was seen to have gone by itself.
+    """
+    if stopping.asked.is_set() and not gone():
+        return
     log.info("client.gone", job=view.id, tenant=view.tenant)
     give_up(here, view)
-    return True
 
 
 def give_up(here: Door, view: JobView) -> None:

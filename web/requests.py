@@ -1,8 +1,10 @@
 """The request as the door reads it: JSON only, bound in size, in UTF-8."""
 
+import sys
 from typing import Any
 
 from flask import Request, request
+from werkzeug.exceptions import RequestEntityTooLarge
 
 from web.problems import Problem
 from web.schema import parse_json
@@ -19,7 +21,11 @@ class DoorRequest(Request):
                 "unsupported_media_type", f"Content-Type is {given[:80]!r}; send application/json", param="Content-Type"
             )
         if "_door_json" not in self.__dict__:
-            self.__dict__["_door_json"] = parse_json(self.get_data(cache=True))
+            data = self.get_data(cache=True)
+            if self.content_length is None and len(data) >= (self.max_content_length or sys.maxsize):
+                # A body of unknown length is read to the limit and no further: there may be more of it.
+                raise RequestEntityTooLarge
+            self.__dict__["_door_json"] = parse_json(data)
         return self.__dict__["_door_json"]
 
 

@@ -41,7 +41,7 @@ class Yield(Shape):
     """A refusal: nothing was kept, come back after the hint."""
 
     status: Literal["yield"]
-    retry_hint_ms: int
+    retry_hint_ms: int | None = Field(description="null: not even an idle system could; the same request is no use")
     reason: str
     error: ErrorInfo
     limits: Limits

@@ -50,7 +50,10 @@ def to_yield(refused: Refused, *, tenant: str, model: str, bound_status: int = 5
         "inflight": refused.inflight,
         "max_inflight": refused.max_inflight,
     }
-    return _yield(status, reason, _why(refused, tenant, model), refused.retry_hint_ms, limits)
+    why = _why(refused, tenant, model)
+    if refused.hopeless:
+        return _yield(status, reason, f"{why}, not even by an idle system", None, limits)
+    return _yield(status, reason, why, refused.retry_hint_ms, limits)
 
 
 def store_away() -> Yield:
@@ -60,10 +63,12 @@ def store_away() -> Yield:
     return _yield(503, Refusal.STORE_UNAVAILABLE, _SENTENCES[Refusal.STORE_UNAVAILABLE], hint_ms, limits)
 
 
-def _yield(status: int, reason: Refusal, why: str, hint_ms: int, limits: dict[str, Any]) -> Yield:
-    hint_ms = max(SHORTEST_HINT_MS, min(LONGEST_HINT_MS, hint_ms))
+def _yield(status: int, reason: Refusal, why: str, hint_ms: int | None, limits: dict[str, Any]) -> Yield:
+    """`hint_ms` None: there is no use in coming back with the same request, so nothing is promised."""
+    if hint_ms is not None:
+        hint_ms = max(SHORTEST_HINT_MS, min(LONGEST_HINT_MS, hint_ms))
     error = {
-        "message": f"{why}; come back in {_seconds(hint_ms)}",
+        "message": why if hint_ms is None else f"{why}; come back in {_seconds(hint_ms)}",
         "type": "rate_limit_exceeded" if status == 429 else "server_overloaded",
         "param": None,
         "code": reason.value,
@@ -75,7 +80,7 @@ def _yield(status: int, reason: Refusal, why: str, hint_ms: int, limits: dict[st
         "error": error,
         "limits": limits,
     }
-    return Yield(status, body, retry_headers(hint_ms))
+    return Yield(status, body, {"x-should-retry": "false"} if hint_ms is None else retry_headers(hint_ms))
 
 
 def retry_headers(after_ms: int) -> dict[str, str]:

@@ -16,7 +16,7 @@ from web.context import Door, door
 from web.following import Finished, Item, Quiet, Started, Text, follow
 from web.openai_answers import Kind, Shape, end_problem, shape_of
 from web.openai_schema import COMPLETION_MAX_TOKENS, ChatBody, CompletionBody
-from web.owning import give_up, let_go
+from web.owning import let_go
 from web.patience import Patience, resolve
 from web.peer import watch
 from web.present import has_ended
@@ -113,7 +113,8 @@ def _plain(here: Door, view: JobView, kind: Kind, patience: Patience) -> Respons
     gone = watch(request.environ)
     view = until_ended(here, view, patience.deadline_ms / 1000 + _GRACE_S, stop=gone)
     if not has_ended(view):
-        return problem_response(_unseen(here, view, gone))
+        let_go(here, view, gone=gone)
+        return problem_response(_no_end(view))
     problem = end_problem(view)
     if problem is not None:
         return problem_response(problem)
@@ -127,7 +128,8 @@ def _stream(here: Door, view: JobView, kind: Kind, patience: Patience, *, includ
     story = follow(here, view, stop=lambda: gone() or here.clock.monotonic() > until_s)
     first = next((item for item in story if isinstance(item, Text | Finished)), None)
     if first is None:
-        return problem_response(_unseen(here, view, gone))
+        let_go(here, view, gone=gone)
+        return problem_response(_no_end(view))
     if isinstance(first, Finished):
         problem = end_problem(first.view)
         if problem is not None:
@@ -150,23 +152,19 @@ def _told(here: Door, view: JobView, chunks: Iterator[str], gone: Callable[[], b
                 wrote_s = here.clock.monotonic()
         ended = True
     except _Unseen:
-        ended = True
-        yield _error(_unseen(here, view, gone))
+        yield _error(_no_end(view))
     except _Torn as torn:
-        ended = True
-        give_up(here, view)
         yield _error(torn.problem)
     except Problem as problem:
         ended = True
         yield _error(problem)
     finally:
-        let_go(here, view, ended=ended, gone=gone)
+        if not ended:
+            let_go(here, view, gone=gone)
 
 
-def _unseen(here: Door, view: JobView, gone: Callable[[], bool]) -> Problem:
+def _no_end(view: JobView) -> Problem:
     """What is said when no end was seen: the client has gone (and hears nothing), or the store is away too long."""
-    if not let_go(here, view, ended=False, gone=gone):
-        give_up(here, view)
     return Problem("deadline_exceeded", f"job {view.id}: no end of it was seen in time")
 
 

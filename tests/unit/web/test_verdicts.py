@@ -69,3 +69,12 @@ def test_without_a_store_the_refusal_has_the_same_shape_and_spreads_its_hints() 
         assert answer.body["reason"] == "store_unavailable"
         assert 1000 <= answer.body["retry_hint_ms"] < 1200
     assert len({answer.body["retry_hint_ms"] for answer in answers}) > 1
+
+
+def test_what_even_an_idle_system_could_not_do_gets_no_promise() -> None:
+    hopeless = replace(FULL, reason=Refusal.DEADLINE_UNMEETABLE, hopeless=True)
+    answer = to_yield(hopeless, tenant="b", model="m")
+    shapes.Yield.model_validate(answer.body)
+    assert answer.body["retry_hint_ms"] is None
+    assert answer.headers == {"x-should-retry": "false"}
+    assert "come back" not in answer.body["error"]["message"]
