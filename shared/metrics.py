@@ -18,7 +18,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from shared.answers import Snapshot, TenantView
+from shared.answers import Snapshot, TenantView, WorkerView
 
 #: Upper ends of all histograms in ms, as shared/lua/lib/stats.lua has them; a test compares.
 BUCKETS_MS = (
@@ -49,8 +49,8 @@ COUNTED: tuple[Row, ...] = (
     Row("penstock_tokens", "counter", ("tenant", "model_name", "kind"), "prompt, cached, completion tokens", "tokens"),
     Row("penstock_wasted_tokens", "counter", ("tenant", "reason"), "tokens computed for jobs that did not end well",
         "wasted"),
-    Row("penstock_dead_tokens", "counter", (), "tokens computed after the deadline or the cancel", "dead"),
-    Row("penstock_offered_tokens", "counter", (), "tokens of all jobs that were offered", "offered"),
+    Row("penstock_offered_tokens", "counter", (), "prompt and max_tokens of all jobs that were offered",
+        "offered_tokens"),
     Row("penstock_leases_reclaimed", "counter", (), "leases that lapsed and were taken back", "reclaimed"),
     Row("penstock_requeued", "counter", (), "jobs that went back to their list", "requeued"),
     Row("penstock_degraded", "counter", ("tenant", "what"), "jobs that were changed to fit", "degraded"),
@@ -72,6 +72,14 @@ COUNTED: tuple[Row, ...] = (
 #: Made of two counters, `admitted|<tenant>` and `refused|<tenant>|<reason>`.
 ADMISSION = Row("penstock_admission", "counter", ("tenant", "decision", "reason"), "the door's answers", "")
 
+#: Counted by each worker since its start; `field` is the fact of its beat.
+BY_WORKER: tuple[Row, ...] = (
+    Row("penstock_worker_idle_slot_steps", "counter", ("worker",), "steps with a free slot while a job waited for one",
+        "idle_slot_steps"),
+    Row("penstock_dead_tokens", "counter", ("worker",), "tokens computed after the deadline or the cancel",
+        "dead_tokens"),
+)  # fmt: skip
+
 GAUGES: tuple[Row, ...] = (
     Row("penstock_inflight", "gauge", (), "admitted jobs not yet ended"),
     Row("penstock_inflight_limit", "gauge", (), "the most of them"),
@@ -80,6 +88,7 @@ GAUGES: tuple[Row, ...] = (
     Row("penstock_oldest_job_age_seconds", "gauge", ("tenant",), "age of the tenant's oldest waiting job"),
     Row("penstock_workers", "gauge", (), "live workers"),
     Row("penstock_slots", "gauge", (), "slots of live workers"),
+    Row("penstock_capacity_tokens_per_second", "gauge", (), "weighted tokens a second that live workers measured"),
     Row("penstock_worker_slots_busy", "gauge", ("worker",), "slots that run a job"),
     Row("penstock_worker_kv_used_ratio", "gauge", ("worker",), "share of KV cells in use"),
 )
@@ -97,7 +106,8 @@ PROCESS: tuple[Row, ...] = (
     HTTP_REQUESTS, HTTP_SECONDS, SCRIPT_SECONDS, STORELESS, WAITING_CALLS, GATE_FRAMES, GATE_CONNECTIONS, BUILD_INFO,
 )  # fmt: skip
 
-ALL: tuple[Row, ...] = (*COUNTED, ADMISSION, *GAUGES, *PROCESS)
+FLEET: tuple[Row, ...] = (*COUNTED, ADMISSION, *BY_WORKER, *GAUGES)
+ALL: tuple[Row, ...] = (*FLEET, *PROCESS)
 
 
 class FleetCollector(Collector):
@@ -115,6 +125,8 @@ class FleetCollector(Collector):
             else:
                 yield _histogram(row, stats)
         yield _admission(stats)
+        for row in BY_WORKER:
+            yield _by_worker(row, self._snapshot.workers)
         values = _gauges(self._snapshot)
         for row in GAUGES:
             family = GaugeMetricFamily(row.name, row.help, labels=row.labels)
@@ -150,6 +162,22 @@ def _counter(row: Row, stats: dict[str, int]) -> CounterMetricFamily:
         if labels is not None:
             family.add_metric(labels, value)
     return family
+
+
+def _by_worker(row: Row, workers: list[WorkerView]) -> CounterMetricFamily:
+    family = CounterMetricFamily(row.name, row.help, labels=row.labels)
+    for worker in workers:
+        if row.field in worker.facts:
+            family.add_metric([worker.name], _number(worker.facts[row.field]))
+    return family
+
+
+def _number(fact: str) -> float:
+    """A worker's fact as a number; 0 for what is none, for a metric never fails a scrape."""
+    try:
+        return float(fact)
+    except ValueError:
+        return 0.0
 
 
 def _admission(stats: dict[str, int]) -> CounterMetricFamily:
@@ -197,6 +225,7 @@ def _gauges(snapshot: Snapshot) -> dict[str, Iterable[tuple[list[str], float]]]:
         ],
         "penstock_workers": [([], len(live))],
         "penstock_slots": [([], sum(worker.slots for worker in live))],
+        "penstock_capacity_tokens_per_second": [([], sum(_number(w.facts.get("mu_wtps", "0")) for w in live))],
         "penstock_worker_slots_busy": [([worker.name], worker.slots_busy) for worker in live],
         "penstock_worker_kv_used_ratio": [
             ([worker.name], 1 - worker.cells_free / worker.cells) for worker in live if worker.cells > 0

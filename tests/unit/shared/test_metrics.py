@@ -17,8 +17,8 @@ def a_tenant(name: str, waiting: int = 0, running: int = 0, oldest_age_ms: int |
     return TenantView(name, 1.0, waiting, 0, 16, 65_536, running, 0, oldest_age_ms)
 
 
-def a_worker(name: str, *, live: bool = True, slots: int = 4, busy: int = 1) -> WorkerView:
-    return WorkerView(name, "m", live, 100, slots, busy, 100, 25, draining=False, facts={})
+def a_worker(name: str, *, live: bool = True, slots: int = 4, busy: int = 1, **facts: str) -> WorkerView:
+    return WorkerView(name, "m", live, 100, slots, busy, 100, 25, draining=False, facts=facts)
 
 
 def a_snapshot(stats: dict[str, int] | None = None, **spelled: object) -> Snapshot:
@@ -121,6 +121,26 @@ def test_only_live_workers_count() -> None:
     assert read["penstock_slots"] == [({}, 4)]
     assert read["penstock_worker_slots_busy"] == [({"worker": "w1"}, 1)]
     assert read["penstock_worker_kv_used_ratio"] == [({"worker": "w1"}, 0.75)]
+
+
+def test_what_workers_count_and_measure_is_theirs() -> None:
+    workers = [
+        a_worker("w1", dead_tokens="7", idle_slot_steps="3", mu_wtps="100.5"),
+        a_worker("w2", dead_tokens="junk", mu_wtps="20"),
+        a_worker("w3", live=False, mu_wtps="1000"),
+    ]
+    read = samples(a_snapshot(workers=workers))
+    assert read["penstock_dead_tokens_total"] == [({"worker": "w1"}, 7), ({"worker": "w2"}, 0)]
+    assert read["penstock_worker_idle_slot_steps_total"] == [({"worker": "w1"}, 3)]
+    assert read["penstock_capacity_tokens_per_second"] == [({}, 120.5)]
+
+
+def test_every_counter_field_is_one_that_a_script_counts() -> None:
+    written = "".join(file.read_text() for file in files("shared").joinpath("lua").iterdir() if file.is_file())
+    written += "".join(file.read_text() for file in files("shared").joinpath("lua/lib").iterdir())
+    unfed = {row.field for row in metrics.COUNTED if not re.search(rf"(count|observe)\('{row.field}\b", written)}
+    # Nothing degrades jobs yet.
+    assert unfed == {"degraded"}
 
 
 def test_a_tenant_with_nothing_waiting_has_no_oldest_job() -> None:
