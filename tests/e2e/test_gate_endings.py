@@ -1,0 +1,286 @@
+"""How a connection of the gate ends, and what becomes of its jobs: a client that goes takes them along, we do not."""
+
+import itertools
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from shared.answers import SettleAnswer
+from shared.config import Settings
+from shared.states import JobState
+from shared.store import Store
+from tests.support.builders import an_ending, seen
+from tests.support.door import door_store, run_next, serve, settle
+from tests.support.gate import Served, served, submit_frame
+from tests.support.processes import wait_for
+
+
+@pytest.fixture
+def gate(store: Store, settings: Settings) -> Iterator[Served]:
+    """An open gate with a live worker behind it."""
+    serve(store)
+    with served(store, settings) as gate:
+        yield gate
+
+
+def state(store: Store, job_id: str) -> JobState:
+    return seen(store, job_id).state
+
+
+def cancel_is_asked(store: Store, job_id: str) -> float:
+    """Wait until the job is to be canceled, or is; how long that took, in seconds."""
+    begin_s = time.monotonic()
+    wait_for(lambda: (view := seen(store, job_id)).cancel_requested or view.state is JobState.CANCELED, "the cancel")
+    return time.monotonic() - begin_s
+
+
+# The client goes.
+
+
+def by_close(gate: Served) -> None:
+    gate.client.close()
+
+
+def by_half_close(gate: Served) -> None:
+    gate.client.socket.shutdown(socket.SHUT_WR)
+
+
+def within_a_frame(gate: Served) -> None:
+    gate.client.send(b'{"op":"submit","ref":"b')
+    gate.client.close()
+
+
+WAYS = [by_close, by_half_close, within_a_frame]
+
+
+@pytest.mark.parametrize("go", WAYS)
+def test_a_client_that_goes_cancels_what_waits_and_what_runs_within_250_ms(gate: Served, store: Store, go) -> None:
+    running, waiting = gate.client.submitted("a1"), gate.client.submitted("a2")
+    held = run_next(store)
+    go(gate)
+    assert cancel_is_asked(store, waiting) < 0.25
+    assert cancel_is_asked(store, running) < 0.25
+    assert state(store, waiting) is JobState.CANCELED
+    assert state(store, running) is JobState.RUNNING
+    settle(store, held)
+    assert state(store, running) is JobState.CANCELED
+    assert store.snapshot().inflight == 0
+
+
+def test_a_client_that_goes_right_after_its_frame_leaves_no_job(gate: Served, store: Store) -> None:
+    gate.client.send(*(submit_frame(number, tenant=f"t{number}") for number in range(10)))
+    gate.client.close()
+    assert gate.ended()
+    assert store.snapshot().inflight == 0
+
+
+def test_ended_jobs_are_not_canceled_by_a_close(gate: Served, store: Store) -> None:
+    job_id = gate.client.submitted()
+    settle(store, run_next(store))
+    assert gate.client.read()["status"] == "succeeded"
+    gate.client.close()
+    assert gate.ended()
+    assert state(store, job_id) is JobState.SUCCEEDED
+
+
+def test_a_close_that_races_the_settle_ends_the_job_one_way(store: Store, settings: Settings) -> None:
+    serve(store)
+    ends = set()
+    for turn in range(20):
+        with served(store, settings) as gate:
+            job_id = gate.client.submitted()
+            held = run_next(store)
+            closing = threading.Timer(turn % 5 / 1_000, gate.client.close)
+            closing.start()
+            time.sleep(turn // 5 / 1_000)
+            assert store.settle(an_ending(held), "w1").answer is SettleAnswer.SETTLED
+            closing.join()
+            assert gate.ended()
+        ends.add(state(store, job_id))
+        assert store.snapshot().inflight == 0
+    assert ends <= {JobState.SUCCEEDED, JobState.CANCELED}
+
+
+def test_a_client_that_goes_while_the_store_is_away_is_heeded_when_it_is_back(
+    store: Store, store_url: str, settings: Settings
+) -> None:
+    serve(store)
+    with served(door_store(store_url), settings) as gate:
+        ids = [gate.client.submitted(f"a{number}") for number in range(5)]
+        store.client.client_pause(2_500)
+        begin_s = time.monotonic()
+        gate.client.close()
+        assert gate.ended()
+        # One wait for a silent store, not one a job.
+        assert time.monotonic() - begin_s < 2.4
+        store.client.client_unpause()
+        wait_for(lambda: {state(store, job_id) for job_id in ids} == {JobState.CANCELED}, "all to be canceled")
+
+
+# The client cancels.
+
+
+def test_a_canceled_job_tells_its_end_under_its_own_tag(gate: Served, store: Store) -> None:
+    running, waiting = gate.client.submitted("a1"), gate.client.submitted("a2")
+    held = run_next(store)
+    last = gate.client.ask({"op": "cancel", "ref": "a2"})
+    assert (last["ref"], last["status"], last["id"]) == ("a2", "canceled", waiting)
+    gate.client.send({"op": "cancel", "ref": "a1"})
+    cancel_is_asked(store, running)
+    settle(store, held)
+    assert (last := gate.client.read())["ref"] == "a1", last
+    assert last["status"] == "canceled"
+    gate.client.fault({"op": "cancel", "ref": "a1"}, "job_not_found", "ref")
+
+
+def test_a_connection_cancels_no_job_of_another(store: Store, settings: Settings, gate: Served) -> None:
+    job_id = gate.client.submitted("a1")
+    with served(store, settings) as other:
+        other.client.fault({"op": "cancel", "ref": "a1"}, "job_not_found", "ref")
+        other.client.fault({"op": "cancel", "ref": job_id}, "job_not_found", "ref")
+    assert state(store, job_id) is JobState.QUEUED
+
+
+# We go.
+
+
+def test_a_connection_that_we_end_cancels_nothing(gate: Served, store: Store) -> None:
+    running, waiting = gate.client.submitted("a1"), gate.client.submitted("a2")
+    held = run_next(store)
+    gate.connection.leave()
+    assert gate.client.at_end()
+    assert gate.ended()
+    assert not seen(store, running).cancel_requested
+    assert state(store, waiting) is JobState.QUEUED
+    settle(store, held)
+    assert state(store, running) is JobState.SUCCEEDED
+
+
+def test_a_gate_that_stops_tells_what_is_in_flight_and_takes_nothing_new(gate: Served, store: Store) -> None:
+    gate.client.submitted("a1")
+    gate.connection.wind_down()
+    answer = gate.client.ask(submit_frame("a2"))
+    assert (answer["status"], answer["reason"]) == ("yield", "draining")
+    assert store.snapshot().inflight == 1
+    settle(store, run_next(store))
+    assert gate.client.read()["status"] == "succeeded"
+    assert gate.client.at_end()
+    assert gate.ended()
+
+
+def test_a_gate_that_stops_ends_connections_without_jobs_at_once(gate: Served) -> None:
+    gate.client.ask({"op": "ping"})
+    gate.connection.wind_down()
+    assert gate.client.at_end()
+    assert gate.ended()
+
+
+def test_a_client_that_goes_while_we_stop_still_cancels(gate: Served, store: Store) -> None:
+    job_id = gate.client.submitted()
+    gate.connection.wind_down()
+    gate.client.close()
+    assert gate.ended()
+    assert state(store, job_id) is JobState.CANCELED
+
+
+# Slow clients.
+
+
+def test_a_frame_that_takes_too_long_is_given_up_and_the_others_go_on(store: Store, settings: Settings) -> None:
+    serve(store)
+    with served(store, settings, frame_s=0.2) as gate:
+        job_id = gate.client.submitted("a1")
+        gate.client.send(b'{"op":"submit","ref":"half","body":"')
+        answer = gate.client.read()
+        assert (answer["ref"], answer["code"]) == ("half", "half_frame")
+        gate.client.send(b'the rest of it"}\n', {"op": "ping", "ref": "p"})
+        assert gate.client.read() == {"ref": "p", "status": "pong"}
+        settle(store, run_next(store))
+        assert gate.client.read()["id"] == job_id
+
+
+def test_a_byte_at_a_time_does_not_stretch_a_frame_s_time(store: Store, settings: Settings) -> None:
+    with served(store, settings, frame_s=0.2) as gate:
+        trickle = itertools.cycle(b"abc")
+        enough = threading.Event()
+
+        def drip() -> None:
+            while not enough.wait(0.02):
+                gate.client.send(bytes([next(trickle)]))
+
+        dripping = threading.Thread(target=drip, daemon=True)
+        dripping.start()
+        begin_s = time.monotonic()
+        assert gate.client.read()["code"] == "half_frame"
+        assert time.monotonic() - begin_s < 2
+        enough.set()
+        dripping.join()
+        assert gate.client.ask(b'\n{"op":"ping"}\n') == {"status": "pong"}
+        assert gate.counted["error"] == 1
+
+
+def test_a_quiet_connection_is_closed_with_a_word(store: Store, settings: Settings) -> None:
+    with served(store, settings, idle_s=0.2) as gate:
+        assert gate.client.read()["code"] == "idle"
+        assert gate.client.at_end()
+
+
+def test_a_connection_with_a_job_in_flight_is_not_idle(store: Store, settings: Settings) -> None:
+    serve(store)
+    with served(store, settings, idle_s=0.3) as gate:
+        gate.client.submitted()
+        asked_s = time.monotonic()
+        held = run_next(store)
+        wait_for(lambda: time.monotonic() - asked_s > 0.7, "twice the idle time")
+        settle(store, held)
+        assert gate.client.read()["status"] == "succeeded"
+        assert gate.client.read()["code"] == "idle"
+
+
+def test_blank_lines_keep_a_quiet_connection_open(store: Store, settings: Settings) -> None:
+    with served(store, settings, idle_s=0.5) as gate:
+        until_s = time.monotonic() + 1.5
+        while time.monotonic() < until_s:
+            gate.client.send(b"\n")
+            time.sleep(0.05)
+        assert gate.client.ask({"op": "ping"}) == {"status": "pong"}
+
+
+def pours(gate: Served) -> int:
+    """Send frames and read nothing until no more are taken; how many bytes were."""
+    gate.client.socket.settimeout(0.1)
+    sent = 0
+    while True:
+        try:
+            sent += gate.client.socket.send(b'{"op":"ping","ref":"%s"}\n' % (b"x" * 200))
+        except TimeoutError:
+            return sent
+
+
+def test_who_reads_nothing_is_cut_off_with_its_jobs_and_holds_up_nobody(store: Store, settings: Settings) -> None:
+    serve(store)
+    with served(store, settings, frame_s=0.5, unsent_bytes=4_096) as slow, served(store, settings) as other:
+        job_id = slow.client.submitted("a1", tenant="slow")
+        assert pours(slow) > 4_096
+        assert slow.connection._outbox._unsent < 3 * 4_096
+        assert other.client.ask({"op": "ping"}) == {"status": "pong"}
+        other.client.submitted("b1", tenant="quick")
+        assert slow.ended()
+        assert state(store, job_id) is JobState.CANCELED
+        held = run_next(store)
+        settle(store, held)
+        assert other.client.read()["id"] == held.id
+
+
+# The store forgets.
+
+
+def test_a_job_that_the_store_has_forgotten_is_told_so(gate: Served, store: Store, settings: Settings) -> None:
+    gate.client.submitted("a1")
+    store.client.flushall()
+    store.configure(settings)
+    last = gate.client.read()
+    assert (last["ref"], last["status"], last["code"]) == ("a1", "error", "job_not_found")
