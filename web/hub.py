@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from typing import Self
 
+import redis
 import structlog
 
 from shared import keys
@@ -63,8 +64,11 @@ class Follower:
         self._came.put(event)
 
     def missed(self) -> Iterator[Event]:
-        """What the stream holds so far after the last event. Raises StoreUnavailable."""
-        events = self._hub.store.read_events({self.job_id: self._last}, block_ms=0).get(self.job_id, [])
+        """What the stream holds so far after the last event; nothing when it is no stream. Raises StoreUnavailable."""
+        try:
+            events = self._hub.store.read_events({self.job_id: self._last}, block_ms=0).get(self.job_id, [])
+        except redis.ResponseError:
+            return
         for event in events:
             if later(event[0], self._last):
                 self._last = event[0]
@@ -168,6 +172,9 @@ class Hub:
             self._blocked, self._knocked = True, False
         try:
             came = self.store.read_events(after | {self._door: self._door_read_to}, block_ms=block_ms)
+        except redis.ResponseError:
+            self._leave_out_unreadable(after)
+            return
         finally:
             with self._lock:
                 self._blocked = False
@@ -180,3 +187,13 @@ class Hub:
                 for follower in self._followers.get(job_id, ()):
                     for event in events:
                         follower.put(event)
+
+    def _leave_out_unreadable(self, after: dict[str, str]) -> None:
+        """A key that somebody made something else of must not silence all others; its followers still look by time."""
+        for job_id, last in after.items():
+            try:
+                self.store.read_events({job_id: last}, block_ms=0)
+            except redis.ResponseError as error:
+                log.warning("hub.unreadable", job=job_id, error=str(error))
+                with self._lock:
+                    self._read_to.pop(job_id, None)

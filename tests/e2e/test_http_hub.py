@@ -1,0 +1,95 @@
+"""The hub over a real store: one read for all, in which nobody is forgotten."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from shared import keys
+from shared.store import Store
+from tests.support.builders import a_job, admitted, beat, claim_one
+from tests.support.processes import wait_for
+from web.hub import BLOCK_MS, Event, Follower, Hub, later
+
+
+@pytest.fixture
+def hub(store: Store) -> Hub:
+    beat(store)
+    return Hub(store)
+
+
+def heard(follower: Follower, timeout_s: float = 10.0) -> Event:
+    """The next event, which must come."""
+    return wait_for(lambda: follower.next(0.05), "an event", timeout_s=timeout_s)
+
+
+def a_running_job(store: Store) -> tuple[str, Callable[[str, int], None]]:
+    """A job under a lease, and how its worker tells text."""
+    job_id = admitted(store, a_job())
+    held = claim_one(store).held
+    return job_id, lambda text, tokens: store.append([(held, text, tokens)]) and None
+
+
+def test_a_newcomer_is_heard_at_once_though_the_read_under_way_does_not_know_it(hub: Hub, store: Store) -> None:
+    silent, _ = a_running_job(store)
+    other, tell = a_running_job(store)
+    with hub.follow(silent) as first:
+        assert heard(first)[1]["type"] == "started"
+        for _ in range(5):
+            time.sleep(0.02)  # the read under way waits for `silent` alone
+            with hub.follow(other) as second:
+                began = time.monotonic()
+                assert heard(second)[1]["type"] == "started"
+                assert time.monotonic() - began < BLOCK_MS / 1000 / 2
+        tell("a", 1)
+
+
+def test_a_follower_hears_what_came_before_it_and_what_comes_each_once(hub: Hub, store: Store) -> None:
+    job_id, tell = a_running_job(store)
+    tell("a", 1)
+    with hub.follow(job_id) as early:
+        assert [heard(early)[1].get("text") for _ in range(2)] == [None, "a"]
+        tell("b", 2)
+        with hub.follow(job_id) as late:
+            missed = [event[1].get("text") for event in late.missed()]
+            tell("c", 3)
+            rest = [heard(late)[1].get("text") for _ in range(3 + 1 - len(missed))]
+            assert missed + rest == [None, "a", "b", "c"]
+            assert late.next(0.2) is None
+
+
+def test_a_follower_may_begin_in_the_middle(hub: Hub, store: Store) -> None:
+    job_id, tell = a_running_job(store)
+    tell("a", 1)
+    with hub.follow(job_id) as follower:
+        heard(follower)
+        middle = heard(follower)[0]
+    tell("b", 2)
+    with hub.follow(job_id, after=middle) as follower:
+        assert heard(follower)[1]["text"] == "b"
+
+
+def test_who_has_left_is_followed_no_more(hub: Hub, store: Store) -> None:
+    job_id, _ = a_running_job(store)
+    with hub.follow(job_id), hub.follow(job_id):
+        assert hub.followed == 1
+    assert hub.followed == 0
+
+
+def test_a_key_that_is_no_stream_silences_nobody_else(hub: Hub, store: Store) -> None:
+    broken, _ = a_running_job(store)
+    sound, tell = a_running_job(store)
+    store.client.delete(keys.events(broken))
+    store.client.set(keys.events(broken), "not a stream", ex=60)
+    with hub.follow(broken), hub.follow(sound) as follower:
+        assert heard(follower)[1]["type"] == "started"
+        tell("a", 1)
+        assert heard(follower)[1]["text"] == "a"
+    store.client.delete(keys.events(broken))
+
+
+def test_stream_ids_are_ordered_as_numbers() -> None:
+    assert later("10-0", "9-0")
+    assert later("10-10", "10-9")
+    assert later("1-0", "0")
+    assert not later("10-9", "10-9")
