@@ -19,11 +19,8 @@ from shared.store import Store  # noqa: E402
 from web.boot import start_duties  # noqa: E402
 from web.context import make_door  # noqa: E402
 from web.gate_health import start_health  # noqa: E402
-from web.gate_server import Gate, bounds_of  # noqa: E402
+from web.gate_server import GRACE_S, Gate, bounds_of  # noqa: E402
 from web.start import EXIT_CONFIG, agree, open_store, raise_file_limit, read_settings  # noqa: E402
-
-#: As the HTTP door's calls: what runs may still end well; the rest is told by HTTP.
-GRACE_S = 30.0
 
 
 def main() -> int:

@@ -16,7 +16,7 @@ CODES = {
     "integrity": "the digest is missing, or is not that of the request's text",
     "half_frame": "the frame's end did not come",
     "too_many_frames": "as many jobs of this connection are in flight as may be",
-    "idle": "nothing was asked for a long time, and the connection is closed",
+    "idle": "nothing was asked for a long time and no job is in flight",
 }
 
 #: What a client may tag its frames with: numbers survive every JSON reader, texts are short.

@@ -20,6 +20,8 @@ log = structlog.get_logger()
 
 #: Idle clients hold a place each, and thousands of them must not keep others out; as many as an ingress has.
 MOST_CONNECTIONS = 10_000
+#: As the HTTP door's calls: what runs may still end well; the rest is told by HTTP.
+GRACE_S = 30.0
 #: Connections that the kernel keeps while they are taken one by one; Linux caps it at somaxconn.
 _BACKLOG = 4_096
 #: How often a stop looks whether the last connection has ended.

@@ -14,22 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.gate import GateClient, submit_frame
+from tests.support.gate import SLOW, GateClient, a_gate, port_of, submit_frame
 from tests.support.processes import ROOT, Process, Stage, wait_for
 from tests.support.program import program
 from tests.support.up import Up, is_gone
-
-#: One slot that makes 50 words a second: a step takes 20 ms.
-SLOW = {
-    "PENSTOCK_ENGINE": "sim",
-    "PENSTOCK_AUTH": "open",
-    "PENSTOCK_ADMISSION": "bounds",
-    "PENSTOCK_LEASE_MS": "1000",
-    "PENSTOCK_MAX_BATCH_SIZE": "1",
-    "PENSTOCK_SIM_DECODE_TPS": "50",
-    "PENSTOCK_SIM_PREFILL_TPS": "300",
-    "PENSTOCK_PREFILL_CHUNK": "40",
-}
 
 
 @pytest.fixture
@@ -37,18 +25,6 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     with Stage(tmp_path, **SLOW) as stage:
         yield stage
         stage.still_sound()
-
-
-def a_gate(stage: Stage, **environ: str) -> tuple[Process, int]:
-    """A gate on any free port, and the port."""
-    process = stage.start("gate", [sys.executable, "-m", "web.gate"], PENSTOCK_GATE_LISTEN="127.0.0.1:0", **environ)
-    return process, port_of(process, "gate.listens")
-
-
-def port_of(process: Process, event: str) -> int:
-    line = wait_for(lambda: process.said(event) or not process.alive, f"{event} to be said")
-    assert process.alive, process.log.read_text()
-    return int(json.loads(line[0])["address"].rpartition(":")[2])  # type: ignore[index]  # alive: lines
 
 
 # The demonstration.

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import socket
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -13,10 +14,23 @@ from typing import Any, Self
 from shared.clock import RealClock
 from shared.config import Settings
 from shared.store import Store
+from tests.support.processes import Process, Stage, wait_for
 from web.context import Door, make_door
 from web.gate_connection import Bounds, Connection
 
 Frame = dict[str, Any]
+
+#: One slot that makes 50 words a second: a step takes 20 ms.
+SLOW = {
+    "PENSTOCK_ENGINE": "sim",
+    "PENSTOCK_AUTH": "open",
+    "PENSTOCK_ADMISSION": "bounds",
+    "PENSTOCK_LEASE_MS": "1000",
+    "PENSTOCK_MAX_BATCH_SIZE": "1",
+    "PENSTOCK_SIM_DECODE_TPS": "50",
+    "PENSTOCK_SIM_PREFILL_TPS": "300",
+    "PENSTOCK_PREFILL_CHUNK": "40",
+}
 
 #: Wide enough that no test meets one unless it spells it.
 BOUNDS = Bounds(frame_bytes=1 << 20, frame_s=20, idle_s=60, jobs=256)
@@ -120,3 +134,15 @@ def served(store: Store, settings: Settings, *, auth: str = "open", **bounds: An
     finally:
         serving.client.close()
         assert serving.ended()
+
+
+def a_gate(stage: Stage, **environ: str) -> tuple[Process, int]:
+    """A gate on any free port, and the port."""
+    process = stage.start("gate", [sys.executable, "-m", "web.gate"], PENSTOCK_GATE_LISTEN="127.0.0.1:0", **environ)
+    return process, port_of(process, "gate.listens")
+
+
+def port_of(process: Process, event: str) -> int:
+    line = wait_for(lambda: process.said(event) or not process.alive, f"{event} to be said")
+    assert process.alive, process.log.read_text()
+    return int(json.loads(line[0])["address"].rpartition(":")[2])  # type: ignore[index]  # alive: lines

@@ -1,0 +1,114 @@
+"""docs/tcp.md says what the gate does: every operation, field, status and code; its lines work as they are typed."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shared.config import Settings
+from shared.states import JobState
+from tests.support.gate import SLOW, a_gate
+from tests.support.processes import ROOT, Stage
+from web.gate_requests import CODES, OPS
+from web.gate_server import GRACE_S, MOST_CONNECTIONS
+
+PAGE = (ROOT / "docs" / "tcp.md").read_text(encoding="utf-8")
+CONSOLE = re.findall(r"^```console\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+
+#: Where there is no nc, this carries the bytes: stdin to the socket, and its end too; the socket to stdout.
+RELAY = """
+import shutil, socket, sys, threading
+connection = socket.create_connection((sys.argv[-2], int(sys.argv[-1])))
+def send():
+    for line in sys.stdin.buffer:
+        connection.sendall(line)
+    connection.shutdown(socket.SHUT_WR)
+threading.Thread(target=send, daemon=True).start()
+shutil.copyfileobj(connection.makefile("rb"), sys.stdout.buffer)
+"""
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    folder: Path = tmp_path_factory.mktemp("gate")
+    with Stage(folder, **(SLOW | {"PENSTOCK_SIM_PREFILL_TPS": "2000"})) as stage:
+        stage.worker()
+        yield a_gate(stage)[1]
+
+
+def rows(heading: str) -> dict[str, str]:
+    """First cell → the rest of each row of the first table under a heading."""
+    section = re.search(rf"^##+ {heading}\n(.*?)(?=^##|\Z)", PAGE, re.DOTALL | re.MULTILINE)
+    assert section, heading
+    return dict(re.findall(r"^\| (`[^|]+?) \|(.*)\|$", section[1], re.MULTILINE))
+
+
+def words(cell: str) -> set[str]:
+    return set(re.findall(r"`(\w+)`", cell))
+
+
+def test_every_operation_is_there_with_its_fields() -> None:
+    table = rows("Frames")
+    assert {name.strip("`") for name in table} == set(OPS)
+    for name, kind in OPS.items():
+        fields = words(table[f"`{name}`"].split("|")[0]) - {"ref"}
+        assert fields == set(kind.model_fields) - {"op", "ref"}, name
+
+
+def test_every_field_of_a_submit_is_explained() -> None:
+    explained = {name.strip("`") for name in rows("submit")}
+    assert explained == set(OPS["submit"].model_fields) - {"op", "ref"}
+
+
+def test_every_status_is_there() -> None:
+    statuses = {status for cell in rows("What the gate says") for status in words(cell)}
+    assert statuses == {*JobState, "accepted", "yield", "started", "text", "pong", "error"}
+
+
+def test_every_code_of_the_gates_own_is_there_with_its_sentence() -> None:
+    table = rows("Errors")
+    assert {name.strip("`") for name in table} == set(CODES)
+    for code, sentence in CODES.items():
+        assert table[f"`{code}`"].strip().startswith(sentence), code
+
+
+def test_the_numbers_are_those_of_the_code(settings: Settings) -> None:
+    assert f"for up to {GRACE_S:g} s" in PAGE
+    assert f"Up to {MOST_CONNECTIONS:,} connections" in PAGE
+    assert f"penstock gate --listen {settings.gate_host_port[0]}:{settings.gate_host_port[1]}" in PAGE
+
+
+def shape(frame: Any) -> Any:
+    """What of a frame is the same each time: its fields, its tag, its status."""
+    return {name: frame[name] if name in {"ref", "status"} else type(frame[name]) for name in frame}
+
+
+@pytest.mark.parametrize("block", CONSOLE)
+def test_the_lines_work_as_they_are_typed(port: int, block: str, tmp_path: Path) -> None:
+    typed = re.findall(r"^\$ (.*)$", block, re.MULTILINE)
+    printed = [line for line in block.splitlines() if not line.startswith("$ ")]
+    script = "\n".join(typed).replace("127.0.0.1 7070", f"127.0.0.1 {port}")
+    if shutil.which("nc") is None:
+        relay = tmp_path / "relay.py"
+        relay.write_text(RELAY)
+        script = f'nc() {{ {sys.executable} {relay} "$@"; }}\n{script}'
+    done = subprocess.run(["bash", "-c", f"set -e\n{script}"], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    answers = [shape(json.loads(line)) for line in done.stdout.splitlines()]
+    assert answers == [shape(json.loads(line)) for line in printed]
+
+
+def test_the_client_works_as_it_is_printed(port: int) -> None:
+    (program,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    program = program.replace("7070", str(port))
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    accepted, succeeded = done.stdout.splitlines()
+    assert accepted == "accepted None"
+    assert succeeded.startswith("succeeded w")
