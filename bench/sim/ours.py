@@ -5,7 +5,6 @@ of a worker. Everything that admits, orders, claims, renews, settles, cancels an
 """
 
 from collections.abc import Callable, Mapping, Sequence as Several
-from dataclasses import replace
 from typing import Any
 
 import redis
@@ -17,7 +16,7 @@ from bench.sim.system import Grant
 from shared import keys
 from shared.answers import Admitted, Beat, Refused, SettleAnswer
 from shared.config import Settings, load
-from shared.cost import cost_mwt
+from shared.keys import model_slug
 from shared.job import Ending, Held, NewJob, Usage
 from shared.outcomes import Outcome
 from shared.store import Store
@@ -29,6 +28,7 @@ class Ours:
     """The store between clients and workers, in virtual time."""
 
     name = "ours"
+    slug = model_slug(MODEL)
 
     def __init__(self, client: redis.Redis, environ: Mapping[str, str] | None = None) -> None:
         self.client = VirtualTimeClient.over(client)
@@ -57,7 +57,6 @@ class Ours:
             payload={"max_tokens": ask.max_tokens},
             prompt_tokens=ask.prompt,
             max_tokens=ask.max_tokens,
-            cost_mwt=cost_mwt(ask.prompt, ask.max_tokens, self.settings.generated_weight),
             deadline_ms=ask.deadline_ms,
         )
         answer = self.store.admit(job, attempt=ask.attempts - 1)
@@ -66,8 +65,7 @@ class Ours:
             self._ids[ask] = job_id
             return TAKEN
         assert isinstance(answer, Refused), answer
-        # The door sends `x-should-retry: false` past the client's patience.
-        worth = answer.retry_hint_ms < min(60_000, ask.deadline_ms)
+        worth = not answer.hopeless
         return Answer(taken=False, reason=answer.reason.value, hint_ms=answer.retry_hint_ms, worth_retrying=worth)
 
     def claim(self, worker: SimWorker, now_ms: float) -> list[Grant]:
@@ -162,8 +160,3 @@ class Ours:
             if state not in {b"queued", b"running", None}:
                 ask.outcome = state.decode()
         self.client.done()
-
-    @staticmethod
-    def settings_with(settings: Settings, **spelled: Any) -> Settings:
-        """Settings at their defaults but for what is spelled."""
-        return replace(settings, **spelled)

@@ -32,6 +32,7 @@ class Departure:
     #: Steps that ended between the engine's knowing and the slot's being free.
     steps: int = 0
     dead_tokens: int = 0
+    in_prompt: bool = False
 
 
 @dataclass
@@ -111,6 +112,10 @@ class Simulation:
         self._seen[worker.name] = -1
         self._beat(now_ms, worker)
         self._turn(now_ms, worker)
+
+    def stop(self) -> None:
+        """Nothing that is to come matters any more."""
+        self.end_ms = -1.0
 
     # Clients.
 
@@ -208,7 +213,7 @@ class Simulation:
         if ask in self._left_at_tokens:
             ask.dead_tokens = worker.tokens_so_far(seq) - self._left_at_tokens.pop(ask)
             steps = seq.over_at_step - self._told_at_step.pop(ask, seq.over_at_step)
-            self.result.departures.append(Departure(steps, ask.dead_tokens))
+            self.result.departures.append(Departure(steps, ask.dead_tokens, seq.first_ms is None))
 
     def _beat(self, now_ms: float, worker: object) -> None:
         assert isinstance(worker, SimWorker)

@@ -1,0 +1,83 @@
+"""E2: how far two tenants that both wait can be served apart; named scenarios and a thousand random ones."""
+
+from typing import Any
+
+from bench.common import private_store
+from bench.sim.fairness import Scenario, Services, watch
+from bench.sim.ours import Ours
+from bench.sim.rows import Figures, Row, Task
+from bench.sim.scenarios import drawn, named
+from bench.sim.yard import Basis
+
+RANDOM = 1_000
+#: Random scenarios a task.
+BATCH = 100
+#: Nothing is refused and nothing is late in these scenarios: turns are judged, not admission.
+OPEN = {
+    "PENSTOCK_MAX_INFLIGHT": "100000",
+    "PENSTOCK_MAX_QUEUE_SIZE": "100000",
+    "PENSTOCK_MAX_QUEUE_TOKENS": "1000000000",
+    "PENSTOCK_MAX_WAIT_MS": "3600000",
+    "PENSTOCK_MAX_DEADLINE_MS": "3600000",
+}
+
+
+def tasks() -> list[Task]:
+    """The named ones, and the random ones in batches."""
+    batches = [Task("E2", ("random", first), random_batch) for first in range(0, RANDOM, BATCH)]
+    return [*(Task("E2", ("named", name), one_named) for name in named()), *batches]
+
+
+def look_at(store: Any, environ: dict[str, str], scenario: Scenario) -> tuple[Services, float, int]:
+    """What was seen, the bound in wt, and how many asks were not answered."""
+    services, asks = watch(Ours(store, {**environ, **OPEN}), scenario)
+    unanswered = sum(1 for ask in asks if ask.outcome != "succeeded")
+    return services, scenario.batch_bound_wt + services.lift_wt, unanswered
+
+
+def one_named(basis: Basis, kind: str, name: str) -> Figures:  # noqa: ARG001 - the key's first part
+    """One scenario of the page."""
+    with private_store() as store:
+        store.config_set("appendonly", "no")
+        services, bound_wt, _ = look_at(store, dict(basis.environ), named()[name])
+    return {"worst_wt": services.worst(), "bound_wt": bound_wt, "jain": services.jain_while_all_wait()}
+
+
+def random_batch(basis: Basis, kind: str, first: int) -> Figures:  # noqa: ARG001 - the key's first part
+    """A hundred random ones."""
+    outside: list[int] = []
+    starved, nearest = 0, 0.0
+    with private_store() as store:
+        store.config_set("appendonly", "no")
+        for seed in range(first, first + BATCH):
+            services, bound_wt, unanswered = look_at(store, dict(basis.environ), drawn(seed))
+            part = services.worst() / bound_wt
+            nearest = max(nearest, part)
+            starved += unanswered > 0
+            if part > 1:
+                outside.append(seed)
+    return {"outside": outside, "nearest": nearest, "starved": starved, "scenarios": BATCH}
+
+
+def rows(got: dict[tuple[Any, ...], Figures]) -> list[Row]:
+    """The bound in every scenario, Jain's index in the named ones."""
+    batches = [figures for key, figures in got.items() if key[0] == "random"]
+    by_name = {key[1]: figures for key, figures in got.items() if key[0] == "named"}
+    outside = [seed for figures in batches for seed in figures["outside"]]
+    worst = max(figures["nearest"] for figures in batches)
+    starved = sum(figures["starved"] for figures in batches)
+    total = sum(figures["scenarios"] for figures in batches)
+    parts = [figures["worst_wt"] / figures["bound_wt"] for figures in by_name.values()]
+    jains = [figures["jain"] for figures in by_name.values()]
+    return [
+        Row(
+            "E2", f"{total} random scenarios: largest difference in service to its bound", "<= 1 in every one",
+            f"{worst:.2f}, {len(outside)} outside", not outside,
+        ),
+        Row("E2", "scenarios in which some job was never answered", "0", str(starved), starved == 0),
+        Row("E2", "named scenarios: difference to bound", "<= 1", " ".join(f"{p:.2f}" for p in parts), max(parts) <= 1),
+        Row(
+            "E2", "named scenarios: Jain's index of served wt while all wait", ">= .995",
+            " ".join(f"{value:.4f}" for value in jains), min(jains) >= 0.995,
+        ),
+    ]

@@ -1,0 +1,51 @@
+"""E6: at twice the load, clients that retry: as the OpenAI package does, and in layers; heeding our hints or not."""
+
+from bench.sim.arrivals import plan
+from bench.sim.clients import Layered, OpenAIPackage
+from bench.sim.ledger import Window, summary
+from bench.sim.rows import Figures, Row, Task, at_least, at_most
+from bench.sim.yard import WARM_UP_S, Basis, run
+
+KINDS = ("package", "layered")
+HEEDING = (0.0, 0.5, 1.0)
+SYSTEMS = ("ours", "B4")
+SECONDS = 180.0
+LOAD = 2.0
+
+
+def tasks() -> list[Task]:
+    """Every kind of client against ours and the bounded FIFO."""
+    return [Task("E6", (name, kind, heeds), one) for kind in KINDS for heeds in HEEDING for name in SYSTEMS]
+
+
+def one(basis: Basis, name: str, kind: str, heeds: float, seconds: float = SECONDS) -> Figures:
+    """One system, one kind of client."""
+    client = OpenAIPackage(heeds=heeds) if kind == "package" else Layered(heeds=heeds)
+    done = run(basis, name, plan(basis.crowd(LOAD), seconds, basis.seed), seconds, client=client)
+    return summary(done, Window(WARM_UP_S * 1_000, seconds * 1_000), basis.capacity_wtps)
+
+
+def rows(got: dict[tuple[str, str, float], Figures]) -> list[Row]:
+    """Attempts when heeded, and whether useful work stands when nobody heeds."""
+
+    def line(figure: str, name: str, form: str = ".2f") -> str:
+        return " / ".join(" ".join(format(got[name, kind, heeds][figure], form) for heeds in HEEDING) for kind in KINDS)
+
+    unheeded = [got["ours", kind, 0.0] for kind in KINDS]
+    return [
+        Row(
+            "E6", "attempts a job at 2x, heeding 0 .5 1: package / layered", "<= 1.10 when the package heeds",
+            line("attempts_per_job", "ours"), at_most(got["ours", "package", 1.0]["attempts_per_job"], 1.10),
+            {"B4": line("attempts_per_job", "B4")},
+        ),
+        Row(
+            "E6", "useful work / capacity, the same", ">= .90 when nobody heeds", line("useful", "ours", ".3f"),
+            all(at_least(figures["useful"], 0.90) for figures in unheeded), {"B4": line("useful", "B4", ".3f")},
+        ),
+        Row(
+            "E6", "light tenants' success, the same", ">= .95 when nobody heeds", line("light_success", "ours", ".3f"),
+            all(at_least(figures["light_success"], 0.95) for figures in unheeded), {"B4": line("light_success", "B4", ".3f")},
+        ),
+        Row("E6", "share of jobs answered in time, the same", "shown", line("success", "ours", ".3f"), None,
+            {"B4": line("success", "B4", ".3f")}),
+    ]
