@@ -3,7 +3,7 @@
 import pytest
 
 from shared import keys
-from shared.answers import Admitted, Refused
+from shared.answers import Admitted
 from shared.job import new_job_id
 from shared.outcomes import Refusal
 from tests.support.builders import (
@@ -12,20 +12,11 @@ from tests.support.builders import (
     admitted,
     beat,
     claim_one,
-    contents,
     reconfigure,
+    refused,
     shift,
     stat,
 )
-
-
-def refused(store, job, **spelled) -> Refused:
-    """The refusal of a job that must be refused, and that nothing but counters changed by it."""
-    before = contents(store)
-    answer = store.admit(job, **spelled)
-    assert isinstance(answer, Refused), answer
-    assert contents(store) == before
-    return answer
 
 
 def test_without_a_live_worker_a_job_is_refused_and_nothing_changes(store):

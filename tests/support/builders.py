@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from shared import keys
-from shared.answers import Admitted, Beat, Renewed
+from shared.answers import Admitted, Beat, Refused, Renewed
 from shared.config import Settings
 from shared.job import Claimed, Ending, Held, JobView, NewJob, Usage, new_job_id
 from shared.outcomes import Outcome
@@ -97,6 +97,15 @@ def contents(store: Store) -> dict[str, bytes]:
     ledgers = (keys.stats(), keys.labels(), keys.asked(), keys.appointments(""), keys.promises(""))
     found = [key.decode() for key in sorted(store.client.keys("*"))]
     return {key: store.client.dump(key) for key in found if not key.startswith(ledgers)}
+
+
+def refused(store: Store, job: NewJob, **spelled: Any) -> Refused:
+    """The refusal of a job that must be refused, and that nothing but counters and ledgers changed by it."""
+    before = contents(store)
+    answer = store.admit(job, **spelled)
+    assert isinstance(answer, Refused), answer
+    assert contents(store) == before
+    return answer
 
 
 def stat(store: Store, name: str) -> int:
