@@ -74,10 +74,9 @@ class Connection:
         try:
             gone = self._read_on()
         finally:
+            left = self._jobs.leave()
             if gone and not self._leaving:
-                self._jobs.drop()
-            else:
-                self._jobs.leave()
+                self._jobs.cancel(left)
             self._outbox.finish()
             self._sock.close()
 

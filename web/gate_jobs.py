@@ -1,4 +1,4 @@
-"""The jobs in flight of one connection: each followed to its end, all canceled when their client goes."""
+"""The jobs in flight of one connection: each followed to its end, or canceled when their client goes."""
 
 import threading
 from collections.abc import Callable
@@ -56,9 +56,8 @@ class Jobs:
         job = self._by_ref.get(ref)
         return None if job is None else job.view
 
-    def drop(self) -> None:
-        """The client has gone: cancel them all. What cannot be canceled now is, when the store is back."""
-        jobs = self.leave()
+    def cancel(self, jobs: list[GateJob]) -> None:
+        """Their client has gone. What cannot be canceled now is, when the store is back."""
         away = False
         for job in jobs:
             log.info("client.gone", job=job.view.id, tenant=job.view.tenant)
@@ -72,9 +71,11 @@ class Jobs:
                 # One wait for a silent store is enough for all of them.
                 away = True
                 self._here.doubts.add(job.view.id)
+            except Exception:
+                log.exception("gate.fault", job=job.view.id)
 
     def leave(self) -> list[GateJob]:
-        """Tell nothing more; the jobs that had not ended live on."""
+        """Tell nothing more; the jobs that have not ended, which live on."""
         with self._lock:
             self._over = True
             return list(self._jobs)

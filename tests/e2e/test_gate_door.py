@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import random
 from collections.abc import Iterator
 
 import pytest
@@ -169,6 +170,27 @@ def test_one_bad_frame_gets_one_error_and_the_others_go_on(gate: Served, store: 
     assert answers[3] == {"ref": "p", "status": "pong"}
     settle(store, run_next(store))
     assert gate.client.read()["id"] == job_id
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_spoiled_frames_get_one_answer_each_and_the_connection_lives(gate: Served, seed: int) -> None:
+    dice = random.Random(seed)
+    lines = []
+    for number in range(40):
+        line = bytearray(json.dumps(submit_frame(number)).encode())
+        for _ in range(dice.choice([1, 1, 3, 30])):
+            place = dice.randint(0, len(line))
+            line[place : place + dice.choice([0, 1, 20])] = dice.randbytes(dice.choice([0, 1, 2])).replace(b"\n", b"")
+        lines.append(bytes(line))
+    stream = b"\n".join([*lines, b'{"op":"ping","ref":"last"}', b""])
+    while stream:
+        size = dice.choice([1, 7, 100, 5_000])
+        gate.client.send(stream[:size])
+        stream = stream[size:]
+    answers = [gate.client.read() for _ in range(sum(bool(line.strip()) for line in lines))]
+    assert {answer["status"] for answer in answers} <= {"accepted", "yield", "error"}
+    assert {answer["code"] for answer in answers if answer["status"] == "error"} >= {"invalid_json", "integrity"}
+    assert gate.client.read() == {"ref": "last", "status": "pong"}
 
 
 def test_a_frame_over_the_limit_is_passed_over(store: Store, settings: Settings) -> None:
