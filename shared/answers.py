@@ -35,6 +35,15 @@ class Refused:
 
 
 @dataclass(frozen=True)
+class Quote:
+    """What a job would cost and when it would end; `refused` is the verdict it would get, None for admission."""
+
+    cost_mwt: int
+    eta_ms: int | None
+    refused: Refused | None
+
+
+@dataclass(frozen=True)
 class IdempotencyMismatch:
     """The Idempotency-Key is known with another body."""
 

@@ -120,6 +120,18 @@ class Ending:
 
 
 @dataclass(frozen=True)
+class Waited:
+    """Why a job waited, in ms; the parts sum to the wait by construction."""
+
+    #: Until it was first at the head of its tenant's list: its own tenant's jobs stood before it.
+    own_ms: int
+    #: From there to its claim: other tenants' turns, or no free slot.
+    turn_ms: int
+    #: Again, after a lapsed lease or a drain.
+    requeued_ms: int
+
+
+@dataclass(frozen=True)
 class JobView:
     """One job as the store knows it; everything HTTP says of a job is made from this."""
 
@@ -152,4 +164,16 @@ class JobView:
     now_ms: int
     #: First claim and first time at the list's head, for the parts of the wait.
     first_claim_ms: int | None = None
+    head_ms: int | None = None
+    #: Time it waited again after a lapse or a release.
+    requeued_ms: int = 0
+    #: The predicted end, by the rates at its admission; None where they were unknown.
+    eta_at_ms: int | None = None
     extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def waited(self) -> Waited:
+        """The parts of the wait until the claim, the end or now, whichever came first."""
+        until = self.first_claim_ms or self.ended_ms or self.now_ms
+        head = min(until, self.head_ms or until)
+        return Waited(max(0, head - self.admitted_ms), max(0, until - head), self.requeued_ms)

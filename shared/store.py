@@ -6,36 +6,32 @@ from typing import Any
 
 import redis
 
-from shared import decode, keys, rqjob, scripts
+from shared import decode, keys, rqjob
 from shared.answers import (
     Admitted,
     Beat,
     CancelAnswer,
     IdempotencyMismatch,
-    JobPage,
     Reaped,
     Refused,
     Renewed,
     SettleAnswer,
     Settled,
-    Snapshot,
 )
 from shared.config import SYSTEM_WIDE, Settings
-from shared.connection import blocking_twin
 from shared.errors import SettingsConflict
-from shared.job import Claimed, Ending, Held, JobView, NewJob
+from shared.job import Claimed, Ending, Held, NewJob
 from shared.keys import model_slug
 from shared.outcomes import Outcome
 from shared.settings_table import AUTO
 from shared.storefaults import store_faults
+from shared.storereads import StoreReads
 
 #: Entries of each kind that one call of reap handles.
 _REAP_LIMIT = 64
-#: The longest that one blocking read waits; longer waits are several reads.
-_MAX_BLOCK_S = 5.0
 
 
-class Store:
+class Store(StoreReads):
     """All movements of jobs. Every method raises StoreUnavailable when the store does not answer or write.
 
     Thread-safe as far as `redis.Redis` is: methods may be called from any thread. Reads that block use
@@ -43,14 +39,9 @@ class Store:
     """
 
     def __init__(self, client: redis.Redis) -> None:
-        self.client = client
-        self._blocking = blocking_twin(client, block_s=_MAX_BLOCK_S)
+        super().__init__(client)
         self._result_ttl_s = 3_600
         self._generated_weight = 4
-
-    def _call(self, script: str, **given: scripts.Value | Sequence[scripts.Value]) -> tuple[str, list[Any]]:
-        with store_faults(self.client):
-            return scripts.load(script).call(self.client, **given)
 
     def configure(self, settings: Settings, *, take_over: bool = False) -> None:
         """Write the system-wide settings if there are none. Raises SettingsConflict when others are there."""
@@ -161,6 +152,20 @@ class Store:
         """End a waiting job, flag a running one. With a tenant, another tenant's job is GONE."""
         return CancelAnswer(self._call("cancel", id=job_id, tenant=tenant or "", code=code)[0])
 
+    def farewell(self, worker: str, model: str) -> None:
+        """A worker that stops, and holds nothing any more, no longer counts as live."""
+        self._call("farewell", worker=worker, slug=model_slug(model))
+
+    def hand_on(self, model: str) -> None:
+        """Pass a ring of the pool's doorbell on to another idle worker."""
+        key = keys.wake(model_slug(model))
+        with store_faults(self.client):
+            pipe = self.client.pipeline(transaction=True)
+            pipe.rpush(key, "1")
+            pipe.ltrim(key, 0, 63)
+            pipe.expire(key, 60)
+            pipe.execute()
+
     def release(self, worker: str, held: Sequence[Held]) -> int:
         """Give jobs back unharmed (a drain); they keep admission and deadline, the attempt does not count."""
         released: int = self._call("release", worker=worker, held=_flat(held))[1][0]
@@ -182,90 +187,6 @@ class Store:
             repairs += made
         _, (wrong,) = self._call("recount", tenant=tenant, thorough=int(thorough or repairs > 0))
         return repairs + int(wrong)
-
-    def queues(self) -> list[tuple[str, str]]:
-        """(tenant, model slug) of every queue of which something waits, runs or can still be read."""
-        with store_faults(self.client):
-            names: Any = self.client.zrange(keys.queues(), 0, -1)
-        return [(tenant, slug) for name in names for tenant, _, slug in [decode.text(name).partition(".")]]
-
-    def touch(self, job_id: str, *, tenant: str | None = None, quiet: bool = False) -> JobView | None:
-        """A poll: the job as it is, noted as polled unless `quiet`. None for unknown ids and other tenants' jobs."""
-        word, rest = self._call("touch", id=job_id, tenant=tenant or "", quiet=int(quiet))
-        if word == "gone":
-            return None
-        now_ms, position, result, *record = rest
-        return decode.job_view(now_ms, position, result, decode.pairs(record), job_id)
-
-    def erase(self, job_id: str, *, tenant: str | None = None) -> bool:
-        """Remove an ended job's text; whether there was one."""
-        word, rest = self._call("erase", id=job_id, tenant=tenant or "")
-        return word == "erased" and rest[0] == 1
-
-    def jobs(self, tenant: str, *, status: str | None = None, limit: int = 20, cursor: str | None = None) -> JobPage:
-        """A tenant's readable jobs, newest first, after the job whose id is the cursor of the page before."""
-        shown: list[JobView] = []
-        with store_faults(self.client):
-            rank: Any = -1 if cursor is None else self.client.zrevrank(keys.jobs(tenant), cursor)
-        if rank is None:
-            return JobPage([], None)
-        # Jobs that are forgotten, or of another status, are passed over; the look-ups are bounded all the same.
-        for _ in range(4):
-            with store_faults(self.client):
-                ids: Any = self.client.zrevrange(keys.jobs(tenant), rank + 1, rank + limit)
-            for raw_id in ids:
-                rank += 1
-                cursor = decode.text(raw_id)
-                view = self.touch(cursor, tenant=tenant, quiet=True)
-                if view is not None and status in {None, view.state.value}:
-                    shown.append(view)
-                    if len(shown) == limit:
-                        return JobPage(shown, cursor)
-            if len(ids) < limit:
-                return JobPage(shown, None)
-        return JobPage(shown, cursor)
-
-    def snapshot(self, *, tenants: int = 50) -> Snapshot:
-        """One consistent picture; at most `tenants` of the most recently seen."""
-        return decode.snapshot(self._call("snapshot", limit=min(64, tenants))[1])
-
-    def read_events(self, after: dict[str, str], *, block_ms: int) -> dict[str, list[tuple[str, dict[str, str]]]]:
-        """Events of several jobs after the given stream ids ("0" from the start), waiting up to block_ms.
-
-        An event is (stream id, fields); fields["type"] is `started` (attempt), `token` (text, tokens),
-        `requeued` or `ended` (outcome). One call follows any number of jobs on one connection.
-        """
-        streams: Any = {keys.events(job_id): last for job_id, last in after.items()}
-        with store_faults(self._blocking):
-            got: Any = self._blocking.xread(streams, block=min(block_ms, int(_MAX_BLOCK_S * 1_000)) or None)
-        prefix = len(keys.events(""))
-        return {
-            decode.text(key)[prefix:]: [
-                (decode.text(event_id), {decode.text(name): decode.text(value) for name, value in fields.items()})
-                for event_id, fields in events
-            ]
-            for key, events in got or []
-        }
-
-    def wait_for_work(self, worker: str, model: str, *, timeout_s: float) -> tuple[bool, list[str]]:
-        """Block on the pool's doorbell and the worker's bell: (a job may wait, ids whose cancel was asked)."""
-        bell = keys.bell(worker)
-        with store_faults(self._blocking):
-            rung: Any = self._blocking.blpop([bell, keys.wake(model_slug(model))], timeout=min(timeout_s, _MAX_BLOCK_S))
-            if rung is None:
-                return False, []
-            if decode.text(rung[0]) != bell:
-                return True, []
-            more: Any = self._blocking.lpop(bell, 1_023)
-        return False, [job_id for raw in [rung[1], *(more or [])] if (job_id := decode.text(raw))]
-
-    def ring(self, worker: str) -> None:
-        """Wake a worker that waits for work (its own shutdown)."""
-        with store_faults(self.client):
-            pipe = self.client.pipeline(transaction=True)
-            pipe.rpush(keys.bell(worker), "")
-            pipe.expire(keys.bell(worker), 60)
-            pipe.execute()
 
 
 def _flat(held: Sequence[Held]) -> list[str]:
