@@ -58,7 +58,7 @@ def follow(here: Door, view: JobView, *, after: str = "0", stop: Callable[[], bo
     with here.hub.follow(view.id, after) as follower:
         teller = _Teller(here, view, follower)
         looked_s = float("-inf") if has_ended(view) else here.clock.monotonic()
-        caught_up = False
+        caught_up = not follower.behind
         while teller.finished is None and not stop():
             if not caught_up:
                 caught_up = yield from teller.catch_up()

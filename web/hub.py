@@ -1,7 +1,7 @@
 """Follows the event streams of all jobs that anybody here waits for, on one connection to the store.
 
-A follower gets every event after the stream id it names, each once and in order. Events that came
-before it joined a stream that the hub already follows are read by the follower itself (`missed`).
+A follower gets every event after the stream id it names, each once and in order. Where the hub has read a
+stream further than that already, the follower reads what lies between by itself (`missed`).
 """
 
 import queue
@@ -47,6 +47,8 @@ class Follower:
         self.job_id = job_id
         self._hub = hub
         self._last = after
+        #: Whether the hub has read further already: what lies between comes by `missed` alone.
+        self.behind = False
         self._came: queue.SimpleQueue[Event] = queue.SimpleQueue()
 
     def __enter__(self) -> Self:
@@ -106,13 +108,15 @@ class Hub:
         self._knocked = False
 
     def follow(self, job_id: str, after: str = "0") -> Follower:
-        """Follow a job's events after the given stream id; begin with `missed()`, go on with `next()`."""
+        """Follow a job's events after the given stream id: first `missed` where it is `behind`, then `next`."""
         follower = Follower(self, job_id, after)
         with self._lock:
             self._followers.setdefault(job_id, []).append(follower)
-            known = self._read_to.setdefault(job_id, after) != after
-            # A stream that is followed from further on is not read again for a newcomer: it has `missed()`.
-            knock = self._blocked and not self._knocked and not known
+            read_to = self._read_to.get(job_id)
+            self._read_to.setdefault(job_id, after)
+            # A stream that is followed already is not read again from before: its newcomer has `missed`.
+            follower.behind = read_to is not None and later(read_to, after)
+            knock = self._blocked and not self._knocked and read_to is None
             self._knocked = self._knocked or knock
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="hub", daemon=True)
@@ -182,8 +186,10 @@ class Hub:
             self._door_read_to = event_id
         with self._lock:
             for job_id, events in came.items():
-                if events and job_id in self._read_to:
-                    self._read_to[job_id] = max(self._read_to[job_id], events[-1][0], key=_order)
+                # Left and joined anew from elsewhere while this read was under way: the next one is theirs.
+                if not events or self._read_to.get(job_id) != after[job_id]:
+                    continue
+                self._read_to[job_id] = events[-1][0]
                 for follower in self._followers.get(job_id, ()):
                     for event in events:
                         follower.put(event)

@@ -1,9 +1,11 @@
 """The hub over a real store: one read for all, in which nobody is forgotten."""
 
+import threading
 import time
 from collections.abc import Callable
 
 import pytest
+import redis
 
 from shared import keys
 from shared.store import Store
@@ -67,6 +69,38 @@ def test_a_follower_may_begin_in_the_middle(hub: Hub, store: Store) -> None:
     tell("b", 2)
     with hub.follow(job_id, after=middle) as follower:
         assert heard(follower)[1]["text"] == "b"
+
+
+class HeldUp(Store):
+    """The store, whose answers to blocking reads can be held up on their way."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        super().__init__(client)
+        self.free, self.held = threading.Event(), threading.Event()
+        self.free.set()
+
+    def read_events(self, after: dict[str, str], *, block_ms: int) -> dict[str, list[Event]]:
+        answer = super().read_events(after, block_ms=block_ms)
+        if block_ms and not self.free.is_set() and any(job_id in after for job_id in answer):
+            self.held.set()
+            self.free.wait(10)
+        return answer
+
+
+def test_who_joins_where_another_has_just_left_misses_nothing(store: Store) -> None:
+    beat(store)
+    held_up = HeldUp(store.client)
+    hub = Hub(held_up)
+    job_id, tell = a_running_job(store)
+    with hub.follow(job_id) as leaving:
+        heard(leaving)
+        held_up.free.clear()
+        tell("a", 1)
+        assert held_up.held.wait(10)
+    # The hub's read has an answer from where `leaving` stood, and does not know yet that it left.
+    with hub.follow(job_id) as newcomer:
+        held_up.free.set()
+        assert [heard(newcomer)[1]["type"] for _ in range(2)] == ["started", "token"]
 
 
 def test_who_has_left_is_followed_no_more(hub: Hub, store: Store) -> None:
