@@ -134,11 +134,15 @@ def _new_job(here: Door, caller: Caller, ask: Ask, model: Model) -> NewJob:
     prompt_tokens = model.estimate(ask.payload)
     max_tokens = _max_tokens(ask, model, prompt_tokens)
     grace_ms = here.settings.poll_grace_ms if ask.poll_grace_ms is None else ask.poll_grace_ms
+    payload = ask.payload | ({"metadata": ask.metadata} if ask.metadata else {})
+    if ask.max_tokens is not None:
+        # The engine cuts an answer whose length nobody named to the context, and refuses a named one that does not fit.
+        payload["max_tokens"] = ask.max_tokens
     return NewJob(
         id=ask.job_id,
         tenant=caller.tenant,
         model=model.name,
-        payload=ask.payload | ({"metadata": ask.metadata} if ask.metadata else {}),
+        payload=payload,
         prompt_tokens=prompt_tokens,
         max_tokens=max_tokens,
         deadline_ms=ask.patience.deadline_ms,

@@ -3,15 +3,14 @@
 A picture is at most a second old; what it does not hold is looked up anew before anybody is told so.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from shared import cost
 from shared.answers import Snapshot
 from shared.clock import Clock
 from shared.config import Settings
+from shared.modelname import served_names
 from shared.store import Store
 from shared.tenants import TenantPolicy
 from web.problems import Problem
@@ -19,9 +18,6 @@ from web.problems import Problem
 #: How old a picture may be for a request whose model is in it, and for one whose model is not, in seconds.
 #: The second bounds what requests for invented models cost the store.
 MAX_AGE_S, MAX_AGE_MISSING_S = 1.0, 0.1
-
-#: `org/repo[:QUANT or file][@revision]`
-_HUB_NAME = re.compile(r"([A-Za-z0-9][\w.-]*/[\w.-]+)(:[^@]+)?(@.+)?\Z")
 
 
 @dataclass(frozen=True)
@@ -88,24 +84,13 @@ def _number(facts: Mapping[str, str], name: str) -> float | None:
     return number if 0 < number < 1e12 else None
 
 
-def own_names(settings: Settings) -> list[str]:
-    """The served name that this process's settings come to, as for a worker with the same ones, and its aliases."""
-    named = [name.strip() for name in settings.model_name.split(",") if name.strip()]
-    if named:
-        return named
-    if settings.engine == "sim":
-        return ["sim"]
-    hub = _HUB_NAME.match(settings.model)
-    return [hub[1] if hub and not settings.model.endswith(".gguf") else Path(settings.model).stem]
-
-
 class Pools:
     """The current picture. Any thread may ask; two that ask at once may both look, which does no harm."""
 
     def __init__(self, store: Store, settings: Settings, clock: Clock) -> None:
         self._store, self._clock = store, clock
         #: What this ingress offers when nobody names a model ("" for nothing), and its other names.
-        self._ours, *self._own_aliases = own_names(settings)
+        self._ours, *self._own_aliases = served_names(settings)
         self._picture = Picture({}, {})
         self._taken_s = float("-inf")
 

@@ -1,8 +1,11 @@
 """`python -m workers`: settings, store, model, supervisor; ends with a code of workers/exits.py."""
 
+import argparse
 import os
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
@@ -15,6 +18,7 @@ from shared.connection import open_client, shown
 from shared.embedded import find_url
 from shared.errors import ConfigError, EmbeddedStoreError, ModelError, StoreUnavailable, StoreUnfit
 from shared.fitness import check_fitness
+from shared.modelname import served_names
 from shared.store import Store
 from workers.delivery import Delivery
 from workers.engine.factory import make_engine
@@ -22,6 +26,7 @@ from workers.engine.loop import Engine
 from workers.exits import Exit
 from workers.exporter import Exporter
 from workers.holding import Holding
+from workers.loading import load_bar
 from workers.rates import Rates
 from workers.supervisor import Supervisor
 from workers.vitals import Status, Vitals, new_worker_name
@@ -32,12 +37,21 @@ log = structlog.get_logger()
 _LOOK_S, _SAY_S = 0.2, 10.0
 
 
-def main() -> int:
+@dataclass(frozen=True)
+class Place:
+    """Which worker this is of those that share this machine: each takes its own device, or its part of the cores."""
+
+    index: int = 0
+    workers: int = 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run one worker. The exit code."""
     # Read when libgomp is loaded: spinning threads of two engines on few cores starve one another.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    place = _place(arguments)
     try:
-        return int(_serve(load()))
+        return int(_serve(load(), place))
     except (ConfigError, EmbeddedStoreError) as error:
         return _sorry(error, Exit.CONFIG)
     except StoreUnfit as error:
@@ -46,12 +60,22 @@ def main() -> int:
         return _sorry(error, Exit.MODEL)
 
 
+def _place(arguments: Sequence[str] | None) -> Place:
+    parser = argparse.ArgumentParser(prog="python -m workers", description="Run one worker, by PENSTOCK_ settings.")
+    parser.add_argument("--index", type=int, default=0, help="this worker's place among those of this machine, from 0")
+    parser.add_argument("--workers", type=int, default=1, help="how many workers share this machine")
+    named = parser.parse_args(arguments)
+    if not 0 <= named.index < named.workers:
+        parser.error(f"--index {named.index} is not one of --workers {named.workers}, counted from 0")
+    return Place(named.index, named.workers)
+
+
 def _sorry(error: Exception, code: Exit) -> int:
     sys.stderr.write(f"penstock worker: {error}\n")
     return int(code)
 
 
-def _serve(settings: Settings) -> Exit:
+def _serve(settings: Settings, place: Place) -> Exit:
     worker = new_worker_name()
     logging.configure(settings.log_level, settings.log_format, room="worker", worker=worker)
     failpoints.arm(settings.fail_at)
@@ -60,12 +84,17 @@ def _serve(settings: Settings) -> Exit:
         Exporter(*_host_port(settings.worker_listen), status.word, status.figures).start()
     store = _open_store(settings, worker)
     delivery = Delivery(store, worker, holding, clock)
-    engine = make_engine(settings, delivery.emit, model_path=_model_path(settings), clock=clock)
+    names = served_names(settings)
+    with load_bar(names[0], alone=place.workers == 1) as tell:
+        engine = make_engine(
+            settings, delivery.emit, model_path=_model_path(settings), clock=clock,
+            index=place.index, workers=place.workers, progress=tell,
+        )  # fmt: skip
     delivery.drop = lambda key: engine.cancel(key, drop=True)
     _introduce(engine)
     rates = Rates(engine, settings.generated_weight, clock)
     delivery.learn = rates.ended
-    status.vitals = Vitals(worker, model_name(settings), engine, holding, rates)
+    status.vitals = Vitals(worker, names, engine, holding, rates)
     return Supervisor(
         settings, store, engine=engine, delivery=delivery, holding=holding, vitals=status.vitals, clock=clock
     ).run()
@@ -100,13 +129,6 @@ def _model_path(settings: Settings) -> Path | None:
     return Path(settings.model) if settings.model else None
 
 
-def model_name(settings: Settings) -> str:
-    """The name under which clients ask for this model; never a path."""
-    if settings.model_name:
-        return settings.model_name.split(",")[0].strip()
-    return "sim" if settings.engine == "sim" else Path(settings.model).stem
-
-
 def _introduce(engine: Engine) -> None:
     """What went where: read by whoever asks why a worker is slow."""
     facts = engine.backend.facts
@@ -119,6 +141,8 @@ def _introduce(engine: Engine) -> None:
     log.info("worker.layers", model=facts.model, layers=facts.layers, offloaded=facts.layers_offloaded)
     log.info("worker.memory", **mib, sum_mib=sum(mib.values()))
     log.info("worker.slots", slots=facts.slots, cells=facts.cells, n_ctx=facts.n_ctx)
+    if facts.warning:
+        log.warning("worker.doubt", warning=facts.warning)
     log.info("worker.rates", prefill_tps=facts.prefill_tps, step_ms=facts.step_ms, decode_tps=facts.decode_tps)
 
 

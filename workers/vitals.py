@@ -4,7 +4,7 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 from shared.answers import Beat
@@ -23,15 +23,15 @@ def new_worker_name() -> str:
 
 
 class Vitals:
-    """Makes the beats of one worker; called by the leases' thread."""
+    """Makes the beats of one worker; called by the leases' thread. `names`: the served name, then its aliases."""
 
-    def __init__(self, worker: str, model: str, engine: Engine, holding: Holding, rates: Rates) -> None:
+    def __init__(self, worker: str, names: Sequence[str], engine: Engine, holding: Holding, rates: Rates) -> None:
         self.worker = worker
-        self.model = model
+        self.model = names[0]
         self._engine = engine
         self._holding = holding
         self._rates = rates
-        self._fixed = _fixed_facts(engine)
+        self._fixed = _fixed_facts(engine) | ({"aliases": ",".join(names[1:])} if names[1:] else {})
         #: Whether the worker claims no more; written by the supervisor.
         self.draining = False
         #: Set by the supervisor: steps run with a free slot while a job waited for one.

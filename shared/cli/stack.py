@@ -20,7 +20,6 @@ from types import FrameType
 import redis
 
 from shared.cli import output
-from shared.cli.gpus import visible_gpus
 from shared.cli.greeting import greeting
 from shared.cli.processes import Room, Rooms, end_leftovers
 from shared.cli.reach import FAULT
@@ -29,7 +28,6 @@ from shared.connection import OPERATOR, open_client
 from shared.embedded import EmbeddedStore
 from shared.errors import ConfigError, PenstockError
 from shared.fitness import check_fitness
-from shared.settings_table import AUTO
 from shared.statefolder import hold_state
 from shared.store import Store
 
@@ -133,8 +131,9 @@ class Stack:
             environ = os.environ | as_environ(self._settings)
             parts.append(Room("gate", [python, "-m", "web.gate"], environ, HOPELESS))
         for index in range(self._workers):
-            environ = os.environ | as_environ(_worker_settings(self._settings, index, self._workers))
-            parts.append(Room(f"worker {index + 1}", [python, "-m", "workers"], environ, HOPELESS))
+            environ = os.environ | as_environ(_worker_settings(self._settings, index))
+            place = [f"--index={index}", f"--workers={self._workers}"]
+            parts.append(Room(f"worker {index + 1}", [python, "-m", "workers", *place], environ, HOPELESS))
         return parts
 
     def _keep_store(self) -> None:
@@ -205,20 +204,10 @@ def _refuse_taken(host: str, port: int, option: str) -> None:
         raise ConfigError(f"{host}:{port} cannot be listened on ({why}); name another {option}") from None
 
 
-def _worker_settings(settings: Settings, index: int, workers: int) -> Settings:
-    """Worker `index` of `workers` on this machine: its device, its share of the cores, its own address."""
-    if workers == 1:
-        return settings
-    gpus = 0 if settings.engine == "sim" else visible_gpus()
-    if settings.device == "auto" and gpus:
-        settings = replace(settings, device=str(index % gpus))
-    if settings.threads == AUTO and not gpus:
-        usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        settings = replace(settings, threads=max(1, (usable - 1) // workers))
+def _worker_settings(settings: Settings, index: int) -> Settings:
+    """Of worker `index` on this machine: its own address. Devices and cores it shares out by itself."""
     host, _, port = settings.worker_listen.rpartition(":")
-    if port and port != "0":
-        settings = replace(settings, worker_listen=f"{host}:{int(port) + index}")
-    return settings
+    return replace(settings, worker_listen=f"{host}:{int(port) + index}") if port and port != "0" else settings
 
 
 def _with_model(settings: Settings) -> Settings:

@@ -1,12 +1,7 @@
 """Which model a request means."""
 
-from dataclasses import replace
-
-import pytest
-
 from shared.answers import Snapshot, WorkerView
-from shared.config import Settings
-from web.pools import own_names, picture_of
+from web.pools import picture_of
 
 
 def a_worker(model: str, *, live: bool = True, **facts: str) -> WorkerView:
@@ -59,21 +54,3 @@ def test_an_alias_leads_to_its_model() -> None:
         model = picture.find(alias)
         assert model is not None
         assert model.name == "m"
-
-
-@pytest.mark.parametrize(
-    ("spelled", "names"),
-    [
-        ({"model_name": "big, large,"}, ["big", "large"]),
-        ({"engine": "sim", "model": "/models/x.gguf"}, ["sim"]),
-        ({"model": "/models/tiny-llama.Q4_K_M.gguf"}, ["tiny-llama.Q4_K_M"]),
-        ({"model": "models/tiny.gguf"}, ["tiny"]),
-        ({"model": "org/repo"}, ["org/repo"]),
-        ({"model": "org/repo:Q4_K_M@main"}, ["org/repo"]),
-        ({}, [""]),
-    ],
-)
-def test_the_door_s_own_model_is_named_as_its_worker_names_it(
-    settings: Settings, spelled: dict[str, str], names: list[str]
-) -> None:
-    assert own_names(replace(settings, **spelled)) == names  # type: ignore[arg-type]

@@ -5,18 +5,15 @@ import re
 import subprocess
 import sys
 
-import pytest
-
-from shared.config import load
-from workers.__main__ import model_name
 from workers.exits import Exit
 from workers.vitals import new_worker_name
 
 
-def start(**environ: str) -> tuple[int, str]:
+def start(*arguments: str, **environ: str) -> tuple[int, str]:
     plain = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
     done = subprocess.run(
-        [sys.executable, "-m", "workers"], env=plain | environ, capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-m", "workers", *arguments],
+        env=plain | environ, capture_output=True, text=True, check=False, timeout=60,
     )
     return done.returncode, done.stderr.strip()
 
@@ -25,18 +22,6 @@ def test_a_workers_name_is_safe_in_keys_and_never_used_twice():
     names = {new_worker_name() for _ in range(100)}
     assert len(names) == 100
     assert all(re.fullmatch(rf"[A-Za-z0-9-]+-{os.getpid()}-[0-9a-f]{{6}}", name) for name in names)
-
-
-@pytest.mark.parametrize(
-    ("environ", "name"),
-    [
-        ({"PENSTOCK_ENGINE": "sim"}, "sim"),
-        ({"PENSTOCK_MODEL": "/models/some-model.Q4.gguf"}, "some-model.Q4"),
-        ({"PENSTOCK_MODEL": "/models/x.gguf", "PENSTOCK_MODEL_NAME": "main, old"}, "main"),
-    ],
-)
-def test_the_served_name_is_never_a_path(environ, name):
-    assert model_name(load(environ=environ, dotenv=None)) == name
 
 
 def test_an_unknown_setting_ends_the_start_with_a_sentence():
@@ -50,3 +35,9 @@ def test_a_start_without_any_store_says_how_to_get_one(tmp_path):
     assert code == Exit.CONFIG
     assert "no store runs in" in said
     assert "REDIS_URL" in said
+
+
+def test_a_place_that_is_not_among_the_workers_ends_the_start_with_a_sentence():
+    code, said = start("--index=2", "--workers=2")
+    assert code == Exit.CONFIG
+    assert said.endswith("--index 2 is not one of --workers 2, counted from 0")
