@@ -7,8 +7,6 @@ that has: it hands a ring on and is deaf to the pool until its rounds say that t
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from shared import keys
-from shared.storefaults import store_faults
 from workers.engine.loop import Engine
 from workers.holding import Holding
 
@@ -63,7 +61,8 @@ class Bell:
         if may_wait and self._has_room():
             self._on_work()
         elif may_wait:
-            self._hand_on()
+            # For a worker that has room, or gets it first.
+            self._store.hand_on(self._model)
         return 0.0
 
     def listen(self) -> None:
@@ -71,12 +70,3 @@ class Bell:
         if self._deaf:
             self._deaf = False
             self._store.ring(self._worker)
-
-    def _hand_on(self) -> None:
-        """Give the ring back to the pool's bell, for a worker that has room or gets it first."""
-        wake = keys.wake(keys.model_slug(self._model))
-        with store_faults(self._store.client):
-            pipe = self._store.client.pipeline(transaction=True)
-            pipe.lpush(wake, "1")
-            pipe.expire(wake, 60)
-            pipe.execute()

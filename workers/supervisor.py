@@ -236,7 +236,15 @@ class Supervisor:
         self._engine_stop.set()
         self._engine.wake()
         self._engine_thread.join(_STOP_S)
+        self._say_farewell()
         log.info("worker.stopped", exit=int(self._exit))
+
+    def _say_farewell(self) -> None:
+        """Nobody shall count on these slots; without a store they are forgotten five seconds after the last beat."""
+        try:
+            self._store.farewell(self._worker, self._vitals.model)
+        except StoreUnavailable as error:
+            log.warning("farewell.untold", worker=self._worker, error=str(error))
 
     def _ring_self(self) -> None:
         try:
