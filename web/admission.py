@@ -9,7 +9,7 @@ from typing import Any
 import structlog
 
 from shared import cost
-from shared.answers import Admitted, IdempotencyMismatch, Refused
+from shared.answers import Admitted, IdempotencyMismatch, Quote, Refused
 from shared.config import Settings
 from shared.errors import StoreUnavailable
 from shared.job import JobView, NewJob, new_job_id
@@ -97,6 +97,24 @@ def offer(here: Door, caller: Caller, ask: Ask) -> Taken | Yield:
             answer, tenant=caller.tenant, model=model.name, bound_status=here.settings.tenant_bound_status
         )
     return Taken(_first_look(here, answer, caller), answer.again)
+
+
+def quote(here: Door, caller: Caller, ask: Ask) -> tuple[NewJob, Quote]:
+    """What `offer` would do with this ask, and what it would come to; nothing is written.
+
+    Raises Problem and StoreUnavailable as `offer` does.
+    """
+    job = _new_job(here, caller, ask, here.pools.resolve(ask.model, caller.policy))
+    with here.metrics.script("quote"):
+        answer = here.store.quote(
+            job.tenant,
+            job.model,
+            prompt_tokens=job.prompt_tokens,
+            max_tokens=job.max_tokens,
+            deadline_ms=job.deadline_ms,
+            start_within_ms=job.start_within_ms or 0,
+        )
+    return job, answer
 
 
 def _admit(here: Door, job: NewJob, attempt: int) -> Admitted | Refused | IdempotencyMismatch:

@@ -36,6 +36,7 @@ _PARAMETERS: dict[tuple[str, str], list[Parameter]] = {
         *_PATIENCE,
         _header("Idempotency-Key", "string", "the same key and body answer the same job while it can be read"),
     ],
+    ("post", "/v1/quote"): [_PATIENCE[0]],
     ("get", "/v1/jobs"): [
         _query("status", "string", "only jobs of this status"),
         _query("limit", "integer", "1 to 100, default 20"),
@@ -57,6 +58,7 @@ _ANSWERS: dict[tuple[str, str], type[shapes.Shape]] = {
     ("get", "/v1/jobs"): shapes.JobPage,
     ("get", "/v1/jobs/{job_id}"): shapes.Job,
     ("delete", "/v1/jobs/{job_id}"): shapes.Job,
+    ("post", "/v1/quote"): shapes.Quote,
     ("get", "/v1/queue"): shapes.OwnQueue,
     ("get", "/v1/models"): shapes.ModelList,
     ("get", "/v1/models/{name}"): shapes.Model,

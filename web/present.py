@@ -1,5 +1,6 @@
 """A job as HTTP shows it; pure."""
 
+from dataclasses import asdict
 from typing import Any
 
 from shared.job import JobView
@@ -50,6 +51,7 @@ def job_json(view: JobView) -> dict[str, Any]:
         "cancel_requested": view.cancel_requested,
         "patience": {"deadline_ms": view.deadline_ms, "from": view.patience_from},
         "queue": None if has_ended(view) else _queue(view),
+        "waited": asdict(view.waited),
         "text": view.text,
         "finish_reason": view.finish_reason or None,
         "usage": usage_json(view),
@@ -94,11 +96,10 @@ def error_json(view: JobView) -> dict[str, Any] | None:
 
 
 def _queue(view: JobView) -> dict[str, Any]:
-    # Rates are unknown to admission by bounds, so nothing is predicted.
     return {
         "position": view.position,
         "ahead_tokens": None,
-        "eta_ms": None,
+        "eta_ms": None if view.eta_at_ms is None else max(0, view.eta_at_ms - view.now_ms),
         "poll_after_ms": poll_after_ms(view),
     }
 

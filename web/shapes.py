@@ -63,6 +63,14 @@ class Queue(Shape):
     poll_after_ms: int
 
 
+class Waited(Shape):
+    """Why the job waited, in ms."""
+
+    own_ms: int = Field(description="behind jobs of its own tenant")
+    turn_ms: int = Field(description="at the head of its list: other tenants' turns, or no free slot")
+    requeued_ms: int = Field(description="again, after its worker was lost or drained")
+
+
 class Usage(Shape):
     """True counts; times in ms, null where the job did not get that far."""
 
@@ -107,6 +115,7 @@ class Job(Shape):
     cancel_requested: bool
     patience: Patience
     queue: Queue | None
+    waited: Waited
     text: str | None
     finish_reason: Literal["stop", "length", "deadline", "canceled"] | None
     usage: Usage | None
@@ -139,6 +148,20 @@ class OwnQueue(Shape):
     inflight: int
     max_inflight: int
     draining: bool
+
+
+class Quote(Shape):
+    """What a job would cost, when it would end, and what the door would answer now. Promises nothing."""
+
+    object: Literal["quote"]
+    tenant: str
+    model: str
+    prompt_tokens: int = Field(description="as the door estimates them")
+    max_tokens: int
+    cost_mwt: int = Field(description="thousandths of a weighted token: the cost of an uncached prompt token is one")
+    eta_ms: int | None = Field(description="until the answer; null while rates are unknown")
+    verdict: Literal["admitted", "yield"]
+    refusal: Yield | None = Field(description="the yield it would get")
 
 
 class Model(Shape):
@@ -194,5 +217,5 @@ class Completion(Shape):
 
 
 ALL: tuple[type[Shape], ...] = (
-    Error, Yield, Job, JobPage, OwnQueue, ModelList, Model, Ready, Health, Completion,
+    Error, Yield, Job, JobPage, Quote, OwnQueue, ModelList, Model, Ready, Health, Completion,
 )  # fmt: skip

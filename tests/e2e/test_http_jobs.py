@@ -13,6 +13,7 @@ from shared.store import Store
 from shared.tenants import TenantPolicy, Tenants
 from tests.support.builders import contents
 from tests.support.door import a_door, fault, job_of, refused, run_next, serve, settle, submit, taken
+from web import shapes
 
 
 @pytest.fixture
@@ -261,3 +262,36 @@ def test_an_answer_of_no_named_length_is_clipped_to_the_context(client: FlaskCli
     view = store.touch(job["id"])
     assert view is not None
     assert (view.prompt_tokens, view.max_tokens) == (3, 97)
+
+
+def test_a_quote_says_what_a_submit_would_come_to_and_changes_nothing(client: FlaskClient, store: Store) -> None:
+    before = contents(store)
+    response = submit(client, "/v1/quote", max_tokens=30)
+    assert response.status_code == 200
+    told = shapes.Quote.model_validate(response.get_json())
+    assert (told.verdict, told.refusal, told.max_tokens, told.model) == ("admitted", None, 30, "m")
+    assert told.cost_mwt > 0
+    assert contents(store) == before
+
+
+def test_a_quote_tells_the_refusal_it_would_get(client: FlaskClient, store: Store) -> None:
+    Tenants(store.client).set("blue", TenantPolicy(max_waiting=1))
+    blue = {"X-Tenant": "blue"}
+    taken(submit(client, headers=blue))
+    told = shapes.Quote.model_validate(submit(client, "/v1/quote", headers=blue).get_json())
+    assert told.verdict == "yield"
+    assert told.refusal is not None
+    assert told.refusal.reason == "tenant_queue_full"
+    fault(submit(client, "/v1/quote", colour="red"), 422, "invalid_value", "colour")
+
+
+def test_the_end_is_predicted_when_rates_are_known_and_the_wait_has_its_parts(
+    client: FlaskClient, store: Store
+) -> None:
+    assert taken(submit(client, prompt="unknown rates"))["queue"]["eta_ms"] is None
+    serve(store, facts={"mu_wtps": 1_000, "prefill_tps": 1_000, "tpot_ms": 10})
+    job = taken(submit(client, prompt="known rates"))
+    assert 0 < job["queue"]["eta_ms"] < 60_000
+    assert job["waited"].keys() == {"own_ms", "turn_ms", "requeued_ms"}
+    quoted = submit(client, "/v1/quote").get_json()
+    assert quoted["eta_ms"] > 0

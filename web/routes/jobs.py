@@ -9,7 +9,7 @@ from shared.job import JobView
 from shared.states import JobState
 from web.admission import Ask, ask_of, digest, offer
 from web.answers import job_response, json_response, yield_response
-from web.auth import caller
+from web.auth import Caller, caller
 from web.context import Door, door
 from web.patience import Patience, resolve
 from web.present import job_json
@@ -40,17 +40,7 @@ def submit(body: SubmitBody) -> Response:
     """Offer a job and answer the verdict."""
     here, who = door(), caller()
     wait_s, applied = _wait_s()
-    patience = resolve(
-        "poll",
-        named_ms=body.deadline_ms,
-        start_within_ms=body.start_within_ms,
-        headers=request.headers,
-        settings=here.settings,
-        policy=who.policy,
-    )
-    if isinstance(patience, Wrong):
-        raise invalid([patience])
-    verdict = offer(here, who, _ask(here, body, patience, who.tenant))
+    verdict = offer(here, who, _ask(here, body, patience_of(here, who, body), who.tenant))
     if isinstance(verdict, Yield):
         return yield_response(verdict)
     return job_response(until_ended(here, verdict.view, wait_s), submitted=True, headers=applied)
@@ -113,6 +103,21 @@ def page() -> Response:
             "has_more": found.cursor is not None,
         }
     )
+
+
+def patience_of(here: Door, who: Caller, body: SubmitBody) -> Patience:
+    """The patience of a native request. Raises Problem for one that the door does not allow."""
+    patience = resolve(
+        "poll",
+        named_ms=body.deadline_ms,
+        start_within_ms=body.start_within_ms,
+        headers=request.headers,
+        settings=here.settings,
+        policy=who.policy,
+    )
+    if isinstance(patience, Wrong):
+        raise invalid([patience])
+    return patience
 
 
 def own_job(here: Door, job_id: str) -> JobView:
