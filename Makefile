@@ -30,10 +30,10 @@ ifeq ($(filter $(GPU),cpu cuda rocm vulkan metal),)
 $(error GPU=$(GPU) is not one of cuda, rocm, vulkan, metal, cpu)
 endif
 
-.PHONY: help up install test check bench docs lock clean
+.PHONY: help up install test check bench bench-overload docs lock clean
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## /  make \1: /p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1: /p' Makefile
 
 up: install ## store, worker and door on loopback until Ctrl-C; MODEL=PATH or org/repo, GPU=cuda|rocm|vulkan|metal|cpu
 	@exec $(BIN)/penstock up $(if $(MODEL),--model '$(MODEL)')
@@ -52,6 +52,9 @@ check: $(STAMPS)/penstock $(STAMPS)/dev ## linters, types, import rules, generat
 
 bench: $(STAMPS)/penstock $(STAMPS)/bench ## the benchmarks, results in bench/results; BENCH=queue for one
 	$(BIN)/python -m bench $(BENCH)
+
+bench-overload: $(STAMPS)/penstock $(STAMPS)/bench ## experiments E1 to E8 in virtual time, about 15 minutes; FULL=1 for three seeds
+	$(BIN)/python -m bench.overload $(if $(FULL),--full)
 
 docs: $(STAMPS)/penstock ## what the docs repeat of the code: .env.example, docs/settings.md, tables of keys and metrics
 	$(BIN)/python -m shared.generated_pages

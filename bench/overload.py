@@ -10,16 +10,14 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
-from bench.common import environment, keep, private_store, show
-from bench.sim.experiments import e1, e3
-from bench.sim.report import print_table
+from bench.common import RESULTS, environment, keep, private_store, show
+from bench.sim.experiments import e1, e2, e3, e4, e5, e6, e7, e8
+from bench.sim.report import Results, draw, print_table, write_html
 from bench.sim.rows import Figures, Row, Task
 from bench.sim.yard import Basis, measure
 
-EXPERIMENTS = {"E1": e1, "E3": e3}
+EXPERIMENTS: dict[str, Any] = {"E1": e1, "E2": e2, "E3": e3, "E4": e4, "E5": e5, "E6": e6, "E7": e7, "E8": e8}
 SEEDS = (11, 12, 13)
-
-Results = dict[str, dict[tuple[Any, ...], Figures]]
 
 
 def _timed(task: Task, basis: Basis) -> tuple[Figures, float]:
@@ -28,14 +26,23 @@ def _timed(task: Task, basis: Basis) -> tuple[Figures, float]:
 
 
 def run_tasks(tasks: list[Task], basis: Basis) -> Results:
-    """All tasks, as many at once as there are cores; each has a store and a fleet of its own."""
+    """All tasks, as many at once as there are cores; each has a store and a fleet of its own.
+
+    E8 goes alone, at the end: it measures µs.
+    """
     results: Results = {}
+
+    def done(task: Task, figures: Figures, wall_s: float) -> None:
+        results.setdefault(task.experiment, {})[task.key] = figures
+        print(f"# {task.experiment} {' '.join(map(str, task.key))}: {wall_s:.1f} s", flush=True)
+
     with ProcessPoolExecutor(max_workers=os.cpu_count()) as pool:
-        futures = [(task, pool.submit(_timed, task, basis)) for task in tasks]
-        for task, future in futures:
-            figures, wall_s = future.result()
-            results.setdefault(task.experiment, {})[task.key] = figures
-            print(f"# {task.experiment} {' '.join(map(str, task.key))}: {wall_s:.1f} s", flush=True)
+        together = [(task, pool.submit(_timed, task, basis)) for task in tasks if task.experiment != "E8"]
+        for task, future in together:
+            done(task, *future.result())
+    for task in tasks:
+        if task.experiment == "E8":
+            done(task, *_timed(task, basis))
     return results
 
 
@@ -56,28 +63,41 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--full", action="store_true", help="three seeds")
     options.add_argument("--only", default=",".join(EXPERIMENTS))
-    options.add_argument("--admission", default="", help="PENSTOCK_ADMISSION, the default when not given")
+    options.add_argument("--set", action="append", default=[], metavar="PENSTOCK_NAME=VALUE", help="a setting of ours")
+    options.add_argument("--name", default="overload", help="of the files under bench/results/")
     chosen = options.parse_args()
     seeds = SEEDS if chosen.full else SEEDS[:1]
-    environ = {"PENSTOCK_ADMISSION": chosen.admission} if chosen.admission else {}
+    environ = dict(setting.split("=", 1) for setting in chosen.set)
     begin = time.perf_counter()
     with private_store() as client:
         facts = environment(seeds[0], client)
-    facts["seeds"] = seeds
+    facts |= {"seeds": seeds, "settings": environ or "all at their defaults"}
     show(facts)
     kept: dict[str, Any] = {}
+    tables: dict[str, list[Row]] = {}
+    pictures = {}
+    stem = f"{facts['date'][:10]}-{chosen.name}"
+    RESULTS.mkdir(exist_ok=True)
     for seed in seeds:
         basis, results, rows = one_seed(seed, chosen.only.split(","), environ)
-        print_table(rows)
+        tables[str(seed)] = rows
         kept[str(seed)] = {
             "basis": {name: value for name, value in vars(basis).items() if isinstance(value, int | float)},
             "results": {
-                name: {" ".join(map(str, key)): figures for key, figures in got.items()} for name, got in results.items()
+                name: {" ".join(map(str, key)): figures for key, figures in got.items()}
+                for name, got in results.items()
             },
             "rows": [vars(row) for row in rows],
         }
+        picture = draw(results, RESULTS / f"{stem}-seed{seed}.png")
+        if picture is not None:
+            pictures[str(seed)] = picture
     facts["wall_s"] = round(time.perf_counter() - begin)
-    keep("overload", facts, kept)
+    keep(chosen.name, facts, kept)
+    write_html(RESULTS / f"{stem}.html", facts, tables, pictures)
+    for seed_name, rows in tables.items():
+        print(f"\nseed {seed_name}")
+        print_table(rows)
 
 
 if __name__ == "__main__":

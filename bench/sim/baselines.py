@@ -80,7 +80,12 @@ class Queue:
         return grants
 
     def settle(
-        self, worker: SimWorker, seq: Sequence, outcome: str, now_ms: float, then: Callable[[str], None]  # noqa: ARG002 - a System's names
+        self,
+        worker: SimWorker,  # noqa: ARG002 - a System's names
+        seq: Sequence,
+        outcome: str,
+        now_ms: float,  # noqa: ARG002 - a System's names
+        then: Callable[[str], None],
     ) -> None:
         """As the engine says."""
         self._running.discard(seq.ask)
@@ -116,7 +121,9 @@ def baseline(name: str, workers: int, machine: Machine) -> tuple[Queue, list[Sim
     """One of the baselines and its fleet."""
     if name == "B1":
         alone = Machine(**(vars(machine) | {"slots": 1}))
-        return Queue(name, bound=None, round_robin=False, drops_late=False), fleet(workers, alone, heeds_deadlines=False)
+        return Queue(name, bound=None, round_robin=False, drops_late=False), fleet(
+            workers, alone, heeds_deadlines=False
+        )
     bound = None if name in {"B3", "B3d"} else 4 * workers * machine.slots
     aware = name != "B3"
     return (

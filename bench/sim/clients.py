@@ -15,7 +15,7 @@ class Client(Protocol):
     """How somebody who was refused goes on."""
 
     def comes_back_after(self, ask: Ask, answer: Answer, now_ms: float, rng: np.random.Generator) -> float | None:
-        """ms until the next attempt, None to give up."""
+        """Ms until the next attempt, None to give up."""
 
 
 @dataclass(frozen=True)

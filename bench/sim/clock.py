@@ -44,9 +44,9 @@ class VirtualTimeClient(redis.Redis):
         greenlet(call).switch()
 
     @property
-    def owes(self) -> bool:
-        """Whether some call was put off and not sent."""
-        return bool(self._waiting)
+    def debt(self) -> int:
+        """Commands that were put off and not sent."""
+        return len(self._waiting)
 
     def evalsha(self, sha: str, numkeys: int, *args: Any) -> Any:
         """EVALSHA at the held moment."""

@@ -1,9 +1,9 @@
 """Workers without a model: steps timed by four numbers, planned as the engine plans, a slot free when it is free.
 
-A step takes α + β·decoding + γ·prompt tokens + δ·KV cells. Each step: what is canceled or late goes; every
-decoding sequence gets its token; prompts are computed in the order of their claims, at most a chunk and while
-others decode at most what keeps the step within its target (the engine's own planner decides). The step that
-computes a prompt's last token samples the answer's first.
+A step takes base + row·decoding + token·prompt tokens + cell·KV cells in use. Each step: what is canceled or
+late goes; every decoding sequence gets its token; prompts are computed in the order of their claims, at most a
+chunk, and while others decode at most what keeps the step within its target (the engine's own planner decides).
+The step that computes a prompt's last token samples the answer's first.
 """
 
 import heapq
@@ -23,7 +23,7 @@ class Machine:
 
     slots: int = 32
     cells: int = 32 * 4_096
-    #: α, β, γ, δ in ms: a step; a decoding row; a prompt token; a KV cell in use.
+    #: In ms: a step; a decoding row; a prompt token; a KV cell in use.
     step_ms: float = 4.5
     row_ms: float = 0.07
     token_ms: float = 0.03

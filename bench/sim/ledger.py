@@ -45,9 +45,14 @@ def waste(run: Run, window: Window) -> float:
     return sum(ask.computed_wt for ask in ended if not ask.in_time) / total if total else 0.0
 
 
-def judged(run: Run, window: Window) -> list[Ask]:
-    """The asks first sent in the window whose fate was sealed before the run's end."""
+def judged(run: Run, window: Window, sent_until_ms: float | None = None) -> list[Ask]:
+    """The asks first sent in the window whose fate was sealed before the run's end.
+
+    With `sent_until_ms` all that were sent until then: whoever still waits to come back was not answered.
+    """
     end_ms = run.seconds * 1_000
+    if sent_until_ms is not None:
+        return [ask for ask in run.asks if window.begin_ms <= ask.at_ms < sent_until_ms]
     return [ask for ask in run.asks if window.holds(ask.at_ms) and (_sealed(ask) or ask.deadline_at_ms <= end_ms)]
 
 
@@ -64,13 +69,15 @@ def percentile(values: Iterable[float], share: float) -> float:
 
 
 def first_token_waits(asks: Iterable[Ask]) -> list[float]:
-    """ms from the send to the first token, of those that got one."""
+    """Ms from the send to the first token, of those that got one."""
     return [ask.first_token_ms - ask.sent_ms for ask in asks if ask.first_token_ms is not None]
 
 
 def residences_ms(asks: Iterable[Ask]) -> list[float]:
-    """ms in a slot, of the asks that ended well."""
-    return [ask.ended_ms - ask.claimed_ms for ask in asks if ask.in_time and ask.ended_ms and ask.claimed_ms is not None]
+    """Ms in a slot, of the asks that ended well."""
+    return [
+        ask.ended_ms - ask.claimed_ms for ask in asks if ask.in_time and ask.ended_ms and ask.claimed_ms is not None
+    ]
 
 
 def jain(values: list[float]) -> float:
@@ -79,9 +86,9 @@ def jain(values: list[float]) -> float:
     return sum(values) ** 2 / (len(values) * squares) if squares else 1.0
 
 
-def summary(run: Run, window: Window, capacity_wtps: float) -> dict[str, Any]:
+def summary(run: Run, window: Window, capacity_wtps: float, sent_until_ms: float | None = None) -> dict[str, Any]:
     """The figures that every experiment shows, work beside waste, success and refusals."""
-    asks = judged(run, window)
+    asks = judged(run, window, sent_until_ms)
     light = [ask for ask in asks if ask.light]
     heavy = [ask for ask in asks if not ask.light]
     return {

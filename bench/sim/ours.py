@@ -4,7 +4,8 @@ What a run leaves out: HTTP, the engine's text (the event streams get no tokens)
 of a worker. Everything that admits, orders, claims, renews, settles, cancels and reaps is the code of `shared`.
 """
 
-from collections.abc import Callable, Mapping, Sequence as Several
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Several
 from typing import Any
 
 import redis
@@ -16,8 +17,8 @@ from bench.sim.system import Grant
 from shared import keys
 from shared.answers import Admitted, Beat, Refused, SettleAnswer
 from shared.config import Settings, load
-from shared.keys import model_slug
 from shared.job import Ending, Held, NewJob, Usage
+from shared.keys import model_slug
 from shared.outcomes import Outcome
 from shared.store import Store
 

@@ -22,18 +22,24 @@ def named() -> dict[str, Scenario]:
         ),
         "eight tenants of different lengths": Scenario(
             tuple(ask for i in range(8) for ask in flood(f"t{i}", 200, prompt=100 + 150 * i, answer=150 - 15 * i)),
-            {}, 240.0, workers=2,
+            {},
+            240.0,
+            workers=2,
         ),
         "long prompts against long answers": Scenario(
             tuple(flood("reader", 400, prompt=2_000, answer=10) + flood("writer", 80, prompt=50, answer=500)), {}, 180.0
         ),
         "weights 1 2 3 4": Scenario(
             tuple(ask for i in range(1, 5) for ask in flood(f"w{i}", 60 * i, prompt=200, answer=100)),
-            {f"w{i}": float(i) for i in range(1, 5)}, 120.0,
+            {f"w{i}": float(i) for i in range(1, 5)},
+            120.0,
         ),
         "a flood, and a rival 5 s later": Scenario(
-            tuple(flood("flood", 400, prompt=200, answer=100) + flood("rival", 120, prompt=200, answer=100, at_ms=5_000)),
-            {"rival": 1.0}, 90.0,
+            tuple(
+                flood("flood", 400, prompt=200, answer=100) + flood("rival", 120, prompt=200, answer=100, at_ms=5_000)
+            ),
+            {"rival": 1.0},
+            90.0,
         ),
     }
 
@@ -51,8 +57,13 @@ def drawn(seed: int) -> Scenario:
         begin_ms, spread_ms = dice.choice([0.0, 0.0, 3_000.0, 6_000.0]), dice.choice([0.0, 0.0, 10_000.0])
         asks += [
             Ask(
-                0, tenant, begin_ms + dice.random() * spread_ms, dice.randint(1, prompt_most), dice.randint(1, answer_most),
-                _MAX_TOKENS, _DEADLINE_MS,
+                0,
+                tenant,
+                begin_ms + dice.random() * spread_ms,
+                dice.randint(1, prompt_most),
+                dice.randint(1, answer_most),
+                _MAX_TOKENS,
+                _DEADLINE_MS,
             )
             for _ in range(dice.randint(3, 30))
         ]

@@ -54,7 +54,8 @@ class Shape:
         """Prompt and answer tokens of `count` jobs, each at least 1 and at most `longest`."""
         sampled = (self.prompt.sample(rng, count), self.answer.sample(rng, count))
         prompt, answer = (
-            np.clip(np.rint(values), 1, most).astype(int).tolist() for values, most in zip(sampled, longest, strict=True)
+            np.clip(np.rint(values), 1, most).astype(int).tolist()
+            for values, most in zip(sampled, longest, strict=True)
         )
         return prompt, answer
 
@@ -143,7 +144,7 @@ def _component_variances(rate_per_s: float, dispersion: tuple[tuple[float, float
     """Relative variances of the components, least squares on the windows' dispersion, none negative.
 
     A rate with exponential correlation of time τ and relative variance v adds to the counts' variance over
-    mean at window T: 2·rate·v·τ·(1 − τ/T·(1 − e^(−T/τ))).
+    mean at window T: 2·rate·v·τ·(1 - τ/T·(1 - e^(-T/τ))).
     """
     rows, wanted = [], []
     for window_s, ratio in dispersion:

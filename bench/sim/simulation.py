@@ -97,7 +97,7 @@ class Simulation:
         self.system.close(asks)
         return self.result
 
-    def lose(self, now_ms: float, worker: object) -> None:
+    def lose(self, now_ms: float, worker: object) -> None:  # noqa: ARG002 - an event's form
         """The worker's machine goes dark; its leases will lapse."""
         assert isinstance(worker, SimWorker)
         for ask in worker.sequences:
@@ -156,7 +156,7 @@ class Simulation:
         if self.system.leave(about, now_ms):
             self.at(now_ms + BELL_MS, self._ring, about)
 
-    def _ring(self, now_ms: float, about: object) -> None:
+    def _ring(self, now_ms: float, about: object) -> None:  # noqa: ARG002 - an event's form
         assert isinstance(about, Ask)
         worker = self._holder.get(about)
         if worker is not None:

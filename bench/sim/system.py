@@ -36,7 +36,7 @@ class System(Protocol):
     def settle(
         self, worker: SimWorker, seq: Sequence, outcome: str, now_ms: float, then: Callable[[str], None]
     ) -> None:
-        """A job has ended in the engine. `then` hears the system's last word, "" when the job is no longer the worker's."""
+        """A job has ended in the engine. `then` hears the last word on it, "" when the job was lost."""
 
     def leave(self, ask: Ask, now_ms: float) -> bool:
         """The client is gone and has said so; whether a worker must be told."""

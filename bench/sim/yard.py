@@ -81,9 +81,7 @@ def run_baseline(
 ) -> Run:
     """A baseline over the same fleet."""
     system, workers = baseline(name, basis.workers, basis.machine)
-    simulation = Simulation(
-        system, asks, client=client or OneTry(), seconds=seconds, seed=basis.seed, workers=workers
-    )
+    simulation = Simulation(system, asks, client=client or OneTry(), seconds=seconds, seed=basis.seed, workers=workers)
     if events is not None:
         events(simulation)
     return simulation.run()

@@ -71,13 +71,19 @@ def rows(got: dict[tuple[Any, ...], Figures]) -> list[Row]:
     jains = [figures["jain"] for figures in by_name.values()]
     return [
         Row(
-            "E2", f"{total} random scenarios: largest difference in service to its bound", "<= 1 in every one",
-            f"{worst:.2f}, {len(outside)} outside", not outside,
+            "E2",
+            f"{total} random scenarios: largest difference in service to its bound",
+            "<= 1 in every one",
+            f"{worst:.2f}, {len(outside)} outside",
+            not outside,
         ),
         Row("E2", "scenarios in which some job was never answered", "0", str(starved), starved == 0),
         Row("E2", "named scenarios: difference to bound", "<= 1", " ".join(f"{p:.2f}" for p in parts), max(parts) <= 1),
         Row(
-            "E2", "named scenarios: Jain's index of served wt while all wait", ">= .995",
-            " ".join(f"{value:.4f}" for value in jains), min(jains) >= 0.995,
+            "E2",
+            "named scenarios: Jain's index of served wt while all wait",
+            ">= .995",
+            " ".join(f"{value:.4f}" for value in jains),
+            min(jains) >= 0.995,
         ),
     ]

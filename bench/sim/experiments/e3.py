@@ -1,4 +1,4 @@
-"""E3: one tenant that sends little beside one that sends 1 to 20 times as much: does it feel its neighbour?"""
+"""E3: one tenant that sends little beside one that sends up to 20 times as much, and whether it feels it."""
 
 import numpy as np
 
@@ -64,13 +64,18 @@ def rows(got: dict[tuple[str, int], Figures]) -> list[Row]:
     waits = [got["ours", times]["ttft_p99_ms"] for times in beside]
     return [
         Row(
-            "E3", "quiet tenant's p99 to first token, ms, beside 1 5 10 20 times its load",
+            "E3",
+            "quiet tenant's p99 to first token, ms, beside 1 5 10 20 times its load",
             f"<= {most:.0f} (goal {2 * unloaded:.0f}); alone {unloaded:.0f}",
-            line("ttft_p99_ms", "ours", ".0f"), all(wait <= most for wait in waits),
+            line("ttft_p99_ms", "ours", ".0f"),
+            all(wait <= most for wait in waits),
             {name: line("ttft_p99_ms", name, ".0f") for name in others},
         ),
         Row(
-            "E3", "quiet tenant's success", ">= .995", line("success", "ours", ".3f"),
+            "E3",
+            "quiet tenant's success",
+            ">= .995",
+            line("success", "ours", ".3f"),
             all(at_least(got["ours", times]["success"], 0.995) for times in beside),
             {name: line("success", name, ".3f") for name in others},
         ),

@@ -54,11 +54,17 @@ def rows(got: dict[tuple[str, float], Figures]) -> list[Row]:
     ours = [got["ours", share] for share in SHARES]
     return [
         Row(
-            "E4", "tokens computed after the client had gone, 2 5 10 20 % leaving", "<= .01", line("ours"),
-            all(figures["dead_share"] <= 0.01 for figures in ours), {name: line(name) for name in ("B3", "B4")},
+            "E4",
+            "tokens computed after the client had gone, 2 5 10 20 % leaving",
+            "<= .01",
+            line("ours"),
+            all(figures["dead_share"] <= 0.01 for figures in ours),
+            {name: line(name) for name in ("B3", "B4")},
         ),
         Row(
-            "E4", "most steps from the engine's knowing to a free slot", "<= 2",
+            "E4",
+            "most steps from the engine's knowing to a free slot",
+            "<= 2",
             f"{max(figures['most_steps'] for figures in ours)} of {sum(f['left_while_running'] for f in ours)} "
             f"({sum(f['left_in_prompt'] for f in ours)} in mid-prompt)",
             all(figures["most_steps"] <= 2 for figures in ours),

@@ -93,19 +93,26 @@ def rows(got: dict[tuple[str, str], Figures]) -> list[Row]:
         most = 2 * ours["residence_s"]
         made.append(
             Row(
-                "E5", f"{case}: s until success is as before", f"<= {most:.1f} (goal {most / 2:.1f})",
-                f"{ours['back_after_s']:.2f}", ours["back_after_s"] <= most,
+                "E5",
+                f"{case}: s until success is as before",
+                f"<= {most:.1f} (goal {most / 2:.1f})",
+                f"{ours['back_after_s']:.2f}",
+                ours["back_after_s"] <= most,
                 {name: f"{got[name, case]['back_after_s']:.2f}" for name in others},
             )
         )
     ours = got["ours", "burst"]
     made.append(
         Row(
-            "E5", "burst: fewest answers in time a second over 10 s, during and after",
+            "E5",
+            "burst: fewest answers in time a second over 10 s, during and after",
             f">= {ours['answers_before']:.1f}, the fewest before",
             f"{ours['answers_during']:.1f} {ours['answers_after']:.1f}",
             min(ours["answers_during"], ours["answers_after"]) >= ours["answers_before"],
-            {name: f"{got[name, 'burst']['answers_during']:.1f} {got[name, 'burst']['answers_after']:.1f}" for name in others},
+            {
+                name: f"{got[name, 'burst']['answers_during']:.1f} {got[name, 'burst']['answers_after']:.1f}"
+                for name in others
+            },
         )
     )
     return made

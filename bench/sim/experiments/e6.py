@@ -9,7 +9,9 @@ from bench.sim.yard import WARM_UP_S, Basis, run
 KINDS = ("package", "layered")
 HEEDING = (0.0, 0.5, 1.0)
 SYSTEMS = ("ours", "B4")
-SECONDS = 180.0
+SECONDS = 240.0
+#: Of the jobs first sent until then it is known what became of them: no hint is longer than a minute.
+SENT_UNTIL_S = 130.0
 LOAD = 2.0
 
 
@@ -22,7 +24,8 @@ def one(basis: Basis, name: str, kind: str, heeds: float, seconds: float = SECON
     """One system, one kind of client."""
     client = OpenAIPackage(heeds=heeds) if kind == "package" else Layered(heeds=heeds)
     done = run(basis, name, plan(basis.crowd(LOAD), seconds, basis.seed), seconds, client=client)
-    return summary(done, Window(WARM_UP_S * 1_000, seconds * 1_000), basis.capacity_wtps)
+    window = Window(WARM_UP_S * 1_000, seconds * 1_000)
+    return summary(done, window, basis.capacity_wtps, SENT_UNTIL_S * seconds / SECONDS * 1_000)
 
 
 def rows(got: dict[tuple[str, str, float], Figures]) -> list[Row]:
@@ -34,18 +37,35 @@ def rows(got: dict[tuple[str, str, float], Figures]) -> list[Row]:
     unheeded = [got["ours", kind, 0.0] for kind in KINDS]
     return [
         Row(
-            "E6", "attempts a job at 2x, heeding 0 .5 1: package / layered", "<= 1.10 when the package heeds",
-            line("attempts_per_job", "ours"), at_most(got["ours", "package", 1.0]["attempts_per_job"], 1.10),
+            "E6",
+            "attempts a job at 2x, heeding 0 .5 1: package / layered",
+            "<= 1.10 when the package heeds",
+            line("attempts_per_job", "ours"),
+            at_most(got["ours", "package", 1.0]["attempts_per_job"], 1.10),
             {"B4": line("attempts_per_job", "B4")},
         ),
         Row(
-            "E6", "useful work / capacity, the same", ">= .90 when nobody heeds", line("useful", "ours", ".3f"),
-            all(at_least(figures["useful"], 0.90) for figures in unheeded), {"B4": line("useful", "B4", ".3f")},
+            "E6",
+            "useful work / capacity, the same",
+            ">= .90 when nobody heeds",
+            line("useful", "ours", ".3f"),
+            all(at_least(figures["useful"], 0.90) for figures in unheeded),
+            {"B4": line("useful", "B4", ".3f")},
         ),
         Row(
-            "E6", "light tenants' success, the same", ">= .95 when nobody heeds", line("light_success", "ours", ".3f"),
-            all(at_least(figures["light_success"], 0.95) for figures in unheeded), {"B4": line("light_success", "B4", ".3f")},
+            "E6",
+            "light tenants' success, the same",
+            ">= .95 when nobody heeds",
+            line("light_success", "ours", ".3f"),
+            all(at_least(figures["light_success"], 0.95) for figures in unheeded),
+            {"B4": line("light_success", "B4", ".3f")},
         ),
-        Row("E6", "share of jobs answered in time, the same", "shown", line("success", "ours", ".3f"), None,
-            {"B4": line("success", "B4", ".3f")}),
+        Row(
+            "E6",
+            "share of jobs answered in time, the same",
+            "shown",
+            line("success", "ours", ".3f"),
+            None,
+            {"B4": line("success", "B4", ".3f")},
+        ),
     ]

@@ -35,15 +35,22 @@ def rows(got: dict[tuple[str, str, float], Figures]) -> list[Row]:
 
         def line(name: str, shape: str = shape) -> str:
             figures = [got[name, shape, load] for load in LOADS]
-            return " / ".join(" ".join(f"{f[what]:.3f}" for f in figures) for what in ("useful", "waste", "light_success"))
+            return " / ".join(
+                " ".join(f"{f[what]:.3f}" for f in figures) for what in ("useful", "waste", "light_success")
+            )
 
         ours = [got["ours", shape, load] for load in LOADS]
         met = all(
-            at_least(f["useful"], 0.90) and at_most(f["waste"], 0.05) and at_least(f["light_success"], 0.95) for f in ours
+            at_least(f["useful"], 0.90) and at_most(f["waste"], 0.05) and at_least(f["light_success"], 0.95)
+            for f in ours
         )
         made.append(
             Row(
-                "E7", f"{shape}: useful / waste / light success at 1.5 5x", ">= .90 / <= .05 / >= .95", line("ours"), met,
+                "E7",
+                f"{shape}: useful / waste / light success at 1.5 5x",
+                ">= .90 / <= .05 / >= .95",
+                line("ours"),
+                met,
                 {name: line(name) for name in SYSTEMS if name != "ours"},
             )
         )
