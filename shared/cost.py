@@ -1,4 +1,4 @@
-"""What a job costs: tokens as the door estimates them, and their weight in thousandths of a weighted token.
+"""Prompt tokens as the door estimates them; what they cost is the store's to say (shared/lua/lib/verdict.lua).
 
 The worker counts before a slot is taken and the ledger is settled with true counts, so an estimate
 only has to be fair on average. Where it decides something for good (too long for any context), the
@@ -14,8 +14,6 @@ TOKENS_PER_BYTE = 0.3
 TOKENS_PER_MESSAGE = 4
 #: No vocabulary in use has a longer token (runs of blanks in code vocabularies come to 128 bytes).
 MOST_BYTES_PER_TOKEN = 256
-#: How much of the answer counts until something is known of the tenant's answers (docs/fairness.md).
-EXPECTED_TOKENS = 128
 
 
 def texts(payload: Mapping[str, Any]) -> list[str]:
@@ -38,11 +36,6 @@ def least(payload: Mapping[str, Any], *, words: bool = False) -> int:
     """The fewest prompt tokens that the request could come to by any count, at least 1."""
     parts = texts(payload)
     return max(1, _words(parts) if words else -(-_bytes(parts) // MOST_BYTES_PER_TOKEN))
-
-
-def cost_mwt(prompt_tokens: int, max_tokens: int, generated_weight: int) -> int:
-    """Estimated cost in thousandths of a weighted token; one wt is an uncached prompt token."""
-    return 1000 * (prompt_tokens + generated_weight * min(max_tokens, EXPECTED_TOKENS))
 
 
 def _bytes(parts: Iterable[str]) -> int:

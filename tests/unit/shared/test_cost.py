@@ -1,4 +1,4 @@
-"""Tokens and cost as the door estimates them."""
+"""Prompt tokens as the door estimates them."""
 
 from hypothesis import given
 from hypothesis import strategies as some
@@ -27,8 +27,3 @@ def test_each_message_of_a_chat_carries_its_marks() -> None:
 def test_the_least_count_never_exceeds_the_estimate_of_any_text(text: str, words: bool) -> None:
     payload = {"prompt": text}
     assert 1 <= cost.least(payload, words=words) <= cost.estimate(payload, words=words)
-
-
-def test_an_answer_counts_by_its_weight_and_at_most_128_tokens_of_it() -> None:
-    assert cost.cost_mwt(10, 20, 4) == 90_000
-    assert cost.cost_mwt(10, 128, 4) == cost.cost_mwt(10, 100_000, 4) == 522_000
