@@ -164,7 +164,8 @@ class StoreMachine(RuleBasedStateMachine):
         answer = self.store.renew(
             a_beat(worker, slots=slots, cells=CELLS, model=WORKERS[worker], facts=facts), [Held(*pair) for pair in held]
         )
-        assert (answer.lost, answer.canceled) == self.model.renew(worker, WORKERS[worker], slots, CELLS, held, self.rates)
+        expected = self.model.renew(worker, WORKERS[worker], slots, CELLS, held, self.rates)
+        assert (answer.lost, answer.canceled) == expected
 
     @rule(
         target=claims,
