@@ -23,15 +23,16 @@ class Report:
         self._clock = clock
         self._before = self._figures()
 
-    def _figures(self) -> tuple[float, int, int, int]:
+    def _figures(self) -> tuple[float, int, int, int, int]:
         stats = self._engine.stats
-        return self._clock.monotonic(), stats.steps, stats.prompt_tokens, stats.completion_tokens
+        now_s = self._clock.monotonic()
+        return now_s, stats.steps, stats.prompt_tokens, stats.completion_tokens, stats.cached_tokens
 
     def one_pass(self) -> float:
         """One line, if anything ran since the last. How long to rest then, in seconds."""
         now = self._figures()
         pairs = zip(now, self._before, strict=True)
-        passed_s, steps, prompts, completions = (after - before for after, before in pairs)
+        passed_s, steps, prompts, completions, cached = (after - before for after, before in pairs)
         self._before = now
         held = len(self._holding)
         if (held or steps) and passed_s > 0:
@@ -40,6 +41,7 @@ class Report:
             log.info(
                 "worker.load", running=running, waiting_inside=max(0, held - running),
                 prompt_tokens_per_s=round(prompts / passed_s, 1), tokens_per_s=round(completions / passed_s, 1),
-                steps_per_s=round(steps / passed_s, 1), kv_used=f"{1 - room.cells / backend.cells:.0%}",
+                steps_per_s=round(steps / passed_s, 1), cached_share=f"{cached / max(1, cached + prompts):.0%}",
+                kv_used=f"{1 - room.cells / backend.cells:.0%}",
             )
         return INTERVAL_S

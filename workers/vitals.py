@@ -44,6 +44,7 @@ class Vitals:
         moving: dict[str, str | int | float] = {
             "steps": stats.steps,
             "computed_prompt_tokens": stats.prompt_tokens,
+            "cached_prompt_tokens": stats.cached_tokens,
             "completion_tokens": stats.completion_tokens,
             "dead_tokens": stats.dead_tokens,
             "decode_s": round(stats.decode_s, 3),
@@ -76,6 +77,9 @@ class Vitals:
                 "counter", "Steps with a free slot while a job waited for one", self.idle_slot_steps()
             ),
             "penstock_worker_prompt_tokens": ("counter", "Prompt tokens computed", stats.prompt_tokens),
+            "penstock_worker_cached_tokens": (
+                "counter", "Prompt tokens that were not computed again", stats.cached_tokens
+            ),
             "penstock_worker_completion_tokens": ("counter", "Tokens generated", stats.completion_tokens),
             "penstock_worker_dead_tokens": ("counter", "Tokens computed for jobs nobody waits for", stats.dead_tokens),
             "penstock_worker_decode_seconds": ("counter", "Time inside the model", stats.decode_s),

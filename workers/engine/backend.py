@@ -100,6 +100,10 @@ class Backend(Protocol):
     #: True: a step ends for all rows at once, and the planner bounds it. False: each row takes its own
     #: time (sim), so prompts need no bound.
     lockstep: bool
+    #: Whether a sequence may begin with what another has computed; needs `Prepared.prompt` to be an array of tokens.
+    reuses: bool
+    #: Whether a step is fastest when its slots are neighbours.
+    compact: bool
 
     def prepare(self, spec: JobSpec) -> Prepared:
         """Tokenize and validate; callable by any thread. Raises JobRejected."""
@@ -107,6 +111,10 @@ class Backend(Protocol):
 
     def open(self, slot: int, job: Prepared) -> None:
         """Make `slot` ready for the job. Raises whatever is wrong with that job alone."""
+        ...
+
+    def begin(self, slot: int, source: int, n: int) -> None:
+        """Let `slot` hold the first `n` tokens of what slot `source` holds, which may be itself, and no more."""
         ...
 
     def decode(self, rows: list[Row]) -> list[Row]:
@@ -122,11 +130,15 @@ class Backend(Protocol):
         ...
 
     def close_slot(self, slot: int) -> None:
-        """Forget the slot's sequence; also after a failed `open`. Never raises."""
+        """The slot's sequence has ended; its cells stay. Also after a failed `open`. Never raises."""
         ...
 
-    def check_idle(self) -> None:
-        """Raise BooksBroken if a sequence is left though every slot was closed."""
+    def forget(self, slot: int) -> None:
+        """Empty a slot's cells. Never raises."""
+        ...
+
+    def check_idle(self, kept: dict[int, int]) -> None:
+        """With every slot closed: raise BooksBroken if a sequence is left, or cells other than `kept`."""
         ...
 
     def close(self) -> None:

@@ -45,6 +45,7 @@ def _one_slot(backend: LlamaBackend, clock: Clock, prompt: int) -> tuple[float, 
     prefill_s = clock.monotonic() - began
     took = [_step(backend, clock, [0], prompt + step) for step in range(steps)]
     backend.close_slot(0)
+    backend.forget(0)
     return max(prefill_s, 1e-9), max(median(took), 1e-9) if took else prefill_s
 
 
@@ -58,6 +59,7 @@ def _every_slot(backend: LlamaBackend, clock: Clock) -> float:
     took = [_step(backend, clock, slots, 1 + step) for step in range(steps)]
     for slot in slots:
         backend.close_slot(slot)
+        backend.forget(slot)
     return max(median(took), 1e-9)
 
 

@@ -54,6 +54,10 @@ class LlamaBackend:
         sizes = shape.sizes
         self.slots, self.cells, self.n_ctx, self.facts = sizes.slots, sizes.cells, sizes.n_ctx, facts
         self._model, self._ctx = model, ctx
+        # Recurrent memory holds no earlier state of a text, a sliding window only the last tokens of one.
+        forgets = llama_cpp.llama_model_is_recurrent(model) or llama_cpp.llama_model_is_hybrid(model)
+        self.reuses = not forgets and llama_cpp.llama_model_n_swa(model) == 0
+        self.compact = not shape.shared
         self._vocab = llama_cpp.llama_model_get_vocab(model)
         self._memory = llama_cpp.llama_get_memory(ctx)
         self.n_vocab: int = llama_cpp.llama_vocab_n_tokens(self._vocab)
@@ -135,6 +139,14 @@ class LlamaBackend:
         self._prompts[slot] = job.prompt
         self._samplers[slot] = Sampler(llama_cpp, self._vocab, self.n_vocab, job.sampling, job.grammar)
 
+    def begin(self, slot: int, source: int, n: int) -> None:
+        """Let `slot` hold the first `n` tokens of what slot `source` holds, and no more."""
+        if slot != source:
+            self.forget(slot)
+            # Whole, since a split cache can copy nothing less; in a shared one it costs no copy.
+            llama_cpp.llama_memory_seq_cp(self._memory, source, slot, -1, -1)
+        llama_cpp.llama_memory_seq_rm(self._memory, slot, n, -1)
+
     def decode(self, rows: list[Row]) -> list[Row]:
         """One llama_decode over all rows. Raises DecodeFailed and leaves the sequences as they were."""
         batch = self._batch
@@ -174,18 +186,22 @@ class LlamaBackend:
         return buffer.raw[: max(0, n)]
 
     def close_slot(self, slot: int) -> None:
-        """Forget the slot's sequence: its sampler and its cells."""
+        """The slot's sequence has ended: its sampler is freed, its cells stay."""
         self._prompts.pop(slot, None)
         sampler = self._samplers.pop(slot, None)
         if sampler is not None:
             sampler.close()
+
+    def forget(self, slot: int) -> None:
+        """Empty a slot's cells."""
         llama_cpp.llama_memory_seq_rm(self._memory, slot, -1, -1)
 
-    def check_idle(self) -> None:
-        """Raise BooksBroken if a sequence still has a sampler or cells."""
-        held = [s for s in range(self.slots) if llama_cpp.llama_memory_seq_pos_max(self._memory, s) >= 0]
-        if held or self._samplers:
-            raise BooksBroken(f"slots {held} still have cells, {sorted(self._samplers)} samplers")
+    def check_idle(self, kept: dict[int, int]) -> None:
+        """Raise BooksBroken if a sequence still has a sampler, or cells other than `kept`."""
+        ends = {slot: llama_cpp.llama_memory_seq_pos_max(self._memory, slot) for slot in range(self.slots)}
+        held = {slot: last + 1 for slot, last in ends.items() if last >= 0}
+        if held != kept or self._samplers:
+            raise BooksBroken(f"slots hold {held} cells and should keep {kept}; {sorted(self._samplers)} have samplers")
 
     def close(self) -> None:
         """Free the context and the model; the backend cannot be used any more."""

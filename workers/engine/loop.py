@@ -3,42 +3,21 @@
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from shared.clock import Clock, RealClock
 from shared.outcomes import EndCode, FinishReason, Outcome
 from workers.engine.backend import END, Backend, Prepared, Row
 from workers.engine.events import Ended, Event, JobRejected, JobSpec, Room, Text
+from workers.engine.figures import EngineSettings, EngineStats
 from workers.engine.inbox import Cancel, Inbox
 from workers.engine.planner import BatchPlan, PlanLimits, PromptLeft, StepFit, plan
+from workers.engine.prefixes import Prefixes
 from workers.engine.sequence import Sequence, SequenceState
 from workers.engine.slots import Slots
 
 #: Outcome of a sequence whose lease was lost, or whose engine stops: nobody settles it.
 DROPPED = "dropped"
-
-
-@dataclass(frozen=True)
-class EngineSettings:
-    """What the loop keeps to; slots, cells and the longest job are the backend's."""
-
-    prefill_chunk: int = 512
-    step_target_ms: float = 250.0
-    #: How long an idle engine waits for company before its first step.
-    batch_timeout_ms: float = 0.0
-
-
-@dataclass
-class EngineStats:
-    """Counters since birth, written by the engine's thread and read by any."""
-
-    steps: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    #: Tokens computed for sequences that ended canceled, expired or dropped.
-    dead_tokens: int = 0
-    #: Time inside decode, in s.
-    decode_s: float = 0.0
 
 
 class Engine:
@@ -59,6 +38,10 @@ class Engine:
         self._inbox = Inbox(backend.slots, backend.cells)
         # The engine's thread's own from here on.
         self._slots = Slots(backend.slots, backend.cells)
+        self._prefixes = Prefixes(self._slots, backend.forget, compact=backend.compact)
+        self._reuses = settings.reuse and backend.reuses
+        for slot in range(backend.slots):
+            backend.forget(slot)
         self._waiting: deque[Sequence] = deque()
         self._running: dict[int, Sequence] = {}
         self._by_key: dict[str, Sequence] = {}
@@ -110,11 +93,15 @@ class Engine:
         while not stop.is_set():
             if self.step() or self._waiting or self._running:
                 continue
-            self._slots.check_integrity(running=0)
-            self.backend.check_idle()
+            self.check_idle()
             self._inbox.wait(stop, self._note_progress)
             self._inbox.wait_for_company(stop, self._clock.monotonic, self.settings.batch_timeout_ms / 1000)
         self.drop_all()
+
+    def check_idle(self) -> None:
+        """Audit the books; raises BooksBroken. The engine's thread only, with nothing inside."""
+        self._slots.check_integrity(running=0)
+        self.backend.check_idle(self._prefixes.kept)
 
     def wake(self) -> None:
         """Make an idle `run` look at its stop event; any thread."""
@@ -160,14 +147,22 @@ class Engine:
         """First in, first served: a job that does not fit holds up those behind it, so that it will fit."""
         while self._waiting and self._slots.fits(self._waiting[0].job.cells):
             sequence = self._waiting.popleft()
-            sequence.slot = self._slots.take(sequence.job.cells)
-            # A reused prefix would set n_past and cached_tokens here.
-            sequence.state, sequence.started_s = SequenceState.PREFILL, self._clock.monotonic()
-            self._running[sequence.slot] = sequence
+            self._take_place(sequence)
             try:
                 self.backend.open(sequence.slot, sequence.job)
             except Exception as fault:  # noqa: BLE001 - whatever is wrong with one job ends that job only
                 self._fail(sequence, fault)
+
+    def _take_place(self, sequence: Sequence) -> None:
+        job = sequence.job
+        tenant, prompt = job.spec.tenant, job.prompt if self._reuses else None
+        mates = ((slot, mate.known) for slot, mate in self._running.items() if mate.job.spec.tenant == tenant)
+        place = self._prefixes.take(tenant, prompt, job.cells, mates)
+        self.backend.begin(place.slot, place.source, place.n)
+        sequence.slot, sequence.n_past, sequence.cached_tokens = place.slot, place.n, place.n
+        self.stats.cached_tokens += place.n
+        sequence.state, sequence.started_s = SequenceState.PREFILL, self._clock.monotonic()
+        self._running[place.slot] = sequence
 
     def _plan(self) -> BatchPlan:
         decoding, prompts = [], []
@@ -240,8 +235,7 @@ class Engine:
         if sequence.first_token_s is None:
             sequence.first_token_s, sequence.state = now, SequenceState.DECODE
         if token != END:
-            sequence.last_token = token
-            sequence.completion_tokens += 1
+            sequence.answer.append(token)
             self.stats.completion_tokens += 1
         if new:
             self._emit(Text(sequence.key, new, sequence.completion_tokens))
@@ -263,14 +257,15 @@ class Engine:
             self._waiting.remove(sequence)
         else:
             self.backend.close_slot(sequence.slot)
-            self._slots.give_back(sequence.slot)
+            keeps = self._reuses and outcome != Outcome.FAILED
+            self._prefixes.give_back(sequence.slot, sequence.known if keeps else None)
             del self._running[sequence.slot]
         stage = sequence.stage if code else ""
         sequence.state = SequenceState.ENDED
         del self._by_key[sequence.key]
         self._inbox.ended(sequence.key)
         if outcome not in {Outcome.SUCCEEDED, Outcome.FAILED}:
-            self.stats.dead_tokens += sequence.n_past
+            self.stats.dead_tokens += sequence.n_past - sequence.cached_tokens
         counts = sequence.counts(self._clock.monotonic())
         text = sequence.text.text
         self._emit(Ended(sequence.key, str(outcome), str(reason), text, counts, str(code), stage, message))

@@ -3,8 +3,11 @@
 from dataclasses import dataclass, field
 from enum import Enum
 
+import numpy as np
+
 from workers.engine.backend import Prepared
 from workers.engine.events import Counts
+from workers.engine.prefixes import Known
 from workers.engine.text import TextStream
 
 
@@ -34,9 +37,8 @@ class Sequence:
     n_past: int = 0
     #: Prompt tokens that were already in the slot when the sequence took it.
     cached_tokens: int = 0
-    #: Sampled and not yet fed.
-    last_token: int = -1
-    completion_tokens: int = 0
+    #: The answer's tokens; the last one is not yet fed.
+    answer: list[int] = field(default_factory=list)
     started_s: float | None = None
     first_token_s: float | None = None
     extra: dict[str, object] = field(default_factory=dict)
@@ -55,6 +57,23 @@ class Sequence:
     def prompt_left(self) -> int:
         """Prompt tokens still to compute."""
         return max(0, self.job.prompt_tokens - self.n_past)
+
+    @property
+    def last_token(self) -> int:
+        """The token to feed in the next step."""
+        return self.answer[-1]
+
+    @property
+    def completion_tokens(self) -> int:
+        """Tokens generated so far."""
+        return len(self.answer)
+
+    @property
+    def known(self) -> Known:
+        """What its slot holds by now."""
+        prompt = self.job.prompt[: self.n_past]
+        answer = self.answer[: max(0, self.n_past - self.job.prompt_tokens)]
+        return Known(self.job.spec.tenant, np.concatenate([prompt, answer]).astype(np.int32) if answer else prompt)
 
     @property
     def stage(self) -> str:

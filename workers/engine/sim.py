@@ -25,7 +25,7 @@ _CATCH_UP_S = 1.0
 class SimBackend:
     """Makes exactly `max_tokens` words for every job; prompt tokens are words, at least 1."""
 
-    lockstep = False
+    lockstep = reuses = compact = False
 
     def __init__(
         self,
@@ -94,11 +94,17 @@ class SimBackend:
         """One word and its space."""
         return b"w%d " % token
 
+    def begin(self, slot: int, source: int, n: int) -> None:
+        """A sim computes every word."""
+
     def close_slot(self, slot: int) -> None:
         """Forget the slot's timetable."""
         self._done_s.pop(slot, None)
 
-    def check_idle(self) -> None:
+    def forget(self, slot: int) -> None:
+        """A slot without a timetable holds nothing."""
+
+    def check_idle(self, kept: dict[int, int]) -> None:  # noqa: ARG002 - a sim keeps nothing
         """Raise BooksBroken if a slot still has a timetable."""
         if self._done_s:
             raise BooksBroken(f"slots {sorted(self._done_s)} are closed and still have work")

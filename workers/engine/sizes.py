@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from shared.config import Settings
 from shared.settings_table import AUTO
-from workers.engine.loop import EngineSettings
+from workers.engine.figures import EngineSettings
 
 #: Longest job where nothing else is set.
 _N_CTX_GPU, _N_CTX_CPU = 32768, 8192

@@ -1,4 +1,4 @@
-"""Sequence ids and KV cells: what is taken, what is free, and the audit of both."""
+"""Sequence ids and KV cells: what is taken, what is kept, what is free, and the audit of all three."""
 
 from shared.errors import PenstockError
 
@@ -11,56 +11,73 @@ class Slots:
     """The engine's two budgets. Only the engine's thread touches it.
 
     A job holds one slot and as many cells as its prompt and its longest answer may fill, from its
-    first step to its end, so that no running job can ever lack a cell. Always: free + used == total,
-    for slots and for cells.
+    first step to its end, so that no running job can ever lack a cell. A free slot may keep cells
+    that a later job can begin with; they are free to whoever needs them, once they are let go.
+    Always: free + kept + used == total for cells, and free + used == total for slots.
     """
 
     def __init__(self, slots: int, cells: int) -> None:
         if slots < 1 or cells < 1:
             raise ValueError(f"an engine needs a slot and a cell: slots={slots}, cells={cells}")
         self.total_slots, self.total_cells = slots, cells
-        #: The lowest number is taken first, so that a lightly used engine keeps to few sequences.
-        self._free = list(range(slots - 1, -1, -1))
+        self._free = set(range(slots))
         self._cells_free = cells
         self._held: dict[int, int] = {}
+        #: Cells that a free slot keeps.
+        self._kept: dict[int, int] = {}
 
     @property
-    def free_slots(self) -> int:
-        """Slots that nobody holds."""
-        return len(self._free)
+    def free_slots(self) -> list[int]:
+        """Slots that nobody holds, the lowest number first."""
+        return sorted(self._free)
+
+    @property
+    def held_slots(self) -> list[int]:
+        """Slots that jobs hold."""
+        return sorted(self._held)
 
     @property
     def free_cells(self) -> int:
-        """Cells that nobody holds."""
+        """Cells that nobody holds and no slot keeps."""
         return self._cells_free
 
     def fits(self, cells: int) -> bool:
-        """Whether `take(cells)` would succeed now."""
-        return bool(self._free) and cells <= self._cells_free
+        """Whether a job of so many cells can have a slot, if need be after `let_go` of all that is kept."""
+        return bool(self._free) and cells <= self._cells_free + sum(self._kept.values())
 
-    def take(self, cells: int) -> int:
-        """A free slot with `cells` cells. Raises BooksBroken when it does not fit: ask `fits` first."""
-        if not self.fits(cells):
-            raise BooksBroken(f"took {cells} cells of {self._cells_free} free, {self.free_slots} slots free")
-        slot = self._free.pop()
+    def lacks(self, cells: int, slot: int) -> bool:
+        """Whether something has to be let go before `take(cells, slot)`."""
+        return cells > self._cells_free + self._kept.get(slot, 0)
+
+    def take(self, cells: int, slot: int) -> None:
+        """Give a free slot and `cells` cells to a job. Raises BooksBroken when they are not free."""
+        if slot not in self._free or self.lacks(cells, slot):
+            raise BooksBroken(f"took slot {slot} and {cells} cells of {self._cells_free} free, slots {self._free} free")
+        self.let_go(slot)
+        self._free.remove(slot)
         self._held[slot] = cells
         self._cells_free -= cells
-        return slot
 
-    def give_back(self, slot: int) -> None:
-        """Free a slot and its cells. Raises BooksBroken when nobody holds it."""
-        if slot not in self._held:
-            raise BooksBroken(f"slot {slot} was given back and nobody held it")
-        self._cells_free += self._held.pop(slot)
-        self._free.append(slot)
-        self._free.sort(reverse=True)
+    def give_back(self, slot: int, keep: int = 0) -> None:
+        """Free a slot, which keeps `keep` of its cells. Raises BooksBroken when nobody holds it or so many."""
+        if slot not in self._held or not 0 <= keep <= self._held[slot]:
+            raise BooksBroken(f"slot {slot} was given back to keep {keep} cells, held are {self._held}")
+        self._cells_free += self._held.pop(slot) - keep
+        self._free.add(slot)
+        if keep:
+            self._kept[slot] = keep
+
+    def let_go(self, slot: int) -> None:
+        """Free what a slot keeps, if anything."""
+        self._cells_free += self._kept.pop(slot, 0)
 
     def check_integrity(self, running: int | None = None) -> None:
-        """Raise BooksBroken unless free + used == total; with `running`, also that so many are held."""
-        used = sum(self._held.values())
-        if self._cells_free + used != self.total_cells or self._cells_free < 0:
-            raise BooksBroken(f"cells: {self._cells_free} free + {used} used are not {self.total_cells}")
-        if sorted([*self._free, *self._held]) != list(range(self.total_slots)):
+        """Raise BooksBroken unless the sums are right; with `running`, also that so many slots are held."""
+        used, kept = sum(self._held.values()), sum(self._kept.values())
+        if self._cells_free + kept + used != self.total_cells or self._cells_free < 0:
+            sums = f"{self._cells_free} free + {kept} kept + {used} used"
+            raise BooksBroken(f"cells: {sums} are not {self.total_cells}")
+        if sorted([*self._free, *self._held]) != list(range(self.total_slots)) or not self._free >= set(self._kept):
             raise BooksBroken(f"slots: {sorted(self._free)} free, {sorted(self._held)} used of {self.total_slots}")
         if running is not None and running != len(self._held):
             raise BooksBroken(f"{running} sequences run in {len(self._held)} held slots")

@@ -12,8 +12,9 @@ from shared.config import load
 from workers.demo.random_gguf import write_random_model
 from workers.engine.backend import Backend
 from workers.engine.events import Ended, Event, JobSpec, Text
+from workers.engine.figures import EngineSettings
 from workers.engine.llama import LlamaBackend, load_backend
-from workers.engine.loop import Engine, EngineSettings
+from workers.engine.loop import Engine
 from workers.engine.sim import SimBackend
 
 NEVER_S = 1e12
@@ -43,8 +44,7 @@ class Driven:
 
     def check_empty(self) -> None:
         """Nothing is held anywhere, and every job has ended once, with the text that it streamed."""
-        self.engine._slots.check_integrity(running=0)
-        self.engine.backend.check_idle()
+        self.engine.check_idle()
         room = self.engine.room()
         assert (room.slots, room.cells) == (self.engine.backend.slots, self.engine.backend.cells)
         assert len(self.ended) == sum(isinstance(event, Ended) for event in self.events)

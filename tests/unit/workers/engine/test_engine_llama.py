@@ -222,7 +222,7 @@ def test_an_engine_comes_up_calibrated_silent_and_with_its_facts(model_path, cap
         assert min(facts.prefill_tps, facts.step_ms, facts.decode_tps) > 0
         assert seen == sorted(seen)
         assert seen[-1] == 1.0
-        engine.backend.check_idle()
+        engine.check_idle()
         assert "on CPU" in facts.sentence()
     finally:
         engine.backend.close()

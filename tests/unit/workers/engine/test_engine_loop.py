@@ -3,7 +3,8 @@
 import pytest
 
 from workers.engine.events import JobRejected, JobSpec, Room
-from workers.engine.loop import Engine, EngineSettings
+from workers.engine.figures import EngineSettings
+from workers.engine.loop import Engine
 from workers.engine.sim import SimBackend
 
 SHORT = {"prompt": "a b c", "max_tokens": 4}

@@ -6,7 +6,8 @@ import pytest
 
 from shared.clock import RealClock
 from workers.engine.events import JobSpec
-from workers.engine.loop import Engine, EngineSettings
+from workers.engine.figures import EngineSettings
+from workers.engine.loop import Engine
 from workers.engine.sim import SimBackend
 
 
