@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import structlog
 
@@ -27,6 +26,7 @@ from workers.exits import Exit
 from workers.exporter import Exporter
 from workers.holding import Holding
 from workers.loading import load_bar
+from workers.modelfile import model_file
 from workers.rates import Rates
 from workers.supervisor import Supervisor
 from workers.vitals import Status, Vitals, new_worker_name
@@ -84,10 +84,10 @@ def _serve(settings: Settings, place: Place) -> Exit:
         Exporter(*_host_port(settings.worker_listen), status.word, status.figures).start()
     store = _open_store(settings, worker)
     delivery = Delivery(store, worker, holding, clock)
-    names = served_names(settings)
+    names, path = served_names(settings), model_file(settings)
     with load_bar(names[0], alone=place.workers == 1) as tell:
         engine = make_engine(
-            settings, delivery.emit, model_path=_model_path(settings), clock=clock,
+            settings, delivery.emit, model_path=path, clock=clock,
             index=place.index, workers=place.workers, progress=tell,
         )  # fmt: skip
     delivery.drop = lambda key: engine.cancel(key, drop=True)
@@ -123,10 +123,6 @@ def _open_store(settings: Settings, worker: str) -> Store:
 def _host_port(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     return host.strip("[]"), int(port)
-
-
-def _model_path(settings: Settings) -> Path | None:
-    return Path(settings.model) if settings.model else None
 
 
 def _introduce(engine: Engine) -> None:

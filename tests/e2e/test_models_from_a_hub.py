@@ -1,0 +1,113 @@
+"""Models by hub name, from a hub on loopback, and models in several files: downloaded, loaded, asked."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.gguf_copy import copy_gguf
+from tests.support.hub import Hub
+from tests.support.processes import Stage
+from workers.demo.random_gguf import write_random_model
+from workers.exits import Exit
+
+pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
+
+
+@pytest.fixture(scope="module")
+def gguf(tmp_path_factory):
+    path = tmp_path_factory.mktemp("gguf") / "m.gguf"
+    write_random_model(path)
+    return path
+
+
+@pytest.fixture
+def hub(gguf, tmp_path):
+    """A hub of one repo in two quantizations, and of one that claims to be larger than any disk."""
+    other = tmp_path / "other.gguf"
+    other.write_bytes(b"GGUF of another kind")
+    with Hub() as hub:
+        hub.repos = {
+            "org/tiny": {"README.md": Path(__file__), "tiny-F32.gguf": gguf, "tiny-Q8_0.gguf": other},
+            "org/huge": {"huge.gguf": other},
+            "org/plain": {"model.safetensors": other},
+            "org/gated": {"g.gguf": other},
+        }
+        hub.claims = {"huge.gguf": 1 << 60}
+        hub.gated = {"org/gated"}
+        yield hub
+
+
+@pytest.fixture
+def stage(tmp_path, hub):
+    with Stage(tmp_path, HF_ENDPOINT=hub.url, HF_HOME=str(tmp_path / "hf"), PENSTOCK_ENGINE="llama") as stage:
+        yield stage
+
+
+def ask(stage, model):
+    job = stage.admit(model=model, payload={"prompt": "once upon a time", "temperature": 0}, max_tokens=8)
+    (view,) = stage.ended(job, timeout_s=60)
+    assert view.state.value == "succeeded", view
+    return view.text
+
+
+def last_words(worker):
+    assert worker.exit_code(timeout_s=60) == Exit.MODEL
+    return worker.log.read_text().splitlines()[-1]
+
+
+def test_a_hub_name_is_downloaded_once_and_then_served_without_the_hub(stage, hub):
+    first = stage.worker(PENSTOCK_MODEL="org/tiny:F32@main")
+    text = ask(stage, "org/tiny")
+    assert hub.downloads() == ["tiny-F32.gguf"]
+    assert first.said("model.download")
+    first.kill()
+    second = stage.worker(PENSTOCK_MODEL="org/tiny:F32@main")
+    assert ask(stage, "org/tiny") == text
+    assert hub.downloads() == ["tiny-F32.gguf"]
+    assert not second.said("model.downloaded")
+    second.kill()
+    hub.close()
+    third = stage.worker(PENSTOCK_MODEL="org/tiny:F32@main")
+    assert third.said("model.hub_away")
+    assert ask(stage, "org/tiny") == text
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("org/nothing", "knows no repo org/nothing"),
+        ("org/gated", "org/gated is gated: accept its terms"),
+        ("org/tiny:F32@v9", "org/tiny has no revision 'v9'"),
+        ("org/tiny", "org/tiny may be any of tiny-F32.gguf, tiny-Q8_0.gguf; name one, such as org/tiny:tiny-F32.gguf"),
+        ("org/tiny:Q5_K", "org/tiny holds no model 'Q5_K'; it holds tiny-F32.gguf, tiny-Q8_0.gguf"),
+        ("org/plain", "org/plain holds no GGUF file"),
+        ("org/huge", "org/huge needs 1073741824.00 GiB more"),
+        ("org/tiny:Q8_0", "could not be loaded"),
+    ],
+)
+def test_what_a_hub_cannot_give_ends_the_start_with_a_sentence(stage, hub, model, said):
+    words = last_words(stage.worker(wait=False, PENSTOCK_MODEL=model))
+    assert said in words
+    assert hub.downloads() == (["tiny-Q8_0.gguf"] if model == "org/tiny:Q8_0" else [])
+
+
+def test_a_hub_that_is_away_ends_the_start_of_who_has_no_copy(stage, hub):
+    hub.close()
+    assert "org/tiny is not in" in last_words(stage.worker(wait=False, PENSTOCK_MODEL="org/tiny:F32"))
+    offline = stage.worker(wait=False, PENSTOCK_MODEL="org/tiny:F32", HF_HUB_OFFLINE="1")
+    assert "cannot be asked: OfflineModeIsEnabled" in last_words(offline)
+
+
+def test_a_model_in_several_files_is_loaded_by_any_of_them(stage, gguf, tmp_path, hub):
+    copy_gguf(gguf, tmp_path / "part.gguf", tensors_a_file=8)
+    parts = sorted(tmp_path.glob("part-*.gguf"))
+    assert len(parts) > 1
+    stage.worker(PENSTOCK_MODEL=str(parts[1]))
+    text = ask(stage, "part")
+    hub.repos["org/split"] = {part.name: part for part in parts}
+    stage.worker(PENSTOCK_MODEL="org/split")
+    assert sorted(hub.downloads()) == [part.name for part in parts]
+    assert ask(stage, "org/split") == text
+    parts[-1].unlink()
+    words = last_words(stage.worker(wait=False, PENSTOCK_MODEL=str(parts[0])))
+    assert f"these are missing: {parts[-1].name}" in words

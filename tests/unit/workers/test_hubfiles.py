@@ -1,0 +1,55 @@
+"""Which of a repo's files a hub name means."""
+
+import pytest
+
+from shared.errors import ModelError
+from shared.modelname import HubName
+from workers.hubfiles import choose
+
+REPO = [
+    "README.md", "config.json", "mmproj-F16.gguf",
+    "m-Q4_K_M.gguf", "m-Q4_K.gguf", "m-IQ4_XS.gguf", "m-q8_0.gguf",
+    "BF16/m-BF16-00002-of-00002.gguf", "BF16/m-BF16-00001-of-00002.gguf",
+    "m-F32-00001-of-00003.gguf", "m-F32-00003-of-00003.gguf",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("selector", "files"),
+    [
+        ("Q4_K_M", ["m-Q4_K_M.gguf"]),
+        ("Q4_K", ["m-Q4_K.gguf"]),
+        ("q4_k", ["m-Q4_K.gguf"]),
+        ("Q8_0", ["m-q8_0.gguf"]),
+        ("m-IQ4_XS.gguf", ["m-IQ4_XS.gguf"]),
+        ("BF16", ["BF16/m-BF16-00001-of-00002.gguf", "BF16/m-BF16-00002-of-00002.gguf"]),
+        ("m-BF16-00002-of-00002.gguf", ["BF16/m-BF16-00001-of-00002.gguf", "BF16/m-BF16-00002-of-00002.gguf"]),
+    ],
+)
+def test_a_quantization_or_a_file_names_one_model_with_all_its_parts(selector, files):
+    assert choose(HubName("org/repo", selector), REPO) == files
+
+
+def test_a_repo_with_one_model_needs_no_selector():
+    assert choose(HubName("org/repo"), ["x.gguf", "mmproj-x.gguf", "README.md"]) == ["x.gguf"]
+
+
+@pytest.mark.parametrize(
+    ("selector", "said"),
+    [
+        ("", "org/repo may be any of BF16/m-BF16-00001-of-00002.gguf, m-F32"),
+        ("m", "org/repo:m may be any of"),
+        ("Q4_XS", "holds no model 'Q4_XS'; it holds BF16/m-BF16"),
+        ("mmproj-F16.gguf", "holds no model"),
+        ("F32", "of the 3 parts of m-F32 these are missing: 00002"),
+    ],
+)
+def test_what_names_no_model_or_several_is_told_with_the_list(selector, said):
+    with pytest.raises(ModelError) as caught:
+        choose(HubName("org/repo", selector), REPO)
+    assert said in str(caught.value)
+
+
+def test_a_repo_without_a_gguf_file_is_told_so():
+    with pytest.raises(ModelError, match="holds no GGUF file"):
+        choose(HubName("org/repo"), ["model.safetensors"])
