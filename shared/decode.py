@@ -97,6 +97,7 @@ def job_view(now_ms: int, position: int, result: Any, record: dict[str, str], jo
         position=position or None,
         now_ms=now_ms,
         first_claim_ms=moment("first_claim_ms"),
+        poll_grace_ms=number("poll_grace_ms"),
         head_ms=moment("head_ms"),
         requeued_ms=moment("requeued_ms") or 0,
         eta_at_ms=moment("eta_ms"),

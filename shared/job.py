@@ -164,6 +164,10 @@ class JobView:
     now_ms: int
     #: First claim and first time at the list's head, for the parts of the wait.
     first_claim_ms: int | None = None
+    #: Prompt and answer tokens of the jobs before it in that list; None when it does not wait or the list is long.
+    ahead_tokens: int | None = None
+    #: How long it may go unpolled; 0: for ever.
+    poll_grace_ms: int = 0
     head_ms: int | None = None
     #: Time it waited again after a lapse or a release.
     requeued_ms: int = 0

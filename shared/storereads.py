@@ -1,6 +1,7 @@
 """The store as it is read: jobs, pages of jobs, events, bells, the snapshot. Moves no job."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import redis
@@ -64,8 +65,9 @@ class StoreReads:
         word, rest = self._call("touch", id=job_id, tenant=tenant or "", quiet=int(quiet))
         if word == "gone":
             return None
-        now_ms, position, result, *record = rest
-        return decode.job_view(now_ms, position, result, decode.pairs(record), job_id)
+        now_ms, position, ahead_tokens, result, *record = rest
+        view = decode.job_view(now_ms, position, result, decode.pairs(record), job_id)
+        return replace(view, ahead_tokens=None if ahead_tokens < 0 else ahead_tokens)
 
     def erase(self, job_id: str, *, tenant: str | None = None) -> bool:
         """Remove an ended job's text; whether there was one."""

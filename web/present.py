@@ -98,7 +98,7 @@ def error_json(view: JobView) -> dict[str, Any] | None:
 def _queue(view: JobView) -> dict[str, Any]:
     return {
         "position": view.position,
-        "ahead_tokens": None,
+        "ahead_tokens": view.ahead_tokens,
         "eta_ms": None if view.eta_at_ms is None else max(0, view.eta_at_ms - view.now_ms),
         "poll_after_ms": poll_after_ms(view),
     }

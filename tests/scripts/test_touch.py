@@ -4,7 +4,7 @@ import pytest
 
 from shared import keys
 from shared.states import JobState
-from tests.support.builders import MODEL, a_job, admitted, an_ending, beat, claim_one, contents, shift
+from tests.support.builders import MODEL, a_beat, a_job, admitted, an_ending, beat, claim_one, contents, seen, shift
 
 
 def test_a_job_is_read_in_every_state(store):
@@ -134,3 +134,11 @@ def test_one_corrupt_record_does_not_hide_the_other_jobs(store):
     store.cancel(bad)
     store.client.hset(keys.rq_job(bad), "penstock_ended_ms", "later")
     assert {view.id for view in store.jobs("blue").jobs} == {bad, good}
+
+
+def test_a_waiting_job_knows_how_many_tokens_stand_before_it(store):
+    store.renew(a_beat(), [])
+    ids = [admitted(store, a_job()) for _ in range(3)]
+    assert [seen(store, job_id).ahead_tokens for job_id in ids] == [0, 30, 60]
+    claim_one(store)
+    assert [seen(store, job_id).ahead_tokens for job_id in ids] == [None, 0, 30]
