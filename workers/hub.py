@@ -19,10 +19,10 @@ os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 import huggingface_hub as hf
 from huggingface_hub import constants
-from huggingface_hub.errors import (
+from huggingface_hub.errors import (  # type: ignore[attr-defined]  # HTTPError is its HTTP client's, whichever that is
     GatedRepoError,
     HFValidationError,
-    HTTPError,  # type: ignore[attr-defined]  # its HTTP client's, whose name changes between its versions
+    HTTPError,
     LocalEntryNotFoundError,
     RepositoryNotFoundError,
     RevisionNotFoundError,

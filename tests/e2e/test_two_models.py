@@ -1,0 +1,105 @@
+"""Two pools behind one door: a model's name chooses the pool, live ones are listed, each with its aliases."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import openai
+import pytest
+from openai import OpenAI
+
+from tests.support.processes import Process, Stage, wait_for
+from tests.support.served import Served
+from workers.demo.random_gguf import write_random_model
+
+pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
+
+GREEDY = {"temperature": 0, "max_tokens": 12}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    write_random_model(folder / "north.gguf", seed=1)
+    write_random_model(folder / "south.gguf", seed=2)
+    return folder
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    with Stage(tmp_path, PENSTOCK_ENGINE="llama", PENSTOCK_KV_CELLS="2048", PENSTOCK_N_CTX="512") as stage:
+        yield stage
+
+
+@pytest.fixture
+def served(stage: Stage) -> Iterator[Served]:
+    with Served(stage) as served:
+        yield served
+
+
+def pool(stage: Stage, models: Path, name: str, **environ: str) -> Process:
+    return stage.worker(PENSTOCK_MODEL=str(models / f"{name}.gguf"), **environ)
+
+
+def text(served: Served, **asked: object) -> str:
+    answer = served.http.post("/v1/jobs?wait_ms=30000", json={"prompt": "dibo kufe", **GREEDY, **asked})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["status"] == "succeeded", answer.text
+    said: str = answer.json()["text"]
+    return said
+
+
+def names(served: Served) -> list[str]:
+    return [model["id"] for model in served.http.get("/v1/models").json()["data"]]
+
+
+def test_a_models_name_or_alias_chooses_its_pool(stage: Stage, served: Served, models: Path) -> None:
+    pool(stage, models, "north")
+    pool(stage, models, "south", PENSTOCK_MODEL_NAME="deep/south, gpt-south")
+    wait_for(lambda: names(served) == ["deep/south", "north", "gpt-south"], "both models to be listed")
+    north, south = text(served, model="north"), text(served, model="deep/south")
+    assert north != south
+    assert text(served, model="gpt-south") == south
+    with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
+        for model, said in (("north", north), ("deep/south", south), ("gpt-south", south)):
+            answer = client.completions.create(model=model, prompt="dibo kufe", **GREEDY)  # type: ignore[call-overload]
+            assert answer.choices[0].text == said
+    unnamed = served.http.post("/v1/jobs", json={"prompt": "x"})
+    assert unnamed.status_code == 400
+    assert unnamed.json()["error"]["message"].endswith("one of deep/south, north")
+    stage.still_sound()
+
+
+def test_an_unknown_model_is_404_and_one_that_went_away_is_a_yield(
+    stage: Stage, served: Served, models: Path
+) -> None:
+    pool(stage, models, "north")
+    gone = pool(stage, models, "south")
+    assert text(served, model="south")
+    gone.kill()
+    wait_for(lambda: names(served) == ["north"], "the killed worker's model to go off the list")
+    refused = served.submit(model="south")
+    assert (refused.status_code, refused.json()["reason"]) == (503, "no_worker")
+    unknown = served.submit(model="west")
+    assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "model_not_found")
+    assert text(served, model="north") == text(served)
+    pool(stage, models, "south")
+    wait_for(lambda: "south" in names(served), "the model to be listed again")
+    assert text(served, model="south")
+    stage.still_sound()
+
+
+def test_a_named_max_tokens_that_cannot_fit_is_refused_and_an_unnamed_one_is_cut(
+    stage: Stage, served: Served, models: Path
+) -> None:
+    """495 words are more tokens than the door can know of, and less than the context has."""
+    pool(stage, models, "north")
+    prompt = "bi " * 495
+    with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
+        cut = client.completions.create(model="north", prompt=prompt, temperature=0)
+        assert cut.usage is not None
+        assert cut.usage.prompt_tokens + cut.usage.completion_tokens == 512
+        assert cut.choices[0].finish_reason == "length"
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.completions.create(model="north", prompt=prompt, temperature=0, max_tokens=16)
+    assert caught.value.code == "context_length_exceeded"
+    stage.still_sound()
