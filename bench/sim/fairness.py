@@ -18,7 +18,7 @@ from shared import keys
 from shared.tenants import TenantPolicy, Tenants
 
 #: How often services are looked at, in ms.
-LOOK_MS = 100.0
+LOOK_MS = 200.0
 
 
 @dataclass(frozen=True)

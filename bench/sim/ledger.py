@@ -94,6 +94,7 @@ def summary(run: Run, window: Window, capacity_wtps: float, sent_until_ms: float
     return {
         "useful": useful_wtps(run, window) / capacity_wtps,
         "computed": computed_wtps(run, window) / capacity_wtps,
+        "busy": sum(worker.busy_ms for worker in run.workers) / (1_000 * run.seconds * len(run.workers)),
         "waste": waste(run, window),
         "light_success": success(light),
         "light_jobs": len(light),

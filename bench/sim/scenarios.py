@@ -65,6 +65,6 @@ def drawn(seed: int) -> Scenario:
                 _MAX_TOKENS,
                 _DEADLINE_MS,
             )
-            for _ in range(dice.randint(3, 30))
+            for _ in range(dice.randint(3, 20))
         ]
     return Scenario(tuple(asks), weights, 600.0, slots=dice.choice([1, 2, 4, 8]), workers=dice.choice([1, 2]))
