@@ -101,6 +101,7 @@ def job_view(now_ms: int, position: int, result: Any, record: dict[str, str], jo
         head_ms=moment("head_ms"),
         requeued_ms=moment("requeued_ms") or 0,
         eta_at_ms=moment("eta_ms"),
+        form=_object(field("form")),
         extra=body,
     )
 

@@ -42,6 +42,10 @@ class NewJob:
     body_digest: str = ""
     key_label: str = ""
     traceparent: str = ""
+    #: Small facts of the request that its route wants to read back (JobView.form); no prompt, no answer.
+    form: dict[str, Any] = field(default_factory=dict)
+    #: Digest of the supersede_key: the tenant's older job of the same key is canceled; None for none.
+    supersede_digest: str | None = None
 
 
 @dataclass(frozen=True)
@@ -173,6 +177,8 @@ class JobView:
     requeued_ms: int = 0
     #: The predicted end, by the rates at its admission; None where they were unknown.
     eta_at_ms: int | None = None
+    #: As NewJob.form.
+    form: dict[str, Any] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)
 
     @property

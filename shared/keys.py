@@ -45,6 +45,7 @@ TABLE: tuple[Key, ...] = (
     Key("result", "penstock:result:", "id", "string", "text and usage as JSON", "ttl"),
     Key("events", "penstock:events:", "id", "stream", "what happened to a running job, for streams", "ttl"),
     Key("idem", "penstock:idem:", "name", "string", "tenant and Idempotency-Key → job id and body hash", "ttl"),
+    Key("supersede", "penstock:supersede:", "name", "string", "tenant and supersede_key → its newest job", "ttl"),
     Key("wake", "penstock:wake:", "model", "list", "capped doorbell for idle workers", "ttl"),
     Key("bell", "penstock:bell:", "worker", "list", "ids whose cancel the holder must hear of", "ttl"),
     Key("worker", "penstock:worker:", "worker", "hash", "slots, KV, rates, heartbeat, last claim", "ttl"),
@@ -170,6 +171,11 @@ def events(job_id: str) -> str:
 def idem(tenant_name: str, digest: str) -> str:
     """STRING of one Idempotency-Key, by its digest."""
     return _key("idem", f"{tenant_name}.{digest}")
+
+
+def supersede(tenant_name: str, digest: str) -> str:
+    """STRING of one supersede_key, by its digest."""
+    return _key("supersede", f"{tenant_name}.{digest}")
 
 
 def wake(model: str) -> str:

@@ -65,6 +65,7 @@ class EndCode(StrEnum):
     DEADLINE_UNMEETABLE = "deadline_unmeetable"
     CANCELED = "canceled"
     ABANDONED = "abandoned"
+    SUPERSEDED = "superseded"
     CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
     INVALID_VALUE = "invalid_value"
     POISON = "poison"

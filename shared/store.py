@@ -78,6 +78,8 @@ class Store(StoreReads):
             key_label=job.key_label,
             traceparent=job.traceparent,
             metadata=_json(job.payload.get("metadata") or {}),
+            form=_json(job.form),
+            supersede_digest=job.supersede_digest or "",
             payload=_json(job.payload),
             rq_fields=rqjob.encode(self.client, job, self._result_ttl_s),
         )

@@ -16,6 +16,7 @@ _MESSAGES = {
     EndCode.DEADLINE_UNMEETABLE: "the answer could no longer be ready in time",
     EndCode.CANCELED: "the job was canceled",
     EndCode.ABANDONED: "nobody polled the job any more",
+    EndCode.SUPERSEDED: "a newer job with the same supersede_key took its place",
     EndCode.CONTEXT_LENGTH_EXCEEDED: "prompt and answer do not fit the model's context",
     EndCode.INVALID_VALUE: "the engine cannot run the job as asked",
     EndCode.POISON: "every worker that ran the job was lost with it",

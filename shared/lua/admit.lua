@@ -1,5 +1,5 @@
 -- admit: takes a job whole and for good, or refuses it and leaves nothing of it.
--- KEYS config inflight order jobs tenant tenants payload idem wake polls queues rq_job
+-- KEYS config inflight order jobs tenant tenants payload idem supersede wake polls queues rq_job
 -- ARGV
 --   id text · the job's id; the same id again answers the same admission
 --   tenant text · who pays
@@ -19,6 +19,8 @@
 --   key_label text · label of the API key
 --   traceparent text · kept for the worker's log
 --   metadata text · the client's own words as JSON
+--   form text · what the route that took the job wants to read back, as JSON
+--   supersede_digest text · digest of the supersede_key, '' for none; the tenant's older job of that key is canceled
 --   payload text · the request as JSON
 --   rq_fields rest · what RQ would save, as field, value, …
 -- ANSWERS admitted refused mismatch
@@ -26,7 +28,7 @@
 --   refused: reason, limit, value, max, inflight, max inflight, retry hint in ms, 1 when even an empty system could not
 --   mismatch: id of the job that the Idempotency-Key belongs to
 -- KEEPS 1 2 3 6 7 8 9
--- USES clock job waiting rq stats books lengths verdict hint
+-- USES clock job waiting rq stats books lengths verdict hint finish drop
 
 local queue = tenant .. '.' .. slug
 local function admitted_before(other)
@@ -54,6 +56,16 @@ end
 local ask = { tenant = tenant, slug = slug, prompt_tokens = prompt_tokens, max_tokens = max_tokens, cost_mwt = cost_mwt,
   deadline_in_ms = deadline_in_ms, start_within_ms = start_within_ms }
 look(ask)
+-- The older job of the same supersede_key. What waits of it counts no more: a tenant whose list is full may renew.
+local supersede = k_supersede .. tenant .. '.' .. supersede_digest
+local older = supersede_digest ~= '' and read_job(redis.call('GET', supersede) or '') or nil
+if older and older.state == 'queued' then
+  ask.inflight, ask.waiting = ask.inflight - 1, ask.waiting - 1
+  ask.waiting_tokens = ask.waiting_tokens - older.prompt_tokens - older.max_tokens
+  if older.slug == slug then
+    ask.own_mwt, ask.pool_mwt = ask.own_mwt - older.cost_mwt, ask.pool_mwt - older.cost_mwt
+  end
+end
 count('offered_tokens', prompt_tokens + max_tokens)
 local label = label_of(tenant)
 local refusal = verdict(ask)
@@ -67,6 +79,9 @@ if refusal then
 end
 
 -- Taken: from here on only writes.
+if older then
+  drop(older, 'superseded', now_ms)
+end
 -- The list's order is fixed here: the latest start that still ends in time, as far as can be said.
 if latest_in_ms < 0 then
   latest_in_ms = ask.rated and math.max(0, math.floor(deadline_in_ms - ask.own_ms)) or deadline_in_ms
@@ -81,7 +96,8 @@ redis.call('HSET', job_key, 'enqueued_at', iso(now_ms), 'penstock_state', 'queue
   'penstock_patience_ms', deadline_in_ms, 'penstock_patience_from', patience_from, 'penstock_latest_us', whole(latest_us),
   'penstock_start_within_ms', start_within_ms, 'penstock_poll_grace_ms', poll_grace_ms, 'penstock_admitted_ms', now_ms,
   'penstock_eta_ms', ask.rated and math.floor(now_ms + ask.finish_ms) or '', 'penstock_attempts', 0, 'penstock_claim', '', 'penstock_worker', '', 'penstock_cancel', '',
-  'penstock_key_label', key_label, 'penstock_traceparent', traceparent, 'penstock_metadata', metadata)
+  'penstock_key_label', key_label, 'penstock_traceparent', traceparent, 'penstock_metadata', metadata,
+  'penstock_form', form)
 redis.call('SET', k_payload .. id, payload)
 redis.call('ZADD', k_inflight, now_ms, id)
 local rank = enlist({ id = id, tenant = tenant, slug = slug, queue = queue, prompt_tokens = prompt_tokens,
@@ -91,6 +107,10 @@ if poll_grace_ms > 0 then
 end
 if idem_digest ~= '' then
   redis.call('SET', idem, id .. ' ' .. body_digest, 'PX', deadline_in_ms + ttl_s * 1000 + 60000)
+end
+if supersede_digest ~= '' then
+  -- As long as the job may live: a minute is more than it may end after its deadline.
+  redis.call('SET', supersede, id, 'PX', deadline_in_ms + 60000)
 end
 redis.call('ZADD', k_jobs .. tenant, now_ms, id)
 redis.call('ZREMRANGEBYSCORE', k_jobs .. tenant, 0, now_ms - 86400000 - ttl_s * 1000)

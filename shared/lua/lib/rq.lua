@@ -27,6 +27,7 @@ local RQ_EXC = {
   deadline_unmeetable = 'eJwrSM0rLslPzrZSSElNTMnJzEuNL83LTU0tSUzKSQUAqwoLeQ==',
   canceled = 'eJwrSM0rLslPzrZSSE7MS07NSU0BAEMoBvE=',
   abandoned = 'eJwrSM0rLslPzrZSSExKzEvJz0tNAQBKfgde',
+  superseded = 'eJwrSM0rLslPzrZSKC4tSC0qTk1JTQEAVBsH9g==',
   context_length_exceeded = 'eJwrSM0rLslPzrZSSM7PK0mtKInPSc1LL8mIT61ITk1NSU0BAOCmDT4=',
   invalid_value = 'eJwrSM0rLslPzrZSyMwrS8zJTIkHkqWpAG1yCSU=',
   poison = 'eJwrSM0rLslPzrZSKMjPLM7PAwA2cAZa',
