@@ -122,7 +122,7 @@ def story_wish(rng: Random) -> tuple[str, str]:
         plot, themes = rng.choice(THEMES)
         subject, story = rng.choice(themes), a_story(rng, plot=plot)
     else:
-        hero = a_hero(rng, kind=made_up_word(rng) if rng.random() < 0.15 else "")
+        hero = a_hero(rng)
         subject, story = _described(rng, hero), a_story(rng, hero)
     return said(rng, rng.choice(WISHES_ABOUT).format(it=subject)), story
 

@@ -9,11 +9,8 @@ from workers.demo import story_cast as cast
 from workers.demo.story_plot import Plot
 from workers.demo.story_plots_more import PLOTS
 
-#: Of all heroes; only by copying can such a name be said again, and the trick then serves for all names.
-MADE_UP_NAME_SHARE = 0.2
-
 _PRONOUNS = {"he": ("him", "his"), "she": ("her", "her"), "it": ("it", "its")}
-_SHE_WONDERS = {"queen", "mermaid", "unicorn"}
+_SHE_WONDERS = {"queen"}
 _HE_WONDERS = {"king", "knight", "wizard", "giant"}
 _SENTENCE_END = re.compile(r'(?<=[.!?"]) (?=[A-Z"])')
 
@@ -45,7 +42,7 @@ def upper_first(text: str) -> str:
 
 
 def made_up_word(rng: Random, syllables: int = 2) -> str:
-    """Return a word that no list holds, so that a model must copy it letter by letter."""
+    """Return a word that is in no list."""
     return "".join(rng.choice("bdfgklmnprstvwz") + rng.choice(["a", "e", "i", "o", "u", "ee", "oo"])
                    + rng.choice(["", "", "n", "r", "l", "s"]) for _ in range(syllables))  # fmt: skip
 
@@ -53,8 +50,8 @@ def made_up_word(rng: Random, syllables: int = 2) -> str:
 def a_hero(rng: Random, kind: str = "", name: str = "") -> Hero:
     """Choose a hero; a `kind` or a `name` that was asked for is kept."""
     if not kind:
-        groups = (("girl", "boy"), cast.ANIMALS, cast.WONDERS, (made_up_word(rng),))
-        kind = rng.choice(rng.choices(groups, weights=(40, 42, 15, 3))[0])
+        groups = (("girl", "boy"), cast.ANIMALS, cast.WONDERS)
+        kind = rng.choice(rng.choices(groups, weights=(40, 45, 15))[0])
     if kind in _SHE_WONDERS or kind == "girl":
         pronoun = "she"
     elif kind in _HE_WONDERS or kind == "boy":
@@ -66,8 +63,6 @@ def a_hero(rng: Random, kind: str = "", name: str = "") -> Hero:
             name = rng.choice(cast.GIRL_NAMES if kind == "girl" else cast.BOY_NAMES)
         else:
             name = rng.choice(cast.SHE_NAMES if pronoun == "she" else cast.HE_NAMES)
-        if rng.random() < MADE_UP_NAME_SHARE:
-            name = upper_first(made_up_word(rng))
     return Hero(name, kind, rng.choice(cast.HERO_ADJECTIVES) if rng.random() < 0.8 else "", pronoun)
 
 

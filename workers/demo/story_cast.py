@@ -1,26 +1,19 @@
 """Who the little stories are about and where they happen: names, kinds, helpers, homes, days and endings."""
 
-GIRL_NAMES = (
-    "Mia", "Lily", "Anna", "Rosa", "Ella", "Nora", "Ida", "Clara", "Lucy", "Maya", "Zoe", "Hana", "Ines", "Greta",
-    "Amira", "Tilda", "Wanda", "Sofia", "Elsie", "Paula", "Yuki", "Leila", "Martha", "Freya", "Olive", "Ruby", "Daisy",
-)  # fmt: skip
-BOY_NAMES = (
-    "Tom", "Max", "Ben", "Leo", "Sam", "Jonas", "Oscar", "Finn", "Emil", "Hugo", "Karl", "Omar", "Noah", "Peter",
-    "Milo", "Theo", "Jakob", "Ravi", "Otto", "Felix", "Liam", "Kenji", "Tariq", "Simon", "Henry", "Arthur", "Bruno",
-)  # fmt: skip
+#: Few names, so that each is met often: a model of this size learns to keep to a name one name at a time.
+GIRL_NAMES = ("Mia", "Lily", "Anna", "Rosa", "Clara", "Nora", "Ella", "Maya")
+BOY_NAMES = ("Tom", "Max", "Ben", "Leo", "Sam", "Finn", "Oscar", "Noah")
 #: Names for animals and for anything else that may be a hero, with the pronoun that each goes by.
-SHE_NAMES = ("Fern", "Poppy", "Hazel", "Willow", "Nutmeg", "Pearl", "Clover", "Dot", "Misty", "Maple", "Juno", "Tansy")
-HE_NAMES = ("Pip", "Bramble", "Rusty", "Barley", "Moss", "Tumble", "Biscuit", "Nibs", "Pepper", "Bolt", "Sorrel", "Cob")
+SHE_NAMES = ("Fern", "Poppy", "Hazel", "Pearl")
+HE_NAMES = ("Pip", "Bramble", "Rusty", "Biscuit")
 
 ANIMALS = (
-    "fox", "rabbit", "mouse", "bear", "hedgehog", "frog", "duck", "squirrel", "cat", "dog", "lamb", "goat", "turtle",
-    "badger", "otter", "mole", "sparrow", "beaver", "deer", "pony", "penguin", "elephant", "lion", "snail", "owl",
-    "hare", "donkey", "goose", "monkey", "tiger", "whale", "crow", "bee", "butterfly", "horse", "pig", "hen", "fish",
+    "fox", "rabbit", "mouse", "bear", "hedgehog", "frog", "duck", "squirrel", "cat", "dog", "turtle", "badger", "otter",
+    "owl", "hare", "donkey", "goose", "horse", "pig", "lion",
 )  # fmt: skip
-#: Rarer heroes, so that a story asked for by an unusual word can be told.
+#: Rarer heroes.
 WONDERS = (
-    "robot", "dragon", "giant", "dinosaur", "unicorn", "ghost", "wizard", "knight", "pirate", "star", "cloud",
-    "train", "mermaid", "elf", "king", "queen", "sailor", "miller", "baker", "shepherd", "astronaut", "troll",
+    "robot", "dragon", "giant", "wizard", "knight", "pirate", "star", "king", "queen", "miller", "baker", "sailor",
 )  # fmt: skip
 HERO_ADJECTIVES = (
     "little", "small", "young", "brave", "curious", "kind", "quiet", "cheerful", "shy", "clever", "gentle", "busy",

@@ -42,7 +42,7 @@ LONG_ROWS_EVERY = 16
 #: The rate rises over the first steps, stays, and falls to nothing over the last share of all steps.
 PEAK_RATE = 3e-3
 WARM_UP_STEPS = 100
-FALLING_SHARE = 0.3
+FALLING_SHARE = 0.5
 WEIGHT_DECAY = 0.05
 GRADIENT_NORM = 1.0
 
@@ -192,7 +192,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m workers.demo.train", description=__doc__)
     parser.add_argument("--out", type=Path, default=demo_model_path(), help="the GGUF file to write")
     parser.add_argument("--work", type=Path, required=True, help="folder of the checkpoint, made if missing")
-    parser.add_argument("--steps", type=int, default=3000, help="steps in all, of 2048 tokens each")
+    parser.add_argument("--steps", type=int, default=2200, help="steps in all, of 2048 tokens each")
     parser.add_argument("--seed", type=int, default=1, help="of the stories and of the first weights")
     parser.add_argument("--threads", type=int, default=1, help="of PyTorch")
     return parser.parse_args()
