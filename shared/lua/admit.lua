@@ -1,5 +1,5 @@
 -- admit: takes a job whole and for good, or refuses it and leaves nothing of it.
--- KEYS config inflight order jobs tenant tenants payload idem supersede wake polls queues rq_job
+-- KEYS config inflight order jobs tenant tenants payload idem supersede polls queues rq_job
 -- ARGV
 --   id text · the job's id; the same id again answers the same admission
 --   tenant text · who pays
@@ -28,7 +28,7 @@
 --   refused: reason, limit, value, max, inflight, max inflight, retry hint in ms, 1 when even an empty system could not
 --   mismatch: id of the job that the Idempotency-Key belongs to
 -- KEEPS 1 2 3 6 7 8 9
--- USES clock job waiting rq stats books lengths verdict hint finish drop
+-- USES clock job waiting rq stats books lengths verdict hint doorbell finish drop
 
 local queue = tenant .. '.' .. slug
 local function admitted_before(other)
@@ -113,7 +113,10 @@ if supersede_digest ~= '' then
   redis.call('SET', supersede, id, 'PX', deadline_in_ms + 60000)
 end
 redis.call('ZADD', k_jobs .. tenant, now_ms, id)
-redis.call('ZREMRANGEBYSCORE', k_jobs .. tenant, 0, now_ms - 86400000 - ttl_s * 1000)
+-- Now and then: what can no longer be read leaves the index.
+if now_us % 16 == 0 then
+  redis.call('ZREMRANGEBYSCORE', k_jobs .. tenant, 0, now_ms - 86400000 - ttl_s * 1000)
+end
 redis.call('EXPIRE', k_jobs .. tenant, ttl_s + 86400)
 redis.call('ZADD', k_tenants, now_ms, tenant)
 redis.call('HSETNX', k_tenant .. tenant, 'first_ms', now_ms)
@@ -128,9 +131,7 @@ if not redis.call('HGET', k_tenant .. tenant, 'policy') then
   redis.call('EXPIRE', k_tenant .. tenant, ttl_s + 86400 + 3600)
 end
 redis.call('ZADD', k_queues, deadline_ms + ttl_s * 1000, queue)
-redis.call('LPUSH', k_wake .. slug, '1')
-redis.call('LTRIM', k_wake .. slug, 0, 63)
-redis.call('EXPIRE', k_wake .. slug, 60)
+ring(slug)
 judge_hint(ask, attempt)
 count('admitted')
 count('admitted|' .. label)

@@ -56,7 +56,9 @@ end
 
 local where = label .. '|' .. job.model
 count('tokens|' .. where .. '|prompt', prompt_tokens)
-count('tokens|' .. where .. '|cached', cached_tokens)
+if cached_tokens > 0 then
+  count('tokens|' .. where .. '|cached', cached_tokens)
+end
 count('tokens|' .. where .. '|completion', completion_tokens)
 if how.outcome ~= 'succeeded' and computed > 0 then
   count('wasted|' .. label .. '|' .. (how.code == 'abandoned' and 'abandoned' or how.outcome), computed)
@@ -70,8 +72,7 @@ if ttft_ms >= 0 then
 end
 if how.outcome == 'succeeded' then
   local moments = redis.call('HMGET', k_rq_job .. id, 'penstock_started_ms', 'penstock_eta_ms')
-  smooth(job.slug, 'run_ms', math.max(1, now_ms - (tonumber(moments[1] or 0) or now_ms)))
-  smooth(job.slug, 'mean_mwt', cost_mwt)
+  smooth(job.slug, math.max(1, now_ms - (tonumber(moments[1] or 0) or now_ms)), cost_mwt)
   learn(k_tenant .. job.tenant, completion_tokens)
   learn(k_books .. job.slug, completion_tokens)
   if tonumber(moments[2] or '') then

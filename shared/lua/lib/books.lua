@@ -10,10 +10,12 @@ local function book(slug, name, by)
   redis.call('HINCRBY', k_books .. slug, name, by)
 end
 
--- A smoothed mean: the first value as it is, then an eighth of each difference.
-local function smooth(slug, name, value)
-  local before = tonumber(redis.call('HGET', k_books .. slug, name) or nil)
-  redis.call('HSET', k_books .. slug, name, string.format('%.0f', before and before + (value - before) / 8 or value))
+-- How long jobs run and what they cost, smoothed: the first as it is, then an eighth of each difference.
+local function smooth(slug, run_ms, cost_mwt)
+  local before = redis.call('HMGET', k_books .. slug, 'run_ms', 'mean_mwt')
+  local run, mean = tonumber(before[1] or nil), tonumber(before[2] or nil)
+  redis.call('HSET', k_books .. slug, 'run_ms', whole(run and run + (run_ms - run) / 8 or run_ms),
+    'mean_mwt', whole(mean and mean + (cost_mwt - mean) / 8 or cost_mwt))
 end
 
 -- Slots and rates of a pool out of its live workers' heartbeats: slots and mu add up, the others are means.

@@ -1,7 +1,7 @@
 -- giveback: a running job goes back to its tenant's list, with its admission, deadline and place.
--- KEYS leases events tenant rq_job wake
+-- KEYS leases events tenant rq_job
 -- KEEPS 1 2 3 7 8
--- USES job waiting rq stats stream books
+-- USES job waiting rq stats stream books doorbell
 
 -- Requeues whatever the bounds say: it was admitted. `counted` is false when the attempt was no fault of the job.
 local function give_back(job, counted, now_ms)
@@ -18,8 +18,6 @@ local function give_back(job, counted, now_ms)
   redis.call('PEXPIRE', k_events .. job.id, math.max(60000, job.deadline_ms - now_ms + 60000))
   serve(job.tenant, -job.charged_mwt)
   enlist(job)
-  redis.call('LPUSH', k_wake .. job.slug, '1')
-  redis.call('LTRIM', k_wake .. job.slug, 0, 63)
-  redis.call('EXPIRE', k_wake .. job.slug, 60)
+  ring(job.slug)
   count('requeued')
 end

@@ -5,6 +5,8 @@
 local HINT_MIN_MS, HINT_MAX_MS = 50, 60000
 -- Requests refused lately are known by id, so that a proxy's repeat books nothing twice.
 local ASKED_KEPT = 1024
+-- The ledgers are trimmed by one refusal in sixteen: often enough for their bounds, and a refusal must be cheap.
+local TRIM_ONE_IN = 16
 
 -- The tenant's next appointment: each refused job moves it on by the time the tenant's share needs for it.
 -- A client that comes again books nothing while its tenant's appointment lies ahead.
@@ -12,30 +14,30 @@ local function appoint(ask, attempt, request_id)
   local key = k_appointments .. ask.slug
   local ahead = tonumber(redis.call('ZSCORE', key, ask.tenant) or 0)
   local again = redis.call('ZADD', k_asked, now_ms, request_id) == 0
-  redis.call('ZREMRANGEBYRANK', k_asked, 0, -ASKED_KEPT - 1)
-  redis.call('EXPIRE', k_asked, 120)
   if again or (attempt > 0 and ahead > now_ms) or not ask.rated then
     return math.max(0, ahead - now_ms)
   end
   local next_ms = math.max(ahead, now_ms) + ask.cost_mwt * ask.weights_milli / (ask.weight_milli * ask.mu)
   next_ms = math.min(now_ms + HINT_MAX_MS, next_ms)
   redis.call('ZADD', key, string.format('%.0f', next_ms), ask.tenant)
-  redis.call('ZREMRANGEBYSCORE', key, '-inf', now_ms)
-  redis.call('EXPIRE', key, 120)
   return next_ms - now_ms
 end
 
 -- Never below base. Doubled for each attempt up to three, and spread by up to a fifth: clients sleep exactly what
 -- they are told, so the door must keep them from coming back together.
 local function hint_for(ask, base_ms, attempt, request_id)
-  local spread = tonumber(string.sub(redis.sha1hex(request_id), 1, 4), 16) / 65536 * 0.2
+  local digest = tonumber(string.sub(redis.sha1hex(request_id), 1, 4), 16)
+  local spread = digest / 65536 * 0.2
   local tries = 2 ^ math.max(0, math.min(attempt, 3))
   local wanted_ms = math.max(base_ms, appoint(ask, attempt, request_id)) * tries * (1 + spread)
   local hint_ms = math.floor(math.max(HINT_MIN_MS, math.min(HINT_MAX_MS, wanted_ms)))
   local key = k_promises .. ask.slug
   redis.call('ZADD', key, now_ms + hint_ms, ask.tenant)
-  redis.call('ZREMRANGEBYSCORE', key, '-inf', now_ms - HINT_MAX_MS)
-  redis.call('EXPIRE', key, 180)
+  if digest % TRIM_ONE_IN == 0 then
+    redis.call('ZREMRANGEBYRANK', k_asked, 0, -ASKED_KEPT - 1)
+    redis.call('ZREMRANGEBYSCORE', k_appointments .. ask.slug, '-inf', now_ms)
+    redis.call('ZREMRANGEBYSCORE', key, '-inf', now_ms - HINT_MAX_MS)
+  end
   return hint_ms
 end
 

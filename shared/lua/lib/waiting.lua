@@ -63,6 +63,17 @@ local function deactivate(tenant, slug)
   end
 end
 
+-- One more or one less waiting job in its tenant's and its pool's sums.
+local function tally(job, jobs)
+  local tenant, own = k_tenant .. job.tenant, 'b|' .. job.slug
+  local sums = redis.call('HMGET', tenant, 'waiting', 'waiting_tokens', 'waiting_mwt', own)
+  redis.call('HSET', tenant, 'waiting', (tonumber(sums[1] or 0) or 0) + jobs,
+    'waiting_tokens', whole((tonumber(sums[2] or 0) or 0) + jobs * (job.prompt_tokens + job.max_tokens)),
+    'waiting_mwt', whole((tonumber(sums[3] or 0) or 0) + jobs * job.cost_mwt),
+    own, whole((tonumber(sums[4] or 0) or 0) + jobs * job.cost_mwt))
+  book(job.slug, 'waiting_mwt', 0 + jobs * job.cost_mwt)
+end
+
 local function enlist(job)
   local order = k_order .. job.queue
   redis.call('ZADD', order, string.format('%.0f', job.latest_us), job.id)
@@ -70,12 +81,7 @@ local function enlist(job)
   local after = redis.call('ZRANGE', order, rank + 1, rank + 1)[1]
   rq_enlist(job.queue, job.id, after)
   redis.call('ZADD', k_deadlines, job.deadline_ms, job.id)
-  local tenant = k_tenant .. job.tenant
-  redis.call('HINCRBY', tenant, 'waiting', 1)
-  redis.call('HINCRBY', tenant, 'waiting_tokens', job.prompt_tokens + job.max_tokens)
-  redis.call('HINCRBY', tenant, 'waiting_mwt', job.cost_mwt)
-  redis.call('HINCRBY', tenant, 'b|' .. job.slug, job.cost_mwt)
-  book(job.slug, 'waiting_mwt', job.cost_mwt)
+  tally(job, 1)
   activate(job.tenant, job.slug)
   if rank == 0 then
     redis.call('HSETNX', k_rq_job .. job.id, 'penstock_head_ms', now_ms)
@@ -98,13 +104,7 @@ local function delist(job)
   if redis.call('ZREM', order, job.id) == 0 then
     return
   end
-  local tenant = k_tenant .. job.tenant
-  redis.call('HINCRBY', tenant, 'waiting', -1)
-  -- 0 - n, since -n of nothing would be written as -0, which is no integer to HINCRBY before Redis 7.
-  redis.call('HINCRBY', tenant, 'waiting_tokens', 0 - job.prompt_tokens - job.max_tokens)
-  redis.call('HINCRBY', tenant, 'waiting_mwt', 0 - job.cost_mwt)
-  redis.call('HINCRBY', tenant, 'b|' .. job.slug, 0 - job.cost_mwt)
-  book(job.slug, 'waiting_mwt', 0 - job.cost_mwt)
+  tally(job, -1)
   deactivate(job.tenant, job.slug)
   note_head(order)
 end
