@@ -49,6 +49,10 @@ class Ask:
     #: How often the client has tried this before.
     attempt: int = 0
     traceparent: str = ""
+    #: The tenant's older job of the same key is canceled when this one is admitted.
+    supersede_key: str | None = None
+    #: What the route wants to read back with the job (JobView.form).
+    form: dict[str, Any] = field(default_factory=dict)
 
 
 def ask_of(body: SubmitBody, patience: Patience, settings: Settings) -> Ask:
@@ -61,6 +65,7 @@ def ask_of(body: SubmitBody, patience: Patience, settings: Settings) -> Ask:
         default_max_tokens=settings.default_max_tokens,
         metadata=body.metadata or {},
         poll_grace_ms=body.poll_grace_ms,
+        supersede_key=body.supersede_key,
         body_digest=body_digest(body.model_dump(exclude_none=True, exclude_unset=True)),
     )
 
@@ -93,9 +98,7 @@ def offer(here: Door, caller: Caller, ask: Ask) -> Taken | Yield:
             "job.refused", tenant=caller.tenant, key_label=caller.key_label, model=model.name,
             reason=answer.reason.value, retry_hint_ms=answer.retry_hint_ms,
         )  # fmt: skip
-        return to_yield(
-            answer, tenant=caller.tenant, model=model.name, bound_status=here.settings.tenant_bound_status
-        )
+        return to_yield(answer, tenant=caller.tenant, model=model.name, bound_status=here.settings.tenant_bound_status)
     return Taken(_first_look(here, answer, caller), answer.again)
 
 
@@ -172,6 +175,8 @@ def _new_job(here: Door, caller: Caller, ask: Ask, model: Model) -> NewJob:
         body_digest=ask.body_digest,
         key_label=caller.key_label,
         traceparent=ask.traceparent,
+        form=ask.form,
+        supersede_digest=None if ask.supersede_key is None else digest("supersede", ask.supersede_key),
     )
 
 

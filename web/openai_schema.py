@@ -19,6 +19,7 @@ from web.schema import (
     Message,
     ResponseFormat,
     Sampling,
+    SupersedeKey,
     payload_of,
     some_text,
 )
@@ -80,6 +81,7 @@ class OpenAIBody(Sampling):
     stream_options: StreamOptions | None = None
     deadline_ms: int | None = Field(None, ge=1, description="patience; OpenAI's package sends it in extra_body")
     start_within_ms: int | None = Field(None, ge=1, le=MAX_MS)
+    supersede_key: SupersedeKey | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -24,6 +24,8 @@ MAX_METADATA, MAX_METADATA_KEY, MAX_METADATA_VALUE = 16, 64, 512
 #: As the setting's own upper end (PENSTOCK_MAX_DEADLINE_MS); the setting's value is checked at admission.
 MAX_MS = 86_400_000
 MAX_TOKENS = 10_000_000
+#: A supersede_key is kept as a digest; this bounds what is digested.
+MAX_SUPERSEDE_KEY = 256
 #: Unsigned 31 bits: also survives clients that read it back as a signed word.
 _SEEDS = 2**31 - 1
 
@@ -69,6 +71,7 @@ Stops = Annotated[
     BeforeValidator(_listed, json_schema_input_type=str | list[str]),
 ]
 Metadata = Annotated[dict[str, Clean], Field(max_length=MAX_METADATA), AfterValidator(_metadata)]
+SupersedeKey = Annotated[Clean, Field(min_length=1, max_length=MAX_SUPERSEDE_KEY)]
 Biases = Annotated[dict[str, float], Field(max_length=MAX_BIASES), AfterValidator(_biases)]
 
 
@@ -132,6 +135,7 @@ class Asked(Body):
     start_within_ms: int | None = Field(None, ge=1, le=MAX_MS, description="patience until the first token")
     poll_grace_ms: int | None = Field(None, ge=0, le=MAX_MS, description="abandoned when not polled for this long")
     metadata: Metadata | None = None
+    supersede_key: SupersedeKey | None = Field(None, description="cancels the tenant's older job of the same key")
 
 
 class SubmitBody(Sampling, Asked):

@@ -96,6 +96,7 @@ def _serve(body: ChatBody | CompletionBody, kind: Kind, default_max_tokens: int)
         default_max_tokens=default_max_tokens,
         attempt=attempt(),
         traceparent=traceparent(),
+        supersede_key=body.supersede_key,
     )
     verdict = offer(here, who, ask)
     if isinstance(verdict, Yield):
