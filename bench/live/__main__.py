@@ -1,0 +1,103 @@
+"""Runs E1 and E3 at 1x and 10x with real processes: `python -m bench.live`, about eight minutes.
+
+The fleet is small and its engine has no model, so that two cores suffice; lengths and deadlines are divided by
+what `Scale` says. Work is not judged by the engine's own counters here: useful work is that of the answers that
+came back in time, against what all slots could do by their timetable.
+"""
+
+import asyncio
+from typing import Any
+
+import numpy as np
+
+from bench.common import environment, keep, show
+from bench.live.sender import send_all
+from bench.live.stack import Scale, running
+from bench.sim.arrivals import DEADLINES, Crowd, number, plan
+from bench.sim.asks import Ask
+from bench.sim.ledger import Window, first_token_waits, judged, percentile, success, useful_wtps
+from bench.sim.shapes import gamma_times
+
+SEED = 11
+SECONDS, WARM_UP_S = 80.0, 20.0
+#: 1x here, of what the slots could do: below it nothing is refused on a quiet machine.
+ONE_X = 0.9
+LOADS = (1.0, 10.0)
+
+
+def scaled(asks: list[Ask], scale: Scale) -> list[Ask]:
+    """The same plan for a small fleet; max_tokens is the answer's length, as the sim engine has it."""
+    for ask in asks:
+        ask.prompt = max(1, round(ask.prompt / scale.prompts_by))
+        ask.answer = ask.max_tokens = max(1, round(ask.answer / scale.answers_by))
+        ask.deadline_ms = round(ask.deadline_ms / scale.deadlines_by)
+    return asks
+
+
+def capacity(scale: Scale) -> tuple[float, float]:
+    """Jobs and weighted tokens per second of all slots, always full."""
+    some = scaled(plan(Crowd(100.0), 100.0, SEED), scale)
+    stay_s = sum(ask.prompt / scale.prefill_tps + ask.answer / scale.decode_tps for ask in some) / len(some)
+    per_s = scale.all_slots / stay_s
+    return per_s, per_s * sum(ask.cost_wt for ask in some) / len(some)
+
+
+def e1(name: str, load: float, scale: Scale) -> dict[str, Any]:
+    """Ten tenants by Zipf and two light ones."""
+    per_s, wtps = capacity(scale)
+    crowd = Crowd(
+        load * ONE_X * per_s, light_rate_per_s=0.5 * per_s / 12, tenants=10, light_tenants=2, deadlines=DEADLINES
+    )
+    asks = scaled(plan(crowd, SECONDS, SEED), scale)
+    with running(name, scale) as port:
+        done = asyncio.run(send_all(port, asks, SECONDS))
+    window = Window(WARM_UP_S * 1_000, SECONDS * 1_000)
+    fates = judged(done, window)
+    lag = [ask.sent_ms - ask.at_ms for ask in asks]
+    return {
+        "useful": useful_wtps(done, window) / wtps,
+        "success": success(fates),
+        "light_success": success([ask for ask in fates if ask.light]),
+        "expired": sum(ask.outcome == "expired" for ask in fates) / len(fates),
+        "refused": sum(ask.gave_up_ms is not None for ask in fates) / len(fates),
+        "refusal_p99_ms": percentile([a.gave_up_ms - a.sent_ms for a in fates if a.gave_up_ms is not None], 0.99),
+        "sent_late_p99_ms": percentile(lag, 0.99),
+    }
+
+
+def e3(name: str, times: float, scale: Scale) -> dict[str, Any]:
+    """A quiet tenant at 15 % of the capacity, beside one with so many times as much."""
+    per_s, _ = capacity(scale)
+    asks: list[Ask] = []
+    for tenant, rate in (("quiet", 0.15), ("loud", 0.15 * times)):
+        rng = np.random.default_rng([SEED, len(tenant)])
+        at_s = gamma_times(rng, rate * per_s, SECONDS, 1.09)
+        prompts, answers = Crowd(1.0).shape.lengths(rng, len(at_s), longest=(7_000, 1_024))
+        asks += [
+            Ask(0, tenant, float(at) * 1_000, prompt, answer, answer, 30_000, light=tenant == "quiet")
+            for at, prompt, answer in zip(at_s, prompts, answers, strict=True)
+        ]
+    with running(name, scale) as port:
+        done = asyncio.run(send_all(port, scaled(number(asks), scale), SECONDS))
+    quiet = [ask for ask in judged(done, Window(WARM_UP_S * 1_000, SECONDS * 1_000)) if ask.light]
+    return {"success": success(quiet), "answer_p99_ms": percentile(first_token_waits(quiet), 0.99), "jobs": len(quiet)}
+
+
+def main() -> None:
+    """Environment first; ours and B4 in turns."""
+    scale = Scale()
+    facts = environment(SEED) | {"scale": vars(scale)}
+    show(facts)
+    figures: dict[str, dict[str, Any]] = {}
+    for load in LOADS:
+        for name in ("ours", "B4"):
+            figures[f"E1 {name} {load:g}x"] = e1(name, load, scale)
+            figures[f"E3 {name} beside {load:g} times its load"] = e3(name, load, scale)
+    for what, seen in sorted(figures.items()):
+        shown = "  ".join(f"{key} {value:.3f}" for key, value in seen.items())
+        print(f"{what:40} {shown}")
+    keep("overload-live", facts, figures)
+
+
+if __name__ == "__main__":
+    main()
