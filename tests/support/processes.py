@@ -220,7 +220,8 @@ class Stage:
     def still_sound(self) -> None:
         """What must be true after every scenario: all has ended, and every invariant holds."""
         wait_for(lambda: self.inflight() == 0, "every admitted job to end")
-        assert self.breaches() == []
+        found = self.breaches()
+        assert found == [], found
 
     def breaches(self) -> list[Breach]:
         """Every broken invariant, with a reaper at work."""

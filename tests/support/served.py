@@ -21,7 +21,7 @@ class Served:
     def __init__(self, stage: Stage, **environ: str) -> None:
         self.stage, self.port = stage, free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self.process: Process = stage.web(self.port, PENSTOCK_AUTH="open", **environ)
+        self.process: Process = stage.web(self.port, **({"PENSTOCK_AUTH": "open"} | environ))
         self.http = httpx.Client(base_url=self.url, timeout=30)
 
     def __enter__(self) -> Self:

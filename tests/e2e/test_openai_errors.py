@@ -1,0 +1,87 @@
+"""The error classes that the stock `openai` package makes of the door's answers, with keys required."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import openai
+import pytest
+from openai import OpenAI
+
+from shared.keyring import KeyRing
+from shared.tenants import TenantPolicy, Tenants
+from tests.support.processes import Stage, wait_for
+from tests.support.served import Served
+
+SIM = {"PENSTOCK_ENGINE": "sim", "PENSTOCK_SIM_DECODE_TPS": "200", "PENSTOCK_ADMISSION": "bounds"}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with Stage(tmp_path_factory.mktemp("errors"), PENSTOCK_MAX_INFLIGHT="1", **SIM) as stage:
+        stage.worker()
+        with Served(stage, PENSTOCK_AUTH="required") as served:
+            yield served
+
+
+def client_of(served: Served, tenant: str, **policy: int) -> OpenAI:
+    """A client with a key of its own; it tries once."""
+    Tenants(served.stage.client).set(tenant, TenantPolicy(**policy))
+    return OpenAI(base_url=f"{served.url}/v1", api_key=KeyRing(served.stage.client).create(tenant).key, max_retries=0)
+
+
+def chat(client: OpenAI, **spelled: object) -> object:
+    asked = {"model": "sim", "messages": [{"role": "user", "content": "hello there"}], "max_tokens": 2} | spelled
+    return client.chat.completions.create(**asked)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code", "asked"),
+    [
+        (openai.BadRequestError, 400, "unsupported_parameter", {"n": 2}),
+        (openai.NotFoundError, 404, "model_not_found", {"model": "nobody-has-it"}),
+        (openai.UnprocessableEntityError, 422, "invalid_value", {"max_tokens": 0}),
+        (
+            openai.InternalServerError,
+            504,
+            "deadline_exceeded",
+            {"max_tokens": 4_000, "extra_body": {"deadline_ms": 300}},
+        ),
+    ],
+)
+def test_what_cannot_be_served_is_the_class_of_its_status_and_is_not_tried_again(
+    served: Served, error: type[openai.APIStatusError], status: int, code: str, asked: dict[str, object]
+) -> None:
+    with client_of(served, "blue").with_options(max_retries=5) as client, pytest.raises(error) as caught:
+        chat(client, **asked)
+    assert (caught.value.status_code, caught.value.code) == (status, code)
+    assert caught.value.request.headers.get("x-stainless-retry-count") == "0"
+
+
+def test_a_key_that_nobody_knows_is_an_authentication_error(served: Served) -> None:
+    with OpenAI(base_url=f"{served.url}/v1", api_key="psk_nobody", max_retries=5) as client:
+        with pytest.raises(openai.AuthenticationError) as caught:
+            chat(client)
+        assert (caught.value.status_code, caught.value.code) == (401, "invalid_api_key")
+        with pytest.raises(openai.AuthenticationError):
+            client.models.list()
+
+
+def test_a_tenant_over_its_own_rate_is_a_rate_limit_error_with_a_hint(served: Served) -> None:
+    with client_of(served, "often", rpm=1) as client:
+        chat(client)
+        with pytest.raises(openai.RateLimitError) as caught:
+            chat(client)
+    assert (caught.value.status_code, caught.value.code) == (429, "rate_limited")
+    assert 50 <= int(caught.value.response.headers["retry-after-ms"]) <= 60_000
+    assert caught.value.response.json()["status"] == "yield"
+
+
+def test_a_full_system_is_a_server_error_with_a_hint(served: Served) -> None:
+    with client_of(served, "blue") as client, ThreadPoolExecutor(1) as pool:
+        first = pool.submit(chat, client, max_tokens=300)
+        wait_for(lambda: served.stage.inflight() == 1, "the one place to be taken")
+        with pytest.raises(openai.InternalServerError) as caught:
+            chat(client)
+        assert first.result()
+    assert (caught.value.status_code, caught.value.code) == (503, "inflight_full")
+    assert 50 <= int(caught.value.response.headers["retry-after-ms"]) <= 60_000
