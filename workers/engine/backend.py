@@ -118,7 +118,10 @@ class Backend(Protocol):
         ...
 
     def decode(self, rows: list[Row]) -> list[Row]:
-        """Compute the rows; those that are done (all of them, of a real model). Raises when the model fails."""
+        """Compute the rows; those that are done. Raises when the model fails.
+
+        A row of a prompt may be done in part, which the backend writes into its `n` and `samples`.
+        """
         ...
 
     def sample(self, row: Row) -> int:
@@ -127,6 +130,10 @@ class Backend(Protocol):
 
     def piece(self, token: int) -> bytes:
         """The bytes that a token stands for."""
+        ...
+
+    def more(self, slot: int, text: str) -> dict[str, Any]:
+        """What the open slot's answer holds beside its `text`, ready for JSON."""
         ...
 
     def close_slot(self, slot: int) -> None:

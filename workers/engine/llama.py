@@ -4,7 +4,6 @@ Many sequences share one context: each step is one `llama_decode` over a batch w
 once, with logits only for the rows that are sampled, and a sampler chain in C for every sequence.
 """
 
-import ctypes
 from collections.abc import Callable
 from operator import attrgetter
 from pathlib import Path
@@ -24,10 +23,12 @@ from workers.engine.events import JobRejected, JobSpec
 from workers.engine.grammar import grammar_of
 from workers.engine.llama_load import Libraries, Shape, cells_that_fit, description, load_model, new_context
 from workers.engine.llama_log import LlamaLog
+from workers.engine.logprobs import Logprobs
 from workers.engine.samplers import Sampler, new_grammar
 from workers.engine.sampling import Sampling, read_sampling
 from workers.engine.sizes import sizes_of, threads_of
 from workers.engine.slots import BooksBroken
+from workers.engine.vocabulary import Tokens, Vocabulary
 
 _LOG = LlamaLog()
 
@@ -58,19 +59,15 @@ class LlamaBackend:
         forgets = llama_cpp.llama_model_is_recurrent(model) or llama_cpp.llama_model_is_hybrid(model)
         self.reuses = not forgets and llama_cpp.llama_model_n_swa(model) == 0
         self.compact = not shape.shared
-        self._vocab = llama_cpp.llama_model_get_vocab(model)
         self._memory = llama_cpp.llama_get_memory(ctx)
-        self.n_vocab: int = llama_cpp.llama_vocab_n_tokens(self._vocab)
-        self._ends = frozenset(t for t in range(self.n_vocab) if llama_cpp.llama_vocab_is_eog(self._vocab, t))
-        self._bos: int = llama_cpp.llama_vocab_bos(self._vocab)
-        self._eos: int = llama_cpp.llama_vocab_eos(self._vocab)
-        self._add_bos: bool = llama_cpp.llama_vocab_get_add_bos(self._vocab)
-        self._add_eos: bool = llama_cpp.llama_vocab_get_add_eos(self._vocab)
+        self._vocab = Vocabulary(llama_cpp, model)
+        self.n_vocab, self.tokenize, self.piece = self._vocab.size, self._vocab.tokenize, self._vocab.piece
         self._template, self._no_chat = self._chat_template()
         self._batch = Batch(llama_cpp, llama_cpp.llama_n_batch(ctx))
-        self._prompts: dict[int, np.ndarray[Any, np.dtype[np.int32]]] = {}
+        self._prompts: dict[int, Tokens] = {}
         self._samplers: dict[int, Sampler] = {}
-        self._pieces: dict[int, bytes] = {}
+        #: Of the slots whose jobs ask for them.
+        self._logprobs: dict[int, Logprobs] = {}
 
     # Any thread: a vocabulary is only read.
 
@@ -86,43 +83,27 @@ class LlamaBackend:
         strip_space = spec.payload.get("prompt") == ""
         return Prepared(spec, len(prompt), spec.max_tokens, sampling, prompt, grammar, strip_space)
 
-    def _prompt(self, spec: JobSpec) -> np.ndarray[Any, np.dtype[np.int32]]:
+    def _prompt(self, spec: JobSpec) -> Tokens:
         text, messages = spec.payload.get("prompt"), spec.payload.get("messages")
         if messages is not None:
             if self._template is None:
                 raise JobRejected(EndCode.INVALID_VALUE, f"{self._no_chat}: send a prompt", "messages")
             return self._checked(self.tokenize(self._template.render(messages)), "messages")
         if not isinstance(text, str):
-            raise JobRejected(EndCode.INVALID_VALUE, "a job needs a prompt or messages", "prompt")
-        # As llama_cpp.Llama does: the model's own beginning and end around the text.
-        begin = [self._bos] if self._bos >= 0 and (self._add_bos or not text) else []
-        end = [self._eos] if self._add_eos and self._eos >= 0 else []
-        return self._checked(np.concatenate([begin, self.tokenize(text), end]).astype(np.int32), "prompt")
+            raise JobRejected(EndCode.INVALID_VALUE, "this model continues text: send a prompt or messages", "prompt")
+        return self._checked(self._vocab.prompt(text), "prompt")
 
     @staticmethod
-    def _checked(tokens: np.ndarray[Any, Any], param: str) -> np.ndarray[Any, np.dtype[np.int32]]:
+    def _checked(tokens: Tokens, param: str) -> Tokens:
         if not len(tokens):
             message = f"{param} is empty, and the model has no token to begin with"
             raise JobRejected(EndCode.INVALID_VALUE, message, param)
         return tokens
 
-    def tokenize(self, text: str) -> np.ndarray[Any, np.dtype[np.int32]]:
-        """The text's tokens; control tokens that it spells count as such, as in llama_cpp.Llama."""
-        try:
-            raw = text.encode()
-        except UnicodeEncodeError:
-            raise JobRejected(EndCode.INVALID_VALUE, "the text holds half a surrogate pair", "prompt") from None
-        tokens = np.empty(len(raw) + 16, np.int32)
-        pointer = tokens.ctypes.data_as(ctypes.POINTER(llama_cpp.llama_token))
-        n = llama_cpp.llama_tokenize(self._vocab, raw, len(raw), pointer, len(tokens), False, True)  # noqa: FBT003 - C
-        if n < 0:
-            raise JobRejected(EndCode.INVALID_VALUE, "the model's tokenizer cannot take the text", "prompt")
-        return tokens[:n]
-
     def _grammar(self, schema: str) -> str:
         grammar = grammar_of(schema, llama_grammar.JSON_GBNF, llama_grammar.json_schema_to_gbnf)
         try:
-            llama_cpp.llama_sampler_free(new_grammar(llama_cpp, self._vocab, grammar))
+            llama_cpp.llama_sampler_free(new_grammar(llama_cpp, self._vocab.handle, grammar))
         except ValueError as fault:
             raise JobRejected(EndCode.INVALID_VALUE, f"response_format: {fault}", "response_format") from None
         return grammar
@@ -137,7 +118,9 @@ class LlamaBackend:
     def open(self, slot: int, job: Prepared) -> None:
         """Make `slot` ready for the job."""
         self._prompts[slot] = job.prompt
-        self._samplers[slot] = Sampler(llama_cpp, self._vocab, self.n_vocab, job.sampling, job.grammar)
+        self._samplers[slot] = Sampler(llama_cpp, self._vocab.handle, self.n_vocab, job.sampling, job.grammar)
+        if job.sampling.logprobs is not None:
+            self._logprobs[slot] = Logprobs(job.sampling.logprobs, self._vocab.spelled)
 
     def begin(self, slot: int, source: int, n: int) -> None:
         """Let `slot` hold the first `n` tokens of what slot `source` holds, and no more."""
@@ -167,27 +150,23 @@ class LlamaBackend:
 
     def sample(self, row: Row) -> int:
         """The next token of a row that samples, or END. Raises GrammarStuck."""
-        token = self._samplers[row.slot].sample(self._ctx, row.index)
-        return END if token in self._ends else token
+        sampler = self._samplers[row.slot]
+        token = sampler.sample(self._ctx, row.index)
+        if token in self._vocab.ends:
+            return END
+        if row.slot in self._logprobs:
+            self._logprobs[row.slot].add(sampler.logits(self._ctx, row.index), token)
+        return token
 
-    def piece(self, token: int) -> bytes:
-        """The bytes that a token stands for; control tokens stand for none."""
-        piece = self._pieces.get(token)
-        if piece is None:
-            piece = self._pieces[token] = self._read_piece(token)
-        return piece
-
-    def _read_piece(self, token: int) -> bytes:
-        buffer = ctypes.create_string_buffer(64)
-        n = llama_cpp.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, False)  # noqa: FBT003 - C
-        if n < 0:
-            buffer = ctypes.create_string_buffer(-n)
-            n = llama_cpp.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, False)  # noqa: FBT003 - C
-        return buffer.raw[: max(0, n)]
+    def more(self, slot: int, text: str) -> dict[str, Any]:
+        """The logprobs of the answer so far, for jobs that asked for them."""
+        found = self._logprobs.get(slot)
+        return {} if found is None else {"logprobs": found.of(text)}
 
     def close_slot(self, slot: int) -> None:
         """The slot's sequence has ended: its sampler is freed, its cells stay."""
         self._prompts.pop(slot, None)
+        self._logprobs.pop(slot, None)
         sampler = self._samplers.pop(slot, None)
         if sampler is not None:
             sampler.close()
@@ -217,15 +196,9 @@ class LlamaBackend:
             return None, "the model has no chat template"
         text = source.decode("utf-8", "replace")
         try:
-            return ChatTemplate(text, bos=self._text_of(self._bos), eos=self._text_of(self._eos)), ""
+            return ChatTemplate(text, bos=self._vocab.name(self._vocab.bos), eos=self._vocab.name(self._vocab.eos)), ""
         except ModelError as fault:
             return None, str(fault)
-
-    def _text_of(self, token: int) -> str:
-        if token < 0:
-            return ""
-        text: bytes = llama_cpp.llama_vocab_get_text(self._vocab, token)
-        return text.decode("utf-8", "replace")
 
 
 def load_backend(

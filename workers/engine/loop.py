@@ -253,9 +253,11 @@ class Engine:
         rest = sequence.text.finish()
         if rest:
             self._emit(Text(sequence.key, rest, sequence.completion_tokens))
+        text, extra = sequence.text.text, {}
         if sequence.state is SequenceState.WAITING:
             self._waiting.remove(sequence)
         else:
+            extra = self.backend.more(sequence.slot, text)
             self.backend.close_slot(sequence.slot)
             keeps = self._reuses and outcome != Outcome.FAILED
             self._prefixes.give_back(sequence.slot, sequence.known if keeps else None)
@@ -267,8 +269,7 @@ class Engine:
         if outcome not in {Outcome.SUCCEEDED, Outcome.FAILED}:
             self.stats.dead_tokens += sequence.n_past - sequence.cached_tokens
         counts = sequence.counts(self._clock.monotonic())
-        text = sequence.text.text
-        self._emit(Ended(sequence.key, str(outcome), str(reason), text, counts, str(code), stage, message))
+        self._emit(Ended(sequence.key, str(outcome), str(reason), text, counts, str(code), stage, message, extra))
 
     def _note_progress(self) -> None:
         self.last_progress_s = self._clock.monotonic()

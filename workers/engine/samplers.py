@@ -40,7 +40,7 @@ class Sampler:
     def sample(self, ctx: int, index: int) -> int:
         """The token after batch row `index`, accepted. Raises GrammarStuck."""
         if self._chain is None:
-            return int(self._logits(ctx, index).argmax())
+            return int(self.logits(ctx, index).argmax())
         if self._grammar is None:
             token: int = self._lib.llama_sampler_sample(self._chain, ctx, index)
             return token
@@ -48,7 +48,7 @@ class Sampler:
 
     def _sample_by_grammar(self, ctx: int, index: int) -> int:
         lib = self._lib
-        logits = self._logits(ctx, index)
+        logits = self.logits(ctx, index)
         token = self._pick(logits, by_grammar=False)
         if not self._allows(token):
             # A look at the one token is cheap; a look at the whole vocabulary is taken only when it must be.
@@ -59,7 +59,7 @@ class Sampler:
         lib.llama_sampler_accept(self._chain, token)
         return token
 
-    def _logits(self, ctx: int, index: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+    def logits(self, ctx: int, index: int) -> np.ndarray[Any, np.dtype[np.float32]]:
         """A view of a batch row's logits, good until the next decode."""
         pointer = self._lib.llama_get_logits_ith(ctx, index)
         row: Any = (ctypes.c_float * self._n_vocab).from_address(ctypes.addressof(pointer.contents))

@@ -28,6 +28,8 @@ _RANGES: dict[str, tuple[float, float, float]] = {
     "frequency_penalty": (0.0, -2.0, 2.0),
 }
 _TOP_K = (40, 0, 1_000_000)
+#: As many of the likeliest tokens as OpenAI gives.
+MAX_LOGPROBS = 20
 #: Clients send seeds of up to 64 bits, signed or not.
 _SEED_BITS = 64
 
@@ -52,6 +54,8 @@ class Sampling:
     stop: tuple[str, ...] = ()
     #: A JSON schema the answer must follow, as JSON; "" for any JSON object; None for free text.
     schema: str | None = None
+    #: How many of the likeliest tokens are told beside each of the answer's; None: no logprobs.
+    logprobs: int | None = None
 
     @property
     def penalizes(self) -> bool:
@@ -69,6 +73,7 @@ def read_sampling(payload: Mapping[str, Any]) -> Sampling:
         logit_bias=_logit_bias(payload),
         stop=_stop(payload),
         schema=_schema(payload),
+        logprobs=None if payload.get("logprobs") is None else _whole(payload, "logprobs", 0, 0, MAX_LOGPROBS),
     )
 
 

@@ -41,7 +41,6 @@ class Sequence:
     answer: list[int] = field(default_factory=list)
     started_s: float | None = None
     first_token_s: float | None = None
-    extra: dict[str, object] = field(default_factory=dict)
 
     @classmethod
     def of(cls, job: Prepared, now_s: float) -> "Sequence":

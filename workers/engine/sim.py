@@ -58,6 +58,8 @@ class SimBackend:
     def prepare(self, spec: JobSpec) -> Prepared:
         """Count the words. Raises JobRejected for what no payload may hold."""
         sampling = read_sampling(spec.payload)
+        if sampling.logprobs is not None:
+            raise JobRejected(EndCode.INVALID_VALUE, "logprobs: a sim has no model that could tell them", "logprobs")
         words = max(1, _words(spec.payload))
         # Its answers are a fixed number of words: no stop string, grammar or sampler applies.
         return Prepared(spec, words, spec.max_tokens, Sampling(seed=sampling.seed))
@@ -93,6 +95,10 @@ class SimBackend:
     def piece(self, token: int) -> bytes:
         """One word and its space."""
         return b"w%d " % token
+
+    def more(self, slot: int, text: str) -> dict[str, Any]:  # noqa: ARG002 - a sim knows nothing more
+        """Nothing."""
+        return {}
 
     def begin(self, slot: int, source: int, n: int) -> None:
         """A sim computes every word."""

@@ -57,7 +57,7 @@ def test_penalties_and_bias_change_even_a_greedy_answer(driven, backend):
 
 
 def test_an_end_token_ends_the_answer_and_is_not_counted(driven, backend):
-    end = min(backend._ends)
+    end = min(backend._vocab.ends)
     driven.submit("a", {"prompt": PROMPT, "max_tokens": 9, "temperature": 0, "logit_bias": {str(end): 100}})
     driven.run_dry()
     ended = driven.ended["a"]
