@@ -59,12 +59,12 @@ def set_scene(store: Store, *, worker: str = "w1", **request: Any) -> Scene:
         strict=True,
     ):
         scene.jobs[state] = claimed.id
-        if state is not JobState.RUNNING:
+        if state is JobState.RUNNING:
+            store.renew(a_beat(worker, slots_busy=1, facts={"rq_state": "busy"}), [claimed.held])
+        else:
             code = "" if state is JobState.SUCCEEDED else "engine_error"
             store.settle(an_ending(claimed.held, Outcome(state.value), code=code), worker)
     scene.jobs |= {JobState.EXPIRED: late, JobState.CANCELED: unwanted, JobState.QUEUED: blue()}
-    running = scene.jobs[JobState.RUNNING]
-    store.renew(a_beat(worker, slots_busy=1, facts={"rq_state": "busy", "rq_current_job": running}), [])
     for state, job_id in scene.jobs.items():
         view = store.touch(job_id, quiet=True)
         assert view is not None
