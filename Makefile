@@ -56,6 +56,9 @@ bench: $(STAMPS)/penstock $(STAMPS)/bench ## the benchmarks, results in bench/re
 bench-overload: $(STAMPS)/penstock $(STAMPS)/bench ## experiments E1 to E8 in virtual time, about 15 minutes; FULL=1 for three seeds
 	$(BIN)/python -m bench.overload $(if $(FULL),--full)
 
+bench-engine: $(STAMPS)/penstock $(STAMPS)/bench ## the engine beside its ceiling and a C++ server; ENGINE='--models 135m' for more
+	$(BIN)/python -m bench.engine $(ENGINE)
+
 docs: $(STAMPS)/penstock ## what the docs repeat of the code: .env.example, docs/settings.md, tables of keys and metrics
 	$(BIN)/python -m shared.generated_pages
 

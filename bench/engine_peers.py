@@ -1,0 +1,152 @@
+"""(d) A C++ llama.cpp HTTP server with as many slots: a `llama-server` that was built, or the one inside `xllamacpp`.
+
+`python -m bench.engine_peers --build FOLDER` builds `llama-server` out of the llama.cpp that the installed
+llama-cpp-python was built from, with the same instructions (native) and the same libraries: half an
+hour on two cores. Without it, `xllamacpp` (bench group) stands in, whose wheel knows AVX2 and nothing newer.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tarfile
+import time
+from http.client import HTTPConnection
+from importlib.metadata import version
+from pathlib import Path
+
+import llama_cpp
+import psutil
+
+from bench.engine_stack import free_port
+from workers.engine.backend import Facts
+
+#: What the server's objects are called in llama.cpp's build.
+_PARTS = ("common/", "tools/server/", "cpp-httplib", "tools/ui")
+_OPTIONS = ("TESTS=OFF", "EXAMPLES=OFF", "UI=OFF", "APP=OFF")
+
+
+class Peer:
+    """One server on loopback; its memory is split and its prompts are cached as ours, not in RAM beside it."""
+
+    def __init__(self, model: Path, facts: Facts, server: Path | None, log: Path) -> None:
+        self.name = "llama-server" if server else f"xllamacpp {version('xllamacpp')}"
+        self.port = free_port()
+        environ = os.environ | {"OMP_WAIT_POLICY": "passive"}
+        if server:
+            libraries = Path(llama_cpp.__file__).parent / "lib"
+            environ["LD_LIBRARY_PATH"] = f"{server.parent}:{libraries}"
+        arguments = _llama_server(server, model, facts, self.port) if server else _xllamacpp(model, facts, self.port)
+        with log.open("ab") as output:
+            self._popen = subprocess.Popen(arguments, env=environ, stdout=output, stderr=output)
+        self.processes = {"server": psutil.Process(self._popen.pid)}
+        until = time.monotonic() + 120
+        while not self._ready():
+            if self._popen.poll() is not None or time.monotonic() > until:
+                raise RuntimeError(f"{self.name} did not start:\n{log.read_text(errors='replace')[-3000:]}")
+            time.sleep(0.05)
+
+    def _ready(self) -> bool:
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=2)
+        try:
+            connection.request("GET", "/health")
+            return connection.getresponse().status == 200
+        except OSError:
+            return False
+        finally:
+            connection.close()
+
+    def close(self) -> None:
+        """Stop it."""
+        self._popen.kill()
+        self._popen.wait()
+
+
+def _llama_server(server: Path, model: Path, facts: Facts, port: int) -> list[str]:
+    batch = str(facts.prefill_chunk + facts.slots)
+    options = {
+        "--model": str(model), "--host": "127.0.0.1", "--port": str(port), "--parallel": str(facts.slots),
+        "--ctx-size": str(facts.cells), "--batch-size": batch, "--ubatch-size": batch,
+        "--threads": str(facts.threads), "--threads-batch": str(facts.threads), "--flash-attn": "off",
+        "--cache-ram": "0", "--log-verbosity": "0", "--fit": "off",
+    }  # fmt: skip
+    # As the worker does on CPUs with matrix tiles (docs/engine.md).
+    flags = ["--no-repack", "--no-warmup", "--kv-unified" if facts.cache == "shared" else "--no-kv-unified"]
+    return [str(server), *(word for pair in options.items() for word in pair), *flags]
+
+
+def _xllamacpp(model: Path, facts: Facts, port: int) -> list[str]:
+    shape = f"{facts.slots},{facts.cells},{facts.prefill_chunk + facts.slots},{facts.threads},{facts.cache}"
+    return [sys.executable, "-m", "bench.engine_peers", "--serve", str(model), str(port), shape]
+
+
+def _serve(model: str, port: str, shape: str) -> None:
+    """Be xllamacpp's server until killed."""
+    import xllamacpp  # noqa: PLC0415 - its libraries are another llama.cpp's: never beside ours
+
+    slots, cells, batch, threads, cache = shape.split(",")
+    params = xllamacpp.CommonParams()
+    params.model.path, params.port = model, int(port)
+    params.n_parallel, params.n_ctx = int(slots), int(cells)
+    params.n_batch = params.n_ubatch = int(batch)
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = int(threads)
+    params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    params.kv_unified = cache == "shared"
+    params.no_extra_bufts = True
+    params.cache_ram_mib = 0
+    params.warmup = params.fit_params = False
+    params.no_perf = True
+    params.verbosity = 0
+    server = xllamacpp.Server(params)
+    print(server.listening_address, xllamacpp.get_system_info(), flush=True)
+    while True:
+        time.sleep(3600)
+
+
+def _build(folder: Path) -> Path:
+    """The server, linked with the libraries of the installed llama-cpp-python."""
+    folder.mkdir(parents=True, exist_ok=True)
+    package = f"llama-cpp-python=={version('llama-cpp-python')}"
+    download = ["-m", "pip", "download", "--no-deps", "--no-binary", ":all:", "--no-build-isolation"]
+    subprocess.run([sys.executable, *download, "-d", str(folder), package], check=True)
+    with tarfile.open(next(folder.glob("llama_cpp_python-*.tar.gz"))) as archive:
+        archive.extractall(folder, filter="data")
+    source = next(folder.glob("llama_cpp_python-*/vendor/llama.cpp"))
+    made = folder / "made"
+    options = [f"-DLLAMA_BUILD_{option}" for option in _OPTIONS]
+    cmake = ["cmake", "-S", str(source), "-B", str(made), "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release"]
+    subprocess.run([*cmake, *options, "-DLLAMA_OPENSSL=OFF"], check=True)
+    listed = subprocess.run(
+        ["ninja", "-C", str(made), "-t", "targets", "all"], capture_output=True, text=True, check=True
+    )
+    named = [line.split(":")[0] for line in listed.stdout.splitlines() if ".o:" in line]
+    objects = [name for name in named if any(part in name for part in _PARTS)]
+    subprocess.run(["ninja", "-C", str(made), *objects], check=True)
+    return link(made, objects)
+
+
+def link(made: Path, objects: list[str]) -> Path:
+    """`llama-server` of those objects and the installed libraries."""
+    libraries = Path(llama_cpp.__file__).parent / "lib"
+    server = made / "llama-server"
+    with_them = [f"-L{libraries}", "-lmtmd", "-lllama", "-lggml", "-lggml-cpu", "-lggml-base", "-lpthread"]
+    where = [f"-Wl,-rpath,{libraries}"]
+    subprocess.run(["c++", "-O3", "-o", str(server), *objects, *with_them, *where], cwd=made, check=True)
+    print(f"built {server}")
+    return server
+
+
+def main() -> None:
+    """Build a server, or be one."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--build", type=Path)
+    options.add_argument("--serve", nargs=3, metavar=("MODEL", "PORT", "SHAPE"))
+    chosen = options.parse_args()
+    if chosen.serve:
+        _serve(*chosen.serve)
+    elif chosen.build:
+        _build(chosen.build)
+
+
+if __name__ == "__main__":
+    main()

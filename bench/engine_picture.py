@@ -1,0 +1,42 @@
+"""The engine's figures as a picture: tokens a second by clients, one panel for each model and prompt length."""
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+
+from matplotlib import pyplot as plt
+
+_LINES = {
+    "a": ("llama_decode alone", "0.6", "--"),
+    "b": ("worker and store", "tab:blue", "-"),
+    "c": ("HTTP, store, worker", "tab:green", "-"),
+    "d": ("C++ server over HTTP", "tab:red", "-"),
+}
+
+
+def draw(figures: dict[str, Any], path: Path) -> None:
+    """Write the picture."""
+    panels: dict[tuple[str, int], list[tuple[int, dict[str, float]]]] = {}
+    for model, of_model in figures.items():
+        for name, cell in of_model["cells"].items():
+            prompt, clients = map(int, name.split(" x "))
+            panels.setdefault((model, prompt), []).append((clients, cell["tokens_per_s"]))
+    figure, axes = plt.subplots(1, len(panels), figsize=(4.2 * len(panels), 3.6), squeeze=False)
+    for axis, ((model, prompt), points) in zip(axes[0], panels.items(), strict=True):
+        for run, (label, colour, style) in _LINES.items():
+            known = [(clients, tps[run]) for clients, tps in sorted(points, key=lambda point: point[0]) if run in tps]
+            if known:
+                axis.plot(*zip(*known, strict=True), style, color=colour, marker="o", markersize=3, label=label)
+        axis.set_title(f"{model}, prompts of {prompt}", fontsize=10)
+        axis.set_xlabel("clients")
+        axis.set_ylim(bottom=0)
+        axis.grid(visible=True, alpha=0.3)
+    axes[0][0].set_ylabel("generated tokens a second")
+    axes[0][0].legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+    print(f"# kept in bench/results/{path.name}")
