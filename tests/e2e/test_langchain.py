@@ -1,0 +1,101 @@
+"""LangChain's ChatOpenAI, as it comes, against the door as it is served; and the page about it."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import openai
+import pytest
+from langchain_openai import ChatOpenAI
+from pydantic import BaseModel, SecretStr
+
+from tests.support.processes import ROOT, Stage, wait_for
+from tests.support.served import Served
+
+#: One slot in all, so that nearly everything of a batch is refused at first.
+SIM = {
+    "PENSTOCK_ENGINE": "sim",
+    "PENSTOCK_SIM_DECODE_TPS": "200",
+    "PENSTOCK_MAX_BATCH_SIZE": "1",
+    "PENSTOCK_MAX_INFLIGHT": "2",
+    "PENSTOCK_ADMISSION": "bounds",
+}
+PAGE = (ROOT / "docs" / "langchain.md").read_text(encoding="utf-8")
+
+
+class Story(BaseModel):
+    """What a structured answer would be."""
+
+    title: str
+
+
+@pytest.fixture(scope="module")
+def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with Stage(tmp_path_factory.mktemp("langchain"), **SIM) as stage:
+        stage.worker()
+        with Served(stage) as served:
+            yield served
+
+
+@pytest.fixture
+def served(common: Served) -> Iterator[Served]:
+    yield common
+    common.stage.still_sound()
+
+
+@pytest.fixture
+def model(served: Served) -> ChatOpenAI:
+    return ChatOpenAI(
+        base_url=f"{served.url}/v1", api_key=SecretStr("none"), model="sim", max_retries=10, max_tokens=20, timeout=60
+    )
+
+
+def test_it_invokes(model: ChatOpenAI) -> None:
+    answer = model.invoke("hello there")
+    assert len(str(answer.content).split()) == 20
+    assert answer.usage_metadata is not None
+    assert (answer.usage_metadata["input_tokens"], answer.usage_metadata["output_tokens"]) == (2, 20)
+    assert answer.response_metadata["finish_reason"] == "length"
+
+
+def test_it_streams_in_pieces(model: ChatOpenAI) -> None:
+    pieces = [str(chunk.content) for chunk in model.stream("hello there")]
+    assert len("".join(pieces).split()) == 20
+    assert sum(1 for piece in pieces if piece) > 1
+
+
+def test_a_batch_larger_than_the_bound_ends_with_all_answers(served: Served, model: ChatOpenAI) -> None:
+    before = served.stage.stat("yielded")
+    answers = model.batch([f"story {number}" for number in range(12)])
+    assert [len(str(answer.content).split()) for answer in answers] == [20] * 12
+    refused = served.stage.stat("yielded") - before
+    print(f"12 answers, {refused} refusals obeyed")
+    assert refused > 0
+
+
+def test_a_stream_that_is_left_early_is_canceled(served: Served, model: ChatOpenAI) -> None:
+    stream = model.stream("hello there", max_tokens=2_000)
+    next(iter(stream))
+    stream.close()  # type: ignore[attr-defined]  # a generator, declared as an iterator
+    wait_for(lambda: served.stage.inflight() == 0, "the job to be canceled", timeout_s=5)
+
+
+def test_what_is_not_served_is_said(model: ChatOpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        model.bind_tools([Story]).invoke("hello there")
+    assert caught.value.code == "unsupported_parameter"
+    assert caught.value.param == "tools"
+
+
+def test_the_page_s_lines_work_as_printed(served: Served, tmp_path: Path) -> None:
+    (snippet,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    for said, here in (("http://localhost:8000", served.url), ('"demo"', '"sim"')):
+        assert said in snippet
+        snippet = snippet.replace(said, here)
+    ran = subprocess.run(
+        [sys.executable, "-c", snippet], cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.splitlines()[-1] == "20 640"
