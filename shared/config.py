@@ -59,6 +59,7 @@ class Settings:
     threads: int
     n_ctx: int
     kv_cells: int
+    pooling: str
     kv_type: str
     max_batch_size: int
     prefill_chunk: int

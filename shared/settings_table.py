@@ -126,6 +126,8 @@ ROWS: tuple[Row, ...] = (
     _int("threads", AUTO, "threads", 1, 1_024, "auto: (usable cores - 1) / workers, at least 1; on a GPU 1", auto=True),
     _int("n_ctx", AUTO, "tokens", 16, 10_000_000, "longest job; auto: the smallest of model, KV, 32768 or 8192", auto=True),
     _int("kv_cells", AUTO, "cells", 16, 100_000_000, "shared by all slots; auto: slots x 2048 on a CPU", auto=True),
+    _word("pooling", "auto", ("auto", "none", "mean", "cls", "last"),
+          "auto: as the model says; none: it continues text; mean, cls or last: it makes embeddings, pooled so"),
     _word("kv_type", "f16", ("f16", "f32", "q8_0", "q4_0"), "half precision loses nothing one can measure"),
     _int("max_batch_size", AUTO, "slots", 1, 1_024, "jobs a worker generates at once; auto: 16 on a GPU, 4 on a CPU",
          auto=True),

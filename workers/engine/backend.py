@@ -10,6 +10,10 @@ from workers.engine.sampling import Sampling
 END = -1
 
 
+class DecodeFailed(Exception):
+    """The model gave up on a batch; its rows are as if it had not been tried."""
+
+
 @dataclass(frozen=True)
 class Prepared:
     """One job, tokenized and validated: what `Engine.submit` takes."""
@@ -60,6 +64,8 @@ class Facts:
     cache: str = ""
     threads: int = 0
     prefill_chunk: int = 0
+    #: How a model that makes embeddings pools them (`mean`, `cls`, `last`); "" for one that continues text.
+    pooling: str = ""
     layers: int = 0
     layers_offloaded: int = 0
     weights_bytes: int = 0

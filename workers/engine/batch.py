@@ -46,14 +46,14 @@ class Batch:
         self.n_tokens = at + 1
         return at
 
-    def add_prompt(self, tokens: _Tokens, pos: int, slot: int, *, last: bool) -> int:
-        """Some of a prompt; with `last`, logits for its last token, whose place is returned."""
+    def add_prompt(self, tokens: _Tokens, pos: int, slot: int, *, last: bool, every: bool = False) -> int:
+        """Some of a prompt; with `last`, logits for its last token, whose place is returned, with `every` for each."""
         at, end = self.n_tokens, self.n_tokens + len(tokens)
         self._token[at:end] = tokens
         self._pos[at:end] = self._counting[: len(tokens)]
         self._pos[at:end] += pos
         self._seq[at:end] = slot
-        self._wanted[at:end] = 0
+        self._wanted[at:end] = every
         self._wanted[end - 1] = last
         self.n_tokens = end
         return end - 1

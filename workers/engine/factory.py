@@ -6,6 +6,7 @@ from pathlib import Path
 from shared.clock import Clock, RealClock
 from shared.config import Settings
 from shared.errors import ModelError
+from workers.engine.backend import DecodeFailed
 from workers.engine.events import Event
 from workers.engine.loop import Engine
 from workers.engine.sim import SimBackend
@@ -37,11 +38,15 @@ def make_engine(
         raise ModelError("the engine llama needs a model: set PENSTOCK_MODEL to a GGUF file or a hub name")
     # Importing llama.cpp loads its libraries and takes its time: sim does without.
     from workers.engine.calibration import calibrate  # noqa: PLC0415 - see above
-    from workers.engine.llama import DecodeFailed, load_backend  # noqa: PLC0415 - see above
+    from workers.engine.llama import LlamaBackend, load_backend  # noqa: PLC0415 - see above
 
     backend = load_backend(settings, model_path, index=index, workers=workers, progress=progress)
+    fit = None
     try:
-        backend.facts, fit = calibrate(backend, clock)
+        if isinstance(backend, LlamaBackend):
+            backend.facts, fit = calibrate(backend, clock)
+        else:
+            backend.facts = backend.measured(clock, settings.generated_weight)
     except DecodeFailed as fault:
         backend.close()
         raise ModelError(f"{model_path.name} is loaded and cannot compute: {fault}") from fault

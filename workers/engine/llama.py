@@ -15,18 +15,28 @@ from llama_cpp import _ggml, llama_cpp, llama_grammar
 from shared.config import Settings
 from shared.errors import ModelError
 from shared.outcomes import EndCode
-from workers.engine.backend import END, Facts, Prepared, Row
+from workers.engine.backend import END, DecodeFailed, Facts, Prepared, Row
 from workers.engine.batch import Batch
 from workers.engine.chat import ChatTemplate
 from workers.engine.devices import choose, gpus, unused_gpu_advice
+from workers.engine.embedding import EmbeddingBackend
 from workers.engine.events import JobRejected, JobSpec
 from workers.engine.grammar import grammar_of
-from workers.engine.llama_load import Libraries, Shape, cells_that_fit, description, load_model, new_context
+from workers.engine.llama_load import (
+    Libraries,
+    Shape,
+    cells_that_fit,
+    description,
+    load_model,
+    new_context,
+    new_embedding_context,
+    pooling_of,
+)
 from workers.engine.llama_log import LlamaLog
 from workers.engine.logprobs import Logprobs
 from workers.engine.samplers import Sampler, new_grammar
 from workers.engine.sampling import Sampling, read_sampling
-from workers.engine.sizes import sizes_of, threads_of
+from workers.engine.sizes import embedding_sizes_of, sizes_of, threads_of
 from workers.engine.slots import BooksBroken
 from workers.engine.vocabulary import Tokens, Vocabulary
 
@@ -40,10 +50,6 @@ def _log_line(level: int, text: bytes, _: object) -> None:
 #: llama.cpp writes to stderr by default. The callback must live as long as the library, hence as this module.
 _LOG_CALLBACK = llama_cpp.llama_log_callback(_log_line)
 llama_cpp.llama_log_set(_LOG_CALLBACK, None)
-
-
-class DecodeFailed(Exception):
-    """llama_decode gave up on a batch; its rows are as if it had not been tried."""
 
 
 class LlamaBackend:
@@ -208,7 +214,7 @@ def load_backend(
     index: int = 0,
     workers: int = 1,
     progress: Callable[[float], None] | None = None,
-) -> LlamaBackend:
+) -> LlamaBackend | EmbeddingBackend:
     """The model at `path` on the devices of the settings, with a context for all slots.
 
     `index` is the worker's among the `workers` of this machine. Raises ModelError.
@@ -219,13 +225,19 @@ def load_backend(
     devices = choose(settings.device, seen, index=index)
     gpu = bool(devices)
     model = load_model(libs, path, devices, settings.n_gpu_layers, progress)
+    model_ctx = llama_cpp.llama_model_n_ctx_train(model)
+    threads = threads_of(settings, gpu=gpu, workers=workers)
     try:
-        free_cells = cells_that_fit(libs, model, devices, settings.kv_type) if gpu else 0
-        model_ctx = llama_cpp.llama_model_n_ctx_train(model)
-        sizes = sizes_of(settings, model_ctx=model_ctx, gpu=gpu, free_cells=free_cells)
-        threads = threads_of(settings, gpu=gpu, workers=workers)
-        shape = Shape(sizes, settings.prefill_chunk, threads, settings.kv_type, gpu)
-        ctx = new_context(libs, model, shape)
+        pooling = pooling_of(libs.lib, model, settings.pooling)
+        if pooling:
+            sizes = embedding_sizes_of(settings, model_ctx=model_ctx, gpu=gpu)
+            shape = Shape(sizes, settings.prefill_chunk, threads, settings.kv_type, gpu)
+            ctx = new_embedding_context(libs, model, shape, pooling)
+        else:
+            free_cells = cells_that_fit(libs, model, devices, settings.kv_type) if gpu else 0
+            sizes = sizes_of(settings, model_ctx=model_ctx, gpu=gpu, free_cells=free_cells)
+            shape = Shape(sizes, settings.prefill_chunk, threads, settings.kv_type, gpu)
+            ctx = new_context(libs, model, shape)
     except Exception:
         llama_cpp.llama_model_free(model)
         raise
@@ -238,7 +250,8 @@ def load_backend(
         slots=sizes.slots,
         cache="shared" if shape.shared else "split",
         threads=threads,
-        prefill_chunk=llama_cpp.llama_n_batch(ctx) - sizes.slots,
+        prefill_chunk=settings.prefill_chunk if pooling else llama_cpp.llama_n_batch(ctx) - sizes.slots,
+        pooling=pooling,
         layers=_LOG.layers or llama_cpp.llama_model_n_layer(model) + 1,
         layers_offloaded=_LOG.layers_offloaded if gpu else 0,
         weights_bytes=_LOG.buffer_bytes("model") or llama_cpp.llama_model_size(model),
@@ -246,4 +259,6 @@ def load_backend(
         compute_bytes=_LOG.buffer_bytes("compute", "output"),
         warning=unused_gpu_advice(seen) if settings.device == "auto" else "",
     )
+    if pooling:
+        return EmbeddingBackend(libs, model, ctx, facts)
     return LlamaBackend(model, ctx, shape, facts)

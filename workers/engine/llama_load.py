@@ -18,6 +18,10 @@ _KV_BYTES = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
 _CELL_STEP = 256
 #: Largest physical batch: beyond it compute buffers grow and speed does not.
 _MAX_UBATCH = 2048
+#: Inputs of one step of an embedding model; llama.cpp takes at most 256.
+EMBEDDING_SEQUENCES = 64
+#: llama.cpp's numbers of the kinds of pooling; 4 ranks pairs of texts.
+_POOLINGS = {0: "", 1: "mean", 2: "cls", 3: "last"}
 
 
 @dataclass(frozen=True)
@@ -120,7 +124,41 @@ def new_context(libs: Libraries, model: int, shape: Shape) -> int:
         raise ModelError(f"no context of {sizes.cells} cells ({shape.kv_type}) for {sizes.slots} slots: {why}")
     if not lib.llama_get_memory(ctx):
         lib.llama_free(ctx)
-        raise ModelError("the model keeps no memory of a text (it makes embeddings), so it cannot continue one")
+        raise ModelError(
+            "the model keeps no memory of a text, so it cannot continue one; PENSTOCK_POOLING=mean, cls or last makes "
+            "embeddings with it"
+        )
+    return ctx
+
+
+def pooling_of(lib: Any, model: int, wanted: str) -> str:
+    """How the model's embeddings are pooled, "" for a model that continues text. `wanted`: PENSTOCK_POOLING.
+
+    Raises ModelError for a model that ranks.
+    """
+    if wanted != "auto":
+        return "" if wanted == "none" else wanted
+    number = int(metadata(lib, model, f"{metadata(lib, model, 'general.architecture')}.pooling_type") or 0)
+    if number not in _POOLINGS:
+        raise ModelError("the model ranks texts, which is not served; PENSTOCK_POOLING=mean makes embeddings with it")
+    return _POOLINGS[number]
+
+
+def new_embedding_context(libs: Libraries, model: int, shape: Shape, pooling: str) -> int:
+    """A context that takes whole inputs of up to `shape.sizes.n_ctx` tokens. Raises ModelError."""
+    lib, sizes = libs.lib, shape.sizes
+    params = lib.llama_context_default_params()
+    params.n_ctx, params.n_seq_max = sizes.cells, EMBEDDING_SEQUENCES
+    # Pooling looks at one physical batch, so the whole step must be one.
+    params.n_batch = params.n_ubatch = sizes.cells
+    params.n_threads = params.n_threads_batch = shape.threads
+    params.embeddings = params.kv_unified = params.no_perf = True
+    params.pooling_type = {name: number for number, name in _POOLINGS.items()}[pooling]
+    params.flash_attn_type = _flash_attention(lib, shape)
+    ctx: int | None = lib.llama_init_from_model(model, params)
+    if not ctx:
+        why = libs.log.errors() or "not enough memory"
+        raise ModelError(f"no context for inputs of {sizes.n_ctx} tokens: {why}")
     return ctx
 
 

@@ -11,6 +11,8 @@ from workers.engine.figures import EngineSettings
 _N_CTX_GPU, _N_CTX_CPU = 32768, 8192
 #: Cells of a slot on a CPU, where memory is shared with everything else.
 _CPU_CELLS = 2048
+#: Longest input of an embedding where nothing else is set: a step computes it whole, so its buffers grow with it.
+_EMBEDDING_GPU, _EMBEDDING_CPU = 8192, 2048
 #: What a GPU keeps free beside weights and cells (compute buffers, other processes): 1.5 GiB.
 GPU_SPARE_BYTES = 1536 << 20
 
@@ -42,6 +44,14 @@ def sizes_of(settings: Settings, *, model_ctx: int, gpu: bool, free_cells: int =
     else:
         cells = slots * _CPU_CELLS
     return Sizes(slots, cells, min(longest, cells))
+
+
+def embedding_sizes_of(settings: Settings, *, model_ctx: int, gpu: bool) -> Sizes:
+    """Sizes for a model that makes embeddings: `n_ctx` is its longest input, `cells` the tokens of one step."""
+    longest = min(model_ctx, _EMBEDDING_GPU if gpu else _EMBEDDING_CPU)
+    if settings.n_ctx != AUTO:
+        longest = min(model_ctx, settings.n_ctx)
+    return Sizes(slots_of(settings, gpu=gpu), max(longest, settings.prefill_chunk), longest)
 
 
 def threads_of(settings: Settings, *, gpu: bool, workers: int = 1) -> int:

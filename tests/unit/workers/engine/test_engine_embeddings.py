@@ -1,0 +1,156 @@
+"""Embeddings through the same loop: what the model gives alone, in any company, whole or not at all."""
+
+import base64
+import contextlib
+import math
+import random
+
+import llama_cpp
+import numpy as np
+import pytest
+from conftest import Driven
+from gguf import PoolingType
+
+from shared.config import load
+from shared.errors import ModelError
+from shared.outcomes import EndCode
+from tests.support.bert import write_bert
+from tests.support.gguf_copy import copy_gguf
+from workers.engine.embedding import EmbeddingBackend
+from workers.engine.events import JobRejected, JobSpec
+from workers.engine.factory import make_engine
+from workers.engine.llama import load_backend
+
+POOLINGS = {"mean": PoolingType.MEAN, "cls": PoolingType.CLS, "last": PoolingType.LAST}
+WORDS = ["ba", "dedi", "foku", "gali", "muna", "pesi", "tora"]
+
+
+KINDS = [("bert", "cls"), ("bert", "mean"), ("llama", "mean"), ("llama", "last")]
+
+
+@pytest.fixture(scope="module", params=KINDS, ids="-".join)
+def model(request, model_path, tmp_path_factory):
+    """An encoder, or a llama whose file names a pooling."""
+    kind, pooling = request.param
+    path = tmp_path_factory.mktemp("embedding") / f"{kind}-{pooling}.gguf"
+    if kind == "bert":
+        write_bert(path, pooling=POOLINGS[pooling])
+    else:
+        copy_gguf(model_path, path, pooling_type=POOLINGS[pooling].value)
+    return path, pooling
+
+
+@pytest.fixture(scope="module")
+def backend(model):
+    path, pooling = model
+    backend = load_backend(load({}, None, device="cpu", max_batch_size=3, threads=1, prefill_chunk=64, n_ctx=64), path)
+    assert isinstance(backend, EmbeddingBackend)
+    assert (backend.facts.pooling, backend.facts.n_ctx) == (pooling, 64)
+    yield backend
+    backend.close()
+
+
+@pytest.fixture
+def driven(backend):
+    with contextlib.closing(Driven(backend)) as driven:
+        yield driven
+
+
+@pytest.fixture(scope="module")
+def alone(model):
+    """What `llama_cpp.Llama` gives: (vector, tokens)."""
+    path, pooling = model
+    kind = POOLINGS[pooling].value
+    llama = llama_cpp.Llama(str(path), n_ctx=64, n_batch=64, embedding=True, pooling_type=kind, verbose=False)
+    yield lambda text: llama.embed(text, normalize=True, return_count=True)
+    llama.close()
+
+
+def vectors(ended):
+    assert (ended.outcome, ended.text) == ("succeeded", ""), ended
+    return [np.frombuffer(base64.b64decode(vector), "<f4") for vector in ended.extra["embeddings"]]
+
+
+def texts(seed, n):
+    dice = random.Random(seed)
+    return [" ".join(dice.choices(WORDS, k=dice.randint(1, 12))) for _ in range(n)]
+
+
+def test_many_inputs_of_several_jobs_are_what_each_is_alone(driven, alone):
+    jobs = {str(i): texts(i, n) for i, n in enumerate([1, 30, 7, 90, 2])}
+    for key, inputs in jobs.items():
+        driven.submit(key, {"input": inputs, "max_tokens": 1})
+    driven.run_dry()
+    for key, inputs in jobs.items():
+        ended = driven.ended[key]
+        counts = 0
+        for vector, text in zip(vectors(ended), inputs, strict=True):
+            expected, n = alone(text)
+            np.testing.assert_allclose(vector, expected, atol=2e-4)
+            assert np.linalg.norm(vector) == pytest.approx(1, abs=1e-5)
+            counts += n
+        assert (ended.counts.prompt_tokens, ended.counts.completion_tokens) == (counts, 0)
+
+
+def test_token_ids_are_taken_as_they_are(driven, backend):
+    text = "ba dedi foku"
+    tokens = backend._vocab.tokenize(text, around=True, control=False).tolist()
+    driven.submit("a", {"input": [text, tokens], "max_tokens": 1})
+    driven.run_dry()
+    as_text, as_tokens = vectors(driven.ended["a"])
+    np.testing.assert_allclose(as_text, as_tokens, atol=1e-5)
+    assert driven.ended["a"].counts.prompt_tokens == 2 * len(tokens)
+
+
+def test_a_canceled_job_has_no_vectors_and_the_others_have_theirs(driven):
+    driven.submit("long", {"input": texts(1, 200), "max_tokens": 1})
+    driven.submit("short", {"input": ["ba"], "max_tokens": 1})
+    driven.engine.step()
+    driven.engine.cancel("long")
+    driven.run_dry()
+    assert (driven.ended["long"].outcome, driven.ended["long"].extra) == ("canceled", {})
+    assert len(vectors(driven.ended["short"])) == 1
+
+
+@pytest.mark.parametrize(
+    ("payload", "code", "said"),
+    [
+        ({"prompt": "x"}, EndCode.INVALID_VALUE, "this model makes embeddings"),
+        ({"input": []}, EndCode.INVALID_VALUE, "this model makes embeddings"),
+        ({"input": [1, 2]}, EndCode.INVALID_VALUE, "input[0] is neither a text nor a list of token ids"),
+        ({"input": ["ba", []]}, EndCode.INVALID_VALUE, "input[1] is empty"),
+        ({"input": [[1, 10**6]]}, EndCode.INVALID_VALUE, "input[0] names token 1000000"),
+        ({"input": ["ba", "ba " * 100]}, EndCode.CONTEXT_LENGTH_EXCEEDED, "input[1] has "),
+    ],
+)
+def test_what_cannot_be_embedded_is_rejected_by_its_place(driven, payload, code, said):
+    with pytest.raises(JobRejected) as caught:
+        driven.engine.prepare(JobSpec("a", "blue", payload, 1, math.inf))
+    assert (caught.value.code, said in caught.value.message) == (code, True), caught.value.message
+
+
+def test_a_made_engine_has_measured_its_rate(model):
+    engine = make_engine(load({}, None, device="cpu", threads=1), print, model_path=model[0])
+    facts = engine.backend.facts
+    assert facts.prefill_tps > 0
+    assert facts.decode_tps == pytest.approx(facts.prefill_tps / 4, abs=0.1)
+    engine.check_idle()
+    engine.backend.close()
+
+
+def test_pooling_is_a_setting_where_the_file_names_none(model_path):
+    backend = load_backend(load({}, None, device="cpu", pooling="last", threads=1), model_path)
+    assert backend.facts.pooling == "last"
+    backend.close()
+
+
+def test_an_encoder_that_is_to_continue_text_says_what_it_can_do(tmp_path):
+    write_bert(tmp_path / "bert.gguf")
+    with pytest.raises(ModelError, match="PENSTOCK_POOLING=mean, cls or last makes embeddings"):
+        load_backend(load({}, None, device="cpu", pooling="none"), tmp_path / "bert.gguf")
+
+
+def test_a_reranker_is_not_served(tmp_path):
+    write_bert(tmp_path / "rank.gguf", pooling=PoolingType.RANK)
+    with pytest.raises(ModelError, match="the model ranks texts"):
+        load_backend(load({}, None, device="cpu"), tmp_path / "rank.gguf")
