@@ -1,7 +1,7 @@
 """What goes into the engine and what it reports: plain values, no behaviour."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,7 @@ class Counts:
     ttft_ms: int | None = None
 
 
-@dataclass(frozen=True)
-class Text:
+class Text(NamedTuple):
     """New text of one sequence: whole UTF-8, past any possible beginning of a stop string."""
 
     key: str

@@ -1,5 +1,6 @@
 """The engine's loop: take in, drop what is late, plan, decode, sample, report; run() is a while around it."""
 
+import math
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -45,6 +46,8 @@ class Engine:
         self._waiting: deque[Sequence] = deque()
         self._running: dict[int, Sequence] = {}
         self._by_key: dict[str, Sequence] = {}
+        #: Before this moment nobody inside is late.
+        self._late_from_s = math.inf
         #: When a step last came to its end, or the engine had nothing to do: moment of the clock.
         self.last_progress_s = self._clock.monotonic()
 
@@ -124,6 +127,7 @@ class Engine:
                 continue
             sequence = Sequence.of(item, now)
             self._by_key[sequence.key] = sequence
+            self._late_from_s = min(self._late_from_s, sequence.late_from_s)
             self._waiting.append(sequence)
         return bool(came)
 
@@ -138,10 +142,13 @@ class Engine:
 
     def _drop_late(self) -> None:
         now = self._clock.monotonic()
-        late = [sequence for sequence in self._by_key.values() if sequence.late(now)]
+        if now < self._late_from_s:
+            return
+        late = [sequence for sequence in self._by_key.values() if now >= sequence.late_from_s]
         for sequence in late:
             message = f"the deadline passed in {sequence.stage}"
             self._end(sequence, Outcome.EXPIRED, FinishReason.DEADLINE, EndCode.DEADLINE_EXCEEDED, message)
+        self._late_from_s = min((sequence.late_from_s for sequence in self._by_key.values()), default=math.inf)
 
     def _fill_slots(self) -> None:
         """First in, first served: a job that does not fit holds up those behind it, so that it will fit."""

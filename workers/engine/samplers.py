@@ -2,6 +2,7 @@
 
 import ctypes
 import secrets
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -62,9 +63,7 @@ class Sampler:
     def logits(self, ctx: int, index: int) -> np.ndarray[Any, np.dtype[np.float32]]:
         """A view of a batch row's logits, good until the next decode."""
         pointer = self._lib.llama_get_logits_ith(ctx, index)
-        row: Any = (ctypes.c_float * self._n_vocab).from_address(ctypes.addressof(pointer.contents))
-        logits: np.ndarray[Any, np.dtype[np.float32]] = np.frombuffer(row, np.float32)
-        return logits
+        return _floats(ctypes.addressof(pointer.contents), self._n_vocab)
 
     def _pick(self, logits: np.ndarray[Any, np.dtype[np.float32]], *, by_grammar: bool) -> int:
         candidates = np.empty(self._n_vocab, _CANDIDATE)
@@ -90,6 +89,14 @@ class Sampler:
         for sampler in (self._chain, self._grammar):
             if sampler is not None:
                 self._lib.llama_sampler_free(sampler)
+
+
+@lru_cache(maxsize=4096)
+def _floats(address: int, n: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """A view of memory that llama.cpp has just named: the same few places each step, whose views are made once."""
+    numbers: Any = (ctypes.c_float * n).from_address(address)
+    floats: np.ndarray[Any, np.dtype[np.float32]] = np.frombuffer(numbers, np.float32)
+    return floats
 
 
 def new_grammar(lib: Any, vocab: int, grammar: str) -> Any:

@@ -79,12 +79,13 @@ class Sequence:
         """`decode` once it has a token, `prefill` before; a Stage value."""
         return "prefill" if self.first_token_s is None else "decode"
 
-    def late(self, now_s: float) -> bool:
-        """Whether nobody waits for it any more: past its deadline, or past the start it had to make."""
+    @property
+    def late_from_s(self) -> float:
+        """From when on nobody waits for it any more: its deadline, or the start that it has to make."""
         spec = self.job.spec
-        if now_s >= spec.deadline_s:
-            return True
-        return spec.start_by_s is not None and self.first_token_s is None and now_s >= spec.start_by_s
+        if spec.start_by_s is None or self.first_token_s is not None:
+            return spec.deadline_s
+        return min(spec.deadline_s, spec.start_by_s)
 
     def counts(self, now_s: float) -> Counts:
         """The sequence's books at `now_s`."""

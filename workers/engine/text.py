@@ -14,6 +14,8 @@ class TextStream:
         self._stops = stops
         self._longest = max((len(stop) for stop in stops), default=0)
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="ignore")
+        #: Whether the decoder holds the beginning of a character.
+        self._incomplete = False
         self._strip_space = strip_space
         #: Text that might be the beginning of a stop string.
         self._held = ""
@@ -30,7 +32,11 @@ class TextStream:
         if self._strip_space and piece:
             # Tokenizers of the SentencePiece kind put a space before the first word of a text.
             piece, self._strip_space = piece.removeprefix(b" "), False
-        return self._take(self._decoder.decode(piece))
+        if not self._incomplete and piece.isascii():
+            return self._take(piece.decode("ascii"))
+        new = self._decoder.decode(piece)
+        self._incomplete = bool(self._decoder.getstate()[0])
+        return self._take(new)
 
     def finish(self) -> str:
         """The end of generation: what was held back, without an incomplete character."""
