@@ -5,6 +5,8 @@ those that would change the answer and are not there: 400 `unsupported_parameter
 name, never silently ignored. A field that nobody knows is of the third kind.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, model_validator
@@ -100,7 +102,8 @@ class ChatBody(OpenAIBody):
     @classmethod
     def _plain(cls, value: Any) -> Any:
         if isinstance(value, dict) and isinstance(value.get("messages"), list):
-            return value | {"messages": [_message(item, i) for i, item in enumerate(value["messages"])]}
+            told = [one_message(item, f"messages[{i}]") for i, item in enumerate(value["messages"])]
+            return value | {"messages": told}
         return value
 
     @property
@@ -144,26 +147,29 @@ def unsupported(param: str, why: str) -> Problem:
     return Problem("unsupported_parameter", f"{param} is not supported here: {why}", param=param)
 
 
-def served_fields(value: dict[str, Any], known: frozenset[str]) -> dict[str, Any]:
+def served_fields(
+    value: dict[str, Any], known: frozenset[str], *, more_neutral: Mapping[str, tuple[Any, ...]] = MappingProxyType({})
+) -> dict[str, Any]:
     """The fields that we serve. Null counts as absent, as OpenAI has it. Raises Problem(unsupported_parameter)."""
+    neutral_of = _NEUTRAL | dict(more_neutral)
     kept = {}
     for name, given in value.items():
-        if given is None or name in _IGNORED:
-            continue
-        if name in known:
+        if name in known and given is not None:
             kept[name] = given
-        elif name not in _NEUTRAL:
+        elif given is None or name in _IGNORED:
+            continue
+        elif name not in neutral_of:
             raise unsupported(name, "this server does not know it")
-        elif not any(given == neutral and type(given) is type(neutral) for neutral in _NEUTRAL[name]):
-            only = " or ".join(repr(neutral) for neutral in _NEUTRAL[name])
+        elif not any(given == neutral and type(given) is type(neutral) for neutral in neutral_of[name]):
+            only = " or ".join(repr(neutral) for neutral in neutral_of[name])
             raise unsupported(name, f"{name}={str(given)[:60]} was asked for, and only {only} is served")
     return kept
 
 
-def _message(item: Any, index: int) -> Any:
+def one_message(item: Any, where: str) -> Any:
+    """A message as ours: parts of text joined, roles by our names. Raises Problem naming `where` it is wrong."""
     if not isinstance(item, dict):
         return item
-    where = f"messages[{index}]"
     kept: dict[str, Any] = {}
     for name, given in item.items():
         if name in _MESSAGE_NEUTRAL and given:
@@ -183,6 +189,6 @@ def _message(item: Any, index: int) -> Any:
 
 def _part(part: Any, where: str) -> str:
     kind: Any = part.get("type") if isinstance(part, dict) else None
-    if kind in {"text", "input_text"} and isinstance(part.get("text"), str):
+    if kind in {"text", "input_text", "output_text"} and isinstance(part.get("text"), str):
         return str(part["text"])
     raise unsupported(where, "only parts of type text are served")

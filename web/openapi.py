@@ -50,6 +50,11 @@ _PARAMETERS: dict[tuple[str, str], list[Parameter]] = {
     ],
     ("post", "/v1/chat/completions"): _PATIENCE,
     ("post", "/v1/completions"): _PATIENCE,
+    ("post", "/v1/responses"): _PATIENCE,
+    ("get", "/v1/responses/{response_id}"): [
+        _query("stream", "boolean", "tell its events"),
+        _query("starting_after", "integer", "those after this sequence number"),
+    ],
 }
 
 #: The shape of each route's good answers; what streams or is text has none.
@@ -64,6 +69,9 @@ _ANSWERS: dict[tuple[str, str], type[shapes.Shape]] = {
     ("get", "/v1/models/{name}"): shapes.Model,
     ("post", "/v1/chat/completions"): shapes.Completion,
     ("post", "/v1/completions"): shapes.Completion,
+    ("post", "/v1/responses"): shapes.Response,
+    ("get", "/v1/responses/{response_id}"): shapes.Response,
+    ("post", "/v1/responses/{response_id}/cancel"): shapes.Response,
     ("get", "/health"): shapes.Health,
     ("get", "/health/ready"): shapes.Ready,
 }

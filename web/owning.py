@@ -8,8 +8,13 @@ from shared.errors import StoreUnavailable
 from shared.job import JobView
 from web import stopping
 from web.context import Door
+from web.problems import Problem
 
 log = structlog.get_logger()
+
+#: A settle may arrive this long after the deadline and still be told (shared/lua/settle.lua), and reaping
+#: may be 250 ms late.
+GRACE_S = 2.0
 
 
 def let_go(here: Door, view: JobView, *, gone: Callable[[], bool]) -> None:
@@ -30,3 +35,8 @@ def give_up(here: Door, view: JobView) -> None:
             here.store.cancel(view.id, tenant=view.tenant)
     except StoreUnavailable:
         here.doubts.add(view.id)
+
+
+def no_end(view: JobView) -> Problem:
+    """What is said when no end was seen: the client has gone (and hears nothing), or the store is away too long."""
+    return Problem("deadline_exceeded", f"job {view.id}: no end of it was seen in time")

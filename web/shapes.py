@@ -216,6 +216,44 @@ class Completion(Shape):
     usage: OpenAIUsage
 
 
+class ResponseQueue(Shape):
+    """Where a response's job stands, or why it waited; `queue` in `model_extra` of OpenAI's package."""
+
+    position: int | None = Field(description="place in the tenant's own list, 1 is next; null when it does not wait")
+    ahead_tokens: int | None
+    eta_ms: int | None = Field(description="null while rates are unknown, and at the end")
+    poll_after_ms: int | None = Field(description="null at the end")
+    waited: Waited
+
+
+class Response(Shape):
+    """A `response`; OpenAI's own reference says what stands where. The request's texts are not repeated."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    completed_at: int | None
+    status: Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
+    background: bool
+    error: dict[str, Any] | None
+    incomplete_details: dict[str, str] | None
+    instructions: None
+    max_output_tokens: int | None
+    metadata: dict[str, str]
+    model: str
+    output: list[dict[str, Any]]
+    parallel_tool_calls: bool
+    previous_response_id: None
+    temperature: float
+    text: dict[str, Any] | None
+    tool_choice: Literal["auto"]
+    tools: list[dict[str, Any]] = Field(max_length=0)
+    top_p: float
+    truncation: Literal["disabled"]
+    usage: dict[str, Any] | None
+    queue: ResponseQueue
+
+
 ALL: tuple[type[Shape], ...] = (
-    Error, Yield, Job, JobPage, Quote, OwnQueue, ModelList, Model, Ready, Health, Completion,
+    Error, Yield, Job, JobPage, Quote, OwnQueue, ModelList, Model, Ready, Health, Completion, Response,
 )  # fmt: skip

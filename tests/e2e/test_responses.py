@@ -1,0 +1,305 @@
+"""`/v1/responses` over a real store: what each end looks like, and streams that can be taken up anywhere."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+from werkzeug.test import TestResponse
+
+from shared import keys
+from shared.config import Settings
+from shared.job import Held
+from shared.outcomes import Outcome
+from shared.store import Store
+from tests.support.builders import beat
+from tests.support.door import a_door, fault, refused, run_next, serve, settle, submit, taken
+from tests.support.processes import wait_for
+from web import shapes
+
+PATH = "/v1/responses"
+
+
+@pytest.fixture
+def client(store: Store, settings: Settings) -> FlaskClient:
+    serve(store)
+    return a_door(store, settings)
+
+
+def ask(client: FlaskClient, **body: Any) -> TestResponse:
+    return client.post(PATH, json={"input": "hi", "max_output_tokens": 20} | body)
+
+
+def response_of(answer: TestResponse) -> dict[str, Any]:
+    """The response in an answer, as it must look."""
+    assert answer.status_code == 200, answer.text
+    body: dict[str, Any] = answer.get_json()
+    shapes.Response.model_validate(body)
+    return body
+
+
+def tell(store: Store, held: Held, *texts: str, **ending: Any) -> None:
+    """Tell these texts, then settle."""
+    for count, text in enumerate(texts, 1):
+        store.append([(held, text, count)])
+    settle(store, held, **({"text": "".join(texts), "finish_reason": "stop"} | ending))
+
+
+@contextmanager
+def worker(store: Store, act: Callable[[Held], None]) -> Iterator[None]:
+    """Somebody who claims the next job and does this with it."""
+
+    def work() -> None:
+        wait_for(lambda: store.snapshot().waiting, "a job to wait")
+        act(run_next(store))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    yield
+    thread.join(timeout=20)
+    assert not thread.is_alive()
+
+
+def events_in(text: str) -> list[dict[str, Any]]:
+    """The events of a stream; each frame's name is its type."""
+    found = []
+    for block in text.split("\n\n"):
+        fields = dict(line.partition(": ")[::2] for line in block.splitlines() if not line.startswith(":"))
+        if fields:
+            data = json.loads(fields["data"])
+            assert fields["event"] == data["type"]
+            found.append(data)
+    numbers = [event["sequence_number"] for event in found]
+    assert numbers == sorted(set(numbers))
+    return found
+
+
+def kinds(events: list[dict[str, Any]]) -> list[str]:
+    return [event["type"].removeprefix("response.") for event in events]
+
+
+def said(events: list[dict[str, Any]]) -> str:
+    return "".join(event.get("delta", "") for event in events)
+
+
+WHOLE = ["created", "queued", "in_progress", "output_item.added", "content_part.added"]
+CLOSE = ["output_text.done", "content_part.done", "output_item.done", "completed"]
+
+
+def test_an_input_is_answered_whole(client: FlaskClient, store: Store) -> None:
+    with worker(store, lambda held: tell(store, held, "Hello ", "you")):
+        body = response_of(ask(client, metadata={"k": "v"}, temperature=0.5, instructions="be kind"))
+    assert (body["status"], body["output"][0]["content"][0]["text"]) == ("completed", "Hello you")
+    assert (body["metadata"], body["temperature"], body["max_output_tokens"]) == ({"k": "v"}, 0.5, 20)
+    assert body["usage"]["total_tokens"] == 30
+    assert body["queue"]["waited"]["requeued_ms"] == 0
+    assert response_of(client.get(f"{PATH}/{body['id']}")) == body
+
+
+def test_an_answer_that_was_cut_is_incomplete(client: FlaskClient, store: Store) -> None:
+    with worker(store, lambda held: tell(store, held, "Hel", finish_reason="length")):
+        body = response_of(ask(client))
+    assert (body["status"], body["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+
+
+def test_the_engine_hears_instructions_first_and_the_input_s_messages(client: FlaskClient, store: Store) -> None:
+    said_before = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed",
+                   "content": [{"type": "output_text", "text": "yes?", "annotations": []}]}  # fmt: skip
+    asked = {"role": "user", "content": [{"type": "input_text", "text": "go "}, {"type": "input_text", "text": "on"}]}
+    schema = {"type": "json_schema", "name": "n", "schema": {"type": "object"}}
+    ask(client, input=[said_before, asked], instructions="be kind", background=True, text={"format": schema})
+    job = store.claim("w1", "claim-1", "m", room=1, cells_free=4_096)[0]
+    assert job.payload["messages"] == [
+        {"role": "system", "content": "be kind"},
+        {"role": "assistant", "content": "yes?"},
+        {"role": "user", "content": "go on"},
+    ]
+    assert job.payload["response_format"]["json_schema"] == {"name": "n", "schema": {"type": "object"}}
+    assert (job.payload["max_tokens"], job.payload["temperature"]) == (20, 1.0)
+
+
+def test_in_the_background_it_is_told_at_once_and_read_until_its_end(client: FlaskClient, store: Store) -> None:
+    body = response_of(ask(client, background=True))
+    assert (body["status"], body["background"], body["queue"]["position"]) == ("queued", True, 1)
+    held = run_next(store)
+    answer = client.get(f"{PATH}/{body['id']}")
+    assert (response_of(answer)["status"], answer.headers["retry-after-ms"]) == ("in_progress", "250")
+    tell(store, held, "well")
+    assert response_of(client.get(f"{PATH}/{body['id']}"))["status"] == "completed"
+
+
+ENDS: list[tuple[dict[str, Any], int, str, str]] = [
+    ({"outcome": Outcome.EXPIRED, "code": "deadline_exceeded"}, 504, "deadline_exceeded", "server_error"),
+    ({"outcome": Outcome.FAILED, "code": "engine_error"}, 500, "job_failed", "server_error"),
+    ({"outcome": Outcome.FAILED, "code": "invalid_value"}, 422, "invalid_value", "invalid_prompt"),
+    ({"outcome": Outcome.FAILED, "code": "context_length_exceeded"}, 400, "context_length_exceeded", "invalid_prompt"),
+]
+
+
+@pytest.mark.parametrize(("ending", "status", "code", "kind"), ENDS)
+def test_an_end_without_an_answer_is_an_error_to_its_owner_and_a_status_in_the_background(
+    client: FlaskClient, store: Store, ending: dict[str, Any], status: int, code: str, kind: str
+) -> None:
+    for stream in (False, True):
+        with worker(store, lambda held: tell(store, held, **ending)):
+            fault(ask(client, stream=stream), status, code)
+    body = response_of(ask(client, background=True))
+    tell(store, run_next(store), **ending)
+    failed = response_of(client.get(f"{PATH}/{body['id']}"))
+    assert (failed["status"], failed["error"]["code"], failed["error"]["type"]) == ("failed", kind, ending["code"])
+
+
+def test_a_stream_is_told_in_openai_s_order(client: FlaskClient, store: Store) -> None:
+    with worker(store, lambda held: tell(store, held, "a", "b\n\n", "ž")):
+        answer = ask(client, stream=True)
+        events = events_in(answer.text)
+    assert answer.headers["Content-Type"].startswith("text/event-stream")
+    assert kinds(events) == [*WHOLE, *["output_text.delta"] * 3, *CLOSE]
+    assert said(events) == "ab\n\nž" == events[-1]["response"]["output"][0]["content"][0]["text"]
+    for event in (events[0], events[-1]):
+        shapes.Response.model_validate(event["response"])
+
+
+def test_a_stream_can_be_taken_up_after_each_of_its_events(client: FlaskClient, store: Store) -> None:
+    body = response_of(ask(client, background=True))
+    tell(store, run_next(store), "one ", "two ", "three")
+    url = f"{PATH}/{body['id']}?stream=true"
+    whole = events_in(client.get(url).text)
+    assert kinds(whole) == [*WHOLE, *["output_text.delta"] * 3, *CLOSE]
+    for index, event in enumerate(whole):
+        rest = events_in(client.get(f"{url}&starting_after={event['sequence_number']}").text)
+        assert rest == whole[index + 1 :]
+
+
+def test_it_can_be_taken_up_when_only_the_result_is_left(client: FlaskClient, store: Store) -> None:
+    body = response_of(ask(client, background=True))
+    tell(store, run_next(store), "one ", "two ", "three")
+    url = f"{PATH}/{body['id']}?stream=true"
+    whole = events_in(client.get(url).text)
+    store.client.delete(keys.events(body["id"].removeprefix("resp_")))  # as a minute after the end
+    rest = events_in(client.get(f"{url}&starting_after={whole[5]['sequence_number']}").text)
+    assert (said(rest), kinds(rest)) == ("two three", ["output_text.delta", *CLOSE])
+    assert rest[-1] == whole[-1]
+
+
+def test_a_reader_in_the_background_follows_what_happens_and_may_leave(client: FlaskClient, store: Store) -> None:
+    answer = client.post(PATH, json={"input": "hi", "background": True, "stream": True}, buffered=False)
+    frames = answer.iter_encoded()
+    assert events_in(next(frames).decode())[0]["response"]["status"] == "queued"
+    held = run_next(store)
+    answer.close()
+    tell(store, held, "well")
+    assert response_of(client.get(f"{PATH}/resp_{held.id}"))["status"] == "completed"
+
+
+def test_a_lost_worker_leaves_no_trace_in_a_stream(client: FlaskClient, store: Store) -> None:
+    def lose_then_tell(held: Held) -> None:
+        store.append([(held, "Hello ", 1)])
+        store.release("w1", [held])
+        beat(store)
+        tell(store, run_next(store), "Hel", "lo you")
+
+    with worker(store, lose_then_tell):
+        events = events_in(ask(client, stream=True).text)
+    assert said(events) == "Hello you"
+    assert kinds(events).count("in_progress") == 1
+
+
+def test_another_text_after_a_lost_worker_ends_the_stream_and_its_job(client: FlaskClient, store: Store) -> None:
+    def contradict(held: Held) -> None:
+        store.append([(held, "Hello", 1)])
+        store.release("w1", [held])
+        beat(store)
+        store.append([(run_next(store), "Good day", 1)])
+
+    with worker(store, contradict):
+        events = events_in(ask(client, stream=True).text)
+    assert (events[-1]["type"], events[-1]["error"]["code"]) == ("error", "job_failed")
+    assert store.jobs("default").jobs[0].cancel_requested
+
+
+def test_a_waiting_response_is_cancelled_at_once_and_a_running_one_for_good(client: FlaskClient, store: Store) -> None:
+    first = response_of(ask(client, background=True))
+    assert response_of(client.post(f"{PATH}/{first['id']}/cancel"))["status"] == "cancelled"
+    second = response_of(ask(client, background=True))
+    held = run_next(store)
+    assert response_of(client.post(f"{PATH}/{second['id']}/cancel"))["status"] == "cancelled"
+    tell(store, held, "too late")
+    ended = response_of(client.get(f"{PATH}/{second['id']}"))
+    assert (ended["status"], ended["error"]) == ("cancelled", None)
+    assert kinds(events_in(client.get(f"{PATH}/{first['id']}?stream=true").text)) == ["created", "queued", "failed"]
+
+
+def test_a_superseded_response_says_why(client: FlaskClient) -> None:
+    older = response_of(ask(client, background=True, supersede_key="tab"))
+    ask(client, background=True, supersede_key="tab")
+    body = response_of(client.get(f"{PATH}/{older['id']}"))
+    assert (body["status"], body["error"]["type"]) == ("cancelled", "superseded")
+
+
+def test_what_is_no_response_of_this_tenant_is_404(client: FlaskClient) -> None:
+    body = response_of(ask(client, background=True))
+    job = taken(submit(client))
+    for name in ("resp_x", body["id"].removeprefix("resp_"), f"resp_{job['id']}"):
+        for answer in (client.get(f"{PATH}/{name}"), client.post(f"{PATH}/{name}/cancel")):
+            fault(answer, 404, "job_not_found")
+    fault(client.get(f"{PATH}/{body['id']}", headers={"X-Tenant": "green"}), 404, "job_not_found")
+
+
+def test_a_refusal_is_the_same_body_as_everywhere(client: FlaskClient, store: Store) -> None:
+    store.client.incrby("penstock:clock", 6_000)
+    for asked in ({}, {"stream": True}, {"background": True}):
+        refused(ask(client, **asked), "no_worker")
+
+
+@pytest.mark.parametrize(
+    ("asked", "param"),
+    [
+        ({"tools": [{"type": "web_search"}]}, "tools"),
+        ({"previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"conversation": "conv_1"}, "conversation"),
+        ({"include": ["message.output_text.logprobs"]}, "include"),
+        ({"truncation": "auto"}, "truncation"),
+        ({"reasoning": {"effort": "high"}}, "reasoning"),
+        ({"text": {"verbosity": "low"}}, "text.verbosity"),
+        ({"text": {"format": {"type": "grammar"}}}, "text.format"),
+        ({"prompt": {"id": "p"}}, "prompt"),
+        ({"max_tokens": 5}, "max_tokens"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0]"),
+        ({"input": [{"type": "function_call_output", "call_id": "c", "output": ""}]}, "input[0].type"),
+    ],
+)
+def test_what_is_not_served_is_refused_by_name(client: FlaskClient, asked: dict[str, Any], param: str) -> None:
+    fault(ask(client, **asked), 400, "unsupported_parameter", param)
+
+
+@pytest.mark.parametrize(
+    ("asked", "param"),
+    [
+        ({"input": ""}, "input"),
+        ({"input": []}, "input"),
+        ({"input": None}, "input"),
+        ({"temperature": 9}, "temperature"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"text": {"format": {"type": "json_schema"}}}, "text"),
+    ],
+)
+def test_what_does_not_fit_is_told_by_name(client: FlaskClient, asked: dict[str, Any], param: str) -> None:
+    fault(ask(client, **asked), 422, "invalid_value", param)
+
+
+@pytest.mark.parametrize(
+    ("query", "param"), [("starting_after=3", "starting_after"), ("stream=true&starting_after=x", "starting_after"),
+                         ("stream=maybe", "stream")]
+)  # fmt: skip
+def test_a_query_that_does_not_fit_is_told_by_name(client: FlaskClient, query: str, param: str) -> None:
+    body = response_of(ask(client, background=True))
+    fault(client.get(f"{PATH}/{body['id']}?{query}"), 422, "invalid_value", param)
+
+
+def test_fields_without_influence_are_taken_and_ignored(client: FlaskClient) -> None:
+    ignored = {"store": True, "user": "me", "tools": [], "tool_choice": "auto", "truncation": "disabled", "include": []}
+    assert response_of(ask(client, background=True, text={"format": {"type": "text"}}, **ignored))["tools"] == []

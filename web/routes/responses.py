@@ -1,0 +1,224 @@
+"""`/v1/responses`: plain, streaming or in the background, through the same admission; read, followed, canceled."""
+
+from collections.abc import Callable, Iterator
+from itertools import chain
+
+from apiflask import APIBlueprint
+from flask import Response, request
+
+from shared.job import JobView
+from web import stopping
+from web.admission import Ask, offer
+from web.answers import json_response, problem_response, yield_response
+from web.auth import caller
+from web.context import Door, door
+from web.following import Finished, Item, Text, follow
+from web.openai_answers import end_problem
+from web.openai_schema import unsupported
+from web.owning import GRACE_S, let_go, no_end
+from web.patience import Patience, resolve
+from web.peer import watch
+from web.present import has_ended, job_headers
+from web.problems import Problem, Wrong, invalid
+from web.requests import attempt
+from web.responses_answers import PREFIX, is_response, response_json
+from web.responses_events import Events, Torn
+from web.responses_schema import ResponsesBody
+from web.routes.events import COMMENT_S, HEADERS
+from web.telemetry import traceparent
+from web.verdicts import Yield
+from web.waits import look, until_ended
+
+bp = APIBlueprint("responses", __name__, tag="OpenAI")
+
+
+@bp.post("/v1/responses")
+@bp.input(ResponsesBody, arg_name="body")
+@bp.doc(
+    summary="Answer an input, plain, streaming or in the background",
+    description="The connection owns the job, and its close cancels it, unless background is true. Ends are errors "
+    "here as on /v1/chat/completions; in the background they are the response's status.",
+    responses={200: "response, or its events as server-sent events", 503: "Yield: come back after the hint"},
+)
+def create(body: ResponsesBody) -> Response:
+    """Offer a job and answer as the body asks."""
+    here, who = door(), caller()
+    patience = resolve(
+        "poll" if body.background else "stream" if body.stream else "hold",
+        named_ms=body.deadline_ms,
+        start_within_ms=body.start_within_ms,
+        headers=request.headers,
+        settings=here.settings,
+        policy=who.policy,
+    )
+    if isinstance(patience, Wrong):
+        raise invalid([patience])
+    verdict = offer(here, who, _ask(here, body, patience))
+    if isinstance(verdict, Yield):
+        response = yield_response(verdict)
+    elif body.background:
+        response = _readers_stream(here, verdict.view, None) if body.stream else _shown(verdict.view)
+    elif body.stream:
+        response = _owners_stream(here, verdict.view, patience)
+    else:
+        response = _plain(here, verdict.view, patience)
+    response.headers["x-deadline-ms"] = str(patience.deadline_ms)
+    return response
+
+
+@bp.get("/v1/responses/<response_id>")
+@bp.doc(
+    summary="Read a response, or take its stream up",
+    description="Counts as a poll. ?stream=true tells its events; starting_after=N those after this sequence number.",
+    responses={200: "response, or its events as server-sent events", 404: "No such response of this tenant"},
+)
+def read(response_id: str) -> Response:
+    """The response as it is, or its story."""
+    if request.args.getlist("include") or request.args.getlist("include[]"):
+        raise unsupported("include", "nothing more than the response itself is kept")
+    stream, after = _yes("stream"), _starting_after()
+    if after is not None and not stream:
+        raise invalid([Wrong("starting_after", f"starting_after={after} says where a stream goes on; add stream=true")])
+    here = door()
+    view = _own(here, response_id)
+    return _readers_stream(here, view, after) if stream else _shown(view)
+
+
+@bp.post("/v1/responses/<response_id>/cancel")
+@bp.doc(
+    summary="Cancel a response",
+    description="As DELETE /v1/jobs/{id}; one that has ended stays as it ended.",
+    responses={200: "response", 404: "No such response of this tenant"},
+)
+def cancel(response_id: str) -> Response:
+    """Ask for the job's end."""
+    here = door()
+    view = _own(here, response_id)
+    with here.metrics.script("cancel"):
+        here.store.cancel(view.id, tenant=view.tenant)
+    return _shown(look(here, view))
+
+
+def _ask(here: Door, body: ResponsesBody, patience: Patience) -> Ask:
+    return Ask(
+        payload=body.payload(),
+        patience=patience,
+        model=body.model,
+        max_tokens=body.max_output_tokens,
+        default_max_tokens=here.settings.default_max_tokens,
+        metadata=body.metadata or {},
+        attempt=attempt(),
+        traceparent=traceparent(),
+        supersede_key=body.supersede_key,
+        form=body.form(),
+    )
+
+
+def _own(here: Door, response_id: str) -> JobView:
+    """The caller's response, noted as polled. Raises Problem when this tenant has none of that id."""
+    view = None
+    if response_id.startswith(PREFIX):
+        with here.metrics.script("touch"):
+            view = here.store.touch(response_id.removeprefix(PREFIX), tenant=caller().tenant)
+    if view is None or not is_response(view):
+        raise Problem("job_not_found", f"no response {response_id[:64]!r}")
+    return view
+
+
+def _shown(view: JobView) -> Response:
+    return json_response(response_json(view), headers=job_headers(view))
+
+
+def _plain(here: Door, view: JobView, patience: Patience) -> Response:
+    gone = watch(request.environ)
+    view = until_ended(here, view, patience.deadline_ms / 1000 + GRACE_S, stop=gone)
+    if not has_ended(view):
+        let_go(here, view, gone=gone)
+        return problem_response(no_end(view))
+    problem = end_problem(view)
+    return _shown(view) if problem is None else problem_response(problem)
+
+
+def _owners_stream(here: Door, view: JobView, patience: Patience) -> Response:
+    """The status waits for the first text, so that an end without any is an error of its own."""
+    gone = watch(request.environ)
+    until_s = here.clock.monotonic() + patience.deadline_ms / 1000 + GRACE_S
+    story = follow(here, view, stop=lambda: gone() or here.clock.monotonic() > until_s)
+    first = next((item for item in story if isinstance(item, Text | Finished)), None)
+    if first is None:
+        let_go(here, view, gone=gone)
+        return problem_response(no_end(view))
+    problem = end_problem(first.view) if isinstance(first, Finished) else None
+    if problem is not None:
+        return problem_response(problem)
+    frames = _told(here, Events(view), view, chain([first], story))
+    return _stream(_owned(here, view, frames, gone))
+
+
+def _readers_stream(here: Door, view: JobView, after: int | None) -> Response:
+    """Told at once, since the job lives on: a reader never cancels anything."""
+    gone = watch(request.environ)
+    story = follow(here, view, stop=lambda: gone() or stopping.asked.is_set())
+    return _stream(_told(here, Events(view, after), view, story))
+
+
+def _stream(frames: Iterator[str]) -> Response:
+    return Response(frames, mimetype="text/event-stream", headers=HEADERS)
+
+
+def _told(here: Door, events: Events, view: JobView, story: Iterator[Item]) -> Iterator[str]:
+    """The frames, a comment where they are far apart, and why where they end before the response does."""
+    wrote_s = here.clock.monotonic()
+    ended = False
+
+    def noting() -> Iterator[Item]:
+        nonlocal ended
+        for item in story:
+            ended = isinstance(item, Finished)
+            yield item
+
+    try:
+        for frame in events.told(noting()):
+            if frame:
+                yield frame
+            elif here.clock.monotonic() - wrote_s >= COMMENT_S:
+                yield ":\n\n"
+            else:
+                continue
+            wrote_s = here.clock.monotonic()
+        # A server that stops leaves the end to the next one: the stream can be taken up there.
+        if not ended and not stopping.asked.is_set():
+            yield events.broken(no_end(view))
+    except Torn as torn:
+        yield torn.frame
+    except Problem as problem:
+        yield events.broken(problem)
+
+
+def _owned(here: Door, view: JobView, frames: Iterator[str], gone: Callable[[], bool]) -> Iterator[str]:
+    """The frames; the job is canceled unless its end was among them."""
+    last = ""
+    try:
+        for frame in frames:
+            last = frame if frame.startswith("event: ") else last
+            yield frame
+    finally:
+        if not last.startswith(_ENDS):
+            let_go(here, view, gone=gone)
+
+
+_ENDS = tuple(f"event: response.{kind}\n" for kind in ("completed", "incomplete", "failed"))
+
+
+def _yes(name: str) -> bool:
+    text = request.args.get(name, "false").lower()
+    if text not in {"true", "false", "1", "0"}:
+        raise invalid([Wrong(name, f"{name}={text[:60]!r} is neither true nor false")])
+    return text in {"true", "1"}
+
+
+def _starting_after() -> int | None:
+    text = request.args.get("starting_after")
+    if text is None or (text.isascii() and text.isdigit() and len(text) < 12):
+        return None if text is None else int(text)
+    raise invalid([Wrong("starting_after", f"starting_after={text[:60]!r} is no sequence number that an event had")])
