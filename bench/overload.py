@@ -26,6 +26,11 @@ def _timed(task: Task, basis: Basis) -> tuple[Figures, float]:
     return task.run(basis), time.perf_counter() - begin
 
 
+def _in_short(figures: Figures) -> str:
+    """The plain numbers among the figures, so that a long run can be watched."""
+    return " ".join(f"{name}={value:.3g}" for name, value in figures.items() if isinstance(value, int | float))
+
+
 def run_tasks(tasks: list[Task], basis: Basis) -> Results:
     """All tasks, as many at once as there are cores; each has a store and a fleet of its own.
 
@@ -35,7 +40,7 @@ def run_tasks(tasks: list[Task], basis: Basis) -> Results:
 
     def done(task: Task, figures: Figures, wall_s: float) -> None:
         results.setdefault(task.experiment, {})[task.key] = figures
-        print(f"# {task.experiment} {' '.join(map(str, task.key))}: {wall_s:.1f} s", flush=True)
+        print(f"# {task.experiment} {' '.join(map(str, task.key))}: {wall_s:.1f} s; {_in_short(figures)}", flush=True)
 
     with ProcessPoolExecutor(max_workers=os.cpu_count()) as pool:
         together = [(task, pool.submit(_timed, task, basis)) for task in tasks if task.experiment != "E8"]
