@@ -6,7 +6,7 @@ from typing import Any, Literal
 from shared.job import JobView
 from shared.outcomes import EndCode
 from shared.states import JobState
-from web.present import error_json
+from web.present import error_json, queue_facts
 from web.problems import Problem
 
 Kind = Literal["chat", "completion"]
@@ -35,7 +35,7 @@ class Shape:
         else:
             choice["text"] = text
         kind = "chat.completion" if self.kind == "chat" else "text_completion"
-        return self._envelope(kind) | {"choices": [choice], "usage": usage(view)}
+        return self._envelope(kind) | {"choices": [choice], "usage": usage(view), "queue": queue_facts(view)}
 
     def first(self) -> dict[str, Any] | None:
         """The chunk that names the role; completions have none."""
@@ -51,7 +51,7 @@ class Shape:
 
     def usage_chunk(self, view: JobView) -> dict[str, Any]:
         """The chunk of `stream_options.include_usage`."""
-        return self._envelope(self._chunk_kind) | {"choices": [], "usage": usage(view)}
+        return self._envelope(self._chunk_kind) | {"choices": [], "usage": usage(view), "queue": queue_facts(view)}
 
     def _chunk(self, what: dict[str, Any] | str, finish_reason: str | None = None) -> dict[str, Any]:
         choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": finish_reason}

@@ -1,13 +1,12 @@
 """Jobs → OpenAI's response objects, as the routes of `/v1/responses` answer them; pure."""
 
-from dataclasses import asdict
 from typing import Any
 
 from shared.job import JobView
 from shared.outcomes import EndCode, FinishReason
 from shared.states import JobState
 from web.openai_answers import usage
-from web.present import error_json, has_ended, poll_after_ms
+from web.present import error_json, has_ended, queue_facts
 
 #: Names a response and its one message by the job's id, so that logs on both sides can be joined.
 PREFIX, MESSAGE_PREFIX = "resp_", "msg_"
@@ -48,13 +47,13 @@ def response_json(view: JobView) -> dict[str, Any]:
         "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
         "output": _output(view, status),
         "usage": _usage(view) if has_ended(view) else None,
-        "queue": queue_json(view),
+        "queue": queue_facts(view),
     }
 
 
 def response_then(view: JobView, status: str) -> dict[str, Any]:
     """The response as it was when it had this status, before there was anything to tell of it."""
-    return _skeleton(view, status) | {"queue": queue_json(view)}
+    return _skeleton(view, status) | {"queue": queue_facts(view)}
 
 
 def message_json(job_id: str, text: str | None, status: str) -> dict[str, Any]:
@@ -72,17 +71,6 @@ def message_json(job_id: str, text: str | None, status: str) -> dict[str, Any]:
 def part_json(text: str) -> dict[str, Any]:
     """The one part of the message's content."""
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-
-
-def queue_json(view: JobView) -> dict[str, Any]:
-    """Where the job stands or why it waited; a field of ours, which OpenAI's packages keep as an extra one."""
-    return {
-        "position": view.position,
-        "ahead_tokens": view.ahead_tokens,
-        "eta_ms": None if view.eta_at_ms is None or has_ended(view) else max(0, view.eta_at_ms - view.now_ms),
-        "poll_after_ms": None if has_ended(view) else poll_after_ms(view),
-        "waited": asdict(view.waited),
-    }
 
 
 def _skeleton(view: JobView, status: str) -> dict[str, Any]:

@@ -195,6 +195,16 @@ class Health(Shape):
     version: str
 
 
+class QueueFacts(Shape):
+    """Where a job stands and why it waited; `queue` in `model_extra` of OpenAI's package."""
+
+    position: int | None = Field(description="place in the tenant's own list, 1 is next; null when it does not wait")
+    ahead_tokens: int | None
+    eta_ms: int | None = Field(description="null while rates are unknown, and at the end")
+    poll_after_ms: int | None = Field(description="null at the end")
+    waited: Waited
+
+
 class OpenAIUsage(Shape):
     """Token counts as OpenAI names them."""
 
@@ -214,16 +224,7 @@ class Completion(Shape):
     system_fingerprint: str | None
     choices: list[dict[str, Any]]
     usage: OpenAIUsage
-
-
-class ResponseQueue(Shape):
-    """Where a response's job stands, or why it waited; `queue` in `model_extra` of OpenAI's package."""
-
-    position: int | None = Field(description="place in the tenant's own list, 1 is next; null when it does not wait")
-    ahead_tokens: int | None
-    eta_ms: int | None = Field(description="null while rates are unknown, and at the end")
-    poll_after_ms: int | None = Field(description="null at the end")
-    waited: Waited
+    queue: QueueFacts
 
 
 class Response(Shape):
@@ -251,7 +252,24 @@ class Response(Shape):
     top_p: float
     truncation: Literal["disabled"]
     usage: dict[str, Any] | None
-    queue: ResponseQueue
+    queue: QueueFacts
+
+
+class Embedding(Shape):
+    """The vector of one text: its numbers, or base64 of them as little-endian float32."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class Embeddings(Shape):
+    """The vectors, in the order of the texts; each of length 1."""
+
+    object: Literal["list"]
+    model: str
+    data: list[Embedding]
+    usage: dict[str, int]
 
 
 ALL: tuple[type[Shape], ...] = (

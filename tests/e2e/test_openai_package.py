@@ -52,6 +52,8 @@ def test_it_lists_models_and_chats(client: OpenAI) -> None:
     assert answer.usage is not None
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens, answer.usage.total_tokens) == (2, 5, 7)
     assert answer.choices[0].finish_reason == "length"
+    assert answer.model_extra is not None
+    assert answer.model_extra["queue"]["waited"]["requeued_ms"] == 0
 
 
 def test_it_streams_with_usage(client: OpenAI) -> None:

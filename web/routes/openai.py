@@ -16,7 +16,7 @@ from web.context import Door, door
 from web.following import Finished, Item, Quiet, Started, Text, follow
 from web.openai_answers import Kind, Shape, end_problem, shape_of
 from web.openai_schema import COMPLETION_MAX_TOKENS, ChatBody, CompletionBody
-from web.owning import let_go
+from web.owning import GRACE_S, let_go, no_end
 from web.patience import Patience, resolve
 from web.peer import watch
 from web.present import has_ended
@@ -29,9 +29,6 @@ from web.waits import until_ended
 
 bp = APIBlueprint("openai", __name__, tag="OpenAI")
 
-#: A settle may arrive this long after the deadline and still be told (shared/lua/settle.lua), and reaping
-#: may be 250 ms late.
-_GRACE_S = 2.0
 #: No model here has a birthday; the process's start does.
 _BORN = int(time.time())
 
@@ -112,10 +109,10 @@ def _serve(body: ChatBody | CompletionBody, kind: Kind, default_max_tokens: int)
 
 def _plain(here: Door, view: JobView, kind: Kind, patience: Patience) -> Response:
     gone = watch(request.environ)
-    view = until_ended(here, view, patience.deadline_ms / 1000 + _GRACE_S, stop=gone)
+    view = until_ended(here, view, patience.deadline_ms / 1000 + GRACE_S, stop=gone)
     if not has_ended(view):
         let_go(here, view, gone=gone)
-        return problem_response(_no_end(view))
+        return problem_response(no_end(view))
     problem = end_problem(view)
     if problem is not None:
         return problem_response(problem)
@@ -125,12 +122,12 @@ def _plain(here: Door, view: JobView, kind: Kind, patience: Patience) -> Respons
 def _stream(here: Door, view: JobView, kind: Kind, patience: Patience, *, include_usage: bool) -> Response:
     """Chunks as they come. The status waits for the first text, so that an end without any is an error of its own."""
     gone = watch(request.environ)
-    until_s = here.clock.monotonic() + patience.deadline_ms / 1000 + _GRACE_S
+    until_s = here.clock.monotonic() + patience.deadline_ms / 1000 + GRACE_S
     story = follow(here, view, stop=lambda: gone() or here.clock.monotonic() > until_s)
     first = next((item for item in story if isinstance(item, Text | Finished)), None)
     if first is None:
         let_go(here, view, gone=gone)
-        return problem_response(_no_end(view))
+        return problem_response(no_end(view))
     if isinstance(first, Finished):
         problem = end_problem(first.view)
         if problem is not None:
@@ -153,7 +150,7 @@ def _told(here: Door, view: JobView, chunks: Iterator[str], gone: Callable[[], b
                 wrote_s = here.clock.monotonic()
         ended = True
     except _Unseen:
-        yield _error(_no_end(view))
+        yield _error(no_end(view))
     except _Torn as torn:
         yield _error(torn.problem)
     except Problem as problem:
@@ -162,11 +159,6 @@ def _told(here: Door, view: JobView, chunks: Iterator[str], gone: Callable[[], b
     finally:
         if not ended:
             let_go(here, view, gone=gone)
-
-
-def _no_end(view: JobView) -> Problem:
-    """What is said when no end was seen: the client has gone (and hears nothing), or the store is away too long."""
-    return Problem("deadline_exceeded", f"job {view.id}: no end of it was seen in time")
 
 
 class _Unseen(Exception):
