@@ -47,6 +47,7 @@ _PARAMETERS: dict[tuple[str, str], list[Parameter]] = {
     ("get", "/v1/jobs/{job_id}/events"): [
         _header("Last-Event-ID", "string", "go on after this event"),
         _query("last_event_id", "string", "the same, for those who cannot set headers"),
+        _query("ticket", "string", "of urls.events_signed, in place of a key"),
     ],
     ("post", "/v1/chat/completions"): _PATIENCE,
     ("post", "/v1/completions"): _PATIENCE,
@@ -69,12 +70,33 @@ _ANSWERS: dict[tuple[str, str], type[shapes.Shape]] = {
     ("get", "/v1/models/{name}"): shapes.Model,
     ("post", "/v1/chat/completions"): shapes.Completion,
     ("post", "/v1/completions"): shapes.Completion,
+    ("post", "/v1/embeddings"): shapes.Embeddings,
     ("post", "/v1/responses"): shapes.Response,
     ("get", "/v1/responses/{response_id}"): shapes.Response,
     ("post", "/v1/responses/{response_id}/cancel"): shapes.Response,
     ("get", "/health"): shapes.Health,
     ("get", "/health/ready"): shapes.Ready,
 }
+
+#: Answers that any route under /v1 may give, whatever it is for.
+_EVERYWHERE = {
+    "401": "No key, or none that is known",
+    "403": "The tenant is disabled, or is another's",
+    "421": "Another Host than those that are served",
+    "422": "A field, header or parameter does not fit",
+    "503": "Yield: come back after the hint",
+}
+#: Those that take a request for generation, too.
+_POSTED = {
+    "400": "Not JSON, or nothing that could be served",
+    "404": "No such model, or no such job",
+    "413": "The body is too large",
+    "415": "The body is not application/json",
+    "429": "Yield, for the tenant's own rate: come back after the hint",
+}
+#: How a job ended, where ends are errors.
+_ENDS = {"409": "Canceled by another hand", "500": "Failed", "504": "Expired"}
+_ENDS_ARE_ERRORS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
 
 
 def install(app: APIFlask) -> None:
@@ -97,11 +119,18 @@ def _complete(operation: dict[str, Any], method: str, path: str) -> None:
     if path.startswith("/v1/"):
         operation["security"] = [{"key": []}]
         operation.setdefault("parameters", []).extend([*_PARAMETERS.get((method, path), []), _TENANT])
-        operation["responses"].setdefault("default", {"description": "Any other error"})
+        also = _EVERYWHERE | (_POSTED if method == "post" else {}) | (_ENDS if path in _ENDS_ARE_ERRORS else {})
+        operation["responses"] = {code: {"description": text} for code, text in also.items()} | operation["responses"]
+    elif path == "/metrics/fleet":
+        operation["security"] = [{"key": []}]
+        operation["responses"] |= {
+            "401": {"description": "Not the admin key"},
+            "503": {"description": "The store is away"},
+        }
     good = _ANSWERS.get((method, path))
     for status, response in operation["responses"].items():
         shape = good if status.startswith("2") else shapes.Error
-        if status == "503":
+        if status in {"429", "503"}:
             shape = shapes.Ready if path == "/health/ready" else shapes.Yield
         response.pop("content", None)
         if shape is not None:

@@ -1,0 +1,70 @@
+"""The door keeps to its own /openapi.json: what is made up from it gets documented answers, and no fault of ours."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shared.keyring import KeyRing
+from tests.support.processes import Stage
+from tests.support.served import Served
+
+#: Jobs end at once, and no call can wait long: every answer comes within the time-out.
+SIM = {
+    "PENSTOCK_ENGINE": "sim",
+    "PENSTOCK_SIM_DECODE_TPS": "100000",
+    "PENSTOCK_SIM_PREFILL_TPS": "1000000",
+    "PENSTOCK_DEFAULT_DEADLINE_MS": "2000",
+    "PENSTOCK_MAX_DEADLINE_MS": "3000",
+}
+CHECKS = (
+    "not_a_server_error",
+    "status_code_conformance",
+    "content_type_conformance",
+    "response_schema_conformance",
+    "ignored_auth",
+)
+#: 503 is a refusal and 504 a job that expired: declared answers. 500, which a failed job would be, none of these is.
+CONFIG = '[checks]\nnot_a_server_error.expected-statuses = ["2xx", "4xx", 503, 504]\n'
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with Stage(tmp_path_factory.mktemp("openapi"), **SIM) as stage:
+        stage.worker()
+        with Served(stage, PENSTOCK_AUTH="required") as served:
+            yield served
+        stage.still_sound()
+
+
+def test_every_route_answers_as_documented_whatever_is_sent(served: Served, tmp_path: Path) -> None:
+    config = tmp_path / "schemathesis.toml"
+    config.write_text(CONFIG)
+    key = KeyRing(served.stage.client).create("blue").key
+    report = tmp_path / "report.json"
+    ran = subprocess.run(
+        [
+            Path(sys.executable).with_name("schemathesis"), "--config-file", config, "run",
+            f"{served.url}/openapi.json", "--header", f"Authorization: Bearer {key}",
+            "--phases", "coverage,fuzzing", "--max-examples", "10", "--continue-on-failure",
+            "--checks", ",".join(CHECKS), "--request-timeout", "10", "--no-color", "--no-shrink",
+            "--generation-database", "none", "--report-json-path", report,
+        ],
+        cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False,
+    )  # fmt: skip
+    print(ran.stdout[-8_000:])
+    assert ran.returncode == 0, ran.stderr
+    made = re.search(r"(\d+) generated", ran.stdout)
+    assert made is not None
+    assert int(made[1]) > 300
+
+
+def test_no_answer_is_documented_by_a_default(served: Served) -> None:
+    spec = json.loads(served.http.get("/openapi.json").text)
+    for path, operations in spec["paths"].items():
+        for method, operation in operations.items():
+            assert "default" not in operation["responses"], f"{method} {path}"
