@@ -17,7 +17,9 @@ MOST_BYTES_PER_TOKEN = 256
 
 
 def texts(payload: Mapping[str, Any]) -> list[str]:
-    """The prompt, or each message's content, of a request as the door hands it on."""
+    """The prompt, each message's content, or the texts to embed, of a request as the door hands it on."""
+    if "input" in payload:
+        return [given for given in payload["input"] if isinstance(given, str)]
     if "messages" in payload:
         return [str(message.get("content") or "") for message in payload["messages"]]
     return [str(payload.get("prompt", ""))]
@@ -29,11 +31,17 @@ def estimate(payload: Mapping[str, Any], *, words: bool = False, tokens_per_byte
     if words:
         return max(1, _words(parts))
     marks = TOKENS_PER_MESSAGE * len(parts) if "messages" in payload else 0
-    return max(1, round(_bytes(parts) * tokens_per_byte) + marks)
+    ids = sum(len(given) for given in payload.get("input", ()) if not isinstance(given, str))
+    return max(1, round(_bytes(parts) * tokens_per_byte) + marks + ids)
 
 
 def least(payload: Mapping[str, Any], *, words: bool = False) -> int:
-    """The fewest prompt tokens that the request could come to by any count, at least 1."""
+    """The fewest prompt tokens that the request could come to by any count, at least 1.
+
+    Of texts to embed, each must fit by itself: that of the longest.
+    """
+    if "input" in payload:
+        return max(least({"prompt": given}) if isinstance(given, str) else len(given) for given in payload["input"])
     parts = texts(payload)
     return max(1, _words(parts) if words else -(-_bytes(parts) // MOST_BYTES_PER_TOKEN))
 

@@ -152,6 +152,7 @@ def _first_look(here: Door, admitted: Admitted, caller: Caller) -> JobView:
 
 
 def _new_job(here: Door, caller: Caller, ask: Ask, model: Model) -> NewJob:
+    _check_kind(ask, model)
     prompt_tokens = model.estimate(ask.payload)
     max_tokens = _max_tokens(ask, model, prompt_tokens)
     grace_ms = here.settings.poll_grace_ms if ask.poll_grace_ms is None else ask.poll_grace_ms
@@ -180,6 +181,14 @@ def _new_job(here: Door, caller: Caller, ask: Ask, model: Model) -> NewJob:
     )
 
 
+def _check_kind(ask: Ask, model: Model) -> None:
+    """Texts to embed go to models that make embeddings, all else to the others; of those not live nothing is known."""
+    if not model.live or ("input" in ask.payload) == bool(model.pooling):
+        return
+    does = "makes embeddings: use /v1/embeddings" if model.pooling else "continues text and makes no embeddings"
+    raise Problem("unsupported_parameter", f"model {model.name!r} {does}", param="model")
+
+
 def _max_tokens(ask: Ask, model: Model, prompt_tokens: int) -> int:
     """What the job may generate. Refuses only what cannot fit by any count; the worker counts exactly."""
     least = cost.least(ask.payload, words=model.words)
@@ -189,12 +198,19 @@ def _max_tokens(ask: Ask, model: Model, prompt_tokens: int) -> int:
             "context_length_exceeded",
             f"the prompt (at least {least} tokens) and max_tokens={wanted} do not fit the context of {model.name!r}, "
             f"{model.n_ctx} tokens",
-            param="max_tokens" if least < model.n_ctx else "prompt" if "prompt" in ask.payload else "messages",
+            param=_too_long(ask, least, model.n_ctx),
         )
     if ask.max_tokens is not None:
         return ask.max_tokens
     room = model.n_ctx - prompt_tokens if model.n_ctx is not None else ask.default_max_tokens
     return max(1, min(ask.default_max_tokens, room))
+
+
+def _too_long(ask: Ask, least: int, n_ctx: int) -> str:
+    """The field at fault."""
+    if "input" not in ask.payload and least < n_ctx:
+        return "max_tokens"
+    return next(name for name in ("prompt", "messages", "input") if name in ask.payload)
 
 
 def body_digest(body: Mapping[str, Any]) -> str:

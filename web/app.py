@@ -9,7 +9,7 @@ from web import auth, errors, guard, openapi, telemetry
 from web.context import EXTENSION, make_door
 from web.dashboard import mode_of, register_dashboard
 from web.requests import DoorRequest
-from web.routes import events, health, jobs, openai, pages, queue, quote, responses
+from web.routes import embeddings, events, health, jobs, openai, pages, queue, quote, responses
 
 
 class DoorApp(APIFlask):
@@ -37,7 +37,7 @@ def create_app(settings: Settings, store: Store, clock: Clock) -> APIFlask:
     auth.install(app)
     errors.install(app, settings)
     openapi.install(app)
-    for blueprint in (jobs.bp, events.bp, queue.bp, quote.bp, openai.bp, responses.bp, health.bp, pages.bp):
-        app.register_blueprint(blueprint)
+    for route in (jobs, events, queue, quote, openai, responses, embeddings, health, pages):
+        app.register_blueprint(route.bp)
     register_dashboard(app, store, mode_of(settings))
     return app

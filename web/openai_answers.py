@@ -6,6 +6,7 @@ from typing import Any, Literal
 from shared.job import JobView
 from shared.outcomes import EndCode
 from shared.states import JobState
+from web.logprobs import chat_logprobs, completion_logprobs
 from web.present import error_json, queue_facts
 from web.problems import Problem
 
@@ -29,7 +30,8 @@ class Shape:
     def whole(self, view: JobView) -> dict[str, Any]:
         """The answer of a plain call."""
         text = view.text or ""
-        choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": view.finish_reason or "stop"}
+        reason = view.finish_reason or "stop"
+        choice: dict[str, Any] = {"index": 0, "logprobs": self._logprobs(view), "finish_reason": reason}
         if self.kind == "chat":
             choice["message"] = {"role": "assistant", "content": text, "refusal": None}
         else:
@@ -45,9 +47,11 @@ class Shape:
         """A chunk with new text."""
         return self._chunk({"content": text}) if self.kind == "chat" else self._chunk(text)
 
-    def last(self, finish_reason: str) -> dict[str, Any]:
-        """The chunk that says why the text ends."""
-        return self._chunk({} if self.kind == "chat" else "", finish_reason or "stop")
+    def last(self, view: JobView) -> dict[str, Any]:
+        """The chunk that says why the text ends; it carries the logprobs of the whole answer, if any."""
+        chunk = self._chunk({} if self.kind == "chat" else "", view.finish_reason or "stop")
+        chunk["choices"][0]["logprobs"] = self._logprobs(view)
+        return chunk
 
     def usage_chunk(self, view: JobView) -> dict[str, Any]:
         """The chunk of `stream_options.include_usage`."""
@@ -57,6 +61,9 @@ class Shape:
         choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": finish_reason}
         choice["delta" if self.kind == "chat" else "text"] = what
         return self._envelope(self._chunk_kind) | {"choices": [choice]}
+
+    def _logprobs(self, view: JobView) -> dict[str, Any] | None:
+        return chat_logprobs(view) if self.kind == "chat" else completion_logprobs(view)
 
     @property
     def _chunk_kind(self) -> str:

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from web.problems import Problem
 from web.schema import (
+    MAX_LOGPROBS,
     MAX_MESSAGES,
     MAX_MS,
     MAX_TOKENS,
@@ -97,6 +98,14 @@ class ChatBody(OpenAIBody):
     messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)]
     max_completion_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
     response_format: ResponseFormat | None = None
+    logprobs: bool = False
+    top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS, description="beside each token; needs logprobs")
+
+    @model_validator(mode="after")
+    def _asks_for_logprobs(self) -> "ChatBody":
+        if self.top_logprobs and not self.logprobs:
+            raise ValueError(f"top_logprobs={self.top_logprobs} needs logprobs to be true")
+        return self
 
     @model_validator(mode="before")
     @classmethod
@@ -114,18 +123,23 @@ class ChatBody(OpenAIBody):
     def payload(self) -> dict[str, Any]:
         """What the engine reads."""
         messages = [message.model_dump() for message in self.messages]
-        return payload_of(self, {"messages": messages}, self.response_format)
+        top = (self.top_logprobs or 0) if self.logprobs else None
+        return payload_of(self, {"messages": messages}, self.response_format, top)
 
 
 class CompletionBody(OpenAIBody):
     """`POST /v1/completions`."""
 
     prompt: Annotated[Clean, AfterValidator(some_text)]
+    logprobs: int | None = Field(None, ge=0, le=5, description="the likeliest tokens beside each; 0: its own alone")
 
     @model_validator(mode="before")
     @classmethod
     def _one(cls, value: Any) -> Any:
         prompt = value.get("prompt") if isinstance(value, dict) else None
+        if isinstance(value, dict) and value.get("logprobs") is False:
+            # The chat's way to ask for none.
+            value = value | {"logprobs": None}
         if not isinstance(prompt, list):
             return value
         if len(prompt) == 1 and isinstance(prompt[0], str):
@@ -139,7 +153,7 @@ class CompletionBody(OpenAIBody):
 
     def payload(self) -> dict[str, Any]:
         """What the engine reads."""
-        return payload_of(self, {"prompt": self.prompt}, None)
+        return payload_of(self, {"prompt": self.prompt}, None, self.logprobs)
 
 
 def unsupported(param: str, why: str) -> Problem:

@@ -31,6 +31,9 @@ class Model:
     tokens_per_byte: float = cost.TOKENS_PER_BYTE
     #: The longest job in tokens; None while no worker has told.
     n_ctx: int | None = None
+    #: How its embeddings are pooled, and their numbers; "" for a model that continues text.
+    pooling: str = ""
+    width: int | None = None
 
     def estimate(self, payload: Mapping[str, object]) -> int:
         """Prompt tokens of a request, as far as the door can tell."""
@@ -69,6 +72,8 @@ def picture_of(snapshot: Snapshot) -> Picture:
             words=worker.facts.get("engine") == "sim",
             tokens_per_byte=_number(worker.facts, "tokens_per_byte") or cost.TOKENS_PER_BYTE,
             n_ctx=int(n_ctx) or None,
+            pooling=worker.facts.get("pooling", ""),
+            width=int(_number(worker.facts, "width") or 0) or None,
         )
         for alias in worker.facts.get("aliases", "").split(","):
             aliases[alias.strip()] = worker.model

@@ -6,6 +6,7 @@ from typing import Any
 from shared.job import JobView
 from shared.outcomes import EndCode
 from shared.states import TERMINAL_STATES, JobState
+from web.logprobs import job_logprobs
 from web.verdicts import retry_headers
 
 #: How often a job is worth a poll, in ms: one that runs or is next, and one further back in its list.
@@ -35,8 +36,8 @@ def has_ended(view: JobView) -> bool:
     return view.state in TERMINAL_STATES
 
 
-def job_json(view: JobView) -> dict[str, Any]:
-    """The body that every native route answers of a job."""
+def job_json(view: JobView, ticket: str | None = None) -> dict[str, Any]:
+    """The body that every native route answers of a job; with the address that its ticket opens, where there is one."""
     own = f"/v1/jobs/{view.id}"
     return {
         "id": view.id,
@@ -56,9 +57,11 @@ def job_json(view: JobView) -> dict[str, Any]:
         "text": view.text,
         "finish_reason": view.finish_reason or None,
         "usage": usage_json(view),
+        "logprobs": job_logprobs(view),
         "error": error_json(view),
         "metadata": view.metadata,
-        "urls": {"self": own, "cancel": own, "events": f"{own}/events"},
+        "urls": {"self": own, "cancel": own, "events": f"{own}/events"}
+        | ({"events_signed": f"{own}/events?ticket={ticket}"} if ticket else {}),
     }
 
 

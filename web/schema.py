@@ -17,6 +17,8 @@ from web.problems import Problem, Wrong, quoted, wrongs
 MAX_STOPS, MAX_STOP_CHARS = 16, 256
 #: Each biased token costs every step.
 MAX_BIASES = 1024
+#: As many of the likeliest tokens as OpenAI gives.
+MAX_LOGPROBS = 20
 #: A chat of more messages than this is no chat; their texts are bound by the body's size.
 MAX_MESSAGES = 10_000
 #: Metadata is kept in the job's record, in the store's memory.
@@ -131,11 +133,15 @@ class Asked(Body):
     max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
     model: Annotated[Clean, Field(min_length=1, max_length=200)] | None = None
     response_format: ResponseFormat | None = None
+    logprobs: int | None = Field(
+        None, ge=0, le=MAX_LOGPROBS, description="how likely each token was, and so many of the likeliest beside it"
+    )
     deadline_ms: int | None = Field(None, ge=1, description="patience, from now; the most is a setting")
     start_within_ms: int | None = Field(None, ge=1, le=MAX_MS, description="patience until the first token")
     poll_grace_ms: int | None = Field(None, ge=0, le=MAX_MS, description="abandoned when not polled for this long")
     metadata: Metadata | None = None
     supersede_key: SupersedeKey | None = Field(None, description="cancels the tenant's older job of the same key")
+    ticket: bool = Field(default=False, description="answer urls.events_signed: this job's events without a key")
 
 
 class SubmitBody(Sampling, Asked):
@@ -150,13 +156,18 @@ class SubmitBody(Sampling, Asked):
     def payload(self) -> dict[str, Any]:
         """What the engine reads."""
         if self.messages is None:
-            return payload_of(self, {"prompt": self.prompt}, self.response_format)
-        return payload_of(self, {"messages": [message.model_dump() for message in self.messages]}, self.response_format)
+            return payload_of(self, {"prompt": self.prompt}, self.response_format, self.logprobs)
+        messages = [message.model_dump() for message in self.messages]
+        return payload_of(self, {"messages": messages}, self.response_format, self.logprobs)
 
 
-def payload_of(sampling: Sampling, what: dict[str, Any], response_format: ResponseFormat | None) -> dict[str, Any]:
-    """The payload that the engine reads: what to answer, how to choose, what form to keep."""
+def payload_of(
+    sampling: Sampling, what: dict[str, Any], response_format: ResponseFormat | None, logprobs: int | None = None
+) -> dict[str, Any]:
+    """The payload that the engine reads: what to answer, how to choose, what form to keep, what to tell beside it."""
     payload = sampling.sampling() | what
+    if logprobs is not None:
+        payload["logprobs"] = logprobs
     if response_format is not None and response_format.type != "text":
         payload["response_format"] = response_format.model_dump(exclude_none=True)
     return payload

@@ -83,6 +83,20 @@ class Usage(Shape):
     ttft_ms: int | None = Field(description="from admission to the first token")
 
 
+class LikelyToken(Shape):
+    """A token and the logarithm of how likely the model held it."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(LikelyToken):
+    """A token of the answer."""
+
+    top_logprobs: list[LikelyToken]
+
+
 class JobError(Shape):
     """Why an ended job did not succeed."""
 
@@ -97,6 +111,7 @@ class Urls(Shape):
     self: str
     cancel: str
     events: str
+    events_signed: str = Field(default="", description="events without a key, if the submit asked for a ticket")
 
 
 class Job(Shape):
@@ -119,6 +134,7 @@ class Job(Shape):
     text: str | None
     finish_reason: Literal["stop", "length", "deadline", "canceled"] | None
     usage: Usage | None
+    logprobs: list[TokenLogprob] | None = Field(description="null where none were asked for")
     error: JobError | None
     metadata: dict[str, str]
     urls: Urls

@@ -178,7 +178,8 @@ def _spec(entry: Entry) -> JobSpec:
     job = entry.claimed
     # Checked although the type says so: the payload was read back from the store, where anyone may write.
     whole = isinstance(job.payload, dict) and (
-        isinstance(job.payload.get("prompt"), str) or isinstance(job.payload.get("messages"), list)
+        isinstance(job.payload.get("prompt"), str)
+        or any(isinstance(job.payload.get(name), list) for name in ("messages", "input"))
     )
     if not whole or job.max_tokens < 1:
         raise JobRejected(EndCode.CORRUPT, "what the store holds of this job is no request")

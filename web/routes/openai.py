@@ -210,7 +210,7 @@ def _ending(
     rest = _beyond(sent, view.text or "", shape) if view.text is not None else ""
     if rest:
         yield _data(shape.text(rest) | blank)
-    yield _data(shape.last(view.finish_reason) | blank)
+    yield _data(shape.last(view) | blank)
     if include_usage:
         yield _data(shape.usage_chunk(view))
     yield "data: [DONE]\n\n"

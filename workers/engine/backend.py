@@ -66,6 +66,8 @@ class Facts:
     prefill_chunk: int = 0
     #: How a model that makes embeddings pools them (`mean`, `cls`, `last`); "" for one that continues text.
     pooling: str = ""
+    #: Numbers of an embedding.
+    width: int = 0
     layers: int = 0
     layers_offloaded: int = 0
     weights_bytes: int = 0

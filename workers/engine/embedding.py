@@ -41,7 +41,7 @@ class EmbeddingBackend:
     lockstep = reuses = compact = False
 
     def __init__(self, libs: Libraries, model: int, ctx: int, facts: Facts) -> None:
-        self._libs, self._model, self._ctx, self.facts = libs, model, ctx, facts
+        self._libs, self._model, self._ctx = libs, model, ctx
         self.slots, self._longest = facts.slots, facts.n_ctx
         # Nothing is kept from step to step, so these bound only how much work one job may be.
         self.n_ctx, self.cells = MOST_TOKENS, facts.slots * MOST_TOKENS
@@ -49,6 +49,7 @@ class EmbeddingBackend:
         self._vocab = Vocabulary(lib, model)
         self._memory = lib.llama_get_memory(ctx)
         self._width: int = lib.llama_model_n_embd_out(model)
+        self.facts = replace(facts, width=self._width)
         self._batch = Batch(lib, lib.llama_n_batch(ctx))
         self._open: dict[int, _Open] = {}
 
@@ -185,8 +186,8 @@ class EmbeddingBackend:
             self.close_slot(0)
         tps = len(practice) / min(seconds)
         token_ms = 1000 * generated_weight / tps
-        rates = {"prefill_tps": round(tps, 1), "decode_tps": round(1000 / token_ms, 1), "step_ms": round(token_ms, 3)}
-        return replace(self.facts, **rates)
+        decode_tps, step_ms = round(1000 / token_ms, 1), round(token_ms, 3)
+        return replace(self.facts, prefill_tps=round(tps, 1), decode_tps=decode_tps, step_ms=step_ms)
 
     def _forget_all(self) -> None:
         if self._memory:

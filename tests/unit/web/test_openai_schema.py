@@ -29,8 +29,6 @@ def refused(**body: Any) -> Problem:
         ("tools", [{"type": "function"}]),
         ("tool_choice", "required"),
         ("functions", [{}]),
-        ("logprobs", True),
-        ("top_logprobs", 3),
         ("modalities", ["text", "audio"]),
         ("audio", {"voice": "x"}),
         ("reasoning_effort", "high"),
@@ -124,7 +122,7 @@ def test_a_completion_takes_one_text() -> None:
 
 
 def test_a_completion_may_not_echo_or_fill_in() -> None:
-    for field, value in (("echo", True), ("suffix", "end"), ("logprobs", 5)):
+    for field, value in (("echo", True), ("suffix", "end")):
         with pytest.raises(Problem) as caught:
             CompletionBody.model_validate({"prompt": "hey", field: value})
         assert caught.value.param == field

@@ -1,0 +1,127 @@
+"""Embeddings through the stock `openai` package: the door, the store, a worker with a real model."""
+
+import base64
+import contextlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import openai
+import pytest
+from openai import OpenAI
+
+from tests.support.processes import Stage, wait_for
+from tests.support.served import Served
+
+llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
+
+from tests.support.bert import write_bert  # noqa: E402 - needs the engine's packages
+from workers.demo.random_gguf import write_random_model  # noqa: E402 - likewise
+
+TEXTS = ["ba dedi", "foku gali muna", "pesi"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    write_bert(folder / "vectors.gguf")
+    write_random_model(folder / "words.gguf")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def served(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with Stage(tmp_path_factory.mktemp("embeddings"), PENSTOCK_ENGINE="llama", PENSTOCK_N_CTX="64") as stage:
+        stage.worker(PENSTOCK_MODEL=str(folder / "vectors.gguf"))
+        stage.worker(PENSTOCK_MODEL=str(folder / "words.gguf"), PENSTOCK_KV_CELLS="512")
+        with Served(stage) as served:
+            wait_for(lambda: len(served.http.get("/v1/models").json()["data"]) == 2, "both models")
+            yield served
+
+
+@pytest.fixture
+def client(served: Served) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+    served.stage.still_sound()
+
+
+@pytest.fixture(scope="module")
+def alone(folder: Path) -> dict[str, list[float]]:
+    """What `llama_cpp.Llama` gives for each text."""
+    path = str(folder / "vectors.gguf")
+    with contextlib.closing(llama_cpp.Llama(path, n_ctx=64, n_batch=64, embedding=True, verbose=False)) as llama:
+        return {text: llama.embed(text, normalize=True) for text in TEXTS}
+
+
+def test_texts_get_the_vectors_that_the_model_alone_gives(client: OpenAI, alone: dict[str, list[float]]) -> None:
+    answer = client.embeddings.create(model="vectors", input=TEXTS)
+    assert [item.index for item in answer.data] == [0, 1, 2]
+    for item, text in zip(answer.data, TEXTS, strict=True):
+        np.testing.assert_allclose(item.embedding, alone[text], atol=2e-4)
+    assert answer.model == "vectors"
+    assert answer.usage.prompt_tokens == answer.usage.total_tokens > len(TEXTS)
+    one = client.embeddings.create(model="vectors", input=TEXTS[1])
+    assert len(one.data) == 1
+    np.testing.assert_allclose(one.data[0].embedding, alone[TEXTS[1]], atol=2e-4)
+
+
+def test_numbers_and_base64_are_the_same_vector(served: Served) -> None:
+    asked = {"model": "vectors", "input": TEXTS[0]}
+    plain, packed = (
+        served.http.post("/v1/embeddings", json=asked | {"encoding_format": kind}).json()["data"][0]["embedding"]
+        for kind in ("float", "base64")
+    )
+    np.testing.assert_allclose(np.frombuffer(base64.b64decode(packed), "<f4"), plain, atol=1e-6)
+    assert len(plain) == 32
+
+
+def test_token_ids_are_embedded_one_list_or_several(client: OpenAI) -> None:
+    one = client.embeddings.create(model="vectors", input=[2, 7, 9, 3])
+    several = client.embeddings.create(model="vectors", input=[[2, 7, 9, 3], [2, 8, 3]])
+    np.testing.assert_allclose(several.data[0].embedding, one.data[0].embedding, atol=2e-4)
+    assert (one.usage.prompt_tokens, several.usage.prompt_tokens) == (4, 7)
+
+
+def test_a_request_is_one_job_however_many_texts_it_has(client: OpenAI, served: Served) -> None:
+    before = served.stage.stat("admitted")
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda _: client.embeddings.create(model="vectors", input=TEXTS * 60), range(4)))
+    assert served.stage.stat("admitted") == before + 4
+    assert all(len(answer.data) == 180 for answer in answers)
+
+
+@pytest.mark.parametrize(
+    ("asked", "error", "param"),
+    [
+        ({"model": "words"}, openai.BadRequestError, "model"),
+        ({"dimensions": 16}, openai.BadRequestError, "dimensions"),
+        ({"input": "ba " * 100}, openai.BadRequestError, None),
+        ({"input": [[2, 10**9]]}, openai.UnprocessableEntityError, None),
+        ({"input": []}, openai.UnprocessableEntityError, "input"),
+        ({"input": ["ba", ""]}, openai.UnprocessableEntityError, "input"),
+        ({"input": ["ba", 3]}, openai.UnprocessableEntityError, "input"),
+        ({"encoding_format": "int8"}, openai.UnprocessableEntityError, "encoding_format"),
+        ({"extra_body": {"truncate": True}}, openai.BadRequestError, "truncate"),
+        ({"model": "nope"}, openai.NotFoundError, "model"),
+    ],
+)
+def test_what_cannot_be_embedded_is_the_error_the_package_knows(
+    client: OpenAI, asked: dict[str, object], error: type[openai.APIStatusError], param: str | None
+) -> None:
+    with pytest.raises(error) as caught:
+        client.embeddings.create(**({"model": "vectors", "input": "ba"} | asked))  # type: ignore[arg-type]
+    assert isinstance(caught.value.body, dict)
+    assert caught.value.body["param"] == param
+
+
+def test_its_own_dimensions_are_taken(client: OpenAI) -> None:
+    assert len(client.embeddings.create(model="vectors", input="ba", dimensions=32).data[0].embedding) == 32
+
+
+def test_a_model_that_makes_embeddings_answers_no_prompt(client: OpenAI, served: Served) -> None:
+    with pytest.raises(openai.BadRequestError, match="makes embeddings: use /v1/embeddings"):
+        client.completions.create(model="vectors", prompt="ba")
+    refused = served.submit(model="vectors")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "unsupported_parameter")
