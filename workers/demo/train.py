@@ -192,7 +192,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m workers.demo.train", description=__doc__)
     parser.add_argument("--out", type=Path, default=demo_model_path(), help="the GGUF file to write")
     parser.add_argument("--work", type=Path, required=True, help="folder of the checkpoint, made if missing")
-    parser.add_argument("--steps", type=int, default=2200, help="steps in all, of 2048 tokens each")
+    parser.add_argument("--steps", type=int, default=1800, help="steps in all, of 2048 tokens each")
     parser.add_argument("--seed", type=int, default=1, help="of the stories and of the first weights")
     parser.add_argument("--threads", type=int, default=1, help="of PyTorch")
     return parser.parse_args()
