@@ -61,6 +61,7 @@ TABLE: tuple[Key, ...] = (
     Key("queues", "penstock:queues", "", "zset", "queues, by when nothing of them can be read any more", "emptied"),
     Key("stats", "penstock:stats", "", "hash", "counters and histogram buckets", "permanent"),
     Key("keys", "penstock:keys", "", "hash", "SHA-256 of an API key → tenant, label, expiry", "permanent"),
+    Key("secret", "penstock:secret", "", "string", "what tickets for events are signed with", "permanent"),
     Key("rq_queues", "rq:queues", "", "set", "RQ: keys of all queues", "emptied"),
     Key("rq_queue", "rq:queue:", "queue", "list", "RQ: a queue's waiting ids, the mirror of its order", "emptied"),
     Key("rq_job", "rq:job:", "id", "hash", "RQ's record of a job, and ours in penstock_ fields", "with the job"),
@@ -251,6 +252,11 @@ def stats() -> str:
 def keys() -> str:
     """HASH of hashed API keys."""
     return _key("keys")
+
+
+def secret() -> str:
+    """STRING that tickets are signed with."""
+    return _key("secret")
 
 
 def rq_job(job_id: str) -> str:

@@ -22,11 +22,13 @@ def json_response(body: Any, status: int = 200, headers: Mapping[str, str] | Non
     return response
 
 
-def job_response(view: JobView, *, submitted: bool = False, headers: Mapping[str, str] | None = None) -> Response:
+def job_response(
+    view: JobView, *, submitted: bool = False, ticket: str | None = None, headers: Mapping[str, str] | None = None
+) -> Response:
     """A job. Submitted: 202 with its place, 200 when it has already ended."""
     extra = {"Location": f"/v1/jobs/{view.id}"} if submitted else {}
     status = 202 if submitted and not has_ended(view) else 200
-    return json_response(job_json(view), status, job_headers(view) | extra | dict(headers or {}))
+    return json_response(job_json(view, ticket), status, job_headers(view) | extra | dict(headers or {}))
 
 
 def yield_response(refusal: Yield) -> Response:

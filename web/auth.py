@@ -33,8 +33,13 @@ def install(app: Flask) -> None:
 
     @app.before_request
     def know() -> None:
-        if request.path.startswith("/v1/"):
+        if request.path.startswith("/v1/") and not by_ticket():
             caller()
+
+
+def by_ticket() -> bool:
+    """Whether this request shows a ticket in place of a key, which only a job's events take."""
+    return request.endpoint == "events.events" and "ticket" in request.args
 
 
 def caller() -> Caller:
@@ -66,10 +71,15 @@ def identify(here: Door, *, key: str | None, named: str | None, spelling: Spelli
         tenant, label = named or DEFAULT_TENANT, ""
     else:
         tenant, label = _by_key(here, key, named, spelling)
+    return Caller(tenant, label, enabled(here, tenant))
+
+
+def enabled(here: Door, tenant: str) -> TenantPolicy | None:
+    """The tenant's policy, if it has one. Raises Problem for a tenant that is disabled."""
     policy = here.tenants.get(tenant)
     if policy is not None and policy.disabled:
         raise Problem("tenant_disabled", f"tenant {tenant!r} is disabled")
-    return Caller(tenant, label, policy)
+    return policy
 
 
 def _by_key(here: Door, key: str | None, named: str | None, spelling: Spelling) -> tuple[str, str]:

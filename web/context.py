@@ -10,6 +10,7 @@ from shared.config import Settings
 from shared.keyring import KeyRing
 from shared.store import Store
 from shared.tenants import Tenants
+from shared.tickets import Tickets
 from web.doubts import Doubts
 from web.hub import Hub
 from web.pools import Pools
@@ -27,6 +28,7 @@ class Door:
     clock: Clock
     keyring: KeyRing
     tenants: Tenants
+    tickets: Tickets
     pools: Pools
     hub: Hub
     #: Admits without an answer, to be canceled when the store is back.
@@ -44,6 +46,7 @@ def make_door(settings: Settings, store: Store, clock: Clock) -> Door:
         clock=clock,
         keyring=KeyRing(store.client),
         tenants=Tenants(store.client),
+        tickets=Tickets(store.client),
         pools=Pools(store, settings, clock),
         hub=Hub(store),
         doubts=Doubts(store, clock),

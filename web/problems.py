@@ -20,6 +20,7 @@ CODES: dict[str, tuple[int, str]] = {
     "unsupported_parameter": (400, "invalid_request_error"),
     "model_required": (400, "invalid_request_error"),
     "invalid_api_key": (401, "authentication_error"),
+    "invalid_ticket": (401, "authentication_error"),
     "admin_key_required": (401, "authentication_error"),
     "tenant_disabled": (403, "permission_error"),
     "tenant_not_allowed": (403, "permission_error"),

@@ -9,17 +9,21 @@ from flask import Response, request
 
 from shared.job import JobView
 from web import stopping
+from web.auth import by_ticket
 from web.context import Door, door
 from web.following import Finished, Quiet, Started, Text, follow
 from web.peer import watch
 from web.present import job_json
 from web.problems import Problem, Wrong, invalid
 from web.routes.jobs import own_job
+from web.ticketing import ticketed_job
 
 bp = APIBlueprint("events", __name__, tag="Jobs")
 
 #: Below the idle time-out of any proxy; also how a reader knows that the stream lives.
 COMMENT_S = 5.0
+#: A reader that goes cancels nothing, so there is no hurry to see it; hundreds of idle readers must cost little.
+_REST_S = 1.0
 #: How long a browser waits before it takes a broken stream up again, in ms.
 _RETRY_MS = 1_000
 _STREAM_ID = re.compile(r"(0|\d{1,20}-\d{1,20})\Z")
@@ -31,14 +35,14 @@ HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 @bp.doc(
     summary="Follow a job",
     description="Server-sent events: queued, started, token, ended. Resumable with Last-Event-ID, as a header or "
-    "as last_event_id in the query.",
-    responses={200: "text/event-stream", 404: "No such job of this tenant"},
+    "as last_event_id in the query. A ticket in the query opens it without a key.",
+    responses={200: "text/event-stream", 401: "The ticket opens nothing", 404: "No such job of this tenant"},
 )
 def events(job_id: str) -> Response:
     """Tell the job's story from its beginning, or from where the reader left."""
     here = door()
     after = _last_event_id()
-    view = own_job(here, job_id)
+    view = ticketed_job(here, job_id, request.args["ticket"]) if by_ticket() else own_job(here, job_id)
     gone = watch(request.environ)
     told = _told(here, view, after, lambda: gone() or stopping.asked.is_set())
     return Response(told, mimetype="text/event-stream", headers=HEADERS)
@@ -57,7 +61,7 @@ def _told(here: Door, view: JobView, after: str | None, stop: Callable[[], bool]
         yield frame("queued", job_json(view))
     wrote_s = here.clock.monotonic()
     try:
-        for item in follow(here, view, after=after or "0", stop=stop):
+        for item in follow(here, view, after=after or "0", stop=stop, rest_s=_REST_S):
             if not isinstance(item, Quiet):
                 yield shown(item)
                 wrote_s = here.clock.monotonic()

@@ -17,6 +17,7 @@ from web.problems import Problem, Wrong, invalid
 from web.requests import attempt
 from web.schema import SubmitBody
 from web.telemetry import given_request_id, traceparent
+from web.ticketing import issuer
 from web.verdicts import Yield
 from web.waits import LONGEST_WAIT_MS, look, until_ended
 
@@ -40,10 +41,12 @@ def submit(body: SubmitBody) -> Response:
     """Offer a job and answer the verdict."""
     here, who = door(), caller()
     wait_s, applied = _wait_s()
+    ticket_of = issuer(here) if body.ticket else None
     verdict = offer(here, who, _ask(here, body, patience_of(here, who, body), who.tenant))
     if isinstance(verdict, Yield):
         return yield_response(verdict)
-    return job_response(until_ended(here, verdict.view, wait_s), submitted=True, headers=applied)
+    ticket = ticket_of(verdict.view) if ticket_of else None
+    return job_response(until_ended(here, verdict.view, wait_s), submitted=True, ticket=ticket, headers=applied)
 
 
 @bp.get("/v1/jobs/<job_id>")

@@ -1,0 +1,79 @@
+"""docs/browser.md: its page and its server work as printed, in a real browser, before a door of another origin."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import ROOT, Stage, wait_for
+from tests.support.served import Served, free_port
+
+TEXT = (ROOT / "docs" / "browser.md").read_text(encoding="utf-8")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+#: No profile of anybody's, no word to anybody; the page's own time stands still while it waits for an answer.
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--virtual-time-budget=5000",
+    "--dump-dom",
+)  # fmt: skip
+
+
+def block(kind: str) -> str:
+    found = re.findall(rf"```{kind}\n(.*?)```", TEXT, re.DOTALL)
+    assert len(found) == 1
+    return str(found[0])
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Iterator[str]:
+    """The address of the page, served by the page's own server."""
+    port = free_port()
+    page = f"http://127.0.0.1:{port}"
+    (tmp_path / "page.html").write_text(block("html"))
+    (tmp_path / "server.py").write_text(block("python"))
+    with Stage(tmp_path, PENSTOCK_ENGINE="sim", PENSTOCK_SIM_DECODE_TPS="500") as stage:
+        stage.worker()
+        with Served(stage, PENSTOCK_CORS_ORIGINS=page) as served:
+            wait_for(lambda: ready(f"{served.url}/health/ready"), "the door")
+            environ = os.environ | {"PENSTOCK_URL": served.url, "PAGE_PORT": str(port)}
+            server = subprocess.Popen([sys.executable, str(tmp_path / "server.py")], env=environ)
+            try:
+                wait_for(lambda: ready(page), "the page's server")
+                yield page
+            finally:
+                server.kill()
+                server.wait()
+
+
+def ready(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as response:
+            return bool(response.status == 200)
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
+def test_the_page_tells_the_story_to_its_end(page: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [str(CHROMIUM), *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", page],
+        capture_output=True, text=True, timeout=90, check=True,
+    )  # fmt: skip
+    assert '<p id="state">succeeded</p>' in done.stdout, done.stdout + done.stderr[-2_000:]
+    story = re.search(r'<pre id="story">(.*?)</pre>', done.stdout, re.DOTALL)
+    assert story is not None
+    assert len(story[1].split()) == 100
+
+
+def test_the_server_hands_on_an_address_that_opens_without_a_key(page: str) -> None:
+    with urllib.request.urlopen(urllib.request.Request(f"{page}/ask", method="POST"), timeout=20) as response:
+        signed = re.search(r'"events": "([^"]+)"', response.read().decode())
+    assert signed is not None
+    with urllib.request.urlopen(signed[1], timeout=20) as events:
+        assert "event: ended" in events.read().decode()

@@ -1,0 +1,103 @@
+"""Tickets: one job's events, and nothing else, for who has no key to send."""
+
+import re
+from urllib.parse import urlsplit
+
+import pytest
+from flask.testing import FlaskClient
+
+from shared import keys
+from shared.config import Settings
+from shared.keyring import KeyRing
+from shared.store import Store
+from shared.tenants import TenantPolicy, Tenants
+from tests.support.builders import pass_time, seen
+from tests.support.door import a_door, fault, run_next, serve, settle, submit, taken
+
+ORIGIN = "https://page.example"
+
+
+@pytest.fixture
+def client(store: Store, settings: Settings) -> FlaskClient:
+    """A door that asks for keys."""
+    serve(store)
+    return a_door(store, settings, auth="required", cors_origins=ORIGIN)
+
+
+@pytest.fixture
+def key(store: Store) -> dict[str, str]:
+    return {"Authorization": f"Bearer {KeyRing(store.client).create('blue').key}"}
+
+
+def test_a_ticket_opens_its_job_s_events_without_a_key(client: FlaskClient, store: Store, key: dict[str, str]) -> None:
+    job = taken(submit(client, ticket=True, headers=key))
+    held = run_next(store)
+    store.append([(held, "well", 1)])
+    settle(store, held)
+    answer = client.get(job["urls"]["events_signed"], headers={"Origin": ORIGIN})
+    assert answer.status_code == 200
+    assert answer.headers["Access-Control-Allow-Origin"] == ORIGIN
+    assert re.findall("^event: (.*)$", answer.text, re.MULTILINE) == ["queued", "started", "token", "ended"]
+    again = client.get(job["urls"]["events_signed"], headers={"Last-Event-ID": re.findall("id: (.*)", answer.text)[1]})
+    assert re.findall("^event: (.*)$", again.text, re.MULTILINE) == ["ended"]
+
+
+def test_a_page_of_an_origin_that_nobody_named_may_not_read_them(client: FlaskClient, key: dict[str, str]) -> None:
+    job = taken(submit(client, ticket=True, headers=key))
+    client.delete(job["urls"]["self"], headers=key)
+    answer = client.get(job["urls"]["events_signed"], headers={"Origin": "https://other.example"})
+    assert "Access-Control-Allow-Origin" not in answer.headers
+
+
+def test_without_being_asked_for_there_is_none(client: FlaskClient, key: dict[str, str]) -> None:
+    assert "events_signed" not in taken(submit(client, headers=key))["urls"]
+    assert "events_signed" not in taken(submit(client, ticket=False, headers=key))["urls"]
+
+
+def test_it_opens_nothing_else(client: FlaskClient, key: dict[str, str]) -> None:
+    job, other = (taken(submit(client, ticket=True, headers=key)) for _ in range(2))
+    ticket = urlsplit(job["urls"]["events_signed"]).query
+    fault(client.get(f"{other['urls']['events']}?{ticket}"), 401, "invalid_ticket", "ticket")
+    for answer in (
+        client.get(f"{job['urls']['self']}?{ticket}"),
+        client.delete(f"{job['urls']['self']}?{ticket}"),
+        client.get(f"/v1/jobs?{ticket}"),
+    ):
+        fault(answer, 401, "invalid_api_key")
+
+
+@pytest.mark.parametrize(
+    "spoil", [lambda t: "", lambda t: "x", lambda t: t[:-1], lambda t: "9" + t, lambda t: t + "\n"]
+)
+def test_a_ticket_that_was_changed_opens_nothing(client: FlaskClient, key: dict[str, str], spoil) -> None:
+    job = taken(submit(client, ticket=True, headers=key))
+    ticket = urlsplit(job["urls"]["events_signed"]).query.removeprefix("ticket=")
+    answer = client.get(job["urls"]["events"], query_string={"ticket": spoil(ticket)})
+    fault(answer, 401, "invalid_ticket", "ticket")
+
+
+def test_it_ends_a_minute_after_the_deadline(client: FlaskClient, store: Store, key: dict[str, str]) -> None:
+    job = taken(submit(client, ticket=True, deadline_ms=5_000, headers=key))
+    settle(store, run_next(store))
+    pass_time(store, 60_000)
+    assert client.get(job["urls"]["events_signed"]).status_code == 200
+    pass_time(store, 6_000)
+    fault(client.get(job["urls"]["events_signed"]), 401, "invalid_ticket", "ticket")
+
+
+def test_a_disabled_tenant_s_tickets_open_nothing(client: FlaskClient, store: Store, key: dict[str, str]) -> None:
+    job = taken(submit(client, ticket=True, headers=key))
+    Tenants(store.client).set("blue", TenantPolicy(disabled=True))
+    fault(client.get(job["urls"]["events_signed"]), 403, "tenant_disabled")
+
+
+def test_all_doors_sign_alike_and_a_new_secret_voids_every_ticket(
+    client: FlaskClient, store: Store, settings: Settings, key: dict[str, str]
+) -> None:
+    job = taken(submit(client, ticket=True, headers=key))
+    client.delete(job["urls"]["self"], headers=key)
+    other = a_door(store, settings, auth="required")
+    assert other.get(job["urls"]["events_signed"]).status_code == 200
+    store.client.delete(keys.secret())
+    fault(other.get(job["urls"]["events_signed"]), 401, "invalid_ticket", "ticket")
+    assert seen(store, job["id"]).state == "canceled"
