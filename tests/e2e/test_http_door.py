@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 
 import pytest
 from flask.testing import FlaskClient
@@ -251,7 +252,7 @@ def test_openapi_tells_every_route_and_every_reference_leads_somewhere(client: F
     spec = client.get("/openapi.json").get_json()
     undocumented = {"/docs", "/openapi.json"}
     routes = {
-        rule.rule.replace("<job_id>", "{job_id}").replace("<path:name>", "{name}")
+        re.sub(r"<(?:path:)?(\w+)>", r"{\1}", rule.rule)
         for rule in client.application.url_map.iter_rules()
         if not rule.rule.startswith(("/rq", "/static"))
     }
