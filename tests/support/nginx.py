@@ -1,0 +1,64 @@
+"""nginx from the system's package in front of an ingress, with the configuration that docs/proxies.md prints."""
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+from typing import Self
+
+from tests.support.processes import ROOT, wait_for
+from tests.support.served import free_port
+
+#: Debian keeps it where only root's PATH looks.
+PROGRAM = shutil.which("nginx", path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
+
+_AROUND = """daemon off;
+master_process off;
+pid {folder}/nginx.pid;
+error_log stderr warn;
+events {{ worker_connections 256; }}
+http {{
+    access_log off;
+    client_body_temp_path {folder}/body;
+    proxy_temp_path {folder}/proxy;
+    fastcgi_temp_path {folder}/fastcgi;
+    uwsgi_temp_path {folder}/uwsgi;
+    scgi_temp_path {folder}/scgi;
+{printed}
+}}
+"""
+
+
+class Nginx:
+    """One nginx process on a port of its own; the context ends it."""
+
+    def __init__(self, folder: Path, ingress_port: int) -> None:
+        assert PROGRAM is not None
+        page = (ROOT / "docs" / "proxies.md").read_text(encoding="utf-8")
+        (printed,) = re.findall(r"```nginx\n(.*?)```", page, re.DOTALL)
+        self.port = free_port()
+        for said, here in (("127.0.0.1:8000", ingress_port), ("127.0.0.1:8080", self.port)):
+            assert said in printed
+            printed = printed.replace(said, f"127.0.0.1:{here}")
+        config = folder / "nginx.conf"
+        config.write_text(_AROUND.format(folder=folder, printed=printed))
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._process = subprocess.Popen([PROGRAM, "-e", "stderr", "-p", folder, "-c", config])
+
+    def __enter__(self) -> Self:
+        wait_for(lambda: self._process.poll() is not None or self._listens(), "nginx to listen")
+        assert self._process.poll() is None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def _listens(self) -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+        except OSError:
+            return False
+        return True
