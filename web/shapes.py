@@ -289,5 +289,5 @@ class Embeddings(Shape):
 
 
 ALL: tuple[type[Shape], ...] = (
-    Error, Yield, Job, JobPage, Quote, OwnQueue, ModelList, Model, Ready, Health, Completion, Response,
+    Error, Yield, Job, JobPage, Quote, OwnQueue, ModelList, Model, Ready, Health, Completion, Response, Embeddings,
 )  # fmt: skip
