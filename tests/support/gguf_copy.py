@@ -1,13 +1,19 @@
 """A GGUF written anew: in several files, or with other metadata."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gguf import GGUFReader, GGUFValueType, GGUFWriter
+from gguf import GGUFReader, GGUFValueType, GGUFWriter, TokenType
 
 
-def copy_gguf(source: Path, target: Path, *, tensors_a_file: int = 0, **metadata: int) -> None:
-    """Copy a model; `tensors_a_file` splits it into `<stem>-0000k-of-0000n.gguf`, `metadata`: whole numbers to add."""
+def copy_gguf(
+    source: Path, target: Path, *, tensors_a_file: int = 0, pieces: Mapping[str, str] | None = None, **metadata: int
+) -> None:
+    """Copy a model; `tensors_a_file` splits it into `<stem>-0000k-of-0000n.gguf`.
+
+    `pieces` replaces pieces of its vocabulary by others, `metadata` are whole numbers to add.
+    """
     reader = GGUFReader(source)
     architecture = reader.fields["general.architecture"].contents()
     writer = GGUFWriter(target, architecture, split_max_tensors=tensors_a_file)
@@ -16,7 +22,14 @@ def copy_gguf(source: Path, target: Path, *, tensors_a_file: int = 0, **metadata
             continue
         kind = field.types[0]
         item: Any = field.types[-1] if kind is GGUFValueType.ARRAY else None
-        writer.add_key_value(name, field.contents(), kind, sub_type=item)
+        value = field.contents()
+        if name == "tokenizer.ggml.tokens":
+            value = [(pieces or {}).get(piece, piece) for piece in value]
+        elif name == "tokenizer.ggml.token_type":
+            names = reader.fields["tokenizer.ggml.tokens"].contents()
+            new = [piece in (pieces or {}) for piece in names]
+            value = [TokenType.NORMAL if is_new else was for is_new, was in zip(new, value, strict=True)]
+        writer.add_key_value(name, value, kind, sub_type=item)
     for name, value in metadata.items():
         writer.add_uint32(f"{architecture}.{name}", value)
     for tensor in reader.tensors:

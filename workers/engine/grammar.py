@@ -7,6 +7,7 @@ from typing import Any
 
 from shared.outcomes import EndCode
 from workers.engine.events import JobRejected
+from workers.engine.schema import kept
 
 #: Most repetitions a schema may name: the converter writes each of them out.
 MAX_REPETITIONS = 1000
@@ -26,11 +27,14 @@ def grammar_of(schema: str, any_object: str, convert: Callable[[str], str]) -> s
     """
     if not schema:
         return any_object
-    for name, value in _counts_in(json.loads(schema)):
+    read = json.loads(schema)
+    for name, value in _counts_in(read):
         if value > MAX_REPETITIONS:
             raise _rejected(f"{name} of {value} is over {MAX_REPETITIONS}")
     try:
-        grammar = convert(schema)
+        grammar = convert(json.dumps(kept(read)))
+    except JobRejected:
+        raise
     except RecursionError:
         raise _rejected("it is nested too deep") from None
     except Exception as fault:  # the converter raises whatever it likes

@@ -1,0 +1,158 @@
+"""What an answer must look like and what is told beside it, end to end: schemas, JSON, logprobs; one stuck grammar."""
+
+import json
+import math
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import openai
+import pytest
+from openai import OpenAI
+
+from tests.support.gguf_copy import copy_gguf
+from tests.support.processes import Process, Stage
+from tests.support.served import Served
+from workers.demo.random_gguf import write_random_model
+
+pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "colour": {"enum": ["blue", "green"]},
+        "done": {"type": "boolean"},
+        "count": {"type": "integer", "minimum": 0, "maximum": 99},
+        "tags": {"type": "array", "items": {"type": "string", "maxLength": 5}, "minItems": 1, "maxItems": 2},
+    },
+    "required": ["colour", "done", "count", "tags"],
+    "additionalProperties": False,
+}
+FORM = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}
+ASKED: Any = {"model": "m", "messages": [{"role": "user", "content": "dibo kufe"}], "max_tokens": 200}
+LONG: Any = ASKED | {"max_tokens": 400}
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with Stage(tmp_path_factory.mktemp("form"), PENSTOCK_ENGINE="llama") as stage:
+        yield stage
+
+
+@pytest.fixture(scope="module")
+def braceless(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Process:
+    """A worker whose model cannot write a brace, so that no JSON object fits its vocabulary."""
+    folder: Path = tmp_path_factory.mktemp("models")
+    write_random_model(folder / "m.gguf")
+    copy_gguf(folder / "m.gguf", folder / "braceless.gguf", pieces={"{": "no brace", "<0x7B>": "none here either"})
+    stage.worker(PENSTOCK_MODEL=str(folder / "m.gguf"))
+    return stage.worker(PENSTOCK_MODEL=str(folder / "braceless.gguf"))
+
+
+@pytest.fixture(scope="module")
+def served(stage: Stage, braceless: Process) -> Iterator[Served]:
+    with Served(stage) as served:
+        yield served
+
+
+@pytest.fixture
+def client(served: Served) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=8) as client:
+        yield client
+    served.stage.still_sound()
+
+
+def test_answers_fit_their_schema_however_they_are_sampled(client: OpenAI) -> None:
+    def answer(seed: int) -> Any:
+        return client.chat.completions.create(**ASKED, response_format=FORM, temperature=seed / 2, seed=seed)
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(answer, range(6)))
+    for said in answers:
+        assert said.choices[0].finish_reason == "stop"
+        jsonschema.validate(json.loads(said.choices[0].message.content), SCHEMA)
+    assert len({said.choices[0].message.content for said in answers}) > 1
+
+
+def test_a_schema_is_kept_in_a_stream_and_in_a_native_job(client: OpenAI, served: Served) -> None:
+    stream = client.chat.completions.create(**ASKED, response_format=FORM, stream=True)
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
+    jsonschema.validate(json.loads(text), SCHEMA)
+    body = {"prompt": "dibo", "model": "m", "max_tokens": 200, "response_format": FORM}
+    job = served.http.post("/v1/jobs?wait_ms=30000", json=body).json()
+    assert job["status"] == "succeeded", job
+    jsonschema.validate(json.loads(job["text"]), SCHEMA)
+
+
+def test_json_mode_makes_an_object(client: OpenAI) -> None:
+    said = [
+        client.chat.completions.create(**LONG, response_format={"type": "json_object"}, seed=seed) for seed in range(4)
+    ]
+    closed = [one.choices[0].message.content for one in said if one.choices[0].finish_reason == "stop"]
+    assert closed
+    assert all(isinstance(json.loads(text), dict) for text in closed if text is not None)
+    assert all((one.choices[0].message.content or "").startswith("{") for one in said)
+
+
+def test_a_schema_that_no_grammar_can_keep_is_the_clients_error(client: OpenAI) -> None:
+    schema: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nonsense"}}}
+    with pytest.raises(openai.UnprocessableEntityError, match="response_format's schema cannot be used"):
+        client.chat.completions.create(**ASKED, response_format=schema)
+
+
+def test_a_grammar_that_is_stuck_fails_its_job_and_no_other(
+    client: OpenAI, braceless: Process
+) -> None:
+    asked = ASKED | {"model": "braceless", "temperature": 0}
+    alone = client.chat.completions.create(**asked).choices[0].message.content
+    with ThreadPoolExecutor(3) as pool:
+        mates = [pool.submit(client.chat.completions.create, **asked) for _ in range(2)]
+        with pytest.raises(openai.InternalServerError, match="GrammarStuck") as caught:
+            client.chat.completions.create(**asked, response_format={"type": "json_object"})
+        assert caught.value.code == "job_failed"
+        assert [mate.result().choices[0].message.content for mate in mates] == [alone, alone]
+    assert braceless.alive
+
+
+def test_logprobs_of_a_chat_spell_its_answer(client: OpenAI) -> None:
+    asked = ASKED | {"max_tokens": 9, "temperature": 0}
+    choice = client.chat.completions.create(**asked, logprobs=True, top_logprobs=3).choices[0]
+    assert choice.logprobs is not None
+    assert choice.logprobs.content is not None
+    assert "".join(entry.token for entry in choice.logprobs.content) == choice.message.content
+    for entry in choice.logprobs.content:
+        assert bytes(entry.bytes or []) == entry.token.encode()
+        assert entry.top_logprobs[0].token == entry.token
+        assert len(entry.top_logprobs) == 3
+        assert sum(math.exp(top.logprob) for top in entry.top_logprobs) <= 1.0001
+    chunks = list(client.chat.completions.create(**asked, logprobs=True, top_logprobs=3, stream=True))
+    streamed = [entry for chunk in chunks if chunk.choices[0].logprobs for entry in chunk.choices[0].logprobs.content]
+    assert [entry.token for entry in streamed] == [entry.token for entry in choice.logprobs.content]
+    assert client.chat.completions.create(**asked).choices[0].logprobs is None
+
+
+def test_logprobs_of_a_completion_stand_side_by_side(client: OpenAI) -> None:
+    choice = client.completions.create(model="m", prompt="dibo", max_tokens=7, temperature=0, logprobs=2).choices[0]
+    told: Any = choice.logprobs
+    assert "".join(told.tokens) == choice.text
+    assert [choice.text[at:].startswith(token) for at, token in zip(told.text_offset, told.tokens, strict=True)]
+    for token, number, top in zip(told.tokens, told.token_logprobs, told.top_logprobs, strict=True):
+        assert top[token] == number == max(top.values())
+        assert len(top) == 2
+
+
+def test_logprobs_of_a_job_are_those_of_the_same_chat(client: OpenAI, served: Served) -> None:
+    asked = ASKED | {"max_tokens": 5, "temperature": 0}
+    chat: Any = client.chat.completions.create(**asked, logprobs=True, top_logprobs=1).choices[0].logprobs
+    job = served.http.post("/v1/jobs?wait_ms=30000", json=asked | {"logprobs": 1}).json()
+    assert job["logprobs"] == [entry.model_dump() for entry in chat.content]
+
+
+@pytest.mark.parametrize(
+    "asked", [{"top_logprobs": 3}, {"logprobs": True, "top_logprobs": 21}, {"logprobs": 2}, {"logprobs": "yes"}]
+)
+def test_logprobs_that_make_no_sense_are_refused_at_the_door(client: OpenAI, asked: dict[str, Any]) -> None:
+    with pytest.raises(openai.UnprocessableEntityError, match="logprobs"):
+        client.chat.completions.create(**ASKED, **asked)
