@@ -70,7 +70,8 @@ def test_of_twenty_clients_at_one_place_one_runs_and_nineteen_are_told_to_come_b
 def test_equal_jobs_of_three_tenants_take_exact_turns_in_one_slot(tmp_path, fairness):
     with Up(tmp_path / "state", **(ONE_SLOT | {"PENSTOCK_SIM_DECODE_TPS": "100"}), PENSTOCK_FAIRNESS=fairness) as up:
         up.serving()
-        _, first, _ = submit_as(up, "before", 40)
+        # Long enough for thirty submits on a busy machine.
+        _, first, _ = submit_as(up, "before", 600)
         taken = {tenant: [submit_as(up, tenant, 4)[1]["id"] for _ in range(10)] for tenant in ("c", "a", "b")}
         jobs = [(tenant, job_id) for tenant, ids in taken.items() for job_id in ids]
         wait_for(lambda: all(job_of(up, *job)["status"] == "succeeded" for job in jobs), "all to end", timeout_s=40)
