@@ -4,9 +4,9 @@ import dataclasses
 import json
 from typing import Any
 
-from shared.answers import Refused, Snapshot, TenantView, WorkerView
+from shared.answers import Refused, SettleAnswer, Settled, Snapshot, TenantView, WorkerView
 from shared.job import Claimed, JobView, Usage
-from shared.outcomes import Refusal
+from shared.outcomes import Outcome, Refusal
 from shared.settings_table import AUTO
 from shared.states import JobState
 
@@ -33,6 +33,11 @@ def refused(answer: list[Any]) -> Refused:
     return Refused(
         Refusal(text(reason)), text(limit), value, most, inflight, max_inflight, hint_ms, hopeless=hopeless == 1
     )
+
+
+def settled(word: str, rest: list[Any]) -> Settled:
+    """Settle's answer."""
+    return Settled(SettleAnswer(word), Outcome(text(rest[0])) if rest else None)
 
 
 def claimed(entry: list[Any], token: str) -> Claimed:

@@ -14,13 +14,15 @@ from importlib.resources import files
 from typing import Any, Literal, get_args
 
 import redis
-from redis.exceptions import NoScriptError
+from redis.exceptions import NoScriptError, ResponseError
 
 from shared.errors import ScriptError
 from shared.keys import BY_NAME
 
 ArgType = Literal["text", "int", "rest"]
 Value = str | bytes | int
+#: The arguments of one call by name.
+Call = dict[str, Value | Sequence[Value]]
 
 #: Lua's numbers are doubles: beyond this neighbours fall together.
 _MAX_INT = 2**53
@@ -88,6 +90,27 @@ class Script:
         except NoScriptError:
             raw = client.eval(self.source, 0, *argv)
         return self.answer(raw)
+
+    def call_many(
+        self, client: redis.Redis, calls: Sequence[Call]
+    ) -> list[tuple[str, list[Any]] | ResponseError]:
+        """Run the script for each call, in order, in one round trip; what the server refused stands as its error."""
+        argvs = [self.argv(**given) for given in calls]
+        pipe = client.pipeline(transaction=False)
+        for argv in argvs:
+            pipe.evalsha(self.sha, 0, *argv)
+        answers: list[tuple[str, list[Any]] | ResponseError] = []
+        for argv, replied in zip(argvs, pipe.execute(raise_on_error=False), strict=True):
+            raw = replied
+            if isinstance(raw, NoScriptError):
+                try:
+                    raw = client.eval(self.source, 0, *argv)
+                except ResponseError as refused:
+                    raw = refused
+            if isinstance(raw, Exception) and not isinstance(raw, ResponseError):
+                raise raw
+            answers.append(raw if isinstance(raw, ResponseError) else self.answer(raw))
+        return answers
 
     def answer(self, raw: Any) -> tuple[str, list[Any]]:
         """Check a raw reply against the header: its word and what follows it."""

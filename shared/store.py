@@ -15,16 +15,15 @@ from shared.answers import (
     Reaped,
     Refused,
     Renewed,
-    SettleAnswer,
     Settled,
 )
 from shared.config import SYSTEM_WIDE, Settings
 from shared.errors import SettingsConflict
 from shared.job import Claimed, Ending, Held, NewJob
 from shared.keys import model_slug
-from shared.outcomes import Outcome
+from shared.scripts import Call, load
 from shared.settings_table import AUTO
-from shared.storefaults import store_faults
+from shared.storefaults import own_fault, store_faults
 from shared.storereads import StoreReads
 
 #: Entries of each kind that one call of reap handles.
@@ -128,27 +127,41 @@ class Store(StoreReads):
 
     def settle(self, ending: Ending, worker: str) -> Settled:
         """End a job once, by its lease's holder; the store has the last word on cancel and deadline."""
+        word, rest = self._call("settle", **self._settling(ending, worker))
+        return decode.settled(word, rest)
+
+    def settle_many(self, endings: Sequence[Ending], worker: str) -> list[Settled | Exception]:
+        """Settle each in order, in one round trip; a job whose record is broken has its error as its answer.
+
+        Raises StoreUnavailable if any of them could not be written: those that were answer `already` the next time.
+        """
+        got = self._call_many("settle", [self._settling(ending, worker) for ending in endings])
+        return [decode.settled(*one) if isinstance(one, tuple) else own_fault(self.client, one) for one in got]
+
+    def _call_many(self, script: str, calls: Sequence[Call]) -> list[tuple[str, list[Any]] | Exception]:
+        with store_faults(self.client):
+            return list(load(script).call_many(self.client, calls))
+
+    def _settling(self, ending: Ending, worker: str) -> Call:
         usage = ending.usage
         computed = usage.prompt_tokens - usage.cached_tokens
-        word, rest = self._call(
-            "settle",
-            id=ending.id,
-            token=ending.token,
-            worker=worker,
-            outcome=ending.outcome.value,
-            finish_reason=ending.finish_reason,
-            code=ending.code,
-            stage=ending.stage or "",
-            cost_mwt=1_000 * (computed + self._generated_weight * usage.completion_tokens),
-            prompt_tokens=usage.prompt_tokens,
-            cached_tokens=usage.cached_tokens,
-            completion_tokens=usage.completion_tokens,
-            ttft_ms=-1 if usage.ttft_ms is None else usage.ttft_ms,
-            decode_ms=-1 if usage.decode_ms is None else usage.decode_ms,
-            result=ending.result_json(),
-            rq_return=rqjob.encode_return(usage),
-        )
-        return Settled(SettleAnswer(word), Outcome(decode.text(rest[0])) if rest else None)
+        return {
+            "id": ending.id,
+            "token": ending.token,
+            "worker": worker,
+            "outcome": ending.outcome.value,
+            "finish_reason": ending.finish_reason,
+            "code": ending.code,
+            "stage": ending.stage or "",
+            "cost_mwt": 1_000 * (computed + self._generated_weight * usage.completion_tokens),
+            "prompt_tokens": usage.prompt_tokens,
+            "cached_tokens": usage.cached_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "ttft_ms": -1 if usage.ttft_ms is None else usage.ttft_ms,
+            "decode_ms": -1 if usage.decode_ms is None else usage.decode_ms,
+            "result": ending.result_json(),
+            "rq_return": rqjob.encode_return(usage),
+        }
 
     def cancel(self, job_id: str, *, tenant: str | None = None, code: str = "canceled") -> CancelAnswer:
         """End a waiting job, flag a running one. With a tenant, another tenant's job is GONE."""

@@ -50,5 +50,16 @@ def store_faults(client: redis.Redis) -> Iterator[None]:
         raise StoreUnavailable(_sentence(error)) from error
 
 
+def own_fault(client: redis.Redis, error: Exception) -> Exception:
+    """The error of a reply, if it is our own fault. Raises StoreUnavailable if it says `not now`."""
+    try:
+        with store_faults(client):
+            raise error
+    except StoreUnavailable:
+        raise
+    except redis.ResponseError as ours:
+        return ours
+
+
 def _sentence(error: Exception) -> str:
     return f"the store cannot serve: {type(error).__name__}: {error}"

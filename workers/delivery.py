@@ -6,12 +6,13 @@ the process dies in between: the lease lapses and the job runs again elsewhere.
 
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import structlog
 
 from shared import failpoints
-from shared.answers import SettleAnswer
+from shared.answers import SettleAnswer, Settled
 from shared.clock import Clock
 from shared.errors import StoreUnavailable
 from shared.job import Ending, Held, Usage
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from shared.store import Store
 
 log = structlog.get_logger()
+
+#: Ends in one round trip: the store is held up for a few ms at most, and an answer comes within the patience.
+_SETTLED_AT_ONCE = 32
 
 #: The engine's word for a sequence whose lease was lost: nobody settles it.
 DROPPED = "dropped"
@@ -83,8 +87,7 @@ class Delivery:
         self._sort_inbox()
         self._append_text()
         while self._endings:
-            self._settle(*self._endings[0])
-            self._endings.popleft()
+            self._settle_some()
         return self._pace.next_tick_s(self._clock.monotonic())
 
     def _sort_inbox(self) -> None:
@@ -123,27 +126,30 @@ class Delivery:
             log.exception("stream.fault", jobs=[held.id for held, _, _ in told])
             return []
 
-    def _settle(self, key: str, ending: Ending) -> None:
-        entry = self._holding.get(key)
-        if entry is None:
+    def _settle_some(self) -> None:
+        """The oldest ends in one round trip, or as many as one may be long; each is taken off when it is answered."""
+        some = list(islice(self._endings, _SETTLED_AT_ONCE))
+        held = [(entry, ending) for key, ending in some if (entry := self._holding.get(key)) is not None]
+        for _, ending in held:
+            failpoints.reach("before_settle", ending.id)
+        answers = self._store.settle_many([ending for _, ending in held], self._worker) if held else []
+        for (entry, ending), answer in zip(held, answers, strict=True):
+            failpoints.reach("after_settle", ending.id)
+            self._forget(entry.key)
+            self._note_settled(entry, ending, answer)
+        for key, _ in some:
             self._pace.forget(key)
-            return
-        failpoints.reach("before_settle", ending.id)
-        try:
-            settled = self._store.settle(ending, self._worker)
-        except StoreUnavailable:
-            raise
-        except Exception:  # one job's broken record must not hold up the others' ends: its lease lapses
-            log.exception("job.settle_fault", job=ending.id)
-            self._forget(key)
-            return
-        failpoints.reach("after_settle", ending.id)
-        self._forget(key)
-        if settled.answer in {SettleAnswer.SETTLED, SettleAnswer.ALREADY}:
+            self._endings.popleft()
+
+    def _note_settled(self, entry: Entry, ending: Ending, answer: Settled | Exception) -> None:
+        if isinstance(answer, Exception):
+            # One job's broken record must not hold up the others' ends: its lease lapses.
+            log.error("job.settle_fault", job=ending.id, error=str(answer))
+        elif answer.answer in {SettleAnswer.SETTLED, SettleAnswer.ALREADY}:
             self.learn(ending.usage)
-            self._log_end(entry, ending, settled.outcome or ending.outcome)
+            self._log_end(entry, ending, answer.outcome or ending.outcome)
         else:
-            log.info("job.settle_refused", job=ending.id, answer=settled.answer.value, attempt=entry.claimed.attempt)
+            log.info("job.settle_refused", job=ending.id, answer=answer.answer.value, attempt=entry.claimed.attempt)
 
     def _lose(self, key: str) -> None:
         """The store says that another claim owns the job: nothing of ours is wanted any more."""

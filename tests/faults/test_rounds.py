@@ -46,6 +46,16 @@ class Flaky(Store):
             raise StoreUnavailable("the answer is lost")
         return answer
 
+    def _call_many(self, script: str, calls: Sequence[scripts.Call]) -> list[tuple[str, list[Any]] | Exception]:
+        if self.away:
+            raise StoreUnavailable("the line is cut")
+        self.calls += [(script, str(given["id"])) for given in calls]
+        answers = super()._call_many(script, calls)
+        if script == self.swallow:
+            self.swallow = ""
+            raise StoreUnavailable("the answer is lost")
+        return answers
+
 
 class OneWorker:
     """Delivery, intake and engine of a worker; `beat` makes it live."""

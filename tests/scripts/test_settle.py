@@ -3,9 +3,11 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import redis
 
 from shared import keys
 from shared.answers import SettleAnswer, Settled
+from shared.errors import StoreUnavailable
 from shared.job import Ending, Held, Usage
 from shared.outcomes import Outcome, Stage
 from shared.states import JobState
@@ -210,3 +212,51 @@ def test_running_jobs_settle_without_memory_and_places_come_free(store, held, me
         assert store.settle(an_ending(held), "w1").outcome is Outcome.SUCCEEDED
         assert store.snapshot().inflight == 0
     assert seen(store, held.id).text == "some words"
+
+
+def _three_held(store) -> list[Held]:
+    """Jobs of three tenants, the first of them red."""
+    beat(store)
+    for tenant in ("red", "green", "blue"):
+        admitted(store, a_job(tenant, deadline_ms=60_000))
+    claimed = sorted((claim_one(store) for _ in range(3)), key=lambda job: job.tenant != "red")
+    return [job.held for job in claimed]
+
+
+def test_many_ends_in_one_round_trip_are_each_answered_in_their_order(store):
+    first, second, third = _three_held(store)
+    store.settle(an_ending(second), "w1")
+    store.client.script_flush()
+    failed = an_ending(third, Outcome.FAILED, code="engine_error")
+    answers = store.settle_many([an_ending(first), an_ending(second), failed, an_ending(Held("nobody", "t"))], "w1")
+    assert answers == [
+        Settled(SettleAnswer.SETTLED, Outcome.SUCCEEDED),
+        Settled(SettleAnswer.ALREADY, Outcome.SUCCEEDED),
+        Settled(SettleAnswer.SETTLED, Outcome.FAILED),
+        Settled(SettleAnswer.GONE, None),
+    ]
+    assert store.settle_many([], "w1") == []
+
+
+def test_one_broken_record_does_not_hold_up_the_ends_of_others(store):
+    broken, second, third = _three_held(store)
+    red = keys.tenant("red")
+    store.client.rename(red, f"{red}-aside")
+    store.client.set(red, "somebody's hand")
+    fault, *others = store.settle_many([an_ending(held) for held in (broken, second, third)], "w1")
+    store.client.rename(f"{red}-aside", red)
+    assert isinstance(fault, redis.ResponseError)
+    assert others == [Settled(SettleAnswer.SETTLED, Outcome.SUCCEEDED)] * 2
+    assert store.settle(an_ending(broken), "w1").outcome is Outcome.SUCCEEDED
+
+
+def test_ends_that_cannot_be_written_are_no_answers_but_a_fault(store, memory_is_full):
+    ends = [an_ending(held) for held in _three_held(store)]
+    store.client.config_set("min-replicas-to-write", 1)
+    try:
+        with pytest.raises(StoreUnavailable):
+            store.settle_many(ends, "w1")
+    finally:
+        store.client.config_set("min-replicas-to-write", 0)
+    with memory_is_full():
+        assert [one.outcome for one in store.settle_many(ends, "w1")] == [Outcome.SUCCEEDED] * 3
