@@ -49,9 +49,15 @@ class Quiet:
 
 Item = Started | Text | Finished | Quiet
 
+#: How often the job itself is looked at where no poll is due: what ends is told by its events, and this is for what
+#: its events do not say (they are gone, or somebody made something else of their key). In seconds.
+DOUBT_S = 5.0
 
-def follow(here: Door, view: JobView, *, after: str = "0", stop: Callable[[], bool]) -> Iterator[Item]:
-    """The job's story after the given stream id, until it has ended or `stop` says so.
+
+def follow(
+    here: Door, view: JobView, *, after: str = "0", stop: Callable[[], bool], rest_s: float = LOOK_S
+) -> Iterator[Item]:
+    """The job's story after the given stream id, until it has ended or `stop` says so, which is asked every `rest_s`.
 
     Raises Problem when the job is forgotten meanwhile. An absent store is waited for.
     """
@@ -59,15 +65,17 @@ def follow(here: Door, view: JobView, *, after: str = "0", stop: Callable[[], bo
         teller = _Teller(here, view, follower)
         looked_s = float("-inf") if has_ended(view) else here.clock.monotonic()
         caught_up = not follower.behind
+        # Who follows a job that is abandoned when nobody polls, polls it; hundreds of others cost next to nothing.
+        look_s = TOUCH_S if view.poll_grace_ms else DOUBT_S
         while teller.finished is None and not stop():
             if not caught_up:
                 caught_up = yield from teller.catch_up()
-            event = None if has_ended(view) else follower.next(LOOK_S)
+            event = None if has_ended(view) else follower.next(rest_s)
             if event is not None:
                 yield from teller.tell([event])
                 continue
             yield Quiet()
-            if here.clock.monotonic() - looked_s >= TOUCH_S:
+            if here.clock.monotonic() - looked_s >= look_s:
                 looked_s = here.clock.monotonic()
                 view = yield from teller.look_again(by_result=after == "0")
 
