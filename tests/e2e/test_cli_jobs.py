@@ -63,6 +63,8 @@ def penstock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
         PENSTOCK_LISTEN=f"127.0.0.1:{port}",
         PENSTOCK_WEB_WORKERS="1",
         PENSTOCK_ENGINE="sim",
+        # These tests are about words and codes; what a prediction refuses is told elsewhere.
+        PENSTOCK_ADMISSION="bounds",
         PENSTOCK_MAX_BATCH_SIZE="1",
         PENSTOCK_MAX_QUEUE_SIZE="2",
         PENSTOCK_LOG_LEVEL="warning",
