@@ -1,0 +1,131 @@
+"""The engine on a GPU: where it puts the model, what it says of that, and the same answers as the model alone.
+
+Skipped where the installed llama-cpp-python sees no GPU; `make install GPU=cuda && make test PYTEST=tests/gpu` on one.
+"""
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shared.config import Settings, load
+from shared.errors import ModelError
+from workers.engine.devices import Device, choose, gpus
+from workers.engine.events import Ended, Event, JobSpec
+from workers.engine.factory import make_engine
+from workers.engine.loop import Engine
+
+llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
+
+from llama_cpp import _ggml  # noqa: E402 - after the look whether it is there
+
+from workers.demo.random_gguf import write_random_model  # noqa: E402 - it needs the engine's packages
+from workers.engine.llama import LlamaBackend  # noqa: E402 - likewise
+
+llama_cpp.llama_backend_init()
+SEEN: list[Device] = gpus(_ggml.libggml)
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not SEEN, reason="this build of llama-cpp-python sees no GPU: make install GPU=cuda"),
+]
+
+PROMPTS = [" ".join(words) for words in itertools.permutations(["dibo", "kufe", "moza", "talu"], 4)]
+TOKENS = 40
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random llama of four layers, in the precision that GPUs compute in."""
+    path = tmp_path_factory.mktemp("model") / "gpu.gguf"
+    write_random_model(path, n_embd=256, n_layer=4, n_head=8, n_head_kv=4, n_ff=768, file_type="f16")
+    return path
+
+
+def settings(**spelled: object) -> Settings:
+    return load({}, None, **({"max_batch_size": 8, "kv_cells": 8192} | spelled))
+
+
+@contextlib.contextmanager
+def engine(path: Path, events: list[Event], *, index: int = 0, **spelled: object) -> Iterator[Engine]:
+    made = make_engine(settings(**spelled), events.append, model_path=path, index=index)
+    yield made
+    made.backend.close()
+
+
+def answers(path: Path, **spelled: object) -> list[str]:
+    """The greedy answers of all prompts, eight at a time."""
+    events: list[Event] = []
+    with engine(path, events, **spelled) as made:
+        for i, prompt in enumerate(PROMPTS):
+            payload = {"prompt": prompt, "temperature": 0, "max_tokens": TOKENS}
+            made.submit(made.prepare(JobSpec(str(i), "blue", payload, TOKENS, 1e12)))
+        while made.step():
+            pass
+        made.check_idle()
+    ended = {event.key: event for event in events if isinstance(event, Ended)}
+    assert {one.outcome for one in ended.values()} == {"succeeded"}
+    return [ended[str(i)].text for i in range(len(PROMPTS))]
+
+
+def test_every_layer_goes_to_the_device_and_the_memory_is_summed(path: Path) -> None:
+    with engine(path, [], device="0") as made:
+        facts = made.backend.facts
+        assert facts.layers_offloaded == facts.layers == 5
+        assert SEEN[0].name in facts.device
+        assert min(facts.weights_bytes, facts.kv_bytes, facts.compute_bytes) > 0
+        assert facts.warning == ""
+        assert "5 of 5 layers on a GPU" in facts.sentence()
+
+
+def test_auto_takes_one_device_the_workers_own(path: Path) -> None:
+    for index in range(len(SEEN)):
+        with engine(path, [], index=index, device="auto") as made:
+            assert made.backend.facts.device == f"{SEEN[index].name} ({SEEN[index].description})"
+
+
+def test_the_cpu_and_layers_that_stay_off_are_heeded(path: Path) -> None:
+    with engine(path, [], device="cpu") as made:
+        assert (made.backend.facts.device, made.backend.facts.layers_offloaded) == ("CPU", 0)
+    with engine(path, [], device="0", n_gpu_layers=2) as made:
+        assert made.backend.facts.layers_offloaded == 2
+
+
+def test_a_device_that_is_not_there_ends_the_start() -> None:
+    with pytest.raises(ModelError, match="sees 0 is "):
+        choose(str(len(SEEN)), SEEN)
+
+
+def test_cells_are_what_is_free_after_the_weights(path: Path) -> None:
+    made = make_engine(load({}, None, device="0"), print, model_path=path)
+    backend = made.backend
+    assert isinstance(backend, LlamaBackend)
+    assert (backend.slots, backend.n_ctx) == (16, 2048)
+    assert backend.cells == 16 * 2048
+    backend.close()
+
+
+def few_differ(told: list[str], alone: list[str]) -> None:
+    """A GPU adds in another order for several rows; where two tokens are all but equally likely, one may turn."""
+    differing = [i for i, (one, other) in enumerate(zip(told, alone, strict=True)) if one != other]
+    assert len(differing) <= len(PROMPTS) // 4, f"{len(differing)} of {len(PROMPTS)} differ: {differing}"
+
+
+@pytest.mark.parametrize("chunk", [16, 64, 512])
+def test_answers_in_company_are_those_of_one_slot(path: Path, chunk: int) -> None:
+    alone = answers(path, device="0", max_batch_size=1)
+    assert len(set(alone)) == len(PROMPTS)
+    few_differ(answers(path, device="0", prefill_chunk=chunk), alone)
+
+
+def test_a_slot_alone_answers_as_llama_does(path: Path) -> None:
+    told = answers(path, device="0", max_batch_size=1)
+    with contextlib.closing(
+        llama_cpp.Llama(
+            str(path), n_ctx=2048, n_gpu_layers=-1, split_mode=llama_cpp.LLAMA_SPLIT_MODE_NONE, main_gpu=0,
+            flash_attn=True, verbose=False,
+        )
+    ) as llama:  # fmt: skip
+        few_differ(told, [llama(prompt, max_tokens=TOKENS, temperature=0)["choices"][0]["text"] for prompt in PROMPTS])
