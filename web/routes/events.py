@@ -23,7 +23,7 @@ bp = APIBlueprint("events", __name__, tag="Jobs")
 #: Below the idle time-out of any proxy; also how a reader knows that the stream lives.
 COMMENT_S = 5.0
 #: A reader that goes cancels nothing, so there is no hurry to see it; hundreds of idle readers must cost little.
-_REST_S = 1.0
+REST_S = 1.0
 #: How long a browser waits before it takes a broken stream up again, in ms.
 _RETRY_MS = 1_000
 _STREAM_ID = re.compile(r"(0|\d{1,20}-\d{1,20})\Z")
@@ -61,7 +61,7 @@ def _told(here: Door, view: JobView, after: str | None, stop: Callable[[], bool]
         yield frame("queued", job_json(view))
     wrote_s = here.clock.monotonic()
     try:
-        for item in follow(here, view, after=after or "0", stop=stop, rest_s=_REST_S):
+        for item in follow(here, view, after=after or "0", stop=stop, rest_s=REST_S):
             if not isinstance(item, Quiet):
                 yield shown(item)
                 wrote_s = here.clock.monotonic()

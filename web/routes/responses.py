@@ -24,7 +24,7 @@ from web.requests import attempt
 from web.responses_answers import PREFIX, is_response, response_json
 from web.responses_events import Events, Torn
 from web.responses_schema import ResponsesBody
-from web.routes.events import COMMENT_S, HEADERS
+from web.routes.events import COMMENT_S, HEADERS, REST_S
 from web.telemetry import traceparent
 from web.verdicts import Yield
 from web.waits import look, until_ended
@@ -158,7 +158,7 @@ def _owners_stream(here: Door, view: JobView, patience: Patience) -> Response:
 def _readers_stream(here: Door, view: JobView, after: int | None) -> Response:
     """Told at once, since the job lives on: a reader never cancels anything."""
     gone = watch(request.environ)
-    story = follow(here, view, stop=lambda: gone() or stopping.asked.is_set())
+    story = follow(here, view, stop=lambda: gone() or stopping.asked.is_set(), rest_s=REST_S)
     return _stream(_told(here, Events(view, after), view, story))
 
 
