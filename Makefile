@@ -50,7 +50,7 @@ check: $(STAMPS)/penstock $(STAMPS)/dev ## linters, types, import rules, generat
 	$(BIN)/python -m shared.generated_pages --check
 	$(BIN)/pytest -q tests/house
 
-bench: $(STAMPS)/penstock $(STAMPS)/bench ## the benchmarks, results in bench/results; BENCH=queue for one
+bench: $(STAMPS)/penstock $(STAMPS)/bench ## the benchmarks, results in bench/results; BENCH=queue, engine, door, overload or fairness
 	$(BIN)/python -m bench $(BENCH)
 
 bench-overload: $(STAMPS)/penstock $(STAMPS)/bench ## experiments E1 to E8 in virtual time, about 15 minutes; FULL=1 for three seeds

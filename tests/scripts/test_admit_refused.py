@@ -179,11 +179,15 @@ def test_hints_are_spread_by_the_jobs_id(store):
     assert max(first) - min(first) > 200
 
 
-@pytest.mark.parametrize(("run_ms", "low", "high"), [(1, 50, 50), (4_000, 1_000, 1_200), (10**12, 60_000, 60_000)])
-def test_the_hint_of_a_full_system_is_the_time_between_two_ends(store, settings, run_ms, low, high):
-    reconfigure(store, settings, max_inflight=1)
+@pytest.mark.parametrize(
+    ("places", "run_ms", "low", "high"),
+    [(4, 1, 50, 50), (4, 4_000, 1_000, 1_200), (1, 4_000, 4_000, 4_800), (4, 10**12, 60_000, 60_000)],
+)
+def test_the_hint_of_a_full_system_is_the_time_between_two_ends(store, settings, places, run_ms, low, high):
+    reconfigure(store, settings, max_inflight=places)
     beat(store, slots=4)
-    admitted(store, a_job())
+    for number in range(places):
+        admitted(store, a_job(f"t{number}"))
     store.client.hset(keys.books(MODEL), "run_ms", run_ms)
     assert low <= refused(store, a_job()).retry_hint_ms <= high
 

@@ -94,7 +94,9 @@ local function check_inflight(ask)
     places = places - math.floor(ask.max_inflight / 4)
   end
   if ask.inflight >= places then
-    return { 'inflight_full', 'inflight', ask.inflight, ask.max_inflight, drain_ms(ask, ask.mean_mwt) }
+    -- With fewer places than slots the pool never does all that it could.
+    local busy = math.min(1, ask.max_inflight / math.max(1, ask.slots))
+    return { 'inflight_full', 'inflight', ask.inflight, ask.max_inflight, drain_ms(ask, ask.mean_mwt) / busy }
   end
 end
 
