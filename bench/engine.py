@@ -25,7 +25,7 @@ from shared.config import Settings, load
 
 SLOTS = 16
 #: Turns of each client by model: about as much work in each.
-_TURNS = {"small": 8, "135m": 1}
+_TURNS = {"small": 8, "135m": 2}
 
 Cell = dict[str, Any]
 
@@ -38,6 +38,7 @@ def settings_of(chosen: argparse.Namespace, n_ctx: int) -> tuple[dict[str, str],
         "PENSTOCK_N_CTX": str(n_ctx),
         "PENSTOCK_KV_CELLS": str(SLOTS * n_ctx),
         "PENSTOCK_THREADS": str(chosen.threads),
+        "PENSTOCK_STEP_TARGET_MS": str(chosen.step_target),
         "PENSTOCK_MAX_INFLIGHT": "1000",
         "PENSTOCK_MAX_QUEUE_SIZE": "1000",
         "PENSTOCK_MAX_QUEUE_TOKENS": str(10**8),
@@ -46,11 +47,10 @@ def settings_of(chosen: argparse.Namespace, n_ctx: int) -> tuple[dict[str, str],
 
 
 def cells_of(name: str, chosen: argparse.Namespace) -> Iterator[Load]:
-    """Every load of a model; without --all, long prompts to the larger one at fewest and most clients only."""
+    """Every load of a model; long prompts to the larger one, which take minutes, only with --all."""
     for prompt_tokens in chosen.prompts:
         for clients in chosen.clients:
-            heavy = name != "small" and prompt_tokens > 256
-            if heavy and not chosen.all and clients not in (min(chosen.clients), max(chosen.clients)):
+            if name != "small" and prompt_tokens > 256 and not chosen.all:
                 continue
             turns = chosen.turns or max(1, _TURNS[name] // (4 if prompt_tokens > 256 else 1))
             yield Load(clients, prompt_tokens, chosen.answer, turns)
@@ -169,8 +169,9 @@ def main() -> None:
     options.add_argument("--turns", type=int, default=0, help="answers for each client; 0: by model and prompt")
     options.add_argument("--rounds", type=int, default=3)
     options.add_argument("--threads", default="auto")
+    options.add_argument("--step-target", default="auto", help="PENSTOCK_STEP_TARGET_MS of the worker")
     options.add_argument("--device", default="cpu")
-    options.add_argument("--file-type", default="f16", choices=["f16", "f32", "q8_0"])
+    options.add_argument("--file-type", default="q8_0", choices=["f16", "f32", "q8_0"])
     options.add_argument("--long", type=int, default=2048, help="tokens of the prompt that joins seven short ones")
     options.add_argument("--all", action="store_true", help="every load, also those that take minutes")
     options.add_argument("--server", type=Path, help="a llama-server; without it xllamacpp")
