@@ -52,6 +52,8 @@ Item = Started | Text | Finished | Quiet
 #: How often the job itself is looked at where no poll is due: what ends is told by its events, and this is for what
 #: its events do not say (they are gone, or somebody made something else of their key). In seconds.
 DOUBT_S = 5.0
+#: The least that one waits for an event before a look that is due.
+_LEAST_REST_S = 0.005
 
 
 def follow(
@@ -70,12 +72,18 @@ def follow(
         while teller.finished is None and not stop():
             if not caught_up:
                 caught_up = yield from teller.catch_up()
-            event = None if has_ended(view) else follower.next(rest_s)
+            event = None
+            if not has_ended(view):
+                until_look_s = looked_s + look_s - here.clock.monotonic()
+                event = follower.next(min(rest_s, max(_LEAST_REST_S, until_look_s)))
             if event is not None:
                 yield from teller.tell([event])
-                continue
-            yield Quiet()
-            if here.clock.monotonic() - looked_s >= look_s:
+            else:
+                yield Quiet()
+            # Whatever flows: a look is a poll. What has ended and is not told yet is asked for until it can be; a
+            # look at a store that is away rests by itself.
+            due = has_ended(view) or here.clock.monotonic() - looked_s >= look_s
+            if due and teller.finished is None:
                 looked_s = here.clock.monotonic()
                 view = yield from teller.look_again(by_result=after == "0")
 

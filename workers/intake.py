@@ -116,7 +116,6 @@ class Intake:
         asked_s = self._clock.monotonic()
         ask = self._under_way
         claimed = self._store.claim(self._worker, ask.claim_id, self._model, room=ask.slots, cells_free=ask.cells)
-        self._under_way = None
         self._count_idle(fed=bool(claimed))
         self._next_look_s = asked_s + LOOK_S
         if len(claimed) >= ask.slots:
@@ -125,6 +124,8 @@ class Intake:
             self._give_back(claimed)
         else:
             self._take_in(claimed, asked_s)
+        # Only now: until they are in somebody's hands a drain must not take us for done.
+        self._under_way = None
         return self._until_look()
 
     def _count_idle(self, *, fed: bool) -> None:

@@ -61,7 +61,7 @@ class Leases:
             key = self._holding.ask_cancel(job_id)
             if key is not None:
                 self._engine.cancel(key)
+        self._on_drain(renewed.drain)
         if renewed.unknown_to_rq:
             self._on_stranger()
-        self._on_drain(renewed.drain)
         return self._rest_s

@@ -6,6 +6,7 @@
 -- ANSWERS configured conflict
 --   conflict: name, value held, value given, …
 -- KEEPS 9
+-- USES afford
 local differing = {}
 for i = settings, #ARGV, 2 do
   local held = redis.call('HGET', k_config, ARGV[i])

@@ -108,3 +108,15 @@ def test_a_deadline_is_kept_while_waiting_and_in_mid_answer(tmp_path):
         assert len(cut["text"].split()) == cut["usage"]["completion_tokens"] > 40
         # A step of the sim engine is 50 ms; the settle and a busy machine take the rest.
         assert cut["ended_at"] - cut["deadline_at"] < 0.3
+
+
+def test_a_stream_that_flows_counts_as_a_poll_of_its_job(tmp_path):
+    sim = ONE_SLOT | {"PENSTOCK_SIM_DECODE_TPS": "50"}
+    with Up(tmp_path / "state", **sim).serving() as up:
+        status, job = up.ask("POST", "/v1/jobs", {"prompt": "once", "max_tokens": 200, "poll_grace_ms": 1_500})
+        assert status == 202, job
+        with urllib.request.urlopen(f"{up.url}/v1/jobs/{job['id']}/events", timeout=30) as events:
+            told = events.read().decode()
+        assert told.count("event: token") > 10
+        ended = up.job(job["id"])
+        assert (ended["status"], ended["usage"]["completion_tokens"]) == ("succeeded", 200)

@@ -6,7 +6,7 @@ import pytest
 
 from shared import keys
 from shared.config import SYSTEM_WIDE
-from shared.errors import SettingsConflict, StoreUnavailable
+from shared.errors import SettingsConflict
 from tests.support.builders import contents
 
 
@@ -45,6 +45,7 @@ def test_a_setting_that_is_new_since_the_first_process_is_added(store, settings)
     assert store.client.hget(keys.config(), "generated_weight") == b"4"
 
 
-def test_without_memory_the_start_is_told_so(store, settings, memory_is_full):
-    with memory_is_full(), pytest.raises(StoreUnavailable):
-        store.configure(settings, take_over=True)
+def test_a_room_starts_without_memory_and_can_end_what_waits(store, settings, memory_is_full):
+    with memory_is_full():
+        store.configure(replace(settings, lease_ms=7_000), take_over=True)
+    assert store.client.hget(keys.config(), "lease_ms") == b"7000"

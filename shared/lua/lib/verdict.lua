@@ -148,7 +148,9 @@ local function check_deadline(ask)
   end
   if over > 0 then
     -- What even an empty system could not do in time gets no promise.
-    local hopeless = ask.own_ms > ask.deadline_in_ms and 1 or 0
+    local prompt_ms = 1000 * ask.prompt_tokens / ask.prefill
+    local hopeless = (ask.own_ms > ask.deadline_in_ms
+      or ask.start_within_ms > 0 and prompt_ms > ask.start_within_ms) and 1 or 0
     return { 'deadline_unmeetable', 'predicted_ms', math.floor(ask.finish_ms), math.floor(most), over, hopeless }
   end
 end

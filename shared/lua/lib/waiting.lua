@@ -50,7 +50,7 @@ local function deactivate(tenant, slug)
   end
   if redis.call('SREM', k_lists .. tenant, slug) == 1 then
     local weight_milli = tonumber(redis.call('HGET', k_tenant .. tenant, 'w|' .. slug) or 0) or 0
-    redis.call('HDEL', k_tenant .. tenant, 'w|' .. slug)
+    redis.call('HDEL', k_tenant .. tenant, 'w|' .. slug, 'b|' .. slug)
     book(slug, 'weight_milli', 0 - weight_milli)
   end
   redis.call('ZREM', k_active .. slug, tenant)
@@ -59,7 +59,6 @@ local function deactivate(tenant, slug)
   end
   if redis.call('EXISTS', k_lists .. tenant) == 0 and redis.call('EXISTS', k_tenant .. tenant) == 1 then
     redis.call('HSET', k_tenant .. tenant, 'waiting', 0, 'waiting_tokens', 0, 'waiting_mwt', 0)
-    redis.call('HDEL', k_tenant .. tenant, 'b|' .. slug)
   end
 end
 

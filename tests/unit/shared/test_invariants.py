@@ -47,15 +47,15 @@ DEEDS = {
     "an inflight job says it has ended": (set_field("first", "penstock_state", "failed"), 1, "'failed'"),
     "a place stays taken by nobody": (lambda b: b.client.zadd(keys.inflight(), {"ghost": 1}), 2, "ghost"),
     "a waiting job lost its place": (lambda b: b.client.zrem(keys.inflight(), b.first), 2, "differs"),
-    "the bound is passed": (lambda b: b.client.hset(keys.config(), "max_inflight", "2"), 2, "3 inflight of at most 2"),
+    "the bound is passed": (lambda b: b.client.hset(keys.config(), "max_inflight", "2"), 2, "more are inflight than"),
     "a sum is wrong": (lambda b: b.client.hincrby(keys.tenant("blue"), "waiting_tokens", 5), 3, "waiting_tokens"),
-    "running is counted twice": (lambda b: b.client.hincrby(keys.tenant("blue"), "running", 1), 3, "running says 2"),
+    "running is counted twice": (lambda b: b.client.hincrby(keys.tenant("blue"), "running", 1), 3, "running is off"),
     "a list is longer than its bound": (
         lambda b: b.client.hset(keys.config(), "max_queue_size", "1"),
         3,
-        "2 waiting of at most 1",
+        "more wait than its bound of 1",
     ),
-    "an end is counted twice": (lambda b: b.client.hincrby(keys.stats(), "ended|failed", 1), 4, "4 admitted, but 2"),
+    "an end is counted twice": (lambda b: b.client.hincrby(keys.stats(), "ended|failed", 1), 4, "differ by -1"),
     "a claim came after the deadline": (set_field("running", "penstock_deadline_ms", "1"), 5, "after its deadline"),
     "a tenant with work is not active": (lambda b: b.client.zrem(keys.active(MODEL), "blue"), 7, "blue"),
     "a tenant without work is active": (lambda b: b.client.zadd(keys.active(MODEL), {"red": 0}), 7, "red"),
@@ -77,7 +77,8 @@ DEEDS = {
         8,
         "'failed', 'finished'",
     ),
-    "a key has neither ttl nor owner": (lambda b: b.client.set("penstock:payload:ghost", 1), 9, "payload:ghost"),
+    "a request of no job is left": (lambda b: b.client.set("penstock:payload:ghost", 1), 6, "payload:ghost"),
+    "a key has neither ttl nor owner": (lambda b: b.client.set("penstock:result:ghost", 1), 9, "result:ghost"),
 }
 
 
