@@ -68,6 +68,15 @@ def one_seed(seed: int, names: list[str], environ: dict[str, str]) -> tuple[Basi
     return basis, results, [row for name in names for row in EXPERIMENTS[name].rows(results[name])]
 
 
+def slim(figures: Any, *, whole: bool) -> Any:
+    """Figures as they are kept: four digits behind the point; every tenant's only where `whole`."""
+    if isinstance(figures, dict):
+        return {name: slim(value, whole=whole) for name, value in figures.items() if whole or name != "tenants"}
+    if isinstance(figures, list):
+        return [slim(value, whole=whole) for value in figures]
+    return round(figures, 4) if isinstance(figures, float) else figures
+
+
 def main() -> None:
     """Environment first, then the experiments, the table at the end."""
     options = argparse.ArgumentParser(description=__doc__)
