@@ -57,8 +57,7 @@ def drain(store: Store, room: int) -> list[Claimed]:
     """Claim and settle until nothing waits, as a worker with `room` slots does; what was claimed."""
     done: list[Claimed] = []
     while got := store.claim("w1", f"c{len(done)}-{room}", MODEL, room=room, cells_free=1_000_000):
-        for job in got:
-            store.settle(ending(job), "w1")
+        store.settle_many([ending(job) for job in got], "w1")
         done += got
     return done
 
