@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection
+from itertools import islice
 from pathlib import Path
 
 import psutil
@@ -94,9 +95,7 @@ class Stack:
         """Seconds until all prompts are answered, `clients` of them at a time, over the store alone."""
         todo = iter(prompts)
         began = time.perf_counter()
-        following = {
-            self.admit(prompt, prompt_tokens, max_tokens): "0" for prompt, _ in zip(todo, range(clients), strict=False)
-        }
+        following = {self.admit(prompt, prompt_tokens, max_tokens): "0" for prompt in islice(todo, clients)}
         while following:
             for job_id, events in self.store.read_events(following, block_ms=4000).items():
                 following[job_id] = events[-1][0]
