@@ -130,7 +130,8 @@ class Delivery:
         """The oldest ends in one round trip, or as many as one may be long; each is taken off when it is answered."""
         some = list(islice(self._endings, _SETTLED_AT_ONCE))
         held = [(entry, ending) for key, ending in some if (entry := self._holding.get(key)) is not None]
-        for _, ending in held:
+        for entry, ending in held:
+            entry.settling = True
             failpoints.reach("before_settle", ending.id)
         answers = self._store.settle_many([ending for _, ending in held], self._worker) if held else []
         for (entry, ending), answer in zip(held, answers, strict=True):

@@ -22,6 +22,8 @@ class Entry:
     claimed: Claimed
     taken_s: float
     cancel_asked: bool = False
+    #: Its end is on the way to the store, whose answer says whose the job is. Written by delivery alone.
+    settling: bool = False
 
 
 def key_of(held: Held) -> str:

@@ -54,7 +54,8 @@ class Leases:
         keys = {job.id: key_of(job) for job in held}
         for job_id in renewed.lost:
             # Not held any more under the key that was named: its end was written meanwhile, or it was claimed anew.
-            if self._holding.let_go(keys[job_id]) is not None:
+            entry = self._holding.get(keys[job_id])
+            if entry is not None and not entry.settling and self._holding.let_go(entry.key) is not None:
                 log.warning("job.lost", job=job_id, told_by="renew")
                 self._engine.cancel(keys[job_id], drop=True)
         for job_id in renewed.canceled:
