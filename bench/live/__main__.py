@@ -6,6 +6,7 @@ came back in time, against what all slots could do by their timetable.
 """
 
 import asyncio
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,7 @@ def e1(name: str, load: float, scale: Scale) -> dict[str, Any]:
         "refused": sum(ask.gave_up_ms is not None for ask in fates) / len(fates),
         "refusal_p99_ms": percentile([a.gave_up_ms - a.sent_ms for a in fates if a.gave_up_ms is not None], 0.99),
         "sent_late_p99_ms": percentile(lag, 0.99),
+        "light_fates": dict(Counter(ask.refusal or ask.outcome for ask in fates if ask.light)),
     }
 
 
@@ -80,7 +82,12 @@ def e3(name: str, times: float, scale: Scale) -> dict[str, Any]:
     with running(name, scale) as port:
         done = asyncio.run(send_all(port, scaled(number(asks), scale), SECONDS))
     quiet = [ask for ask in judged(done, Window(WARM_UP_S * 1_000, SECONDS * 1_000)) if ask.light]
-    return {"success": success(quiet), "answer_p99_ms": percentile(first_token_waits(quiet), 0.99), "jobs": len(quiet)}
+    return {
+        "success": success(quiet),
+        "answer_p99_ms": percentile(first_token_waits(quiet), 0.99),
+        "jobs": len(quiet),
+        "fates": dict(Counter(ask.refusal or ask.outcome for ask in quiet)),
+    }
 
 
 def main() -> None:
@@ -94,7 +101,9 @@ def main() -> None:
             figures[f"E1 {name} {load:g}x"] = e1(name, load, scale)
             figures[f"E3 {name} beside {load:g} times its load"] = e3(name, load, scale)
     for what, seen in sorted(figures.items()):
-        shown = "  ".join(f"{key} {value:.3f}" for key, value in seen.items())
+        shown = "  ".join(
+            f"{key} {value:.3f}" if isinstance(value, float) else f"{key} {value}" for key, value in seen.items()
+        )
         print(f"{what:40} {shown}")
     keep("overload-live", facts, figures)
 
