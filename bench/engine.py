@@ -192,15 +192,16 @@ def main() -> None:
         + "".join(f"{f'({run})':>10}" for run in "abcd")
         + f"  {'b/a':>7}{'c/a':>7}{'c/d':>7}{'load':>7}"
     )
-    figures = {}
+    figures: dict[str, Any] = {}
     for name in chosen.models.split(","):
         if name not in SHAPES:
             options.error(f"{name} is not one of {', '.join(SHAPES)}")
         with tempfile.TemporaryDirectory() as folder:
             figures[name] = kept(one_model(name, chosen, Path(folder)))
-    facts["load_after"] = os.getloadavg()
-    path = keep(chosen.name, facts, figures)
-    draw(figures, path.with_suffix(".png"))
+        # After each model: a run that is cut short leaves what it has.
+        facts["load_after"] = os.getloadavg()
+        path = keep(chosen.name, facts, figures)
+        draw(figures, path.with_suffix(".png"))
 
 
 if __name__ == "__main__":
