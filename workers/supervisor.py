@@ -38,6 +38,8 @@ log = structlog.get_logger()
 
 #: What the end of a grace period keeps for giving jobs back, and the share of a short one that it may take.
 _GIVE_BACK_S, _GIVE_BACK_SHARE = 1.0, 0.1
+#: How often the main thread looks for signals that did not wake it.
+_LOOK_S = 0.25
 #: How often a drain looks whether it is done.
 _DRAIN_LOOK_S = 0.02
 #: How long one duty may take to end its pass: longer than any call to the store.
@@ -125,7 +127,10 @@ class Supervisor:
         self._engine_thread.start()
         for duty in self._duties:
             duty.start()
-        notice = self._notices.get()
+        # Never an endless wait: of two signals at once another thread may take both off the kernel's hands,
+        # and then nothing interrupts this one, which alone may run their handlers.
+        while (notice := self._next_notice(_LOOK_S)) is None:
+            pass
         if notice.signal:
             self._drain(notice.signal)
         else:
