@@ -10,6 +10,7 @@ from pydantic_core import from_json
 
 from web.problems import invalid, quoted, wrongs
 from web.schema import Body
+from web.surrogates import refused_for, whole
 
 #: Codes of error frames that only the gate has, and when it says them; all others are web/problems.py's.
 CODES = {
@@ -104,6 +105,11 @@ def read_request(line: bytes) -> Request:
     try:
         value = from_json(line, allow_inf_nan=False)
     except ValueError as error:
+        refused = refused_for(line)
+        if refused is not None:
+            value, wrong = refused
+            ref = _fit_ref(value) if isinstance(value, dict) else None
+            raise Unfit("invalid_value", wrong.message, param=wrong.param or None, ref=ref) from None
         raise Unfit("invalid_json", f"the frame is not JSON: {error}", ref=seen_ref(line)) from None
     if not isinstance(value, dict):
         raise Unfit("invalid_value", f"the frame {quoted(value)} should be a JSON object")
@@ -135,5 +141,5 @@ def seen_ref(beginning: bytes) -> str | int | None:
 def _fit_ref(value: dict[str, Any]) -> str | int | None:
     ref = value.get("ref")
     if isinstance(ref, str):
-        return ref if 1 <= len(ref) <= 256 else None
+        return ref if 1 <= len(ref) <= 256 and whole(ref) else None
     return ref if isinstance(ref, int) and not isinstance(ref, bool) and abs(ref) <= 2**53 else None

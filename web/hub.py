@@ -98,6 +98,8 @@ class Hub:
         #: Under the lock: followers, and the last stream id handed out, by job.
         self._followers: dict[str, list[Follower]] = {}
         self._read_to: dict[str, str] = {}
+        #: Under the lock: jobs of which nothing has been read yet, so that `_read_to` is where a client said it was.
+        self._unproven: set[str] = set()
         self._thread: threading.Thread | None = None
         self._somebody = threading.Event()
         #: A stream of our own, among those of jobs, so that one read waits for both.
@@ -113,7 +115,12 @@ class Hub:
         with self._lock:
             self._followers.setdefault(job_id, []).append(follower)
             read_to = self._read_to.get(job_id)
-            self._read_to.setdefault(job_id, after)
+            if read_to is not None and job_id in self._unproven and later(read_to, after):
+                # What a client says may lie in the future, where nothing would ever be read for the others.
+                read_to = None
+            if read_to is None:
+                self._read_to[job_id] = after
+                self._unproven.add(job_id)
             # A stream that is followed already is not read again from before: its newcomer has `missed`.
             follower.behind = read_to is not None and later(read_to, after)
             knock = self._blocked and not self._knocked and read_to is None
@@ -135,6 +142,7 @@ class Hub:
             if not others:
                 self._followers.pop(follower.job_id, None)
                 self._read_to.pop(follower.job_id, None)
+                self._unproven.discard(follower.job_id)
 
     @property
     def followed(self) -> int:
@@ -190,6 +198,7 @@ class Hub:
                 if not events or self._read_to.get(job_id) != after[job_id]:
                     continue
                 self._read_to[job_id] = events[-1][0]
+                self._unproven.discard(job_id)
                 for follower in self._followers.get(job_id, ()):
                     for event in events:
                         follower.put(event)

@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import from_json
 
-from web.problems import Problem, Wrong, quoted, wrongs
+from web.problems import Problem, Wrong, invalid, quoted, wrongs
+from web.surrogates import refused_for
 
 #: The engine searches each token for every stop string.
 MAX_STOPS, MAX_STOP_CHARS = 16, 256
@@ -174,12 +175,19 @@ def payload_of(
 
 
 def parse_json(data: bytes) -> Any:
-    """The JSON value of a body. Raises Problem(invalid_json) for anything else: bad UTF-8, NaN, bottomless nesting."""
+    """The JSON value of a body.
+
+    Raises Problem: invalid_json for what is none (bad UTF-8, NaN, bottomless nesting), invalid_value with the
+    field's name for one with a text that holds half of a surrogate pair.
+    """
     if not data.strip():
         raise Problem("invalid_json", "the body is empty; a JSON object is expected")
     try:
         return from_json(data, allow_inf_nan=False)
     except ValueError as error:
+        refused = refused_for(data)
+        if refused is not None:
+            raise invalid([refused[1]]) from None
         raise Problem("invalid_json", f"the body is not JSON: {error}") from None
 
 

@@ -172,7 +172,7 @@ def test_a_body_over_the_limit_is_413(store: Store, settings: Settings) -> None:
     taken(submit(client, prompt="a" * 900))
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"[" * 5_000, b'{"prompt": "\\ud800"}'])
+@pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"[" * 5_000])
 def test_what_is_no_json_is_400(client: FlaskClient, data: bytes) -> None:
     fault(client.post("/v1/jobs", data=data, content_type="application/json"), 400, "invalid_json")
 

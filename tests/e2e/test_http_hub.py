@@ -103,6 +103,18 @@ def test_who_joins_where_another_has_just_left_misses_nothing(store: Store) -> N
         assert [heard(newcomer)[1]["type"] for _ in range(2)] == ["started", "token"]
 
 
+def test_a_reader_who_names_a_place_that_is_still_to_come_delays_nobody(hub: Hub, store: Store) -> None:
+    job_id, tell = a_running_job(store)
+    with hub.follow(job_id, after="99999999999999-0") as odd:
+        wait_for(lambda: hub._blocked, "a read that knows the odd place alone")
+        with hub.follow(job_id) as sound:
+            events = list(sound.missed()) if sound.behind else [heard(sound, 1)]
+            assert [fields["type"] for _, fields in events] == ["started"]
+            tell("a", 1)
+            assert heard(sound, 1)[1]["text"] == "a"
+        assert odd.next(0) is None
+
+
 def test_who_has_left_is_followed_no_more(hub: Hub, store: Store) -> None:
     job_id, _ = a_running_job(store)
     with hub.follow(job_id), hub.follow(job_id):
