@@ -1,5 +1,6 @@
 """Random commands against the real scripts and the reference model: the same answers, the same books."""
 
+import math
 from contextlib import suppress
 
 import hypothesis.strategies as st
@@ -26,7 +27,10 @@ from shared.job import Held, Usage
 from shared.outcomes import Outcome
 from shared.store import Store
 from tests.support.builders import a_beat, a_job, an_ending
-from tests.support.model import Model, ModelJob
+from tests.support.model import Model
+from tests.support.model_admission import never, verdict
+from tests.support.model_books import Rate
+from tests.support.model_records import ModelJob
 
 START_MS = 1_800_000_000_000
 TENANTS = ("ann", "bob", "cyd")
@@ -51,14 +55,13 @@ class StoreMachine(RuleBasedStateMachine):
         weight_milli=st.sampled_from([1_000, 500, 3_000]),
         admission=st.sampled_from(["bounds", "full", "full"]),
         rates=st.sampled_from([(0, 0, 0), (400, 200, 20), (20, 100, 100)]),
+        a_minute=st.sampled_from([(None, None), (None, None), (4, None), (None, 300)]),
     )
-    def begin(self, fairness, max_inflight, max_waiting, max_attempts, weight_milli, admission, rates):
+    def begin(self, fairness, max_inflight, max_waiting, max_attempts, weight_milli, admission, rates, a_minute):
         self.client.flushall()
-        self.count = 0
-        self.store = Store(self.client)
+        self.count, self.store = 0, Store(self.client)
         given = {"PENSTOCK_FAIRNESS": fairness, "PENSTOCK_MAX_ATTEMPTS": str(max_attempts), "PENSTOCK_LEASE_MS": "3000"}
-        given["PENSTOCK_ADMISSION"] = admission
-        given["PENSTOCK_MAX_QUEUE_TOKENS"] = "150"
+        given |= {"PENSTOCK_ADMISSION": admission, "PENSTOCK_MAX_QUEUE_TOKENS": "150"}
         if max_inflight:
             given["PENSTOCK_MAX_INFLIGHT"] = str(max_inflight)
         if max_waiting:
@@ -70,9 +73,19 @@ class StoreMachine(RuleBasedStateMachine):
         self.rates = rates
         self.client.hset(keys.tenant("cyd"), mapping={"policy": "1", "policy_weight_milli": str(weight_milli)})
         self.client.zadd(keys.tenants(), {"cyd": START_MS})
+        self._limit("bob", *a_minute)
         self._hold_time()
         for worker in WORKERS:
             self._renew(worker, 4, [])
+
+    def _limit(self, tenant, rpm, tpm):
+        """A policy of so many requests and tokens a minute."""
+        named = {"policy_rpm": rpm, "policy_tpm": tpm}
+        if named := {name: str(most) for name, most in named.items() if most}:
+            self.client.hset(keys.tenant(tenant), mapping={"policy": "1", **named})
+            self.client.zadd(keys.tenants(), {tenant: START_MS})
+            self.model.first_ms[tenant] = None
+            self.model.rates_of[tenant] = Rate(rpm, tpm)
 
     def _hold_time(self):
         self.client.set(keys.clock(), f"={self.model.now_ms}")
@@ -90,7 +103,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(target=ids, tenant=st.sampled_from(TENANTS), slug=st.sampled_from(SLUGS), how_many=st.integers(2, 5))
     def admit_a_burst(self, tenant, slug, how_many):
-        taken = [self._admit(tenant, slug, 10, 100_000, 0, 0) for _ in range(how_many)]
+        taken = [self._admit(tenant, slug, 10, 100_000) for _ in range(how_many)]
         return multiple(*[job_id for job_id in taken if job_id])
 
     @rule(
@@ -99,46 +112,64 @@ class StoreMachine(RuleBasedStateMachine):
         slug=st.sampled_from(SLUGS),
         prompt=st.sampled_from([1, 10, 90]),
         deadline_ms=st.sampled_from([500, 2_500, 9_000, 100_000, 100_000]),
-        earlier_ms=st.sampled_from([0, 400]),
-        poll_grace_ms=st.sampled_from([0, 0, 2_000]),
+        earlier_ms=st.sampled_from([0, 400, None]),
+        named=st.fixed_dictionaries(
+            {},
+            optional={
+                "poll_grace_ms": st.just(2_000),
+                "start_within_ms": st.sampled_from([100, 1_000, 5_000]),
+                "supersede_key": st.sampled_from(["draft", "other"]),
+            },
+        ),
     )
-    def admit(self, tenant, slug, prompt, deadline_ms, earlier_ms, poll_grace_ms):
-        job_id = self._admit(tenant, slug, prompt, deadline_ms, earlier_ms, poll_grace_ms)
-        return job_id or multiple()
+    def admit(self, tenant, slug, prompt, deadline_ms, earlier_ms, named):
+        """A job whose cost and latest start are given, or (None) worked out by the store."""
+        return self._admit(tenant, slug, prompt, deadline_ms, earlier_ms, **named) or multiple()
 
-    def _admit(self, tenant, slug, prompt, deadline_ms, earlier_ms, poll_grace_ms):
+    def _admit(self, tenant, slug, prompt, deadline_ms, earlier_ms=0, *, supersede_key="", **named):
         self.count += 1
-        job = a_job(
-            tenant,
-            id=f"job{self.count:04d}",
-            model=slug,
-            prompt_tokens=prompt,
-            cost_mwt=1_000 * (prompt + 80),
-            deadline_ms=deadline_ms,
-            latest_start_ms=deadline_ms - earlier_ms,
-            poll_grace_ms=poll_grace_ms or None,
-        )
+        given = {}
+        if earlier_ms is not None:
+            given = {"cost_mwt": 1_000 * (prompt + 80), "latest_start_ms": deadline_ms - earlier_ms}
+        asked = {"cost_mwt": None, "model": slug, "prompt_tokens": prompt, "deadline_ms": deadline_ms, **given, **named}
+        job = a_job(tenant, id=f"job{self.count:04d}", supersede_digest=supersede_key or None, **asked)
         answer = self.store.admit(job)
-        expected = self.model.admit(
-            ModelJob(
-                job.id,
-                tenant,
-                slug,
-                prompt + 20,
-                job.cost_mwt,
-                self.model.now_ms + deadline_ms,
-                self.model.now_ms + deadline_ms - earlier_ms,
-                poll_grace_ms,
-                prompt_tokens=prompt,
-                max_tokens=20,
-            )
-        )
+        now_ms = self.model.now_ms
+        mine = ModelJob(job.id, tenant, slug, prompt, job.max_tokens, now_ms + deadline_ms, supersede_key=supersede_key)
+        mine.poll_grace_ms, mine.start_within_ms = job.poll_grace_ms or 0, job.start_within_ms or 0
+        if given:
+            mine.cost_mwt, mine.latest_ms = job.cost_mwt, now_ms + job.latest_start_ms
+        expected = self.model.admit(mine)
         if isinstance(answer, Refused):
             assert answer.reason.value == expected
+            assert answer.hopeless == (expected == "deadline_unmeetable" and never(self.model.look(mine)))
             return None
         assert isinstance(answer, Admitted)
         assert expected == "admitted"
         return job.id
+
+    @rule(
+        tenant=st.sampled_from(TENANTS),
+        slug=st.sampled_from(SLUGS),
+        prompt=st.sampled_from([1, 90]),
+        deadline_ms=st.sampled_from([500, 9_000]),
+        start_within_ms=st.sampled_from([0, 1_000]),
+    )
+    def quote(self, tenant, slug, prompt, deadline_ms, start_within_ms):
+        """What admit would say, what the job would cost, and when it would end where that is predicted."""
+        asked = {"prompt_tokens": prompt, "max_tokens": 20, "deadline_ms": deadline_ms}
+        answer = self.store.quote(tenant, slug, start_within_ms=start_within_ms, **asked)
+        mine = ModelJob("", tenant, slug, prompt, 20, self.model.now_ms + deadline_ms, start_within_ms=start_within_ms)
+        look = self.model.look(mine)
+        assert (answer.refused.reason.value if answer.refused else None) == verdict(look)
+        assert answer.cost_mwt == mine.cost_mwt
+        if answer.eta_ms is not None:
+            assert answer.eta_ms == math.floor(look.wait_ms(look.rates) + look.own_ms(look.rates))
+
+    @rule(draining=st.sampled_from([True, False, False]))
+    def drain_or_resume(self, draining):
+        self.model.draining = draining
+        self.client.hset(keys.config(), "draining", "1" if draining else "0")
 
     @rule(job_id=ids)
     def admit_again(self, job_id):
@@ -181,8 +212,11 @@ class StoreMachine(RuleBasedStateMachine):
         got = self.store.claim(worker, claim_id, slug, room=room, cells_free=cells_free)
         assert [job.id for job in got] == expected
         for job in got:
-            assert job.deadline_in_ms == self.model.jobs[job.id].deadline_ms - self.model.now_ms > 0
-            assert job.attempt == self.model.jobs[job.id].attempts
+            mine = self.model.jobs[job.id]
+            assert job.deadline_in_ms == mine.deadline_ms - self.model.now_ms > 0
+            assert job.attempt == mine.attempts
+            left_ms = max(0, mine.admitted_ms + mine.start_within_ms - self.model.now_ms)
+            assert job.start_in_ms == (left_ms if mine.start_within_ms else None)
         if twice and got:
             again = self.store.claim(worker, claim_id, slug, room=room, cells_free=cells_free)
             assert [job.id for job in again] == self.model.claim(worker, claim_id, slug, room, cells_free)
@@ -214,9 +248,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(job_id=ids)
     def poll(self, job_id):
-        view = self.store.touch(job_id)
+        view, job = self.store.touch(job_id), self.model.jobs[job_id]
         self.model.touch(job_id)
-        job = self.model.jobs[job_id]
         assert view is not None
         assert (view.state.value, view.code, view.attempts) == (job.state, job.code, job.attempts)
         waiting = self.model.waiting(job.tenant, job.slug)

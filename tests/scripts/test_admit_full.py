@@ -52,27 +52,6 @@ def end_well(store, tenant: str, tokens: int, times: int = 8) -> None:
         store.settle(an_ending(held, usage=Usage(10, 0, tokens, 1, 1, 1)), "w1")
 
 
-def test_the_last_quarter_of_the_places_is_for_tenants_with_nothing_waiting(store, settings):
-    reconfigure(store, settings, max_inflight=8)
-    store.renew(a_beat(), [])
-    for _ in range(6):
-        admitted(store, a_job("blue"))
-    assert refused(store, a_job("blue")).reason == "inflight_full"
-    admitted(store, a_job("green"))
-    assert refused(store, a_job("green")).reason == "inflight_full"
-    admitted(store, a_job("red"))
-    assert refused(store, a_job("white")).reason == "inflight_full"
-
-
-@pytest.mark.parametrize("places", [1, 2, 3])
-def test_of_three_places_or_fewer_none_is_kept(store, settings, places):
-    reconfigure(store, settings, max_inflight=places)
-    store.renew(a_beat(), [])
-    for _ in range(places):
-        admitted(store, a_job())
-    assert refused(store, a_job()).value == places
-
-
 def test_what_one_tenant_may_wait_with_shrinks_as_the_pool_fills(pool):
     admitted(pool, work("blue", 3_000))
     # Half of what is free of 8,000: 2,500 each, were there one other tenant.

@@ -7,52 +7,13 @@ two differ, one of them is wrong.
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from tests.support.model_admission import Lengths, Pool, Rates, full_checks, is_hopeless, least_service
+from tests.support.model_admission import LIVE_MS, Look, is_hopeless, least_service, take, verdict
+from tests.support.model_books import Lengths, Pool, Rate, Rates
+from tests.support.model_records import ModelJob, ModelWorker
 
 GAP_MS = 2_000
-LIVE_MS = 5_000
 GRACE_MS = 1_000
 MAX_SKIPS = 8
-
-
-@dataclass
-class ModelJob:
-    """One admitted job. `tokens` is prompt + max_tokens; moments are ms."""
-
-    id: str
-    tenant: str
-    slug: str
-    tokens: int
-    cost_mwt: int
-    deadline_ms: int
-    latest_ms: int
-    poll_grace_ms: int = 0
-    state: str = "queued"
-    code: str = ""
-    attempts: int = 0
-    claim: str = ""
-    worker: str = ""
-    cancel: str = ""
-    charged_mwt: int = 0
-    skips: int = 0
-    prompt_tokens: int = 0
-    max_tokens: int = 0
-    started_ms: int = 0
-    lease_ms: int = 0
-    poll_by_ms: int | None = None
-
-
-@dataclass
-class ModelWorker:
-    """What a worker's beat and last claim left."""
-
-    slug: str
-    slots: int
-    cells: int
-    beat_ms: int
-    claim_id: str = ""
-    claim_ids: list[str] = field(default_factory=list)
-    suspect: str = ""
 
 
 @dataclass
@@ -69,7 +30,12 @@ class Model:
     full: bool = False
     max_wait_ms: int = 8_000
     margin: float = 0.8
+    draining: bool = False
     weights_milli: dict[str, int] = field(default_factory=dict)
+    #: What a tenant with a policy may ask a minute.
+    rates_of: dict[str, Rate] = field(default_factory=dict)
+    #: The newest job of each tenant's supersede_key.
+    newest: dict[tuple[str, str], str] = field(default_factory=dict)
     #: When each tenant's first job was admitted; None for one with a policy, which is known from the start.
     first_ms: dict[str, int | None] = field(default_factory=dict)
     lengths: dict[str, Lengths] = field(default_factory=dict)
@@ -79,6 +45,7 @@ class Model:
     service: dict[str, int] = field(default_factory=dict)
     hold_beat_ms: int | None = None
     hold_until_ms: int = 0
+    slots_at_last_count: int = 0
 
     # What can be seen of it.
 
@@ -97,24 +64,28 @@ class Model:
     def live_slots(self) -> int:
         return sum(w.slots for w in self.workers.values() if self.now_ms - w.beat_ms <= LIVE_MS)
 
+    def places(self) -> int:
+        return self.max_inflight or max(64, 4 * self.slots_at_last_count)
+
     # One method per script.
 
-    def admit(self, job: ModelJob) -> str:  # noqa: PLR0911  # one return a check, in their order
+    def look(self, job: ModelJob) -> Look:
+        """What the checks see of the queue when this job is offered."""
+        older = self.jobs.get(self.newest.get((job.tenant, job.supersede_key), "")) if job.supersede_key else None
+        return Look(self, job, older)
+
+    def admit(self, job: ModelJob) -> str:
         if job.id in self.jobs:
             return "admitted"
-        if not any(w.slug == job.slug and self.now_ms - w.beat_ms <= LIVE_MS for w in self.workers.values()):
-            return "no_worker"
-        mine = self.waiting(job.tenant)
-        places = self.max_inflight or max(64, 4 * self._slots_at_last_count)
-        if len(self.inflight()) >= places - (places // 4 if self.full and mine else 0):
-            return "inflight_full"
-        if len(mine) >= (self.max_waiting or max(16, 2 * self._slots_at_last_count)):
-            return "tenant_queue_full"
-        if mine and sum(other.tokens for other in mine) + job.tokens > self.max_waiting_tokens:
-            return "tenant_tokens_full"
-        if self.full and (refusal := full_checks(self, job, job.deadline_ms - self.now_ms)):
+        look = self.look(job)
+        if refusal := verdict(look):
             return refusal
-        self.first_ms.setdefault(job.tenant, self.now_ms)
+        if look.older is not None:
+            self.cancel(look.older.id, None, "superseded")
+        if job.supersede_key:
+            self.newest[job.tenant, job.supersede_key] = job.id
+        take(look)
+        job.admitted_ms = self.now_ms
         if job.poll_grace_ms:
             job.poll_by_ms = self.now_ms + job.poll_grace_ms
         self._enlist(job)
@@ -160,7 +131,7 @@ class Model:
         self._note_gap()
         me = self.workers.setdefault(worker, ModelWorker(slug, slots, cells, self.now_ms))
         me.slug, me.slots, me.cells, me.beat_ms = slug, slots, cells, self.now_ms
-        self._slots_at_last_count = self.live_slots()
+        self.slots_at_last_count = self.live_slots()
         self._gather(slug, rates)
         lost, canceled = [], []
         for job_id, token in held:
@@ -240,12 +211,10 @@ class Model:
                 self.cancel(job.id, None, "abandoned")
         for name in [name for name, worker in self.workers.items() if worker.beat_ms <= self.now_ms - 60_000]:
             self.workers[name].beat_ms = -LIVE_MS * 1_000_000
-        self._slots_at_last_count = self.live_slots()
+        self.slots_at_last_count = self.live_slots()
         return moved
 
     # How.
-
-    _slots_at_last_count: int = 0
 
     def _enlist(self, job: ModelJob) -> None:
         first = not self.waiting(job.tenant, job.slug)

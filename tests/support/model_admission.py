@@ -1,137 +1,186 @@
-"""The reference of full admission: what is learned, what is predicted, and who is refused by it."""
+"""The reference of admission: what is looked at, the checks in their order, what is predicted, who never can."""
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tests.support.model_books import Lengths, Pool, Rate, Rates
+from tests.support.model_records import ModelJob
+
 if TYPE_CHECKING:
-    from tests.support.model import Model, ModelJob
+    from tests.support.model import Model
 
-RATES_MS = 10_000
+LIVE_MS = 5_000
+MINUTE_MS = 60_000
 BELIEVED = 8
-KEPT = 128
-
-
-def rounded(number: float) -> float:
-    """As the store keeps it."""
-    return float(f"{number:.0f}")
+GENERATED_WEIGHT = 4
 
 
 @dataclass
-class Lengths:
-    """How long answers became: counts of quarter octaves, halved at 128 answers."""
+class Look:
+    """What the checks look at. What waits of the job whose place this one takes counts no more, but its tenant
+    still counts among those who wait."""
 
-    counts: dict[int, int] = field(default_factory=dict)
-    n: int = 0
-    total: float = 0.0
+    model: "Model"
+    job: ModelJob
+    older: ModelJob | None
 
-    def learn(self, tokens: int) -> None:
-        bucket = 0 if tokens < 1 else math.floor(4 * math.log(tokens) / math.log(2) + 0.5) + 1
-        self.counts[bucket] = self.counts.get(bucket, 0) + 1
-        self.n, self.total = self.n + 1, self.total + tokens
-        if self.n >= KEPT:
-            before = self.n
-            self.counts = {b: a // 2 for b, a in self.counts.items()}
-            self.n = sum(self.counts.values())
-            self.total = self.total * self.n / before
-        self.total = rounded(self.total)
+    def __post_init__(self) -> None:
+        model, job = self.model, self.job
+        self.pool: Pool = model.pools[job.slug]
+        self.rates: Rates | None = self.pool.rates_at(model.now_ms)
+        self.rate: Rate = model.rates_of.get(job.tenant, Rate())
+        left = [other for other in model.inflight() if other is not self.older or other.state == "running"]
+        self.inflight = len(left)
+        self.mine = [other for other in left if other.state == "queued" and other.tenant == job.tenant]
+        waiting = [other for other in left if other.state == "queued" and other.slug == job.slug]
+        self.own_mwt = float(sum(other.cost_mwt for other in waiting if other.tenant == job.tenant))
+        self.pool_mwt = float(sum(other.cost_mwt for other in waiting))
+        tenants = set(model.turns(job.slug))
+        self.active = len(tenants)
+        self.weight = model.weights_milli.get(job.tenant, 1_000)
+        self.weights = sum(model.weights_milli.get(tenant, 1_000) for tenant in tenants | {job.tenant})
+        running = sum(other.state == "running" and other.slug == job.slug for other in left)
+        self.idle = not tenants and running < self.pool.slots
+        if job.cost_mwt < 0:
+            job.cost_mwt = math.floor(1_000 * (job.prompt_tokens + GENERATED_WEIGHT * self.expected("mean")))
+        mean = job.cost_mwt if self.pool.mean_mwt is None else self.pool.mean_mwt
+        mu = self.rates.mu_wtps if self.rates else 0
+        self.most_mwt = max(model.max_wait_ms * mu, 2 * self.active * mean)
 
-    def quantile(self, share: float) -> float:
-        passed = 0
-        for bucket in sorted(b for b, answers in self.counts.items() if answers):
-            passed += self.counts[bucket]
-            if passed >= share * self.n:
-                return rounded(0 if bucket == 0 else 2 ** ((bucket - 1) / 4))
-        return 0.0
+    def expected(self, what: str) -> float:
+        """A tenant's figure once 8 of its answers have ended, else the pool's, else what is asked for, at most 128."""
+        value = float(min(self.job.max_tokens, 128))
+        for lengths in (self.model.lengths.get(self.job.tenant, Lengths()), self.pool.lengths):
+            if lengths.n >= BELIEVED:
+                value = lengths.mean() if what == "mean" else lengths.quantile(0.5)
+                break
+        return min(self.job.max_tokens, max(1, value))
+
+    # The predictions; only where rates are known.
+
+    def prompt_ms(self, rates: Rates) -> float:
+        return 1_000 * self.job.prompt_tokens / rates.prefill_tps
+
+    def own_ms(self, rates: Rates) -> float:
+        """Prompt and median answer; a tenant that waits with no more than its share is judged by its shorter ones."""
+        median = self.expected("p50")
+        if self.own_mwt * self.weights <= self.weight * self.pool_mwt:
+            mine = self.model.lengths.get(self.job.tenant, Lengths())
+            shorter = mine.quantile(0.35) if mine.n >= BELIEVED else min(self.job.max_tokens, 128)
+            median = min(median, self.job.max_tokens, max(1, shorter))
+        return self.prompt_ms(rates) + median * rates.tpot_ms
+
+    def wait_ms(self, rates: Rates) -> float:
+        if self.idle:
+            return 0.0
+        before = min(self.pool_mwt, self.own_mwt * self.weights / self.weight)
+        return before / rates.mu_wtps + (self.pool.run_ms or 0) / max(1, self.pool.slots)
 
 
-@dataclass
-class Rates:
-    """What a pool does, as its workers' beats say; mu in weighted tokens a second."""
-
-    mu_wtps: float
-    prefill_tps: float
-    tpot_ms: float
-    told_ms: int
+def check_worker(look: Look) -> str | None:
+    model = look.model
+    if not any(w.slug == look.job.slug and model.now_ms - w.beat_ms <= LIVE_MS for w in model.workers.values()):
+        return "no_worker"
+    return "draining" if model.draining else None
 
 
-@dataclass
-class Pool:
-    """The books of one model's workers."""
-
-    virtual: int = 0
-    slots: int = 0
-    mean_mwt: float | None = None
-    run_ms: float | None = None
-    rates: Rates | None = None
-    lengths: Lengths = field(default_factory=Lengths)
-
-    def smooth(self, name: str, value: float) -> None:
-        before = getattr(self, name)
-        setattr(self, name, rounded(value if before is None else before + (value - before) / 8))
-
-    def rated(self, now_ms: int) -> bool:
-        return self.rates is not None and now_ms - self.rates.told_ms <= RATES_MS
-
-
-def full_checks(model: "Model", job: "ModelJob", patience_ms: int) -> str | None:
-    """Checks 6 to 8 of docs/fairness.md: the first that refuses, or None."""
-    pool = model.pools[job.slug]
-    if not pool.rated(model.now_ms) or pool.rates is None:
-        return None
-    waiting = [other for other in model.inflight() if other.state == "queued" and other.slug == job.slug]
-    own = float(sum(other.cost_mwt for other in waiting if other.tenant == job.tenant))
-    all_mwt = float(sum(other.cost_mwt for other in waiting))
-    weight = model.weights_milli.get(job.tenant, 1_000)
-    tenants = {other.tenant for other in waiting}
-    weights = sum(model.weights_milli.get(tenant, 1_000) for tenant in tenants | {job.tenant})
-    mean = job.cost_mwt if pool.mean_mwt is None else pool.mean_mwt
-    most = max(model.max_wait_ms * pool.rates.mu_wtps, 2 * len(tenants) * mean)
-
-    if own > 0 and own + job.cost_mwt > weight / weights * (most - all_mwt):
-        return "tenant_share_full"
-    if all_mwt > (most - job.cost_mwt if own > 0 else 1.25 * most):
-        return "backlog_full"
-
-    running = sum(other.state == "running" and other.slug == job.slug for other in model.inflight())
-    idle = not waiting and running < pool.slots
-    wait_ms = 0.0
-    if not idle:
-        wait_ms = min(all_mwt, own * weights / weight) / pool.rates.mu_wtps + (pool.run_ms or 0) / max(1, pool.slots)
-    median = expected(model, job, "p50")
-    if own * weights <= weight * all_mwt:
-        mine = model.lengths.get(job.tenant, Lengths())
-        shorter = mine.quantile(0.35) if mine.n >= BELIEVED else min(job.max_tokens, 128)
-        median = min(median, job.max_tokens, max(1, shorter))
-    finish_ms = wait_ms + 1_000 * job.prompt_tokens / pool.rates.prefill_tps + median * pool.rates.tpot_ms
-    if finish_ms > (1 if idle else model.margin) * patience_ms:
-        return "deadline_unmeetable"
+def check_rates(look: Look) -> str | None:
+    """So much may come at once as in a minute; one job of any size when nothing came for a minute."""
+    now_ms, rate = look.model.now_ms, look.rate
+    if rate.rpm and max(rate.rpm_ms, now_ms) + MINUTE_MS / rate.rpm > now_ms + MINUTE_MS:
+        return "rate_limited"
+    if rate.tpm and max(rate.tpm_ms, now_ms) + MINUTE_MS * look.job.tokens / rate.tpm > now_ms + MINUTE_MS:
+        return "rate_limited" if rate.tpm_ms > now_ms else None
     return None
 
 
-def expected(model: "Model", job: "ModelJob", what: str) -> float:
-    """A tenant's figure once 8 of its answers have ended, else the pool's, else what is asked for, at most 128."""
-    value = float(min(job.max_tokens, 128))
-    mine, pools = model.lengths.get(job.tenant, Lengths()), model.pools[job.slug].lengths
-    for lengths in (mine, pools):
-        if lengths.n >= BELIEVED:
-            value = lengths.quantile(0.5) if what == "p50" else rounded(lengths.total / lengths.n)
-            break
-    return min(job.max_tokens, max(1, value))
+def check_inflight(look: Look) -> str | None:
+    """The last quarter of the places is for tenants with nothing waiting, or less than their share of the work and
+    no more jobs than their share of the quarter."""
+    places = look.model.places()
+    kept = places // 4 if look.model.full else 0
+    little = look.own_mwt * look.weights < look.weight * look.pool_mwt
+    few = len(look.mine) * look.weights < look.weight * kept
+    if not look.mine or (little and few):
+        kept = 0
+    return "inflight_full" if look.inflight >= places - kept else None
 
 
-def is_hopeless(model: "Model", job: "ModelJob") -> bool:
+def check_lists(look: Look) -> str | None:
+    model, mine = look.model, look.mine
+    if len(mine) >= (model.max_waiting or max(16, 2 * model.slots_at_last_count)):
+        return "tenant_queue_full"
+    if mine and sum(other.tokens for other in mine) + look.job.tokens > model.max_waiting_tokens:
+        return "tenant_tokens_full"
+    return None
+
+
+def check_share(look: Look) -> str | None:
+    most = look.weight / look.weights * (look.most_mwt - look.pool_mwt)
+    return "tenant_share_full" if look.own_mwt > 0 and look.own_mwt + look.job.cost_mwt > most else None
+
+
+def check_backlog(look: Look) -> str | None:
+    most = look.most_mwt - look.job.cost_mwt if look.own_mwt > 0 else 1.25 * look.most_mwt
+    return "backlog_full" if look.pool_mwt > most else None
+
+
+def check_deadline(look: Look) -> str | None:
+    """The whole answer, and the first token where that has a deadline of its own."""
+    job, rates = look.job, look.rates
+    assert rates is not None
+    margin, wait_ms = 1 if look.idle else look.model.margin, look.wait_ms(rates)
+    late = wait_ms + look.own_ms(rates) > margin * (job.deadline_ms - look.model.now_ms)
+    starts_late = wait_ms + look.prompt_ms(rates) > margin * job.start_within_ms
+    return "deadline_unmeetable" if late or (job.start_within_ms and starts_late) else None
+
+
+ALWAYS: tuple[Callable[[Look], str | None], ...] = (check_worker, check_rates, check_inflight, check_lists)
+#: Only in full admission, and only where rates are known.
+PREDICTING: tuple[Callable[[Look], str | None], ...] = (check_share, check_backlog, check_deadline)
+
+
+def verdict(look: Look) -> str | None:
+    """The first check that refuses: its reason."""
+    predicting = PREDICTING if look.model.full and look.rates else ()
+    return next((reason for check in (*ALWAYS, *predicting) if (reason := check(look))), None)
+
+
+def never(look: Look) -> bool:
+    """Whether even an empty system could not do the job in time: such a refusal promises nothing."""
+    job, rates = look.job, look.rates
+    assert rates is not None
+    prompt_late = bool(job.start_within_ms) and look.prompt_ms(rates) > job.start_within_ms
+    return look.own_ms(rates) > job.deadline_ms - look.model.now_ms or prompt_late
+
+
+def take(look: Look) -> None:
+    """What an admission fixes: the latest start that orders the list, the tenant's rates, who is known since when."""
+    model, job, rate = look.model, look.job, look.rate
+    if job.latest_ms < 0:
+        own_ms = look.own_ms(look.rates) if look.rates else 0
+        job.latest_ms = model.now_ms + max(0, math.floor(job.deadline_ms - model.now_ms - own_ms))
+    if rate.rpm:
+        rate.rpm_ms = math.floor(max(rate.rpm_ms, model.now_ms) + MINUTE_MS / rate.rpm)
+    if rate.tpm:
+        rate.tpm_ms = math.floor(max(rate.tpm_ms, model.now_ms) + MINUTE_MS * job.tokens / rate.tpm)
+    model.first_ms.setdefault(job.tenant, model.now_ms)
+
+
+def is_hopeless(model: "Model", job: ModelJob) -> bool:
     """Whether even a short answer can no longer be ready in time, and somebody else could use the slot."""
-    pool = model.pools[job.slug]
-    if not model.full or not pool.rated(model.now_ms) or pool.rates is None:
+    rates = model.pools[job.slug].rates_at(model.now_ms)
+    if not model.full or rates is None:
         return False
     left_ms = job.deadline_ms - model.now_ms
-    prompt_ms = 1_000 * job.prompt_tokens / pool.rates.prefill_tps
+    prompt_ms = 1_000 * job.prompt_tokens / rates.prefill_tps
     mine = model.lengths.get(job.tenant, Lengths())
-    if prompt_ms + job.max_tokens * pool.rates.tpot_ms <= left_ms or mine.n < BELIEVED:
+    if prompt_ms + job.max_tokens * rates.tpot_ms <= left_ms or mine.n < BELIEVED:
         return False
     shortest = min(job.max_tokens, mine.quantile(0.2))
-    if prompt_ms + shortest * pool.rates.tpot_ms <= left_ms:
+    if prompt_ms + shortest * rates.tpot_ms <= left_ms:
         return False
     return sum(other.state == "queued" and other.slug == job.slug for other in model.inflight()) > 1
 
@@ -140,7 +189,7 @@ def least_service(model: "Model", tenant: str, slug: str) -> float:
     """Where a tenant that had nothing waiting starts at least: the pool's virtual time less two mean jobs' credit."""
     pool = model.pools[slug]
     first_ms = model.first_ms.get(tenant, model.now_ms)
-    known = first_ms is None or model.now_ms - first_ms > 60_000
+    known = first_ms is None or model.now_ms - first_ms > MINUTE_MS
     if known and model.full and model.fairness == "tokens" and pool.mean_mwt is not None:
         return max(0, pool.virtual - 2 * pool.mean_mwt)
     return pool.virtual

@@ -43,10 +43,7 @@ local function look(ask)
 
   local expected = length_of(has[11], has[12], pool[11], pool[12], ask.max_tokens)
   ask.median = length_of(has[11], has[13], pool[11], pool[13], ask.max_tokens)
-  -- A tenant that waits with less than its share is judged by its shorter answers.
-  if ask.own_mwt * ask.weights_milli <= ask.weight_milli * ask.pool_mwt then
-    ask.median = math.min(ask.median, length_of(has[11], has[14], 0, 0, ask.max_tokens))
-  end
+  ask.shorter = math.min(ask.median, length_of(has[11], has[14], 0, 0, ask.max_tokens))
   if ask.cost_mwt < 0 then
     ask.cost_mwt = math.floor(1000 * (ask.prompt_tokens + (tonumber(set[7]) or 4) * expected))
   end
@@ -87,12 +84,19 @@ local function check_rates(ask)
   end
 end
 
--- The last quarter of the places is for tenants with nothing waiting: a global bound alone would be a hole.
+-- Who may use the places that are kept: tenants with nothing waiting, and those that wait with less than their share of
+-- the pool's work. Places are counted in jobs and a small job is little work, so that the jobs of one tenant may be no
+-- more than its share of the kept places: many small ones cannot fill them.
+local function is_kept_for(ask, kept)
+  return ask.waiting == 0
+    or ask.own_mwt * ask.weights_milli < ask.weight_milli * ask.pool_mwt
+    and ask.waiting * ask.weights_milli < ask.weight_milli * kept
+end
+
+-- The last quarter of the places is kept for who waits with little: a global bound alone would be a hole.
 local function check_inflight(ask)
-  local places = ask.max_inflight
-  if ask.full and ask.waiting > 0 then
-    places = places - math.floor(ask.max_inflight / 4)
-  end
+  local kept = ask.full and math.floor(ask.max_inflight / 4) or 0
+  local places = is_kept_for(ask, kept) and ask.max_inflight or ask.max_inflight - kept
   if ask.inflight >= places then
     -- With fewer places than slots the pool never does all that it could.
     local busy = math.min(1, ask.max_inflight / math.max(1, ask.slots))
@@ -136,7 +140,9 @@ local function predict(ask)
     wait_ms = before / ask.mu + (ask.run_ms or 0) / math.max(1, ask.slots)
   end
   ask.start_ms = wait_ms + 1000 * ask.prompt_tokens / ask.prefill
-  ask.own_ms = 1000 * ask.prompt_tokens / ask.prefill + ask.median * ask.tpot_ms
+  -- A tenant that waits with no more than its share is judged by its shorter answers.
+  local is_under = ask.own_mwt * ask.weights_milli <= ask.weight_milli * ask.pool_mwt
+  ask.own_ms = 1000 * ask.prompt_tokens / ask.prefill + (is_under and ask.shorter or ask.median) * ask.tpot_ms
   ask.finish_ms = wait_ms + ask.own_ms
 end
 

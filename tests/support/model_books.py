@@ -1,0 +1,83 @@
+"""The reference of what a pool and its tenants are known by: answers' lengths, rates, virtual time."""
+
+import math
+from dataclasses import dataclass, field
+
+RATES_MS = 10_000
+KEPT = 128
+
+
+def rounded(number: float) -> float:
+    """As the store keeps it."""
+    return float(f"{number:.0f}")
+
+
+@dataclass
+class Lengths:
+    """How long answers became: counts of quarter octaves, halved at 128 answers."""
+
+    counts: dict[int, int] = field(default_factory=dict)
+    n: int = 0
+    total: float = 0.0
+
+    def learn(self, tokens: int) -> None:
+        bucket = 0 if tokens < 1 else math.floor(4 * math.log(tokens) / math.log(2) + 0.5) + 1
+        self.counts[bucket] = self.counts.get(bucket, 0) + 1
+        self.n, self.total = self.n + 1, self.total + tokens
+        if self.n >= KEPT:
+            before = self.n
+            self.counts = {b: a // 2 for b, a in self.counts.items()}
+            self.n = sum(self.counts.values())
+            self.total = self.total * self.n / before
+        self.total = rounded(self.total)
+
+    def mean(self) -> float:
+        return rounded(self.total / max(1, self.n))
+
+    def quantile(self, share: float) -> float:
+        passed = 0
+        for bucket in sorted(b for b, answers in self.counts.items() if answers):
+            passed += self.counts[bucket]
+            if passed >= share * self.n:
+                return rounded(0 if bucket == 0 else 2 ** ((bucket - 1) / 4))
+        return 0.0
+
+
+@dataclass
+class Rates:
+    """What a pool does, as its workers' beats say; mu in weighted tokens a second."""
+
+    mu_wtps: float
+    prefill_tps: float
+    tpot_ms: float
+    told_ms: int
+
+
+@dataclass
+class Pool:
+    """The books of one model's workers."""
+
+    virtual: int = 0
+    slots: int = 0
+    mean_mwt: float | None = None
+    run_ms: float | None = None
+    rates: Rates | None = None
+    lengths: Lengths = field(default_factory=Lengths)
+
+    def smooth(self, name: str, value: float) -> None:
+        before = getattr(self, name)
+        setattr(self, name, rounded(value if before is None else before + (value - before) / 8))
+
+    def rates_at(self, now_ms: int) -> Rates | None:
+        """The rates, unless they are unknown or too old to be believed."""
+        return self.rates if self.rates is not None and now_ms - self.rates.told_ms <= RATES_MS else None
+
+
+@dataclass
+class Rate:
+    """What one tenant may ask a minute, and the moments at which all that came would be within it."""
+
+    rpm: int | None = None
+    tpm: int | None = None
+    rpm_ms: float = 0.0
+    tpm_ms: float = 0.0

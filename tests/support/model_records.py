@@ -1,0 +1,49 @@
+"""The reference's records: a job that was admitted, and what a worker left."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class ModelJob:
+    """One admitted job. Moments are ms; a cost or latest start of -1 is worked out at its admission."""
+
+    id: str
+    tenant: str
+    slug: str
+    prompt_tokens: int
+    max_tokens: int
+    deadline_ms: int
+    cost_mwt: int = -1
+    latest_ms: int = -1
+    poll_grace_ms: int = 0
+    start_within_ms: int = 0
+    supersede_key: str = ""
+    admitted_ms: int = 0
+    state: str = "queued"
+    code: str = ""
+    attempts: int = 0
+    claim: str = ""
+    worker: str = ""
+    cancel: str = ""
+    charged_mwt: int = 0
+    skips: int = 0
+    started_ms: int = 0
+    lease_ms: int = 0
+    poll_by_ms: int | None = None
+
+    @property
+    def tokens(self) -> int:
+        return self.prompt_tokens + self.max_tokens
+
+
+@dataclass
+class ModelWorker:
+    """What a worker's beat and last claim left."""
+
+    slug: str
+    slots: int
+    cells: int
+    beat_ms: int
+    claim_id: str = ""
+    claim_ids: list[str] = field(default_factory=list)
+    suspect: str = ""
