@@ -1,5 +1,6 @@
 """One private store a session, empty at each test's start, its books audited at the end."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,13 @@ from shared.connection import open_client
 from shared.embedded import EmbeddedStore
 from shared.invariants import breaches, unowned_keys
 from shared.store import Store
+
+
+@pytest.fixture(scope="session", autouse=True)
+def heeds_ctrl_c() -> None:
+    """A shell's background jobs ignore Ctrl-C, and so would every program that a test starts there."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -67,7 +67,8 @@ def test_a_ctrl_c_that_arrives_twice_over_the_terminal_and_the_parent_is_one_req
     for _ in range(6):
         worker = stage.worker()
         job_id = stage.admit(max_tokens=20)
-        stage.running(job_id)
+        # What the store has just leased and the worker has not heard of goes back.
+        stage.speaks(job_id)
         os.kill(worker.pid, signal.SIGINT)
         worker.terminate()
         assert worker.exit_code() == Exit.DRAINED

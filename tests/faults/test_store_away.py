@@ -73,8 +73,8 @@ def test_workers_drop_what_an_empty_store_does_not_know_and_serve_on(stage):
 def test_flushed_scripts_are_not_noticed(stage):
     worker = stage.worker()
     ids = []
-    for _ in range(30):
-        ids.append(stage.admit(max_tokens=5))
+    for number in range(30):
+        ids.append(stage.admit("abc"[number % 3], max_tokens=5))
         stage.client.script_flush()
     assert {view.state for view in stage.ended(*ids)} == {JobState.SUCCEEDED}
     assert not worker.said("duty.fault")
