@@ -51,9 +51,26 @@ def test_the_door_serves_the_name_that_the_workers_serve():
     assert {settings(name).model_name for name in ROOMS} == {"penstock-demo"}
 
 
-def test_the_door_is_not_open_and_reachable_from_this_machine_only():
-    assert settings("web").auth == "required"
-    assert [port.split(":")[0] for port in ROOMS["web"]["ports"]] == ["127.0.0.1"]
+@pytest.mark.parametrize("name", ["web", "gate"])
+def test_a_door_is_not_open_and_reachable_from_this_machine_only(name):
+    assert settings(name).auth == "required"
+    assert [port.split(":")[0] for port in ROOMS[name]["ports"]] == ["127.0.0.1"]
+
+
+LISTENS = {"web": "listen", "gate": "gate_metrics_listen", "worker": "worker_listen", "worker-gpu": "worker_listen"}
+
+
+@pytest.mark.parametrize("name", ROOMS)
+def test_a_rooms_health_is_asked_where_it_listens(name):
+    (code,) = ROOMS[name]["healthcheck"]["test"][3:]
+    host, port = getattr(settings(name), LISTENS[name]).split(":")
+    assert host == "0.0.0.0"
+    assert f"'http://127.0.0.1:{port}/health'" in code
+
+
+def test_the_port_that_is_published_is_the_one_the_gate_listens_on():
+    (_, _, inside) = ROOMS["gate"]["ports"][0].split(":")
+    assert settings("gate").gate_host_port == ("0.0.0.0", int(inside))
 
 
 @pytest.mark.parametrize("name", ROOMS)
@@ -113,7 +130,8 @@ def test_an_image_copies_what_is_there_and_what_is_not_ignored(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "room", "module"), [("web", "web", "web.app"), ("worker", "workers", "workers.__main__")]
+    ("name", "room", "module"),
+    [("web", "web", "web.app"), ("gate", "web", "web.gate"), ("worker", "workers", "workers.__main__")],
 )
 def test_an_image_has_all_that_its_room_imports(name, room, module, tmp_path):
     assert f"COPY {room} {room}" in dockerfile(ROOMS[name])
