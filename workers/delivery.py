@@ -17,7 +17,7 @@ from shared.clock import Clock
 from shared.errors import StoreUnavailable
 from shared.job import Ending, Held, Usage
 from shared.outcomes import EndCode, Outcome, Stage
-from workers.engine.events import Ended, Event, Text
+from workers.engine.events import DROPPED, RETURNED, Ended, Event, Text
 from workers.holding import Entry, Holding, key_of
 from workers.pace import Pace
 
@@ -28,9 +28,6 @@ log = structlog.get_logger()
 
 #: Ends in one round trip: the store is held up for a few ms at most, and an answer comes within the patience.
 _SETTLED_AT_ONCE = 32
-
-#: The engine's word for a sequence whose lease was lost: nobody settles it.
-DROPPED = "dropped"
 
 
 class Delivery:
@@ -46,6 +43,8 @@ class Delivery:
         self._inbox: deque[Event] = deque()
         #: Only the passes touch it: ends in the order in which they came, with the key they belong to.
         self._endings: deque[tuple[str, Ending]] = deque()
+        #: Only the passes touch it: jobs that the engine was asked to hand back and had not begun.
+        self._returned: list[Entry] = []
         #: Only the engine's thread touches it: keys whose first text was seen.
         self._spoken: set[str] = set()
         #: How often a job went out of this worker's hands, which frees a slot.
@@ -77,7 +76,7 @@ class Delivery:
     @property
     def owes(self) -> bool:
         """Whether something waits to be told to the store."""
-        return bool(self._endings or self._inbox or self._pace.waits)
+        return bool(self._endings or self._returned or self._inbox or self._pace.waits)
 
     def one_pass(self) -> float | None:
         """Tell the store what is due. When to look for text again, as a moment; None while no job speaks.
@@ -85,6 +84,7 @@ class Delivery:
         Raises StoreUnavailable; what was not told by then is kept, in its order.
         """
         self._sort_inbox()
+        self._give_back()
         self._append_text()
         while self._endings:
             self._settle_some()
@@ -100,8 +100,16 @@ class Delivery:
                 self._pace.forget(event.key)
             elif entry is None or event.outcome == DROPPED:
                 self._forget(event.key)
+            elif event.outcome == RETURNED:
+                self._returned.append(entry)
             else:
                 self._endings.append((event.key, _ending(entry, event)))
+
+    def _give_back(self) -> None:
+        if self._returned:
+            self._store.release(self._worker, [entry.claimed.held for entry in self._returned])
+        while self._returned:
+            self._forget(self._returned.pop().key)
 
     def _append_text(self) -> None:
         """All that is due; a second time after what was in doubt, for an end must not overtake its text."""

@@ -1,8 +1,10 @@
 """Jobs in: claim as many as there are free slots, hand each to the engine while it runs its last step.
 
 A slot is free for a claim only when the end of its former job is written: turns across tenants are
-exact only if the true cost is in the store before the next claim. Until a claim is answered, the same
-claim id is asked again, so that a lost answer loses no job.
+exact only if the true cost is in the store before the next claim. Where a job's end is known to be
+near, another may be claimed for its slot before, for one slot in eight: such a job in hand waits in the
+engine and begins in the step after. Until a claim is answered, the same claim id is asked again, so that
+a lost answer loses no job.
 """
 
 import secrets
@@ -17,6 +19,7 @@ from shared.clock import Clock
 from shared.job import Claimed
 from shared.outcomes import EndCode
 from workers.engine.events import JobRejected, JobSpec, Room
+from workers.engine.inbox import most_ahead
 from workers.engine.loop import Engine
 from workers.holding import Entry, Holding
 
@@ -84,8 +87,13 @@ class Intake:
 
     def note_hunger(self) -> None:
         """A slot is free, or about to be: from now on a waiting job waits because of us. Any thread."""
-        if self._rung and self._hungry is None:
+        if self._rung and self._hungry is None and self._engine.room().slots > 0:
             self._hungry = (self._clock.monotonic(), self._engine.stats.steps)
+
+    @property
+    def wants_ahead(self) -> bool:
+        """Whether a job may wait that could be held in hand for a slot that comes free soon."""
+        return self._rung and not self.closed and not self.paused and self._engine.room().soon > 0
 
     @property
     def asking(self) -> bool:
@@ -107,12 +115,13 @@ class Intake:
             if self.closed or self.paused:
                 return None
             free = self._free()
-            if free.slots <= 0:
+            room = free.slots + (free.soon if self._rung else 0)
+            if room <= 0:
                 return None
             if not (self._rung or freed or self._clock.monotonic() >= self._next_look_s):
                 return self._until_look()
             self._rung = False
-            self._under_way = _UnderWay(secrets.token_urlsafe(9), free.slots, free.cells)
+            self._under_way = _UnderWay(secrets.token_urlsafe(9), room, free.cells)
         asked_s = self._clock.monotonic()
         ask = self._under_way
         claimed = self._store.claim(self._worker, ask.claim_id, self._model, room=ask.slots, cells_free=ask.cells)
@@ -137,8 +146,10 @@ class Intake:
         return max(0.0, self._next_look_s - self._clock.monotonic())
 
     def _free(self) -> Room:
-        room = self._engine.room()
-        return Room(min(room.slots, self._slots - len(self._holding)), room.cells)
+        """As the engine's room; a job counts until its end is written, so that no more than `soon` are ever in hand."""
+        room, unheld = self._engine.room(), self._slots - len(self._holding)
+        free = max(0, min(room.slots, unheld))
+        return Room(free, room.cells, max(0, min(room.soon, unheld + most_ahead(self._slots) - free)))
 
     def _give_back(self, claimed: list[Claimed]) -> None:
         """The answer came after the drain had begun."""

@@ -113,6 +113,7 @@ class Supervisor:
         ]
         self._leases, self._rounds, self._bell_duty = leases_duty, rounds_duty, bell_duty
         delivery.wake, delivery.on_end = rounds_duty.wake, self._intake.note_hunger
+        engine.on_ending = self._look_ahead
         vitals.idle_slot_steps = lambda: self._intake.idle_slot_steps
 
     def run(self) -> Exit:
@@ -164,6 +165,10 @@ class Supervisor:
         self._intake.ring()
         self._rounds.wake()
 
+    def _look_ahead(self) -> None:
+        if self._intake.wants_ahead:
+            self._rounds.wake()
+
     def _pause(self, asked: bool) -> None:
         """The store has answered a beat: claim, or not while an operator's drain lasts; the process stays."""
         if asked != self._intake.paused:
@@ -188,6 +193,8 @@ class Supervisor:
         log.info("worker.draining", signal=sign, held=len(self._holding), grace_s=grace_s)
         self._intake.closed = True
         self._vitals.draining = True
+        # Another worker can begin at once what would wait here for a slot.
+        self._engine.recall()
         self._leases.wake()
         self._rounds.wake()
         began_s = self._clock.monotonic()

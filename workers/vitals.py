@@ -37,10 +37,15 @@ class Vitals:
         #: Set by the supervisor: steps run with a free slot while a job waited for one.
         self.idle_slot_steps: Callable[[], int] = lambda: 0
 
+    @property
+    def _busy(self) -> int:
+        """Slots in use: jobs in hand have none yet."""
+        return min(len(self._holding), self._engine.backend.slots)
+
     def beat(self) -> Beat:
         """The worker as it is now."""
         room, stats = self._engine.room(), self._engine.stats
-        busy = len(self._holding)
+        busy = self._busy
         moving: dict[str, str | int | float] = {
             "steps": stats.steps,
             "computed_prompt_tokens": stats.prompt_tokens,
@@ -63,14 +68,13 @@ class Vitals:
             draining=self.draining,
         )
 
-
     def figures(self) -> dict[str, tuple[str, str, float]]:
         """What /metrics shows: name → (counter or gauge, help, value)."""
         backend, stats = self._engine.backend, self._engine.stats
         used = 1 - self._engine.room().cells / backend.cells
         return {
             "penstock_worker_slots": ("gauge", "Jobs that this worker can run at once", backend.slots),
-            "penstock_worker_slots_busy": ("gauge", "Jobs that this worker holds", len(self._holding)),
+            "penstock_worker_slots_busy": ("gauge", "Slots that are held for jobs", self._busy),
             "penstock_worker_kv_used_ratio": ("gauge", "Share of the KV cells that is promised to jobs", used),
             "penstock_worker_steps": ("counter", "Steps of the engine", stats.steps),
             "penstock_worker_idle_slot_steps": (

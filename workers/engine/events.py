@@ -57,7 +57,7 @@ class Ended:
     """The last event of a sequence. `text` is the whole answer."""
 
     key: str
-    #: An Outcome value, or `dropped` for a sequence whose lease was lost.
+    #: An Outcome value, or one that nobody settles: DROPPED, RETURNED.
     outcome: str
     finish_reason: str
     text: str
@@ -71,10 +71,15 @@ class Ended:
 
 Event = Text | Ended
 
+#: Outcomes that nobody settles: of a sequence whose lease was lost or whose engine stops, and of one that was
+#: asked back before it had a slot.
+DROPPED, RETURNED = "dropped", "returned"
+
 
 @dataclass(frozen=True)
 class Room:
-    """What the engine could take in now."""
+    """What the engine could take in now: slots that are free, and of those in use how many will be in a few steps."""
 
     slots: int
     cells: int
+    soon: int = 0

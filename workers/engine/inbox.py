@@ -10,6 +10,9 @@ from workers.engine.events import Room
 
 #: How often an idle engine says that it is alive, in s.
 _IDLE_BEAT_S = 0.5
+#: One job in hand for so many slots: a job in hand is claimed before the end of the one whose slot it gets has
+#: trued up its tenant's service, so it is taken out of the turns by that much.
+_SLOTS_FOR_ONE_AHEAD = 8
 
 
 @dataclass(frozen=True)
@@ -18,6 +21,16 @@ class Cancel:
 
     key: str
     drop: bool
+
+
+def most_ahead(slots: int) -> int:
+    """Most jobs that may be handed over for slots that are not free yet."""
+    return slots // _SLOTS_FOR_ONE_AHEAD
+
+
+@dataclass(frozen=True)
+class Recall:
+    """Whoever hands jobs over wants back those that have no slot."""
 
 
 class Inbox:
@@ -30,7 +43,9 @@ class Inbox:
     def __init__(self, slots: int, cells: int) -> None:
         self._slots, self._cells = slots, cells
         self._bell = threading.Condition()
-        self._came: deque[Prepared | Cancel] = deque()
+        self._came: deque[Prepared | Cancel | Recall] = deque()
+        #: Jobs that end within a few steps; the engine's thread writes it.
+        self.ending = 0
         self._promised: dict[str, int] = {}
         self._promised_cells = 0
 
@@ -57,12 +72,20 @@ class Inbox:
         with self._bell:
             self._promised_cells -= self._promised.pop(key)
 
+    def recall(self) -> None:
+        """Take in that jobs without a slot are wanted back."""
+        with self._bell:
+            self._came.append(Recall())
+            self._bell.notify()
+
     def room(self) -> Room:
         """Slots and cells that nobody was promised."""
         with self._bell:
-            return Room(max(0, self._slots - len(self._promised)), max(0, self._cells - self._promised_cells))
+            free = self._slots - len(self._promised)
+            soon = free + min(most_ahead(self._slots), self.ending) - max(0, free)
+            return Room(max(0, free), max(0, self._cells - self._promised_cells), max(0, soon))
 
-    def take(self) -> list[Prepared | Cancel]:
+    def take(self) -> list[Prepared | Cancel | Recall]:
         """All that came since the last call, in order."""
         if not self._came:
             return []

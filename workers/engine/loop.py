@@ -4,21 +4,22 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 
 from shared.clock import Clock, RealClock
 from shared.outcomes import EndCode, FinishReason, Outcome
 from workers.engine.backend import END, Backend, Prepared, Row
-from workers.engine.events import Ended, Event, JobRejected, JobSpec, Room, Text
+from workers.engine.events import DROPPED, RETURNED, Ended, Event, JobSpec, Room, Text
 from workers.engine.figures import EngineSettings, EngineStats
-from workers.engine.inbox import Cancel, Inbox
+from workers.engine.fitting import fitted
+from workers.engine.inbox import Cancel, Inbox, Recall
 from workers.engine.planner import BatchPlan, PlanLimits, PromptLeft, StepFit, plan
 from workers.engine.prefixes import Prefixes
 from workers.engine.sequence import Sequence, SequenceState
 from workers.engine.slots import Slots
 
-#: Outcome of a sequence whose lease was lost, or whose engine stops: nobody settles it.
-DROPPED = "dropped"
+#: An end is near when it comes within so long, in s: a claim's round trip, tokenizing included, on a busy machine;
+#: and at least in the next step, at most in so many.
+_NEAR_S, _NEAR_STEPS = 0.01, 16
 
 
 class Engine:
@@ -48,23 +49,16 @@ class Engine:
         self._by_key: dict[str, Sequence] = {}
         #: Before this moment nobody inside is late.
         self._late_from_s = math.inf
+        #: An end is near when a sequence has at most so many tokens to go.
+        self._near = 1
+        #: Called when more ends are near; set before the first step.
+        self.on_ending: Callable[[], None] = lambda: None
         #: When a step last came to its end, or the engine had nothing to do: moment of the clock.
         self.last_progress_s = self._clock.monotonic()
 
     def prepare(self, spec: JobSpec) -> Prepared:
         """Tokenize and validate a job; any thread. Raises JobRejected."""
-        job = self.backend.prepare(spec)
-        longest = min(self.backend.n_ctx, self.backend.cells)
-        if spec.payload.get("max_tokens") is None:
-            job = replace(job, max_tokens=min(job.max_tokens, longest - job.prompt_tokens))
-        elif job.max_tokens < 1:
-            raise JobRejected(EndCode.INVALID_VALUE, f"max_tokens={job.max_tokens} is not at least 1", "max_tokens")
-        if job.max_tokens < 1 or job.cells > longest:
-            asked = f"{job.prompt_tokens} prompt tokens and max_tokens {max(1, spec.max_tokens)}"
-            message = f"{asked} do not fit the context of {longest} tokens"
-            param = "messages" if spec.payload.get("prompt") is None else "prompt"
-            raise JobRejected(EndCode.CONTEXT_LENGTH_EXCEEDED, message, param)
-        return job
+        return fitted(self.backend, spec)
 
     def submit(self, job: Prepared) -> None:
         """Hand a job over; any thread. Exactly one Ended will come for it."""
@@ -74,8 +68,12 @@ class Engine:
         """Ask for a job's end within one step; any thread. An unknown key has ended already."""
         self._inbox.cancel(key, drop=drop)
 
+    def recall(self) -> None:
+        """Ask back, within one step, the jobs that have no slot; any thread."""
+        self._inbox.recall()
+
     def room(self) -> Room:
-        """Free slots and cells after all that was submitted; any thread."""
+        """Slots, free now and soon, and free cells after all that was submitted; any thread."""
         return self._inbox.room()
 
     def step(self) -> bool:
@@ -125,6 +123,9 @@ class Engine:
             if isinstance(item, Cancel):
                 self._cancel_now(item)
                 continue
+            if isinstance(item, Recall):
+                self._return_waiting()
+                continue
             sequence = Sequence.of(item, now)
             self._by_key[sequence.key] = sequence
             self._late_from_s = min(self._late_from_s, sequence.late_from_s)
@@ -139,6 +140,12 @@ class Engine:
             self._end(sequence, DROPPED, "")
         else:
             self._end(sequence, Outcome.CANCELED, FinishReason.CANCELED, EndCode.CANCELED)
+
+    def _return_waiting(self) -> None:
+        """What could have a slot now gets it: it was claimed for one that is free."""
+        self._fill_slots()
+        for sequence in list(self._waiting):
+            self._end(sequence, RETURNED, "")
 
     def _drop_late(self) -> None:
         now = self._clock.monotonic()
@@ -172,12 +179,16 @@ class Engine:
         self._running[place.slot] = sequence
 
     def _plan(self) -> BatchPlan:
-        decoding, prompts = [], []
+        decoding, prompts, ending = [], [], 0
         for slot, sequence in self._running.items():
             if sequence.state is SequenceState.DECODE:
                 decoding.append(slot)
+                ending += sequence.tokens_left <= self._near
             else:
                 prompts.append(PromptLeft(slot, sequence.prompt_left))
+        before, self._inbox.ending = self._inbox.ending, ending
+        if ending > before:
+            self.on_ending()
         return plan(decoding, prompts, self._limits, self._fit)
 
     def _rows(self, batch: BatchPlan) -> list[Row]:
@@ -198,6 +209,8 @@ class Engine:
             return self._decode_apart(rows, fault)
         took_s = self._clock.monotonic() - began
         self.stats.decode_s += took_s
+        if self.backend.lockstep:
+            self._near = 1 + min(_NEAR_STEPS - 1, int(_NEAR_S / max(took_s, 1e-6)))
         prompt_tokens = sum(row.n for row in done if row.token < 0)
         self._fit.observe(sum(row.token >= 0 for row in done), prompt_tokens, took_s * 1000)
         self._count(done)

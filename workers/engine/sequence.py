@@ -58,6 +58,11 @@ class Sequence:
         return max(0, self.job.prompt_tokens - self.n_past)
 
     @property
+    def tokens_left(self) -> int:
+        """Tokens until its end at the latest."""
+        return self.job.max_tokens - len(self.answer)
+
+    @property
     def last_token(self) -> int:
         """The token to feed in the next step."""
         return self.answer[-1]

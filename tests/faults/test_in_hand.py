@@ -1,0 +1,97 @@
+"""Jobs in hand: claimed for a slot whose job's end is known, at most one for eight slots, and held like any other."""
+
+import pytest
+
+from shared.states import JobState
+from tests.support.one_worker import Flaky, OneWorker, ask, make, state
+
+SLOTS = 8
+
+
+@pytest.fixture
+def flaky(redis_client) -> Flaky:
+    return Flaky(redis_client)
+
+
+def full(flaky: Flaky, waiting: int) -> tuple[OneWorker, list[str]]:
+    """A worker all of whose slots are taken, one for 5 tokens, the others for 40; the ids of what waits."""
+    worker = make(flaky, PENSTOCK_MAX_BATCH_SIZE=str(SLOTS), PENSTOCK_SIM_PREFILL_TPS="1e9")
+    for i in range(SLOTS):
+        ask(flaky, f"t{i}", max_tokens=5 if i == 0 else 40)
+    worker.go(lambda: len(worker.holding) == SLOTS)
+    return worker, [ask(flaky, "behind", max_tokens=3) for _ in range(waiting)]
+
+
+def until_in_hand(worker: OneWorker) -> None:
+    worker.go(lambda: len(worker.holding) > SLOTS)
+
+
+def test_a_job_is_claimed_before_the_end_that_frees_its_slot_and_never_a_second_one(flaky):
+    worker, behind = full(flaky, 3)
+    until_in_hand(worker)
+    assert worker.engine.stats.completion_tokens < SLOTS * 5
+    assert flaky.snapshot().stats.get("ended|succeeded", 0) == 0
+    assert state(flaky, behind[0]) == (JobState.RUNNING, 1)
+    most = 0
+
+    def ended() -> bool:
+        nonlocal most
+        most = max(most, len(worker.holding))
+        return worker.all_ended()
+
+    worker.go(ended)
+    assert most == SLOTS + 1
+    assert {state(flaky, job_id) for job_id in behind} == {(JobState.SUCCEEDED, 1)}
+
+
+def test_a_job_in_hand_begins_in_the_step_after_the_end(flaky):
+    worker, _ = full(flaky, 1)
+    until_in_hand(worker)
+    while worker.engine.stats.completion_tokens < 5 or len(worker.delivery._inbox) == 0:
+        worker.engine.step()
+    assert worker.engine.room().slots == 0
+    worker.go(worker.all_ended)
+
+
+def test_with_fewer_than_eight_slots_nothing_is_claimed_ahead(flaky):
+    worker = make(flaky, PENSTOCK_MAX_BATCH_SIZE="7", PENSTOCK_SIM_PREFILL_TPS="1e9")
+    for i in range(20):
+        ask(flaky, f"t{i}", max_tokens=3 + i % 5)
+    most = 0
+
+    def ended() -> bool:
+        nonlocal most
+        most = max(most, len(worker.holding))
+        return worker.all_ended()
+
+    worker.go(ended)
+    assert most == 7
+
+
+def test_the_lease_of_a_job_in_hand_is_renewed(flaky):
+    worker, behind = full(flaky, 1)
+    until_in_hand(worker)
+    assert behind[0] in {held.id for held in worker.holding.named()}
+    assert worker.beat() == []
+    worker.go(worker.all_ended)
+
+
+def test_a_drain_gives_a_job_in_hand_back_uncounted_and_lets_the_others_end(flaky):
+    worker, behind = full(flaky, 1)
+    until_in_hand(worker)
+    worker.intake.closed = True
+    worker.engine.recall()
+    worker.go(lambda: not len(worker.holding) and not worker.delivery.owes)
+    assert state(flaky, behind[0]) == (JobState.QUEUED, 0)
+    assert flaky.snapshot().stats["ended|succeeded"] == SLOTS
+    flaky.cancel(behind[0])
+
+
+def test_a_job_in_hand_that_is_canceled_never_begins(flaky):
+    worker, behind = full(flaky, 1)
+    until_in_hand(worker)
+    flaky.cancel(behind[0])
+    worker.engine.cancel(worker.holding.ask_cancel(behind[0]))
+    worker.go(lambda: state(flaky, behind[0]) == (JobState.CANCELED, 1))
+    assert flaky.touch(behind[0]).usage.completion_tokens == 0
+    worker.go(worker.all_ended)
