@@ -1,8 +1,9 @@
 """Loads shared/lua/*.lua; a script's header is its signature, and every call and answer is checked by it.
 
 A header has these sections (shared/lua/README.md): KEYS (names of shared/keys.py), ARGV (name, type,
-meaning), ANSWERS (the closed set of first words), KEEPS (invariants of docs/states.md), USES (lib files).
-From it a prelude is made: `k_<name>` holds a key or its prefix, each argument is a local of its name.
+meaning), ANSWERS (the closed set of first words), KEEPS (invariants of docs/states.md), USES (lib files),
+RARELY (functions that are made when they are called). From it a prelude is made: `k_<name>` holds a key or
+its prefix, each argument is a local of its name; of the libraries, what the body reaches (shared/luaparts.py).
 """
 
 import hashlib
@@ -16,6 +17,7 @@ from typing import Any, Literal, get_args
 import redis
 from redis.exceptions import NoScriptError, ResponseError
 
+from shared import luaparts
 from shared.errors import ScriptError
 from shared.keys import BY_NAME
 
@@ -27,7 +29,7 @@ Call = dict[str, Value | Sequence[Value]]
 #: Lua's numbers are doubles: beyond this neighbours fall together.
 _MAX_INT = 2**53
 
-_SECTION = re.compile(r"-- (KEYS|ARGV|ANSWERS|KEEPS|USES)\b ?(.*)\Z")
+_SECTION = re.compile(r"-- (KEYS|ARGV|ANSWERS|KEEPS|USES|RARELY)\b ?(.*)\Z")
 _ARG = re.compile(r"(\w+) (\w+) · (.+)\Z")
 
 
@@ -50,6 +52,7 @@ class Header:
     answers: frozenset[str]
     keeps: tuple[int, ...]
     uses: tuple[str, ...]
+    rarely: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -125,12 +128,16 @@ def load(name: str) -> Script:
     """The script of shared/lua/<name>.lua with its libraries. Raises ScriptError when header and body differ."""
     header, body = read(f"{name}.lua")
     libs = _libraries(header.uses)
-    keys = sorted({*header.keys, *(key for lib, _ in libs for key in lib.keys)})
-    lines = [f"local k_{key} = '{BY_NAME[key].prefix}'" for key in keys]
+    try:
+        parts = luaparts.gather([part for _, text in libs for part in luaparts.cut(text)], body, header.rarely)
+    except ValueError as wrong:
+        raise ScriptError(f"{name}: {wrong}") from None
+    used = set(re.findall(r"\bk_(\w+)\b", parts + body))
+    lines = [f"local k_{key} = '{BY_NAME[key].prefix}'" for key in sorted(used)]
     for index, arg in enumerate(header.args, 1):
         slot = {"text": f"ARGV[{index}]", "int": f"tonumber(ARGV[{index}])", "rest": str(index)}[arg.type]
         lines.append(f"local {arg.name} = {slot}")
-    source = "\n".join([*lines, *(text for _, text in libs), body])
+    source = "\n".join([*lines, parts, body])
     _check_answers(header, body)
     _check_locals(header, source)
     return Script(header, source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
@@ -153,7 +160,7 @@ def read(path: str) -> tuple[Header, str]:
 
 def parse(name: str, text: str) -> Header:
     """Parse a file's leading comment. Raises ScriptError, quoting the line that does not fit."""
-    found: dict[str, list[str]] = {"KEYS": [], "ARGV": [], "ANSWERS": [], "KEEPS": [], "USES": []}
+    found: dict[str, list[str]] = {"KEYS": [], "ARGV": [], "ANSWERS": [], "KEEPS": [], "USES": [], "RARELY": []}
     lines = _leading_comment(text)
     if not lines or not lines[0].startswith(f"-- {name.rsplit('/', 1)[-1]}: "):
         raise ScriptError(f"{name}: the first line must be '-- {name}: what it does'")
@@ -179,6 +186,7 @@ def parse(name: str, text: str) -> Header:
         answers=frozenset(" ".join(found["ANSWERS"][:1]).split()),
         keeps=tuple(int(number) for number in " ".join(found["KEEPS"]).split()),
         uses=tuple(" ".join(found["USES"]).split()),
+        rarely=tuple(" ".join(found["RARELY"]).split()),
     )
 
 

@@ -80,7 +80,7 @@ class Store(StoreReads):
             form=_json(job.form),
             supersede_digest=job.supersede_digest or "",
             payload=_json(job.payload),
-            rq_fields=rqjob.encode(self.client, job, self._result_ttl_s),
+            rq_fields=rqjob.encode(job, self._result_ttl_s),
         )
         if word == "admitted":
             return Admitted(decode.text(rest[0]), again=rest[1] == 1, position=rest[2], inflight=rest[3])

@@ -29,6 +29,7 @@
 --   mismatch: id of the job that the Idempotency-Key belongs to
 -- KEEPS 1 2 3 6 7 8 9
 -- USES clock job waiting rq stats books lengths verdict hint doorbell finish drop
+-- RARELY drop
 
 local queue = tenant .. '.' .. slug
 local function admitted_before(other)

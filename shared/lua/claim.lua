@@ -11,6 +11,7 @@
 --   model, prompt tokens, max tokens, cancel, traceparent
 -- KEEPS 1 2 3 5 7 8
 -- USES clock afford job waiting rq stats stream books lengths finish forget
+-- RARELY finish forget strike
 
 -- At most this many entries are looked at in one call, whatever they turn out to be.
 local MAX_LOOKS = 64

@@ -20,6 +20,7 @@
 --   settled: outcome · already: outcome
 -- KEEPS 1 2 4 8
 -- USES clock afford job waiting rq stats books lengths finish
+-- RARELY delist rq_exc
 
 -- A success may arrive this late and still be one; the door, too, waits this long.
 local GRACE_MS = 1000

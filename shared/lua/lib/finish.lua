@@ -38,9 +38,10 @@ local function finish(job, how, now_ms)
     entry[#entry + 1] = 'return_value'
     entry[#entry + 1] = how.rq_return
   end
-  if RQ_EXC[how.code] then
+  local exc = how.code ~= '' and rq_exc(how.code)
+  if exc then
     entry[#entry + 1] = 'exc_string'
-    entry[#entry + 1] = RQ_EXC[how.code]
+    entry[#entry + 1] = exc
   end
   add_entry(k_rq_results .. id, 'MAXLEN', 10, '*', unpack(entry))
   redis.call('EXPIRE', k_rq_results .. id, ttl_s)

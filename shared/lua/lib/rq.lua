@@ -22,18 +22,21 @@ local function iso(ms)
 end
 
 -- RQ reads a result's exc_string as base64 of zlib, which Lua here cannot make: 'penstock: <code>', made once.
-local RQ_EXC = {
-  deadline_exceeded = 'eJwrSM0rLslPzrZSSElNTMnJzEuNT61ITk1NSU0BAJPhCo4=',
-  deadline_unmeetable = 'eJwrSM0rLslPzrZSSElNTMnJzEuNL83LTU0tSUzKSQUAqwoLeQ==',
-  canceled = 'eJwrSM0rLslPzrZSSE7MS07NSU0BAEMoBvE=',
-  abandoned = 'eJwrSM0rLslPzrZSSExKzEvJz0tNAQBKfgde',
-  superseded = 'eJwrSM0rLslPzrZSKC4tSC0qTk1JTQEAVBsH9g==',
-  context_length_exceeded = 'eJwrSM0rLslPzrZSSM7PK0mtKInPSc1LL8mIT61ITk1NSU0BAOCmDT4=',
-  invalid_value = 'eJwrSM0rLslPzrZSyMwrS8zJTIkHkqWpAG1yCSU=',
-  poison = 'eJwrSM0rLslPzrZSKMjPLM7PAwA2cAZa',
-  corrupt = 'eJwrSM0rLslPzrZSSM4vKiotKAEAPSIG0Q==',
-  engine_error = 'eJwrSM0rLslPzrZSSM1Lz8xLjU8tKsovAgBj6QjB',
-}
+local function rq_exc(code)
+  local made = {
+    deadline_exceeded = 'eJwrSM0rLslPzrZSSElNTMnJzEuNT61ITk1NSU0BAJPhCo4=',
+    deadline_unmeetable = 'eJwrSM0rLslPzrZSSElNTMnJzEuNL83LTU0tSUzKSQUAqwoLeQ==',
+    canceled = 'eJwrSM0rLslPzrZSSE7MS07NSU0BAEMoBvE=',
+    abandoned = 'eJwrSM0rLslPzrZSSExKzEvJz0tNAQBKfgde',
+    superseded = 'eJwrSM0rLslPzrZSKC4tSC0qTk1JTQEAVBsH9g==',
+    context_length_exceeded = 'eJwrSM0rLslPzrZSSM7PK0mtKInPSc1LL8mIT61ITk1NSU0BAOCmDT4=',
+    invalid_value = 'eJwrSM0rLslPzrZSyMwrS8zJTIkHkqWpAG1yCSU=',
+    poison = 'eJwrSM0rLslPzrZSKMjPLM7PAwA2cAZa',
+    corrupt = 'eJwrSM0rLslPzrZSSM4vKiotKAEAPSIG0Q==',
+    engine_error = 'eJwrSM0rLslPzrZSSM1Lz8xLjU8tKsovAgBj6QjB',
+  }
+  return made[code]
+end
 
 -- Far beyond any lease and deadline, so that RQ's own unlocked cleanup never moves what runs.
 local RQ_WIP_SCORE_S = 7 * 86400

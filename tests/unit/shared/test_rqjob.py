@@ -3,8 +3,11 @@
 import json
 import zlib
 from base64 import b64decode
+from datetime import datetime
 
 import pytest
+from rq import Queue
+from rq.serializers import JSONSerializer
 
 from shared import rqjob
 from shared.job import Usage
@@ -14,14 +17,22 @@ SECRET = "<script>alert(1)</script>"
 
 
 @pytest.fixture
-def record(redis_client) -> dict:
+def record() -> dict:
     job = a_job(id="the-id", payload={"prompt": SECRET, "metadata": {"a": SECRET}}, model="org/m")
-    flat = rqjob.encode(redis_client, job, 100)
+    flat = rqjob.encode(job, 100)
     assert all(isinstance(part, str | bytes | int) for part in flat)
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
-def test_encoding_a_job_writes_nothing(redis_client, record):
+def test_the_record_is_the_one_that_rq_itself_would_save(redis_client, record):
+    queue = Queue("blue.org-m", connection=redis_client, serializer=JSONSerializer)
+    rqs = queue.create_job(
+        rqjob.not_for_stock_workers, args=("the-id",), job_id="the-id", description="10+20 tokens of blue",
+        timeout=-1, result_ttl=100, failure_ttl=100,
+    ).to_dict()
+    assert list(record) == list(rqs)
+    assert datetime.fromisoformat(record.pop("created_at")) <= datetime.fromisoformat(rqs.pop("created_at"))
+    assert record == rqs | {"status": rqs["status"].value}
     assert redis_client.dbsize() == 0
 
 

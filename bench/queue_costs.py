@@ -1,0 +1,155 @@
+"""What each script costs the server, by its own `commandstats`, with many tenants and many jobs waiting.
+
+Run: `python -m bench.queue_costs` (about two minutes; bench.queue runs it too). Every call is an EVALSHA of its own.
+All of a job's records are written: RQ's, the payload, the ledgers, the learned lengths. Rates are known and
+admission is full, so that every check is computed.
+"""
+
+import argparse
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+
+from bench.common import environment, keep, private_store, show, table
+from shared.answers import Admitted, Beat
+from shared.config import load
+from shared.job import Claimed, Ending, NewJob, Usage, new_job_id
+from shared.outcomes import Outcome
+from shared.store import Store
+
+MODEL = "nothing"
+WORKER = "w1"
+#: A pool so fast that nothing that is asked here is refused by prediction; its slots are never full.
+RATES = {"mu_wtps": "1e9", "prefill_tps": "1e9", "tpot_ms": "0.001"}
+#: Calls between two heartbeats, which keep the rates known.
+_CHUNK = 100
+#: µs a call on one core of the machine that the aims were set for.
+AIMS_US = {"admit": 50, "refuse: inflight_full": 15, "claim, 1 a call": 50, "settle": 55}
+
+
+@dataclass(frozen=True)
+class Load:
+    """How much waits, and how often each script is called."""
+
+    tenants: int
+    waiting: int
+    calls: int
+
+
+def _job(tenant: int) -> NewJob:
+    return NewJob(
+        id=new_job_id(),
+        tenant=f"tenant{tenant}",
+        model=MODEL,
+        payload={"prompt": "Once upon a time", "max_tokens": 20},
+        prompt_tokens=5,
+        max_tokens=20,
+        deadline_ms=3_600_000,
+        poll_grace_ms=60_000,
+    )
+
+
+def _full_house(client: redis.Redis, load_of: Load) -> Store:
+    """A store in which `waiting` jobs of each tenant wait; half of the tenants have a history of answers."""
+    store = Store(client)
+    most = str(10 * load_of.tenants * load_of.waiting)
+    store.configure(
+        load(
+            {
+                "PENSTOCK_MAX_INFLIGHT": most,
+                "PENSTOCK_MAX_QUEUE_SIZE": most,
+                "PENSTOCK_MAX_QUEUE_TOKENS": str(10**9),
+                "PENSTOCK_ADMISSION": "full",
+            },
+            None,
+        )
+    )
+    _beat(store)
+    for round_ in range(load_of.waiting):
+        for tenant in range(load_of.tenants):
+            if tenant % 1_000 == 0:
+                _beat(store)
+            answer = store.admit(_job(tenant))
+            assert isinstance(answer, Admitted), (round_, tenant, answer)
+    return store
+
+
+def _beat(store: Store) -> None:
+    store.renew(Beat(WORKER, MODEL, 8, 0, 10**9, 10**9, facts=dict(RATES)), [])
+
+
+def _cost(client: redis.Redis, calls: int, call: Callable[[int], Any], between: Callable[[], None]) -> dict[str, float]:
+    """Mean µs of one EVALSHA among `calls` and in the quickest hundred, and how many commands it calls inside.
+
+    The mean holds whatever else the machine did; the quickest hundred is what the script costs by itself.
+    """
+    spent = done = inside = 0.0
+    quickest = math.inf
+    for begin in range(0, calls, _CHUNK):
+        between()
+        client.config_resetstat()
+        for i in range(begin, min(calls, begin + _CHUNK)):
+            call(i)
+        stats: Any = client.info("commandstats")
+        ours = stats.pop("cmdstat_evalsha")
+        quickest = min(quickest, ours["usec"] / ours["calls"])
+        spent, done = spent + ours["usec"], done + ours["calls"]
+        inside += sum(entry["calls"] for name, entry in stats.items() if not name.startswith("cmdstat_config"))
+    return {"calls": done, "us": spent / done, "least_us": quickest, "commands": inside / done}
+
+
+def costs(client: redis.Redis, load_of: Load) -> dict[str, dict[str, float]]:
+    """Each script's row: calls, mean µs on the server, commands inside."""
+    client.flushall()
+    store = _full_house(client, load_of)
+    held: list[Claimed] = []
+
+    def claim(i: int, room: int) -> None:
+        got = store.claim(WORKER, f"c{room}.{i}", MODEL, room=room, cells_free=10**9)
+        assert len(got) == room, got
+        held.extend(got)
+
+    def settle(i: int) -> None:
+        usage = Usage(5, 0, 20, 1, 20, 1)
+        job = held[i]
+        store.settle(Ending(job.id, job.token, Outcome.SUCCEEDED, "length", text="word " * 20, usage=usage), WORKER)
+
+    def beat() -> None:
+        _beat(store)
+
+    calls, rows = load_of.calls, {}
+    rows["admit"] = _cost(client, calls, lambda i: store.admit(_job(i * 7 % load_of.tenants)), beat)
+    rows["claim, 1 a call"] = _cost(client, calls, lambda i: claim(i, 1), beat)
+    rows["settle"] = _cost(client, calls, settle, beat)
+    rows["claim, 8 a call"] = _cost(client, calls // 8, lambda i: claim(i, 8), beat)
+    client.hset("penstock:config", "max_inflight", "1")
+    rows["refuse: inflight_full"] = _cost(client, calls, lambda i: store.admit(_job(i * 7 % load_of.tenants)), beat)
+    return rows
+
+
+def report(client: redis.Redis, load_of: Load) -> dict[str, dict[str, float]]:
+    """Measure, print beside the aims, and answer the rows."""
+    rows = costs(client, load_of)
+    print(f"µs on the server, {load_of.tenants:,} tenants with {load_of.waiting} waiting jobs each")
+    table({name: row | {"aim_us": AIMS_US.get(name, float("nan"))} for name, row in rows.items()})
+    return rows
+
+
+def main() -> None:
+    """Measure, print, keep."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--tenants", type=int, default=10_000)
+    options.add_argument("--waiting", type=int, default=10)
+    options.add_argument("--calls", type=int, default=4_000)
+    chosen = options.parse_args()
+    with private_store() as client:
+        facts = environment(0, client)
+        show(facts)
+        keep("queue-costs", facts, report(client, Load(chosen.tenants, chosen.waiting, chosen.calls)))
+
+
+if __name__ == "__main__":
+    main()
