@@ -39,10 +39,10 @@ def encode(job: NewJob, result_ttl_s: int) -> list[str | bytes | int]:
     RQ makes a record once; what differs from job to job is put in its place, four times as fast. A refused job
     costs its door this, too.
     """
-    call = [f"{__name__}.{not_for_stock_workers.__name__}", None, [job.id], {}]
+    call: list[Any] = [f"{__name__}.{not_for_stock_workers.__name__}", None, [job.id], {}]
     own: dict[str, str | bytes | int] = {
         "created_at": utcformat(now()),
-        "data": zlib.compress(JSONSerializer.dumps(call)),
+        "data": zlib.compress(JSONSerializer.dumps(call)),  # type: ignore[no-untyped-call]  # RQ types its serializers not
         "origin": queue_name(job.tenant, job.model),
         "description": f"{job.prompt_tokens}+{job.max_tokens} tokens of {job.tenant}",
     }

@@ -50,7 +50,8 @@ elseif outcome == 'succeeded' and now_ms > job.deadline_ms + GRACE_MS then
 end
 
 -- The estimate charged at the claim becomes the true cost. In turns mode a turn is a turn.
-if redis.call('HGET', k_config, 'fairness') ~= 'turns' then
+local fairness = redis.call('HGET', k_config, 'fairness')
+if fairness ~= 'turns' then
   local weight_milli = tonumber(redis.call('HGET', k_tenant .. job.tenant, 'policy_weight_milli') or 1000)
   serve(job.tenant, math.floor(cost_mwt * 1000 / weight_milli) - job.charged_mwt)
 end
@@ -75,7 +76,10 @@ if how.outcome == 'succeeded' then
   local moments = redis.call('HMGET', k_rq_job .. id, 'penstock_started_ms', 'penstock_eta_ms')
   smooth(job.slug, math.max(1, now_ms - (tonumber(moments[1] or 0) or now_ms)), cost_mwt)
   learn(k_tenant .. job.tenant, completion_tokens)
-  learn(k_books .. job.slug, completion_tokens)
+  -- A pool sees many answers: once it knows enough, one in eight says as much of them.
+  if now_us % 8 == 0 or tonumber(redis.call('HGET', k_books .. job.slug, 'len_n') or 0) < LENGTHS_KEPT / 2 then
+    learn(k_books .. job.slug, completion_tokens)
+  end
   if tonumber(moments[2] or '') then
     observe('prediction_error', math.abs(now_ms - tonumber(moments[2])))
   end

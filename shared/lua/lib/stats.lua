@@ -10,15 +10,18 @@ local function count(field, by)
   redis.call('HINCRBY', k_stats, field, by or 1)
 end
 
+local labels = {}
 local function label_of(tenant)
-  if redis.call('SISMEMBER', k_labels, tenant) == 1 then
-    return tenant
+  if not labels[tenant] then
+    labels[tenant] = 'other'
+    if redis.call('SISMEMBER', k_labels, tenant) == 1 then
+      labels[tenant] = tenant
+    elseif redis.call('SCARD', k_labels) < MAX_LABELS then
+      redis.call('SADD', k_labels, tenant)
+      labels[tenant] = tenant
+    end
   end
-  if redis.call('SCARD', k_labels) < MAX_LABELS then
-    redis.call('SADD', k_labels, tenant)
-    return tenant
-  end
-  return 'other'
+  return labels[tenant]
 end
 
 -- Fields h|<what>|<upper end or inf> hold counts (not cumulative) and h|<what>|sum the sum in ms.
