@@ -51,10 +51,14 @@ _PARAMETERS: dict[tuple[str, str], list[Parameter]] = {
     ],
     ("post", "/v1/chat/completions"): _PATIENCE,
     ("post", "/v1/completions"): _PATIENCE,
-    ("post", "/v1/responses"): _PATIENCE,
+    ("post", "/v1/responses"): [
+        *_PATIENCE,
+        _header("Idempotency-Key", "string", "with background: as on /v1/jobs"),
+    ],
     ("get", "/v1/responses/{response_id}"): [
         _query("stream", "boolean", "tell its events"),
         _query("starting_after", "integer", "those after this sequence number"),
+        _query("include", "string", "message.output_text.logprobs, for a response that was made with them"),
     ],
 }
 
@@ -76,6 +80,22 @@ _ANSWERS: dict[tuple[str, str], type[shapes.Shape]] = {
     ("post", "/v1/responses/{response_id}/cancel"): shapes.Response,
     ("get", "/health"): shapes.Health,
     ("get", "/health/ready"): shapes.Ready,
+}
+
+#: Whose good answers are server-sent events, where these are asked for or are all there is.
+_STREAMS = {
+    ("get", "/v1/jobs/{job_id}/events"),
+    ("post", "/v1/chat/completions"),
+    ("post", "/v1/completions"),
+    ("post", "/v1/responses"),
+    ("get", "/v1/responses/{response_id}"),
+}
+
+#: One event of a stream; comments come between.
+_EVENT = {
+    "type": "object",
+    "properties": {name: {"type": "string"} for name in ("event", "data", "id")},
+    "required": ["data"],
 }
 
 #: Answers that any route under /v1 may give, whatever it is for.
@@ -136,3 +156,5 @@ def _complete(operation: dict[str, Any], method: str, path: str) -> None:
         if shape is not None:
             reference = {"$ref": _REF.format(model=shape.__name__)}
             response["content"] = {"application/json": {"schema": reference}}
+        if (method, path) in _STREAMS and status == "200":
+            response.setdefault("content", {})["text/event-stream"] = {"schema": _EVENT}

@@ -5,6 +5,7 @@ from typing import Any
 from shared.job import JobView
 from shared.outcomes import EndCode, FinishReason
 from shared.states import JobState
+from web.logprobs import job_logprobs
 from web.openai_answers import usage
 from web.present import error_json, has_ended, queue_facts
 
@@ -56,9 +57,16 @@ def response_then(view: JobView, status: str) -> dict[str, Any]:
     return _skeleton(view, status) | {"queue": queue_facts(view)}
 
 
-def message_json(job_id: str, text: str | None, status: str) -> dict[str, Any]:
+def has_logprobs(view: JobView) -> bool:
+    """Whether the response's text comes, when it is whole, with how likely each of its tokens was."""
+    return view.form.get("top_logprobs") is not None
+
+
+def message_json(
+    job_id: str, text: str | None, status: str, logprobs: list[dict[str, Any]] | None = None
+) -> dict[str, Any]:
     """The one item of the output; `text` None: before its content begins."""
-    content = [] if text is None else [part_json(text)]
+    content = [] if text is None else [part_json(text, logprobs)]
     return {
         "id": MESSAGE_PREFIX + job_id,
         "type": "message",
@@ -68,9 +76,9 @@ def message_json(job_id: str, text: str | None, status: str) -> dict[str, Any]:
     }
 
 
-def part_json(text: str) -> dict[str, Any]:
+def part_json(text: str, logprobs: list[dict[str, Any]] | None = None) -> dict[str, Any]:
     """The one part of the message's content."""
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs or []}
 
 
 def _skeleton(view: JobView, status: str) -> dict[str, Any]:
@@ -96,6 +104,7 @@ def _skeleton(view: JobView, status: str) -> dict[str, Any]:
         "text": None if kind == "json_schema" else {"format": {"type": kind}},
         "tool_choice": "auto",
         "tools": [],
+        "top_logprobs": form.get("top_logprobs"),
         "top_p": form.get("top_p"),
         "truncation": "disabled",
         "usage": None,
@@ -105,7 +114,8 @@ def _skeleton(view: JobView, status: str) -> dict[str, Any]:
 def _output(view: JobView, status: str) -> list[dict[str, Any]]:
     if not has_ended(view) or view.text is None or (not view.text and view.state is not JobState.SUCCEEDED):
         return []
-    return [message_json(view.id, view.text, "completed" if status == "completed" else "incomplete")]
+    done = "completed" if status == "completed" else "incomplete"
+    return [message_json(view.id, view.text, done, job_logprobs(view))]
 
 
 def _error(view: JobView) -> dict[str, Any] | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from shared.job import JobView
 from web.following import Finished, Item, Quiet, Started, Text
+from web.logprobs import job_logprobs
 from web.problems import Problem, answer
 from web.responses_answers import message_json, part_json, response_json, response_then, status_of
 
@@ -106,10 +107,13 @@ class Events:
 
     def _close(self, status: str) -> Iterator[str]:
         text, length = self._sent, len(self._sent)
-        done = self._content | {"text": text, "logprobs": []}
+        # The store has them when the job has ended, and of its whole text.
+        logprobs = job_logprobs(self._view)
+        done = self._content | {"text": text, "logprobs": logprobs or []}
         yield from self._frame("output_text.done", length + _TEXT_DONE, done)
-        yield from self._frame("content_part.done", length + _PART_DONE, self._content | {"part": part_json(text)})
-        item = message_json(self._view.id, text, status)
+        part = {"part": part_json(text, logprobs)}
+        yield from self._frame("content_part.done", length + _PART_DONE, self._content | part)
+        item = message_json(self._view.id, text, status, logprobs)
         yield from self._frame("output_item.done", length + _ITEM_DONE, {"output_index": 0, "item": item})
 
     def _frame(self, kind: str, number: int, body: dict[str, Any]) -> Iterator[str]:

@@ -6,6 +6,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from web.openai_schema import StreamOptions, one_message, served_fields, unsupported
 from web.schema import (
+    MAX_LOGPROBS,
     MAX_MESSAGES,
     MAX_MS,
     MAX_TOKENS,
@@ -21,13 +22,25 @@ from web.schema import (
 
 #: Served in one way only, beside those of web/openai_schema.py: what each may say, because it is what we do anyway.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "include": ([],),
     "max_tool_calls": (0,),
     "reasoning": ({},),
     "truncation": ("disabled",),
 }
+#: The one thing that `include` may name.
+LOGPROBS = "message.output_text.logprobs"
 #: Of an item of the input: what people send back with an answer of ours.
 _ITEM_IGNORED = frozenset({"id", "phase", "status", "type"})
+
+
+def included(name: Any) -> bool:
+    """Whether this, named by `include`, is served. Raises Problem(unsupported_parameter) when it is not."""
+    if name != LOGPROBS:
+        raise unsupported("include", f"{str(name)[:60]!r} was asked for, and only {LOGPROBS!r} is served")
+    return True
+
+
+def _included(value: Any) -> Any:
+    return [name for name in value if included(name)] if isinstance(value, list) else value
 
 
 def _messages(value: Any) -> Any:
@@ -81,6 +94,8 @@ class ResponsesBody(Sampling):
         Field(description="format: text, json_object or json_schema"),
         BeforeValidator(_format, json_schema_input_type=dict[str, Any] | None),
     ] = None
+    include: Annotated[list[str], BeforeValidator(_included)] = Field([], description=f"{LOGPROBS}, or nothing")
+    top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS, description="beside each token; needs include")
     stream: bool = False
     stream_options: StreamOptions | None = None
     background: bool = Field(default=False, description="answer at once; the job lives on without its connection")
@@ -95,11 +110,22 @@ class ResponsesBody(Sampling):
             return value
         return served_fields(value, frozenset(cls.model_fields), more_neutral=_NEUTRAL)
 
+    @model_validator(mode="after")
+    def _asks_for_logprobs(self) -> "ResponsesBody":
+        if self.top_logprobs and not self.include:
+            raise ValueError(f"top_logprobs={self.top_logprobs} needs include to name {LOGPROBS}")
+        return self
+
+    @property
+    def _likeliest(self) -> int | None:
+        """How many tokens to tell beside each; None: no logprobs at all."""
+        return (self.top_logprobs or 0) if self.include else None
+
     def payload(self) -> dict[str, Any]:
         """What the engine reads."""
         said = [message.model_dump() for message in self.input]
         told = [{"role": "system", "content": self.instructions}] if self.instructions else []
-        return payload_of(self, {"messages": [*told, *said]}, self.text)
+        return payload_of(self, {"messages": [*told, *said]}, self.text, self._likeliest)
 
     def form(self) -> dict[str, Any]:
         """What answers about the job repeat of its request: numbers and names, none of its texts."""
@@ -110,4 +136,5 @@ class ResponsesBody(Sampling):
             "top_p": self.top_p,
             "max_output_tokens": self.max_output_tokens,
             "format": self.text.type if self.text else "text",
+            "top_logprobs": self._likeliest,
         }

@@ -265,6 +265,7 @@ class Response(Shape):
     text: dict[str, Any] | None
     tool_choice: Literal["auto"]
     tools: list[dict[str, Any]] = Field(max_length=0)
+    top_logprobs: int | None
     top_p: float
     truncation: Literal["disabled"]
     usage: dict[str, Any] | None

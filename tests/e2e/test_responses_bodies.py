@@ -11,6 +11,7 @@ from shared.store import Store
 from tests.support.door import a_door, fault, serve
 
 PATH = "/v1/responses"
+LOGPROBS = ["message.output_text.logprobs"]
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def ask(client: FlaskClient, **body: Any) -> TestResponse:
         ({"tools": [{"type": "web_search"}]}, "tools"),
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"conversation": "conv_1"}, "conversation"),
-        ({"include": ["message.output_text.logprobs"]}, "include"),
+        ({"include": ["reasoning.encrypted_content"]}, "include"),
         ({"truncation": "auto"}, "truncation"),
         ({"reasoning": {"effort": "high"}}, "reasoning"),
         ({"text": {"verbosity": "low"}}, "text.verbosity"),
@@ -53,6 +54,9 @@ def test_what_is_not_served_is_refused_by_name(client: FlaskClient, asked: dict[
         ({"temperature": 9}, "temperature"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"text": {"format": {"type": "json_schema"}}}, "text"),
+        ({"include": "message.output_text.logprobs"}, "include"),
+        ({"include": LOGPROBS, "top_logprobs": 21}, "top_logprobs"),
+        ({"include": LOGPROBS, "top_logprobs": True}, "top_logprobs"),
     ],
 )
 def test_what_does_not_fit_is_told_by_name(client: FlaskClient, asked: dict[str, Any], param: str) -> None:
@@ -72,3 +76,38 @@ def test_fields_without_influence_are_taken_and_ignored(client: FlaskClient) -> 
     ignored = {"store": True, "user": "me", "tools": [], "tool_choice": "auto", "truncation": "disabled", "include": []}
     answer = ask(client, background=True, text={"format": {"type": "text"}}, **ignored)
     assert answer.status_code == 200, answer.text
+
+
+def test_top_logprobs_without_logprobs_make_no_sense(client: FlaskClient) -> None:
+    assert "top_logprobs=3" in fault(ask(client, top_logprobs=3), 422, "invalid_value")
+
+
+def test_logprobs_are_for_a_response_that_was_made_with_them(client: FlaskClient) -> None:
+    without, with_them = (ask(client, background=True, include=names).get_json()["id"] for names in ([], LOGPROBS))
+    fault(client.get(f"{PATH}/{without}?include[]={LOGPROBS[0]}"), 400, "unsupported_parameter", "include")
+    fault(client.get(f"{PATH}/{with_them}?include=reasoning"), 400, "unsupported_parameter", "include")
+    told = client.get(f"{PATH}/{with_them}?include={LOGPROBS[0]}")
+    assert (told.status_code, told.get_json()["top_logprobs"]) == (200, 0)
+
+
+# A response in the background that is asked for again.
+
+
+def test_the_same_key_and_body_are_the_same_response_and_another_body_is_422(client: FlaskClient, store: Store) -> None:
+    def asked(**body: Any) -> TestResponse:
+        told = {"input": "hi", "max_output_tokens": 20, "background": True} | body
+        return client.post(PATH, json=told, headers={"Idempotency-Key": "order-17"})
+
+    first = asked().get_json()["id"]
+    assert asked().get_json()["id"] == first
+    fault(asked(input="something else"), 422, "idempotency_mismatch", "Idempotency-Key")
+    native = client.post("/v1/jobs", json={"prompt": "hi"}, headers={"Idempotency-Key": "order-17"})
+    fault(native, 422, "idempotency_mismatch", "Idempotency-Key")
+    assert store.snapshot().inflight == 1
+
+
+def test_the_same_request_sent_twice_by_a_proxy_is_one_response(client: FlaskClient, store: Store) -> None:
+    told = {"input": "hi", "background": True}
+    ids = {client.post(PATH, json=told, headers={"x-request-id": "edge-1"}).get_json()["id"] for _ in range(2)}
+    assert (len(ids), store.snapshot().inflight) == (1, 1)
+    fault(client.post(PATH, json=told, headers={"Idempotency-Key": "k" * 257}), 422, "invalid_value", "Idempotency-Key")

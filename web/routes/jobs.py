@@ -3,28 +3,27 @@
 from dataclasses import replace
 
 from apiflask import APIBlueprint
-from flask import Response, g, request
+from flask import Response, request
 
 from shared.job import JobView
 from shared.states import JobState
-from web.admission import Ask, ask_of, digest, offer
+from web.admission import Ask, ask_of, offer
 from web.answers import job_response, json_response, yield_response
 from web.auth import Caller, caller
 from web.context import Door, door
 from web.patience import Patience, resolve
 from web.present import job_json
 from web.problems import Problem, Wrong, invalid
+from web.repeats import known_again
 from web.requests import attempt
 from web.schema import SubmitBody
-from web.telemetry import given_request_id, traceparent
+from web.telemetry import traceparent
 from web.ticketing import issuer
 from web.verdicts import Yield
 from web.waits import LONGEST_WAIT_MS, look, until_ended
 
 bp = APIBlueprint("jobs", __name__, tag="Jobs")
 
-#: An Idempotency-Key is kept as a digest; this bounds what is digested.
-_LONGEST_KEY = 256
 _LONGEST_PAGE = 100
 _LONGEST_CURSOR = 64
 
@@ -133,21 +132,8 @@ def own_job(here: Door, job_id: str) -> JobView:
 
 
 def _ask(here: Door, body: SubmitBody, patience: Patience, tenant: str) -> Ask:
-    ask = ask_of(body, patience, here.settings)
-    ask = replace(ask, idem_digest=_idempotency(), attempt=attempt(), traceparent=traceparent())
-    if given_request_id() is None:
-        return ask
-    # A proxy that sends a request again sends its id again: the same id and body are the same job.
-    return replace(ask, job_id=digest("request", tenant, g.request_id, ask.body_digest)[:32])
-
-
-def _idempotency() -> str | None:
-    key = request.headers.get("Idempotency-Key")
-    if key is None:
-        return None
-    if not 1 <= len(key) <= _LONGEST_KEY:
-        raise invalid([Wrong("Idempotency-Key", f"Idempotency-Key has {len(key)} characters; 1 to {_LONGEST_KEY} fit")])
-    return digest("idempotency", key)
+    ask = replace(ask_of(body, patience, here.settings), attempt=attempt(), traceparent=traceparent())
+    return known_again(ask, tenant)
 
 
 def _wait_s() -> tuple[float, dict[str, str]]:

@@ -8,7 +8,7 @@ from flask import Response, request
 
 from shared.job import JobView
 from web import stopping
-from web.admission import Ask, offer
+from web.admission import Ask, body_digest, offer
 from web.answers import json_response, problem_response, yield_response
 from web.auth import caller
 from web.context import Door, door
@@ -20,10 +20,11 @@ from web.patience import Patience, resolve
 from web.peer import watch
 from web.present import has_ended, job_headers
 from web.problems import Problem, Wrong, invalid
+from web.repeats import known_again
 from web.requests import attempt
-from web.responses_answers import PREFIX, is_response, response_json
+from web.responses_answers import PREFIX, has_logprobs, is_response, response_json
 from web.responses_events import Events, Torn
-from web.responses_schema import ResponsesBody
+from web.responses_schema import ResponsesBody, included
 from web.routes.events import COMMENT_S, HEADERS, REST_S
 from web.telemetry import traceparent
 from web.verdicts import Yield
@@ -53,7 +54,8 @@ def create(body: ResponsesBody) -> Response:
     )
     if isinstance(patience, Wrong):
         raise invalid([patience])
-    verdict = offer(here, who, _ask(here, body, patience))
+    ask = _ask(here, body, patience)
+    verdict = offer(here, who, known_again(ask, who.tenant) if body.background else ask)
     if isinstance(verdict, Yield):
         response = yield_response(verdict)
     elif body.background:
@@ -74,13 +76,14 @@ def create(body: ResponsesBody) -> Response:
 )
 def read(response_id: str) -> Response:
     """The response as it is, or its story."""
-    if request.args.getlist("include") or request.args.getlist("include[]"):
-        raise unsupported("include", "nothing more than the response itself is kept")
     stream, after = _yes("stream"), _starting_after()
     if after is not None and not stream:
         raise invalid([Wrong("starting_after", f"starting_after={after} says where a stream goes on; add stream=true")])
     here = door()
     view = _own(here, response_id)
+    for name in [*request.args.getlist("include"), *request.args.getlist("include[]")]:
+        if included(name) and not has_logprobs(view):
+            raise unsupported("include", f"{name} must be asked for when the response is made")
     return _readers_stream(here, view, after) if stream else _shown(view)
 
 
@@ -110,6 +113,8 @@ def _ask(here: Door, body: ResponsesBody, patience: Patience) -> Ask:
         attempt=attempt(),
         traceparent=traceparent(),
         supersede_key=body.supersede_key,
+        # Never that of a native body: the same key there and here are two requests.
+        body_digest=body_digest({"responses": body.model_dump(exclude_none=True, exclude_unset=True)}),
         form=body.form(),
     )
 
