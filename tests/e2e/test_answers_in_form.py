@@ -14,7 +14,7 @@ from openai import OpenAI
 
 from tests.support.gguf_copy import copy_gguf
 from tests.support.processes import Process, Stage
-from tests.support.served import Served
+from tests.support.served import Address, Served
 from workers.demo.random_gguf import write_random_model
 
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
@@ -52,16 +52,15 @@ def braceless(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Process
 
 
 @pytest.fixture(scope="module")
-def served(stage: Stage, braceless: Process) -> Iterator[Served]:
+def common(stage: Stage, braceless: Process) -> Iterator[Served]:
     with Served(stage) as served:
         yield served
 
 
 @pytest.fixture
-def client(served: Served) -> Iterator[OpenAI]:
+def client(served: Address) -> Iterator[OpenAI]:
     with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=8) as client:
         yield client
-    served.stage.still_sound()
 
 
 def test_answers_fit_their_schema_however_they_are_sampled(client: OpenAI) -> None:
@@ -76,7 +75,7 @@ def test_answers_fit_their_schema_however_they_are_sampled(client: OpenAI) -> No
     assert len({said.choices[0].message.content for said in answers}) > 1
 
 
-def test_a_schema_is_kept_in_a_stream_and_in_a_native_job(client: OpenAI, served: Served) -> None:
+def test_a_schema_is_kept_in_a_stream_and_in_a_native_job(client: OpenAI, served: Address) -> None:
     stream = client.chat.completions.create(**ASKED, response_format=FORM, stream=True)
     text = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
     jsonschema.validate(json.loads(text), SCHEMA)
@@ -133,6 +132,31 @@ def test_logprobs_of_a_chat_spell_its_answer(client: OpenAI) -> None:
     assert client.chat.completions.create(**asked).choices[0].logprobs is None
 
 
+def test_logprobs_of_a_response_are_those_of_the_same_chat_whole_streamed_and_read_again(client: OpenAI) -> None:
+    chat: Any = client.chat.completions.create(
+        **ASKED | {"max_tokens": 9, "temperature": 0}, logprobs=True, top_logprobs=3
+    ).choices[0].logprobs
+    wanted = [(entry.token, entry.logprob, [top.token for top in entry.top_logprobs]) for entry in chat.content]
+
+    def told(logprobs: Any) -> list[Any]:
+        return [(entry.token, entry.logprob, [top.token for top in entry.top_logprobs]) for entry in logprobs]
+
+    asked: Any = {
+        "model": "m", "input": ASKED["messages"], "max_output_tokens": 9, "temperature": 0, "top_logprobs": 3,
+        "include": ["message.output_text.logprobs"],
+    }  # fmt: skip
+    whole: Any = client.responses.create(**asked)
+    assert told(whole.output[0].content[0].logprobs) == wanted
+    again: Any = client.responses.retrieve(whole.id, include=["message.output_text.logprobs"])
+    assert again.output == whole.output
+    events: Any = list(client.responses.create(**asked, stream=True))
+    (done,) = [event for event in events if event.type == "response.output_text.done"]
+    assert told(done.logprobs) == wanted
+    assert told(events[-1].response.output[0].content[0].logprobs) == wanted
+    plain: Any = client.responses.create(**{name: asked[name] for name in asked if "include" != name != "top_logprobs"})
+    assert plain.output[0].content[0].logprobs == []
+
+
 def test_logprobs_of_a_completion_stand_side_by_side(client: OpenAI) -> None:
     choice = client.completions.create(model="m", prompt="dibo", max_tokens=7, temperature=0, logprobs=2).choices[0]
     told: Any = choice.logprobs
@@ -143,7 +167,7 @@ def test_logprobs_of_a_completion_stand_side_by_side(client: OpenAI) -> None:
         assert len(top) == 2
 
 
-def test_logprobs_of_a_job_are_those_of_the_same_chat(client: OpenAI, served: Served) -> None:
+def test_logprobs_of_a_job_are_those_of_the_same_chat(client: OpenAI, served: Address) -> None:
     asked = ASKED | {"max_tokens": 5, "temperature": 0}
     chat: Any = client.chat.completions.create(**asked, logprobs=True, top_logprobs=1).choices[0].logprobs
     job = served.http.post("/v1/jobs?wait_ms=30000", json=asked | {"logprobs": 1}).json()

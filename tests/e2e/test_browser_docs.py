@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.ports import free_port
 from tests.support.processes import ROOT, Stage, wait_for
-from tests.support.served import Served, free_port
+from tests.support.served import Address, Served
 
 TEXT = (ROOT / "docs" / "browser.md").read_text(encoding="utf-8")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -30,25 +31,35 @@ def block(kind: str) -> str:
     return str(found[0])
 
 
+@pytest.fixture(scope="module")
+def port() -> int:
+    """Where the page's own server will listen: the door must know its origin from the start."""
+    return free_port()
+
+
+@pytest.fixture(scope="module")
+def common(port: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with Stage(tmp_path_factory.mktemp("door"), PENSTOCK_ENGINE="sim", PENSTOCK_SIM_DECODE_TPS="500") as stage:
+        stage.worker()
+        with Served(stage, PENSTOCK_CORS_ORIGINS=f"http://127.0.0.1:{port}") as served:
+            wait_for(lambda: ready(f"{served.url}/health/ready"), "the door")
+            yield served
+
+
 @pytest.fixture
-def page(tmp_path: Path) -> Iterator[str]:
+def page(served: Address, port: int, tmp_path: Path) -> Iterator[str]:
     """The address of the page, served by the page's own server."""
-    port = free_port()
-    page = f"http://127.0.0.1:{port}"
     (tmp_path / "page.html").write_text(block("html"))
     (tmp_path / "server.py").write_text(block("python"))
-    with Stage(tmp_path, PENSTOCK_ENGINE="sim", PENSTOCK_SIM_DECODE_TPS="500") as stage:
-        stage.worker()
-        with Served(stage, PENSTOCK_CORS_ORIGINS=page) as served:
-            wait_for(lambda: ready(f"{served.url}/health/ready"), "the door")
-            environ = os.environ | {"PENSTOCK_URL": served.url, "PAGE_PORT": str(port)}
-            server = subprocess.Popen([sys.executable, str(tmp_path / "server.py")], env=environ)
-            try:
-                wait_for(lambda: ready(page), "the page's server")
-                yield page
-            finally:
-                server.kill()
-                server.wait()
+    environ = os.environ | {"PENSTOCK_URL": served.url, "PAGE_PORT": str(port)}
+    server = subprocess.Popen([sys.executable, str(tmp_path / "server.py")], env=environ)
+    page = f"http://127.0.0.1:{port}"
+    try:
+        wait_for(lambda: ready(page), "the page's server")
+        yield page
+    finally:
+        server.kill()
+        server.wait()
 
 
 def ready(url: str) -> bool:

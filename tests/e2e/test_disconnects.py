@@ -1,112 +1,176 @@
-"""A client that goes takes its job with it: wherever the job is, whatever the client had asked for."""
+"""A client that goes takes its job with it, on every door that owns jobs: its slot is freed, its books are closed."""
 
+import http.client
 import json
-import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
 
 from shared.job import JobView
 from shared.states import JobState
-from tests.support.processes import Stage, wait_for
-from tests.support.served import Served
+from tests.support.gate import GateClient, a_gate, submit_frame
+from tests.support.processes import Process, Stage, wait_for
+from tests.support.served import Address, Served
 
-#: One slot, so that a second job waits; half a second a step of prompt, so that a job can be met there.
-SIM = {
+#: A step of the one slot takes this long, with a word of answer or 40 of prompt: long beside what a busy machine adds.
+STEP_MS = 200
+SLOW = {
     "PENSTOCK_ENGINE": "sim",
-    "PENSTOCK_SIM_DECODE_TPS": "100",
-    "PENSTOCK_SIM_PREFILL_TPS": "1000",
-    "PENSTOCK_MAX_BATCH_SIZE": "1",
-    "PENSTOCK_N_CTX": "8192",
-    "PENSTOCK_KV_CELLS": "8192",
+    "PENSTOCK_AUTH": "open",
     "PENSTOCK_ADMISSION": "bounds",
+    "PENSTOCK_LEASE_MS": "1000",
+    "PENSTOCK_MAX_BATCH_SIZE": "1",
+    "PENSTOCK_SIM_DECODE_TPS": "5",
+    "PENSTOCK_SIM_PREFILL_TPS": "200",
+    "PENSTOCK_PREFILL_CHUNK": "40",
 }
-LONG = "word " * 5_000
+#: A cancel is in the engine so much later.
+BELL_MS = 50
+#: A look at the connection every 200 ms, and what a busy machine adds.
+SEEN_MS = 250 + 500
 
-CALLS: dict[str, tuple[str, dict[str, Any]]] = {
-    "chat": ("/v1/chat/completions", {"max_tokens": 2_000}),
-    "chat stream": ("/v1/chat/completions", {"max_tokens": 2_000, "stream": True}),
-    "response": ("/v1/responses", {"max_output_tokens": 2_000}),
-    "response stream": ("/v1/responses", {"max_output_tokens": 2_000, "stream": True}),
+#: What to ask for so that the job is there when its client goes: words of the prompt, and of the answer.
+PHASES = {"queued": (1, 20), "prefill": (1_500, 20), "decode": (1, 1_000)}
+
+
+def completion(prompt: str, max_tokens: int) -> tuple[str, dict[str, Any]]:
+    return "/v1/completions", {"prompt": prompt, "max_tokens": max_tokens}
+
+
+def chat(prompt: str, max_tokens: int) -> tuple[str, dict[str, Any]]:
+    return "/v1/chat/completions", {"messages": [{"role": "user", "content": prompt}], "max_tokens": max_tokens}
+
+
+def response(prompt: str, max_tokens: int) -> tuple[str, dict[str, Any]]:
+    return "/v1/responses", {"input": prompt, "max_output_tokens": max_tokens}
+
+
+CALLS = {
+    "completion": (completion, False),
+    "chat stream": (chat, True),
+    "response": (response, False),
+    "response stream": (response, True),
 }
 
 
 @pytest.fixture(scope="module")
-def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with Stage(tmp_path_factory.mktemp("disconnects"), **SIM) as stage:
-        stage.worker()
-        with Served(stage) as served:
-            yield served
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with Stage(tmp_path_factory.mktemp("disconnects"), **SLOW) as stage:
+        yield stage
 
 
-@pytest.fixture
-def served(common: Served) -> Iterator[Served]:
-    yield common
-    wait_for(lambda: common.stage.inflight() == 0, "every place to be free", timeout_s=5)
-    common.stage.still_sound()
+@pytest.fixture(scope="module")
+def worker(stage: Stage) -> Process:
+    return stage.worker()
 
 
-@contextmanager
-def call(served: Served, name: str, text: str) -> Iterator[socket.socket]:
-    """A connection that has asked."""
-    path, asked = CALLS[name]
-    said = {"messages": [{"role": "user", "content": text}]} if "chat" in path else {"input": text}
-    body = json.dumps(asked | said).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
-    with socket.create_connection(("127.0.0.1", served.port)) as connection:
-        connection.sendall(head.encode() + b"\r\n\r\n" + body)
-        yield connection
+@pytest.fixture(scope="module")
+def common(stage: Stage, worker: Process) -> Iterator[Served]:
+    with Served(stage) as served:
+        yield served
 
 
-def newest(served: Served, state: JobState) -> JobView | None:
-    """The job that came last, when it is in this state."""
-    job = next(iter(served.stage.store.jobs("default", limit=1).jobs), None)
-    return job if job is not None and job.state is state else None
+@pytest.fixture(scope="module")
+def gate_port(stage: Stage, worker: Process) -> int:
+    return a_gate(stage)[1]
 
 
-def has_text(served: Served, job: JobView) -> bool:
-    told = served.stage.store.read_events({job.id: "0"}, block_ms=0).get(job.id, [])
-    return any(fields["type"] == "token" for _, fields in told)
+def asks(served: Address, call: str, phase: str) -> http.client.HTTPConnection:
+    """A client of its own connection that has sent its request and waits."""
+    client = http.client.HTTPConnection("127.0.0.1", served.port, timeout=20)
+    words, max_tokens = PHASES[phase]
+    (body_of, stream) = CALLS[call]
+    path, body = body_of("word " * words, max_tokens)
+    headers = {"Content-Type": "application/json", "X-Tenant": "blue"}
+    client.request("POST", path, json.dumps(body | {"stream": stream}), headers)
+    return client
 
 
-def gone_with_it(served: Served, connection: socket.socket, job: JobView) -> JobView:
-    """The job as it ended by the close, within what the close, two steps and a settle take."""
-    connection.close()
+def its_job(stage: Stage, known: set[str]) -> str:
+    """The job that tenant blue has and had not before."""
+    new = wait_for(lambda: {view.id for view in stage.store.jobs("blue").jobs} - known, "the job to be admitted")
+    (job_id,) = new
+    return job_id
+
+
+def known_to_be_canceled(stage: Stage, job_id: str) -> JobView:
+    """The job at the first look that finds the cancel written; its `now_ms` is that moment at the latest."""
     return wait_for(
-        lambda: found if (found := served.stage.store.touch(job.id)) and found.state is JobState.CANCELED else None,
-        "the job to be canceled",
-        timeout_s=3,
+        lambda: (view := stage.job(job_id)) and (view.cancel_requested or view.ended_ms) and view,
+        "the door to see that the client has gone",
     )
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_it_goes_from_the_queue(served: Served, name: str) -> None:
-    first = served.submit(max_tokens=2_000).json()
-    wait_for(lambda: newest(served, JobState.RUNNING), "the first job to run")
-    with call(served, name, "hello") as connection:
-        waiting = wait_for(lambda: newest(served, JobState.QUEUED), "the second to wait")
-        ended = gone_with_it(served, connection, waiting)
-    assert (ended.first_claim_ms, served.stage.inflight()) == (None, 1)
-    served.http.delete(first["urls"]["self"])
+def wasted(stage: Stage) -> int:
+    return stage.stat("wasted|blue|canceled")
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_it_goes_from_its_prompt(served: Served, name: str) -> None:
-    with call(served, name, LONG) as connection:
-        running = wait_for(lambda: newest(served, JobState.RUNNING), "the job to run")
-        assert not has_text(served, running)
-        ended = gone_with_it(served, connection, running)
-    assert ended.usage is not None
-    assert ended.usage.completion_tokens == 0
+def goes(stage: Stage, worker: Process, phase: str, ask: Callable[[], Callable[[], None]]) -> None:
+    """Ask, go when the job is in this phase, and see what becomes of the job, its slot and the books.
+
+    `ask` answers how to close its connection.
+    """
+    known = {view.id for view in stage.store.jobs("blue").jobs}
+    before = wasted(stage)
+    if phase == "queued":
+        other = stage.admit("other", max_tokens=1_000)
+        stage.running(other)
+    close = ask()
+    job_id = its_job(stage, known)
+    if phase != "queued":
+        stage.running(job_id)
+        # Whoever is next has the slot as soon as it is free.
+        other = stage.admit("other", max_tokens=1)
+    if phase == "decode":
+        stage.speaks(job_id)
+
+    seconds, micros = stage.client.time()
+    close()
+    knows = known_to_be_canceled(stage, job_id)
+    assert knows.now_ms - (seconds * 1000 + micros // 1000) < SEEN_MS
+    (ended,) = stage.ended(job_id)
+    assert (ended.state, ended.code) == (JobState.CANCELED, "canceled")
+
+    if phase == "queued":
+        assert ended.attempts == 0
+        assert stage.job(other).state is JobState.RUNNING
+        assert wasted(stage) == before
+        stage.store.cancel(other)
+    else:
+        assert ended.stage in {"", phase}
+        (after,) = stage.ended(other)
+        assert after.started_ms is not None
+        assert after.started_ms - knows.now_ms <= BELL_MS + 2 * STEP_MS
+        usage = ended.usage
+        assert usage is not None
+        assert (usage.completion_tokens > 0) == (phase == "decode")
+        assert 0 < usage.prompt_tokens - usage.cached_tokens + usage.completion_tokens == wasted(stage) - before
+    stage.still_sound()
+    wait_for(lambda: (seen := stage.view(worker)) and seen.slots_busy == 0, "the worker to tell of a free slot")
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_it_goes_from_its_answer(served: Served, name: str) -> None:
-    with call(served, name, "hello") as connection:
-        running = wait_for(lambda: newest(served, JobState.RUNNING), "the job to run")
-        wait_for(lambda: has_text(served, running), "its first text")
-        ended = gone_with_it(served, connection, running)
-    assert ended.usage is not None
-    assert 0 < ended.usage.completion_tokens < 1_000
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_client_that_goes_frees_its_slot_within_two_steps_and_the_books_are_right(
+    served: Address, worker: Process, phase: str, call: str
+) -> None:
+    with ExitStack() as stack:
+        goes(served.stage, worker, phase, lambda: stack.enter_context(closing(asks(served, call, phase))).close)
+
+
+@pytest.mark.ways("direct", reason="the gate is no HTTP")
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_client_of_the_gate_that_goes_frees_its_slot_within_two_steps_and_the_books_are_right(
+    stage: Stage, worker: Process, gate_port: int, phase: str
+) -> None:
+    words, max_tokens = PHASES[phase]
+
+    with GateClient.at(gate_port) as client:
+
+        def ask() -> Callable[[], None]:
+            client.send(submit_frame(prompt="word " * words, max_tokens=max_tokens))
+            return client.close
+
+        goes(stage, worker, phase, ask)

@@ -12,7 +12,7 @@ import pytest
 from openai import OpenAI
 
 from tests.support.processes import Stage, wait_for
-from tests.support.served import Served
+from tests.support.served import Address, Served
 
 llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
 
@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def served(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def common(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with Stage(tmp_path_factory.mktemp("embeddings"), PENSTOCK_ENGINE="llama", PENSTOCK_N_CTX="64") as stage:
         stage.worker(PENSTOCK_MODEL=str(folder / "vectors.gguf"))
         stage.worker(PENSTOCK_MODEL=str(folder / "words.gguf"), PENSTOCK_KV_CELLS="512")
@@ -41,10 +41,9 @@ def served(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
 
 
 @pytest.fixture
-def client(served: Served) -> Iterator[OpenAI]:
+def client(served: Address) -> Iterator[OpenAI]:
     with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
         yield client
-    served.stage.still_sound()
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +66,7 @@ def test_texts_get_the_vectors_that_the_model_alone_gives(client: OpenAI, alone:
     np.testing.assert_allclose(one.data[0].embedding, alone[TEXTS[1]], atol=2e-4)
 
 
-def test_numbers_and_base64_are_the_same_vector(served: Served) -> None:
+def test_numbers_and_base64_are_the_same_vector(served: Address) -> None:
     asked = {"model": "vectors", "input": TEXTS[0]}
     plain, packed = (
         served.http.post("/v1/embeddings", json=asked | {"encoding_format": kind}).json()["data"][0]["embedding"]
@@ -84,7 +83,7 @@ def test_token_ids_are_embedded_one_list_or_several(client: OpenAI) -> None:
     assert (one.usage.prompt_tokens, several.usage.prompt_tokens) == (4, 7)
 
 
-def test_a_request_is_one_job_however_many_texts_it_has(client: OpenAI, served: Served) -> None:
+def test_a_request_is_one_job_however_many_texts_it_has(client: OpenAI, served: Address) -> None:
     before = served.stage.stat("admitted")
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(lambda _: client.embeddings.create(model="vectors", input=TEXTS * 60), range(4)))
@@ -120,7 +119,7 @@ def test_its_own_dimensions_are_taken(client: OpenAI) -> None:
     assert len(client.embeddings.create(model="vectors", input="ba", dimensions=32).data[0].embedding) == 32
 
 
-def test_a_model_that_makes_embeddings_answers_no_prompt(client: OpenAI, served: Served) -> None:
+def test_a_model_that_makes_embeddings_answers_no_prompt(client: OpenAI, served: Address) -> None:
     with pytest.raises(openai.BadRequestError, match="makes embeddings: use /v1/embeddings"):
         client.completions.create(model="vectors", prompt="ba")
     refused = served.submit(model="vectors")

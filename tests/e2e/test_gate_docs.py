@@ -21,7 +21,7 @@ from web.gate_server import GRACE_S, MOST_CONNECTIONS
 PAGE = (ROOT / "docs" / "tcp.md").read_text(encoding="utf-8")
 CONSOLE = re.findall(r"^```console\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 
-#: Where there is no nc, this carries the bytes: stdin to the socket, and its end too; the socket to stdout.
+#: What nc does, where there is none: stdin to the socket, and its end too; the socket to stdout.
 RELAY = """
 import shutil, socket, sys, threading
 connection = socket.create_connection((sys.argv[-2], int(sys.argv[-1])))
@@ -89,12 +89,15 @@ def shape(frame: Any) -> Any:
     return {name: frame[name] if name in {"ref", "status"} else type(frame[name]) for name in frame}
 
 
+@pytest.mark.parametrize(
+    "carrier", [pytest.param("nc", marks=pytest.mark.skipif(shutil.which("nc") is None, reason="needs nc")), "relay"]
+)
 @pytest.mark.parametrize("block", CONSOLE)
-def test_the_lines_work_as_they_are_typed(port: int, block: str, tmp_path: Path) -> None:
+def test_the_lines_work_as_they_are_typed(port: int, block: str, carrier: str, tmp_path: Path) -> None:
     typed = re.findall(r"^\$ (.*)$", block, re.MULTILINE)
     printed = [line for line in block.splitlines() if not line.startswith("$ ")]
     script = "\n".join(typed).replace("127.0.0.1 7070", f"127.0.0.1 {port}")
-    if shutil.which("nc") is None:
+    if carrier == "relay":
         relay = tmp_path / "relay.py"
         relay.write_text(RELAY)
         script = f'nc() {{ {sys.executable} {relay} "$@"; }}\n{script}'

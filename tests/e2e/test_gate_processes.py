@@ -19,6 +19,8 @@ from tests.support.processes import ROOT, Process, Stage, wait_for
 from tests.support.program import program
 from tests.support.up import Up, is_gone
 
+pytestmark = pytest.mark.ways("direct", reason="the gate is no HTTP")
+
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:

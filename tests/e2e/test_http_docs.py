@@ -13,7 +13,7 @@ from shared.outcomes import Refusal
 from shared.store import Store
 from tests.support.door import a_door
 from tests.support.processes import ROOT, Stage
-from tests.support.served import Served
+from tests.support.served import Address, Served
 from web.problems import CODES
 from web.schema import SubmitBody
 
@@ -21,12 +21,12 @@ TEXT = (ROOT / "docs" / "http.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder: Path = tmp_path_factory.mktemp("docs")
     with Stage(folder, PENSTOCK_ENGINE="sim", PENSTOCK_SIM_DECODE_TPS="1000") as stage:
         stage.worker()
         with Served(stage) as served:
-            yield served.url
+            yield served
 
 
 def test_every_code_reason_and_field_is_there() -> None:
@@ -40,8 +40,8 @@ def test_every_route_is_there(store: Store, settings: Settings) -> None:
         assert re.sub(r"\{\w+_id\}", "{id}", path) in TEXT, path
 
 
-def test_every_curl_line_works_as_printed(url: str) -> None:
-    shell = "\n".join(re.findall(r"```sh\n(.*?)```", TEXT, re.DOTALL)).replace("http://localhost:8000", url)
+def test_every_curl_line_works_as_printed(served: Address) -> None:
+    shell = "\n".join(re.findall(r"```sh\n(.*?)```", TEXT, re.DOTALL)).replace("http://localhost:8000", served.url)
     assert shell.count("curl ") > 15
     # -f: a status of 400 or more ends the script.
     script = "set -e\n" + re.sub(r"\bcurl -s", "curl -sS -f", shell)

@@ -15,8 +15,9 @@ import httpx
 import pytest
 
 from shared.states import JobState
+from tests.support.ports import free_port
 from tests.support.processes import Stage, wait_for
-from tests.support.served import Served, free_port
+from tests.support.served import Address, Served
 from web import shapes
 
 #: Sim engines that make a hundred words a second, and admission by bounds alone: what is tested is how it is served.
@@ -26,6 +27,8 @@ SIM = {
     "PENSTOCK_SIM_PREFILL_TPS": "100000",
     "PENSTOCK_ADMISSION": "bounds",
 }
+
+own_stage = pytest.mark.ways("direct", reason="tested is the process itself: how it starts, stops, is filled")
 
 
 @pytest.fixture
@@ -52,12 +55,7 @@ def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
             yield served
 
 
-@pytest.fixture
-def served(common: Served) -> Iterator[Served]:
-    yield common
-    common.stage.still_sound()
-
-
+@own_stage
 def test_one_place_and_twenty_clients_at_once_is_one_job_and_nineteen_yields(
     stage: Stage, serve: Callable[..., Served]
 ) -> None:
@@ -86,7 +84,7 @@ def test_one_place_and_twenty_clients_at_once_is_one_job_and_nineteen_yields(
     assert served.figure("penstock_executed_total") == 1
 
 
-def test_a_waiting_call_answers_as_soon_as_its_job_ends(served: Served) -> None:
+def test_a_waiting_call_answers_as_soon_as_its_job_ends(served: Address) -> None:
     job = served.submit(max_tokens=50)
     began = time.monotonic()
     read = served.http.get(job.json()["urls"]["self"], params={"wait_ms": 20_000}).json()
@@ -94,7 +92,7 @@ def test_a_waiting_call_answers_as_soon_as_its_job_ends(served: Served) -> None:
     assert time.monotonic() - began < 5
 
 
-def test_many_waiting_calls_and_streams_share_one_connection_to_the_store(served: Served) -> None:
+def test_many_waiting_calls_and_streams_share_one_connection_to_the_store(served: Address) -> None:
     def blocked() -> int:
         clients: Any = served.stage.client.client_list()
         return sum("b" in client["flags"] and client["name"].startswith("penstock-web") for client in clients)
@@ -124,7 +122,7 @@ def test_many_waiting_calls_and_streams_share_one_connection_to_the_store(served
         assert len("".join(words).split()) == 150
 
 
-def test_a_first_token_reaches_its_stream_at_once(served: Served) -> None:
+def test_a_first_token_reaches_its_stream_at_once(served: Address) -> None:
     job = served.submit(max_tokens=100)
     began = time.monotonic()
     with served.http.stream("GET", job.json()["urls"]["events"]) as stream:
@@ -136,7 +134,7 @@ def test_a_first_token_reaches_its_stream_at_once(served: Served) -> None:
     served.http.delete(job.json()["urls"]["self"])
 
 
-def test_a_client_that_goes_takes_its_openai_call_with_it(served: Served) -> None:
+def test_a_client_that_goes_takes_its_openai_call_with_it(served: Address) -> None:
     with pytest.raises(httpx.ReadTimeout):
         httpx.post(f"{served.url}/v1/completions", json={"prompt": "go", "max_tokens": 2_000}, timeout=0.5)
     job = served.stage.store.jobs("default").jobs[0]
@@ -144,7 +142,7 @@ def test_a_client_that_goes_takes_its_openai_call_with_it(served: Served) -> Non
     assert (ended.state, ended.code) == (JobState.CANCELED, "canceled")
 
 
-def test_a_reader_that_closes_an_openai_stream_takes_its_job_with_it(served: Served) -> None:
+def test_a_reader_that_closes_an_openai_stream_takes_its_job_with_it(served: Address) -> None:
     asked = {"prompt": "go", "max_tokens": 2_000, "stream": True}
     with httpx.stream("POST", f"{served.url}/v1/completions", json=asked, timeout=10) as stream:
         next(stream.iter_lines())
@@ -152,13 +150,14 @@ def test_a_reader_that_closes_an_openai_stream_takes_its_job_with_it(served: Ser
     assert served.stage.ended(job.id, timeout_s=5)[0].state is JobState.CANCELED
 
 
-def test_a_client_that_goes_leaves_a_submitted_job_alone(served: Served) -> None:
+def test_a_client_that_goes_leaves_a_submitted_job_alone(served: Address) -> None:
     with pytest.raises(httpx.ReadTimeout):
         httpx.post(f"{served.url}/v1/jobs?wait_ms=20000", json={"prompt": "go", "max_tokens": 100}, timeout=0.3)
     job = served.stage.store.jobs("default").jobs[0]
     assert served.stage.ended(job.id)[0].state is JobState.SUCCEEDED
 
 
+@own_stage
 def test_a_door_that_stops_ends_waits_and_streams_and_cancels_nothing(
     stage: Stage, serve: Callable[..., Served]
 ) -> None:
@@ -180,7 +179,8 @@ def test_a_door_that_stops_ends_waits_and_streams_and_cancels_nothing(
     assert [view.state for view in served.stage.ended(*ids)] == [JobState.SUCCEEDED] * 2
 
 
-def test_slow_and_idle_clients_keep_nobody_out(served: Served) -> None:
+@pytest.mark.ways("direct", reason="slow senders wait in nginx then, not here")
+def test_slow_and_idle_clients_keep_nobody_out(served: Address) -> None:
     slow = [socket.create_connection(("127.0.0.1", served.port)) for _ in range(300)]
     try:
         for index, connection in enumerate(slow):
@@ -200,6 +200,7 @@ def test_slow_and_idle_clients_keep_nobody_out(served: Served) -> None:
             connection.close()
 
 
+@own_stage
 def test_a_job_expires_at_its_time_though_no_worker_looks(stage: Stage, serve: Callable[..., Served]) -> None:
     worker = stage.worker()
     served = serve()
@@ -212,6 +213,7 @@ def test_a_job_expires_at_its_time_though_no_worker_looks(stage: Stage, serve: C
     worker.resume()
 
 
+@own_stage
 def test_a_wrong_setting_stops_the_start_with_a_sentence(stage: Stage) -> None:
     def refused(**environ: str) -> tuple[int, str]:
         arguments = ["-m", "gunicorn", "-c", "python:web.gunicorn_conf", "web.wsgi:app"]
@@ -237,6 +239,7 @@ def test_a_wrong_setting_stops_the_start_with_a_sentence(stage: Stage) -> None:
     assert "--take-over" in said
 
 
+@own_stage
 def test_a_door_that_starts_before_its_store_refuses_until_it_is_there(
     stage: Stage, serve: Callable[..., Served], tmp_path: Path
 ) -> None:
@@ -250,7 +253,7 @@ def test_a_door_that_starts_before_its_store_refuses_until_it_is_there(
     wait_for(lambda: served.submit(max_tokens=1).status_code == 202, "the door to serve")
 
 
-def test_a_body_over_the_limit_is_413_whether_its_length_is_told_or_not(served: Served) -> None:
+def test_a_body_over_the_limit_is_413_whether_its_length_is_told_or_not(served: Address) -> None:
     body = b'{"prompt": "' + b"a" * 16_000_000 + b'"}'
     told = {"content-type": "application/json"}
     assert served.http.post("/v1/jobs", content=body, headers=told).status_code == 413

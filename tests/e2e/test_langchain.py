@@ -12,7 +12,7 @@ from langchain_openai import ChatOpenAI
 from pydantic import BaseModel, SecretStr
 
 from tests.support.processes import ROOT, Stage, wait_for
-from tests.support.served import Served
+from tests.support.served import Address, Served
 
 #: One slot in all, so that nearly everything of a batch is refused at first.
 SIM = {
@@ -40,13 +40,7 @@ def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture
-def served(common: Served) -> Iterator[Served]:
-    yield common
-    common.stage.still_sound()
-
-
-@pytest.fixture
-def model(served: Served) -> ChatOpenAI:
+def model(served: Address) -> ChatOpenAI:
     return ChatOpenAI(
         base_url=f"{served.url}/v1", api_key=SecretStr("none"), model="sim", max_retries=10, max_tokens=20, timeout=60
     )
@@ -66,7 +60,7 @@ def test_it_streams_in_pieces(model: ChatOpenAI) -> None:
     assert sum(1 for piece in pieces if piece) > 1
 
 
-def test_a_batch_larger_than_the_bound_ends_with_all_answers(served: Served, model: ChatOpenAI) -> None:
+def test_a_batch_larger_than_the_bound_ends_with_all_answers(served: Address, model: ChatOpenAI) -> None:
     before = served.stage.stat("yielded")
     answers = model.batch([f"story {number}" for number in range(12)])
     assert [len(str(answer.content).split()) for answer in answers] == [20] * 12
@@ -75,7 +69,7 @@ def test_a_batch_larger_than_the_bound_ends_with_all_answers(served: Served, mod
     assert refused > 0
 
 
-def test_a_stream_that_is_left_early_is_canceled(served: Served, model: ChatOpenAI) -> None:
+def test_a_stream_that_is_left_early_is_canceled(served: Address, model: ChatOpenAI) -> None:
     stream = model.stream("hello there", max_tokens=2_000)
     next(iter(stream))
     stream.close()  # type: ignore[attr-defined]  # a generator, declared as an iterator
@@ -89,7 +83,7 @@ def test_what_is_not_served_is_said(model: ChatOpenAI) -> None:
     assert caught.value.param == "tools"
 
 
-def test_the_page_s_lines_work_as_printed(served: Served, tmp_path: Path) -> None:
+def test_the_page_s_lines_work_as_printed(served: Address, tmp_path: Path) -> None:
     (snippet,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     for said, here in (("http://localhost:8000", served.url), ('"demo"', '"sim"')):
         assert said in snippet

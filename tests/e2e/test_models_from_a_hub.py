@@ -37,6 +37,9 @@ def hub(gguf, tmp_path):
         yield hub
 
 
+pytestmark = pytest.mark.ways("direct", reason="no door is asked")
+
+
 @pytest.fixture
 def stage(tmp_path, hub):
     with Stage(tmp_path, HF_ENDPOINT=hub.url, HF_HOME=str(tmp_path / "hf"), PENSTOCK_ENGINE="llama") as stage:

@@ -14,6 +14,8 @@ import pytest
 from tests.support.program import COMMAND, ROOT
 from tests.support.up import Up
 
+pytestmark = pytest.mark.ways("direct", reason="the stack as `penstock up` starts it for a newcomer, without a proxy")
+
 OPENINGS = (
     "Once upon a time",
     "The little fox",

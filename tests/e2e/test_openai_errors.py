@@ -10,20 +10,20 @@ from openai import OpenAI
 from shared.keyring import KeyRing
 from shared.tenants import TenantPolicy, Tenants
 from tests.support.processes import Stage, wait_for
-from tests.support.served import Served
+from tests.support.served import Address, Served
 
 SIM = {"PENSTOCK_ENGINE": "sim", "PENSTOCK_SIM_DECODE_TPS": "200", "PENSTOCK_ADMISSION": "bounds"}
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with Stage(tmp_path_factory.mktemp("errors"), PENSTOCK_MAX_INFLIGHT="1", **SIM) as stage:
         stage.worker()
         with Served(stage, PENSTOCK_AUTH="required") as served:
             yield served
 
 
-def client_of(served: Served, tenant: str, **policy: int) -> OpenAI:
+def client_of(served: Address, tenant: str, **policy: int) -> OpenAI:
     """A client with a key of its own; it tries once."""
     Tenants(served.stage.client).set(tenant, TenantPolicy(**policy))
     return OpenAI(base_url=f"{served.url}/v1", api_key=KeyRing(served.stage.client).create(tenant).key, max_retries=0)
@@ -49,7 +49,7 @@ def chat(client: OpenAI, **spelled: object) -> object:
     ],
 )
 def test_what_cannot_be_served_is_the_class_of_its_status_and_is_not_tried_again(
-    served: Served, error: type[openai.APIStatusError], status: int, code: str, asked: dict[str, object]
+    served: Address, error: type[openai.APIStatusError], status: int, code: str, asked: dict[str, object]
 ) -> None:
     with client_of(served, "blue").with_options(max_retries=5) as client, pytest.raises(error) as caught:
         chat(client, **asked)
@@ -57,7 +57,7 @@ def test_what_cannot_be_served_is_the_class_of_its_status_and_is_not_tried_again
     assert caught.value.request.headers.get("x-stainless-retry-count") == "0"
 
 
-def test_a_key_that_nobody_knows_is_an_authentication_error(served: Served) -> None:
+def test_a_key_that_nobody_knows_is_an_authentication_error(served: Address) -> None:
     with OpenAI(base_url=f"{served.url}/v1", api_key="psk_nobody", max_retries=5) as client:
         with pytest.raises(openai.AuthenticationError) as caught:
             chat(client)
@@ -66,7 +66,7 @@ def test_a_key_that_nobody_knows_is_an_authentication_error(served: Served) -> N
             client.models.list()
 
 
-def test_a_tenant_over_its_own_rate_is_a_rate_limit_error_with_a_hint(served: Served) -> None:
+def test_a_tenant_over_its_own_rate_is_a_rate_limit_error_with_a_hint(served: Address) -> None:
     with client_of(served, "often", rpm=1) as client:
         chat(client)
         with pytest.raises(openai.RateLimitError) as caught:
@@ -76,7 +76,7 @@ def test_a_tenant_over_its_own_rate_is_a_rate_limit_error_with_a_hint(served: Se
     assert caught.value.response.json()["status"] == "yield"
 
 
-def test_a_full_system_is_a_server_error_with_a_hint(served: Served) -> None:
+def test_a_full_system_is_a_server_error_with_a_hint(served: Address) -> None:
     with client_of(served, "blue") as client, ThreadPoolExecutor(1) as pool:
         first = pool.submit(chat, client, max_tokens=300)
         wait_for(lambda: served.stage.inflight() == 1, "the one place to be taken")

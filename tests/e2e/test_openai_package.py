@@ -8,7 +8,7 @@ import pytest
 from openai import OpenAI
 
 from tests.support.processes import Stage, wait_for
-from tests.support.served import Served
+from tests.support.served import Address, Served
 
 #: By bounds alone: some deadlines here are meant to pass, and full admission would foresee it.
 SIM = {
@@ -20,7 +20,7 @@ SIM = {
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """One place in the whole system, so that a second call at once is a yield."""
     with Stage(tmp_path_factory.mktemp("openai"), PENSTOCK_MAX_INFLIGHT="1", **SIM) as stage:
         stage.worker()
@@ -29,10 +29,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture
-def client(served: Served) -> Iterator[OpenAI]:
+def client(served: Address) -> Iterator[OpenAI]:
     with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
         yield client
-    served.stage.still_sound()
 
 
 def chat(client: OpenAI, **spelled: object) -> object:
@@ -86,7 +85,7 @@ def test_a_yield_is_retried_by_itself_when_it_is_told_to(client: OpenAI) -> None
     assert len(answers) == 4
 
 
-def test_a_yield_is_an_error_with_the_refusal_for_who_does_not_retry(client: OpenAI, served: Served) -> None:
+def test_a_yield_is_an_error_with_the_refusal_for_who_does_not_retry(client: OpenAI, served: Address) -> None:
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(chat, client, max_tokens=200)
         wait_for(lambda: served.stage.inflight() == 1, "the one place to be taken")
@@ -119,7 +118,7 @@ def test_what_is_not_served_is_the_error_the_package_knows(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_deadline_that_passes_is_504_and_not_tried_again(client: OpenAI, served: Served, stream: bool) -> None:
+def test_a_deadline_that_passes_is_504_and_not_tried_again(client: OpenAI, served: Address, stream: bool) -> None:
     before = served.stage.stat("admitted")
     with pytest.raises(openai.InternalServerError) as caught:
         # A prompt of this length takes 40 ms.
@@ -147,7 +146,7 @@ def test_a_deadline_that_passes_in_mid_stream_ends_the_stream_with_an_error(clie
     assert caught.value.code == "deadline_exceeded"
 
 
-def test_closing_a_stream_frees_its_place_at_once(client: OpenAI, served: Served) -> None:
+def test_closing_a_stream_frees_its_place_at_once(client: OpenAI, served: Address) -> None:
     stream = client.chat.completions.create(
         model="sim", messages=[{"role": "user", "content": "hello"}], max_tokens=4_000, stream=True
     )

@@ -7,7 +7,7 @@ import pytest
 from openai import OpenAI
 
 from tests.support.processes import Stage, wait_for
-from tests.support.served import Served
+from tests.support.served import Address, Served
 
 #: By bounds alone: some deadlines here are meant to pass, and full admission would foresee it.
 SIM = {
@@ -19,7 +19,7 @@ SIM = {
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with Stage(tmp_path_factory.mktemp("responses"), **SIM) as stage:
         stage.worker()
         with Served(stage) as served:
@@ -27,10 +27,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture
-def client(served: Served) -> Iterator[OpenAI]:
+def client(served: Address) -> Iterator[OpenAI]:
     with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
         yield client
-    served.stage.still_sound()
 
 
 def test_it_answers_and_keeps_our_queue_facts(client: OpenAI) -> None:
@@ -70,14 +69,14 @@ def test_in_the_background_it_is_polled_streamed_and_taken_up_again(client: Open
         assert [event.sequence_number for event in stream][-1] == rest[-1].sequence_number
 
 
-def test_in_the_background_it_is_cancelled(client: OpenAI, served: Served) -> None:
+def test_in_the_background_it_is_cancelled(client: OpenAI, served: Address) -> None:
     job = client.responses.create(model="sim", input="hello", max_output_tokens=4_000, background=True)
     assert client.responses.cancel(job.id).status == "cancelled"
     wait_for(lambda: served.stage.inflight() == 0, "the place to be free", timeout_s=3)
     assert client.responses.retrieve(job.id).status == "cancelled"
 
 
-def test_a_reader_that_leaves_cancels_nothing_and_an_owner_that_leaves_does(client: OpenAI, served: Served) -> None:
+def test_a_reader_that_leaves_cancels_nothing_and_an_owner_that_leaves_does(client: OpenAI, served: Address) -> None:
     for background, left in ((True, 1), (False, 0)):
         stream = client.responses.create(
             model="sim", input="hello", max_output_tokens=4_000, background=background, stream=True

@@ -13,6 +13,8 @@ from workers.demo.random_gguf import write_random_model
 
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
 
+pytestmark = pytest.mark.ways("direct", reason="what is tested is which worker gets a job, and when")
+
 GREEDY = {"temperature": 0, "max_tokens": 12}
 
 

@@ -8,8 +8,8 @@ import subprocess
 from pathlib import Path
 from typing import Self
 
+from tests.support.ports import free_port
 from tests.support.processes import ROOT, wait_for
-from tests.support.served import free_port
 
 #: Debian keeps it where only root's PATH looks.
 PROGRAM = shutil.which("nginx", path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
@@ -18,7 +18,7 @@ _AROUND = """daemon off;
 master_process off;
 pid {folder}/nginx.pid;
 error_log stderr warn;
-events {{ worker_connections 256; }}
+events {{ worker_connections 1024; }}
 http {{
     access_log off;
     client_body_temp_path {folder}/body;

@@ -168,6 +168,12 @@ class Stage:
                 return worker
         return None
 
+    def folder(self, name: str) -> Path:
+        """A new folder of this stage."""
+        made = self._folder / name
+        made.mkdir()
+        return made
+
     # What runs on it.
 
     def admit(self, tenant: str = "blue", **spelled: Any) -> str:

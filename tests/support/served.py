@@ -1,34 +1,22 @@
-"""An ingress of real processes on a stage, and how to ask it."""
+"""An ingress of real processes on a stage, and how to ask it: directly, or through nginx."""
 
-import socket
+from contextlib import ExitStack
 from typing import Any, Self
 
 import httpx
 
+from tests.support.nginx import Nginx
+from tests.support.ports import free_port
 from tests.support.processes import Process, Stage
 
 
-def free_port() -> int:
-    """A port that nobody has had a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+class Address:
+    """Where an ingress is asked, and how."""
 
-
-class Served:
-    """A stage with an ingress, and how to ask it."""
-
-    def __init__(self, stage: Stage, **environ: str) -> None:
-        self.stage, self.port = stage, free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
-        self.process: Process = stage.web(self.port, **({"PENSTOCK_AUTH": "open"} | environ))
+    def __init__(self, stage: Stage, process: Process, port: int) -> None:
+        self.stage, self.process, self.port = stage, process, port
+        self.url = f"http://127.0.0.1:{port}"
         self.http = httpx.Client(base_url=self.url, timeout=30)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.http.close()
 
     def submit(self, tenant: str = "default", **body: Any) -> httpx.Response:
         asked = {"prompt": "tell me a story", "max_tokens": 20} | body
@@ -37,3 +25,30 @@ class Served:
     def figure(self, name: str) -> float:
         lines = self.http.get("/metrics/fleet").text.splitlines()
         return float(next(line.split()[1] for line in lines if line.startswith(f"{name} ")))
+
+
+class Served(Address):
+    """A stage with an ingress, at its own address; the context ends what stands before it."""
+
+    def __init__(self, stage: Stage, **environ: str) -> None:
+        port = free_port()
+        super().__init__(stage, stage.web(port, **({"PENSTOCK_AUTH": "open"} | environ)), port)
+        self._around = ExitStack()
+        self._around.callback(self.http.close)
+        self._behind_nginx: Address | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._around.close()
+
+    def by(self, way: str) -> Address:
+        """This ingress as one of the ways of tests/e2e/conftest.py reaches it; nginx starts when it is first needed."""
+        if way == "direct":
+            return self
+        if self._behind_nginx is None:
+            nginx = self._around.enter_context(Nginx(self.stage.folder("nginx"), self.port))
+            self._behind_nginx = Address(self.stage, self.process, nginx.port)
+            self._around.callback(self._behind_nginx.http.close)
+        return self._behind_nginx

@@ -1,0 +1,43 @@
+"""The ways in which a served door is asked: directly, and through nginx as docs/proxies.md sets it up.
+
+A file whose tests go both ways has a module's fixture `common`, the ingress, and asks `served`. A test against
+processes that does not go both ways says which it goes, and why: `@pytest.mark.ways("direct", reason="…")`.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.nginx import PROGRAM
+from tests.support.served import Address, Served
+
+WAYS = {
+    "direct": "direct",
+    "nginx": pytest.param(
+        "nginx", marks=pytest.mark.skipif(PROGRAM is None, reason="needs nginx (Debian's nginx-light)")
+    ),
+}
+#: Who asks for one of these stands on processes.
+PROCESSES = {"common", "serve", "stage", "up"}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "way" in metafunc.fixturenames:
+        marker = metafunc.definition.get_closest_marker("ways")
+        metafunc.parametrize("way", [WAYS[name] for name in (marker.args if marker else WAYS)])
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    assert isinstance(item, pytest.Function)
+    marker = item.get_closest_marker("ways")
+    if marker is None and PROCESSES & set(item.fixturenames) and "way" not in item.fixturenames:
+        raise pytest.UsageError(f"{item.nodeid} goes one way only: mark it with `ways`, and the reason")
+    if marker is not None and not marker.kwargs.get("reason"):
+        raise pytest.UsageError(f"{item.nodeid}: `ways` needs a reason")
+
+
+@pytest.fixture
+def served(common: Served, way: str) -> Iterator[Address]:
+    """The module's ingress by this way; afterwards all has ended and the books are right."""
+    yield common.by(way)
+    common.stage.still_sound()
