@@ -68,9 +68,9 @@ def test_a_weight_moves_the_threshold(pool):
     pool.client.zadd(keys.tenants(), {"blue": 1})
     admitted(pool, work("green", 1_000))
     admitted(pool, work("blue", 1_000))
-    # Of 6,000 that are free, blue's three quarters are 4,500.
+    # Of 6,000 that are free, green's quarter is 1,500 and blue's three are 4,500.
+    assert refused(pool, work("green", 600)).max == 1_500
     admitted(pool, work("blue", 3_400))
-    assert refused(pool, work("green", 2_000)).reason == "tenant_share_full"
 
 
 def test_a_full_backlog_refuses_whom_its_share_would_let_in(pool):
@@ -80,6 +80,20 @@ def test_a_full_backlog_refuses_whom_its_share_would_let_in(pool):
     answer = refused(pool, work("late", 10))
     assert (answer.reason, answer.value, answer.max) == ("backlog_full", 10_200, 8_000)
     assert answer.retry_hint_ms >= 200
+
+
+def test_who_has_nothing_waiting_may_come_until_a_quarter_more_than_the_backlog_waits(pool):
+    for name in ("a", "b"):
+        admitted(pool, work(name, 4_500))
+    admitted(pool, work("late", 10))
+
+
+def test_two_mean_jobs_of_each_tenant_may_wait_however_slow_the_pool(pool):
+    pool.client.hset(keys.books(MODEL), "mean_mwt", 6_000_000)
+    for name in ("a", "b"):
+        admitted(pool, work(name, 6_000))
+    # 12,000 wait; 8 s of work and its quarter are 10,000, two jobs of two tenants 24,000.
+    admitted(pool, work("late", 10))
 
 
 def test_a_tenant_with_nothing_waiting_may_always_queue_one_job_of_any_cost(pool):
@@ -101,6 +115,13 @@ def test_what_waits_before_it_counts_against_its_deadline(pool):
     admitted(pool, work("blue", 100, deadline_ms=30_000))
 
 
+def test_the_wait_for_a_slot_counts_too_when_all_are_taken(pool):
+    pool.client.hset(keys.books(MODEL), "run_ms", 4_000)
+    # One of 4 slots comes free each second: 1,410 ms, and four fifths of 1,700 are 1,360.
+    assert refused(pool, a_job(deadline_ms=1_700)).value == 1_410
+    admitted(pool, a_job(deadline_ms=1_800))
+
+
 def test_with_a_free_slot_and_nothing_waiting_the_whole_patience_may_be_used(store):
     beat(store)
     admitted(store, a_job(deadline_ms=420))
@@ -110,6 +131,11 @@ def test_with_a_free_slot_and_nothing_waiting_the_whole_patience_may_be_used(sto
 def test_what_even_an_empty_system_could_not_do_gets_no_promise(store):
     beat(store)
     assert refused(store, a_job(deadline_ms=300)).hopeless
+
+
+def test_a_prompt_that_alone_takes_longer_than_the_first_token_may_gets_no_promise(pool):
+    assert refused(pool, a_job(prompt_tokens=1_000, start_within_ms=900)).hopeless
+    assert not refused(pool, a_job(prompt_tokens=1_000, start_within_ms=1_000)).hopeless
 
 
 def test_the_first_token_has_a_deadline_of_its_own(pool):
@@ -122,6 +148,15 @@ def test_a_tenants_median_answer_is_what_its_deadline_is_judged_by(pool):
     assert refused(pool, a_job("long", max_tokens=1_000, deadline_ms=2_500)).reason == "deadline_unmeetable"
     end_well(pool, "brief", 10)
     admitted(pool, a_job("brief", max_tokens=1_000, deadline_ms=2_500))
+
+
+def test_who_waits_with_less_than_its_share_is_judged_by_its_shorter_answers(pool):
+    end_well(pool, "mixed", 10, times=3)
+    end_well(pool, "mixed", 1_000, times=5)
+    admitted(pool, work("green", 10))
+    admitted(pool, work("mixed", 1_000, max_tokens=2_000, deadline_ms=9_000))
+    answer = refused(pool, work("mixed", 10, max_tokens=2_000, deadline_ms=9_000))
+    assert (answer.reason, answer.value > 20_000) == ("deadline_unmeetable", True)
 
 
 def test_costs_are_learned_from_eight_answers_and_never_more_than_asked_for(store):
@@ -141,6 +176,12 @@ def test_costs_are_learned_from_eight_answers_and_never_more_than_asked_for(stor
 @pytest.mark.parametrize("spoil", [{"mu_wtps": 0}, {"prefill_tps": -1}, {"tpot_ms": 0}])
 def test_where_a_rate_is_missing_nobody_is_refused_by_prediction(store, spoil):
     beat(store, **spoil)
+    admitted(store, a_job(deadline_ms=1))
+
+
+def test_in_bounds_admission_nobody_is_refused_by_prediction(store, settings):
+    reconfigure(store, settings, admission="bounds")
+    beat(store)
     admitted(store, a_job(deadline_ms=1))
 
 
@@ -205,6 +246,16 @@ def test_the_same_request_refused_twice_books_one_appointment(pool, settings):
     booked = pool.client.zscore(keys.appointments(MODEL), "blue")
     refused(pool, one)
     assert pool.client.zscore(keys.appointments(MODEL), "blue") == booked
+
+
+def test_who_comes_back_books_nothing_while_its_appointment_lies_ahead(pool, settings):
+    reconfigure(pool, settings, max_inflight=4)
+    refused(pool, work("blue", 1_000))
+    booked = pool.client.zscore(keys.appointments(MODEL), "blue")
+    refused(pool, work("blue", 1_000), attempt=1)
+    assert pool.client.zscore(keys.appointments(MODEL), "blue") == booked
+    refused(pool, work("blue", 1_000))
+    assert pool.client.zscore(keys.appointments(MODEL), "blue") > booked
 
 
 def test_how_far_hints_are_off_is_measured_when_a_client_comes_back(pool, settings):

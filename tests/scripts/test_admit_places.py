@@ -3,7 +3,7 @@
 import pytest
 
 from shared import keys
-from tests.support.builders import a_beat, a_job, admitted, reconfigure, refused
+from tests.support.builders import MODEL, a_beat, a_job, admitted, reconfigure, refused
 
 
 def work(tenant: str, wt: int):
@@ -52,6 +52,17 @@ def test_of_the_kept_places_a_tenant_gets_its_share_however_small_its_jobs(nearl
 def test_one_job_of_more_than_its_share_of_the_work_closes_the_kept_places_to_its_tenant(nearly_full):
     admitted(nearly_full, work("green", 5_000))
     assert refused(nearly_full, work("green", 1)).reason == "inflight_full"
+
+
+def test_who_waits_alone_gets_no_kept_place_with_one_job_either(store, settings):
+    reconfigure(store, settings, max_inflight=16, max_queue_size=100)
+    store.renew(a_beat(slots=12), [])
+    for _ in range(12):
+        admitted(store, a_job("filler"))
+    assert len(store.claim("w1", "filling", MODEL, room=12, cells_free=4_096)) == 12
+    admitted(store, a_job("blue"))
+    assert refused(store, a_job("blue")).reason == "inflight_full"
+    admitted(store, a_job("green"))
 
 
 def test_who_waits_with_exactly_its_share_gets_no_kept_place(store, settings):

@@ -123,8 +123,8 @@ def check_share(look: Look) -> str | None:
 
 
 def check_backlog(look: Look) -> str | None:
-    most = look.most_mwt - look.job.cost_mwt if look.own_mwt > 0 else 1.25 * look.most_mwt
-    return "backlog_full" if look.pool_mwt > most else None
+    """For who comes new: who waits already was refused by its share before the backlog is full."""
+    return "backlog_full" if look.pool_mwt > 1.25 * look.most_mwt else None
 
 
 def check_deadline(look: Look) -> str | None:

@@ -124,8 +124,9 @@ local function check_share(ask)
   end
 end
 
+-- Who waits already was refused by its share before the backlog is full: this is for who comes new.
 local function check_backlog(ask)
-  local most = ask.own_mwt > 0 and ask.most_mwt - ask.cost_mwt or BACKLOG_SLACK * ask.most_mwt
+  local most = BACKLOG_SLACK * ask.most_mwt
   if ask.pool_mwt > most then
     return { 'backlog_full', 'waiting_work', math.floor(ask.pool_mwt / 1000), math.floor(ask.most_mwt / 1000),
       drain_ms(ask, ask.pool_mwt - most) }
