@@ -107,7 +107,10 @@ class KeyRing:
 
         The moment is the store's TIME, asked in the same round trip, unless the caller has just learnt it.
         """
-        digest = digest_of(key)
+        return self.find(digest_of(key), now_ms)
+
+    def find(self, digest: str, now_ms: int | None = None) -> KeyFacts | None:
+        """What `lookup` answers, by the key's digest."""
         with store_faults(self._client), self._client.pipeline(transaction=False) as pipe:
             pipe.hget(keys.keys(), digest)
             if now_ms is None:

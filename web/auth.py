@@ -76,14 +76,14 @@ def identify(here: Door, *, key: str | None, named: str | None, spelling: Spelli
 
 def enabled(here: Door, tenant: str) -> TenantPolicy | None:
     """The tenant's policy, if it has one. Raises Problem for a tenant that is disabled."""
-    policy = here.tenants.get(tenant)
+    policy = here.standing.policy(tenant)
     if policy is not None and policy.disabled:
         raise Problem("tenant_disabled", f"tenant {tenant!r} is disabled")
     return policy
 
 
 def _by_key(here: Door, key: str | None, named: str | None, spelling: Spelling) -> tuple[str, str]:
-    facts = here.keyring.lookup(key) if key else None
+    facts = here.standing.key(key) if key else None
     if facts is None:
         said = "is not known, or no longer" if key else "is missing"
         raise Problem(

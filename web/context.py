@@ -14,6 +14,7 @@ from shared.tickets import Tickets
 from web.doubts import Doubts
 from web.hub import Hub
 from web.pools import Pools
+from web.standing import Standing
 from web.telemetry import DoorMetrics
 
 EXTENSION = "penstock"
@@ -26,8 +27,7 @@ class Door:
     settings: Settings
     store: Store
     clock: Clock
-    keyring: KeyRing
-    tenants: Tenants
+    standing: Standing
     tickets: Tickets
     pools: Pools
     hub: Hub
@@ -44,8 +44,7 @@ def make_door(settings: Settings, store: Store, clock: Clock) -> Door:
         settings=settings,
         store=store,
         clock=clock,
-        keyring=KeyRing(store.client),
-        tenants=Tenants(store.client),
+        standing=Standing(KeyRing(store.client), Tenants(store.client), clock),
         tickets=Tickets(store.client),
         pools=Pools(store, settings, clock),
         hub=Hub(store),

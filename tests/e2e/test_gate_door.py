@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import itertools
 import json
 import random
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from shared.tenants import TenantPolicy, Tenants
 from tests.support.builders import reconfigure, seen, stat
 from tests.support.door import door_store, run_next, serve, settle
 from tests.support.gate import Served, served, submit_frame
+from tests.support.processes import wait_for
 
 
 @pytest.fixture
@@ -256,6 +258,8 @@ def test_a_key_that_was_removed_opens_nothing_on_an_open_connection_either(close
     key = KeyRing(store.client).create("blue", label="laptop").key
     assert closed.client.ask(submit_frame(1) | {"tenant_key": key})["status"] == "accepted"
     KeyRing(store.client).rm("laptop")
+    again = (submit_frame(ref) | {"tenant_key": key} for ref in itertools.count(3))
+    wait_for(lambda: closed.client.ask(next(again))["status"] == "error", "the gate to hear of it", timeout_s=1)
     closed.client.fault(submit_frame(2) | {"tenant_key": key}, "invalid_api_key")
 
 

@@ -13,6 +13,7 @@ from shared.store import Store
 from shared.tenants import TenantPolicy, Tenants
 from tests.support.builders import pass_time, seen
 from tests.support.door import a_door, fault, run_next, serve, settle, submit, taken
+from tests.support.processes import wait_for
 
 ORIGIN = "https://page.example"
 
@@ -88,6 +89,8 @@ def test_it_ends_a_minute_after_the_deadline(client: FlaskClient, store: Store, 
 def test_a_disabled_tenant_s_tickets_open_nothing(client: FlaskClient, store: Store, key: dict[str, str]) -> None:
     job = taken(submit(client, ticket=True, headers=key))
     Tenants(store.client).set("blue", TenantPolicy(disabled=True))
+    own = f"/v1/jobs/{job['id']}"
+    wait_for(lambda: client.get(own, headers=key).status_code == 403, "the door to hear of it", timeout_s=1)
     fault(client.get(job["urls"]["events_signed"]), 403, "tenant_disabled")
 
 
