@@ -1,7 +1,7 @@
 """The state machine as Python sees it: one method per script, one typed answer each."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import redis
@@ -95,8 +95,13 @@ class Store(StoreReads):
         )
         return [decode.claimed(entry, claim_id) for entry in entries]
 
-    def renew(self, beat: Beat, held: Sequence[Held]) -> Renewed:
-        """Beat, and extend the leases of exactly what is named."""
+    def renew(self, beat: Beat, held: Sequence[Held], *, generated: Mapping[str, int] | None = None) -> Renewed:
+        """Beat, and extend the leases of exactly what is named.
+
+        `generated`: tokens of each answer so far, by job id; who is not named has none. One that has become
+        longer than its claim was charged for is charged to its tenant now.
+        """
+        told = generated or {}
         _, (drain, unknown_to_rq, lost, canceled) = self._call(
             "renew",
             worker=beat.worker,
@@ -108,7 +113,7 @@ class Store(StoreReads):
             cells_free=beat.cells_free,
             draining=int(beat.draining),
             facts=_json(beat.facts),
-            held=_flat(held),
+            held=[part for job in held for part in (job.id, job.token, told.get(job.id, 0))],
         )
         return Renewed(
             lost=[decode.text(job_id) for job_id in lost],

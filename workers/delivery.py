@@ -95,6 +95,7 @@ class Delivery:
             event = self._inbox.popleft()
             entry = self._holding.get(event.key)
             if entry is not None and isinstance(event, Text):
+                entry.generated = event.completion_tokens
                 self._pace.add(event.key, event.text, event.completion_tokens)
             elif isinstance(event, Text):
                 self._pace.forget(event.key)

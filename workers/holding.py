@@ -24,6 +24,8 @@ class Entry:
     cancel_asked: bool = False
     #: Its end is on the way to the store, whose answer says whose the job is. Written by delivery alone.
     settling: bool = False
+    #: Tokens of its answer, as last heard of. Written by delivery alone.
+    generated: int = 0
 
 
 def key_of(held: Held) -> str:
@@ -87,6 +89,11 @@ class Holding:
         """Every job as a renewal names it."""
         with self._lock:
             return [entry.claimed.held for entry in self._by_id.values()]
+
+    def generated(self) -> dict[str, int]:
+        """How many tokens of each job's answer there are, by its id."""
+        with self._lock:
+            return {job_id: entry.generated for job_id, entry in self._by_id.items()}
 
     def __len__(self) -> int:
         with self._lock:

@@ -50,7 +50,7 @@ class Leases:
     def one_pass(self) -> float:
         """Beat and renew once. How long to rest then, in seconds. Raises StoreUnavailable."""
         held = self._holding.named()
-        renewed = self._store.renew(self._beat(), held)
+        renewed = self._store.renew(self._beat(), held, generated=self._holding.generated())
         keys = {job.id: key_of(job) for job in held}
         for job_id in renewed.lost:
             # Not held any more under the key that was named: its end was written meanwhile, or it was claimed anew.

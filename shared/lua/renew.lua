@@ -1,5 +1,5 @@
 -- renew: a worker's heartbeat; extends the leases of exactly the jobs it names, and tells what it lost.
--- KEYS config leases books worker workers pool models rq_job rq_worker
+-- KEYS config leases books worker workers pool models rq_job rq_worker tenant
 -- ARGV
 --   worker text · who beats
 --   slug text · its model as it stands in keys
@@ -10,14 +10,16 @@
 --   cells_free int · KV cells free
 --   draining int · 1 when it claims no more
 --   facts text · JSON object of plain values; names that begin with rq_ go to RQ's record
---   held rest · id, token, … of all it really holds
+--   held rest · id, token, tokens generated so far, … of all it really holds
 -- ANSWERS renewed
 --   renewed: 1 to drain, 1 when RQ knows no such worker, lost ids, ids to cancel
--- KEEPS 1 9
--- USES clock afford job live books
+-- KEEPS 1 8 9
+-- USES clock afford job live books waiting
+-- RARELY serve
 
 local told = cjson.decode(facts)
-local lease_ms = tonumber(redis.call('HGET', k_config, 'lease_ms') or 15000)
+local set = redis.call('HMGET', k_config, 'lease_ms', 'fairness', 'generated_weight')
+local lease_ms, in_tokens, generated_weight = tonumber(set[1] or 15000), set[2] ~= 'turns', tonumber(set[3]) or 4
 note_gap(now_ms, lease_ms)
 
 local worker_key, rq_key = k_worker .. worker, k_rq_worker .. worker
@@ -56,13 +58,29 @@ if redis.call('EXISTS', k_leases) == 0 then
   redis.call('HSET', k_books .. slug, 'running', 0)
 end
 
+-- An answer that has become longer than its claim was charged for is charged as it grows, so that its tenant's
+-- turn does not come as if it were short. What a claim charged too much, settle gives back.
+local function charge_overrun(job, generated)
+  local cost_mwt = 1000 * (job.prompt_tokens + generated_weight * generated)
+  if not in_tokens or cost_mwt <= job.cost_mwt then
+    return
+  end
+  local weight_milli = tonumber(redis.call('HGET', k_tenant .. job.tenant, 'policy_weight_milli') or 1000)
+  local charge_mwt = math.floor(cost_mwt * 1000 / weight_milli)
+  if charge_mwt > job.charged_mwt then
+    serve(job.tenant, charge_mwt - job.charged_mwt)
+    redis.call('HSET', k_rq_job .. job.id, 'penstock_charged_mwt', charge_mwt)
+  end
+end
+
 local lost, canceled = {}, {}
-for i = held, #ARGV, 2 do
+for i = held, #ARGV, 3 do
   local id, token = ARGV[i], ARGV[i + 1]
   local job = read_job(id)
   if job and job.state == 'running' and job.claim == token and job.worker == worker then
     redis.call('ZADD', k_leases, now_ms + lease_ms, id)
     redis.call('HSET', k_rq_job .. id, 'last_heartbeat', iso(now_ms))
+    charge_overrun(job, tonumber(ARGV[i + 2]))
     if job.cancel ~= '' then
       canceled[#canceled + 1] = id
     end

@@ -3,9 +3,11 @@
 import pytest
 
 from shared import keys
-from shared.job import Held
+from shared.job import Held, Usage
+from shared.tenants import TenantPolicy, Tenants
 from tests.support.builders import (
     MODEL,
+    a_beat,
     a_job,
     admitted,
     an_ending,
@@ -184,3 +186,47 @@ def test_a_beat_after_a_job_lost_its_record_tells_it_as_lost(store):
     assert beat(store, "w1", held).lost == [held.id]
     store.client.restore(keys.rq_job(held.id), 0, record, replace=True)
     assert seen(store, held.id).worker == "w1"
+
+
+def service(store, tenant: str = "blue") -> int:
+    return int(store.client.hget(keys.tenant(tenant), "service_mwt") or 0)
+
+
+def test_an_answer_longer_than_expected_is_charged_while_it_grows_and_settled_to_the_token(store):
+    beat(store)
+    admitted(store, a_job(prompt_tokens=10, max_tokens=100, cost_mwt=50_000))
+    job = claim_one(store)
+    assert service(store) == 50_000
+    for generated, charged in ((0, 50_000), (10, 50_000), (11, 54_000), (60, 250_000), (11, 250_000)):
+        store.renew(a_beat(), [job.held], generated={job.id: generated})
+        assert service(store) == charged
+    store.settle(an_ending(job, usage=Usage(10, 0, 70)), "w1")
+    assert service(store) == 290_000
+
+
+def test_an_overrun_counts_by_its_tenants_weight_and_goes_back_with_the_job(store):
+    Tenants(store.client).set("blue", TenantPolicy(weight=2))
+    beat(store)
+    admitted(store, a_job(prompt_tokens=10, max_tokens=100, cost_mwt=50_000))
+    job = claim_one(store)
+    store.renew(a_beat(), [job.held], generated={job.id: 60})
+    assert service(store) == 125_000
+    assert store.release("w1", [job.held]) == 1
+    assert service(store) == 0
+
+
+def test_where_turns_are_counted_a_long_answer_is_one_turn(store, settings):
+    reconfigure(store, settings, fairness="turns")
+    beat(store)
+    admitted(store, a_job(prompt_tokens=10, max_tokens=100, cost_mwt=50_000))
+    job = claim_one(store)
+    store.renew(a_beat(), [job.held], generated={job.id: 60})
+    assert service(store) == 1_000
+
+
+def test_who_holds_a_job_no_more_charges_nothing(store):
+    beat(store)
+    admitted(store, a_job(cost_mwt=50_000, max_tokens=100))
+    job = claim_one(store)
+    assert store.renew(a_beat(), [Held(job.id, "stale")], generated={job.id: 60}).lost == [job.id]
+    assert service(store) == 50_000
