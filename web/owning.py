@@ -1,20 +1,55 @@
 """A call that owns its job: when the call ends before the job, so does the job; unless it was we who stopped."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain
 
 import structlog
+from flask import request
 
 from shared.errors import StoreUnavailable
 from shared.job import JobView
 from web import stopping
 from web.context import Door
+from web.following import Finished, Item, Text, follow
+from web.openai_answers import end_problem
+from web.patience import Patience
+from web.peer import watch
+from web.present import has_ended
 from web.problems import Problem
+from web.waits import until_ended
 
 log = structlog.get_logger()
 
 #: A settle may arrive this long after the deadline and still be told (shared/lua/settle.lua), and reaping
 #: may be 250 ms late.
 GRACE_S = 2.0
+
+
+def to_its_end(here: Door, view: JobView, patience: Patience) -> JobView | Problem:
+    """Hold this request until its job has succeeded; the error that it is instead, where it has not."""
+    gone = watch(request.environ)
+    view = until_ended(here, view, patience.deadline_ms / 1000 + GRACE_S, stop=gone)
+    if not has_ended(view):
+        let_go(here, view, gone=gone)
+        return no_end(view)
+    return end_problem(view) or view
+
+
+def from_its_first_text(
+    here: Door, view: JobView, patience: Patience, gone: Callable[[], bool]
+) -> Iterator[Item] | Problem:
+    """The job's story, once there is text of it: an end without any is an error of its own, with a status.
+
+    Who iterates calls `let_go` when it stops before the end.
+    """
+    until_s = here.clock.monotonic() + patience.deadline_ms / 1000 + GRACE_S
+    story = follow(here, view, stop=lambda: gone() or here.clock.monotonic() > until_s)
+    first = next((item for item in story if isinstance(item, Text | Finished)), None)
+    if first is None:
+        let_go(here, view, gone=gone)
+        return no_end(view)
+    problem = end_problem(first.view) if isinstance(first, Finished) else None
+    return problem or chain([first], story)
 
 
 def let_go(here: Door, view: JobView, *, gone: Callable[[], bool]) -> None:

@@ -1,29 +1,22 @@
 """`/v1/embeddings`: vectors of texts, one job a request, through the same admission as all jobs."""
 
 from apiflask import APIBlueprint
-from flask import Response, request
+from flask import Response
 
 from web.admission import Ask, offer
 from web.answers import json_response, problem_response, yield_response
+from web.asking import patience_of
 from web.auth import caller
 from web.context import door
 from web.embeddings_schema import EmbeddingsBody, embeddings_json
-from web.openai_answers import end_problem
-from web.owning import let_go
-from web.patience import resolve
-from web.peer import watch
+from web.owning import to_its_end
 from web.pools import Model
-from web.present import has_ended
-from web.problems import Problem, Wrong, invalid
+from web.problems import Problem
 from web.requests import attempt
 from web.telemetry import traceparent
 from web.verdicts import Yield
-from web.waits import until_ended
 
 bp = APIBlueprint("embeddings", __name__, tag="OpenAI")
-
-#: A settle may arrive this long after the deadline and still be told, and reaping may be 250 ms late.
-_GRACE_S = 2.0
 
 
 @bp.post("/v1/embeddings")
@@ -37,16 +30,7 @@ _GRACE_S = 2.0
 def embeddings(body: EmbeddingsBody) -> Response:
     """Embed texts."""
     here, who = door(), caller()
-    patience = resolve(
-        "hold",
-        named_ms=body.deadline_ms,
-        start_within_ms=body.start_within_ms,
-        headers=request.headers,
-        settings=here.settings,
-        policy=who.policy,
-    )
-    if isinstance(patience, Wrong):
-        raise invalid([patience])
+    patience = patience_of(here, who, body, "hold")
     _check_dimensions(body, here.pools.resolve(body.model, who.policy))
     ask = Ask(
         payload=body.payload(),
@@ -62,15 +46,11 @@ def embeddings(body: EmbeddingsBody) -> Response:
     if isinstance(verdict, Yield):
         response = yield_response(verdict)
     else:
-        gone = watch(request.environ)
-        view = until_ended(here, verdict.view, patience.deadline_ms / 1000 + _GRACE_S, stop=gone)
-        if not has_ended(view):
-            let_go(here, view, gone=gone)
-            problem: Problem | None = Problem("deadline_exceeded", f"job {view.id}: no end of it was seen in time")
+        ended = to_its_end(here, verdict.view, patience)
+        if isinstance(ended, Problem):
+            response = problem_response(ended)
         else:
-            problem = end_problem(view)
-        body_json = embeddings_json(view, body.encoding_format)
-        response = problem_response(problem) if problem is not None else json_response(body_json)
+            response = json_response(embeddings_json(ended, body.encoding_format))
     response.headers["x-deadline-ms"] = str(patience.deadline_ms)
     return response
 

@@ -9,9 +9,10 @@ from shared.job import JobView
 from shared.states import JobState
 from web.admission import Ask, ask_of, offer
 from web.answers import job_response, json_response, yield_response
-from web.auth import Caller, caller
+from web.asking import patience_of
+from web.auth import caller
 from web.context import Door, door
-from web.patience import Patience, resolve
+from web.patience import Patience
 from web.present import job_json
 from web.problems import Problem, Wrong, invalid
 from web.repeats import known_again
@@ -41,7 +42,7 @@ def submit(body: SubmitBody) -> Response:
     here, who = door(), caller()
     wait_s, applied = _wait_s()
     ticket_of = issuer(here) if body.ticket else None
-    verdict = offer(here, who, _ask(here, body, patience_of(here, who, body), who.tenant))
+    verdict = offer(here, who, _ask(here, body, patience_of(here, who, body, "poll"), who.tenant))
     if isinstance(verdict, Yield):
         return yield_response(verdict)
     ticket = ticket_of(verdict.view) if ticket_of else None
@@ -105,21 +106,6 @@ def page() -> Response:
             "has_more": found.cursor is not None,
         }
     )
-
-
-def patience_of(here: Door, who: Caller, body: SubmitBody) -> Patience:
-    """The patience of a native request. Raises Problem for one that the door does not allow."""
-    patience = resolve(
-        "poll",
-        named_ms=body.deadline_ms,
-        start_within_ms=body.start_within_ms,
-        headers=request.headers,
-        settings=here.settings,
-        policy=who.policy,
-    )
-    if isinstance(patience, Wrong):
-        raise invalid([patience])
-    return patience
 
 
 def own_job(here: Door, job_id: str) -> JobView:

@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Callable, Iterator
-from itertools import chain
 
 from apiflask import APIBlueprint
 from flask import Response, request
@@ -11,21 +10,20 @@ from flask import Response, request
 from shared.job import JobView
 from web.admission import Ask, offer
 from web.answers import json_response, problem_response, yield_response
+from web.asking import patience_of
 from web.auth import caller
 from web.context import Door, door
-from web.following import Finished, Item, Quiet, Started, Text, follow
+from web.following import Item, Quiet, Started, Text
 from web.openai_answers import Kind, Shape, end_problem, shape_of
 from web.openai_schema import COMPLETION_MAX_TOKENS, ChatBody, CompletionBody
-from web.owning import GRACE_S, let_go, no_end
-from web.patience import Patience, resolve
+from web.owning import from_its_first_text, let_go, no_end, to_its_end
+from web.patience import Patience
 from web.peer import watch
-from web.present import has_ended
-from web.problems import Problem, Wrong, answer, invalid
+from web.problems import Problem, answer
 from web.requests import attempt
 from web.routes.events import COMMENT_S, HEADERS
 from web.telemetry import traceparent
 from web.verdicts import Yield
-from web.waits import until_ended
 
 bp = APIBlueprint("openai", __name__, tag="OpenAI")
 
@@ -75,16 +73,7 @@ def completions(body: CompletionBody) -> Response:
 
 def _serve(body: ChatBody | CompletionBody, kind: Kind, default_max_tokens: int) -> Response:
     here, who = door(), caller()
-    patience = resolve(
-        "stream" if body.stream else "hold",
-        named_ms=body.deadline_ms,
-        start_within_ms=body.start_within_ms,
-        headers=request.headers,
-        settings=here.settings,
-        policy=who.policy,
-    )
-    if isinstance(patience, Wrong):
-        raise invalid([patience])
+    patience = patience_of(here, who, body, "stream" if body.stream else "hold")
     ask = Ask(
         payload=body.payload(),
         patience=patience,
@@ -108,31 +97,17 @@ def _serve(body: ChatBody | CompletionBody, kind: Kind, default_max_tokens: int)
 
 
 def _plain(here: Door, view: JobView, kind: Kind, patience: Patience) -> Response:
-    gone = watch(request.environ)
-    view = until_ended(here, view, patience.deadline_ms / 1000 + GRACE_S, stop=gone)
-    if not has_ended(view):
-        let_go(here, view, gone=gone)
-        return problem_response(no_end(view))
-    problem = end_problem(view)
-    if problem is not None:
-        return problem_response(problem)
-    return json_response(shape_of(view, kind).whole(view))
+    ended = to_its_end(here, view, patience)
+    return problem_response(ended) if isinstance(ended, Problem) else json_response(shape_of(ended, kind).whole(ended))
 
 
 def _stream(here: Door, view: JobView, kind: Kind, patience: Patience, *, include_usage: bool) -> Response:
-    """Chunks as they come. The status waits for the first text, so that an end without any is an error of its own."""
+    """Chunks as they come."""
     gone = watch(request.environ)
-    until_s = here.clock.monotonic() + patience.deadline_ms / 1000 + GRACE_S
-    story = follow(here, view, stop=lambda: gone() or here.clock.monotonic() > until_s)
-    first = next((item for item in story if isinstance(item, Text | Finished)), None)
-    if first is None:
-        let_go(here, view, gone=gone)
-        return problem_response(no_end(view))
-    if isinstance(first, Finished):
-        problem = end_problem(first.view)
-        if problem is not None:
-            return problem_response(problem)
-    chunks = _chunks(chain([first], story), shape_of(view, kind), include_usage=include_usage)
+    story = from_its_first_text(here, view, patience, gone)
+    if isinstance(story, Problem):
+        return problem_response(story)
+    chunks = _chunks(story, shape_of(view, kind), include_usage=include_usage)
     return Response(_told(here, view, chunks, gone), mimetype="text/event-stream", headers=HEADERS)
 
 

@@ -5,9 +5,9 @@ from flask import Response
 
 from web.admission import ask_of, quote
 from web.answers import json_response
+from web.asking import patience_of
 from web.auth import caller
 from web.context import door
-from web.routes.jobs import patience_of
 from web.schema import SubmitBody
 from web.verdicts import to_yield
 
@@ -24,7 +24,7 @@ bp = APIBlueprint("quote", __name__, tag="Jobs")
 def ask(body: SubmitBody) -> Response:
     """Quote a job."""
     here, who = door(), caller()
-    job, answer = quote(here, who, ask_of(body, patience_of(here, who, body), here.settings))
+    job, answer = quote(here, who, ask_of(body, patience_of(here, who, body, "poll"), here.settings))
     refusal = None
     if answer.refused is not None:
         bound_status = here.settings.tenant_bound_status

@@ -1,7 +1,6 @@
 """`/v1/responses`: plain, streaming or in the background, through the same admission; read, followed, canceled."""
 
 from collections.abc import Callable, Iterator
-from itertools import chain
 
 from apiflask import APIBlueprint
 from flask import Response, request
@@ -10,15 +9,15 @@ from shared.job import JobView
 from web import stopping
 from web.admission import Ask, body_digest, offer
 from web.answers import json_response, problem_response, yield_response
+from web.asking import patience_of
 from web.auth import caller
 from web.context import Door, door
-from web.following import Finished, Item, Text, follow
-from web.openai_answers import end_problem
+from web.following import Finished, Item, follow
 from web.openai_schema import unsupported
-from web.owning import GRACE_S, let_go, no_end
-from web.patience import Patience, resolve
+from web.owning import from_its_first_text, let_go, no_end, to_its_end
+from web.patience import Patience
 from web.peer import watch
-from web.present import has_ended, job_headers
+from web.present import job_headers
 from web.problems import Problem, Wrong, invalid
 from web.repeats import known_again
 from web.requests import attempt
@@ -28,7 +27,7 @@ from web.responses_schema import ResponsesBody, included
 from web.routes.events import COMMENT_S, HEADERS, REST_S
 from web.telemetry import traceparent
 from web.verdicts import Yield
-from web.waits import look, until_ended
+from web.waits import look
 
 bp = APIBlueprint("responses", __name__, tag="OpenAI")
 
@@ -44,16 +43,7 @@ bp = APIBlueprint("responses", __name__, tag="OpenAI")
 def create(body: ResponsesBody) -> Response:
     """Offer a job and answer as the body asks."""
     here, who = door(), caller()
-    patience = resolve(
-        "poll" if body.background else "stream" if body.stream else "hold",
-        named_ms=body.deadline_ms,
-        start_within_ms=body.start_within_ms,
-        headers=request.headers,
-        settings=here.settings,
-        policy=who.policy,
-    )
-    if isinstance(patience, Wrong):
-        raise invalid([patience])
+    patience = patience_of(here, who, body, "poll" if body.background else "stream" if body.stream else "hold")
     ask = _ask(here, body, patience)
     verdict = offer(here, who, known_again(ask, who.tenant) if body.background else ask)
     if isinstance(verdict, Yield):
@@ -135,28 +125,16 @@ def _shown(view: JobView) -> Response:
 
 
 def _plain(here: Door, view: JobView, patience: Patience) -> Response:
-    gone = watch(request.environ)
-    view = until_ended(here, view, patience.deadline_ms / 1000 + GRACE_S, stop=gone)
-    if not has_ended(view):
-        let_go(here, view, gone=gone)
-        return problem_response(no_end(view))
-    problem = end_problem(view)
-    return _shown(view) if problem is None else problem_response(problem)
+    ended = to_its_end(here, view, patience)
+    return problem_response(ended) if isinstance(ended, Problem) else _shown(ended)
 
 
 def _owners_stream(here: Door, view: JobView, patience: Patience) -> Response:
-    """The status waits for the first text, so that an end without any is an error of its own."""
     gone = watch(request.environ)
-    until_s = here.clock.monotonic() + patience.deadline_ms / 1000 + GRACE_S
-    story = follow(here, view, stop=lambda: gone() or here.clock.monotonic() > until_s)
-    first = next((item for item in story if isinstance(item, Text | Finished)), None)
-    if first is None:
-        let_go(here, view, gone=gone)
-        return problem_response(no_end(view))
-    problem = end_problem(first.view) if isinstance(first, Finished) else None
-    if problem is not None:
-        return problem_response(problem)
-    frames = _told(here, Events(view), view, chain([first], story))
+    story = from_its_first_text(here, view, patience, gone)
+    if isinstance(story, Problem):
+        return problem_response(story)
+    frames = _told(here, Events(view), view, story)
     return _stream(_owned(here, view, frames, gone))
 
 
