@@ -13,7 +13,7 @@ import pytest
 from tests.support.processes import wait_for
 from tests.support.up import Up
 
-#: One slot that makes 20 words a second: 200 words take 10 s.
+#: One slot that makes 20 words a second: 80 words take 4 s.
 ONE_SLOT = {"PENSTOCK_MAX_BATCH_SIZE": "1", "PENSTOCK_SIM_DECODE_TPS": "20", "PENSTOCK_ADMISSION": "bounds"}
 
 
@@ -39,8 +39,12 @@ def fleet(up: Up) -> dict[str, float]:
     return {m[1]: float(m[2]) for m in re.finditer(r"^(penstock_\w+) (\S+)$", text, re.MULTILINE)}
 
 
-def job_of(up: Up, tenant: str, job_id: str) -> dict[str, Any]:
+def cancel(up: Up, tenant: str, job_id: str) -> None:
+    request = urllib.request.Request(f"{up.url}/v1/jobs/{job_id}", headers={"x-tenant": tenant}, method="DELETE")
+    urllib.request.urlopen(request, timeout=10).close()
 
+
+def job_of(up: Up, tenant: str, job_id: str) -> dict[str, Any]:
     request = urllib.request.Request(f"{up.url}/v1/jobs/{job_id}", headers={"x-tenant": tenant})
     with urllib.request.urlopen(request, timeout=10) as answer:
         job: dict[str, Any] = json.load(answer)
@@ -50,7 +54,7 @@ def job_of(up: Up, tenant: str, job_id: str) -> dict[str, Any]:
 def test_of_twenty_clients_at_one_place_one_runs_and_nineteen_are_told_to_come_back(tmp_path):
     with Up(tmp_path / "state", PENSTOCK_MAX_INFLIGHT="1", **ONE_SLOT).serving() as up:
         with ThreadPoolExecutor(20) as clients:
-            answers = list(clients.map(lambda i: submit_as(up, f"t{i}", 200), range(20)))
+            answers = list(clients.map(lambda i: submit_as(up, f"t{i}", 80), range(20)))
         assert sorted(status for status, *_ in answers) == [202] + [503] * 19
         assert all(seconds < 1 for *_, seconds in answers), sorted(seconds for *_, seconds in answers)
         for status, body, _ in answers:
@@ -70,15 +74,16 @@ def test_of_twenty_clients_at_one_place_one_runs_and_nineteen_are_told_to_come_b
 def test_equal_jobs_of_three_tenants_take_exact_turns_in_one_slot(tmp_path, fairness):
     with Up(tmp_path / "state", **(ONE_SLOT | {"PENSTOCK_SIM_DECODE_TPS": "100"}), PENSTOCK_FAIRNESS=fairness) as up:
         up.serving()
-        # Long enough for thirty submits on a busy machine.
-        _, first, _ = submit_as(up, "before", 600)
+        # It holds the slot until all thirty wait.
+        _, first, _ = submit_as(up, "before", 1_900)
+        wait_for(lambda: job_of(up, "before", first["id"])["status"] == "running", "the first to run")
         taken = {tenant: [submit_as(up, tenant, 4)[1]["id"] for _ in range(10)] for tenant in ("c", "a", "b")}
+        cancel(up, "before", first["id"])
         jobs = [(tenant, job_id) for tenant, ids in taken.items() for job_id in ids]
         wait_for(lambda: all(job_of(up, *job)["status"] == "succeeded" for job in jobs), "all to end", timeout_s=40)
         started = {job: job_of(up, *job)["started_at"] for job in jobs}
         order = "".join(tenant for tenant, _ in sorted(jobs, key=started.__getitem__))
         assert order == "abc" * 10
-        assert job_of(up, "before", first["id"])["started_at"] < min(started.values())
 
 
 def test_a_seventeenth_waiting_job_is_refused_and_another_tenants_first_is_taken(tmp_path):
@@ -94,7 +99,7 @@ def test_a_seventeenth_waiting_job_is_refused_and_another_tenants_first_is_taken
 
 def test_a_deadline_is_kept_while_waiting_and_in_mid_answer(tmp_path):
     with Up(tmp_path / "state", **ONE_SLOT).serving() as up:
-        _, long, _ = submit_as(up, "a", 200, deadline_ms=3_000)
+        _, long, _ = submit_as(up, "a", 200, deadline_ms=2_000)
         wait_for(lambda: job_of(up, "a", long["id"])["status"] == "running", "the long one to run")
         _, late, _ = submit_as(up, "a", 4, deadline_ms=500)
         ended = wait_for(lambda: (j := job_of(up, "a", late["id"]))["status"] == "expired" and j, "it to expire")
@@ -105,7 +110,7 @@ def test_a_deadline_is_kept_while_waiting_and_in_mid_answer(tmp_path):
             lambda: (j := job_of(up, "a", long["id"]))["status"] == "expired" and j, "the long one to expire"
         )
         assert (cut["error"]["stage"], cut["finish_reason"]) == ("decode", "deadline")
-        assert len(cut["text"].split()) == cut["usage"]["completion_tokens"] > 40
+        assert len(cut["text"].split()) == cut["usage"]["completion_tokens"] > 20
         # A step of the sim engine is 50 ms; the settle and a busy machine take the rest.
         assert cut["ended_at"] - cut["deadline_at"] < 0.3
 
@@ -113,10 +118,10 @@ def test_a_deadline_is_kept_while_waiting_and_in_mid_answer(tmp_path):
 def test_a_stream_that_flows_counts_as_a_poll_of_its_job(tmp_path):
     sim = ONE_SLOT | {"PENSTOCK_SIM_DECODE_TPS": "50"}
     with Up(tmp_path / "state", **sim).serving() as up:
-        status, job = up.ask("POST", "/v1/jobs", {"prompt": "once", "max_tokens": 200, "poll_grace_ms": 1_500})
+        status, job = up.ask("POST", "/v1/jobs", {"prompt": "once", "max_tokens": 150, "poll_grace_ms": 1_500})
         assert status == 202, job
         with urllib.request.urlopen(f"{up.url}/v1/jobs/{job['id']}/events", timeout=30) as events:
             told = events.read().decode()
         assert told.count("event: token") > 10
         ended = up.job(job["id"])
-        assert (ended["status"], ended["usage"]["completion_tokens"]) == ("succeeded", 200)
+        assert (ended["status"], ended["usage"]["completion_tokens"]) == ("succeeded", 150)

@@ -83,6 +83,7 @@ def test_what_is_not_served_is_said(model: ChatOpenAI) -> None:
     assert caught.value.param == "tools"
 
 
+@pytest.mark.ways("direct", reason="what is tested is the page; what its lines ask goes both ways above")
 def test_the_page_s_lines_work_as_printed(served: Address, tmp_path: Path) -> None:
     (snippet,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     for said, here in (("http://localhost:8000", served.url), ('"demo"', '"sim"')):

@@ -13,7 +13,7 @@ from tests.support.processes import Stage
 from tests.support.served import Address, Served
 
 CLIENTS, PLACES = 50, 8
-#: Four slots that make 200 words a second each: what a client asks for takes 0.3 s.
+#: Four slots that make 200 words a second each: what a client asks for takes 0.2 s.
 FAST = {
     "PENSTOCK_ENGINE": "sim",
     "PENSTOCK_SIM_DECODE_TPS": "200",
@@ -21,7 +21,7 @@ FAST = {
     "PENSTOCK_MAX_BATCH_SIZE": "4",
     "PENSTOCK_MAX_INFLIGHT": str(PLACES),
 }
-WORDS = 60
+WORDS = 40
 
 
 @pytest.fixture(scope="module")

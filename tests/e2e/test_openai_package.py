@@ -78,6 +78,11 @@ def test_it_continues_a_text_whole_and_in_a_stream(client: OpenAI) -> None:
     assert len("".join(piece.choices[0].text for piece in pieces).split()) == 6
 
 
+def test_a_call_that_owns_its_job_is_never_taken_for_an_earlier_one(client: OpenAI) -> None:
+    keyed = client.with_options(default_headers={"Idempotency-Key": "one", "x-request-id": "one"})
+    assert len({chat(keyed).id for _ in range(2)}) == 2  # type: ignore[attr-defined]  # a completion
+
+
 def test_a_yield_is_retried_by_itself_when_it_is_told_to(client: OpenAI) -> None:
     with ThreadPoolExecutor(4) as pool:
         patient = client.with_options(max_retries=8)
