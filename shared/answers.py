@@ -32,6 +32,8 @@ class Refused:
     retry_hint_ms: int
     #: Even an empty system could not: there is no use in coming back with the same request.
     hopeless: bool = False
+    #: What prompt and median answer take by themselves, in ms; None while rates are unknown.
+    answer_ms: int | None = None
 
 
 @dataclass(frozen=True)

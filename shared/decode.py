@@ -29,9 +29,17 @@ def pairs(flat: list[Any]) -> dict[str, str]:
 
 def refused(answer: list[Any]) -> Refused:
     """What follows `refused` in admit's and quote's answers."""
-    reason, limit, value, most, inflight, max_inflight, hint_ms, hopeless = answer
+    reason, limit, value, most, inflight, max_inflight, hint_ms, hopeless, own_ms = answer
     return Refused(
-        Refusal(text(reason)), text(limit), value, most, inflight, max_inflight, hint_ms, hopeless=hopeless == 1
+        Refusal(text(reason)),
+        text(limit),
+        value,
+        most,
+        inflight,
+        max_inflight,
+        hint_ms,
+        hopeless=hopeless == 1,
+        answer_ms=None if own_ms < 0 else own_ms,
     )
 
 

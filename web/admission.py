@@ -98,7 +98,10 @@ def offer(here: Door, caller: Caller, ask: Ask) -> Taken | Yield:
             "job.refused", tenant=caller.tenant, key_label=caller.key_label, model=model.name,
             reason=answer.reason.value, retry_hint_ms=answer.retry_hint_ms,
         )  # fmt: skip
-        return to_yield(answer, tenant=caller.tenant, model=model.name, bound_status=here.settings.tenant_bound_status)
+        return to_yield(
+            answer, tenant=caller.tenant, model=model.name, patience=ask.patience,
+            bound_status=here.settings.tenant_bound_status,
+        )  # fmt: skip
     return Taken(_first_look(here, answer, caller), answer.again)
 
 

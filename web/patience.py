@@ -26,6 +26,16 @@ class Patience:
     source: Literal["body", "header", "default"]
     #: To the first token; None: whenever it comes.
     start_within_ms: int | None = None
+    start_source: Literal["body", "default"] = "body"
+
+    def ends_before(self, back_after_ms: int, answer_ms: int) -> bool:
+        """Whether the client has given up when it comes back so late for an answer that takes so long.
+
+        Only by what it told us itself: a default of ours is nobody's patience.
+        """
+        told = self.source != "default" and back_after_ms + answer_ms > self.deadline_ms
+        start_ms = self.start_within_ms if self.start_source == "body" else None
+        return told or (start_ms is not None and back_after_ms > start_ms)
 
 
 def longest_ms(settings: Settings, policy: TenantPolicy | None) -> int:
@@ -61,7 +71,9 @@ def _unnamed(
     manner: Manner, start_within_ms: int | None, headers: Headers, settings: Settings, longest: int
 ) -> Patience:
     if manner == "stream":
-        return Patience(longest, "default", start_within_ms or min(settings.default_start_ms, longest))
+        if start_within_ms is None:
+            return Patience(longest, "default", min(settings.default_start_ms, longest), "default")
+        return Patience(longest, "default", start_within_ms)
     hint_ms = _stainless_ms(headers) if manner == "hold" else None
     if hint_ms is not None:
         return Patience(min(hint_ms, longest), "header", start_within_ms)

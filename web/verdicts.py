@@ -7,6 +7,7 @@ from typing import Any
 
 from shared.answers import Refused
 from shared.outcomes import Refusal
+from web.patience import Patience
 
 #: A client that comes back sooner than this only costs; one that waits longer has given up.
 SHORTEST_HINT_MS, LONGEST_HINT_MS = 50, 60_000
@@ -39,8 +40,14 @@ class Yield:
     headers: dict[str, str] = field(default_factory=dict)
 
 
-def to_yield(refused: Refused, *, tenant: str, model: str, bound_status: int = 503) -> Yield:
-    """The answer to a refusal of the store. `bound_status` is PENSTOCK_TENANT_BOUND_STATUS."""
+def to_yield(
+    refused: Refused, *, tenant: str, model: str, patience: Patience | None = None, bound_status: int = 503
+) -> Yield:
+    """The answer to a refusal of the store. `bound_status` is PENSTOCK_TENANT_BOUND_STATUS.
+
+    Whoever is told to come back after a minute, or so late that its own patience ends before its answer is
+    there, is told not to retry; the hint stands for who comes anew.
+    """
     reason = refused.reason
     status = 429 if reason is Refusal.RATE_LIMITED else bound_status if reason in _TENANT_BOUNDS else 503
     limits = {
@@ -53,7 +60,9 @@ def to_yield(refused: Refused, *, tenant: str, model: str, bound_status: int = 5
     why = _why(refused, tenant, model)
     if refused.hopeless:
         return _yield(status, reason, f"{why}, not even by an idle system", None, limits)
-    return _yield(status, reason, why, refused.retry_hint_ms, limits)
+    hint_ms = refused.retry_hint_ms
+    in_vain = patience is not None and patience.ends_before(hint_ms, refused.answer_ms or 0)
+    return _yield(status, reason, why, hint_ms, limits, worth_retrying=hint_ms < LONGEST_HINT_MS and not in_vain)
 
 
 def store_away() -> Yield:
@@ -63,12 +72,18 @@ def store_away() -> Yield:
     return _yield(503, Refusal.STORE_UNAVAILABLE, _SENTENCES[Refusal.STORE_UNAVAILABLE], hint_ms, limits)
 
 
-def _yield(status: int, reason: Refusal, why: str, hint_ms: int | None, limits: dict[str, Any]) -> Yield:
+def _yield(
+    status: int, reason: Refusal, why: str, hint_ms: int | None, limits: dict[str, Any], *, worth_retrying: bool = True
+) -> Yield:
     """`hint_ms` None: there is no use in coming back with the same request, so nothing is promised."""
+    headers = {} if worth_retrying and hint_ms is not None else {"x-should-retry": "false"}
     if hint_ms is not None:
         hint_ms = max(SHORTEST_HINT_MS, min(LONGEST_HINT_MS, hint_ms))
+        headers |= retry_headers(hint_ms)
+        why += "; " if worth_retrying else "; this request waits in vain, "
+        why += f"come back in {_seconds(hint_ms)}"
     error = {
-        "message": why if hint_ms is None else f"{why}; come back in {_seconds(hint_ms)}",
+        "message": why,
         "type": "rate_limit_exceeded" if status == 429 else "server_overloaded",
         "param": None,
         "code": reason.value,
@@ -80,7 +95,7 @@ def _yield(status: int, reason: Refusal, why: str, hint_ms: int | None, limits: 
         "error": error,
         "limits": limits,
     }
-    return Yield(status, body, {"x-should-retry": "false"} if hint_ms is None else retry_headers(hint_ms))
+    return Yield(status, body, headers)
 
 
 def retry_headers(after_ms: int) -> dict[str, str]:

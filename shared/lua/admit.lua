@@ -25,7 +25,8 @@
 --   rq_fields rest · what RQ would save, as field, value, …
 -- ANSWERS admitted refused mismatch
 --   admitted: id, 1 when it was admitted before, place in the list from 1 or 0 when it no longer waits, inflight
---   refused: reason, limit, value, max, inflight, max inflight, retry hint in ms, 1 when even an empty system could not
+--   refused: reason, limit, value, max, inflight, max inflight, retry hint in ms, 1 when even an empty system could not,
+--   ms that the answer takes by itself or -1 while rates are unknown
 --   mismatch: id of the job that the Idempotency-Key belongs to
 -- KEEPS 1 2 3 6 7 8 9
 -- USES clock job waiting rq stats books lengths verdict hint doorbell finish drop
@@ -76,7 +77,8 @@ if refusal then
   count('yielded')
   count('refused|' .. label .. '|' .. reason)
   observe('retry_hint', hint_ms)
-  return { 'refused', reason, limit, value, max, ask.inflight, ask.max_inflight, hint_ms, hopeless or 0 }
+  return { 'refused', reason, limit, value, max, ask.inflight, ask.max_inflight, hint_ms, hopeless or 0,
+    math.floor(ask.own_ms) }
 end
 
 -- Taken: from here on only writes.
@@ -134,6 +136,7 @@ end
 redis.call('ZADD', k_queues, deadline_ms + ttl_s * 1000, queue)
 ring(slug)
 judge_hint(ask, attempt)
+book_taken(ask, attempt)
 count('admitted')
 count('admitted|' .. label)
 return { 'admitted', id, 0, rank + 1, ask.inflight + 1 }

@@ -23,4 +23,4 @@ if not refusal then
 end
 local reason, limit, value, max, base_ms, hopeless = unpack(refusal)
 return { 'quoted', ask.cost_mwt, eta_ms, reason, limit, value, max, ask.inflight, ask.max_inflight,
-  math.floor(math.max(50, math.min(60000, base_ms))), hopeless or 0 }
+  math.floor(math.max(50, math.min(60000, base_ms))), hopeless or 0, math.floor(ask.own_ms) }

@@ -196,40 +196,6 @@ def test_rates_older_than_ten_seconds_are_no_rates(store):
     assert isinstance(store.admit(a_job(deadline_ms=300)), Admitted)
 
 
-def test_a_tenants_requests_a_minute_are_kept_and_the_hint_says_when(store):
-    store.client.hset(keys.tenant("blue"), mapping={"policy": "1", "policy_rpm": "3"})
-    store.client.zadd(keys.tenants(), {"blue": 1})
-    store.renew(a_beat(), [])
-    for _ in range(3):
-        admitted(store, a_job())
-    answer = refused(store, a_job())
-    assert (answer.reason, answer.limit, answer.max) == ("rate_limited", "requests_per_minute", 3)
-    assert 19_000 < answer.retry_hint_ms <= 24_000
-    shift(store, 20_001)
-    store.renew(a_beat(), [])
-    admitted(store, a_job())
-
-
-def test_a_tenants_tokens_a_minute_are_kept(store):
-    store.client.hset(keys.tenant("blue"), mapping={"policy": "1", "policy_tpm": "60"})
-    store.client.zadd(keys.tenants(), {"blue": 1})
-    store.renew(a_beat(), [])
-    admitted(store, a_job())
-    admitted(store, a_job())
-    assert refused(store, a_job()).limit == "tokens_per_minute"
-    shift(store, 30_001)
-    store.renew(a_beat(), [])
-    admitted(store, a_job())
-
-
-def test_a_job_larger_than_a_minutes_tokens_may_come_when_nothing_came_before(store):
-    store.client.hset(keys.tenant("blue"), mapping={"policy": "1", "policy_tpm": "10"})
-    store.client.zadd(keys.tenants(), {"blue": 1})
-    store.renew(a_beat(), [])
-    admitted(store, a_job())
-    assert refused(store, a_job()).limit == "tokens_per_minute"
-
-
 def test_a_floods_appointments_move_apart_and_push_no_others_hints(pool, settings):
     reconfigure(pool, settings, max_inflight=5, max_queue_size=100)
     admitted(pool, work("flood", 1_000))
@@ -237,6 +203,23 @@ def test_a_floods_appointments_move_apart_and_push_no_others_hints(pool, setting
     assert flood == sorted(flood)
     assert flood[-1] > 5_000
     assert refused(pool, work("light", 100)).retry_hint_ms < 1_500
+
+
+def test_what_a_tenant_was_given_beyond_what_waits_of_it_moves_its_appointment_too(pool, settings):
+    """All that it asked for, less what waits: jobs that are on their way count against the next."""
+    for _ in range(2):
+        admitted(pool, work("flood", 2_000))
+    assert len(pool.claim("w1", "more", MODEL, room=2, cells_free=4_096)) == 2
+    reconfigure(pool, settings, max_inflight=6)
+    # Of 4,000 wt and 1,000 more nothing waits: at 1,000 a second they are 5 s of the pool.
+    assert 5_000 <= refused(pool, work("flood", 1_000)).retry_hint_ms <= 6_000
+    assert refused(pool, work("light", 1_000)).retry_hint_ms <= 1_200
+
+
+def test_what_waits_of_a_tenant_is_no_reason_to_come_later(pool, settings):
+    admitted(pool, work("flood", 4_000))
+    reconfigure(pool, settings, max_inflight=5)
+    assert 1_000 <= refused(pool, work("flood", 1_000)).retry_hint_ms <= 1_200
 
 
 def test_the_same_request_refused_twice_books_one_appointment(pool, settings):

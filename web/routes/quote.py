@@ -24,11 +24,14 @@ bp = APIBlueprint("quote", __name__, tag="Jobs")
 def ask(body: SubmitBody) -> Response:
     """Quote a job."""
     here, who = door(), caller()
-    job, answer = quote(here, who, ask_of(body, patience_of(here, who, body, "poll"), here.settings))
+    patience = patience_of(here, who, body, "poll")
+    job, answer = quote(here, who, ask_of(body, patience, here.settings))
     refusal = None
     if answer.refused is not None:
         bound_status = here.settings.tenant_bound_status
-        refusal = to_yield(answer.refused, tenant=job.tenant, model=job.model, bound_status=bound_status).body
+        refusal = to_yield(
+            answer.refused, tenant=job.tenant, model=job.model, patience=patience, bound_status=bound_status
+        ).body
     return json_response(
         {
             "object": "quote",

@@ -8,19 +8,45 @@ local ASKED_KEPT = 1024
 -- The ledgers are trimmed by one refusal in sixteen: often enough for their bounds, and a refusal must be cheap.
 local TRIM_ONE_IN = 16
 
--- The tenant's next appointment: each refused job moves it on by the time the tenant's share needs for it.
+-- ms in which the tenant's share of the pool does so much work.
+local function share_ms(ask, mwt)
+  return mwt * ask.weights_milli / (ask.weight_milli * ask.mu)
+end
+
+-- The ledger: the moment at which its share would have done all the work that the tenant asked for, refused or taken;
+-- at most the longest hint beyond what waits of it.
+local function ask_more(ask, key, ahead)
+  local most = now_ms + share_ms(ask, ask.own_mwt) + HINT_MAX_MS
+  local next_ms = math.min(most, math.max(ahead, now_ms) + share_ms(ask, ask.cost_mwt))
+  redis.call('ZADD', key, string.format('%.0f', next_ms), ask.tenant)
+  return next_ms
+end
+
+-- ms until the tenant's appointment: what it asked for beyond what may wait of it. A tenant that asks for more than
+-- its share, on and on, is told to stay away ever longer, for whoever comes back stands where a new job would.
 -- A client that comes again books nothing while its tenant's appointment lies ahead.
 local function appoint(ask, attempt, request_id)
   local key = k_appointments .. ask.slug
   local ahead = tonumber(redis.call('ZSCORE', key, ask.tenant) or 0)
   local again = redis.call('ZADD', k_asked, now_ms, request_id) == 0
-  if again or (attempt > 0 and ahead > now_ms) or not ask.rated then
+  if not ask.rated then
     return math.max(0, ahead - now_ms)
   end
-  local next_ms = math.max(ahead, now_ms) + ask.cost_mwt * ask.weights_milli / (ask.weight_milli * ask.mu)
-  next_ms = math.min(now_ms + HINT_MAX_MS, next_ms)
-  redis.call('ZADD', key, string.format('%.0f', next_ms), ask.tenant)
-  return next_ms - now_ms
+  if not again and not (attempt > 0 and ahead > now_ms) then
+    ahead = ask_more(ask, key, ahead)
+  end
+  return math.max(0, ahead - now_ms - share_ms(ask, ask.own_mwt))
+end
+
+-- What was taken was asked for too; at its first attempt, for a refused one is in the ledger already.
+local function book_taken(ask, attempt)
+  if attempt == 0 and ask.rated then
+    local key = k_appointments .. ask.slug
+    ask_more(ask, key, tonumber(redis.call('ZSCORE', key, ask.tenant) or 0))
+    if now_us % TRIM_ONE_IN == 0 then
+      redis.call('ZREMRANGEBYSCORE', key, '-inf', now_ms)
+    end
+  end
 end
 
 -- Never below base. Doubled for each attempt up to three, and spread by up to a fifth: clients sleep exactly what

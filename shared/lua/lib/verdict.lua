@@ -133,7 +133,14 @@ local function check_backlog(ask)
   end
 end
 
--- ms until the answer is ready, as far as can be said: the wait, the prompt, the median answer.
+-- ms that prompt and median answer take by themselves. A tenant that waits with no more than its share is judged by
+-- its shorter answers.
+local function own_ms_of(ask)
+  local is_under = ask.own_mwt * ask.weights_milli <= ask.weight_milli * ask.pool_mwt
+  return 1000 * ask.prompt_tokens / ask.prefill + (is_under and ask.shorter or ask.median) * ask.tpot_ms
+end
+
+-- ms until the answer is ready, as far as can be said: the wait and what it takes by itself.
 local function predict(ask)
   local wait_ms = 0
   if not ask.idle then
@@ -141,9 +148,6 @@ local function predict(ask)
     wait_ms = before / ask.mu + (ask.run_ms or 0) / math.max(1, ask.slots)
   end
   ask.start_ms = wait_ms + 1000 * ask.prompt_tokens / ask.prefill
-  -- A tenant that waits with no more than its share is judged by its shorter answers.
-  local is_under = ask.own_mwt * ask.weights_milli <= ask.weight_milli * ask.pool_mwt
-  ask.own_ms = 1000 * ask.prompt_tokens / ask.prefill + (is_under and ask.shorter or ask.median) * ask.tpot_ms
   ask.finish_ms = wait_ms + ask.own_ms
 end
 
@@ -164,6 +168,7 @@ end
 
 -- The first check that refuses: reason, limit, value, max, ms until it makes sense to come back, hopeless. Else nil.
 local function verdict(ask)
+  ask.own_ms = ask.rated and own_ms_of(ask) or -1
   local refusal = check_worker(ask) or check_rates(ask) or check_inflight(ask) or check_lists(ask)
   if not refusal and ask.rated then
     predict(ask)

@@ -69,8 +69,24 @@ def test_who_polls_is_not_held_to_a_client_s_time_out(settings: Settings) -> Non
 
 
 def test_a_stream_waits_for_its_first_token_and_then_to_the_maximum(settings: Settings) -> None:
-    assert of(settings, "stream") == Patience(600_000, "default", 30_000)
+    assert of(settings, "stream") == Patience(600_000, "default", 30_000, "default")
     assert of(settings, "stream", named_ms=7_000) == Patience(7_000, "body", None)
     assert of(settings, "stream", start_within_ms=50) == Patience(600_000, "default", 50)
     short = replace(settings, max_deadline_ms=10_000, default_deadline_ms=10_000)
-    assert of(short, "stream") == Patience(10_000, "default", 10_000)
+    assert of(short, "stream") == Patience(10_000, "default", 10_000, "default")
+
+
+@pytest.mark.parametrize(
+    ("patience", "ends"),
+    [
+        (Patience(10_000, "body"), True),
+        (Patience(10_000, "header"), True),
+        (Patience(10_001, "header"), False),
+        (Patience(10_000, "default"), False),
+        (Patience(600_000, "default", 7_999), True),
+        (Patience(600_000, "default", 8_000), False),
+        (Patience(600_000, "default", 7_999, "default"), False),
+    ],
+)
+def test_a_client_has_given_up_only_by_what_it_told_itself(patience: Patience, ends: bool) -> None:
+    assert patience.ends_before(8_000, 2_001) is ends
