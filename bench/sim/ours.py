@@ -21,6 +21,8 @@ from shared.job import Ending, Held, NewJob, Usage
 from shared.keys import model_slug
 from shared.outcomes import Outcome
 from shared.store import Store
+from web.patience import Patience
+from web.verdicts import to_yield
 
 MODEL = "modelled"
 
@@ -66,7 +68,9 @@ class Ours:
             self._ids[ask] = job_id
             return TAKEN
         assert isinstance(answer, Refused), answer
-        worth = not answer.hopeless
+        # What the client is told is the door's own answer; its patience is what its body names.
+        told = to_yield(answer, tenant=ask.tenant, model=MODEL, patience=Patience(ask.deadline_ms, "body"))
+        worth = told.headers.get("x-should-retry") != "false"
         return Answer(taken=False, reason=answer.reason.value, hint_ms=answer.retry_hint_ms, worth_retrying=worth)
 
     def claim(self, worker: SimWorker, now_ms: float) -> list[Grant]:

@@ -68,4 +68,12 @@ def rows(got: dict[tuple[str, str, float], Figures]) -> list[Row]:
             None,
             {"B4": line("success", "B4", ".3f")},
         ),
+        Row(
+            "E6",
+            "share of jobs whose client gave up, told to or tired, the same",
+            "shown",
+            line("refused", "ours", ".3f"),
+            None,
+            {"B4": line("refused", "B4", ".3f")},
+        ),
     ]
