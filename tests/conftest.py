@@ -1,5 +1,6 @@
 """One private store a session, empty at each test's start, its books audited at the end."""
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,12 +14,24 @@ from shared.embedded import EmbeddedStore
 from shared.invariants import breaches, unowned_keys
 from shared.store import Store
 
+ROOT = Path(__file__).parents[1]
+
 
 @pytest.fixture(scope="session", autouse=True)
 def heeds_ctrl_c() -> None:
     """A shell's background jobs ignore Ctrl-C, and so would every program that a test starts there."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nobodys_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Tests, and the programs they start, run in an empty folder: settings are read from a `.env` where one stands."""
+    folder = tmp_path_factory.mktemp("nobodys")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
+        yield folder
 
 
 @pytest.fixture(scope="session")

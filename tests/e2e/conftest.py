@@ -7,6 +7,7 @@ processes that does not go both ways says which it goes, and why: `@pytest.mark.
 from collections.abc import Iterator
 
 import pytest
+from openai import OpenAI
 
 from tests.support.nginx import PROGRAM
 from tests.support.served import Address, Served
@@ -34,6 +35,13 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         raise pytest.UsageError(f"{item.nodeid} goes one way only: mark it with `ways`, and the reason")
     if marker is not None and not marker.kwargs.get("reason"):
         raise pytest.UsageError(f"{item.nodeid}: `ways` needs a reason")
+
+
+@pytest.fixture
+def client(served: Address) -> Iterator[OpenAI]:
+    """The stock package, as it comes but for its address; it tries once."""
+    with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
 
 
 @pytest.fixture

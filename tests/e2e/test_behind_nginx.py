@@ -9,33 +9,23 @@ import openai
 import pytest
 from openai import OpenAI
 
-from tests.support.processes import Stage, wait_for
-from tests.support.served import Address, Served
+from tests.support.processes import wait_for
+from tests.support.served import Served, sim_served
 
 pytestmark = pytest.mark.ways("nginx", reason="a proxy that buffers or tries again is what is looked for")
 
 #: One place, one slot; 50 words a second, so that a stream that is not passed on piece by piece is seen to be late.
-SIM = {
-    "PENSTOCK_ENGINE": "sim",
+ONE_SLOW_PLACE = {
     "PENSTOCK_SIM_DECODE_TPS": "50",
     "PENSTOCK_MAX_INFLIGHT": "1",
     "PENSTOCK_MAX_BATCH_SIZE": "1",
-    "PENSTOCK_ADMISSION": "bounds",
 }
 
 
 @pytest.fixture(scope="module")
 def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with Stage(tmp_path_factory.mktemp("stage"), **SIM) as stage:
-        stage.worker()
-        with Served(stage) as served:
-            yield served
-
-
-@pytest.fixture
-def client(served: Address) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
-        yield client
+    with sim_served(tmp_path_factory.mktemp("stage"), **ONE_SLOW_PLACE) as served:
+        yield served
 
 
 def chat(client: OpenAI, words: int, **spelled: Any) -> Any:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.ports import free_port
-from tests.support.processes import ROOT, Stage, wait_for
-from tests.support.served import Address, Served
+from tests.support.processes import ROOT, wait_for
+from tests.support.served import Address, Served, sim_served
 
 TEXT = (ROOT / "docs" / "browser.md").read_text(encoding="utf-8")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -39,11 +39,9 @@ def port() -> int:
 
 @pytest.fixture(scope="module")
 def common(port: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with Stage(tmp_path_factory.mktemp("door"), PENSTOCK_ENGINE="sim", PENSTOCK_SIM_DECODE_TPS="500") as stage:
-        stage.worker()
-        with Served(stage, PENSTOCK_CORS_ORIGINS=f"http://127.0.0.1:{port}") as served:
-            wait_for(lambda: ready(f"{served.url}/health/ready"), "the door")
-            yield served
+    with sim_served(tmp_path_factory.mktemp("door"), cors_origins=f"http://127.0.0.1:{port}") as served:
+        wait_for(lambda: ready(f"{served.url}/health/ready"), "the door")
+        yield served
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from shared.keyring import KeyRing
 from shared.store import Store
 from shared.tenants import TenantPolicy, Tenants
 from tests.support.builders import a_job
-from tests.support.program import ROOT, Program, program
+from tests.support.program import Program, program
 
 
 @pytest.fixture
@@ -232,7 +232,6 @@ def test_a_reader_that_has_seen_enough_is_no_fault(penstock: Program) -> None:
     piped = subprocess.run(
         ["bash", "-c", '"$@" | true', "-", *penstock.command("config")],
         env=penstock.environ,
-        cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=60,

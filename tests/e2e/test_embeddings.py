@@ -40,12 +40,6 @@ def common(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
             yield served
 
 
-@pytest.fixture
-def client(served: Address) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
-        yield client
-
-
 @pytest.fixture(scope="module")
 def alone(folder: Path) -> dict[str, list[float]]:
     """What `llama_cpp.Llama` gives for each text."""

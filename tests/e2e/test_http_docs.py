@@ -12,8 +12,8 @@ from shared.config import Settings
 from shared.outcomes import Refusal
 from shared.store import Store
 from tests.support.door import a_door
-from tests.support.processes import ROOT, Stage
-from tests.support.served import Address, Served
+from tests.support.processes import ROOT
+from tests.support.served import Address, Served, sim_served
 from web.problems import CODES
 from web.schema import SubmitBody
 
@@ -23,10 +23,8 @@ TEXT = (ROOT / "docs" / "http.md").read_text(encoding="utf-8")
 @pytest.fixture(scope="module")
 def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder: Path = tmp_path_factory.mktemp("docs")
-    with Stage(folder, PENSTOCK_ENGINE="sim", PENSTOCK_SIM_DECODE_TPS="1000") as stage:
-        stage.worker()
-        with Served(stage) as served:
-            yield served
+    with sim_served(folder, PENSTOCK_SIM_DECODE_TPS="1000", PENSTOCK_ADMISSION="full") as served:
+        yield served
 
 
 def test_every_code_reason_and_field_is_there() -> None:

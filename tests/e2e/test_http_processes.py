@@ -17,7 +17,7 @@ import pytest
 from shared.states import JobState
 from tests.support.ports import free_port
 from tests.support.processes import Stage, wait_for
-from tests.support.served import Address, Served
+from tests.support.served import Address, Served, sim_served
 from web import shapes
 
 #: Sim engines that make a hundred words a second, and admission by bounds alone: what is tested is how it is served.
@@ -49,10 +49,8 @@ def serve(stage: Stage) -> Iterator[Callable[..., Served]]:
 @pytest.fixture(scope="module")
 def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """One worker and one ingress for all tests that leave them as they were."""
-    with Stage(tmp_path_factory.mktemp("common"), **SIM) as stage:
-        stage.worker()
-        with Served(stage) as served:
-            yield served
+    with sim_served(tmp_path_factory.mktemp("common"), **SIM) as served:
+        yield served
 
 
 @own_stage

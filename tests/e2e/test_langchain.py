@@ -11,17 +11,11 @@ import pytest
 from langchain_openai import ChatOpenAI
 from pydantic import BaseModel, SecretStr
 
-from tests.support.processes import ROOT, Stage, wait_for
-from tests.support.served import Address, Served
+from tests.support.processes import ROOT, wait_for
+from tests.support.served import Address, Served, sim_served
 
 #: One slot in all, so that nearly everything of a batch is refused at first.
-SIM = {
-    "PENSTOCK_ENGINE": "sim",
-    "PENSTOCK_SIM_DECODE_TPS": "200",
-    "PENSTOCK_MAX_BATCH_SIZE": "1",
-    "PENSTOCK_MAX_INFLIGHT": "2",
-    "PENSTOCK_ADMISSION": "bounds",
-}
+ONE_SLOT = {"PENSTOCK_MAX_BATCH_SIZE": "1", "PENSTOCK_MAX_INFLIGHT": "2"}
 PAGE = (ROOT / "docs" / "langchain.md").read_text(encoding="utf-8")
 
 
@@ -33,10 +27,8 @@ class Story(BaseModel):
 
 @pytest.fixture(scope="module")
 def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with Stage(tmp_path_factory.mktemp("langchain"), **SIM) as stage:
-        stage.worker()
-        with Served(stage) as served:
-            yield served
+    with sim_served(tmp_path_factory.mktemp("langchain"), **ONE_SLOT) as served:
+        yield served
 
 
 @pytest.fixture

@@ -9,15 +9,11 @@ from contextlib import ExitStack
 import pytest
 from openai import OpenAI
 
-from tests.support.processes import Stage
-from tests.support.served import Address, Served
+from tests.support.served import Address, Served, sim_served
 
 CLIENTS, PLACES = 50, 8
 #: Four slots that make 200 words a second each: what a client asks for takes 0.2 s.
 FAST = {
-    "PENSTOCK_ENGINE": "sim",
-    "PENSTOCK_SIM_DECODE_TPS": "200",
-    "PENSTOCK_SIM_PREFILL_TPS": "100000",
     "PENSTOCK_MAX_BATCH_SIZE": "4",
     "PENSTOCK_MAX_INFLIGHT": str(PLACES),
 }
@@ -26,10 +22,8 @@ WORDS = 40
 
 @pytest.fixture(scope="module")
 def common(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with Stage(tmp_path_factory.mktemp(request.param), PENSTOCK_ADMISSION=request.param, **FAST) as stage:
-        stage.worker()
-        with Served(stage) as served:
-            yield served
+    with sim_served(tmp_path_factory.mktemp(request.param), PENSTOCK_ADMISSION=request.param, **FAST) as served:
+        yield served
 
 
 @pytest.mark.parametrize(("common", "tenants"), [("bounds", 1), ("full", 5)], indirect=["common"], scope="module")

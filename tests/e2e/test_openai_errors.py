@@ -9,18 +9,14 @@ from openai import OpenAI
 
 from shared.keyring import KeyRing
 from shared.tenants import TenantPolicy, Tenants
-from tests.support.processes import Stage, wait_for
-from tests.support.served import Address, Served
-
-SIM = {"PENSTOCK_ENGINE": "sim", "PENSTOCK_SIM_DECODE_TPS": "200", "PENSTOCK_ADMISSION": "bounds"}
+from tests.support.processes import wait_for
+from tests.support.served import Address, Served, sim_served
 
 
 @pytest.fixture(scope="module")
 def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with Stage(tmp_path_factory.mktemp("errors"), PENSTOCK_MAX_INFLIGHT="1", **SIM) as stage:
-        stage.worker()
-        with Served(stage, PENSTOCK_AUTH="required") as served:
-            yield served
+    with sim_served(tmp_path_factory.mktemp("errors"), auth="required", PENSTOCK_MAX_INFLIGHT="1") as served:
+        yield served
 
 
 def client_of(served: Address, tenant: str, **policy: int) -> OpenAI:
@@ -66,8 +62,8 @@ def test_a_key_that_nobody_knows_is_an_authentication_error(served: Address) -> 
             client.models.list()
 
 
-def test_a_tenant_over_its_own_rate_is_a_rate_limit_error_with_a_hint(served: Address) -> None:
-    with client_of(served, "often", rpm=1) as client:
+def test_a_tenant_over_its_own_rate_is_a_rate_limit_error_with_a_hint(served: Address, way: str) -> None:
+    with client_of(served, f"often-{way}", rpm=1) as client:
         chat(client)
         with pytest.raises(openai.RateLimitError) as caught:
             chat(client)

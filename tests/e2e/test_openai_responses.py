@@ -6,30 +6,14 @@ import openai
 import pytest
 from openai import OpenAI
 
-from tests.support.processes import Stage, wait_for
-from tests.support.served import Address, Served
-
-#: By bounds alone: some deadlines here are meant to pass, and full admission would foresee it.
-SIM = {
-    "PENSTOCK_ENGINE": "sim",
-    "PENSTOCK_SIM_DECODE_TPS": "200",
-    "PENSTOCK_SIM_PREFILL_TPS": "100000",
-    "PENSTOCK_ADMISSION": "bounds",
-}
+from tests.support.processes import wait_for
+from tests.support.served import Address, Served, sim_served
 
 
 @pytest.fixture(scope="module")
 def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with Stage(tmp_path_factory.mktemp("responses"), **SIM) as stage:
-        stage.worker()
-        with Served(stage) as served:
-            yield served
-
-
-@pytest.fixture
-def client(served: Address) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
-        yield client
+    with sim_served(tmp_path_factory.mktemp("responses")) as served:
+        yield served
 
 
 def test_it_answers_and_keeps_our_queue_facts(client: OpenAI) -> None:

@@ -1,9 +1,7 @@
 """OpenAI's routes over a real store: shapes, and ends that are errors here."""
 
 import json
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,8 +12,7 @@ from shared.job import Held
 from shared.outcomes import Outcome
 from shared.store import Store
 from tests.support.builders import beat
-from tests.support.door import a_door, fault, refused, run_next, serve, settle
-from tests.support.processes import wait_for
+from tests.support.door import a_door, fault, refused, run_next, serve, settle, worker
 from web import shapes
 
 CHAT = "/v1/chat/completions"
@@ -26,21 +23,6 @@ HI = [{"role": "user", "content": "hi"}]
 def client(store: Store, settings: Settings) -> FlaskClient:
     serve(store)
     return a_door(store, settings)
-
-
-@contextmanager
-def worker(store: Store, act: Callable[[Held], None]) -> Iterator[None]:
-    """Somebody who claims the next job and does this with it."""
-
-    def work() -> None:
-        wait_for(lambda: store.snapshot().waiting, "a job to wait")
-        act(run_next(store))
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    yield
-    thread.join(timeout=20)
-    assert not thread.is_alive()
 
 
 def telling(store: Store, *texts: str, **ending: Any) -> Callable[[Held], None]:

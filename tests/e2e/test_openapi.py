@@ -10,16 +10,15 @@ from pathlib import Path
 import pytest
 
 from shared.keyring import KeyRing
-from tests.support.processes import Stage
-from tests.support.served import Address, Served
+from tests.support.served import Address, Served, sim_served
 
 pytestmark = pytest.mark.ways("direct", reason="what nginx will not pass on it answers in its own words")
 
 #: Jobs end at once, and no call can wait long: every answer comes within the time-out.
-SIM = {
-    "PENSTOCK_ENGINE": "sim",
+AT_ONCE = {
     "PENSTOCK_SIM_DECODE_TPS": "100000",
     "PENSTOCK_SIM_PREFILL_TPS": "1000000",
+    "PENSTOCK_ADMISSION": "full",
     "PENSTOCK_DEFAULT_DEADLINE_MS": "2000",
     "PENSTOCK_MAX_DEADLINE_MS": "3000",
 }
@@ -36,10 +35,8 @@ CONFIG = '[checks]\nnot_a_server_error.expected-statuses = ["2xx", "4xx", 503, 5
 
 @pytest.fixture(scope="module")
 def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with Stage(tmp_path_factory.mktemp("openapi"), **SIM) as stage:
-        stage.worker()
-        with Served(stage, PENSTOCK_AUTH="required") as served:
-            yield served
+    with sim_served(tmp_path_factory.mktemp("openapi"), auth="required", **AT_ONCE) as served:
+        yield served
 
 
 def test_every_route_answers_as_documented_whatever_is_sent(served: Address, tmp_path: Path) -> None:

@@ -1,9 +1,6 @@
 """`/v1/responses` over a real store: what each end looks like, and streams that can be taken up anywhere."""
 
 import json
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -16,8 +13,7 @@ from shared.job import Held
 from shared.outcomes import Outcome
 from shared.store import Store
 from tests.support.builders import beat
-from tests.support.door import a_door, fault, refused, run_next, serve, settle, submit, taken
-from tests.support.processes import wait_for
+from tests.support.door import a_door, fault, refused, run_next, serve, settle, submit, taken, worker
 from web import shapes
 
 PATH = "/v1/responses"
@@ -46,21 +42,6 @@ def tell(store: Store, held: Held, *texts: str, **ending: Any) -> None:
     for count, text in enumerate(texts, 1):
         store.append([(held, text, count)])
     settle(store, held, **({"text": "".join(texts), "finish_reason": "stop"} | ending))
-
-
-@contextmanager
-def worker(store: Store, act: Callable[[Held], None]) -> Iterator[None]:
-    """Somebody who claims the next job and does this with it."""
-
-    def work() -> None:
-        wait_for(lambda: store.snapshot().waiting, "a job to wait")
-        act(run_next(store))
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    yield
-    thread.join(timeout=20)
-    assert not thread.is_alive()
 
 
 def events_in(text: str) -> list[dict[str, Any]]:

@@ -1,5 +1,8 @@
 """The door over a real store, asked through Flask's test client, and a worker's part played through the store."""
 
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +15,7 @@ from shared.connection import DOOR, open_client
 from shared.job import Held
 from shared.store import Store
 from tests.support.builders import MODEL, an_ending, beat, claim_one
+from tests.support.processes import wait_for
 from web import shapes
 from web.app import create_app
 
@@ -81,3 +85,18 @@ def run_next(store: Store, worker: str = "w1") -> Held:
 def settle(store: Store, held: Held, worker: str = "w1", **spelled: Any) -> None:
     """End a claimed job."""
     store.settle(an_ending(held, **spelled), worker)
+
+
+@contextmanager
+def worker(store: Store, act: Callable[[Held], None]) -> Iterator[None]:
+    """Somebody who claims the next job and does this with it."""
+
+    def work() -> None:
+        wait_for(lambda: store.snapshot().waiting, "a job to wait")
+        act(run_next(store))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    yield
+    thread.join(timeout=20)
+    assert not thread.is_alive()

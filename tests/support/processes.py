@@ -55,7 +55,7 @@ class Process:
         self.log = log
         with log.open("ab") as output:
             self._popen = subprocess.Popen(
-                arguments, cwd=ROOT, env=environ, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+                arguments, env=environ, stdin=subprocess.DEVNULL, stdout=output, stderr=output
             )
         self.pid = self._popen.pid
 
@@ -155,7 +155,7 @@ class Stage:
 
     def web(self, port: int, **environ: str) -> Process:
         """Start an ingress on loopback; returns once it answers /health."""
-        arguments = [sys.executable, "-m", "gunicorn", "-c", "web/gunicorn_conf.py", "web.wsgi:app"]
+        arguments = [sys.executable, "-m", "gunicorn", "-c", "python:web.gunicorn_conf", "web.wsgi:app"]
         process = self.start("web", arguments, PENSTOCK_LISTEN=f"127.0.0.1:{port}", **environ)
         wait_for(lambda: _answers(f"http://127.0.0.1:{port}/health") or not process.alive, "an ingress", timeout_s=60)
         assert process.alive, process.log.read_text(errors="replace")

@@ -36,7 +36,6 @@ class Program:
         return subprocess.run(
             self.command(*arguments),
             env=self.environ,
-            cwd=ROOT,
             input=stdin,
             stdin=subprocess.DEVNULL if stdin is None else None,
             capture_output=True,
@@ -50,7 +49,7 @@ class Program:
         ours, theirs = pty.openpty()
         environ = {**self.environ, "COLUMNS": "100", "TERM": "xterm-256color"}
         process = subprocess.Popen(
-            self.command(*arguments), env=environ, cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs
+            self.command(*arguments), env=environ, stdin=theirs, stdout=theirs, stderr=theirs
         )
         os.close(theirs)
         seen = b""
@@ -71,7 +70,6 @@ class Program:
         return subprocess.Popen(
             self.command(*arguments),
             env=self.environ,
-            cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -1,6 +1,8 @@
 """An ingress of real processes on a stage, and how to ask it: directly, or through nginx."""
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any, Self
 
 import httpx
@@ -52,3 +54,22 @@ class Served(Address):
             self._behind_nginx = Address(self.stage, self.process, nginx.port)
             self._around.callback(self._behind_nginx.http.close)
         return self._behind_nginx
+
+
+#: 200 words a second and slot, and admission by bounds alone: some deadlines in tests are meant to pass, and full
+#: admission would foresee it.
+SIM = {
+    "PENSTOCK_ENGINE": "sim",
+    "PENSTOCK_SIM_DECODE_TPS": "200",
+    "PENSTOCK_SIM_PREFILL_TPS": "100000",
+    "PENSTOCK_ADMISSION": "bounds",
+}
+
+
+@contextmanager
+def sim_served(folder: Path, *, auth: str = "open", cors_origins: str = "", **environ: str) -> Iterator[Served]:
+    """A stage of its own with one sim worker and one ingress. `environ`: settings of both beside those of SIM."""
+    with Stage(folder, **(SIM | environ)) as stage:
+        stage.worker()
+        with Served(stage, PENSTOCK_AUTH=auth, PENSTOCK_CORS_ORIGINS=cors_origins) as served:
+            yield served
