@@ -10,7 +10,8 @@ import heapq
 from dataclasses import dataclass, field
 
 from bench.sim.asks import GENERATED_WEIGHT, Ask
-from workers.engine.planner import PlanLimits, PromptLeft, StepFit, plan
+from workers.engine.planner import PlanLimits, PromptLeft, plan
+from workers.engine.stepfit import StepFit
 
 
 @dataclass(frozen=True)

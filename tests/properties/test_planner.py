@@ -1,10 +1,13 @@
 """Whatever waits, a plan gives every answer its token, prompts their turn, and the step its bounds."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from workers.engine.planner import FEWEST_PROMPT_TOKENS, PlanLimits, PromptLeft, StepFit, plan
+from workers.engine.planner import AIM, FEWEST_PROMPT_TOKENS, PlanLimits, PromptLeft, plan
+from workers.engine.stepfit import StepFit, looks_of
 
 _SLOTS = st.integers(0, 40)
 
@@ -14,15 +17,28 @@ def _waiting(draw):
     """Slots that decode, and prompts with what is left of them."""
     slots = draw(st.lists(_SLOTS, unique=True, max_size=20))
     border = draw(st.integers(0, len(slots)))
-    lefts = st.integers(1, 3000)
-    return slots[:border], [PromptLeft(slot, draw(lefts)) for slot in slots[border:]]
+    lefts, spans = st.integers(1, 3000), st.integers(0, 20_000)
+    return slots[:border], [PromptLeft(slot, draw(lefts), draw(spans)) for slot in slots[border:]]
 
 
-_limits = st.builds(PlanLimits, prefill_chunk=st.integers(1, 2000), step_target_ms=st.floats(1, 1000))
-_fits = st.builds(StepFit, base_ms=st.floats(0, 500), row_ms=st.floats(0, 50), token_ms=st.floats(0, 50))
+_limits = st.builds(
+    PlanLimits, prefill_chunk=st.integers(1, 2000), step_target_ms=st.floats(1, 1000), split=st.booleans()
+)
+_shared = _limits.map(lambda limits: replace(limits, split=False))
 
 
-@given(_waiting(), _limits, _fits)
+@st.composite
+def _fits(draw):
+    """A fit fresh from the calibration, or one that has seen steps of a machine where late tokens are dearer."""
+    token_ms, look_ms = draw(st.floats(0, 50)), draw(st.sampled_from([0.0, 1e-5, 1e-3]))
+    fit = StepFit(base_ms=draw(st.floats(0, 500)), row_ms=draw(st.floats(0, 50)), token_ms=token_ms)
+    for n, span in draw(st.lists(st.tuples(st.integers(1, 512), st.integers(0, 20_000)), max_size=10)):
+        looks = looks_of(n, span)
+        fit.observe(4, n, 20.0 + token_ms * n + look_ms * looks, looks)
+    return fit
+
+
+@given(_waiting(), _limits, _fits())
 def test_every_decoding_sequence_gets_its_token_and_nobody_runs_twice(waiting, limits, fit):
     decoding, prompts = waiting
     batch = plan(decoding, prompts, limits, fit)
@@ -31,7 +47,7 @@ def test_every_decoding_sequence_gets_its_token_and_nobody_runs_twice(waiting, l
     assert len(set(slots)) == len(slots)
 
 
-@given(_waiting(), _limits, _fits)
+@given(_waiting(), _limits, _fits())
 def test_prompts_get_no_more_than_is_left_of_them_nor_than_the_chunk(waiting, limits, fit):
     decoding, prompts = waiting
     batch = plan(decoding, prompts, limits, fit)
@@ -40,37 +56,66 @@ def test_prompts_get_no_more_than_is_left_of_them_nor_than_the_chunk(waiting, li
     assert batch.prompt_tokens <= limits.prefill_chunk
 
 
-@given(_waiting(), _limits, _fits)
-def test_prompts_are_served_in_order_and_all_but_the_last_whole(waiting, limits, fit):
+@given(_waiting(), _limits, _fits())
+def test_prompts_are_served_in_order(waiting, limits, fit):
+    decoding, prompts = waiting
+    served = [slot for slot, _ in plan(decoding, prompts, limits, fit).prompts]
+    assert served == [prompt.slot for prompt in prompts][: len(served)]
+
+
+@given(_waiting(), _shared, _fits())
+def test_over_a_shared_cache_all_prompts_but_the_last_are_served_whole(waiting, limits, fit):
     decoding, prompts = waiting
     batch = plan(decoding, prompts, limits, fit)
-    served = [slot for slot, _ in batch.prompts]
-    assert served == [prompt.slot for prompt in prompts][: len(served)]
     left = {prompt.slot: prompt.left for prompt in prompts}
     assert all(n == left[slot] for slot, n in batch.prompts[:-1])
 
 
-@given(_waiting(), _limits, _fits)
+@given(_waiting(), _limits, _fits())
+def test_beside_answers_over_a_split_cache_all_pieces_are_of_one_length_and_from_neighbours(waiting, limits, fit):
+    decoding, prompts = waiting
+    assume(decoding)
+    batch = plan(decoding, prompts, replace(limits, split=True), fit)
+    assert len({n for _, n in batch.prompts}) <= 1
+    slots = sorted(slot for slot, _ in batch.prompts)
+    assert slots == list(range(slots[0], slots[0] + len(slots))) if slots else not prompts
+
+
+@given(_waiting(), _limits, _fits())
 def test_prompts_alone_fill_the_chunk(waiting, limits, fit):
     _, prompts = waiting
     batch = plan([], prompts, limits, fit)
     assert batch.prompt_tokens == min(limits.prefill_chunk, sum(prompt.left for prompt in prompts))
 
 
-@given(_waiting(), _limits, _fits)
-def test_beside_answers_a_prompt_gets_what_the_target_allows_and_never_starves(waiting, limits, fit):
+@given(_waiting(), _limits, _fits())
+def test_beside_answers_prompts_get_no_more_than_the_target_allows_and_never_starve(waiting, limits, fit):
     decoding, prompts = waiting
     assume(decoding and prompts)
     batch = plan(decoding, prompts, limits, fit)
-    whole = sum(prompt.left for prompt in prompts)
-    assert batch.prompt_tokens >= min(FEWEST_PROMPT_TOKENS, limits.prefill_chunk, whole)
+    assert batch.prompts[0][1] >= min(FEWEST_PROMPT_TOKENS, limits.prefill_chunk, prompts[0].left)
     if batch.prompt_tokens > FEWEST_PROMPT_TOKENS:
-        assert fit.predict_ms(len(decoding), batch.prompt_tokens) <= limits.step_target_ms * 1.001 + 0.001
-    elif batch.prompt_tokens < min(limits.prefill_chunk, whole):
-        assert fit.predict_ms(len(decoding), FEWEST_PROMPT_TOKENS + 1) > limits.step_target_ms * 0.999 - 0.001
+        assert _predicted(fit, limits, prompts, batch.prompts) <= AIM * limits.step_target_ms * 1.001 + 0.001
 
 
-@given(_waiting(), _fits)
+@given(_waiting(), _limits, _fits())
+def test_beside_answers_the_first_prompt_gets_all_that_the_target_allows(waiting, limits, fit):
+    decoding, prompts = waiting
+    assume(decoding and prompts)
+    slot, n = plan(decoding, prompts, limits, fit).prompts[0]
+    if n < min(prompts[0].left, limits.prefill_chunk):
+        more = _predicted(fit, limits, prompts, [(slot, n + 1)])
+        assert more > AIM * limits.step_target_ms * 0.999 - 0.001
+
+
+def _predicted(fit, limits, prompts, pieces) -> float:
+    """ms that the pieces add to a step."""
+    spans = {prompt.slot: prompt.span for prompt in prompts}
+    looks = sum(looks_of(n, spans[slot]) for slot, n in pieces)
+    return fit.predict_ms(0, sum(n for _, n in pieces), looks) - (0 if limits.split else fit.predict_ms(0))
+
+
+@given(_waiting(), _fits())
 def test_where_each_row_takes_its_own_time_prompts_are_computed_whole(waiting, fit):
     decoding, prompts = waiting
     batch = plan(decoding, prompts, PlanLimits(16, 1.0, lockstep=False), fit)
@@ -111,10 +156,26 @@ def test_a_long_run_without_prompts_leaves_their_price_where_the_calibration_put
     assert fit.predict_ms(8, 0) == pytest.approx(9.0, rel=0.05)
 
 
-@given(st.lists(st.tuples(st.integers(0, 64), st.integers(0, 4096), st.floats(0, 1e5)), max_size=200))
+def test_the_fit_learns_that_late_pieces_of_a_long_prompt_are_dearer():
+    fit = StepFit(base_ms=5, row_ms=0.5, token_ms=0.1)
+    took = []
+    for start in range(0, 8192, 512):
+        looks = looks_of(512, start)
+        took.append(5 + 0.5 * 7 + 0.1 * 512 + 8e-5 * looks)
+        if len(took) > 4:
+            assert fit.predict_ms(7, 512, looks) == pytest.approx(took[-1], rel=0.05)
+        fit.observe(7, 512, took[-1], looks)
+    assert took[-1] > 5 * took[0]
+    assert fit.tokens_within(took[-1] / 2, 8192) < 256 < fit.tokens_within(took[-1] / 2, 0)
+
+
+_seen = st.tuples(st.integers(0, 64), st.integers(0, 4096), st.floats(0, 1e5), st.floats(0, 1e9))
+
+
+@given(st.lists(_seen, max_size=200))
 def test_no_step_however_odd_makes_the_fit_negative_or_break(steps):
     fit = StepFit()
-    for rows, prompt, took in steps:
-        fit.observe(rows, prompt, took)
+    for rows, prompt, took, looks in steps:
+        fit.observe(rows, prompt, took, looks)
     assert all(value >= 0 for value in fit.coefficients())
-    assert isinstance(fit.prompt_tokens_within(100.0, 8), int)
+    assert isinstance(fit.tokens_within(100.0, 8), int)

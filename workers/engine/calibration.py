@@ -7,7 +7,7 @@ from shared.clock import Clock
 from workers.engine.backend import END, Facts, Prepared, Row
 from workers.engine.events import JobSpec
 from workers.engine.llama import LlamaBackend
-from workers.engine.planner import StepFit
+from workers.engine.stepfit import StepFit
 
 #: Tokens of each of the two prompts, and steps with every slot.
 _PROMPT, _STEPS = 128, 32

@@ -12,10 +12,12 @@ from workers.engine.events import DROPPED, RETURNED, Ended, Event, JobSpec, Room
 from workers.engine.figures import EngineSettings, EngineStats
 from workers.engine.fitting import fitted
 from workers.engine.inbox import Cancel, Inbox, Recall
-from workers.engine.planner import BatchPlan, PlanLimits, PromptLeft, StepFit, plan
+from workers.engine.planner import BatchPlan, PlanLimits, PromptLeft, plan
 from workers.engine.prefixes import Prefixes
+from workers.engine.rows import calls_of
 from workers.engine.sequence import Sequence, SequenceState
 from workers.engine.slots import Slots
+from workers.engine.stepfit import StepFit, looks_of
 
 #: An end is near when it comes within so long, in s: a claim's round trip, tokenizing included, on a busy machine;
 #: and at least in the next step, at most in so many.
@@ -35,7 +37,7 @@ class Engine:
     ) -> None:
         self.backend, self.settings, self.stats = backend, settings, EngineStats()
         self._emit, self._clock = emit, clock or RealClock()
-        self._limits = PlanLimits(settings.prefill_chunk, settings.step_target_ms, lockstep=backend.lockstep)
+        self._limits = PlanLimits(settings.prefill_chunk, settings.step_target_ms, backend.lockstep, backend.compact)
         self._fit = fit or StepFit()
         self._inbox = Inbox(backend.slots, backend.cells)
         # The engine's thread's own from here on.
@@ -83,8 +85,8 @@ class Engine:
         self._fill_slots()
         batch = self._plan()
         if batch:
-            done = self._decode(self._rows(batch))
-            self._sample(done)
+            for rows in calls_of(batch, self._running, split=self._limits.split):
+                self._sample(self._decode(rows))
             self.stats.steps += 1
         self._note_progress()
         return took_in or bool(batch)
@@ -122,14 +124,12 @@ class Engine:
         for item in came:
             if isinstance(item, Cancel):
                 self._cancel_now(item)
-                continue
-            if isinstance(item, Recall):
+            elif isinstance(item, Recall):
                 self._return_waiting()
-                continue
-            sequence = Sequence.of(item, now)
-            self._by_key[sequence.key] = sequence
-            self._late_from_s = min(self._late_from_s, sequence.late_from_s)
-            self._waiting.append(sequence)
+            else:
+                self._by_key[item.spec.key] = sequence = Sequence.of(item, now)
+                self._late_from_s = min(self._late_from_s, sequence.late_from_s)
+                self._waiting.append(sequence)
         return bool(came)
 
     def _cancel_now(self, cancel: Cancel) -> None:
@@ -185,21 +185,15 @@ class Engine:
                 decoding.append(slot)
                 ending += sequence.tokens_left <= self._near
             else:
-                prompts.append(PromptLeft(slot, sequence.prompt_left))
+                prompts.append(PromptLeft(slot, sequence.prompt_left, self._span(sequence)))
         before, self._inbox.ending = self._inbox.ending, ending
         if ending > before:
             self.on_ending()
         return plan(decoding, prompts, self._limits, self._fit)
 
-    def _rows(self, batch: BatchPlan) -> list[Row]:
-        rows = []
-        for slot in batch.decode:
-            sequence = self._running[slot]
-            rows.append(Row(slot, sequence.n_past, 1, sequence.last_token, samples=True))
-        for slot, n in batch.prompts:
-            sequence = self._running[slot]
-            rows.append(Row(slot, sequence.n_past, n, -1, samples=n == sequence.prompt_left))
-        return rows
+    def _span(self, sequence: Sequence) -> int:
+        """KV cells that its next prompt token looks over: its own in a split cache, everybody's in a shared one."""
+        return sequence.n_past if self._limits.split else sum(mate.n_past for mate in self._running.values())
 
     def _decode(self, rows: list[Row]) -> list[Row]:
         began = self._clock.monotonic()
@@ -209,10 +203,11 @@ class Engine:
             return self._decode_apart(rows, fault)
         took_s = self._clock.monotonic() - began
         self.stats.decode_s += took_s
-        if self.backend.lockstep:
+        if self.backend.lockstep and rows[0].token >= 0:
             self._near = 1 + min(_NEAR_STEPS - 1, int(_NEAR_S / max(took_s, 1e-6)))
-        prompt_tokens = sum(row.n for row in done if row.token < 0)
-        self._fit.observe(sum(row.token >= 0 for row in done), prompt_tokens, took_s * 1000)
+        pieces = [row for row in done if row.token < 0]
+        looks = sum(looks_of(row.n, self._span(self._running[row.slot])) for row in pieces)
+        self._fit.observe(len(done) - len(pieces), sum(row.n for row in pieces), took_s * 1000, looks)
         self._count(done)
         return done
 
