@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from conftest import Driven
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from workers.engine.events import JobSpec
@@ -16,6 +16,9 @@ from workers.engine.prefixes import FEWEST_TOKENS, Known, Place, Prefixes, commo
 from workers.engine.slots import Slots
 
 SYSTEM = "You are a keeper of gates and answer in one short line, whatever anybody asks of you. "
+
+#: In nats. A difference that rounding makes; the tokens of a random model are 0.5 apart as a rule.
+NO_LIKELIER = 1e-3
 
 
 def _tokens(*numbers: int) -> np.ndarray:
@@ -201,6 +204,24 @@ def _texts(dice: random.Random) -> list[str]:
     return [SYSTEM * dice.randint(0, 2) + " ".join(dice.choices(words, k=dice.randint(1, 30))) for _ in range(8)]
 
 
+def _toss_up(backend, prompt: str, n: int, one: str, other: str) -> bool:
+    """Whether these answers part at a token that the model alone holds no likelier than another.
+
+    In a shared cache sums are made in the order of its cells, so the last digits depend on who lies where.
+    """
+    with contextlib.closing(Driven(backend, reuse=False)) as driven:
+        _ask(driven, "alone", "a", _greedy(prompt, n) | {"logprobs": 2})
+        driven.run_dry()
+    text = ""
+    for token, _, top in driven.ended["alone"].extra["logprobs"]:
+        text += token
+        if not (one.startswith(text) and other.startswith(text)):
+            return top[0][1] - top[1][1] < NO_LIKELIER
+    return False
+
+
+# Found by chance: two tokens whose logits are 12.465689 and 12.465654.
+@example(seed=56848, chunk=1)
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 10**6), chunk=st.sampled_from([1, 7, 64, 512]))
 def test_answers_are_the_same_with_and_without_reuse_whoever_is_canceled_in_between(backend, seed, chunk):
@@ -226,7 +247,8 @@ def test_answers_are_the_same_with_and_without_reuse_whoever_is_canceled_in_betw
     for key, ended in with_reuse.ended.items():
         other = without.ended[key]
         if {ended.outcome, other.outcome} == {"succeeded"}:
-            assert (ended.text, ended.finish_reason) == (other.text, other.finish_reason)
+            same = (ended.text, ended.finish_reason) == (other.text, other.finish_reason)
+            assert same or _toss_up(backend, jobs[key][1], jobs[key][2], ended.text, other.text)
         else:
             assert ended.text.startswith(other.text) or other.text.startswith(ended.text)
 
