@@ -92,10 +92,12 @@ class Usage:
     decode_ms: int | None = None
     #: From the claim's arrival at the engine to the first token; the door adds the queue.
     ttft_ms: int | None = None
+    #: Of the prompt, what was never computed: the job ended before. For the books alone, and no part of the result.
+    unread_tokens: int = 0
 
     def as_dict(self) -> dict[str, int | None]:
         """The fields as they are stored in the result."""
-        return dict(vars(self))
+        return {name: count for name, count in vars(self).items() if name != "unread_tokens"}
 
 
 @dataclass(frozen=True)

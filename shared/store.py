@@ -149,7 +149,9 @@ class Store(StoreReads):
 
     def _settling(self, ending: Ending, worker: str) -> Call:
         usage = ending.usage
-        computed = usage.prompt_tokens - usage.cached_tokens
+        # What is counted and charged is what was computed, however long the prompt was.
+        read_tokens = usage.prompt_tokens - usage.unread_tokens
+        computed = read_tokens - usage.cached_tokens
         return {
             "id": ending.id,
             "token": ending.token,
@@ -159,7 +161,7 @@ class Store(StoreReads):
             "code": ending.code,
             "stage": ending.stage or "",
             "cost_mwt": 1_000 * (computed + self._generated_weight * usage.completion_tokens),
-            "prompt_tokens": usage.prompt_tokens,
+            "prompt_tokens": read_tokens,
             "cached_tokens": usage.cached_tokens,
             "completion_tokens": usage.completion_tokens,
             "ttft_ms": -1 if usage.ttft_ms is None else usage.ttft_ms,

@@ -9,7 +9,7 @@
 --   code text · what went wrong, or ''
 --   stage text · prefill or decode, or ''
 --   cost_mwt int · true cost in thousandths of a weighted token
---   prompt_tokens int · true count
+--   prompt_tokens int · computed, or there before
 --   cached_tokens int · of these, not computed again
 --   completion_tokens int · true count
 --   ttft_ms int · from the claim to the first token, -1 for none

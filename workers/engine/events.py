@@ -41,6 +41,8 @@ class Counts:
     prefill_ms: int | None = None
     decode_ms: int | None = None
     ttft_ms: int | None = None
+    #: Of the prompt, what was neither computed nor there before: the sequence ended in mid-prompt.
+    unread_tokens: int = 0
 
 
 class Text(NamedTuple):

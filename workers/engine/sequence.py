@@ -102,6 +102,7 @@ class Sequence:
             prefill_ms=None if started is None else _ms((now_s if first is None else first) - started),
             decode_ms=None if first is None else _ms(now_s - first),
             ttft_ms=None if first is None else _ms(first - self.submitted_s),
+            unread_tokens=self.prompt_left,
         )
 
 
