@@ -6,7 +6,7 @@
 -- ANSWERS recounted
 --   recounted: repairs made
 -- KEEPS 1 2 3 8
--- USES clock afford job stats forget rq
+-- USES clock afford job stats forget rq books
 
 -- The one script that may look at more than 64 entries: a sum of half a list is no sum. Few fields of each are
 -- read, and it goes on only where the books may be wrong: a claim that struck a job without a record leaves a
@@ -28,9 +28,12 @@ end
 for i = 1, #slugs do
   local ids = redis.call('ZRANGE', k_order .. tenant .. '.' .. slugs[i], 0, MOST)
   whole_picture = whole_picture and #ids <= MOST
+  local own = 'b|' .. slugs[i]
+  true_sums[own] = 0
   for j = 1, #ids do
     local job = redis.pcall('HMGET', k_rq_job .. ids[j], unpack(FIELDS))
     if job[1] == 'queued' then
+      true_sums[own] = true_sums[own] + (tonumber(job[5]) or 0)
       true_sums.waiting = true_sums.waiting + 1
       true_sums.waiting_tokens = true_sums.waiting_tokens + (tonumber(job[3]) or 0) + (tonumber(job[4]) or 0)
       true_sums.waiting_mwt = true_sums.waiting_mwt + (tonumber(job[5]) or 0)
@@ -62,9 +65,15 @@ end
 
 if whole_picture then
   for name, value in pairs(true_sums) do
-    if tonumber(redis.call('HGET', k_tenant .. tenant, name) or 0) ~= value then
+    local before = tonumber(redis.call('HGET', k_tenant .. tenant, name) or 0) or 0
+    if before ~= value then
       redis.call('HSET', k_tenant .. tenant, name, value)
       repairs = repairs + 1
+      -- The pool's sum is that of its tenants'.
+      local slug = string.match(name, '^b|(.+)$')
+      if slug then
+        book(slug, 'waiting_mwt', value - before)
+      end
     end
   end
 end

@@ -57,6 +57,26 @@ def test_a_deleted_waiting_job_is_forgotten_and_the_others_keep_their_order(busy
     assert queue_of(store).get_job_ids() == [ids[1], ids[3]]
 
 
+def _waiting_work(store) -> tuple[int, int]:
+    """What the pool's books and the tenant's say that waits, in thousandths of a weighted token."""
+    pool, own = store.client.hget(keys.books(MODEL), "waiting_mwt"), store.client.hget(keys.tenant("blue"), f"b|{MODEL}")
+    return int(pool or 0), int(own or 0)
+
+
+def test_the_work_that_waits_is_that_of_the_jobs_that_are_left(busy):
+    store, _, ids = busy
+    store.renew(a_beat(), [])
+    admitted(store, a_job(tenant="red", cost_mwt=7_000))
+    cost_mwt = a_job().cost_mwt
+    assert _waiting_work(store) == (3 * cost_mwt + 7_000, 3 * cost_mwt)
+    job_of(store, ids[2]).delete()
+    store.reconcile("blue", MODEL)
+    assert _waiting_work(store) == (2 * cost_mwt + 7_000, 2 * cost_mwt)
+    queue_of(store).empty()
+    store.reconcile("blue", MODEL)
+    assert _waiting_work(store) == (7_000, 0)
+
+
 def test_a_running_job_whose_hash_was_deleted_by_hand_frees_its_place(busy):
     store, claimed, _ = busy
     store.client.delete(f"rq:job:{claimed.id}")

@@ -49,9 +49,14 @@ local function deactivate(tenant, slug)
     return
   end
   if redis.call('SREM', k_lists .. tenant, slug) == 1 then
-    local weight_milli = tonumber(redis.call('HGET', k_tenant .. tenant, 'w|' .. slug) or 0) or 0
+    local own = redis.call('HMGET', k_tenant .. tenant, 'w|' .. slug, 'b|' .. slug)
     redis.call('HDEL', k_tenant .. tenant, 'w|' .. slug, 'b|' .. slug)
-    book(slug, 'weight_milli', 0 - weight_milli)
+    book(slug, 'weight_milli', 0 - (tonumber(own[1] or 0) or 0))
+    -- What a job without a record still counts for.
+    local left_mwt = tonumber(own[2] or 0) or 0
+    if left_mwt ~= 0 then
+      book(slug, 'waiting_mwt', 0 - left_mwt)
+    end
   end
   redis.call('ZREM', k_active .. slug, tenant)
   if redis.call('EXISTS', k_active .. slug) == 0 then
