@@ -1,8 +1,9 @@
 """Admit, refuse, claim and settle per second on this store, beside RQ's own paths in the same run.
 
-Run: `python -m bench.queue` (about a minute). One client, one connection: the figures are those of one
+Run: `python -m bench.queue` (about four minutes; `--no-costs` for one). One client, one connection: the figures are those of one
 door process and one worker, not the server's limit. The engine costs nothing: a claimed job is settled
-with 20 made-up tokens. RQ's worker runs a function that returns a number.
+with 20 made-up tokens. RQ's worker runs a function that returns a number. Then what each script costs the server
+(bench/queue_costs.py).
 """
 
 import argparse
@@ -14,6 +15,7 @@ from rq import Queue, SimpleWorker, Worker
 from rq.serializers import JSONSerializer
 
 from bench.common import environment, keep, private_store, show, table, timed
+from bench.queue_costs import Load, report
 from shared.answers import Beat
 from shared.config import load
 from shared.job import Claimed, Ending, NewJob, Usage, new_job_id
@@ -109,7 +111,9 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--jobs", type=int, default=2_000)
     options.add_argument("--rounds", type=int, default=3)
+    options.add_argument("--no-costs", action="store_true", help="leave out what each script costs the server")
     chosen = options.parse_args()
+    costs: dict[str, dict[str, float]] = {}
     with private_store() as client:
         facts = environment(0, client)
         show(facts)
@@ -122,7 +126,10 @@ def main() -> None:
     whole = rows["whole jobs: claim+settle, 8 slot(s)"]["per_s"]
     print(f"whole jobs, 8 slots, to SimpleWorker: {whole / rows['rq: SimpleWorker']['per_s']:.1f} times")
     print(f"whole jobs, 8 slots, to forking Worker: {whole / rows['rq: Worker (forks)']['per_s']:.1f} times")
-    keep("queue", facts, rows)
+    if not chosen.no_costs:
+        with private_store() as client:
+            costs = report(client, Load(tenants=10_000, waiting=10, calls=4_000))
+    keep("queue", facts, {"calls": rows, "script_costs": costs})
 
 
 if __name__ == "__main__":

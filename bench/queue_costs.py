@@ -1,6 +1,6 @@
 """What each script costs the server, by its own `commandstats`, with many tenants and many jobs waiting.
 
-Run: `python -m bench.queue_costs` (about two minutes; bench.queue runs it too). Every call is an EVALSHA of its own.
+Run: `python -m bench.queue_costs` (about three minutes; bench.queue runs it too). Every call is an EVALSHA of its own.
 All of a job's records are written: RQ's, the payload, the ledgers, the learned lengths. Rates are known and
 admission is full, so that every check is computed.
 """
