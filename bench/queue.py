@@ -1,9 +1,9 @@
 """Admit, refuse, claim and settle per second on this store, beside RQ's own paths in the same run.
 
-Run: `python -m bench.queue` (about four minutes; `--no-costs` for one). One client, one connection: the figures are those of one
-door process and one worker, not the server's limit. The engine costs nothing: a claimed job is settled
-with 20 made-up tokens. RQ's worker runs a function that returns a number. Then what each script costs the server
-(bench/queue_costs.py).
+Run: `python -m bench.queue` (about four minutes; `--no-costs` for one). One client, one connection: the figures
+are those of one door process and one worker, not the server's limit. The engine costs nothing: a claimed job is
+settled with 20 made-up tokens. RQ's worker runs a function that returns a number. Then what each script costs the
+server (bench/queue_costs.py).
 """
 
 import argparse
