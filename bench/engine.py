@@ -24,7 +24,8 @@ from bench.engine_stack import Cpu, Stack, running
 from shared.config import Settings, load
 
 SLOTS = 16
-#: Turns of each client by model: about as much work in each.
+#: Turns of each client by model: about as much work in each. A full load gets twice as many: its last answers run in
+#: ever emptier steps, which those of the ceiling never are.
 _TURNS = {"small": 8, "135m": 2}
 
 Cell = dict[str, Any]
@@ -52,7 +53,8 @@ def cells_of(name: str, chosen: argparse.Namespace) -> Iterator[Load]:
         for clients in chosen.clients:
             if name != "small" and prompt_tokens > 256 and not chosen.all:
                 continue
-            turns = chosen.turns or max(1, _TURNS[name] // (4 if prompt_tokens > 256 else 1))
+            turns = max(1, _TURNS[name] // (4 if prompt_tokens > 256 else 1)) * (2 if clients >= SLOTS else 1)
+            turns = chosen.turns or turns
             yield Load(clients, prompt_tokens, chosen.answer, turns)
 
 
@@ -141,6 +143,8 @@ def one_model(name: str, chosen: argparse.Namespace, folder: Path) -> dict[str, 
                 figures["cells"][f"{load.prompt_tokens} x {load.clients}"] = cell
                 print_cell(name, load, cell)
             figures |= engine_extra.idle_slots(stack)
+            if name == "small":
+                figures |= engine_extra.idle_slots_under_load(stack, prompts, 2 * SLOTS)
             figures |= engine_extra.first_tokens(ceiling, stack, peer, prompts, chosen.rounds)
             figures |= engine_extra.reuse(stack, prompts, chosen.rounds)
     finally:
@@ -149,7 +153,7 @@ def one_model(name: str, chosen: argparse.Namespace, folder: Path) -> dict[str, 
         ceiling.close()
     if "peer" not in figures and peer is not None:
         figures["peer"] = peer.name
-    if not chosen.no_extra:
+    if not chosen.no_extra and (name == "small" or chosen.all):
         figures |= engine_extra.long_beside_short(chosen, path, name)
         figures |= engine_extra.two_workers(chosen, path, name, folder)
     return figures
@@ -172,8 +176,10 @@ def main() -> None:
     options.add_argument("--step-target", default="auto", help="PENSTOCK_STEP_TARGET_MS of the worker")
     options.add_argument("--device", default="cpu")
     options.add_argument("--file-type", default="q8_0", choices=["f16", "f32", "q8_0"])
-    options.add_argument("--long", type=int, default=2048, help="tokens of the prompt that joins seven short ones")
-    options.add_argument("--all", action="store_true", help="every load, also those that take minutes")
+    options.add_argument("--long", type=int, default=8000, help="tokens of the prompt that joins seven short ones")
+    options.add_argument(
+        "--all", action="store_true", help="of the larger model, too: long prompts, which take minutes, and the extras"
+    )
     options.add_argument("--server", type=Path, help="a llama-server; without it xllamacpp")
     options.add_argument("--no-peer", action="store_true")
     options.add_argument("--no-extra", action="store_true", help="no long beside short, no two workers")

@@ -38,6 +38,18 @@ def idle_slots(stack: Stack) -> dict[str, Any]:
     return {"idle_slot_steps": idle, "steps": steps, "idle_slot_share": share}
 
 
+def idle_slots_under_load(stack: Stack, prompts: Prompts, clients: int) -> dict[str, Any]:
+    """The same with twice as many clients as slots and answers of 16 to 48 tokens: a job waits for every slot."""
+    before = stack.fact("steps"), stack.fact("idle_slot_steps")
+    texts = [prompts.text(64) for _ in range(16 * clients)]
+    stack.run(texts, clients, 64, [16 + 7 * i % 33 for i in range(len(texts))])
+    time.sleep(_BEAT_S)
+    steps, idle = stack.fact("steps") - before[0], stack.fact("idle_slot_steps") - before[1]
+    share = idle / max(1.0, steps)
+    print(f"# the same, {clients} clients, answers of 16 to 48 tokens: {idle:.0f} of {steps:.0f} = {share:.2%}")
+    return {"idle_slot_steps_under_load": idle, "steps_under_load": steps, "idle_slot_share_under_load": share}
+
+
 def first_tokens(ceiling: Ceiling, stack: Stack, peer: Peer | None, prompts: Prompts, rounds: int) -> dict[str, Any]:
     """From POST to the first token with nothing else running, and the model's own prefill and step, in ms."""
     own, ours, theirs = [], [], []

@@ -91,11 +91,12 @@ class Stack:
         answer = self.store.admit(job)
         return str(answer.id)  # type: ignore[union-attr]  # a benchmark that is refused ends here
 
-    def run(self, prompts: list[str], clients: int, prompt_tokens: int, max_tokens: int) -> float:
+    def run(self, prompts: list[str], clients: int, prompt_tokens: int, max_tokens: int | list[int]) -> float:
         """Seconds until all prompts are answered, `clients` of them at a time, over the store alone."""
-        todo = iter(prompts)
+        lengths = [max_tokens] * len(prompts) if isinstance(max_tokens, int) else max_tokens
+        todo = iter(zip(prompts, lengths, strict=True))
         began = time.perf_counter()
-        following = {self.admit(prompt, prompt_tokens, max_tokens): "0" for prompt in islice(todo, clients)}
+        following = {self.admit(prompt, prompt_tokens, length): "0" for prompt, length in islice(todo, clients)}
         while following:
             for job_id, events in self.store.read_events(following, block_ms=4000).items():
                 following[job_id] = events[-1][0]
@@ -104,9 +105,8 @@ class Stack:
                     if last["outcome"] != "succeeded":
                         raise RuntimeError(f"a job ended {last}")
                     del following[job_id]
-                    prompt = next(todo, None)
-                    if prompt is not None:
-                        following[self.admit(prompt, prompt_tokens, max_tokens)] = "0"
+                    for prompt, length in islice(todo, 1):
+                        following[self.admit(prompt, prompt_tokens, length)] = "0"
         return time.perf_counter() - began
 
     def close(self) -> None:

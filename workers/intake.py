@@ -69,7 +69,7 @@ class Intake:
         self._fail = fail
         #: When, and at which step, a slot was first free while a job may have waited; None: neither.
         self._hungry: tuple[float, int] | None = None
-        #: Steps that ran so although a job had waited 5 ms: what a claim that comes late costs.
+        #: Steps that ran so although a job had waited 5 ms, their time being alike: what a claim that comes late costs.
         self.idle_slot_steps = 0
         self._under_way: _UnderWay | None = None
         self._rung = True
@@ -139,8 +139,12 @@ class Intake:
 
     def _count_idle(self, *, fed: bool) -> None:
         since, self._hungry = self._hungry, None
-        if fed and since is not None and self._clock.monotonic() - since[0] > _IDLE_AFTER_S:
-            self.idle_slot_steps += self._engine.stats.steps - since[1]
+        if not fed or since is None:
+            return
+        waited_s = self._clock.monotonic() - since[0]
+        if waited_s > _IDLE_AFTER_S:
+            steps = self._engine.stats.steps - since[1]
+            self.idle_slot_steps += round(steps * (1 - _IDLE_AFTER_S / waited_s))
 
     def _until_look(self) -> float:
         return max(0.0, self._next_look_s - self._clock.monotonic())

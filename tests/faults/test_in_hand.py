@@ -95,3 +95,23 @@ def test_a_job_in_hand_that_is_canceled_never_begins(flaky):
     worker.go(lambda: state(flaky, behind[0]) == (JobState.CANCELED, 1))
     assert flaky.touch(behind[0]).usage.completion_tokens == 0
     worker.go(worker.all_ended)
+
+
+@pytest.mark.parametrize(("late_steps", "counted"), [(0, 0), (4, 4), (10, 10)])
+def test_steps_with_a_free_slot_count_from_5_ms_after_the_end_that_freed_it(flaky, late_steps, counted):
+    """Two slots, so that nothing is in hand; a step of 10 ms."""
+    worker = make(flaky, PENSTOCK_MAX_BATCH_SIZE="2", PENSTOCK_SIM_PREFILL_TPS="1e9")
+    worker.delivery.on_end = worker.intake.note_hunger
+    for length in (3, 100, 3):
+        ask(flaky, max_tokens=length)
+    worker.go(lambda: len(worker.holding) == 2)
+    while worker.engine.room().slots == 0:
+        worker.engine.step()
+    before_s = worker.clock.monotonic()
+    for _ in range(late_steps):
+        worker.engine.step()
+    assert worker.clock.monotonic() - before_s == pytest.approx(late_steps * 0.01)
+    worker.rounds.one_pass()
+    assert len(worker.holding) == 2
+    assert worker.intake.idle_slot_steps == counted
+    worker.go(worker.all_ended)

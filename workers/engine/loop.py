@@ -21,7 +21,7 @@ from workers.engine.stepfit import StepFit, looks_of
 
 #: An end is near when it comes within so long, in s: a claim's round trip, tokenizing included, on a busy machine;
 #: and at least in the next step, at most in so many.
-_NEAR_S, _NEAR_STEPS = 0.01, 16
+_NEAR_S, _NEAR_STEPS = 0.02, 16
 
 
 class Engine:
