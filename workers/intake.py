@@ -8,9 +8,9 @@ a lost answer loses no job.
 """
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -71,6 +71,8 @@ class Intake:
         self._hungry: tuple[float, int] | None = None
         #: Steps that ran so although a job had waited 5 ms, their time being alike: what a claim that comes late costs.
         self.idle_slot_steps = 0
+        #: Set once, before the first pass: who learns of a payload and how many tokens its prompt came to.
+        self.learn: Callable[[Mapping[str, Any], int], None] = lambda _payload, _tokens: None
         self._under_way: _UnderWay | None = None
         self._rung = True
         self._next_look_s = 0.0
@@ -174,6 +176,7 @@ class Intake:
         """From `submit` on, the engine owns the job and says how it ends; until then this function does."""
         try:
             prepared = self._engine.prepare(_spec(entry))
+            self.learn(prepared.spec.payload, prepared.prompt_tokens)
         except JobRejected as rejected:
             self._fail(entry, EndCode(rejected.code), rejected.message)
             return

@@ -113,7 +113,7 @@ class Supervisor:
         ]
         self._leases, self._rounds, self._bell_duty = leases_duty, rounds_duty, bell_duty
         delivery.wake, delivery.on_end = rounds_duty.wake, self._intake.note_hunger
-        engine.on_ending = self._look_ahead
+        engine.on_ending, self._intake.learn = self._look_ahead, vitals.rates.prompted
         vitals.idle_slot_steps = lambda: self._intake.idle_slot_steps
 
     def run(self) -> Exit:

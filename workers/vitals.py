@@ -30,7 +30,7 @@ class Vitals:
         self.model = names[0]
         self._engine = engine
         self._holding = holding
-        self._rates = rates
+        self.rates = rates
         self._fixed = _fixed_facts(engine) | ({"aliases": ",".join(names[1:])} if names[1:] else {})
         #: Whether the worker claims no more; written by the supervisor.
         self.draining = False
@@ -56,7 +56,7 @@ class Vitals:
             "idle_slot_steps": self.idle_slot_steps(),
             "rq_state": "busy" if busy else "idle",
         }
-        rates = self._rates.figures(full=busy >= self._engine.backend.slots)
+        rates = self.rates.figures(full=busy >= self._engine.backend.slots)
         return Beat(
             worker=self.worker,
             model=self.model,

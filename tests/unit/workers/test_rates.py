@@ -2,6 +2,7 @@
 
 import pytest
 
+from shared import cost
 from shared.clock import HeldClock
 from shared.config import load
 from shared.job import Usage
@@ -68,3 +69,30 @@ def test_the_rate_of_work_is_learned_between_two_full_beats_only(scene):
         stats.prompt_tokens += 50
         rates.figures(full=True)
     assert rates.figures(full=True)["mu_wtps"] == pytest.approx((30 * 4 + 50) / 0.5, rel=0.01)
+
+
+def test_the_tokens_of_a_byte_are_told_once_some_pages_of_prompts_were_seen(scene):
+    rates, _, _ = scene
+    rates.prompted({"prompt": "x" * 1_000}, 400)
+    assert "tokens_per_byte" not in rates.figures(full=False)
+    rates.prompted({"prompt": "é" * 1_000}, 800)
+    assert rates.figures(full=False)["tokens_per_byte"] == pytest.approx(0.4)
+
+
+def test_what_a_template_puts_around_messages_is_not_their_texts(scene):
+    rates, _, _ = scene
+    messages = [{"role": "user", "content": "x" * 500}] * 10
+    payload = {"messages": messages}
+    for _ in range(5):
+        rates.prompted(payload, 1_000 + 4 * len(messages))
+    told = rates.figures(full=False)["tokens_per_byte"]
+    assert told == pytest.approx(0.2)
+    assert cost.estimate(payload, tokens_per_byte=told) == 1_040
+
+
+def test_prompts_of_another_kind_move_the_tokens_of_a_byte(scene):
+    rates, _, _ = scene
+    for tokens in (100, 900):
+        for _ in range(800):
+            rates.prompted({"prompt": "x" * 1_000}, tokens)
+    assert rates.figures(full=False)["tokens_per_byte"] == pytest.approx(0.9, abs=0.01)
