@@ -105,6 +105,7 @@ def test_an_answer_that_cannot_be_ready_in_time_is_not_begun(pool):
     answer = refused(pool, a_job(deadline_ms=500))
     assert (answer.reason, answer.value, answer.max) == ("deadline_unmeetable", 410, 400)
     assert not answer.hopeless
+    assert answer.answer_ms == 410
     admitted(pool, a_job(deadline_ms=600))
 
 
@@ -220,6 +221,15 @@ def test_what_waits_of_a_tenant_is_no_reason_to_come_later(pool, settings):
     admitted(pool, work("flood", 4_000))
     reconfigure(pool, settings, max_inflight=5)
     assert 1_000 <= refused(pool, work("flood", 1_000)).retry_hint_ms <= 1_200
+
+
+def test_no_appointment_lies_more_than_a_minute_ahead(pool, settings):
+    reconfigure(pool, settings, max_inflight=4)
+    for _ in range(5):
+        refused(pool, work("flood", 50_000))
+    shift(pool, 61_000)
+    beat(pool)
+    assert refused(pool, work("flood", 100)).retry_hint_ms < 1_000
 
 
 def test_the_same_request_refused_twice_books_one_appointment(pool, settings):

@@ -23,6 +23,7 @@ def test_without_a_live_worker_a_job_is_refused_and_nothing_changes(store):
     answer = refused(store, a_job())
     assert (answer.reason, answer.limit, answer.value, answer.max) == (Refusal.NO_WORKER, "live_workers", 0, 1)
     assert answer.retry_hint_ms >= 2_000
+    assert answer.answer_ms is None
 
 
 def test_a_worker_of_another_model_is_nobody(store):

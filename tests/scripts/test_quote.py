@@ -40,7 +40,7 @@ def test_a_quote_says_the_refusal_that_admit_would_give(store, settings, setting
         admitted(store, a_job("other"))
     answer = quote(store, **asked)
     assert answer.refused is not None
-    assert answer.refused.reason is reason
+    assert (answer.refused.reason, answer.refused.answer_ms) == (reason, 410)
     assert refused(store, a_job(cost_mwt=None, **asked)).reason is reason
 
 
