@@ -98,7 +98,7 @@ class Connection:
     def _read_on(self) -> bool:
         """Read and answer until the end; whether it is the client's doing."""
         while not self._leaving:
-            if not self._in_time():
+            if self._outbox.dead or not self._in_time():
                 return True
             if not ready(self._sock, select.POLLIN, self._patience_s()):
                 continue
@@ -148,7 +148,8 @@ class Connection:
         for frame in self._frames.feed(data):
             began = False
             self._asked_s = self._here.clock.monotonic()
-            if self._leaving:
+            # Nobody hears the rest of what a client sent that has gone.
+            if self._leaving or self._outbox.dead:
                 return
             self._answer(frame)
             # Each frame is a turn: a client that sends many at once holds up no other.

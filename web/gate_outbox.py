@@ -35,6 +35,11 @@ class Outbox:
         """Begin to write."""
         self._thread.start()
 
+    @property
+    def dead(self) -> bool:
+        """Whether the client was seen to be gone, or was given up."""
+        return self._dead
+
     def put(self, line: bytes) -> bool:
         """Have a line written, when those before it leave room for it. False when nobody will read it."""
         with self._changed:

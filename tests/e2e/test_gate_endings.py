@@ -77,6 +77,15 @@ def test_a_client_that_goes_right_after_its_frame_leaves_no_job(gate: Served, st
     assert store.snapshot().inflight == 0
 
 
+def test_who_goes_is_asked_for_nothing_more_however_much_is_still_unread(gate: Served, store: Store) -> None:
+    job_id = gate.client.submitted()
+    gate.client.send(b'{"op":"metrics"}\n' * 3_000)
+    gate.client.close()
+    assert cancel_is_asked(store, job_id) < 0.25 + 0.5
+    assert gate.ended()
+    assert gate.counted["metrics"] < 1_000
+
+
 def test_ended_jobs_are_not_canceled_by_a_close(gate: Served, store: Store) -> None:
     job_id = gate.client.submitted()
     settle(store, run_next(store))

@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,28 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     with Stage(tmp_path, **SLOW) as stage:
         yield stage
         stage.still_sound()
+
+
+@dataclass(frozen=True)
+class Rooms:
+    """A worker and a gate on one stage."""
+
+    stage: Stage
+    worker: Process
+    port: int
+
+
+@pytest.fixture(scope="module")
+def common_rooms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rooms]:
+    with Stage(tmp_path_factory.mktemp("gate"), **SLOW) as stage:
+        yield Rooms(stage, stage.worker(), a_gate(stage)[1])
+
+
+@pytest.fixture
+def rooms(common_rooms: Rooms) -> Iterator[Rooms]:
+    """For the tests that leave both as they were."""
+    yield common_rooms
+    common_rooms.stage.still_sound()
 
 
 # The demonstration.
@@ -107,9 +130,8 @@ PHASES = {
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("phase", PHASES)
-def test_a_killed_client_takes_its_job_along(stage: Stage, phase: str, stream: bool) -> None:
-    worker = stage.worker()
-    _, port = a_gate(stage)
+def test_a_killed_client_takes_its_job_along(rooms: Rooms, phase: str, stream: bool) -> None:
+    stage, port = rooms.stage, rooms.port
     with ExitStack() as stack:
         if phase == "queued":
             # The slot is another's.
@@ -134,8 +156,7 @@ def test_a_killed_client_takes_its_job_along(stage: Stage, phase: str, stream: b
         # Seen within 250 ms; in the engine within 50 ms; ended two steps of 20 ms later, on a busy machine.
         assert took_s < 0.25 + (0 if phase == "queued" else 0.5)
         if phase != "queued":
-            wait_for(lambda: (seen := stage.view(worker)) and seen.slots_busy == 0, "the slot to be free")
-    assert stage.inflight() == 0 or phase == "queued"
+            wait_for(lambda: (seen := stage.view(rooms.worker)) and seen.slots_busy == 0, "the slot to be free")
 
 
 def test_a_gate_that_is_asked_to_stop_lets_what_runs_end_and_cancels_nothing(stage: Stage) -> None:
@@ -177,15 +198,16 @@ def refuses(port: int) -> bool:
         GateClient.at(port).close()
     except ConnectionRefusedError:
         return True
+    except ConnectionResetError:  # it was let in line, and the line was closed
+        return False
     return False
 
 
 # Many and slow clients.
 
 
-def test_hundreds_of_idle_and_slow_connections_keep_nobody_out(stage: Stage) -> None:
-    stage.worker()
-    _, port = a_gate(stage)
+def test_hundreds_of_idle_and_slow_connections_keep_nobody_out(rooms: Rooms) -> None:
+    port = rooms.port
     with ExitStack() as stack:
         crowd = [stack.enter_context(GateClient.at(port)) for _ in range(400)]
         for client in crowd[:200]:
@@ -200,10 +222,8 @@ def test_hundreds_of_idle_and_slow_connections_keep_nobody_out(stage: Stage) -> 
         assert client.read()["status"] == "succeeded"
 
 
-def test_a_thousand_frames_at_once_each_get_their_answer(stage: Stage) -> None:
-    stage.worker()
-    _, port = a_gate(stage)
-    with GateClient.at(port) as client:
+def test_a_thousand_frames_at_once_each_get_their_answer(rooms: Rooms) -> None:
+    with GateClient.at(rooms.port) as client:
         client.send(*(submit_frame(number, tenant=f"t{number % 10}", max_tokens=1) for number in range(1_000)))
         first: dict[int, str] = {}
         last: dict[int, str] = {}
