@@ -40,6 +40,7 @@ class Settings:
     max_wait_ms: int
     tenant_bound_status: int
     fairness: str
+    degradation: str
     default_deadline_ms: int
     max_deadline_ms: int
     default_start_ms: int
@@ -113,6 +114,7 @@ SYSTEM_WIDE = (
     "max_queue_tokens",
     "max_wait_ms",
     "fairness",
+    "degradation",
     "lease_ms",
     "max_attempts",
     "result_ttl_s",

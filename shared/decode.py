@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 from shared.answers import Refused, SettleAnswer, Settled, Snapshot, TenantView, WorkerView
-from shared.job import Claimed, JobView, Usage
+from shared.job import Change, Claimed, JobView, Usage
 from shared.outcomes import Outcome, Refusal
 from shared.settings_table import AUTO
 from shared.states import JobState
@@ -83,6 +83,10 @@ def job_view(now_ms: int, position: int, result: Any, record: dict[str, str], jo
     def number(name: str) -> int:
         return moment(name) or 0
 
+    def changes() -> tuple[Change, ...]:
+        to = number("cut_tokens")
+        return (Change("max_tokens", number("max_tokens"), to, f"tier {number('cut_tier')}"),) if to else ()
+
     body = _object(result)
     return JobView(
         id=job_id,
@@ -114,6 +118,7 @@ def job_view(now_ms: int, position: int, result: Any, record: dict[str, str], jo
         head_ms=moment("head_ms"),
         requeued_ms=moment("requeued_ms") or 0,
         eta_at_ms=moment("eta_ms"),
+        degraded=changes(),
         form=_object(field("form")),
         extra=body,
     )

@@ -46,6 +46,8 @@ class NewJob:
     form: dict[str, Any] = field(default_factory=dict)
     #: Digest of the supersede_key: the tenant's older job of the same key is canceled; None for none.
     supersede_digest: str | None = None
+    #: Whether its answer may be cut under pressure: its tenant opted in, and nothing in the request forbids it.
+    degrade: bool = False
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,21 @@ class Waited:
 
 
 @dataclass(frozen=True)
+class Change:
+    """What of a job was changed so that it is answered in time."""
+
+    #: `max_tokens` is all that is ever changed.
+    what: str
+    before: int
+    after: int
+    why: str
+
+    def as_dict(self) -> dict[str, str | int]:
+        """As every answer about the job tells it."""
+        return {"what": self.what, "from": self.before, "to": self.after, "why": self.why}
+
+
+@dataclass(frozen=True)
 class JobView:
     """One job as the store knows it; everything HTTP says of a job is made from this."""
 
@@ -179,6 +196,8 @@ class JobView:
     requeued_ms: int = 0
     #: The predicted end, by the rates at its admission; None where they were unknown.
     eta_at_ms: int | None = None
+    #: What was changed of it, of its last claim; empty for a job that runs as it was asked for.
+    degraded: tuple[Change, ...] = ()
     #: As NewJob.form.
     form: dict[str, Any] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)

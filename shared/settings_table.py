@@ -106,6 +106,8 @@ ROWS: tuple[Row, ...] = (
     Row("tenant_bound_status", "PENSTOCK_TENANT_BOUND_STATUS", "int", 503, "HTTP status",
         "429 for meshes that eject a backend on 5xx", 400, 599),
     _word("fairness", "tokens", ("tokens", "turns"), "tokens: turns by service received; turns: plain round robin"),
+    _word("degradation", "off", ("off", "on"),
+          "on: under pressure, jobs of tenants that opted in are answered shorter rather than refused or late"),
     _int("default_deadline_ms", 120_000, "ms", 1, 86_400_000, "patience when the client names none"),
     _int("max_deadline_ms", 600_000, "ms", 1, 86_400_000, "the longest patience a client may name"),
     _int("default_start_ms", 30_000, "ms", 1, 86_400_000, "patience until the first token of a stream"),

@@ -78,6 +78,7 @@ class Store(StoreReads):
             traceparent=job.traceparent,
             metadata=_json(job.payload.get("metadata") or {}),
             form=_json(job.form),
+            degrade=int(job.degrade),
             supersede_digest=job.supersede_digest or "",
             payload=_json(job.payload),
             rq_fields=rqjob.encode(job, self._result_ttl_s),

@@ -40,6 +40,7 @@ class StoreReads:
         max_tokens: int,
         deadline_ms: int,
         start_within_ms: int = 0,
+        degrade: bool = False,
     ) -> Quote:
         """What `admit` would answer now, and when the job would end; nothing is written."""
         _, (cost_mwt, eta_ms, *refusal) = self._call(
@@ -50,6 +51,7 @@ class StoreReads:
             max_tokens=max_tokens,
             deadline_in_ms=deadline_ms,
             start_within_ms=start_within_ms,
+            degrade=int(degrade),
         )
         refused = decode.refused(refusal) if len(refusal) > 1 else None
         return Quote(cost_mwt, None if eta_ms < 0 else eta_ms, refused)

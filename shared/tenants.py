@@ -52,6 +52,8 @@ class TenantPolicy:
     disabled: bool = False
     #: The model of requests that name none.
     default_model: str | None = None
+    #: Its jobs may be answered shorter under pressure, where PENSTOCK_DEGRADATION is on.
+    degrade: bool = False
 
     def __post_init__(self) -> None:
         """Raise ConfigError, naming the field and quoting the value, for what cannot hold."""
@@ -144,6 +146,7 @@ FIELDS: dict[str, Field] = {
     "models": Field("policy_models", _check_models, _names, lambda text: tuple(text.split(","))),
     "disabled": Field("policy_disabled", _check_flag, lambda value: str(int(bool(value))), lambda text: text == "1"),
     "default_model": Field("policy_default_model", _check_model, str, str),
+    "degrade": Field("policy_degrade", _check_flag, lambda value: str(int(bool(value))), lambda text: text == "1"),
 }
 
 

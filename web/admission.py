@@ -51,6 +51,8 @@ class Ask:
     traceparent: str = ""
     #: The tenant's older job of the same key is canceled when this one is admitted.
     supersede_key: str | None = None
+    #: False: rather refused than answered shorter than asked for.
+    degrade: bool = True
     #: What the route wants to read back with the job (JobView.form).
     form: dict[str, Any] = field(default_factory=dict)
 
@@ -66,6 +68,7 @@ def ask_of(body: SubmitBody, patience: Patience, settings: Settings) -> Ask:
         metadata=body.metadata or {},
         poll_grace_ms=body.poll_grace_ms,
         supersede_key=body.supersede_key,
+        degrade=body.degrade,
         body_digest=body_digest(body.model_dump(exclude_none=True, exclude_unset=True)),
     )
 
@@ -119,6 +122,7 @@ def quote(here: Door, caller: Caller, ask: Ask) -> tuple[NewJob, Quote]:
             max_tokens=job.max_tokens,
             deadline_ms=job.deadline_ms,
             start_within_ms=job.start_within_ms or 0,
+            degrade=job.degrade,
         )
     return job, answer
 
@@ -181,7 +185,13 @@ def _new_job(here: Door, caller: Caller, ask: Ask, model: Model) -> NewJob:
         traceparent=ask.traceparent,
         form=ask.form,
         supersede_digest=None if ask.supersede_key is None else digest("supersede", ask.supersede_key),
+        degrade=_may_be_changed(caller, ask),
     )
+
+
+def _may_be_changed(caller: Caller, ask: Ask) -> bool:
+    """Whether an answer may be cut: tenant and request allow it, and half of a form that was asked for is none."""
+    return caller.policy is not None and caller.policy.degrade and ask.degrade and "response_format" not in ask.payload
 
 
 def _check_kind(ask: Ask, model: Model) -> None:

@@ -7,7 +7,7 @@ from shared.answers import Snapshot
 from shared.job import JobView
 from web.following import Started, Text
 from web.gate_requests import Unfit
-from web.present import error_json, job_json, usage_json
+from web.present import degraded_json, error_json, job_json, usage_json
 from web.problems import Problem, answer
 
 Frame = dict[str, Any]
@@ -42,7 +42,7 @@ def final(ref: Ref, view: JobView) -> Frame:
         "finish_reason": view.finish_reason or None,
         "usage": usage_json(view),
     }
-    return tagged(ref, frame | ({} if error is None else {"error": error}))
+    return tagged(ref, frame | degraded_json(view) | ({} if error is None else {"error": error}))
 
 
 def progress(ref: Ref, view: JobView, item: Started | Text) -> Frame:
@@ -56,7 +56,7 @@ def standing(ref: Ref, view: JobView) -> Frame:
     """Where a job stands."""
     shown = job_json(view)
     names = ("status", "id", "queue", "attempts", "cancel_requested", "created_at", "started_at", "deadline_at")
-    return tagged(ref, {name: shown[name] for name in names})
+    return tagged(ref, {name: shown[name] for name in names} | degraded_json(view))
 
 
 def metrics(ref: Ref, snapshot: Snapshot) -> Frame:

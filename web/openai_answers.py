@@ -7,7 +7,7 @@ from shared.job import JobView
 from shared.outcomes import EndCode
 from shared.states import JobState
 from web.logprobs import chat_logprobs, completion_logprobs
-from web.present import error_json, queue_facts
+from web.present import degraded_json, error_json, queue_facts
 from web.problems import Problem
 
 Kind = Literal["chat", "completion"]
@@ -37,7 +37,8 @@ class Shape:
         else:
             choice["text"] = text
         kind = "chat.completion" if self.kind == "chat" else "text_completion"
-        return self._envelope(kind) | {"choices": [choice], "usage": usage(view), "queue": queue_facts(view)}
+        told = {"choices": [choice], "usage": usage(view), "queue": queue_facts(view)}
+        return self._envelope(kind) | told | degraded_json(view)
 
     def first(self) -> dict[str, Any] | None:
         """The chunk that names the role; completions have none."""
@@ -48,10 +49,10 @@ class Shape:
         return self._chunk({"content": text}) if self.kind == "chat" else self._chunk(text)
 
     def last(self, view: JobView) -> dict[str, Any]:
-        """The chunk that says why the text ends; it carries the logprobs of the whole answer, if any."""
+        """The chunk that says why the text ends and what was cut; with the logprobs of the whole answer, if any."""
         chunk = self._chunk({} if self.kind == "chat" else "", view.finish_reason or "stop")
         chunk["choices"][0]["logprobs"] = self._logprobs(view)
-        return chunk
+        return chunk | degraded_json(view)
 
     def usage_chunk(self, view: JobView) -> dict[str, Any]:
         """The chunk of `stream_options.include_usage`."""

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from web.problems import Problem
 from web.schema import (
+    DEGRADE,
     MAX_LOGPROBS,
     MAX_MESSAGES,
     MAX_MS,
@@ -85,6 +86,7 @@ class OpenAIBody(Sampling):
     deadline_ms: int | None = Field(None, ge=1, description="patience; OpenAI's package sends it in extra_body")
     start_within_ms: int | None = Field(None, ge=1, le=MAX_MS)
     supersede_key: SupersedeKey | None = None
+    degrade: bool = Field(default=True, description=DEGRADE)
 
     @model_validator(mode="before")
     @classmethod

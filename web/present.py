@@ -62,7 +62,12 @@ def job_json(view: JobView, ticket: str | None = None) -> dict[str, Any]:
         "metadata": view.metadata,
         "urls": {"self": own, "cancel": own, "events": f"{own}/events"}
         | ({"events_signed": f"{own}/events?ticket={ticket}"} if ticket else {}),
-    }
+    } | degraded_json(view)
+
+
+def degraded_json(view: JobView) -> dict[str, Any]:
+    """What was changed of a job so that it is answered in time; nothing for one that runs as it was asked for."""
+    return {"degraded": [change.as_dict() for change in view.degraded]} if view.degraded else {}
 
 
 def job_headers(view: JobView) -> dict[str, str]:

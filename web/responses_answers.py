@@ -7,7 +7,7 @@ from shared.outcomes import EndCode, FinishReason
 from shared.states import JobState
 from web.logprobs import job_logprobs
 from web.openai_answers import usage
-from web.present import error_json, has_ended, queue_facts
+from web.present import degraded_json, error_json, has_ended, queue_facts
 
 #: Names a response and its one message by the job's id, so that logs on both sides can be joined.
 PREFIX, MESSAGE_PREFIX = "resp_", "msg_"
@@ -49,7 +49,7 @@ def response_json(view: JobView) -> dict[str, Any]:
         "output": _output(view, status),
         "usage": _usage(view) if has_ended(view) else None,
         "queue": queue_facts(view),
-    }
+    } | degraded_json(view)
 
 
 def response_then(view: JobView, status: str) -> dict[str, Any]:

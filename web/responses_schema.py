@@ -6,6 +6,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from web.openai_schema import StreamOptions, one_message, served_fields, unsupported
 from web.schema import (
+    DEGRADE,
     MAX_LOGPROBS,
     MAX_MESSAGES,
     MAX_MS,
@@ -102,6 +103,7 @@ class ResponsesBody(Sampling):
     deadline_ms: int | None = Field(None, ge=1, description="patience; OpenAI's package sends it in extra_body")
     start_within_ms: int | None = Field(None, ge=1, le=MAX_MS)
     supersede_key: SupersedeKey | None = None
+    degrade: bool = Field(default=True, description=DEGRADE)
 
     @model_validator(mode="before")
     @classmethod

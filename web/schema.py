@@ -74,6 +74,8 @@ Stops = Annotated[
     BeforeValidator(_listed, json_schema_input_type=str | list[str]),
 ]
 Metadata = Annotated[dict[str, Clean], Field(max_length=MAX_METADATA), AfterValidator(_metadata)]
+#: What `degrade` says of itself on every route.
+DEGRADE = "false: rather refuse the job than cut its answer; counts where system and tenant allow cuts"
 SupersedeKey = Annotated[Clean, Field(min_length=1, max_length=MAX_SUPERSEDE_KEY)]
 Biases = Annotated[dict[str, float], Field(max_length=MAX_BIASES), AfterValidator(_biases)]
 
@@ -142,6 +144,7 @@ class Asked(Body):
     poll_grace_ms: int | None = Field(None, ge=0, le=MAX_MS, description="abandoned when not polled for this long")
     metadata: Metadata | None = None
     supersede_key: SupersedeKey | None = Field(None, description="cancels the tenant's older job of the same key")
+    degrade: bool = Field(default=True, description=DEGRADE)
     ticket: bool = Field(default=False, description="answer urls.events_signed: this job's events without a key")
 
 

@@ -138,6 +138,7 @@ class Job(Shape):
     error: JobError | None
     metadata: dict[str, str]
     urls: Urls
+    degraded: list[dict[str, str | int]] = Field(default=[], description="what was cut under pressure")
 
 
 class JobPage(Shape):
@@ -241,6 +242,7 @@ class Completion(Shape):
     choices: list[dict[str, Any]]
     usage: OpenAIUsage
     queue: QueueFacts
+    degraded: list[dict[str, str | int]] = Field(default=[], description="what was cut under pressure")
 
 
 class Response(Shape):
@@ -270,6 +272,7 @@ class Response(Shape):
     truncation: Literal["disabled"]
     usage: dict[str, Any] | None
     queue: QueueFacts
+    degraded: list[dict[str, str | int]] = Field(default=[], description="what was cut under pressure")
 
 
 class Embedding(Shape):

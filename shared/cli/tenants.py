@@ -30,6 +30,10 @@ Tpm = Annotated[str | None, typer.Option(help=f"Tokens a minute, {_OR_DEFAULT}; 
 MaxDeadline = Annotated[str | None, typer.Option(metavar="SPAN", help=f"The longest patience, {_OR_DEFAULT}.")]
 Models = Annotated[str | None, typer.Option(help=f"Served names it may use, comma-separated, {_OR_DEFAULT} (all).")]
 DefaultModel = Annotated[str | None, typer.Option(help=f"For requests that name none, {_OR_DEFAULT}.")]
+Degrade = Annotated[
+    bool | None,
+    typer.Option("--degrade/--no-degrade", help="Its answers may be cut where PENSTOCK_DEGRADATION is on."),
+]
 Disabled = Annotated[bool | None, typer.Option("--disabled/--enabled", help="Refuse every request with 403.")]
 
 
@@ -59,13 +63,15 @@ def add(
     models: Models = None,
     default_model: DefaultModel = None,
     disabled: Disabled = None,
+    degrade: Degrade = None,
     state_dir: StateDir = None,
     json: Json = False,
 ) -> None:
     """Give a tenant a policy; refused when it has one."""
     from shared.tenants import TenantPolicy, Tenants
 
-    changes = _changes(weight, max_waiting, max_waiting_tokens, rpm, tpm, max_deadline, models, default_model, disabled)
+    changes = _changes(weight, max_waiting, max_waiting_tokens, rpm, tpm, max_deadline, models, default_model)
+    changes |= _flags(disabled=disabled, degrade=degrade)
     named = {name: value for name, value in changes.items() if value is not None}
     policy = TenantPolicy(**named)  # type: ignore[arg-type]  # checked at birth
     tenants = Tenants(store_client(state_dir))
@@ -89,13 +95,15 @@ def change(
     models: Models = None,
     default_model: DefaultModel = None,
     disabled: Disabled = None,
+    degrade: Degrade = None,
     state_dir: StateDir = None,
     json: Json = False,
 ) -> None:
     """Change what is named and leave the rest; holds from the next request on."""
     from shared.tenants import Tenants
 
-    changes = _changes(weight, max_waiting, max_waiting_tokens, rpm, tpm, max_deadline, models, default_model, disabled)
+    changes = _changes(weight, max_waiting, max_waiting_tokens, rpm, tpm, max_deadline, models, default_model)
+    changes |= _flags(disabled=disabled, degrade=degrade)
     if not changes:
         raise ConfigError("nothing to set: name at least one option, such as --weight 2")
     _told(tenant, Tenants(store_client(state_dir)).change(tenant, changes), json=json)
@@ -121,7 +129,6 @@ def _changes(
     max_deadline: str | None,
     models: str | None,
     default_model: str | None,
-    disabled: bool | None,
 ) -> "dict[str, Value | None]":
     """What was named, by field; None for `default`."""
     given: dict[str, Value | None] = {}
@@ -134,9 +141,12 @@ def _changes(
             given[name] = None if text == "default" else _number(name, text, int)
     if max_deadline is not None:
         given["max_deadline_ms"] = None if max_deadline == "default" else parse_ms("max_deadline", max_deadline)
-    if disabled is not None:
-        given["disabled"] = disabled
     return given
+
+
+def _flags(**named: bool | None) -> "dict[str, Value | None]":
+    """The yes-or-no fields that were named."""
+    return {name: flag for name, flag in named.items() if flag is not None}
 
 
 def _parsed(name: str, text: str) -> "Value":
@@ -175,7 +185,7 @@ def _row(entry: "TenantEntry", fields: tuple[str, ...]) -> tuple[object, ...]:
 def _shown(name: str, value: object) -> object:
     if name == "max_deadline_ms" and isinstance(value, int):
         return shown_ms(value)
-    if name == "disabled":
+    if name in {"disabled", "degrade"}:
         return "yes" if value else None
     if isinstance(value, tuple):
         return ",".join(value)

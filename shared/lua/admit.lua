@@ -20,6 +20,7 @@
 --   traceparent text · kept for the worker's log
 --   metadata text · the client's own words as JSON
 --   form text · what the route that took the job wants to read back, as JSON
+--   degrade int · 1 when the job may be changed so that it fits
 --   supersede_digest text · digest of the supersede_key, '' for none; the tenant's older job of that key is canceled
 --   payload text · the request as JSON
 --   rq_fields rest · what RQ would save, as field, value, …
@@ -29,8 +30,8 @@
 --   ms that the answer takes by itself or -1 while rates are unknown
 --   mismatch: id of the job that the Idempotency-Key belongs to
 -- KEEPS 1 2 3 6 7 8 9
--- USES clock job waiting rq stats books lengths verdict hint doorbell finish drop
--- RARELY drop
+-- USES clock job waiting rq stats books lengths verdict hint doorbell finish drop tier
+-- RARELY drop move_tier shorten
 
 local queue = tenant .. '.' .. slug
 local function admitted_before(other)
@@ -56,8 +57,11 @@ if idem_digest ~= '' then
 end
 
 local ask = { tenant = tenant, slug = slug, prompt_tokens = prompt_tokens, max_tokens = max_tokens, cost_mwt = cost_mwt,
-  deadline_in_ms = deadline_in_ms, start_within_ms = start_within_ms }
+  deadline_in_ms = deadline_in_ms, start_within_ms = start_within_ms, degrade = degrade }
 look(ask)
+if ask.tiered then
+  ask.tier = move_tier(ask)
+end
 -- The older job of the same supersede_key. What waits of it counts no more: a tenant whose list is full may renew.
 local supersede = k_supersede .. tenant .. '.' .. supersede_digest
 local older = supersede_digest ~= '' and read_job(redis.call('GET', supersede) or '') or nil
@@ -101,6 +105,10 @@ redis.call('HSET', job_key, 'enqueued_at', iso(now_ms), 'penstock_state', 'queue
   'penstock_eta_ms', ask.rated and math.floor(now_ms + ask.finish_ms) or '', 'penstock_attempts', 0, 'penstock_claim', '', 'penstock_worker', '', 'penstock_cancel', '',
   'penstock_key_label', key_label, 'penstock_traceparent', traceparent, 'penstock_metadata', metadata,
   'penstock_form', form)
+if ask.tiered and degrade == 1 then
+  -- What was settled at the door holds at the claim: a job that was taken for its short answer gets no long one.
+  redis.call('HSET', job_key, 'penstock_degrade', ask.shortened and ask.tier or 0)
+end
 redis.call('SET', k_payload .. id, payload)
 redis.call('ZADD', k_inflight, now_ms, id)
 local rank = enlist({ id = id, tenant = tenant, slug = slug, queue = queue, prompt_tokens = prompt_tokens,

@@ -10,8 +10,8 @@
 --   claimed: per job id, payload or '', attempt, ms to the deadline, ms to the latest first token or -1, tenant,
 --   model, prompt tokens, max tokens, cancel, traceparent
 -- KEEPS 1 2 3 5 7 8
--- USES clock afford job waiting rq stats stream books lengths finish forget
--- RARELY finish forget strike
+-- USES clock afford job waiting rq stats stream books lengths tier finish forget
+-- RARELY finish forget strike note_wait
 
 -- At most this many entries are looked at in one call, whatever they turn out to be.
 local MAX_LOOKS = 64
@@ -22,12 +22,22 @@ local MAX_CONDEMNED = 32
 
 local worker_key = k_worker .. worker
 local me = redis.call('HMGET', worker_key, 'claim_id', 'claim_ids', 'cells', 'suspect')
-local lease_ms, max_attempts, fairness, admission = unpack(redis.call('HMGET', k_config, 'lease_ms', 'max_attempts', 'fairness',
-  'admission'))
-lease_ms, max_attempts = tonumber(lease_ms or 15000), tonumber(max_attempts or 3)
+local lease_ms, max_attempts, fairness, admission, degradation, margin = unpack(redis.call('HMGET', k_config, 'lease_ms',
+  'max_attempts', 'fairness', 'admission', 'degradation', 'admission_safety_margin'))
+lease_ms, max_attempts, margin = tonumber(lease_ms or 15000), tonumber(max_attempts or 3), tonumber(margin or 0.8)
 local answer, ids = { 'claimed' }, {}
 
+-- Rates of the pool, or nil; only in full admission.
+local known = redis.call('HMGET', k_books .. slug, 'v', 'prefill_tps', 'tpot_ms', 'rates_ms', 'tier', 'tier_look_ms')
+local virtual = tonumber(known[1] or 0)
+local prefill_tps, tpot_ms = tonumber(known[2] or 0) or 0, tonumber(known[3] or 0) or 0
+local rated = admission == 'full' and now_ms - (tonumber(known[4] or 0) or 0) <= RATES_MS and prefill_tps > 0
+local tier = degradation == 'on' and rated and tier_in_force(known[5], known[6]) or 0
+local least_wait_ms
+
 local function hand_over(job)
+  -- A claim that is told again tells the same.
+  job.max_tokens = job.cut_tokens > 0 and job.cut_tokens or job.max_tokens
   local more = redis.call('HMGET', k_rq_job .. job.id, 'penstock_start_within_ms', 'penstock_traceparent')
   local start_within_ms = tonumber(more[1] or 0) or 0
   local start_in_ms = start_within_ms > 0 and math.max(0, job.admitted_ms + start_within_ms - now_ms) or -1
@@ -53,9 +63,33 @@ local function charge_of(job)
   return math.floor(cost_mwt * 1000 / weight_milli)
 end
 
+-- The tier that a job is run at: 0 when it may not be changed; what it was admitted at still holds.
+local function tier_for(job)
+  return job.degrade >= 0 and math.max(tier, job.degrade) or 0
+end
+
+-- From tier 1 on an answer may take what is left of its patience, by the pool's rates, and is cut to that.
+local function cut(job)
+  local at, before = tier_for(job), job.cut_tokens
+  local left_ms = margin * (job.deadline_ms - now_ms) - 1000 * job.prompt_tokens / prefill_tps
+  local fitting = math.max(SHORTEST_ANSWER, math.floor(left_ms / math.max(0.001, tpot_ms)))
+  job.cut_tokens = at > 0 and rated and fitting < job.max_tokens and fitting or 0
+  if job.cut_tokens > 0 then
+    redis.call('HSET', k_rq_job .. job.id, 'penstock_cut_tokens', job.cut_tokens, 'penstock_cut_tier', at)
+    if before == 0 then
+      count('degraded|' .. label_of(job.tenant) .. '|max_tokens')
+    end
+  elseif before > 0 then
+    redis.call('HDEL', k_rq_job .. job.id, 'penstock_cut_tokens', 'penstock_cut_tier')
+  end
+end
+
 local function lease(job)
   delist(job)
   job.attempts = job.attempts + 1
+  if job.degrade >= 0 then
+    cut(job)
+  end
   local charge_mwt = charge_of(job)
   redis.call('ZADD', k_leases, now_ms + lease_ms, job.id)
   redis.call('HINCRBY', k_tenant .. job.tenant, 'running', 1)
@@ -76,6 +110,8 @@ local function lease(job)
   add_entry(k_events .. job.id, '*', 'type', 'started', 'attempt', job.attempts)
   redis.call('PEXPIRE', k_events .. job.id, math.max(60000, job.deadline_ms - now_ms + 2 * lease_ms))
   serve(job.tenant, charge_mwt)
+  local waited_ms = now_ms - math.max(job.admitted_ms, job.requeued_at_ms)
+  least_wait_ms = math.min(least_wait_ms or waited_ms, waited_ms)
   ids[#ids + 1] = job.id
   hand_over(job)
 end
@@ -92,23 +128,20 @@ if me[4] and me[4] ~= '' then
   suspect_held = held and held.state == 'running' and held.worker == worker
 end
 
--- Rates of the pool, or nil; only in full admission.
-local known = redis.call('HMGET', k_books .. slug, 'v', 'prefill_tps', 'tpot_ms', 'rates_ms')
-local virtual = tonumber(known[1] or 0)
-local rated = admission == 'full' and now_ms - (tonumber(known[4] or 0) or 0) <= RATES_MS
-local prefill_tps, tpot_ms = tonumber(known[2] or 0) or 0, tonumber(known[3] or 0) or 0
-
 -- Whether even a short answer (the 20th percentile of its tenant's) can no longer be ready in time. Nobody is
 -- judged by fewer than 8 answers, and nobody while a slot would otherwise stay empty.
 local condemned = 0
 local function is_hopeless(job)
   local left_ms = job.deadline_ms - now_ms
-  if not rated or prefill_tps <= 0 or condemned >= MAX_CONDEMNED
+  if not rated or condemned >= MAX_CONDEMNED
     or 1000 * job.prompt_tokens / prefill_tps + job.max_tokens * tpot_ms <= left_ms then
     return false
   end
   local lengths = redis.call('HMGET', k_tenant .. job.tenant, 'len_n', 'len_p20')
   local shortest = math.min(job.max_tokens, tonumber(lengths[2] or 0) or 0)
+  if tier_for(job) > 0 then
+    shortest = math.min(shortest, SHORTEST_ANSWER)
+  end
   if (tonumber(lengths[1] or 0) or 0) < LENGTHS_BELIEVED
     or 1000 * job.prompt_tokens / prefill_tps + shortest * tpot_ms <= left_ms then
     return false
@@ -178,6 +211,9 @@ while #ids < room and looks < MAX_LOOKS do
   elseif verdict == 'stop' then
     break
   end
+end
+if least_wait_ms and degradation == 'on' then
+  note_wait(slug, least_wait_ms)
 end
 if #ids > 0 then
   redis.call('HSET', worker_key, 'claim_id', claim_id, 'claim_ids', table.concat(ids, ' '))

@@ -83,6 +83,7 @@ def _serve(body: ChatBody | CompletionBody, kind: Kind, default_max_tokens: int)
         attempt=attempt(),
         traceparent=traceparent(),
         supersede_key=body.supersede_key,
+        degrade=body.degrade,
     )
     verdict = offer(here, who, ask)
     if isinstance(verdict, Yield):

@@ -103,6 +103,7 @@ def _ask(here: Door, body: ResponsesBody, patience: Patience) -> Ask:
         attempt=attempt(),
         traceparent=traceparent(),
         supersede_key=body.supersede_key,
+        degrade=body.degrade,
         # Never that of a native body: the same key there and here are two requests.
         body_digest=body_digest({"responses": body.model_dump(exclude_none=True, exclude_unset=True)}),
         form=body.form(),

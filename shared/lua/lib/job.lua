@@ -8,7 +8,8 @@ local function read_job(id)
   local got = redis.pcall('HMGET', k_rq_job .. id, 'penstock_state', 'penstock_tenant', 'penstock_slug', 'penstock_model',
     'penstock_claim', 'penstock_worker', 'penstock_cancel', 'penstock_prompt_tokens', 'penstock_max_tokens',
     'penstock_cost_mwt', 'penstock_charged_mwt', 'penstock_deadline_ms', 'penstock_latest_us', 'penstock_attempts',
-    'penstock_admitted_ms', 'penstock_poll_grace_ms', 'penstock_skips', 'penstock_requeued_at_ms')
+    'penstock_admitted_ms', 'penstock_poll_grace_ms', 'penstock_skips', 'penstock_requeued_at_ms',
+    'penstock_degrade', 'penstock_cut_tokens')
   if got.err or not JOB_STATES[got[1]] or not got[2] or not got[3] then
     return nil
   end
@@ -19,5 +20,6 @@ local function read_job(id)
   return { id = id, state = got[1], tenant = got[2], slug = got[3], queue = got[2] .. '.' .. got[3], model = got[4] or '',
     claim = got[5] or '', worker = got[6] or '', cancel = got[7] or '', prompt_tokens = number(8), max_tokens = number(9),
     cost_mwt = number(10), charged_mwt = number(11), deadline_ms = number(12), latest_us = number(13), attempts = number(14),
-    admitted_ms = number(15), poll_grace_ms = number(16), skips = number(17), requeued_at_ms = number(18) }
+    admitted_ms = number(15), poll_grace_ms = number(16), skips = number(17), requeued_at_ms = number(18),
+    degrade = tonumber(got[19] or nil) or -1, cut_tokens = number(20) }
 end

@@ -1,9 +1,9 @@
 -- verdict: the checks of admission, each a named part, in the order in which they are asked; writes nothing.
 -- KEYS config inflight pool books tenant active
--- USES clock books lengths
+-- USES clock books lengths tier
 
--- What may wait of one tenant, to what is free: Choudhury and Hahne's alpha.
-local ALPHA = 1
+-- What may wait of one tenant, to what is free: Choudhury and Hahne's alpha; and from tier 1 on.
+local ALPHA, ALPHA_PRESSED = 1, 0.5
 -- A tenant with nothing waiting may still come when the backlog is this full.
 local BACKLOG_SLACK = 1.25
 -- A tenant's rates are counted over a minute: so much may come at once.
@@ -12,7 +12,7 @@ local RATE_WINDOW_MS = 60000
 -- Everything the checks need, read at once: settings, the tenant's and the pool's books.
 local function look(ask)
   local set = redis.call('HMGET', k_config, 'draining', 'max_inflight', 'max_queue_size', 'max_queue_tokens', 'live_slots',
-    'admission', 'generated_weight', 'max_wait_ms', 'admission_safety_margin')
+    'admission', 'generated_weight', 'max_wait_ms', 'admission_safety_margin', 'degradation')
   local has = redis.call('HMGET', k_tenant .. ask.tenant, 'waiting', 'waiting_tokens', 'policy_max_waiting',
     'policy_max_waiting_tokens', 'policy_weight_milli', 'policy_rpm', 'policy_tpm', 'rpm_ms', 'tpm_ms',
     'b|' .. ask.slug, 'len_n', 'len_mean', 'len_p50', 'len_p35')
@@ -48,8 +48,11 @@ local function look(ask)
     ask.cost_mwt = math.floor(1000 * (ask.prompt_tokens + (tonumber(set[7]) or 4) * expected))
   end
   ask.mean_mwt = ask.mean_mwt or ask.cost_mwt
-  ask.most_mwt = math.max((tonumber(set[8]) or 8000) * ask.mu, 2 * active * ask.mean_mwt)
+  ask.max_wait_ms = tonumber(set[8]) or 8000
+  ask.most_mwt = math.max(ask.max_wait_ms * ask.mu, 2 * active * ask.mean_mwt)
   ask.margin = ask.idle and 1 or tonumber(set[9]) or 0.8
+  -- Whether the pool has tiers; who looks says which, for only admission moves them.
+  ask.tiered, ask.tier = set[10] == 'on' and ask.full and ask.rated, 0
 end
 
 -- ms in which the pool does so much work, or the asking tenant's share of it does.
@@ -115,9 +118,19 @@ local function check_lists(ask)
   end
 end
 
--- Dynamic threshold (Choudhury and Hahne 1998): what one may wait with shrinks as the pool fills.
+-- Whether it waits with no more than its share of what waits; who waits with nothing does.
+local function is_under_share(ask)
+  return ask.own_mwt * ask.weights_milli <= ask.weight_milli * ask.pool_mwt
+end
+
+-- Dynamic threshold (Choudhury and Hahne 1998): what one may wait with shrinks as the pool fills. At the highest tier
+-- only tenants under their share may come.
 local function check_share(ask)
-  local most = ALPHA * ask.weight_milli / ask.weights_milli * (ask.most_mwt - ask.pool_mwt)
+  local alpha = ask.tier > 0 and ALPHA_PRESSED or ALPHA
+  local most = alpha * ask.weight_milli / ask.weights_milli * (ask.most_mwt - ask.pool_mwt)
+  if ask.tier == HIGHEST_TIER and not is_under_share(ask) then
+    most = math.min(most, ask.weight_milli / ask.weights_milli * ask.pool_mwt)
+  end
   if ask.own_mwt > 0 and ask.own_mwt + ask.cost_mwt > most then
     return { 'tenant_share_full', 'tenant_waiting_work', math.floor(ask.own_mwt / 1000), math.floor(math.max(0, most) / 1000),
       drain_ms(ask, ask.own_mwt + ask.cost_mwt - most, true) }
@@ -136,8 +149,7 @@ end
 -- ms that prompt and median answer take by themselves. A tenant that waits with no more than its share is judged by
 -- its shorter answers.
 local function own_ms_of(ask)
-  local is_under = ask.own_mwt * ask.weights_milli <= ask.weight_milli * ask.pool_mwt
-  return 1000 * ask.prompt_tokens / ask.prefill + (is_under and ask.shorter or ask.median) * ask.tpot_ms
+  return 1000 * ask.prompt_tokens / ask.prefill + (is_under_share(ask) and ask.shorter or ask.median) * ask.tpot_ms
 end
 
 -- ms until the answer is ready, as far as can be said: the wait and what it takes by itself.
@@ -149,6 +161,15 @@ local function predict(ask)
   end
   ask.start_ms = wait_ms + 1000 * ask.prompt_tokens / ask.prefill
   ask.finish_ms = wait_ms + ask.own_ms
+end
+
+-- A job that may be changed and whose answer would come too late is judged by the answer that still fits.
+local function shorten(ask)
+  local most_ms, least_ms = ask.margin * ask.deadline_in_ms, math.min(SHORTEST_ANSWER, ask.max_tokens) * ask.tpot_ms
+  if ask.finish_ms > most_ms and ask.start_ms + least_ms <= most_ms then
+    ask.own_ms = ask.own_ms - (ask.finish_ms - most_ms)
+    ask.finish_ms, ask.shortened = most_ms, true
+  end
 end
 
 local function check_deadline(ask)
@@ -172,6 +193,9 @@ local function verdict(ask)
   local refusal = check_worker(ask) or check_rates(ask) or check_inflight(ask) or check_lists(ask)
   if not refusal and ask.rated then
     predict(ask)
+    if ask.degrade == 1 and ask.tier > 0 and not ask.idle then
+      shorten(ask)
+    end
     if ask.full then
       refusal = check_share(ask) or check_backlog(ask) or check_deadline(ask)
     end

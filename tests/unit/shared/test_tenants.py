@@ -20,6 +20,7 @@ EVERYTHING = TenantPolicy(
     models=("small", "org/large-8B"),
     disabled=True,
     default_model="small",
+    degrade=True,
 )
 
 
@@ -54,6 +55,7 @@ def test_the_store_holds_plain_text_under_the_names_that_scripts_read(
         b"policy_models": b"small,org/large-8B",
         b"policy_disabled": b"1",
         b"policy_default_model": b"small",
+        b"policy_degrade": b"1",
     }
 
 
