@@ -146,7 +146,9 @@ def goes(stage: Stage, worker: Process, phase: str, ask: Callable[[], Callable[[
         usage = ended.usage
         assert usage is not None
         assert (usage.completion_tokens > 0) == (phase == "decode")
-        assert 0 < usage.prompt_tokens - usage.cached_tokens + usage.completion_tokens == wasted(stage) - before
+        asked, spent = usage.prompt_tokens - usage.cached_tokens + usage.completion_tokens, wasted(stage) - before
+        # Of a prompt left half-read only what was computed counts: to the token in tests/faults/test_ledgers.py.
+        assert 0 < spent == asked if phase == "decode" else 0 <= spent < asked
     stage.still_sound()
     wait_for(lambda: (seen := stage.view(worker)) and seen.slots_busy == 0, "the worker to tell of a free slot")
 
