@@ -52,9 +52,6 @@ def rooms(common_rooms: Rooms) -> Iterator[Rooms]:
     common_rooms.stage.still_sound()
 
 
-# The demonstration.
-
-
 def test_of_twenty_clients_at_one_place_one_is_executed_and_nineteen_yield(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "examples" / "gate_twenty_clients.py"],
@@ -196,14 +193,10 @@ def test_jobs_live_on_when_their_gate_does_not(stage: Stage, ending: str) -> Non
 def refuses(port: int) -> bool:
     try:
         GateClient.at(port).close()
-    except ConnectionRefusedError:
-        return True
-    except ConnectionResetError:  # it was let in line, and the line was closed
-        return False
+    except (ConnectionRefusedError, ConnectionResetError) as error:
+        # Reset: it was let in line, and the line was closed.
+        return isinstance(error, ConnectionRefusedError)
     return False
-
-
-# Many and slow clients.
 
 
 def test_hundreds_of_idle_and_slow_connections_keep_nobody_out(rooms: Rooms) -> None:
