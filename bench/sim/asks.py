@@ -40,6 +40,8 @@ class Ask:
     #: Of these, after its client had gone or its deadline had passed.
     dead_tokens: int = 0
     gone: bool = field(default=False)
+    #: Of its answer, what was cut off so that it fits its deadline (PENSTOCK_DEGRADATION).
+    cut_tokens: int = 0
 
     @property
     def cost_wt(self) -> int:

@@ -61,6 +61,8 @@ class Ours:
             prompt_tokens=ask.prompt,
             max_tokens=ask.max_tokens,
             deadline_ms=ask.deadline_ms,
+            # Where the system degrades, every tenant has opted in.
+            degrade=self.settings.degradation == "on",
         )
         answer = self.store.admit(job, attempt=ask.attempts - 1)
         if isinstance(answer, Admitted):
@@ -80,6 +82,8 @@ class Ours:
         got = self.store.claim(
             worker.name, f"c{self._claims}", MODEL, room=worker.room, cells_free=max(0, worker.cells_free)
         )
+        for job in got:
+            self._cut(self._by_id[job.id], job.max_tokens)
         return [
             Grant(
                 self._by_id[job.id],
@@ -89,6 +93,13 @@ class Ours:
             )
             for job in got
         ]
+
+    @staticmethod
+    def _cut(ask: Ask, max_tokens: int) -> None:
+        """An answer ends by itself or at the length that this claim allows."""
+        whole = ask.answer + ask.cut_tokens
+        ask.answer = min(whole, max_tokens)
+        ask.cut_tokens = whole - ask.answer
 
     def settle(
         self, worker: SimWorker, seq: Sequence, outcome: str, now_ms: float, then: Callable[[str], None]

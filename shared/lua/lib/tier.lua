@@ -3,17 +3,15 @@
 -- USES clock
 -- Reached only where PENSTOCK_DEGRADATION is on; docs/degradation.md says what each tier does.
 
--- Pressed: so much of the work that may wait does, or even the job that was claimed soonest had waited so much of the
--- longest wait. The dynamic threshold lets a half of that work wait, and a third at tier 1: what stays above two
--- fifths is what tier 1 did not help against.
-local PRESSED = 0.4
--- Up after so long above it, down after so long below half of it; looked at no more often than every 100 ms.
+-- Pressed enough for tier 1 and for tier 2: so much of the work that may wait does, or even the job that was claimed
+-- soonest had waited so much of the longest wait. Below 1x nothing waits for a second; at 1.2x a fifth does. The dynamic
+-- threshold lets a half wait, and a third at tier 1: what stays above two fifths is what tier 1 did not help against.
+local PRESSED = { 0.15, 0.4 }
+-- Up after so long above, down after so long below half of its own tier's; looked at no more often than every 100 ms.
 local TIER_UP_MS, TIER_DOWN_MS, TIER_LOOK_MS = 1000, 2000, 100
 local HIGHEST_TIER = 2
--- Waits are kept for the half second that goes on and for the one before.
-local WAITS_MS = 500
--- No answer is cut to fewer tokens.
-local SHORTEST_ANSWER = 32
+-- Waits are kept for the half second that goes on and the one before. No answer is cut to fewer tokens.
+local WAITS_MS, SHORTEST_ANSWER = 500, 32
 
 -- The tier in force: one that nobody has looked at for as long as it takes to go down is over.
 local function tier_in_force(tier, looked_ms)
@@ -47,12 +45,12 @@ local function move_tier(ask)
   if now_ms - (tonumber(held[5] or 0) or 0) < 2 * WAITS_MS then
     pressure = math.max(pressure, math.min(tonumber(held[6]) or 0, tonumber(held[7]) or 0) / ask.max_wait_ms)
   end
-  above_ms = pressure > PRESSED and (above_ms > 0 and above_ms or now_ms) or 0
-  below_ms = pressure < PRESSED / 2 and (below_ms > 0 and below_ms or now_ms) or 0
+  above_ms = pressure > (PRESSED[tier + 1] or math.huge) and (above_ms > 0 and above_ms or now_ms) or 0
+  below_ms = pressure < (PRESSED[tier] or 0) / 2 and (below_ms > 0 and below_ms or now_ms) or 0
   if above_ms > 0 and now_ms - above_ms >= TIER_UP_MS then
-    tier, above_ms = math.min(HIGHEST_TIER, tier + 1), now_ms
+    tier, above_ms = tier + 1, now_ms
   elseif below_ms > 0 and now_ms - below_ms >= TIER_DOWN_MS then
-    tier, below_ms = math.max(0, tier - 1), now_ms
+    tier, below_ms = tier - 1, now_ms
   end
   redis.call('HSET', k_books .. ask.slug, 'tier', tier, 'tier_look_ms', now_ms, 'tier_above_ms', above_ms,
     'tier_below_ms', below_ms)
