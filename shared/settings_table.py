@@ -134,7 +134,7 @@ ROWS: tuple[Row, ...] = (
     _int("max_batch_size", AUTO, "slots", 1, 1_024, "jobs a worker generates at once; auto: 16 on a GPU, 4 on a CPU",
          auto=True),
     _int("prefill_chunk", 512, "tokens", 16, 65_536, "most prompt tokens a step"),
-    _int("step_target_ms", AUTO, "ms", 1, 60_000, "a step's predicted length while others decode; auto: 100, CPU 250",
+    _int("step_target_ms", AUTO, "ms", 1, 60_000, "what prompts may add to a step while others decode; auto: 100, CPU 250",
          auto=True),
     _int("batch_timeout_ms", 0, "ms", 0, 10_000, "how long an idle engine waits for company"),
     _word("engine", "llama", ("llama", "sim"), "sim: the same loop without a model, for load tests"),
