@@ -85,7 +85,9 @@ class Vitals:
                 "counter", "Prompt tokens that were not computed again", stats.cached_tokens
             ),
             "penstock_worker_completion_tokens": ("counter", "Tokens generated", stats.completion_tokens),
-            "penstock_worker_dead_tokens": ("counter", "Tokens computed for jobs nobody waits for", stats.dead_tokens),
+            "penstock_worker_dead_tokens": (
+                "counter", "Tokens computed after a cancel or a deadline", stats.dead_tokens
+            ),
             "penstock_worker_decode_seconds": ("counter", "Time inside the model", stats.decode_s),
         }
 

@@ -59,7 +59,8 @@ def test_a_deleted_waiting_job_is_forgotten_and_the_others_keep_their_order(busy
 
 def _waiting_work(store) -> tuple[int, int]:
     """What the pool's books and the tenant's say that waits, in thousandths of a weighted token."""
-    pool, own = store.client.hget(keys.books(MODEL), "waiting_mwt"), store.client.hget(keys.tenant("blue"), f"b|{MODEL}")
+    pool = store.client.hget(keys.books(MODEL), "waiting_mwt")
+    own = store.client.hget(keys.tenant("blue"), f"b|{MODEL}")
     return int(pool or 0), int(own or 0)
 
 

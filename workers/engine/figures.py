@@ -24,7 +24,7 @@ class EngineStats:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
-    #: Tokens computed for sequences that ended canceled, expired or dropped.
+    #: Tokens computed after the cancel, the loss of the lease or the deadline: by the step that was under way.
     dead_tokens: int = 0
     #: Time inside decode, in s.
     decode_s: float = 0.0

@@ -21,6 +21,8 @@ class Cancel:
 
     key: str
     drop: bool
+    #: When it was asked for, by the engine's clock.
+    asked_s: float
 
 
 def most_ahead(slots: int) -> int:
@@ -60,11 +62,11 @@ class Inbox:
             self._came.append(job)
             self._bell.notify()
 
-    def cancel(self, key: str, *, drop: bool) -> None:
+    def cancel(self, key: str, *, drop: bool, asked_s: float) -> None:
         """Take in a cancel; for a job that is not inside it means nothing."""
         with self._bell:
             if key in self._promised:
-                self._came.append(Cancel(key, drop))
+                self._came.append(Cancel(key, drop, asked_s))
                 self._bell.notify()
 
     def ended(self, key: str) -> None:

@@ -68,7 +68,7 @@ class Engine:
 
     def cancel(self, key: str, *, drop: bool = False) -> None:
         """Ask for a job's end within one step; any thread. An unknown key has ended already."""
-        self._inbox.cancel(key, drop=drop)
+        self._inbox.cancel(key, drop=drop, asked_s=self._clock.monotonic())
 
     def recall(self) -> None:
         """Ask back, within one step, the jobs that have no slot; any thread."""
@@ -136,6 +136,7 @@ class Engine:
         sequence = self._by_key.get(cancel.key)
         if sequence is None:
             return
+        self.stats.dead_tokens += sequence.computed_after(cancel.asked_s)
         if cancel.drop:
             self._end(sequence, DROPPED, "")
         else:
@@ -153,6 +154,7 @@ class Engine:
             return
         late = [sequence for sequence in self._by_key.values() if now >= sequence.late_from_s]
         for sequence in late:
+            self.stats.dead_tokens += sequence.computed_after(sequence.late_from_s)
             message = f"the deadline passed in {sequence.stage}"
             self._end(sequence, Outcome.EXPIRED, FinishReason.DEADLINE, EndCode.DEADLINE_EXCEEDED, message)
         self._late_from_s = min((sequence.late_from_s for sequence in self._by_key.values()), default=math.inf)
@@ -227,8 +229,9 @@ class Engine:
         return []
 
     def _count(self, done: list[Row]) -> None:
+        now = self._clock.monotonic()
         for row in done:
-            self._running[row.slot].n_past += row.n
+            self._running[row.slot].note_step(row.n, now)
             if row.token < 0:
                 self.stats.prompt_tokens += row.n
 
@@ -281,8 +284,6 @@ class Engine:
         sequence.state = SequenceState.ENDED
         del self._by_key[sequence.key]
         self._inbox.ended(sequence.key)
-        if outcome not in {Outcome.SUCCEEDED, Outcome.FAILED}:
-            self.stats.dead_tokens += sequence.n_past - sequence.cached_tokens
         counts = sequence.counts(self._clock.monotonic())
         self._emit(Ended(sequence.key, str(outcome), str(reason), text, counts, str(code), stage, message, extra))
 

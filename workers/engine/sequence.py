@@ -1,5 +1,6 @@
 """One job inside the engine: where it is, what it has counted, what it will report."""
 
+import math
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -37,6 +38,9 @@ class Sequence:
     n_past: int = 0
     #: Prompt tokens that were already in the slot when the sequence took it.
     cached_tokens: int = 0
+    #: Tokens that its last step fed, and when that step was over.
+    last_n: int = 0
+    last_at_s: float = -math.inf
     #: The answer's tokens; the last one is not yet fed.
     answer: list[int] = field(default_factory=list)
     started_s: float | None = None
@@ -46,6 +50,15 @@ class Sequence:
     def of(cls, job: Prepared, now_s: float) -> "Sequence":
         """A sequence that waits for its slot."""
         return cls(job, now_s, TextStream(job.sampling.stop, strip_space=job.strip_space))
+
+    def note_step(self, n: int, now_s: float) -> None:
+        """A step has fed it `n` tokens."""
+        self.n_past += n
+        self.last_n, self.last_at_s = n, now_s
+
+    def computed_after(self, moment_s: float) -> int:
+        """Tokens of its last step if that was not over by then; more than one step late nothing ends."""
+        return self.last_n if self.last_at_s > moment_s else 0
 
     @property
     def key(self) -> str:

@@ -219,15 +219,40 @@ def test_a_sequence_that_fails_ends_alone(a_sim, clock, where, message):
     assert [sim.ended[key].counts.completion_tokens for key in ("mate", "other mate")] == [10, 10]
 
 
-def test_dead_tokens_are_those_computed_for_nobody(a_sim):
-    sim = a_sim()
+def test_what_a_step_computes_after_the_cancel_is_dead(a_sim, clock):
+    sim, during = a_sim(), {}
+
+    def step_of(seconds: float) -> None:
+        clock.advance(seconds / 2)
+        during.pop("cancel", lambda: None)()
+        clock.advance(seconds / 2)
+
+    backend = SimBackend(slots=2, cells=1000, n_ctx=1000, prefill_tps=1000, decode_tps=200, clock=clock, sleep=step_of)
+    sim.engine = Engine(backend, EngineSettings(), sim.events.append, clock)
     sim.submit("a", {"prompt": "a b c", "max_tokens": 50})
     sim.submit("b", {"prompt": "a b c", "max_tokens": 5})
     _until(sim, lambda: len(sim.streamed("a").split()) == 3)
+    during["cancel"] = lambda: sim.engine.cancel("a")
+    sim.run_dry()
+    assert sim.ended["a"].counts.completion_tokens == 4
+    assert sim.engine.stats.dead_tokens == 1
+
+
+def test_a_cancel_between_two_steps_leaves_nothing_dead(a_sim):
+    sim = a_sim()
+    sim.submit("a", {"prompt": "a b c", "max_tokens": 50})
+    _until(sim, lambda: len(sim.streamed("a").split()) == 3)
     sim.engine.cancel("a")
     sim.run_dry()
-    stats = sim.engine.stats
-    assert (stats.prompt_tokens, stats.completion_tokens, stats.dead_tokens) == (6, 8, 5)
+    assert sim.engine.stats.dead_tokens == 0
+
+
+def test_of_a_prompt_the_step_in_which_the_deadline_passed_is_dead(a_sim, clock):
+    sim = a_sim(prefill_tps=1000, decode_tps=500)
+    sim.submit("late", {"prompt": "a b c d e", "max_tokens": 9}, deadline_s=clock.monotonic() + 0.004)
+    sim.run_dry()
+    assert sim.ended["late"].outcome == "expired"
+    assert sim.engine.stats.dead_tokens == sim.engine.stats.prompt_tokens == 5
 
 
 def test_dropping_all_ends_what_waits_and_what_runs(a_sim):
