@@ -170,6 +170,8 @@ class Snapshot:
     workers: list[WorkerView]
     models: list[str]
     draining: bool
+    #: By served model, the tier of its pool, 0 for none; empty where the system does not degrade.
+    tiers: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -126,7 +126,7 @@ def job_view(now_ms: int, position: int, result: Any, record: dict[str, str], jo
 
 def snapshot(answer: list[Any]) -> Snapshot:
     """The snapshot script's answer."""
-    now_ms, inflight, waiting, running, raw_config, stats, tenants, workers, models = answer
+    now_ms, inflight, waiting, running, raw_config, stats, tenants, workers, models, tiers = answer
     config = pairs(raw_config)
     live_slots = int(config.get("live_slots", 0))
     return Snapshot(
@@ -140,6 +140,7 @@ def snapshot(answer: list[Any]) -> Snapshot:
         workers=[_worker(entry, now_ms) for entry in workers],
         models=[text(name) for name in models],
         draining=config.get("draining") == "1",
+        tiers={model: int(tier) for model, tier in pairs(tiers).items()},
     )
 
 

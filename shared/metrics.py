@@ -88,6 +88,7 @@ GAUGES: tuple[Row, ...] = (
     Row("penstock_oldest_job_age_seconds", "gauge", ("tenant",), "age of the tenant's oldest waiting job"),
     Row("penstock_workers", "gauge", (), "live workers"),
     Row("penstock_slots", "gauge", (), "slots of live workers"),
+    Row("penstock_pool_tier", "gauge", ("model_name",), "how hard a pool is pressed, 0 to 2"),
     Row("penstock_capacity_tokens_per_second", "gauge", (), "weighted tokens a second that live workers measured"),
     Row("penstock_worker_slots_busy", "gauge", ("worker",), "slots that run a job"),
     Row("penstock_worker_kv_used_ratio", "gauge", ("worker",), "share of KV cells in use"),
@@ -225,6 +226,7 @@ def _gauges(snapshot: Snapshot) -> dict[str, Iterable[tuple[list[str], float]]]:
         ],
         "penstock_workers": [([], len(live))],
         "penstock_slots": [([], sum(worker.slots for worker in live))],
+        "penstock_pool_tier": [([model], tier) for model, tier in sorted(snapshot.tiers.items())],
         "penstock_capacity_tokens_per_second": [([], sum(_number(w.facts.get("mu_wtps", "0")) for w in live))],
         "penstock_worker_slots_busy": [([worker.name], worker.slots_busy) for worker in live],
         "penstock_worker_kv_used_ratio": [

@@ -71,6 +71,11 @@ def _advice(snapshot: "Snapshot") -> list[str]:
             f"PENSTOCK_MAX_INFLIGHT is {snapshot.max_inflight}, less than 4 x the {slots} live slots: "
             "busy tenants can crowd out quiet ones"
         )
+    notes += [
+        f"pool {model} is at tier {tier}: answers of tenants that opted in are cut to the time left"
+        for model, tier in snapshot.tiers.items()
+        if tier
+    ]
     if snapshot.draining:
         notes.append("the system drains: nothing new is admitted")
     return notes

@@ -15,6 +15,7 @@ from shared.tenants import TenantPolicy, Tenants
 from tests.support.builders import MODEL, a_beat, claim_one, reconfigure
 from tests.support.door import a_door, job_of, settle, submit, taken, worker
 from tests.support.processes import wait_for
+from tests.support.program import program
 from tests.support.served import Served, sim_served
 from web import shapes
 
@@ -25,10 +26,9 @@ BLUE = {"X-Tenant": "blue"}
 
 
 def press(store: Store) -> None:
-    """The pool is at tier 1, as admission would have found it just now."""
-    seconds, micros = store.client.time()
-    now_ms = 1_000 * seconds + micros // 1_000
-    store.client.hset(keys.books(MODEL), mapping={"tier": 1, "tier_look_ms": now_ms})
+    """The pool is at tier 1, and admission looks again in a minute only."""
+    seconds, _ = store.client.time()
+    store.client.hset(keys.books(MODEL), mapping={"tier": 1, "tier_look_ms": 1_000 * (seconds + 60)})
 
 
 @pytest.fixture
@@ -72,6 +72,13 @@ def test_nobody_else_is_cut(client, store, tenant: str, body: dict[str, Any]):
     job = taken(submit(client, headers={"X-Tenant": tenant}, **LONG, **body))
     assert claim_one(store).max_tokens == 500
     assert "degraded" not in job_of(client.get(job["urls"]["self"], headers={"X-Tenant": tenant}))
+
+
+def test_doctor_says_which_pool_is_pressed(client, store, store_url, tmp_path):
+    doctor = program(tmp_path, REDIS_URL=store_url)
+    assert f"pool {MODEL} is at tier 1" in doctor("doctor").stderr
+    store.client.hset(keys.books(MODEL), "tier", 0)
+    assert "tier" not in doctor("doctor").stderr
 
 
 CHAT = {"messages": [{"role": "user", "content": "hello"}], **LONG}

@@ -110,7 +110,7 @@ def test_a_second_of_pressure_raises_the_tier_and_a_second_of_more_raises_it_aga
     assert quiet.looked(100) == quiet.looked(3_000) == 1
     quiet.fill(3_000)
     assert quiet.looked(1_000) == 1
-    assert quiet.looked(100) == quiet.looked(3_000) == 2
+    assert quiet.looked(100) == quiet.looked(3_000) == quiet.store.snapshot().tiers[MODEL] == 2
 
 
 def test_pressure_that_passes_within_the_second_raises_nothing(quiet):
@@ -163,7 +163,7 @@ def test_a_tier_that_nobody_has_looked_at_is_over(pressed):
     learned(pressed, "blue", 500)
     answer = pressed.store.admit(a_long_job())
     assert isinstance(answer, Refused)
-    assert (answer.reason, pressed.tier) == ("deadline_unmeetable", 0)
+    assert (answer.reason, pressed.tier, pressed.store.snapshot().tiers) == ("deadline_unmeetable", 0, {MODEL: 0})
 
 
 def test_a_job_that_would_be_refused_is_taken_and_answered_shorter(pressed):

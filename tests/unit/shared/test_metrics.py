@@ -123,6 +123,13 @@ def test_only_live_workers_count() -> None:
     assert read["penstock_worker_kv_used_ratio"] == [({"worker": "w1"}, 0.75)]
 
 
+def test_a_pools_tier_is_a_gauge_by_model() -> None:
+    assert samples(a_snapshot(tiers={"m": 2, "other": 0}))["penstock_pool_tier"] == [
+        ({"model_name": "m"}, 2),
+        ({"model_name": "other"}, 0),
+    ]
+
+
 def test_what_workers_count_and_measure_is_theirs() -> None:
     workers = [
         a_worker("w1", dead_tokens="7", idle_slot_steps="3", mu_wtps="100.5"),
