@@ -19,8 +19,9 @@ from shared.answers import (
 )
 from shared.config import SYSTEM_WIDE, Settings
 from shared.errors import SettingsConflict
-from shared.job import Claimed, Ending, Held, NewJob
+from shared.job import Claimed, Ending, Held, NewJob, Usage
 from shared.keys import model_slug
+from shared.outcomes import Outcome
 from shared.scripts import Call, load
 from shared.settings_table import AUTO
 from shared.storefaults import own_fault, store_faults
@@ -143,6 +144,11 @@ class Store(StoreReads):
         """
         got = self._call_many("settle", [self._settling(ending, worker) for ending in endings])
         return [decode.settled(*one) if isinstance(one, tuple) else own_fault(self.client, one) for one in got]
+
+    def account(self, computed: Sequence[tuple[Held, Usage]], worker: str) -> None:
+        """Count what a worker computed for jobs that are no longer its own; their state is not touched."""
+        endings = [Ending(job.id, job.token, Outcome.CANCELED, usage=usage) for job, usage in computed]
+        self._call_many("settle", [self._settling(ending, worker) | {"outcome": ""} for ending in endings])
 
     def _call_many(self, script: str, calls: Sequence[Call]) -> list[tuple[str, list[Any]] | Exception]:
         with store_faults(self.client):

@@ -45,6 +45,8 @@ class Delivery:
         self._endings: deque[tuple[str, Ending]] = deque()
         #: Only the passes touch it: jobs that the engine was asked to hand back and had not begun.
         self._returned: list[Entry] = []
+        #: Only the passes touch it: what was computed for jobs that are not ours any more.
+        self._strays: list[tuple[Held, Usage]] = []
         #: Only the engine's thread touches it: keys whose first text was seen.
         self._spoken: set[str] = set()
         #: How often a job went out of this worker's hands, which frees a slot.
@@ -76,7 +78,7 @@ class Delivery:
     @property
     def owes(self) -> bool:
         """Whether something waits to be told to the store."""
-        return bool(self._endings or self._returned or self._inbox or self._pace.waits)
+        return bool(self._endings or self._returned or self._strays or self._inbox or self._pace.waits)
 
     def one_pass(self) -> float | None:
         """Tell the store what is due. When to look for text again, as a moment; None while no job speaks.
@@ -88,6 +90,9 @@ class Delivery:
         self._append_text()
         while self._endings:
             self._settle_some()
+        if self._strays:
+            self._store.account(self._strays, self._worker)
+            self._strays.clear()
         return self._pace.next_tick_s(self._clock.monotonic())
 
     def _sort_inbox(self) -> None:
@@ -101,6 +106,7 @@ class Delivery:
                 self._pace.forget(event.key)
             elif entry is None or event.outcome == DROPPED:
                 self._forget(event.key)
+                self._note_stray(event.key, Usage(**vars(event.counts)))
             elif event.outcome == RETURNED:
                 self._returned.append(entry)
             else:
@@ -147,7 +153,10 @@ class Delivery:
             failpoints.reach("after_settle", ending.id)
             self._forget(entry.key)
             self._note_settled(entry, ending, answer)
-        for key, _ in some:
+        ours = {entry.key for entry, _ in held}
+        for key, ending in some:
+            if key not in ours:
+                self._note_stray(key, ending.usage)
             self._pace.forget(key)
             self._endings.popleft()
 
@@ -160,6 +169,11 @@ class Delivery:
             self._log_end(entry, ending, answer.outcome or ending.outcome)
         else:
             log.info("job.settle_refused", job=ending.id, answer=answer.answer.value, attempt=entry.claimed.attempt)
+
+    def _note_stray(self, key: str, usage: Usage) -> None:
+        if usage.prompt_tokens - usage.unread_tokens - usage.cached_tokens + usage.completion_tokens > 0:
+            job_id, _, token = key.partition(":")
+            self._strays.append((Held(job_id, token), usage))
 
     def _lose(self, key: str) -> None:
         """The store says that another claim owns the job: nothing of ours is wanted any more."""

@@ -42,6 +42,8 @@ _GIVE_BACK_S, _GIVE_BACK_SHARE = 1.0, 0.1
 _LOOK_S = 0.25
 #: How often a drain looks whether it is done.
 _DRAIN_LOOK_S = 0.02
+#: How long a drain's end waits for the last step's tokens to be counted.
+_BOOKS_S = 0.5
 #: How long one duty may take to end its pass: longer than any call to the store.
 _STOP_S = 6.0
 #: Ctrl-C reaches a child twice, by the terminal and by its parent; two different signals this close are one.
@@ -95,7 +97,7 @@ class Supervisor:
         watchdog = Watchdog(
             stall_ms=settings.stall_ms, clock=clock,
             tokens=lambda: engine.stats.prompt_tokens + engine.stats.completion_tokens,
-            busy=lambda: engine.room().slots < engine.backend.slots,
+            busy=self._busy,
         )
         #: In the order in which they start.
         self._duties = [
@@ -235,6 +237,17 @@ class Supervisor:
         for job in held:
             self._holding.let_go(key_of(job))
         log.info("worker.gave_back", held=len(held), released=released)
+        self._tell_what_was_computed()
+
+    def _tell_what_was_computed(self) -> None:
+        """The books get what the engine did for jobs that went back, if its step is soon over."""
+        until_s = self._clock.monotonic() + _BOOKS_S
+        while self._clock.monotonic() < until_s and (self._busy() or self._delivery.owes):
+            self._rounds.wake()
+            self._next_notice(_DRAIN_LOOK_S)
+
+    def _busy(self) -> bool:
+        return self._engine.room().slots < self._engine.backend.slots
 
     def _stop(self) -> None:
         """The reverse of the start: nobody stops before those who need it."""

@@ -4,7 +4,7 @@
 --   id text · the job
 --   token text · the claim that must hold it
 --   worker text · who settles
---   outcome text · as the worker saw it
+--   outcome text · as the worker saw it; '' ends nothing: the job is no longer this worker's, what it computed is counted
 --   finish_reason text · stop, length, deadline, canceled or ''
 --   code text · what went wrong, or ''
 --   stage text · prefill or decode, or ''
@@ -31,8 +31,17 @@ if not job then
 end
 local computed = prompt_tokens - cached_tokens + completion_tokens
 local label = label_of(job.tenant)
-if token == '' or job.claim ~= token then
+local where = label .. '|' .. job.model
+local function count_tokens()
+  count('tokens|' .. where .. '|prompt', prompt_tokens)
+  if cached_tokens > 0 then
+    count('tokens|' .. where .. '|cached', cached_tokens)
+  end
+  count('tokens|' .. where .. '|completion', completion_tokens)
+end
+if outcome == '' or token == '' or job.claim ~= token then
   if computed > 0 then
+    count_tokens()
     count('wasted|' .. label .. '|retried', computed)
   end
   return { 'lost' }
@@ -56,12 +65,7 @@ if fairness ~= 'turns' then
   serve(job.tenant, math.floor(cost_mwt * 1000 / weight_milli) - job.charged_mwt)
 end
 
-local where = label .. '|' .. job.model
-count('tokens|' .. where .. '|prompt', prompt_tokens)
-if cached_tokens > 0 then
-  count('tokens|' .. where .. '|cached', cached_tokens)
-end
-count('tokens|' .. where .. '|completion', completion_tokens)
+count_tokens()
 if how.outcome ~= 'succeeded' and computed > 0 then
   count('wasted|' .. label .. '|' .. (how.code == 'abandoned' and 'abandoned' or how.outcome), computed)
 end

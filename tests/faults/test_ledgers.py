@@ -105,3 +105,40 @@ def test_jobs_that_end_in_every_way_are_in_the_books_to_the_token(stage, worker)
     used = 4 * len(well) + 5 * len(well)
     assert sum_of(stage, "wasted||") == store_computed(stage) - used > 0
     assert sum_of(stage, "wasted|gone||abandoned") == sum_of(stage, "wasted|gone||") > 0
+
+
+def told_so_far(stage: Stage, job_id: str) -> int:
+    """Tokens of the job's answer that its stream has been told."""
+    entries = stage.client.xrange(f"penstock:events:{job_id}")
+    return max((int(fields[b"tokens"]) for _, fields in entries if fields[b"type"] == b"token"), default=0)
+
+
+def test_what_was_computed_for_a_job_that_another_worker_took_is_in_the_books_as_done_twice(stage):
+    ghost = stage.worker(**SLOW)
+    job_id = stage.admit(max_tokens=150)
+    stage.speaks(job_id)
+    ghost.pause()
+    other = stage.worker(**SLOW)
+    wait_for(lambda: stage.job(job_id).attempts == 2, "the other worker to take over")
+    ghost.resume()
+    stage.ended(job_id)
+    wait_for(
+        lambda: engine_computed(ghost) + engine_computed(other) == store_computed(stage),
+        "the books to agree",
+        timeout_s=5,
+    )
+    assert sum_of(stage, "wasted||") == sum_of(stage, "wasted|blue||retried") == engine_computed(ghost) > 4
+
+
+def test_what_was_computed_before_a_drain_gave_the_job_back_is_in_the_books_as_done_twice(stage):
+    worker = stage.worker(**SLOW, PENSTOCK_DRAIN_GRACE_MS="200")
+    job_id = stage.admit(max_tokens=1_000)
+    stage.speaks(job_id)
+    worker.terminate()
+    worker.exit_code()
+    assert stage.job(job_id).state is JobState.QUEUED
+    told, retried = told_so_far(stage, job_id), sum_of(stage, "wasted|blue||retried")
+    assert 4 + told <= retried == store_computed(stage)
+    # What was generated and not told any more: some ticks' worth, at 100 words a second.
+    assert retried - 4 - told < 30
+    stage.store.cancel(job_id)
