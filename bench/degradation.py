@@ -19,8 +19,6 @@ from bench.sim.simulation import Simulation
 from bench.sim.yard import WARM_UP_S, Basis, closed_loop, measure, run_ours
 from shared import keys
 
-SEED = 11
-
 
 def crowd(basis: Basis, load: float, patience: float) -> Crowd:
     """The fifty and five, all with this part of their patience."""
@@ -68,11 +66,12 @@ def main() -> None:
     options.add_argument("--one-x", type=float, default=0.0)
     options.add_argument("--set", action="append", default=[], metavar="PENSTOCK_NAME=VALUE", help="a setting of ours")
     options.add_argument("--only", default="off,on")
+    options.add_argument("--seed", type=int, default=11)
     chosen = options.parse_args()
     with private_store() as client:
-        facts = environment(SEED, client)
+        facts = environment(chosen.seed, client)
     show(facts)
-    basis = closed_loop(SEED)
+    basis = closed_loop(chosen.seed)
     if chosen.one_x:
         basis = replace(basis, one_x_per_s=chosen.one_x)
     else:

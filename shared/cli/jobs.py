@@ -58,6 +58,12 @@ def cancel(job_id: JobId, *, tenant: TenantOfKey = None, json: Json = False) -> 
         raise typer.Exit(FAULT)
 
 
+def shown_changes(job: dict[str, Any]) -> str:
+    """What was changed of a job so that it is answered in time; empty for one that runs as it was asked for."""
+    changes = job.get("degraded") or []
+    return ", ".join(f"{change['what']} {change['from']} to {change['to']} ({change['why']})" for change in changes)
+
+
 def _row(job: dict[str, Any]) -> tuple[object, ...]:
     usage = job.get("usage") or {}
     created, ended = job.get("created_at"), job.get("ended_at")
@@ -82,6 +88,8 @@ def _facts(job: dict[str, Any]) -> list[tuple[str, object]]:
             continue
         if isinstance(value, dict):
             facts += [(f"{name}.{inner}", part) for inner, part in value.items() if part is not None]
+        elif name == "degraded":
+            facts.append((name, shown_changes(job)))
         elif name.endswith("_at"):
             facts.append((name, shown_moment(value * 1000)))
         else:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shared.cli import output
+from shared.cli.jobs import shown_changes
 from shared.cli.reach import FAULT, YIELD, Json, TenantOfKey, door
 from shared.cli.spans import parse_ms, shown_ms
 from shared.errors import ConfigError
@@ -151,6 +152,8 @@ def _finish(job: dict[str, Any], printed: str, *, json: bool, streamed: bool) ->
         rest = _print_on(printed, text)
         if rest and not rest.endswith("\n"):
             output.data("")
+    if changes := shown_changes(job):
+        output.note(f"job {job['id']} was changed to fit: {changes}")
     if job["status"] != "succeeded":
         error = job.get("error") or {}
         why = error.get("message") or error.get("code") or job["status"]

@@ -16,6 +16,8 @@ from tests.support.builders import MODEL, a_beat, claim_one, reconfigure
 from tests.support.door import a_door, job_of, settle, submit, taken, worker
 from tests.support.processes import wait_for
 from tests.support.program import program
+from tests.support.scripted_door import a_door as scripted_door
+from tests.support.scripted_door import says
 from tests.support.served import Served, sim_served
 from web import shapes
 
@@ -79,6 +81,15 @@ def test_doctor_says_which_pool_is_pressed(client, store, store_url, tmp_path):
     assert f"pool {MODEL} is at tier 1" in doctor("doctor").stderr
     store.client.hset(keys.books(MODEL), "tier", 0)
     assert "tier" not in doctor("doctor").stderr
+
+
+def test_the_command_line_says_it_too(tmp_path):
+    change = {"what": "max_tokens", "from": 512, "to": 180, "why": "tier 1"}
+    ended = {"id": "j1", "status": "succeeded", "text": "Once", "degraded": [change]}
+    with scripted_door(says(202, ended), says(200, ended)) as door:
+        penstock = program(tmp_path, PENSTOCK_URL=door.url)
+        assert "j1 was changed to fit: max_tokens 512 to 180 (tier 1)\n" in penstock("submit", "x").stderr
+        assert "degraded\tmax_tokens 512 to 180 (tier 1)\n" in penstock("job", "j1").stdout
 
 
 CHAT = {"messages": [{"role": "user", "content": "hello"}], **LONG}
