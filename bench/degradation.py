@@ -51,8 +51,8 @@ def one(basis: Basis, crowd: Crowd, seconds: float, environ: dict[str, str]) -> 
         "answers_per_s": sum(ask.in_time for ask in asks) / window.seconds,
         "whole_success": sum(ask.in_time and not ask.cut_tokens for ask in asks) / max(1, len(asks)),
         "cut": len(cut) / max(1, sum(ask.in_time for ask in asks)),
-        "cut_median_to_tokens": percentile([ask.answer for ask in cut], 0.5),
-        "cut_median_by_tokens": percentile([ask.cut_tokens for ask in cut], 0.5),
+        "cut_median_to_tokens": percentile([ask.answer for ask in cut], 0.5) if cut else None,
+        "cut_median_by_tokens": percentile([ask.cut_tokens for ask in cut], 0.5) if cut else None,
         "seconds_at_tier": dict(tiers),
     }
 
