@@ -131,7 +131,6 @@ def test_free_text_is_no_response_format_at_all() -> None:
         b'{"a": Infinity}',
         b"\xff\xfe",
         b'{"a": "\xff"}',
-        b'"\\ud800"',
         b"[" * 100_000,
         b'{"a":"\x00"}',
         b"9" * 100_000,

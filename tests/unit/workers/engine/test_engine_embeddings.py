@@ -77,7 +77,7 @@ def texts(seed, n):
 
 
 def test_many_inputs_of_several_jobs_are_what_each_is_alone(driven, alone):
-    jobs = {str(i): texts(i, n) for i, n in enumerate([1, 30, 7, 90, 2])}
+    jobs = {str(i): texts(i, n) for i, n in enumerate([1, 12, 7, 40, 2])}
     for key, inputs in jobs.items():
         driven.submit(key, {"input": inputs, "max_tokens": 1})
     driven.run_dry()
