@@ -12,7 +12,7 @@ from shared.config import Settings
 from shared.job import Held
 from shared.store import Store
 from shared.tenants import TenantPolicy, Tenants
-from tests.support.builders import MODEL, a_beat, claim_one, reconfigure
+from tests.support.builders import MODEL, a_beat, claim_one, reconfigure, seen
 from tests.support.door import a_door, job_of, settle, submit, taken, worker
 from tests.support.processes import wait_for
 from tests.support.program import program
@@ -20,6 +20,7 @@ from tests.support.scripted_door import a_door as scripted_door
 from tests.support.scripted_door import says
 from tests.support.served import Served, sim_served
 from web import shapes
+from web.gate_answers import final, standing
 
 #: 20 ms a token: of a patience of 8 s, less a fifth and 10 ms or less for the prompt, about 319 tokens are left.
 RATES: dict[str, str | int | float] = {"mu_wtps": 1_000, "prefill_tps": 1_000, "tpot_ms": 20}
@@ -93,6 +94,22 @@ def test_the_command_line_says_it_too(tmp_path):
 
 
 CHAT = {"messages": [{"role": "user", "content": "hello"}], **LONG}
+def test_with_a_free_slot_and_nothing_waiting_nobody_is_taken_for_a_short_answer(client):
+    """32 tokens would fit, and the 128 that are expected do not: the pool could not do better when it is at rest."""
+    answer = submit(client, headers=BLUE, max_tokens=500, deadline_ms=1_000)
+    assert (answer.status_code, answer.get_json()["reason"]) == (503, "deadline_unmeetable")
+    assert answer.headers["x-should-retry"] == "false"
+
+
+def test_the_gates_frames_say_it(client, store):
+    job = taken(submit(client, headers=BLUE, **LONG))
+    settle(store, claim_one(store).held)
+    view = seen(store, job["id"])
+    told = [change.as_dict() for change in view.degraded]
+    assert told
+    assert final("a1", view)["degraded"] == standing("a1", view)["degraded"] == told
+
+
 WAYS = {
     "/v1/chat/completions": CHAT,
     "/v1/completions": {"prompt": "hello", **LONG},
