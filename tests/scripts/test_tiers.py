@@ -6,11 +6,10 @@ import pytest
 
 from shared import keys
 from shared.answers import Refused
-from shared.job import Change, Claimed
+from shared.job import Change, Held
 from shared.store import Store
 from tests.support.builders import (
     MODEL,
-    a_beat,
     a_job,
     admitted,
     an_ending,
@@ -22,56 +21,14 @@ from tests.support.builders import (
     seen,
     stat,
 )
-
-#: A pool that does 1,000 weighted tokens a second: 8,000 of them may wait, and a token takes 20 ms.
-RATES: dict[str, str | int | float] = {"mu_wtps": 1_000, "prefill_tps": 1_000, "tpot_ms": 20}
-START_MS = 1_800_000_000_000
-
-
-class Held:
-    """A pool in held time: what happens, happens at `now_ms`, and every script hears the same moment."""
-
-    def __init__(self, store: Store) -> None:
-        self.store, self.now_ms = store, START_MS
-        self._fill: list[str] = []
-        self.pass_ms(0)
-
-    def pass_ms(self, ms: int) -> None:
-        """Time passes, and the one worker says that it lives and how fast it is."""
-        self.now_ms += ms
-        self.store.client.set(keys.clock(), f"={self.now_ms}")
-        self.store.renew(a_beat(slots=4, facts=RATES), [])
-
-    def looked(self, ms: int) -> int:
-        """The door looks every 100 ms for so long, at jobs that nobody could answer in time; the tier after."""
-        for _ in range(ms // 100):
-            self.pass_ms(100)
-            assert isinstance(self.store.admit(a_job("passer-by", deadline_ms=1)), Refused)
-        return self.tier
-
-    @property
-    def tier(self) -> int:
-        """As it stands in the pool's books."""
-        return int(self.store.client.hget(keys.books(MODEL), "tier") or 0)
-
-    def fill(self, wt: int, tenants: int = 1) -> None:
-        """So much more work waits, of so many new tenants that are in no hurry."""
-        share = 1_000 * wt // tenants
-        for _ in range(tenants):
-            name = f"filler{len(self._fill)}"
-            self._fill.append(admitted(self.store, a_job(name, cost_mwt=share, deadline_ms=600_000)))
-
-    def relieve(self) -> None:
-        """What filled the pool is canceled."""
-        while self._fill:
-            self.store.cancel(self._fill.pop())
+from tests.support.pressure import HeldPool, a_long_job, claimed_of, learned
 
 
 @pytest.fixture
-def quiet(store: Store, settings: Any) -> Held:
+def quiet(store: Store, settings: Any) -> HeldPool:
     """A pool with tiers, whose four slots are taken and where nothing waits."""
     reconfigure(store, settings, degradation="on", max_inflight=1_000, max_queue_size=100)
-    pool = Held(store)
+    pool = HeldPool(store)
     for _ in range(4):
         admitted(store, a_job("runner", deadline_ms=600_000))
     assert len(store.claim("w1", "running", MODEL, room=4, cells_free=4_096)) == 4
@@ -79,29 +36,11 @@ def quiet(store: Store, settings: Any) -> Held:
 
 
 @pytest.fixture
-def pressed(quiet: Held) -> Held:
+def pressed(quiet: HeldPool) -> HeldPool:
     """That pool at tier 1: a quarter of the work that may wait has waited for more than a second."""
     quiet.fill(2_000)
     assert quiet.looked(1_200) == 1
     return quiet
-
-
-def a_long_job(tenant: str = "blue", **spelled: Any) -> Any:
-    """A job whose tenant opted in, and whose 500 tokens take 10 s where its patience is 8."""
-    return a_job(tenant, **({"degrade": True, "max_tokens": 500, "deadline_ms": 8_000, "cost_mwt": 100_000} | spelled))
-
-
-def learned(pool: Held, tenant: str, tokens: int) -> None:
-    """The tenant's answers are so long, as eight of them have shown."""
-    key = keys.tenant(tenant)
-    figures = dict.fromkeys(("len_mean", "len_p20", "len_p35", "len_p50"), tokens)
-    pool.store.client.hset(key, mapping={"len_n": 8} | figures)
-    pool.store.client.expire(key, 3_600)
-
-
-def claimed_of(pool: Held, job_id: str) -> Claimed:
-    """The claim of that job, with all others that came with it."""
-    return next(job for job in claim(pool.store, room=50, cells_free=10**6) if job.id == job_id)
 
 
 def test_a_second_of_pressure_raises_the_tier_and_a_second_of_more_raises_it_again(quiet):
@@ -150,12 +89,28 @@ def test_a_queue_stands_when_even_the_job_that_waited_least_has_waited_long(quie
 def test_one_job_that_hardly_waited_shows_that_no_queue_stands(quiet):
     for _ in range(9):
         admitted(quiet.store, a_job("patient", cost_mwt=1_000, deadline_ms=600_000))
-    quiet.looked(3_300)
-    for i in range(4):
+    assert quiet.looked(3_300) == 0
+    for i in range(6):
+        assert claim_one(quiet.store).tenant == "patient"
         admitted(quiet.store, a_job(f"new{i}", cost_mwt=1_000, deadline_ms=600_000))
-        assert len(claim(quiet.store, room=2)) == 2
-        quiet.looked(300)
-    assert quiet.tier == 0
+        claim_one(quiet.store)
+        assert quiet.looked(300) == 0
+
+
+def test_a_job_that_came_back_has_waited_since_then(quiet):
+    held = [Held(job_id.decode(), "running") for job_id in quiet.store.client.zrange(keys.leases(), 0, -1)]
+    quiet.looked(3_300)
+    for job in held:
+        assert quiet.store.release("w1", [job]) == 1
+        claim_one(quiet.store)
+        assert quiet.looked(300) == 0
+
+
+def test_what_was_seen_before_a_time_without_looks_raises_nothing(quiet):
+    quiet.fill(2_000)
+    quiet.looked(500)
+    quiet.pass_ms(2_001)
+    assert quiet.looked(800) == 0
 
 
 def test_a_tier_that_nobody_has_looked_at_is_over(pressed):
@@ -234,6 +189,13 @@ def test_a_job_that_is_claimed_again_is_cut_to_what_is_left_then_and_counted_onc
     assert stat(pressed.store, "degraded|blue|max_tokens") == 1
 
 
+def test_a_job_that_is_claimed_again_runs_as_asked_for_when_the_pressure_is_over(pressed):
+    job_id = admitted(pressed.store, a_long_job())
+    assert pressed.store.release("w1", [claimed_of(pressed, job_id).held]) == 1
+    pressed.pass_ms(2_500)
+    assert (claimed_of(pressed, job_id).max_tokens, seen(pressed.store, job_id).degraded) == (500, ())
+
+
 def test_a_cut_job_ends_as_any_other_and_still_says_what_was_changed(pressed):
     job_id = admitted(pressed.store, a_long_job())
     pressed.store.settle(an_ending(claimed_of(pressed, job_id).held), "w1")
@@ -252,11 +214,14 @@ def test_at_tier_one_half_as_much_may_wait_of_each_tenant(quiet, settings):
 
 
 def test_at_tier_two_only_tenants_under_their_share_come(pressed):
-    admitted(pressed.store, a_job("blue", cost_mwt=10_000))
     pressed.fill(3_000)
     assert pressed.looked(1_100) == 2
-    answer = refused(pressed.store, a_job("filler0", cost_mwt=1_000))
-    assert (answer.reason, answer.limit, answer.value) == ("tenant_share_full", "tenant_waiting_work", 2_000)
+    pressed.relieve()
+    # A quarter of what may wait: the threshold of tier 1 would let each of two tenants wait with 1,500.
+    admitted(pressed.store, a_job("blue", cost_mwt=800_000))
+    admitted(pressed.store, a_job("green", cost_mwt=1_200_000))
+    answer = refused(pressed.store, a_job("green", cost_mwt=10_000))
+    assert (answer.limit, answer.value, answer.max) == ("tenant_waiting_work", 1_200, 1_000)
     admitted(pressed.store, a_job("blue", cost_mwt=10_000))
     admitted(pressed.store, a_job("new", cost_mwt=10_000))
 
@@ -287,7 +252,7 @@ def test_where_degradation_is_off_jobs_that_may_be_changed_leave_the_store_byte_
     for degrade in (False, True):
         store.client.flushall()
         reconfigure(store, settings, max_inflight=1_000, max_queue_size=100)
-        pool = Held(store)
+        pool = HeldPool(store)
         stories = [a_long_job(f"t{i % 5}", id=f"job{i}", degrade=degrade, deadline_ms=600_000) for i in range(40)]
         for job in stories:
             pool.pass_ms(100)

@@ -10,7 +10,7 @@ local PRESSED = { 0.15, 0.4 }
 -- Up after so long above, down after so long below half of its own tier's; looked at no more often than every 100 ms.
 local TIER_UP_MS, TIER_DOWN_MS, TIER_LOOK_MS = 1000, 2000, 100
 local HIGHEST_TIER = 2
--- Waits are kept for the half second that goes on and the one before. No answer is cut to fewer tokens.
+-- The least wait is of half a second, and holds for as long again. No answer is cut to fewer tokens.
 local WAITS_MS, SHORTEST_ANSWER = 500, 32
 
 -- The tier in force: one that nobody has looked at for as long as it takes to go down is over.
@@ -23,8 +23,7 @@ local function note_wait(slug, waited_ms)
   local held = redis.call('HMGET', k_books .. slug, 'wait_from_ms', 'wait_least_ms')
   local age_ms, least_ms = now_ms - (tonumber(held[1] or 0) or 0), tonumber(held[2] or nil)
   if age_ms >= WAITS_MS or not least_ms then
-    redis.call('HSET', k_books .. slug, 'wait_from_ms', now_ms, 'wait_least_ms', waited_ms,
-      'wait_before_ms', age_ms < 2 * WAITS_MS and least_ms or waited_ms)
+    redis.call('HSET', k_books .. slug, 'wait_from_ms', now_ms, 'wait_least_ms', waited_ms)
   elseif waited_ms < least_ms then
     redis.call('HSET', k_books .. slug, 'wait_least_ms', waited_ms)
   end
@@ -33,7 +32,7 @@ end
 -- Looks at both signals and moves the tier; answers the one in force.
 local function move_tier(ask)
   local held = redis.call('HMGET', k_books .. ask.slug, 'tier', 'tier_look_ms', 'tier_above_ms', 'tier_below_ms',
-    'wait_from_ms', 'wait_least_ms', 'wait_before_ms')
+    'wait_from_ms', 'wait_least_ms')
   local tier, looked_ms = tier_in_force(held[1], held[2]), tonumber(held[2] or 0) or 0
   if now_ms - looked_ms < TIER_LOOK_MS then
     return tier
@@ -43,7 +42,7 @@ local function move_tier(ask)
   local below_ms = goes_on and tonumber(held[4] or 0) or 0
   local pressure = ask.pool_mwt / ask.most_mwt
   if now_ms - (tonumber(held[5] or 0) or 0) < 2 * WAITS_MS then
-    pressure = math.max(pressure, math.min(tonumber(held[6]) or 0, tonumber(held[7]) or 0) / ask.max_wait_ms)
+    pressure = math.max(pressure, (tonumber(held[6]) or 0) / ask.max_wait_ms)
   end
   above_ms = pressure > (PRESSED[tier + 1] or math.huge) and (above_ms > 0 and above_ms or now_ms) or 0
   below_ms = pressure < (PRESSED[tier] or 0) / 2 and (below_ms > 0 and below_ms or now_ms) or 0
