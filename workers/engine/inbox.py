@@ -46,8 +46,8 @@ class Inbox:
         self._slots, self._cells = slots, cells
         self._bell = threading.Condition()
         self._came: deque[Prepared | Cancel | Recall] = deque()
-        #: Jobs that end within a few steps; the engine's thread writes it.
-        self.ending = 0
+        #: Jobs in slots that end within a few steps; the engine's thread alone changes it.
+        self._ending: set[str] = set()
         self._promised: dict[str, int] = {}
         self._promised_cells = 0
 
@@ -70,9 +70,16 @@ class Inbox:
                 self._bell.notify()
 
     def ended(self, key: str) -> None:
-        """Take back an ended job's promise."""
+        """Take back an ended job's promise: its slot is free now, and no longer one that will be."""
         with self._bell:
+            self._ending.discard(key)
             self._promised_cells -= self._promised.pop(key)
+
+    def end_soon(self, keys: set[str]) -> bool:
+        """Say which jobs end within a few steps, and no others do. Whether there is one of which it was not known."""
+        with self._bell:
+            before, self._ending = self._ending, keys
+        return not keys <= before
 
     def recall(self) -> None:
         """Take in that jobs without a slot are wanted back."""
@@ -84,7 +91,7 @@ class Inbox:
         """Slots and cells that nobody was promised."""
         with self._bell:
             free = self._slots - len(self._promised)
-            soon = free + min(most_ahead(self._slots), self.ending) - max(0, free)
+            soon = free + min(most_ahead(self._slots), len(self._ending)) - max(0, free)
             return Room(max(0, free), max(0, self._cells - self._promised_cells), max(0, soon))
 
     def take(self) -> list[Prepared | Cancel | Recall]:

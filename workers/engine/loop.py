@@ -53,6 +53,8 @@ class Engine:
         self._late_from_s = math.inf
         #: An end is near when a sequence has at most so many tokens to go.
         self._near = 1
+        #: When the last step was planned, if it had answers.
+        self._answered_s: float | None = None
         #: Called when more ends are near; set before the first step.
         self.on_ending: Callable[[], None] = lambda: None
         #: When a step last came to its end, or the engine had nothing to do: moment of the clock.
@@ -181,17 +183,25 @@ class Engine:
         self._running[place.slot] = sequence
 
     def _plan(self) -> BatchPlan:
-        decoding, prompts, ending = [], [], 0
+        decoding, prompts, ending = [], [], set()
+        self._look_how_near()
         for slot, sequence in self._running.items():
             if sequence.state is SequenceState.DECODE:
                 decoding.append(slot)
-                ending += sequence.tokens_left <= self._near
+                if sequence.tokens_left <= self._near:
+                    ending.add(sequence.key)
             else:
                 prompts.append(PromptLeft(slot, sequence.prompt_left, self._span(sequence)))
-        before, self._inbox.ending = self._inbox.ending, ending
-        if ending > before:
+        self._answered_s = self._clock.monotonic() if decoding else None
+        if self._inbox.end_soon(ending):
             self.on_ending()
         return plan(decoding, prompts, self._limits, self._fit)
+
+    def _look_how_near(self) -> None:
+        """By the last step whole: what is computed beside the answers holds up the next ones as long as they do."""
+        if self.backend.lockstep and self._answered_s is not None:
+            step_s = self._clock.monotonic() - self._answered_s
+            self._near = 1 + min(_NEAR_STEPS - 1, int(_NEAR_S / max(step_s, 1e-6)))
 
     def _span(self, sequence: Sequence) -> int:
         """KV cells that its next prompt token looks over: its own in a split cache, everybody's in a shared one."""
@@ -205,8 +215,6 @@ class Engine:
             return self._decode_apart(rows, fault)
         took_s = self._clock.monotonic() - began
         self.stats.decode_s += took_s
-        if self.backend.lockstep and rows[0].token >= 0:
-            self._near = 1 + min(_NEAR_STEPS - 1, int(_NEAR_S / max(took_s, 1e-6)))
         pieces = [row for row in done if row.token < 0]
         looks = sum(looks_of(row.n, self._span(self._running[row.slot])) for row in pieces)
         self._fit.observe(len(done) - len(pieces), sum(row.n for row in pieces), took_s * 1000, looks)

@@ -1,6 +1,7 @@
 """Ends that are known to be near make room ahead, one slot in eight; what waits without a slot can be asked back."""
 
-from workers.engine.events import Room
+from tests.support.lockstep import Lockstep, lockstep_engine
+from workers.engine.events import Ended, JobSpec, Room, Text
 
 CELLS = 1000
 
@@ -53,6 +54,44 @@ def test_a_job_taken_ahead_uses_up_that_room_and_begins_in_the_step_after_the_en
         sim.engine.step()
     assert sim.ended["0"].outcome == "succeeded"
     sim.run_dry()
+
+
+def _beside_a_prompt(clock, lengths: list[int]):
+    """An engine over a split cache whose answers have so many tokens to go, and a prompt that waits beside them."""
+    events = []
+    backend = Lockstep(slots=8, n_ctx=4000, clock=clock)
+    engine = lockstep_engine(backend, events.append)
+
+    def submit(key: str, words: int, answer: int) -> None:
+        payload = {"prompt": "a " * words}
+        engine.submit(engine.prepare(JobSpec(key, "blue", payload, answer, 1e12)))
+
+    for i, length in enumerate(lengths):
+        submit(str(i), 1, length + 1)
+    while len({event.key for event in events if isinstance(event, Text)}) < len(lengths):
+        engine.step()
+    submit("prompt", 3000, 2)
+    return backend, engine, events
+
+
+def test_what_ended_in_the_answers_call_makes_no_room_ahead_while_the_prompts_call_runs(clock):
+    backend, engine, events = _beside_a_prompt(clock, [1, *[50] * 6])
+    seen = []
+    backend.meanwhile = lambda _rows: seen.append((engine.room().slots, engine.room().soon))
+    engine.step()
+    assert [event.key for event in events if isinstance(event, Ended)] == ["0"]
+    assert seen == [(0, 1), (1, 0)]
+
+
+def test_beside_a_prompt_an_end_is_announced_one_step_ahead(clock):
+    """A call of answers takes 9 ms, a step with a piece of the prompt some 230."""
+    _, engine, events = _beside_a_prompt(clock, [6, *[50] * 6])
+    announced_s = []
+    engine.on_ending = lambda: announced_s.append(clock.monotonic())
+    while not any(isinstance(event, Ended) for event in events):
+        began_s = clock.monotonic()
+        engine.step()
+    assert announced_s == [began_s]
 
 
 def test_an_end_that_is_not_known_makes_no_room_before_it_came(a_sim):
