@@ -40,8 +40,11 @@ up: install ## store, worker and door on loopback until Ctrl-C; MODEL=PATH or or
 
 install: $(STAMPS)/penstock ## everything that the rooms need, in .venv; GPU=cuda|rocm|vulkan|metal|cpu
 
-test: $(STAMPS)/penstock $(STAMPS)/dev ## all tests; PYTEST='-k words' for some
-	$(BIN)/pytest $(PYTEST)
+# Most tests wait for processes of their own, so two share a machine well. One file's tests stay together.
+PROCESSES ?= 2
+
+test: $(STAMPS)/penstock $(STAMPS)/dev ## all tests, PROCESSES=2 at once; PYTEST='-k words' for some
+	$(BIN)/pytest -n $(PROCESSES) --dist loadfile $(PYTEST)
 
 check: $(STAMPS)/penstock $(STAMPS)/dev ## linters, types, import rules, generated pages, compose.yaml
 	$(BIN)/ruff check .

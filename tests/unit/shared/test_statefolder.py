@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -54,21 +55,27 @@ def test_a_folder_is_closed_to_others_also_when_it_was_open(tmp_path):
     assert private(tmp_path / "open").stat().st_mode & 0o777 == 0o700
 
 
-def test_a_known_socket_folder_is_used_again_only_while_it_is_private(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+@pytest.fixture
+def short(monkeypatch):
+    """A temporary folder whose path leaves room for a socket's name, wherever the tests' own lie."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield Path(folder)
+
+
+def test_a_known_socket_folder_is_used_again_only_while_it_is_private(short):
     first = short_socket_folder("")
-    assert first.parent == tmp_path
+    assert first.parent == short
     assert short_socket_folder(str(first / "store.sock")) == first
     first.chmod(0o755)
     assert short_socket_folder(str(first / "store.sock")) != first
 
 
-def test_a_planted_link_is_not_taken_for_our_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    (tmp_path / "elsewhere").mkdir(mode=0o700)
-    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
-    made = short_socket_folder(str(tmp_path / "link" / "store.sock"))
-    assert made not in {tmp_path / "link", tmp_path / "elsewhere"}
+def test_a_planted_link_is_not_taken_for_our_folder(short):
+    (short / "elsewhere").mkdir(mode=0o700)
+    (short / "link").symlink_to(short / "elsewhere")
+    made = short_socket_folder(str(short / "link" / "store.sock"))
+    assert made not in {short / "link", short / "elsewhere"}
 
 
 def test_a_temporary_folder_with_a_long_path_is_not_used_for_sockets(tmp_path, monkeypatch):
