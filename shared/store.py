@@ -146,9 +146,14 @@ class Store(StoreReads):
         return [decode.settled(*one) if isinstance(one, tuple) else own_fault(self.client, one) for one in got]
 
     def account(self, computed: Sequence[tuple[Held, Usage]], worker: str) -> None:
-        """Count what a worker computed for jobs that are no longer its own; their state is not touched."""
+        """Count, once, what a worker computed for jobs that are no longer its own; their state is not touched.
+
+        Raises StoreUnavailable if any of it could not be written; said again, it is not counted twice.
+        """
         endings = [Ending(job.id, job.token, Outcome.CANCELED, usage=usage) for job, usage in computed]
-        self._call_many("settle", [self._settling(ending, worker) | {"outcome": ""} for ending in endings])
+        for answer in self._call_many("settle", [self._settling(one, worker) | {"outcome": ""} for one in endings]):
+            if isinstance(answer, Exception):
+                own_fault(self.client, answer)
 
     def _call_many(self, script: str, calls: Sequence[Call]) -> list[tuple[str, list[Any]] | Exception]:
         with store_faults(self.client):

@@ -69,7 +69,7 @@ if older and older.state == 'queued' then
   ask.inflight, ask.waiting = ask.inflight - 1, ask.waiting - 1
   ask.waiting_tokens = ask.waiting_tokens - older.prompt_tokens - older.max_tokens
   if older.slug == slug then
-    ask.own_mwt, ask.pool_mwt = ask.own_mwt - older.cost_mwt, ask.pool_mwt - older.cost_mwt
+    ask.own_mwt, ask.pool_mwt, ask.replaced_mwt = ask.own_mwt - older.cost_mwt, ask.pool_mwt - older.cost_mwt, older.cost_mwt
   end
 end
 count('offered_tokens', prompt_tokens + max_tokens)
@@ -77,7 +77,7 @@ local label = label_of(tenant)
 local refusal = verdict(ask)
 if refusal then
   local reason, limit, value, max, base_ms, hopeless = unpack(refusal)
-  local hint_ms = hint_for(ask, base_ms, attempt, id)
+  local hint_ms = hint_for(ask, reason, base_ms, hopeless, attempt, id)
   count('yielded')
   count('refused|' .. label .. '|' .. reason)
   observe('retry_hint', hint_ms)

@@ -40,9 +40,11 @@ local function count_tokens()
   count('tokens|' .. where .. '|completion', completion_tokens)
 end
 if outcome == '' or token == '' or job.claim ~= token then
-  if computed > 0 then
+  -- Once for each claim, however often it is told.
+  if computed > 0 and redis.call('HSETNX', k_rq_job .. id, 'penstock_told_' .. token, 1) == 1 then
+    local own_end = job.claim == token and job.state ~= 'running' and job.state ~= 'queued' and job.state ~= 'succeeded'
     count_tokens()
-    count('wasted|' .. label .. '|retried', computed)
+    count('wasted|' .. label .. '|' .. (own_end and (job.cancel == 'abandoned' and 'abandoned' or job.state) or 'retried'), computed)
   end
   return { 'lost' }
 end

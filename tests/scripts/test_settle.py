@@ -1,6 +1,7 @@
 """settle: a job ends once, by its lease's holder; the store has the last word on cancel and deadline."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 import redis
@@ -102,12 +103,37 @@ def test_a_stale_holder_is_told_that_it_lost_and_its_work_is_counted_as_wasted(s
     pass_time(store, 16_500)
     store.reap()
     fresh = claim_one(store, "w2").held
-    before = contents(store)
+    before = seen(store, held.id)
     usage = Usage(prompt_tokens=10, cached_tokens=4, completion_tokens=7)
-    assert store.settle(an_ending(held, usage=usage), "w1") == Settled(SettleAnswer.LOST, None)
-    assert contents(store) == before
+    # Said again, it is the same work.
+    for _ in range(3):
+        assert store.settle(an_ending(held, usage=usage), "w1") == Settled(SettleAnswer.LOST, None)
+    assert replace(seen(store, held.id), now_ms=before.now_ms) == before
     assert stat(store, "wasted|blue|retried") == 13
+    assert stat(store, f"tokens|blue|{MODEL}|completion") == 7
     assert store.settle(an_ending(fresh), "w2").outcome is Outcome.SUCCEEDED
+
+
+def test_work_for_a_job_that_went_back_is_counted_once_and_moves_nothing(store, held):
+    usage = Usage(prompt_tokens=10, cached_tokens=4, completion_tokens=7)
+    assert store.release("w1", [held]) == 1
+    for _ in range(3):
+        store.account([(held, usage)], "w1")
+    assert stat(store, "wasted|blue|retried") == 13
+    assert (seen(store, held.id).state, seen(store, held.id).attempts) == (JobState.QUEUED, 0)
+
+
+def test_work_that_is_counted_ends_nothing_even_under_a_lease_that_holds(store, held):
+    store.account([(held, Usage(prompt_tokens=10, completion_tokens=7))], "w1")
+    assert seen(store, held.id).state is JobState.RUNNING
+
+
+def test_work_for_a_job_that_ended_as_it_was_given_back_is_waste_of_that_end(store, held):
+    store.cancel(held.id)
+    assert store.release("w1", [held]) == 0
+    assert seen(store, held.id).state is JobState.CANCELED
+    store.account([(held, Usage(prompt_tokens=10, completion_tokens=7))], "w1")
+    assert (stat(store, "wasted|blue|canceled"), stat(store, "wasted|blue|retried")) == (17, 0)
 
 
 def test_a_stale_holder_loses_while_the_job_waits_again_too(store, held):

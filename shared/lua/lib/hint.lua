@@ -17,7 +17,8 @@ end
 -- at most the longest hint beyond what waits of it.
 local function ask_more(ask, key, ahead)
   local most = now_ms + share_ms(ask, ask.own_mwt) + HINT_MAX_MS
-  local next_ms = math.min(most, math.max(ahead, now_ms) + share_ms(ask, ask.cost_mwt))
+  -- In place of an older job of the same supersede_key it asks for the difference.
+  local next_ms = math.min(most, math.max(ahead, now_ms) + share_ms(ask, ask.cost_mwt - (ask.replaced_mwt or 0)))
   redis.call('ZADD', key, string.format('%.0f', next_ms), ask.tenant)
   return next_ms
 end
@@ -49,13 +50,17 @@ local function book_taken(ask, attempt)
   end
 end
 
+-- Refusals that say nothing of what the tenant may still ask of the pool: they are over when they are over.
+local OWN_TIME = { no_worker = true, draining = true, rate_limited = true }
+
 -- Never below base. Doubled for each attempt up to three, and spread by up to a fifth: clients sleep exactly what
 -- they are told, so the door must keep them from coming back together.
-local function hint_for(ask, base_ms, attempt, request_id)
+local function hint_for(ask, reason, base_ms, hopeless, attempt, request_id)
   local digest = tonumber(string.sub(redis.sha1hex(request_id), 1, 4), 16)
   local spread = digest / 65536 * 0.2
   local tries = 2 ^ math.max(0, math.min(attempt, 3))
-  local wanted_ms = math.max(base_ms, appoint(ask, attempt, request_id)) * tries * (1 + spread)
+  local appointed_ms = not OWN_TIME[reason] and hopeless ~= 1 and appoint(ask, attempt, request_id) or 0
+  local wanted_ms = math.max(base_ms, appointed_ms) * tries * (1 + spread)
   local hint_ms = math.floor(math.max(HINT_MIN_MS, math.min(HINT_MAX_MS, wanted_ms)))
   local key = k_promises .. ask.slug
   redis.call('ZADD', key, now_ms + hint_ms, ask.tenant)
