@@ -24,7 +24,8 @@ class EngineStats:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
-    #: Tokens computed after the cancel, the loss of the lease or the deadline: by the step that was under way.
+    #: Tokens computed after the deadline, or from when the engine was told of the cancel or of the lost lease: by the
+    #: step that was under way.
     dead_tokens: int = 0
     #: Time inside decode, in s.
     decode_s: float = 0.0

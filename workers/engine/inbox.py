@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from workers.engine.backend import Prepared
 from workers.engine.events import Room
 
-#: How often an idle engine says that it is alive, in s.
-_IDLE_BEAT_S = 0.5
 #: One job in hand for so many slots: a job in hand is claimed before the end of the one whose slot it gets has
 #: trued up its tenant's service, so it is taken out of the turns by that much.
 _SLOTS_FOR_ONE_AHEAD = 8
@@ -108,12 +106,11 @@ class Inbox:
         with self._bell:
             self._bell.notify()
 
-    def wait(self, stop: threading.Event, beat: Callable[[], None]) -> None:
-        """Until something came or `stop` is set; calls `beat` twice a second meanwhile."""
+    def wait(self, stop: threading.Event) -> None:
+        """Until something came, or `stop` is set and `wake` called."""
         with self._bell:
             while not self._came and not stop.is_set():
-                self._bell.wait(_IDLE_BEAT_S)
-                beat()
+                self._bell.wait()
 
     def wait_for_company(self, stop: threading.Event, now: Callable[[], float], timeout_s: float) -> None:
         """Until every slot is promised, or `timeout_s` is over by `now`, or `stop` is set."""

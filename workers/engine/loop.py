@@ -57,8 +57,6 @@ class Engine:
         self._answered_s: float | None = None
         #: Called when more ends are near; set before the first step.
         self.on_ending: Callable[[], None] = lambda: None
-        #: When a step last came to its end, or the engine had nothing to do: moment of the clock.
-        self.last_progress_s = self._clock.monotonic()
 
     def prepare(self, spec: JobSpec) -> Prepared:
         """Tokenize and validate a job; any thread. Raises JobRejected."""
@@ -90,7 +88,6 @@ class Engine:
             for rows in calls_of(batch, self._running, split=self._limits.split):
                 self._sample(self._decode(rows))
             self.stats.steps += 1
-        self._note_progress()
         return took_in or bool(batch)
 
     def run(self, stop: threading.Event) -> None:
@@ -99,7 +96,7 @@ class Engine:
             if self.step() or self._waiting or self._running:
                 continue
             self.check_idle()
-            self._inbox.wait(stop, self._note_progress)
+            self._inbox.wait(stop)
             self._inbox.wait_for_company(stop, self._clock.monotonic, self.settings.batch_timeout_ms / 1000)
         self.drop_all()
 
@@ -191,11 +188,11 @@ class Engine:
                 if sequence.tokens_left <= self._near:
                     ending.add(sequence.key)
             else:
-                prompts.append(PromptLeft(slot, sequence.prompt_left, self._span(sequence)))
+                prompts.append(PromptLeft(slot, sequence.prompt_left, self._span(sequence), sequence.late_from_s))
         self._answered_s = self._clock.monotonic() if decoding else None
         if self._inbox.end_soon(ending):
             self.on_ending()
-        return plan(decoding, prompts, self._limits, self._fit)
+        return plan(decoding, prompts, self._limits, self._fit, self.stats.steps)
 
     def _look_how_near(self) -> None:
         """By the last step whole: what is computed beside the answers holds up the next ones as long as they do."""
@@ -294,6 +291,3 @@ class Engine:
         self._inbox.ended(sequence.key)
         counts = sequence.counts(self._clock.monotonic())
         self._emit(Ended(sequence.key, str(outcome), str(reason), text, counts, str(code), stage, message, extra))
-
-    def _note_progress(self) -> None:
-        self.last_progress_s = self._clock.monotonic()

@@ -1,12 +1,14 @@
 """Who runs in the next step, and with how many prompt tokens: pure functions of what waits.
 
 Decoding sequences come first, each with its one token. Then prompts in the order in which they got
-their slots, together at most `prefill_chunk` tokens; and while others decode no more than should add
-`step_target_ms` to the step, so that a token comes at most that and its own time after the one before,
-but never fewer than 16, so that no prompt starves. Over a split cache prompts are computed by
+their slots, but in every other step a short or urgent one first (`served_in`), so that a few tokens
+do not wait for thousands; together at most `prefill_chunk` tokens, and while others decode no more
+than should add `step_target_ms` to the step, so that a token comes at most that and its own time after
+the one before, but never fewer than 16, so that no prompt starves. Over a split cache prompts are computed by
 themselves, in pieces of one length from neighbouring slots (docs/adr/0017-mixed-steps.md).
 """
 
+import math
 from dataclasses import dataclass
 
 from workers.engine.stepfit import StepFit
@@ -27,6 +29,8 @@ class PromptLeft:
     left: int
     #: KV cells that each of these tokens looks over before those of its own piece.
     span: int = 0
+    #: Its latest start, as a moment of the engine's clock.
+    start_by_s: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -58,10 +62,26 @@ class BatchPlan:
         return bool(self.decode or self.prompts)
 
 
-def plan(decoding: list[int], prompts: list[PromptLeft], limits: PlanLimits, fit: StepFit) -> BatchPlan:
-    """The next step. `prompts` come in the order in which they are to be served."""
+def served_in(prompts: list[PromptLeft], turn: int) -> list[PromptLeft]:
+    """The prompts, given in the order of their slots' taking, in the order in which step number `turn` serves them.
+
+    In every second step that order; in those between the oldest goes first that one smallest piece ends, and where
+    there is none, in turn the shortest and the one with the earliest latest start.
+    """
+    if turn % 2 == 0 or len(prompts) < 2:
+        return prompts
+    ends = next((i for i, prompt in enumerate(prompts) if prompt.left <= FEWEST_PROMPT_TOKENS), None)
+    if ends is None:
+        urgent = [prompt.left if turn % 4 == 1 else prompt.start_by_s for prompt in prompts]
+        ends = urgent.index(min(urgent))
+    return [prompts[ends], *prompts[:ends], *prompts[ends + 1 :]]
+
+
+def plan(decoding: list[int], prompts: list[PromptLeft], limits: PlanLimits, fit: StepFit, turn: int = 0) -> BatchPlan:
+    """Step number `turn`. `prompts` come in the order in which they got their slots."""
     if not limits.lockstep:
         return BatchPlan(tuple(decoding), tuple((prompt.slot, prompt.left) for prompt in prompts))
+    prompts = served_in(prompts, turn)
     if not (decoding and prompts):
         return BatchPlan(tuple(decoding), _in_order(prompts, limits.prefill_chunk))
     # Over a split cache the prompts' part is a call of its own.

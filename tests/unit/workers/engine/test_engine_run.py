@@ -4,7 +4,6 @@ import threading
 
 import pytest
 
-from shared.clock import RealClock
 from workers.engine.events import JobSpec
 from workers.engine.figures import EngineSettings
 from workers.engine.loop import Engine
@@ -66,22 +65,6 @@ def test_stopping_a_running_engine_drops_what_is_left(served):
     served.wait_for(bool)
     served.end()
     assert _outcomes(served.events) == {"a": "dropped"}
-
-
-def test_an_idle_engine_still_says_that_it_is_alive(served):
-    before = served.engine.last_progress_s
-    beaten = threading.Event()
-
-    def look() -> None:
-        while served.engine.last_progress_s <= before and not beaten.wait(0.02):
-            pass
-        beaten.set()
-
-    looker = threading.Thread(target=look)
-    looker.start()
-    assert beaten.wait(10)
-    looker.join()
-    assert served.engine.last_progress_s <= RealClock().monotonic()
 
 
 def test_an_idle_engine_waits_for_company_when_it_is_told_to():
