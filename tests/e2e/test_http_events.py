@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from shared.store import Store
 from tests.support.builders import beat, seen
 from tests.support.door import a_door, fault, run_next, serve, settle, submit, taken
 from web import shapes
+from web.routes.events import REST_S
 
 
 @dataclass
@@ -177,11 +179,31 @@ def test_a_reader_that_leaves_cancels_nothing(client: FlaskClient, store: Store)
     assert seen(store, job["id"]).state == "queued"
 
 
-@pytest.mark.parametrize("last", ["x", "1-", "-1", "1-2-3", "1" * 40])
+@pytest.mark.parametrize(
+    "last", ["x", "1-", "-1", "1-2-3", "1" * 40, "9" * 20 + "-0", "1-" + "9" * 20, f"{2**64}-0"]
+)
 def test_an_event_id_that_no_event_had_is_422(client: FlaskClient, last: str) -> None:
     job = taken(submit(client))
-    response = client.get(f"/v1/jobs/{job['id']}/events", headers={"Last-Event-ID": last})
-    fault(response, 422, "invalid_value", "Last-Event-ID")
+    there = f"/v1/jobs/{job['id']}/events"
+    fault(client.get(there, headers={"Last-Event-ID": last}), 422, "invalid_value", "Last-Event-ID")
+    fault(client.get(there, query_string={"last_event_id": last}), 422, "invalid_value", "last_event_id")
+
+
+def test_a_number_that_no_stream_can_hold_delays_no_other_reader(client: FlaskClient, store: Store) -> None:
+    job = taken(submit(client))
+    stream = events(client, job["id"])
+    next(stream)
+    client.get(f"/v1/jobs/{job['id']}/events", headers={"Last-Event-ID": "9" * 20 + "-0"}, buffered=False).close()
+    began_s = time.monotonic()
+    run_through(store, "a")
+    assert kinds([event for event in stream if isinstance(event, Event)]) == ["queued", "started", "token", "ended"]
+    assert time.monotonic() - began_s < REST_S
+
+
+def test_the_last_number_that_a_stream_can_hold_is_one(client: FlaskClient, store: Store) -> None:
+    job = taken(submit(client))
+    run_through(store, "a")
+    assert kinds(told(client, job["id"], f"{2**64 - 1}-{2**64 - 1}")) == ["ended"]
 
 
 def test_followers_leave_nothing_behind(client: FlaskClient, store: Store) -> None:

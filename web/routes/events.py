@@ -26,7 +26,9 @@ COMMENT_S = 5.0
 REST_S = 1.0
 #: How long a browser waits before it takes a broken stream up again, in ms.
 _RETRY_MS = 1_000
-_STREAM_ID = re.compile(r"(0|\d{1,20}-\d{1,20})\Z")
+_STREAM_ID = re.compile(r"0\Z|([0-9]{1,20})-([0-9]{1,20})\Z")
+#: Redis keeps both numbers of a stream id in 64 bits; a larger one would fail the read that all followers share.
+_LAST_NUMBER = 2**64 - 1
 
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
@@ -49,10 +51,14 @@ def events(job_id: str) -> Response:
 
 
 def _last_event_id() -> str | None:
-    text = request.headers.get("Last-Event-ID") or request.args.get("last_event_id")
-    if text is None or _STREAM_ID.match(text):
+    header = request.headers.get("Last-Event-ID")
+    name, text = ("Last-Event-ID", header) if header else ("last_event_id", request.args.get("last_event_id"))
+    if text is None:
+        return None
+    match = _STREAM_ID.match(text)
+    if match and all(int(number or 0) <= _LAST_NUMBER for number in match.groups()):
         return text
-    raise invalid([Wrong("Last-Event-ID", f"Last-Event-ID={text[:60]!r} is none that an event had")])
+    raise invalid([Wrong(name, f"{name}={text[:60]!r} is none that an event had")])
 
 
 def _told(here: Door, view: JobView, after: str | None, stop: Callable[[], bool]) -> Iterator[str]:
