@@ -62,7 +62,7 @@ def add(
 
 @app.command()
 def rm(which: Which, *, tenant: OfTenant = None, state_dir: StateDir = None, json: Json = False) -> None:
-    """Remove a key, or all keys with a label: they open nothing from the next request on."""
+    """Remove a key, or all keys with a label: within a second they open nothing."""
     from shared.keyring import KeyRing
 
     removed = KeyRing(store_client(state_dir)).rm(which, tenant=tenant)

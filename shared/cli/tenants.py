@@ -18,15 +18,13 @@ app = typer.Typer(no_args_is_help=True, help="Tenants: their weights, bounds, mo
 Name = Annotated[str, typer.Argument(metavar="TENANT", help="1 to 64 of letters, digits, `_` and `-`.")]
 #: All as text, so that each may also be `default`: back to what holds for everybody.
 _OR_DEFAULT = "or `default`"
-#: The door has no check of rates, and nobody should think so.
-_KEPT = "kept, but this version holds nobody to it"
 Weight = Annotated[
     str | None, typer.Option(help=f"Share of the GPUs against others, 0.001 to 1000, {_OR_DEFAULT} (1).")
 ]
 MaxWaiting = Annotated[str | None, typer.Option(help=f"Waiting jobs, {_OR_DEFAULT}.")]
 MaxWaitingTokens = Annotated[str | None, typer.Option(help=f"Tokens of waiting jobs, {_OR_DEFAULT}.")]
-Rpm = Annotated[str | None, typer.Option(help=f"Requests a minute, {_OR_DEFAULT}; {_KEPT}.")]
-Tpm = Annotated[str | None, typer.Option(help=f"Tokens a minute, {_OR_DEFAULT}; {_KEPT}.")]
+Rpm = Annotated[str | None, typer.Option(help=f"Requests a minute, {_OR_DEFAULT}; more are told to come back (429).")]
+Tpm = Annotated[str | None, typer.Option(help=f"Tokens a minute, {_OR_DEFAULT}; more are told to come back (429).")]
 MaxDeadline = Annotated[str | None, typer.Option(metavar="SPAN", help=f"The longest patience, {_OR_DEFAULT}.")]
 Models = Annotated[str | None, typer.Option(help=f"Served names it may use, comma-separated, {_OR_DEFAULT} (all).")]
 DefaultModel = Annotated[str | None, typer.Option(help=f"For requests that name none, {_OR_DEFAULT}.")]
@@ -99,7 +97,7 @@ def change(
     state_dir: StateDir = None,
     json: Json = False,
 ) -> None:
-    """Change what is named and leave the rest; holds from the next request on."""
+    """Change what is named and leave the rest; counts within a second."""
     from shared.tenants import Tenants
 
     changes = _changes(weight, max_waiting, max_waiting_tokens, rpm, tpm, max_deadline, models, default_model)
