@@ -1,5 +1,5 @@
 -- recount: makes a tenant's sums those of its jobs again, and RQ's record of what runs that of our leases.
--- KEYS leases lists order tenant rq_job rq_wip
+-- KEYS config leases lists order active tenant rq_job rq_wip
 -- ARGV
 --   tenant text · whose sums
 --   thorough int · 1 to look at every job although the lists are as long as the sums say
@@ -21,8 +21,27 @@ local slugs, listed = redis.call('SMEMBERS', k_lists .. tenant), 0
 for i = 1, #slugs do
   listed = listed + redis.call('ZCARD', k_order .. tenant .. '.' .. slugs[i])
 end
+-- A weight that was changed while its tenant waits, or was lost with the tenant's record, counts from here on.
+local policy = redis.call('HMGET', k_tenant .. tenant, 'policy', 'policy_weight_milli')
+for i = 1, #slugs do
+  local counted, weight_milli = redis.call('HGET', k_tenant .. tenant, 'w|' .. slugs[i]), tonumber(policy[2]) or 1000
+  if tonumber(counted or 0) ~= weight_milli then
+    redis.call('HSET', k_tenant .. tenant, 'w|' .. slugs[i], weight_milli)
+    -- Of a record that is gone the pool's sum still holds the weight; which it was, nobody knows: most have 1.
+    book(slugs[i], 'weight_milli', weight_milli - (tonumber(counted) or 1000))
+    repairs = repairs + 1
+  end
+end
+-- What it was served still stands in the turns.
+local stands_at = #slugs > 0 and redis.call('ZSCORE', k_active .. slugs[1], tenant)
+if stands_at and redis.call('HSETNX', k_tenant .. tenant, 'service_mwt', string.format('%.0f', stands_at)) == 1 then
+  repairs = repairs + 1
+end
+if #slugs > 0 and not policy[1] and redis.call('TTL', k_tenant .. tenant) == -1 then
+  redis.call('EXPIRE', k_tenant .. tenant, tonumber(redis.call('HGET', k_config, 'result_ttl_s') or 3600) + 86400 + 3600)
+end
 if thorough == 0 and listed == tonumber(redis.call('HGET', k_tenant .. tenant, 'waiting') or 0) then
-  return { 'recounted', 0 }
+  return { 'recounted', repairs }
 end
 
 for i = 1, #slugs do
@@ -65,13 +84,14 @@ end
 
 if whole_picture then
   for name, value in pairs(true_sums) do
-    local before = tonumber(redis.call('HGET', k_tenant .. tenant, name) or 0) or 0
+    local held = redis.call('HGET', k_tenant .. tenant, name)
+    local before = tonumber(held or 0) or 0
     if before ~= value then
       redis.call('HSET', k_tenant .. tenant, name, value)
       repairs = repairs + 1
-      -- The pool's sum is that of its tenants'.
+      -- The pool's sum is that of its tenants'; of a record that is gone it still holds what waited.
       local slug = string.match(name, '^b|(.+)$')
-      if slug then
+      if slug and held then
         book(slug, 'waiting_mwt', value - before)
       end
     end

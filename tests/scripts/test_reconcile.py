@@ -78,6 +78,17 @@ def test_the_work_that_waits_is_that_of_the_jobs_that_are_left(busy):
     assert _waiting_work(store) == (7_000, 0)
 
 
+def test_a_tenants_record_that_was_deleted_comes_back_with_what_its_lists_hold(busy):
+    store, *_ = busy
+    admitted(store, a_job(tenant="red", cost_mwt=7_000))
+    before, weights = _waiting_work(store), store.client.hget(keys.books(MODEL), "weight_milli")
+    store.client.delete(keys.tenant("blue"))
+    store.reconcile("blue", MODEL)
+    assert _waiting_work(store) == before
+    assert store.client.hget(keys.books(MODEL), "weight_milli") == weights
+    assert breaches(store.client) == []
+
+
 def test_a_running_job_whose_hash_was_deleted_by_hand_frees_its_place(busy):
     store, claimed, _ = busy
     store.client.delete(f"rq:job:{claimed.id}")

@@ -15,7 +15,7 @@ local function look(ask)
     'admission', 'generated_weight', 'max_wait_ms', 'admission_safety_margin', 'degradation')
   local has = redis.call('HMGET', k_tenant .. ask.tenant, 'waiting', 'waiting_tokens', 'policy_max_waiting',
     'policy_max_waiting_tokens', 'policy_weight_milli', 'policy_rpm', 'policy_tpm', 'rpm_ms', 'tpm_ms',
-    'b|' .. ask.slug, 'len_n', 'len_mean', 'len_p50', 'len_p35')
+    'b|' .. ask.slug, 'len_n', 'len_mean', 'len_p50', 'len_p35', 'w|' .. ask.slug)
   local pool = redis.call('HMGET', k_books .. ask.slug, 'slots', 'running', 'waiting_mwt', 'weight_milli', 'mean_mwt', 'run_ms',
     'mu_wtps', 'prefill_tps', 'tpot_ms', 'rates_ms', 'len_n', 'len_mean', 'len_p50')
   local active = redis.call('ZCARD', k_active .. ask.slug)
@@ -26,7 +26,9 @@ local function look(ask)
   ask.max_waiting_tokens = tonumber(has[4]) or tonumber(set[4]) or 65536
   ask.inflight = redis.call('ZCARD', k_inflight)
   ask.waiting, ask.waiting_tokens = tonumber(has[1] or 0), tonumber(has[2] or 0)
-  ask.weight_milli = tonumber(has[5]) or 1000
+  -- Of one that waits, the weight that is in the pool's sum: a share of more than all there is would be none.
+  local counted_milli = tonumber(has[15])
+  ask.weight_milli = counted_milli or tonumber(has[5]) or 1000
   ask.rpm, ask.tpm = tonumber(has[6]), tonumber(has[7])
   ask.rpm_ms, ask.tpm_ms = tonumber(has[8]) or 0, tonumber(has[9]) or 0
   ask.own_mwt = tonumber(has[10] or 0)
@@ -35,7 +37,7 @@ local function look(ask)
   ask.pool_mwt = tonumber(pool[3] or 0)
   ask.idle = active == 0 and ask.running < ask.slots
   -- The sum of the weights of those who wait, the asking one included.
-  ask.weights_milli = tonumber(pool[4] or 0) + (ask.own_mwt > 0 and 0 or ask.weight_milli)
+  ask.weights_milli = tonumber(pool[4] or 0) + (counted_milli and 0 or ask.weight_milli)
   ask.mean_mwt, ask.run_ms = tonumber(pool[5]), tonumber(pool[6])
   ask.mu = tonumber(pool[7] or 0) or 0
   ask.prefill, ask.tpot_ms = tonumber(pool[8] or 0) or 0, tonumber(pool[9] or 0) or 0
