@@ -105,7 +105,7 @@ redis.call('HSET', job_key, 'enqueued_at', iso(now_ms), 'penstock_state', 'queue
   'penstock_eta_ms', ask.rated and math.floor(now_ms + ask.finish_ms) or '', 'penstock_attempts', 0, 'penstock_claim', '', 'penstock_worker', '', 'penstock_cancel', '',
   'penstock_key_label', key_label, 'penstock_traceparent', traceparent, 'penstock_metadata', metadata,
   'penstock_form', form)
-if ask.tiered and degrade == 1 then
+if ask.degrades and degrade == 1 then
   -- What was settled at the door holds at the claim: a job that was taken for its short answer gets no long one.
   redis.call('HSET', job_key, 'penstock_degrade', ask.shortened and ask.tier or 0)
 end

@@ -73,7 +73,9 @@ local function cut(job)
   local at, before = tier_for(job), job.cut_tokens
   local left_ms = margin * (job.deadline_ms - now_ms) - 1000 * job.prompt_tokens / prefill_tps
   local fitting = math.max(SHORTEST_ANSWER, math.floor(left_ms / math.max(0.001, tpot_ms)))
-  job.cut_tokens = at > 0 and rated and fitting < job.max_tokens and fitting or 0
+  -- What was taken for its short answer gets that, also by rates that nobody has told for a while.
+  local by_rates = rated or job.degrade > 0 and prefill_tps > 0
+  job.cut_tokens = at > 0 and by_rates and fitting < job.max_tokens and fitting or 0
   if job.cut_tokens > 0 then
     redis.call('HSET', k_rq_job .. job.id, 'penstock_cut_tokens', job.cut_tokens, 'penstock_cut_tier', at)
     if before == 0 then

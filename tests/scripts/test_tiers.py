@@ -141,6 +141,24 @@ def test_what_it_was_taken_for_holds_when_the_pressure_is_over_by_its_turn(press
     assert claimed_of(pressed, job_id).max_tokens == 219
 
 
+def _rates_are_old(pool: HeldPool) -> None:
+    pool.store.client.hset(keys.books(MODEL), "rates_ms", pool.now_ms - 10_001)
+
+
+def test_what_it_was_taken_for_holds_when_the_rates_have_become_old_by_its_turn(pressed):
+    learned(pressed, "blue", 2_000)
+    job_id = admitted(pressed.store, a_long_job(max_tokens=2_000, deadline_ms=20_000))
+    _rates_are_old(pressed)
+    assert claimed_of(pressed, job_id).max_tokens == 799
+
+
+def test_a_job_that_came_before_the_rates_were_known_is_cut_as_any_other(pressed):
+    _rates_are_old(pressed)
+    job_id = admitted(pressed.store, a_long_job())
+    pressed.pass_ms(0)
+    assert claimed_of(pressed, job_id).max_tokens == 319
+
+
 def test_a_job_that_may_be_changed_is_not_while_nothing_presses(quiet):
     job_id = admitted(quiet.store, a_long_job())
     assert (claimed_of(quiet, job_id).max_tokens, seen(quiet.store, job_id).degraded) == (500, ())

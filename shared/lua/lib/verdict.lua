@@ -54,7 +54,8 @@ local function look(ask)
   ask.most_mwt = math.max(ask.max_wait_ms * ask.mu, 2 * active * ask.mean_mwt)
   ask.margin = ask.idle and 1 or tonumber(set[9]) or 0.8
   -- Whether the pool has tiers; who looks says which, for only admission moves them.
-  ask.tiered, ask.tier = set[10] == 'on' and ask.full and ask.rated, 0
+  ask.degrades = set[10] == 'on' and ask.full
+  ask.tiered, ask.tier = ask.degrades and ask.rated, 0
 end
 
 -- ms in which the pool does so much work, or the asking tenant's share of it does.
