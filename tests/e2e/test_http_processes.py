@@ -1,6 +1,7 @@
 """The door as it is served: gunicorn's processes, real workers, real connections."""
 
 import json
+import re
 import socket
 import sys
 import threading
@@ -14,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
+from shared import metrics
 from shared.states import JobState
 from tests.support.ports import free_port
 from tests.support.processes import Stage, wait_for
@@ -155,6 +157,13 @@ def test_a_client_that_goes_leaves_a_submitted_job_alone(served: Address) -> Non
     assert served.stage.ended(job.id)[0].state is JobState.SUCCEEDED
 
 
+def followed(served: Served) -> int:
+    """Jobs that calls of this ingress wait for."""
+    shown = httpx.get(f"{served.url}/metrics").text
+    (told,) = re.findall(rf"^{metrics.WAITING_CALLS.name}{{.*}} (\S+)$", shown, re.MULTILINE)
+    return int(float(told))
+
+
 @own_stage
 def test_a_door_that_stops_ends_waits_and_streams_and_cancels_nothing(
     stage: Stage, serve: Callable[..., Served]
@@ -167,7 +176,7 @@ def test_a_door_that_stops_ends_waits_and_streams_and_cancels_nothing(
         stream = pool.submit(httpx.get, f"{served.url}/v1/jobs/{ids[1]}/events", timeout=60)
         served.stage.running(*ids)
         served.stage.speaks(ids[1])
-        time.sleep(0.3)  # both calls are under way
+        wait_for(lambda: followed(served) == 2, "both calls to be under way")
         served.process.terminate()
         began = time.monotonic()
         assert wait.result().json()["status"] == "running"
