@@ -27,6 +27,9 @@ _SENTENCES = {
     Refusal.NO_WORKER: "no live worker serves model {model!r}",
     Refusal.STORE_UNAVAILABLE: "the store does not answer",
 }
+#: Why a request shall not be sent again by itself: its own patience ends first; or nobody sleeps that long in a call.
+_IN_VAIN = "this request waits in vain"
+_TOO_LONG = "the wait is too long for a retry within the call"
 
 _TENANT_BOUNDS = frozenset({Refusal.TENANT_QUEUE_FULL, Refusal.TENANT_TOKENS_FULL, Refusal.TENANT_SHARE_FULL})
 
@@ -62,7 +65,8 @@ def to_yield(
         return _yield(status, reason, f"{why}, not even by an idle system", None, limits)
     hint_ms = refused.retry_hint_ms
     in_vain = patience is not None and patience.ends_before(hint_ms, refused.answer_ms or 0)
-    return _yield(status, reason, why, hint_ms, limits, worth_retrying=hint_ms < LONGEST_HINT_MS and not in_vain)
+    stays_away = _IN_VAIN if in_vain else _TOO_LONG if hint_ms >= LONGEST_HINT_MS else None
+    return _yield(status, reason, why, hint_ms, limits, stays_away)
 
 
 def store_away() -> Yield:
@@ -73,14 +77,17 @@ def store_away() -> Yield:
 
 
 def _yield(
-    status: int, reason: Refusal, why: str, hint_ms: int | None, limits: dict[str, Any], *, worth_retrying: bool = True
+    status: int, reason: Refusal, why: str, hint_ms: int | None, limits: dict[str, Any], stays_away: str | None = None
 ) -> Yield:
-    """`hint_ms` None: there is no use in coming back with the same request, so nothing is promised."""
-    headers = {} if worth_retrying and hint_ms is not None else {"x-should-retry": "false"}
+    """`hint_ms` None: there is no use in coming back with the same request, so nothing is promised.
+
+    `stays_away`: why this request shall not come again by itself; None when it may.
+    """
+    headers = {} if stays_away is None and hint_ms is not None else {"x-should-retry": "false"}
     if hint_ms is not None:
         hint_ms = max(SHORTEST_HINT_MS, min(LONGEST_HINT_MS, hint_ms))
         headers |= retry_headers(hint_ms)
-        why += "; " if worth_retrying else "; this request waits in vain, "
+        why += "; " if stays_away is None else f"; {stays_away}, "
         why += f"come back in {_seconds(hint_ms)}"
     error = {
         "message": why,

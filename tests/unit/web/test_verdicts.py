@@ -106,3 +106,6 @@ def test_where_rates_are_unknown_the_hint_alone_is_held_against_the_patience() -
 def test_a_minute_is_too_long_for_a_retry_whoever_asks(given: int, told: bool) -> None:
     answer = to_yield(replace(FULL, retry_hint_ms=given), tenant="b", model="m")
     assert ("x-should-retry" in answer.headers) is told
+    said = answer.body["error"]["message"]
+    assert "in vain" not in said
+    assert said.endswith("; the wait is too long for a retry within the call, come back in 60.0 s") is told
