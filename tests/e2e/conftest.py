@@ -9,13 +9,13 @@ from collections.abc import Iterator
 import pytest
 from openai import OpenAI
 
-from tests.support.nginx import PROGRAM
+from tests.support.nginx import MAY_BE_SKIPPED
 from tests.support.served import Address, Served
 
 WAYS = {
     "direct": "direct",
     "nginx": pytest.param(
-        "nginx", marks=pytest.mark.skipif(PROGRAM is None, reason="needs nginx (Debian's nginx-light)")
+        "nginx", marks=pytest.mark.skipif(MAY_BE_SKIPPED, reason="needs nginx (Debian's nginx-light)")
     ),
 }
 #: Who asks for one of these stands on processes.
