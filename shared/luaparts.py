@@ -30,12 +30,16 @@ class Part:
 def cut(library: str) -> list[Part]:
     """A library's statements in their order, comments left out."""
     statements: list[list[str]] = []
-    for line in library.splitlines():
-        if line.strip() and not line.lstrip().startswith("--"):
-            if not line.startswith(_GOES_ON):
-                statements.append([])
-            statements[-1].append(line)
+    for line in _code(library):
+        if not line.startswith(_GOES_ON):
+            statements.append([])
+        statements[-1].append(line)
     return [_part("\n".join(lines)) for lines in statements]
+
+
+def _code(text: str) -> list[str]:
+    """Its lines without comments, which name nothing."""
+    return [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("--")]
 
 
 def _part(text: str) -> Part:
@@ -55,7 +59,7 @@ def gather(parts: Sequence[Part], body: str, rarely: Iterable[str] = ()) -> str:
         if name not in makers or not _FUNCTION.match(makers[name].text):
             raise ValueError(f"RARELY names {name!r}, which is no function of the libraries that are used")
     always = [word for part in parts if not part.makes for word in part.words]
-    reached = _reach(makers, [*always, *_NAME.findall(body)], rare)
+    reached = _reach(makers, [*always, *_NAME.findall("\n".join(_code(body)))], rare)
     lines: list[str] = []
     for part in parts:
         if part.makes & rare:

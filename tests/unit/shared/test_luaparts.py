@@ -1,5 +1,7 @@
 """A script is given what its body reaches of the libraries, and nothing else."""
 
+import re
+
 import pytest
 
 from shared import luaparts
@@ -38,6 +40,10 @@ def test_what_the_body_reaches_comes_in_the_librarys_order_and_nothing_else_come
     assert "seldom" not in text
 
 
+def test_a_comment_of_the_body_reaches_nothing():
+    assert "alone" not in _gather("-- It stands alone.\nreturn low(1)")
+
+
 def test_a_statement_that_makes_no_local_is_there_for_what_it_does_and_always_comes():
     assert luaparts.gather(luaparts.cut("redis.call('PING')"), "return 1") == "redis.call('PING')"
 
@@ -63,10 +69,23 @@ def test_a_rare_function_that_the_body_never_calls_does_not_come():
     assert _gather("return low(1)", ["seldom"]).find("seldom") == -1
 
 
+def unused(source):
+    """Functions of a script that nothing outside of themselves names."""
+    parts = luaparts.cut(source)
+    functions = [part for part in parts if re.match(r"local function \w+\(", part.text)]
+    return [
+        made
+        for part in functions
+        for made in part.makes
+        if not any(made in other.words for other in parts if other is not part)
+    ]
+
+
+def test_a_function_that_only_itself_a_comment_or_a_longer_name_names_is_unused():
+    source = "local function a(n)\n  return a(n)\nend\n-- a\nlocal ab = b(1)\nlocal function c()\nend\nreturn c() + ab"
+    assert unused(source) == ["a"]
+
+
 @pytest.mark.parametrize("name", names())
 def test_no_script_carries_a_function_that_it_never_names(name):
-    source = load(name).source
-    for part in luaparts.cut(source):
-        for made in part.makes:
-            if part.text.startswith("local function"):
-                assert source.count(made) > 1, made
+    assert unused(load(name).source) == []

@@ -122,7 +122,7 @@ def test_answers_that_body_and_header_do_not_share_are_refused(elsewhere, answer
 
 def test_a_library_stands_once_after_what_it_uses(elsewhere):
     script = elsewhere(
-        "-- sample: x.\n-- ANSWERS done\n-- USES b a c\nreturn { 'done' }\n",
+        "-- sample: x.\n-- ANSWERS done\n-- USES b a c\nreturn { 'done', a, b }\n",
         a="-- a: x.\nlocal a = 1\n",
         b="-- b: x.\n-- USES c a\nlocal b = c\n",
         c="-- c: x.\n-- KEYS bell\n-- USES a\nlocal c = k_bell\n",
