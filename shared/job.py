@@ -37,6 +37,8 @@ class NewJob:
     latest_start_ms: int | None = None
     start_within_ms: int | None = None
     poll_grace_ms: int | None = None
+    #: What a refusal is known again by, so that a repeat of it books nothing twice; None: the job's id.
+    asked_id: str | None = None
     #: Digests of Idempotency-Key and body; None when the client sent no key.
     idem_digest: str | None = None
     body_digest: str = ""

@@ -75,6 +75,7 @@ class Store(StoreReads):
             idem_digest=job.idem_digest or "",
             body_digest=job.body_digest,
             attempt=attempt,
+            asked_id=job.asked_id or job.id,
             key_label=job.key_label,
             traceparent=job.traceparent,
             metadata=_json(job.payload.get("metadata") or {}),

@@ -44,6 +44,8 @@ class Ask:
     #: None: the setting's.
     poll_grace_ms: int | None = None
     job_id: str = field(default_factory=new_job_id)
+    #: What a refusal is known again by; None: the job's id.
+    asked_id: str | None = None
     idem_digest: str | None = None
     body_digest: str = ""
     #: How often the client has tried this before.
@@ -179,6 +181,7 @@ def _new_job(here: Door, caller: Caller, ask: Ask, model: Model) -> NewJob:
         start_within_ms=ask.patience.start_within_ms,
         # A client that polls when it is told to is never taken for gone.
         poll_grace_ms=max(grace_ms, 3 * LONGEST_POLL_MS) if grace_ms else None,
+        asked_id=ask.asked_id,
         idem_digest=ask.idem_digest,
         body_digest=ask.body_digest,
         key_label=caller.key_label,

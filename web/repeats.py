@@ -1,9 +1,10 @@
 """A request that comes again: by its Idempotency-Key, or sent twice by a proxy with one x-request-id.
 
-For jobs that live on without their connection. Where a connection owns its job, a second request could join a
-job that the first one's close is about to cancel (docs/adr/0016).
+A job that lives on without its connection is found again. Where a connection owns its job, a second request could
+join a job that the first one's close is about to cancel (docs/adr/0016): there only a refusal is known again.
 """
 
+import hashlib
 from dataclasses import replace
 
 from flask import g, request
@@ -26,6 +27,15 @@ def known_again(ask: Ask, tenant: str) -> Ask:
         return ask
     # A proxy that sends a request again sends its id again: the same id and body are the same job.
     return replace(ask, job_id=digest("request", tenant, g.request_id, ask.body_digest)[:32])
+
+
+def refused_again(ask: Ask, tenant: str) -> Ask:
+    """The ask of a call that owns its job, so that a refusal sent again by a proxy books no second appointment."""
+    if given_request_id() is None:
+        return ask
+    # The bytes as they came, which are what a proxy repeats: what was read of them has a seed of its own each time.
+    body = hashlib.sha256(request.get_data()).hexdigest()
+    return replace(ask, asked_id=digest("refusal", tenant, g.request_id, request.path, body)[:32])
 
 
 def _idempotency() -> str | None:

@@ -16,6 +16,7 @@
 --   idem_digest text · digest of the Idempotency-Key, '' for none
 --   body_digest text · digest of the body that goes with it
 --   attempt int · how often the client has tried before
+--   asked_id text · what a refusal is known again by: the job's id, or what a proxy's repeat of the call has in common
 --   key_label text · label of the API key
 --   traceparent text · kept for the worker's log
 --   metadata text · the client's own words as JSON
@@ -77,7 +78,7 @@ local label = label_of(tenant)
 local refusal = verdict(ask)
 if refusal then
   local reason, limit, value, max, base_ms, hopeless = unpack(refusal)
-  local hint_ms = hint_for(ask, reason, base_ms, hopeless, attempt, id)
+  local hint_ms = hint_for(ask, reason, base_ms, hopeless, attempt, asked_id)
   count('yielded')
   count('refused|' .. label .. '|' .. reason)
   observe('retry_hint', hint_ms)

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
+from shared import keys
 from shared.config import Settings
 from shared.job import Held
 from shared.outcomes import Outcome
 from shared.store import Store
-from tests.support.builders import beat
+from tests.support.builders import MODEL, a_job, admitted, beat, reconfigure
 from tests.support.door import a_door, fault, refused, run_next, serve, settle, worker
 from web import shapes
 
@@ -197,3 +198,34 @@ def test_the_patience_of_a_plain_call_is_its_client_s_own(client: FlaskClient, s
     assert response.headers["x-deadline-ms"] == "29000"
     view = store.jobs("default").jobs[0]
     assert (view.deadline_ms, view.patience_from) == (29_000, "header")
+
+
+@pytest.mark.parametrize(
+    ("route", "asked", "another"),
+    [
+        (CHAT, {"messages": HI}, {"messages": [*HI, *HI]}),
+        ("/v1/completions", {"prompt": "hi"}, {"prompt": "ho"}),
+        ("/v1/responses", {"input": "hi"}, {"input": "ho"}),
+        ("/v1/responses", {"input": "hi", "background": True}, {"input": "ho", "background": True}),
+        ("/v1/embeddings", {"input": "hi"}, {"input": "ho"}),
+    ],
+)
+def test_a_refusal_that_a_proxy_repeats_books_one_appointment(
+    store: Store, settings: Settings, route: str, asked: dict[str, Any], another: dict[str, Any]
+) -> None:
+    facts = {"mu_wtps": 1_000, "prefill_tps": 1_000, "tpot_ms": 20}
+    serve(store, facts=facts | ({"pooling": "mean"} if "embeddings" in route else {}))
+    client = a_door(store, settings)
+    reconfigure(store, settings, max_inflight=1)
+    admitted(store, a_job("filler"))
+
+    def booked(request_id: str, body: dict[str, Any]) -> float:
+        refused(client.post(route, json=body, headers={"x-request-id": request_id}), "inflight_full")
+        moment = store.client.zscore(keys.appointments(MODEL), "default")
+        assert moment is not None
+        return moment
+
+    first = booked("edge-1", asked)
+    assert booked("edge-1", asked) == first
+    other_request = booked("edge-2", asked)
+    assert first < other_request < booked("edge-2", another)

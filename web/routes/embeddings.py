@@ -12,6 +12,7 @@ from web.embeddings_schema import EmbeddingsBody, embeddings_json
 from web.owning import to_its_end
 from web.pools import Model
 from web.problems import Problem
+from web.repeats import refused_again
 from web.requests import attempt
 from web.telemetry import traceparent
 from web.verdicts import Yield
@@ -42,7 +43,7 @@ def embeddings(body: EmbeddingsBody) -> Response:
         attempt=attempt(),
         traceparent=traceparent(),
     )
-    verdict = offer(here, who, ask)
+    verdict = offer(here, who, refused_again(ask, who.tenant))
     if isinstance(verdict, Yield):
         response = yield_response(verdict)
     else:

@@ -20,6 +20,7 @@ from web.owning import from_its_first_text, let_go, no_end, to_its_end
 from web.patience import Patience
 from web.peer import watch
 from web.problems import Problem, answer
+from web.repeats import refused_again
 from web.requests import attempt
 from web.routes.events import COMMENT_S, HEADERS
 from web.telemetry import traceparent
@@ -85,7 +86,7 @@ def _serve(body: ChatBody | CompletionBody, kind: Kind, default_max_tokens: int)
         supersede_key=body.supersede_key,
         degrade=body.degrade,
     )
-    verdict = offer(here, who, ask)
+    verdict = offer(here, who, refused_again(ask, who.tenant))
     if isinstance(verdict, Yield):
         response = yield_response(verdict)
     elif body.stream:

@@ -19,7 +19,7 @@ from web.patience import Patience
 from web.peer import watch
 from web.present import job_headers
 from web.problems import Problem, Wrong, invalid
-from web.repeats import known_again
+from web.repeats import known_again, refused_again
 from web.requests import attempt
 from web.responses_answers import PREFIX, has_logprobs, is_response, response_json
 from web.responses_events import Events, Torn
@@ -45,7 +45,8 @@ def create(body: ResponsesBody) -> Response:
     here, who = door(), caller()
     patience = patience_of(here, who, body, "poll" if body.background else "stream" if body.stream else "hold")
     ask = _ask(here, body, patience)
-    verdict = offer(here, who, known_again(ask, who.tenant) if body.background else ask)
+    known = known_again if body.background else refused_again
+    verdict = offer(here, who, known(ask, who.tenant))
     if isinstance(verdict, Yield):
         response = yield_response(verdict)
     elif body.background:
