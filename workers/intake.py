@@ -176,7 +176,6 @@ class Intake:
         """From `submit` on, the engine owns the job and says how it ends; until then this function does."""
         try:
             prepared = self._engine.prepare(_spec(entry))
-            self.learn(prepared.spec.payload, prepared.prompt_tokens)
         except JobRejected as rejected:
             self._fail(entry, EndCode(rejected.code), rejected.message)
             return
@@ -190,6 +189,10 @@ class Intake:
             # so one of the two calls comes after submit.
             self._engine.cancel(entry.key)
         failpoints.reach("after_submit", entry.claimed.id)
+        try:
+            self.learn(prepared.spec.payload, prepared.prompt_tokens)
+        except Exception:  # statistics: the job runs, whatever they make of it
+            log.exception("job.learn_fault", job=entry.claimed.id)
 
 
 def _spec(entry: Entry) -> JobSpec:

@@ -42,6 +42,9 @@ _GIVE_BACK_S, _GIVE_BACK_SHARE = 1.0, 0.1
 _LOOK_S = 0.25
 #: How often a drain looks whether it is done.
 _DRAIN_LOOK_S = 0.02
+#: How long a drain with nothing left to do waits for a claim's answer: longer than a store that is up takes to give it.
+#: What a store that is away may have leased to us lapses.
+_UNANSWERED_S = 2.0
 #: How long a drain's end waits for the last step's tokens to be counted.
 _BOOKS_S = 0.5
 #: How long one duty may take to end its pass: longer than any call to the store.
@@ -143,6 +146,7 @@ class Supervisor:
                 self._intake.closed = True
                 self._give_back()
         self._stop()
+        self._note_late_faults()
         return True
 
     # Called by other threads or by signals: each only leaves a word.
@@ -177,6 +181,8 @@ class Supervisor:
             log.info("worker.paused" if asked else "worker.claiming")
             self._intake.paused = asked
             self._vitals.draining = asked or self._intake.closed
+            if asked:
+                self._engine.recall()
             self._look_for_work()
 
     def _introduce(self) -> None:
@@ -195,13 +201,14 @@ class Supervisor:
         log.info("worker.draining", signal=sign, held=len(self._holding), grace_s=grace_s)
         self._intake.closed = True
         self._vitals.draining = True
-        # Another worker can begin at once what would wait here for a slot.
-        self._engine.recall()
         self._leases.wake()
         self._rounds.wake()
         began_s = self._clock.monotonic()
         until_s = began_s + grace_s - min(_GIVE_BACK_S, grace_s * _GIVE_BACK_SHARE)
-        while not self._done() and self._clock.monotonic() < until_s:
+        while not self._done(began_s) and self._clock.monotonic() < until_s:
+            # Another worker can begin at once what would wait here for a slot; asked again, for a claim that was
+            # under way comes in later.
+            self._engine.recall()
             notice = self._next_notice(_DRAIN_LOOK_S)
             if notice is None:
                 continue
@@ -212,11 +219,14 @@ class Supervisor:
             if notice.signal == sign or self._clock.monotonic() - began_s > _SAME_REQUEST_S:
                 log.warning("worker.forced", signal=notice.signal, held=len(self._holding), exit=int(Exit.FORCED))
                 os._exit(Exit.FORCED)
-        if not self._done():
+        if not self._done(began_s):
             self._give_back()
 
-    def _done(self) -> bool:
-        return not len(self._holding) and not self._delivery.owes and not self._intake.asking
+    def _done(self, began_s: float) -> bool:
+        """Whether a drain that began then has nothing to wait for."""
+        if len(self._holding) or self._delivery.owes:
+            return False
+        return not self._intake.asking or self._clock.monotonic() - began_s >= _UNANSWERED_S
 
     def _next_notice(self, wait_s: float) -> _Notice | None:
         try:
@@ -244,7 +254,15 @@ class Supervisor:
         until_s = self._clock.monotonic() + _BOOKS_S
         while self._clock.monotonic() < until_s and (self._busy() or self._delivery.owes):
             self._rounds.wake()
-            self._next_notice(_DRAIN_LOOK_S)
+            # Not a wait for notices, which would lose them.
+            self._engine_thread.join(_DRAIN_LOOK_S)
+
+    def _note_late_faults(self) -> None:
+        """What failed when nobody looked any more is told by the exit code."""
+        while (notice := self._next_notice(0)) is not None:
+            if notice.code is not Exit.DRAINED and self._exit is Exit.DRAINED:
+                self._exit = notice.code
+                log.error("worker.ending", why=notice.why, exit=int(notice.code))
 
     def _busy(self) -> bool:
         return self._engine.room().slots < self._engine.backend.slots

@@ -81,10 +81,10 @@ def test_an_operators_drain_stops_claims_until_it_is_taken_back(stage):
     stage.client.hset(keys.worker(name), "drain_asked", "1")
     wait_for(lambda: stage.view(worker).draining, "the worker to say that it drains")
     job_id = stage.admit()
-    beats = stage.view(worker).facts["steps"]
-    wait_for(lambda: stage.view(worker).beat_age_ms < 100, "another beat")
+    steps, beat = stage.view(worker).facts["steps"], stage.client.hget(keys.worker(name), "beat_ms")
+    wait_for(lambda: stage.client.hget(keys.worker(name), "beat_ms") != beat, "another beat")
     assert stage.job(job_id).state is JobState.QUEUED
-    assert stage.view(worker).facts["steps"] == beats
+    assert stage.view(worker).facts["steps"] == steps
     stage.client.hdel(keys.worker(name), "drain_asked")
     view, = stage.ended(job_id)
     assert view.state is JobState.SUCCEEDED
@@ -98,3 +98,16 @@ def test_rq_forgets_a_worker_that_has_drained(stage):
     worker.terminate()
     assert worker.exit_code() == Exit.DRAINED
     assert stage.client.smembers("rq:workers") == set()
+
+
+def test_an_idle_worker_whose_store_is_gone_stops_within_a_few_seconds(stage):
+    """Its claim is never answered, and no job of its own waits for anything."""
+    worker = stage.worker()
+    os.kill(stage.embedded.pid, signal.SIGKILL)
+    wait_for(lambda: not stage.embedded.alive(), "the store to die")
+    wait_for(lambda: any("rounds" in line for line in worker.said("store.away")), "a claim without an answer")
+    asked = time.monotonic()
+    worker.terminate()
+    assert worker.exit_code() == Exit.DRAINED
+    assert time.monotonic() - asked < 6
+    stage.embedded.revive()

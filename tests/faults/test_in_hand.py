@@ -1,9 +1,18 @@
 """Jobs in hand: claimed for a slot whose job's end is known, at most one for eight slots, and held like any other."""
 
+import threading
+
 import pytest
 
+from shared.config import load
 from shared.states import JobState
-from tests.support.one_worker import Flaky, OneWorker, ask, make, state
+from tests.support.one_worker import MODEL, WORKER, Flaky, OneWorker, ask, make, state
+from tests.support.processes import wait_for
+from workers.engine.events import Ended
+from workers.engine.sequence import SequenceState
+from workers.rates import Rates
+from workers.supervisor import Supervisor
+from workers.vitals import Vitals
 
 SLOTS = 8
 
@@ -44,12 +53,15 @@ def test_a_job_is_claimed_before_the_end_that_frees_its_slot_and_never_a_second_
     assert {state(flaky, job_id) for job_id in behind} == {(JobState.SUCCEEDED, 1)}
 
 
-def test_a_job_in_hand_begins_in_the_step_after_the_end(flaky):
-    worker, _ = full(flaky, 1)
+def test_a_job_in_hand_has_its_slot_in_the_step_after_the_end(flaky):
+    worker, behind = full(flaky, 1)
     until_in_hand(worker)
-    while worker.engine.stats.completion_tokens < 5 or len(worker.delivery._inbox) == 0:
+    in_hand, = (entry.key for entry in worker.holding._by_id.values() if entry.claimed.id == behind[0])
+    while not any(isinstance(event, Ended) for event in worker.delivery._inbox):
         worker.engine.step()
-    assert worker.engine.room().slots == 0
+        assert worker.engine._by_key[in_hand].state is SequenceState.WAITING
+    worker.engine.step()
+    assert worker.engine._by_key[in_hand].state is not SequenceState.WAITING
     worker.go(worker.all_ended)
 
 
@@ -84,6 +96,45 @@ def test_a_drain_gives_a_job_in_hand_back_uncounted_and_lets_the_others_end(flak
     worker.go(lambda: not len(worker.holding) and not worker.delivery.owes)
     assert state(flaky, behind[0]) == (JobState.QUEUED, 0)
     assert flaky.snapshot().stats["ended|succeeded"] == SLOTS
+    flaky.cancel(behind[0])
+
+
+def a_supervisor(worker: OneWorker) -> Supervisor:
+    """One that drains this worker; its duties are not started, the test is them."""
+    vitals = Vitals(WORKER, [MODEL], worker.engine, worker.holding, Rates(worker.engine, 4, worker.clock))
+    return Supervisor(
+        load(environ={"PENSTOCK_ENGINE": "sim"}, dotenv=None), worker.store, engine=worker.engine,
+        delivery=worker.delivery, holding=worker.holding, vitals=vitals, clock=worker.clock,
+    )  # fmt: skip
+
+
+def test_an_operators_drain_gives_a_job_in_hand_back(flaky):
+    worker, behind = full(flaky, 1)
+    until_in_hand(worker)
+    worker.intake.paused = True
+    supervisor = a_supervisor(worker)
+    supervisor._pause(asked=False)
+    supervisor._pause(asked=True)
+    worker.go(lambda: len(worker.holding) < SLOTS and not worker.delivery.owes)
+    assert state(flaky, behind[0]) == (JobState.QUEUED, 0)
+    flaky.cancel(behind[0])
+    worker.go(worker.all_ended)
+
+
+def test_a_job_that_comes_in_hand_after_the_drain_began_goes_back_too(flaky):
+    """Its claim was under way when the process was told to stop."""
+    worker, behind = full(flaky, 1)
+    supervisor = a_supervisor(worker)
+    drain = threading.Thread(target=supervisor._drain, args=("SIGTERM",))
+    drain.start()
+    wait_for(lambda: supervisor._intake.closed, "the drain to begin")
+    until_in_hand(worker)
+    worker.intake.closed = True
+    wait_for(lambda: worker.engine._inbox._came, "the drain to ask back what has no slot")
+    worker.go(lambda: not len(worker.holding) and not worker.delivery.owes)
+    drain.join(10)
+    assert not drain.is_alive()
+    assert state(flaky, behind[0]) == (JobState.QUEUED, 0)
     flaky.cancel(behind[0])
 
 

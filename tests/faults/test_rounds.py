@@ -196,3 +196,15 @@ def test_a_full_worker_asks_for_nothing(flaky):
     assert {script for script, _ in flaky.calls} == {"append"}
     worker.go(worker.all_ended)
     assert {state(flaky, job_id)[0] for job_id in ids} == {JobState.SUCCEEDED}
+
+
+def test_a_job_whose_statistics_fail_runs_all_the_same(flaky):
+    worker = make(flaky)
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    worker.intake.learn = broken
+    job_id = ask(flaky, max_tokens=2)
+    worker.go(worker.all_ended)
+    assert state(flaky, job_id) == (JobState.SUCCEEDED, 1)
