@@ -4,6 +4,7 @@ Skipped where the installed llama-cpp-python sees no GPU; `make install GPU=cuda
 """
 
 import contextlib
+import dataclasses
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from shared.config import Settings, load
 from shared.errors import ModelError
-from workers.engine.devices import Device, choose, gpus
+from workers.engine.devices import Device, choose, describe, gpus
 from workers.engine.events import Ended, Event, JobSpec
 from workers.engine.factory import make_engine
 from workers.engine.loop import Engine
@@ -22,7 +23,9 @@ llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not ins
 from llama_cpp import _ggml  # noqa: E402 - after the look whether it is there
 
 from workers.demo.random_gguf import write_random_model  # noqa: E402 - it needs the engine's packages
+from workers.engine import llama_load  # noqa: E402 - likewise
 from workers.engine.llama import LlamaBackend  # noqa: E402 - likewise
+from workers.engine.sizes import GPU_SPARE_BYTES  # noqa: E402 - likewise
 
 llama_cpp.llama_backend_init()
 SEEN: list[Device] = gpus(_ggml.libggml)
@@ -98,13 +101,24 @@ def test_a_device_that_is_not_there_ends_the_start() -> None:
         choose(str(len(SEEN)), SEEN)
 
 
-def test_cells_are_what_is_free_after_the_weights(path: Path) -> None:
+def test_a_device_with_memory_to_spare_holds_the_longest_job_in_every_slot(path: Path) -> None:
     made = make_engine(load({}, None, device="0"), print, model_path=path)
     backend = made.backend
     assert isinstance(backend, LlamaBackend)
-    assert (backend.slots, backend.n_ctx) == (16, 2048)
-    assert backend.cells == 16 * 2048
+    assert (backend.slots, backend.n_ctx, backend.cells) == (16, 2048, 16 * 2048)
     backend.close()
+
+
+def test_cells_are_what_is_free_after_the_weights_less_what_is_kept_free(path: Path, monkeypatch) -> None:
+    """A device that says it has 16 MiB more than that; a cell of this model takes 2 KiB."""
+
+    def little(ggml: object, handle: int) -> Device:
+        return dataclasses.replace(describe(ggml, handle), free_bytes=GPU_SPARE_BYTES + (16 << 20))
+
+    monkeypatch.setattr(llama_load, "describe", little)
+    made = make_engine(load({}, None, device="0"), print, model_path=path)
+    assert made.backend.cells == 8192
+    made.backend.close()
 
 
 def few_differ(told: list[str], alone: list[str]) -> None:
