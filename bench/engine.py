@@ -23,10 +23,9 @@ from bench.engine_picture import draw
 from bench.engine_stack import Cpu, Stack, running
 from shared.config import Settings, load
 
-SLOTS = 16
 #: Turns of each client by model: about as much work in each. A full load gets twice as many: its last answers run in
 #: ever emptier steps, which those of the ceiling never are.
-_TURNS = {"small": 8, "135m": 2}
+_TURNS = {"small": 8, "135m": 2, "1b": 2}
 
 Cell = dict[str, Any]
 
@@ -35,9 +34,9 @@ def settings_of(chosen: argparse.Namespace, n_ctx: int) -> tuple[dict[str, str],
     """The worker's settings, as environment and as read."""
     environ = {
         "PENSTOCK_DEVICE": chosen.device,
-        "PENSTOCK_MAX_BATCH_SIZE": str(SLOTS),
+        "PENSTOCK_MAX_BATCH_SIZE": str(chosen.slots),
         "PENSTOCK_N_CTX": str(n_ctx),
-        "PENSTOCK_KV_CELLS": str(SLOTS * n_ctx),
+        "PENSTOCK_KV_CELLS": str(chosen.slots * n_ctx),
         "PENSTOCK_THREADS": str(chosen.threads),
         "PENSTOCK_STEP_TARGET_MS": str(chosen.step_target),
         "PENSTOCK_MAX_INFLIGHT": "1000",
@@ -48,12 +47,12 @@ def settings_of(chosen: argparse.Namespace, n_ctx: int) -> tuple[dict[str, str],
 
 
 def cells_of(name: str, chosen: argparse.Namespace) -> Iterator[Load]:
-    """Every load of a model; long prompts to the larger one, which take minutes, only with --all."""
+    """Every load of a model that its slots can run; long prompts to larger models, which take minutes, with --all."""
     for prompt_tokens in chosen.prompts:
         for clients in chosen.clients:
-            if name != "small" and prompt_tokens > 256 and not chosen.all:
+            if clients > chosen.slots or (name != "small" and prompt_tokens > 256 and not chosen.all):
                 continue
-            turns = max(1, _TURNS[name] // (4 if prompt_tokens > 256 else 1)) * (2 if clients >= SLOTS else 1)
+            turns = max(1, _TURNS[name] // (4 if prompt_tokens > 256 else 1)) * (2 if clients >= chosen.slots else 1)
             turns = chosen.turns or turns
             yield Load(clients, prompt_tokens, chosen.answer, turns)
 
@@ -144,7 +143,7 @@ def one_model(name: str, chosen: argparse.Namespace, folder: Path) -> dict[str, 
                 print_cell(name, load, cell)
             figures |= engine_extra.idle_slots(stack)
             if name == "small":
-                figures |= engine_extra.idle_slots_under_load(stack, prompts, 2 * SLOTS)
+                figures |= engine_extra.idle_slots_under_load(stack, prompts, 2 * chosen.slots)
             figures |= engine_extra.first_tokens(ceiling, stack, peer, prompts, chosen.rounds)
             figures |= engine_extra.reuse(stack, prompts, chosen.rounds)
     finally:
@@ -166,7 +165,8 @@ def _numbers(text: str) -> list[int]:
 def main() -> None:
     """Environment first, then model by model, the table, JSON and a picture."""
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--models", default="small,135m")
+    options.add_argument("--models", default="small,135m", help=f"of {', '.join(SHAPES)}; weights are random")
+    options.add_argument("--slots", type=int, default=16, help="of the worker and of the C++ server")
     options.add_argument("--clients", type=_numbers, default=[1, 4, 8, 16])
     options.add_argument("--prompts", type=_numbers, default=[64, 1024])
     options.add_argument("--answer", type=int, default=32)
@@ -178,7 +178,7 @@ def main() -> None:
     options.add_argument("--file-type", default="q8_0", choices=["f16", "f32", "q8_0"])
     options.add_argument("--long", type=int, default=8000, help="tokens of the prompt that joins seven short ones")
     options.add_argument(
-        "--all", action="store_true", help="of the larger model, too: long prompts, which take minutes, and the extras"
+        "--all", action="store_true", help="of larger models, too: long prompts, which take minutes, and the extras"
     )
     options.add_argument("--server", type=Path, help="a llama-server; without it xllamacpp")
     options.add_argument("--no-peer", action="store_true")

@@ -3,6 +3,7 @@
 import argparse
 import statistics
 import tempfile
+import threading
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -90,18 +91,45 @@ class _Beside:
 
     def __init__(self) -> None:
         self.moments: dict[str, list[float]] = {}
-        self.ended: dict[str, float] = {}
+        #: When each ended, and after how many steps.
+        self.ended: dict[str, tuple[float, int]] = {}
 
     def note(self, event: Event) -> None:
         if isinstance(event, Text):
             self.moments.setdefault(event.key, []).append(time.perf_counter())
         elif isinstance(event, Ended):
-            self.ended[event.key] = time.perf_counter()
+            self.ended[event.key] = time.perf_counter(), self.engine.stats.steps
 
     def submit(self, key: str, prompt_tokens: int, answer: int) -> None:
         prompt = (np.arange(prompt_tokens, dtype=np.int32) * 7 + len(self.moments)) % 1000 + 300
         spec = JobSpec(key, key, {}, answer, 1e12)
         self.engine.submit(Prepared(spec, prompt_tokens, answer, Sampling(temperature=0.0), prompt))
+
+    def first_token(self, key: str, prompt_tokens: int) -> float:
+        """Seconds until its first token."""
+        began = time.perf_counter()
+        self.submit(key, prompt_tokens, 8)
+        while key not in self.moments:
+            self.engine.step()
+        return self.moments[key][0] - began
+
+    def cancel_amid_a_step(self, key: str, prompt_tokens: int, after_s: float) -> tuple[float, int]:
+        """A prompt that another thread cancels `after_s` into its third step: ms until its end, and steps ended."""
+        asked: list[tuple[float, int]] = []
+
+        def cancel() -> None:
+            asked.append((time.perf_counter(), self.engine.stats.steps))
+            self.engine.cancel(key)
+
+        self.submit(key, prompt_tokens, 8)
+        _steps(self.engine, 2)
+        other = threading.Timer(after_s, cancel)
+        other.start()
+        while key not in self.ended:
+            self.engine.step()
+        other.join()
+        (asked_s, before), (ended_s, after) = asked[0], self.ended[key]
+        return 1000 * (ended_s - asked_s), after - before
 
     def gaps_ms(self, since: float, until: float) -> list[float]:
         """Time between two tokens of the short ones."""
@@ -115,42 +143,36 @@ class _Beside:
 
 
 def long_beside_short(chosen: argparse.Namespace, path: Path, name: str) -> dict[str, Any]:
-    """A long prompt joins seven decoding sequences: the others' time a token before and meanwhile; then a cancel."""
+    """A long prompt alone; then as it joins seven decoding sequences, with their time a token; then a cancel."""
     n_ctx = -(-(chosen.long + 256) // 256) * 256
     settings = load(
         {}, None, device=chosen.device, max_batch_size=_SHORT + 1, n_ctx=n_ctx, kv_cells=(_SHORT + 1) * n_ctx
     )
     run = _Beside()
     run.engine = engine = make_engine(settings, run.note, model_path=path, clock=RealClock())
+    alone_s = run.first_token("alone", chosen.long)
     for i in range(_SHORT):
         run.submit(f"short{i}", 16, n_ctx - 16)
     _steps(engine, 3)
     began = time.perf_counter()
     _steps(engine, 40)
     joined = time.perf_counter()
-    run.submit("long", chosen.long, 8)
-    while "long" not in run.moments:
-        engine.step()
-    first = time.perf_counter()
-    before, meanwhile = run.gaps_ms(began, joined), run.gaps_ms(joined, first)
-    run.submit("canceled", chosen.long, 8)
-    _steps(engine, 2)
-    engine.cancel("canceled")
-    steps = engine.stats.steps
-    while "canceled" not in run.ended:
-        engine.step()
+    took_s = run.first_token("long", chosen.long)
+    before, meanwhile = run.gaps_ms(began, joined), run.gaps_ms(joined, joined + took_s)
+    cancel_ms, cancel_steps = run.cancel_amid_a_step("canceled", chosen.long, statistics.median(meanwhile) / 2000)
     p95_before, p95 = np.percentile(before, 95), np.percentile(meanwhile, 95)
     target_ms = engine.settings.step_target_ms
     bound = max(2 * p95_before, target_ms + statistics.median(before))
     figures = {
         "prompt_tokens": chosen.long, "p95_before_ms": p95_before, "p95_meanwhile_ms": p95, "bound_ms": bound,
-        "prompt_tokens_per_s": chosen.long / (first - joined), "alone_tokens_per_s": engine.backend.facts.prefill_tps,
-        "cancel_steps": engine.stats.steps - steps,
+        "prompt_tokens_per_s": chosen.long / took_s, "alone_tokens_per_s": chosen.long / alone_s,
+        "cancel_ms": cancel_ms, "cancel_steps": cancel_steps,
     }  # fmt: skip
     print(
         f"# {name}: {chosen.long} prompt tokens beside {_SHORT} answers: p95 of a token {p95_before:.1f} -> {p95:.1f} "
         f"ms (bound {bound:.1f}); the prompt at {figures['prompt_tokens_per_s']:.0f} tokens/s "
-        f"(alone {figures['alone_tokens_per_s']:.0f}); a cancel took {figures['cancel_steps']} steps"
+        f"(the same alone {figures['alone_tokens_per_s']:.0f}); a cancel amid a step took {cancel_ms:.0f} ms, "
+        f"{cancel_steps} step(s)"
     )
     engine.drop_all()
     engine.backend.close()
@@ -163,7 +185,7 @@ def _steps(engine: Engine, n: int) -> None:
 
 
 def two_workers(chosen: argparse.Namespace, path: Path, name: str, folder: Path) -> dict[str, Any]:
-    """Tokens a second of one worker with 8 slots and of two with 4 each, all cores used either way."""
+    """Tokens a second of one worker with 8 slots and of two with 4 each; a compute thread each, so that two use two."""
     jobs, answer = (64 if name == "small" else 8), chosen.answer
     tps: dict[str, list[float]] = {"1": [], "2": []}
     for _ in range(chosen.rounds):

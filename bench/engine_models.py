@@ -15,6 +15,8 @@ from workers.demo.random_gguf import write_random_model
 SHAPES: dict[str, dict[str, int]] = {
     "small": {"n_vocab": 4096, "n_embd": 192, "n_layer": 4, "n_head": 6, "n_head_kv": 3, "n_ff": 512},
     "135m": {"n_vocab": 49152, "n_embd": 576, "n_layer": 30, "n_head": 9, "n_head_kv": 3, "n_ff": 1536},
+    # As Llama 3.2 1B, for devices that the others do not fill.
+    "1b": {"n_vocab": 128256, "n_embd": 2048, "n_layer": 16, "n_head": 32, "n_head_kv": 8, "n_ff": 8192},
 }
 #: Longest text that any of them is asked for.
 N_CTX_TRAIN = 16384
