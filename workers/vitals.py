@@ -56,6 +56,14 @@ class Vitals:
             "idle_slot_steps": self.idle_slot_steps(),
             "rq_state": "busy" if busy else "idle",
         }
+        if self._engine.backend.lockstep:
+            call_ms, row_ms, token_ms, look_ms = self._engine.step_times_ms()
+            moving |= {
+                "fit_call_ms": round(call_ms, 3),
+                "fit_row_ms": round(row_ms, 4),
+                "fit_prompt_token_ms": round(token_ms, 5),
+                "fit_look_ns": round(look_ms * 1e6, 3),
+            }
         rates = self.rates.figures(full=busy >= self._engine.backend.slots)
         return Beat(
             worker=self.worker,

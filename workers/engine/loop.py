@@ -78,6 +78,10 @@ class Engine:
         """Slots, free now and soon, and free cells after all that was submitted; any thread."""
         return self._inbox.room()
 
+    def step_times_ms(self) -> tuple[float, float, float, float]:
+        """Fitted ms of a call, a decoding row, a prompt token, and a token's look at one key; any thread."""
+        return self._fit.coefficients()
+
     def step(self) -> bool:
         """One step; whether there was anything to do. The engine's thread only."""
         took_in = self._take_in()

@@ -37,14 +37,15 @@ class StepFit:
     def observe(self, rows: int, prompt_tokens: int, took_ms: float, looks: float = 0.0) -> None:
         """Take in one step; `looks`: the sum of `looks_of` its prompts' pieces."""
         step = np.array([1.0, rows, prompt_tokens / _TOKENS, looks / _LOOKS, took_ms])
-        self._sums *= self.keep
-        self._sums += np.outer(step, step)
+        # Another array, so that any thread may ask for the coefficients meanwhile.
+        self._sums = self._sums * self.keep + np.outer(step, step)
 
     def coefficients(self) -> tuple[float, float, float, float]:
-        """Fitted ms of an empty step, a decoding row, a prompt token, and a token's look at one key."""
+        """Fitted ms of an empty step, a decoding row, a prompt token, and a token's look at one key; any thread."""
         prior = np.array([self.base_ms, self.row_ms, self.token_ms * _TOKENS, 0.0])
-        a = self._sums[:4, :4] + self.pull * np.eye(4)
-        b = self._sums[:4, 4] + self.pull * prior
+        sums = self._sums
+        a = sums[:4, :4] + self.pull * np.eye(4)
+        b = sums[:4, 4] + self.pull * prior
         found, positive = np.zeros(4), np.arange(4)
         while len(positive):
             solved = np.linalg.solve(a[np.ix_(positive, positive)], b[positive])
