@@ -254,8 +254,8 @@ class Supervisor:
         until_s = self._clock.monotonic() + _BOOKS_S
         while self._clock.monotonic() < until_s and (self._busy() or self._delivery.owes):
             self._rounds.wake()
-            # Not a wait for notices, which would lose them.
-            self._engine_thread.join(_DRAIN_LOOK_S)
+            # Not a wait for notices, which would lose them: nobody sets this before the loop is over.
+            self._engine_stop.wait(_DRAIN_LOOK_S)
 
     def _note_late_faults(self) -> None:
         """What failed when nobody looked any more is told by the exit code."""

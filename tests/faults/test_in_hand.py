@@ -10,6 +10,7 @@ from tests.support.one_worker import MODEL, WORKER, Flaky, OneWorker, ask, make,
 from tests.support.processes import wait_for
 from workers.engine.events import Ended
 from workers.engine.sequence import SequenceState
+from workers.exits import Exit
 from workers.rates import Rates
 from workers.supervisor import Supervisor
 from workers.vitals import Vitals
@@ -136,6 +137,20 @@ def test_a_job_that_comes_in_hand_after_the_drain_began_goes_back_too(flaky):
     assert not drain.is_alive()
     assert state(flaky, behind[0]) == (JobState.QUEUED, 0)
     flaky.cancel(behind[0])
+
+
+def test_a_fault_while_a_drains_last_tokens_are_counted_is_told_by_the_exit_code(flaky):
+    worker, _ = full(flaky, 0)
+    supervisor = a_supervisor(worker)
+    count = threading.Thread(target=supervisor._tell_what_was_computed)
+    count.start()
+    supervisor._duty_died("bell")
+    wait_for(supervisor._rounds._wake.is_set, "the count to begin")
+    worker.go(worker.all_ended)
+    count.join(10)
+    assert not count.is_alive()
+    supervisor._note_late_faults()
+    assert supervisor._exit is Exit.DUTY
 
 
 def test_a_job_in_hand_that_is_canceled_never_begins(flaky):
