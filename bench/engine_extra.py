@@ -151,6 +151,8 @@ def long_beside_short(chosen: argparse.Namespace, path: Path, name: str) -> dict
     run = _Beside()
     run.engine = engine = make_engine(settings, run.note, model_path=path, clock=RealClock())
     alone_s = run.first_token("alone", chosen.long)
+    while engine.step():
+        pass
     for i in range(_SHORT):
         run.submit(f"short{i}", 16, n_ctx - 16)
     _steps(engine, 3)
