@@ -178,24 +178,24 @@ class StoreMachine(RuleBasedStateMachine):
         assert isinstance(answer, Admitted)
         assert answer.again
 
-    @rule(worker=st.sampled_from(sorted(WORKERS)), slots=st.integers(1, 20))
-    def a_worker_of_other_size_beats(self, worker, slots):
-        self.beat(worker, slots)
+    @rule(worker=st.sampled_from(sorted(WORKERS)), slots=st.integers(1, 20), generated=st.sampled_from([0, 5, 40]))
+    def a_worker_of_other_size_beats_while_answers_grow(self, worker, slots, generated):
+        self.beat(worker, slots, generated)
 
-    def beat(self, worker, slots):
+    def beat(self, worker, slots, generated=0):
         held = [(job.id, job.claim) for job in self.model.inflight() if job.worker == worker]
-        self._renew(worker, slots, held)
+        self._renew(worker, slots, held, generated)
 
     @rule(worker=st.sampled_from(sorted(WORKERS)), claim=claims)
     def beat_naming_what_may_be_lost(self, worker, claim):
         self._renew(worker, 4, [claim])
 
-    def _renew(self, worker, slots, held):
+    def _renew(self, worker, slots, held, generated=0):
         facts = dict(zip(("mu_wtps", "prefill_tps", "tpot_ms"), self.rates, strict=True))
-        answer = self.store.renew(
-            a_beat(worker, slots=slots, cells=CELLS, model=WORKERS[worker], facts=facts), [Held(*pair) for pair in held]
-        )
-        expected = self.model.renew(worker, WORKERS[worker], slots, CELLS, held, self.rates)
+        beat = a_beat(worker, slots=slots, cells=CELLS, model=WORKERS[worker], facts=facts)
+        told = {job_id: generated for job_id, _ in held}
+        answer = self.store.renew(beat, [Held(*pair) for pair in held], generated=told)
+        expected = self.model.renew(worker, WORKERS[worker], slots, CELLS, held, self.rates, generated)
         assert (answer.lost, answer.canceled) == expected
 
     @rule(

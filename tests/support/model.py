@@ -7,7 +7,7 @@ two differ, one of them is wrong.
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from tests.support.model_admission import LIVE_MS, Look, is_hopeless, least_service, take, verdict
+from tests.support.model_admission import GENERATED_WEIGHT, LIVE_MS, Look, is_hopeless, least_service, take, verdict
 from tests.support.model_books import Lengths, Pool, Rate, Rates
 from tests.support.model_records import ModelJob, ModelWorker
 
@@ -126,8 +126,10 @@ class Model:
         return got
 
     def renew(
-        self, worker: str, slug: str, slots: int, cells: int, held: list[tuple[str, str]], rates: tuple[int, int, int]
+        self, worker: str, slug: str, slots: int, cells: int, held: list[tuple[str, str]], rates: tuple[int, int, int],
+        generated: int = 0,
     ) -> tuple[list[str], list[str]]:
+        """A beat of a worker that holds these; each answer has `generated` tokens so far."""
         self._note_gap()
         me = self.workers.setdefault(worker, ModelWorker(slug, slots, cells, self.now_ms))
         me.slug, me.slots, me.cells, me.beat_ms = slug, slots, cells, self.now_ms
@@ -140,9 +142,16 @@ class Model:
                 lost.append(job_id)
                 continue
             job.lease_ms = self.now_ms + self.lease_ms
+            self._charge_overrun(job, 1_000 * (job.prompt_tokens + GENERATED_WEIGHT * generated))
             if job.cancel:
                 canceled.append(job_id)
         return lost, canceled
+
+    def _charge_overrun(self, job: ModelJob, cost_mwt: int) -> None:
+        charge_mwt = self._by_weight(job.tenant, cost_mwt)
+        if self.fairness == "tokens" and cost_mwt > job.cost_mwt and charge_mwt > job.charged_mwt:
+            self._serve(job.tenant, charge_mwt - job.charged_mwt)
+            job.charged_mwt = charge_mwt
 
     def settle(
         self, job_id: str, token: str, outcome: str, code: str, cost_mwt: int, completion: int
