@@ -92,14 +92,14 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(
         ms=st.sampled_from([1, 1, 200, 200, 1_000, 1_900, 3_100, 6_000, 61_000]),
-        who_beats=st.sets(st.sampled_from(sorted(WORKERS))),
+        who_beats=st.sets(st.sampled_from(sorted(WORKERS))), generated=st.sampled_from([0, 40, 400]),
     )
-    def tick(self, ms, who_beats):
+    def tick(self, ms, who_beats, generated):
         """Time passes, and some of the workers beat and name what they hold."""
         self.model.now_ms += ms
         self._hold_time()
         for worker in sorted(who_beats):
-            self.beat(worker, 4)
+            self.beat(worker, 4, generated)
 
     @rule(target=ids, tenant=st.sampled_from(TENANTS), slug=st.sampled_from(SLUGS), how_many=st.integers(2, 5))
     def admit_a_burst(self, tenant, slug, how_many):
@@ -178,7 +178,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert isinstance(answer, Admitted)
         assert answer.again
 
-    @rule(worker=st.sampled_from(sorted(WORKERS)), slots=st.integers(1, 20), generated=st.sampled_from([0, 5, 40]))
+    @rule(worker=st.sampled_from(sorted(WORKERS)), slots=st.integers(1, 20), generated=st.sampled_from([0, 40, 400]))
     def a_worker_of_other_size_beats_while_answers_grow(self, worker, slots, generated):
         self.beat(worker, slots, generated)
 
