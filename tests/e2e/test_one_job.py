@@ -21,10 +21,11 @@ OPENINGS = (
     "The little fox",
     "In the old mill",
     "Mara had a red boat",
-    "Far away",
+    "Long ago",
     "One rainy morning",
 )
-ENDINGS = (" there was", ", who was never tired,", " and the owl", " one day")
+# No answer to any of the 24 comes by two tokens closer than .009 nats: at .0003 rounding decided, by the company.
+ENDINGS = (" there was", ", who was never tired,", " and the owl", " wanted a friend")
 
 
 @pytest.fixture(scope="module")
