@@ -15,34 +15,18 @@ from rq import Queue, SimpleWorker, Worker
 from rq.serializers import JSONSerializer
 
 from bench.common import environment, keep, private_store, show, table, timed
-from bench.queue_costs import Load, report
+from bench.queue_costs import MODEL, Load, a_job, ending, report
 from shared.answers import Beat
 from shared.config import load
-from shared.job import Claimed, Ending, NewJob, Usage, new_job_id
-from shared.outcomes import Outcome
+from shared.job import Claimed, NewJob
 from shared.store import Store
 
 TENANTS = 50
-MODEL = "nothing"
 
 
-def a_job(number: int) -> NewJob:
-    """One of equal jobs of many tenants."""
-    return NewJob(
-        id=new_job_id(),
-        tenant=f"tenant{number % TENANTS}",
-        model=MODEL,
-        payload={"prompt": "Once upon a time", "max_tokens": 20},
-        prompt_tokens=5,
-        max_tokens=20,
-        cost_mwt=85_000,
-        deadline_ms=600_000,
-    )
-
-
-def ending(job: Claimed) -> Ending:
-    """20 tokens of nothing."""
-    return Ending(job.id, job.token, Outcome.SUCCEEDED, "length", text="word " * 20, usage=Usage(5, 0, 20, 1, 20, 1))
+def one_of(number: int) -> NewJob:
+    """One of equal jobs of many tenants, whose cost is told."""
+    return a_job(number % TENANTS, cost_mwt=85_000, deadline_ms=600_000, poll_grace_ms=None)
 
 
 def open_bounds(client: redis.Redis, jobs: int) -> Store:
@@ -67,7 +51,7 @@ def drain(store: Store, room: int) -> list[Claimed]:
 def ours(client: redis.Redis, jobs: int) -> dict[str, dict[str, float]]:
     """Each script alone, then whole jobs."""
     store = open_bounds(client, jobs)
-    rows = {"admit": timed(jobs, lambda i: store.admit(a_job(i)))}
+    rows = {"admit": timed(jobs, lambda i: store.admit(one_of(i)))}
     claimed: list[Claimed] = []
     rows["claim (1 a call)"] = timed(
         jobs, lambda i: claimed.extend(store.claim("w1", f"c{i}", MODEL, room=1, cells_free=1_000_000))
@@ -76,12 +60,12 @@ def ours(client: redis.Redis, jobs: int) -> dict[str, dict[str, float]]:
 
     store = open_bounds(client, jobs)
     client.hset("penstock:config", "max_inflight", "0")
-    rows["refuse (inflight full)"] = timed(jobs, lambda i: store.admit(a_job(i)))
+    rows["refuse (inflight full)"] = timed(jobs, lambda i: store.admit(one_of(i)))
 
     for room in (1, 8):
         store = open_bounds(client, jobs)
         for i in range(jobs):
-            store.admit(a_job(i))
+            store.admit(one_of(i))
         begin = time.perf_counter()
         done = drain(store, room)
         rows[f"whole jobs: claim+settle, {room} slot(s)"] = {

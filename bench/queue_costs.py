@@ -39,7 +39,9 @@ class Load:
     calls: int
 
 
-def _job(tenant: int) -> NewJob:
+def a_job(tenant: int, **spelled: Any) -> NewJob:
+    """One of equal jobs of many tenants."""
+    fields: dict[str, Any] = {"deadline_ms": 3_600_000, "poll_grace_ms": 60_000}
     return NewJob(
         id=new_job_id(),
         tenant=f"tenant{tenant}",
@@ -47,9 +49,13 @@ def _job(tenant: int) -> NewJob:
         payload={"prompt": "Once upon a time", "max_tokens": 20},
         prompt_tokens=5,
         max_tokens=20,
-        deadline_ms=3_600_000,
-        poll_grace_ms=60_000,
+        **(fields | spelled),
     )
+
+
+def ending(job: Claimed) -> Ending:
+    """20 tokens of nothing."""
+    return Ending(job.id, job.token, Outcome.SUCCEEDED, "length", text="word " * 20, usage=Usage(5, 0, 20, 1, 20, 1))
 
 
 def _full_house(client: redis.Redis, load_of: Load) -> Store:
@@ -72,7 +78,7 @@ def _full_house(client: redis.Redis, load_of: Load) -> Store:
         for tenant in range(load_of.tenants):
             if tenant % 1_000 == 0:
                 _beat(store)
-            answer = store.admit(_job(tenant))
+            answer = store.admit(a_job(tenant))
             assert isinstance(answer, Admitted), (round_, tenant, answer)
     return store
 
@@ -113,20 +119,18 @@ def costs(client: redis.Redis, load_of: Load) -> dict[str, dict[str, float]]:
         held.extend(got)
 
     def settle(i: int) -> None:
-        usage = Usage(5, 0, 20, 1, 20, 1)
-        job = held[i]
-        store.settle(Ending(job.id, job.token, Outcome.SUCCEEDED, "length", text="word " * 20, usage=usage), WORKER)
+        store.settle(ending(held[i]), WORKER)
 
     def beat() -> None:
         _beat(store)
 
     calls, rows = load_of.calls, {}
-    rows["admit"] = _cost(client, calls, lambda i: store.admit(_job(i * 7 % load_of.tenants)), beat)
+    rows["admit"] = _cost(client, calls, lambda i: store.admit(a_job(i * 7 % load_of.tenants)), beat)
     rows["claim, 1 a call"] = _cost(client, calls, lambda i: claim(i, 1), beat)
     rows["settle"] = _cost(client, calls, settle, beat)
     rows["claim, 8 a call"] = _cost(client, calls // 8, lambda i: claim(i, 8), beat)
     client.hset("penstock:config", "max_inflight", "1")
-    rows["refuse: inflight_full"] = _cost(client, calls, lambda i: store.admit(_job(i * 7 % load_of.tenants)), beat)
+    rows["refuse: inflight_full"] = _cost(client, calls, lambda i: store.admit(a_job(i * 7 % load_of.tenants)), beat)
     return rows
 
 

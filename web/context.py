@@ -7,6 +7,7 @@ from flask import current_app
 from shared.adminkey import load_admin_key
 from shared.clock import Clock
 from shared.config import Settings
+from shared.job import JobView
 from shared.keyring import KeyRing
 from shared.store import Store
 from shared.tenants import Tenants
@@ -36,6 +37,11 @@ class Door:
     metrics: DoorMetrics
     #: What opens operators' routes; "" where auth is open.
     admin_key: str
+
+    def cancel(self, view: JobView) -> None:
+        """Ask for the job's end. Raises StoreUnavailable."""
+        with self.metrics.script("cancel"):
+            self.store.cancel(view.id, tenant=view.tenant)
 
 
 def make_door(settings: Settings, store: Store, clock: Clock) -> Door:

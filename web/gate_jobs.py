@@ -65,8 +65,7 @@ class Jobs:
                 self._here.doubts.add(job.view.id)
                 continue
             try:
-                with self._here.metrics.script("cancel"):
-                    self._here.store.cancel(job.view.id, tenant=job.view.tenant)
+                self._here.cancel(job.view)
             except StoreUnavailable:
                 # One wait for a silent store is enough for all of them.
                 away = True

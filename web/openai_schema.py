@@ -74,19 +74,24 @@ class StreamOptions(Body):
     include_obfuscation: bool | None = None
 
 
-class OpenAIBody(Sampling):
-    """What both routes take. The defaults of temperature and top_p are OpenAI's."""
+class OpenAISampling(Sampling):
+    """What every route that generates takes. The defaults of temperature and top_p are OpenAI's."""
 
     temperature: float = Field(1.0, ge=0, le=5)
     top_p: float = Field(1.0, ge=0, le=1)
     model: Annotated[Clean, Field(min_length=1, max_length=200)] | None = None
-    max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
     stream: bool = False
     stream_options: StreamOptions | None = None
     deadline_ms: int | None = Field(None, ge=1, description="patience; OpenAI's package sends it in extra_body")
     start_within_ms: int | None = Field(None, ge=1, le=MAX_MS)
     supersede_key: SupersedeKey | None = None
     degrade: bool = Field(default=True, description=DEGRADE)
+
+
+class OpenAIBody(OpenAISampling):
+    """What chat and completions take."""
+
+    max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
 
     @model_validator(mode="before")
     @classmethod

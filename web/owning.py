@@ -66,8 +66,7 @@ def let_go(here: Door, view: JobView, *, gone: Callable[[], bool]) -> None:
 def give_up(here: Door, view: JobView) -> None:
     """Cancel a job that nobody will hear of; when the store is back, if it is away."""
     try:
-        with here.metrics.script("cancel"):
-            here.store.cancel(view.id, tenant=view.tenant)
+        here.cancel(view)
     except StoreUnavailable:
         here.doubts.add(view.id)
 

@@ -4,19 +4,15 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from web.openai_schema import StreamOptions, one_message, served_fields, unsupported
+from web.openai_schema import OpenAISampling, one_message, served_fields, unsupported
 from web.schema import (
-    DEGRADE,
     MAX_LOGPROBS,
     MAX_MESSAGES,
-    MAX_MS,
     MAX_TOKENS,
     Clean,
     Message,
     Metadata,
     ResponseFormat,
-    Sampling,
-    SupersedeKey,
     payload_of,
     some_text,
 )
@@ -76,18 +72,15 @@ def _format(text: Any) -> Any:
     return {"type": kind, "json_schema": {name: part for name, part in given.items() if name != "type"}}
 
 
-class ResponsesBody(Sampling):
-    """`POST /v1/responses`. The defaults of temperature and top_p are OpenAI's."""
+class ResponsesBody(OpenAISampling):
+    """`POST /v1/responses`."""
 
-    temperature: float = Field(1.0, ge=0, le=5)
-    top_p: float = Field(1.0, ge=0, le=1)
     input: Annotated[
         list[Message],
         Field(min_length=1, max_length=MAX_MESSAGES, description="a text, or messages"),
         BeforeValidator(_messages, json_schema_input_type=str | list[dict[str, Any]]),
     ]
     instructions: Clean | None = Field(None, description="what the model is told before the input, as its system")
-    model: Annotated[Clean, Field(min_length=1, max_length=200)] | None = None
     max_output_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
     metadata: Metadata | None = None
     text: Annotated[
@@ -97,13 +90,7 @@ class ResponsesBody(Sampling):
     ] = None
     include: Annotated[list[str], BeforeValidator(_included)] = Field([], description=f"{LOGPROBS}, or nothing")
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS, description="beside each token; needs include")
-    stream: bool = False
-    stream_options: StreamOptions | None = None
     background: bool = Field(default=False, description="answer at once; the job lives on without its connection")
-    deadline_ms: int | None = Field(None, ge=1, description="patience; OpenAI's package sends it in extra_body")
-    start_within_ms: int | None = Field(None, ge=1, le=MAX_MS)
-    supersede_key: SupersedeKey | None = None
-    degrade: bool = Field(default=True, description=DEGRADE)
 
     @model_validator(mode="before")
     @classmethod

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import urllib.request
@@ -11,18 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.browser import document, needs_browser
 from tests.support.ports import free_port
 from tests.support.processes import ROOT, wait_for
 from tests.support.served import Address, Served, sim_served
 
 TEXT = (ROOT / "docs" / "browser.md").read_text(encoding="utf-8")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-#: No profile of anybody's, no word to anybody; the page's own time stands still while it waits for an answer.
-FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--virtual-time-budget=5000",
-    "--dump-dom",
-)  # fmt: skip
 
 
 def block(kind: str) -> str:
@@ -68,14 +61,11 @@ def ready(url: str) -> bool:
         return False
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
+@needs_browser
 def test_the_page_tells_the_story_to_its_end(page: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [str(CHROMIUM), *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", page],
-        capture_output=True, text=True, timeout=90, check=True,
-    )  # fmt: skip
-    assert '<p id="state">succeeded</p>' in done.stdout, done.stdout + done.stderr[-2_000:]
-    story = re.search(r'<pre id="story">(.*?)</pre>', done.stdout, re.DOTALL)
+    shown = document(page, tmp_path, page_ms=5_000)
+    assert '<p id="state">succeeded</p>' in shown
+    story = re.search(r'<pre id="story">(.*?)</pre>', shown, re.DOTALL)
     assert story is not None
     assert len(story[1].split()) == 100
 

@@ -1,7 +1,5 @@
 """The dashboard's pages in a real browser: their scripts insert what others wrote as text."""
 
-import shutil
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,18 +11,11 @@ from shared.clock import RealClock
 from shared.config import load
 from shared.states import JobState
 from shared.store import Store
+from tests.support.browser import document, needs_browser
 from tests.support.dashboard_scene import ATTACK, QUEUE, Scene, plant, set_scene
 from web.app import create_app
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-#: No profile of anybody's, no word to anybody; two seconds of the page's own time are enough for its first look.
-FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--virtual-time-budget=2000",
-    "--dump-dom",
-)  # fmt: skip
-
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
+pytestmark = needs_browser
 
 #: As a browser writes out what is text.
 AS_TEXT = ATTACK.replace("<", "&lt;").replace(">", "&gt;")
@@ -47,14 +38,8 @@ def look(scene: Scene, store: Store, tmp_path: Path) -> Iterator[Callable[[str],
     serving = threading.Thread(target=server.serve_forever)
     serving.start()
 
-    def dom(path: str) -> str:
-        done = subprocess.run(
-            [str(CHROMIUM), *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", f"http://127.0.0.1:{server.port}{path}"],
-            capture_output=True, text=True, timeout=90, check=True,
-        )  # fmt: skip
-        return done.stdout
-
-    yield dom
+    # Two seconds of the page's own time are enough for its first look.
+    yield lambda path: document(f"http://127.0.0.1:{server.port}{path}", tmp_path, page_ms=2_000)
     server.shutdown()
     serving.join()
     server.server_close()

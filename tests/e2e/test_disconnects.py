@@ -10,22 +10,13 @@ import pytest
 
 from shared.job import JobView
 from shared.states import JobState
-from tests.support.gate import GateClient, a_gate, submit_frame
+from tests.support.gate import SLOW, GateClient, a_gate, submit_frame
 from tests.support.processes import Process, Stage, wait_for
 from tests.support.served import Address, Served
 
 #: A step of the one slot takes this long, with a word of answer or 40 of prompt: long beside what a busy machine adds.
 STEP_MS = 200
-SLOW = {
-    "PENSTOCK_ENGINE": "sim",
-    "PENSTOCK_AUTH": "open",
-    "PENSTOCK_ADMISSION": "bounds",
-    "PENSTOCK_LEASE_MS": "1000",
-    "PENSTOCK_MAX_BATCH_SIZE": "1",
-    "PENSTOCK_SIM_DECODE_TPS": "5",
-    "PENSTOCK_SIM_PREFILL_TPS": "200",
-    "PENSTOCK_PREFILL_CHUNK": "40",
-}
+SLOWER = SLOW | {"PENSTOCK_SIM_DECODE_TPS": "5", "PENSTOCK_SIM_PREFILL_TPS": "200"}
 #: A cancel is in the engine so much later.
 BELL_MS = 50
 #: A look at the connection every 200 ms, and what a busy machine adds.
@@ -57,7 +48,7 @@ CALLS = {
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with Stage(tmp_path_factory.mktemp("disconnects"), **SLOW) as stage:
+    with Stage(tmp_path_factory.mktemp("disconnects"), **SLOWER) as stage:
         yield stage
 
 

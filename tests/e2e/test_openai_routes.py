@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from shared.job import Held
 from shared.outcomes import Outcome
 from shared.store import Store
 from tests.support.builders import MODEL, a_job, admitted, beat, reconfigure
-from tests.support.door import a_door, fault, refused, run_next, serve, settle, worker
+from tests.support.door import a_door, contradict_oneself, fault, refused, run_next, serve, settle, worker
 from web import shapes
 
 CHAT = "/v1/chat/completions"
@@ -129,13 +130,7 @@ def test_a_stream_goes_on_where_a_lost_worker_left_it(client: FlaskClient, store
 
 
 def test_a_stream_that_another_attempt_contradicts_ends_with_an_error(client: FlaskClient, store: Store) -> None:
-    def contradict(held: Held) -> None:
-        store.append([(held, "Hello", 1)])
-        store.release("w1", [held])
-        beat(store)
-        store.append([(run_next(store), "Good day", 1)])
-
-    with worker(store, contradict):
+    with worker(store, partial(contradict_oneself, store)):
         stream = chunks(client.post(CHAT, json={"messages": HI, "stream": True}).text)
     assert stream[-1]["error"]["code"] == "job_failed"
     assert store.jobs("default").jobs[0].cancel_requested

@@ -1,6 +1,7 @@
 """`/v1/responses` over a real store: what each end looks like, and streams that can be taken up anywhere."""
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +14,19 @@ from shared.job import Held
 from shared.outcomes import Outcome
 from shared.store import Store
 from tests.support.builders import beat
-from tests.support.door import a_door, fault, refused, run_next, serve, settle, submit, taken, worker
+from tests.support.door import (
+    a_door,
+    ask_response,
+    contradict_oneself,
+    fault,
+    refused,
+    run_next,
+    serve,
+    settle,
+    submit,
+    taken,
+    worker,
+)  # fmt: skip
 from web import shapes
 
 PATH = "/v1/responses"
@@ -23,10 +36,6 @@ PATH = "/v1/responses"
 def client(store: Store, settings: Settings) -> FlaskClient:
     serve(store)
     return a_door(store, settings)
-
-
-def ask(client: FlaskClient, **body: Any) -> TestResponse:
-    return client.post(PATH, json={"input": "hi", "max_output_tokens": 20} | body)
 
 
 def response_of(answer: TestResponse) -> dict[str, Any]:
@@ -72,7 +81,7 @@ CLOSE = ["output_text.done", "content_part.done", "output_item.done", "completed
 
 def test_an_input_is_answered_whole(client: FlaskClient, store: Store) -> None:
     with worker(store, lambda held: tell(store, held, "Hello ", "you")):
-        body = response_of(ask(client, metadata={"k": "v"}, temperature=0.5, instructions="be kind"))
+        body = response_of(ask_response(client, metadata={"k": "v"}, temperature=0.5, instructions="be kind"))
     assert (body["status"], body["output"][0]["content"][0]["text"]) == ("completed", "Hello you")
     assert (body["metadata"], body["temperature"], body["max_output_tokens"]) == ({"k": "v"}, 0.5, 20)
     assert body["usage"]["total_tokens"] == 30
@@ -82,7 +91,7 @@ def test_an_input_is_answered_whole(client: FlaskClient, store: Store) -> None:
 
 def test_an_answer_that_was_cut_is_incomplete(client: FlaskClient, store: Store) -> None:
     with worker(store, lambda held: tell(store, held, "Hel", finish_reason="length")):
-        body = response_of(ask(client))
+        body = response_of(ask_response(client))
     assert (body["status"], body["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
 
 
@@ -91,7 +100,7 @@ def test_the_engine_hears_instructions_first_and_the_input_s_messages(client: Fl
                    "content": [{"type": "output_text", "text": "yes?", "annotations": []}]}  # fmt: skip
     asked = {"role": "user", "content": [{"type": "input_text", "text": "go "}, {"type": "input_text", "text": "on"}]}
     schema = {"type": "json_schema", "name": "n", "schema": {"type": "object"}}
-    ask(client, input=[said_before, asked], instructions="be kind", background=True, text={"format": schema})
+    ask_response(client, input=[said_before, asked], instructions="be kind", background=True, text={"format": schema})
     job = store.claim("w1", "claim-1", "m", room=1, cells_free=4_096)[0]
     assert job.payload["messages"] == [
         {"role": "system", "content": "be kind"},
@@ -103,7 +112,7 @@ def test_the_engine_hears_instructions_first_and_the_input_s_messages(client: Fl
 
 
 def test_in_the_background_it_is_told_at_once_and_read_until_its_end(client: FlaskClient, store: Store) -> None:
-    body = response_of(ask(client, background=True))
+    body = response_of(ask_response(client, background=True))
     assert (body["status"], body["background"], body["queue"]["position"]) == ("queued", True, 1)
     held = run_next(store)
     answer = client.get(f"{PATH}/{body['id']}")
@@ -126,8 +135,8 @@ def test_an_end_without_an_answer_is_an_error_to_its_owner_and_a_status_in_the_b
 ) -> None:
     for stream in (False, True):
         with worker(store, lambda held: tell(store, held, **ending)):
-            fault(ask(client, stream=stream), status, code)
-    body = response_of(ask(client, background=True))
+            fault(ask_response(client, stream=stream), status, code)
+    body = response_of(ask_response(client, background=True))
     tell(store, run_next(store), **ending)
     failed = response_of(client.get(f"{PATH}/{body['id']}"))
     assert (failed["status"], failed["error"]["code"], failed["error"]["type"]) == ("failed", kind, ending["code"])
@@ -135,7 +144,7 @@ def test_an_end_without_an_answer_is_an_error_to_its_owner_and_a_status_in_the_b
 
 def test_a_stream_is_told_in_openai_s_order(client: FlaskClient, store: Store) -> None:
     with worker(store, lambda held: tell(store, held, "a", "b\n\n", "ž")):
-        answer = ask(client, stream=True)
+        answer = ask_response(client, stream=True)
         events = events_in(answer.text)
     assert answer.headers["Content-Type"].startswith("text/event-stream")
     assert kinds(events) == [*WHOLE, *["output_text.delta"] * 3, *CLOSE]
@@ -145,7 +154,7 @@ def test_a_stream_is_told_in_openai_s_order(client: FlaskClient, store: Store) -
 
 
 def test_a_stream_can_be_taken_up_after_each_of_its_events(client: FlaskClient, store: Store) -> None:
-    body = response_of(ask(client, background=True))
+    body = response_of(ask_response(client, background=True))
     tell(store, run_next(store), "one ", "two ", "three")
     url = f"{PATH}/{body['id']}?stream=true"
     whole = events_in(client.get(url).text)
@@ -156,7 +165,7 @@ def test_a_stream_can_be_taken_up_after_each_of_its_events(client: FlaskClient, 
 
 
 def test_it_can_be_taken_up_when_only_the_result_is_left(client: FlaskClient, store: Store) -> None:
-    body = response_of(ask(client, background=True))
+    body = response_of(ask_response(client, background=True))
     tell(store, run_next(store), "one ", "two ", "three")
     url = f"{PATH}/{body['id']}?stream=true"
     whole = events_in(client.get(url).text)
@@ -184,28 +193,22 @@ def test_a_lost_worker_leaves_no_trace_in_a_stream(client: FlaskClient, store: S
         tell(store, run_next(store), "Hel", "lo you")
 
     with worker(store, lose_then_tell):
-        events = events_in(ask(client, stream=True).text)
+        events = events_in(ask_response(client, stream=True).text)
     assert said(events) == "Hello you"
     assert kinds(events).count("in_progress") == 1
 
 
 def test_another_text_after_a_lost_worker_ends_the_stream_and_its_job(client: FlaskClient, store: Store) -> None:
-    def contradict(held: Held) -> None:
-        store.append([(held, "Hello", 1)])
-        store.release("w1", [held])
-        beat(store)
-        store.append([(run_next(store), "Good day", 1)])
-
-    with worker(store, contradict):
-        events = events_in(ask(client, stream=True).text)
+    with worker(store, partial(contradict_oneself, store)):
+        events = events_in(ask_response(client, stream=True).text)
     assert (events[-1]["type"], events[-1]["error"]["code"]) == ("error", "job_failed")
     assert store.jobs("default").jobs[0].cancel_requested
 
 
 def test_a_waiting_response_is_cancelled_at_once_and_a_running_one_for_good(client: FlaskClient, store: Store) -> None:
-    first = response_of(ask(client, background=True))
+    first = response_of(ask_response(client, background=True))
     assert response_of(client.post(f"{PATH}/{first['id']}/cancel"))["status"] == "cancelled"
-    second = response_of(ask(client, background=True))
+    second = response_of(ask_response(client, background=True))
     held = run_next(store)
     assert response_of(client.post(f"{PATH}/{second['id']}/cancel"))["status"] == "cancelled"
     tell(store, held, "too late")
@@ -215,14 +218,14 @@ def test_a_waiting_response_is_cancelled_at_once_and_a_running_one_for_good(clie
 
 
 def test_a_superseded_response_says_why(client: FlaskClient) -> None:
-    older = response_of(ask(client, background=True, supersede_key="tab"))
-    ask(client, background=True, supersede_key="tab")
+    older = response_of(ask_response(client, background=True, supersede_key="tab"))
+    ask_response(client, background=True, supersede_key="tab")
     body = response_of(client.get(f"{PATH}/{older['id']}"))
     assert (body["status"], body["error"]["type"]) == ("cancelled", "superseded")
 
 
 def test_what_is_no_response_of_this_tenant_is_404(client: FlaskClient) -> None:
-    body = response_of(ask(client, background=True))
+    body = response_of(ask_response(client, background=True))
     job = taken(submit(client))
     for name in ("resp_x", body["id"].removeprefix("resp_"), f"resp_{job['id']}"):
         for answer in (client.get(f"{PATH}/{name}"), client.post(f"{PATH}/{name}/cancel")):
@@ -233,4 +236,4 @@ def test_what_is_no_response_of_this_tenant_is_404(client: FlaskClient) -> None:
 def test_a_refusal_is_the_same_body_as_everywhere(client: FlaskClient, store: Store) -> None:
     store.client.incrby("penstock:clock", 6_000)
     for asked in ({}, {"stream": True}, {"background": True}):
-        refused(ask(client, **asked), "no_worker")
+        refused(ask_response(client, **asked), "no_worker")

@@ -8,7 +8,7 @@ from werkzeug.test import TestResponse
 
 from shared.config import Settings
 from shared.store import Store
-from tests.support.door import a_door, fault, serve
+from tests.support.door import a_door, ask_response, fault, serve
 
 PATH = "/v1/responses"
 LOGPROBS = ["message.output_text.logprobs"]
@@ -18,10 +18,6 @@ LOGPROBS = ["message.output_text.logprobs"]
 def client(store: Store, settings: Settings) -> FlaskClient:
     serve(store)
     return a_door(store, settings)
-
-
-def ask(client: FlaskClient, **body: Any) -> TestResponse:
-    return client.post(PATH, json={"input": "hi", "max_output_tokens": 20} | body)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +38,7 @@ def ask(client: FlaskClient, **body: Any) -> TestResponse:
     ],
 )
 def test_what_is_not_served_is_refused_by_name(client: FlaskClient, asked: dict[str, Any], param: str) -> None:
-    fault(ask(client, **asked), 400, "unsupported_parameter", param)
+    fault(ask_response(client, **asked), 400, "unsupported_parameter", param)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +56,7 @@ def test_what_is_not_served_is_refused_by_name(client: FlaskClient, asked: dict[
     ],
 )
 def test_what_does_not_fit_is_told_by_name(client: FlaskClient, asked: dict[str, Any], param: str) -> None:
-    fault(ask(client, **asked), 422, "invalid_value", param)
+    fault(ask_response(client, **asked), 422, "invalid_value", param)
 
 
 @pytest.mark.parametrize(
@@ -68,22 +64,24 @@ def test_what_does_not_fit_is_told_by_name(client: FlaskClient, asked: dict[str,
                          ("stream=maybe", "stream")]
 )  # fmt: skip
 def test_a_query_that_does_not_fit_is_told_by_name(client: FlaskClient, query: str, param: str) -> None:
-    body = ask(client, background=True).get_json()
+    body = ask_response(client, background=True).get_json()
     fault(client.get(f"{PATH}/{body['id']}?{query}"), 422, "invalid_value", param)
 
 
 def test_fields_without_influence_are_taken_and_ignored(client: FlaskClient) -> None:
     ignored = {"store": True, "user": "me", "tools": [], "tool_choice": "auto", "truncation": "disabled", "include": []}
-    answer = ask(client, background=True, text={"format": {"type": "text"}}, **ignored)
+    answer = ask_response(client, background=True, text={"format": {"type": "text"}}, **ignored)
     assert answer.status_code == 200, answer.text
 
 
 def test_top_logprobs_without_logprobs_make_no_sense(client: FlaskClient) -> None:
-    assert "top_logprobs=3" in fault(ask(client, top_logprobs=3), 422, "invalid_value")
+    assert "top_logprobs=3" in fault(ask_response(client, top_logprobs=3), 422, "invalid_value")
 
 
 def test_logprobs_are_for_a_response_that_was_made_with_them(client: FlaskClient) -> None:
-    without, with_them = (ask(client, background=True, include=names).get_json()["id"] for names in ([], LOGPROBS))
+    without, with_them = (
+        ask_response(client, background=True, include=names).get_json()["id"] for names in ([], LOGPROBS)
+    )
     fault(client.get(f"{PATH}/{without}?include[]={LOGPROBS[0]}"), 400, "unsupported_parameter", "include")
     fault(client.get(f"{PATH}/{with_them}?include=reasoning"), 400, "unsupported_parameter", "include")
     told = client.get(f"{PATH}/{with_them}?include={LOGPROBS[0]}")

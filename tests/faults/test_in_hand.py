@@ -36,12 +36,8 @@ def until_in_hand(worker: OneWorker) -> None:
     worker.go(lambda: len(worker.holding) > SLOTS)
 
 
-def test_a_job_is_claimed_before_the_end_that_frees_its_slot_and_never_a_second_one(flaky):
-    worker, behind = full(flaky, 3)
-    until_in_hand(worker)
-    assert worker.engine.stats.completion_tokens < SLOTS * 5
-    assert flaky.snapshot().stats.get("ended|succeeded", 0) == 0
-    assert state(flaky, behind[0]) == (JobState.RUNNING, 1)
+def most_held(worker: OneWorker) -> int:
+    """Go on until all have ended; the most jobs that were held at once."""
     most = 0
 
     def ended() -> bool:
@@ -50,7 +46,16 @@ def test_a_job_is_claimed_before_the_end_that_frees_its_slot_and_never_a_second_
         return worker.all_ended()
 
     worker.go(ended)
-    assert most == SLOTS + 1
+    return most
+
+
+def test_a_job_is_claimed_before_the_end_that_frees_its_slot_and_never_a_second_one(flaky):
+    worker, behind = full(flaky, 3)
+    until_in_hand(worker)
+    assert worker.engine.stats.completion_tokens < SLOTS * 5
+    assert flaky.snapshot().stats.get("ended|succeeded", 0) == 0
+    assert state(flaky, behind[0]) == (JobState.RUNNING, 1)
+    assert most_held(worker) == SLOTS + 1
     assert {state(flaky, job_id) for job_id in behind} == {(JobState.SUCCEEDED, 1)}
 
 
@@ -70,15 +75,7 @@ def test_with_fewer_than_eight_slots_nothing_is_claimed_ahead(flaky):
     worker = make(flaky, PENSTOCK_MAX_BATCH_SIZE="7", PENSTOCK_SIM_PREFILL_TPS="1e9")
     for i in range(20):
         ask(flaky, f"t{i}", max_tokens=3 + i % 5)
-    most = 0
-
-    def ended() -> bool:
-        nonlocal most
-        most = max(most, len(worker.holding))
-        return worker.all_ended()
-
-    worker.go(ended)
-    assert most == 7
+    assert most_held(worker) == 7
 
 
 def test_the_lease_of_a_job_in_hand_is_renewed(flaky):

@@ -1,12 +1,11 @@
 """A tenant's own requests and tokens a minute: a virtual schedule, and a refusal that is 429 at the door."""
 
-from shared import keys
+from shared.tenants import TenantPolicy, Tenants
 from tests.support.builders import a_beat, a_job, admitted, refused, shift
 
 
 def test_a_tenants_requests_a_minute_are_kept_and_the_hint_says_when(store):
-    store.client.hset(keys.tenant("blue"), mapping={"policy": "1", "policy_rpm": "3"})
-    store.client.zadd(keys.tenants(), {"blue": 1})
+    Tenants(store.client).set("blue", TenantPolicy(rpm=3))
     store.renew(a_beat(), [])
     for _ in range(3):
         admitted(store, a_job())
@@ -19,8 +18,7 @@ def test_a_tenants_requests_a_minute_are_kept_and_the_hint_says_when(store):
 
 
 def test_a_tenants_tokens_a_minute_are_kept(store):
-    store.client.hset(keys.tenant("blue"), mapping={"policy": "1", "policy_tpm": "60"})
-    store.client.zadd(keys.tenants(), {"blue": 1})
+    Tenants(store.client).set("blue", TenantPolicy(tpm=60))
     store.renew(a_beat(), [])
     admitted(store, a_job())
     admitted(store, a_job())
@@ -31,8 +29,7 @@ def test_a_tenants_tokens_a_minute_are_kept(store):
 
 
 def test_a_job_larger_than_a_minutes_tokens_may_come_when_nothing_came_before(store):
-    store.client.hset(keys.tenant("blue"), mapping={"policy": "1", "policy_tpm": "10"})
-    store.client.zadd(keys.tenants(), {"blue": 1})
+    Tenants(store.client).set("blue", TenantPolicy(tpm=10))
     store.renew(a_beat(), [])
     admitted(store, a_job())
     assert refused(store, a_job()).limit == "tokens_per_minute"

@@ -37,6 +37,11 @@ def submit(
     return client.post(path, json={"prompt": "hello", "max_tokens": 20} | body, headers=headers)
 
 
+def ask_response(client: FlaskClient, **body: Any) -> TestResponse:
+    """POST a small request for a response; `body` fields replace its own."""
+    return client.post("/v1/responses", json={"input": "hi", "max_output_tokens": 20} | body)
+
+
 def taken(response: TestResponse) -> dict[str, Any]:
     """The job of a 202, as it must look."""
     assert response.status_code == 202, response.text
@@ -85,6 +90,14 @@ def run_next(store: Store, worker: str = "w1") -> Held:
 def settle(store: Store, held: Held, worker: str = "w1", **spelled: Any) -> None:
     """End a claimed job."""
     store.settle(an_ending(held, **spelled), worker)
+
+
+def contradict_oneself(store: Store, held: Held) -> None:
+    """Begin an answer, give the job back, and begin another one in the next attempt."""
+    store.append([(held, "Hello", 1)])
+    store.release("w1", [held])
+    beat(store)
+    store.append([(run_next(store), "Good day", 1)])
 
 
 @contextmanager

@@ -73,8 +73,7 @@ def cancel(job_id: str) -> Response:
     """Ask for the job's end, or remove an ended job's text."""
     here = door()
     view = own_job(here, job_id)
-    with here.metrics.script("cancel"):
-        here.store.cancel(job_id, tenant=view.tenant)
+    here.cancel(view)
     if _flag("erase"):
         with here.metrics.script("erase"):
             here.store.erase(job_id, tenant=view.tenant)

@@ -88,8 +88,7 @@ def cancel(response_id: str) -> Response:
     """Ask for the job's end."""
     here = door()
     view = _own(here, response_id)
-    with here.metrics.script("cancel"):
-        here.store.cancel(view.id, tenant=view.tenant)
+    here.cancel(view)
     return _shown(look(here, view))
 
 
