@@ -158,7 +158,7 @@ def test_a_client_that_goes_leaves_a_submitted_job_alone(served: Address) -> Non
 
 
 def followed(served: Served) -> int:
-    """Jobs that calls of this ingress wait for."""
+    """Jobs that calls of this ingress of one process wait for: each process tells its own alone."""
     shown = httpx.get(f"{served.url}/metrics").text
     (told,) = re.findall(rf"^{metrics.WAITING_CALLS.name}{{.*}} (\S+)$", shown, re.MULTILINE)
     return int(float(told))
@@ -169,7 +169,7 @@ def test_a_door_that_stops_ends_waits_and_streams_and_cancels_nothing(
     stage: Stage, serve: Callable[..., Served]
 ) -> None:
     stage.worker()
-    served = serve()
+    served = serve(PENSTOCK_WEB_WORKERS="1")
     ids = [served.submit(max_tokens=400).json()["id"] for _ in range(2)]
     with ThreadPoolExecutor(2) as pool:
         wait = pool.submit(httpx.get, f"{served.url}/v1/jobs/{ids[0]}?wait_ms=50000", timeout=60)
