@@ -4,12 +4,13 @@ Every method does in a few lines what one script does, over dicts, at a moment t
 two differ, one of them is wrong.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from tests.support.model_admission import GENERATED_WEIGHT, LIVE_MS, Look, is_hopeless, least_service, take, verdict
 from tests.support.model_books import Lengths, Pool, Rate, Rates
 from tests.support.model_records import ModelJob, ModelWorker
+from tests.support.model_tiers import cut
 
 GAP_MS = 2_000
 GRACE_MS = 1_000
@@ -28,6 +29,7 @@ class Model:
     max_attempts: int
     fairness: str
     full: bool = False
+    degradation: bool = False
     max_wait_ms: int = 8_000
     margin: float = 0.8
     draining: bool = False
@@ -43,6 +45,8 @@ class Model:
     jobs: dict[str, ModelJob] = field(default_factory=dict)
     workers: dict[str, ModelWorker] = field(default_factory=dict)
     service: dict[str, int] = field(default_factory=dict)
+    #: How many answers of a tenant were cut.
+    cuts: Counter[str] = field(default_factory=Counter)
     hold_beat_ms: int | None = None
     hold_until_ms: int = 0
     slots_at_last_count: int = 0
@@ -78,6 +82,7 @@ class Model:
         if job.id in self.jobs:
             return "admitted"
         look = self.look(job)
+        look.move_tier()
         if refusal := verdict(look):
             return refusal
         if look.older is not None:
@@ -96,6 +101,7 @@ class Model:
         if me.claim_id == claim_id:
             return [i for i in me.claim_ids if self.jobs[i].state == "running" and self.jobs[i].claim == claim_id]
         got: list[str] = []
+        waits_ms: list[int] = []
         suspect = self.jobs.get(me.suspect)
         suspect_held = suspect is not None and suspect.state == "running" and suspect.worker == worker
         passed = 0
@@ -118,11 +124,12 @@ class Model:
                 self.pools[slug].virtual = max(self.pools[slug].virtual, self.service.get(tenant, 0))
                 if is_suspect:
                     suspect_held, me.suspect = True, job.id
-                self._lease(job, worker, claim_id)
+                waits_ms.append(self._lease(job, worker, claim_id))
                 cells_free -= job.tokens
                 got.append(job.id)
         if got:
             me.claim_id, me.claim_ids = claim_id, got
+            self.pools[slug].tiers.note_wait(self.now_ms, min(waits_ms))
         return got
 
     def renew(
@@ -227,19 +234,24 @@ class Model:
 
     def _enlist(self, job: ModelJob) -> None:
         first = not self.waiting(job.tenant, job.slug)
-        job.state, job.claim, job.worker, job.charged_mwt = "queued", "", "", 0
+        job.state, job.claim, job.worker, job.charged_mwt, job.waits_from_ms = "queued", "", "", 0, self.now_ms
         self.jobs[job.id] = job
         if first:
             least = least_service(self, job.tenant, job.slug)
             self.service[job.tenant] = max(self.service.get(job.tenant, 0), int(least))
 
-    def _lease(self, job: ModelJob, worker: str, claim_id: str) -> None:
+    def _lease(self, job: ModelJob, worker: str, claim_id: str) -> int:
+        """The job runs; ms that it has waited for that."""
         cost_mwt = 1_000 if self.fairness == "turns" else job.cost_mwt
         job.state, job.claim, job.worker = "running", claim_id, worker
         job.attempts += 1
+        cut_before = job.cut_tokens
+        cut(self, job)
+        self.cuts[job.tenant] += bool(job.cut_tokens and not cut_before)
         job.lease_ms, job.started_ms = self.now_ms + self.lease_ms, self.now_ms
         job.charged_mwt = self._by_weight(job.tenant, cost_mwt)
         self._serve(job.tenant, job.charged_mwt)
+        return self.now_ms - job.waits_from_ms
 
     def _lapse(self, job: ModelJob, *, counted: bool) -> str:
         if job.cancel:

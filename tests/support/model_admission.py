@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tests.support.model_books import Lengths, Pool, Rate, Rates
 from tests.support.model_records import ModelJob
+from tests.support.model_tiers import SHORTEST_ANSWER, tier_at_claim
 
 if TYPE_CHECKING:
     from tests.support.model import Model
@@ -15,6 +16,7 @@ LIVE_MS = 5_000
 MINUTE_MS = 60_000
 BELIEVED = 8
 GENERATED_WEIGHT = 4
+HIGHEST_TIER = 2
 
 
 @dataclass
@@ -48,6 +50,16 @@ class Look:
         mean = job.cost_mwt if self.pool.mean_mwt is None else self.pool.mean_mwt
         mu = self.rates.mu_wtps if self.rates else 0
         self.most_mwt = max(model.max_wait_ms * mu, 2 * self.active * mean)
+        self.margin = 1 if self.idle else model.margin
+        self.tiered = model.degradation and model.full and self.rates is not None
+        self.tier = self.pool.tiers.in_force(model.now_ms) if self.tiered else 0
+
+    def move_tier(self) -> None:
+        """Only who asks for a place moves the tier, by all that waits: what is to be superseded still presses."""
+        if self.tiered:
+            waiting = [job for job in self.model.inflight() if job.state == "queued" and job.slug == self.job.slug]
+            share = sum(job.cost_mwt for job in waiting) / self.most_mwt
+            self.tier = self.pool.tiers.look(self.model.now_ms, share, self.model.max_wait_ms)
 
     def expected(self, what: str) -> float:
         """A tenant's figure once 8 of its answers have ended, else the pool's, else what is asked for, at most 128."""
@@ -63,10 +75,13 @@ class Look:
     def prompt_ms(self, rates: Rates) -> float:
         return 1_000 * self.job.prompt_tokens / rates.prefill_tps
 
-    def own_ms(self, rates: Rates) -> float:
+    def under_share(self) -> bool:
+        return self.own_mwt * self.weights <= self.weight * self.pool_mwt
+
+    def whole_ms(self, rates: Rates) -> float:
         """Prompt and median answer; a tenant that waits with no more than its share is judged by its shorter ones."""
         median = self.expected("p50")
-        if self.own_mwt * self.weights <= self.weight * self.pool_mwt:
+        if self.under_share():
             mine = self.model.lengths.get(self.job.tenant, Lengths())
             shorter = mine.quantile(0.35) if mine.n >= BELIEVED else min(self.job.max_tokens, 128)
             median = min(median, self.job.max_tokens, max(1, shorter))
@@ -77,6 +92,24 @@ class Look:
             return 0.0
         before = min(self.pool_mwt, self.own_mwt * self.weights / self.weight)
         return before / rates.mu_wtps + (self.pool.run_ms or 0) / max(1, self.pool.slots)
+
+    def most_ms(self) -> float:
+        return self.margin * (self.job.deadline_ms - self.model.now_ms)
+
+    def shortened(self, rates: Rates) -> bool:
+        """Under pressure a job that may be changed is judged by the answer that still fits, if it is no stump."""
+        may = self.job.degrade and self.tier > 0 and not self.idle
+        stump_ms = min(SHORTEST_ANSWER, self.job.max_tokens) * rates.tpot_ms
+        fits = self.wait_ms(rates) + self.prompt_ms(rates) + stump_ms <= self.most_ms()
+        return may and fits and self.wait_ms(rates) + self.whole_ms(rates) > self.most_ms()
+
+    def finish_ms(self, rates: Rates) -> float:
+        return self.most_ms() if self.shortened(rates) else self.wait_ms(rates) + self.whole_ms(rates)
+
+    def own_ms(self, rates: Rates) -> float:
+        whole_ms = self.whole_ms(rates)
+        cut_ms = self.wait_ms(rates) + whole_ms - self.most_ms() if self.shortened(rates) else 0
+        return whole_ms - cut_ms
 
 
 def check_worker(look: Look) -> str | None:
@@ -118,7 +151,11 @@ def check_lists(look: Look) -> str | None:
 
 
 def check_share(look: Look) -> str | None:
-    most = look.weight / look.weights * (look.most_mwt - look.pool_mwt)
+    """Half as much from tier 1 on; at tier 2 who waits with more than its share waits with no more."""
+    share = look.weight / look.weights
+    most = (0.5 if look.tier else 1) * share * (look.most_mwt - look.pool_mwt)
+    if look.tier == HIGHEST_TIER and not look.under_share():
+        most = min(most, share * look.pool_mwt)
     return "tenant_share_full" if look.own_mwt > 0 and look.own_mwt + look.job.cost_mwt > most else None
 
 
@@ -131,9 +168,8 @@ def check_deadline(look: Look) -> str | None:
     """The whole answer, and the first token where that has a deadline of its own."""
     job, rates = look.job, look.rates
     assert rates is not None
-    margin, wait_ms = 1 if look.idle else look.model.margin, look.wait_ms(rates)
-    late = wait_ms + look.own_ms(rates) > margin * (job.deadline_ms - look.model.now_ms)
-    starts_late = wait_ms + look.prompt_ms(rates) > margin * job.start_within_ms
+    late = look.finish_ms(rates) > look.most_ms()
+    starts_late = look.wait_ms(rates) + look.prompt_ms(rates) > look.margin * job.start_within_ms
     return "deadline_unmeetable" if late or (job.start_within_ms and starts_late) else None
 
 
@@ -159,6 +195,8 @@ def never(look: Look) -> bool:
 def take(look: Look) -> None:
     """What an admission fixes: the latest start that orders the list, the tenant's rates, who is known since when."""
     model, job, rate = look.model, look.job, look.rate
+    if job.degrade and model.degradation and model.full:
+        job.taken_at_tier = look.tier if look.rates and look.shortened(look.rates) else 0
     if job.latest_ms < 0:
         own_ms = look.own_ms(look.rates) if look.rates else 0
         job.latest_ms = model.now_ms + max(0, math.floor(job.deadline_ms - model.now_ms - own_ms))
@@ -180,6 +218,8 @@ def is_hopeless(model: "Model", job: ModelJob) -> bool:
     if prompt_ms + job.max_tokens * rates.tpot_ms <= left_ms or mine.n < BELIEVED:
         return False
     shortest = min(job.max_tokens, mine.quantile(0.2))
+    if tier_at_claim(model, job):
+        shortest = min(shortest, SHORTEST_ANSWER)
     if prompt_ms + shortest * rates.tpot_ms <= left_ms:
         return False
     return sum(other.state == "queued" and other.slug == job.slug for other in model.inflight()) > 1

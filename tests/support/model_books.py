@@ -3,6 +3,8 @@
 import math
 from dataclasses import dataclass, field
 
+from tests.support.model_tiers import Tiers
+
 RATES_MS = 10_000
 KEPT = 128
 
@@ -63,6 +65,7 @@ class Pool:
     run_ms: float | None = None
     rates: Rates | None = None
     lengths: Lengths = field(default_factory=Lengths)
+    tiers: Tiers = field(default_factory=Tiers)
 
     def smooth(self, name: str, value: float) -> None:
         before = getattr(self, name)

@@ -27,6 +27,13 @@ class ModelJob:
     cancel: str = ""
     charged_mwt: int = 0
     skips: int = 0
+    #: Whether it may be changed; where it was taken so, the tier that its admission rests on (0: none). None: never.
+    degrade: bool = False
+    taken_at_tier: int | None = None
+    #: What its answer is cut to, and at which tier; 0 when it is not.
+    cut_tokens: int = 0
+    cut_tier: int = 0
+    waits_from_ms: int = 0
     started_ms: int = 0
     lease_ms: int = 0
     poll_by_ms: int | None = None

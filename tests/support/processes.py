@@ -82,8 +82,9 @@ class Process:
         return self._popen.wait(timeout_s)
 
     def said(self, event: str) -> list[str]:
-        """The lines of its log that hold this event."""
-        return [line for line in self.log.read_text(errors="replace").splitlines() if event in line]
+        """The lines of its log that hold this event; one that is being written is none yet."""
+        whole = self.log.read_text(errors="replace").rpartition("\n")[0]
+        return [line for line in whole.splitlines() if event in line]
 
     def figure(self, name: str) -> float:
         """One figure of a worker that was started with PENSTOCK_WORKER_LISTEN=127.0.0.1:0."""
