@@ -8,7 +8,7 @@ from hypothesis.stateful import consumes, initialize, multiple, rule, run_state_
 from shared.job import Change, Held, Usage
 from shared.outcomes import Outcome
 from tests.support.builders import an_ending
-from tests.support.machine import CELLS, TENANTS, WORKERS, QueueMachine
+from tests.support.machine import CELLS, SLUGS, TENANTS, WORKERS, QueueMachine
 
 #: mu in weighted tokens a second, prompt tokens a second, ms a token.
 RATES = [(100, 200, 20), (20, 100, 100)]
@@ -142,6 +142,18 @@ class PressedMachine(StoreMachine):
     )
     def begin(self, fairness, weight_milli, rates):
         self.set_up(fairness, 3, weight_milli, rates, degradation="on", most_tokens=2_000)
+
+    @rule(
+        target=claims,
+        slug=st.sampled_from(SLUGS),
+        who=st.lists(st.tuples(st.sampled_from(TENANTS), st.booleans()), min_size=4, max_size=8),
+        deadline_ms=st.sampled_from([4_000, 9_000]),
+        passers_by=st.integers(4, 9),
+        last=st.sampled_from(TENANTS),
+    )
+    def a_crowd_presses_and_workers_come(self, slug, who, deadline_ms, passers_by, last):
+        self.a_crowd_comes(slug, who, 130, deadline_ms, passers_by, 300, last)
+        return self.all_workers_of_these_models_claim((slug,))
 
 
 @pytest.mark.timeout(600)

@@ -95,20 +95,21 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(
         target=ids,
         slug=st.sampled_from(SLUGS),
-        who=st.lists(st.tuples(st.sampled_from(TENANTS[:3]), st.booleans()), min_size=2, max_size=8),
+        who=st.lists(st.tuples(st.sampled_from(TENANTS[:3]), st.booleans()), max_size=8),
         max_tokens=st.sampled_from([20, 130]),
         deadline_ms=st.sampled_from([4_000, 9_000, 100_000]),
         passers_by=st.integers(0, 6),
         every_ms=st.sampled_from([50, 300, 900]),
+        last=st.sampled_from(TENANTS),
     )
-    def a_crowd_comes(self, slug, who, max_tokens, deadline_ms, passers_by, every_ms):
+    def a_crowd_comes(self, slug, who, max_tokens, deadline_ms, passers_by, every_ms, last):
         """Many jobs at once; then somebody again and again with what nobody could answer; then one that may be cut."""
         asked = {"max_tokens": max_tokens, "earlier_ms": None}
         taken = [self._admit(tenant, slug, 10, deadline_ms, degrade=may, **asked) for tenant, may in who]
         for _ in range(passers_by):
             self.tick(every_ms, set(WORKERS), 0)
             self._admit("passer-by", slug, 10, 1)
-        late = self._admit("dan", slug, 10, 9_000, None, degrade=True, max_tokens=130) if passers_by else None
+        late = self._admit(last, slug, 10, 9_000, None, degrade=True, max_tokens=130) if passers_by else None
         return multiple(*[job_id for job_id in (*taken, late) if job_id])
 
     @rule(
