@@ -13,11 +13,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from workers.demo import demo_model_path
+
 
 @dataclass(frozen=True)
 class Scale:
     """How large the live fleet is, and by what the trace's lengths and deadlines are divided to fit it."""
 
+    engine: str = "sim"
     workers: int = 2
     slots: int = 8
     prefill_tps: float = 2_000.0
@@ -25,6 +28,8 @@ class Scale:
     prompts_by: float = 10.0
     answers_by: float = 4.0
     deadlines_by: float = 1.0
+    #: 0: as long as the answer, which the sim engine takes for its length.
+    max_tokens: int = 0
 
     @property
     def all_slots(self) -> int:
@@ -59,10 +64,11 @@ def running(name: str, scale: Scale) -> Iterator[int]:
 def _command(name: str, scale: Scale, port: int, folder: str) -> list[str]:
     python = [sys.executable, "-m"]
     if name == "B4":
-        rates = [str(scale.prefill_tps), str(scale.decode_tps)]
-        return [*python, "bench.live.fifo", str(port), str(scale.all_slots), str(4 * scale.all_slots), *rates]
+        machine = [str(scale.prefill_tps), str(scale.decode_tps)] if scale.engine == "sim" else [str(demo_model_path())]
+        bounds = [str(scale.all_slots), str(4 * scale.all_slots)]
+        return [*python, "bench.live.fifo", str(port), *bounds, scale.engine, *machine]
     return [
-        *python, "shared.cli", "up", "--engine", "sim", "--workers", str(scale.workers), "--port", str(port),
+        *python, "shared.cli", "up", "--engine", scale.engine, "--workers", str(scale.workers), "--port", str(port),
         "--state-dir", f"{folder}/state",
     ]  # fmt: skip
 

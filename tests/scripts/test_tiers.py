@@ -63,7 +63,18 @@ def test_pressure_that_passes_within_the_second_raises_nothing(quiet):
 
 def test_two_seconds_below_half_of_the_pressure_lower_it(pressed):
     pressed.relieve()
+    # A sixteenth of what may wait; the mark is .15.
+    pressed.fill(500)
     assert pressed.looked(2_000) == 1
+    assert pressed.looked(100) == 0
+
+
+def test_two_tiers_down_take_four_seconds(pressed):
+    pressed.fill(3_000)
+    assert pressed.looked(1_100) == 2
+    pressed.relieve()
+    assert pressed.looked(2_000) == 2
+    assert pressed.looked(100) == pressed.looked(1_900) == 1
     assert pressed.looked(100) == 0
 
 
@@ -132,6 +143,13 @@ def test_a_job_that_would_be_refused_is_taken_and_answered_shorter(pressed):
     assert job.max_tokens == 239
     assert seen(pressed.store, job_id).degraded == (Change("max_tokens", 500, 239, "tier 1"),)
     assert stat(pressed.store, "degraded|blue|max_tokens") == 1
+
+
+def test_a_job_that_is_taken_for_its_short_answer_has_time_in_its_list_by_that(pressed):
+    learned(pressed, "blue", 500)
+    job_id = admitted(pressed.store, a_long_job())
+    sooner = admitted(pressed.store, a_job("blue", latest_start_ms=1_000, cost_mwt=10_000, degrade=True))
+    assert [seen(pressed.store, each).position for each in (sooner, job_id)] == [1, 2]
 
 
 def test_what_it_was_taken_for_holds_when_the_pressure_is_over_by_its_turn(pressed):
