@@ -6,7 +6,7 @@ from enum import StrEnum
 class Refusal(StrEnum):
     """Why the door answered `yield`. A refusal is a value, never an exception.
 
-    When you add one: place its check in shared/lua/admit.lua, its sentence in web/admission.py and
+    When you add one: place its check in shared/lua/lib/verdict.lua, its sentence in web/verdicts.py and
     its row in docs/fairness.md.
     """
 
@@ -66,6 +66,8 @@ class EndCode(StrEnum):
     CANCELED = "canceled"
     ABANDONED = "abandoned"
     SUPERSEDED = "superseded"
+    #: Whoever submitted it never heard that it was taken, and was told to come back.
+    UNHEARD = "unheard"
     CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
     INVALID_VALUE = "invalid_value"
     POISON = "poison"

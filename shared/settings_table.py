@@ -105,7 +105,7 @@ ROWS: tuple[Row, ...] = (
     _int("max_wait_ms", 8_000, "ms", 1, 3_600_000, "work that may wait in all, at the measured rate"),
     Row("tenant_bound_status", "PENSTOCK_TENANT_BOUND_STATUS", "int", 503, "HTTP status",
         "429 for meshes that eject a backend on 5xx", 400, 599),
-    _word("fairness", "tokens", ("tokens", "turns"), "tokens: turns by service received; turns: plain round robin"),
+    _word("fairness", "tokens", ("tokens", "turns"), "tokens: turns by service received; turns: plain round robin, by weight"),
     _word("degradation", "off", ("off", "on"),
           "on: under pressure, jobs of tenants that opted in are answered shorter rather than refused or late"),
     _int("default_deadline_ms", 120_000, "ms", 1, 86_400_000, "patience when the client names none"),

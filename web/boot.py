@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 
 import structlog
@@ -21,6 +22,8 @@ log = structlog.get_logger()
 
 #: While the store is away.
 AWAY_S = 0.25
+#: And it is said so seldom, in seconds.
+_TELL_S = 10.0
 
 
 def boot() -> APIFlask:
@@ -60,11 +63,14 @@ def _duties(settings: Settings, store: Store, end: Callable[[], None]) -> None:
 
 
 def _until_done(attempt: Callable[[], None], end: Callable[[], None]) -> None:
+    tell_at_s = 0.0
     while True:
         try:
             attempt()
         except StoreUnavailable as error:
-            log.warning("store.awaited", error=str(error))
+            if time.monotonic() >= tell_at_s:
+                log.warning("store.awaited", error=str(error))
+                tell_at_s = time.monotonic() + _TELL_S
             threading.Event().wait(AWAY_S)
         except SystemExit:
             # Raised on a thread it would end nothing.

@@ -25,7 +25,6 @@ app = typer.Typer(
 _PARTS, _JOBS, _OPERATORS = "Run it", "Jobs, through the door", "Operate it, on the store"
 
 app.command(rich_help_panel=_PARTS)(up.up)
-app.command(rich_help_panel=_PARTS)(up.up)
 app.command(rich_help_panel=_PARTS)(rooms.web)
 app.command(rich_help_panel=_PARTS)(rooms.worker)
 app.command(rich_help_panel=_PARTS)(gate.gate)

@@ -22,13 +22,15 @@ COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())
 ROOMS = {name: service for name, service in COMPOSE["services"].items() if "build" in service}
 
 
-def environ(service: dict[str, Any]) -> dict[str, str]:
-    """A service's environment where the person names nothing."""
-    return {name: re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text) for name, text in service["environment"].items()}
+def environ(service: dict[str, Any], **dotenv: str) -> dict[str, str]:
+    """A service's environment where the person's `.env` names these."""
+    file = dotenv if service["env_file"] == [{"path": ".env", "required": False}] else {}
+    named = {name: re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text) for name, text in service["environment"].items()}
+    return file | named
 
 
-def settings(name: str) -> Settings:
-    return load(environ(ROOMS[name]), dotenv=None)
+def settings(name: str, **dotenv: str) -> Settings:
+    return load(environ(ROOMS[name], **dotenv), dotenv=None)
 
 
 def test_the_file_is_what_the_compose_specification_says():
@@ -42,9 +44,10 @@ def test_a_rooms_settings_are_understood(name):
     settings(name)
 
 
-def test_all_rooms_agree_on_what_is_system_wide():
-    agreed = {tuple(getattr(settings(name), field) for field in SYSTEM_WIDE) for name in ROOMS}
-    assert len(agreed) == 1
+@pytest.mark.parametrize("dotenv", [{}, {"PENSTOCK_FAIRNESS": "turns", "PENSTOCK_MAX_WAIT_MS": "4000"}])
+def test_all_rooms_agree_on_what_is_system_wide_whatever_a_person_sets(dotenv):
+    (agreed,) = {tuple(getattr(settings(name, **dotenv), field) for field in SYSTEM_WIDE) for name in ROOMS}
+    assert ("turns" in agreed, 4_000 in agreed) == (bool(dotenv), bool(dotenv))
 
 
 def test_the_door_serves_the_name_that_the_workers_serve():

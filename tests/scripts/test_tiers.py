@@ -63,8 +63,7 @@ def test_pressure_that_passes_within_the_second_raises_nothing(quiet):
 
 def test_two_seconds_below_half_of_the_pressure_lower_it(pressed):
     pressed.relieve()
-    # A sixteenth of what may wait; the mark is .15.
-    pressed.fill(500)
+    pressed.fill(500)  # a sixteenth of what may wait; the mark is .15
     assert pressed.looked(2_000) == 1
     assert pressed.looked(100) == 0
 

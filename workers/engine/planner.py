@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from workers.engine.stepfit import StepFit
 
 #: Fewest prompt tokens of a step beside decoding sequences: on a CPU 16 tokens make the others' step
-#: 1.6 times longer, 512 tokens 27 to 52 times (measured, docs/engine.md).
+#: 1.6 times longer, 512 tokens 27 to 52 times (measured, a model of 135M weights).
 FEWEST_PROMPT_TOKENS = 16
 #: What of the target a plan fills: steps scatter by about a tenth around what is predicted (measured beside a prompt of
 #: 8,000 tokens, docs/adr/0017), and 95 of 100 shall keep the target.

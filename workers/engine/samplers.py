@@ -22,7 +22,7 @@ class Sampler:
     """How one sequence's next token is chosen. `lib` is llama.cpp's API; freed by `close`, only once.
 
     A plain greedy answer has no chain: the largest logit is found in the row itself, without the copy of
-    the vocabulary that a chain makes first (16 rows of 16,384 tokens: measured in docs/engine.md).
+    the vocabulary that a chain makes first (measured: 16 rows of 16,384 tokens).
 
     llama.cpp throws a C++ exception through C when a grammar is told of a token that it does not allow,
     which ends the process. So each token is shown to the grammar before it is accepted.

@@ -1,4 +1,4 @@
-"""A refusal → status, headers, body: contract.md §3 to the letter."""
+"""A refusal → status, headers, body: to the letter of docs/http.md."""
 
 from dataclasses import replace
 
