@@ -24,9 +24,13 @@ def private(folder: Path) -> Path:
 def write_note(path: Path, note: dict[str, Any]) -> None:
     """Replace a JSON note in one step: a reader sees the old one or the new one, never half of it."""
     fd, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)  # mode 0600
-    with os.fdopen(fd, "w", encoding="utf-8") as file:
-        json.dump(note, file)
-    Path(name).replace(path)
+    try:
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
+            json.dump(note, file)
+        Path(name).replace(path)
+    except OSError:
+        Path(name).unlink(missing_ok=True)
+        raise
 
 
 def read_note(path: Path) -> dict[str, Any]:
@@ -63,9 +67,13 @@ class FolderLock:
         return cls(path, fd)
 
     def write(self, note: dict[str, Any]) -> None:
-        """Write into the lock file what others should know of its holder."""
-        os.ftruncate(self.fd, 0)
-        os.pwrite(self.fd, json.dumps(note).encode(), 0)
+        """Write into the lock file what others should know of its holder. Raises OSError.
+
+        Over what stands there and never by emptying it first: if the holder dies or the disk is full in between,
+        nobody could find the server that holds the lock. Blanks, which JSON skips, cover the rest of a longer note.
+        """
+        text = json.dumps(note).encode()
+        os.pwrite(self.fd, text.ljust(os.fstat(self.fd).st_size), 0)
 
     def close(self) -> None:
         """Let go of it here; those who inherited it keep it."""
@@ -77,18 +85,21 @@ def hold_state(state: Path, url: str) -> FolderLock:
 
     Raises EmbeddedStoreError, naming the pid and the URL of a living holder.
     """
+    lock = None
     try:
         lock = FolderLock.take(private(state) / "up.lock")
+        if lock is not None:
+            lock.write({"pid": os.getpid(), "url": url})
+            return lock
     except OSError as error:
+        if lock is not None:
+            lock.close()
         raise EmbeddedStoreError(f"the state folder {state} cannot be used: {error}") from error
-    if lock is None:
-        holder = read_note(state / "up.lock")
-        raise EmbeddedStoreError(
-            f"`penstock up` already runs in {state} as process {holder.get('pid', 'unknown')}"
-            f"{', at ' + holder['url'] if holder.get('url') else ''}; use it, stop it, or name another --state-dir"
-        )
-    lock.write({"pid": os.getpid(), "url": url})
-    return lock
+    holder = read_note(state / "up.lock")
+    raise EmbeddedStoreError(
+        f"`penstock up` already runs in {state} as process {holder.get('pid', 'unknown')}"
+        f"{', at ' + holder['url'] if holder.get('url') else ''}; use it, stop it, or name another --state-dir"
+    )
 
 
 def short_socket_folder(known: str) -> Path:

@@ -1,9 +1,12 @@
 """Locks that tell the living from the dead, notes that are whole or absent, folders that are ours."""
 
 import os
+import resource
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -42,6 +45,46 @@ def test_a_lock_is_free_again_when_its_holder_was_killed(tmp_path):
     lock = FolderLock.take(tmp_path / "lock")
     assert lock is not None
     lock.close()
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """No file of this process may hold a byte; files can still be made, as on a disk without free blocks."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_lock_keeps_its_note_when_a_new_one_cannot_be_written(tmp_path):
+    lock = FolderLock.take(tmp_path / "lock")
+    assert lock is not None
+    lock.write({"socket": "/run/store.sock"})
+    with full_disk(), pytest.raises(OSError, match="File too large"):
+        lock.write({"socket": "/run/store.sock", "pid": 7})
+    assert read_note(tmp_path / "lock") == {"socket": "/run/store.sock"}
+    lock.close()
+
+
+def test_a_lock_whose_note_becomes_shorter_holds_no_rest_of_the_longer_one(tmp_path):
+    lock = FolderLock.take(tmp_path / "lock")
+    assert lock is not None
+    lock.write({"pid": 7, "url": "http://127.0.0.1:8000"})
+    lock.write({"pid": 8})
+    assert read_note(tmp_path / "lock") == {"pid": 8}
+    lock.close()
+
+
+def test_on_a_full_disk_the_folder_is_named_and_nothing_is_left(tmp_path):
+    with full_disk():
+        with pytest.raises(EmbeddedStoreError, match=str(tmp_path / "state")):
+            hold_state(tmp_path / "state", "")
+        with pytest.raises(OSError, match="File too large"):
+            write_note(tmp_path / "state" / "note.json", {"pid": 7})
+    assert [path.name for path in (tmp_path / "state").iterdir()] == ["up.lock"], "no draft is left"
+    hold_state(tmp_path / "state", "").close()
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):
