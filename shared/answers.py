@@ -15,6 +15,8 @@ class Admitted:
     again: bool
     position: int
     inflight: int
+    #: Only with `again`: the door has taken it back since, because nobody had heard of it. It will not run.
+    taken_back: bool = False
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,8 @@ class NewJob:
     supersede_digest: str | None = None
     #: Whether its answer may be cut under pressure: its tenant opted in, and nothing in the request forbids it.
     degrade: bool = False
+    #: Names this offering of the job, so that its door can take back what nobody has heard of (Store.cancel).
+    offer: str = ""
 
 
 @dataclass(frozen=True)

@@ -82,11 +82,13 @@ class Store(StoreReads):
             form=_json(job.form),
             degrade=int(job.degrade),
             supersede_digest=job.supersede_digest or "",
+            offer=job.offer,
             payload=_json(job.payload),
             rq_fields=rqjob.encode(job, self._result_ttl_s),
         )
         if word == "admitted":
-            return Admitted(decode.text(rest[0]), again=rest[1] == 1, position=rest[2], inflight=rest[3])
+            job_id, seen, position, inflight = rest
+            return Admitted(decode.text(job_id), seen > 0, position, inflight, taken_back=seen == 2)
         if word == "mismatch":
             return IdempotencyMismatch(decode.text(rest[0]))
         return decode.refused(rest)
@@ -183,9 +185,14 @@ class Store(StoreReads):
             "rq_return": rqjob.encode_return(usage),
         }
 
-    def cancel(self, job_id: str, *, tenant: str | None = None, code: str = "canceled") -> CancelAnswer:
-        """End a waiting job, flag a running one. With a tenant, another tenant's job is GONE."""
-        return CancelAnswer(self._call("cancel", id=job_id, tenant=tenant or "", code=code)[0])
+    def cancel(
+        self, job_id: str, *, tenant: str | None = None, code: str = "canceled", offer: str = ""
+    ) -> CancelAnswer:
+        """End a waiting job, flag a running one. With a tenant, another tenant's job is GONE.
+
+        With an `offer` (NewJob.offer), so is a job that another one made, or that somebody has come back for.
+        """
+        return CancelAnswer(self._call("cancel", id=job_id, tenant=tenant or "", code=code, offer=offer)[0])
 
     def farewell(self, worker: str, model: str) -> None:
         """A worker that stops, and holds nothing any more, no longer counts as live."""

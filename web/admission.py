@@ -2,8 +2,9 @@
 
 import hashlib
 import json
+import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import structlog
@@ -92,6 +93,10 @@ def offer(here: Door, caller: Caller, ask: Ask) -> Taken | Yield:
     model = here.pools.resolve(ask.model, caller.policy)
     job = _new_job(here, caller, ask, model)
     answer = _admit(here, job, ask.attempt)
+    while isinstance(answer, Admitted) and answer.taken_back:
+        # By the same request id, which then names another job, and the same one each time it comes.
+        job = replace(job, id=digest("anew", job.id)[:32])
+        answer = _admit(here, job, ask.attempt)
     if isinstance(answer, IdempotencyMismatch):
         raise Problem(
             "idempotency_mismatch",
@@ -107,7 +112,7 @@ def offer(here: Door, caller: Caller, ask: Ask) -> Taken | Yield:
             answer, tenant=caller.tenant, model=model.name, patience=ask.patience,
             bound_status=here.settings.tenant_bound_status,
         )  # fmt: skip
-    return Taken(_first_look(here, answer, caller), answer.again)
+    return Taken(_first_look(here, answer, job), answer.again)
 
 
 def quote(here: Door, caller: Caller, ask: Ask) -> tuple[NewJob, Quote]:
@@ -136,24 +141,23 @@ def _admit(here: Door, job: NewJob, attempt: int) -> Admitted | Refused | Idempo
             return here.store.admit(job, attempt=attempt)
     except StoreUnavailable:
         if here.clock.monotonic() - began_s > _RETRY_WITHIN_S:
-            here.doubts.add(job.id)
+            here.doubts.add(job.id, job.offer)
             raise
     try:
         with here.metrics.script("admit"):
             return here.store.admit(job, attempt=attempt)
     except StoreUnavailable:
-        here.doubts.add(job.id)
+        here.doubts.add(job.id, job.offer)
         raise
 
 
-def _first_look(here: Door, admitted: Admitted, caller: Caller) -> JobView:
+def _first_look(here: Door, admitted: Admitted, job: NewJob) -> JobView:
     try:
         with here.metrics.script("touch"):
-            view = here.store.touch(admitted.id, tenant=caller.tenant)
+            view = here.store.touch(admitted.id, tenant=job.tenant)
     except StoreUnavailable:
-        if not admitted.again:
-            # The client will hear that the job was not taken, so it must not run.
-            here.doubts.add(admitted.id)
+        # The client will hear that the job was not taken, so it must not run, unless somebody knows of it already.
+        here.doubts.add(admitted.id, job.offer)
         raise
     if view is None:
         raise StoreUnavailable("the store forgot a job that it had just taken")
@@ -189,6 +193,7 @@ def _new_job(here: Door, caller: Caller, ask: Ask, model: Model) -> NewJob:
         form=ask.form,
         supersede_digest=None if ask.supersede_key is None else digest("supersede", ask.supersede_key),
         degrade=_may_be_changed(caller, ask),
+        offer=secrets.token_hex(8),
     )
 
 

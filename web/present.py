@@ -18,6 +18,7 @@ _MESSAGES = {
     EndCode.CANCELED: "the job was canceled",
     EndCode.ABANDONED: "nobody polled the job any more",
     EndCode.SUPERSEDED: "a newer job with the same supersede_key took its place",
+    EndCode.UNHEARD: "the store's answer to its submit was lost, and its client was told to come back",
     EndCode.CONTEXT_LENGTH_EXCEEDED: "prompt and answer do not fit the model's context",
     EndCode.INVALID_VALUE: "the engine cannot run the job as asked",
     EndCode.POISON: "every worker that ran the job was lost with it",

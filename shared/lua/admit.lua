@@ -24,9 +24,11 @@
 --   degrade int · 1 when the job may be changed so that it fits
 --   supersede_digest text · digest of the supersede_key, '' for none; the tenant's older job of that key is canceled
 --   payload text · the request as JSON
+--   offer text · names this offering of the job, '' for none: by it the job can be taken back while nobody has heard of it
 --   rq_fields rest · what RQ would save, as field, value, …
 -- ANSWERS admitted refused mismatch
---   admitted: id, 1 when it was admitted before, place in the list from 1 or 0 when it no longer waits, inflight
+--   admitted: id, 1 when it was admitted before or 2 when it has been taken back since, place in the list from 1 or 0
+--   when it no longer waits, inflight
 --   refused: reason, limit, value, max, inflight, max inflight, retry hint in ms, 1 when even an empty system could not,
 --   ms that the answer takes by itself or -1 while rates are unknown
 --   mismatch: id of the job that the Idempotency-Key belongs to
@@ -35,9 +37,17 @@
 -- RARELY drop move_tier shorten
 
 local queue = tenant .. '.' .. slug
+local function taken_back(other)
+  local codes = redis.pcall('HMGET', k_rq_job .. other, 'penstock_code', 'penstock_cancel')
+  return codes[1] == 'unheard' or codes[2] == 'unheard'
+end
 local function admitted_before(other)
+  -- Whoever comes again hears of the job now, so that the offering which made it can no longer take it back.
+  if redis.pcall('HGET', k_rq_job .. other, 'penstock_offer') ~= offer then
+    redis.pcall('HDEL', k_rq_job .. other, 'penstock_offer')
+  end
   local rank = redis.call('ZRANK', k_order .. queue, other)
-  return { 'admitted', other, 1, rank and rank + 1 or 0, redis.call('ZCARD', k_inflight) }
+  return { 'admitted', other, taken_back(other) and 2 or 1, rank and rank + 1 or 0, redis.call('ZCARD', k_inflight) }
 end
 
 if redis.call('EXISTS', k_rq_job .. id) == 1 then
@@ -48,7 +58,7 @@ if idem_digest ~= '' then
   local held = redis.call('GET', idem)
   if held then
     local other, digest = string.match(held, '^(%S+) (%S*)$')
-    if other and redis.call('EXISTS', k_rq_job .. other) == 1 then
+    if other and redis.call('EXISTS', k_rq_job .. other) == 1 and not taken_back(other) then
       if digest ~= body_digest then
         return { 'mismatch', other }
       end
@@ -105,7 +115,7 @@ redis.call('HSET', job_key, 'enqueued_at', iso(now_ms), 'penstock_state', 'queue
   'penstock_start_within_ms', start_within_ms, 'penstock_poll_grace_ms', poll_grace_ms, 'penstock_admitted_ms', now_ms,
   'penstock_eta_ms', ask.rated and math.floor(now_ms + ask.finish_ms) or '', 'penstock_attempts', 0, 'penstock_claim', '', 'penstock_worker', '', 'penstock_cancel', '',
   'penstock_key_label', key_label, 'penstock_traceparent', traceparent, 'penstock_metadata', metadata,
-  'penstock_form', form)
+  'penstock_form', form, 'penstock_offer', offer)
 if ask.degrades and degrade == 1 then
   -- What was settled at the door holds at the claim: a job that was taken for its short answer gets no long one.
   redis.call('HSET', job_key, 'penstock_degrade', ask.shortened and ask.tier or 0)

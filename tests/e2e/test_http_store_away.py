@@ -91,6 +91,35 @@ def test_an_admit_that_stays_without_an_answer_is_refused_and_runs_for_nobody(
     assert stat(store, "admitted") == 1
 
 
+@pytest.mark.parametrize("named", [{"Idempotency-Key": "k1"}, {"x-request-id": "r1"}])
+def test_who_comes_back_after_a_lost_admit_has_a_job_that_runs_and_only_one(
+    store: Store, line: LossyLine, settings: Settings, named: dict[str, str]
+) -> None:
+    serve(store)
+    client = a_door(door_store(line.url), settings)
+    line.lose(b"$8\r\nadmitted", times=2)
+    refused(submit(client, headers=named), "store_unavailable")
+    wait_for(lambda: stat(store, "ended|canceled") == 1, "the job in doubt to be canceled")
+    job = taken(submit(client, headers=named))
+    assert job["status"] == "queued"
+    assert taken(submit(client, headers=named))["id"] == job["id"]
+    assert store.snapshot().inflight == 1
+
+
+def test_a_repeat_that_the_store_does_not_answer_leaves_the_job_to_who_has_heard_of_it(
+    store: Store, line: LossyLine, settings: Settings
+) -> None:
+    serve(store)
+    client = a_door(door_store(line.url), settings)
+    named = {"x-request-id": "r1"}
+    job = taken(submit(client, headers=named))
+    line.lose(b"$8\r\nadmitted", times=2)
+    refused(submit(client, headers=named), "store_unavailable")
+    doubts = client.application.extensions["penstock"].doubts
+    wait_for(doubts.one_pass, "the doubt to be looked at")
+    assert job_of(client.get(job["urls"]["self"]))["status"] == "queued"
+
+
 def test_a_job_whose_first_look_fails_is_refused_and_runs_for_nobody(
     store: Store, line: LossyLine, settings: Settings
 ) -> None:

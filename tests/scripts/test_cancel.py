@@ -1,9 +1,11 @@
 """cancel: a waiting job ends at once, a running one is flagged, nobody else's is known."""
 
+from dataclasses import replace
+
 import pytest
 
 from shared import keys
-from shared.answers import CancelAnswer
+from shared.answers import Admitted, CancelAnswer
 from shared.outcomes import Outcome
 from shared.states import JobState
 from tests.support.builders import (
@@ -89,6 +91,50 @@ def test_another_tenants_job_is_gone_like_one_that_never_was(store, state):
     assert store.cancel("never-was", tenant="blue") is CancelAnswer.GONE
     assert contents(store) == before
     assert store.cancel(job_id, tenant="green") is not CancelAnswer.GONE
+
+
+def test_an_offering_takes_back_what_it_made_and_nobody_else_s(store):
+    beat(store)
+    job_id = admitted(store, a_job(offer="one"))
+    before = contents(store)
+    assert store.cancel(job_id, offer="two") is CancelAnswer.GONE
+    assert contents(store) == before
+    assert store.cancel(job_id, code="unheard", offer="one") is CancelAnswer.CANCELED
+
+
+@pytest.mark.parametrize("by_key", [True, False])
+def test_what_somebody_has_come_back_for_is_not_taken_back(store, by_key):
+    beat(store)
+    first = a_job(idem_digest="k" if by_key else None, body_digest="b", offer="one")
+    admitted(store, first)
+    assert admitted(store, replace(first, id="another" if by_key else first.id, offer="two")) == first.id
+    assert store.cancel(first.id, offer="one") is CancelAnswer.GONE
+    assert store.cancel(first.id, offer="two") is CancelAnswer.GONE
+    assert seen(store, first.id).state is JobState.QUEUED
+
+
+def test_a_door_that_asks_twice_by_itself_has_not_come_back(store):
+    beat(store)
+    job = a_job(offer="one")
+    assert admitted(store, job) == admitted(store, job)
+    assert store.cancel(job.id, offer="one") is CancelAnswer.CANCELED
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_what_was_taken_back_is_admitted_anew_by_its_key_and_told_by_its_id(store, running):
+    beat(store)
+    first = a_job(idem_digest="k", body_digest="b", offer="one")
+    admitted(store, first)
+    held = claim_one(store).held if running else None
+    store.cancel(first.id, code="unheard", offer="one")
+    again = store.admit(replace(first, offer="two"))
+    assert isinstance(again, Admitted)
+    assert (again.again, again.taken_back) == (True, True)
+    anew = admitted(store, replace(first, id="anew", offer="two"))
+    assert (anew, seen(store, anew).state) == ("anew", JobState.QUEUED)
+    if held:
+        store.settle(an_ending(held), "w1")
+        assert (seen(store, first.id).state, seen(store, first.id).code) == (JobState.CANCELED, "unheard")
 
 
 def test_a_flagged_job_whose_worker_died_ends_canceled(store):

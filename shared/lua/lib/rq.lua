@@ -29,6 +29,7 @@ local function rq_exc(code)
     canceled = 'eJwrSM0rLslPzrZSSE7MS07NSU0BAEMoBvE=',
     abandoned = 'eJwrSM0rLslPzrZSSExKzEvJz0tNAQBKfgde',
     superseded = 'eJwrSM0rLslPzrZSKC4tSC0qTk1JTQEAVBsH9g==',
+    unheard = 'eJwrSM0rLslPzrZSKM3LSE0sSgEAPOwGqQ==',
     context_length_exceeded = 'eJwrSM0rLslPzrZSSM7PK0mtKInPSc1LL8mIT61ITk1NSU0BAOCmDT4=',
     invalid_value = 'eJwrSM0rLslPzrZSyMwrS8zJTIkHkqWpAG1yCSU=',
     poison = 'eJwrSM0rLslPzrZSKMjPLM7PAwA2cAZa',
