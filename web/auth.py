@@ -1,7 +1,6 @@
 """Who asks: API key → tenant, and whether an operator's key was shown. Every comparison is of digests."""
 
 import base64
-import binascii
 import hashlib
 import hmac
 from dataclasses import dataclass
@@ -129,7 +128,7 @@ def _basic_password(headers: Headers) -> str | None:
         return None
     try:
         return base64.b64decode(encoded, validate=True).decode().partition(":")[2]
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:
         return None
 
 

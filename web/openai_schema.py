@@ -198,7 +198,7 @@ def one_message(item: Any, where: str) -> Any:
         if name not in _MESSAGE_IGNORED | _MESSAGE_NEUTRAL:
             kept[name] = given
     role = kept.get("role")
-    if role in {"tool", "function"}:
+    if role in ("tool", "function"):
         raise unsupported(f"{where}.role", "tools are not served")
     content = kept.get("content")
     if isinstance(content, list):
@@ -210,6 +210,6 @@ def one_message(item: Any, where: str) -> Any:
 
 def _part(part: Any, where: str) -> str:
     kind: Any = part.get("type") if isinstance(part, dict) else None
-    if kind in {"text", "input_text", "output_text"} and isinstance(part.get("text"), str):
+    if kind in ("text", "input_text", "output_text") and isinstance(part.get("text"), str):
         return str(part["text"])
     raise unsupported(where, "only parts of type text are served")

@@ -65,7 +65,7 @@ def _format(text: Any) -> Any:
             raise unsupported(f"text.{name}", f"{name}={str(given)[:60]!r} was asked for")
     given = text.get("format") or {"type": "text"}
     kind = given.get("type") if isinstance(given, dict) else given
-    if kind not in {"text", "json_object", "json_schema"}:
+    if kind not in ("text", "json_object", "json_schema"):
         raise unsupported("text.format", f"format={str(given)[:60]!r} was asked for")
     if kind != "json_schema":
         return {"type": kind}

@@ -114,6 +114,11 @@ def test_fleet_metrics_name_tenants_and_are_for_operators(
         assert closed.get("/metrics/fleet", headers={"Authorization": shown}).status_code == 200
 
 
+@pytest.mark.parametrize("shown", ["Basic", "Basic !", "Basic \u00e9", "Basic bm9jb2xvbg==", "Basic /zr/", "Digest x"])
+def test_an_odd_authorization_is_no_operator_s(closed: FlaskClient, shown: str) -> None:
+    fault(closed.get("/metrics/fleet", headers={"Authorization": shown}), 401, "admin_key_required")
+
+
 def test_fleet_metrics_count_what_the_door_did(client: FlaskClient, store: Store) -> None:
     Tenants(store.client).set("blue", TenantPolicy(max_waiting=1))
     taken(submit(client, headers={"X-Tenant": "blue"}, prompt="a"))

@@ -31,6 +31,7 @@ def client(store: Store, settings: Settings) -> FlaskClient:
         ({"reasoning": {"effort": "high"}}, "reasoning"),
         ({"text": {"verbosity": "low"}}, "text.verbosity"),
         ({"text": {"format": {"type": "grammar"}}}, "text.format"),
+        ({"text": {"format": {"type": ["text"]}}}, "text.format"),
         ({"prompt": {"id": "p"}}, "prompt"),
         ({"max_tokens": 5}, "max_tokens"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0]"),

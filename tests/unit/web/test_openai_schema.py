@@ -74,6 +74,7 @@ def test_what_has_no_influence_is_taken_and_ignored(field: str, value: Any) -> N
         ({"role": "tool", "content": "x"}, "messages[1].role"),
         ({"role": "assistant", "tool_calls": [{"id": "1"}]}, "messages[1].tool_calls"),
         ({"role": "user", "content": [{"type": "image_url"}]}, "messages[1].content[0]"),
+        ({"role": "user", "content": [{"type": ["text"], "text": "a"}]}, "messages[1].content[0]"),
         (
             {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "input_audio"}]},
             "messages[1].content[1]",
@@ -93,7 +94,8 @@ def test_text_parts_are_one_text_and_a_developer_is_the_system() -> None:
 
 
 def test_an_unknown_role_or_an_empty_chat_does_not_fit() -> None:
-    for messages in ([], [{"role": "parrot", "content": "x"}], [{"role": "user"}], ["hi"], "hi"):
+    odd = [{"role": "parrot", "content": "x"}, {"role": ["user"], "content": "x"}, {"role": "user"}, "hi"]
+    for messages in ([], *([item] for item in odd), "hi"):
         with pytest.raises(ValidationError):
             chat(messages=messages)
 
