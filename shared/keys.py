@@ -33,7 +33,7 @@ TABLE: tuple[Key, ...] = (
     Key("config", "penstock:config", "", "hash", "system-wide settings and the state of drains and holds", "permanent"),
     Key("clock", "penstock:clock", "", "string", "tests shift or hold TIME by it; absent in service", "permanent"),
     Key("inflight", "penstock:inflight", "", "zset", "admitted jobs not yet ended, by admission time", "emptied"),
-    Key("deadlines", "penstock:deadlines", "", "zset", "waiting jobs, by deadline", "emptied"),
+    Key("deadlines", "penstock:deadlines", "", "zset", "waiting jobs, by until when they are wanted", "emptied"),
     Key("leases", "penstock:leases", "", "zset", "running jobs, by the end of their lease", "emptied"),
     Key("active", "penstock:active:", "model", "zset", "tenants with waiting jobs, by service received", "emptied"),
     Key("order", "penstock:order:", "queue", "zset", "waiting jobs of a tenant and model, by latest start", "emptied"),
@@ -115,7 +115,7 @@ def inflight() -> str:
 
 
 def deadlines() -> str:
-    """ZSET of waiting jobs by deadline."""
+    """ZSET of waiting jobs by until when they are wanted."""
     return _key("deadlines")
 
 

@@ -123,7 +123,8 @@ end
 redis.call('SET', k_payload .. id, payload)
 redis.call('ZADD', k_inflight, now_ms, id)
 local rank = enlist({ id = id, tenant = tenant, slug = slug, queue = queue, prompt_tokens = prompt_tokens,
-  max_tokens = max_tokens, cost_mwt = ask.cost_mwt, deadline_ms = deadline_ms, latest_us = latest_us })
+  max_tokens = max_tokens, cost_mwt = ask.cost_mwt, wanted_ms = wanted_until(deadline_ms, now_ms, start_within_ms),
+  latest_us = latest_us })
 if poll_grace_ms > 0 then
   redis.call('ZADD', k_polls, now_ms + poll_grace_ms, id)
 end

@@ -38,12 +38,11 @@ local least_wait_ms
 local function hand_over(job)
   -- A claim that is told again tells the same.
   job.max_tokens = job.cut_tokens > 0 and job.cut_tokens or job.max_tokens
-  local more = redis.call('HMGET', k_rq_job .. job.id, 'penstock_start_within_ms', 'penstock_traceparent')
-  local start_within_ms = tonumber(more[1] or 0) or 0
-  local start_in_ms = start_within_ms > 0 and math.max(0, job.admitted_ms + start_within_ms - now_ms) or -1
+  local traceparent = redis.call('HGET', k_rq_job .. job.id, 'penstock_traceparent')
+  local start_in_ms = job.start_within_ms > 0 and math.max(0, job.admitted_ms + job.start_within_ms - now_ms) or -1
   local payload = redis.pcall('GET', k_payload .. job.id)
   answer[#answer + 1] = { job.id, type(payload) == 'string' and payload or '', job.attempts, job.deadline_ms - now_ms,
-    start_in_ms, job.tenant, job.model, job.prompt_tokens, job.max_tokens, job.cancel, more[2] or '' }
+    start_in_ms, job.tenant, job.model, job.prompt_tokens, job.max_tokens, job.cancel, traceparent or '' }
 end
 
 if me[1] == claim_id then
@@ -153,7 +152,7 @@ end
 
 -- lease, pass (look at the next tenant), gone (the head was removed) or stop (the slot is kept).
 local function judge(job, cells)
-  if job.deadline_ms <= now_ms then
+  if job.wanted_ms <= now_ms then
     finish(job, { outcome = 'expired', code = 'deadline_exceeded', stage = 'queue', finish_reason = '', result = '',
       rq_return = '' }, now_ms)
     return 'gone'

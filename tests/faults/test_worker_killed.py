@@ -30,6 +30,18 @@ def test_eight_running_jobs_of_a_killed_worker_succeed_elsewhere(stage):
     assert second.alive
 
 
+def test_a_job_that_spoke_in_time_runs_to_its_end_although_its_worker_dies_later(stage):
+    """Its first token was wanted within a second, and came; when another worker begins it anew, that second is over."""
+    first = stage.worker()
+    job_id = stage.admit(start_within_ms=1_000, max_tokens=150)
+    stage.speaks(job_id)
+    started_ms = stage.job(job_id).admitted_ms
+    wait_for(lambda: stage.job(job_id).now_ms > started_ms + 1_000, "a second")
+    first.kill()
+    stage.worker()
+    succeeded_once(stage, [job_id], attempts=2)
+
+
 def test_a_claim_whose_answer_nobody_read_lapses_and_the_job_runs_elsewhere(stage):
     first = stage.worker(PENSTOCK_FAIL_AT="after_claim")
     job_id = stage.admit()

@@ -77,8 +77,9 @@ class StoreMachine(QueueMachine):
             assert job.deadline_in_ms == mine.deadline_ms - self.model.now_ms > 0
             assert job.attempt == mine.attempts
             assert job.max_tokens == (mine.cut_tokens or mine.max_tokens)
-            left_ms = max(0, mine.admitted_ms + mine.start_within_ms - self.model.now_ms)
+            left_ms = mine.admitted_ms + mine.start_within_ms - self.model.now_ms
             assert job.start_in_ms == (left_ms if mine.start_within_ms else None)
+            assert job.start_in_ms is None or job.start_in_ms > 0
         if twice and got:
             again = self.store.claim(worker, claim_id, slug, room=room, cells_free=cells_free)
             assert [job.id for job in again] == self.model.claim(worker, claim_id, slug, room, cells_free)

@@ -111,11 +111,23 @@ def test_two_workers_never_hold_the_same_job(store):
     assert len(one) + len(two) == 4
 
 
-def test_a_start_that_is_late_by_now_is_told_as_no_time_left(store):
+def test_a_start_that_is_late_when_the_claim_is_told_again_is_told_as_no_time_left(store):
     beat(store)
     admitted(store, a_job(start_within_ms=500))
+    (first,) = store.claim("w1", "c1", MODEL, room=1, cells_free=4_096)
+    assert first.start_in_ms > 0
     shift(store, 5_000)
-    assert claim_one(store).start_in_ms == 0
+    (again,) = store.claim("w1", "c1", MODEL, room=1, cells_free=4_096)
+    assert again.start_in_ms == 0
+
+
+def test_a_head_whose_first_token_would_come_too_late_is_ended_on_the_way_and_never_claimed(store):
+    beat(store)
+    late, alive = admitted(store, a_job(start_within_ms=500)), admitted(store, a_job(start_within_ms=5_000))
+    shift(store, 600)
+    assert claim_one(store).id == alive
+    view = seen(store, late)
+    assert (view.state, view.code, view.stage, view.attempts) == (JobState.EXPIRED, "deadline_exceeded", "queue", 0)
 
 
 def test_a_head_past_its_deadline_is_ended_on_the_way_and_never_claimed(store):

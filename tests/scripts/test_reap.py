@@ -53,6 +53,19 @@ def test_the_answer_tells_when_something_is_due_next(store):
     assert 14_000 < store.reap().due_in_ms <= 15_000
 
 
+def test_a_job_expires_in_the_queue_when_its_first_token_would_come_too_late(store):
+    """Its deadline is far, and nobody is there to claim it: whoever waits for its stream has left by then."""
+    beat(store)
+    job_id = admitted(store, a_job(deadline_ms=600_000, start_within_ms=30_000))
+    assert 29_000 < store.reap().due_in_ms <= 30_000
+    shift(store, 29_900)
+    assert store.reap().moved == 0
+    shift(store, 100)
+    assert store.reap().expired == 1
+    view = seen(store, job_id)
+    assert (view.state, view.code, view.stage) == (JobState.EXPIRED, "deadline_exceeded", "queue")
+
+
 def test_a_job_expires_in_the_queue_at_its_time_wherever_it_stands(store):
     """The one behind has less patience than its latest start would say; the reaper does not wait for its turn."""
     beat(store)

@@ -50,6 +50,31 @@ def test_a_release_gives_the_charge_back_and_does_not_count_the_attempt(store):
     assert stat(store, "requeued") == 5
 
 
+def test_a_job_that_had_begun_to_answer_is_wanted_until_its_deadline_again(store):
+    """Its first token came in time: that another worker tells it anew much later takes nothing from that."""
+    beat(store)
+    job_id = admitted(store, a_job(deadline_ms=600_000, start_within_ms=30_000))
+    held = claim_one(store).held
+    store.append([(held, "Once", 1)])
+    shift(store, 60_000)
+    beat(store, "w1", held)
+    store.release("w1", [held])
+    assert store.reap().moved == 0
+    assert claim_one(store).start_in_ms is None
+    assert seen(store, job_id).state is JobState.RUNNING
+
+
+def test_a_job_that_had_not_begun_is_not_wanted_after_its_first_token_was_due(store):
+    beat(store)
+    job_id = admitted(store, a_job(deadline_ms=600_000, start_within_ms=30_000))
+    held = claim_one(store).held
+    shift(store, 60_000)
+    beat(store, "w1", held)
+    store.release("w1", [held])
+    assert store.reap().expired == 1
+    assert (seen(store, job_id).state, seen(store, job_id).attempts) == (JobState.EXPIRED, 0)
+
+
 def test_a_requeued_job_is_never_refused_by_a_bound(store, settings):
     reconfigure(store, settings, max_queue_size=1, max_inflight=2)
     beat(store)

@@ -109,7 +109,7 @@ class Model:
             tenant = turns[passed]
             job = self.waiting(tenant, slug)[0]
             is_suspect = self.max_attempts > 1 and job.attempts >= self.max_attempts - 1
-            if job.deadline_ms <= self.now_ms:
+            if job.wanted_ms <= self.now_ms:
                 self._end(job, "expired", "deadline_exceeded")
             elif is_hopeless(self, job):
                 self._end(job, "expired", "deadline_unmeetable")
@@ -212,7 +212,7 @@ class Model:
 
     def reap(self) -> dict[str, int]:
         moved = {"expired": 0, "queued": 0, "failed": 0, "canceled": 0}
-        for job in [j for j in self.inflight() if j.state == "queued" and j.deadline_ms <= self.now_ms]:
+        for job in [j for j in self.inflight() if j.state == "queued" and j.wanted_ms <= self.now_ms]:
             self._end(job, "expired", "deadline_exceeded")
             moved["expired"] += 1
         self._note_gap()
@@ -284,6 +284,8 @@ class Model:
 
     def _note_gap(self) -> None:
         beats = [worker.beat_ms for worker in self.workers.values() if worker.beat_ms >= 0]
-        if beats and self.now_ms - max(beats) > GAP_MS and self.hold_beat_ms != max(beats):
+        gap_ms = self.now_ms - max(beats, default=self.now_ms)
+        rested = self.now_ms - self.hold_until_ms >= self.lease_ms
+        if gap_ms > GAP_MS and self.hold_beat_ms != max(beats) and (rested or gap_ms >= self.lease_ms):
             self.hold_beat_ms = max(beats)
             self.hold_until_ms = self.now_ms + self.lease_ms

@@ -39,6 +39,12 @@ class ModelJob:
     poll_by_ms: int | None = None
 
     @property
+    def wanted_ms(self) -> int:
+        """Until when somebody wants it while it waits."""
+        first_token_ms = self.admitted_ms + self.start_within_ms
+        return min(self.deadline_ms, first_token_ms) if self.start_within_ms else self.deadline_ms
+
+    @property
     def tokens(self) -> int:
         return self.prompt_tokens + self.max_tokens
 

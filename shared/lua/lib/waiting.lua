@@ -84,7 +84,7 @@ local function enlist(job)
   local rank = redis.call('ZRANK', order, job.id)
   local after = redis.call('ZRANGE', order, rank + 1, rank + 1)[1]
   rq_enlist(job.queue, job.id, after)
-  redis.call('ZADD', k_deadlines, job.deadline_ms, job.id)
+  redis.call('ZADD', k_deadlines, job.wanted_ms, job.id)
   tally(job, 1)
   activate(job.tenant, job.slug)
   if rank == 0 then
