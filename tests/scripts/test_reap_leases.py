@@ -107,6 +107,29 @@ def test_the_first_beat_after_a_gap_notes_it_too(store):
     assert beat(store, "w1", held).lost == []
 
 
+def test_a_dead_workers_job_is_taken_back_although_the_others_always_beat_late(store):
+    """Each of their beats comes 2.5 s after the one before it, a gap every time; two leases are enough."""
+    beat(store)
+    job_id = admitted(store, a_job(deadline_ms=600_000))
+    claim_one(store)
+    for _ in range(12):
+        shift(store, 2_500)
+        store.reap()
+        beat(store, "w2")
+        store.reap()
+    assert seen(store, job_id).state is JobState.QUEUED
+
+
+def test_a_long_gap_right_after_another_is_held_for_too(store):
+    beat(store)
+    admitted(store, a_job(deadline_ms=600_000))
+    held = claim_one(store).held
+    for _ in range(3):
+        shift(store, 20_000)
+        assert store.reap().moved == 0
+        assert beat(store, "w1", held).lost == []
+
+
 def test_one_gap_is_held_for_once_and_not_for_ever(store):
     beat(store)
     job_id = admitted(store, a_job(deadline_ms=600_000))

@@ -3,13 +3,20 @@
 -- USES clock rq
 
 -- If nobody's beat is younger than 2 s, the store or everybody was away: leases are then left alone for one
--- lease, so that those who come back can name what they hold. Noted once for each such gap.
+-- lease, so that those who come back can name what they hold. Noted once for each such gap. A gap in which no lease
+-- lapses prolongs no hold, nor does it begin another before leases could be taken back for as long: beats that always
+-- come late would keep the jobs of the dead for ever.
 local GAP_MS = 2000
 
 local function note_gap(now_ms, lease_ms)
   local newest = redis.call('ZRANGE', k_workers, -1, -1, 'WITHSCORES')
   local beat = newest[2]
-  if beat and now_ms - tonumber(beat) > GAP_MS and redis.call('HGET', k_config, 'hold_beat_ms') ~= beat then
+  if not beat or now_ms - tonumber(beat) <= GAP_MS then
+    return
+  end
+  local held = redis.call('HMGET', k_config, 'hold_beat_ms', 'hold_until_ms')
+  local rested = now_ms - (tonumber(held[2] or 0) or 0) >= lease_ms
+  if held[1] ~= beat and (rested or now_ms - tonumber(beat) >= lease_ms) then
     redis.call('HSET', k_config, 'hold_beat_ms', beat, 'hold_until_ms', now_ms + lease_ms)
   end
 end
