@@ -134,7 +134,7 @@ def test_a_library_stands_once_after_what_it_uses(elsewhere):
 
 
 def test_arguments_go_in_the_headers_order_whatever_the_calls(cancel):
-    assert cancel.argv(code="c", tenant="t", id="i") == ["i", "t", "c"]
+    assert cancel.argv(offer="o", code="c", tenant="t", id="i") == ["i", "t", "c", "o"]
     assert scripts.load("release").argv(held=["i", "t"], worker="w") == ["w", "i", "t"]
     assert scripts.load("release").argv(held=[], worker=b"w") == [b"w"]
 
@@ -143,9 +143,9 @@ def test_arguments_go_in_the_headers_order_whatever_the_calls(cancel):
     ("given", "told"),
     [
         ({"id": "i", "tenant": "t"}, "takes"),
-        ({"id": "i", "tenant": "t", "code": "c", "more": "x"}, "more"),
-        ({"id": 7, "tenant": "t", "code": "c"}, "id takes text, not 7"),
-        ({"id": None, "tenant": "t", "code": "c"}, "id takes text, not None"),
+        ({"id": "i", "tenant": "t", "code": "c", "offer": "", "more": "x"}, "more"),
+        ({"id": 7, "tenant": "t", "code": "c", "offer": ""}, "id takes text, not 7"),
+        ({"id": None, "tenant": "t", "code": "c", "offer": ""}, "id takes text, not None"),
     ],
 )
 def test_a_call_against_the_header_is_refused_naming_the_argument(cancel, given, told):
