@@ -1,13 +1,13 @@
 """From a JSON schema to a grammar, within bounds: a client's schema must not cost the worker its memory."""
 
 import json
-import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from shared.outcomes import EndCode
 from workers.engine.events import JobRejected
 from workers.engine.schema import kept
+from workers.engine.schema_whole import check_whole
 
 #: Most repetitions a schema may name: the converter writes each of them out.
 MAX_REPETITIONS = 1000
@@ -15,9 +15,11 @@ MAX_REPETITIONS = 1000
 MAX_GRAMMAR_CHARS = 200_000
 #: Deepest schema.
 MAX_DEPTH = 64
+#: Most objects in a schema: the converter looks for free names one after the other.
+MAX_OBJECTS = 1000
 
+_OBJECT = "object"
 _COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
-_BRACES = re.compile(r"\{(\d*),?(\d*)\}")
 
 
 def grammar_of(schema: str, any_object: str, convert: Callable[[str], str]) -> str:
@@ -28,11 +30,17 @@ def grammar_of(schema: str, any_object: str, convert: Callable[[str], str]) -> s
     if not schema:
         return any_object
     read = json.loads(schema)
+    objects = 0
     for name, value in _counts_in(read):
+        objects += name == _OBJECT
         if value > MAX_REPETITIONS:
             raise _rejected(f"{name} of {value} is over {MAX_REPETITIONS}")
+        if objects > MAX_OBJECTS:
+            raise _rejected(f"it holds over {MAX_OBJECTS} objects")
     try:
-        grammar = convert(json.dumps(kept(read)))
+        told = kept(read)
+        check_whole(told)
+        grammar = convert(json.dumps(told))
     except JobRejected:
         raise
     except RecursionError:
@@ -56,19 +64,10 @@ def _counts_in(node: Any, depth: int = 0) -> Iterator[tuple[str, int]]:
             yield from _counts_in(item, depth + 1)
     if not isinstance(node, dict):
         return
+    yield _OBJECT, 1
     for name, value in node.items():
         if name in _COUNTS and isinstance(value, int | float):
             yield name, int(min(value, MAX_REPETITIONS + 1))
-        elif name == "pattern" and isinstance(value, str):
-            yield "pattern's repetition", _repetitions(value)
         else:
             yield from _counts_in(value, depth + 1)
 
-
-def _repetitions(pattern: str) -> int:
-    """The product of all counted repetitions, which is what nested ones are written out to."""
-    product = 1
-    for low, high in _BRACES.findall(pattern):
-        product *= max(1, min(int(low or 0), MAX_REPETITIONS + 1), min(int(high or 0), MAX_REPETITIONS + 1))
-        product = min(product, MAX_REPETITIONS + 1)
-    return product

@@ -5,6 +5,7 @@ once, with logits only for the rows that are sampled, and a sampler chain in C f
 """
 
 from collections.abc import Callable
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from shared.outcomes import EndCode
 from workers.engine.backend import END, DecodeFailed, Facts, Prepared, Row
 from workers.engine.batch import Batch
 from workers.engine.chat import ChatTemplate
+from workers.engine.converter import to_grammar
 from workers.engine.devices import choose, gpus, unused_gpu_advice
 from workers.engine.embedding import EmbeddingBackend
 from workers.engine.events import JobRejected, JobSpec
@@ -107,7 +109,7 @@ class LlamaBackend:
         return tokens
 
     def _grammar(self, schema: str) -> str:
-        grammar = grammar_of(schema, llama_grammar.JSON_GBNF, llama_grammar.json_schema_to_gbnf)
+        grammar = grammar_of(schema, llama_grammar.JSON_GBNF, partial(to_grammar, llama_grammar))
         try:
             llama_cpp.llama_sampler_free(new_grammar(llama_cpp, self._vocab.handle, grammar))
         except ValueError as fault:

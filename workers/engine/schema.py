@@ -30,20 +30,26 @@ _ANNOTATIONS = frozenset(
         "deprecated", "readOnly", "writeOnly", "nullable", "discriminator", "format", "strict",
     }
 )  # fmt: skip
-_MAPS, _LISTS = ("properties", "$defs", "definitions"), ("anyOf", "oneOf", "allOf", "prefixItems")
+#: Keywords that say something about values of these types only.
+_CONCERNS = {
+    name: types
+    for types, names in (
+        (("object",), ("properties", "required", "additionalProperties")),
+        (("array",), ("items", "prefixItems", "minItems", "maxItems")),
+        (("string",), ("minLength", "maxLength", "pattern", "format")),
+        (("integer", "number"), ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")),
+    )
+    for name in names
+}
+_DEFS = ("$defs", "definitions")
+_MAPS, _LISTS = ("properties", *_DEFS), ("anyOf", "oneOf", "allOf", "prefixItems")
 
 
 def kept(schema: Any, where: str = "") -> Any:
     """The same schema, in words that the converter knows. Raises JobRejected, naming the place and the keyword."""
     if not isinstance(schema, Mapping):
         return schema
-    told = dict(schema)
-    types = told.get("type")
-    if isinstance(types, list):
-        rest = {name: value for name, value in told.items() if name != "type" and name not in ("$defs", "definitions")}
-        alternatives = [rest | {"type": one} for one in types]
-        told = {name: told[name] for name in ("$defs", "definitions") if name in told} | {"anyOf": alternatives}
-    told = _numbers(told)
+    told = _numbers(_one_type_each(_without_lone_all_of(dict(schema))))
     _check(told, where)
     for name in _MAPS:
         if isinstance(told.get(name), Mapping):
@@ -57,6 +63,31 @@ def kept(schema: Any, where: str = "") -> Any:
         if isinstance(told.get(name), Mapping):
             told[name] = kept(told[name], where + place)
     return told
+
+
+def _without_lone_all_of(schema: dict[str, Any]) -> dict[str, Any]:
+    """`allOf` of one part, which is how some write a description beside a $ref, as that part."""
+    parts = schema.get("allOf")
+    if not isinstance(parts, list) or len(parts) != 1 or not isinstance(parts[0], Mapping):
+        return schema
+    if set(schema) - _ANNOTATIONS - {"allOf"}:
+        return schema
+    return {name: value for name, value in schema.items() if name != "allOf"} | dict(parts[0])
+
+
+def _one_type_each(schema: dict[str, Any]) -> dict[str, Any]:
+    """Several types as alternatives, each with what is said of it: no part of the schema is written out twice."""
+    types = schema.get("type")
+    if not isinstance(types, list):
+        return schema
+    rest = {name: value for name, value in schema.items() if name != "type"}
+    if any(rest.get(name) is not None for name in ("enum", "const", *_ALONE)):
+        return rest
+    alternatives = [
+        {"type": one} | {name: rest[name] for name in rest if name not in _DEFS and one in _CONCERNS.get(name, (one,))}
+        for one in dict.fromkeys(map(str, types))
+    ]
+    return {name: rest[name] for name in _DEFS if name in rest} | {"anyOf": alternatives}
 
 
 def _numbers(schema: dict[str, Any]) -> dict[str, Any]:
@@ -78,6 +109,9 @@ def _whole(schema: Mapping[str, Any], name: str) -> bool:
 
 def _check(schema: Mapping[str, Any], where: str) -> None:
     names = {name for name, value in schema.items() if value is not None}
+    for name in sorted(names & {"enum", *_ALONE}):
+        if schema[name] == []:
+            raise _rejected(where, f"{name} is empty, and nothing fits it")
     if "const" in names or "enum" in names:
         # The values are spelled out: whatever else is said of them, the schema's author has checked.
         return
