@@ -12,11 +12,16 @@ from web.present import has_ended, job_headers, job_json
 from web.problems import Problem, answer
 from web.verdicts import Yield, store_away
 
+#: An answer is written piece by piece, in characters: a client that reads slowly has as long for each of them as it
+#: may be silent (web/gunicorn_worker.py).
+_PIECE = 16_384
+
 
 def json_response(body: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Compact JSON in UTF-8; answers are nobody's to keep."""
     text = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
-    response = Response(text, status=status, mimetype="application/json")
+    pieces = [text[at : at + _PIECE] for at in range(0, len(text), _PIECE)]
+    response = Response(pieces, status=status, mimetype="application/json")
     response.headers["Cache-Control"] = "no-store"
     response.headers.extend(headers or {})
     return response

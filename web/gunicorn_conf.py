@@ -32,6 +32,8 @@ keepalive = 75
 timeout = 30
 #: Plain OpenAI calls may still end well; waits and event streams end at once and are taken up elsewhere.
 graceful_timeout = 30
+#: No header moves the path under which a request is served: proxies guard routes by it.
+forwarder_headers = ""
 #: A restart must not need the whole of the app to be forked from a master with threads and sockets.
 preload_app = False
 #: The heartbeat's file on memory: on a slow disk a beat blocks the event loop.

@@ -5,6 +5,7 @@ that is told to stop waits for every open connection until `graceful_timeout`, a
 client merely keeps for its next request.
 """
 
+import errno
 from types import FrameType
 from typing import Any
 
@@ -59,9 +60,16 @@ class DoorWorker(GeventWorker):  # type: ignore[misc]  # as above
         return _Idle(self._idle, self.cfg.keepalive if self.alive else _LAST_S)
 
     def handle_request(self, listener_name: Any, req: Any, sock: Any, addr: Any) -> Any:
-        """Serve one request."""
+        """Serve one request. Raises ConnectionResetError for a client that takes nothing: then nobody is there."""
         sock.settimeout(SILENCE_S)
-        return super().handle_request(listener_name, req, sock, addr)
+        try:
+            answer = super().handle_request(listener_name, req, sock, addr)
+        except TimeoutError:
+            # gunicorn would write a traceback for it, as for a fault of ours.
+            raise ConnectionResetError(errno.ECONNRESET, "the client takes nothing of its answer") from None
+        # Between two requests it is `timeout_ctx` that says how long.
+        sock.settimeout(None)
+        return answer
 
     def run(self) -> None:
         """Serve until told to stop."""

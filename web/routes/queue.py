@@ -47,7 +47,7 @@ def own_queue() -> Response:
 
 
 def bounds_of(settings: Settings, policy: TenantPolicy | None, snapshot: Snapshot) -> dict[str, Any]:
-    """The tenant's bounds: its policy's, else the settings', where `auto` follows the live slots (lua/lib/verdict.lua)."""
+    """The tenant's bounds: its policy's, else the settings', where `auto` follows the live slots (verdict.lua)."""
     policy = policy or TenantPolicy()
     slots = sum(worker.slots for worker in snapshot.workers if worker.live)
     jobs = max(16, 2 * slots) if settings.max_queue_size == AUTO else settings.max_queue_size

@@ -1,0 +1,62 @@
+"""Requests whose bytes are not what they say: told as the client's, and what came is not taken for the whole."""
+
+import json
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.served import Address, Served, sim_served
+from web import shapes
+
+pytestmark = pytest.mark.ways("direct", reason="a proxy reads a request's bytes itself, and answers for them")
+
+BODY = b'{"prompt": "go", "max_tokens": 2}'
+
+
+@pytest.fixture(scope="module")
+def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with sim_served(tmp_path_factory.mktemp("bytes")) as served:
+        yield served
+
+
+def answered(served: Address, sent: bytes) -> tuple[int, bytes]:
+    """The status and the body of the answer to these bytes, after which nothing more comes."""
+    with socket.create_connection(("127.0.0.1", served.port), timeout=10) as connection:
+        connection.sendall(sent)
+        connection.shutdown(socket.SHUT_WR)
+        came = b"".join(iter(lambda: connection.recv(65_536), b""))
+    head, _, body = came.partition(b"\r\n\r\n")
+    return int(head.split()[1]), body
+
+
+def post(*headers: bytes, body: bytes) -> bytes:
+    lines = [b"POST /v1/jobs HTTP/1.1", b"Host: localhost", b"Content-Type: application/json", *headers]
+    return b"\r\n".join([*lines, b"", body])
+
+
+CHUNKED = b"Transfer-Encoding: chunked"
+
+
+@pytest.mark.parametrize(
+    ("sent", "why"),
+    [
+        (post(CHUNKED, body=b"zz\r\n" + BODY + b"\r\n0\r\n\r\n"), "not chunked"),
+        (post(CHUNKED, body=b"2\r\n" + BODY + b"\r\n0\r\n\r\n"), "not chunked"),
+        (post(CHUNKED, body=b"21\r\n" + BODY[:5]), "ended within a chunk"),
+        (post(b"Content-Length: 900", body=BODY), "ended after 33 of 900 bytes"),
+        (post(b"Content-Length: 900", body=b""), "ended after 0 of 900 bytes"),
+    ],
+)
+def test_a_body_that_does_not_come_whole_is_400_and_no_job(served: Address, sent: bytes, why: str) -> None:
+    status, body = answered(served, sent)
+    error = shapes.Error.model_validate(json.loads(body)).error
+    assert (status, error.code) == (400, "invalid_request")
+    assert why in error.message
+    assert served.stage.stat("admitted") == 0
+    assert served.process.said("http.fault") == []
+
+
+def test_no_header_moves_the_path_of_a_request(served: Address) -> None:
+    asked = b"GET /aside/health HTTP/1.1\r\nHost: localhost\r\nSCRIPT_NAME: /aside\r\n\r\n"
+    assert answered(served, asked)[0] == 404
