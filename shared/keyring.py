@@ -45,6 +45,8 @@ class KeyFacts:
     expires_ms: int | None = None
     #: Pattern of other tenants that a request with this key may name in X-Tenant; None: none.
     act_as: str | None = None
+    #: Whether it has a successor, and lives for the overlap alone.
+    rotated: bool = False
 
     @property
     def id(self) -> str:
@@ -142,16 +144,23 @@ class KeyRing:
         """Make the key's successor and let the old one live for `overlap_ms` more; None when there is none.
 
         The successor has the same tenant, label, `act_as` and span of life. Of several keys with one label
-        (earlier rotations) the newest is followed.
+        (earlier rotations) the newest is followed. Raises ConfigError for a key that has a successor: what it was
+        made for is no longer known, and its next of kin would end with it.
         """
         _check_span("overlap_ms", overlap_ms, least=0)
         now_ms, found = self._find(which, tenant)
         living = [facts for facts in found if not facts.expired(now_ms)]
         if not living:
             return None
-        old = living[-1]
+        newest = [facts for facts in living if not facts.rotated]
+        if not newest:
+            raise ConfigError(
+                f"{which!r} was rotated already; rotate its successor (`penstock keys ls`), or make a key"
+            )
+        old = newest[-1]
         ends_ms = now_ms + overlap_ms
-        retired = replace(old, expires_ms=ends_ms if old.expires_ms is None else min(ends_ms, old.expires_ms))
+        ends_ms = ends_ms if old.expires_ms is None else min(ends_ms, old.expires_ms)
+        retired = replace(old, expires_ms=ends_ms, rotated=True)
         expires_ms = None if old.expires_ms is None else now_ms + old.expires_ms - old.created_ms
         new = _mint(replace(old, created_ms=now_ms, expires_ms=expires_ms))
         with store_faults(self._client):
@@ -205,13 +214,17 @@ def _check_span(name: str, span_ms: int | None, *, least: int = 1) -> None:
 def _dump(facts: KeyFacts) -> str:
     record = asdict(facts)
     del record["digest"]
+    if not facts.rotated:
+        del record["rotated"]
     return json.dumps(record, ensure_ascii=False)
 
 
 def _parse(digest: str, record: str) -> KeyFacts:
     try:
-        return KeyFacts(digest=digest, **json.loads(record))
-    except (ValueError, TypeError):
+        # What a newer Penstock may know beside these is not ours to judge.
+        known = {name: value for name, value in json.loads(record).items() if name in KeyFacts.__dataclass_fields__}
+        return KeyFacts(**(known | {"digest": digest}))
+    except (ValueError, TypeError, AttributeError):
         raise ConfigError(
             f"the record of key {digest[:ID_DIGITS]} in {keys.keys()} is not readable; "
             f"remove it with `penstock redis HDEL {keys.keys()} {digest}`"

@@ -206,6 +206,29 @@ def test_a_second_rotation_follows_the_newest_key(ring: KeyRing, redis_client: r
     assert ring.lookup(third.key) == third.facts
 
 
+def test_a_key_that_has_a_successor_gets_no_second_one(ring: KeyRing, redis_client: redis.Redis) -> None:
+    """A second one would take the overlap for the span of life that the key was made for, and end with it."""
+    old = ring.create("blue")
+    pass_time(redis_client, 1_000)
+    new = ring.rotate(old.facts.id, overlap_ms=HOUR_MS)
+    assert new is not None
+    with pytest.raises(ConfigError, match=f"{old.facts.id!r} was rotated already"):
+        ring.rotate(old.facts.id, overlap_ms=HOUR_MS)
+    assert {facts.digest for facts in ring.ls()[1]} == {old.facts.digest, new.facts.digest}
+    again = ring.rotate(new.facts.id, overlap_ms=0)
+    assert again is not None
+    assert again.facts.expires_ms is None
+
+
+def test_what_a_newer_penstock_wrote_of_a_key_is_read_as_far_as_it_is_known(
+    ring: KeyRing, redis_client: redis.Redis
+) -> None:
+    new = ring.create("blue")
+    record = json.loads(redis_client.hget(keys.keys(), new.facts.digest) or "")
+    redis_client.hset(keys.keys(), new.facts.digest, json.dumps(record | {"hue": "azure", "digest": "0"}))
+    assert ring.lookup(new.key) == new.facts
+
+
 def test_an_expired_key_has_no_successor(ring: KeyRing, redis_client: redis.Redis) -> None:
     ring.create("blue", label="ci", expires_in_ms=HOUR_MS)
     pass_time(redis_client, HOUR_MS)
