@@ -150,6 +150,11 @@ FIELDS: dict[str, Field] = {
 }
 
 
+#: The rates, and the fields in which admit.lua notes how far each is used up.
+_USED = {"policy_rpm": "rpm_ms", "policy_tpm": "tpm_ms"}
+_RATES = tuple(_USED)
+
+
 def check_name(tenant: str) -> str:
     """Answer the name itself. Raises ConfigError when it may not name a tenant."""
     if not keys.is_tenant_name(tenant):
@@ -178,6 +183,11 @@ class Tenants:
         unset = [field.stored for field in FIELDS.values() if field.stored not in written]
         key = keys.tenant(check_name(tenant))
         with store_faults(self._client), self._client.pipeline(transaction=True) as pipe:
+            before: Any = self._client.hmget(key, _RATES)
+            # What was used up of a former rate is no debt of a new one: it would hold for as long as that rate said.
+            for rate, held in zip(_RATES, before, strict=True):
+                if held is not None and text(held) != written.get(rate):
+                    unset.append(_USED[rate])
             if unset:
                 pipe.hdel(key, *unset)
             pipe.hset(key, mapping=written)
@@ -204,12 +214,13 @@ class Tenants:
 
         def forget(pipe: Pipeline) -> bool:
             known = bool(pipe.hexists(key, "policy"))
-            never_admitted = pipe.zscore(keys.tenants(), tenant) == 0
+            #: Negative for one whose last admission the reaper found long ago.
+            nothing_left = (pipe.zscore(keys.tenants(), tenant) or 0) <= 0
             pipe.multi()
-            pipe.hdel(key, "policy", *(field.stored for field in FIELDS.values()))
+            pipe.hdel(key, "policy", *(field.stored for field in FIELDS.values()), *_USED.values())
             if known:
                 pipe.expire(key, _TTL_AFTER_REMOVAL_S)
-            if never_admitted:
+            if nothing_left:
                 pipe.zrem(keys.tenants(), tenant)
             return known
 
@@ -229,7 +240,7 @@ class Tenants:
                     pipe.hgetall(keys.tenant(name))
                 hashes = pipe.execute()
         return tuple(
-            TenantEntry(name, _read(name, held), int(scores[name]) or None)
+            TenantEntry(name, _read(name, held), abs(int(scores[name])) or None)
             for name, held in zip(names, hashes, strict=True)
         )
 

@@ -1,6 +1,6 @@
 -- reap: ends what is late in the queue, takes back what no lease holds, forgets who is long gone.
 -- KEYS config deadlines leases polls workers pool worker queues order rq_wip rq_queues rq_queue rq_workers
---      rq_workers_of rq_worker
+--      rq_workers_of rq_worker tenants tenant
 -- ARGV
 --   limit int · entries of each kind handled in this call, at most 64
 -- ANSWERS reaped
@@ -8,7 +8,8 @@
 -- KEEPS 1 2 4 5 8 9 10
 -- USES clock afford job waiting rq stats finish forget giveback lapse drop live
 
-local lease_ms = tonumber(redis.call('HGET', k_config, 'lease_ms') or 15000)
+local set = redis.call('HMGET', k_config, 'lease_ms', 'result_ttl_s')
+local lease_ms, ttl_s = tonumber(set[1] or 15000), tonumber(set[2] or 3600)
 local moved = { expired = 0, requeued = 0, failed = 0, canceled = 0 }
 
 local late = redis.call('ZRANGEBYSCORE', k_deadlines, '-inf', now_ms, 'LIMIT', 0, limit)
@@ -51,7 +52,7 @@ for i = 1, #unpolled do
   end
 end
 
--- Workers silent for a minute, and queues of which nothing can be read any more.
+-- Workers silent for a minute, queues of which nothing can be read any more, and tenants of which nothing is kept.
 local silent = redis.call('ZRANGEBYSCORE', k_workers, '-inf', now_ms - 60000, 'LIMIT', 0, limit)
 for i = 1, #silent do
   local slug = redis.call('HGET', k_worker .. silent[i], 'slug')
@@ -60,9 +61,6 @@ for i = 1, #silent do
     redis.call('ZREM', k_pool .. slug, silent[i])
   end
   redis.call('SREM', k_rq_workers, k_rq_worker .. silent[i])
-  for _, queue in ipairs(redis.call('ZRANGE', k_queues, 0, limit - 1)) do
-    redis.call('SREM', k_rq_workers_of .. queue, k_rq_worker .. silent[i])
-  end
 end
 local quiet = redis.call('ZRANGEBYSCORE', k_queues, '-inf', now_ms, 'LIMIT', 0, limit)
 for i = 1, #quiet do
@@ -71,6 +69,17 @@ for i = 1, #quiet do
     redis.call('ZREM', k_queues, queue)
     redis.call('SREM', k_rq_queues, k_rq_queue .. queue)
     redis.call('DEL', k_rq_workers_of .. queue)
+  end
+end
+-- A day and an hour after its last job can be read, as admit keeps its record. One with a policy stays known, and
+-- its moment is turned negative, so that it is not looked at again.
+local long_ago = redis.call('ZRANGEBYSCORE', k_tenants, 1, now_ms - (ttl_s + 90000) * 1000, 'LIMIT', 0, limit)
+for i = 1, #long_ago do
+  local tenant = long_ago[i]
+  if redis.call('HEXISTS', k_tenant .. tenant, 'policy') == 1 then
+    redis.call('ZADD', k_tenants, -redis.call('ZSCORE', k_tenants, tenant), tenant)
+  else
+    redis.call('ZREM', k_tenants, tenant)
   end
 end
 count_live_slots(now_ms)

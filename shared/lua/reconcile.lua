@@ -1,5 +1,6 @@
 -- reconcile: puts right what foreign hands did to a queue; looks at 64 places of it.
--- KEYS order rq_queue rq_wip rq_job rq_finished rq_failed rq_canceled config
+-- KEYS order rq_queue rq_wip rq_job rq_finished rq_failed rq_canceled rq_workers
+--      rq_workers_of config
 -- ARGV
 --   tenant text · whose queue
 --   slug text · of which model
@@ -91,6 +92,12 @@ for i = 1, #started do
       make_agree(job)
     end
     repaired()
+  end
+end
+-- RQ counts a queue's workers by a set that a worker which has stopped does not leave.
+for _, worker_key in ipairs(redis.call('SRANDMEMBER', k_rq_workers_of .. queue, WINDOW)) do
+  if redis.call('SISMEMBER', k_rq_workers, worker_key) == 0 then
+    redis.call('SREM', k_rq_workers_of .. queue, worker_key)
   end
 end
 return { 'reconciled', repairs, place < length and place or -1 }

@@ -33,3 +33,27 @@ def test_a_job_larger_than_a_minutes_tokens_may_come_when_nothing_came_before(st
     store.renew(a_beat(), [])
     admitted(store, a_job())
     assert refused(store, a_job()).limit == "tokens_per_minute"
+
+
+def test_a_new_rate_begins_anew_and_another_change_leaves_the_rate_as_it_stands(store):
+    """At 10 tokens a minute the job of 30 is paid for after three minutes; at 6,000 nobody would wait for that."""
+    tenants = Tenants(store.client)
+    tenants.set("blue", TenantPolicy(tpm=10))
+    store.renew(a_beat(), [])
+    admitted(store, a_job())
+    tenants.change("blue", {"weight": 2.0})
+    assert refused(store, a_job()).limit == "tokens_per_minute"
+    tenants.change("blue", {"tpm": 6_000})
+    admitted(store, a_job())
+
+
+def test_a_rate_that_was_taken_away_and_set_again_begins_anew(store):
+    tenants = Tenants(store.client)
+    tenants.set("blue", TenantPolicy(rpm=1))
+    store.renew(a_beat(), [])
+    admitted(store, a_job())
+    tenants.remove("blue")
+    tenants.set("blue", TenantPolicy(rpm=2))
+    for _ in range(2):
+        admitted(store, a_job())
+    assert refused(store, a_job()).limit == "requests_per_minute"

@@ -9,6 +9,7 @@ from shared.answers import Reaped
 from shared.job import Held
 from shared.keys import queue_name
 from shared.states import JobState
+from shared.tenants import TenantPolicy, Tenants
 from tests.support.builders import (
     MODEL,
     a_job,
@@ -169,6 +170,30 @@ def test_a_silent_worker_is_forgotten_after_a_minute(store):
     store.reap()
     assert store.snapshot().workers == []
     assert store.client.exists("rq:workers", keys.pool(MODEL)) == 0
+
+
+def test_a_tenant_of_which_nothing_is_kept_any_more_is_no_longer_listed(store):
+    beat(store)
+    Tenants(store.client).set("kept", TenantPolicy(weight=2))
+    Tenants(store.client).set("silent", TenantPolicy(weight=2))
+    for tenant in ("gone", "kept"):
+        admitted(store, a_job(tenant))
+        store.settle(an_ending(claim_one(store).held), "w1")
+    shift(store, 90_000_000)
+    admitted_ms = {entry.name: entry.last_admission_ms for entry in Tenants(store.client).list()}
+    store.reap()
+    assert {entry.name for entry in Tenants(store.client).list()} == {"gone", "kept", "silent"}
+    shift(store, 3_600_000)
+    for _ in range(2):
+        store.reap()
+    listed = {entry.name: entry.last_admission_ms for entry in Tenants(store.client).list()}
+    assert listed == {"kept": admitted_ms["kept"], "silent": None}
+    beat(store)
+    again = admitted(store, a_job("kept"))
+    assert Tenants(store.client).list()[0].last_admission_ms == seen(store, again).admitted_ms
+    store.cancel(again)
+    Tenants(store.client).remove("silent")
+    assert [entry.name for entry in Tenants(store.client).list()] == ["kept"]
 
 
 def test_a_quiet_queue_leaves_rqs_queues_when_nothing_of_it_can_be_read(store, settings):

@@ -22,3 +22,5 @@ def test_rq_is_shown_the_first_held_job_of_a_registered_worker_and_which_queues_
     store.renew(a_beat(), [])
     assert seen.get_current_job_id() is None
     registered.register_death()
+    store.reconcile("blue", MODEL)
+    assert Worker.count(queue=queue) == 0
