@@ -30,7 +30,8 @@ def test_what_does_not_end_within_the_grace_time_goes_back_uncounted(stage):
     asked = time.monotonic()
     worker.terminate()
     assert worker.exit_code() == Exit.DRAINED
-    assert time.monotonic() - asked < 1.5
+    # Its jobs would take ten.
+    assert time.monotonic() - asked < 5
     for view in stage.jobs(ids):
         assert (view.state, view.attempts) == (JobState.QUEUED, 0)
         assert view.position == 1

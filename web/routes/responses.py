@@ -63,7 +63,11 @@ def create(body: ResponsesBody) -> Response:
 @bp.doc(
     summary="Read a response, or take its stream up",
     description="Counts as a poll. ?stream=true tells its events; starting_after=N those after this sequence number.",
-    responses={200: "response, or its events as server-sent events", 404: "No such response of this tenant"},
+    responses={
+        200: "response, or its events as server-sent events",
+        400: "`include` names what is not served, or was not asked for when the response was made",
+        404: "No such response of this tenant",
+    },
 )
 def read(response_id: str) -> Response:
     """The response as it is, or its story."""
