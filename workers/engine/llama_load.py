@@ -16,6 +16,8 @@ _MAGIC = b"GGUF"
 _KV_BYTES = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
 #: llama.cpp rounds a context up to this many cells.
 _CELL_STEP = 256
+#: What the shortest job takes: a token of prompt and one of answer.
+FEWEST_CELLS = 2
 #: Largest physical batch: beyond it compute buffers grow and speed does not.
 _MAX_UBATCH = 2048
 #: Inputs of one step of an embedding model; llama.cpp takes at most 256.
@@ -103,8 +105,13 @@ def has_amx(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
 
 
 def new_context(libs: Libraries, model: int, shape: Shape) -> int:
-    """A context of `shape`. Raises ModelError, naming the sizes, when there is no memory for it."""
+    """A context of `shape`. Raises ModelError, naming the sizes, when there is no memory for it, or no sense in it."""
     lib, sizes = libs.lib, shape.sizes
+    if sizes.cells < FEWEST_CELLS * sizes.slots:
+        raise ModelError(
+            f"{sizes.cells} KV cells are fewer than {FEWEST_CELLS} for each of {sizes.slots} slots: more memory, or "
+            f"PENSTOCK_KV_CELLS or PENSTOCK_MAX_BATCH_SIZE"
+        )
     params = lib.llama_context_default_params()
     params.n_ctx, params.n_seq_max = sizes.cells, sizes.slots
     params.n_batch = min(shape.prefill_chunk, sizes.cells) + sizes.slots

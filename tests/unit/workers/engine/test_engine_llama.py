@@ -4,11 +4,11 @@ import contextlib
 import json
 
 import pytest
-from conftest import Driven
+from conftest import NEVER_S, Driven
 
 from shared.config import load
 from shared.errors import ModelError
-from workers.engine.events import JobRejected
+from workers.engine.events import Ended, JobRejected, JobSpec
 from workers.engine.factory import make_engine
 from workers.engine.llama import load_backend
 
@@ -234,6 +234,26 @@ def test_a_context_shorter_than_the_calibration_is_calibrated_too(model_path):
     engine = make_engine(settings, print, model_path=model_path)
     assert engine.backend.facts.prefill_tps > 0
     engine.backend.close()
+
+
+@pytest.mark.parametrize("cells", [16, 127])
+def test_fewer_cells_than_the_slots_can_use_end_the_start_with_a_sentence(model_path, cells):
+    settings = load({}, None, device="cpu", max_batch_size=64, kv_cells=cells, threads=1)
+    with pytest.raises(ModelError, match=f"{cells} KV cells are fewer than 2 for each of 64 slots.*PENSTOCK_KV_CELLS"):
+        make_engine(settings, [].append, model_path=model_path)
+
+
+def test_the_fewest_cells_run_the_shortest_job_in_every_slot(model_path):
+    settings = load({}, None, device="cpu", max_batch_size=64, kv_cells=128, threads=1)
+    events = []
+    engine = make_engine(settings, events.append, model_path=model_path)
+    with contextlib.closing(engine.backend):
+        for key in range(64):
+            engine.submit(engine.prepare(JobSpec(str(key), "blue", {"prompt": "", "temperature": 0}, 1, NEVER_S)))
+        while engine.step():
+            pass
+        assert [event.outcome for event in events if isinstance(event, Ended)] == ["succeeded"] * 64
+        engine.check_idle()
 
 
 @pytest.mark.parametrize("kv_type", ["f32", "q8_0", "q4_0"])
