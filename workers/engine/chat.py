@@ -1,6 +1,7 @@
 """Messages to a prompt, through the model's own template, which runs in a sandbox."""
 
 import json
+import re
 from datetime import datetime
 from typing import Any
 
@@ -13,6 +14,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from shared.errors import ModelError
 from shared.outcomes import EndCode
 from workers.engine.events import JobRejected
+
+#: Characters that mean nothing in any text (Unicode's noncharacters): one of them goes where a text is to be cut.
+_MARKS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
 
 
 class _GenerationTag(Extension):
@@ -49,9 +53,26 @@ class ChatTemplate:
         except jinja2.TemplateError as fault:
             raise ModelError(f"the model's chat template cannot be compiled: {fault}") from fault
 
+    def pieces(self, messages: object, controls: re.Pattern[str] | None) -> list[str]:
+        """The prompt of these messages, ready for the answer, cut so that no message spells a control token.
+
+        `controls` finds the names of those, of two characters or more. Raises JobRejected.
+        """
+        checked = _checked(messages)
+        if controls is None or not any(controls.search(message["content"]) for message in checked):
+            return [self._rendered(checked)]
+        cut = next((mark for mark in _MARKS if not any(mark in message["content"] for message in checked)), "")
+        if not cut:
+            raise _rejected("they spell control tokens, and hold every character that could part these")
+        begins = re.compile(f"(?={controls.pattern})(.)", re.DOTALL)
+        parted = [{**message, "content": begins.sub(rf"\1{cut}", message["content"])} for message in checked]
+        return self._rendered(parted).split(cut)
+
     def render(self, messages: object) -> str:
         """The prompt of these messages, ready for the answer. Raises JobRejected."""
-        checked = _checked(messages)
+        return self._rendered(_checked(messages))
+
+    def _rendered(self, checked: list[dict[str, Any]]) -> str:
         try:
             return self._template.render(messages=checked, add_generation_prompt=True)
         except _Refused as refusal:

@@ -96,7 +96,8 @@ class LlamaBackend:
         if messages is not None:
             if self._template is None:
                 raise JobRejected(EndCode.INVALID_VALUE, f"{self._no_chat}: send a prompt", "messages")
-            return self._checked(self.tokenize(self._template.render(messages)), "messages")
+            pieces = self._template.pieces(messages, self._vocab.controls)
+            return self._checked(np.concatenate([self.tokenize(piece) for piece in pieces]), "messages")
         if not isinstance(text, str):
             raise JobRejected(EndCode.INVALID_VALUE, "this model continues text: send a prompt or messages", "prompt")
         return self._checked(self._vocab.prompt(text), "prompt")

@@ -1,6 +1,7 @@
 """A model's vocabulary: text to tokens and back. Only read, so any thread may ask."""
 
 import ctypes
+import re
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,11 @@ class Vocabulary:
         self._add_bos: bool = lib.llama_vocab_get_add_bos(self.handle)
         self._add_eos: bool = lib.llama_vocab_get_add_eos(self.handle)
         self._pieces: dict[int, bytes] = {}
+        special = lib.LLAMA_TOKEN_ATTR_CONTROL | lib.LLAMA_TOKEN_ATTR_UNKNOWN
+        found = (token for token in range(self.size) if lib.llama_vocab_get_attr(self.handle, token) & special)
+        longer = [re.escape(name) for name in map(self.name, found) if len(name) > 1]
+        #: Finds the names of control tokens in a text; None without any.
+        self.controls = re.compile(f"(?:{'|'.join(longer)})") if longer else None
 
     def prompt(self, text: str) -> Tokens:
         """A prompt as `llama_cpp.Llama` makes it: the model's own beginning and end around the text's tokens."""
