@@ -2,10 +2,12 @@
 
 import argparse
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import FrameType
 
 import structlog
 
@@ -35,6 +37,8 @@ log = structlog.get_logger()
 
 #: How often a worker that starts before its store looks again, and how often it says so.
 _LOOK_S, _SAY_S = 0.2, 10.0
+#: The bar of the load hides it.
+_SHOW_CURSOR = "\x1b[?25h"
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one worker. The exit code."""
     # Read when libgomp is loaded: spinning threads of two engines on few cores starve one another.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    for sign in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(sign, _leave)
     place = _place(arguments)
     try:
         return int(_serve(load(), place))
@@ -58,6 +64,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _sorry(error, Exit.STORE_UNFIT)
     except ModelError as error:
         return _sorry(error, Exit.MODEL)
+
+
+def _leave(number: int, _frame: FrameType | None) -> None:
+    """Until the supervisor takes the signals over nothing is held, so there is nothing to drain.
+
+    As the first process of a container this one would not be ended by a signal that it has no handler for. At once,
+    and not by an exception: while the model loads it would be raised in a callback of C, which swallows it.
+    """
+    if sys.stderr.isatty():
+        sys.stderr.write(_SHOW_CURSOR)
+    sys.stderr.write(f"penstock worker: {signal.Signals(number).name} before it served; it held nothing\n")
+    sys.stderr.flush()
+    os._exit(Exit.DRAINED)
 
 
 def _place(arguments: Sequence[str] | None) -> Place:

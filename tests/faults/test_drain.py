@@ -4,6 +4,8 @@ import os
 import signal
 import time
 
+import pytest
+
 from shared import keys
 from shared.states import JobState
 from tests.support.processes import wait_for
@@ -74,6 +76,19 @@ def test_a_ctrl_c_that_arrives_twice_over_the_terminal_and_the_parent_is_one_req
         worker.terminate()
         assert worker.exit_code() == Exit.DRAINED
         assert stage.job(job_id).state is JobState.SUCCEEDED
+
+
+@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
+def test_a_worker_that_is_stopped_before_it_serves_ends_at_once_with_a_sentence(stage, sign):
+    os.kill(stage.embedded.pid, signal.SIGKILL)
+    wait_for(lambda: not stage.embedded.alive(), "the store to die")
+    worker = stage.worker(wait=False)
+    wait_for(lambda: worker.said("store.awaited"), "the worker to say what it waits for")
+    os.kill(worker.pid, sign)
+    assert worker.exit_code() == Exit.DRAINED
+    assert worker.said(f"{sign.name} before it served")
+    assert not worker.said("Traceback")
+    stage.embedded.revive()
 
 
 def test_an_operators_drain_stops_claims_until_it_is_taken_back(stage):
