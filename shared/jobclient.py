@@ -6,6 +6,7 @@ of every room and costs 0.1 s of each command's start, measured.
 
 import itertools
 import json
+import re
 import socket
 import time
 import urllib.error
@@ -21,6 +22,7 @@ from typing import Any
 from shared.clock import Clock, RealClock
 from shared.errors import ConfigError, PenstockError
 from shared.eventstream import ServerEvent, object_in, read_events
+from shared.keys import is_tenant_name
 from shared.states import TERMINAL_STATES
 
 Json = dict[str, Any]
@@ -36,6 +38,8 @@ _OUTAGE_S = 60.0
 _POLL_MS = 500
 
 _ENDED = frozenset(state.value for state in TERMINAL_STATES)
+#: What a header and a request line can carry.
+_PLAIN = re.compile(r"[!-~]+")
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
@@ -78,18 +82,20 @@ class JobClient:
         clock: Clock | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`tenant` goes into X-Tenant. Raises ConfigError when `url` is none of http or https."""
-        parts = urllib.parse.urlsplit(url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise ConfigError(f"PENSTOCK_URL={url!r} does not look like http://host:port")
+        """`tenant` goes into X-Tenant. Raises ConfigError for what no request could be made of."""
+        host = _host_of(url)
         self._url = url.rstrip("/")
         self._headers = {"Accept": "application/json", "User-Agent": "penstock"}
         if api_key:
+            if not _PLAIN.fullmatch(api_key):
+                raise ConfigError("PENSTOCK_API_KEY is no key: it holds blanks, or signs that are not ASCII")
             self._headers["Authorization"] = f"Bearer {api_key}"
         if tenant:
+            if not is_tenant_name(tenant):
+                raise ConfigError(f"tenant={tenant!r} is not 1 to 64 of letters, digits, '_' and '-'")
             self._headers["X-Tenant"] = tenant
         # A proxy for the outside world does not know this machine's loopback.
-        proxies = [urllib.request.ProxyHandler({})] if parts.hostname in _LOOPBACK else []
+        proxies = [urllib.request.ProxyHandler({})] if host in _LOOPBACK else []
         self._opener = urllib.request.build_opener(_NoRedirect, *proxies)
         self._clock = clock or RealClock()
         self._sleep = sleep
@@ -242,6 +248,17 @@ class JobClient:
     def _unreachable(self, error: Exception) -> DoorError:
         why = getattr(error, "reason", error)
         return DoorError(f"no answer from {self._url} (PENSTOCK_URL): {why or type(why).__name__}")
+
+
+def _host_of(url: str) -> str:
+    try:
+        parts = urllib.parse.urlsplit(url)
+        fits = parts.scheme in {"http", "https"} and parts.port != 0 and _PLAIN.fullmatch(url)
+    except ValueError:
+        fits = None
+    if not fits or not parts.hostname:
+        raise ConfigError(f"PENSTOCK_URL={url!r} does not look like http://host:port")
+    return parts.hostname
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

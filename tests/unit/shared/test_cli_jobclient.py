@@ -180,11 +180,29 @@ def test_nobody_at_the_address_is_told_at_once_when_a_job_is_offered(
     assert slept == []
 
 
-@pytest.mark.parametrize("url", ["", "localhost:8000", "ftp://door", "file:///etc/passwd", "http://"])
+@pytest.mark.parametrize(
+    "url",
+    ["", "localhost:8000", "ftp://door", "file:///etc/passwd", "http://", "http://[::1", "http://door:99999",
+     "http://door:x", "http://a b", "http://door/\u00f6"],
+)  # fmt: skip
 def test_an_address_that_is_none_is_quoted(url: str) -> None:
     with pytest.raises(ConfigError) as refused:
         JobClient(url)
     assert f"PENSTOCK_URL={url!r}" in str(refused.value)
+
+
+@pytest.mark.parametrize("tenant", ["a b", "\u0451", "a\nb"])
+def test_a_tenant_that_is_none_is_quoted(tenant: str) -> None:
+    with pytest.raises(ConfigError, match="tenant=") as refused:
+        JobClient("http://door", tenant=tenant)
+    assert repr(tenant) in str(refused.value)
+
+
+@pytest.mark.parametrize("key", ["psk_abc\u2026", "psk abc", "psk_abc\n"])
+def test_a_key_that_is_none_is_told_and_not_shown(key: str) -> None:
+    with pytest.raises(ConfigError, match="PENSTOCK_API_KEY") as refused:
+        JobClient("http://door", api_key=key)
+    assert "abc" not in str(refused.value)
 
 
 def test_a_proxy_of_the_environment_is_not_asked_for_loopback(
