@@ -14,8 +14,8 @@ Manner = Literal["poll", "hold", "stream"]
 
 #: What the stock OpenAI package sends when its user named no timeout: counts as not named.
 _STAINLESS_DEFAULT_S = 600.0
-#: Taken off a client's own timeout, so that our answer is there before it gives up.
-_STAINLESS_MARGIN_MS = 1_000
+#: Taken off a client's own timeout, so that our answer is there before it gives up; but no more than half of it.
+_STAINLESS_MARGIN_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -81,12 +81,12 @@ def _unnamed(
 
 
 def _stainless_ms(headers: Headers) -> int | None:
-    """The client's own timeout as the OpenAI packages tell it, less a second; None when its user named none."""
+    """The client's own timeout as the OpenAI packages tell it, less our margin; None when its user named none."""
     for name in ("x-stainless-read-timeout", "x-stainless-timeout"):
         try:
             seconds = float(headers.get(name, ""))
         except ValueError:
             continue
         if 0 < seconds < 86_400 and seconds != _STAINLESS_DEFAULT_S:
-            return max(1, int(seconds * 1000) - _STAINLESS_MARGIN_MS)
+            return max(1, int(1000 * max(seconds - _STAINLESS_MARGIN_S, seconds / 2)))
     return None

@@ -51,7 +51,11 @@ def test_a_policy_does_not_lengthen_what_the_system_allows(settings: Settings) -
 @pytest.mark.parametrize("name", ["x-stainless-timeout", "x-stainless-read-timeout"])
 def test_a_held_call_ends_a_second_before_its_client_gives_up(settings: Settings, name: str) -> None:
     assert of(settings, "hold", headers={name: "10"}) == Patience(9_000, "header")
-    assert of(settings, "hold", headers={name: "0.5"}) == Patience(1, "header")
+
+
+@pytest.mark.parametrize(("seconds", "patience_ms"), [("2", 1_000), ("1", 500), ("0.5", 250), ("0.001", 1)])
+def test_of_a_short_time_out_half_is_left(settings: Settings, seconds: str, patience_ms: int) -> None:
+    assert of(settings, "hold", headers={"x-stainless-timeout": seconds}) == Patience(patience_ms, "header")
 
 
 def test_the_read_time_out_comes_before_the_whole_one(settings: Settings) -> None:
