@@ -4,7 +4,7 @@ import os
 import secrets
 from pathlib import Path
 
-from shared.config import Settings
+from shared.config import Settings, expanded
 from shared.errors import ConfigError
 
 #: Tells an admin key from a tenant's at a glance.
@@ -14,7 +14,7 @@ ADMIN_KEY_PREFIX = "psa_"
 def admin_key_path(settings: Settings) -> Path:
     """Where the admin key is kept: PENSTOCK_ADMIN_KEY_FILE, else `admin.key` in the state folder."""
     if settings.admin_key_file:
-        return Path(settings.admin_key_file).expanduser()
+        return expanded("PENSTOCK_ADMIN_KEY_FILE", settings.admin_key_file)
     return settings.state_path / "admin.key"
 
 

@@ -15,6 +15,7 @@ from dotenv import dotenv_values
 from shared.errors import ConfigError
 from shared.settings_table import AUTO, ROWS, Row
 
+_LAST_PORT = 65_535
 #: Where a gate listens that is started and not told where.
 GATE_LISTEN = "127.0.0.1:7070"
 
@@ -84,11 +85,11 @@ class Settings:
 
     @property
     def state_path(self) -> Path:
-        """The state folder; the per-user data folder when none is set."""
+        """The state folder; the per-user data folder when none is set. Raises ConfigError where there is no home."""
         if self.state_dir:
-            return Path(self.state_dir).expanduser().resolve()
-        base = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
-        return Path(base) / "penstock"
+            return expanded("PENSTOCK_STATE_DIR", self.state_dir).resolve()
+        base = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+        return expanded("PENSTOCK_STATE_DIR", base) / "penstock"
 
     @property
     def listen_host_port(self) -> tuple[str, int]:
@@ -145,7 +146,7 @@ def load_with_origin(
     env = dict(os.environ if environ is None else environ)
     from_file = {}
     if dotenv is not None and dotenv.is_file():
-        from_file = {name: value for name, value in dotenv_values(dotenv).items() if value is not None}
+        from_file = _file(dotenv)
     _refuse_unknown(env, "environment")
     _refuse_unknown(from_file, str(dotenv))
     values: dict[str, object] = {}
@@ -185,6 +186,21 @@ def row_of(field: str) -> Row:
     return {row.field: row for row in ROWS}[field]
 
 
+def expanded(name: str, text: str) -> Path:
+    """The path that a setting means. Raises ConfigError when it begins with a home that nobody has."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise ConfigError(f"{name}={text!r} begins with a home folder that is not known; name another") from None
+
+
+def _file(path: Path) -> dict[str, str]:
+    try:
+        return {name: value for name, value in dotenv_values(path).items() if value is not None}
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the settings file {path.absolute()} cannot be read: {error}") from None
+
+
 def _refuse_unknown(names: Mapping[str, str], where: str) -> None:
     known = {row.name for row in ROWS}
     for name in sorted(names):
@@ -198,6 +214,10 @@ def _check_together(settings: Settings) -> None:
             f"PENSTOCK_DEFAULT_DEADLINE_MS={settings.default_deadline_ms} is over "
             f"PENSTOCK_MAX_DEADLINE_MS={settings.max_deadline_ms}"
         )
+    for row in ROWS:
+        address = str(getattr(settings, row.field))
+        if row.field.endswith("listen") and address and _host_port(address)[1] > _LAST_PORT:
+            raise ConfigError(f"{row.name}={address!r} is out of range: a port is 0 to {_LAST_PORT}")
     doors = {"PENSTOCK_LISTEN": settings.listen, "PENSTOCK_GATE_LISTEN": settings.gate_listen or GATE_LISTEN}
     for name, listen in doors.items():
         if settings.auth == "open" and _host_port(listen)[0] not in {"127.0.0.1", "localhost", "::1"}:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from typing import Any
 
 from shared.answers import Refused, SettleAnswer, Settled, Snapshot, TenantView, WorkerView
@@ -128,14 +129,14 @@ def snapshot(answer: list[Any]) -> Snapshot:
     """The snapshot script's answer."""
     now_ms, inflight, waiting, running, raw_config, stats, tenants, workers, models, tiers = answer
     config = pairs(raw_config)
-    live_slots = int(config.get("live_slots", 0))
+    live_slots = _whole(config.get("live_slots"))
     return Snapshot(
         now_ms=now_ms,
         inflight=inflight,
         max_inflight=_bound(config.get("max_inflight"), max(64, 4 * live_slots)),
         waiting=waiting,
         running=running,
-        stats={name: int(value) for name, value in pairs(stats).items()},
+        stats={name: _whole(value) for name, value in pairs(stats).items()},
         tenants=[_tenant(entry, config, live_slots) for entry in tenants],
         workers=[_worker(entry, now_ms) for entry in workers],
         models=[text(name) for name in models],
@@ -148,29 +149,29 @@ def _tenant(entry: list[Any], config: dict[str, str], live_slots: int) -> Tenant
     name, oldest_ms, fields = text(entry[0]), int(entry[1]), pairs(entry[2])
     return TenantView(
         name=name,
-        weight=int(fields.get("policy_weight_milli", 1000)) / 1000,
-        waiting=int(fields.get("waiting", 0)),
-        waiting_tokens=int(fields.get("waiting_tokens", 0)),
+        weight=(_whole(fields.get("policy_weight_milli")) or 1000) / 1000,
+        waiting=_whole(fields.get("waiting")),
+        waiting_tokens=_whole(fields.get("waiting_tokens")),
         max_waiting=_bound(fields.get("policy_max_waiting", config.get("max_queue_size")), max(16, 2 * live_slots)),
         max_waiting_tokens=_bound(fields.get("policy_max_waiting_tokens", config.get("max_queue_tokens")), 65_536),
-        running=int(fields.get("running", 0)),
-        service_mwt=int(fields.get("service_mwt", 0)),
+        running=_whole(fields.get("running")),
+        service_mwt=_whole(fields.get("service_mwt")),
         oldest_age_ms=None if oldest_ms < 0 else oldest_ms,
     )
 
 
 def _worker(entry: list[Any], now_ms: int) -> WorkerView:
     fields = pairs(entry[1])
-    age_ms = now_ms - int(fields.get("beat_ms", 0))
+    age_ms = now_ms - _whole(fields.get("beat_ms"))
     return WorkerView(
         name=text(entry[0]),
         model=fields.get("model", ""),
         live=age_ms <= LIVE_MS,
         beat_age_ms=age_ms,
-        slots=int(fields.get("slots", 0)),
-        slots_busy=int(fields.get("slots_busy", 0)),
-        cells=int(fields.get("cells", 0)),
-        cells_free=int(fields.get("cells_free", 0)),
+        slots=_whole(fields.get("slots")),
+        slots_busy=_whole(fields.get("slots_busy")),
+        cells=_whole(fields.get("cells")),
+        cells_free=_whole(fields.get("cells_free")),
         draining=fields.get("draining") == "1",
         facts={name: value for name, value in fields.items() if name not in _WORKER_FIELDS | _WORKER_INTERNAL},
     )
@@ -184,7 +185,16 @@ def _usage(raw: Any) -> Usage | None:
 
 
 def _bound(value: str | None, automatic: int) -> int:
-    return automatic if value is None or value in {"auto", str(AUTO)} else int(value)
+    return int(value) if value and is_whole(value) and value != str(AUTO) else automatic
+
+
+def is_whole(held: str) -> bool:
+    """Whether a field that should hold a whole number does; somebody may have spoiled it."""
+    return re.fullmatch(r"-?[0-9]{1,19}", held) is not None
+
+
+def _whole(held: str | None) -> int:
+    return int(held) if held and is_whole(held) else 0
 
 
 def _object(raw: Any) -> dict[str, Any]:

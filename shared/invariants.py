@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import redis
 
 from shared import keys
+from shared.decode import is_whole
 from shared.ownership import unowned_keys
 from shared.picture import Picture, take
 from shared.rqjob import homes_of_ended
@@ -110,12 +111,14 @@ def _sums(p: Picture) -> Iterator[str]:
             "running": sum(1 for r in mine if r.get("penstock_state") == "running"),
         }
         for name, value in true.items():
-            off = int(fields.get(name, 0)) - value
-            if off:
+            held = fields.get(name, "0")
+            if not is_whole(held):
+                yield f"tenant {tenant}: {name} is {held!r}, which is no number"
+            elif off := int(held) - value:
                 yield f"tenant {tenant}: {name} is off by {off:+d}"
         bound = fields.get("policy_max_waiting") or p.config.get("max_queue_size", "auto")
         fresh = sum(1 for record in waiting if record.get("penstock_first_claim_ms") is None)
-        if bound.isdigit() and fresh > int(bound):
+        if bound.isdecimal() and fresh > int(bound):
             yield f"tenant {tenant}: more wait than its bound of {bound}"
 
 
@@ -142,8 +145,9 @@ def _active(p: Picture) -> Iterator[str]:
         if set(active) != waiting:
             yield f"active tenants of {slug} differ from those with waiting jobs by {sorted(set(active) ^ waiting)[:5]}"
         for tenant, service in active.items():
-            own = int(p.tenants.get(tenant, {}).get("service_mwt", 0))
-            if own != int(service):
+            own = p.tenants.get(tenant, {}).get("service_mwt", "0")
+            # As a double, as the score is: beyond 2^53 the last digits are nobody's service.
+            if not is_whole(own) or float(own) != service:
                 yield f"tenant {tenant} stands at {int(service)} in {slug}, and was served {own}"
             if slug not in p.lists.get(tenant, set()):
                 yield f"tenant {tenant} waits for {slug}, and its lists do not name it"

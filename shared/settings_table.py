@@ -82,7 +82,7 @@ def _float(field: str, default: float, unit: str, low: float, high: float, why: 
     return Row(field, f"PENSTOCK_{field.upper()}", "float", default, unit, why, low, high)
 
 
-_HOST_PORT = r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):\d{1,5}"
+_HOST_PORT = r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}"
 
 ROWS: tuple[Row, ...] = (
     _text("redis_url", "", "a URL of Redis >= 6.2 or Valkey",

@@ -72,6 +72,13 @@ def run(arguments: Sequence[str] | None = None) -> int:
         # Whoever read from us has seen enough; Python would complain when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAULT
+    except Exception as error:
+        # Somebody's key of another type, a user without rights: the library is loaded where it was spoken to.
+        library = sys.modules.get("redis")
+        if library is None or not isinstance(error, library.ResponseError):
+            raise
+        output.note(f"penstock: the store answers with an error: {error}")
+        return FAULT
     return code if isinstance(code, int) else 0
 
 

@@ -8,6 +8,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -73,6 +74,9 @@ def _for_redis_cli(url: str) -> tuple[list[str], dict[str, str]]:
 
 def _lines() -> Iterator[list[str]]:
     """Commands from stdin, a line each, quoted as in a shell."""
+    # Values need not be text: what is none goes to the store as it came.
+    if isinstance(sys.stdin, TextIOWrapper):
+        sys.stdin.reconfigure(errors="surrogateescape")
     while True:
         if sys.stdin.isatty():
             sys.stderr.write("penstock> ")
@@ -94,12 +98,14 @@ def _run(client: "redis.Redis", words: list[str]) -> bool:
 
     from shared.storefaults import store_faults
 
+    if not words[0].strip():
+        raise ConfigError(f"command {words[0]!r} is empty")
     terminal = sys.stdout.isatty()
     with store_faults(client):
         # Below the client's own methods: those would reshape the reply by the command's name.
         connection = client.connection_pool.get_connection()
         try:
-            connection.send_command(*words)
+            connection.send_command(*(word.encode(errors="surrogateescape") for word in words))
             while True:
                 try:
                     # No limit: BLPOP and the like wait as long as they were told to.

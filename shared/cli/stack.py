@@ -23,6 +23,7 @@ from shared.cli import output
 from shared.cli.greeting import greeting
 from shared.cli.processes import Room, Rooms, end_leftovers
 from shared.cli.reach import FAULT
+from shared.cli.up import why
 from shared.config import Settings, as_environ
 from shared.connection import OPERATOR, open_client
 from shared.embedded import EmbeddedStore
@@ -200,8 +201,7 @@ def _refuse_taken(host: str, port: int, option: str) -> None:
     try:
         socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
     except OSError as error:
-        why = os.strerror(error.errno or 0)
-        raise ConfigError(f"{host}:{port} cannot be listened on ({why}); name another {option}") from None
+        raise ConfigError(f"{host}:{port} cannot be listened on ({why(error)}); name another {option}") from None
 
 
 def _worker_settings(settings: Settings, index: int) -> Settings:

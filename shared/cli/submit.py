@@ -77,10 +77,17 @@ def submit(
 
 
 def _body(prompt: str, *, chat: bool) -> dict[str, Any]:
-    text = sys.stdin.read() if prompt == "-" else prompt
+    text = _stdin() if prompt == "-" else prompt
     if not text:
         raise ConfigError("prompt='' is empty")
     return {"messages": [{"role": "user", "content": text}]} if chat else {"prompt": text}
+
+
+def _stdin() -> str:
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"the prompt on stdin is no UTF-8: {error.reason} at byte {error.start}") from None
 
 
 def _say_yield(refusal: "Yielded", *, json: bool) -> None:

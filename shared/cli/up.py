@@ -1,5 +1,6 @@
 """`penstock up`: what the command line says, turned into settings; the stack itself is shared/cli/stack.py."""
 
+import re
 import socket
 from typing import Annotated, Any
 
@@ -73,9 +74,17 @@ def _listen(host: str, port: int) -> str:
 
 
 def _free_port(host: str) -> int:
-    with socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as found:
-        port: int = found.getsockname()[1]
-        return port
+    try:
+        with socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as found:
+            port: int = found.getsockname()[1]
+            return port
+    except OSError as error:
+        raise ConfigError(f"{host}:0 cannot be listened on ({why(error)}); name another --host") from None
+
+
+def why(error: OSError) -> str:
+    """What the system says of an address, without the address, which Python appends."""
+    return str(error.strerror or error).partition(" (while")[0]
 
 
 def _worker_count(text: str, settings: Settings) -> int:
@@ -85,6 +94,6 @@ def _worker_count(text: str, settings: Settings) -> int:
 
         on_cpu = settings.engine == "sim" or settings.device != "auto" or settings.n_gpu_layers == 0
         return 1 if on_cpu else max(1, visible_gpus())
-    if not text.isdigit() or not 1 <= int(text) <= 1024:
+    if not re.fullmatch(r"[0-9]{1,4}", text) or not 1 <= int(text) <= 1024:
         raise ConfigError(f"--workers {text!r} is neither auto nor a number from 1 to 1024")
     return int(text)

@@ -60,6 +60,9 @@ def test_no_command_at_all_shows_the_help_and_is_a_mistake(penstock: Program) ->
         (["tenants", "set", "blue", "--max-deadline", "never"], "max_deadline='never'"),
         (["keys", "add", "blue", "--expires", "soon"], "expires='soon'"),
         (["keys", "add", "blue", "--act-as", "a b"], "act_as='a b'"),
+        (["jobs", "--tenant", "€"], "tenant='€'"),
+        (["jobs", "--tenant", "a\nb"], r"tenant='a\nb'"),
+        (["redis", ""], "command ''"),
     ],
 )
 def test_a_mistake_is_told_in_one_sentence_that_quotes_it(penstock: Program, arguments: list[str], says: str) -> None:
@@ -67,6 +70,55 @@ def test_a_mistake_is_told_in_one_sentence_that_quotes_it(penstock: Program, arg
     assert done.returncode == 2
     assert done.stdout == ""
     assert says in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("environ", "says"),
+    [
+        ({"PENSTOCK_URL": "http://[::1"}, "PENSTOCK_URL='http://[::1'"),
+        ({"PENSTOCK_URL": "http://127.0.0.1:eight"}, "PENSTOCK_URL='http://127.0.0.1:eight'"),
+        ({"PENSTOCK_API_KEY": "psk_€"}, "PENSTOCK_API_KEY"),
+        ({"PENSTOCK_LISTEN": "127.0.0.1:80000"}, "PENSTOCK_LISTEN='127.0.0.1:80000'"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_told_before_anybody_is_asked(
+    tmp_path: Path, environ: dict[str, str], says: str
+) -> None:
+    done = program(tmp_path, **environ)("jobs")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert len(done.stderr.splitlines()) == 1
+    assert says in done.stderr
+    assert "psk_€" not in done.stderr
+
+
+def test_a_prompt_that_is_no_text_is_told_and_where(tmp_path: Path) -> None:
+    penstock = program(tmp_path, PYTHONIOENCODING="utf-8")
+    told = subprocess.run(
+        penstock.command("submit", "-"), env=penstock.environ, input=b"so far \xff", capture_output=True, check=False
+    )
+    assert (told.returncode, told.stdout) == (2, b"")
+    assert b"byte 7" in told.stderr
+    assert len(told.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "command"),
+    [
+        (keys.tenants(), ["tenants", "ls"]),
+        (keys.tenants(), ["tenants", "set", "blue", "--rpm", "3"]),
+        (keys.keys(), ["keys", "add", "blue"]),
+        (keys.inflight(), ["doctor"]),
+        (keys.config(), ["config", "--check"]),
+    ],
+)
+def test_a_key_that_is_not_what_it_should_be_is_a_fault_in_one_sentence(
+    penstock: Program, redis_client: redis.Redis, key: str, command: list[str]
+) -> None:
+    redis_client.set(key, "somebody's")
+    done = penstock(*command)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "WRONGTYPE" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 

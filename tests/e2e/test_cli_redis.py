@@ -1,6 +1,7 @@
 """`penstock redis` as a process: in a pipe, on a terminal, from stdin, and handing over to redis-cli."""
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,18 @@ def test_on_a_terminal_a_redis_command_prints_typed_values(penstock: Program, re
 def test_a_redis_command_that_the_store_refuses_is_told_in_its_words(penstock: Program) -> None:
     done = penstock("redis", "ZCARD")
     assert "ERR wrong number of arguments" in done.stdout
+
+
+def test_a_value_that_is_no_text_goes_to_the_store_as_it_came(penstock: Program, redis_client: redis.Redis) -> None:
+    done = subprocess.run(
+        penstock.command("redis"),
+        env={**penstock.environ, "PYTHONIOENCODING": "utf-8"},
+        input=b"SET key \xff\n",
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, b"OK\n")
+    assert redis_client.get("key") == b"\xff"
 
 
 def test_redis_reads_commands_from_stdin_where_none_is_given(penstock: Program) -> None:

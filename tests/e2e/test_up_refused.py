@@ -46,6 +46,9 @@ def test_a_port_that_is_taken_is_named_before_anything_is_loaded(tmp_path):
         (("--workers", "many"), "--workers 'many'"),
         (("--engine", "magic"), "PENSTOCK_ENGINE='magic'"),
         (("--host", "not a host"), "PENSTOCK_LISTEN='not a host:8000'"),
+        (("--host", "no.such.host.invalid", "--port", "0"), "no.such.host.invalid:0"),
+        (("--workers", "²"), "--workers '²'"),
+        (("--workers", "9" * 5_000), "--workers '999"),
     ],
 )
 def test_a_wrong_option_is_quoted(tmp_path, arguments, words):

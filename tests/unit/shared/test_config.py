@@ -4,6 +4,7 @@ from dataclasses import fields
 
 import pytest
 
+from shared.adminkey import load_admin_key
 from shared.config import SYSTEM_WIDE, Settings, as_environ, load, load_with_origin
 from shared.errors import ConfigError
 from shared.settings_table import AUTO, ROWS
@@ -39,6 +40,9 @@ def test_an_unknown_name_is_quoted_with_its_value():
         ("PENSTOCK_LEASE_MS", "auto"),
         ("PENSTOCK_AUTH", "none"),
         ("PENSTOCK_LISTEN", "8000"),
+        ("PENSTOCK_LISTEN", "127.0.0.1:65536"),
+        ("PENSTOCK_WORKER_LISTEN", "127.0.0.1:99999"),
+        ("PENSTOCK_GATE_LISTEN", "127.0.0.1:70000"),
         ("REDIS_URL", "http://store"),
         ("PENSTOCK_ADMISSION_SAFETY_MARGIN", "1.5"),
     ],
@@ -48,6 +52,19 @@ def test_a_wrong_value_is_quoted_with_its_name(name, text):
         read(**{name: text})
     assert name in str(raised.value)
     assert text in str(raised.value)
+
+
+def test_a_home_that_nobody_has_is_quoted_and_named():
+    with pytest.raises(ConfigError, match="PENSTOCK_STATE_DIR='~nosuchuser/state'"):
+        _ = read(PENSTOCK_STATE_DIR="~nosuchuser/state").state_path
+    with pytest.raises(ConfigError, match="PENSTOCK_ADMIN_KEY_FILE='~nosuchuser/key'"):
+        load_admin_key(read(PENSTOCK_ADMIN_KEY_FILE="~nosuchuser/key"))
+
+
+def test_a_settings_file_that_is_no_text_is_named(tmp_path):
+    (tmp_path / ".env").write_bytes(b"PENSTOCK_MODEL=\xff\n")
+    with pytest.raises(ConfigError, match=str(tmp_path / ".env")):
+        load(environ={}, dotenv=tmp_path / ".env")
 
 
 def test_what_kubernetes_says_of_a_service_called_penstock_is_ignored():

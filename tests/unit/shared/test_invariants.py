@@ -106,6 +106,22 @@ def test_a_spoiled_number_is_no_fault_of_the_audit_and_a_breach_where_it_is_summ
     assert set(books.broken()) == ({3} if name in {"prompt_tokens", "cost_mwt"} else set())
 
 
+@pytest.mark.parametrize(("name", "invariant"), [("waiting", 3), ("running", 3), ("service_mwt", 7)])
+def test_a_tenants_sum_that_is_no_number_is_a_breach_and_no_fault_of_whoever_looks(books, name, invariant):
+    books.client.hset(keys.tenant("blue"), name, "many")
+    found = books.broken()
+    assert set(found) == {invariant}
+    assert "many" in found[invariant]
+    assert [tenant.name for tenant in books.store.snapshot().tenants] == ["blue"]
+
+
+def test_service_beyond_what_a_score_can_hold_is_no_breach(books):
+    """A score is a double; from 2^53 on it stands for its neighbours too."""
+    books.client.hset(keys.tenant("blue"), "service_mwt", 2**53 + 1)
+    books.client.zadd(keys.active(MODEL), {"blue": 2**53 + 1})
+    assert books.broken() == {}
+
+
 def test_a_key_of_another_type_is_a_breach_and_no_fault_of_the_audit(books):
     books.client.delete(keys.order(QUEUE))
     books.client.set(keys.order(QUEUE), "x")
