@@ -29,6 +29,8 @@ class RqWorker(BaseWorker):
         # which would rename the connection and ask the server for all its clients.
         super().__init__([], name=name, connection=client, serializer=JSONSerializer, prepare_for_work=False)
         self._serve = serve
+        #: The store does not answer: it is not asked once more at the end.
+        self.mute = False
         self.hostname, self.pid = socket.gethostname(), os.getpid()
 
     def _set_connection(self, connection: redis.Redis) -> redis.Redis:
@@ -43,6 +45,8 @@ class RqWorker(BaseWorker):
 
     def register_death(self) -> None:
         """Take this worker off RQ's list; without a store its record dies by its TTL."""
+        if self.mute:
+            return
         try:
             with store_faults(self.connection):
                 super().register_death()  # type: ignore[no-untyped-call]  # likewise

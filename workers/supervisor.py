@@ -8,6 +8,7 @@ case the process is killed in between: the leases lapse and others take over.
 import os
 import signal
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from types import FrameType
@@ -47,7 +48,7 @@ _DRAIN_LOOK_S = 0.02
 _UNANSWERED_S = 2.0
 #: How long a drain's end waits for the last step's tokens to be counted.
 _BOOKS_S = 0.5
-#: How long one duty may take to end its pass: longer than any call to the store.
+#: How long the duties may take to end their passes, and the engine its step: longer than any call to the store.
 _STOP_S = 6.0
 #: Ctrl-C reaches a child twice, by the terminal and by its parent; two different signals this close are one.
 _SAME_REQUEST_S = 1.0
@@ -81,26 +82,26 @@ class Supervisor:
         self._worker = worker = vitals.worker
         self._notices: SimpleQueue[_Notice] = SimpleQueue()
         self._exit = Exit.DRAINED
+        #: Whether the store was seen not to answer since the end began: nothing more is asked of it.
+        self._away = False
         self._engine_stop = threading.Event()
         self._engine_thread = threading.Thread(target=self._run_engine, name="engine", daemon=True)
         self._rq = RqWorker(worker, store.client, self._serve)
         self._intake = Intake(
-            store, worker, vitals.model,
-            holding=holding, engine=engine, clock=clock, fail=delivery.fail,
+            store, worker, vitals.model, holding=holding, engine=engine, clock=clock, fail=delivery.fail
         )
-        self._bell = Bell(
-            store, worker, vitals.model,
-            holding=holding, engine=engine, has_room=lambda: self._intake.has_room, on_work=self._look_for_work,
+        bell = Bell(
+            store, worker, vitals.model, holding=holding, engine=engine,
+            has_room=lambda: self._intake.has_room, on_work=self._look_for_work,
         )
         leases = Leases(
             store, holding=holding, engine=engine, lease_ms=settings.lease_ms, beat=vitals.beat,
             on_drain=self._pause, on_stranger=self._introduce,
         )
-        rounds = Rounds(delivery, self._intake, clock=clock, on_room=self._bell.listen)
+        rounds = Rounds(delivery, self._intake, clock=clock, on_room=bell.listen)
         watchdog = Watchdog(
-            stall_ms=settings.stall_ms, clock=clock,
+            stall_ms=settings.stall_ms, clock=clock, busy=self._busy,
             tokens=lambda: engine.stats.prompt_tokens + engine.stats.completion_tokens,
-            busy=self._busy,
         )
         #: In the order in which they start.
         self._duties = [
@@ -110,13 +111,13 @@ class Supervisor:
             Duty(Reconciling(store), self._duty_died),
             # Before the bell, which rings it.
             rounds_duty := Duty(rounds, self._duty_died),
-            bell_duty := Duty(self._bell, self._duty_died),
+            Duty(bell, self._duty_died),
             # Last: they look at what the others do.
             Duty(watchdog, self._duty_died),
             Duty(Report(engine, holding, clock), self._duty_died),
             Duty(Audit(store, holding, clock), self._duty_died),
         ]
-        self._leases, self._rounds, self._bell_duty = leases_duty, rounds_duty, bell_duty
+        self._leases, self._rounds = leases_duty, rounds_duty
         delivery.wake, delivery.on_end = rounds_duty.wake, self._intake.note_hunger
         engine.on_ending, self._intake.learn = self._look_ahead, vitals.rates.prompted
         vitals.idle_slot_steps = lambda: self._intake.idle_slot_steps
@@ -221,6 +222,7 @@ class Supervisor:
                 os._exit(Exit.FORCED)
         if not self._done(began_s):
             self._give_back()
+        self._away |= self._intake.asking and self._clock.monotonic() - began_s >= _UNANSWERED_S
 
     def _done(self, began_s: float) -> bool:
         """Whether a drain that began then has nothing to wait for."""
@@ -240,8 +242,9 @@ class Supervisor:
         for job in held:
             self._engine.cancel(key_of(job), drop=True)
         try:
-            released = self._store.release(self._worker, held)
+            released = self._store.release(self._worker, held) if held else 0
         except StoreUnavailable as error:
+            self._away = True
             log.warning("worker.not_given_back", held=len(held), error=str(error))
             return
         for job in held:
@@ -268,29 +271,29 @@ class Supervisor:
         return self._engine.room().slots < self._engine.backend.slots
 
     def _stop(self) -> None:
-        """The reverse of the start: nobody stops before those who need it."""
-        for duty in reversed(self._duties):
+        """The leases last: until then what runs is ours. A store that does not answer is waited for once in all."""
+        others = [duty for duty in reversed(self._duties) if duty is not self._leases]
+        for duty in others:
             duty.ask_stop()
-            if duty is self._bell_duty:
-                self._ring_self()
-            if not duty.stop(_STOP_S):
+        # The bell waits at the store.
+        self._tell(lambda: self._store.ring(self._worker))
+        until_s = self._clock.monotonic() + (0.0 if self._away else _STOP_S)
+        for duty in (*others, self._leases):
+            if not (duty.stop(max(0.0, until_s - self._clock.monotonic())) or self._away):
                 log.warning("duty.hangs", duty=duty.work.name)
-        # After the leases: until now what it ran was ours.
         self._engine_stop.set()
         self._engine.wake()
         self._engine_thread.join(_STOP_S)
-        self._say_farewell()
+        # Nobody shall count on these slots; without a store they are forgotten five seconds after the last beat.
+        self._tell(lambda: self._store.farewell(self._worker, self._vitals.model))
+        self._rq.mute = self._away
         log.info("worker.stopped", exit=int(self._exit))
 
-    def _say_farewell(self) -> None:
-        """Nobody shall count on these slots; without a store they are forgotten five seconds after the last beat."""
+    def _tell(self, word: Callable[[], object]) -> None:
+        """A last word to the store, unless it was seen not to answer."""
         try:
-            self._store.farewell(self._worker, self._vitals.model)
+            if not self._away:
+                word()
         except StoreUnavailable as error:
-            log.warning("farewell.untold", worker=self._worker, error=str(error))
-
-    def _ring_self(self) -> None:
-        try:
-            self._store.ring(self._worker)
-        except StoreUnavailable:
-            log.debug("bell.not_rung", worker=self._worker)
+            self._away = True
+            log.warning("store.untold", error=str(error))

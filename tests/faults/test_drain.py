@@ -7,6 +7,7 @@ import time
 import pytest
 
 from shared import keys
+from shared.connection import WORKER
 from shared.states import JobState
 from tests.support.processes import wait_for
 from workers.exits import Exit
@@ -127,3 +128,24 @@ def test_an_idle_worker_whose_store_is_gone_stops_within_a_few_seconds(stage):
     assert worker.exit_code() == Exit.DRAINED
     assert time.monotonic() - asked < 6
     stage.embedded.revive()
+
+
+@pytest.mark.parametrize("runs", [False, True])
+def test_a_worker_whose_store_hangs_waits_for_it_once_and_stops(stage, runs):
+    """The store takes what it is sent and says nothing: each call to it takes as long as a worker has patience."""
+    worker = stage.worker(PENSTOCK_DRAIN_GRACE_MS="1000")
+    job_id = stage.admit(max_tokens=5_000) if runs else ""
+    if runs:
+        stage.running(job_id)
+    os.kill(stage.embedded.pid, signal.SIGSTOP)
+    try:
+        asked = time.monotonic()
+        worker.terminate()
+        assert worker.exit_code(timeout_s=60) == Exit.DRAINED
+        assert time.monotonic() - asked < 1 + WORKER.answer_s + 2
+    finally:
+        os.kill(stage.embedded.pid, signal.SIGCONT)
+    if runs:
+        stage.worker(PENSTOCK_SIM_DECODE_TPS="10000")
+        view, = stage.ended(job_id)
+        assert view.state is JobState.SUCCEEDED
