@@ -71,7 +71,7 @@ class Delivery:
     def fail(self, entry: Entry, code: EndCode, message: str) -> None:
         """End a job that the engine never sees; nothing was computed, nothing is charged. For the passes' thread."""
         job = entry.claimed
-        ending = Ending(job.id, job.token, Outcome.FAILED, code=code, message=message)
+        ending = Ending(job.id, job.token, Outcome.FAILED, code=code, message=_writable(message))
         self._endings.append((entry.key, ending))
         self.wake()
 
@@ -198,6 +198,11 @@ class Delivery:
         )
 
 
+def _writable(message: str) -> str:
+    """Without halves of characters, which nothing encodes: a reason may quote what somebody's hand has written."""
+    return message.encode(errors="replace").decode()
+
+
 def _ending(entry: Entry, ended: Ended) -> Ending:
     """The engine's last word as the store takes it."""
     counts = ended.counts
@@ -208,7 +213,7 @@ def _ending(entry: Entry, ended: Ended) -> Ending:
         finish_reason=ended.finish_reason,
         code=ended.code,
         stage=Stage(ended.stage) if ended.stage else None,
-        message=ended.message,
+        message=_writable(ended.message),
         text=ended.text,
         usage=Usage(**vars(counts)),
         extra=ended.extra,

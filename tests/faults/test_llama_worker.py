@@ -1,7 +1,11 @@
 """A worker with a real model: killed with eight running, busy with a step that outlasts leases, without a model."""
 
+import json
+
 import pytest
 
+from shared import keys
+from shared.outcomes import EndCode
 from shared.states import JobState
 from tests.support.processes import wait_for
 from workers.demo.random_gguf import write_random_model
@@ -41,6 +45,22 @@ def test_eight_running_jobs_of_a_killed_worker_get_the_answer_that_they_would_ha
         assert (view.state, view.attempts) == (JobState.SUCCEEDED, 2)
         assert view.text == alone.text
     assert stage.inflight() == 0
+
+
+def test_a_reason_that_no_store_can_write_fails_its_job_and_holds_up_no_other(stage, llama):
+    """Somebody's hand has put half a character where a schema's property has its name, which the reason quotes."""
+    worker = stage.worker(**llama)
+    worker.pause()
+    corrupt, other = ask(stage, "a", max_tokens=5), ask(stage, "b", max_tokens=5)
+    schema = {"type": "object", "properties": {"half \ud800": {"not": {}}}}
+    broken = {"prompt": "x", "max_tokens": 5, "response_format": {"type": "json_schema", "schema": schema}}
+    stage.client.set(keys.payload(corrupt), json.dumps(broken))
+    worker.resume()
+    views = stage.ended(corrupt, other)
+    assert [view.state for view in views] == [JobState.FAILED, JobState.SUCCEEDED]
+    assert views[0].code == EndCode.INVALID_VALUE
+    assert "at half ?: not cannot be kept" in views[0].message
+    assert not worker.said("duty.fault")
 
 
 def test_a_step_longer_than_two_leases_costs_no_lease(stage, llama):
