@@ -20,7 +20,7 @@ class Exit(IntEnum):
     ENGINE = 6
     #: The store came back with other system-wide settings than this worker runs with.
     CONFIG_LOST = 7
-    #: A second signal during the drain: leases lapse, others take over.
+    #: Another signal, a second or more into the drain: leases lapse, others take over.
     FORCED = 8
     #: A duty's thread ended by a fault that no retry mends. Start again.
     DUTY = 9

@@ -50,7 +50,8 @@ _UNANSWERED_S = 2.0
 _BOOKS_S = 0.5
 #: How long the duties may take to end their passes, and the engine its step: longer than any call to the store.
 _STOP_S = 6.0
-#: Ctrl-C reaches a child twice, by the terminal and by its parent; two different signals this close are one.
+#: One request reaches a child twice: Ctrl-C by the terminal and by its parent, and a service manager that signals every
+#: process of a group by itself and by `up`. Signals this close are one.
 _SAME_REQUEST_S = 1.0
 
 
@@ -217,7 +218,7 @@ class Supervisor:
                 self._exit = notice.code
                 log.error("worker.ending", why=notice.why, exit=int(notice.code))
                 return
-            if notice.signal == sign or self._clock.monotonic() - began_s > _SAME_REQUEST_S:
+            if self._clock.monotonic() - began_s > _SAME_REQUEST_S:
                 log.warning("worker.forced", signal=notice.signal, held=len(self._holding), exit=int(Exit.FORCED))
                 os._exit(Exit.FORCED)
         if not self._done(began_s):

@@ -59,7 +59,8 @@ def test_a_second_signal_ends_the_worker_at_once_and_its_jobs_lapse(stage):
     stage.running(job_id)
     worker.terminate()
     wait_for(lambda: worker.said("worker.draining"), "the drain to begin")
-    worker.terminate()
+    # Whoever means it says it again, later than one request comes twice.
+    wait_for(lambda: worker.terminate() or not worker.alive, "the worker to end")
     assert worker.exit_code() == Exit.FORCED
     stage.worker(PENSTOCK_SIM_DECODE_TPS="1000")
     view, = stage.ended(job_id)
@@ -77,6 +78,17 @@ def test_a_ctrl_c_that_arrives_twice_over_the_terminal_and_the_parent_is_one_req
         worker.terminate()
         assert worker.exit_code() == Exit.DRAINED
         assert stage.job(job_id).state is JobState.SUCCEEDED
+
+
+def test_a_group_that_is_signaled_whole_and_by_its_parent_drains(stage):
+    worker = stage.worker()
+    job_id = stage.admit(max_tokens=100)
+    stage.speaks(job_id)
+    worker.terminate()
+    wait_for(lambda: worker.said("worker.draining"), "the drain to begin")
+    worker.terminate()
+    assert worker.exit_code() == Exit.DRAINED
+    assert stage.job(job_id).state is JobState.SUCCEEDED
 
 
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
