@@ -129,7 +129,7 @@ class LlamaBackend:
         self._prompts[slot] = job.prompt
         self._samplers[slot] = Sampler(llama_cpp, self._vocab.handle, self.n_vocab, job.sampling, job.grammar)
         if job.sampling.logprobs is not None:
-            self._logprobs[slot] = Logprobs(job.sampling.logprobs, self._vocab.spelled)
+            self._logprobs[slot] = Logprobs(job.sampling.logprobs, self._vocab.spelled, self._vocab.piece)
 
     def begin(self, slot: int, source: int, n: int) -> None:
         """Let `slot` hold the first `n` tokens of what slot `source` holds, and no more."""

@@ -4,6 +4,7 @@ They are taken from the logits as the model gives them, before bias, penalties, 
 that they say the same whatever the sampling.
 """
 
+import codecs
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,9 +22,11 @@ class Logprobs:
     """The tokens of one answer. `top`: how many of the likeliest tokens are kept beside each."""
 
     top: int
-    #: The bytes of a token, control tokens by their name.
+    #: The bytes of a token, control tokens by their name; and what it adds to the text, where those add nothing.
     spelled: Callable[[int], bytes]
+    piece: Callable[[int], bytes]
     _tokens: list[tuple[bytes, float, list[tuple[bytes, float]]]] = field(default_factory=list)
+    _pieces: list[bytes] = field(default_factory=list)
 
     def add(self, logits: Logits, token: int) -> None:
         """Take in the next token and the logits that it was chosen from."""
@@ -34,18 +37,20 @@ class Logprobs:
         largest = float(logits.max())
         whole = largest + float(np.log(np.exp(logits - np.float32(largest), dtype=np.float32).sum(dtype=np.float64)))
         others = [(self.spelled(int(one)), _number(float(logits[one]) - whole)) for one in likeliest]
+        self._pieces.append(self.piece(token))
         self._tokens.append((self.spelled(token), _number(float(logits[token]) - whole), others))
 
     def of(self, text: str) -> list[list[Any]]:
-        """`[token, logprob, [[token, logprob], …]]` for each token that `text` has a byte of, ready for JSON.
+        """`[token, logprob, [[token, logprob], …]]` for each token until `text` is whole, ready for JSON.
 
         A token is its text, or a list of its bytes where these are no UTF-8 by themselves.
         """
-        left, told = len(text.encode()), []
-        for token, logprob, others in self._tokens:
-            if left <= 0:
+        # As the text itself was made of the tokens' bytes (workers/engine/text.py).
+        decoder, made, told = codecs.getincrementaldecoder("utf-8")(errors="ignore"), 0, []
+        for piece, (token, logprob, others) in zip(self._pieces, self._tokens, strict=True):
+            if made >= len(text):
                 break
-            left -= len(token)
+            made += len(decoder.decode(piece))
             told.append([_plain(token), logprob, [[_plain(other), number] for other, number in others]])
         return told
 

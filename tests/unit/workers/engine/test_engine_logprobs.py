@@ -70,8 +70,18 @@ def test_what_is_no_number_of_tokens_is_rejected(driven, wanted):
 
 
 def test_bytes_that_are_no_text_by_themselves_are_told_as_bytes():
-    logprobs = Logprobs(1, lambda token: "é".encode()[token : token + 1])
+    logprobs = Logprobs(1, *[lambda token: "é".encode()[token : token + 1]] * 2)
     for token in (0, 1):
         logprobs.add(np.array([0.0, -np.inf], np.float32), token)
     assert logprobs.of("é") == [[[195], 0.0, [[[195], 0.0]]], [[169], IMPOSSIBLE, [[[195], 0.0]]]]
     assert logprobs.of("") == []
+
+
+def test_tokens_that_add_nothing_to_the_text_take_none_from_its_end():
+    """A control token in mid-answer, and a byte that begins no character."""
+    pieces = {0: b"a", 1: b"", 2: b"\xff", 3: b"b"}
+    logprobs = Logprobs(0, lambda token: pieces[token] or b"<|control|>", pieces.__getitem__)
+    for token in (0, 1, 2, 3, 3):
+        logprobs.add(np.zeros(4, np.float32), token)
+    assert [token for token, _, _ in logprobs.of("abb")] == ["a", "<|control|>", [255], "b", "b"]
+    assert [token for token, _, _ in logprobs.of("ab")] == ["a", "<|control|>", [255], "b"]
