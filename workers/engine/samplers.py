@@ -2,6 +2,7 @@
 
 import ctypes
 import secrets
+import time
 from functools import lru_cache
 from typing import Any
 
@@ -11,11 +12,18 @@ from workers.engine.sampling import Sampling, is_greedy
 
 #: Generated tokens that penalties look at: what `llama_cpp.Llama` looks at.
 _PENALTY_LAST_N = 64
+#: CPU time, in s, that a grammar may take to accept a token: a thousand times what it takes by a schema that can be
+#: read in one way. It grows with the square of the ways, and these multiply with each value within a value.
+_SLOW_S = 0.02
 _CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 
 
 class GrammarStuck(Exception):
     """No token of the vocabulary can go on the answer as its grammar asks."""
+
+
+class GrammarSlow(Exception):
+    """The answer can be read in so many ways by its grammar that the next token would hold up the whole batch."""
 
 
 class Sampler:
@@ -39,7 +47,7 @@ class Sampler:
         self._grammar = new_grammar(lib, vocab, grammar) if grammar else None
 
     def sample(self, ctx: int, index: int) -> int:
-        """The token after batch row `index`, accepted. Raises GrammarStuck."""
+        """The token after batch row `index`, accepted. Raises GrammarStuck and GrammarSlow."""
         if self._chain is None:
             return int(self.logits(ctx, index).argmax())
         if self._grammar is None:
@@ -56,7 +64,10 @@ class Sampler:
             token = self._pick(logits, by_grammar=True)
             if not self._allows(token):
                 raise GrammarStuck("no token of the vocabulary fits the grammar here")
+        began_s = time.thread_time()
         lib.llama_sampler_accept(self._grammar, token)
+        if time.thread_time() - began_s > _SLOW_S:
+            raise GrammarSlow("the schema allows too many ways to read the answer at once")
         lib.llama_sampler_accept(self._chain, token)
         return token
 

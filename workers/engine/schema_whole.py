@@ -1,16 +1,36 @@
 """What of a schema shows only with its definitions at hand: what `allOf` joins, and how many ways a value may begin."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
 from shared.outcomes import EndCode
 from workers.engine.events import JobRejected
 
-#: Most alternatives with which one value may begin, once every $ref is followed. llama.cpp tells each of them from each
-#: other one, and looks for rules that begin with themselves along every path: thirty definitions of two alternatives
-#: each, one leading to the next, would take it minutes, and forty days.
-MAX_ALTERNATIVES = 1000
+
+@dataclass(frozen=True)
+class Ways:
+    """How many alternatives a value may begin with, once every $ref is followed; how many hold values, and are lists."""
+
+    all: int
+    holding: int = 0
+    lists: int = 0
+
+    def __add__(self, other: "Ways") -> "Ways":
+        return Ways(self.all + other.all, self.holding + other.holding, self.lists + other.lists)
+
+    @property
+    def too_many(self) -> bool:
+        """Whether there are more than may be."""
+        return self.all > MOST.all or self.holding > MOST.holding or self.lists > MOST.lists
+
+
+#: llama.cpp looks for rules that begin with themselves along every path: thirty definitions of two alternatives each,
+#: one leading to the next, would take it minutes, and forty days. And it reads a text in all ways at once: where values
+#: hold one another the ways multiply, by the lists among them at every bracket of a token such as `[[[[`.
+MOST = Ways(1000, 100, 10)
+_TOO_MANY = Ways(MOST.all + 1)
 
 #: All that may stand in a part of an `allOf`, beside words that say nothing of a value.
 _PART = frozenset({"type", "properties", "required", "title", "description", "$comment"})
@@ -28,10 +48,11 @@ def references_of(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_whole(schema: Mapping[str, Any]) -> None:
     """Raises JobRejected for what cannot be kept or would take too long; RecursionError where it is nested too deep."""
-    begun: dict[str, int] = {}
+    begun: dict[str, Ways] = {}
     for node in _nodes(schema):
-        if _alternatives(node, schema, begun) > MAX_ALTERNATIVES:
-            raise _rejected(f"a value may begin in over {MAX_ALTERNATIVES} ways, or with itself")
+        if _ways(node, schema, begun).too_many:
+            most = f"{MOST.all} alternatives, {MOST.holding} objects and lists, or {MOST.lists} lists"
+            raise _rejected(f"a value may begin with itself, or with over {most}")
         parts = node.get("allOf")
         for part in parts if isinstance(parts, list) else ():
             target = _target(part, schema)
@@ -50,20 +71,27 @@ def _nodes(node: Any) -> Iterator[Mapping[str, Any]]:
             yield from _nodes(value)
 
 
-def _alternatives(node: Any, schema: Mapping[str, Any], begun: dict[str, int]) -> int:
+def _ways(node: Any, schema: Mapping[str, Any], begun: dict[str, Ways]) -> Ways:
     """`begun`: by $ref, what it comes to; while that is not known, too many."""
     if not isinstance(node, Mapping):
-        return 1
+        return Ways(1)
     ref = node.get("$ref")
     if isinstance(ref, str):
         if ref not in begun:
-            begun[ref] = MAX_ALTERNATIVES + 1
-            begun[ref] = _alternatives(_followed(ref, schema), schema, begun)
+            begun[ref] = _TOO_MANY
+            begun[ref] = _ways(_followed(ref, schema), schema, begun)
         return begun[ref]
     choices = node.get("oneOf") or node.get("anyOf")
-    if not isinstance(choices, list):
-        return 1
-    return min(MAX_ALTERNATIVES + 1, sum(_alternatives(choice, schema, begun) for choice in choices))
+    if isinstance(choices, list):
+        found = Ways(0)
+        for choice in choices:
+            found += _ways(choice, schema, begun)
+        return _TOO_MANY if found.too_many else found
+    if "const" in node or "enum" in node:
+        return Ways(1)
+    is_list = node.get("type") == "array" or "items" in node or "prefixItems" in node
+    is_object = node.get("type") == "object" or "properties" in node or "allOf" in node
+    return Ways(1, int(is_list or is_object), int(is_list))
 
 
 def _target(part: Any, schema: Mapping[str, Any]) -> Mapping[str, Any]:

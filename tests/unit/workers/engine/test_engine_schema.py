@@ -104,6 +104,7 @@ BOMBS = {
     "types": _nested(15) | {"maximum": 1},
     "names": an_object(**{chr(0x4E00 + i): {"enum": [i]} for i in range(2_000)}),
     "pattern": an_object(x={"type": "string", "pattern": "^([ a-y]?){1001}$"}),
+    "lists": {"anyOf": [{"type": "array", "items": {"const": i}} for i in range(11)]},
     "itself": {"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/a"}]}}},
     "digits": an_object(x={"type": "string", "pattern": "^a{" + "9" * 5_000 + "}$"}),
 }
@@ -122,6 +123,21 @@ def test_a_schema_that_would_hold_up_the_worker_is_rejected_at_once(backend, nam
         prepare(backend, BOMBS[name])
     assert caught.value.param == "response_format"
     assert time.process_time() - began < 2
+
+
+def test_values_within_values_that_can_be_read_in_many_ways_fail_their_job_before_they_hold_up_the_others(driven):
+    backend = driven.engine.backend
+    kinds = [an_object(a={"$ref": "#/$defs/x"}, **{f"kind{i}": {"type": "null"}}) for i in range(20)]
+    schema = {"anyOf": [{"$ref": "#/$defs/x"}], "$defs": {"x": {"anyOf": [*kinds, {"type": "null"}]}}}
+    deeper = next(token for token in range(backend.n_vocab) if backend.piece(token) == b"{")
+    form = {"type": "json_schema", "schema": schema}
+    driven.submit("a", {"prompt": "x", "max_tokens": 90, "logit_bias": {str(deeper): 100}, "response_format": form})
+    driven.submit("b", {"prompt": "dibo", "max_tokens": 90, "temperature": 0})
+    began = time.process_time()
+    driven.run_dry()
+    assert time.process_time() - began < 10
+    assert driven.ended["a"].message.startswith("GrammarSlow: ")
+    assert driven.ended["b"].counts.completion_tokens == 90
 
 
 def test_a_pattern_that_can_be_read_in_many_ways_holds_up_no_step(driven):
