@@ -11,7 +11,7 @@ from workers.engine.events import JobRejected
 
 @dataclass(frozen=True)
 class Ways:
-    """How many alternatives a value may begin with, once every $ref is followed; how many hold values, and are lists."""
+    """How many alternatives a value may begin with, every $ref followed; how many hold values, how many are lists."""
 
     all: int
     holding: int = 0
