@@ -227,7 +227,7 @@ class Store(StoreReads):
         while place >= 0:
             _, (made, place) = self._call("reconcile", tenant=tenant, slug=slug, start=place)
             repairs += made
-        _, (wrong,) = self._call("recount", tenant=tenant, thorough=int(thorough or repairs > 0))
+        _, (wrong,) = self._call("recount", tenant=tenant, slug=slug, thorough=int(thorough or repairs > 0))
         return repairs + int(wrong)
 
 

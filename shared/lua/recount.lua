@@ -1,7 +1,8 @@
 -- recount: makes a tenant's sums those of its jobs again, and RQ's record of what runs that of our leases.
--- KEYS config leases lists order active tenant rq_job rq_wip
+-- KEYS config leases lists order active tenant books rq_job rq_wip
 -- ARGV
 --   tenant text · whose sums
+--   slug text · a pool whose running jobs are counted too, whether the tenant waits for it or not
 --   thorough int · 1 to look at every job although the lists are as long as the sums say
 -- ANSWERS recounted
 --   recounted: repairs made
@@ -37,10 +38,16 @@ local stands_at = #slugs > 0 and redis.call('ZSCORE', k_active .. slugs[1], tena
 if stands_at and redis.call('HSETNX', k_tenant .. tenant, 'service_mwt', string.format('%.0f', stands_at)) == 1 then
   repairs = repairs + 1
 end
-if #slugs > 0 and not policy[1] and redis.call('TTL', k_tenant .. tenant) == -1 then
-  redis.call('EXPIRE', k_tenant .. tenant, tonumber(redis.call('HGET', k_config, 'result_ttl_s') or 3600) + 86400 + 3600)
+
+-- A record that was removed came back without a TTL, with the first sum that was written into it.
+local function outlive_no_job()
+  if not policy[1] and redis.call('TTL', k_tenant .. tenant) == -1 then
+    redis.call('EXPIRE', k_tenant .. tenant, tonumber(redis.call('HGET', k_config, 'result_ttl_s') or 3600) + 86400 + 3600)
+  end
 end
+
 if thorough == 0 and listed == tonumber(redis.call('HGET', k_tenant .. tenant, 'waiting') or 0) then
+  outlive_no_job()
   return { 'recounted', repairs }
 end
 
@@ -70,10 +77,16 @@ local function make_agree(id, job)
   end
 end
 
-local running = redis.call('ZRANGE', k_leases, 0, MOST)
+local running, running_of = redis.call('ZRANGE', k_leases, 0, MOST), { [slug] = 0 }
 whole_picture = whole_picture and #running <= MOST
+for i = 1, #slugs do
+  running_of[slugs[i]] = 0
+end
 for i = 1, #running do
   local job = redis.pcall('HMGET', k_rq_job .. running[i], unpack(FIELDS))
+  if job[1] == 'running' and job[6] then
+    running_of[job[6]] = (running_of[job[6]] or 0) + 1
+  end
   if job[1] == 'running' and job[2] == tenant and job[6] and job[7] then
     true_sums.running = true_sums.running + 1
     make_agree(running[i], job)
@@ -83,18 +96,26 @@ for i = 1, #running do
 end
 
 if whole_picture then
+  -- A pool that seems to run more than it does never counts as idle.
+  for pool, jobs in pairs(running_of) do
+    if tonumber(redis.call('HGET', k_books .. pool, 'running') or 0) ~= jobs then
+      redis.call('HSET', k_books .. pool, 'running', jobs)
+      repairs = repairs + 1
+    end
+  end
   for name, value in pairs(true_sums) do
     local held = redis.call('HGET', k_tenant .. tenant, name)
-    local before = tonumber(held or 0) or 0
+    local before = tonumber(held or 0)
     if before ~= value then
       redis.call('HSET', k_tenant .. tenant, name, value)
       repairs = repairs + 1
       -- The pool's sum is that of its tenants'; of a record that is gone it still holds what waited.
-      local slug = string.match(name, '^b|(.+)$')
-      if slug and held then
-        book(slug, 'waiting_mwt', value - before)
+      local pool = string.match(name, '^b|(.+)$')
+      if pool and held then
+        book(pool, 'waiting_mwt', value - (before or 0))
       end
     end
   end
 end
+outlive_no_job()
 return { 'recounted', repairs }

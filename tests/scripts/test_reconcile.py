@@ -97,6 +97,34 @@ def test_a_running_job_whose_hash_was_deleted_by_hand_frees_its_place(busy):
     assert store.settle(an_ending(claimed.held), "w1").answer == "gone"
 
 
+def test_a_pool_runs_what_is_left_when_a_running_jobs_hash_was_deleted(busy):
+    """While others run, here and elsewhere; a pool that seems to run more than it does would never count as idle again."""
+    store, claimed, _ = busy
+    (other,) = store.claim("w1", "c2", MODEL, room=1, cells_free=4_096)
+    store.renew(a_beat("w2", model="other"), [])
+    admitted(store, a_job("green", model="other"))
+    assert len(store.claim("w2", "c3", "other", room=1, cells_free=4_096)) == 1
+    store.client.delete(keys.rq_job(claimed.id))
+    store.reconcile("blue", MODEL)
+    assert store.client.hget(keys.books(MODEL), "running") == b"1"
+    waiting = [raw.decode() for raw in store.client.lrange(f"rq:queue:blue.{MODEL}", 0, -1)]
+    store.client.delete(*(keys.rq_job(job_id) for job_id in (other.id, *waiting)))
+    store.reconcile("blue", MODEL)
+    assert store.client.hget(keys.books(MODEL), "running") == b"0"
+    assert store.client.hget(keys.books("other"), "running") == b"1"
+
+
+def test_a_tenants_record_that_was_deleted_while_its_jobs_run_dies_in_time_too(store):
+    store.renew(a_beat(), [])
+    admitted(store, a_job())
+    (claimed,) = store.claim("w1", "c1", MODEL, room=1, cells_free=4_096)
+    store.client.delete(keys.tenant("blue"))
+    store.reconcile("blue", MODEL)
+    store.settle(an_ending(claimed.held), "w1")
+    store.reconcile("blue", MODEL)
+    assert breaches(store.client) == []
+
+
 def test_a_requeued_ended_job_stays_ended(busy):
     store, claimed, ids = busy
     store.settle(an_ending(claimed.held, Outcome.FAILED, code="engine_error"), "w1")
@@ -150,6 +178,17 @@ def test_a_sum_that_somebody_spoiled_is_counted_anew(busy, field):
     store.client.hincrby(keys.tenant("blue"), field, 7)
     assert store.reconcile("blue", MODEL) == 1
     assert breaches(store.client) == []
+    store.client.hset(keys.tenant("blue"), field, "many")
+    assert store.reconcile("blue", MODEL) == 1
+    assert breaches(store.client) == []
+
+
+def test_a_sum_of_nothing_that_somebody_spoiled_is_nothing_again(store):
+    store.renew(a_beat(), [])
+    store.cancel(admitted(store, a_job()))
+    store.client.hset(keys.tenant("blue"), "waiting", "many")
+    assert store.reconcile("blue", MODEL) == 1
+    admitted(store, a_job())
 
 
 def test_a_running_job_that_left_rqs_started_registry_is_put_back(busy):
