@@ -21,7 +21,7 @@ class DoorApp(APIFlask):
 def create_app(settings: Settings, store: Store, clock: Clock) -> APIFlask:
     """The door as a WSGI app. Starts no thread until somebody waits; asks nothing of the store until a request does.
 
-    Raises ConfigError when the admin key's file cannot be used.
+    Raises ConfigError when the admin key's file cannot be used, and for hosts or origins that are none.
     """
     app = DoorApp("web", title="Penstock", version=telemetry.package_version(), docs_path=None, json_errors=False)
     app.config.update(

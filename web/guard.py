@@ -1,16 +1,23 @@
 """Before any route: whether the Host may be ours, and which other origins' pages may read answers."""
 
 import ipaddress
+import re
 from urllib.parse import urlsplit
 
 from flask import Flask, Response, request
 
 from shared.config import Settings
+from shared.errors import ConfigError
 from web.problems import Problem
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 #: Probes name a pod by its address, and what these answer is no secret.
 _ANY_HOST = frozenset({"/health", "/health/ready"})
+
+#: A name, an IPv4 address, or an IPv6 address with or without its brackets.
+_HOST = re.compile(r"[a-z0-9._-]+|\[?[0-9a-f:.]*:[0-9a-f:.]*\]?")
+#: As browsers send it: what an app's own pages have as theirs is one, too (tauri://localhost).
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?")
 
 _CORS_METHODS = "GET, POST, DELETE, OPTIONS"
 _CORS_EXPOSED = "x-request-id, retry-after-ms, retry-after, x-deadline-ms, x-should-retry, location"
@@ -19,9 +26,30 @@ _CORS_MAX_AGE_S = "600"
 
 
 def allowed_hosts(settings: Settings) -> frozenset[str]:
-    """Host names that requests may name, lower case; `*` allows all. Unset: the loopback names."""
+    """Host names that requests may name, lower case; `*` allows all. Unset: the loopback names.
+
+    Raises ConfigError for what no request could name.
+    """
     named = [host.strip().lower() for host in settings.allowed_hosts.split(",") if host.strip()]
-    return frozenset(named or LOOPBACK)
+    for host in named:
+        if host != "*" and not _HOST.fullmatch(host):
+            raise ConfigError(
+                f"PENSTOCK_ALLOWED_HOSTS={settings.allowed_hosts!r} holds {host!r}, which is no host's name or "
+                "address: no scheme, no port, no pattern but * alone"
+            )
+    return frozenset(host.strip("[]") for host in named or LOOPBACK)
+
+
+def allowed_origins(settings: Settings) -> frozenset[str]:
+    """Origins whose pages may read answers; `*` allows all. Raises ConfigError for what is none of a page."""
+    named = [origin.strip() for origin in settings.cors_origins.split(",") if origin.strip()]
+    for origin in named:
+        if origin != "*" and not _ORIGIN.fullmatch(origin):
+            raise ConfigError(
+                f"PENSTOCK_CORS_ORIGINS={settings.cors_origins!r} holds {origin!r}, which is no origin: "
+                "https://name or https://name:port in lower case, no path, no pattern but * alone"
+            )
+    return frozenset(named)
 
 
 def host_name(host: str) -> str:
@@ -42,8 +70,7 @@ def is_loopback(host: str) -> bool:
 
 def install(app: Flask, settings: Settings) -> None:
     """Guard every route of the app. A page that was lured to our address by its own name is sent away (421)."""
-    hosts = allowed_hosts(settings)
-    origins = frozenset(origin.strip() for origin in settings.cors_origins.split(",") if origin.strip())
+    hosts, origins = allowed_hosts(settings), allowed_origins(settings)
 
     @app.before_request
     def check_host() -> Response | None:

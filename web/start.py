@@ -14,6 +14,7 @@ from shared.embedded import find_url
 from shared.errors import ConfigError, EmbeddedStoreError, StoreUnfit
 from shared.fitness import check_fitness
 from shared.store import Store
+from web.guard import allowed_hosts, allowed_origins
 
 log = structlog.get_logger()
 
@@ -25,6 +26,8 @@ def read_settings() -> Settings:
     """The settings, or the end of this process with a sentence."""
     try:
         settings = load()
+        allowed_hosts(settings)
+        allowed_origins(settings)
         _store_url(settings)
     except (ConfigError, EmbeddedStoreError) as error:
         _sorry(error, EXIT_CONFIG)

@@ -1,0 +1,56 @@
+"""Which hosts and origins a setting names; one that no request could ever name stops the start."""
+
+from dataclasses import replace
+
+import pytest
+
+from shared.config import Settings
+from shared.errors import ConfigError
+from web.guard import allowed_hosts, allowed_origins
+from web.start import read_settings
+
+
+def test_hosts_are_names_and_addresses_without_port_or_brackets(settings: Settings) -> None:
+    named = replace(settings, allowed_hosts="API.example, 10.1.2.3,[fd00::1], ::1,penstock_web.ns.svc")
+    assert allowed_hosts(named) == {"api.example", "10.1.2.3", "fd00::1", "::1", "penstock_web.ns.svc"}
+    assert allowed_hosts(replace(settings, allowed_hosts=" * ")) == {"*"}
+    assert allowed_hosts(settings) == {"localhost", "127.0.0.1", "::1"}
+
+
+@pytest.mark.parametrize(
+    "host", ["api.example:8443", "https://api.example", "*.example", "api.example/", "[::1]:80", "a b"]
+)
+def test_a_host_that_no_request_names_is_quoted(settings: Settings, host: str) -> None:
+    with pytest.raises(ConfigError, match="PENSTOCK_ALLOWED_HOSTS=") as refused:
+        allowed_hosts(replace(settings, allowed_hosts=f"api.example,{host}"))
+    assert repr(host) in str(refused.value)
+
+
+def test_origins_are_those_of_pages(settings: Settings) -> None:
+    named = "https://app.example, http://localhost:3000,http://[::1]:8080,tauri://localhost,*"
+    assert allowed_origins(replace(settings, cors_origins=named)) == {
+        "https://app.example", "http://localhost:3000", "http://[::1]:8080", "tauri://localhost", "*",
+    }  # fmt: skip
+    assert allowed_origins(settings) == frozenset()
+
+
+@pytest.mark.parametrize(
+    "origin", ["app.example", "https://app.example/", "https://App.example", "https://*.example", "https://a.example/x"]
+)
+def test_an_origin_that_no_page_has_is_quoted(settings: Settings, origin: str) -> None:
+    with pytest.raises(ConfigError, match="PENSTOCK_CORS_ORIGINS=") as refused:
+        allowed_origins(replace(settings, cors_origins=f"https://app.example,{origin}"))
+    assert repr(origin) in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("PENSTOCK_ALLOWED_HOSTS", "api.example:80"), ("PENSTOCK_CORS_ORIGINS", "app.example")]
+)
+def test_either_stops_the_start_with_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit) as ended:
+        read_settings()
+    assert ended.value.code == 2
+    assert f"penstock: {name}={value!r}" in capsys.readouterr().err
