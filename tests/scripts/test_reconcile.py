@@ -98,7 +98,7 @@ def test_a_running_job_whose_hash_was_deleted_by_hand_frees_its_place(busy):
 
 
 def test_a_pool_runs_what_is_left_when_a_running_jobs_hash_was_deleted(busy):
-    """While others run, here and elsewhere; a pool that seems to run more than it does would never count as idle again."""
+    """While others run, here and elsewhere; a pool that seems to run more than it does would never count as idle."""
     store, claimed, _ = busy
     (other,) = store.claim("w1", "c2", MODEL, room=1, cells_free=4_096)
     store.renew(a_beat("w2", model="other"), [])
