@@ -145,6 +145,17 @@ def test_process_metrics_go_by_route_and_never_by_path(client: FlaskClient) -> N
     assert "penstock_build_info{" in text
 
 
+@pytest.mark.parametrize("path", ["/metrics", "/metrics/fleet"])
+def test_metrics_come_in_the_form_that_is_asked_for_and_else_as_text(client: FlaskClient, path: str) -> None:
+    for asked, given in (
+        ("application/openmetrics-text; version=1.0.0", "application/openmetrics-text"),
+        ("application/openmetrics-text; version=newest", "text/plain"),
+        ("application/json", "text/plain"),
+    ):
+        response = client.get(path, headers={"Accept": asked})
+        assert (response.status_code, response.mimetype) == (200, given)
+
+
 def test_ready_says_why_not(store: Store, settings: Settings) -> None:
     client = a_door(store, settings)
     response = client.get("/health/ready")

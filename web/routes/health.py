@@ -57,5 +57,9 @@ def fleet_metrics() -> Response:
 
 
 def _exposition(registry: CollectorRegistry) -> Response:
-    encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+    try:
+        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+    except TypeError:
+        # It compares the version that is asked for, which may be no number.
+        encode, content_type = choose_encoder("")
     return Response(encode(registry), content_type=content_type)
