@@ -47,7 +47,7 @@ def fetch(name: HubName) -> Path:
         raise ModelError(f"{name.repo} has no revision {name.revision!r}") from None
     except HFValidationError as fault:
         raise ModelError(f"{name.repo} is no name of a repo: {fault}") from None
-    except (HTTPError, OSError) as fault:
+    except (HTTPError, OSError, ValueError) as fault:  # ValueError: what answers is no hub
         return _from_cache(name, fault)
     sizes = {sibling.rfilename: sibling.size or 0 for sibling in repo.siblings or []}
     files = choose(name, sizes)
@@ -64,7 +64,7 @@ def _download(name: HubName, commit: str | None, sizes: dict[str, int]) -> Path:
     try:
         # By the revision's own name, which the cache then knows too.
         paths = [hf.hf_hub_download(name.repo, file, revision=name.revision or None) for file in sizes]
-    except (HTTPError, OSError) as fault:
+    except Exception as fault:  # its faster ways to download raise RuntimeError, ValueError and errors of their own
         raise ModelError(f"{name.repo} could not be downloaded from {constants.ENDPOINT}: {_said(fault)}") from fault
     if missing:
         log.info("model.downloaded", repo=name.repo, files=len(missing))

@@ -31,9 +31,12 @@ def hub(gguf, tmp_path):
             "org/huge": {"huge.gguf": other},
             "org/plain": {"model.safetensors": other},
             "org/gated": {"g.gguf": other},
+            "org/chunked": {"c.gguf": other},
+            "org/page": {"p.gguf": other},
         }
         hub.claims = {"huge.gguf": 1 << 60}
-        hub.gated = {"org/gated"}
+        hub.gated, hub.chunked = {"org/gated"}, {"org/chunked"}
+        hub.behind_a_page = {"org/page"}
         yield hub
 
 
@@ -85,6 +88,8 @@ def test_a_hub_name_is_downloaded_once_and_then_served_without_the_hub(stage, hu
         ("org/tiny:Q5_K", "org/tiny holds no model 'Q5_K'; it holds tiny-F32.gguf, tiny-Q8_0.gguf"),
         ("org/plain", "org/plain holds no GGUF file"),
         ("org/huge", "org/huge needs 1073741824.00 GiB more"),
+        ("org/chunked", "org/chunked could not be downloaded from http://127.0.0.1"),
+        ("org/page", "cannot be asked: JSONDecodeError"),
         ("org/tiny:Q8_0", "could not be loaded"),
     ],
 )

@@ -20,6 +20,10 @@ class Hub:
     claims: dict[str, int] = field(default_factory=dict)
     #: Repos whose terms nobody has accepted.
     gated: set[str] = field(default_factory=set)
+    #: Repos whose files lie in a store of chunks, of which it does not say where that is.
+    chunked: set[str] = field(default_factory=set)
+    #: Repos instead of whose description a page comes, as from a proxy that wants somebody to log in.
+    behind_a_page: set[str] = field(default_factory=set)
     #: Methods and paths, as they were asked for.
     asked: list[str] = field(default_factory=list)
 
@@ -73,11 +77,15 @@ class Hub:
             return
         content = file.read_bytes()
         headers = {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "X-Repo-Commit": _commit(repo)}
+        if repo in self.chunked:
+            headers |= {"X-Xet-Hash": "0" * 64, "X-Xet-Refresh-Route": f"{self.url}/api/models/{repo}"}
         self._send(request, 200, content, headers, body=body)
 
     def _info(self, request: BaseHTTPRequestHandler, repo: str, revision: str) -> None:
         if repo not in self.repos:
             self._fail(request, 404, "RepoNotFound")
+        elif repo in self.behind_a_page:
+            self._send(request, 200, b"<html>please log in</html>", {"Content-Type": "text/html"})
         elif repo in self.gated:
             self._fail(request, 403, "GatedRepo")
         elif revision and revision not in {*self.revisions, _commit(repo)}:
