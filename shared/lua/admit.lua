@@ -105,7 +105,10 @@ if latest_in_ms < 0 then
   latest_in_ms = ask.rated and math.max(0, math.floor(deadline_in_ms - ask.own_ms)) or deadline_in_ms
 end
 local deadline_ms, latest_us = now_ms + deadline_in_ms, now_us + latest_in_ms * 1000
-local ttl_s = tonumber(redis.call('HGET', k_config, 'result_ttl_s') or 3600)
+local terms = redis.call('HMGET', k_config, 'result_ttl_s', 'lease_ms')
+local ttl_s = tonumber(terms[1] or 3600)
+-- The latest that it may end: two leases after its deadline where its worker dies then, and a minute for the reaper.
+local ends_in_ms = deadline_in_ms + 2 * tonumber(terms[2] or 15000) + 60000
 local job_key = k_rq_job .. id
 redis.call('HSET', job_key, unpack(ARGV, rq_fields))
 redis.call('HSET', job_key, 'enqueued_at', iso(now_ms), 'penstock_state', 'queued', 'penstock_tenant', tenant,
@@ -129,11 +132,10 @@ if poll_grace_ms > 0 then
   redis.call('ZADD', k_polls, now_ms + poll_grace_ms, id)
 end
 if idem_digest ~= '' then
-  redis.call('SET', idem, id .. ' ' .. body_digest, 'PX', deadline_in_ms + ttl_s * 1000 + 60000)
+  redis.call('SET', idem, id .. ' ' .. body_digest, 'PX', ends_in_ms + ttl_s * 1000)
 end
 if supersede_digest ~= '' then
-  -- As long as the job may live: a minute is more than it may end after its deadline.
-  redis.call('SET', supersede, id, 'PX', deadline_in_ms + 60000)
+  redis.call('SET', supersede, id, 'PX', ends_in_ms)
 end
 redis.call('ZADD', k_jobs .. tenant, now_ms, id)
 -- Now and then: what can no longer be read leaves the index.

@@ -98,6 +98,16 @@ def test_an_idempotency_key_outlives_its_jobs_end_but_not_its_record(store):
     assert fresh.id != first
 
 
+def test_keys_that_lead_to_a_job_last_as_long_as_it_may_with_the_longest_lease(store, settings):
+    """Its worker may die at the deadline, and a gap of beats before the lapse costs a lease more."""
+    reconfigure(store, settings, lease_ms=600_000)
+    beat(store)
+    admitted(store, a_job(idem_digest="k1", supersede_digest="d1"))
+    latest_end_ms = 60_000 + 2 * 600_000
+    assert store.client.pttl(keys.supersede("blue", "d1")) > latest_end_ms
+    assert store.client.pttl(keys.idem("blue", "k1")) > latest_end_ms + 3_600_000
+
+
 def test_a_refusal_stores_no_idempotency_key(store):
     assert isinstance(store.admit(a_job(idem_digest="k1", body_digest="b1")), Refused)
     beat(store)
