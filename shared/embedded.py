@@ -16,6 +16,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
 
@@ -56,18 +57,25 @@ class EmbeddedStore:
 
     @classmethod
     def start(
-        cls, state: Path, *, lock: FolderLock | None = None, appendfsync: str = "everysec", wait_s: float = START_S
+        cls,
+        state: Path,
+        *,
+        lock: FolderLock | None = None,
+        appendfsync: str = "everysec",
+        wait_s: float = START_S,
+        given_up: Callable[[], bool] = lambda: False,
     ) -> "EmbeddedStore":
         """Start the store of a state folder, or take over one whose starter is dead.
 
         Whoever holds the folder's lock already hands it over. Raises EmbeddedStoreError when a living
-        process has this folder, or when the server does not come up within `wait_s` seconds.
+        process has this folder, when the server does not come up within `wait_s` seconds, and when
+        `given_up` says meanwhile that nobody wants it any more.
         """
         lock = lock or hold_state(state, "")
         store = cls(state, lock, appendfsync)
         try:
             private(state / "store")
-            store._bring_up(wait_s)
+            store._bring_up(wait_s, given_up)
         except BaseException as error:
             lock.close()
             if isinstance(error, OSError):
@@ -81,9 +89,12 @@ class EmbeddedStore:
             return self._process.poll() is None
         return not self._server_lock_is_free()
 
-    def revive(self, *, wait_s: float = START_S) -> None:
-        """Start the server again after it died; what it held is in its append-only file."""
-        self._bring_up(wait_s)
+    def revive(self, *, wait_s: float = START_S, given_up: Callable[[], bool] = lambda: False) -> None:
+        """Start the server again after it died; what it held is in its append-only file. Raises as `start` does."""
+        try:
+            self._bring_up(wait_s, given_up)
+        except OSError as error:
+            raise EmbeddedStoreError(f"the state folder {self._state} cannot be used: {error}") from error
 
     def stop(self, grace_s: float = STOP_S) -> None:
         """Stop the server and let go of the folder. Does nothing in a forked child of the starter."""
@@ -102,7 +113,7 @@ class EmbeddedStore:
             shutil.rmtree(socket_folder, ignore_errors=True)
         self._lock.close()
 
-    def _bring_up(self, wait_s: float) -> None:
+    def _bring_up(self, wait_s: float, given_up: Callable[[], bool]) -> None:
         """Launch a server or find the one that lives, and wait until it answers.
 
         Which of the two is asked again each time round: a server that was just told to stop still
@@ -124,6 +135,11 @@ class EmbeddedStore:
                     f"valkey-server ended at once with code {process.returncode}; {log} says: "
                     f"{_last_lines(log, log_from)}"
                 )
+            if given_up():
+                if process is not None:
+                    process.kill()  # it only reads as yet
+                    process.wait()
+                raise EmbeddedStoreError("stopped before the store answered")
             if time.monotonic() > until:
                 raise EmbeddedStoreError(self._no_answer(wait_s))
             time.sleep(LOOK_S)

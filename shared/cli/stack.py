@@ -65,7 +65,9 @@ class Stack:
         lock = hold_state(self._state, self._url)
         try:
             if not self._settings.redis_url:
-                self._embedded = EmbeddedStore.start(self._state, lock=lock, appendfsync=self._settings.appendfsync)
+                self._embedded = EmbeddedStore.start(
+                    self._state, lock=lock, appendfsync=self._settings.appendfsync, given_up=self._stopping
+                )
                 self._settings = replace(self._settings, redis_url=self._embedded.url)
                 say(f"store: {'taken over' if self._embedded.adopted else 'started'} in {self._state}")
             end_leftovers(self._state, self._grace_s, say, self._impatient)
@@ -75,7 +77,7 @@ class Stack:
             if self._embedded is not None:
                 self._embedded.stop()
                 say("store: stopped")
-            else:
+            elif self._settings.redis_url:  # else the store had the lock, and let go of it when it failed
                 lock.close()
 
     def _serve(self) -> int:
@@ -140,7 +142,7 @@ class Stack:
     def _keep_store(self) -> None:
         if self._embedded is not None and not self._embedded.alive():
             say("store: died; starting it again")
-            self._embedded.revive()
+            self._embedded.revive(given_up=self._stopping)
 
     def _not_ready(self) -> str:
         """Why the door does not serve yet, or ""."""
@@ -176,6 +178,9 @@ class Stack:
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         self._signals.append(number)
+
+    def _stopping(self) -> bool:
+        return bool(self._signals)
 
     def _impatient(self) -> bool:
         return len(self._signals) > 1

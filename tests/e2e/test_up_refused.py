@@ -69,6 +69,16 @@ def test_a_model_that_is_not_there_ends_the_start_with_its_name(tmp_path):
     assert "worker 1 ended with exit code" in said
 
 
+def test_a_store_that_cannot_read_what_it_holds_ends_the_start_with_its_words(tmp_path):
+    data = tmp_path / "state" / "store" / "appendonlydir"
+    data.mkdir(parents=True)
+    (data / "appendonly.aof.manifest").write_text("nonsense\n")
+    with Up(tmp_path / "state") as up:
+        said = refused(up, 1)
+    assert "valkey-server ended at once" in said
+    assert len(said.splitlines()) == 1
+
+
 def test_a_store_elsewhere_with_other_settings_is_refused_unless_taken_over(tmp_path):
     elsewhere = EmbeddedStore.start(tmp_path / "elsewhere")
     environ = {"REDIS_URL": elsewhere.url}

@@ -2,6 +2,8 @@
 
 import psutil
 
+from shared.statefolder import read_note
+from tests.support.processes import wait_for
 from tests.support.up import Up, is_gone
 
 
@@ -26,6 +28,23 @@ def test_a_killed_up_leaves_nothing_that_the_next_one_cannot_take_over(tmp_path)
             second.interrupt()
             assert second.exit_code() == 0
         assert first.children() == []
+
+
+def test_a_start_that_waits_for_a_store_that_hangs_heeds_ctrl_c(tmp_path):
+    state = tmp_path / "state"
+    with Up(state) as first:
+        first.serving()
+        store = first.room("valkey-server")
+        first.process.kill()
+        first.process.wait()
+        store.suspend()
+        with Up(state) as second:
+            lock = state / "up.lock"
+            wait_for(lambda: read_note(lock).get("pid") == second.process.pid, "the second to wait for the store")
+            second.interrupt()
+            assert second.exit_code(timeout_s=10) == 1
+            assert second.err.splitlines()[-1] == "penstock: stopped before the store answered"
+        store.resume()
 
 
 def test_a_killed_store_comes_back_with_all_that_it_held(tmp_path):
