@@ -146,6 +146,10 @@ def test_closing_a_stream_frees_its_place_at_once(client: OpenAI, served: Addres
 
 def test_its_own_time_out_is_the_job_s_deadline(client: OpenAI) -> None:
     with pytest.raises(openai.InternalServerError) as caught:
-        chat(client.with_options(timeout=1.5), max_tokens=4_000)
+        chat(client.with_options(timeout=2.5), max_tokens=4_000)
     assert caught.value.status_code == 504
-    assert caught.value.response.headers["x-deadline-ms"] == "500"
+    assert caught.value.response.headers["x-deadline-ms"] == "1500"
+
+
+def test_a_time_out_of_a_second_leaves_time_for_an_answer(client: OpenAI) -> None:
+    assert chat(client.with_options(timeout=1), max_tokens=2).usage.completion_tokens == 2
