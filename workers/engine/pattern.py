@@ -22,8 +22,13 @@ _PLAIN = without(_EVERY, union((code, code) for code in _SPELLED))
 _CLASSES: dict[str, Ranges] = {
     "d": ((0x30, 0x39),),
     "w": ((0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A)),
-    "s": ((0x09, 0x0D), (0x20, 0x20), (0xA0, 0xA0), (0x2028, 0x2029), (0xFEFF, 0xFEFF)),
+    "s": ((0x09, 0x0D), (0x20, 0x20), (0xA0, 0xA0), (0x2028, 0x2029)),
 }
+#: Spaces to some who check an answer and not to others: neither `\s` nor `\S` means them.
+_HARDLY_SPACES: Ranges = (
+    (0x85, 0x85), (0x1680, 0x1680), (0x2000, 0x200A), (0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000),
+    (0xFEFF, 0xFEFF),
+)  # fmt: skip
 _DOT = without(_EVERY, ((0x0A, 0x0A), (0x0D, 0x0D), (0x2028, 0x2029)))
 _CONTROLS = {"t": 0x09, "n": 0x0A, "v": 0x0B, "f": 0x0C, "r": 0x0D}
 _COUNT = re.compile(r"[*+?]|\{(\d{1,4})(?:(,)(\d{0,4}))?\}")
@@ -174,7 +179,7 @@ class _Reader:
             return ((_CONTROLS[sign], _CONTROLS[sign]),)
         if sign.lower() in _CLASSES:
             ranges = _CLASSES[sign.lower()]
-            return ranges if sign.islower() else without(_EVERY, ranges)
+            return ranges if sign.islower() else without(_EVERY, union([*ranges, *_HARDLY_SPACES]))
         if not sign or (sign.isascii() and sign.isalnum()):
             raise ValueError(f"\\{sign} cannot be kept")
         return ((ord(sign), ord(sign)),)

@@ -72,7 +72,7 @@ def _without_lone_all_of(schema: dict[str, Any]) -> dict[str, Any]:
         return schema
     if set(schema) - _ANNOTATIONS - {"allOf"}:
         return schema
-    return {name: value for name, value in schema.items() if name != "allOf"} | dict(parts[0])
+    return _without_lone_all_of({name: value for name, value in schema.items() if name != "allOf"} | dict(parts[0]))
 
 
 def _one_type_each(schema: dict[str, Any]) -> dict[str, Any]:
