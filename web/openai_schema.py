@@ -69,7 +69,7 @@ _ROLES = {"developer": "system"}
 class StreamOptions(Body):
     """What comes with a stream."""
 
-    include_usage: bool = False
+    include_usage: bool | None = None
     #: Padding against observers of packet sizes; TLS in front of us may do it.
     include_obfuscation: bool | None = None
 

@@ -90,7 +90,7 @@ def _serve(body: ChatBody | CompletionBody, kind: Kind, default_max_tokens: int)
     if isinstance(verdict, Yield):
         response = yield_response(verdict)
     elif body.stream:
-        include_usage = body.stream_options is not None and body.stream_options.include_usage
+        include_usage = bool(body.stream_options and body.stream_options.include_usage)
         response = _stream(here, verdict.view, kind, patience, include_usage=include_usage)
     else:
         response = _plain(here, verdict.view, kind, patience)

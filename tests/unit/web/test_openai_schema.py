@@ -59,6 +59,7 @@ def test_what_would_change_the_answer_and_is_not_there_is_refused_by_name(field:
         ("seed", None),
         ("tools", None),
         ("colour", None),
+        ("stream_options", {"include_usage": None}),
         ("safety_identifier", "x"),
         ("prompt_cache_key", "k"),
     ],
