@@ -23,6 +23,7 @@ from shared.cli import output
 from shared.cli.greeting import greeting
 from shared.cli.processes import Room, Rooms, end_leftovers
 from shared.cli.reach import FAULT
+from shared.cli.storekeeper import StoreKeeper
 from shared.cli.up import why
 from shared.config import Settings, as_environ
 from shared.connection import OPERATOR, open_client
@@ -51,6 +52,7 @@ class Stack:
         self._state = settings.state_path
         self._rooms = Rooms(self._state, say)
         self._embedded: EmbeddedStore | None = None
+        self._keeper: StoreKeeper | None = None
         self._signals: list[int] = []
         host, port = settings.listen_host_port
         self._connect_to = (_reachable(host), port)
@@ -68,6 +70,7 @@ class Stack:
                 self._embedded = EmbeddedStore.start(
                     self._state, lock=lock, appendfsync=self._settings.appendfsync, given_up=self._stopping
                 )
+                self._keeper = StoreKeeper(self._embedded, say, self._stopping)
                 self._settings = replace(self._settings, redis_url=self._embedded.url)
                 say(f"store: {'taken over' if self._embedded.adopted else 'started'} in {self._state}")
             end_leftovers(self._state, self._grace_s, say, self._impatient)
@@ -96,7 +99,8 @@ class Stack:
                 if hopeless:
                     say(f"{hopeless}; its own words stand above. Stopping.")
                     return FAULT
-                self._keep_store()
+                if self._keeper is not None:
+                    self._keeper.tend()
                 if not serving:
                     reason = self._not_ready()
                     serving = not reason
@@ -138,11 +142,6 @@ class Stack:
             place = [f"--index={index}", f"--workers={self._workers}"]
             parts.append(Room(f"worker {index + 1}", [python, "-m", "workers", *place], environ, HOPELESS))
         return parts
-
-    def _keep_store(self) -> None:
-        if self._embedded is not None and not self._embedded.alive():
-            say("store: died; starting it again")
-            self._embedded.revive(given_up=self._stopping)
 
     def _not_ready(self) -> str:
         """Why the door does not serve yet, or ""."""

@@ -47,6 +47,26 @@ def test_a_start_that_waits_for_a_store_that_hangs_heeds_ctrl_c(tmp_path):
         store.resume()
 
 
+def test_a_store_that_cannot_come_back_is_started_again_until_it_can(tmp_path):
+    """Its manifest cannot be read for a while, as on a disk that fails; door and worker live on meanwhile."""
+    manifest = tmp_path / "state" / "store" / "appendonlydir" / "appendonly.aof.manifest"
+    with Up(tmp_path / "state") as up:
+        up.serving()
+        ended = up.submit(5)
+        up.job(ended, wait_ms=20_000)
+        rooms = {up.room(word).pid for word in ("gunicorn", "workers")}
+        held = manifest.read_bytes()
+        manifest.write_text("nonsense\n")
+        up.room("valkey-server").kill()
+        wait_for(lambda: up.err.count("valkey-server ended at once") > 1, "two starts in vain")
+        assert up.ask("GET", f"/v1/jobs/{ended}")[0] == 503
+        manifest.write_bytes(held)
+        wait_for(lambda: up.ask("GET", f"/v1/jobs/{ended}")[0] == 200, "the store to be back")
+        assert {up.room(word).pid for word in ("gunicorn", "workers")} == rooms
+        up.interrupt()
+        assert up.exit_code() == 0
+
+
 def test_a_killed_store_comes_back_with_all_that_it_held(tmp_path):
     with Up(tmp_path / "state") as up:
         up.serving()
