@@ -57,6 +57,21 @@ def test_a_body_that_does_not_come_whole_is_400_and_no_job(served: Address, sent
     assert served.process.said("http.fault") == []
 
 
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"GET /v1/jobs?cursor=" + b"x" * 4_096 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", 414),
+        (b"GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nX-Tenant: " + b"x" * 8_192 + b"\r\n\r\n", 431),
+        (post(b"Content-Length: 33", b"Content-Length: 3", body=BODY), 400),
+        (post(b"Content-Length: 3", CHUNKED, body=b"0\r\n\r\n"), 400),
+        (b"\x16\x03\x01\x02\x00\r\n\r\n", 400),
+    ],
+)
+def test_what_is_too_long_or_no_http_ends_its_connection(served: Address, sent: bytes, status: int) -> None:
+    assert answered(served, sent)[0] == status
+    assert served.http.get("/health").status_code == 200
+
+
 def test_no_header_moves_the_path_of_a_request(served: Address) -> None:
     asked = b"GET /aside/health HTTP/1.1\r\nHost: localhost\r\nSCRIPT_NAME: /aside\r\n\r\n"
     assert answered(served, asked)[0] == 404
