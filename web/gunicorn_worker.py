@@ -1,18 +1,37 @@
-"""gunicorn's gevent worker, but for silent clients and for its end.
+"""gunicorn's gevent worker, but for silent clients, for what is no request, and for its end.
 
-As it comes, it waits for a request's body, or for a reader, as long as the connection is open; and one
-that is told to stop waits for every open connection until `graceful_timeout`, also for those that a
-client merely keeps for its next request.
+As it comes, it answers what it cannot read with a page of HTML; it waits for a request's body, or for a
+reader, as long as the connection is open; and one that is told to stop waits for every open connection
+until `graceful_timeout`, also for those that a client merely keeps for its next request.
 """
 
 import errno
+import json
+from contextlib import suppress
+from http import HTTPStatus
 from types import FrameType
 from typing import Any
 
 import gevent
-from gunicorn.workers.ggevent import GeventWorker  # type: ignore[import-untyped]  # ships no types
+import structlog
+from gunicorn.http.errors import (  # type: ignore[import-untyped]  # ships no types
+    ConfigurationProblem,
+    InvalidResponseHeader,
+    InvalidResponseHeaderName,
+    LimitRequestHeaders,
+    LimitRequestLine,
+    ParseException,
+)
+from gunicorn.workers.ggevent import GeventWorker  # type: ignore[import-untyped]  # as above
 
 from web import stopping
+from web.problems import answer, from_status
+
+log = structlog.get_logger()
+
+#: What a client's bytes can be besides nonsense; and what of gunicorn's faults is not of them.
+_STATUSES = {LimitRequestLine: 414, LimitRequestHeaders: 431}
+_OURS = (ConfigurationProblem, InvalidResponseHeader, InvalidResponseHeaderName)
 
 #: How long a client may neither send a byte of the body it has announced nor take one of its answer, in seconds.
 #: A wait for a job's end is no such silence: then it is we who have nothing to say.
@@ -70,6 +89,19 @@ class DoorWorker(GeventWorker):  # type: ignore[misc]  # as above
         # Between two requests it is `timeout_ctx` that says how long.
         sock.settimeout(None)
         return answer
+
+    def handle_error(self, req: Any, client: Any, addr: Any, exc: BaseException) -> None:
+        """Answer what is no request that could be read with the error object that every error has."""
+        if not isinstance(exc, ParseException) or isinstance(exc, _OURS):
+            super().handle_error(req, client, addr, exc)
+            return
+        status = next((status for kind, status in _STATUSES.items() if isinstance(exc, kind)), 400)
+        log.info("http.unreadable", error=str(exc)[:200])
+        told = answer(from_status(status, f"this is no request that could be read: {str(exc)[:200]}"))
+        body = json.dumps(told.body).encode()
+        head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: application/json\r\n"
+        with suppress(OSError):
+            client.sendall(f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body)
 
     def run(self) -> None:
         """Serve until told to stop."""

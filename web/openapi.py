@@ -100,10 +100,13 @@ _EVENT = {
 
 #: Answers that any route under /v1 may give, whatever it is for.
 _EVERYWHERE = {
+    "400": "Nothing that could be read",
     "401": "No key, or none that is known",
     "403": "The tenant is disabled, or is another's",
+    "414": "The request line is too long",
     "421": "Another Host than those that are served",
     "422": "A field, header or parameter does not fit",
+    "431": "A header is too long",
     "503": "Yield: come back after the hint",
 }
 #: Those that take a request for generation, too.
