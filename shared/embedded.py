@@ -148,25 +148,28 @@ class EmbeddedStore:
 
     def _launch(self, server_lock: FolderLock, log: Path) -> subprocess.Popen[bytes]:
         """Start a server that inherits its lock; nobody else lives that could hold these files."""
-        socket = self._folder / "store.sock"
-        if len(os.fsencode(socket)) > LONGEST_SOCKET_PATH:
-            known = str(read_note(server_lock.path).get("socket", ""))
-            socket = short_socket_folder(known) / "store.sock"
-        # Written first: if this process dies right after the launch, the next one knows where to ask.
-        server_lock.write({"socket": str(socket)})
-        with log.open("ab") as output:
-            process = subprocess.Popen(
-                [str(server_binary()), *self._arguments(socket, log)],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                # Ctrl-C goes to the terminal's process group: the store must outlive those who write to it.
-                start_new_session=True,
-                pass_fds=[server_lock.fd],
-            )
-        server_lock.write({"socket": str(socket), "pid": process.pid})
-        server_lock.close()
-        return process
+        try:
+            socket = self._folder / "store.sock"
+            if len(os.fsencode(socket)) > LONGEST_SOCKET_PATH:
+                known = str(read_note(server_lock.path).get("socket", ""))
+                socket = short_socket_folder(known) / "store.sock"
+            # Written first: if this process dies right after the launch, the next one knows where to ask.
+            server_lock.write({"socket": str(socket)})
+            with log.open("ab") as output:
+                process = subprocess.Popen(
+                    [str(server_binary()), *self._arguments(socket, log)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    # Ctrl-C goes to the terminal's process group: the store must outlive those who write to it.
+                    start_new_session=True,
+                    pass_fds=[server_lock.fd],
+                )
+            server_lock.write({"socket": str(socket), "pid": process.pid})
+            return process
+        finally:
+            # Also where nothing was launched: held on by us, it would look like a server that does not answer.
+            server_lock.close()
 
     def _arguments(self, socket: Path, log: Path) -> list[str]:
         settings = {

@@ -14,6 +14,8 @@ import pytest
 from shared.connection import open_client
 from shared.embedded import EmbeddedStore, find_url
 from shared.errors import EmbeddedStoreError
+from shared.statefolder import hold_state
+from tests.support.disk import full_disk
 
 #: A starter that keeps its store until it is told to stop; says so on stdout once the store answers.
 STARTER = """
@@ -232,6 +234,13 @@ def test_the_store_is_private_fit_and_without_a_port(folder):
     assert socket.stat().st_mode & 0o077 == 0
     assert socket.parent.stat().st_mode & 0o777 == 0o700
     store.stop()
+
+
+def test_a_start_that_found_the_disk_full_holds_up_no_later_one(folder):
+    lock = hold_state(folder, "")
+    with full_disk(), pytest.raises(EmbeddedStoreError, match="File too large"):
+        EmbeddedStore.start(folder, lock=lock)
+    EmbeddedStore.start(folder, wait_s=5.0).stop()
 
 
 def test_a_start_that_fails_says_why_and_leaves_the_folder_free(folder):

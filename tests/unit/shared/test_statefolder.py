@@ -1,18 +1,16 @@
 """Locks that tell the living from the dead, notes that are whole or absent, folders that are ours."""
 
 import os
-import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from shared.errors import EmbeddedStoreError
 from shared.statefolder import FolderLock, hold_state, private, read_note, short_socket_folder, write_note
+from tests.support.disk import full_disk
 
 
 def test_a_note_is_read_as_it_was_written_and_only_by_its_owner(tmp_path):
@@ -45,17 +43,6 @@ def test_a_lock_is_free_again_when_its_holder_was_killed(tmp_path):
     lock = FolderLock.take(tmp_path / "lock")
     assert lock is not None
     lock.close()
-
-
-@contextmanager
-def full_disk() -> Iterator[None]:
-    """No file of this process may hold a byte; files can still be made, as on a disk without free blocks."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_a_lock_keeps_its_note_when_a_new_one_cannot_be_written(tmp_path):
