@@ -57,9 +57,7 @@ end
 
 -- What a claim charges: the estimated cost, or one turn; by the tenant's weight. Settle makes it true.
 local function charge_of(job)
-  local weight_milli = tonumber(redis.call('HGET', k_tenant .. job.tenant, 'policy_weight_milli') or 1000)
-  local cost_mwt = fairness == 'turns' and 1000 or job.cost_mwt
-  return math.floor(cost_mwt * 1000 / weight_milli)
+  return by_weight(job.tenant, fairness == 'turns' and 1000 or job.cost_mwt)
 end
 
 -- The tier that a job is run at: 0 when it may not be changed; what it was admitted at still holds.

@@ -25,7 +25,7 @@ end
 -- A weight that was changed while its tenant waits, or was lost with the tenant's record, counts from here on.
 local policy = redis.call('HMGET', k_tenant .. tenant, 'policy', 'policy_weight_milli')
 for i = 1, #slugs do
-  local counted, weight_milli = redis.call('HGET', k_tenant .. tenant, 'w|' .. slugs[i]), tonumber(policy[2]) or 1000
+  local counted, weight_milli = redis.call('HGET', k_tenant .. tenant, 'w|' .. slugs[i]), weight_in(policy[2])
   if tonumber(counted or 0) ~= weight_milli then
     redis.call('HSET', k_tenant .. tenant, 'w|' .. slugs[i], weight_milli)
     -- Of a record that is gone the pool's sum still holds the weight; which it was, nobody knows: most have 1.

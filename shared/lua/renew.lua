@@ -1,5 +1,5 @@
 -- renew: a worker's heartbeat; extends the leases of exactly the jobs it names, and tells what it lost.
--- KEYS config leases books worker workers pool models rq_job rq_worker tenant
+-- KEYS config leases books worker workers pool models rq_job rq_worker
 -- ARGV
 --   worker text · who beats
 --   slug text · its model as it stands in keys
@@ -65,8 +65,7 @@ local function charge_overrun(job, generated)
   if not in_tokens or cost_mwt <= job.cost_mwt then
     return
   end
-  local weight_milli = tonumber(redis.call('HGET', k_tenant .. job.tenant, 'policy_weight_milli') or 1000)
-  local charge_mwt = math.floor(cost_mwt * 1000 / weight_milli)
+  local charge_mwt = by_weight(job.tenant, cost_mwt)
   if charge_mwt > job.charged_mwt then
     serve(job.tenant, charge_mwt - job.charged_mwt)
     redis.call('HSET', k_rq_job .. job.id, 'penstock_charged_mwt', charge_mwt)

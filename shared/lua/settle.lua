@@ -63,8 +63,7 @@ end
 -- The estimate charged at the claim becomes the true cost. In turns mode a turn is a turn.
 local fairness = redis.call('HGET', k_config, 'fairness')
 if fairness ~= 'turns' then
-  local weight_milli = tonumber(redis.call('HGET', k_tenant .. job.tenant, 'policy_weight_milli') or 1000)
-  serve(job.tenant, math.floor(cost_mwt * 1000 / weight_milli) - job.charged_mwt)
+  serve(job.tenant, by_weight(job.tenant, cost_mwt) - job.charged_mwt)
 end
 
 count_tokens()

@@ -163,3 +163,18 @@ def test_what_expires_while_waiting_was_never_charged(store):
     shift(store, 200)
     store.reap()
     assert served_mwt(store, "blue") == 0
+
+
+@pytest.mark.parametrize("spoiled", ["0", "-5", "0.5", "inf", "heavy"])
+def test_a_weight_that_no_policy_may_have_counts_as_one_and_stops_nobody(store, spoiled):
+    """As somebody may write it by hand; a division by it would end a claim between its writes."""
+    beat(store, facts={"mu_wtps": 1_000, "prefill_tps": 1_000, "tpot_ms": 1})
+    store.client.hset(keys.tenant("blue"), mapping={"policy": "1", "policy_weight_milli": spoiled})
+    for _ in range(2):
+        admitted(store, a_job())
+    held = claim_one(store).held
+    assert served_mwt(store, "blue") == 90_000
+    beat(store, "w1", held)
+    store.settle(an_ending(held), "w1")
+    assert served_mwt(store, "blue") == 90_000
+    assert store.reconcile("blue", MODEL) == 0

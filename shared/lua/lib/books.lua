@@ -10,6 +10,13 @@ local function book(slug, name, by)
   redis.call('HINCRBY', k_books .. slug, name, by)
 end
 
+-- A weight in thousandths as a policy may have it. None, and one that somebody spoiled, is 1: a division by it, or its
+-- sum with others, would end a script between its writes.
+local function weight_in(held)
+  local milli = tonumber(held or 1000) or 0
+  return milli >= 1 and milli <= 1000000 and math.floor(milli) or 1000
+end
+
 -- How long jobs run and what they cost, smoothed: the first as it is, then an eighth of each difference.
 local function smooth(slug, run_ms, cost_mwt)
   local before = redis.call('HMGET', k_books .. slug, 'run_ms', 'mean_mwt')

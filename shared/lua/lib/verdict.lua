@@ -28,7 +28,7 @@ local function look(ask)
   ask.waiting, ask.waiting_tokens = tonumber(has[1] or 0), tonumber(has[2] or 0)
   -- Of one that waits, the weight that is in the pool's sum: a share of more than all there is would be none.
   local counted_milli = tonumber(has[15])
-  ask.weight_milli = counted_milli or tonumber(has[5]) or 1000
+  ask.weight_milli = counted_milli or weight_in(has[5])
   ask.rpm, ask.tpm = tonumber(has[6]), tonumber(has[7])
   ask.rpm_ms, ask.tpm_ms = tonumber(has[8]) or 0, tonumber(has[9]) or 0
   ask.own_mwt = tonumber(has[10] or 0)

@@ -3,6 +3,11 @@
 -- KEEPS 1 3 7 8
 -- USES clock rq books
 
+-- What a cost comes to by the tenant's weight.
+local function by_weight(tenant, cost_mwt)
+  return math.floor(cost_mwt * 1000 / weight_in(redis.call('HGET', k_tenant .. tenant, 'policy_weight_milli')))
+end
+
 -- Adds to the tenant's service and to its place in every pool where it waits.
 local function serve(tenant, by_mwt)
   if by_mwt == 0 then
@@ -38,7 +43,7 @@ local function activate(tenant, slug)
   end
   redis.call('ZADD', k_active .. slug, string.format('%.0f', service), tenant)
   -- The weight counted now is the weight taken off later, whatever the policy says by then.
-  local weight_milli = tonumber(own[4]) or 1000
+  local weight_milli = weight_in(own[4])
   redis.call('HSET', k_tenant .. tenant, 'w|' .. slug, weight_milli)
   book(slug, 'weight_milli', weight_milli)
 end
