@@ -65,10 +65,16 @@ def test_a_body_that_does_not_come_whole_is_400_and_no_job(served: Address, sent
         (post(b"Content-Length: 33", b"Content-Length: 3", body=BODY), 400),
         (post(b"Content-Length: 3", CHUNKED, body=b"0\r\n\r\n"), 400),
         (b"\x16\x03\x01\x02\x00\r\n\r\n", 400),
+        (b"GET /v1/jobs\r\n\r\n", 400),
     ],
 )
-def test_what_is_too_long_or_no_http_ends_its_connection(served: Address, sent: bytes, status: int) -> None:
-    assert answered(served, sent)[0] == status
+def test_what_is_no_request_has_the_error_object_and_ends_its_connection(
+    served: Address, sent: bytes, status: int
+) -> None:
+    given, body = answered(served, sent)
+    error = shapes.Error.model_validate(json.loads(body)).error
+    assert (given, error.code) == (status, "invalid_request")
+    assert "no request that could be read" in error.message
     assert served.http.get("/health").status_code == 200
 
 
