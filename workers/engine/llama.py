@@ -97,6 +97,9 @@ class LlamaBackend:
             if self._template is None:
                 raise JobRejected(EndCode.INVALID_VALUE, f"{self._no_chat}: send a prompt", "messages")
             pieces = self._template.pieces(messages, self._vocab.controls)
+            if len(pieces) > self.n_ctx:
+                message = f"{len(pieces)} tokens and more do not fit the context of {self.n_ctx} tokens"
+                raise JobRejected(EndCode.CONTEXT_LENGTH_EXCEEDED, message, "messages")
             return self._checked(np.concatenate([self.tokenize(piece) for piece in pieces]), "messages")
         if not isinstance(text, str):
             raise JobRejected(EndCode.INVALID_VALUE, "this model continues text: send a prompt or messages", "prompt")

@@ -11,6 +11,9 @@ from workers.engine.events import JobRejected
 
 Tokens = np.ndarray[Any, np.dtype[np.int32]]
 
+#: Characters of a part of a text that is tokenized by itself.
+_PART = 1024
+
 
 class Vocabulary:
     """The vocabulary of `model`; `lib` is llama.cpp's API."""
@@ -24,11 +27,16 @@ class Vocabulary:
         self._add_bos: bool = lib.llama_vocab_get_add_bos(self.handle)
         self._add_eos: bool = lib.llama_vocab_get_add_eos(self.handle)
         self._pieces: dict[int, bytes] = {}
-        special = lib.LLAMA_TOKEN_ATTR_CONTROL | lib.LLAMA_TOKEN_ATTR_UNKNOWN
-        found = (token for token in range(self.size) if lib.llama_vocab_get_attr(self.handle, token) & special)
-        longer = [re.escape(name) for name in map(self.name, found) if len(name) > 1]
+        control = lib.LLAMA_TOKEN_ATTR_CONTROL | lib.LLAMA_TOKEN_ATTR_UNKNOWN
         #: Finds the names of control tokens in a text; None without any.
-        self.controls = re.compile(f"(?:{'|'.join(longer)})") if longer else None
+        self.controls = self._finder(control)
+        self._whole = self._finder(control | lib.LLAMA_TOKEN_ATTR_USER_DEFINED)
+
+    def _finder(self, attributes: int) -> re.Pattern[str] | None:
+        """Finds tokens of any of these attributes by their names of two characters or more, the longest first."""
+        found = (token for token in range(self.size) if self._lib.llama_vocab_get_attr(self.handle, token) & attributes)
+        names = sorted((name for name in map(self.name, found) if len(name) > 1), key=len, reverse=True)
+        return re.compile(f"(?:{'|'.join(map(re.escape, names))})") if names else None
 
     def prompt(self, text: str) -> Tokens:
         """A prompt as `llama_cpp.Llama` makes it: the model's own beginning and end around the text's tokens."""
@@ -41,6 +49,26 @@ class Vocabulary:
 
         `control`: control tokens that it spells count as such. `around`: with what the model puts around a text.
         """
+        if control and not around:
+            parts = [self._tokens(part, around=False, control=True, param=param) for part in self._parts(text)]
+            return np.concatenate(parts) if len(parts) > 1 else parts[0]
+        return self._tokens(text, around=around, control=control, param=param)
+
+    def _parts(self, text: str) -> list[str]:
+        """The text, cut before tokens that are never cut, which changes none.
+
+        llama.cpp's time grows with the square of their number in one text: a MiB of `<s></s>` takes it minutes.
+        """
+        if self._whole is None or len(text) <= _PART:
+            return [text]
+        cuts = [0]
+        for found in self._whole.finditer(text, _PART):
+            # Behind a space it may be a token that takes the spaces before it along.
+            if found.start() - cuts[-1] >= _PART and not text[found.start() - 1].isspace():
+                cuts.append(found.start())
+        return [text[cut:after] for cut, after in zip(cuts, [*cuts[1:], len(text)], strict=True)]
+
+    def _tokens(self, text: str, *, around: bool, control: bool, param: str) -> Tokens:
         try:
             raw = text.encode()
         except UnicodeEncodeError:
