@@ -97,13 +97,18 @@ class LlamaBackend:
             if self._template is None:
                 raise JobRejected(EndCode.INVALID_VALUE, f"{self._no_chat}: send a prompt", "messages")
             pieces = self._template.pieces(messages, self._vocab.controls)
-            if len(pieces) > self.n_ctx:
-                message = f"{len(pieces)} tokens and more do not fit the context of {self.n_ctx} tokens"
-                raise JobRejected(EndCode.CONTEXT_LENGTH_EXCEEDED, message, "messages")
+            self._refuse_too_long(max(len(pieces), self._vocab.fewest_tokens("".join(pieces))), "messages")
             return self._checked(np.concatenate([self.tokenize(piece) for piece in pieces]), "messages")
         if not isinstance(text, str):
             raise JobRejected(EndCode.INVALID_VALUE, "this model continues text: send a prompt or messages", "prompt")
+        self._refuse_too_long(self._vocab.fewest_tokens(text), "prompt")
         return self._checked(self._vocab.prompt(text), "prompt")
+
+    def _refuse_too_long(self, tokens: int, param: str) -> None:
+        """What cannot fit, however it is cut into tokens, is not cut, which might take minutes."""
+        if tokens > self.n_ctx:
+            message = f"{tokens} prompt tokens and more do not fit the context of {self.n_ctx} tokens"
+            raise JobRejected(EndCode.CONTEXT_LENGTH_EXCEEDED, message, param)
 
     @staticmethod
     def _checked(tokens: Tokens, param: str) -> Tokens:

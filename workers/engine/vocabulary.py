@@ -31,6 +31,19 @@ class Vocabulary:
         #: Finds the names of control tokens in a text; None without any.
         self.controls = self._finder(control)
         self._whole = self._finder(control | lib.LLAMA_TOKEN_ATTR_USER_DEFINED)
+        self._unspelled = self._finder_of_unspelled()
+
+    def _finder_of_unspelled(self) -> re.Pattern[str] | None:
+        """Finds what no piece of a vocabulary of the SentencePiece kind spells, which becomes a token for each byte."""
+        if self._lib.llama_vocab_type(self.handle) != self._lib.LLAMA_VOCAB_TYPE_SPM:
+            return None
+        spelled = {" "}.union(*map(self.name, range(self.size)))
+        return re.compile(f"[^{re.escape(''.join(sorted(spelled)))}]+")
+
+    def fewest_tokens(self, text: str) -> int:
+        """What the text comes to at the least. Of what no piece spells, llama.cpp's time grows with the square."""
+        runs = [] if self._unspelled is None else self._unspelled.findall(text)
+        return sum(len(run.encode(errors="replace")) for run in runs)
 
     def _finder(self, attributes: int) -> re.Pattern[str] | None:
         """Finds tokens of any of these attributes by their names of two characters or more, the longest first."""
