@@ -145,7 +145,8 @@ def test_an_idle_worker_whose_store_is_gone_stops_within_a_few_seconds(stage):
 @pytest.mark.parametrize("runs", [False, True])
 def test_a_worker_whose_store_hangs_waits_for_it_once_and_stops(stage, runs):
     """The store takes what it is sent and says nothing: each call to it takes as long as a worker has patience."""
-    worker = stage.worker(PENSTOCK_DRAIN_GRACE_MS="1000")
+    grace_s = 1
+    worker = stage.worker(PENSTOCK_DRAIN_GRACE_MS=str(1_000 * grace_s))
     job_id = stage.admit(max_tokens=5_000) if runs else ""
     if runs:
         stage.running(job_id)
@@ -154,7 +155,7 @@ def test_a_worker_whose_store_hangs_waits_for_it_once_and_stops(stage, runs):
         asked = time.monotonic()
         worker.terminate()
         assert worker.exit_code(timeout_s=60) == Exit.DRAINED
-        assert time.monotonic() - asked < 1 + WORKER.answer_s + 2
+        assert time.monotonic() - asked < grace_s + 2 * WORKER.answer_s
     finally:
         os.kill(stage.embedded.pid, signal.SIGCONT)
     if runs:

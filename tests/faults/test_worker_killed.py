@@ -31,14 +31,14 @@ def test_eight_running_jobs_of_a_killed_worker_succeed_elsewhere(stage):
 
 
 def test_a_job_that_spoke_in_time_runs_to_its_end_although_its_worker_dies_later(stage):
-    """Its first token was wanted within a second, and came; when another worker begins it anew, that second is over."""
+    """Its first token was wanted within four seconds, and came; when another worker begins it anew, these are over."""
     first = stage.worker()
-    job_id = stage.admit(start_within_ms=1_000, max_tokens=150)
+    job_id = stage.admit(start_within_ms=4_000, max_tokens=1_500)
     stage.speaks(job_id)
-    started_ms = stage.job(job_id).admitted_ms
-    wait_for(lambda: stage.job(job_id).now_ms > started_ms + 1_000, "a second")
+    admitted_ms = stage.job(job_id).admitted_ms
+    wait_for(lambda: stage.job(job_id).now_ms > admitted_ms + 4_000, "four seconds")
     first.kill()
-    stage.worker()
+    stage.worker(PENSTOCK_SIM_DECODE_TPS="10000")
     succeeded_once(stage, [job_id], attempts=2)
 
 

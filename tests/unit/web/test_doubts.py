@@ -32,7 +32,7 @@ def test_a_job_in_doubt_is_canceled_at_once_though_an_older_one_awaits_its_secon
     for _ in range(2):
         job_id = admitted(store, a_job(offer="o"))
         doubts.add(job_id, "o")
-        wait_for(lambda job_id=job_id: _canceled(store, job_id), "the job in doubt to be canceled", timeout_s=2)
+        wait_for(lambda job_id=job_id: _canceled(store, job_id), "the cancel", timeout_s=SECOND_LOOK_S - 0.5)
         assert seen(store, job_id).code == "unheard"
 
 
@@ -60,7 +60,7 @@ def test_a_job_that_its_client_has_come_back_for_is_left_to_it(store, doubts, cl
 def test_a_job_whose_client_has_gone_is_canceled_whoever_has_heard_of_it(store, doubts):
     job_id = admitted(store, a_job(offer="o"))
     doubts.add(job_id)
-    wait_for(lambda: _canceled(store, job_id), "the job to be canceled", timeout_s=2)
+    wait_for(lambda: _canceled(store, job_id), "the job to be canceled")
     assert seen(store, job_id).code == "canceled"
 
 
