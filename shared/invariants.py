@@ -95,7 +95,7 @@ def _inflight(p: Picture) -> Iterator[str]:
     if union != set(p.inflight):
         yield f"inflight differs from waiting and running by {sorted(union ^ set(p.inflight))[:5]}"
     bound = p.config.get("max_inflight", "auto")
-    if bound.isdigit() and len(p.inflight) > int(bound):
+    if bound.isdecimal() and len(p.inflight) > int(bound):
         yield f"more are inflight than the bound of {bound}"
 
 
@@ -180,9 +180,9 @@ def _rq_agrees(p: Picture) -> Iterator[str]:
 
 def _in_time(p: Picture) -> Iterator[str]:
     # The sentences hold no time that passes: two looks must agree on them.
-    for job_id, deadline_ms in p.deadlines.items():
-        if deadline_ms < p.now_ms - _LATE_MS:
-            yield f"{job_id} still waits, and its deadline was {deadline_ms:.0f}"
+    for job_id, wanted_ms in p.deadlines.items():
+        if wanted_ms < p.now_ms - _LATE_MS:
+            yield f"{job_id} still waits, and was wanted until {wanted_ms:.0f}"
     if float(p.config.get("hold_until_ms", 0)) > p.now_ms - _LATE_MS:
         return
     for job_id, until_ms in p.leases.items():

@@ -115,6 +115,13 @@ def test_a_tenants_sum_that_is_no_number_is_a_breach_and_no_fault_of_whoever_loo
     assert [tenant.name for tenant in books.store.snapshot().tenants] == ["blue"]
 
 
+def test_bounds_that_are_no_numbers_are_no_fault_of_the_audit(books):
+    """Python counts these signs as digits, and makes no number of them."""
+    books.client.hset(keys.config(), "max_inflight", "²")
+    books.client.hset(keys.tenant("blue"), "policy_max_waiting", "²")
+    assert books.broken() == {}
+
+
 def test_service_beyond_what_a_score_can_hold_is_no_breach(books):
     """A score is a double; from 2^53 on it stands for its neighbours too."""
     books.client.hset(keys.tenant("blue"), "service_mwt", 2**53 + 1)
