@@ -82,13 +82,13 @@ class DoorWorker(GeventWorker):  # type: ignore[misc]  # as above
         """Serve one request. Raises ConnectionResetError for a client that takes nothing: then nobody is there."""
         sock.settimeout(SILENCE_S)
         try:
-            answer = super().handle_request(listener_name, req, sock, addr)
+            kept = super().handle_request(listener_name, req, sock, addr)
         except TimeoutError:
             # gunicorn would write a traceback for it, as for a fault of ours.
             raise ConnectionResetError(errno.ECONNRESET, "the client takes nothing of its answer") from None
         # Between two requests it is `timeout_ctx` that says how long.
         sock.settimeout(None)
-        return answer
+        return kept
 
     def handle_error(self, req: Any, client: Any, addr: Any, exc: BaseException) -> None:
         """Answer what is no request that could be read with the error object that every error has."""
