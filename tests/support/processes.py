@@ -72,7 +72,9 @@ class Process:
         self._signal(signal.SIGTERM)
 
     def pause(self) -> None:
+        """Stop it; returns when its last thread stands still, which on a busy machine takes its time."""
         self._signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
