@@ -66,6 +66,8 @@ class EmbeddingBackend:
 
     def _tokens(self, given: object, where: str) -> Tokens:
         if isinstance(given, str):
+            # What cannot fit, however it is cut into tokens, is not cut, which might take minutes.
+            self._refuse_too_long(self._vocab.fewest_tokens(given), where, "at least ")
             tokens = self._vocab.tokenize(given, around=True, control=False, param=where)
         elif isinstance(given, list) and all(isinstance(token, int) for token in given):
             strange = [token for token in given if not 0 <= token < self._vocab.size]
@@ -77,10 +79,13 @@ class EmbeddingBackend:
             raise JobRejected(EndCode.INVALID_VALUE, f"{where} is neither a text nor a list of token ids", "input")
         if not len(tokens):
             raise JobRejected(EndCode.INVALID_VALUE, f"{where} is empty", "input")
-        if len(tokens) > self._longest:
-            message = f"{where} has {len(tokens)} tokens, and the model takes {self._longest}"
-            raise JobRejected(EndCode.CONTEXT_LENGTH_EXCEEDED, message, "input")
+        self._refuse_too_long(len(tokens), where)
         return tokens
+
+    def _refuse_too_long(self, tokens: int, where: str, about: str = "") -> None:
+        if tokens > self._longest:
+            message = f"{where} has {about}{tokens} tokens, and the model takes {self._longest}"
+            raise JobRejected(EndCode.CONTEXT_LENGTH_EXCEEDED, message, "input")
 
     # The engine's thread only.
 

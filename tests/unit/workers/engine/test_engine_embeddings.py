@@ -4,6 +4,7 @@ import base64
 import contextlib
 import math
 import random
+import time
 
 import llama_cpp
 import numpy as np
@@ -142,6 +143,17 @@ def test_pooling_is_a_setting_where_the_file_names_none(model_path):
     backend = load_backend(load({}, None, device="cpu", pooling="last", threads=1), model_path)
     assert backend.facts.pooling == "last"
     backend.close()
+
+
+def test_a_mib_that_no_piece_spells_is_rejected_in_the_time_that_words_take(model_path):
+    backend = load_backend(load({}, None, device="cpu", pooling="mean", threads=1), model_path)
+    with contextlib.closing(backend):
+        began = time.process_time()
+        with pytest.raises(JobRejected) as rejected:
+            backend.prepare(JobSpec("a", "blue", {"input": ["ba", "\n" * 1_000_000]}, 1, math.inf))
+        assert time.process_time() - began < 5
+    assert rejected.value.code == EndCode.CONTEXT_LENGTH_EXCEEDED
+    assert rejected.value.message.startswith("input[1] has at least 1000000 tokens")
 
 
 def test_an_encoder_that_is_to_continue_text_says_what_it_can_do(tmp_path):
