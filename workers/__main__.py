@@ -19,6 +19,7 @@ from shared.connection import open_client, shown
 from shared.embedded import find_url
 from shared.errors import ConfigError, EmbeddedStoreError, ModelError, StoreUnavailable, StoreUnfit
 from shared.fitness import check_fitness
+from shared.keys import model_slug
 from shared.modelname import served_names
 from shared.store import Store
 from workers.delivery import Delivery
@@ -120,7 +121,7 @@ def _serve(settings: Settings, place: Place) -> Exit:
 
 
 def _open_store(settings: Settings, worker: str) -> Store:
-    """The store, once it answers, found fit and configured. Raises StoreUnfit and ConfigError."""
+    """The store, once it answers, found fit, configured and without a namesake. Raises StoreUnfit and ConfigError."""
     url = settings.redis_url or find_url(settings.state_path)
     client = open_client(url, name=f"penstock-worker-{worker}")
     store = Store(client)
@@ -130,6 +131,7 @@ def _open_store(settings: Settings, worker: str) -> Store:
             for warning in check_fitness(client):
                 log.warning("store.doubt", warning=warning)
             store.configure(settings)
+            _check_name(store, served_names(settings)[0])
         except StoreUnavailable as error:
             if time.monotonic() - said_s >= _SAY_S:
                 said_s = time.monotonic()
@@ -137,6 +139,17 @@ def _open_store(settings: Settings, worker: str) -> Store:
             time.sleep(_LOOK_S)
         else:
             return store
+
+
+def _check_name(store: Store, name: str) -> None:
+    """Raises ConfigError when a live worker serves another model whose jobs would lie in the same lists."""
+    slug = model_slug(name)
+    for other in store.snapshot(tenants=1).workers:
+        if other.live and other.model != name and model_slug(other.model) == slug:
+            raise ConfigError(
+                f"PENSTOCK_MODEL_NAME={name!r}: the store could not tell this model's jobs from those of "
+                f"{other.model!r}, which worker {other.name} serves; both are {slug!r} there"
+            )
 
 
 def _host_port(text: str) -> tuple[str, int]:

@@ -10,6 +10,7 @@ from openai import OpenAI
 from tests.support.processes import Process, Stage, wait_for
 from tests.support.served import Served
 from workers.demo.random_gguf import write_random_model
+from workers.exits import Exit
 
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
 
@@ -88,6 +89,17 @@ def test_an_unknown_model_is_404_and_one_that_went_away_is_a_yield(
     wait_for(lambda: "south" in names(served), "the model to be listed again")
     assert text(served, model="south")
     stage.still_sound()
+
+
+def test_a_worker_whose_model_the_store_would_take_for_another_does_not_start(stage: Stage) -> None:
+    sim = {"PENSTOCK_ENGINE": "sim"}
+    stage.worker(**sim, PENSTOCK_MODEL_NAME="deep/south")
+    again = stage.worker(**sim, PENSTOCK_MODEL_NAME="deep/south")
+    other = stage.worker(wait=False, **sim, PENSTOCK_MODEL_NAME="deep:south")
+    assert other.exit_code() == Exit.CONFIG
+    assert "PENSTOCK_MODEL_NAME='deep:south'" in other.log.read_text()
+    assert "'deep/south'" in other.log.read_text()
+    assert again.alive
 
 
 def test_a_named_max_tokens_that_cannot_fit_is_refused_and_an_unnamed_one_is_cut(
