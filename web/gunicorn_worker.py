@@ -7,6 +7,7 @@ until `graceful_timeout`, also for those that a client merely keeps for its next
 
 import errno
 import json
+import secrets
 from contextlib import suppress
 from http import HTTPStatus
 from types import FrameType
@@ -96,12 +97,15 @@ class DoorWorker(GeventWorker):  # type: ignore[misc]  # as above
             super().handle_error(req, client, addr, exc)
             return
         status = next((status for kind, status in _STATUSES.items() if isinstance(exc, kind)), 400)
-        log.info("http.unreadable", error=str(exc)[:200])
+        request_id = secrets.token_hex(16)
+        log.info("http.unreadable", request_id=request_id, error=str(exc)[:200])
         told = answer(from_status(status, f"this is no request that could be read: {str(exc)[:200]}"))
         body = json.dumps(told.body).encode()
-        head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: application/json\r\n"
+        headers = {"x-request-id": request_id, "Content-Type": "application/json", "Content-Length": len(body)}
+        lines = [f"{name}: {value}" for name, value in (headers | told.headers | {"Connection": "close"}).items()]
+        head = "\r\n".join([f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", *lines, "", ""])
         with suppress(OSError):
-            client.sendall(f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body)
+            client.sendall(head.encode() + body)
 
     def run(self) -> None:
         """Serve until told to stop."""

@@ -20,14 +20,15 @@ def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield served
 
 
-def answered(served: Address, sent: bytes) -> tuple[int, bytes]:
-    """The status and the body of the answer to these bytes, after which nothing more comes."""
+def answered(served: Address, sent: bytes) -> tuple[int, bytes, dict[str, str]]:
+    """Status, body and headers of the answer to these bytes, after which nothing more comes."""
     with socket.create_connection(("127.0.0.1", served.port), timeout=10) as connection:
         connection.sendall(sent)
         connection.shutdown(socket.SHUT_WR)
         came = b"".join(iter(lambda: connection.recv(65_536), b""))
     head, _, body = came.partition(b"\r\n\r\n")
-    return int(head.split()[1]), body
+    first, *lines = head.decode("ascii").split("\r\n")
+    return int(first.split()[1]), body, {name.lower(): value for name, value in (line.split(": ") for line in lines)}
 
 
 def post(*headers: bytes, body: bytes) -> bytes:
@@ -49,7 +50,7 @@ CHUNKED = b"Transfer-Encoding: chunked"
     ],
 )
 def test_a_body_that_does_not_come_whole_is_400_and_no_job(served: Address, sent: bytes, why: str) -> None:
-    status, body = answered(served, sent)
+    status, body, _ = answered(served, sent)
     error = shapes.Error.model_validate(json.loads(body)).error
     assert (status, error.code) == (400, "invalid_request")
     assert why in error.message
@@ -71,10 +72,12 @@ def test_a_body_that_does_not_come_whole_is_400_and_no_job(served: Address, sent
 def test_what_is_no_request_has_the_error_object_and_ends_its_connection(
     served: Address, sent: bytes, status: int
 ) -> None:
-    given, body = answered(served, sent)
+    given, body, headers = answered(served, sent)
     error = shapes.Error.model_validate(json.loads(body)).error
     assert (given, error.code) == (status, "invalid_request")
     assert "no request that could be read" in error.message
+    assert (headers["x-should-retry"], headers["content-length"]) == ("false", str(len(body)))
+    assert headers["x-request-id"] in served.process.said("http.unreadable")[-1]
     assert served.http.get("/health").status_code == 200
 
 
