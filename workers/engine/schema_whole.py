@@ -106,7 +106,7 @@ def _followed(ref: str, schema: Any) -> Any:
         return schema if ref == "#" else None
     for word in ref.split("/")[1:]:
         name = unquote(word).replace("~1", "/").replace("~0", "~")
-        if isinstance(schema, list) and name.isdigit() and int(name[:9]) < len(schema):
+        if isinstance(schema, list) and name.isdecimal() and int(name[:9]) < len(schema):
             schema = schema[int(name[:9])]
         else:
             schema = schema.get(name) if isinstance(schema, Mapping) else None

@@ -157,6 +157,7 @@ def test_a_pattern_that_can_be_read_in_many_ways_holds_up_no_step(driven):
         ({"allOf": [{"properties": {}}, an_object(y={"type": "null"})]}, "allOf joins only objects"),
         ({"enum": []}, "enum is empty"),
         ({"$ref": "#/$defs/none"}, "names no part of it"),
+        ({"anyOf": [{"$ref": "#/anyOf/²"}]}, "names no part of it"),
         ({"type": "string", "pattern": "^a|b$"}, "has to end with $"),
     ],
 )
