@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType
 
@@ -73,10 +74,12 @@ def _leave(number: int, _frame: FrameType | None) -> None:
     As the first process of a container this one would not be ended by a signal that it has no handler for. At once,
     and not by an exception: while the model loads it would be raised in a callback of C, which swallows it.
     """
-    if sys.stderr.isatty():
-        sys.stderr.write(_SHOW_CURSOR)
-    sys.stderr.write(f"penstock worker: {signal.Signals(number).name} before it served; it held nothing\n")
-    sys.stderr.flush()
+    # Whatever becomes of the sentence: who reads it may be gone, or be interrupted in the midst of another.
+    with suppress(OSError, ValueError, RuntimeError):
+        if sys.stderr.isatty():
+            sys.stderr.write(_SHOW_CURSOR)
+        sys.stderr.write(f"penstock worker: {signal.Signals(number).name} before it served; it held nothing\n")
+        sys.stderr.flush()
     os._exit(Exit.DRAINED)
 
 

@@ -5,9 +5,9 @@ import random
 
 import llama_cpp
 import pytest
-from conftest import Driven
 
 from shared.config import load
+from tests.support.driven import Driven
 from workers.demo import demo_model_path
 from workers.demo.stories import a_story
 from workers.engine.llama import load_backend

@@ -9,13 +9,13 @@ import time
 import llama_cpp
 import numpy as np
 import pytest
-from conftest import Driven
 from gguf import PoolingType
 
 from shared.config import load
 from shared.errors import ModelError
 from shared.outcomes import EndCode
 from tests.support.bert import write_bert
+from tests.support.driven import Driven
 from tests.support.gguf_copy import copy_gguf
 from workers.engine.embedding import EmbeddingBackend
 from workers.engine.events import JobRejected, JobSpec

@@ -7,10 +7,10 @@ from functools import cache
 
 import llama_cpp
 import pytest
-from conftest import Driven
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.support.driven import Driven
 from workers.engine.events import JobSpec
 
 _SYLLABLES = [a + b for a in "bdfghklmnprstvz" for b in "aeiou"]

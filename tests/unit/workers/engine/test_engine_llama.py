@@ -4,10 +4,10 @@ import contextlib
 import json
 
 import pytest
-from conftest import NEVER_S, Driven
 
 from shared.config import load
 from shared.errors import ModelError
+from tests.support.driven import NEVER_S, Driven
 from workers.engine.events import Ended, JobRejected, JobSpec
 from workers.engine.factory import make_engine
 from workers.engine.llama import load_backend

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import Driven
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from tests.support.driven import Driven
 from workers.engine.events import JobSpec
 from workers.engine.prefixes import FEWEST_TOKENS, Known, Place, Prefixes, common
 from workers.engine.slots import Slots

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import llama_cpp
 import pytest
-from conftest import Driven
 
+from tests.support.driven import Driven
 from workers.engine.events import Ended
 
 _SYLLABLES = [a + b for a in "bdfghklmnprstvz" for b in "aeiou"]

@@ -4,9 +4,9 @@ import time
 
 import hypothesis.strategies as st
 import pytest
-from conftest import Driven
 from hypothesis import HealthCheck, given, settings
 
+from tests.support.driven import Driven
 from workers.engine.events import JobRejected
 
 
