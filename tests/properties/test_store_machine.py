@@ -111,6 +111,11 @@ class StoreMachine(QueueMachine):
     def cancel(self, job_id, tenant):
         assert self.store.cancel(job_id, tenant=tenant).value == self.model.cancel(job_id, tenant)
 
+    @rule(job_id=ids, offer=st.sampled_from(["first", "first", "second"]))
+    def take_back_what_nobody_has_heard_of(self, job_id, offer):
+        answer = self.store.cancel(job_id, code="unheard", offer=offer)
+        assert answer.value == self.model.cancel(job_id, None, "unheard", offer)
+
     @rule(job_id=ids)
     def poll(self, job_id):
         view, job = self.store.touch(job_id), self.model.jobs[job_id]

@@ -2,6 +2,7 @@
 
 import math
 from contextlib import suppress
+from dataclasses import replace
 
 import hypothesis.strategies as st
 import redis
@@ -126,6 +127,7 @@ class QueueMachine(RuleBasedStateMachine):
                 "start_within_ms": st.sampled_from([100, 1_000, 5_000]),
                 "supersede_key": st.sampled_from(["draft", "other"]),
                 "max_tokens": st.sampled_from([40, 130]),
+                "offer": st.sampled_from(["first", "second"]),
             },
         ),
     )
@@ -143,7 +145,7 @@ class QueueMachine(RuleBasedStateMachine):
         answer = self.store.admit(job)
         now_ms = self.model.now_ms
         mine = ModelJob(job.id, tenant, slug, prompt, job.max_tokens, now_ms + deadline_ms, supersede_key=supersede_key)
-        mine.degrade = job.degrade
+        mine.degrade, mine.offer = job.degrade, job.offer
         mine.poll_grace_ms, mine.start_within_ms = job.poll_grace_ms or 0, job.start_within_ms or 0
         if given:
             mine.cost_mwt, mine.latest_ms = job.cost_mwt, now_ms + job.latest_start_ms
@@ -182,12 +184,13 @@ class QueueMachine(RuleBasedStateMachine):
         self.model.draining = draining
         self.client.hset(keys.config(), "draining", "1" if draining else "0")
 
-    @rule(job_id=ids)
-    def admit_again(self, job_id):
+    @rule(job_id=ids, offer=st.sampled_from(["", "first", "second"]))
+    def admit_again(self, job_id, offer):
         job = self.model.jobs[job_id]
-        answer = self.store.admit(a_job(job.tenant, id=job_id, model=job.slug))
+        answer = self.store.admit(a_job(job.tenant, id=job_id, model=job.slug, offer=offer))
+        self.model.admit(replace(job, offer=offer))
         assert isinstance(answer, Admitted)
-        assert answer.again
+        assert (answer.again, answer.taken_back) == (True, "unheard" in {job.code, job.cancel})
 
     @rule(worker=st.sampled_from(sorted(WORKERS)), slots=st.integers(1, 20), generated=st.sampled_from([0, 40, 400]))
     def a_worker_of_other_size_beats_while_answers_grow(self, worker, slots, generated):

@@ -79,7 +79,8 @@ class Model:
         return Look(self, job, older)
 
     def admit(self, job: ModelJob) -> str:
-        if job.id in self.jobs:
+        if known := self.jobs.get(job.id):
+            known.offer = known.offer if known.offer == job.offer else ""
             return "admitted"
         look = self.look(job)
         look.move_tier()
@@ -185,9 +186,9 @@ class Model:
         self._end(job, outcome, code)
         return "settled", outcome
 
-    def cancel(self, job_id: str, tenant: str | None, code: str = "canceled") -> str:
+    def cancel(self, job_id: str, tenant: str | None, code: str = "canceled", offer: str = "") -> str:
         job = self.jobs.get(job_id)
-        if job is None or tenant not in {None, job.tenant}:
+        if job is None or tenant not in {None, job.tenant} or offer not in {"", job.offer}:
             return "gone"
         if job.state == "queued":
             self._end(job, "canceled", code)

@@ -27,6 +27,8 @@ class ModelJob:
     cancel: str = ""
     charged_mwt: int = 0
     skips: int = 0
+    #: Names the offering that made it, "" once somebody else has heard of it: by it, it can be taken back.
+    offer: str = ""
     #: Whether it may be changed; where it was taken so, the tier that its admission rests on (0: none). None: never.
     degrade: bool = False
     taken_at_tier: int | None = None
