@@ -13,6 +13,12 @@ from tests.support.processes import wait_for
 from workers.exits import Exit
 
 
+def ask_to_drain(worker):
+    """One signal; returns when it was heard."""
+    worker.terminate()
+    wait_for(lambda: worker.said("worker.draining"), "the drain to begin")
+
+
 def test_a_draining_worker_finishes_what_runs_and_claims_nothing_more(stage):
     worker = stage.worker()
     ids = [stage.admit("abcdefgh"[i % 8], max_tokens=100) for i in range(12)]
@@ -57,8 +63,7 @@ def test_a_second_signal_ends_the_worker_at_once_and_its_jobs_lapse(stage):
     worker = stage.worker()
     job_id = stage.admit(max_tokens=1_000)
     stage.running(job_id)
-    worker.terminate()
-    wait_for(lambda: worker.said("worker.draining"), "the drain to begin")
+    ask_to_drain(worker)
     # Whoever means it says it again, later than one request comes twice.
     wait_for(lambda: worker.terminate() or not worker.alive, "the worker to end")
     assert worker.exit_code() == Exit.FORCED
@@ -84,8 +89,7 @@ def test_a_group_that_is_signaled_whole_and_by_its_parent_drains(stage):
     worker = stage.worker()
     job_id = stage.admit(max_tokens=100)
     stage.speaks(job_id)
-    worker.terminate()
-    wait_for(lambda: worker.said("worker.draining"), "the drain to begin")
+    ask_to_drain(worker)
     worker.terminate()
     assert worker.exit_code() == Exit.DRAINED
     assert stage.job(job_id).state is JobState.SUCCEEDED

@@ -1,5 +1,6 @@
 """An engine that a test steps by hand, with what it has reported."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from shared.clock import Clock
@@ -28,6 +29,14 @@ class Driven:
         while self.engine.step():
             pass
         self.check_empty()
+
+    def answers(self, schema: dict[str, Any], **asked: Any) -> Iterable[Ended]:
+        """How three answers of different seeds end that shall fit the schema."""
+        form = {"type": "json_schema", "schema": schema}
+        for seed in range(3):
+            self.submit(str(seed), {"prompt": "dibo", "seed": seed, "response_format": form, **asked})
+        self.run_dry()
+        return self.ended.values()
 
     def close(self) -> None:
         """Drop whatever is left, so that the backend can be used again."""

@@ -51,12 +51,7 @@ KEPT = [
 
 @pytest.mark.parametrize("schema", KEPT, ids=lambda schema: "-".join(schema["properties"]))
 def test_an_answer_fits_its_schema(driven, schema):
-    form = {"type": "json_schema", "schema": schema}
-    for seed in range(3):
-        payload = {"prompt": "dibo", "max_tokens": 300, "temperature": 1.0, "seed": seed, "response_format": form}
-        driven.submit(str(seed), payload)
-    driven.run_dry()
-    for ended in driven.ended.values():
+    for ended in driven.answers(schema, max_tokens=300, temperature=1.0):
         assert (ended.outcome, ended.finish_reason) == ("succeeded", "stop"), ended
         jsonschema.validate(json.loads(ended.text), schema)
 

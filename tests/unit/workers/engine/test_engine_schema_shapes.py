@@ -60,13 +60,7 @@ schemas = st.builds(
 # The same schemas each time: one that is too slow to be read fails its job, as it should, and would fail this too.
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_answer_fits(backend, schema):
-    driven = Driven(backend)
-    form = {"type": "json_schema", "schema": schema}
-    for seed in range(3):
-        payload = {"prompt": "dibo", "max_tokens": 200, "temperature": 2.0, "seed": seed, "response_format": form}
-        driven.submit(str(seed), payload)
-    driven.run_dry()
-    for ended in driven.ended.values():
+    for ended in Driven(backend).answers(schema, max_tokens=200, temperature=2.0):
         assert ended.outcome == "succeeded", ended
         if ended.finish_reason == "stop":
             jsonschema.validate(json.loads(ended.text), schema)
