@@ -48,6 +48,7 @@ test: $(STAMPS)/penstock $(STAMPS)/dev ## all tests, PROCESSES=2 at once; PYTEST
 
 check: $(STAMPS)/penstock $(STAMPS)/dev ## linters, types, import rules, generated pages, compose.yaml
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m shared.generated_pages --check

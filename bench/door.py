@@ -61,9 +61,13 @@ def served(client: redis.Redis, arguments: list[str], port: int, folder: Path) -
     plain = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
     ours = {
         "REDIS_URL": "unix://" + str(client.get_connection_kwargs()["path"]),
-        "PENSTOCK_AUTH": "open", "PENSTOCK_ADMISSION": "bounds", "PENSTOCK_WEB_WORKERS": "1",
-        "PENSTOCK_LISTEN": f"127.0.0.1:{port}", "PENSTOCK_STATE_DIR": str(folder), "PENSTOCK_LOG_LEVEL": "warning",
-    }  # fmt: skip
+        "PENSTOCK_AUTH": "open",
+        "PENSTOCK_ADMISSION": "bounds",
+        "PENSTOCK_WEB_WORKERS": "1",
+        "PENSTOCK_LISTEN": f"127.0.0.1:{port}",
+        "PENSTOCK_STATE_DIR": str(folder),
+        "PENSTOCK_LOG_LEVEL": "warning",
+    }
     process = subprocess.Popen([sys.executable, "-m", "gunicorn", *arguments], env=plain | ours | WIDE)
     try:
         until = time.monotonic() + 60

@@ -166,10 +166,15 @@ def long_beside_short(chosen: argparse.Namespace, path: Path, name: str) -> dict
     target_ms = engine.settings.step_target_ms
     bound = max(2 * p95_before, target_ms + statistics.median(before))
     figures = {
-        "prompt_tokens": chosen.long, "p95_before_ms": p95_before, "p95_meanwhile_ms": p95, "bound_ms": bound,
-        "prompt_tokens_per_s": chosen.long / took_s, "alone_tokens_per_s": chosen.long / alone_s,
-        "cancel_ms": cancel_ms, "cancel_steps": cancel_steps,
-    }  # fmt: skip
+        "prompt_tokens": chosen.long,
+        "p95_before_ms": p95_before,
+        "p95_meanwhile_ms": p95,
+        "bound_ms": bound,
+        "prompt_tokens_per_s": chosen.long / took_s,
+        "alone_tokens_per_s": chosen.long / alone_s,
+        "cancel_ms": cancel_ms,
+        "cancel_steps": cancel_steps,
+    }
     print(
         f"# {name}: {chosen.long} prompt tokens beside {_SHORT} answers: p95 of a token {p95_before:.1f} -> {p95:.1f} "
         f"ms (bound {bound:.1f}); the prompt at {figures['prompt_tokens_per_s']:.0f} tokens/s "
@@ -193,10 +198,14 @@ def two_workers(chosen: argparse.Namespace, path: Path, name: str, folder: Path)
     for _ in range(chosen.rounds):
         for workers in (1, 2):
             environ = {
-                "PENSTOCK_DEVICE": chosen.device, "PENSTOCK_MODEL": str(path), "PENSTOCK_THREADS": "1",
-                "PENSTOCK_MAX_BATCH_SIZE": str(8 // workers), "PENSTOCK_MAX_INFLIGHT": "1000", "PENSTOCK_N_CTX": "1024",
+                "PENSTOCK_DEVICE": chosen.device,
+                "PENSTOCK_MODEL": str(path),
+                "PENSTOCK_THREADS": "1",
+                "PENSTOCK_MAX_BATCH_SIZE": str(8 // workers),
+                "PENSTOCK_MAX_INFLIGHT": "1000",
+                "PENSTOCK_N_CTX": "1024",
                 "PENSTOCK_MAX_QUEUE_SIZE": "1000",
-            }  # fmt: skip
+            }
             with tempfile.TemporaryDirectory(dir=folder) as own, running(Path(own), environ, workers=workers) as stack:
                 texts = [f"{i} ba ke lo" for i in range(jobs)]
                 took = stack.run(texts, 8, 8, answer)

@@ -65,11 +65,20 @@ class Peer:
 def _llama_server(server: Path, model: Path, facts: Facts, port: int) -> list[str]:
     batch = str(facts.prefill_chunk + facts.slots)
     options = {
-        "--model": str(model), "--host": "127.0.0.1", "--port": str(port), "--parallel": str(facts.slots),
-        "--ctx-size": str(facts.cells), "--batch-size": batch, "--ubatch-size": batch,
-        "--threads": str(facts.threads), "--threads-batch": str(facts.threads), "--flash-attn": "off",
-        "--cache-ram": "0", "--log-verbosity": "0", "--fit": "off",
-    }  # fmt: skip
+        "--model": str(model),
+        "--host": "127.0.0.1",
+        "--port": str(port),
+        "--parallel": str(facts.slots),
+        "--ctx-size": str(facts.cells),
+        "--batch-size": batch,
+        "--ubatch-size": batch,
+        "--threads": str(facts.threads),
+        "--threads-batch": str(facts.threads),
+        "--flash-attn": "off",
+        "--cache-ram": "0",
+        "--log-verbosity": "0",
+        "--fit": "off",
+    }
     # As the worker does on CPUs with matrix tiles (docs/engine.md).
     flags = ["--no-repack", "--no-warmup", "--kv-unified" if facts.cache == "shared" else "--no-kv-unified"]
     return [str(server), *(word for pair in options.items() for word in pair), *flags]

@@ -170,9 +170,17 @@ def main() -> None:
     logging.configure("warning", "json", room="bench")
     path = model_file(chosen.model, "f16", Path(tempfile.gettempdir()) / "penstock-bench-models")
     settings = replace(
-        load({}, None), device="cpu", max_batch_size=_SLOTS, n_ctx=256, kv_cells=256 * _SLOTS, threads=1,
-        admission="bounds", max_inflight=10_000, max_queue_size=10_000, max_queue_tokens=10**9,
-    )  # fmt: skip
+        load({}, None),
+        device="cpu",
+        max_batch_size=_SLOTS,
+        n_ctx=256,
+        kv_cells=256 * _SLOTS,
+        threads=1,
+        admission="bounds",
+        max_inflight=10_000,
+        max_queue_size=10_000,
+        max_queue_tokens=10**9,
+    )
     figures: dict[str, list[float]] = {}
     with private_store() as client:
         facts = environment(1, client)

@@ -128,9 +128,7 @@ SYSTEM_WIDE = (
 _KUBERNETES = re.compile(r"PENSTOCK_(SERVICE_HOST|SERVICE_PORT\w*|PORT\w*)\Z")
 
 
-def load(
-    environ: Mapping[str, str] | None = None, dotenv: Path | None = Path(".env"), **overrides: object
-) -> Settings:
+def load(environ: Mapping[str, str] | None = None, dotenv: Path | None = Path(".env"), **overrides: object) -> Settings:
     """Read the settings from `environ` (default: the process's), then `.env` for names it lacks.
 
     `overrides` are values of the command line by field name; None means not given.

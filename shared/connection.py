@@ -103,7 +103,9 @@ def _behind_sentinel(url: str, name: str, patience: Patience) -> redis.Redis:
     credentials, _, hosts = parts.netloc.rpartition("@")
     service, _, db = parts.path.strip("/").partition("/")
     if not service:
-        raise ValueError("after the sentinels' addresses stands the service, as in redis+sentinel://host:26379/mymaster")
+        raise ValueError(
+            "after the sentinels' addresses stands the service, as in redis+sentinel://host:26379/mymaster"
+        )
     options = {key: values[0] for key, values in parse_qs(parts.query).items()}
     _refuse_ours(url, options)
     policy = _policy(name, patience) | {"db": int(options.pop("db", db) or 0)}

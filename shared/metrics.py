@@ -22,9 +22,24 @@ from shared.answers import Snapshot, TenantView, WorkerView
 
 #: Upper ends of all histograms in ms, as shared/lua/lib/stats.lua has them; a test compares.
 BUCKETS_MS = (
-    5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000,
-    10_000, 20_000, 40_000, 80_000, 160_000, 320_000, 640_000,
-)  # fmt: skip
+    5,
+    10,
+    25,
+    50,
+    100,
+    250,
+    500,
+    1_000,
+    2_500,
+    5_000,
+    10_000,
+    20_000,
+    40_000,
+    80_000,
+    160_000,
+    320_000,
+    640_000,
+)
 #: So many tenants get a label of their own in gauges, the most recently seen; the rest is `other`.
 MAX_TENANTS = 50
 OTHER = "other"
@@ -47,38 +62,88 @@ COUNTED: tuple[Row, ...] = (
     Row("penstock_yielded", "counter", (), "answers with status yield", "yielded"),
     Row("penstock_jobs", "counter", ("tenant", "model_name", "outcome"), "ended jobs", "ended"),
     Row("penstock_tokens", "counter", ("tenant", "model_name", "kind"), "prompt, cached, completion tokens", "tokens"),
-    Row("penstock_wasted_tokens", "counter", ("tenant", "reason"), "tokens computed for jobs that did not end well",
-        "wasted"),
-    Row("penstock_offered_tokens", "counter", (), "prompt and max_tokens of all jobs that were offered",
-        "offered_tokens"),
+    Row(
+        "penstock_wasted_tokens",
+        "counter",
+        ("tenant", "reason"),
+        "tokens computed for jobs that did not end well",
+        "wasted",
+    ),
+    Row(
+        "penstock_offered_tokens",
+        "counter",
+        (),
+        "prompt and max_tokens of all jobs that were offered",
+        "offered_tokens",
+    ),
     Row("penstock_leases_reclaimed", "counter", (), "leases that lapsed and were taken back", "reclaimed"),
     Row("penstock_requeued", "counter", (), "jobs that went back to their list", "requeued"),
     Row("penstock_degraded", "counter", ("tenant", "what"), "jobs that were changed to fit", "degraded"),
-    Row("penstock_queue_wait_seconds", "histogram", ("tenant", "model_name"), "from admission to first claim",
-        "queue_wait"),
-    Row("penstock_time_to_first_token_seconds", "histogram", ("tenant", "model_name", "size"),
-        "from claim to first token; size of the prompt: s below 256, m below 2048 tokens, l", "time_to_first_token"),
-    Row("penstock_time_per_output_token_seconds", "histogram", ("tenant", "model_name"), "between two tokens of a job",
-        "time_per_output_token"),
-    Row("penstock_request_duration_seconds", "histogram", ("outcome", "tenant", "model_name"),
-        "from admission to the end", "request_duration"),
+    Row(
+        "penstock_queue_wait_seconds",
+        "histogram",
+        ("tenant", "model_name"),
+        "from admission to first claim",
+        "queue_wait",
+    ),
+    Row(
+        "penstock_time_to_first_token_seconds",
+        "histogram",
+        ("tenant", "model_name", "size"),
+        "from claim to first token; size of the prompt: s below 256, m below 2048 tokens, l",
+        "time_to_first_token",
+    ),
+    Row(
+        "penstock_time_per_output_token_seconds",
+        "histogram",
+        ("tenant", "model_name"),
+        "between two tokens of a job",
+        "time_per_output_token",
+    ),
+    Row(
+        "penstock_request_duration_seconds",
+        "histogram",
+        ("outcome", "tenant", "model_name"),
+        "from admission to the end",
+        "request_duration",
+    ),
     Row("penstock_retry_hint_seconds", "histogram", (), "hints given with refusals", "retry_hint"),
-    Row("penstock_retry_hint_error_seconds", "histogram", (), "how far from the promise those who came back were taken",
-        "retry_hint_error"),
-    Row("penstock_prediction_error_seconds", "histogram", (), "how far from its predicted end a job succeeded",
-        "prediction_error"),
-)  # fmt: skip
+    Row(
+        "penstock_retry_hint_error_seconds",
+        "histogram",
+        (),
+        "how far from the promise those who came back were taken",
+        "retry_hint_error",
+    ),
+    Row(
+        "penstock_prediction_error_seconds",
+        "histogram",
+        (),
+        "how far from its predicted end a job succeeded",
+        "prediction_error",
+    ),
+)
 
 #: Made of two counters, `admitted|<tenant>` and `refused|<tenant>|<reason>`.
 ADMISSION = Row("penstock_admission", "counter", ("tenant", "decision", "reason"), "the door's answers", "")
 
 #: Counted by each worker since its start; `field` is the fact of its beat.
 BY_WORKER: tuple[Row, ...] = (
-    Row("penstock_worker_idle_slot_steps", "counter", ("worker",), "steps with a free slot while a job waited for one",
-        "idle_slot_steps"),
-    Row("penstock_dead_tokens", "counter", ("worker",), "tokens computed after the deadline or the cancel",
-        "dead_tokens"),
-)  # fmt: skip
+    Row(
+        "penstock_worker_idle_slot_steps",
+        "counter",
+        ("worker",),
+        "steps with a free slot while a job waited for one",
+        "idle_slot_steps",
+    ),
+    Row(
+        "penstock_dead_tokens",
+        "counter",
+        ("worker",),
+        "tokens computed after the deadline or the cancel",
+        "dead_tokens",
+    ),
+)
 
 GAUGES: tuple[Row, ...] = (
     Row("penstock_inflight", "gauge", (), "admitted jobs not yet ended"),
@@ -104,8 +169,15 @@ GATE_FRAMES = Row("penstock_gate_frames", "counter", ("status",), "frames that t
 GATE_CONNECTIONS = Row("penstock_gate_connections", "gauge", (), "open connections of the TCP gate")
 BUILD_INFO = Row("penstock_build_info", "gauge", ("version", "python"), "always 1")
 PROCESS: tuple[Row, ...] = (
-    HTTP_REQUESTS, HTTP_SECONDS, SCRIPT_SECONDS, STORELESS, WAITING_CALLS, GATE_FRAMES, GATE_CONNECTIONS, BUILD_INFO,
-)  # fmt: skip
+    HTTP_REQUESTS,
+    HTTP_SECONDS,
+    SCRIPT_SECONDS,
+    STORELESS,
+    WAITING_CALLS,
+    GATE_FRAMES,
+    GATE_CONNECTIONS,
+    BUILD_INFO,
+)
 
 FLEET: tuple[Row, ...] = (*COUNTED, ADMISSION, *BY_WORKER, *GAUGES)
 ALL: tuple[Row, ...] = (*FLEET, *PROCESS)

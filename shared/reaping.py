@@ -36,7 +36,10 @@ class Reaping:
             if reaped.moved == 0:
                 break
             log.info(
-                "reaped", expired=reaped.expired, requeued=reaped.requeued, failed=reaped.failed,
+                "reaped",
+                expired=reaped.expired,
+                requeued=reaped.requeued,
+                failed=reaped.failed,
                 canceled=reaped.canceled,
             )
         if reaped.due_in_ms is None:

@@ -94,9 +94,7 @@ class Script:
             raw = client.eval(self.source, 0, *argv)
         return self.answer(raw)
 
-    def call_many(
-        self, client: redis.Redis, calls: Sequence[Call]
-    ) -> list[tuple[str, list[Any]] | ResponseError]:
+    def call_many(self, client: redis.Redis, calls: Sequence[Call]) -> list[tuple[str, list[Any]] | ResponseError]:
         """Run the script for each call, in order, in one round trip; what the server refused stands as its error."""
         argvs = [self.argv(**given) for given in calls]
         pipe = client.pipeline(transaction=False)

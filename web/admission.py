@@ -105,13 +105,20 @@ def offer(here: Door, caller: Caller, ask: Ask) -> Taken | Yield:
         )
     if isinstance(answer, Refused):
         log.info(
-            "job.refused", tenant=caller.tenant, key_label=caller.key_label, model=model.name,
-            reason=answer.reason.value, retry_hint_ms=answer.retry_hint_ms,
-        )  # fmt: skip
+            "job.refused",
+            tenant=caller.tenant,
+            key_label=caller.key_label,
+            model=model.name,
+            reason=answer.reason.value,
+            retry_hint_ms=answer.retry_hint_ms,
+        )
         return to_yield(
-            answer, tenant=caller.tenant, model=model.name, patience=ask.patience,
+            answer,
+            tenant=caller.tenant,
+            model=model.name,
+            patience=ask.patience,
             bound_status=here.settings.tenant_bound_status,
-        )  # fmt: skip
+        )
     return Taken(_first_look(here, answer, job), answer.again)
 
 

@@ -96,8 +96,12 @@ class Ping(Request):
 
 
 OPS: dict[str, type[Request]] = {
-    "submit": Submit, "cancel": Cancel, "status": Status, "metrics": Metrics, "ping": Ping,
-}  # fmt: skip
+    "submit": Submit,
+    "cancel": Cancel,
+    "status": Status,
+    "metrics": Metrics,
+    "ping": Ping,
+}
 
 
 def read_request(line: bytes) -> Request:

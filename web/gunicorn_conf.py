@@ -63,4 +63,3 @@ def on_starting(_server: Any) -> None:
         sys.stderr.write(f"penstock web: {error}; jobs are refused until it answers\n")
     finally:
         store.client.close()
-

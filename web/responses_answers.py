@@ -42,14 +42,18 @@ def response_json(view: JobView) -> dict[str, Any]:
     """The response as it is. The texts of the request are not among it: they are not kept."""
     status = status_of(view)
     error = _error(view)
-    return _skeleton(view, status) | {
-        "completed_at": (view.ended_ms or 0) // 1000 if view.state is JobState.SUCCEEDED else None,
-        "error": error,
-        "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
-        "output": _output(view, status),
-        "usage": _usage(view) if has_ended(view) else None,
-        "queue": queue_facts(view),
-    } | degraded_json(view)
+    return (
+        _skeleton(view, status)
+        | {
+            "completed_at": (view.ended_ms or 0) // 1000 if view.state is JobState.SUCCEEDED else None,
+            "error": error,
+            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+            "output": _output(view, status),
+            "usage": _usage(view) if has_ended(view) else None,
+            "queue": queue_facts(view),
+        }
+        | degraded_json(view)
+    )
 
 
 def response_then(view: JobView, status: str) -> dict[str, Any]:

@@ -293,5 +293,17 @@ class Embeddings(Shape):
 
 
 ALL: tuple[type[Shape], ...] = (
-    Error, Yield, Job, JobPage, Quote, OwnQueue, ModelList, Model, Ready, Health, Completion, Response, Embeddings,
-)  # fmt: skip
+    Error,
+    Yield,
+    Job,
+    JobPage,
+    Quote,
+    OwnQueue,
+    ModelList,
+    Model,
+    Ready,
+    Health,
+    Completion,
+    Response,
+    Embeddings,
+)

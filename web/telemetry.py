@@ -124,4 +124,3 @@ def install(app: Flask, metrics: DoorMetrics) -> None:
             metrics.seconds.labels(route, method).observe(took_s)
             log.debug("http", route=route, method=method, status=response.status_code, ms=round(took_s * 1000))
         return response
-

@@ -110,9 +110,14 @@ def _serve(settings: Settings, place: Place) -> Exit:
     names, path = served_names(settings), model_file(settings)
     with load_bar(names[0], alone=place.workers == 1) as tell:
         engine = make_engine(
-            settings, delivery.emit, model_path=path, clock=clock,
-            index=place.index, workers=place.workers, progress=tell,
-        )  # fmt: skip
+            settings,
+            delivery.emit,
+            model_path=path,
+            clock=clock,
+            index=place.index,
+            workers=place.workers,
+            progress=tell,
+        )
     delivery.drop = lambda key: engine.cancel(key, drop=True)
     _introduce(engine)
     rates = Rates(engine, settings.generated_weight, clock)
@@ -165,8 +170,11 @@ def _introduce(engine: Engine) -> None:
     facts = engine.backend.facts
     mib = {
         name: round(size / 2**20)
-        for name, size in (("weights_mib", facts.weights_bytes), ("kv_mib", facts.kv_bytes),
-                           ("compute_mib", facts.compute_bytes))
+        for name, size in (
+            ("weights_mib", facts.weights_bytes),
+            ("kv_mib", facts.kv_bytes),
+            ("compute_mib", facts.compute_bytes),
+        )
     }
     log.info("worker.device", engine=facts.engine, device=facts.device, threads=facts.threads)
     log.info("worker.layers", model=facts.model, layers=facts.layers, offloaded=facts.layers_offloaded)

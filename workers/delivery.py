@@ -190,10 +190,19 @@ class Delivery:
     def _log_end(self, entry: Entry, ending: Ending, outcome: Outcome) -> None:
         job, usage = entry.claimed, ending.usage
         log.info(
-            "job.ended", job=job.id, tenant=job.tenant, model=job.model, outcome=outcome.value,
-            finish_reason=ending.finish_reason, code=ending.code, attempt=job.attempt,
-            prompt_tokens=usage.prompt_tokens, cached_tokens=usage.cached_tokens,
-            completion_tokens=usage.completion_tokens, ttft_ms=usage.ttft_ms, worker=self._worker,
+            "job.ended",
+            job=job.id,
+            tenant=job.tenant,
+            model=job.model,
+            outcome=outcome.value,
+            finish_reason=ending.finish_reason,
+            code=ending.code,
+            attempt=job.attempt,
+            prompt_tokens=usage.prompt_tokens,
+            cached_tokens=usage.cached_tokens,
+            completion_tokens=usage.completion_tokens,
+            ttft_ms=usage.ttft_ms,
+            worker=self._worker,
             traceparent=job.traceparent,
         )
 

@@ -39,9 +39,13 @@ class Report:
             backend, room = self._engine.backend, self._engine.room()
             running = backend.slots - room.slots
             log.info(
-                "worker.load", running=running, waiting_inside=max(0, held - running),
-                prompt_tokens_per_s=round(prompts / passed_s, 1), tokens_per_s=round(completions / passed_s, 1),
-                steps_per_s=round(steps / passed_s, 1), cached_share=f"{cached / max(1, cached + prompts):.0%}",
+                "worker.load",
+                running=running,
+                waiting_inside=max(0, held - running),
+                prompt_tokens_per_s=round(prompts / passed_s, 1),
+                tokens_per_s=round(completions / passed_s, 1),
+                steps_per_s=round(steps / passed_s, 1),
+                cached_share=f"{cached / max(1, cached + prompts):.0%}",
                 kv_used=f"{1 - room.cells / backend.cells:.0%}",
             )
         return INTERVAL_S

@@ -16,9 +16,7 @@ class Rounds:
 
     name = "rounds"
 
-    def __init__(
-        self, delivery: Delivery, intake: Intake, *, clock: Clock, on_room: Callable[[], None]
-    ) -> None:
+    def __init__(self, delivery: Delivery, intake: Intake, *, clock: Clock, on_room: Callable[[], None]) -> None:
         self._delivery = delivery
         self._intake = intake
         self._clock = clock

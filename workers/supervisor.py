@@ -91,17 +91,12 @@ class Supervisor:
         self._intake = Intake(
             store, worker, vitals.model, holding=holding, engine=engine, clock=clock, fail=delivery.fail
         )
-        bell = Bell(
-            store, worker, vitals.model, holding=holding, engine=engine,
-            has_room=lambda: self._intake.has_room, on_work=self._look_for_work,
-        )
-        leases = Leases(
-            store, holding=holding, engine=engine, lease_ms=settings.lease_ms, beat=vitals.beat,
-            on_drain=self._pause, on_stranger=self._introduce,
-        )
+        bell, leases = self._make_bell(), self._make_leases()
         rounds = Rounds(delivery, self._intake, clock=clock, on_room=bell.listen)
         watchdog = Watchdog(
-            stall_ms=settings.stall_ms, clock=clock, busy=self._busy,
+            stall_ms=settings.stall_ms,
+            clock=clock,
+            busy=self._busy,
             tokens=lambda: engine.stats.prompt_tokens + engine.stats.completion_tokens,
         )
         #: In the order in which they start.
@@ -122,6 +117,28 @@ class Supervisor:
         delivery.wake, delivery.on_end = rounds_duty.wake, self._intake.note_hunger
         engine.on_ending, self._intake.learn = self._look_ahead, vitals.rates.prompted
         vitals.idle_slot_steps = lambda: self._intake.idle_slot_steps
+
+    def _make_bell(self) -> Bell:
+        return Bell(
+            self._store,
+            self._worker,
+            self._vitals.model,
+            holding=self._holding,
+            engine=self._engine,
+            has_room=lambda: self._intake.has_room,
+            on_work=self._look_for_work,
+        )
+
+    def _make_leases(self) -> Leases:
+        return Leases(
+            self._store,
+            holding=self._holding,
+            engine=self._engine,
+            lease_ms=self._settings.lease_ms,
+            beat=self._vitals.beat,
+            on_drain=self._pause,
+            on_stranger=self._introduce,
+        )
 
     def run(self) -> Exit:
         """Serve until a signal or a fault, then drain or not. The exit code."""

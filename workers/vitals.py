@@ -86,15 +86,21 @@ class Vitals:
             "penstock_worker_kv_used_ratio": ("gauge", "Share of the KV cells that is promised to jobs", used),
             "penstock_worker_steps": ("counter", "Steps of the engine", stats.steps),
             "penstock_worker_idle_slot_steps": (
-                "counter", "Steps with a free slot while a job waited for one", self.idle_slot_steps()
+                "counter",
+                "Steps with a free slot while a job waited for one",
+                self.idle_slot_steps(),
             ),
             "penstock_worker_prompt_tokens": ("counter", "Prompt tokens computed", stats.prompt_tokens),
             "penstock_worker_cached_tokens": (
-                "counter", "Prompt tokens that were not computed again", stats.cached_tokens
+                "counter",
+                "Prompt tokens that were not computed again",
+                stats.cached_tokens,
             ),
             "penstock_worker_completion_tokens": ("counter", "Tokens generated", stats.completion_tokens),
             "penstock_worker_dead_tokens": (
-                "counter", "Tokens computed after a cancel or a deadline", stats.dead_tokens
+                "counter",
+                "Tokens computed after a cancel or a deadline",
+                stats.dead_tokens,
             ),
             "penstock_worker_decode_seconds": ("counter", "Time inside the model", stats.decode_s),
         }

@@ -68,9 +68,18 @@ def _command(name: str, scale: Scale, port: int, folder: str) -> list[str]:
         bounds = [str(scale.all_slots), str(4 * scale.all_slots)]
         return [*python, "bench.live.fifo", str(port), *bounds, scale.engine, *machine]
     return [
-        *python, "shared.cli", "up", "--engine", scale.engine, "--workers", str(scale.workers), "--port", str(port),
-        "--state-dir", f"{folder}/state",
-    ]  # fmt: skip
+        *python,
+        "shared.cli",
+        "up",
+        "--engine",
+        scale.engine,
+        "--workers",
+        str(scale.workers),
+        "--port",
+        str(port),
+        "--state-dir",
+        f"{folder}/state",
+    ]
 
 
 def _environ(scale: Scale) -> dict[str, str]:

@@ -101,9 +101,7 @@ def test_a_schema_that_no_grammar_can_keep_is_the_clients_error(client: OpenAI) 
         client.chat.completions.create(**ASKED, response_format=schema)
 
 
-def test_a_grammar_that_is_stuck_fails_its_job_and_no_other(
-    client: OpenAI, braceless: Process
-) -> None:
+def test_a_grammar_that_is_stuck_fails_its_job_and_no_other(client: OpenAI, braceless: Process) -> None:
     asked = ASKED | {"model": "braceless", "temperature": 0}
     alone = client.chat.completions.create(**asked).choices[0].message.content
     with ThreadPoolExecutor(3) as pool:
@@ -133,18 +131,24 @@ def test_logprobs_of_a_chat_spell_its_answer(client: OpenAI) -> None:
 
 
 def test_logprobs_of_a_response_are_those_of_the_same_chat_whole_streamed_and_read_again(client: OpenAI) -> None:
-    chat: Any = client.chat.completions.create(
-        **ASKED | {"max_tokens": 9, "temperature": 0}, logprobs=True, top_logprobs=3
-    ).choices[0].logprobs
+    chat: Any = (
+        client.chat.completions.create(**ASKED | {"max_tokens": 9, "temperature": 0}, logprobs=True, top_logprobs=3)
+        .choices[0]
+        .logprobs
+    )
     wanted = [(entry.token, entry.logprob, [top.token for top in entry.top_logprobs]) for entry in chat.content]
 
     def told(logprobs: Any) -> list[Any]:
         return [(entry.token, entry.logprob, [top.token for top in entry.top_logprobs]) for entry in logprobs]
 
     asked: Any = {
-        "model": "m", "input": ASKED["messages"], "max_output_tokens": 9, "temperature": 0, "top_logprobs": 3,
+        "model": "m",
+        "input": ASKED["messages"],
+        "max_output_tokens": 9,
+        "temperature": 0,
+        "top_logprobs": 3,
         "include": ["message.output_text.logprobs"],
-    }  # fmt: skip
+    }
     whole: Any = client.responses.create(**asked)
     assert told(whole.output[0].content[0].logprobs) == wanted
     again: Any = client.responses.retrieve(whole.id, include=["message.output_text.logprobs"])

@@ -94,6 +94,8 @@ def test_the_command_line_says_it_too(tmp_path):
 
 
 CHAT = {"messages": [{"role": "user", "content": "hello"}], **LONG}
+
+
 def test_with_a_free_slot_and_nothing_waiting_nobody_is_taken_for_a_short_answer(client):
     """32 tokens would fit, and the 128 that are expected do not: the pool could not do better when it is at rest."""
     answer = submit(client, headers=BLUE, max_tokens=500, deadline_ms=1_000)

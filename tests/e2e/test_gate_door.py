@@ -167,8 +167,12 @@ def test_one_bad_frame_gets_one_error_and_the_others_go_on(gate: Served, store: 
     )
     answers = [gate.client.read() for _ in range(5)]
     assert [answer.get("code") for answer in answers] == [
-        "invalid_json", "invalid_json", "invalid_value", None, "invalid_value",
-    ]  # fmt: skip
+        "invalid_json",
+        "invalid_json",
+        "invalid_value",
+        None,
+        "invalid_value",
+    ]
     assert answers[3] == {"ref": "p", "status": "pong"}
     settle(store, run_next(store))
     assert gate.client.read()["id"] == job_id

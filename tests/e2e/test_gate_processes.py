@@ -53,11 +53,9 @@ def rooms(common_rooms: Rooms) -> Iterator[Rooms]:
 
 
 def test_of_twenty_clients_at_one_place_one_is_executed_and_nineteen_yield(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, ROOT / "examples" / "gate_twenty_clients.py"],
-        env=program(tmp_path, PENSTOCK_LOG_FORMAT="json").environ, capture_output=True, text=True, timeout=100,
-        check=False,
-    )  # fmt: skip
+    environ = program(tmp_path, PENSTOCK_LOG_FORMAT="json").environ
+    demonstration = [sys.executable, ROOT / "examples" / "gate_twenty_clients.py"]
+    done = subprocess.run(demonstration, env=environ, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, (done.stdout, done.stderr)
     assert done.stdout.count("status=yield reason=inflight_full") == 19
     assert "1 executed, 19 yielded" in done.stdout

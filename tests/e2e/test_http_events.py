@@ -179,9 +179,7 @@ def test_a_reader_that_leaves_cancels_nothing(client: FlaskClient, store: Store)
     assert seen(store, job["id"]).state == "queued"
 
 
-@pytest.mark.parametrize(
-    "last", ["x", "1-", "-1", "1-2-3", "1" * 40, "9" * 20 + "-0", "1-" + "9" * 20, f"{2**64}-0"]
-)
+@pytest.mark.parametrize("last", ["x", "1-", "-1", "1-2-3", "1" * 40, "9" * 20 + "-0", "1-" + "9" * 20, f"{2**64}-0"])
 def test_an_event_id_that_no_event_had_is_422(client: FlaskClient, last: str) -> None:
     job = taken(submit(client))
     there = f"/v1/jobs/{job['id']}/events"

@@ -83,8 +83,12 @@ def typed(up: Up, line: str) -> subprocess.CompletedProcess[str]:
     line = line.replace("localhost:8000", up.url.removeprefix("http://"))
     return subprocess.run(
         ["bash", "-euo", "pipefail", "-c", line],
-        env=up.environ | {"PENSTOCK_URL": up.url}, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        env=up.environ | {"PENSTOCK_URL": up.url},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
 
 
 ONE_LINERS = re.findall(r"\| `(penstock redis [^`]+)` \|", (ROOT / "docs/keys.md").read_text())

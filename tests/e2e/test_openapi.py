@@ -46,14 +46,35 @@ def test_every_route_answers_as_documented_whatever_is_sent(served: Address, tmp
     report = tmp_path / "report.json"
     ran = subprocess.run(
         [
-            Path(sys.executable).with_name("schemathesis"), "--config-file", config, "run",
-            f"{served.url}/openapi.json", "--header", f"Authorization: Bearer {key}",
-            "--phases", "coverage,fuzzing", "--max-examples", "10", "--continue-on-failure",
-            "--checks", ",".join(CHECKS), "--request-timeout", "10", "--no-color", "--no-shrink",
-            "--generation-database", "none", "--report-json-path", report,
+            Path(sys.executable).with_name("schemathesis"),
+            "--config-file",
+            config,
+            "run",
+            f"{served.url}/openapi.json",
+            "--header",
+            f"Authorization: Bearer {key}",
+            "--phases",
+            "coverage,fuzzing",
+            "--max-examples",
+            "10",
+            "--continue-on-failure",
+            "--checks",
+            ",".join(CHECKS),
+            "--request-timeout",
+            "10",
+            "--no-color",
+            "--no-shrink",
+            "--generation-database",
+            "none",
+            "--report-json-path",
+            report,
         ],
-        cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False,
-    )  # fmt: skip
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
     print(ran.stdout[-8_000:])
     assert ran.returncode == 0, ran.stderr
     made = re.search(r"(\d+) generated", ran.stdout)

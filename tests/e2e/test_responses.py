@@ -26,7 +26,7 @@ from tests.support.door import (
     submit,
     taken,
     worker,
-)  # fmt: skip
+)
 from web import shapes
 
 PATH = "/v1/responses"
@@ -96,8 +96,13 @@ def test_an_answer_that_was_cut_is_incomplete(client: FlaskClient, store: Store)
 
 
 def test_the_engine_hears_instructions_first_and_the_input_s_messages(client: FlaskClient, store: Store) -> None:
-    said_before = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed",
-                   "content": [{"type": "output_text", "text": "yes?", "annotations": []}]}  # fmt: skip
+    said_before = {
+        "type": "message",
+        "id": "msg_1",
+        "role": "assistant",
+        "status": "completed",
+        "content": [{"type": "output_text", "text": "yes?", "annotations": []}],
+    }
     asked = {"role": "user", "content": [{"type": "input_text", "text": "go "}, {"type": "input_text", "text": "on"}]}
     schema = {"type": "json_schema", "name": "n", "schema": {"type": "object"}}
     ask_response(client, input=[said_before, asked], instructions="be kind", background=True, text={"format": schema})

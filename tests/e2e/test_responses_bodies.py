@@ -61,9 +61,13 @@ def test_what_does_not_fit_is_told_by_name(client: FlaskClient, asked: dict[str,
 
 
 @pytest.mark.parametrize(
-    ("query", "param"), [("starting_after=3", "starting_after"), ("stream=true&starting_after=x", "starting_after"),
-                         ("stream=maybe", "stream")]
-)  # fmt: skip
+    ("query", "param"),
+    [
+        ("starting_after=3", "starting_after"),
+        ("stream=true&starting_after=x", "starting_after"),
+        ("stream=maybe", "stream"),
+    ],
+)
 def test_a_query_that_does_not_fit_is_told_by_name(client: FlaskClient, query: str, param: str) -> None:
     body = ask_response(client, background=True).get_json()
     fault(client.get(f"{PATH}/{body['id']}?{query}"), 422, "invalid_value", param)

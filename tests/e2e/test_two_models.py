@@ -72,9 +72,7 @@ def test_a_models_name_or_alias_chooses_its_pool(stage: Stage, served: Served, m
     stage.still_sound()
 
 
-def test_an_unknown_model_is_404_and_one_that_went_away_is_a_yield(
-    stage: Stage, served: Served, models: Path
-) -> None:
+def test_an_unknown_model_is_404_and_one_that_went_away_is_a_yield(stage: Stage, served: Served, models: Path) -> None:
     pool(stage, models, "north")
     gone = pool(stage, models, "south")
     assert text(served, model="south")

@@ -43,7 +43,11 @@ def with_key(up: Up, line: str) -> subprocess.CompletedProcess[str]:
     plain = {name: value for name, value in up.environ.items() if name != "PENSTOCK_STATE_DIR"}
     return subprocess.run(
         ["bash", "-euo", "pipefail", "-c", make_key + line],
-        env=plain, capture_output=True, text=True, check=False, timeout=60,
+        env=plain,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
 
 

@@ -63,8 +63,8 @@ def test_a_stream_that_cannot_be_written_costs_its_followers_and_not_the_job(sta
     job_id = stage.admit(max_tokens=50)
     stage.speaks(job_id)
     stage.client.set(keys.events(job_id), "somebody's hand", keepttl=True)
-    view, = stage.ended(stage.admit("green"))
+    (view,) = stage.ended(stage.admit("green"))
     assert view.state is JobState.SUCCEEDED
     stage.client.delete(keys.events(job_id))
-    view, = stage.ended(job_id)
+    (view,) = stage.ended(job_id)
     assert len(view.text.split()) == 50

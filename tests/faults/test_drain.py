@@ -68,7 +68,7 @@ def test_a_second_signal_ends_the_worker_at_once_and_its_jobs_lapse(stage):
     wait_for(lambda: worker.terminate() or not worker.alive, "the worker to end")
     assert worker.exit_code() == Exit.FORCED
     stage.worker(PENSTOCK_SIM_DECODE_TPS="1000")
-    view, = stage.ended(job_id)
+    (view,) = stage.ended(job_id)
     assert (view.state, view.attempts) == (JobState.SUCCEEDED, 2)
 
 
@@ -119,7 +119,7 @@ def test_an_operators_drain_stops_claims_until_it_is_taken_back(stage):
     assert stage.job(job_id).state is JobState.QUEUED
     assert stage.view(worker).facts["steps"] == steps
     stage.client.hdel(keys.worker(name), "drain_asked")
-    view, = stage.ended(job_id)
+    (view,) = stage.ended(job_id)
     assert view.state is JobState.SUCCEEDED
     assert worker.alive
 
@@ -164,5 +164,5 @@ def test_a_worker_whose_store_hangs_waits_for_it_once_and_stops(stage, runs):
         os.kill(stage.embedded.pid, signal.SIGCONT)
     if runs:
         stage.worker(PENSTOCK_SIM_DECODE_TPS="10000")
-        view, = stage.ended(job_id)
+        (view,) = stage.ended(job_id)
         assert view.state is JobState.SUCCEEDED

@@ -62,7 +62,7 @@ def test_a_job_is_claimed_before_the_end_that_frees_its_slot_and_never_a_second_
 def test_a_job_in_hand_has_its_slot_in_the_step_after_the_end(flaky):
     worker, behind = full(flaky, 1)
     until_in_hand(worker)
-    in_hand, = (entry.key for entry in worker.holding._by_id.values() if entry.claimed.id == behind[0])
+    (in_hand,) = (entry.key for entry in worker.holding._by_id.values() if entry.claimed.id == behind[0])
     while not any(isinstance(event, Ended) for event in worker.delivery._inbox):
         worker.engine.step()
         assert worker.engine._by_key[in_hand].state is SequenceState.WAITING
@@ -101,9 +101,14 @@ def a_supervisor(worker: OneWorker) -> Supervisor:
     """One that drains this worker; its duties are not started, the test is them."""
     vitals = Vitals(WORKER, [MODEL], worker.engine, worker.holding, Rates(worker.engine, 4, worker.clock))
     return Supervisor(
-        load(environ={"PENSTOCK_ENGINE": "sim"}, dotenv=None), worker.store, engine=worker.engine,
-        delivery=worker.delivery, holding=worker.holding, vitals=vitals, clock=worker.clock,
-    )  # fmt: skip
+        load(environ={"PENSTOCK_ENGINE": "sim"}, dotenv=None),
+        worker.store,
+        engine=worker.engine,
+        delivery=worker.delivery,
+        holding=worker.holding,
+        vitals=vitals,
+        clock=worker.clock,
+    )
 
 
 def test_an_operators_drain_gives_a_job_in_hand_back(flaky):

@@ -15,7 +15,7 @@ LATE_MS = 750
 
 def ended_late(stage: Stage, job_id: str, *, stage_name: str) -> None:
     """Expired, at its time, and never before it."""
-    view, = stage.ended(job_id)
+    (view,) = stage.ended(job_id)
     assert (view.state, view.code, view.stage) == (JobState.EXPIRED, EndCode.DEADLINE_EXCEEDED, stage_name)
     # A worker counts from the moment at which it asked: its end may be early by the round trip of its claim.
     assert -100 <= view.ended_ms - view.deadline_at_ms <= LATE_MS
@@ -69,7 +69,7 @@ def test_a_deadline_in_mid_answer_keeps_the_text_so_far_and_frees_the_slot(stage
     assert view.finish_reason == "deadline"
     assert 0 < len(view.text.split()) == view.usage.completion_tokens < 1_000
     assert 100 * view.usage.decode_ms / 1_000 == pytest.approx(view.usage.completion_tokens, abs=20)
-    green, = stage.ended(after)
+    (green,) = stage.ended(after)
     assert green.state is JobState.SUCCEEDED
     assert green.started_ms - view.ended_ms < LATE_MS
 
@@ -77,7 +77,7 @@ def test_a_deadline_in_mid_answer_keeps_the_text_so_far_and_frees_the_slot(stage
 def test_a_job_without_its_first_token_in_time_expires(stage):
     stage.worker(PENSTOCK_SIM_PREFILL_TPS="1")
     job_id = stage.admit(start_within_ms=300)
-    view, = stage.ended(job_id)
+    (view,) = stage.ended(job_id)
     assert (view.state, view.stage) == (JobState.EXPIRED, "prefill")
     assert view.ended_ms - view.admitted_ms < 300 + LATE_MS
 
@@ -91,7 +91,7 @@ def test_a_running_jobs_cancel_reaches_the_engine_without_waiting_for_a_renewal(
         stage.speaks(job_id)
         asked = time.monotonic()
         assert stage.store.cancel(job_id) is CancelAnswer.REQUESTED
-        view, = stage.ended(job_id)
+        (view,) = stage.ended(job_id)
         took_ms.append((time.monotonic() - asked) * 1_000)
         assert (view.state, view.code, view.finish_reason) == (JobState.CANCELED, EndCode.CANCELED, "canceled")
         assert 0 < view.usage.completion_tokens < 3_000
@@ -113,7 +113,7 @@ def test_a_cancel_while_the_worker_is_stopped_waits_for_it(stage):
     worker.pause()
     stage.store.cancel(job_id)
     worker.resume()
-    view, = stage.ended(job_id)
+    (view,) = stage.ended(job_id)
     assert (view.state, view.attempts) == (JobState.CANCELED, 1)
 
 
@@ -126,7 +126,7 @@ def test_a_cancel_that_races_the_settle_ends_the_job_once(stage):
         stage.speaks(job_id)
         time.sleep(0.070 + i * 0.002)  # the subject is the moment
         stage.store.cancel(job_id)
-        view, = stage.ended(job_id)
+        (view,) = stage.ended(job_id)
         outcomes[view.state] += 1
         assert stage.event_types(job_id).count("ended") == 1
     assert sum(outcomes.values()) == 24

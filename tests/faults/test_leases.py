@@ -31,9 +31,14 @@ def store(redis_client) -> Overtaken:
 
 def leases_of(worker: OneWorker) -> Leases:
     return Leases(
-        worker.store, holding=worker.holding, engine=worker.engine, lease_ms=15_000,
-        beat=lambda: a_beat(WORKER, slots=8, model=MODEL), on_drain=lambda _: None, on_stranger=lambda: None,
-    )  # fmt: skip
+        worker.store,
+        holding=worker.holding,
+        engine=worker.engine,
+        lease_ms=15_000,
+        beat=lambda: a_beat(WORKER, slots=8, model=MODEL),
+        on_drain=lambda _: None,
+        on_stranger=lambda: None,
+    )
 
 
 def test_a_renewal_that_comes_between_a_settle_and_its_answer_loses_nothing(store):

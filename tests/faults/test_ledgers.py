@@ -54,7 +54,7 @@ def test_what_is_canceled_in_mid_answer_is_waste_to_the_token(stage, worker):
     job_id = stage.admit(max_tokens=3_000)
     stage.speaks(job_id)
     assert stage.store.cancel(job_id) is CancelAnswer.REQUESTED
-    view, = stage.ended(job_id)
+    (view,) = stage.ended(job_id)
     assert sum_of(stage, "wasted||canceled") == 4 + view.usage.completion_tokens == engine_computed(worker)
 
 
@@ -62,7 +62,7 @@ def test_of_a_prompt_that_was_not_computed_nothing_is_in_the_books(stage, worker
     job_id = stage.admit(**LONG)
     stage.running(job_id)
     stage.store.cancel(job_id)
-    view, = stage.ended(job_id)
+    (view,) = stage.ended(job_id)
     assert (view.state, view.usage.prompt_tokens) == (JobState.CANCELED, 100)
     assert (engine_computed(worker), store_computed(stage), sum_of(stage, "wasted||")) == (0, 0, 0)
     assert int(stage.client.hget("penstock:tenant:blue", "service_mwt")) == 0
@@ -98,8 +98,12 @@ def test_jobs_that_end_in_every_way_are_in_the_books_to_the_token(stage, worker)
     views = stage.ended(*ill)
     assert [view.stage for view in views[:2]] == ["prefill", "decode"]
     assert [view.code for view in views] == [
-        "deadline_exceeded", "deadline_exceeded", "superseded", "abandoned", "canceled",
-    ]  # fmt: skip
+        "deadline_exceeded",
+        "deadline_exceeded",
+        "superseded",
+        "abandoned",
+        "canceled",
+    ]
     assert {view.state for view in stage.ended(*well)} == {JobState.SUCCEEDED}
     agree(stage, worker)
     used = 4 * len(well) + 5 * len(well)

@@ -38,7 +38,7 @@ def test_eight_running_jobs_of_a_killed_worker_get_the_answer_that_they_would_ha
     # An answer that still runs when it is seen to, and whose two likeliest tokens are nowhere nearer than .011: no
     # company decides by rounding.
     asked = {"words": 24, "max_tokens": 400}
-    alone, = stage.ended(ask(stage, **asked), timeout_s=60)
+    (alone,) = stage.ended(ask(stage, **asked), timeout_s=60)
     second.pause()
     ids = [ask(stage, tenant, **asked) for tenant in "abcdabcd"]
     stage.running(*ids)
@@ -72,7 +72,7 @@ def test_a_step_longer_than_two_leases_costs_no_lease(stage, llama):
     slow = {"PENSTOCK_PREFILL_CHUNK": "4096", "PENSTOCK_LEASE_MS": str(lease_ms), "PENSTOCK_THREADS": "1"}
     stage.worker(**llama, **slow)
     stage.worker(**llama, **slow)
-    view, = stage.ended(ask(stage, words=700, max_tokens=2), timeout_s=60)
+    (view,) = stage.ended(ask(stage, words=700, max_tokens=2), timeout_s=60)
     assert (view.state, view.attempts) == (JobState.SUCCEEDED, 1)
     assert view.usage.prefill_ms > 2 * lease_ms
 

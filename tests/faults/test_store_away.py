@@ -60,7 +60,7 @@ def test_workers_drop_what_an_empty_store_does_not_know_and_serve_on(stage):
     stage.client.flushall()
     wait_for(lambda: (view := stage.view(worker)) and view.slots_busy == 0, "the worker to drop its job")
     assert stage.store.touch(old) is None
-    view, = stage.ended(stage.admit())
+    (view,) = stage.ended(stage.admit())
     assert view.state is JobState.SUCCEEDED
     name = stage.view(worker).name
     wait_for(

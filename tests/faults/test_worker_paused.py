@@ -34,7 +34,7 @@ def test_a_ghost_drops_its_sequences_and_works_on(stage):
     wait_for(lambda: (view := stage.view(ghost)) and view.slots_busy == 0, "the ghost to hold nothing")
     stage.store.cancel(job_id)
     other.kill()
-    view, = stage.ended(stage.admit("green"))
+    (view,) = stage.ended(stage.admit("green"))
     assert view.state is JobState.SUCCEEDED
 
 
@@ -43,7 +43,7 @@ def test_a_job_that_says_nothing_for_two_leases_keeps_its_lease(stage):
     stage.worker(PENSTOCK_SIM_DECODE_TPS="0.4")
     stage.worker()
     job_id = stage.admit(max_tokens=2)
-    view, = stage.ended(job_id)
+    (view,) = stage.ended(job_id)
     assert (view.state, view.attempts) == (JobState.SUCCEEDED, 1)
 
 

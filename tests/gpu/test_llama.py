@@ -138,8 +138,13 @@ def test_a_slot_alone_answers_as_llama_does(path: Path) -> None:
     told = answers(path, device="0", max_batch_size=1)
     with contextlib.closing(
         llama_cpp.Llama(
-            str(path), n_ctx=2048, n_gpu_layers=-1, split_mode=llama_cpp.LLAMA_SPLIT_MODE_NONE, main_gpu=0,
-            flash_attn=True, verbose=False,
+            str(path),
+            n_ctx=2048,
+            n_gpu_layers=-1,
+            split_mode=llama_cpp.LLAMA_SPLIT_MODE_NONE,
+            main_gpu=0,
+            flash_attn=True,
+            verbose=False,
         )
-    ) as llama:  # fmt: skip
+    ) as llama:
         few_differ(told, [llama(prompt, max_tokens=TOKENS, temperature=0)["choices"][0]["text"] for prompt in PROMPTS])

@@ -95,7 +95,10 @@ def test_the_stores_configuration_is_accepted_and_fit(tmp_path):
     socket = tmp_path / "store.sock"
     server = subprocess.Popen(
         [server_binary(), ROOT / "deploy" / "valkey.conf", "--port", "0", "--unixsocket", socket],
-        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
     try:
         with open_client(f"unix://{socket}", name="penstock-test") as client:

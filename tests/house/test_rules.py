@@ -10,6 +10,11 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 ROOMS = ("shared", "web", "workers")
 LONGEST_FILE, LONGEST_FUNCTION = 300, 60
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+#: Files that may be longer, each with its limit in lines and a reason.
+LONG_FILES: dict[str, dict[str, int | str]] = PROJECT["tool"]["penstock"]["long-files"]
+
+
 def files(*suffixes: str, folders: tuple[str, ...] = (*ROOMS, "tests", "bench")) -> list[Path]:
     """Every file of ours with such a suffix."""
     return sorted(
@@ -34,7 +39,14 @@ def text_of(path: Path) -> str:
 
 def test_a_file_fits_in_three_hundred_lines():
     lengths = {named(path): len(text_of(path).splitlines()) for path in PYTHON + LUA}
-    assert {name: length for name, length in lengths.items() if length > LONGEST_FILE} == {}
+    limits = {name: int(exception["lines"]) for name, exception in LONG_FILES.items()}
+    assert {name: length for name, length in lengths.items() if length > limits.get(name, LONGEST_FILE)} == {}
+
+
+def test_a_longer_file_is_listed_with_a_reason_and_is_still_that_long():
+    lengths = {named(path): len(text_of(path).splitlines()) for path in PYTHON + LUA}
+    assert [name for name in LONG_FILES if lengths.get(name, 0) <= LONGEST_FILE] == []
+    assert all(len(str(exception["reason"]).split()) > 3 for exception in LONG_FILES.values())
 
 
 def functions(path: Path) -> Iterator[tuple[str, int]]:
@@ -104,11 +116,10 @@ def test_locked_requirements_name_no_host_and_hash_every_package():
 
 
 def test_every_dependency_is_locked():
-    project = tomllib.loads(text_of(ROOT / "pyproject.toml"))
     lists = [
-        project["project"]["dependencies"],
-        *project["project"]["optional-dependencies"].values(),
-        *project["dependency-groups"].values(),
+        PROJECT["project"]["dependencies"],
+        *PROJECT["project"]["optional-dependencies"].values(),
+        *PROJECT["dependency-groups"].values(),
     ]
     wanted = {re.split(r"[<>=;\[ ]", line)[0].lower().replace("_", "-") for names in lists for line in names}
     locked = {

@@ -28,19 +28,28 @@ def write_bert(path: Path, *, pooling: PoolingType = PoolingType.CLS, width: int
     writer.add_token_types([TokenType.CONTROL] * len(_SPECIAL) + [TokenType.NORMAL] * (len(tokens) - len(_SPECIAL)))
     writer.add_token_type_count(2)
     for add, token in (
-        (writer.add_pad_token_id, "[PAD]"), (writer.add_unk_token_id, "[UNK]"), (writer.add_bos_token_id, "[CLS]"),
-        (writer.add_sep_token_id, "[SEP]"), (writer.add_mask_token_id, "[MASK]"),
+        (writer.add_pad_token_id, "[PAD]"),
+        (writer.add_unk_token_id, "[UNK]"),
+        (writer.add_bos_token_id, "[CLS]"),
+        (writer.add_sep_token_id, "[SEP]"),
+        (writer.add_mask_token_id, "[MASK]"),
     ):
         add(tokens.index(token))
     dice = np.random.default_rng(1)
     shapes: dict[str, tuple[int, ...]] = {
-        "token_embd": (len(tokens), width), "token_types": (2, width), "position_embd": (64, width),
+        "token_embd": (len(tokens), width),
+        "token_types": (2, width),
+        "position_embd": (64, width),
     }
     norms = ["token_embd_norm"]
     for layer in range(layers):
         for name, (outward, inward) in {
-            "attn_q": (width, width), "attn_k": (width, width), "attn_v": (width, width),
-            "attn_output": (width, width), "ffn_up": (2 * width, width), "ffn_down": (width, 2 * width),
+            "attn_q": (width, width),
+            "attn_k": (width, width),
+            "attn_v": (width, width),
+            "attn_output": (width, width),
+            "ffn_up": (2 * width, width),
+            "ffn_down": (width, 2 * width),
         }.items():
             shapes[f"blk.{layer}.{name}"] = (outward, inward)
             writer.add_tensor(f"blk.{layer}.{name}.bias", dice.normal(size=outward).astype(np.float32) / 10)

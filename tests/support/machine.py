@@ -43,8 +43,17 @@ class QueueMachine(RuleBasedStateMachine):
     ids = Bundle("ids")
 
     def set_up(
-        self, fairness, max_attempts, weight_milli, rates, *,
-        max_inflight=None, max_waiting=None, admission="full", degradation="off", a_minute=(None, None),
+        self,
+        fairness,
+        max_attempts,
+        weight_milli,
+        rates,
+        *,
+        max_inflight=None,
+        max_waiting=None,
+        admission="full",
+        degradation="off",
+        a_minute=(None, None),
         most_tokens=150,
     ):
         """An empty queue of these settings, its three workers, and what two of the tenants may."""
@@ -84,7 +93,8 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(
         ms=st.sampled_from([1, 1, 200, 200, 1_000, 1_900, 3_100, 6_000, 61_000]),
-        who_beats=st.sets(st.sampled_from(sorted(WORKERS))), generated=st.sampled_from([0, 40, 400]),
+        who_beats=st.sets(st.sampled_from(sorted(WORKERS))),
+        generated=st.sampled_from([0, 40, 400]),
     )
     def tick(self, ms, who_beats, generated):
         """Time passes, and some of the workers beat and name what they hold."""

@@ -134,7 +134,13 @@ class Model:
         return got
 
     def renew(
-        self, worker: str, slug: str, slots: int, cells: int, held: list[tuple[str, str]], rates: tuple[int, int, int],
+        self,
+        worker: str,
+        slug: str,
+        slots: int,
+        cells: int,
+        held: list[tuple[str, str]],
+        rates: tuple[int, int, int],
         generated: int = 0,
     ) -> tuple[list[str], list[str]]:
         """A beat of a worker that holds these; each answer has `generated` tokens so far."""

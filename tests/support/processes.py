@@ -182,8 +182,14 @@ class Stage:
     def admit(self, tenant: str = "blue", **spelled: Any) -> str:
         """Admit a job that must be taken: 4 words of prompt, 20 of answer, a minute's patience. Its id."""
         fields: dict[str, Any] = {
-            "id": new_job_id(), "tenant": tenant, "model": "sim", "payload": {"prompt": "tell me a story"},
-            "prompt_tokens": 4, "max_tokens": 20, "cost_mwt": 84_000, "deadline_ms": 60_000,
+            "id": new_job_id(),
+            "tenant": tenant,
+            "model": "sim",
+            "payload": {"prompt": "tell me a story"},
+            "prompt_tokens": 4,
+            "max_tokens": 20,
+            "cost_mwt": 84_000,
+            "deadline_ms": 60_000,
         }
         answer = self.store.admit(NewJob(**(fields | spelled)))
         assert isinstance(answer, Admitted), answer
@@ -202,13 +208,15 @@ class Stage:
         """The jobs, once all have ended."""
         return wait_for(
             lambda: (views := self.jobs(ids)) and all(view.ended_ms is not None for view in views) and views,
-            f"{len(ids)} jobs to end", timeout_s=timeout_s,
+            f"{len(ids)} jobs to end",
+            timeout_s=timeout_s,
         )
 
     def running(self, *ids: str, timeout_s: float = 20.0) -> None:
         """Wait until all of them run at once."""
         wait_for(
-            lambda: all(view.state.value == "running" for view in self.jobs(ids)), f"{len(ids)} jobs to run",
+            lambda: all(view.state.value == "running" for view in self.jobs(ids)),
+            f"{len(ids)} jobs to run",
             timeout_s=timeout_s,
         )
 

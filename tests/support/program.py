@@ -48,9 +48,7 @@ class Program:
         """What a person would see: stdout and stderr are one terminal of 100 columns."""
         ours, theirs = pty.openpty()
         environ = {**self.environ, "COLUMNS": "100", "TERM": "xterm-256color"}
-        process = subprocess.Popen(
-            self.command(*arguments), env=environ, stdin=theirs, stdout=theirs, stderr=theirs
-        )
+        process = subprocess.Popen(self.command(*arguments), env=environ, stdin=theirs, stdout=theirs, stderr=theirs)
         os.close(theirs)
         seen = b""
         while select.select([ours], [], [], 30)[0]:

@@ -178,9 +178,7 @@ def _chunks(story: Iterator[Item], shape: Shape, *, include_usage: bool) -> Iter
     raise _Unseen
 
 
-def _ending(
-    view: JobView, sent: str, shape: Shape, *, include_usage: bool, blank: dict[str, None]
-) -> Iterator[str]:
+def _ending(view: JobView, sent: str, shape: Shape, *, include_usage: bool, blank: dict[str, None]) -> Iterator[str]:
     problem = end_problem(view)
     if problem is not None:
         raise problem

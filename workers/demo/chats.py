@@ -54,18 +54,44 @@ SMALL_TALK = (
 
 #: Wishes for any story. Each is said with or without its full stop.
 WISHES = (
-    "Tell me a story", "Please tell me a story", "Can you tell me a story", "Tell me a bedtime story", "Write a story",
-    "I want to hear a story", "A story, please", "Write a short story", "Once more", "Another one, please", "Yes",
-    "Yes, please", "Tell me something", "I am bored", "I cannot sleep", "Tell me a short story", "Go on", "More",
-    "Tell me another story", "Tell me a little story", "Please write a story for me", "One more story, please",
-)  # fmt: skip
+    "Tell me a story",
+    "Please tell me a story",
+    "Can you tell me a story",
+    "Tell me a bedtime story",
+    "Write a story",
+    "I want to hear a story",
+    "A story, please",
+    "Write a short story",
+    "Once more",
+    "Another one, please",
+    "Yes",
+    "Yes, please",
+    "Tell me something",
+    "I am bored",
+    "I cannot sleep",
+    "Tell me a short story",
+    "Go on",
+    "More",
+    "Tell me another story",
+    "Tell me a little story",
+    "Please write a story for me",
+    "One more story, please",
+)
 #: Wishes for a story about {it}.
 WISHES_ABOUT = (
-    "Tell me a story about {it}", "Please tell me a story about {it}", "Can you tell me a story about {it}",
-    "Write a short story about {it}", "A story about {it}, please", "I want to hear a story about {it}",
-    "Write a story about {it}", "Tell me about {it}", "A story about {it}", "Do you know a story about {it}",
-    "Tell me a bedtime story about {it}", "Please write a little story about {it}",
-)  # fmt: skip
+    "Tell me a story about {it}",
+    "Please tell me a story about {it}",
+    "Can you tell me a story about {it}",
+    "Write a short story about {it}",
+    "A story about {it}, please",
+    "I want to hear a story about {it}",
+    "Write a story about {it}",
+    "Tell me about {it}",
+    "A story about {it}",
+    "Do you know a story about {it}",
+    "Tell me a bedtime story about {it}",
+    "Please write a little story about {it}",
+)
 #: What a plot is about, as a reader would put it.
 THEMES: tuple[tuple[Plot, tuple[str, ...]], ...] = (
     (plots.LOST, ("something lost", "a lost treasure", "losing something")),
@@ -84,27 +110,83 @@ THEMES: tuple[tuple[Plot, tuple[str, ...]], ...] = (
 
 #: Questions that no story answers; {it} is any word.
 QUESTIONS = (
-    "What is {it}", "What is the capital of {it}", "Explain {it} to me", "How does {it} work", "Who invented {it}",
-    "Write a Python function for {it}", "Translate {it} into French", "Why is {it} so important", "Summarize {it}",
-    "What is the meaning of {it}", "How do I make {it}", "When was {it} built", "Give me a list of {it}",
-    "Write an email about {it}", "How many {it} are there", "What do you think about {it}", "Where is {it}",
-    "Is {it} better than {other}", "What is the difference between {it} and {other}", "Write a poem about {it}",
-)  # fmt: skip
+    "What is {it}",
+    "What is the capital of {it}",
+    "Explain {it} to me",
+    "How does {it} work",
+    "Who invented {it}",
+    "Write a Python function for {it}",
+    "Translate {it} into French",
+    "Why is {it} so important",
+    "Summarize {it}",
+    "What is the meaning of {it}",
+    "How do I make {it}",
+    "When was {it} built",
+    "Give me a list of {it}",
+    "Write an email about {it}",
+    "How many {it} are there",
+    "What do you think about {it}",
+    "Where is {it}",
+    "Is {it} better than {other}",
+    "What is the difference between {it} and {other}",
+    "Write a poem about {it}",
+)
 SUBJECTS = (
-    "France", "Germany", "the moon", "gravity", "Redis", "a GPU", "the weather", "quantum physics", "money", "coffee",
-    "London", "a queue", "the internet", "music", "football", "history", "a computer", "water", "life", "love", "Paris",
-    "Rome", "time", "Linux", "a database", "an engine", "photosynthesis", "the news", "chess", "fire", "Japan", "milk",
-    "mathematics", "the stock market", "machine learning", "a neural network", "sleep", "the president", "bananas",
-)  # fmt: skip
+    "France",
+    "Germany",
+    "the moon",
+    "gravity",
+    "Redis",
+    "a GPU",
+    "the weather",
+    "quantum physics",
+    "money",
+    "coffee",
+    "London",
+    "a queue",
+    "the internet",
+    "music",
+    "football",
+    "history",
+    "a computer",
+    "water",
+    "life",
+    "love",
+    "Paris",
+    "Rome",
+    "time",
+    "Linux",
+    "a database",
+    "an engine",
+    "photosynthesis",
+    "the news",
+    "chess",
+    "fire",
+    "Japan",
+    "milk",
+    "mathematics",
+    "the stock market",
+    "machine learning",
+    "a neural network",
+    "sleep",
+    "the president",
+    "bananas",
+)
 _ASKING = {"Who", "What", "How", "Are", "Can", "Does", "Why", "Is", "Do", "When", "Where"}
 NOT_KNOWN = (
     "I do not know that. I am a very small model and only know little stories. Would you like to hear one?",
     "That is too hard for me, I am sorry. But I can tell you a story.",
 )
 SYSTEM_TEXTS = (
-    "You are a helpful assistant.", "You are a storyteller.", "Answer briefly.", "You are a friendly assistant.",
-    "You tell stories for children.", "You are penstock-demo.", "Be kind.", "You are a concise assistant.",
-)  # fmt: skip
+    "You are a helpful assistant.",
+    "You are a storyteller.",
+    "Answer briefly.",
+    "You are a friendly assistant.",
+    "You tell stories for children.",
+    "You are penstock-demo.",
+    "Be kind.",
+    "You are a concise assistant.",
+)
 
 
 def small_talk(rng: Random) -> tuple[str, str]:
@@ -171,7 +253,14 @@ def said(rng: Random, remark: str) -> str:
 
 def _described(rng: Random, hero: Hero) -> str:
     """Say whom the story is wished about: by name, by kind or by both."""
-    return rng.choice((
-        an(hero.kind), an(hero.kind), an(f"{hero.adjective} {hero.kind}".strip()), hero.introduced,
-        f"{an(hero.kind)} named {hero.name}", f"{an(hero.kind)} called {hero.name}", upper_first(hero.name),
-    ))  # fmt: skip
+    return rng.choice(
+        (
+            an(hero.kind),
+            an(hero.kind),
+            an(f"{hero.adjective} {hero.kind}".strip()),
+            hero.introduced,
+            f"{an(hero.kind)} named {hero.name}",
+            f"{an(hero.kind)} called {hero.name}",
+            upper_first(hero.name),
+        )
+    )

@@ -43,8 +43,12 @@ def upper_first(text: str) -> str:
 
 def made_up_word(rng: Random, syllables: int = 2) -> str:
     """Return a word that is in no list."""
-    return "".join(rng.choice("bdfgklmnprstvwz") + rng.choice(["a", "e", "i", "o", "u", "ee", "oo"])
-                   + rng.choice(["", "", "n", "r", "l", "s"]) for _ in range(syllables))  # fmt: skip
+    return "".join(
+        rng.choice("bdfgklmnprstvwz")
+        + rng.choice(["a", "e", "i", "o", "u", "ee", "oo"])
+        + rng.choice(["", "", "n", "r", "l", "s"])
+        for _ in range(syllables)
+    )
 
 
 def a_hero(rng: Random, kind: str = "", name: str = "") -> Hero:

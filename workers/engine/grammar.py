@@ -70,4 +70,3 @@ def _counts_in(node: Any, depth: int = 0) -> Iterator[tuple[str, int]]:
             yield name, int(min(value, MAX_REPETITIONS + 1))
         else:
             yield from _counts_in(value, depth + 1)
-

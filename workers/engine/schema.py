@@ -15,21 +15,57 @@ MOST_NUMBERS = 1000
 #: Keywords that restrict a value and that no rule is made of.
 _NOT_KEPT = frozenset(
     {
-        "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "uniqueItems", "contains",
-        "minContains", "maxContains", "minProperties", "maxProperties", "patternProperties", "propertyNames",
-        "dependentRequired", "dependentSchemas", "dependencies", "if", "then", "else", "not", "unevaluatedItems",
-        "unevaluatedProperties", "additionalItems", "$dynamicRef", "$recursiveRef",
+        "minimum",
+        "maximum",
+        "exclusiveMinimum",
+        "exclusiveMaximum",
+        "multipleOf",
+        "uniqueItems",
+        "contains",
+        "minContains",
+        "maxContains",
+        "minProperties",
+        "maxProperties",
+        "patternProperties",
+        "propertyNames",
+        "dependentRequired",
+        "dependentSchemas",
+        "dependencies",
+        "if",
+        "then",
+        "else",
+        "not",
+        "unevaluatedItems",
+        "unevaluatedProperties",
+        "additionalItems",
+        "$dynamicRef",
+        "$recursiveRef",
     }
-)  # fmt: skip
+)
 #: Keywords beside which the converter looks at no other.
 _ALONE = ("$ref", "anyOf", "oneOf", "allOf")
 #: Keywords that say nothing about a value.
 _ANNOTATIONS = frozenset(
     {
-        "$id", "$schema", "$defs", "definitions", "$comment", "$anchor", "title", "description", "default", "examples",
-        "deprecated", "readOnly", "writeOnly", "nullable", "discriminator", "format", "strict",
+        "$id",
+        "$schema",
+        "$defs",
+        "definitions",
+        "$comment",
+        "$anchor",
+        "title",
+        "description",
+        "default",
+        "examples",
+        "deprecated",
+        "readOnly",
+        "writeOnly",
+        "nullable",
+        "discriminator",
+        "format",
+        "strict",
     }
-)  # fmt: skip
+)
 #: Keywords that say something about values of these types only.
 _CONCERNS = {
     name: types

@@ -182,9 +182,19 @@ def test_nobody_at_the_address_is_told_at_once_when_a_job_is_offered(
 
 @pytest.mark.parametrize(
     "url",
-    ["", "localhost:8000", "ftp://door", "file:///etc/passwd", "http://", "http://[::1", "http://door:99999",
-     "http://door:x", "http://a b", "http://door/\u00f6"],
-)  # fmt: skip
+    [
+        "",
+        "localhost:8000",
+        "ftp://door",
+        "file:///etc/passwd",
+        "http://",
+        "http://[::1",
+        "http://door:99999",
+        "http://door:x",
+        "http://a b",
+        "http://door/\u00f6",
+    ],
+)
 def test_an_address_that_is_none_is_quoted(url: str) -> None:
     with pytest.raises(ConfigError) as refused:
         JobClient(url)

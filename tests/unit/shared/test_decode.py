@@ -24,9 +24,18 @@ RECORD = {
 
 def entry(**spelled):
     fields = {
-        "id": b"i", "payload": b"{}", "attempt": 1, "deadline": 900, "start": -1, "tenant": b"blue", "model": b"m",
-        "prompt": 10, "max": 20, "cancel": b"", "traceparent": b"",
-    }  # fmt: skip
+        "id": b"i",
+        "payload": b"{}",
+        "attempt": 1,
+        "deadline": 900,
+        "start": -1,
+        "tenant": b"blue",
+        "model": b"m",
+        "prompt": 10,
+        "max": 20,
+        "cancel": b"",
+        "traceparent": b"",
+    }
     return list((fields | spelled).values())
 
 

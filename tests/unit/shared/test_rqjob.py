@@ -27,8 +27,13 @@ def record() -> dict:
 def test_the_record_is_the_one_that_rq_itself_would_save(redis_client, record):
     queue = Queue("blue.org-m", connection=redis_client, serializer=JSONSerializer)
     rqs = queue.create_job(
-        rqjob.not_for_stock_workers, args=("the-id",), job_id="the-id", description="10+20 tokens of blue",
-        timeout=-1, result_ttl=100, failure_ttl=100,
+        rqjob.not_for_stock_workers,
+        args=("the-id",),
+        job_id="the-id",
+        description="10+20 tokens of blue",
+        timeout=-1,
+        result_ttl=100,
+        failure_ttl=100,
     ).to_dict()
     assert list(record) == list(rqs)
     assert datetime.fromisoformat(record.pop("created_at")) <= datetime.fromisoformat(rqs.pop("created_at"))

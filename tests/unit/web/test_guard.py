@@ -29,8 +29,12 @@ def test_a_host_that_no_request_names_is_quoted(settings: Settings, host: str) -
 def test_origins_are_those_of_pages(settings: Settings) -> None:
     named = "https://app.example, http://localhost:3000,http://[::1]:8080,tauri://localhost,*"
     assert allowed_origins(replace(settings, cors_origins=named)) == {
-        "https://app.example", "http://localhost:3000", "http://[::1]:8080", "tauri://localhost", "*",
-    }  # fmt: skip
+        "https://app.example",
+        "http://localhost:3000",
+        "http://[::1]:8080",
+        "tauri://localhost",
+        "*",
+    }
     assert allowed_origins(settings) == frozenset()
 
 

@@ -97,8 +97,10 @@ def test_who_may_still_be_answered_in_time_or_named_no_patience_may_retry(patien
 
 
 def test_where_rates_are_unknown_the_hint_alone_is_held_against_the_patience() -> None:
-    tell = {ms: to_yield(replace(FULL, retry_hint_ms=ms), tenant="b", model="m", patience=Patience(8_000, "header"))
-            for ms in (8_000, 8_001)}  # fmt: skip
+    tell = {
+        ms: to_yield(replace(FULL, retry_hint_ms=ms), tenant="b", model="m", patience=Patience(8_000, "header"))
+        for ms in (8_000, 8_001)
+    }
     assert {ms: "x-should-retry" in answer.headers for ms, answer in tell.items()} == {8_000: False, 8_001: True}
 
 

@@ -8,8 +8,16 @@ from workers.holding import Holding, key_of
 
 def a_claim(job_id: str = "j1", token: str = "t1", **spelled: Any) -> Claimed:
     fields: dict[str, Any] = {
-        "id": job_id, "token": token, "tenant": "blue", "model": "m", "payload": {"prompt": "hello"}, "attempt": 1,
-        "deadline_in_ms": 60_000, "start_in_ms": None, "prompt_tokens": 1, "max_tokens": 2,
+        "id": job_id,
+        "token": token,
+        "tenant": "blue",
+        "model": "m",
+        "payload": {"prompt": "hello"},
+        "attempt": 1,
+        "deadline_in_ms": 60_000,
+        "start_in_ms": None,
+        "prompt_tokens": 1,
+        "max_tokens": 2,
     }
     return Claimed(**(fields | spelled))
 

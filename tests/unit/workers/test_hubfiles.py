@@ -7,11 +7,18 @@ from shared.modelname import HubName
 from workers.hubfiles import choose
 
 REPO = [
-    "README.md", "config.json", "mmproj-F16.gguf",
-    "m-Q4_K_M.gguf", "m-Q4_K.gguf", "m-IQ4_XS.gguf", "m-q8_0.gguf",
-    "BF16/m-BF16-00002-of-00002.gguf", "BF16/m-BF16-00001-of-00002.gguf",
-    "m-F32-00001-of-00003.gguf", "m-F32-00003-of-00003.gguf",
-]  # fmt: skip
+    "README.md",
+    "config.json",
+    "mmproj-F16.gguf",
+    "m-Q4_K_M.gguf",
+    "m-Q4_K.gguf",
+    "m-IQ4_XS.gguf",
+    "m-q8_0.gguf",
+    "BF16/m-BF16-00002-of-00002.gguf",
+    "BF16/m-BF16-00001-of-00002.gguf",
+    "m-F32-00001-of-00003.gguf",
+    "m-F32-00003-of-00003.gguf",
+]
 
 
 @pytest.mark.parametrize(

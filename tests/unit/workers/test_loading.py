@@ -23,9 +23,7 @@ def on_a_terminal(program: str) -> tuple[str, str]:
     ours, theirs = pty.openpty()
     environ = os.environ | {"TERM": "xterm-256color", "COLUMNS": "80"}
     command = [sys.executable, "-c", program]
-    done = subprocess.run(
-        command, cwd=ROOT, env=environ, stderr=theirs, stdout=subprocess.PIPE, check=True, timeout=60
-    )
+    done = subprocess.run(command, cwd=ROOT, env=environ, stderr=theirs, stdout=subprocess.PIPE, check=True, timeout=60)
     os.close(theirs)
     seen = b""
     try:

@@ -13,7 +13,11 @@ def start(*arguments: str, **environ: str) -> tuple[int, str]:
     plain = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
     done = subprocess.run(
         [sys.executable, "-m", "workers", *arguments],
-        env=plain | environ, capture_output=True, text=True, check=False, timeout=60,
+        env=plain | environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
     return done.returncode, done.stderr.strip()
 

@@ -111,8 +111,10 @@ def test_what_has_no_slot_is_returned_when_asked_back_and_what_runs_goes_on(a_si
     sim.engine.recall()
     sim.run_dry()
     assert {key: ended.outcome for key, ended in sim.ended.items()} == {
-        "waits": "returned", "0": "succeeded", "1": "succeeded",
-    }  # fmt: skip
+        "waits": "returned",
+        "0": "succeeded",
+        "1": "succeeded",
+    }
 
 
 def test_a_job_for_which_a_slot_is_free_is_not_returned(a_sim):

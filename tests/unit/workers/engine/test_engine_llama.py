@@ -119,8 +119,14 @@ def test_a_schema_nested_without_end_is_rejected(driven):
 
 def test_messages_go_through_the_models_own_template(driven):
     driven.submit("a", {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 5, "temperature": 0})
-    driven.submit("b", {"messages": [{"role": "user", "content": [{"type": "text", "text": "hello"}]}],
-                        "max_tokens": 5, "temperature": 0})  # fmt: skip
+    driven.submit(
+        "b",
+        {
+            "messages": [{"role": "user", "content": [{"type": "text", "text": "hello"}]}],
+            "max_tokens": 5,
+            "temperature": 0,
+        },
+    )
     driven.submit("c", {"prompt": "hello", "max_tokens": 5, "temperature": 0})
     driven.run_dry()
     assert driven.ended["a"].text == driven.ended["b"].text

@@ -45,7 +45,8 @@ def test_sampling_does_not_change_what_the_model_holds_likely(driven):
     plain = said(driven, "plain", logprobs=0, max_tokens=1).extra["logprobs"][0]
     token = plain[0]
     for key, sampling in {
-        "hot": {"temperature": 5.0, "seed": 1}, "cut": {"temperature": 1.0, "top_k": 1},
+        "hot": {"temperature": 5.0, "seed": 1},
+        "cut": {"temperature": 1.0, "top_k": 1},
         "json": {"response_format": {"type": "json_object"}},
     }.items():
         first = said(driven, key, logprobs=20, max_tokens=1, **sampling).extra["logprobs"][0]

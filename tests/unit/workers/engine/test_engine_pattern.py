@@ -13,10 +13,29 @@ from workers.engine.pattern import states_of
 STEPS = 50_000
 
 UNDERSTOOD = [
-    r"^$", r"^abc$", r"^(a|b)$", r"^(?:ab)+c?$", r"^[a-c]{2,3}$", r"^[^a-c]*$", r"^.+$", r"^\d{3}-?\w+$",
-    r"^a{2,}b{0,1}$", r"^(a|ab)(c|bcd)*$", r"^[\d_-]+$", r"^[a\]]*$", r"^\x41\u0062$", r"^a+?b*?$",
-    r"^(a?b?){3}$", r"^\(\.\*\)$", r'^"a\\b"$', r"^\S\s\D\W$", r"^a$|^bc$", r"^(a*)*b$", r"^[a-]?[-b]?$", r"^\/\-$",
-]  # fmt: skip
+    r"^$",
+    r"^abc$",
+    r"^(a|b)$",
+    r"^(?:ab)+c?$",
+    r"^[a-c]{2,3}$",
+    r"^[^a-c]*$",
+    r"^.+$",
+    r"^\d{3}-?\w+$",
+    r"^a{2,}b{0,1}$",
+    r"^(a|ab)(c|bcd)*$",
+    r"^[\d_-]+$",
+    r"^[a\]]*$",
+    r"^\x41\u0062$",
+    r"^a+?b*?$",
+    r"^(a?b?){3}$",
+    r"^\(\.\*\)$",
+    r'^"a\\b"$',
+    r"^\S\s\D\W$",
+    r"^a$|^bc$",
+    r"^(a*)*b$",
+    r"^[a-]?[-b]?$",
+    r"^\/\-$",
+]
 
 
 def _fits(pattern: str, text: str) -> bool:
@@ -24,10 +43,7 @@ def _fits(pattern: str, text: str) -> bool:
     at = 0
     for sign in text:
         ways = [
-            target
-            for target, ranges in states[at].moves.items()
-            for low, high in ranges
-            if low <= ord(sign) <= high
+            target for target, ranges in states[at].moves.items() for low, high in ranges if low <= ord(sign) <= high
         ]
         assert len(ways) <= 1, "two ways to read one text"
         if not ways:

@@ -39,7 +39,8 @@ KEPT = [
     an_object(
         one={"$ref": "#/$defs/a/properties/last"},
         two={"$ref": "#/$defs/b/properties/last"},
-    ) | {"$defs": {"a": an_object(last={"type": "null"}), "b": an_object(last={"type": "boolean"})}},
+    )
+    | {"$defs": {"a": an_object(last={"type": "null"}), "b": an_object(last={"type": "boolean"})}},
     an_object(kind={"allOf": [{"$ref": "#/$defs/kind"}], "description": "of the two"})
     | {"$defs": {"kind": {"enum": ["a", "b"]}}},
     an_object(both={"allOf": [{"$ref": "#/$defs/x"}, {"properties": {"y": {"type": "null"}}}]})

@@ -42,8 +42,10 @@ def test_a_long_prompt_does_not_slow_an_answer_that_runs(a_sim, clock):
 def test_a_prompt_is_counted_in_words_and_is_never_empty(a_sim):
     sim = a_sim()
     sim.submit("empty", {"prompt": "", "max_tokens": 1})
-    sim.submit("chat", {"messages": [{"role": "user", "content": "two words"}, {"content": [{"text": "third"}]}],
-                        "max_tokens": 1})  # fmt: skip
+    sim.submit(
+        "chat",
+        {"messages": [{"role": "user", "content": "two words"}, {"content": [{"text": "third"}]}], "max_tokens": 1},
+    )
     sim.run_dry()
     assert sim.ended["empty"].counts.prompt_tokens == 1
     assert sim.ended["chat"].counts.prompt_tokens == 3
