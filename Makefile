@@ -51,7 +51,7 @@ check: $(STAMPS)/penstock $(STAMPS)/dev ## linters, types, import rules, generat
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m shared.generated_pages --check
+	$(BIN)/python -m tools.generated_pages --check
 	$(BIN)/pytest -q tests/house
 
 bench: $(STAMPS)/penstock $(STAMPS)/bench ## the benchmarks, results in bench/results; BENCH=queue, engine, door, overload or fairness
@@ -64,7 +64,7 @@ bench-engine: $(STAMPS)/penstock $(STAMPS)/bench ## the engine beside its ceilin
 	$(BIN)/python -m bench.engine $(ENGINE)
 
 docs: $(STAMPS)/penstock ## what the docs repeat of the code: .env.example, docs/settings.md, tables of keys and metrics
-	$(BIN)/python -m shared.generated_pages
+	$(BIN)/python -m tools.generated_pages
 
 clean: ## remove the environment
 	rm -rf $(VENV)

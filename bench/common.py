@@ -16,8 +16,8 @@ from typing import Any
 import psutil
 import redis
 
-from shared.connection import open_client
-from shared.embedded import EmbeddedStore
+from shared.store.connection import open_client
+from shared.store.embedded import EmbeddedStore
 
 RESULTS = Path(__file__).parent / "results"
 

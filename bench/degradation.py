@@ -17,7 +17,7 @@ from bench.sim.ledger import Window, judged, percentile, summary
 from bench.sim.ours import Ours
 from bench.sim.simulation import Simulation
 from bench.sim.yard import WARM_UP_S, Basis, closed_loop, measure, run_ours
-from shared import keys
+from shared.store import keys
 
 
 def crowd(basis: Basis, load: float, patience: float) -> Crowd:

@@ -24,9 +24,9 @@ from pathlib import Path
 import redis
 
 from bench.common import environment, keep, private_store, show, table
-from shared.answers import Beat
-from shared.config import load
-from shared.store import Store
+from shared.settings.settings import load
+from shared.store.replies import Beat
+from shared.store.store import Store
 
 ASK = json.dumps({"prompt": "Once upon a time", "max_tokens": 20})
 HEADERS = {"Content-Type": "application/json"}

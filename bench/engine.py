@@ -21,7 +21,7 @@ from bench.engine_models import SHAPES, Load, Prompts, kept, model_file
 from bench.engine_peers import Peer
 from bench.engine_picture import draw
 from bench.engine_stack import Cpu, Stack, running
-from shared.config import Settings, load
+from shared.settings.settings import Settings, load
 
 #: Turns of each client by model: about as much work in each. A full load gets twice as many: its last answers run in
 #: ever emptier steps, which those of the ceiling never are.

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 
 from bench.engine_models import Load
-from shared.config import Settings
+from shared.settings.settings import Settings
 
 # Read when libgomp is loaded; the workers do the same.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 from llama_cpp import llama_cpp as lib
 
-from workers.engine.batch import Batch
-from workers.engine.llama import LlamaBackend, load_backend
+from workers.engine.llama.backend import LlamaBackend, load_backend
+from workers.engine.llama.batch import Batch
 
 
 class Ceiling:

@@ -17,7 +17,7 @@ from bench.engine_models import Prompts, spread
 from bench.engine_peers import Peer
 from bench.engine_stack import Stack, running
 from shared.clock import RealClock
-from shared.config import load
+from shared.settings.settings import load
 from workers.engine.backend import Prepared
 from workers.engine.events import Ended, Event, JobSpec, Text
 from workers.engine.factory import make_engine

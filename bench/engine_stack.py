@@ -13,10 +13,10 @@ from pathlib import Path
 
 import psutil
 
-from shared.connection import OPERATOR, open_client
-from shared.embedded import EmbeddedStore
-from shared.job import NewJob, new_job_id
-from shared.store import Store
+from shared.jobs.job import NewJob, new_job_id
+from shared.store.connection import OPERATOR, open_client
+from shared.store.embedded import EmbeddedStore
+from shared.store.store import Store
 
 ROOT = Path(__file__).parents[1]
 _PATIENCE_S = 600

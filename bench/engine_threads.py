@@ -24,18 +24,18 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 from bench.common import environment, keep, private_store, show
 from bench.engine_models import Prompts, kept, model_file
 from shared import log as logging
-from shared.answers import Beat
 from shared.clock import RealClock
-from shared.config import Settings, load
-from shared.job import NewJob, new_job_id
-from shared.store import Store
-from workers.delivery import Delivery
+from shared.jobs.job import NewJob, new_job_id
+from shared.settings.settings import Settings, load
+from shared.store.replies import Beat
+from shared.store.store import Store
+from workers.duties.claimed_jobs import Holding
+from workers.duties.claimer import Intake
+from workers.duties.delivery import Delivery
+from workers.duties.job_loop import Rounds
 from workers.duty import Duty
 from workers.engine.events import Event, JobSpec, Room
 from workers.engine.factory import make_engine
-from workers.holding import Holding
-from workers.intake import Intake
-from workers.rounds import Rounds
 
 _PROMPT, _ANSWER, _SLOTS, _WORKER = 64, 32, 16, "w1"
 #: ms after which a thread that computes lets another one have the interpreter; 5 is Python's own.

@@ -16,10 +16,10 @@ from rq.serializers import JSONSerializer
 
 from bench.common import environment, keep, private_store, show, table, timed
 from bench.queue_costs import MODEL, Load, a_job, ending, report
-from shared.answers import Beat
-from shared.config import load
-from shared.job import Claimed, NewJob
-from shared.store import Store
+from shared.jobs.job import Claimed, NewJob
+from shared.settings.settings import load
+from shared.store.replies import Beat
+from shared.store.store import Store
 
 TENANTS = 50
 

@@ -14,11 +14,11 @@ from typing import Any
 import redis
 
 from bench.common import environment, keep, private_store, show, table
-from shared.answers import Admitted, Beat
-from shared.config import load
-from shared.job import Claimed, Ending, NewJob, Usage, new_job_id
-from shared.outcomes import Outcome
-from shared.store import Store
+from shared.jobs.job import Claimed, Ending, NewJob, Usage, new_job_id
+from shared.jobs.outcomes import Outcome
+from shared.settings.settings import load
+from shared.store.replies import Admitted, Beat
+from shared.store.store import Store
 
 MODEL = "nothing"
 WORKER = "w1"

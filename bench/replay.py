@@ -14,7 +14,7 @@ from bench.sim.arrivals import plan
 from bench.sim.ledger import Window, summary
 from bench.sim.record import from_store, recorded, save
 from bench.sim.yard import closed_loop, run
-from shared.connection import open_client
+from shared.store.connection import open_client
 
 SEED = 11
 

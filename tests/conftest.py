@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import redis
 
-from shared.config import Settings, load
-from shared.connection import open_client
-from shared.embedded import EmbeddedStore
-from shared.invariants import breaches, unowned_keys
-from shared.store import Store
+from shared.audit.invariants import breaches, unowned_keys
+from shared.settings.settings import Settings, load
+from shared.store.connection import open_client
+from shared.store.embedded import EmbeddedStore
+from shared.store.store import Store
 
 ROOT = Path(__file__).parents[1]
 

@@ -3,13 +3,18 @@
 from apiflask import APIFlask
 
 from shared.clock import Clock
-from shared.config import Settings
-from shared.store import Store
-from web import auth, errors, guard, openapi, telemetry
-from web.context import EXTENSION, make_door
-from web.dashboard import mode_of, register_dashboard
-from web.requests import DoorRequest
+from shared.settings.settings import Settings
+from shared.store.store import Store
+from web import errors
+from web.api import openapi
+from web.dashboard.dashboard import mode_of, register_dashboard
+from web.http import hosts_and_cors, telemetry
+from web.http.process_metrics import package_version
+from web.http.request import DoorRequest
+from web.operations import request_caller
 from web.routes import embeddings, events, health, jobs, openai, pages, queue, quote, responses
+from web.runtime.context import make_door
+from web.runtime.current import EXTENSION
 
 
 class DoorApp(APIFlask):
@@ -23,7 +28,7 @@ def create_app(settings: Settings, store: Store, clock: Clock) -> APIFlask:
 
     Raises ConfigError when the admin key's file cannot be used, and for hosts or origins that are none.
     """
-    app = DoorApp("web", title="Penstock", version=telemetry.package_version(), docs_path=None, json_errors=False)
+    app = DoorApp("web", title="Penstock", version=package_version(), docs_path=None, json_errors=False)
     app.config.update(
         MAX_CONTENT_LENGTH=settings.max_body_bytes,
         AUTO_404_RESPONSE=False,
@@ -33,8 +38,8 @@ def create_app(settings: Settings, store: Store, clock: Clock) -> APIFlask:
     door = make_door(settings, store, clock)
     app.extensions[EXTENSION] = door
     telemetry.install(app, door.metrics)
-    guard.install(app, settings)
-    auth.install(app)
+    hosts_and_cors.install(app, settings)
+    request_caller.install(app)
     errors.install(app, settings)
     openapi.install(app)
     for route in (jobs, events, queue, quote, openai, responses, embeddings, health, pages):

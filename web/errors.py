@@ -6,11 +6,11 @@ from flask import Flask, Response
 from pydantic import ValidationError
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
-from shared.config import Settings
 from shared.errors import StoreUnavailable
-from web.answers import problem_response, store_away_response
-from web.context import door
-from web.problems import Problem, from_status, invalid, wrongs
+from shared.settings.settings import Settings
+from web.http.api_errors import Problem, from_status, invalid, wrongs
+from web.operations.responses import problem_response, store_away_response
+from web.runtime.current import door
 
 log = structlog.get_logger()
 

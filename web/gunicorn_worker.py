@@ -25,8 +25,8 @@ from gunicorn.http.errors import (  # type: ignore[import-untyped]  # ships no t
 )
 from gunicorn.workers.ggevent import GeventWorker  # type: ignore[import-untyped]  # as above
 
-from web import stopping
-from web.problems import answer, from_status
+from web.http import shutdown
+from web.http.api_errors import answer, from_status
 
 log = structlog.get_logger()
 
@@ -114,17 +114,17 @@ class DoorWorker(GeventWorker):  # type: ignore[misc]  # as above
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop when what is under way has ended."""
-        stopping.asked.set()
+        shutdown.asked.set()
         super().handle_exit(sig, frame)
 
     def handle_quit(self, sig: int, frame: FrameType | None) -> None:
         """Stop at once."""
-        stopping.asked.set()
+        shutdown.asked.set()
         super().handle_quit(sig, frame)
 
     def _end_what_idles(self) -> None:
         while self.alive:
             gevent.sleep(_LOOK_S)
-        stopping.asked.set()
+        shutdown.asked.set()
         for idle in list(self._idle):
             idle.end()

@@ -1,4 +1,4 @@
-"""`python -m workers`: settings, store, model, supervisor; ends with a code of workers/exits.py."""
+"""`python -m workers`: settings, store, model, supervisor; ends with a code of workers/exit_codes.py."""
 
 import argparse
 import os
@@ -15,25 +15,25 @@ import structlog
 from shared import failpoints
 from shared import log as logging
 from shared.clock import RealClock
-from shared.config import Settings, load
-from shared.connection import open_client, shown
-from shared.embedded import find_url
 from shared.errors import ConfigError, EmbeddedStoreError, ModelError, StoreUnavailable, StoreUnfit
-from shared.fitness import check_fitness
-from shared.keys import model_slug
-from shared.modelname import served_names
-from shared.store import Store
-from workers.delivery import Delivery
+from shared.jobs.model_name import served_names
+from shared.settings.settings import Settings, load
+from shared.store.connection import open_client, shown
+from shared.store.embedded import find_url
+from shared.store.keys import model_slug
+from shared.store.preflight import check_fitness
+from shared.store.store import Store
+from workers.duties.claimed_jobs import Holding
+from workers.duties.delivery import Delivery
+from workers.duties.heartbeat import Status, Vitals, new_worker_name
+from workers.duties.throughput import Rates
 from workers.engine.factory import make_engine
 from workers.engine.loop import Engine
-from workers.exits import Exit
+from workers.exit_codes import Exit
 from workers.exporter import Exporter
-from workers.holding import Holding
-from workers.loading import load_bar
-from workers.modelfile import model_file
-from workers.rates import Rates
+from workers.model.model_file import model_file
+from workers.model.progress_bar import load_bar
 from workers.supervisor import Supervisor
-from workers.vitals import Status, Vitals, new_worker_name
 
 log = structlog.get_logger()
 

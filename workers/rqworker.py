@@ -16,7 +16,7 @@ from rq.serializers import JSONSerializer
 from rq.worker import BaseWorker
 
 from shared.errors import StoreUnavailable
-from shared.storefaults import store_faults
+from shared.store.redis_errors import store_faults
 
 log = structlog.get_logger()
 

@@ -16,24 +16,25 @@ from types import FrameType
 import structlog
 
 from shared.clock import Clock
-from shared.config import Settings
 from shared.errors import SettingsConflict, StoreUnavailable
-from shared.store import Store
-from workers.audit import Audit
-from workers.bell import Bell
-from workers.delivery import Delivery
+from shared.settings.settings import Settings
+from shared.store.reaper import Reaping
+from shared.store.store import Store
+from workers.duties.audit import Audit
+from workers.duties.claimed_jobs import Holding, key_of
+from workers.duties.claimer import Intake
+from workers.duties.delivery import Delivery
+from workers.duties.doorbell import Bell
+from workers.duties.heartbeat import Vitals
+from workers.duties.job_loop import Rounds
+from workers.duties.leases import Leases
+from workers.duties.load_log import Report
+from workers.duties.reconciler import Reconciling
+from workers.duties.watchdog import Watchdog
 from workers.duty import Duty
 from workers.engine.loop import Engine
-from workers.exits import Exit
-from workers.holding import Holding, key_of
-from workers.intake import Intake
-from workers.leases import Leases
-from workers.reaper import Reaping, Reconciling
-from workers.report import Report
-from workers.rounds import Rounds
+from workers.exit_codes import Exit
 from workers.rqworker import RqWorker
-from workers.vitals import Vitals
-from workers.watchdog import Watchdog
 
 log = structlog.get_logger()
 

@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from shared.config import load
-from shared.outcomes import Outcome
+from shared.jobs.outcomes import Outcome
+from shared.settings.settings import load
 from workers.engine.events import Ended, Event, JobSpec
 from workers.engine.factory import make_engine
 from workers.engine.loop import Engine
@@ -107,9 +107,9 @@ class RealEngine:
     def _end(self, event: Ended) -> None:
         waits = self._waiting.get(event.key)
         if waits is not None and not waits.done():
-            counts = event.counts
+            usage = event.usage
             whole = event.outcome == Outcome.SUCCEEDED
-            waits.set_result((counts.prompt_tokens, counts.completion_tokens) if whole else None)
+            waits.set_result((usage.prompt_tokens, usage.completion_tokens) if whole else None)
 
 
 async def main() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import redis
 from greenlet import getcurrent, greenlet
 
-from shared import keys, scripts
+from shared.store import keys, scripts
 
 #: Where virtual time begins, in ms since the epoch: far from anything that is really happening.
 EPOCH_MS = 1_800_000_000_000

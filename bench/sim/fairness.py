@@ -14,8 +14,9 @@ from bench.sim.fleet import Machine, SimWorker
 from bench.sim.ledger import jain
 from bench.sim.ours import Ours
 from bench.sim.simulation import Simulation, fleet
-from shared import keys
-from shared.tenants import TenantPolicy, Tenants
+from shared.jobs.tenant_policy import TenantPolicy
+from shared.store import keys
+from shared.store.tenants import Tenants
 
 #: How often services are looked at, in ms.
 LOOK_MS = 200.0

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from bench.sim.asks import GENERATED_WEIGHT, Ask
 from workers.engine.planner import PlanLimits, PromptLeft, plan
-from workers.engine.stepfit import StepFit
+from workers.engine.step_time import StepFit
 
 
 @dataclass(frozen=True)

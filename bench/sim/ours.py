@@ -14,15 +14,15 @@ from bench.sim.asks import TAKEN, Answer, Ask
 from bench.sim.clock import VirtualTimeClient
 from bench.sim.fleet import Sequence, SimWorker
 from bench.sim.system import Grant
-from shared import keys
-from shared.answers import Admitted, Beat, Refused, SettleAnswer
-from shared.config import Settings, load
-from shared.job import Ending, Held, NewJob, Usage
-from shared.keys import model_slug
-from shared.outcomes import Outcome
-from shared.store import Store
-from web.patience import Patience
-from web.verdicts import to_yield
+from shared.jobs.job import Ending, Held, NewJob, Usage
+from shared.jobs.outcomes import Outcome, Refused
+from shared.settings.settings import Settings, load
+from shared.store import keys
+from shared.store.keys import model_slug
+from shared.store.replies import Admitted, Beat, SettleAnswer
+from shared.store.store import Store
+from web.api.deadline import Patience
+from web.api.refusals import to_yield
 
 MODEL = "modelled"
 

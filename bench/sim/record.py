@@ -13,8 +13,8 @@ import redis
 
 from bench.sim.arrivals import number
 from bench.sim.asks import Ask
-from shared import keys
-from shared.decode import text
+from shared.store import keys
+from shared.store.decode import text
 
 _FIELDS = ("tenant", "at_ms", "prompt", "answer", "max_tokens", "deadline_ms", "light", "leaves_after_ms")
 _STORED = ("tenant", "admitted_ms", "prompt_tokens", "max_tokens", "patience_ms", "state")

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from shared.cli import config, doctor, gate, jobs, keys, output, redis_shell, rooms, submit, tenants, up
+from shared.cli import output
+from shared.cli.commands import config, doctor, gate, jobs, keys, redis, rooms, submit, tenants, up
 from shared.cli.reach import FAULT, USAGE
 from shared.errors import ConfigError, PenstockError
 
@@ -48,7 +49,7 @@ app.command(
         "allow_interspersed_args": False,
         "help_option_names": ["--help"],
     },
-)(redis_shell.run_redis)
+)(redis.run_redis)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

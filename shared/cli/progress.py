@@ -5,8 +5,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from shared.cli import output
-from shared.cli.spans import shown_ms
-from shared.jobclient import Yielded
+from shared.cli.client import Yielded
+from shared.cli.durations import shown_ms
 
 if TYPE_CHECKING:
     from rich.status import Status

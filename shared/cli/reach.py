@@ -4,12 +4,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shared.config import Settings, load
+from shared.settings.settings import Settings, load
 
 if TYPE_CHECKING:
     import redis
 
-    from shared.jobclient import JobClient
+    from shared.cli.client import JobClient
 
 #: Exit codes beside 0: a refusal or a fault, a mistake in the command or a setting, and `yield` (EX_TEMPFAIL).
 FAULT, USAGE, YIELD = 1, 2, 75
@@ -30,14 +30,14 @@ def settings(state_dir: str | None = None) -> Settings:
 
 def url_of(found: Settings) -> str:
     """The store's URL: REDIS_URL, else that of the store which `up` runs. Raises EmbeddedStoreError."""
-    from shared.embedded import find_url
+    from shared.store.embedded import find_url
 
     return found.redis_url or find_url(found.state_path)
 
 
 def client_for(found: Settings) -> "redis.Redis":
     """A client of the store of these settings. Raises EmbeddedStoreError when none is known."""
-    from shared.connection import OPERATOR, open_client
+    from shared.store.connection import OPERATOR, open_client
 
     return open_client(url_of(found), name="penstock-cli", patience=OPERATOR)
 
@@ -49,7 +49,7 @@ def store_client(state_dir: str | None = None) -> "redis.Redis":
 
 def door(tenant: str | None = None) -> "JobClient":
     """A client of the door at PENSTOCK_URL, showing PENSTOCK_API_KEY."""
-    from shared.jobclient import JobClient
+    from shared.cli.client import JobClient
 
     found = settings()
     return JobClient(found.url, api_key=found.api_key, tenant=tenant or "")

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import redis
 
-from shared import keys
-from shared.keyring import KeyRing
-from shared.store import Store
-from shared.tenants import TenantPolicy, Tenants
+from shared.jobs.tenant_policy import TenantPolicy
+from shared.store import keys
+from shared.store.api_keys import KeyRing
+from shared.store.store import Store
+from shared.store.tenants import Tenants
 from tests.support.builders import a_job
 from tests.support.program import Program, program
 

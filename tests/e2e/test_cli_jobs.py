@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from shared.connection import open_client
-from shared.embedded import EmbeddedStore
-from shared.invariants import breaches
+from shared.audit.invariants import breaches
+from shared.store.connection import open_client
+from shared.store.embedded import EmbeddedStore
 from tests.support.program import Program, program
 from tests.support.scripted_door import a_door, says, streams
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from flask.testing import FlaskClient
 
-from shared.invariants import breaches
-from shared.states import JobState
-from shared.store import Store
+from shared.audit.invariants import breaches
+from shared.jobs.states import JobState
+from shared.store.store import Store
 from tests.support.builders import a_beat, a_job, admitted
 from tests.support.dashboard_pages import REGISTRIES, data, listed, make_app, pages, picture, state_of
 from tests.support.dashboard_scene import QUEUE, REGISTRY_OF, Scene, set_scene

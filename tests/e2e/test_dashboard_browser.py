@@ -8,9 +8,9 @@ import pytest
 from werkzeug.serving import make_server
 
 from shared.clock import RealClock
-from shared.config import load
-from shared.states import JobState
-from shared.store import Store
+from shared.jobs.states import JobState
+from shared.settings.settings import load
+from shared.store.store import Store
 from tests.support.browser import document, needs_browser
 from tests.support.dashboard_scene import ATTACK, QUEUE, Scene, plant, set_scene
 from web.app import create_app

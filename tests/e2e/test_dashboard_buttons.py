@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from flask.testing import FlaskClient
 
-from shared.answers import CancelAnswer
-from shared.invariants import breaches
-from shared.states import JobState
-from shared.store import Store
+from shared.audit.invariants import breaches
+from shared.jobs.states import JobState
+from shared.store.replies import CancelAnswer
+from shared.store.store import Store
 from tests.support.builders import a_job, admitted
 from tests.support.dashboard_pages import REGISTRIES, listed, make_app, picture, state_of
 from tests.support.dashboard_scene import QUEUE, Scene, set_scene

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
-from shared.states import JobState
-from shared.store import Store
+from shared.jobs.states import JobState
+from shared.store.store import Store
 from tests.support.dashboard_pages import REGISTRIES, data, listed, make_app, pages
 from tests.support.dashboard_scene import ATTACK, QUEUE, Scene, plant, set_scene
 

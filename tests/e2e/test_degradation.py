@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
-from shared import keys
-from shared.config import Settings
-from shared.job import Held
-from shared.store import Store
-from shared.tenants import TenantPolicy, Tenants
+from shared.jobs.job import Held
+from shared.jobs.tenant_policy import TenantPolicy
+from shared.settings.settings import Settings
+from shared.store import keys
+from shared.store.store import Store
+from shared.store.tenants import Tenants
 from tests.support.builders import MODEL, a_beat, claim_one, reconfigure, seen
 from tests.support.door import a_door, job_of, settle, submit, taken, worker
 from tests.support.processes import wait_for
@@ -19,8 +20,8 @@ from tests.support.program import program
 from tests.support.scripted_door import a_door as scripted_door
 from tests.support.scripted_door import says
 from tests.support.served import Served, sim_served
-from web import shapes
-from web.gate_answers import final, standing
+from web.api import response_models
+from web.gate.answers import final, standing
 
 #: 20 ms a token: of a patience of 8 s, less a fifth and 10 ms or less for the prompt, about 319 tokens are left.
 RATES: dict[str, str | int | float] = {"mu_wtps": 1_000, "prefill_tps": 1_000, "tpot_ms": 20}
@@ -125,7 +126,7 @@ def test_openais_routes_say_it_beside_the_answer(client, store, path: str):
         answer = client.post(path, json=WAYS[path], headers=BLUE)
     body = answer.get_json()
     assert answer.status_code == 200, body
-    (shapes.Response if path == "/v1/responses" else shapes.Completion).model_validate(body)
+    (response_models.Response if path == "/v1/responses" else response_models.Completion).model_validate(body)
     (change,) = body["degraded"]
     assert (change["what"], change["from"], change["why"]) == ("max_tokens", 500, "tier 1")
 

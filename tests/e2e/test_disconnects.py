@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from shared.job import JobView
-from shared.states import JobState
+from shared.jobs.job import JobView
+from shared.jobs.states import JobState
 from tests.support.gate import SLOW, GateClient, a_gate, submit_frame
 from tests.support.processes import Process, Stage, wait_for
 from tests.support.served import Address, Served

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from shared.config import Settings
-from shared.states import JobState
+from shared.jobs.states import JobState
+from shared.settings.settings import Settings
 from tests.support.gate import SLOW, a_gate
 from tests.support.processes import ROOT, Stage
-from web.gate_requests import CODES, OPS
-from web.gate_server import GRACE_S, MOST_CONNECTIONS
+from web.gate.requests import CODES, OPS
+from web.gate.server import GRACE_S, MOST_CONNECTIONS
 
 PAGE = (ROOT / "docs" / "tcp.md").read_text(encoding="utf-8")
 CONSOLE = re.findall(r"^```console\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)

@@ -9,11 +9,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from shared.config import Settings
-from shared.keyring import KeyRing
-from shared.outcomes import Outcome
-from shared.store import Store
-from shared.tenants import TenantPolicy, Tenants
+from shared.jobs.outcomes import Outcome
+from shared.jobs.tenant_policy import TenantPolicy
+from shared.settings.settings import Settings
+from shared.store.api_keys import KeyRing
+from shared.store.store import Store
+from shared.store.tenants import Tenants
 from tests.support.builders import reconfigure, seen, stat
 from tests.support.door import door_store, run_next, serve, settle
 from tests.support.gate import Served, served, submit_frame

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from shared.answers import SettleAnswer
-from shared.config import Settings
-from shared.states import JobState
-from shared.store import Store
+from shared.jobs.states import JobState
+from shared.settings.settings import Settings
+from shared.store.replies import SettleAnswer
+from shared.store.store import Store
 from tests.support.builders import an_ending, seen
 from tests.support.door import door_store, run_next, serve, settle
 from tests.support.gate import Served, served, submit_frame

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.served import Address, Served, sim_served
-from web import shapes
+from web.api import response_models
 
 pytestmark = pytest.mark.ways("direct", reason="a proxy reads a request's bytes itself, and answers for them")
 
@@ -51,7 +51,7 @@ CHUNKED = b"Transfer-Encoding: chunked"
 )
 def test_a_body_that_does_not_come_whole_is_400_and_no_job(served: Address, sent: bytes, why: str) -> None:
     status, body, _ = answered(served, sent)
-    error = shapes.Error.model_validate(json.loads(body)).error
+    error = response_models.Error.model_validate(json.loads(body)).error
     assert (status, error.code) == (400, "invalid_request")
     assert why in error.message
     assert served.stage.stat("admitted") == 0
@@ -73,7 +73,7 @@ def test_what_is_no_request_has_the_error_object_and_ends_its_connection(
     served: Address, sent: bytes, status: int
 ) -> None:
     given, body, headers = answered(served, sent)
-    error = shapes.Error.model_validate(json.loads(body)).error
+    error = response_models.Error.model_validate(json.loads(body)).error
     assert (given, error.code) == (status, "invalid_request")
     assert "no request that could be read" in error.message
     assert (headers["x-should-retry"], headers["content-length"]) == ("false", str(len(body)))

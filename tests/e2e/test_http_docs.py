@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from flask.testing import FlaskClient
 
-from shared.config import Settings
-from shared.outcomes import Refusal
-from shared.store import Store
+from shared.jobs.outcomes import Refusal
+from shared.settings.settings import Settings
+from shared.store.store import Store
 from tests.support.door import a_door
 from tests.support.processes import ROOT
 from tests.support.served import Address, Served, sim_served
-from web.problems import CODES
-from web.schema import SubmitBody
+from web.api.request_schema import SubmitBody
+from web.http.api_errors import CODES
 
 TEXT = (ROOT / "docs" / "http.md").read_text(encoding="utf-8")
 

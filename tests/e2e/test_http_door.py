@@ -8,14 +8,15 @@ import pytest
 from flask.testing import FlaskClient
 from prometheus_client.parser import text_string_to_metric_families
 
-from shared import keys
-from shared.adminkey import load_admin_key
-from shared.config import Settings
-from shared.keyring import KeyRing
-from shared.store import Store
-from shared.tenants import TenantPolicy, Tenants
+from shared.jobs.tenant_policy import TenantPolicy
+from shared.settings.settings import Settings
+from shared.store import keys
+from shared.store.api_keys import KeyRing
+from shared.store.store import Store
+from shared.store.tenants import Tenants
 from tests.support.door import a_door, fault, refused, serve, submit, taken
-from web import shapes
+from web.api import response_models
+from web.runtime.admin_key import load_admin_key
 
 
 @pytest.fixture
@@ -164,7 +165,7 @@ def test_ready_says_why_not(store: Store, settings: Settings) -> None:
     serve(store)
     response = client.get("/health/ready")
     assert response.status_code == 200
-    shapes.Ready.model_validate(response.get_json())
+    response_models.Ready.model_validate(response.get_json())
 
 
 # What a request may be.

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
-from shared import keys
-from shared.config import Settings
-from shared.job import Held
-from shared.store import Store
+from shared.jobs.job import Held
+from shared.settings.settings import Settings
+from shared.store import keys
+from shared.store.store import Store
 from tests.support.builders import beat, seen
 from tests.support.door import a_door, fault, run_next, serve, settle, submit, taken
-from web import shapes
-from web.routes.events import REST_S
+from web.api import response_models
+from web.operations.event_stream import READER_REST_S
 
 
 @dataclass
@@ -86,7 +86,7 @@ def test_a_job_is_told_from_the_queue_to_its_end_while_it_happens(client: FlaskC
     stream = (event for event in events(client, job["id"]) if isinstance(event, Event))
     queued = next(stream)
     assert queued.kind == "queued"
-    shapes.Job.model_validate(queued.data)
+    response_models.Job.model_validate(queued.data)
     held = run_next(store)
     assert next(stream).data == {"attempt": 1}
     for count, text in enumerate(("Once ", "upon\n\na ", "žluť"), 1):
@@ -96,7 +96,7 @@ def test_a_job_is_told_from_the_queue_to_its_end_while_it_happens(client: FlaskC
     settle(store, held)
     ended = next(stream)
     assert (ended.kind, ended.data["status"]) == ("ended", "succeeded")
-    shapes.Job.model_validate(ended.data)
+    response_models.Job.model_validate(ended.data)
     assert next(stream, None) is None
 
 
@@ -195,7 +195,7 @@ def test_a_number_that_no_stream_can_hold_delays_no_other_reader(client: FlaskCl
     began_s = time.monotonic()
     run_through(store, "a")
     assert kinds([event for event in stream if isinstance(event, Event)]) == ["queued", "started", "token", "ended"]
-    assert time.monotonic() - began_s < REST_S
+    assert time.monotonic() - began_s < READER_REST_S
 
 
 def test_the_last_number_that_a_stream_can_hold_is_one(client: FlaskClient, store: Store) -> None:

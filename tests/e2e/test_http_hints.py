@@ -6,9 +6,9 @@ import pytest
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
-from shared import keys
-from shared.config import Settings
-from shared.store import Store
+from shared.settings.settings import Settings
+from shared.store import keys
+from shared.store.store import Store
 from tests.support.door import a_door, serve
 
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 import redis
 
-from shared import keys
-from shared.store import Store
+from shared.store import keys
+from shared.store.store import Store
 from tests.support.builders import a_job, admitted, beat, claim_one
 from tests.support.processes import wait_for
-from web.hub import BLOCK_MS, Event, Follower, Hub, later
+from web.runtime.event_hub import BLOCK_MS, Event, Follower, Hub, later
 
 
 @pytest.fixture

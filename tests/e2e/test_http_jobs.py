@@ -6,14 +6,15 @@ import time
 import pytest
 from flask.testing import FlaskClient
 
-from shared import keys
-from shared.config import Settings
-from shared.outcomes import Outcome
-from shared.store import Store
-from shared.tenants import TenantPolicy, Tenants
+from shared.jobs.outcomes import Outcome
+from shared.jobs.tenant_policy import TenantPolicy
+from shared.settings.settings import Settings
+from shared.store import keys
+from shared.store.store import Store
+from shared.store.tenants import Tenants
 from tests.support.builders import contents
 from tests.support.door import a_door, fault, job_of, refused, run_next, serve, settle, submit, taken
-from web import shapes
+from web.api import response_models
 
 
 @pytest.fixture
@@ -267,7 +268,7 @@ def test_a_quote_says_what_a_submit_would_come_to_and_changes_nothing(client: Fl
     before = contents(store)
     response = submit(client, "/v1/quote", max_tokens=30)
     assert response.status_code == 200
-    told = shapes.Quote.model_validate(response.get_json())
+    told = response_models.Quote.model_validate(response.get_json())
     assert (told.verdict, told.refusal, told.max_tokens, told.model) == ("admitted", None, 30, "m")
     assert told.cost_mwt > 0
     assert contents(store) == before
@@ -277,7 +278,7 @@ def test_a_quote_tells_the_refusal_it_would_get(client: FlaskClient, store: Stor
     Tenants(store.client).set("blue", TenantPolicy(max_waiting=1))
     blue = {"X-Tenant": "blue"}
     taken(submit(client, headers=blue))
-    told = shapes.Quote.model_validate(submit(client, "/v1/quote", headers=blue).get_json())
+    told = response_models.Quote.model_validate(submit(client, "/v1/quote", headers=blue).get_json())
     assert told.verdict == "yield"
     assert told.refusal is not None
     assert told.refusal.reason == "tenant_queue_full"

@@ -16,11 +16,11 @@ import httpx
 import pytest
 
 from shared import metrics
-from shared.states import JobState
+from shared.jobs.states import JobState
 from tests.support.ports import free_port
 from tests.support.processes import Stage, wait_for
 from tests.support.served import Address, Served, sim_served
-from web import shapes
+from web.api import response_models
 
 #: Sim engines that make a hundred words a second, and admission by bounds alone: what is tested is how it is served.
 SIM = {
@@ -74,7 +74,7 @@ def test_one_place_and_twenty_clients_at_once_is_one_job_and_nineteen_yields(
     assert max(answer.elapsed.total_seconds() for answer in answers) < 1
     for answer in answers:
         if answer.status_code == 503:
-            body = shapes.Yield.model_validate(answer.json())
+            body = response_models.Yield.model_validate(answer.json())
             assert body.reason == "inflight_full"
             assert 50 <= body.retry_hint_ms <= 60_000
     wait_for(lambda: served.figure("penstock_executed_total") == 1, "the one job to be claimed")

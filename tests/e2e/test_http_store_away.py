@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from flask.testing import FlaskClient
 
-from shared.config import Settings
-from shared.store import Store
+from shared.settings.settings import Settings
+from shared.store.store import Store
 from tests.support.builders import seen, stat
 from tests.support.door import a_door, door_store, job_of, refused, run_next, serve, settle, submit, taken
 from tests.support.lossy import LossyLine

@@ -6,8 +6,8 @@ import pytest
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
-from shared.config import Settings
-from shared.store import Store
+from shared.settings.settings import Settings
+from shared.store.store import Store
 from tests.support.builders import reconfigure, seen
 from tests.support.door import a_door, fault, job_of, refused, run_next, serve, settle, submit, taken
 from tests.support.processes import wait_for

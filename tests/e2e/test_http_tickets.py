@@ -6,11 +6,12 @@ from urllib.parse import urlsplit
 import pytest
 from flask.testing import FlaskClient
 
-from shared import keys
-from shared.config import Settings
-from shared.keyring import KeyRing
-from shared.store import Store
-from shared.tenants import TenantPolicy, Tenants
+from shared.jobs.tenant_policy import TenantPolicy
+from shared.settings.settings import Settings
+from shared.store import keys
+from shared.store.api_keys import KeyRing
+from shared.store.store import Store
+from shared.store.tenants import Tenants
 from tests.support.builders import pass_time, seen
 from tests.support.door import a_door, fault, run_next, serve, settle, submit, taken
 from tests.support.processes import wait_for

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from flask.testing import FlaskClient
 
-from shared.config import Settings
-from shared.store import Store
+from shared.settings.settings import Settings
+from shared.store.store import Store
 from tests.support.builders import contents
 from tests.support.door import a_door, fault, serve
 from tests.support.gate import Served, served

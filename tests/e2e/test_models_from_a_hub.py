@@ -8,7 +8,7 @@ from tests.support.gguf_copy import copy_gguf
 from tests.support.hub import Hub
 from tests.support.processes import Stage
 from workers.demo.random_gguf import write_random_model
-from workers.exits import Exit
+from workers.exit_codes import Exit
 
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
 

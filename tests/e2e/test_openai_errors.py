@@ -7,8 +7,9 @@ import openai
 import pytest
 from openai import OpenAI
 
-from shared.keyring import KeyRing
-from shared.tenants import TenantPolicy, Tenants
+from shared.jobs.tenant_policy import TenantPolicy
+from shared.store.api_keys import KeyRing
+from shared.store.tenants import Tenants
 from tests.support.processes import wait_for
 from tests.support.served import Address, Served, sim_served
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
-from shared import keys
-from shared.config import Settings
-from shared.job import Held
-from shared.outcomes import Outcome
-from shared.store import Store
+from shared.jobs.job import Held
+from shared.jobs.outcomes import Outcome
+from shared.settings.settings import Settings
+from shared.store import keys
+from shared.store.store import Store
 from tests.support.builders import MODEL, a_job, admitted, beat, reconfigure
 from tests.support.door import a_door, contradict_oneself, fault, refused, run_next, serve, settle, worker
-from web import shapes
+from web.api import response_models
 
 CHAT = "/v1/chat/completions"
 HI = [{"role": "user", "content": "hi"}]
@@ -55,7 +55,7 @@ def test_a_chat_is_answered_whole(client: FlaskClient, store: Store) -> None:
         response = client.post(CHAT, json={"model": "m", "messages": HI, "max_tokens": 20})
     assert response.status_code == 200
     body = response.get_json()
-    shapes.Completion.model_validate(body)
+    response_models.Completion.model_validate(body)
     assert body["object"] == "chat.completion"
     assert body["choices"] == [
         {
@@ -174,7 +174,7 @@ def test_a_refusal_is_the_same_body_as_everywhere(client: FlaskClient, store: St
 def test_models_are_the_live_ones(client: FlaskClient, store: Store) -> None:
     serve(store, "w2", model="org/other")
     body = client.get("/v1/models").get_json()
-    shapes.ModelList.model_validate(body)
+    response_models.ModelList.model_validate(body)
     assert [model["id"] for model in body["data"]] == ["m", "org/other"]
     assert client.get("/v1/models/org/other").get_json()["id"] == "org/other"
     fault(client.get("/v1/models/nope"), 404, "model_not_found", "model")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.keyring import KeyRing
+from shared.store.api_keys import KeyRing
 from tests.support.served import Address, Served, sim_served
 
 pytestmark = pytest.mark.ways("direct", reason="what nginx will not pass on it answers in its own words")

@@ -8,11 +8,11 @@ import pytest
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
-from shared import keys
-from shared.config import Settings
-from shared.job import Held
-from shared.outcomes import Outcome
-from shared.store import Store
+from shared.jobs.job import Held
+from shared.jobs.outcomes import Outcome
+from shared.settings.settings import Settings
+from shared.store import keys
+from shared.store.store import Store
 from tests.support.builders import beat
 from tests.support.door import (
     a_door,
@@ -27,7 +27,7 @@ from tests.support.door import (
     taken,
     worker,
 )
-from web import shapes
+from web.api import response_models
 
 PATH = "/v1/responses"
 
@@ -42,7 +42,7 @@ def response_of(answer: TestResponse) -> dict[str, Any]:
     """The response in an answer, as it must look."""
     assert answer.status_code == 200, answer.text
     body: dict[str, Any] = answer.get_json()
-    shapes.Response.model_validate(body)
+    response_models.Response.model_validate(body)
     return body
 
 
@@ -155,7 +155,7 @@ def test_a_stream_is_told_in_openai_s_order(client: FlaskClient, store: Store) -
     assert kinds(events) == [*WHOLE, *["output_text.delta"] * 3, *CLOSE]
     assert said(events) == "ab\n\nž" == events[-1]["response"]["output"][0]["content"][0]["text"]
     for event in (events[0], events[-1]):
-        shapes.Response.model_validate(event["response"])
+        response_models.Response.model_validate(event["response"])
 
 
 def test_a_stream_can_be_taken_up_after_each_of_its_events(client: FlaskClient, store: Store) -> None:

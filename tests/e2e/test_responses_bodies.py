@@ -6,8 +6,8 @@ import pytest
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
-from shared.config import Settings
-from shared.store import Store
+from shared.settings.settings import Settings
+from shared.store.store import Store
 from tests.support.door import a_door, ask_response, fault, serve
 
 PATH = "/v1/responses"

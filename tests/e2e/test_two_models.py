@@ -10,7 +10,7 @@ from openai import OpenAI
 from tests.support.processes import Process, Stage, wait_for
 from tests.support.served import Served
 from workers.demo.random_gguf import write_random_model
-from workers.exits import Exit
+from workers.exit_codes import Exit
 
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
 

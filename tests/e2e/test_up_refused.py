@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.embedded import EmbeddedStore
+from shared.store.embedded import EmbeddedStore
 from tests.support.up import Up
 
 
@@ -98,7 +98,7 @@ def test_a_store_elsewhere_with_other_settings_is_refused_unless_taken_over(tmp_
 
 
 def test_a_store_that_evicts_is_refused(tmp_path):
-    from shared.connection import open_client
+    from shared.store.connection import open_client
 
     elsewhere = EmbeddedStore.start(tmp_path / "elsewhere")
     with open_client(elsewhere.url, name="test") as client:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from shared import keys
-from shared.outcomes import EndCode
-from shared.states import JobState
+from shared.jobs.outcomes import EndCode
+from shared.jobs.states import JobState
+from shared.store import keys
 
 
 def gone(client, payload):

@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from shared import keys
-from shared.connection import WORKER
-from shared.states import JobState
+from shared.jobs.states import JobState
+from shared.store import keys
+from shared.store.connection import WORKER
 from tests.support.processes import wait_for
-from workers.exits import Exit
+from workers.exit_codes import Exit
 
 
 def ask_to_drain(worker):

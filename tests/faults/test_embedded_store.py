@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from shared.connection import open_client
-from shared.embedded import EmbeddedStore, find_url
 from shared.errors import EmbeddedStoreError
-from shared.statefolder import hold_state
+from shared.state_dir import hold_state
+from shared.store.connection import open_client
+from shared.store.embedded import EmbeddedStore, find_url
 from tests.support.disk import full_disk
 
 #: A starter that keeps its store until it is told to stop; says so on stdout once the store answers.
 STARTER = """
 import sys
 from pathlib import Path
-from shared.embedded import EmbeddedStore
-from shared.statefolder import hold_state
+from shared.store.embedded import EmbeddedStore
+from shared.state_dir import hold_state
 state = Path(sys.argv[1])
 store = EmbeddedStore.start(state, lock=hold_state(state, "http://127.0.0.1:8000"))
 print(store.pid, store.url, flush=True)

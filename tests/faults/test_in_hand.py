@@ -4,16 +4,16 @@ import threading
 
 import pytest
 
-from shared.config import load
-from shared.states import JobState
+from shared.jobs.states import JobState
+from shared.settings.settings import load
 from tests.support.one_worker import MODEL, WORKER, Flaky, OneWorker, ask, make, state
 from tests.support.processes import wait_for
+from workers.duties.heartbeat import Vitals
+from workers.duties.throughput import Rates
 from workers.engine.events import Ended
 from workers.engine.sequence import SequenceState
-from workers.exits import Exit
-from workers.rates import Rates
+from workers.exit_codes import Exit
 from workers.supervisor import Supervisor
-from workers.vitals import Vitals
 
 SLOTS = 8
 

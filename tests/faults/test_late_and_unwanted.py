@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from shared.answers import CancelAnswer
-from shared.outcomes import EndCode
-from shared.states import JobState
+from shared.jobs.outcomes import EndCode
+from shared.jobs.states import JobState
+from shared.store.replies import CancelAnswer
 from tests.support.processes import Stage, wait_for
 
 #: The reaper may be 250 ms late; the rest is a busy machine's.

@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 import pytest
 from structlog.testing import capture_logs
 
-from shared.answers import Settled
-from shared.job import Ending
-from shared.states import JobState
+from shared.jobs.job import Ending
+from shared.jobs.states import JobState
+from shared.store.replies import Settled
 from tests.support.builders import a_beat
 from tests.support.one_worker import MODEL, WORKER, Flaky, OneWorker, ask, make, state
-from workers.leases import Leases
+from workers.duties.leases import Leases
 
 
 class Overtaken(Flaky):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from shared.answers import CancelAnswer
-from shared.states import JobState
+from shared.jobs.states import JobState
+from shared.store.replies import CancelAnswer
 from tests.support.processes import Stage, wait_for
 
 SLOW = {"PENSTOCK_MAX_BATCH_SIZE": "4", "PENSTOCK_SIM_PREFILL_TPS": "200", "PENSTOCK_WORKER_LISTEN": "127.0.0.1:0"}

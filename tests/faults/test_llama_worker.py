@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from shared import keys
-from shared.outcomes import EndCode
-from shared.states import JobState
+from shared.jobs.outcomes import EndCode
+from shared.jobs.states import JobState
+from shared.store import keys
 from tests.support.processes import wait_for
 from workers.demo.random_gguf import write_random_model
-from workers.exits import Exit
+from workers.exit_codes import Exit
 
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
 

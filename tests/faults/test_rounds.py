@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from shared.errors import StoreUnavailable
-from shared.job import Held
-from shared.states import JobState
+from shared.jobs.job import Held
+from shared.jobs.states import JobState
 from tests.support.one_worker import WORKER, Flaky, ask, make, state
 
 

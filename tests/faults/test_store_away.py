@@ -7,9 +7,9 @@ import time
 from rq.serializers import JSONSerializer
 from rq.worker import Worker
 
-from shared.states import JobState
+from shared.jobs.states import JobState
 from tests.support.processes import Stage, wait_for
-from workers.exits import Exit
+from workers.exit_codes import Exit
 
 
 def kill_store(stage: Stage) -> None:

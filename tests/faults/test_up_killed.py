@@ -2,7 +2,7 @@
 
 import psutil
 
-from shared.statefolder import read_note
+from shared.state_dir import read_note
 from tests.support.processes import wait_for
 from tests.support.up import Up, is_gone
 

@@ -1,7 +1,7 @@
 """kill -9 of a worker, at every point at which it matters (faults 1 to 5 and 8)."""
 
-from shared.outcomes import EndCode
-from shared.states import JobState
+from shared.jobs.outcomes import EndCode
+from shared.jobs.states import JobState
 from tests.support.processes import Stage, wait_for
 
 #: As PENSTOCK_MAX_ATTEMPTS has it.

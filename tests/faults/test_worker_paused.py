@@ -1,8 +1,8 @@
 """A worker that was stopped and comes back, one whose engine hangs, and steps longer than leases (6, 7, 10)."""
 
-from shared.states import JobState
+from shared.jobs.states import JobState
 from tests.support.processes import wait_for
-from workers.exits import Exit
+from workers.exit_codes import Exit
 
 
 def test_a_ghost_may_not_settle_what_was_taken_from_it(stage):

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from shared.config import Settings, load
 from shared.errors import ModelError
-from workers.engine.devices import Device, choose, describe, gpus
+from shared.settings.settings import Settings, load
 from workers.engine.events import Ended, Event, JobSpec
 from workers.engine.factory import make_engine
+from workers.engine.llama.devices import Device, choose, describe, gpus
 from workers.engine.loop import Engine
 
 llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
@@ -23,9 +23,9 @@ llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not ins
 from llama_cpp import _ggml  # noqa: E402 - after the look whether it is there
 
 from workers.demo.random_gguf import write_random_model  # noqa: E402 - it needs the engine's packages
-from workers.engine import llama_load  # noqa: E402 - likewise
-from workers.engine.llama import LlamaBackend  # noqa: E402 - likewise
-from workers.engine.sizes import GPU_SPARE_BYTES  # noqa: E402 - likewise
+from workers.engine.llama import load as llama_load  # noqa: E402 - likewise
+from workers.engine.llama.backend import LlamaBackend  # noqa: E402 - likewise
+from workers.engine.sizing import GPU_SPARE_BYTES  # noqa: E402 - likewise
 
 llama_cpp.llama_backend_init()
 SEEN: list[Device] = gpus(_ggml.libggml)

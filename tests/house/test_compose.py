@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import yaml
 
-from shared.config import SYSTEM_WIDE, Settings, load
-from shared.connection import open_client
-from shared.embedded import server_binary
 from shared.errors import StoreUnavailable
-from shared.fitness import check_fitness
+from shared.settings.settings import SYSTEM_WIDE, Settings, load
+from shared.store.connection import open_client
+from shared.store.embedded import server_binary
+from shared.store.preflight import check_fitness
 from tests.support.program import program
 
 ROOT = Path(__file__).parents[2]

@@ -7,11 +7,11 @@ import pytest
 import typer.main
 
 from shared import cli, metrics
-from shared.generated_pages import pages
-from shared.keys import TABLE
-from shared.outcomes import EndCode, Refusal
-from shared.states import ARROWS, Arrow, JobState
-from workers.exits import Exit
+from shared.jobs.outcomes import EndCode, Refusal
+from shared.jobs.states import ARROWS, Arrow, JobState
+from shared.store.keys import TABLE
+from tools.generated_pages import pages
+from workers.exit_codes import Exit
 
 ROOT = Path(__file__).parents[2]
 PAGES = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in ROOT.glob("docs/**/*.md")}

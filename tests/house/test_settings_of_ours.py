@@ -3,12 +3,15 @@
 import sys
 from pathlib import Path
 
-from shared.config import load_with_origin
+from shared.settings.settings import load_with_origin
 from tests.support.processes import Stage, wait_for
 from tests.support.program import ROOT, program
 
 #: What a program on a stage is told: where each setting comes from.
-ORIGINS = "from shared import config; print('origins', sorted(set(config.load_with_origin()[1].values())), flush=True)"
+ORIGINS = """
+from shared.settings.settings import load_with_origin
+print('origins', sorted(set(load_with_origin()[1].values())), flush=True)
+"""
 
 
 def test_no_test_runs_where_a_developer_keeps_settings():

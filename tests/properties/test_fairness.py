@@ -9,7 +9,7 @@ from bench.sim.experiments.e2 import OPEN
 from bench.sim.fairness import Scenario, max_min, watch
 from bench.sim.ours import Ours
 from bench.sim.scenarios import drawn, flood, named
-from shared.invariants import breaches
+from shared.audit.invariants import breaches
 
 #: A number that CI can afford; `python -m bench.fairness` looks at a thousand.
 FEW = settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -11,7 +11,7 @@ from shared.clock import HeldClock
 from tests.support.lockstep import Lockstep, lockstep_engine
 from workers.engine.events import Ended, JobSpec
 from workers.engine.planner import AIM, FEWEST_PROMPT_TOKENS, PlanLimits, PromptLeft, plan, served_in
-from workers.engine.stepfit import StepFit, looks_of
+from workers.engine.step_time import StepFit, looks_of
 
 _SLOTS = st.integers(0, 40)
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import consumes, initialize, multiple, rule, run_state_machine_as_test
 
-from shared.job import Change, Held, Usage
-from shared.outcomes import Outcome
+from shared.jobs.job import Change, Held, Usage
+from shared.jobs.outcomes import Outcome
 from tests.support.builders import an_ending
 from tests.support.machine import CELLS, SLUGS, TENANTS, WORKERS, QueueMachine
 

@@ -4,11 +4,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from shared import keys
-from shared.answers import Admitted, IdempotencyMismatch, Refused
 from shared.errors import ScriptError, StoreUnavailable
-from shared.keys import queue_name
-from shared.states import JobState
+from shared.jobs.outcomes import Refused
+from shared.jobs.states import JobState
+from shared.store import keys
+from shared.store.keys import queue_name
+from shared.store.replies import Admitted, IdempotencyMismatch
 from tests.support.builders import (
     MODEL,
     a_job,

@@ -4,9 +4,10 @@ import json
 
 import pytest
 
-from shared import keys
-from shared.answers import Admitted, Refused
-from shared.job import Usage
+from shared.jobs.job import Usage
+from shared.jobs.outcomes import Refused
+from shared.store import keys
+from shared.store.replies import Admitted
 from tests.support.builders import (
     MODEL,
     a_beat,

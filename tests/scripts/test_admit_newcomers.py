@@ -2,7 +2,7 @@
 
 import pytest
 
-from shared import keys
+from shared.store import keys
 from tests.support.builders import MODEL, a_job, admitted, beat, pass_time, reconfigure
 
 

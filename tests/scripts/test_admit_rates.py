@@ -1,6 +1,7 @@
 """A tenant's own requests and tokens a minute: a virtual schedule, and a refusal that is 429 at the door."""
 
-from shared.tenants import TenantPolicy, Tenants
+from shared.jobs.tenant_policy import TenantPolicy
+from shared.store.tenants import Tenants
 from tests.support.builders import a_beat, a_job, admitted, refused, shift
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from shared import keys
-from shared.answers import Admitted
-from shared.job import new_job_id
-from shared.outcomes import Refusal
+from shared.jobs.job import new_job_id
+from shared.jobs.outcomes import Refusal
+from shared.store import keys
+from shared.store.replies import Admitted
 from tests.support.builders import (
     MODEL,
     a_job,

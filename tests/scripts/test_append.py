@@ -1,7 +1,7 @@
 """append: new text goes to the streams of the jobs that its sender still holds."""
 
-from shared import keys
-from shared.job import Held
+from shared.jobs.job import Held
+from shared.store import keys
 from tests.support.builders import a_job, admitted, an_ending, beat, claim, claim_one, pass_time
 
 

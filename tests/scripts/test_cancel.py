@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from shared import keys
-from shared.answers import Admitted, CancelAnswer
-from shared.outcomes import Outcome
-from shared.states import JobState
+from shared.jobs.outcomes import Outcome
+from shared.jobs.states import JobState
+from shared.store import keys
+from shared.store.replies import Admitted, CancelAnswer
 from tests.support.builders import (
     MODEL,
     a_job,

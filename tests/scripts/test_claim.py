@@ -2,11 +2,11 @@
 
 import pytest
 
-from shared import keys
-from shared.job import new_job_id
-from shared.keys import queue_name
-from shared.outcomes import Outcome
-from shared.states import JobState
+from shared.jobs.job import new_job_id
+from shared.jobs.outcomes import Outcome
+from shared.jobs.states import JobState
+from shared.store import keys
+from shared.store.keys import queue_name
 from tests.support.builders import (
     MODEL,
     a_job,

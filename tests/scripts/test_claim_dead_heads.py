@@ -2,8 +2,8 @@
 
 import pytest
 
-from shared import keys
-from shared.job import Usage
+from shared.jobs.job import Usage
+from shared.store import keys
 from tests.support.builders import a_beat, a_job, admitted, an_ending, claim, claim_one, reconfigure, seen, shift
 
 RATES = {"mu_wtps": 1_000, "prefill_tps": 1_000, "tpot_ms": 20}

@@ -2,8 +2,8 @@
 
 import pytest
 
-from shared import keys
-from shared.job import Usage
+from shared.jobs.job import Usage
+from shared.store import keys
 from tests.support.builders import MODEL, a_job, admitted, an_ending, beat, claim_one, reconfigure, shift
 
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from shared import keys
-from shared.config import SYSTEM_WIDE
 from shared.errors import SettingsConflict
+from shared.settings.settings import SYSTEM_WIDE
+from shared.store import keys
 from tests.support.builders import contents
 
 

@@ -2,8 +2,9 @@
 
 import pytest
 
-from shared import keys
-from shared.tenants import TenantPolicy, Tenants
+from shared.jobs.tenant_policy import TenantPolicy
+from shared.store import keys
+from shared.store.tenants import Tenants
 from tests.support.builders import MODEL, a_beat, a_job, admitted, reconfigure, refused
 
 #: 4 slots that do 1,000 weighted tokens a second.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shared.outcomes import Refusal
+from shared.jobs.outcomes import Refusal
 from tests.support.builders import MODEL, a_beat, a_job, admitted, contents, reconfigure, refused, seen, stat
 
 RATES = {"mu_wtps": 1_000, "prefill_tps": 1_000, "tpot_ms": 20}

@@ -4,12 +4,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from shared import keys
-from shared.answers import Reaped
-from shared.job import Held
-from shared.keys import queue_name
-from shared.states import JobState
-from shared.tenants import TenantPolicy, Tenants
+from shared.jobs.job import Held
+from shared.jobs.states import JobState
+from shared.jobs.tenant_policy import TenantPolicy
+from shared.store import keys
+from shared.store.keys import queue_name
+from shared.store.replies import Reaped
+from shared.store.tenants import Tenants
 from tests.support.builders import (
     MODEL,
     a_job,

@@ -1,8 +1,8 @@
 """reap takes back what no lease holds; after a gap of everybody's beats it waits for them."""
 
-from shared import keys
-from shared.keys import queue_name
-from shared.states import JobState
+from shared.jobs.states import JobState
+from shared.store import keys
+from shared.store.keys import queue_name
 from tests.support.builders import (
     MODEL,
     a_job,

@@ -8,13 +8,13 @@ from rq.job import Job
 from rq.registry import FailedJobRegistry
 from rq.serializers import JSONSerializer
 
-from shared import keys
-from shared.invariants import breaches
-from shared.outcomes import Outcome
-from shared.reconciling import PERIOD_S, Reconciling
-from shared.states import JobState
-from shared.store import Store
+from shared.audit.invariants import breaches
+from shared.jobs.outcomes import Outcome
+from shared.jobs.states import JobState
+from shared.store import keys
+from shared.store.store import Store
 from tests.support.builders import MODEL, a_beat, a_job, admitted, an_ending, contents, reconfigure, stat
+from workers.duties.reconciler import PERIOD_S, Reconciling
 
 
 @pytest.fixture

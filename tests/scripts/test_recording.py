@@ -1,7 +1,7 @@
 """What a store has admitted can be recorded, to be replayed under other settings."""
 
 from bench.sim.record import from_store
-from shared.job import Usage
+from shared.jobs.job import Usage
 from tests.support.builders import a_job, admitted, an_ending, beat, claim_one, shift
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from shared import keys
-from shared.job import Held
-from shared.keys import queue_name
-from shared.states import JobState
+from shared.jobs.job import Held
+from shared.jobs.states import JobState
+from shared.store import keys
+from shared.store.keys import queue_name
 from tests.support.builders import (
     MODEL,
     a_job,

@@ -2,9 +2,10 @@
 
 import pytest
 
-from shared import keys
-from shared.job import Held, Usage
-from shared.tenants import TenantPolicy, Tenants
+from shared.jobs.job import Held, Usage
+from shared.jobs.tenant_policy import TenantPolicy
+from shared.store import keys
+from shared.store.tenants import Tenants
 from tests.support.builders import (
     MODEL,
     a_beat,

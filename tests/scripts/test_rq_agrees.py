@@ -17,10 +17,10 @@ from rq.registry import (
 from rq.results import Result
 from rq.serializers import JSONSerializer
 
-from shared import rqjob
-from shared.job import Held, Usage
-from shared.keys import queue_name
-from shared.outcomes import EndCode, Outcome
+from shared.jobs.job import Held, Usage
+from shared.jobs.outcomes import EndCode, Outcome
+from shared.store import rq_record
+from shared.store.keys import queue_name
 from tests.support.builders import MODEL, a_job, admitted, an_ending, beat, claim_one, reconfigure, seen, shift
 
 SECRET = "<img src=x onerror=alert(1)>"
@@ -95,7 +95,7 @@ def test_rq_reads_every_job_as_it_is_and_finds_it_in_exactly_one_place(store, ro
     queue = Queue(queue_name("blue", MODEL), connection=store.client, serializer=JSONSerializer)
     assert job.get_status() is status
     assert (job.origin, job.args, job.kwargs, job.meta) == (queue.name, [job_id], {}, {})
-    assert job.func_name == "shared.rqjob.not_for_stock_workers"
+    assert job.func_name == "shared.store.rq_record.not_for_stock_workers"
     assert queue.get_job_ids() == ([job_id] if status is JobStatus.QUEUED else [])
     assert members(store, queue.name) == ({} if status is JobStatus.QUEUED else {status.value: [job_id]})
     assert {found.name for found in Queue.all(connection=store.client, serializer=JSONSerializer)} == {queue.name}
@@ -105,7 +105,7 @@ def test_rq_reads_every_job_as_it_is_and_finds_it_in_exactly_one_place(store, ro
 def test_rq_reads_our_moments(store, road):
     job_id = travel(store, road)
     view = seen(store, job_id)
-    job = rqjob.fetch(store.client, job_id)
+    job = rq_record.fetch(store.client, job_id)
 
     def moment(ms: int | None) -> datetime | None:
         return None if ms is None else datetime.fromtimestamp(ms / 1_000, UTC)
@@ -130,13 +130,13 @@ def test_no_field_of_rqs_holds_prompt_or_answer(store, road):
             b"list": lambda key: store.client.lrange(key, 0, -1),
         }[kind](key)
         assert "onerror" not in repr(raw), key
-    job = rqjob.fetch(store.client, job_id)
+    job = rq_record.fetch(store.client, job_id)
     assert "onerror" not in repr((job.data, job.description, job.meta, [vars(found) for found in job.results()]))
 
 
 def test_a_success_is_read_with_its_usage_as_the_return_value(store):
     job_id = travel(store, "succeeded")
-    job = rqjob.fetch(store.client, job_id)
+    job = rq_record.fetch(store.client, job_id)
     result = job.latest_result()
     assert result is not None
     assert (result.type, result.worker_name) == (Result.Type.SUCCESSFUL, "w1")
@@ -151,7 +151,7 @@ def test_every_code_of_an_end_is_read_by_rq_as_its_exception_text(store, code):
     admitted(store, a_job())
     held = claim_one(store).held
     store.settle(an_ending(held, Outcome.FAILED, code=code), "w1")
-    job = rqjob.fetch(store.client, held.id)
+    job = rq_record.fetch(store.client, held.id)
     (result,) = job.results()
     assert (result.type, result.exc_string) == (Result.Type.FAILED, f"penstock: {code}")
 
@@ -161,14 +161,14 @@ def test_a_code_that_rq_has_no_text_for_still_ends_the_job(store):
     admitted(store, a_job())
     held = claim_one(store).held
     store.settle(an_ending(held, Outcome.FAILED, code="new_in_the_next_version"), "w1")
-    (result,) = rqjob.fetch(store.client, held.id).results()
+    (result,) = rq_record.fetch(store.client, held.id).results()
     assert result.exc_string is None
 
 
 def test_a_requeued_job_has_one_result_in_the_end(store):
     job_id = travel(store, "released")
     store.settle(an_ending(claim_one(store).held), "w1")
-    assert len(rqjob.fetch(store.client, job_id).results()) == 1
+    assert len(rq_record.fetch(store.client, job_id).results()) == 1
 
 
 def test_rqs_own_cleanup_moves_nothing_that_runs(store):
@@ -212,7 +212,7 @@ def test_moments_are_right_over_leap_days_and_turns_of_years(store, moment):
     store.client.set("penstock:clock", int(wanted.timestamp() * 1_000) - now_ms)
     beat(store)
     job_id = admitted(store, a_job())
-    job = rqjob.fetch(store.client, job_id)
+    job = rq_record.fetch(store.client, job_id)
     assert job.enqueued_at is not None
     assert 0 <= (job.enqueued_at - wanted).total_seconds() < 5
     store.cancel(job_id)

@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 import redis
 
-from shared import keys
-from shared.answers import SettleAnswer, Settled
 from shared.errors import StoreUnavailable
-from shared.job import Ending, Held, Usage
-from shared.outcomes import Outcome, Stage
-from shared.states import JobState
+from shared.jobs.job import Ending, Held, Usage
+from shared.jobs.outcomes import Outcome, Stage
+from shared.jobs.states import JobState
+from shared.store import keys
+from shared.store.replies import SettleAnswer, Settled
 from tests.support.builders import (
     MODEL,
     a_job,

@@ -1,7 +1,7 @@
 """A newer job of the same supersede_key: it takes the older one's place, in the same step."""
 
-from shared import keys
-from shared.answers import Admitted
+from shared.store import keys
+from shared.store.replies import Admitted
 from tests.support.builders import (
     a_job,
     admitted,

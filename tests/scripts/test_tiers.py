@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from shared import keys
-from shared.answers import Refused
-from shared.job import Change, Held
-from shared.store import Store
+from shared.jobs.job import Change, Held
+from shared.jobs.outcomes import Refused
+from shared.store import keys
+from shared.store.store import Store
 from tests.support.builders import (
     MODEL,
     a_job,

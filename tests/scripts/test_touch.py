@@ -2,8 +2,8 @@
 
 import pytest
 
-from shared import keys
-from shared.states import JobState
+from shared.jobs.states import JobState
+from shared.store import keys
 from tests.support.builders import MODEL, a_beat, a_job, admitted, an_ending, beat, claim_one, contents, seen, shift
 
 

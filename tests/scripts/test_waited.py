@@ -1,6 +1,6 @@
 """Why a job waited: for its own tenant's jobs, for its turn, or again after a lapse; the parts sum to the wait."""
 
-from shared.job import Waited
+from shared.jobs.job import Waited
 from tests.support.builders import MODEL, a_beat, a_job, admitted, an_ending, beat, claim_one, seen, shift
 
 

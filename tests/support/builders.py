@@ -3,12 +3,12 @@
 from dataclasses import replace
 from typing import Any
 
-from shared import keys
-from shared.answers import Admitted, Beat, Refused, Renewed
-from shared.config import Settings
-from shared.job import Claimed, Ending, Held, JobView, NewJob, Usage, new_job_id
-from shared.outcomes import Outcome
-from shared.store import Store
+from shared.jobs.job import Claimed, Ending, Held, JobView, NewJob, Usage, new_job_id
+from shared.jobs.outcomes import Outcome, Refused
+from shared.settings.settings import Settings
+from shared.store import keys
+from shared.store.replies import Admitted, Beat, Renewed
+from shared.store.store import Store
 
 MODEL = "m"
 

@@ -10,9 +10,9 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from shared.clock import RealClock
-from shared.config import load
-from shared.states import JobState
-from shared.store import Store
+from shared.jobs.states import JobState
+from shared.settings.settings import load
+from shared.store.store import Store
 from tests.support.dashboard_scene import QUEUE, Scene
 from web.app import create_app
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from rq.results import Result
 
-from shared import rqjob
-from shared.outcomes import Outcome
-from shared.states import JobState
-from shared.store import Store
+from shared.jobs.outcomes import Outcome
+from shared.jobs.states import JobState
+from shared.store import rq_record
+from shared.store.store import Store
 from tests.support.builders import a_beat, a_job, admitted, an_ending, shift
 from workers.rqworker import RqWorker
 
@@ -82,7 +82,7 @@ def plant(store: Store, scene: Scene, text: str) -> None:
         client.hset(f"rq:job:{job_id}", "result", json.dumps(text))
     for state in (JobState.SUCCEEDED, JobState.FAILED):
         kind = Result.Type.SUCCESSFUL if state is JobState.SUCCEEDED else Result.Type.FAILED
-        job = rqjob.fetch(client, scene.jobs[state])
+        job = rq_record.fetch(client, scene.jobs[state])
         entry = Result(job.id, kind, client, return_value=text, exc_string=text, serializer=job.serializer)
         client.xadd(f"rq:results:{job.id}", entry.serialize())
     client.hset(f"rq:worker:{text}", mapping={"state": text, "queues": text, "version": text, "python_version": text})

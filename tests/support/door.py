@@ -10,13 +10,13 @@ from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
 from shared.clock import RealClock
-from shared.config import Settings
-from shared.connection import DOOR, open_client
-from shared.job import Held
-from shared.store import Store
+from shared.jobs.job import Held
+from shared.settings.settings import Settings
+from shared.store.connection import DOOR, open_client
+from shared.store.store import Store
 from tests.support.builders import MODEL, an_ending, beat, claim_one
 from tests.support.processes import wait_for
-from web import shapes
+from web.api import response_models
 from web.app import create_app
 
 
@@ -52,7 +52,7 @@ def job_of(response: TestResponse) -> dict[str, Any]:
     """The job in an answer, as it must look."""
     assert response.status_code in {200, 202}, response.text
     body: dict[str, Any] = response.get_json()
-    shapes.Job.model_validate(body)
+    response_models.Job.model_validate(body)
     return body
 
 
@@ -60,7 +60,7 @@ def refused(response: TestResponse, reason: str, status: int = 503) -> dict[str,
     """The body of a yield with this reason."""
     assert response.status_code == status, response.text
     body: dict[str, Any] = response.get_json()
-    shapes.Yield.model_validate(body)
+    response_models.Yield.model_validate(body)
     assert body["reason"] == reason
     assert response.headers["retry-after-ms"] == str(body["retry_hint_ms"])
     assert int(response.headers["Retry-After"]) >= 1
@@ -71,7 +71,7 @@ def fault(response: TestResponse, status: int, code: str, param: str | None = No
     """The message of an error object with this status, code and field."""
     assert response.status_code == status, response.text
     body: dict[str, Any] = response.get_json()
-    shapes.Error.model_validate(body)
+    response_models.Error.model_validate(body)
     assert (body["error"]["code"], body["error"]["param"]) == (code, param)
     message: str = body["error"]["message"]
     return message

@@ -6,8 +6,8 @@ from typing import Any
 from shared.clock import Clock
 from workers.engine.backend import Backend
 from workers.engine.events import Ended, Event, JobSpec, Text
-from workers.engine.figures import EngineSettings
 from workers.engine.loop import Engine
+from workers.engine.stats import EngineSettings
 
 NEVER_S = 1e12
 

@@ -12,11 +12,11 @@ from dataclasses import replace
 from typing import Any, Self
 
 from shared.clock import RealClock
-from shared.config import Settings
-from shared.store import Store
+from shared.settings.settings import Settings
+from shared.store.store import Store
 from tests.support.processes import Process, Stage, wait_for
-from web.context import Door, make_door
-from web.gate_connection import Bounds, Connection
+from web.gate.connection import Bounds, Connection
+from web.runtime.context import Door, make_door
 
 Frame = dict[str, Any]
 

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from shared.clock import HeldClock
 from workers.engine.backend import Row
 from workers.engine.events import Event
-from workers.engine.figures import EngineSettings
 from workers.engine.loop import Engine
 from workers.engine.sim import SimBackend
-from workers.engine.stepfit import StepFit
+from workers.engine.stats import EngineSettings
+from workers.engine.step_time import StepFit
 
 #: ms of a call, of each decoding row, of each prompt token.
 CALL_MS, ROW_MS, TOKEN_MS = 5.0, 0.5, 1.0

@@ -15,12 +15,13 @@ from hypothesis.stateful import (
     rule,
 )
 
-from shared import keys
-from shared.answers import Admitted, Refused
-from shared.config import load
-from shared.invariants import breaches
-from shared.job import Held
-from shared.store import Store
+from shared.audit.invariants import breaches
+from shared.jobs.job import Held
+from shared.jobs.outcomes import Refused
+from shared.settings.settings import load
+from shared.store import keys
+from shared.store.replies import Admitted
+from shared.store.store import Store
 from tests.support.builders import a_beat, a_job, stat
 from tests.support.model import Model
 from tests.support.model_admission import never, verdict

@@ -5,18 +5,18 @@ from typing import Any
 
 import redis
 
-from shared import keys, scripts
 from shared.clock import HeldClock
-from shared.config import Settings, load
 from shared.errors import StoreUnavailable
-from shared.states import JobState
-from shared.store import Store
+from shared.jobs.states import JobState
+from shared.settings.settings import Settings, load
+from shared.store import keys, scripts
+from shared.store.store import Store
 from tests.support.builders import a_beat, a_job, admitted
-from workers.delivery import Delivery
+from workers.duties.claimed_jobs import Holding
+from workers.duties.claimer import Intake
+from workers.duties.delivery import Delivery
+from workers.duties.job_loop import Rounds
 from workers.engine.factory import make_engine
-from workers.holding import Holding
-from workers.intake import Intake
-from workers.rounds import Rounds
 
 WORKER, MODEL = "w1", "sim"
 

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from shared import keys
-from shared.answers import Refused
-from shared.job import Claimed
-from shared.store import Store
+from shared.jobs.job import Claimed
+from shared.jobs.outcomes import Refused
+from shared.store import keys
+from shared.store.store import Store
 from tests.support.builders import MODEL, a_beat, a_job, admitted, claim
 
 #: A pool that does 1,000 weighted tokens a second: 8,000 of them may wait, and a token takes 20 ms.

@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from shared.answers import Admitted, WorkerView
-from shared.connection import OPERATOR, open_client
-from shared.embedded import EmbeddedStore
+from shared.audit.invariants import Breach, breaches
 from shared.errors import StoreUnavailable
-from shared.invariants import Breach, breaches
-from shared.job import JobView, NewJob, new_job_id
-from shared.store import Store
+from shared.jobs.job import JobView, NewJob, new_job_id
+from shared.store.connection import OPERATOR, open_client
+from shared.store.embedded import EmbeddedStore
+from shared.store.replies import Admitted, WorkerView
+from shared.store.store import Store
 
 T = TypeVar("T")
 

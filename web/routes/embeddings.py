@@ -1,21 +1,22 @@
 """`/v1/embeddings`: vectors of texts, one job a request, through the same admission as all jobs."""
 
 from apiflask import APIBlueprint
-from flask import Response
+from flask import Response, request
 
-from web.admission import Ask, offer
-from web.answers import json_response, problem_response, yield_response
-from web.asking import patience_of
-from web.auth import caller
-from web.context import door
-from web.embeddings_schema import EmbeddingsBody, embeddings_json
-from web.owning import to_its_end
-from web.pools import Model
-from web.problems import Problem
-from web.repeats import refused_again
-from web.requests import attempt
-from web.telemetry import traceparent
-from web.verdicts import Yield
+from web.api.refusals import Yield
+from web.http.api_errors import Problem
+from web.http.disconnect import watch
+from web.http.request import attempt
+from web.http.telemetry import traceparent
+from web.openai.embeddings_schema import EmbeddingsBody, embeddings_json
+from web.operations.admission import Ask, offer
+from web.operations.cancel_on_disconnect import to_its_end
+from web.operations.idempotency import refused_again
+from web.operations.request_caller import caller
+from web.operations.request_deadline import patience_of
+from web.operations.responses import json_response, problem_response, yield_response
+from web.runtime.current import door
+from web.runtime.model_pools import Model
 
 bp = APIBlueprint("embeddings", __name__, tag="OpenAI")
 
@@ -47,7 +48,7 @@ def embeddings(body: EmbeddingsBody) -> Response:
     if isinstance(verdict, Yield):
         response = yield_response(verdict)
     else:
-        ended = to_its_end(here, verdict.view, patience)
+        ended = to_its_end(here, verdict.view, patience, watch(request.environ))
         if isinstance(ended, Problem):
             response = problem_response(ended)
         else:

@@ -1,36 +1,31 @@
 """`/v1/jobs/{id}/events`: a job's story as server-sent events; a reader never cancels anything."""
 
-import json
 import re
 from collections.abc import Callable, Iterator
 
 from apiflask import APIBlueprint
 from flask import Response, request
 
-from shared.job import JobView
-from web import stopping
-from web.auth import by_ticket
-from web.context import Door, door
-from web.following import Finished, Quiet, Started, Text, follow
-from web.peer import watch
-from web.present import job_json
-from web.problems import Problem, Wrong, invalid
-from web.routes.jobs import own_job
-from web.ticketing import ticketed_job
+from shared.jobs.job import JobView
+from web.api.job_json import job_json
+from web.http import shutdown
+from web.http.api_errors import Problem, Wrong, invalid
+from web.http.disconnect import watch
+from web.operations.event_stream import READER_REST_S, Finished, Quiet, Started, Text, follow
+from web.operations.event_tickets import ticketed_job
+from web.operations.request_caller import by_ticket, caller
+from web.operations.sse import frame, stream_response, with_comments
+from web.operations.tenant_jobs import read_job
+from web.runtime.context import Door
+from web.runtime.current import door
 
 bp = APIBlueprint("events", __name__, tag="Jobs")
 
-#: Below the idle time-out of any proxy; also how a reader knows that the stream lives.
-COMMENT_S = 5.0
-#: A reader that goes cancels nothing, so there is no hurry to see it; hundreds of idle readers must cost little.
-REST_S = 1.0
 #: How long a browser waits before it takes a broken stream up again, in ms.
 _RETRY_MS = 1_000
 _STREAM_ID = re.compile(r"0\Z|([0-9]{1,20})-([0-9]{1,20})\Z")
 #: Redis keeps both numbers of a stream id in 64 bits; a larger one would fail the read that all followers share.
 _LAST_NUMBER = 2**64 - 1
-
-HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
 @bp.get("/v1/jobs/<job_id>/events")
@@ -44,10 +39,12 @@ def events(job_id: str) -> Response:
     """Tell the job's story from its beginning, or from where the reader left."""
     here = door()
     after = _last_event_id()
-    view = ticketed_job(here, job_id, request.args["ticket"]) if by_ticket() else own_job(here, job_id)
+    view = (
+        ticketed_job(here, job_id, request.args["ticket"]) if by_ticket() else read_job(here, job_id, caller().tenant)
+    )
     gone = watch(request.environ)
-    told = _told(here, view, after, lambda: gone() or stopping.asked.is_set())
-    return Response(told, mimetype="text/event-stream", headers=HEADERS)
+    told = _told(here, view, after, lambda: gone() or shutdown.asked.is_set())
+    return stream_response(told)
 
 
 def _last_event_id() -> str | None:
@@ -65,15 +62,9 @@ def _told(here: Door, view: JobView, after: str | None, stop: Callable[[], bool]
     yield f": penstock\nretry: {_RETRY_MS}\n\n"
     if after is None:
         yield frame("queued", job_json(view))
-    wrote_s = here.clock.monotonic()
+    items = follow(here, view, after=after or "0", stop=stop, rest_s=READER_REST_S)
     try:
-        for item in follow(here, view, after=after or "0", stop=stop, rest_s=REST_S):
-            if not isinstance(item, Quiet):
-                yield shown(item)
-                wrote_s = here.clock.monotonic()
-            elif here.clock.monotonic() - wrote_s >= COMMENT_S:
-                yield ":\n\n"
-                wrote_s = here.clock.monotonic()
+        yield from with_comments(("" if isinstance(item, Quiet) else shown(item) for item in items), here.clock)
     except Problem as problem:
         # The status line is long gone: the reader hears of it as an event.
         yield frame("error", {"error": {"message": problem.message, "code": problem.code}})
@@ -86,9 +77,3 @@ def shown(item: Started | Text | Finished) -> str:
     if isinstance(item, Text):
         return frame("token", {"text": item.text, "tokens": item.tokens}, item.event_id)
     return frame("ended", job_json(item.view), item.event_id)
-
-
-def frame(kind: str, data: object, event_id: str = "") -> str:
-    """One server-sent event. JSON escapes line ends, so that data is always one line."""
-    name = f"id: {event_id}\n" if event_id else ""
-    return f"{name}event: {kind}\ndata: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n"

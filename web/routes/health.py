@@ -6,11 +6,13 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from shared.errors import StoreUnavailable
-from shared.metrics import MAX_TENANTS, fleet_registry
-from web.answers import json_response, store_away_response
-from web.auth import require_admin
-from web.context import door
-from web.telemetry import package_version
+from shared.metrics import MAX_TENANTS
+from web.http.process_metrics import package_version
+from web.operations.request_caller import require_admin
+from web.operations.responses import json_response, store_away_response
+from web.operations.snapshots import read_snapshot
+from web.runtime.current import door
+from web.runtime.fleet_metrics import fleet_registry
 
 bp = APIBlueprint("health", __name__, tag="Operators")
 
@@ -28,7 +30,7 @@ def ready() -> Response:
     """The store answers, at least one worker is live, and nobody drains the system."""
     here = door()
     try:
-        snapshot = here.store.snapshot(tenants=1)
+        snapshot = read_snapshot(here)
     except StoreUnavailable:
         return store_away_response(here)
     workers = sum(worker.live for worker in snapshot.workers)
@@ -51,9 +53,7 @@ def process_metrics() -> Response:
 def fleet_metrics() -> Response:
     """Out of the store: every ingress answers the same. Names tenants, so it is for operators."""
     require_admin()
-    with door().metrics.script("snapshot"):
-        snapshot = door().store.snapshot(tenants=MAX_TENANTS)
-    return _exposition(fleet_registry(snapshot))
+    return _exposition(fleet_registry(read_snapshot(door(), tenants=MAX_TENANTS)))
 
 
 def _exposition(registry: CollectorRegistry) -> Response:

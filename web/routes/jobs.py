@@ -5,23 +5,24 @@ from dataclasses import replace
 from apiflask import APIBlueprint
 from flask import Response, request
 
-from shared.job import JobView
-from shared.states import JobState
-from web.admission import Ask, ask_of, offer
-from web.answers import job_response, json_response, yield_response
-from web.asking import patience_of
-from web.auth import caller
-from web.context import Door, door
-from web.patience import Patience
-from web.present import job_json
-from web.problems import Problem, Wrong, invalid
-from web.repeats import known_again
-from web.requests import attempt
-from web.schema import SubmitBody
-from web.telemetry import traceparent
-from web.ticketing import issuer
-from web.verdicts import Yield
-from web.waits import LONGEST_WAIT_MS, look, until_ended
+from shared.jobs.states import JobState
+from web.api.deadline import Patience
+from web.api.job_json import job_json
+from web.api.refusals import Yield
+from web.api.request_schema import SubmitBody
+from web.http.api_errors import Wrong, invalid
+from web.http.request import attempt
+from web.http.telemetry import traceparent
+from web.operations.admission import Ask, ask_of, offer
+from web.operations.event_tickets import issuer
+from web.operations.idempotency import known_again
+from web.operations.long_poll import LONGEST_WAIT_MS, look, until_ended
+from web.operations.request_caller import caller
+from web.operations.request_deadline import patience_of
+from web.operations.responses import job_response, json_response, yield_response
+from web.operations.tenant_jobs import erase_job, list_jobs, read_job
+from web.runtime.context import Door
+from web.runtime.current import door
 
 bp = APIBlueprint("jobs", __name__, tag="Jobs")
 
@@ -59,7 +60,7 @@ def read(job_id: str) -> Response:
     """The job as it is, or as it is when the wait is over."""
     here = door()
     wait_s, applied = _wait_s()
-    return job_response(until_ended(here, own_job(here, job_id), wait_s), headers=applied)
+    return job_response(until_ended(here, read_job(here, job_id, caller().tenant), wait_s), headers=applied)
 
 
 @bp.delete("/v1/jobs/<job_id>")
@@ -72,11 +73,10 @@ def read(job_id: str) -> Response:
 def cancel(job_id: str) -> Response:
     """Ask for the job's end, or remove an ended job's text."""
     here = door()
-    view = own_job(here, job_id)
+    view = read_job(here, job_id, caller().tenant)
     here.cancel(view)
     if _flag("erase"):
-        with here.metrics.script("erase"):
-            here.store.erase(job_id, tenant=view.tenant)
+        erase_job(here, view)
     return job_response(look(here, view))
 
 
@@ -96,7 +96,7 @@ def page() -> Response:
     cursor = request.args.get("cursor")
     if cursor is not None and not 1 <= len(cursor) <= _LONGEST_CURSOR:
         raise invalid([Wrong("cursor", f"cursor={cursor[:60]!r} is none that a page gave")])
-    found = here.store.jobs(who.tenant, status=status, limit=limit, cursor=cursor)
+    found = list_jobs(here, who.tenant, status=status, limit=limit, cursor=cursor)
     return json_response(
         {
             "object": "list",
@@ -105,15 +105,6 @@ def page() -> Response:
             "has_more": found.cursor is not None,
         }
     )
-
-
-def own_job(here: Door, job_id: str) -> JobView:
-    """The caller's job, noted as polled. Raises Problem when this tenant has none of that id."""
-    with here.metrics.script("touch"):
-        view = here.store.touch(job_id, tenant=caller().tenant)
-    if view is None:
-        raise Problem("job_not_found", f"no job {job_id[:64]!r}")
-    return view
 
 
 def _ask(here: Door, body: SubmitBody, patience: Patience, tenant: str) -> Ask:

@@ -1,30 +1,30 @@
 """OpenAI's routes onto the same admission; the stock `openai` package works unchanged."""
 
-import json
 import time
 from collections.abc import Callable, Iterator
 
 from apiflask import APIBlueprint
 from flask import Response, request
 
-from shared.job import JobView
-from web.admission import Ask, offer
-from web.answers import json_response, problem_response, yield_response
-from web.asking import patience_of
-from web.auth import caller
-from web.context import Door, door
-from web.following import Item, Quiet, Started, Text
-from web.openai_answers import Kind, Shape, end_problem, shape_of
-from web.openai_schema import COMPLETION_MAX_TOKENS, ChatBody, CompletionBody
-from web.owning import from_its_first_text, let_go, no_end, to_its_end
-from web.patience import Patience
-from web.peer import watch
-from web.problems import Problem, answer
-from web.repeats import refused_again
-from web.requests import attempt
-from web.routes.events import COMMENT_S, HEADERS
-from web.telemetry import traceparent
-from web.verdicts import Yield
+from shared.jobs.job import JobView
+from web.api.deadline import Patience
+from web.api.refusals import Yield
+from web.http.api_errors import Problem, answer
+from web.http.disconnect import watch
+from web.http.request import attempt
+from web.http.telemetry import traceparent
+from web.openai.chat_answers import Kind, Shape, end_problem, shape_of
+from web.openai.chat_schema import COMPLETION_MAX_TOKENS, ChatBody, CompletionBody
+from web.operations.admission import Ask, offer
+from web.operations.cancel_on_disconnect import from_its_first_text, let_go, no_end, to_its_end
+from web.operations.event_stream import Item, Quiet, Started, Text
+from web.operations.idempotency import refused_again
+from web.operations.request_caller import caller
+from web.operations.request_deadline import patience_of
+from web.operations.responses import json_response, problem_response, yield_response
+from web.operations.sse import data_frame, stream_response, with_comments
+from web.runtime.context import Door
+from web.runtime.current import door
 
 bp = APIBlueprint("openai", __name__, tag="OpenAI")
 
@@ -99,7 +99,7 @@ def _serve(body: ChatBody | CompletionBody, kind: Kind, default_max_tokens: int)
 
 
 def _plain(here: Door, view: JobView, kind: Kind, patience: Patience) -> Response:
-    ended = to_its_end(here, view, patience)
+    ended = to_its_end(here, view, patience, watch(request.environ))
     return problem_response(ended) if isinstance(ended, Problem) else json_response(shape_of(ended, kind).whole(ended))
 
 
@@ -110,21 +110,14 @@ def _stream(here: Door, view: JobView, kind: Kind, patience: Patience, *, includ
     if isinstance(story, Problem):
         return problem_response(story)
     chunks = _chunks(story, shape_of(view, kind), include_usage=include_usage)
-    return Response(_told(here, view, chunks, gone), mimetype="text/event-stream", headers=HEADERS)
+    return stream_response(_told(here, view, chunks, gone))
 
 
 def _told(here: Door, view: JobView, chunks: Iterator[str], gone: Callable[[], bool]) -> Iterator[str]:
     """The chunks, and a comment where they are far apart; the job is canceled when its client goes before its end."""
     ended = False
     try:
-        wrote_s = here.clock.monotonic()
-        for chunk in chunks:
-            if chunk:
-                yield chunk
-                wrote_s = here.clock.monotonic()
-            elif here.clock.monotonic() - wrote_s >= COMMENT_S:
-                yield ":\n\n"
-                wrote_s = here.clock.monotonic()
+        yield from with_comments(chunks, here.clock)
         ended = True
     except _Unseen:
         yield _error(no_end(view))
@@ -158,7 +151,7 @@ def _chunks(story: Iterator[Item], shape: Shape, *, include_usage: bool) -> Iter
     """
     blank = {"usage": None} if include_usage else {}
     if (opening := shape.first()) is not None:
-        yield _data(opening | blank)
+        yield data_frame(opening | blank)
     # What the client has, and what the attempt under way has told: after a lost worker the same again.
     sent, running = "", ""
     for item in story:
@@ -171,7 +164,7 @@ def _chunks(story: Iterator[Item], shape: Shape, *, include_usage: bool) -> Iter
             new = _beyond(sent, running, shape)
             if new:
                 sent = running
-                yield _data(shape.text(new) | blank)
+                yield data_frame(shape.text(new) | blank)
         else:
             yield from _ending(item.view, sent, shape, include_usage=include_usage, blank=blank)
             return
@@ -184,10 +177,10 @@ def _ending(view: JobView, sent: str, shape: Shape, *, include_usage: bool, blan
         raise problem
     rest = _beyond(sent, view.text or "", shape) if view.text is not None else ""
     if rest:
-        yield _data(shape.text(rest) | blank)
-    yield _data(shape.last(view) | blank)
+        yield data_frame(shape.text(rest) | blank)
+    yield data_frame(shape.last(view) | blank)
     if include_usage:
-        yield _data(shape.usage_chunk(view))
+        yield data_frame(shape.usage_chunk(view))
     yield "data: [DONE]\n\n"
 
 
@@ -200,12 +193,8 @@ def _beyond(sent: str, text: str, shape: Shape) -> str:
     raise _Torn(Problem("job_failed", f"job {shape.job_id}: its worker was lost, and the next told another text"))
 
 
-def _data(chunk: object) -> str:
-    return f"data: {json.dumps(chunk, ensure_ascii=False, separators=(',', ':'))}\n\n"
-
-
 def _error(problem: Problem) -> str:
-    return _data(answer(problem).body)
+    return data_frame(answer(problem).body)
 
 
 def _model(name: str) -> dict[str, str | int]:

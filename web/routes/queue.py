@@ -5,16 +5,15 @@ from typing import Any
 from apiflask import APIBlueprint
 from flask import Response
 
-from shared import keys
-from shared.answers import Snapshot
-from shared.config import Settings
-from shared.settings_table import AUTO
-from shared.storefaults import store_faults
-from shared.tenants import TenantPolicy
-from web.answers import json_response
-from web.auth import caller
-from web.context import door
-from web.patience import longest_ms
+from shared.jobs.tenant_policy import TenantPolicy
+from shared.settings.settings import Settings
+from shared.settings.table import AUTO
+from shared.store.replies import Snapshot
+from web.api.deadline import longest_ms
+from web.operations.request_caller import caller
+from web.operations.responses import json_response
+from web.operations.snapshots import count_tenant, read_snapshot
+from web.runtime.current import door
 
 bp = APIBlueprint("queue", __name__, tag="Jobs")
 
@@ -24,19 +23,15 @@ bp = APIBlueprint("queue", __name__, tag="Jobs")
 def own_queue() -> Response:
     """What this tenant has waiting and running, and what it may have."""
     here, who = door(), caller()
-    with here.metrics.script("snapshot"):
-        snapshot = here.store.snapshot(tenants=1)
-    with store_faults(here.store.client):
-        counted: Any = here.store.client.hmget(keys.tenant(who.tenant), "waiting", "waiting_tokens", "running")
-    waiting, waiting_tokens, running = (int(value or 0) for value in counted)
+    snapshot, counts = read_snapshot(here), count_tenant(here, who.tenant)
     bounds = bounds_of(here.settings, who.policy, snapshot)
     return json_response(
         {
             "object": "queue",
             "tenant": who.tenant,
-            "waiting": waiting,
-            "waiting_tokens": waiting_tokens,
-            "running": running,
+            "waiting": counts.waiting,
+            "waiting_tokens": counts.waiting_tokens,
+            "running": counts.running,
             **bounds,
             "max_deadline_ms": longest_ms(here.settings, who.policy),
             "inflight": snapshot.inflight,

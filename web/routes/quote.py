@@ -3,13 +3,13 @@
 from apiflask import APIBlueprint
 from flask import Response
 
-from web.admission import ask_of, quote
-from web.answers import json_response
-from web.asking import patience_of
-from web.auth import caller
-from web.context import door
-from web.schema import SubmitBody
-from web.verdicts import to_yield
+from web.api.refusals import to_yield
+from web.api.request_schema import SubmitBody
+from web.operations.admission import ask_of, quote
+from web.operations.request_caller import caller
+from web.operations.request_deadline import patience_of
+from web.operations.responses import json_response
+from web.runtime.current import door
 
 bp = APIBlueprint("quote", __name__, tag="Jobs")
 

@@ -5,29 +5,31 @@ from collections.abc import Callable, Iterator
 from apiflask import APIBlueprint
 from flask import Response, request
 
-from shared.job import JobView
-from web import stopping
-from web.admission import Ask, body_digest, offer
-from web.answers import json_response, problem_response, yield_response
-from web.asking import patience_of
-from web.auth import caller
-from web.context import Door, door
-from web.following import Finished, Item, follow
-from web.openai_schema import unsupported
-from web.owning import from_its_first_text, let_go, no_end, to_its_end
-from web.patience import Patience
-from web.peer import watch
-from web.present import job_headers
-from web.problems import Problem, Wrong, invalid
-from web.repeats import known_again, refused_again
-from web.requests import attempt
-from web.responses_answers import PREFIX, has_logprobs, is_response, response_json
-from web.responses_events import Events, Torn
-from web.responses_schema import ResponsesBody, included
-from web.routes.events import COMMENT_S, HEADERS, REST_S
-from web.telemetry import traceparent
-from web.verdicts import Yield
-from web.waits import look
+from shared.jobs.job import JobView
+from web.api.deadline import Patience
+from web.api.job_json import job_headers
+from web.api.refusals import Yield
+from web.http import shutdown
+from web.http.api_errors import Problem, Wrong, invalid
+from web.http.disconnect import watch
+from web.http.request import attempt
+from web.http.telemetry import traceparent
+from web.openai.chat_schema import unsupported
+from web.openai.responses_answers import PREFIX, has_logprobs, is_response, response_json
+from web.openai.responses_schema import ResponsesBody, included
+from web.operations.admission import Ask, body_digest, offer
+from web.operations.cancel_on_disconnect import from_its_first_text, let_go, no_end, to_its_end
+from web.operations.event_stream import READER_REST_S, Finished, Item, follow
+from web.operations.idempotency import known_again, refused_again
+from web.operations.long_poll import look
+from web.operations.request_caller import caller
+from web.operations.request_deadline import patience_of
+from web.operations.responses import json_response, problem_response, yield_response
+from web.operations.responses_events import Events, Torn
+from web.operations.sse import stream_response, with_comments
+from web.operations.tenant_jobs import find_job
+from web.runtime.context import Door
+from web.runtime.current import door
 
 bp = APIBlueprint("responses", __name__, tag="OpenAI")
 
@@ -118,8 +120,7 @@ def _own(here: Door, response_id: str) -> JobView:
     """The caller's response, noted as polled. Raises Problem when this tenant has none of that id."""
     view = None
     if response_id.startswith(PREFIX):
-        with here.metrics.script("touch"):
-            view = here.store.touch(response_id.removeprefix(PREFIX), tenant=caller().tenant)
+        view = find_job(here, response_id.removeprefix(PREFIX), caller().tenant)
     if view is None or not is_response(view):
         raise Problem("job_not_found", f"no response {response_id[:64]!r}")
     return view
@@ -130,7 +131,7 @@ def _shown(view: JobView) -> Response:
 
 
 def _plain(here: Door, view: JobView, patience: Patience) -> Response:
-    ended = to_its_end(here, view, patience)
+    ended = to_its_end(here, view, patience, watch(request.environ))
     return problem_response(ended) if isinstance(ended, Problem) else _shown(ended)
 
 
@@ -140,23 +141,18 @@ def _owners_stream(here: Door, view: JobView, patience: Patience) -> Response:
     if isinstance(story, Problem):
         return problem_response(story)
     frames = _told(here, Events(view), view, story)
-    return _stream(_owned(here, view, frames, gone))
+    return stream_response(_owned(here, view, frames, gone))
 
 
 def _readers_stream(here: Door, view: JobView, after: int | None) -> Response:
     """Told at once, since the job lives on: a reader never cancels anything."""
     gone = watch(request.environ)
-    story = follow(here, view, stop=lambda: gone() or stopping.asked.is_set(), rest_s=REST_S)
-    return _stream(_told(here, Events(view, after), view, story))
-
-
-def _stream(frames: Iterator[str]) -> Response:
-    return Response(frames, mimetype="text/event-stream", headers=HEADERS)
+    story = follow(here, view, stop=lambda: gone() or shutdown.asked.is_set(), rest_s=READER_REST_S)
+    return stream_response(_told(here, Events(view, after), view, story))
 
 
 def _told(here: Door, events: Events, view: JobView, story: Iterator[Item]) -> Iterator[str]:
     """The frames, a comment where they are far apart, and why where they end before the response does."""
-    wrote_s = here.clock.monotonic()
     ended = False
 
     def noting() -> Iterator[Item]:
@@ -166,16 +162,9 @@ def _told(here: Door, events: Events, view: JobView, story: Iterator[Item]) -> I
             yield item
 
     try:
-        for frame in events.told(noting()):
-            if frame:
-                yield frame
-            elif here.clock.monotonic() - wrote_s >= COMMENT_S:
-                yield ":\n\n"
-            else:
-                continue
-            wrote_s = here.clock.monotonic()
+        yield from with_comments(events.told(noting()), here.clock)
         # A server that stops leaves the end to the next one: the stream can be taken up there.
-        if not ended and not stopping.asked.is_set():
+        if not ended and not shutdown.asked.is_set():
             yield events.broken(no_end(view))
     except Torn as torn:
         yield torn.frame

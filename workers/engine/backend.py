@@ -1,9 +1,10 @@
 """What the loop asks of a model: one Protocol, which llama.py and sim.py keep."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
-from workers.engine.events import JobSpec
+from shared.jobs.outcomes import EndCode
+from workers.engine.events import JobRejected, JobSpec
 from workers.engine.sampling import Sampling
 
 #: What `sample` answers when the model ends its answer.
@@ -159,3 +160,19 @@ class Backend(Protocol):
     def close(self) -> None:
         """Free the model."""
         ...
+
+
+def prepare_to_fit(backend: Backend, spec: JobSpec) -> Prepared:
+    """The job, tokenized, with an answer that the context has room for; any thread. Raises JobRejected."""
+    job = backend.prepare(spec)
+    longest = min(backend.n_ctx, backend.cells)
+    if spec.payload.get("max_tokens") is None:
+        job = replace(job, max_tokens=min(job.max_tokens, longest - job.prompt_tokens))
+    elif job.max_tokens < 1:
+        raise JobRejected(EndCode.INVALID_VALUE, f"max_tokens={job.max_tokens} is not at least 1", "max_tokens")
+    if job.max_tokens < 1 or job.cells > longest:
+        asked = f"{job.prompt_tokens} prompt tokens and max_tokens {max(1, spec.max_tokens)}"
+        message = f"{asked} do not fit the context of {longest} tokens"
+        param = "messages" if spec.payload.get("prompt") is None else "prompt"
+        raise JobRejected(EndCode.CONTEXT_LENGTH_EXCEEDED, message, param)
+    return job

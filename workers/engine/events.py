@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from shared.jobs.job import Usage
+
 
 @dataclass(frozen=True)
 class JobSpec:
@@ -31,20 +33,6 @@ class JobRejected(Exception):
         self.code, self.message, self.param = code, message, param
 
 
-@dataclass(frozen=True)
-class Counts:
-    """True token counts and times of one sequence. Times in ms, None where not reached."""
-
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    completion_tokens: int = 0
-    prefill_ms: int | None = None
-    decode_ms: int | None = None
-    ttft_ms: int | None = None
-    #: Of the prompt, what was neither computed nor there before: the sequence ended in mid-prompt.
-    unread_tokens: int = 0
-
-
 class Text(NamedTuple):
     """New text of one sequence: whole UTF-8, past any possible beginning of a stop string."""
 
@@ -63,7 +51,7 @@ class Ended:
     outcome: str
     finish_reason: str
     text: str
-    counts: Counts
+    usage: Usage
     #: EndCode value, stage (`prefill`, `decode`) and sentence for what did not succeed.
     code: str = ""
     stage: str = ""

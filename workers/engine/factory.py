@@ -4,13 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from shared.clock import Clock, RealClock
-from shared.config import Settings
 from shared.errors import ModelError
+from shared.settings.settings import Settings
 from workers.engine.backend import DecodeFailed
 from workers.engine.events import Event
 from workers.engine.loop import Engine
 from workers.engine.sim import SimBackend
-from workers.engine.sizes import engine_settings, sizes_of
+from workers.engine.sizing import engine_settings, sizes_of
 
 #: A sim has no trained length.
 _ANY_LENGTH = 1 << 30
@@ -37,8 +37,8 @@ def make_engine(
     if model_path is None:
         raise ModelError("the engine llama needs a model: set PENSTOCK_MODEL to a GGUF file or a hub name")
     # Importing llama.cpp loads its libraries and takes its time: sim does without.
-    from workers.engine.calibration import calibrate  # noqa: PLC0415 - see above
-    from workers.engine.llama import LlamaBackend, load_backend  # noqa: PLC0415 - see above
+    from workers.engine.llama.backend import LlamaBackend, load_backend  # noqa: PLC0415 - see above
+    from workers.engine.llama.calibration import calibrate  # noqa: PLC0415 - see above
 
     backend = load_backend(settings, model_path, index=index, workers=workers, progress=progress)
     fit = None

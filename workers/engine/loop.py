@@ -6,18 +6,16 @@ from collections import deque
 from collections.abc import Callable
 
 from shared.clock import Clock, RealClock
-from shared.outcomes import EndCode, FinishReason, Outcome
-from workers.engine.backend import END, Backend, Prepared, Row
+from shared.jobs.outcomes import EndCode, FinishReason, Outcome
+from workers.engine.backend import END, Backend, Prepared, Row, prepare_to_fit
 from workers.engine.events import DROPPED, RETURNED, Ended, Event, JobSpec, Room, Text
-from workers.engine.figures import EngineSettings, EngineStats
-from workers.engine.fitting import fitted
 from workers.engine.inbox import Cancel, Inbox, Recall
-from workers.engine.planner import BatchPlan, PlanLimits, PromptLeft, plan
-from workers.engine.prefixes import Prefixes
-from workers.engine.rows import calls_of
+from workers.engine.planner import BatchPlan, PlanLimits, PromptLeft, plan, split_into_calls
+from workers.engine.prefix_cache import Prefixes
 from workers.engine.sequence import Sequence, SequenceState
 from workers.engine.slots import Slots
-from workers.engine.stepfit import StepFit, looks_of
+from workers.engine.stats import EngineSettings, EngineStats
+from workers.engine.step_time import StepFit, looks_of
 
 #: An end is near when it comes within so long, in s: a claim's round trip, tokenizing included, on a busy machine;
 #: and at least in the next step, at most in so many.
@@ -60,7 +58,7 @@ class Engine:
 
     def prepare(self, spec: JobSpec) -> Prepared:
         """Tokenize and validate a job; any thread. Raises JobRejected."""
-        return fitted(self.backend, spec)
+        return prepare_to_fit(self.backend, spec)
 
     def submit(self, job: Prepared) -> None:
         """Hand a job over; any thread. Exactly one Ended will come for it."""
@@ -89,7 +87,7 @@ class Engine:
         self._fill_slots()
         batch = self._plan()
         if batch:
-            for rows in calls_of(batch, self._running, split=self._limits.split):
+            for rows in split_into_calls(batch, self._running, split=self._limits.split):
                 self._sample(self._decode(rows))
             self.stats.steps += 1
         return took_in or bool(batch)
@@ -293,5 +291,5 @@ class Engine:
         sequence.state = SequenceState.ENDED
         del self._by_key[sequence.key]
         self._inbox.ended(sequence.key)
-        counts = sequence.counts(self._clock.monotonic())
-        self._emit(Ended(sequence.key, str(outcome), str(reason), text, counts, str(code), stage, message, extra))
+        usage = sequence.usage(self._clock.monotonic())
+        self._emit(Ended(sequence.key, str(outcome), str(reason), text, usage, str(code), stage, message, extra))

@@ -9,9 +9,12 @@ themselves, in pieces of one length from neighbouring slots (docs/adr/0017-mixed
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from workers.engine.stepfit import StepFit
+from workers.engine.backend import Row
+from workers.engine.sequence import Sequence
+from workers.engine.step_time import StepFit
 
 #: Fewest prompt tokens of a step beside decoding sequences: on a CPU 16 tokens make the others' step
 #: 1.6 times longer, 512 tokens 27 to 52 times (measured, a model of 135M weights).
@@ -123,3 +126,16 @@ def _of_one_length(prompts: list[PromptLeft], budget: int, fit: StepFit, left_ms
         chosen.append((prompt.slot, n))
         low, high = min(low, prompt.slot), max(high, prompt.slot)
     return tuple(chosen)
+
+
+def split_into_calls(batch: BatchPlan, running: Mapping[int, Sequence], *, split: bool) -> list[list[Row]]:
+    """The step's calls, in order. Over a `split` cache answers and prompts are computed apart, the answers first.
+
+    llama.cpp would cut a mixed batch there into parts of as many tokens for each slot, one token of the prompt with
+    the answers and the rest by itself, which costs more than the two calls.
+    """
+    answers = [Row(slot, running[slot].n_past, 1, running[slot].last_token, samples=True) for slot in batch.decode]
+    prompts = [
+        Row(slot, running[slot].n_past, n, -1, samples=n == running[slot].prompt_left) for slot, n in batch.prompts
+    ]
+    return [rows for rows in (answers, prompts) if rows] if split else [answers + prompts]

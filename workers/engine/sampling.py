@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shared.outcomes import EndCode
+from shared.jobs.outcomes import EndCode
 from workers.engine.events import JobRejected
 
 #: Most stop strings of one job, and most characters of one: each token is searched for all of them.

@@ -6,10 +6,10 @@ from enum import Enum
 
 import numpy as np
 
+from shared.jobs.job import Usage
 from workers.engine.backend import Prepared
-from workers.engine.events import Counts
-from workers.engine.prefixes import Known
-from workers.engine.text import TextStream
+from workers.engine.detokenizer import TextStream
+from workers.engine.prefix_cache import Known
 
 
 class SequenceState(Enum):
@@ -105,10 +105,10 @@ class Sequence:
             return spec.deadline_s
         return min(spec.deadline_s, spec.start_by_s)
 
-    def counts(self, now_s: float) -> Counts:
+    def usage(self, now_s: float) -> Usage:
         """The sequence's books at `now_s`."""
         started, first = self.started_s, self.first_token_s
-        return Counts(
+        return Usage(
             prompt_tokens=self.job.prompt_tokens,
             cached_tokens=self.cached_tokens,
             completion_tokens=self.completion_tokens,

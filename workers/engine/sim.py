@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from shared.clock import Clock, RealClock
-from shared.outcomes import EndCode
+from shared.jobs.outcomes import EndCode
 from workers.engine.backend import Facts, Prepared, Row
 from workers.engine.events import JobRejected, JobSpec
 from workers.engine.sampling import Sampling, read_sampling

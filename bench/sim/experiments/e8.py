@@ -14,12 +14,12 @@ from bench.common import private_store
 from bench.sim.clock import VirtualTimeClient
 from bench.sim.rows import Figures, Row, Task
 from bench.sim.yard import Basis
-from shared.answers import Admitted, Beat, Refused
-from shared.config import load
-from shared.invariants import breaches, unowned_keys
-from shared.job import Claimed, Ending, NewJob, Usage
-from shared.outcomes import Outcome
-from shared.store import Store
+from shared.audit.invariants import breaches, unowned_keys
+from shared.jobs.job import Claimed, Ending, NewJob, Usage
+from shared.jobs.outcomes import Outcome, Refused
+from shared.settings.settings import load
+from shared.store.replies import Admitted, Beat
+from shared.store.store import Store
 
 TENANTS, DEPTH = 10_000, 10
 #: Calls of each script that are measured at full depth.

@@ -10,7 +10,7 @@ import pytest
 import typer.main
 
 from shared.cli import app
-from shared.cli.spans import parse_ms, shown_ms
+from shared.cli.durations import parse_ms, shown_ms
 from shared.errors import ConfigError
 
 PAGE = (Path(__file__).parents[3] / "docs" / "cli.md").read_text(encoding="utf-8")

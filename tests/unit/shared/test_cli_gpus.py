@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.cli import gpus
+from shared.cli.stack import gpus
 
 
 @pytest.fixture

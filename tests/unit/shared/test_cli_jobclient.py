@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
+from shared.cli.client import DoorError, JobClient, Yielded
+from shared.cli.sse import ServerEvent, read_events
 from shared.clock import HeldClock
 from shared.errors import ConfigError
-from shared.eventstream import ServerEvent, read_events
-from shared.jobclient import DoorError, JobClient, Yielded
 from tests.support.scripted_door import a_door, hangs_up, says, streams
 
 QUEUED = {"id": "j1", "status": "queued", "queue": {"position": 2, "eta_ms": None, "poll_after_ms": 300}}

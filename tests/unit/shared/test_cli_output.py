@@ -4,7 +4,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from shared.cli import output
-from shared.cli.redis_shell import bare, typed
+from shared.cli.commands.redis import bare, typed
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from shared.cli import processes
-from shared.cli.processes import Room, Rooms, end_leftovers
-from shared.statefolder import read_note, write_note
+from shared.cli.stack import processes
+from shared.cli.stack.processes import Room, Rooms, end_leftovers
+from shared.state_dir import read_note, write_note
 from tests.support.up import is_gone
 
 
@@ -108,9 +108,9 @@ def test_a_leftover_is_ended_and_named_and_a_stranger_with_its_pid_is_left_alone
 
 
 def test_the_codes_that_make_a_start_hopeless_are_the_workers_and_the_doors():
-    from shared.cli.stack import HOPELESS
-    from web.start import EXIT_CONFIG, EXIT_STORE_UNFIT
-    from workers.exits import Exit
+    from shared.cli.stack.stack import HOPELESS
+    from web.runtime.start import EXIT_CONFIG, EXIT_STORE_UNFIT
+    from workers.exit_codes import Exit
 
     assert {Exit.CONFIG, Exit.STORE_UNFIT, Exit.CONFIG_LOST} == HOPELESS
     assert {EXIT_CONFIG, EXIT_STORE_UNFIT} <= HOPELESS

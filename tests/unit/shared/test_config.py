@@ -4,10 +4,10 @@ from dataclasses import fields
 
 import pytest
 
-from shared.adminkey import load_admin_key
-from shared.config import SYSTEM_WIDE, Settings, as_environ, load, load_with_origin
 from shared.errors import ConfigError
-from shared.settings_table import AUTO, ROWS
+from shared.settings.settings import SYSTEM_WIDE, Settings, as_environ, load, load_with_origin
+from shared.settings.table import AUTO, ROWS
+from web.runtime.admin_key import load_admin_key
 
 
 def read(**environ: str) -> Settings:

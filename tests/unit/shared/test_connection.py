@@ -8,9 +8,9 @@ import pytest
 import redis
 from redis.sentinel import SentinelConnectionPool
 
-from shared.connection import DOOR, WORKER, blocking_twin, open_client, shown
 from shared.errors import ConfigError, StoreUnavailable
-from shared.storefaults import store_faults
+from shared.store.connection import DOOR, WORKER, blocking_twin, open_client, shown
+from shared.store.redis_errors import store_faults
 
 
 def test_the_door_waits_a_quarter_of_a_second_to_connect_and_one_for_an_answer():

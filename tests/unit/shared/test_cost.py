@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as some
 
-from shared import cost
+from shared.jobs import cost
 
 
 def test_the_sim_engine_counts_words_and_at_least_one() -> None:

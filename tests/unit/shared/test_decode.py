@@ -2,9 +2,9 @@
 
 import pytest
 
-from shared import decode
-from shared.job import Usage
-from shared.states import JobState
+from shared.jobs.job import Usage
+from shared.jobs.states import JobState
+from shared.store import decode
 
 RECORD = {
     "penstock_state": "succeeded",

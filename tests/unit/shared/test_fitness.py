@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import redis
 
-from shared.connection import open_client
-from shared.embedded import EmbeddedStore
 from shared.errors import StoreUnavailable, StoreUnfit
-from shared.fitness import check_fitness
+from shared.store.connection import open_client
+from shared.store.embedded import EmbeddedStore
+from shared.store.preflight import check_fitness
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_a_store_that_is_away_is_unavailable_not_unfit(tmp_path):
 
 
 def test_an_old_server_is_refused_with_its_version():
-    from shared.fitness import _check_version
+    from shared.store.preflight import _check_version
 
     with pytest.raises(StoreUnfit, match=r"6\.0\.16"):
         _check_version("6.0.16")

@@ -2,9 +2,9 @@
 
 import pytest
 
-from shared import keys
-from shared.invariants import INVARIANTS, Breach, breaches
-from shared.store import Store
+from shared.audit.invariants import INVARIANTS, Breach, breaches
+from shared.store import keys
+from shared.store.store import Store
 from tests.support.builders import MODEL, a_job, admitted, an_ending, beat, claim_one, shift
 
 QUEUE = keys.queue_name("blue", MODEL)

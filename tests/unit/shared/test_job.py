@@ -6,8 +6,8 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from shared.job import Claimed, Ending, Held, Usage, new_job_id
-from shared.outcomes import Outcome
+from shared.jobs.job import Claimed, Ending, Held, Usage, new_job_id
+from shared.jobs.outcomes import Outcome
 
 
 def test_ids_are_unguessable_and_fit_rqs_alphabet():

@@ -4,7 +4,7 @@ import inspect
 
 import pytest
 
-from shared import keys
+from shared.store import keys
 
 
 def functions() -> dict[str, object]:

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from shared import luaparts
-from shared.scripts import load, names
+from shared.store import lua_bundle
+from shared.store.scripts import load, names
 
 LIBRARY = """-- lib: some functions.
 local KEPT = { 1,
@@ -28,7 +28,7 @@ end
 
 
 def _gather(body, rarely=()):
-    return luaparts.gather(luaparts.cut(LIBRARY), body, rarely)
+    return lua_bundle.gather(lua_bundle.cut(LIBRARY), body, rarely)
 
 
 def test_what_the_body_reaches_comes_in_the_librarys_order_and_nothing_else_comes():
@@ -45,7 +45,7 @@ def test_a_comment_of_the_body_reaches_nothing():
 
 
 def test_a_statement_that_makes_no_local_is_there_for_what_it_does_and_always_comes():
-    assert luaparts.gather(luaparts.cut("redis.call('PING')"), "return 1") == "redis.call('PING')"
+    assert lua_bundle.gather(lua_bundle.cut("redis.call('PING')"), "return 1") == "redis.call('PING')"
 
 
 def test_what_is_wanted_rarely_is_made_when_it_is_called(redis_client):
@@ -71,7 +71,7 @@ def test_a_rare_function_that_the_body_never_calls_does_not_come():
 
 def unused(source):
     """Functions of a script that nothing outside of themselves names."""
-    parts = luaparts.cut(source)
+    parts = lua_bundle.cut(source)
     functions = [part for part in parts if re.match(r"local function \w+\(", part.text)]
     return [
         made

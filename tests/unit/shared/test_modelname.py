@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from shared.config import Settings
-from shared.modelname import HubName, hub_name, served_names
+from shared.jobs.model_name import HubName, hub_name, served_names
+from shared.settings.settings import Settings
 
 
 @pytest.mark.parametrize(

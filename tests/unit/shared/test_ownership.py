@@ -2,8 +2,8 @@
 
 import pytest
 
-from shared import keys
-from shared.ownership import family_of, unowned_keys
+from shared.audit.key_owners import family_of, unowned_keys
+from shared.store import keys
 
 
 @pytest.mark.parametrize("row", keys.TABLE, ids=lambda row: row.name)

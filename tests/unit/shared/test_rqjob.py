@@ -9,8 +9,8 @@ import pytest
 from rq import Queue
 from rq.serializers import JSONSerializer
 
-from shared import rqjob
-from shared.job import Usage
+from shared.jobs.job import Usage
+from shared.store import rq_record
 from tests.support.builders import a_job
 
 SECRET = "<script>alert(1)</script>"
@@ -19,7 +19,7 @@ SECRET = "<script>alert(1)</script>"
 @pytest.fixture
 def record() -> dict:
     job = a_job(id="the-id", payload={"prompt": SECRET, "metadata": {"a": SECRET}}, model="org/m")
-    flat = rqjob.encode(job, 100)
+    flat = rq_record.encode(job, 100)
     assert all(isinstance(part, str | bytes | int) for part in flat)
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
@@ -27,7 +27,7 @@ def record() -> dict:
 def test_the_record_is_the_one_that_rq_itself_would_save(redis_client, record):
     queue = Queue("blue.org-m", connection=redis_client, serializer=JSONSerializer)
     rqs = queue.create_job(
-        rqjob.not_for_stock_workers,
+        rq_record.not_for_stock_workers,
         args=("the-id",),
         job_id="the-id",
         description="10+20 tokens of blue",
@@ -42,7 +42,12 @@ def test_the_record_is_the_one_that_rq_itself_would_save(redis_client, record):
 
 
 def test_the_record_names_our_function_with_the_id_alone(record):
-    assert json.loads(zlib.decompress(record["data"])) == ["shared.rqjob.not_for_stock_workers", None, ["the-id"], {}]
+    assert json.loads(zlib.decompress(record["data"])) == [
+        "shared.store.rq_record.not_for_stock_workers",
+        None,
+        ["the-id"],
+        {},
+    ]
     assert (record["origin"], record["status"]) == ("blue.org-m", "queued")
 
 
@@ -58,9 +63,9 @@ def test_rqs_own_timers_are_off_and_its_records_live_as_long_as_ours(record):
 
 def test_a_stock_worker_that_takes_our_job_is_told_who_runs_it():
     with pytest.raises(RuntimeError, match="penstock worker"):
-        rqjob.not_for_stock_workers("the-id")
+        rq_record.not_for_stock_workers("the-id")
 
 
 def test_the_return_value_is_the_usage_in_numbers():
     usage = Usage(1, 2, 3, ttft_ms=4)
-    assert json.loads(b64decode(rqjob.encode_return(usage))) == usage.as_dict()
+    assert json.loads(b64decode(rq_record.encode_return(usage))) == usage.as_dict()

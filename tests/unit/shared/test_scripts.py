@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from shared import scripts
 from shared.errors import ScriptError
-from shared.keys import BY_NAME
+from shared.store import scripts
+from shared.store.keys import BY_NAME
 
 GOOD = """-- sample: shows a header.
 -- KEYS config rq_job

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from shared.errors import EmbeddedStoreError
-from shared.statefolder import FolderLock, hold_state, private, read_note, short_socket_folder, write_note
+from shared.state_dir import FolderLock, hold_state, private, read_note, short_socket_folder, write_note
 from tests.support.disk import full_disk
 
 
@@ -28,7 +28,7 @@ def test_what_is_no_note_reads_as_none(tmp_path, text):
 
 def test_a_lock_is_free_again_when_its_holder_was_killed(tmp_path):
     code = (
-        "import os, sys; from pathlib import Path; from shared.statefolder import FolderLock\n"
+        "import os, sys; from pathlib import Path; from shared.state_dir import FolderLock\n"
         "FolderLock.take(Path(sys.argv[1])).write({'pid': os.getpid()}); print('held', flush=True); sys.stdin.read()"
     )
     holder = subprocess.Popen(

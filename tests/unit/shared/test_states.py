@@ -1,7 +1,7 @@
 """States and arrows: a job moves from admission to one end, and outcomes are the ends."""
 
-from shared.outcomes import Outcome
-from shared.states import ACTIVE_STATES, ARROWS, TERMINAL_STATES, Arrow, JobState
+from shared.jobs.outcomes import Outcome
+from shared.jobs.states import ACTIVE_STATES, ARROWS, TERMINAL_STATES, Arrow, JobState
 
 
 def test_every_state_is_active_or_terminal():

@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 import redis
 
-from shared import keys
 from shared.errors import ConfigError, StoreUnavailable
-from shared.tenants import FIELDS, TenantEntry, TenantPolicy, Tenants
+from shared.jobs.tenant_policy import FIELDS, TenantPolicy
+from shared.store import keys
+from shared.store.tenants import TenantEntry, Tenants
 
 EVERYTHING = TenantPolicy(
     weight=2.5,

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import redis
 
-from shared import keys
-from shared.adminkey import admin_key_path, load_admin_key
-from shared.config import load
 from shared.errors import ConfigError
-from shared.keyring import KeyRing, digest_of
+from shared.settings.settings import load
+from shared.store import keys
+from shared.store.api_keys import KeyRing, digest_of
+from web.runtime.admin_key import admin_key_path, load_admin_key
 
 HOUR_MS = 3_600_000
 

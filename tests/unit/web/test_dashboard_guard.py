@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from flask.testing import FlaskClient
 
-from shared.adminkey import load_admin_key
 from shared.clock import RealClock
-from shared.config import Settings, load
-from shared.connection import DOOR, open_client
-from shared.store import Store
+from shared.settings.settings import Settings, load
+from shared.store.connection import DOOR, open_client
+from shared.store.store import Store
 from web.app import create_app
-from web.dashboard import mode_of
-from web.dashboard_guard import is_queue_name
+from web.dashboard.dashboard import mode_of
+from web.dashboard.guard import is_queue_name
+from web.runtime.admin_key import load_admin_key
 
 #: A page that needs no store.
 PAGE = "/rq/favicon.ico"

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from shared import keys
 from shared.clock import HeldClock
-from shared.job import new_job_id
+from shared.jobs.job import new_job_id
+from shared.store import keys
 from tests.support.builders import MODEL, a_job, admitted, beat, seen
 from tests.support.processes import wait_for
-from web.doubts import SECOND_LOOK_S, Doubts
+from web.runtime.in_doubt import SECOND_LOOK_S, Doubts
 
 
 @pytest.fixture

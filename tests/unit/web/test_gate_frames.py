@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from web.gate_frames import KEPT_BYTES, FrameReader, TooLong
+from web.gate.frames import KEPT_BYTES, FrameReader, TooLong
 
 LIMIT = 12
 

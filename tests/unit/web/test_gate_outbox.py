@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.processes import wait_for
-from web.gate_outbox import Outbox, ready
+from web.gate.outbox import Outbox, ready
 
 BOUND = 100
 

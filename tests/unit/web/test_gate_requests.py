@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from web.gate_answers import to_line
-from web.gate_requests import OPS, Cancel, Metrics, Submit, Unfit, read_request, seen_ref
+from web.gate.answers import to_line
+from web.gate.requests import OPS, Cancel, Metrics, Submit, Unfit, read_request, seen_ref
 
 BODY = '{"prompt":"žluťoučký"}'
 DIGEST = hashlib.sha256(BODY.encode()).hexdigest()

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from shared.config import Settings
 from shared.errors import ConfigError
-from web.guard import allowed_hosts, allowed_origins
-from web.start import read_settings
+from shared.settings.settings import Settings
+from web.http.allowed_names import allowed_hosts, allowed_origins
+from web.runtime.start import read_settings
 
 
 def test_hosts_are_names_and_addresses_without_port_or_brackets(settings: Settings) -> None:

@@ -13,8 +13,8 @@ from gunicorn.config import Config
 from gunicorn.glogging import Logger
 
 from web import gunicorn_worker
-from web.answers import json_response
 from web.gunicorn_worker import DoorWorker, _Idle
+from web.operations.responses import json_response
 
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 #: How long a client may be silent, and how long it rests between two pieces of an answer: which is far less, but takes

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from web.openai_schema import ChatBody, CompletionBody
-from web.problems import Problem
+from web.http.api_errors import Problem
+from web.openai.chat_schema import ChatBody, CompletionBody
 
 HI = [{"role": "user", "content": "hi"}]
 

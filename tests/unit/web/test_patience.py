@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from werkzeug.datastructures import Headers
 
-from shared.config import Settings
-from shared.tenants import TenantPolicy
-from web.patience import Manner, Patience, resolve
-from web.problems import Wrong
+from shared.jobs.tenant_policy import TenantPolicy
+from shared.settings.settings import Settings
+from web.api.deadline import Manner, Patience, resolve
+from web.http.api_errors import Wrong
 
 
 def of(settings: Settings, manner: Manner = "poll", **spelled: Any) -> Patience | Wrong:

@@ -1,7 +1,7 @@
 """Which model a request means."""
 
-from shared.answers import Snapshot, WorkerView
-from web.pools import picture_of
+from shared.store.replies import Snapshot, WorkerView
+from web.runtime.model_pools import picture_of
 
 
 def a_worker(model: str, *, live: bool = True, **facts: str) -> WorkerView:

@@ -2,14 +2,14 @@
 
 import pytest
 
-from web import shapes
-from web.problems import CODES, Problem, Wrong, answer, field_name, from_status, invalid, quoted
+from web.api import response_models
+from web.http.api_errors import CODES, Problem, Wrong, answer, field_name, from_status, invalid, quoted
 
 
 @pytest.mark.parametrize("code", sorted(CODES))
 def test_every_code_makes_one_error_object_that_nobody_sends_again(code: str) -> None:
     given = answer(Problem(code, "why", param="field"))
-    shapes.Error.model_validate(given.body)
+    response_models.Error.model_validate(given.body)
     assert given.status == CODES[code][0]
     assert given.body["error"]["code"] == code
     assert given.headers["x-should-retry"] == "false"

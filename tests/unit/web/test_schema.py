@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from web.problems import Problem, Wrong
-from web.schema import SubmitBody, parse_json, read_submit
+from web.api.request_schema import SubmitBody, read_submit
+from web.http.api_errors import Problem, Wrong
+from web.http.json_body import parse_json
 
 
 def wrong(**body: Any) -> dict[str, str]:

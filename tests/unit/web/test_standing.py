@@ -4,9 +4,10 @@ import pytest
 
 from shared.clock import HeldClock
 from shared.errors import StoreUnavailable
-from shared.keyring import KeyRing
-from shared.tenants import TenantPolicy, Tenants
-from web.standing import Standing
+from shared.jobs.tenant_policy import TenantPolicy
+from shared.store.api_keys import KeyRing
+from shared.store.tenants import Tenants
+from web.runtime.credential_cache import Standing
 
 HALF_A_SECOND = 0.5
 

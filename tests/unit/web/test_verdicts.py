@@ -4,11 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from shared.answers import Refused
-from shared.outcomes import Refusal
-from web import shapes
-from web.patience import Patience
-from web.verdicts import LONGEST_HINT_MS, retry_headers, store_away, to_yield
+from shared.jobs.outcomes import Refusal, Refused
+from web.api import response_models
+from web.api.deadline import Patience
+from web.api.refusals import LONGEST_HINT_MS, retry_headers, store_away, to_yield
 
 FULL = Refused(Refusal.TENANT_QUEUE_FULL, "tenant_waiting_jobs", 16, 16, 12, 64, 1840)
 
@@ -34,7 +33,7 @@ def test_a_refusal_is_the_body_of_the_contract() -> None:
 @pytest.mark.parametrize("reason", list(Refusal))
 def test_every_reason_has_a_sentence_and_the_same_shape(reason: Refusal) -> None:
     answer = to_yield(replace(FULL, reason=reason), tenant="blue", model="m")
-    shapes.Yield.model_validate(answer.body)
+    response_models.Yield.model_validate(answer.body)
     assert answer.body["reason"] == answer.body["error"]["code"] == reason.value
     assert "{" not in answer.body["error"]["message"]
 
@@ -66,7 +65,7 @@ def test_whole_seconds_are_rounded_up_and_at_least_one(ms: int, seconds: str) ->
 def test_without_a_store_the_refusal_has_the_same_shape_and_spreads_its_hints() -> None:
     answers = [store_away() for _ in range(50)]
     for answer in answers:
-        shapes.Yield.model_validate(answer.body)
+        response_models.Yield.model_validate(answer.body)
         assert answer.body["reason"] == "store_unavailable"
         assert 1000 <= answer.body["retry_hint_ms"] < 1200
     assert len({answer.body["retry_hint_ms"] for answer in answers}) > 1
@@ -75,7 +74,7 @@ def test_without_a_store_the_refusal_has_the_same_shape_and_spreads_its_hints() 
 def test_what_even_an_idle_system_could_not_do_gets_no_promise() -> None:
     hopeless = replace(FULL, reason=Refusal.DEADLINE_UNMEETABLE, hopeless=True)
     answer = to_yield(hopeless, tenant="b", model="m")
-    shapes.Yield.model_validate(answer.body)
+    response_models.Yield.model_validate(answer.body)
     assert answer.body["retry_hint_ms"] is None
     assert answer.headers == {"x-should-retry": "false"}
     assert "come back" not in answer.body["error"]["message"]
@@ -84,7 +83,7 @@ def test_what_even_an_idle_system_could_not_do_gets_no_promise() -> None:
 def test_who_would_come_back_past_its_patience_is_told_not_to_retry_and_when_it_makes_sense() -> None:
     refused = replace(FULL, retry_hint_ms=8_000, answer_ms=2_500)
     answer = to_yield(refused, tenant="b", model="m", patience=Patience(10_000, "body"))
-    shapes.Yield.model_validate(answer.body)
+    response_models.Yield.model_validate(answer.body)
     assert answer.headers == {"x-should-retry": "false", "retry-after-ms": "8000", "Retry-After": "8"}
     assert answer.body["retry_hint_ms"] == 8_000
     assert answer.body["error"]["message"].endswith("this request waits in vain, come back in 8.0 s")

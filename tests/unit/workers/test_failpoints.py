@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from shared.config import load
 from shared.errors import ConfigError
 from shared.failpoints import POINTS
+from shared.settings.settings import load
 
 PROGRAM = """
 import sys

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from shared.job import Claimed
-from workers.holding import Holding, key_of
+from shared.jobs.job import Claimed
+from workers.duties.claimed_jobs import Holding, key_of
 
 
 def a_claim(job_id: str = "j1", token: str = "t1", **spelled: Any) -> Claimed:

@@ -3,8 +3,8 @@
 import pytest
 
 from shared.errors import ModelError
-from shared.modelname import HubName
-from workers.hubfiles import choose
+from shared.jobs.model_name import HubName
+from workers.model.hf_files import choose
 
 REPO = [
     "README.md",

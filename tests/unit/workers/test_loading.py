@@ -10,7 +10,7 @@ import pytest
 from tests.support.program import ROOT
 
 LOADS = """
-from workers.loading import load_bar
+from workers.model.progress_bar import load_bar
 with load_bar("tiny", alone={alone}) as tell:
     if tell:
         tell(0.5)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.pace import INTERVAL_S, Pace
+from workers.duties.text_pacing import INTERVAL_S, Pace
 
 
 def send(pace: Pace, now_s: float, ending: frozenset[str] = frozenset()) -> dict[str, str]:

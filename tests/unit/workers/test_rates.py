@@ -2,12 +2,12 @@
 
 import pytest
 
-from shared import cost
 from shared.clock import HeldClock
-from shared.config import load
-from shared.job import Usage
+from shared.jobs import cost
+from shared.jobs.job import Usage
+from shared.settings.settings import load
+from workers.duties.throughput import Rates
 from workers.engine.factory import make_engine
-from workers.rates import Rates
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ import re
 import subprocess
 import sys
 
-from workers.exits import Exit
-from workers.vitals import new_worker_name
+from workers.duties.heartbeat import new_worker_name
+from workers.exit_codes import Exit
 
 
 def start(*arguments: str, **environ: str) -> tuple[int, str]:

@@ -4,13 +4,13 @@ import pytest
 
 from shared.clock import HeldClock
 from tests.support.lockstep import CALL_MS, ROW_MS, TOKEN_MS, Lockstep, lockstep_engine
+from workers.duties.claimed_jobs import Holding
+from workers.duties.heartbeat import Vitals
+from workers.duties.throughput import Rates
 from workers.engine.events import JobSpec
-from workers.engine.figures import EngineSettings
 from workers.engine.loop import Engine
 from workers.engine.sim import SimBackend
-from workers.holding import Holding
-from workers.rates import Rates
-from workers.vitals import Vitals
+from workers.engine.stats import EngineSettings
 
 
 def _vitals(engine: Engine, clock: HeldClock) -> Vitals:

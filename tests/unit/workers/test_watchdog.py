@@ -1,8 +1,8 @@
 """The watchdog ends a process that runs jobs and makes no token, and no other."""
 
 from shared.clock import HeldClock
-from workers.exits import Exit
-from workers.watchdog import Watchdog
+from workers.duties.watchdog import Watchdog
+from workers.exit_codes import Exit
 
 
 class Scene:

@@ -6,12 +6,12 @@ from random import Random
 
 import pytest
 
-from workers.demo import story_cast as cast
-from workers.demo.chats import question, story_wish
-from workers.demo.documents import documents
-from workers.demo.stories import Hero, a_hero, a_story, sentences_of
-from workers.demo.story_plot import Plot
-from workers.demo.story_plots_more import PLOTS
+from tools.demo_model import story_cast as cast
+from tools.demo_model.chats import question, story_wish
+from tools.demo_model.documents import documents
+from tools.demo_model.stories import Hero, a_hero, a_story, sentences_of
+from tools.demo_model.story_plot import Plot
+from tools.demo_model.story_plots_more import PLOTS
 from workers.demo.vocabulary import ASSISTANT_ID, BOS_ID, EOS_ID, USER_ID
 
 

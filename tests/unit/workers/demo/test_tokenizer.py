@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tools.demo_model.documents import documents
+from tools.demo_model.tokenizer import Tokenizer, learn_pieces
 from workers.demo import demo_model_path
-from workers.demo.documents import documents
 from workers.demo.random_gguf import write_random_model
-from workers.demo.tokenizer import Tokenizer, learn_pieces
 from workers.demo.vocabulary import FIRST_PIECE_ID, Vocabulary, vocabulary_of
 
 

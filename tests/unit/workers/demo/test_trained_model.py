@@ -7,8 +7,8 @@ from random import Random
 import llama_cpp
 import pytest
 
+from tools.demo_model.stories import a_story
 from workers.demo import DEMO_MODEL_NAME, demo_model_path
-from workers.demo.stories import a_story
 from workers.demo.vocabulary import CHAT_TEMPLATE
 
 #: What the file may weigh in the package.

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from shared.clock import HeldClock
-from shared.config import load
+from shared.settings.settings import load
 from tests.support.driven import Driven
 from workers.demo.random_gguf import write_random_model
-from workers.engine.llama import LlamaBackend, load_backend
+from workers.engine.llama.backend import LlamaBackend, load_backend
 from workers.engine.sim import SimBackend
 
 

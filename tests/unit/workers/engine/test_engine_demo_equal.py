@@ -6,11 +6,11 @@ import random
 import llama_cpp
 import pytest
 
-from shared.config import load
+from shared.settings.settings import load
 from tests.support.driven import Driven
+from tools.demo_model.stories import a_story
 from workers.demo import demo_model_path
-from workers.demo.stories import a_story
-from workers.engine.llama import load_backend
+from workers.engine.llama.backend import load_backend
 
 _DICE = random.Random(5)
 Told = tuple[str, str, int]
@@ -41,4 +41,4 @@ def test_the_demo_model_in_eight_slots_answers_as_alone(alone: list[Told], cells
             driven.submit(str(i), {"prompt": prompt, "max_tokens": n, "temperature": 0})
         driven.run_dry()
         ended = [driven.ended[str(i)] for i in range(len(JOBS))]
-        assert [(one.text, one.finish_reason, one.counts.completion_tokens) for one in ended] == alone
+        assert [(one.text, one.finish_reason, one.usage.completion_tokens) for one in ended] == alone

@@ -3,7 +3,7 @@
 import pytest
 
 from shared.errors import ModelError
-from workers.engine.devices import Device, choose, unused_gpu_advice
+from workers.engine.llama.devices import Device, choose, unused_gpu_advice
 
 
 def _gpus(n: int) -> list[Device]:

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 from gguf import PoolingType
 
-from shared.config import load
 from shared.errors import ModelError
-from shared.outcomes import EndCode
+from shared.jobs.outcomes import EndCode
+from shared.settings.settings import load
 from tests.support.bert import write_bert
 from tests.support.driven import Driven
 from tests.support.gguf_copy import copy_gguf
-from workers.engine.embedding import EmbeddingBackend
 from workers.engine.events import JobRejected, JobSpec
 from workers.engine.factory import make_engine
-from workers.engine.llama import load_backend
+from workers.engine.llama.backend import load_backend
+from workers.engine.llama.embedding import EmbeddingBackend
 
 POOLINGS = {"mean": PoolingType.MEAN, "cls": PoolingType.CLS, "last": PoolingType.LAST}
 WORDS = ["ba", "dedi", "foku", "gali", "muna", "pesi", "tora"]
@@ -90,7 +90,7 @@ def test_many_inputs_of_several_jobs_are_what_each_is_alone(driven, alone):
             np.testing.assert_allclose(vector, expected, atol=2e-4)
             assert np.linalg.norm(vector) == pytest.approx(1, abs=1e-5)
             counts += n
-        assert (ended.counts.prompt_tokens, ended.counts.completion_tokens) == (counts, 0)
+        assert (ended.usage.prompt_tokens, ended.usage.completion_tokens) == (counts, 0)
 
 
 def test_token_ids_are_taken_as_they_are(driven, backend):
@@ -100,7 +100,7 @@ def test_token_ids_are_taken_as_they_are(driven, backend):
     driven.run_dry()
     as_text, as_tokens = vectors(driven.ended["a"])
     np.testing.assert_allclose(as_text, as_tokens, atol=1e-5)
-    assert driven.ended["a"].counts.prompt_tokens == 2 * len(tokens)
+    assert driven.ended["a"].usage.prompt_tokens == 2 * len(tokens)
 
 
 def test_a_canceled_job_has_no_vectors_and_the_others_have_theirs(driven):

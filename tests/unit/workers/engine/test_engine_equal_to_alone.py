@@ -45,7 +45,7 @@ def _greedy(prompt: str, max_tokens: int, **more) -> dict:
 
 
 def _said(ended) -> tuple[str, str, int, int]:
-    return ended.text, ended.finish_reason, ended.counts.completion_tokens, ended.counts.prompt_tokens
+    return ended.text, ended.finish_reason, ended.usage.completion_tokens, ended.usage.prompt_tokens
 
 
 def test_the_answers_compared_differ_from_one_another(alone):
@@ -119,7 +119,7 @@ def test_a_chat_is_answered_as_alone(driven, model_path):
             said = llama.create_chat_completion(messages, max_tokens=20, temperature=0)
             ended = driven.ended[str(i)]
             assert ended.text == said["choices"][0]["message"]["content"]
-            assert ended.counts.prompt_tokens == said["usage"]["prompt_tokens"]
+            assert ended.usage.prompt_tokens == said["usage"]["prompt_tokens"]
 
 
 def test_a_sequence_with_a_token_that_is_none_fails_alone(driven, backend, alone):

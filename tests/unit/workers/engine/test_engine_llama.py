@@ -5,12 +5,12 @@ import json
 
 import pytest
 
-from shared.config import load
 from shared.errors import ModelError
+from shared.settings.settings import load
 from tests.support.driven import NEVER_S, Driven
 from workers.engine.events import Ended, JobRejected, JobSpec
 from workers.engine.factory import make_engine
-from workers.engine.llama import load_backend
+from workers.engine.llama.backend import load_backend
 
 PROMPT = "the same prompt"
 
@@ -62,7 +62,7 @@ def test_an_end_token_ends_the_answer_and_is_not_counted(driven, backend):
     driven.run_dry()
     ended = driven.ended["a"]
     assert (ended.outcome, ended.finish_reason, ended.text) == ("succeeded", "stop", "")
-    assert ended.counts.completion_tokens == 0
+    assert ended.usage.completion_tokens == 0
 
 
 def test_json_object_makes_the_model_write_json(driven):
@@ -130,7 +130,7 @@ def test_messages_go_through_the_models_own_template(driven):
     driven.submit("c", {"prompt": "hello", "max_tokens": 5, "temperature": 0})
     driven.run_dry()
     assert driven.ended["a"].text == driven.ended["b"].text
-    assert driven.ended["a"].counts.prompt_tokens > driven.ended["c"].counts.prompt_tokens
+    assert driven.ended["a"].usage.prompt_tokens > driven.ended["c"].usage.prompt_tokens
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_a_prompt_one_token_too_long_is_counted_exactly(driven, backend):
     n = len(backend.tokenize("ba " * 100)) + 1
     driven.submit("b", {"prompt": "ba " * 100, "max_tokens": backend.n_ctx - n, "temperature": 0, "stop": ["a"]})
     driven.run_dry()
-    assert driven.ended["b"].counts.prompt_tokens == n
+    assert driven.ended["b"].usage.prompt_tokens == n
 
 
 def test_a_file_that_is_not_there_says_so(tmp_path):

@@ -1,6 +1,6 @@
 """llama.cpp's own lines are read for sizes and causes."""
 
-from workers.engine.llama_log import LlamaLog
+from workers.engine.llama.log import LlamaLog
 
 _LINES = [
     (2, "load_tensors: offloaded 33/33 layers to GPU\n"),

@@ -7,9 +7,9 @@ import llama_cpp
 import numpy as np
 import pytest
 
-from shared.outcomes import EndCode
+from shared.jobs.outcomes import EndCode
 from workers.engine.events import JobRejected, JobSpec
-from workers.engine.logprobs import IMPOSSIBLE, Logprobs
+from workers.engine.llama.logprobs import IMPOSSIBLE, Logprobs
 
 PROMPT = "dibo kufe moza"
 

@@ -3,9 +3,9 @@
 import pytest
 
 from workers.engine.events import JobRejected, JobSpec, Room
-from workers.engine.figures import EngineSettings
 from workers.engine.loop import Engine
 from workers.engine.sim import SimBackend
+from workers.engine.stats import EngineSettings
 
 SHORT = {"prompt": "a b c", "max_tokens": 4}
 
@@ -50,7 +50,7 @@ def test_more_jobs_than_slots_all_end_once(a_sim):
     for i in range(20):
         sim.submit(str(i), {"prompt": "a " * i, "max_tokens": 1 + i % 5})
     sim.run_dry()
-    assert {key: ended.counts.completion_tokens for key, ended in sim.ended.items()} == {
+    assert {key: ended.usage.completion_tokens for key, ended in sim.ended.items()} == {
         str(i): 1 + i % 5 for i in range(20)
     }
 
@@ -68,7 +68,7 @@ def test_a_length_that_the_client_did_not_name_is_cut_to_the_context(a_sim):
     sim = a_sim(cells=50)
     sim.engine.submit(sim.engine.prepare(JobSpec("a", "blue", {"prompt": "word " * 45}, 256, 1e9)))
     sim.run_dry()
-    assert sim.ended["a"].counts.completion_tokens == 5
+    assert sim.ended["a"].usage.completion_tokens == 5
 
 
 def test_max_tokens_zero_is_rejected(a_sim):
@@ -84,7 +84,7 @@ def test_a_cancel_ends_a_running_job_in_the_next_step_with_its_text_so_far(a_sim
     sim.engine.step()
     ended = sim.ended["a"]
     assert (ended.outcome, ended.finish_reason, ended.code) == ("canceled", "canceled", "canceled")
-    assert len(ended.text.split()) == ended.counts.completion_tokens == 3
+    assert len(ended.text.split()) == ended.usage.completion_tokens == 3
     sim.run_dry()
 
 
@@ -98,7 +98,7 @@ def test_a_cancel_ends_a_job_that_waits_inside_and_before_it_was_taken_in(a_sim)
     sim.engine.cancel("comes")
     sim.engine.step()
     assert set(sim.ended) == {"waits", "comes"}
-    assert sim.ended["waits"].counts.completion_tokens == 0
+    assert sim.ended["waits"].usage.completion_tokens == 0
     sim.run_dry()
 
 
@@ -137,7 +137,7 @@ def test_a_deadline_in_mid_answer_ends_it_within_a_step_with_the_text_so_far(a_s
     ended = sim.ended["a"]
     assert (ended.outcome, ended.finish_reason) == ("expired", "deadline")
     assert (ended.code, ended.stage) == ("deadline_exceeded", "decode")
-    assert len(ended.text.split()) == ended.counts.completion_tokens == 10
+    assert len(ended.text.split()) == ended.usage.completion_tokens == 10
     assert sim.ended["b"].outcome == "succeeded"
 
 
@@ -155,7 +155,7 @@ def test_a_job_that_waits_inside_past_its_deadline_never_takes_a_slot(a_sim, clo
     sim.submit("long", {"prompt": "a", "max_tokens": 50})
     sim.submit("late", SHORT, deadline_s=clock.monotonic() + 1)
     sim.run_dry()
-    assert (sim.ended["late"].outcome, sim.ended["late"].counts.prefill_ms) == ("expired", None)
+    assert (sim.ended["late"].outcome, sim.ended["late"].usage.prefill_ms) == ("expired", None)
 
 
 def test_a_start_that_was_not_made_in_time_expires_the_job_and_one_that_was_does_not(a_sim, clock):
@@ -173,11 +173,11 @@ def test_times_are_counted_from_the_slot_and_from_the_hand_over(a_sim):
     sim.submit("first", {"prompt": "a " * 10, "max_tokens": 10})
     sim.submit("second", {"prompt": "a " * 10, "max_tokens": 10})
     sim.run_dry()
-    counts = sim.ended["second"].counts
-    assert counts.prefill_ms == pytest.approx(1100, abs=15)
-    assert counts.decode_ms == pytest.approx(900, abs=15)
-    assert counts.ttft_ms == pytest.approx(3100, abs=30)
-    assert counts.cached_tokens == 0
+    usage = sim.ended["second"].usage
+    assert usage.prefill_ms == pytest.approx(1100, abs=15)
+    assert usage.decode_ms == pytest.approx(900, abs=15)
+    assert usage.ttft_ms == pytest.approx(3100, abs=30)
+    assert usage.cached_tokens == 0
 
 
 class _Faulty(SimBackend):
@@ -216,7 +216,7 @@ def test_a_sequence_that_fails_ends_alone(a_sim, clock, where, message):
     bad = sim.ended["bad"]
     assert (bad.outcome, bad.code) == ("failed", "engine_error")
     assert message in bad.message
-    assert [sim.ended[key].counts.completion_tokens for key in ("mate", "other mate")] == [10, 10]
+    assert [sim.ended[key].usage.completion_tokens for key in ("mate", "other mate")] == [10, 10]
 
 
 def test_what_a_step_computes_after_the_cancel_is_dead(a_sim, clock):
@@ -234,7 +234,7 @@ def test_what_a_step_computes_after_the_cancel_is_dead(a_sim, clock):
     _until(sim, lambda: len(sim.streamed("a").split()) == 3)
     during["cancel"] = lambda: sim.engine.cancel("a")
     sim.run_dry()
-    assert sim.ended["a"].counts.completion_tokens == 4
+    assert sim.ended["a"].usage.completion_tokens == 4
     assert sim.engine.stats.dead_tokens == 1
 
 

@@ -7,8 +7,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from workers.engine.automaton import Search
-from workers.engine.pattern import states_of
+from workers.engine.structured.automaton import Search
+from workers.engine.structured.pattern import states_of
 
 STEPS = 50_000
 

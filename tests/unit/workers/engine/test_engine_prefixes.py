@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support.driven import Driven
 from workers.engine.events import JobSpec
-from workers.engine.prefixes import FEWEST_TOKENS, Known, Place, Prefixes, common
+from workers.engine.prefix_cache import FEWEST_TOKENS, Known, Place, Prefixes, common
 from workers.engine.slots import Slots
 
 SYSTEM = "You are a keeper of gates and answer in one short line, whatever anybody asks of you. "
@@ -155,10 +155,10 @@ def test_the_second_job_with_a_system_prompt_computes_only_its_own_words(driven)
     before = driven.engine.stats.prompt_tokens
     _ask(driven, "2", "blue", _greedy(SYSTEM + "mupa?"))
     driven.run_dry()
-    counts = driven.ended["2"].counts
-    assert counts.cached_tokens > 30
-    assert driven.engine.stats.prompt_tokens - before == counts.prompt_tokens - counts.cached_tokens
-    assert driven.engine.stats.cached_tokens == counts.cached_tokens
+    usage = driven.ended["2"].usage
+    assert usage.cached_tokens > 30
+    assert driven.engine.stats.prompt_tokens - before == usage.prompt_tokens - usage.cached_tokens
+    assert driven.engine.stats.cached_tokens == usage.cached_tokens
 
 
 def test_a_chats_next_turn_begins_with_the_whole_of_the_last(driven):
@@ -167,7 +167,7 @@ def test_a_chats_next_turn_begins_with_the_whole_of_the_last(driven):
     first = driven.ended["1"]
     _ask(driven, "2", "blue", _greedy(SYSTEM + first.text + " and then"))
     driven.run_dry()
-    assert driven.ended["2"].counts.cached_tokens > first.counts.prompt_tokens + 20
+    assert driven.ended["2"].usage.cached_tokens > first.usage.prompt_tokens + 20
 
 
 def test_another_tenant_computes_the_same_prompt_anew(driven):
@@ -175,7 +175,7 @@ def test_another_tenant_computes_the_same_prompt_anew(driven):
     driven.run_dry()
     _ask(driven, "2", "blue", _greedy(SYSTEM))
     driven.run_dry()
-    assert driven.ended["2"].counts.cached_tokens == 0
+    assert driven.ended["2"].usage.cached_tokens == 0
     assert driven.ended["2"].text == driven.ended["1"].text
 
 
@@ -185,7 +185,7 @@ def test_a_running_jobs_prompt_serves_the_next_one_at_once(driven):
         driven.engine.step()
     _ask(driven, "2", "blue", _greedy(SYSTEM + "keli", 60))
     driven.run_dry()
-    assert driven.ended["2"].counts.cached_tokens > 30
+    assert driven.ended["2"].usage.cached_tokens > 30
 
 
 def test_a_failed_sequence_leaves_nothing_to_reuse(driven, backend):

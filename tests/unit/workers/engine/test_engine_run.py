@@ -5,9 +5,9 @@ import threading
 import pytest
 
 from workers.engine.events import JobSpec
-from workers.engine.figures import EngineSettings
 from workers.engine.loop import Engine
 from workers.engine.sim import SimBackend
+from workers.engine.stats import EngineSettings
 
 
 class _Served:

@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 
 from workers.engine.events import JobRejected, JobSpec
-from workers.engine.schema import kept
+from workers.engine.structured.schema import kept
 
 
 def an_object(**properties):
@@ -133,7 +133,7 @@ def test_values_within_values_that_can_be_read_in_many_ways_fail_their_job_befor
     driven.run_dry()
     assert time.process_time() - began < 10
     assert driven.ended["a"].message.startswith("GrammarSlow: ")
-    assert driven.ended["b"].counts.completion_tokens == 90
+    assert driven.ended["b"].usage.completion_tokens == 90
 
 
 def test_a_pattern_that_can_be_read_in_many_ways_holds_up_no_step(driven):

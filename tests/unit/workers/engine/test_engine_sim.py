@@ -14,8 +14,8 @@ def test_two_hundred_words_at_twenty_a_second_take_ten_seconds(a_sim, clock):
     ended = sim.ended["a"]
     assert clock.monotonic() - began == pytest.approx(10.002, abs=1e-6)
     assert (ended.outcome, ended.finish_reason) == ("succeeded", "length")
-    assert len(ended.text.split()) == ended.counts.completion_tokens == 200
-    assert ended.counts.prompt_tokens == 4
+    assert len(ended.text.split()) == ended.usage.completion_tokens == 200
+    assert ended.usage.prompt_tokens == 4
 
 
 def test_a_slot_is_as_fast_in_company_as_alone(a_sim, clock):
@@ -47,8 +47,8 @@ def test_a_prompt_is_counted_in_words_and_is_never_empty(a_sim):
         {"messages": [{"role": "user", "content": "two words"}, {"content": [{"text": "third"}]}], "max_tokens": 1},
     )
     sim.run_dry()
-    assert sim.ended["empty"].counts.prompt_tokens == 1
-    assert sim.ended["chat"].counts.prompt_tokens == 3
+    assert sim.ended["empty"].usage.prompt_tokens == 1
+    assert sim.ended["chat"].usage.prompt_tokens == 3
 
 
 def test_a_process_that_was_stopped_does_not_make_up_for_it(a_sim, clock):

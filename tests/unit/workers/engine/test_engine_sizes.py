@@ -2,9 +2,9 @@
 
 import pytest
 
-from shared.config import load
-from workers.engine import sizes
-from workers.engine.sizes import Sizes, engine_settings, sizes_of, threads_of
+from shared.settings.settings import load
+from workers.engine import sizing
+from workers.engine.sizing import Sizes, engine_settings, sizes_of, threads_of
 
 
 def _settings(**given):
@@ -33,7 +33,7 @@ def test_what_is_set_stands():
 
 @pytest.mark.parametrize(("cores", "workers", "threads"), [(8, 1, 7), (8, 2, 3), (2, 1, 1), (1, 1, 1), (4, 9, 1)])
 def test_threads_leave_a_core_to_the_others_and_are_shared_by_the_workers(monkeypatch, cores, workers, threads):
-    monkeypatch.setattr(sizes, "_usable_cores", lambda: cores)
+    monkeypatch.setattr(sizing, "_usable_cores", lambda: cores)
     assert threads_of(_settings(), gpu=False, workers=workers) == threads
 
 

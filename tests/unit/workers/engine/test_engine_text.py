@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.engine.text import TextStream
+from workers.engine.detokenizer import TextStream
 
 _ALPHABET = "abä水🙂 \n"
 

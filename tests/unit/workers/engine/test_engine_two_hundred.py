@@ -66,8 +66,8 @@ def alone(model_path) -> dict[Asked, Told]:
 
 
 def _told(ended: Ended) -> Told:
-    counts = ended.counts
-    return Told(ended.text, ended.finish_reason, counts.completion_tokens, counts.prompt_tokens)
+    usage = ended.usage
+    return Told(ended.text, ended.finish_reason, usage.completion_tokens, usage.prompt_tokens)
 
 
 def test_the_two_hundred_prompts_and_their_answers_differ(alone):
@@ -109,4 +109,4 @@ def test_two_hundred_prompts_in_random_company_with_cancels_are_answered_as_alon
             assert whole.text.startswith(end.text)
         else:
             assert _told(end) == whole
-    assert any(end.counts.cached_tokens > 0 for end in ended.values()) is reuse
+    assert any(end.usage.cached_tokens > 0 for end in ended.values()) is reuse

@@ -1,0 +1,1 @@
+"""The invariants of the store, and what checks them."""

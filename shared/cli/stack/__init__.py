@@ -1,0 +1,1 @@
+"""What `penstock up` runs: the processes of one machine and their store."""

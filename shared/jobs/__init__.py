@@ -1,0 +1,1 @@
+"""Jobs as values: states, outcomes, costs, and the policy of a tenant. Knows no store."""

@@ -1,0 +1,1 @@
+"""Settings: their table, and how they are read."""

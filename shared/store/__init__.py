@@ -1,0 +1,1 @@
+"""The store: its keys, its scripts, and what they answer."""

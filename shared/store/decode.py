@@ -1,0 +1,205 @@
+"""Turns the scripts' flat answers into the store's types."""
+
+import dataclasses
+import json
+import re
+from typing import Any
+
+from shared.jobs.job import Change, Claimed, JobView, Usage
+from shared.jobs.outcomes import Outcome, Refusal, Refused
+from shared.jobs.states import JobState
+from shared.settings.table import AUTO
+from shared.store.replies import SettleAnswer, Settled, Snapshot, TenantView, WorkerView
+
+#: As shared/lua/lib/clock.lua: a heartbeat older than this is no sign of life.
+LIVE_MS = 5_000
+
+_WORKER_FIELDS = {"model", "slug", "slots", "slots_busy", "cells", "cells_free", "draining", "beat_ms"}
+_WORKER_INTERNAL = {"claim_id", "claim_ids", "suspect", "drain_asked"}
+
+
+def text(raw: Any) -> str:
+    """A reply's bytes as text; what is not UTF-8 was not written by us and is shown replaced."""
+    return raw.decode("utf-8", "replace") if isinstance(raw, bytes) else str(raw)
+
+
+def pairs(flat: list[Any]) -> dict[str, str]:
+    """field, value, … as a dict."""
+    return {text(flat[i]): text(flat[i + 1]) for i in range(0, len(flat) - 1, 2)}
+
+
+def refused(answer: list[Any]) -> Refused:
+    """What follows `refused` in admit's and quote's answers."""
+    reason, limit, value, most, inflight, max_inflight, hint_ms, hopeless, own_ms = answer
+    return Refused(
+        Refusal(text(reason)),
+        text(limit),
+        value,
+        most,
+        inflight,
+        max_inflight,
+        hint_ms,
+        hopeless=hopeless == 1,
+        answer_ms=None if own_ms < 0 else own_ms,
+    )
+
+
+def settled(word: str, rest: list[Any]) -> Settled:
+    """Settle's answer."""
+    return Settled(SettleAnswer(word), Outcome(text(rest[0])) if rest else None)
+
+
+def claimed(entry: list[Any], token: str) -> Claimed:
+    """One entry of claim's answer. A payload that is missing or no JSON object becomes {}: the worker fails it."""
+    try:
+        payload = json.loads(entry[1])
+    except (ValueError, RecursionError):
+        payload = {}
+    start_in_ms = int(entry[4])
+    return Claimed(
+        id=text(entry[0]),
+        token=token,
+        payload=payload if isinstance(payload, dict) else {},
+        attempt=int(entry[2]),
+        deadline_in_ms=int(entry[3]),
+        start_in_ms=None if start_in_ms == -1 else start_in_ms,
+        tenant=text(entry[5]),
+        model=text(entry[6]),
+        prompt_tokens=int(entry[7]),
+        max_tokens=int(entry[8]),
+        cancel_requested=text(entry[9]) != "",
+        traceparent=text(entry[10]),
+    )
+
+
+def job_view(now_ms: int, position: int, result: Any, record: dict[str, str], job_id: str) -> JobView:
+    """A job out of RQ's hash and our result; a number that somebody has spoiled reads as 0, a moment as None."""
+
+    def field(name: str) -> str:
+        return record.get(f"penstock_{name}", "")
+
+    def moment(name: str) -> int | None:
+        return int(value) if (value := field(name)).isdecimal() else None
+
+    def number(name: str) -> int:
+        return moment(name) or 0
+
+    def changes() -> tuple[Change, ...]:
+        to = number("cut_tokens")
+        return (Change("max_tokens", number("max_tokens"), to, f"tier {number('cut_tier')}"),) if to else ()
+
+    body = _object(result)
+    return JobView(
+        id=job_id,
+        tenant=field("tenant"),
+        model=field("model"),
+        state=JobState(field("state")),
+        admitted_ms=number("admitted_ms"),
+        deadline_at_ms=number("deadline_ms"),
+        started_ms=moment("started_ms"),
+        ended_ms=moment("ended_ms"),
+        deadline_ms=number("patience_ms"),
+        patience_from=field("patience_from"),
+        attempts=number("attempts"),
+        cancel_requested=field("cancel") != "",
+        prompt_tokens=number("prompt_tokens"),
+        max_tokens=number("max_tokens"),
+        metadata=_object(field("metadata")),
+        finish_reason=field("finish_reason"),
+        code=field("code"),
+        stage=field("stage"),
+        worker=field("worker"),
+        text=body.pop("text", None),
+        usage=_usage(body.pop("usage", None)),
+        message=body.pop("message", ""),
+        position=position or None,
+        now_ms=now_ms,
+        first_claim_ms=moment("first_claim_ms"),
+        poll_grace_ms=number("poll_grace_ms"),
+        head_ms=moment("head_ms"),
+        requeued_ms=moment("requeued_ms") or 0,
+        eta_at_ms=moment("eta_ms"),
+        degraded=changes(),
+        form=_object(field("form")),
+        extra=body,
+    )
+
+
+def snapshot(answer: list[Any]) -> Snapshot:
+    """The snapshot script's answer."""
+    now_ms, inflight, waiting, running, raw_config, stats, tenants, workers, models, tiers = answer
+    config = pairs(raw_config)
+    live_slots = _whole(config.get("live_slots"))
+    return Snapshot(
+        now_ms=now_ms,
+        inflight=inflight,
+        max_inflight=_bound(config.get("max_inflight"), max(64, 4 * live_slots)),
+        waiting=waiting,
+        running=running,
+        stats={name: _whole(value) for name, value in pairs(stats).items()},
+        tenants=[_tenant(entry, config, live_slots) for entry in tenants],
+        workers=[_worker(entry, now_ms) for entry in workers],
+        models=[text(name) for name in models],
+        draining=config.get("draining") == "1",
+        tiers={model: int(tier) for model, tier in pairs(tiers).items()},
+    )
+
+
+def _tenant(entry: list[Any], config: dict[str, str], live_slots: int) -> TenantView:
+    name, oldest_ms, fields = text(entry[0]), int(entry[1]), pairs(entry[2])
+    return TenantView(
+        name=name,
+        weight=(_whole(fields.get("policy_weight_milli")) or 1000) / 1000,
+        waiting=_whole(fields.get("waiting")),
+        waiting_tokens=_whole(fields.get("waiting_tokens")),
+        max_waiting=_bound(fields.get("policy_max_waiting", config.get("max_queue_size")), max(16, 2 * live_slots)),
+        max_waiting_tokens=_bound(fields.get("policy_max_waiting_tokens", config.get("max_queue_tokens")), 65_536),
+        running=_whole(fields.get("running")),
+        service_mwt=_whole(fields.get("service_mwt")),
+        oldest_age_ms=None if oldest_ms < 0 else oldest_ms,
+    )
+
+
+def _worker(entry: list[Any], now_ms: int) -> WorkerView:
+    fields = pairs(entry[1])
+    age_ms = now_ms - _whole(fields.get("beat_ms"))
+    return WorkerView(
+        name=text(entry[0]),
+        model=fields.get("model", ""),
+        live=age_ms <= LIVE_MS,
+        beat_age_ms=age_ms,
+        slots=_whole(fields.get("slots")),
+        slots_busy=_whole(fields.get("slots_busy")),
+        cells=_whole(fields.get("cells")),
+        cells_free=_whole(fields.get("cells_free")),
+        draining=fields.get("draining") == "1",
+        facts={name: value for name, value in fields.items() if name not in _WORKER_FIELDS | _WORKER_INTERNAL},
+    )
+
+
+def _usage(raw: Any) -> Usage | None:
+    """Counts by the names we know: a newer worker may write more of them than an older door reads."""
+    known = {row.name for row in dataclasses.fields(Usage)}
+    counts = {name: value for name, value in raw.items() if name in known} if isinstance(raw, dict) else {}
+    return Usage(**counts) if counts else None
+
+
+def _bound(value: str | None, automatic: int) -> int:
+    return int(value) if value and is_whole(value) and value != str(AUTO) else automatic
+
+
+def is_whole(held: str) -> bool:
+    """Whether a field that should hold a whole number does; somebody may have spoiled it."""
+    return re.fullmatch(r"-?[0-9]{1,19}", held) is not None
+
+
+def _whole(held: str | None) -> int:
+    return int(held) if held and is_whole(held) else 0
+
+
+def _object(raw: Any) -> dict[str, Any]:
+    try:
+        value = json.loads(raw) if raw else {}
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}

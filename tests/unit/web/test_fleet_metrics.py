@@ -1,0 +1,173 @@
+"""Fleet metrics out of a snapshot."""
+
+import re
+from importlib.resources import files
+
+import pytest
+from prometheus_client.exposition import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from shared import metrics
+from shared.store.replies import Snapshot, TenantView, WorkerView
+from web.runtime.fleet_metrics import fleet_registry
+
+Labels = dict[str, str]
+
+
+def a_tenant(name: str, waiting: int = 0, running: int = 0, oldest_age_ms: int | None = None) -> TenantView:
+    return TenantView(name, 1.0, waiting, 0, 16, 65_536, running, 0, oldest_age_ms)
+
+
+def a_worker(name: str, *, live: bool = True, slots: int = 4, busy: int = 1, **facts: str) -> WorkerView:
+    return WorkerView(name, "m", live, 100, slots, busy, 100, 25, draining=False, facts=facts)
+
+
+def a_snapshot(stats: dict[str, int] | None = None, **spelled: object) -> Snapshot:
+    fields: dict[str, object] = {
+        "now_ms": 0,
+        "inflight": 0,
+        "max_inflight": 64,
+        "waiting": 0,
+        "running": 0,
+        "stats": stats or {},
+        "tenants": [],
+        "workers": [],
+        "models": ["m"],
+        "draining": False,
+    }
+    return Snapshot(**(fields | spelled))
+
+
+def samples(snapshot: Snapshot) -> dict[str, list[tuple[Labels, float]]]:
+    """What a scraper reads: samples by name."""
+    read: dict[str, list[tuple[Labels, float]]] = {}
+    for family in text_string_to_metric_families(generate_latest(fleet_registry(snapshot)).decode()):
+        for sample in family.samples:
+            read.setdefault(sample.name, []).append((sample.labels, sample.value))
+    return read
+
+
+def test_counters_without_labels_are_there_from_the_start() -> None:
+    read = samples(a_snapshot())
+    for name in (
+        "penstock_executed_total",
+        "penstock_yielded_total",
+        "penstock_inflight",
+        "penstock_leases_reclaimed_total",
+    ):
+        assert read[name] == [({}, 0.0)]
+
+
+def test_counters_come_with_the_labels_of_their_fields() -> None:
+    read = samples(
+        a_snapshot(
+            {
+                "executed": 3,
+                "executed|blue|m": 3,
+                "yielded": 2,
+                "refused|blue|inflight_full": 2,
+                "admitted": 5,
+                "admitted|blue": 5,
+                "ended|succeeded": 1,
+                "ended|blue|m|succeeded": 1,
+                "tokens|blue|m|cached": 7,
+                "wasted|other|expired": 9,
+            }
+        )
+    )
+    assert read["penstock_executed_total"] == [({}, 3)]
+    assert read["penstock_yielded_total"] == [({}, 2)]
+    assert read["penstock_jobs_total"] == [({"tenant": "blue", "model_name": "m", "outcome": "succeeded"}, 1)]
+    assert read["penstock_tokens_total"] == [({"tenant": "blue", "model_name": "m", "kind": "cached"}, 7)]
+    assert read["penstock_wasted_tokens_total"] == [({"tenant": "other", "reason": "expired"}, 9)]
+    assert read["penstock_admission_total"] == [
+        ({"tenant": "blue", "decision": "refused", "reason": "inflight_full"}, 2),
+        ({"tenant": "blue", "decision": "admitted", "reason": ""}, 5),
+    ]
+
+
+def test_a_bar_in_a_model_s_name_stays_in_it() -> None:
+    read = samples(a_snapshot({"ended|blue|odd|name|failed": 1}))
+    assert read["penstock_jobs_total"] == [({"tenant": "blue", "model_name": "odd|name", "outcome": "failed"}, 1)]
+
+
+def test_histograms_are_cumulative_and_in_seconds() -> None:
+    read = samples(
+        a_snapshot(
+            {
+                "h|queue_wait|blue|m|5": 2,
+                "h|queue_wait|blue|m|100": 1,
+                "h|queue_wait|blue|m|inf": 1,
+                "h|queue_wait|blue|m|sum": 700_123,
+            }
+        )
+    )
+    buckets = {labels["le"]: value for labels, value in read["penstock_queue_wait_seconds_bucket"]}
+    assert (buckets["0.005"], buckets["0.05"], buckets["0.1"], buckets["640.0"], buckets["+Inf"]) == (2, 2, 3, 3, 4)
+    assert read["penstock_queue_wait_seconds_count"][0][1] == 4
+    assert read["penstock_queue_wait_seconds_sum"][0][1] == 700.123
+
+
+def test_gauges_show_the_tenants_seen_last_and_the_rest_as_other() -> None:
+    tenants = [a_tenant(f"t{i}", waiting=1) for i in range(60)]
+    read = samples(a_snapshot(tenants=tenants, waiting=75, running=0))
+    shown = {labels["tenant"]: value for labels, value in read["penstock_jobs_waiting"]}
+    assert len(shown) == metrics.MAX_TENANTS + 1
+    assert shown["other"] == 25
+
+
+def test_only_live_workers_count() -> None:
+    read = samples(a_snapshot(workers=[a_worker("w1"), a_worker("w2", live=False)]))
+    assert read["penstock_workers"] == [({}, 1)]
+    assert read["penstock_slots"] == [({}, 4)]
+    assert read["penstock_worker_slots_busy"] == [({"worker": "w1"}, 1)]
+    assert read["penstock_worker_kv_used_ratio"] == [({"worker": "w1"}, 0.75)]
+
+
+def test_a_pools_tier_is_a_gauge_by_model() -> None:
+    assert samples(a_snapshot(tiers={"m": 2, "other": 0}))["penstock_pool_tier"] == [
+        ({"model_name": "m"}, 2),
+        ({"model_name": "other"}, 0),
+    ]
+
+
+def test_what_workers_count_and_measure_is_theirs() -> None:
+    workers = [
+        a_worker("w1", dead_tokens="7", idle_slot_steps="3", mu_wtps="100.5"),
+        a_worker("w2", dead_tokens="junk", mu_wtps="20"),
+        a_worker("w3", live=False, mu_wtps="1000"),
+    ]
+    read = samples(a_snapshot(workers=workers))
+    assert read["penstock_dead_tokens_total"] == [({"worker": "w1"}, 7), ({"worker": "w2"}, 0)]
+    assert read["penstock_worker_idle_slot_steps_total"] == [({"worker": "w1"}, 3)]
+    assert read["penstock_capacity_tokens_per_second"] == [({}, 120.5)]
+
+
+def test_every_counter_field_is_one_that_a_script_counts() -> None:
+    written = "".join(file.read_text() for file in files("shared").joinpath("lua").iterdir() if file.is_file())
+    written += "".join(file.read_text() for file in files("shared").joinpath("lua/lib").iterdir())
+    unfed = {row.field for row in metrics.COUNTED if not re.search(rf"(count|observe)\('{row.field}\b", written)}
+    assert unfed == set()
+
+
+def test_a_tenant_with_nothing_waiting_has_no_oldest_job() -> None:
+    read = samples(a_snapshot(tenants=[a_tenant("blue", 1, 0, 1500), a_tenant("green")]))
+    assert read["penstock_oldest_job_age_seconds"] == [({"tenant": "blue"}, 1.5)]
+
+
+def test_the_scripts_have_the_same_buckets() -> None:
+    source = files("shared").joinpath("lua/lib/stats.lua").read_text()
+    listed = re.search(r"BUCKETS_MS = \{ ([\d, ]+) \}", source)
+    assert listed is not None
+    assert tuple(int(part) for part in listed[1].split(",")) == metrics.BUCKETS_MS
+
+
+def test_no_two_rows_have_one_name() -> None:
+    names = [row.name for row in metrics.ALL]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("row", metrics.ALL, ids=lambda row: row.name)
+def test_a_row_says_what_it_counts(row: metrics.Row) -> None:
+    assert row.name.startswith("penstock_")
+    assert row.help

@@ -1,0 +1,1 @@
+"""Programs for the developers of this repository; not part of the installed package."""

@@ -1,0 +1,1 @@
+"""Trains the demo model: its stories, its tokenizer and its network."""

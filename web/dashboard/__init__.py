@@ -1,0 +1,1 @@
+"""rq-dashboard, made safe for this store."""

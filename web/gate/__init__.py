@@ -1,0 +1,1 @@
+"""The TCP gate: newline-delimited JSON in front of the same admission."""

@@ -1,0 +1,1 @@
+"""HTTP itself: requests, error objects, hosts, disconnects. Knows no jobs."""

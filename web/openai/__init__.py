@@ -1,0 +1,1 @@
+"""OpenAI's request and response bodies as values. Pure, like `web.api`."""

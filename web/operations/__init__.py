@@ -1,0 +1,1 @@
+"""What routes and the gate do with jobs: admit, follow, wait, cancel."""

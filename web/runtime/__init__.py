@@ -1,0 +1,1 @@
+"""What one ingress process holds: settings, the store, caches, event followers."""

@@ -1,0 +1,1 @@
+"""The backend on llama-cpp-python. The only package that imports llama_cpp."""

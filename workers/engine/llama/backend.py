@@ -1,0 +1,275 @@
+"""The backend on llama-cpp-python's low-level API; the only file that imports llama_cpp.
+
+Many sequences share one context: each step is one `llama_decode` over a batch whose memory is made
+once, with logits only for the rows that are sampled, and a sampler chain in C for every sequence.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from llama_cpp import _ggml, llama_cpp, llama_grammar
+
+from shared.errors import ModelError
+from shared.jobs.outcomes import EndCode
+from shared.settings.settings import Settings
+from workers.engine.backend import END, DecodeFailed, Facts, Prepared, Row
+from workers.engine.events import JobRejected, JobSpec
+from workers.engine.llama.batch import Batch
+from workers.engine.llama.chat_template import ChatTemplate
+from workers.engine.llama.devices import choose, gpus, unused_gpu_advice
+from workers.engine.llama.embedding import EmbeddingBackend
+from workers.engine.llama.load import (
+    Libraries,
+    Shape,
+    cells_that_fit,
+    description,
+    load_model,
+    new_context,
+    new_embedding_context,
+    pooling_of,
+)
+from workers.engine.llama.log import LlamaLog
+from workers.engine.llama.logprobs import Logprobs
+from workers.engine.llama.samplers import Sampler, new_grammar
+from workers.engine.llama.vocabulary import Tokens, Vocabulary
+from workers.engine.sampling import Sampling, read_sampling
+from workers.engine.sizing import embedding_sizes_of, sizes_of, threads_of
+from workers.engine.slots import BooksBroken
+from workers.engine.structured.converter import to_grammar
+from workers.engine.structured.grammar import grammar_of
+
+_LOG = LlamaLog()
+
+
+def _log_line(level: int, text: bytes, _: object) -> None:
+    _LOG.line(level, text.decode("utf-8", "replace"))
+
+
+#: llama.cpp writes to stderr by default. The callback must live as long as the library, hence as this module.
+_LOG_CALLBACK = llama_cpp.llama_log_callback(_log_line)
+llama_cpp.llama_log_set(_LOG_CALLBACK, None)
+
+
+class LlamaBackend:
+    """One model and the context that all slots share. `model` and `ctx` are freed by `close`."""
+
+    lockstep = True
+
+    def __init__(self, model: int, ctx: int, shape: Shape, facts: Facts) -> None:
+        sizes = shape.sizes
+        self.slots, self.cells, self.n_ctx, self.facts = sizes.slots, sizes.cells, sizes.n_ctx, facts
+        self._model, self._ctx = model, ctx
+        # Recurrent memory holds no earlier state of a text, a sliding window only the last tokens of one.
+        forgets = llama_cpp.llama_model_is_recurrent(model) or llama_cpp.llama_model_is_hybrid(model)
+        self.reuses = not forgets and llama_cpp.llama_model_n_swa(model) == 0
+        self.compact = not shape.shared
+        self._memory = llama_cpp.llama_get_memory(ctx)
+        self._vocab = Vocabulary(llama_cpp, model)
+        self.n_vocab, self.tokenize, self.piece = self._vocab.size, self._vocab.tokenize, self._vocab.piece
+        self._template, self._no_chat = self._chat_template()
+        self._batch = Batch(llama_cpp, llama_cpp.llama_n_batch(ctx))
+        self._prompts: dict[int, Tokens] = {}
+        self._samplers: dict[int, Sampler] = {}
+        #: Of the slots whose jobs ask for them.
+        self._logprobs: dict[int, Logprobs] = {}
+
+    # Any thread: a vocabulary is only read.
+
+    def prepare(self, spec: JobSpec) -> Prepared:
+        """Tokenize and validate; callable by any thread. Raises JobRejected."""
+        sampling = read_sampling(spec.payload)
+        for token, _ in sampling.logit_bias:
+            if token >= self.n_vocab:
+                message = f"logit_bias names token {token}, and the model has {self.n_vocab}"
+                raise JobRejected(EndCode.INVALID_VALUE, message, "logit_bias")
+        prompt = self._prompt(spec)
+        grammar = "" if sampling.schema is None else self._grammar(sampling.schema)
+        strip_space = spec.payload.get("prompt") == ""
+        return Prepared(spec, len(prompt), spec.max_tokens, sampling, prompt, grammar, strip_space)
+
+    def _prompt(self, spec: JobSpec) -> Tokens:
+        text, messages = spec.payload.get("prompt"), spec.payload.get("messages")
+        if messages is not None:
+            if self._template is None:
+                raise JobRejected(EndCode.INVALID_VALUE, f"{self._no_chat}: send a prompt", "messages")
+            pieces = self._template.pieces(messages, self._vocab.controls)
+            self._refuse_too_long(max(len(pieces), self._vocab.fewest_tokens("".join(pieces))), "messages")
+            return self._checked(np.concatenate([self.tokenize(piece) for piece in pieces]), "messages")
+        if not isinstance(text, str):
+            raise JobRejected(EndCode.INVALID_VALUE, "this model continues text: send a prompt or messages", "prompt")
+        self._refuse_too_long(self._vocab.fewest_tokens(text), "prompt")
+        return self._checked(self._vocab.prompt(text), "prompt")
+
+    def _refuse_too_long(self, tokens: int, param: str) -> None:
+        """What cannot fit, however it is cut into tokens, is not cut, which might take minutes."""
+        if tokens > self.n_ctx:
+            message = f"{tokens} prompt tokens and more do not fit the context of {self.n_ctx} tokens"
+            raise JobRejected(EndCode.CONTEXT_LENGTH_EXCEEDED, message, param)
+
+    @staticmethod
+    def _checked(tokens: Tokens, param: str) -> Tokens:
+        if not len(tokens):
+            message = f"{param} is empty, and the model has no token to begin with"
+            raise JobRejected(EndCode.INVALID_VALUE, message, param)
+        return tokens
+
+    def _grammar(self, schema: str) -> str:
+        grammar = grammar_of(schema, llama_grammar.JSON_GBNF, partial(to_grammar, llama_grammar))
+        try:
+            llama_cpp.llama_sampler_free(new_grammar(llama_cpp, self._vocab.handle, grammar))
+        except ValueError as fault:
+            raise JobRejected(EndCode.INVALID_VALUE, f"response_format: {fault}", "response_format") from None
+        return grammar
+
+    def practice_job(self, spec: JobSpec, prompt_tokens: int) -> Prepared:
+        """A job of so many tokens without meaning, for the calibration."""
+        prompt = np.arange(prompt_tokens, dtype=np.int32) * 7 % self.n_vocab
+        return Prepared(spec, prompt_tokens, spec.max_tokens, Sampling(temperature=0.0), prompt)
+
+    # The engine's thread only.
+
+    def open(self, slot: int, job: Prepared) -> None:
+        """Make `slot` ready for the job."""
+        self._prompts[slot] = job.prompt
+        self._samplers[slot] = Sampler(llama_cpp, self._vocab.handle, self.n_vocab, job.sampling, job.grammar)
+        if job.sampling.logprobs is not None:
+            self._logprobs[slot] = Logprobs(job.sampling.logprobs, self._vocab.spelled, self._vocab.piece)
+
+    def begin(self, slot: int, source: int, n: int) -> None:
+        """Let `slot` hold the first `n` tokens of what slot `source` holds, and no more."""
+        if slot != source:
+            self.forget(slot)
+            # Whole, since a split cache can copy nothing less; in a shared one it costs no copy.
+            llama_cpp.llama_memory_seq_cp(self._memory, source, slot, -1, -1)
+        llama_cpp.llama_memory_seq_rm(self._memory, slot, n, -1)
+
+    def decode(self, rows: list[Row]) -> list[Row]:
+        """One llama_decode over all rows. Raises DecodeFailed and leaves the sequences as they were."""
+        batch = self._batch
+        batch.clear()
+        # llama.cpp computes neighbouring slots of a split cache together, and others one after another.
+        for row in sorted(rows, key=attrgetter("slot")):
+            if row.token >= 0:
+                row.index = batch.add_token(row.token, row.start, row.slot)
+            else:
+                tokens = self._prompts[row.slot][row.start : row.start + row.n]
+                row.index = batch.add_prompt(tokens, row.start, row.slot, last=row.samples)
+        code = llama_cpp.llama_decode(self._ctx, batch.filled())
+        if code != 0:
+            for row in rows:
+                llama_cpp.llama_memory_seq_rm(self._memory, row.slot, row.start, -1)
+            raise DecodeFailed(f"llama_decode answered {code} to {batch.n_tokens} tokens: {_LOG.errors()}")
+        return rows
+
+    def sample(self, row: Row) -> int:
+        """The next token of a row that samples, or END. Raises GrammarStuck."""
+        sampler = self._samplers[row.slot]
+        token = sampler.sample(self._ctx, row.index)
+        if token in self._vocab.ends:
+            return END
+        if row.slot in self._logprobs:
+            self._logprobs[row.slot].add(sampler.logits(self._ctx, row.index), token)
+        return token
+
+    def more(self, slot: int, text: str) -> dict[str, Any]:
+        """The logprobs of the answer so far, for jobs that asked for them."""
+        found = self._logprobs.get(slot)
+        return {} if found is None else {"logprobs": found.of(text)}
+
+    def close_slot(self, slot: int) -> None:
+        """The slot's sequence has ended: its sampler is freed, its cells stay."""
+        self._prompts.pop(slot, None)
+        self._logprobs.pop(slot, None)
+        sampler = self._samplers.pop(slot, None)
+        if sampler is not None:
+            sampler.close()
+
+    def forget(self, slot: int) -> None:
+        """Empty a slot's cells."""
+        llama_cpp.llama_memory_seq_rm(self._memory, slot, -1, -1)
+
+    def check_idle(self, kept: dict[int, int]) -> None:
+        """Raise BooksBroken if a sequence still has a sampler, or cells other than `kept`."""
+        ends = {slot: llama_cpp.llama_memory_seq_pos_max(self._memory, slot) for slot in range(self.slots)}
+        held = {slot: last + 1 for slot, last in ends.items() if last >= 0}
+        if held != kept or self._samplers:
+            raise BooksBroken(f"slots hold {held} cells and should keep {kept}; {sorted(self._samplers)} have samplers")
+
+    def close(self) -> None:
+        """Free the context and the model; the backend cannot be used any more."""
+        for slot in list(self._samplers):
+            self.close_slot(slot)
+        llama_cpp.llama_free(self._ctx)
+        llama_cpp.llama_model_free(self._model)
+
+    def _chat_template(self) -> tuple[ChatTemplate | None, str]:
+        """The model's template, or why there is none; prompts are answered without."""
+        source = llama_cpp.llama_model_chat_template(self._model, None)
+        if not source:
+            return None, "the model has no chat template"
+        text = source.decode("utf-8", "replace")
+        try:
+            return ChatTemplate(text, bos=self._vocab.name(self._vocab.bos), eos=self._vocab.name(self._vocab.eos)), ""
+        except ModelError as fault:
+            return None, str(fault)
+
+
+def load_backend(
+    settings: Settings,
+    path: Path,
+    *,
+    index: int = 0,
+    workers: int = 1,
+    progress: Callable[[float], None] | None = None,
+) -> LlamaBackend | EmbeddingBackend:
+    """The model at `path` on the devices of the settings, with a context for all slots.
+
+    `index` is the worker's among the `workers` of this machine. Raises ModelError.
+    """
+    llama_cpp.llama_backend_init()
+    libs = Libraries(llama_cpp, _ggml.libggml, _LOG)
+    seen = gpus(libs.ggml)
+    devices = choose(settings.device, seen, index=index)
+    gpu = bool(devices)
+    model = load_model(libs, path, devices, settings.n_gpu_layers, progress)
+    model_ctx = llama_cpp.llama_model_n_ctx_train(model)
+    threads = threads_of(settings, gpu=gpu, workers=workers)
+    try:
+        pooling = pooling_of(libs.lib, model, settings.pooling)
+        if pooling:
+            sizes = embedding_sizes_of(settings, model_ctx=model_ctx, gpu=gpu)
+            shape = Shape(sizes, settings.prefill_chunk, threads, settings.kv_type, gpu)
+            ctx = new_embedding_context(libs, model, shape, pooling)
+        else:
+            free_cells = cells_that_fit(libs, model, devices, settings.kv_type) if gpu else 0
+            sizes = sizes_of(settings, model_ctx=model_ctx, gpu=gpu, free_cells=free_cells)
+            shape = Shape(sizes, settings.prefill_chunk, threads, settings.kv_type, gpu)
+            ctx = new_context(libs, model, shape)
+    except Exception:
+        llama_cpp.llama_model_free(model)
+        raise
+    facts = Facts(
+        engine="llama",
+        device=", ".join(f"{device.name} ({device.description})" for device in devices) or "CPU",
+        model=description(llama_cpp, model),
+        n_ctx=sizes.n_ctx,
+        cells=sizes.cells,
+        slots=sizes.slots,
+        cache="shared" if shape.shared else "split",
+        threads=threads,
+        prefill_chunk=settings.prefill_chunk if pooling else llama_cpp.llama_n_batch(ctx) - sizes.slots,
+        pooling=pooling,
+        layers=_LOG.layers or llama_cpp.llama_model_n_layer(model) + 1,
+        layers_offloaded=_LOG.layers_offloaded if gpu else 0,
+        weights_bytes=_LOG.buffer_bytes("model") or llama_cpp.llama_model_size(model),
+        kv_bytes=_LOG.buffer_bytes("KV", "RS"),
+        compute_bytes=_LOG.buffer_bytes("compute", "output"),
+        warning=unused_gpu_advice(seen) if settings.device == "auto" else "",
+    )
+    if pooling:
+        return EmbeddingBackend(libs, model, ctx, facts)
+    return LlamaBackend(model, ctx, shape, facts)

@@ -1,0 +1,1 @@
+"""What constrains an answer: JSON schemas and patterns as grammars."""

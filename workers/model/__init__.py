@@ -1,0 +1,1 @@
+"""From PENSTOCK_MODEL to a file on this machine."""
