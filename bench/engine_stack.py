@@ -35,7 +35,7 @@ class Stack:
     def __init__(self, folder: Path, environ: dict[str, str], *, workers: int = 1) -> None:
         self.folder, self.port = folder, free_port()
         self.embedded = EmbeddedStore.start(folder / "state")
-        self.client = open_client(self.embedded.url, name="penstock-bench", patience=OPERATOR)
+        self.client = open_client(self.embedded.url, name="penstock-bench", timeouts=OPERATOR)
         self.store = Store(self.client)
         plain = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
         ours = {

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,12 +30,9 @@ from shared.jobs.job import NewJob, new_job_id
 from shared.settings.settings import Settings, load
 from shared.store.replies import Beat
 from shared.store.store import Store
-from workers.duties.claimed_jobs import Holding
-from workers.duties.claimer import Intake
-from workers.duties.delivery import Delivery
-from workers.duties.job_loop import Rounds
+from workers.duties.job_loop import JobLoop
 from workers.duty import Duty
-from workers.engine.events import Event, JobSpec, Room
+from workers.engine.events import Event, FreeCapacity, JobSpec
 from workers.engine.factory import make_engine
 
 _PROMPT, _ANSWER, _SLOTS, _WORKER = 64, 32, 16, "w1"
@@ -45,7 +43,15 @@ _SWITCH_MS = (5.0, 1.0, 0.5, 0.1)
 class _Apart:
     """Stands for an engine that runs in another process; what it is told and what it reports goes through pipes."""
 
-    def __init__(self, settings: Settings, emit: Callable[[Event], None], *, model_path: Path) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        emit: Callable[[Event], None],
+        *,
+        model_path: Path,
+        on_ending: Callable[[], None],
+    ) -> None:
+        del on_ending  # ends that are near are not told across a pipe
         context = multiprocessing.get_context("spawn")
         self._told, told = context.Pipe()
         heard, self._hear = context.Pipe()
@@ -55,7 +61,7 @@ class _Apart:
         self._process.start()
         self._heard = heard
         facts = heard.recv()
-        self.backend = SimpleNamespace(slots=facts.slots, cells=facts.cells)
+        self.backend = SimpleNamespace(slots=facts.slots, cells=facts.cells, facts=facts, lockstep=True)
         self.stats = SimpleNamespace(steps=0)
         self._inside: dict[str, int] = {}
         threading.Thread(target=self._listen, args=(emit,), daemon=True).start()
@@ -67,6 +73,9 @@ class _Apart:
                     self._inside.pop(event.key, None)
                 emit(event)
 
+    def cancel(self, key: str, *, drop: bool = False) -> None:
+        raise NotImplementedError(f"no job is canceled here: {key}, {drop}")
+
     def prepare(self, spec: JobSpec) -> JobSpec:
         return spec
 
@@ -74,9 +83,9 @@ class _Apart:
         self._inside[spec.key] = _PROMPT + _ANSWER
         self._told.send(spec)
 
-    def room(self) -> Room:
+    def room(self) -> FreeCapacity:
         inside = dict(self._inside)
-        return Room(self.backend.slots - len(inside), self.backend.cells - sum(inside.values()))
+        return FreeCapacity(self.backend.slots - len(inside), self.backend.cells - sum(inside.values()))
 
     def close(self) -> None:
         self._process.kill()
@@ -106,13 +115,9 @@ def one_run(store: Store, settings: Settings, path: Path, prompts: list[str], *,
     store.client.flushall()
     store.configure(settings)
     store.renew(Beat(_WORKER, "m", _SLOTS, 0, 10**6, 10**6), [])
-    clock, holding = RealClock(), Holding()
-    delivery = Delivery(store, _WORKER, holding, clock)
     make: Callable[..., Any] = _Apart if apart else make_engine
-    engine = make(settings, delivery.emit, model_path=path)
-    intake = Intake(store, _WORKER, "m", holding=holding, engine=engine, clock=clock, fail=delivery.fail)
-    rounds = Duty(Rounds(delivery, intake, clock=clock, on_room=lambda: None), lambda _name: None)
-    delivery.wake, delivery.on_end = rounds.wake, intake.note_hunger
+    loop = JobLoop(store, _WORKER, "m", partial(make, settings, model_path=path), generated_weight=4, clock=RealClock())
+    engine, duty = loop.engine, Duty(loop, lambda _name: None, loop.wake)
     stop, ended = threading.Event(), threading.Event()
     left = [len(prompts)]
 
@@ -121,7 +126,7 @@ def one_run(store: Store, settings: Settings, path: Path, prompts: list[str], *,
         if not left[0]:
             ended.set()
 
-    delivery.learn = count
+    loop.delivery.learn = count
     for prompt in prompts:
         payload = {"prompt": prompt, "max_tokens": _ANSWER, "temperature": 0}
         store.admit(NewJob(new_job_id(), "t", "m", payload, _PROMPT, _ANSWER, 600_000))
@@ -129,12 +134,12 @@ def one_run(store: Store, settings: Settings, path: Path, prompts: list[str], *,
     if thread:
         thread.start()
     began = time.perf_counter()
-    intake.paused = False
-    rounds.start()
+    loop.claimer.paused = False
+    duty.start()
     while not ended.wait(0.5):
-        store.renew(Beat(_WORKER, "m", _SLOTS, 0, 10**6, 10**6), holding.named())
+        store.renew(Beat(_WORKER, "m", _SLOTS, 0, 10**6, 10**6), loop.claimed_jobs.named())
     took = time.perf_counter() - began
-    rounds.stop(5)
+    duty.stop(5)
     if thread:
         stop.set()
         engine.wake()

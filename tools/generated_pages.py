@@ -10,7 +10,7 @@ from pathlib import Path
 
 from shared import metrics
 from shared.settings.settings import SYSTEM_WIDE
-from shared.settings.table import ROWS, Row
+from shared.settings.table import ROWS, Setting
 from shared.store import keys
 
 ROOT = Path(__file__).parent.parent
@@ -59,7 +59,7 @@ def keys_table() -> str:
     return _table(("key", "type", "holds", "dies"), rows)
 
 
-def metrics_table(rows: Iterable[metrics.Row], title: str) -> str:
+def metrics_table(rows: Iterable[metrics.MetricSpec], title: str) -> str:
     """Metrics as Prometheus shows them."""
     shown = (
         (
@@ -119,12 +119,12 @@ def _table(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return "\n".join([lines[0], "|" + "---|" * len(columns), *lines[1:]]) + "\n"
 
 
-def _sentence(row: Row) -> str:
+def _sentence(row: Setting) -> str:
     span = _span(row)
     return f"{row.why} ({row.unit}{', ' + span if span else ''})"
 
 
-def _span(row: Row) -> str:
+def _span(row: Setting) -> str:
     if row.low is None or row.high is None:
         return ""
     return f"{_plain(row.low)} to {_plain(row.high)}"

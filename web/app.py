@@ -13,7 +13,7 @@ from web.http.process_metrics import package_version
 from web.http.request import DoorRequest
 from web.operations import request_caller
 from web.routes import embeddings, events, health, jobs, openai, pages, queue, quote, responses
-from web.runtime.context import make_door
+from web.runtime.context import make_door_context
 from web.runtime.current import EXTENSION
 
 
@@ -35,7 +35,7 @@ def create_app(settings: Settings, store: Store, clock: Clock) -> APIFlask:
         AUTO_VALIDATION_ERROR_RESPONSE=False,
         AUTO_SERVERS=False,
     )
-    door = make_door(settings, store, clock)
+    door = make_door_context(settings, store, clock)
     app.extensions[EXTENSION] = door
     telemetry.install(app, door.metrics)
     hosts_and_cors.install(app, settings)

@@ -11,7 +11,7 @@ from typing import Any  # noqa: E402
 
 from shared import log as logging  # noqa: E402
 from shared.errors import StoreUnavailable  # noqa: E402
-from web.runtime.start import agree, open_store, raise_file_limit, read_settings  # noqa: E402
+from web.runtime.start import configure_store, open_store, raise_file_limit, read_settings  # noqa: E402
 
 _settings = read_settings()
 logging.configure(_settings.log_level, _settings.log_format, room="web", pid=os.getpid())
@@ -58,7 +58,7 @@ def on_starting(_server: Any) -> None:
     raise_file_limit()
     store = open_store(_settings)
     try:
-        agree(_settings, store)
+        configure_store(_settings, store)
     except StoreUnavailable as error:
         sys.stderr.write(f"penstock web: {error}; jobs are refused until it answers\n")
     finally:

@@ -26,7 +26,7 @@ from gunicorn.http.errors import (  # type: ignore[import-untyped]  # ships no t
 from gunicorn.workers.ggevent import GeventWorker  # type: ignore[import-untyped]  # as above
 
 from web.http import shutdown
-from web.http.api_errors import answer, from_status
+from web.http.api_errors import error_from_status, error_response
 
 log = structlog.get_logger()
 
@@ -99,7 +99,7 @@ class DoorWorker(GeventWorker):  # type: ignore[misc]  # as above
         status = next((status for kind, status in _STATUSES.items() if isinstance(exc, kind)), 400)
         request_id = secrets.token_hex(16)
         log.info("http.unreadable", request_id=request_id, error=str(exc)[:200])
-        told = answer(from_status(status, f"this is no request that could be read: {str(exc)[:200]}"))
+        told = error_response(error_from_status(status, f"this is no request that could be read: {str(exc)[:200]}"))
         body = json.dumps(told.body).encode()
         headers = {"x-request-id": request_id, "Content-Type": "application/json", "Content-Length": len(body)}
         lines = [f"{name}: {value}" for name, value in (headers | told.headers | {"Connection": "close"}).items()]
@@ -114,17 +114,17 @@ class DoorWorker(GeventWorker):  # type: ignore[misc]  # as above
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop when what is under way has ended."""
-        shutdown.asked.set()
+        shutdown.requested.set()
         super().handle_exit(sig, frame)
 
     def handle_quit(self, sig: int, frame: FrameType | None) -> None:
         """Stop at once."""
-        shutdown.asked.set()
+        shutdown.requested.set()
         super().handle_quit(sig, frame)
 
     def _end_what_idles(self) -> None:
         while self.alive:
             gevent.sleep(_LOOK_S)
-        shutdown.asked.set()
+        shutdown.requested.set()
         for idle in list(self._idle):
             idle.end()

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 
 import structlog
@@ -18,21 +19,19 @@ from shared.clock import RealClock
 from shared.errors import ConfigError, EmbeddedStoreError, ModelError, StoreUnavailable, StoreUnfit
 from shared.jobs.model_name import served_names
 from shared.settings.settings import Settings, load
-from shared.store.connection import open_client, shown
+from shared.store.connection import open_client, without_password
 from shared.store.embedded import find_url
 from shared.store.keys import model_slug
 from shared.store.preflight import check_fitness
 from shared.store.store import Store
-from workers.duties.claimed_jobs import Holding
-from workers.duties.delivery import Delivery
-from workers.duties.heartbeat import Status, Vitals, new_worker_name
-from workers.duties.throughput import Rates
+from workers.duties.heartbeat import Heartbeat, WorkerStatus, new_worker_name
+from workers.duties.job_loop import JobLoop
 from workers.engine.factory import make_engine
 from workers.engine.loop import Engine
-from workers.exit_codes import Exit
+from workers.exit_codes import ExitCode
 from workers.exporter import Exporter
 from workers.model.model_file import model_file
-from workers.model.progress_bar import load_bar
+from workers.model.progress_bar import loading_bar
 from workers.supervisor import Supervisor
 
 log = structlog.get_logger()
@@ -61,11 +60,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(_serve(load(), place))
     except (ConfigError, EmbeddedStoreError) as error:
-        return _sorry(error, Exit.CONFIG)
+        return _sorry(error, ExitCode.CONFIG)
     except StoreUnfit as error:
-        return _sorry(error, Exit.STORE_UNFIT)
+        return _sorry(error, ExitCode.STORE_UNFIT)
     except ModelError as error:
-        return _sorry(error, Exit.MODEL)
+        return _sorry(error, ExitCode.MODEL)
 
 
 def _leave(number: int, _frame: FrameType | None) -> None:
@@ -80,7 +79,7 @@ def _leave(number: int, _frame: FrameType | None) -> None:
             sys.stderr.write(_SHOW_CURSOR)
         sys.stderr.write(f"penstock worker: {signal.Signals(number).name} before it served; it held nothing\n")
         sys.stderr.flush()
-    os._exit(Exit.DRAINED)
+    os._exit(ExitCode.DRAINED)
 
 
 def _place(arguments: Sequence[str] | None) -> Place:
@@ -93,39 +92,43 @@ def _place(arguments: Sequence[str] | None) -> Place:
     return Place(named.index, named.workers)
 
 
-def _sorry(error: Exception, code: Exit) -> int:
+def _sorry(error: Exception, code: ExitCode) -> int:
     sys.stderr.write(f"penstock worker: {error}\n")
     return int(code)
 
 
-def _serve(settings: Settings, place: Place) -> Exit:
+def _serve(settings: Settings, place: Place) -> ExitCode:
     worker = new_worker_name()
     logging.configure(settings.log_level, settings.log_format, room="worker", worker=worker)
     failpoints.arm(settings.fail_at)
-    status, clock, holding = Status(), RealClock(), Holding()
+    status, clock = WorkerStatus(), RealClock()
     if settings.worker_listen:
         Exporter(*_host_port(settings.worker_listen), status.word, status.figures).start()
     store = _open_store(settings, worker)
-    delivery = Delivery(store, worker, holding, clock)
     names, path = served_names(settings), model_file(settings)
-    with load_bar(names[0], alone=place.workers == 1) as tell:
-        engine = make_engine(
+    with loading_bar(names[0], alone=place.workers == 1) as tell:
+        start_engine = partial(
+            make_engine,
             settings,
-            delivery.emit,
             model_path=path,
             clock=clock,
             index=place.index,
             workers=place.workers,
             progress=tell,
         )
-    delivery.drop = lambda key: engine.cancel(key, drop=True)
-    _introduce(engine)
-    rates = Rates(engine, settings.generated_weight, clock)
-    delivery.learn = rates.ended
-    status.vitals = Vitals(worker, names, engine, holding, rates)
-    return Supervisor(
-        settings, store, engine=engine, delivery=delivery, holding=holding, vitals=status.vitals, clock=clock
-    ).run()
+        job_loop = JobLoop(
+            store, worker, names[0], start_engine, generated_weight=settings.generated_weight, clock=clock
+        )
+    _introduce(job_loop.engine)
+    status.heartbeat = Heartbeat(
+        worker,
+        names,
+        job_loop.engine,
+        job_loop.claimed_jobs,
+        job_loop.throughput,
+        lambda: job_loop.claimer.idle_slot_steps,
+    )
+    return Supervisor(settings, store, job_loop, status.heartbeat, clock=clock).run()
 
 
 def _open_store(settings: Settings, worker: str) -> Store:
@@ -143,7 +146,7 @@ def _open_store(settings: Settings, worker: str) -> Store:
         except StoreUnavailable as error:
             if time.monotonic() - said_s >= _SAY_S:
                 said_s = time.monotonic()
-                log.warning("store.awaited", url=shown(url), error=str(error))
+                log.warning("store.awaited", url=without_password(url), error=str(error))
             time.sleep(_LOOK_S)
         else:
             return store

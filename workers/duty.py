@@ -23,7 +23,7 @@ FIRST_REST_S, LONGEST_REST_S = 0.05, 0.5
 MAX_FAULTS = 20
 
 
-class Pass(Protocol):
+class DutyWork(Protocol):
     """What a duty does over and over."""
 
     #: For logs and for the thread's name.
@@ -37,10 +37,11 @@ class Pass(Protocol):
 class Duty:
     """Runs the passes of one duty on one thread until stopped."""
 
-    def __init__(self, work: Pass, on_death: Callable[[str], None]) -> None:
+    def __init__(self, work: DutyWork, on_death: Callable[[str], None], wake: threading.Event | None = None) -> None:
+        """`wake` ends a rest when it is set; without one the duty has its own."""
         self.work = work
         self._on_death = on_death
-        self._wake = threading.Event()
+        self._wake = wake or threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=work.name, daemon=True)
         self._rest_s = FIRST_REST_S

@@ -3,7 +3,7 @@
 from enum import IntEnum
 
 
-class Exit(IntEnum):
+class ExitCode(IntEnum):
     """What a process supervisor sees. 1 stays Python's own, for what nobody foresaw."""
 
     #: Drained: what ran has ended or was given back.

@@ -18,22 +18,19 @@ import structlog
 from shared.clock import Clock
 from shared.errors import SettingsConflict, StoreUnavailable
 from shared.settings.settings import Settings
-from shared.store.reaper import Reaping
+from shared.store.reaper import Reaper
 from shared.store.store import Store
 from workers.duties.audit import Audit
-from workers.duties.claimed_jobs import Holding, key_of
-from workers.duties.claimer import Intake
-from workers.duties.delivery import Delivery
-from workers.duties.doorbell import Bell
-from workers.duties.heartbeat import Vitals
-from workers.duties.job_loop import Rounds
+from workers.duties.claimed_jobs import key_of
+from workers.duties.doorbell import Doorbell
+from workers.duties.heartbeat import Heartbeat
+from workers.duties.job_loop import JobLoop
 from workers.duties.leases import Leases
-from workers.duties.load_log import Report
-from workers.duties.reconciler import Reconciling
+from workers.duties.load_log import LoadLog
+from workers.duties.reconciler import Reconciler
 from workers.duties.watchdog import Watchdog
 from workers.duty import Duty
-from workers.engine.loop import Engine
-from workers.exit_codes import Exit
+from workers.exit_codes import ExitCode
 from workers.rqworker import RqWorker
 
 log = structlog.get_logger()
@@ -61,7 +58,7 @@ class _Notice:
     """Why the main thread wakes: a signal's name, or the exit code that some thread asks for."""
 
     signal: str = ""
-    code: Exit = Exit.DRAINED
+    code: ExitCode = ExitCode.DRAINED
     why: str = ""
 
 
@@ -69,79 +66,69 @@ class Supervisor:
     """One worker from its first beat to its last."""
 
     def __init__(
-        self,
-        settings: Settings,
-        store: Store,
-        *,
-        engine: Engine,
-        delivery: Delivery,
-        holding: Holding,
-        vitals: Vitals,
-        clock: Clock,
+        self, settings: Settings, store: Store, job_loop: JobLoop, heartbeat: Heartbeat, *, clock: Clock
     ) -> None:
-        self._settings, self._store, self._engine, self._clock = settings, store, engine, clock
-        self._delivery, self._holding, self._vitals = delivery, holding, vitals
-        self._worker = worker = vitals.worker
+        self._settings, self._store, self._clock = settings, store, clock
+        self._job_loop, self._heartbeat = job_loop, heartbeat
+        self._engine, self._claimer, self._delivery = job_loop.engine, job_loop.claimer, job_loop.delivery
+        self._claimed_jobs = job_loop.claimed_jobs
+        self._worker = heartbeat.worker
         self._notices: SimpleQueue[_Notice] = SimpleQueue()
-        self._exit = Exit.DRAINED
+        self._exit = ExitCode.DRAINED
         #: Whether the store was seen not to answer since the end began: nothing more is asked of it.
         self._away = False
         self._engine_stop = threading.Event()
         self._engine_thread = threading.Thread(target=self._run_engine, name="engine", daemon=True)
-        self._rq = RqWorker(worker, store.client, self._serve)
-        self._intake = Intake(
-            store, worker, vitals.model, holding=holding, engine=engine, clock=clock, fail=delivery.fail
-        )
-        bell, leases = self._make_bell(), self._make_leases()
-        rounds = Rounds(delivery, self._intake, clock=clock, on_room=bell.listen)
-        watchdog = Watchdog(
-            stall_ms=settings.stall_ms,
-            clock=clock,
-            busy=self._busy,
-            tokens=lambda: engine.stats.prompt_tokens + engine.stats.completion_tokens,
-        )
+        self._rq = RqWorker(self._worker, store.client, self._serve)
+        #: First: until its first beat is answered, nothing is claimed; what is claimed is kept.
+        self._leases = Duty(self._make_leases(), self._duty_died)
         #: In the order in which they start.
         self._duties = [
-            # First: until its first beat is answered, nothing is claimed; what is claimed is kept.
-            leases_duty := Duty(leases, self._duty_died),
-            Duty(Reaping(store), self._duty_died),
-            Duty(Reconciling(store), self._duty_died),
-            # Before the bell, which rings it.
-            rounds_duty := Duty(rounds, self._duty_died),
-            Duty(bell, self._duty_died),
+            self._leases,
+            Duty(Reaper(store), self._duty_died),
+            Duty(Reconciler(store), self._duty_died),
+            # Before the doorbell, which wakes it.
+            Duty(job_loop, self._duty_died, job_loop.wake),
+            Duty(self._make_doorbell(), self._duty_died),
             # Last: they look at what the others do.
-            Duty(watchdog, self._duty_died),
-            Duty(Report(engine, holding, clock), self._duty_died),
-            Duty(Audit(store, holding, clock), self._duty_died),
+            Duty(self._make_watchdog(), self._duty_died),
+            Duty(LoadLog(self._engine, self._claimed_jobs, clock), self._duty_died),
+            Duty(Audit(store, self._claimed_jobs, clock), self._duty_died),
         ]
-        self._leases, self._rounds = leases_duty, rounds_duty
-        delivery.wake, delivery.on_end = rounds_duty.wake, self._intake.note_hunger
-        engine.on_ending, self._intake.learn = self._look_ahead, vitals.rates.prompted
-        vitals.idle_slot_steps = lambda: self._intake.idle_slot_steps
-
-    def _make_bell(self) -> Bell:
-        return Bell(
-            self._store,
-            self._worker,
-            self._vitals.model,
-            holding=self._holding,
-            engine=self._engine,
-            has_room=lambda: self._intake.has_room,
-            on_work=self._look_for_work,
-        )
 
     def _make_leases(self) -> Leases:
         return Leases(
             self._store,
-            holding=self._holding,
+            claimed_jobs=self._claimed_jobs,
             engine=self._engine,
             lease_ms=self._settings.lease_ms,
-            beat=self._vitals.beat,
+            beat=self._heartbeat.beat,
             on_drain=self._pause,
             on_stranger=self._introduce,
         )
 
-    def run(self) -> Exit:
+    def _make_doorbell(self) -> Doorbell:
+        return Doorbell(
+            self._store,
+            self._worker,
+            self._heartbeat.model,
+            claimed_jobs=self._claimed_jobs,
+            engine=self._engine,
+            pool=self._job_loop.pool,
+            has_room=lambda: self._claimer.has_room,
+            on_work=self._job_loop.look_for_work,
+        )
+
+    def _make_watchdog(self) -> Watchdog:
+        stats = self._engine.stats
+        return Watchdog(
+            stall_ms=self._settings.stall_ms,
+            clock=self._clock,
+            busy=self._busy,
+            tokens=lambda: stats.prompt_tokens + stats.completion_tokens,
+        )
+
+    def run(self) -> ExitCode:
         """Serve until a signal or a fault, then drain or not. The exit code."""
         for sign in (signal.SIGTERM, signal.SIGINT):
             signal.signal(sign, self._on_signal)
@@ -162,8 +149,8 @@ class Supervisor:
         else:
             self._exit = notice.code
             log.error("worker.ending", why=notice.why, exit=int(notice.code))
-            if notice.code is Exit.CONFIG_LOST:
-                self._intake.closed = True
+            if notice.code is ExitCode.CONFIG_LOST:
+                self._claimer.closed = True
                 self._give_back()
         self._stop()
         self._note_late_faults()
@@ -176,41 +163,33 @@ class Supervisor:
         self._notices.put(_Notice(signal=signal.Signals(number).name))
 
     def _duty_died(self, name: str) -> None:
-        self._notices.put(_Notice(code=Exit.DUTY, why=f"the duty {name} failed too often"))
+        self._notices.put(_Notice(code=ExitCode.DUTY, why=f"the duty {name} failed too often"))
 
     def _run_engine(self) -> None:
         try:
             self._engine.run(self._engine_stop)
         except Exception as fault:
             log.exception("engine.fault")
-            self._notices.put(_Notice(code=Exit.ENGINE, why=f"the engine's loop ended: {fault}"))
+            self._notices.put(_Notice(code=ExitCode.ENGINE, why=f"the engine's loop ended: {fault}"))
 
     # Called by duties.
 
-    def _look_for_work(self) -> None:
-        self._intake.ring()
-        self._rounds.wake()
-
-    def _look_ahead(self) -> None:
-        if self._intake.wants_ahead:
-            self._rounds.wake()
-
     def _pause(self, asked: bool) -> None:
         """The store has answered a beat: claim, or not while an operator's drain lasts; the process stays."""
-        if asked != self._intake.paused:
+        if asked != self._claimer.paused:
             log.info("worker.paused" if asked else "worker.claiming")
-            self._intake.paused = asked
-            self._vitals.draining = asked or self._intake.closed
+            self._claimer.paused = asked
+            self._heartbeat.draining = asked or self._claimer.closed
             if asked:
                 self._engine.recall()
-            self._look_for_work()
+            self._job_loop.look_for_work()
 
     def _introduce(self) -> None:
         """The store does not know this worker: it is new, was long away, or the store came back empty."""
         try:
             self._store.configure(self._settings)
         except SettingsConflict as conflict:
-            self._notices.put(_Notice(code=Exit.CONFIG_LOST, why=str(conflict)))
+            self._notices.put(_Notice(code=ExitCode.CONFIG_LOST, why=str(conflict)))
             return
         self._rq.register_birth()
 
@@ -218,11 +197,11 @@ class Supervisor:
 
     def _drain(self, sign: str) -> None:
         grace_s = self._settings.drain_grace_ms / 1000
-        log.info("worker.draining", signal=sign, held=len(self._holding), grace_s=grace_s)
-        self._intake.closed = True
-        self._vitals.draining = True
+        log.info("worker.draining", signal=sign, held=len(self._claimed_jobs), grace_s=grace_s)
+        self._claimer.closed = True
+        self._heartbeat.draining = True
         self._leases.wake()
-        self._rounds.wake()
+        self._job_loop.wake.set()
         began_s = self._clock.monotonic()
         until_s = began_s + grace_s - min(_GIVE_BACK_S, grace_s * _GIVE_BACK_SHARE)
         while not self._done(began_s) and self._clock.monotonic() < until_s:
@@ -232,22 +211,24 @@ class Supervisor:
             notice = self._next_notice(_DRAIN_LOOK_S)
             if notice is None:
                 continue
-            if notice.code is not Exit.DRAINED:
+            if notice.code is not ExitCode.DRAINED:
                 self._exit = notice.code
                 log.error("worker.ending", why=notice.why, exit=int(notice.code))
                 return
             if self._clock.monotonic() - began_s > _SAME_REQUEST_S:
-                log.warning("worker.forced", signal=notice.signal, held=len(self._holding), exit=int(Exit.FORCED))
-                os._exit(Exit.FORCED)
+                log.warning(
+                    "worker.forced", signal=notice.signal, held=len(self._claimed_jobs), exit=int(ExitCode.FORCED)
+                )
+                os._exit(ExitCode.FORCED)
         if not self._done(began_s):
             self._give_back()
-        self._away |= self._intake.asking and self._clock.monotonic() - began_s >= _UNANSWERED_S
+        self._away |= self._claimer.asking and self._clock.monotonic() - began_s >= _UNANSWERED_S
 
     def _done(self, began_s: float) -> bool:
         """Whether a drain that began then has nothing to wait for."""
-        if len(self._holding) or self._delivery.owes:
+        if len(self._claimed_jobs) or self._delivery.owes:
             return False
-        return not self._intake.asking or self._clock.monotonic() - began_s >= _UNANSWERED_S
+        return not self._claimer.asking or self._clock.monotonic() - began_s >= _UNANSWERED_S
 
     def _next_notice(self, wait_s: float) -> _Notice | None:
         try:
@@ -257,7 +238,7 @@ class Supervisor:
 
     def _give_back(self) -> None:
         """What did not end in time: dropped in the engine first, so that nothing more is computed for it."""
-        held = self._holding.named()
+        held = self._claimed_jobs.named()
         for job in held:
             self._engine.cancel(key_of(job), drop=True)
         try:
@@ -267,7 +248,7 @@ class Supervisor:
             log.warning("worker.not_given_back", held=len(held), error=str(error))
             return
         for job in held:
-            self._holding.let_go(key_of(job))
+            self._claimed_jobs.let_go(key_of(job))
         log.info("worker.gave_back", held=len(held), released=released)
         self._tell_what_was_computed()
 
@@ -275,14 +256,14 @@ class Supervisor:
         """The books get what the engine did for jobs that went back, if its step is soon over."""
         until_s = self._clock.monotonic() + _BOOKS_S
         while self._clock.monotonic() < until_s and (self._busy() or self._delivery.owes):
-            self._rounds.wake()
+            self._job_loop.wake.set()
             # Not a wait for notices, which would lose them: nobody sets this before the loop is over.
             self._engine_stop.wait(_DRAIN_LOOK_S)
 
     def _note_late_faults(self) -> None:
         """What failed when nobody looked any more is told by the exit code."""
         while (notice := self._next_notice(0)) is not None:
-            if notice.code is not Exit.DRAINED and self._exit is Exit.DRAINED:
+            if notice.code is not ExitCode.DRAINED and self._exit is ExitCode.DRAINED:
                 self._exit = notice.code
                 log.error("worker.ending", why=notice.why, exit=int(notice.code))
 
@@ -304,7 +285,7 @@ class Supervisor:
         self._engine.wake()
         self._engine_thread.join(_STOP_S)
         # Nobody shall count on these slots; without a store they are forgotten five seconds after the last beat.
-        self._tell(lambda: self._store.farewell(self._worker, self._vitals.model))
+        self._tell(lambda: self._store.farewell(self._worker, self._heartbeat.model))
         self._rq.mute = self._away
         log.info("worker.stopped", exit=int(self._exit))
 

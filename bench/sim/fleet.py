@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from bench.sim.asks import GENERATED_WEIGHT, Ask
 from workers.engine.planner import PlanLimits, PromptLeft, plan
-from workers.engine.step_time import StepFit
+from workers.engine.step_time import StepTimeModel
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class Machine:
     step_target_ms: float = 100.0
 
     @property
-    def fit(self) -> StepFit:
+    def fit(self) -> StepTimeModel:
         """What the engine would have learned of it."""
-        return StepFit(base_ms=self.step_ms, row_ms=self.row_ms, token_ms=self.token_ms)
+        return StepTimeModel(base_ms=self.step_ms, row_ms=self.row_ms, token_ms=self.token_ms)
 
     def takes_ms(self, rows: int, prompt_tokens: int, cells: int) -> float:
         """How long a step lasts."""

@@ -21,7 +21,7 @@ from shared.store import keys
 from shared.store.keys import model_slug
 from shared.store.replies import Admitted, Beat, SettleAnswer
 from shared.store.store import Store
-from web.api.deadline import Patience
+from web.api.deadline import RequestDeadline
 from web.api.refusals import to_yield
 
 MODEL = "modelled"
@@ -71,7 +71,7 @@ class Ours:
             return TAKEN
         assert isinstance(answer, Refused), answer
         # What the client is told is the door's own answer; its patience is what its body names.
-        told = to_yield(answer, tenant=ask.tenant, model=MODEL, patience=Patience(ask.deadline_ms, "body"))
+        told = to_yield(answer, tenant=ask.tenant, model=MODEL, deadline=RequestDeadline(ask.deadline_ms, "body"))
         worth = told.headers.get("x-should-retry") != "false"
         return Answer(taken=False, reason=answer.reason.value, hint_ms=answer.retry_hint_ms, worth_retrying=worth)
 

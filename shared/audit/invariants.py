@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import redis
 
 from shared.audit.key_owners import unowned_keys
-from shared.audit.snapshot import Picture, take
+from shared.audit.snapshot import StoreSnapshot, take_snapshot
 from shared.store import keys
 from shared.store.decode import is_whole
 from shared.store.rq_record import homes_of_ended
@@ -55,7 +55,7 @@ def breaches(client: redis.Redis, *, timely: bool = False) -> list[Breach]:
 
 
 def _look(client: redis.Redis, timely: bool) -> list[Breach]:
-    picture = take(client)
+    picture = take_snapshot(client)
     found = [Breach(number, what) for number, check in _CHECKS for what in check(picture)]
     found += [Breach(8, what) for what in homes_of_ended(client, limit=64)]
     for key in unowned_keys(client, set(picture.inflight)):
@@ -67,7 +67,7 @@ def _look(client: redis.Redis, timely: bool) -> list[Breach]:
     return found
 
 
-def _one_place(p: Picture) -> Iterator[str]:
+def _one_place(p: StoreSnapshot) -> Iterator[str]:
     listed: dict[str, list[str]] = {}
     for queue, ids in p.order.items():
         for job_id in ids:
@@ -87,7 +87,7 @@ def _one_place(p: Picture) -> Iterator[str]:
         yield f"{job_id} stands in {listed[job_id]} and is not inflight"
 
 
-def _inflight(p: Picture) -> Iterator[str]:
+def _inflight(p: StoreSnapshot) -> Iterator[str]:
     both = set(p.deadlines) & set(p.leases)
     if both:
         yield f"waiting and running at once: {sorted(both)[:5]}"
@@ -99,7 +99,7 @@ def _inflight(p: Picture) -> Iterator[str]:
         yield f"more are inflight than the bound of {bound}"
 
 
-def _sums(p: Picture) -> Iterator[str]:
+def _sums(p: StoreSnapshot) -> Iterator[str]:
     for tenant, fields in p.tenants.items():
         mine = [record for record in p.records.values() if record.get("penstock_tenant") == tenant]
         waiting = [record for record in mine if record.get("penstock_state") == "queued"]
@@ -122,7 +122,7 @@ def _sums(p: Picture) -> Iterator[str]:
             yield f"tenant {tenant}: more wait than its bound of {bound}"
 
 
-def _counted_once(p: Picture) -> Iterator[str]:
+def _counted_once(p: StoreSnapshot) -> Iterator[str]:
     ended = sum(int(value) for name, value in p.stats.items() if name.startswith("ended|") and name.count("|") == 1)
     admitted = int(p.stats.get("admitted", 0))
     off = admitted - ended - len(p.inflight)
@@ -131,7 +131,7 @@ def _counted_once(p: Picture) -> Iterator[str]:
         yield f"jobs admitted and jobs ended or inflight differ by {off:+d}"
 
 
-def _before_deadline(p: Picture) -> Iterator[str]:
+def _before_deadline(p: StoreSnapshot) -> Iterator[str]:
     for job_id in p.leases:
         record = p.records.get(job_id, {})
         started, deadline = _number(record, "started_ms"), _number(record, "deadline_ms")
@@ -139,7 +139,7 @@ def _before_deadline(p: Picture) -> Iterator[str]:
             yield f"{job_id} was claimed at {started}, after its deadline {deadline}"
 
 
-def _active(p: Picture) -> Iterator[str]:
+def _active(p: StoreSnapshot) -> Iterator[str]:
     for slug, active in p.active.items():
         waiting = {queue.split(".", 1)[0] for queue, ids in p.order.items() if ids and queue.split(".", 1)[1] == slug}
         if set(active) != waiting:
@@ -157,7 +157,7 @@ def _active(p: Picture) -> Iterator[str]:
             yield f"{queue} is not in order of latest start"
 
 
-def _rq_agrees(p: Picture) -> Iterator[str]:
+def _rq_agrees(p: StoreSnapshot) -> Iterator[str]:
     statuses = {"queued": "queued", "running": "started"}
     for job_id in p.inflight:
         record = p.records.get(job_id)
@@ -178,7 +178,7 @@ def _rq_agrees(p: Picture) -> Iterator[str]:
             yield f"RQ's started registry of {queue} names {entry}, which does not run"
 
 
-def _in_time(p: Picture) -> Iterator[str]:
+def _in_time(p: StoreSnapshot) -> Iterator[str]:
     # The sentences hold no time that passes: two looks must agree on them.
     for job_id, wanted_ms in p.deadlines.items():
         if wanted_ms < p.now_ms - _LATE_MS:
@@ -200,7 +200,7 @@ def _queue_of(record: dict[str, str]) -> str:
     return f"{record.get('penstock_tenant')}.{record.get('penstock_slug')}"
 
 
-_CHECKS: tuple[tuple[int, Callable[[Picture], Iterator[str]]], ...] = (
+_CHECKS: tuple[tuple[int, Callable[[StoreSnapshot], Iterator[str]]], ...] = (
     (1, _one_place),
     (2, _inflight),
     (3, _sums),

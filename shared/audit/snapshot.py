@@ -11,7 +11,7 @@ from shared.store.redis_errors import store_faults
 
 
 @dataclass
-class Picture:
+class StoreSnapshot:
     """The store at one instant. Scores are ms by the store's TIME."""
 
     now_ms: int = 0
@@ -34,7 +34,7 @@ class Picture:
     beats: dict[str, float] = field(default_factory=dict)
 
 
-def take(client: redis.Redis) -> Picture:
+def take_snapshot(client: redis.Redis) -> StoreSnapshot:
     """Read a picture: names first, then everything under those names in one MULTI.
 
     What appeared between the two is left out by the caller's second look (shared/audit/invariants.py).
@@ -80,7 +80,9 @@ def _readable(answer: Any) -> Any:
     return answer
 
 
-def _read(client: redis.Redis, ids: list[str], queues: list[str], tenants: list[str], slugs: list[str]) -> Picture:
+def _read(
+    client: redis.Redis, ids: list[str], queues: list[str], tenants: list[str], slugs: list[str]
+) -> StoreSnapshot:
     def ask(pipe: Any) -> None:
         pipe.time()
         pipe.get(keys.clock())
@@ -104,7 +106,7 @@ def _read(client: redis.Redis, ids: list[str], queues: list[str], tenants: list[
     seconds, micros = next(answers)
     held = text(next(answers) or b"0")
     now_ms = seconds * 1_000 + micros // 1_000
-    picture = Picture(now_ms=int(held[1:]) if held.startswith("=") else now_ms + int(held))
+    picture = StoreSnapshot(now_ms=int(held[1:]) if held.startswith("=") else now_ms + int(held))
     picture.config, picture.stats = _hash(next(answers)), _hash(next(answers))
     picture.inflight, picture.deadlines = _scores(next(answers)), _scores(next(answers))
     picture.leases, picture.beats = _scores(next(answers)), _scores(next(answers))

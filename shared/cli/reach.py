@@ -39,7 +39,7 @@ def client_for(found: Settings) -> "redis.Redis":
     """A client of the store of these settings. Raises EmbeddedStoreError when none is known."""
     from shared.store.connection import OPERATOR, open_client
 
-    return open_client(url_of(found), name="penstock-cli", patience=OPERATOR)
+    return open_client(url_of(found), name="penstock-cli", timeouts=OPERATOR)
 
 
 def store_client(state_dir: str | None = None) -> "redis.Redis":

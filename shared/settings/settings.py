@@ -13,7 +13,7 @@ from pathlib import Path
 from dotenv import dotenv_values
 
 from shared.errors import ConfigError
-from shared.settings.table import AUTO, ROWS, Row
+from shared.settings.table import AUTO, ROWS, Setting
 
 _LAST_PORT = 65_535
 #: Where a gate listens that is started and not told where.
@@ -179,7 +179,7 @@ def as_environ(settings: Settings) -> dict[str, str]:
     return environ
 
 
-def row_of(field: str) -> Row:
+def row_of(field: str) -> Setting:
     """The row of a field name. Raises KeyError when there is none."""
     return {row.field: row for row in ROWS}[field]
 

@@ -17,7 +17,7 @@ Value = str | int | float
 
 
 @dataclass(frozen=True)
-class Row:
+class Setting:
     """One setting. `choices` for words, `low`/`high` for numbers, `pattern` for other text."""
 
     field: str
@@ -66,25 +66,25 @@ class Row:
         return "auto" if self.auto and self.default == AUTO else str(self.default)
 
 
-def _text(field: str, default: str, unit: str, why: str, *, name: str = "", pattern: str = "") -> Row:
-    return Row(field, name or f"PENSTOCK_{field.upper()}", "text", default, unit, why, pattern=pattern)
+def _text(field: str, default: str, unit: str, why: str, *, name: str = "", pattern: str = "") -> Setting:
+    return Setting(field, name or f"PENSTOCK_{field.upper()}", "text", default, unit, why, pattern=pattern)
 
 
-def _word(field: str, default: str, choices: tuple[str, ...], why: str) -> Row:
-    return Row(field, f"PENSTOCK_{field.upper()}", "text", default, " or ".join(choices), why, choices=choices)
+def _word(field: str, default: str, choices: tuple[str, ...], why: str) -> Setting:
+    return Setting(field, f"PENSTOCK_{field.upper()}", "text", default, " or ".join(choices), why, choices=choices)
 
 
-def _int(field: str, default: int, unit: str, low: float, high: float, why: str, *, auto: bool = False) -> Row:
-    return Row(field, f"PENSTOCK_{field.upper()}", "int", default, unit, why, low, high, auto=auto)
+def _int(field: str, default: int, unit: str, low: float, high: float, why: str, *, auto: bool = False) -> Setting:
+    return Setting(field, f"PENSTOCK_{field.upper()}", "int", default, unit, why, low, high, auto=auto)
 
 
-def _float(field: str, default: float, unit: str, low: float, high: float, why: str) -> Row:
-    return Row(field, f"PENSTOCK_{field.upper()}", "float", default, unit, why, low, high)
+def _float(field: str, default: float, unit: str, low: float, high: float, why: str) -> Setting:
+    return Setting(field, f"PENSTOCK_{field.upper()}", "float", default, unit, why, low, high)
 
 
 _HOST_PORT = r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}"
 
-ROWS: tuple[Row, ...] = (
+ROWS: tuple[Setting, ...] = (
     _text(
         "redis_url",
         "",
@@ -116,7 +116,7 @@ ROWS: tuple[Row, ...] = (
     _int("max_queue_size", AUTO, "jobs", 1, 1_000_000, "auto: max(16, 2 x live slots), waiting per tenant", auto=True),
     _int("max_queue_tokens", 65_536, "tokens", 1, 10**12, "what a tenant's waiting jobs may hold, prompt and answer"),
     _int("max_wait_ms", 8_000, "ms", 1, 3_600_000, "work that may wait in all, at the measured rate"),
-    Row(
+    Setting(
         "tenant_bound_status",
         "PENSTOCK_TENANT_BOUND_STATUS",
         "int",

@@ -75,7 +75,7 @@ def digest_of(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()
 
 
-class KeyRing:
+class ApiKeys:
     """All keys of the store. Raises ConfigError for values that cannot be, StoreUnavailable when it is away."""
 
     def __init__(self, client: redis.Redis) -> None:

@@ -18,7 +18,7 @@ from shared.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class Patience:
+class Timeouts:
     """How long one party waits for the store, in seconds, and how many connections it may hold at once."""
 
     connect_s: float
@@ -28,11 +28,11 @@ class Patience:
 
 #: A client waits behind the door: an answer within the second, or `store_unavailable`. A store that
 #: answers in 0.1 ms serves 512 callers in 50 ms; more of them at once means that it does not answer.
-DOOR = Patience(connect_s=0.25, answer_s=1.0, connections=512)
+DOOR = Timeouts(connect_s=0.25, answer_s=1.0, connections=512)
 #: A worker has a lease of 15 s to keep: it outlasts a store that rewrites its file, and still renews in time.
-WORKER = Patience(connect_s=1.0, answer_s=4.0, connections=64)
+WORKER = Timeouts(connect_s=1.0, answer_s=4.0, connections=64)
 #: An operator's command may look at a busy store.
-OPERATOR = Patience(connect_s=2.0, answer_s=10.0, connections=8)
+OPERATOR = Timeouts(connect_s=2.0, answer_s=10.0, connections=8)
 
 #: What a URL may not say, because waiting and repeating are settled here.
 _OURS = ("retry", "retry_on_timeout", "retry_on_error", "socket_timeout", "socket_connect_timeout", "decode_responses")
@@ -40,7 +40,7 @@ _OURS = ("retry", "retry_on_timeout", "retry_on_error", "socket_timeout", "socke
 _SENTINEL = "redis+sentinel://"
 
 
-def open_client(url: str, *, name: str, patience: Patience = WORKER) -> redis.Redis:
+def open_client(url: str, *, name: str, timeouts: Timeouts = WORKER) -> redis.Redis:
     """A client of the store at `url` that answers bytes, waits as `patience` says and never repeats a call.
 
     Connects with the first command. `name` (no blanks) is what CLIENT LIST shows. The URL is
@@ -50,12 +50,12 @@ def open_client(url: str, *, name: str, patience: Patience = WORKER) -> redis.Re
     """
     try:
         if url.startswith(_SENTINEL):
-            return _behind_sentinel(url, name, patience)
+            return _behind_sentinel(url, name, timeouts)
         options = parse_url(url)
     except ValueError as error:
-        raise ConfigError(f"REDIS_URL={shown(url)!r} cannot be used: {error}") from None
+        raise ConfigError(f"REDIS_URL={without_password(url)!r} cannot be used: {error}") from None
     _refuse_ours(url, options)
-    return redis.Redis.from_pool(ConnectionPool(**(options | _policy(name, patience))))
+    return redis.Redis.from_pool(ConnectionPool(**(options | _policy(name, timeouts))))
 
 
 def blocking_twin(client: redis.Redis, *, block_s: float) -> redis.Redis:
@@ -74,21 +74,21 @@ def blocking_twin(client: redis.Redis, *, block_s: float) -> redis.Redis:
     return redis.Redis.from_pool(ConnectionPool(connection_class=pool.connection_class, **options))
 
 
-def shown(url: str) -> str:
+def without_password(url: str) -> str:
     """The URL as it may be printed: without a password, wherever it stands."""
     url = re.sub(r"(://[^:@/]*):[^@]*@", r"\1:***@", url)
     return re.sub(r"(password=)[^&]*", r"\1***", url)
 
 
-def _policy(name: str, patience: Patience) -> dict[str, object]:
+def _policy(name: str, timeouts: Timeouts) -> dict[str, object]:
     return {
         "client_name": name,
-        "socket_connect_timeout": patience.connect_s,
-        "socket_timeout": patience.answer_s,
+        "socket_connect_timeout": timeouts.connect_s,
+        "socket_timeout": timeouts.answer_s,
         # By default the library sends a timed-out call up to ten times more; a call that may be
         # repeated is repeated by whoever knows that it may.
         "retry": Retry(NoBackoff(), 0),
-        "max_connections": patience.connections,
+        "max_connections": timeouts.connections,
         "decode_responses": False,
         # Scripts answer in RESP2 on every server; with RESP3 the library would also ask for
         # notifications that stretch its timeouts.
@@ -98,7 +98,7 @@ def _policy(name: str, patience: Patience) -> dict[str, object]:
     }
 
 
-def _behind_sentinel(url: str, name: str, patience: Patience) -> redis.Redis:
+def _behind_sentinel(url: str, name: str, timeouts: Timeouts) -> redis.Redis:
     parts = urlsplit(url)
     credentials, _, hosts = parts.netloc.rpartition("@")
     service, _, db = parts.path.strip("/").partition("/")
@@ -108,15 +108,15 @@ def _behind_sentinel(url: str, name: str, patience: Patience) -> redis.Redis:
         )
     options = {key: values[0] for key, values in parse_qs(parts.query).items()}
     _refuse_ours(url, options)
-    policy = _policy(name, patience) | {"db": int(options.pop("db", db) or 0)}
+    policy = _policy(name, timeouts) | {"db": int(options.pop("db", db) or 0)}
     username, _, password = credentials.partition(":")
     if credentials:
         policy |= {"username": unquote(username) or None, "password": unquote(password) or None}
     if options.pop("ssl", "false").lower() in {"1", "true", "yes"}:
         policy["ssl"] = True
     about_sentinels = {
-        "socket_connect_timeout": patience.connect_s,
-        "socket_timeout": patience.answer_s,
+        "socket_connect_timeout": timeouts.connect_s,
+        "socket_timeout": timeouts.answer_s,
         "retry": Retry(NoBackoff(), 0),
         "protocol": 2,
         "username": options.pop("sentinel_username", None),
@@ -140,4 +140,6 @@ def _host_port(text: str) -> tuple[str, int]:
 def _refuse_ours(url: str, options: dict[str, object] | dict[str, str]) -> None:
     for name in _OURS:
         if name in options:
-            raise ConfigError(f"REDIS_URL={shown(url)!r} sets {name}, which is fixed: a call is never repeated unseen")
+            raise ConfigError(
+                f"REDIS_URL={without_password(url)!r} sets {name}, which is fixed: a call is never repeated unseen"
+            )

@@ -30,7 +30,7 @@ from shared.state_dir import (
     short_socket_folder,
     write_note,
 )
-from shared.store.connection import Patience, open_client
+from shared.store.connection import Timeouts, open_client
 from shared.store.redis_errors import store_faults
 
 #: How long a start waits for the server to have read its append-only file: minutes for many GB.
@@ -39,7 +39,7 @@ START_S = 300.0
 STOP_S = 10.0
 #: How often a start or stop looks again.
 LOOK_S = 0.02
-_PATIENCE = Patience(connect_s=0.5, answer_s=1.0, connections=1)
+_PATIENCE = Timeouts(connect_s=0.5, answer_s=1.0, connections=1)
 
 
 class EmbeddedStore:
@@ -193,7 +193,7 @@ class EmbeddedStore:
         self.url = f"unix://{quote(socket)}"
         if not Path(socket).is_socket():
             return 0
-        with open_client(self.url, name="penstock-up", patience=_PATIENCE) as client:
+        with open_client(self.url, name="penstock-up", timeouts=_PATIENCE) as client:
             try:
                 with store_faults(client):
                     client.ping()  # INFO answers while the server still reads its file; PING does not

@@ -21,7 +21,7 @@ LONGEST_REST_S, SHORTEST_REST_S = 0.25, 0.02
 _MOST_CALLS = 1000
 
 
-class Reaping:
+class Reaper:
     """One pass after another, by whoever runs it; two at once handle each job once."""
 
     name = "reaper"

@@ -11,7 +11,7 @@ import redis
 
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.store import keys
-from shared.store.api_keys import KeyRing
+from shared.store.api_keys import ApiKeys
 from shared.store.store import Store
 from shared.store.tenants import Tenants
 from tests.support.builders import a_job
@@ -171,7 +171,7 @@ def test_a_key_is_printed_alone_on_stdout_and_never_again(penstock: Program, red
     key = made.stdout.strip()
     assert made.stdout == f"{key}\n"
     assert key not in made.stderr
-    facts = KeyRing(redis_client).lookup(key)
+    facts = ApiKeys(redis_client).lookup(key)
     assert facts is not None
     assert facts.expires_ms == facts.created_ms + 90 * 86_400_000
 
@@ -184,7 +184,7 @@ def test_a_key_is_printed_alone_on_stdout_and_never_again(penstock: Program, red
 def test_a_key_is_rotated_and_removed(penstock: Program, redis_client: redis.Redis) -> None:
     old = penstock("keys", "add", "blue", "--label", "ci").stdout.strip()
     new = json.loads(penstock("keys", "rotate", "ci", "--overlap", "1h", "--json").stdout)["key"]
-    ring = KeyRing(redis_client)
+    ring = ApiKeys(redis_client)
     assert ring.lookup(old) is not None
     assert ring.lookup(new) is not None
     assert penstock("keys", "rm", "ci", "--tenant", "green").returncode == 1

@@ -12,7 +12,7 @@ import pytest
 from shared.jobs.outcomes import Outcome
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.settings.settings import Settings
-from shared.store.api_keys import KeyRing
+from shared.store.api_keys import ApiKeys
 from shared.store.store import Store
 from shared.store.tenants import Tenants
 from tests.support.builders import reconfigure, seen, stat
@@ -242,7 +242,7 @@ def test_while_the_store_is_away_the_answer_is_yield(store: Store, store_url: st
 
 
 def test_a_key_stands_for_its_tenant(closed: Served, store: Store) -> None:
-    key = KeyRing(store.client).create("blue", label="laptop").key
+    key = ApiKeys(store.client).create("blue", label="laptop").key
     closed.client.fault(submit_frame(), "invalid_api_key")
     closed.client.fault(submit_frame() | {"tenant_key": "psk_invented"}, "invalid_api_key")
     frame = submit_frame() | {"tenant_key": key}
@@ -251,7 +251,7 @@ def test_a_key_stands_for_its_tenant(closed: Served, store: Store) -> None:
 
 
 def test_only_a_key_that_may_act_for_others_names_another_tenant(closed: Served, store: Store) -> None:
-    ring = KeyRing(store.client)
+    ring = ApiKeys(store.client)
     plain, gateway = ring.create("blue").key, ring.create("gateway", act_as="team-*").key
     closed.client.fault(submit_frame(tenant="team-a") | {"tenant_key": plain}, "tenant_not_allowed", "tenant")
     closed.client.fault(submit_frame(tenant="red") | {"tenant_key": gateway}, "tenant_not_allowed", "tenant")
@@ -260,9 +260,9 @@ def test_only_a_key_that_may_act_for_others_names_another_tenant(closed: Served,
 
 
 def test_a_key_that_was_removed_opens_nothing_on_an_open_connection_either(closed: Served, store: Store) -> None:
-    key = KeyRing(store.client).create("blue", label="laptop").key
+    key = ApiKeys(store.client).create("blue", label="laptop").key
     assert closed.client.ask(submit_frame(1) | {"tenant_key": key})["status"] == "accepted"
-    KeyRing(store.client).rm("laptop")
+    ApiKeys(store.client).rm("laptop")
     again = (submit_frame(ref) | {"tenant_key": key} for ref in itertools.count(3))
     wait_for(lambda: closed.client.ask(next(again))["status"] == "error", "the gate to hear of it", timeout_s=1)
     closed.client.fault(submit_frame(2) | {"tenant_key": key}, "invalid_api_key")

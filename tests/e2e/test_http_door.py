@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.settings.settings import Settings
 from shared.store import keys
-from shared.store.api_keys import KeyRing
+from shared.store.api_keys import ApiKeys
 from shared.store.store import Store
 from shared.store.tenants import Tenants
 from tests.support.door import a_door, fault, refused, serve, submit, taken
@@ -33,7 +33,7 @@ def closed(store: Store, settings: Settings) -> FlaskClient:
 
 
 def with_key(store: Store, tenant: str = "blue", **spelled: object) -> dict[str, str]:
-    return {"Authorization": f"Bearer {KeyRing(store.client).create(tenant, **spelled).key}"}
+    return {"Authorization": f"Bearer {ApiKeys(store.client).create(tenant, **spelled).key}"}
 
 
 # Keys and tenants.
@@ -63,7 +63,7 @@ def test_a_key_stands_for_its_tenant(closed: FlaskClient, store: Store) -> None:
 
 def test_a_key_that_was_removed_or_has_expired_is_one_that_never_was(closed: FlaskClient, store: Store) -> None:
     removed, expired = with_key(store, label="one"), with_key(store, label="two", expires_in_ms=1_000)
-    KeyRing(store.client).rm("one")
+    ApiKeys(store.client).rm("one")
     store.client.incrby(keys.clock(), 2_000)
     told = {
         fault(submit(closed, headers=shown), 401, "invalid_api_key")

@@ -11,13 +11,13 @@ from shared.store import keys
 from shared.store.store import Store
 from tests.support.builders import a_job, admitted, beat, claim_one
 from tests.support.processes import wait_for
-from web.runtime.event_hub import BLOCK_MS, Event, Follower, Hub, later
+from web.runtime.event_hub import BLOCK_MS, Event, EventHub, Follower, later
 
 
 @pytest.fixture
-def hub(store: Store) -> Hub:
+def hub(store: Store) -> EventHub:
     beat(store)
-    return Hub(store)
+    return EventHub(store)
 
 
 def heard(follower: Follower, timeout_s: float = 10.0) -> Event:
@@ -32,7 +32,7 @@ def a_running_job(store: Store) -> tuple[str, Callable[[str, int], None]]:
     return job_id, lambda text, tokens: store.append([(held, text, tokens)]) and None
 
 
-def test_a_newcomer_is_heard_at_once_though_the_read_under_way_does_not_know_it(hub: Hub, store: Store) -> None:
+def test_a_newcomer_is_heard_at_once_though_the_read_under_way_does_not_know_it(hub: EventHub, store: Store) -> None:
     silent, _ = a_running_job(store)
     other, tell = a_running_job(store)
     with hub.follow(silent) as first:
@@ -46,7 +46,7 @@ def test_a_newcomer_is_heard_at_once_though_the_read_under_way_does_not_know_it(
         tell("a", 1)
 
 
-def test_a_follower_hears_what_came_before_it_and_what_comes_each_once(hub: Hub, store: Store) -> None:
+def test_a_follower_hears_what_came_before_it_and_what_comes_each_once(hub: EventHub, store: Store) -> None:
     job_id, tell = a_running_job(store)
     tell("a", 1)
     with hub.follow(job_id) as early:
@@ -60,7 +60,7 @@ def test_a_follower_hears_what_came_before_it_and_what_comes_each_once(hub: Hub,
             assert late.next(0.2) is None
 
 
-def test_a_follower_may_begin_in_the_middle(hub: Hub, store: Store) -> None:
+def test_a_follower_may_begin_in_the_middle(hub: EventHub, store: Store) -> None:
     job_id, tell = a_running_job(store)
     tell("a", 1)
     with hub.follow(job_id) as follower:
@@ -90,7 +90,7 @@ class HeldUp(Store):
 def test_who_joins_where_another_has_just_left_misses_nothing(store: Store) -> None:
     beat(store)
     held_up = HeldUp(store.client)
-    hub = Hub(held_up)
+    hub = EventHub(held_up)
     job_id, tell = a_running_job(store)
     with hub.follow(job_id) as leaving:
         heard(leaving)
@@ -103,7 +103,7 @@ def test_who_joins_where_another_has_just_left_misses_nothing(store: Store) -> N
         assert [heard(newcomer)[1]["type"] for _ in range(2)] == ["started", "token"]
 
 
-def test_a_reader_who_names_a_place_that_is_still_to_come_delays_nobody(hub: Hub, store: Store) -> None:
+def test_a_reader_who_names_a_place_that_is_still_to_come_delays_nobody(hub: EventHub, store: Store) -> None:
     job_id, tell = a_running_job(store)
     with hub.follow(job_id, after="99999999999999-0") as odd:
         wait_for(lambda: hub._blocked, "a read that knows the odd place alone")
@@ -115,14 +115,14 @@ def test_a_reader_who_names_a_place_that_is_still_to_come_delays_nobody(hub: Hub
         assert odd.next(0) is None
 
 
-def test_who_has_left_is_followed_no_more(hub: Hub, store: Store) -> None:
+def test_who_has_left_is_followed_no_more(hub: EventHub, store: Store) -> None:
     job_id, _ = a_running_job(store)
     with hub.follow(job_id), hub.follow(job_id):
         assert hub.followed == 1
     assert hub.followed == 0
 
 
-def test_a_key_that_is_no_stream_silences_nobody_else(hub: Hub, store: Store) -> None:
+def test_a_key_that_is_no_stream_silences_nobody_else(hub: EventHub, store: Store) -> None:
     broken, _ = a_running_job(store)
     sound, tell = a_running_job(store)
     store.client.delete(keys.events(broken))

@@ -9,7 +9,7 @@ from flask.testing import FlaskClient
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.settings.settings import Settings
 from shared.store import keys
-from shared.store.api_keys import KeyRing
+from shared.store.api_keys import ApiKeys
 from shared.store.store import Store
 from shared.store.tenants import Tenants
 from tests.support.builders import pass_time, seen
@@ -28,7 +28,7 @@ def client(store: Store, settings: Settings) -> FlaskClient:
 
 @pytest.fixture
 def key(store: Store) -> dict[str, str]:
-    return {"Authorization": f"Bearer {KeyRing(store.client).create('blue').key}"}
+    return {"Authorization": f"Bearer {ApiKeys(store.client).create('blue').key}"}
 
 
 def test_a_ticket_opens_its_job_s_events_without_a_key(client: FlaskClient, store: Store, key: dict[str, str]) -> None:

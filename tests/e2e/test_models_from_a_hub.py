@@ -8,7 +8,7 @@ from tests.support.gguf_copy import copy_gguf
 from tests.support.hub import Hub
 from tests.support.processes import Stage
 from workers.demo.random_gguf import write_random_model
-from workers.exit_codes import Exit
+from workers.exit_codes import ExitCode
 
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
 
@@ -57,7 +57,7 @@ def ask(stage, model):
 
 
 def last_words(worker):
-    assert worker.exit_code(timeout_s=60) == Exit.MODEL
+    assert worker.exit_code(timeout_s=60) == ExitCode.MODEL
     return worker.log.read_text().splitlines()[-1]
 
 

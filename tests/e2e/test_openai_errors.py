@@ -8,7 +8,7 @@ import pytest
 from openai import OpenAI
 
 from shared.jobs.tenant_policy import TenantPolicy
-from shared.store.api_keys import KeyRing
+from shared.store.api_keys import ApiKeys
 from shared.store.tenants import Tenants
 from tests.support.processes import wait_for
 from tests.support.served import Address, Served, sim_served
@@ -23,7 +23,7 @@ def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 def client_of(served: Address, tenant: str, **policy: int) -> OpenAI:
     """A client with a key of its own; it tries once."""
     Tenants(served.stage.client).set(tenant, TenantPolicy(**policy))
-    return OpenAI(base_url=f"{served.url}/v1", api_key=KeyRing(served.stage.client).create(tenant).key, max_retries=0)
+    return OpenAI(base_url=f"{served.url}/v1", api_key=ApiKeys(served.stage.client).create(tenant).key, max_retries=0)
 
 
 def chat(client: OpenAI, **spelled: object) -> object:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.store.api_keys import KeyRing
+from shared.store.api_keys import ApiKeys
 from tests.support.served import Address, Served, sim_served
 
 pytestmark = pytest.mark.ways("direct", reason="what nginx will not pass on it answers in its own words")
@@ -42,7 +42,7 @@ def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 def test_every_route_answers_as_documented_whatever_is_sent(served: Address, tmp_path: Path) -> None:
     config = tmp_path / "schemathesis.toml"
     config.write_text(CONFIG)
-    key = KeyRing(served.stage.client).create("blue").key
+    key = ApiKeys(served.stage.client).create("blue").key
     report = tmp_path / "report.json"
     ran = subprocess.run(
         [
@@ -83,7 +83,7 @@ def test_every_route_answers_as_documented_whatever_is_sent(served: Address, tmp
 
 
 def test_what_streams_says_so_and_is_documented_to(served: Address) -> None:
-    key = KeyRing(served.stage.client).create("green").key
+    key = ApiKeys(served.stage.client).create("green").key
     headers = {"Authorization": f"Bearer {key}"}
     job = served.http.post("/v1/jobs", json={"prompt": "hi", "max_tokens": 2}, headers=headers).json()
     told = {"input": "hi", "max_output_tokens": 2, "background": True}

@@ -10,7 +10,7 @@ from openai import OpenAI
 from tests.support.processes import Process, Stage, wait_for
 from tests.support.served import Served
 from workers.demo.random_gguf import write_random_model
-from workers.exit_codes import Exit
+from workers.exit_codes import ExitCode
 
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
 
@@ -94,7 +94,7 @@ def test_a_worker_whose_model_the_store_would_take_for_another_does_not_start(st
     stage.worker(**sim, PENSTOCK_MODEL_NAME="deep/south")
     again = stage.worker(**sim, PENSTOCK_MODEL_NAME="deep/south")
     other = stage.worker(wait=False, **sim, PENSTOCK_MODEL_NAME="deep:south")
-    assert other.exit_code() == Exit.CONFIG
+    assert other.exit_code() == ExitCode.CONFIG
     assert "PENSTOCK_MODEL_NAME='deep:south'" in other.log.read_text()
     assert "'deep/south'" in other.log.read_text()
     assert again.alive

@@ -10,7 +10,7 @@ from shared.jobs.states import JobState
 from shared.store import keys
 from shared.store.connection import WORKER
 from tests.support.processes import wait_for
-from workers.exit_codes import Exit
+from workers.exit_codes import ExitCode
 
 
 def ask_to_drain(worker):
@@ -24,7 +24,7 @@ def test_a_draining_worker_finishes_what_runs_and_claims_nothing_more(stage):
     ids = [stage.admit("abcdefgh"[i % 8], max_tokens=100) for i in range(12)]
     stage.running(*ids[:8])
     worker.terminate()
-    assert worker.exit_code() == Exit.DRAINED
+    assert worker.exit_code() == ExitCode.DRAINED
     views = stage.jobs(ids)
     assert [view.state for view in views] == [JobState.SUCCEEDED] * 8 + [JobState.QUEUED] * 4
     assert [view.attempts for view in views] == [1] * 8 + [0] * 4
@@ -38,7 +38,7 @@ def test_what_does_not_end_within_the_grace_time_goes_back_uncounted(stage):
     stage.running(*ids)
     asked = time.monotonic()
     worker.terminate()
-    assert worker.exit_code() == Exit.DRAINED
+    assert worker.exit_code() == ExitCode.DRAINED
     # Its jobs would take ten.
     assert time.monotonic() - asked < 5
     for view in stage.jobs(ids):
@@ -54,7 +54,7 @@ def test_without_a_grace_time_everything_goes_back_at_once(stage):
     job_id = stage.admit(max_tokens=1_000)
     stage.running(job_id)
     worker.terminate()
-    assert worker.exit_code() == Exit.DRAINED
+    assert worker.exit_code() == ExitCode.DRAINED
     assert stage.job(job_id).state is JobState.QUEUED
     stage.store.cancel(job_id)
 
@@ -66,7 +66,7 @@ def test_a_second_signal_ends_the_worker_at_once_and_its_jobs_lapse(stage):
     ask_to_drain(worker)
     # Whoever means it says it again, later than one request comes twice.
     wait_for(lambda: worker.terminate() or not worker.alive, "the worker to end")
-    assert worker.exit_code() == Exit.FORCED
+    assert worker.exit_code() == ExitCode.FORCED
     stage.worker(PENSTOCK_SIM_DECODE_TPS="1000")
     (view,) = stage.ended(job_id)
     assert (view.state, view.attempts) == (JobState.SUCCEEDED, 2)
@@ -81,7 +81,7 @@ def test_a_ctrl_c_that_arrives_twice_over_the_terminal_and_the_parent_is_one_req
         stage.speaks(job_id)
         os.kill(worker.pid, signal.SIGINT)
         worker.terminate()
-        assert worker.exit_code() == Exit.DRAINED
+        assert worker.exit_code() == ExitCode.DRAINED
         assert stage.job(job_id).state is JobState.SUCCEEDED
 
 
@@ -91,7 +91,7 @@ def test_a_group_that_is_signaled_whole_and_by_its_parent_drains(stage):
     stage.speaks(job_id)
     ask_to_drain(worker)
     worker.terminate()
-    assert worker.exit_code() == Exit.DRAINED
+    assert worker.exit_code() == ExitCode.DRAINED
     assert stage.job(job_id).state is JobState.SUCCEEDED
 
 
@@ -102,7 +102,7 @@ def test_a_worker_that_is_stopped_before_it_serves_ends_at_once_with_a_sentence(
     worker = stage.worker(wait=False)
     wait_for(lambda: worker.said("store.awaited"), "the worker to say what it waits for")
     os.kill(worker.pid, sign)
-    assert worker.exit_code() == Exit.DRAINED
+    assert worker.exit_code() == ExitCode.DRAINED
     assert worker.said(f"{sign.name} before it served")
     assert not worker.said("Traceback")
     stage.embedded.revive()
@@ -129,7 +129,7 @@ def test_rq_forgets_a_worker_that_has_drained(stage):
     name = wait_for(lambda: stage.view(worker), "the worker").name
     wait_for(lambda: stage.client.sismember("rq:workers", f"rq:worker:{name}"), "RQ to know it")
     worker.terminate()
-    assert worker.exit_code() == Exit.DRAINED
+    assert worker.exit_code() == ExitCode.DRAINED
     assert stage.client.smembers("rq:workers") == set()
 
 
@@ -138,10 +138,10 @@ def test_an_idle_worker_whose_store_is_gone_stops_within_a_few_seconds(stage):
     worker = stage.worker()
     os.kill(stage.embedded.pid, signal.SIGKILL)
     wait_for(lambda: not stage.embedded.alive(), "the store to die")
-    wait_for(lambda: any("rounds" in line for line in worker.said("store.away")), "a claim without an answer")
+    wait_for(lambda: any("job_loop" in line for line in worker.said("store.away")), "a claim without an answer")
     asked = time.monotonic()
     worker.terminate()
-    assert worker.exit_code() == Exit.DRAINED
+    assert worker.exit_code() == ExitCode.DRAINED
     assert time.monotonic() - asked < 6
     stage.embedded.revive()
 
@@ -158,7 +158,7 @@ def test_a_worker_whose_store_hangs_waits_for_it_once_and_stops(stage, runs):
     try:
         asked = time.monotonic()
         worker.terminate()
-        assert worker.exit_code(timeout_s=60) == Exit.DRAINED
+        assert worker.exit_code(timeout_s=60) == ExitCode.DRAINED
         assert time.monotonic() - asked < grace_s + 2 * WORKER.answer_s
     finally:
         os.kill(stage.embedded.pid, signal.SIGCONT)

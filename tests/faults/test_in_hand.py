@@ -8,11 +8,10 @@ from shared.jobs.states import JobState
 from shared.settings.settings import load
 from tests.support.one_worker import MODEL, WORKER, Flaky, OneWorker, ask, make, state
 from tests.support.processes import wait_for
-from workers.duties.heartbeat import Vitals
-from workers.duties.throughput import Rates
+from workers.duties.heartbeat import Heartbeat
 from workers.engine.events import Ended
 from workers.engine.sequence import SequenceState
-from workers.exit_codes import Exit
+from workers.exit_codes import ExitCode
 from workers.supervisor import Supervisor
 
 SLOTS = 8
@@ -28,12 +27,12 @@ def full(flaky: Flaky, waiting: int) -> tuple[OneWorker, list[str]]:
     worker = make(flaky, PENSTOCK_MAX_BATCH_SIZE=str(SLOTS), PENSTOCK_SIM_PREFILL_TPS="1e9")
     for i in range(SLOTS):
         ask(flaky, f"t{i}", max_tokens=5 if i == 0 else 40)
-    worker.go(lambda: len(worker.holding) == SLOTS)
+    worker.go(lambda: len(worker.claimed_jobs) == SLOTS)
     return worker, [ask(flaky, "behind", max_tokens=3) for _ in range(waiting)]
 
 
 def until_in_hand(worker: OneWorker) -> None:
-    worker.go(lambda: len(worker.holding) > SLOTS)
+    worker.go(lambda: len(worker.claimed_jobs) > SLOTS)
 
 
 def most_held(worker: OneWorker) -> int:
@@ -42,7 +41,7 @@ def most_held(worker: OneWorker) -> int:
 
     def ended() -> bool:
         nonlocal most
-        most = max(most, len(worker.holding))
+        most = max(most, len(worker.claimed_jobs))
         return worker.all_ended()
 
     worker.go(ended)
@@ -62,7 +61,7 @@ def test_a_job_is_claimed_before_the_end_that_frees_its_slot_and_never_a_second_
 def test_a_job_in_hand_has_its_slot_in_the_step_after_the_end(flaky):
     worker, behind = full(flaky, 1)
     until_in_hand(worker)
-    (in_hand,) = (entry.key for entry in worker.holding._by_id.values() if entry.claimed.id == behind[0])
+    (in_hand,) = (entry.key for entry in worker.claimed_jobs._by_id.values() if entry.claimed.id == behind[0])
     while not any(isinstance(event, Ended) for event in worker.delivery._inbox):
         worker.engine.step()
         assert worker.engine._by_key[in_hand].state is SequenceState.WAITING
@@ -81,7 +80,7 @@ def test_with_fewer_than_eight_slots_nothing_is_claimed_ahead(flaky):
 def test_the_lease_of_a_job_in_hand_is_renewed(flaky):
     worker, behind = full(flaky, 1)
     until_in_hand(worker)
-    assert behind[0] in {held.id for held in worker.holding.named()}
+    assert behind[0] in {held.id for held in worker.claimed_jobs.named()}
     assert worker.beat() == []
     worker.go(worker.all_ended)
 
@@ -89,9 +88,9 @@ def test_the_lease_of_a_job_in_hand_is_renewed(flaky):
 def test_a_drain_gives_a_job_in_hand_back_uncounted_and_lets_the_others_end(flaky):
     worker, behind = full(flaky, 1)
     until_in_hand(worker)
-    worker.intake.closed = True
+    worker.claimer.closed = True
     worker.engine.recall()
-    worker.go(lambda: not len(worker.holding) and not worker.delivery.owes)
+    worker.go(lambda: not len(worker.claimed_jobs) and not worker.delivery.owes)
     assert state(flaky, behind[0]) == (JobState.QUEUED, 0)
     assert flaky.snapshot().stats["ended|succeeded"] == SLOTS
     flaky.cancel(behind[0])
@@ -99,14 +98,13 @@ def test_a_drain_gives_a_job_in_hand_back_uncounted_and_lets_the_others_end(flak
 
 def a_supervisor(worker: OneWorker) -> Supervisor:
     """One that drains this worker; its duties are not started, the test is them."""
-    vitals = Vitals(WORKER, [MODEL], worker.engine, worker.holding, Rates(worker.engine, 4, worker.clock))
+    loop = worker.job_loop
+    heartbeat = Heartbeat(WORKER, [MODEL], loop.engine, loop.claimed_jobs, loop.throughput, lambda: 0)
     return Supervisor(
         load(environ={"PENSTOCK_ENGINE": "sim"}, dotenv=None),
         worker.store,
-        engine=worker.engine,
-        delivery=worker.delivery,
-        holding=worker.holding,
-        vitals=vitals,
+        loop,
+        heartbeat,
         clock=worker.clock,
     )
 
@@ -114,11 +112,11 @@ def a_supervisor(worker: OneWorker) -> Supervisor:
 def test_an_operators_drain_gives_a_job_in_hand_back(flaky):
     worker, behind = full(flaky, 1)
     until_in_hand(worker)
-    worker.intake.paused = True
+    worker.claimer.paused = True
     supervisor = a_supervisor(worker)
     supervisor._pause(asked=False)
     supervisor._pause(asked=True)
-    worker.go(lambda: len(worker.holding) < SLOTS and not worker.delivery.owes)
+    worker.go(lambda: len(worker.claimed_jobs) < SLOTS and not worker.delivery.owes)
     assert state(flaky, behind[0]) == (JobState.QUEUED, 0)
     flaky.cancel(behind[0])
     worker.go(worker.all_ended)
@@ -130,11 +128,12 @@ def test_a_job_that_comes_in_hand_after_the_drain_began_goes_back_too(flaky):
     supervisor = a_supervisor(worker)
     drain = threading.Thread(target=supervisor._drain, args=("SIGTERM",))
     drain.start()
-    wait_for(lambda: supervisor._intake.closed, "the drain to begin")
+    wait_for(lambda: worker.claimer.closed, "the drain to begin")
+    worker.claimer.closed = False
     until_in_hand(worker)
-    worker.intake.closed = True
+    worker.claimer.closed = True
     wait_for(lambda: worker.engine._inbox._came, "the drain to ask back what has no slot")
-    worker.go(lambda: not len(worker.holding) and not worker.delivery.owes)
+    worker.go(lambda: not len(worker.claimed_jobs) and not worker.delivery.owes)
     drain.join(10)
     assert not drain.is_alive()
     assert state(flaky, behind[0]) == (JobState.QUEUED, 0)
@@ -147,19 +146,19 @@ def test_a_fault_while_a_drains_last_tokens_are_counted_is_told_by_the_exit_code
     count = threading.Thread(target=supervisor._tell_what_was_computed)
     count.start()
     supervisor._duty_died("bell")
-    wait_for(supervisor._rounds._wake.is_set, "the count to begin")
+    wait_for(supervisor._job_loop.wake.is_set, "the count to begin")
     worker.go(worker.all_ended)
     count.join(10)
     assert not count.is_alive()
     supervisor._note_late_faults()
-    assert supervisor._exit is Exit.DUTY
+    assert supervisor._exit is ExitCode.DUTY
 
 
 def test_a_job_in_hand_that_is_canceled_never_begins(flaky):
     worker, behind = full(flaky, 1)
     until_in_hand(worker)
     flaky.cancel(behind[0])
-    worker.engine.cancel(worker.holding.ask_cancel(behind[0]))
+    worker.engine.cancel(worker.claimed_jobs.ask_cancel(behind[0]))
     worker.go(lambda: state(flaky, behind[0]) == (JobState.CANCELED, 1))
     assert flaky.touch(behind[0]).usage.completion_tokens == 0
     worker.go(worker.all_ended)
@@ -169,17 +168,16 @@ def test_a_job_in_hand_that_is_canceled_never_begins(flaky):
 def test_steps_with_a_free_slot_count_from_5_ms_after_the_end_that_freed_it(flaky, late_steps, counted):
     """Two slots, so that nothing is in hand; a step of 10 ms."""
     worker = make(flaky, PENSTOCK_MAX_BATCH_SIZE="2", PENSTOCK_SIM_PREFILL_TPS="1e9")
-    worker.delivery.on_end = worker.intake.note_hunger
     for length in (3, 100, 3):
         ask(flaky, max_tokens=length)
-    worker.go(lambda: len(worker.holding) == 2)
+    worker.go(lambda: len(worker.claimed_jobs) == 2)
     while worker.engine.room().slots == 0:
         worker.engine.step()
     before_s = worker.clock.monotonic()
     for _ in range(late_steps):
         worker.engine.step()
     assert worker.clock.monotonic() - before_s == pytest.approx(late_steps * 0.01)
-    worker.rounds.one_pass()
-    assert len(worker.holding) == 2
-    assert worker.intake.idle_slot_steps == counted
+    worker.job_loop.one_pass()
+    assert len(worker.claimed_jobs) == 2
+    assert worker.claimer.idle_slot_steps == counted
     worker.go(worker.all_ended)

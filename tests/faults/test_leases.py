@@ -32,7 +32,7 @@ def store(redis_client) -> Overtaken:
 def leases_of(worker: OneWorker) -> Leases:
     return Leases(
         worker.store,
-        holding=worker.holding,
+        claimed_jobs=worker.claimed_jobs,
         engine=worker.engine,
         lease_ms=15_000,
         beat=lambda: a_beat(WORKER, slots=8, model=MODEL),
@@ -49,7 +49,7 @@ def test_a_renewal_that_comes_between_a_settle_and_its_answer_loses_nothing(stor
     leases, held = leases_of(worker), []
 
     def renewal() -> None:
-        held.append(worker.holding.named())
+        held.append(worker.claimed_jobs.named())
         leases.one_pass()
 
     store.meanwhile = renewal
@@ -59,20 +59,20 @@ def test_a_renewal_that_comes_between_a_settle_and_its_answer_loses_nothing(stor
     assert [entry for entry in logs if entry["event"] == "job.lost"] == []
     assert [usage.completion_tokens for usage in learned] == [2]
     assert state(store, job_id) == (JobState.SUCCEEDED, 1)
-    assert not len(worker.holding)
+    assert not len(worker.claimed_jobs)
 
 
 def test_a_renewal_that_finds_a_lease_lost_drops_the_sequence(store):
     worker = make(store)
     job_id = ask(store, max_tokens=1_000)
     worker.go(lambda: worker.engine.stats.completion_tokens > 3)
-    store.release(WORKER, worker.holding.named())
+    store.release(WORKER, worker.claimed_jobs.named())
     with capture_logs() as logs:
         leases_of(worker).one_pass()
     assert [(entry["job"], entry["told_by"]) for entry in logs if entry["event"] == "job.lost"] == [(job_id, "renew")]
     while worker.engine.step():
         pass
     assert worker.engine.room().slots == 1
-    assert not len(worker.holding)
+    assert not len(worker.claimed_jobs)
     assert state(store, job_id) == (JobState.QUEUED, 0)
     store.cancel(job_id)

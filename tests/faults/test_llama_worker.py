@@ -9,7 +9,7 @@ from shared.jobs.states import JobState
 from shared.store import keys
 from tests.support.processes import wait_for
 from workers.demo.random_gguf import write_random_model
-from workers.exit_codes import Exit
+from workers.exit_codes import ExitCode
 
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
 
@@ -89,11 +89,11 @@ def test_a_worker_says_what_it_loaded_before_it_claims(stage, llama):
 
 def test_a_worker_without_its_model_ends_with_a_sentence(stage, llama, tmp_path):
     missing = stage.worker(wait=False, **llama | {"PENSTOCK_MODEL": str(tmp_path / "nowhere.gguf")})
-    assert missing.exit_code() == Exit.MODEL
+    assert missing.exit_code() == ExitCode.MODEL
     assert "nowhere.gguf" in missing.log.read_text().splitlines()[-1]
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF and then nothing of use")
     worker = stage.worker(wait=False, **llama | {"PENSTOCK_MODEL": str(broken)})
-    assert worker.exit_code() == Exit.MODEL
+    assert worker.exit_code() == ExitCode.MODEL
     assert "broken.gguf" in worker.log.read_text().splitlines()[-1]
     wait_for(lambda: not stage.store.snapshot().workers, "nobody to count as a worker")

@@ -9,7 +9,7 @@ from rq.worker import Worker
 
 from shared.jobs.states import JobState
 from tests.support.processes import Stage, wait_for
-from workers.exit_codes import Exit
+from workers.exit_codes import ExitCode
 
 
 def kill_store(stage: Stage) -> None:
@@ -111,12 +111,12 @@ def test_connections_cut_all_the_time_slow_things_down_and_no_more(stage):
 def test_a_worker_with_other_system_wide_settings_does_not_start(stage):
     stage.worker()
     other = stage.worker(wait=False, PENSTOCK_LEASE_MS="2000")
-    assert other.exit_code() == Exit.CONFIG
+    assert other.exit_code() == ExitCode.CONFIG
     assert "lease_ms is '1000' there and '2000' here" in other.log.read_text()
 
 
 def test_a_store_that_evicts_is_refused_with_a_sentence(stage):
     stage.client.config_set("maxmemory-policy", "allkeys-lru")
     worker = stage.worker(wait=False)
-    assert worker.exit_code() == Exit.STORE_UNFIT
+    assert worker.exit_code() == ExitCode.STORE_UNFIT
     assert "maxmemory-policy is 'allkeys-lru'" in worker.log.read_text()

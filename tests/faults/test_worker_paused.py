@@ -2,7 +2,7 @@
 
 from shared.jobs.states import JobState
 from tests.support.processes import wait_for
-from workers.exit_codes import Exit
+from workers.exit_codes import ExitCode
 
 
 def test_a_ghost_may_not_settle_what_was_taken_from_it(stage):
@@ -50,7 +50,7 @@ def test_a_job_that_says_nothing_for_two_leases_keeps_its_lease(stage):
 def test_the_watchdog_ends_a_worker_whose_engine_hangs_and_its_jobs_go_elsewhere(stage):
     hung = stage.worker(PENSTOCK_SIM_DECODE_TPS="0.001", PENSTOCK_STALL_MS="1000")
     ids = [stage.admit(tenant) for tenant in "ab"]
-    assert hung.exit_code() == Exit.STALL
+    assert hung.exit_code() == ExitCode.STALL
     stage.worker()
     for view in stage.ended(*ids):
         assert (view.state, view.attempts) == (JobState.SUCCEEDED, 2)

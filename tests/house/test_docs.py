@@ -11,7 +11,7 @@ from shared.jobs.outcomes import EndCode, Refusal
 from shared.jobs.states import ARROWS, Arrow, JobState
 from shared.store.keys import TABLE
 from tools.generated_pages import pages
-from workers.exit_codes import Exit
+from workers.exit_codes import ExitCode
 
 ROOT = Path(__file__).parents[2]
 PAGES = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in ROOT.glob("docs/**/*.md")}
@@ -56,14 +56,14 @@ def test_every_command_is_explained():
 
 def test_every_metric_is_explained():
     rows = [row for table in vars(metrics).values() if isinstance(table, tuple) for row in table]
-    names = [row.name for row in rows if isinstance(row, metrics.Row)]
+    names = [row.name for row in rows if isinstance(row, metrics.MetricSpec)]
     assert names
     assert [name for name in names if name not in EVERYTHING] == []
 
 
 def test_every_exit_code_of_a_worker_is_explained():
     page = PAGES["docs/runbook.md"]
-    for code in Exit:
+    for code in ExitCode:
         assert re.search(rf"^\| ?{code.value} ?\|.*{code.name}", page, re.MULTILINE), code
 
 

@@ -11,7 +11,7 @@ from shared.clock import HeldClock
 from tests.support.lockstep import Lockstep, lockstep_engine
 from workers.engine.events import Ended, JobSpec
 from workers.engine.planner import AIM, FEWEST_PROMPT_TOKENS, PlanLimits, PromptLeft, plan, served_in
-from workers.engine.step_time import StepFit, looks_of
+from workers.engine.step_time import StepTimeModel, attention_reads
 
 _SLOTS = st.integers(0, 40)
 
@@ -36,9 +36,9 @@ _shared = _limits.map(lambda limits: replace(limits, split=False))
 def _fits(draw):
     """A fit fresh from the calibration, or one that has seen steps of a machine where late tokens are dearer."""
     token_ms, look_ms = draw(st.floats(0, 50)), draw(st.sampled_from([0.0, 1e-5, 1e-3]))
-    fit = StepFit(base_ms=draw(st.floats(0, 500)), row_ms=draw(st.floats(0, 50)), token_ms=token_ms)
+    fit = StepTimeModel(base_ms=draw(st.floats(0, 500)), row_ms=draw(st.floats(0, 50)), token_ms=token_ms)
     for n, span in draw(st.lists(st.tuples(st.integers(1, 512), st.integers(0, 20_000)), max_size=10)):
-        looks = looks_of(n, span)
+        looks = attention_reads(n, span)
         fit.observe(4, n, 20.0 + token_ms * n + look_ms * looks, looks)
     return fit
 
@@ -112,7 +112,7 @@ def test_no_prompt_waits_longer_than_twice_the_pieces_of_those_before_it(waiting
 
 
 def test_twenty_tokens_behind_eight_thousand_wait_for_a_few_steps():
-    prompts, fit = [PromptLeft(1, 8000, 0, 10.0), PromptLeft(2, 20, 0, 11.0)], StepFit(token_ms=5.0)
+    prompts, fit = [PromptLeft(1, 8000, 0, 10.0), PromptLeft(2, 20, 0, 11.0)], StepTimeModel(token_ms=5.0)
     served = [dict(plan([0], prompts, PlanLimits(512, 250.0, split=True), fit, turn).prompts) for turn in range(4)]
     assert [list(given) for given in served] == [[1], [2, 1], [1], [1]]
     assert served[1][2] == 20
@@ -167,7 +167,7 @@ def test_beside_answers_the_first_prompt_gets_all_that_the_target_allows(waiting
 def _predicted(fit, limits, prompts, pieces) -> float:
     """ms that the pieces add to a step."""
     spans = {prompt.slot: prompt.span for prompt in prompts}
-    looks = sum(looks_of(n, spans[slot]) for slot, n in pieces)
+    looks = sum(attention_reads(n, spans[slot]) for slot, n in pieces)
     return fit.predict_ms(0, sum(n for _, n in pieces), looks) - (0 if limits.split else fit.predict_ms(0))
 
 
@@ -179,7 +179,7 @@ def test_where_each_row_takes_its_own_time_prompts_are_computed_whole(waiting, f
 
 
 def test_nothing_waiting_is_no_plan():
-    assert not plan([], [], PlanLimits(512, 100.0), StepFit())
+    assert not plan([], [], PlanLimits(512, 100.0), StepTimeModel())
 
 
 _true = st.tuples(st.floats(0.1, 50), st.floats(0, 5), st.floats(0.01, 5))
@@ -189,7 +189,7 @@ _true = st.tuples(st.floats(0.1, 50), st.floats(0, 5), st.floats(0.01, 5))
 def test_the_fit_learns_how_long_steps_take(true, steps):
     base, row, token = true
     assume(len({prompt > 0 for _, prompt in steps}) == 2)
-    fit = StepFit(base_ms=5, row_ms=1, token_ms=1)
+    fit = StepTimeModel(base_ms=5, row_ms=1, token_ms=1)
     for rows, prompt in steps:
         fit.observe(rows, prompt, base + row * rows + token * prompt)
     for rows, prompt in steps[-10:]:
@@ -197,7 +197,7 @@ def test_the_fit_learns_how_long_steps_take(true, steps):
 
 
 def test_the_fit_forgets_what_the_machine_was_like_before():
-    fit = StepFit()
+    fit = StepTimeModel()
     for took in (10.0, 40.0):
         for rows in range(400):
             fit.observe(rows % 8, 0, took)
@@ -205,7 +205,7 @@ def test_the_fit_forgets_what_the_machine_was_like_before():
 
 
 def test_a_long_run_without_prompts_leaves_their_price_where_the_calibration_put_it():
-    fit = StepFit(base_ms=5, row_ms=0.5, token_ms=0.8)
+    fit = StepTimeModel(base_ms=5, row_ms=0.5, token_ms=0.8)
     for _ in range(5000):
         fit.observe(8, 0, 9.0)
     assert fit.coefficients()[2] == pytest.approx(0.8)
@@ -213,10 +213,10 @@ def test_a_long_run_without_prompts_leaves_their_price_where_the_calibration_put
 
 
 def test_the_fit_learns_that_late_pieces_of_a_long_prompt_are_dearer():
-    fit = StepFit(base_ms=5, row_ms=0.5, token_ms=0.1)
+    fit = StepTimeModel(base_ms=5, row_ms=0.5, token_ms=0.1)
     took = []
     for start in range(0, 8192, 512):
-        looks = looks_of(512, start)
+        looks = attention_reads(512, start)
         took.append(5 + 0.5 * 7 + 0.1 * 512 + 8e-5 * looks)
         if len(took) > 4:
             assert fit.predict_ms(7, 512, looks) == pytest.approx(took[-1], rel=0.05)
@@ -230,7 +230,7 @@ _seen = st.tuples(st.integers(0, 64), st.integers(0, 4096), st.floats(0, 1e5), s
 
 @given(st.lists(_seen, max_size=200))
 def test_no_step_however_odd_makes_the_fit_negative_or_break(steps):
-    fit = StepFit()
+    fit = StepTimeModel()
     for rows, prompt, took, looks in steps:
         fit.observe(rows, prompt, took, looks)
     assert all(value >= 0 for value in fit.coefficients())

@@ -14,7 +14,7 @@ from shared.jobs.states import JobState
 from shared.store import keys
 from shared.store.store import Store
 from tests.support.builders import MODEL, a_beat, a_job, admitted, an_ending, contents, reconfigure, stat
-from workers.duties.reconciler import PERIOD_S, Reconciling
+from workers.duties.reconciler import PERIOD_S, Reconciler
 
 
 @pytest.fixture
@@ -241,7 +241,7 @@ def test_a_claim_that_struck_a_ghost_leaves_sums_that_the_next_look_mends(busy):
 
 def test_the_duty_looks_thoroughly_at_its_first_round_and_then_only_where_something_is_wrong(busy):
     store, *_ = busy
-    duty = Reconciling(store)
+    duty = Reconciler(store)
     for hurt in (True, False):
         store.client.hincrby(keys.tenant("blue"), "running", 1)
         assert duty.one_pass() == PERIOD_S

@@ -27,7 +27,7 @@ def a_door(store: Store, settings: Settings, **spelled: Any) -> FlaskClient:
 
 def door_store(url: str) -> Store:
     """The store with the door's own patience."""
-    return Store(open_client(url, name="penstock-test-door", patience=DOOR))
+    return Store(open_client(url, name="penstock-test-door", timeouts=DOOR))
 
 
 def submit(

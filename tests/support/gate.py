@@ -16,7 +16,7 @@ from shared.settings.settings import Settings
 from shared.store.store import Store
 from tests.support.processes import Process, Stage, wait_for
 from web.gate.connection import Bounds, Connection
-from web.runtime.context import Door, make_door
+from web.runtime.context import DoorContext, make_door_context
 
 Frame = dict[str, Any]
 
@@ -109,7 +109,7 @@ class GateClient:
 class Served:
     """A connection of the gate and its client's end."""
 
-    def __init__(self, here: Door, bounds: Bounds) -> None:
+    def __init__(self, here: DoorContext, bounds: Bounds) -> None:
         self.here = here
         ours, theirs = socket.socketpair()
         self.client = GateClient(theirs)
@@ -127,7 +127,7 @@ class Served:
 @contextmanager
 def served(store: Store, settings: Settings, *, auth: str = "open", **bounds: Any) -> Iterator[Served]:
     """A connection to a gate on this store; bounds are wide and auth is open unless spelled."""
-    here = make_door(replace(settings, auth=auth), store, RealClock())
+    here = make_door_context(replace(settings, auth=auth), store, RealClock())
     serving = Served(here, replace(BOUNDS, **bounds))
     try:
         yield serving

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 
 from shared.clock import HeldClock
-from workers.engine.backend import Row
+from workers.engine.backend import BatchRow
 from workers.engine.events import Event
 from workers.engine.loop import Engine
 from workers.engine.sim import SimBackend
 from workers.engine.stats import EngineSettings
-from workers.engine.step_time import StepFit
+from workers.engine.step_time import StepTimeModel
 
 #: ms of a call, of each decoding row, of each prompt token.
 CALL_MS, ROW_MS, TOKEN_MS = 5.0, 0.5, 1.0
@@ -23,11 +23,11 @@ class Lockstep(SimBackend):
         super().__init__(slots=slots, cells=slots * n_ctx, n_ctx=n_ctx, clock=clock)
         self.held_clock = clock
         #: The calls so far, each with its rows.
-        self.calls: list[list[Row]] = []
+        self.calls: list[list[BatchRow]] = []
         #: Called in the middle of each call, with its rows.
-        self.meanwhile: Callable[[list[Row]], None] = lambda _rows: None
+        self.meanwhile: Callable[[list[BatchRow]], None] = lambda _rows: None
 
-    def decode(self, rows: list[Row]) -> list[Row]:
+    def decode(self, rows: list[BatchRow]) -> list[BatchRow]:
         """All of them, in the time that so many take."""
         self.calls.append(rows)
         self.meanwhile(rows)
@@ -35,11 +35,11 @@ class Lockstep(SimBackend):
         return rows
 
 
-def _took_ms(row: Row) -> float:
+def _took_ms(row: BatchRow) -> float:
     return ROW_MS if row.token >= 0 else TOKEN_MS * row.n
 
 
 def lockstep_engine(backend: Lockstep, emit: Callable[[Event], None], **settings: float) -> Engine:
     """An engine over it that knows its times from the start."""
-    fit = StepFit(base_ms=CALL_MS, row_ms=ROW_MS, token_ms=TOKEN_MS)
+    fit = StepTimeModel(base_ms=CALL_MS, row_ms=ROW_MS, token_ms=TOKEN_MS)
     return Engine(backend, EngineSettings(**settings), emit, backend.held_clock, fit)

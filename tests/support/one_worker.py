@@ -1,6 +1,7 @@
 """One worker's rounds in one thread: a real store behind a line that may be cut, a sim engine, a clock held here."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import redis
@@ -12,10 +13,7 @@ from shared.settings.settings import Settings, load
 from shared.store import keys, scripts
 from shared.store.store import Store
 from tests.support.builders import a_beat, a_job, admitted
-from workers.duties.claimed_jobs import Holding
-from workers.duties.claimer import Intake
-from workers.duties.delivery import Delivery
-from workers.duties.job_loop import Rounds
+from workers.duties.job_loop import JobLoop
 from workers.engine.factory import make_engine
 
 WORKER, MODEL = "w1", "sim"
@@ -57,28 +55,25 @@ class OneWorker:
     """Delivery, intake and engine of a worker; `beat` makes it live."""
 
     def __init__(self, store: Flaky, settings: Settings) -> None:
-        self.store, self.clock, self.holding = store, HeldClock(), Holding()
-        self.delivery = Delivery(store, WORKER, self.holding, self.clock)
-        self.engine = make_engine(settings, self.delivery.emit, clock=self.clock)
+        self.store, self.clock = store, HeldClock()
+        start_engine = partial(make_engine, settings, clock=self.clock)
+        self.job_loop = JobLoop(store, WORKER, MODEL, start_engine, generated_weight=4, clock=self.clock)
+        self.engine, self.delivery = self.job_loop.engine, self.job_loop.delivery
+        self.claimer, self.claimed_jobs = self.job_loop.claimer, self.job_loop.claimed_jobs
         self.engine.backend._sleep = self.clock.advance
-        self.delivery.drop = lambda key: self.engine.cancel(key, drop=True)
-        self.intake = Intake(
-            store, WORKER, MODEL, holding=self.holding, engine=self.engine, clock=self.clock, fail=self.delivery.fail
-        )
-        self.intake.paused = False
-        self.rounds = Rounds(self.delivery, self.intake, clock=self.clock, on_room=lambda: None)
+        self.claimer.paused = False
         self.beat()
 
     def beat(self) -> list[str]:
         """One renewal of all that is held; the ids that are lost."""
-        return self.store.renew(a_beat(WORKER, slots=8, model=MODEL), self.holding.named()).lost
+        return self.store.renew(a_beat(WORKER, slots=8, model=MODEL), self.claimed_jobs.named()).lost
 
     def go(self, until: Callable[[], bool]) -> None:
         """Rounds and steps in turn, until so."""
         for _ in range(5_000):
             if until():
                 return
-            self.rounds.one_pass()
+            self.job_loop.one_pass()
             self.engine.step()
         raise AssertionError("5000 rounds were not enough")
 

@@ -117,7 +117,7 @@ class Stage:
         self._processes: list[Process] = []
         self.embedded = EmbeddedStore.start(folder / "state")
         self.url = self.embedded.url
-        self.client = open_client(self.url, name="penstock-test", patience=OPERATOR)
+        self.client = open_client(self.url, name="penstock-test", timeouts=OPERATOR)
         self.store = Store(self.client)
 
     def __enter__(self) -> Self:

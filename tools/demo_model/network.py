@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from workers.demo.gguf_file import Shape, tensor_shapes
+from workers.demo.gguf_file import ModelShape, tensor_shapes
 
 #: A PyTorch tensor; the package is needed for training alone and brings no types to this project's checks.
 Tensor = Any
@@ -17,7 +17,7 @@ _FIRST_DEVIATION = 0.02
 _RESIDUAL_WRITERS = ("attn_output.weight", "ffn_down.weight")
 
 
-def first_tensors(shape: Shape, seed: int) -> Tensors:
+def first_tensors(shape: ModelShape, seed: int) -> Tensors:
     """Return fresh weights by name; the token embedding serves for the output, too."""
     generator = torch.Generator().manual_seed(seed)
     tensors: Tensors = {}
@@ -33,7 +33,7 @@ def first_tensors(shape: Shape, seed: int) -> Tensors:
     return tensors
 
 
-def hidden_of(tensors: Tensors, shape: Shape, ids: Tensor) -> Tensor:
+def hidden_of(tensors: Tensors, shape: ModelShape, ids: Tensor) -> Tensor:
     """Map (rows, length) ids to (rows, length, n_embd): a place's logits are its product with the token embedding."""
     turns = _rotary_turns(shape, ids.shape[1])
     stream = functional.embedding(ids, tensors["token_embd.weight"])
@@ -47,7 +47,7 @@ def hidden_of(tensors: Tensors, shape: Shape, ids: Tensor) -> Tensor:
 _BLOCK_NAMES = ("attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm", "ffn_gate", "ffn_up", "ffn_down")
 
 
-def _attention(block: Tensors, shape: Shape, values: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
+def _attention(block: Tensors, shape: ModelShape, values: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
     batch, length, _ = values.shape
 
     def heads(name: str, count: int) -> Tensor:
@@ -67,11 +67,11 @@ def _feed_forward(block: Tensors, values: Tensor) -> Tensor:
     return functional.linear(gate * functional.linear(values, block["ffn_up"]), block["ffn_down"])
 
 
-def _normed(values: Tensor, weight: Tensor, shape: Shape) -> Tensor:
+def _normed(values: Tensor, weight: Tensor, shape: ModelShape) -> Tensor:
     return functional.rms_norm(values, (shape.n_embd,), weight, shape.norm_eps)
 
 
-def _rotary_turns(shape: Shape, length: int) -> tuple[Tensor, Tensor]:
+def _rotary_turns(shape: ModelShape, length: int) -> tuple[Tensor, Tensor]:
     """Cosines and sines of (length, head_width / 2) angles."""
     exponents = torch.arange(0, shape.head_width, 2) / shape.head_width
     angles = torch.outer(torch.arange(length).float(), shape.rope_base**-exponents)

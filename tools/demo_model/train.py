@@ -19,13 +19,13 @@ from tools.demo_model.documents import documents
 from tools.demo_model.network import Tensor, Tensors, first_tensors, hidden_of
 from tools.demo_model.tokenizer import Tokenizer, learn_pieces
 from workers.demo import DEMO_MODEL_NAME, demo_model_path
-from workers.demo.gguf_file import Shape, write_gguf
+from workers.demo.gguf_file import ModelShape, write_gguf
 from workers.demo.vocabulary import EOS_ID, FIRST_PIECE_ID, Vocabulary, vocabulary_of
 
 log = logging.getLogger("tools.demo_model.train")
 
 #: Small enough for a file below 8 MB in f16; heads of 64, for which every backend has its fast attention.
-SHAPE = Shape(n_vocab=2048, n_ctx_train=2048, n_embd=192, n_layer=4, n_head=3, n_head_kv=3, n_ff=512)
+SHAPE = ModelShape(n_vocab=2048, n_ctx_train=2048, n_embd=192, n_layer=4, n_head=3, n_head_kv=3, n_ff=512)
 #: Documents that the vocabulary is learned from: about 3.5 MB of text.
 N_VOCABULARY_DOCUMENTS = 6000
 
@@ -71,7 +71,7 @@ def main() -> None:
 class Trainer:
     """The weights and their optimizer; a step depends on the seed and its number alone."""
 
-    def __init__(self, shape: Shape, tokenizer: Tokenizer, seed: int, n_steps: int) -> None:
+    def __init__(self, shape: ModelShape, tokenizer: Tokenizer, seed: int, n_steps: int) -> None:
         self.tensors: Tensors = first_tensors(shape, seed)
         self._shape, self._tokenizer, self._seed, self._n_steps = shape, tokenizer, seed, n_steps
         self._step = 0

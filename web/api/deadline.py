@@ -7,10 +7,10 @@ from werkzeug.datastructures import Headers
 
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.settings.settings import Settings
-from web.http.api_errors import Wrong
+from web.http.api_errors import FieldError
 
 #: How a caller is going to take its answer: polls, holds the call until the end, or reads a stream.
-Manner = Literal["poll", "hold", "stream"]
+AnswerMode = Literal["poll", "hold", "stream"]
 
 #: What the stock OpenAI package sends when its user named no timeout: counts as not named.
 _STAINLESS_DEFAULT_S = 600.0
@@ -19,7 +19,7 @@ _STAINLESS_MARGIN_S = 1.0
 
 
 @dataclass(frozen=True)
-class Patience:
+class RequestDeadline:
     """A deadline and where it came from, as the job's record says it."""
 
     deadline_ms: int
@@ -38,46 +38,48 @@ class Patience:
         return told or (start_ms is not None and back_after_ms > start_ms)
 
 
-def longest_ms(settings: Settings, policy: TenantPolicy | None) -> int:
+def max_deadline_ms(settings: Settings, policy: TenantPolicy | None) -> int:
     """The longest patience that this tenant may name."""
     own = policy.max_deadline_ms if policy else None
     return settings.max_deadline_ms if own is None else min(own, settings.max_deadline_ms)
 
 
-def resolve(
-    manner: Manner,
+def resolve_deadline(
+    manner: AnswerMode,
     *,
     named_ms: int | None,
     start_within_ms: int | None,
     headers: Headers,
     settings: Settings,
     policy: TenantPolicy | None,
-) -> Patience | Wrong:
+) -> RequestDeadline | FieldError:
     """The patience of one request, or what is wrong with what it names."""
-    longest = longest_ms(settings, policy)
+    longest = max_deadline_ms(settings, policy)
     if named_ms is not None:
         if named_ms > longest:
-            return Wrong("deadline_ms", f"deadline_ms={named_ms} is over the maximum of {longest}")
-        return Patience(named_ms, "body", start_within_ms)
+            return FieldError("deadline_ms", f"deadline_ms={named_ms} is over the maximum of {longest}")
+        return RequestDeadline(named_ms, "body", start_within_ms)
     if "X-Deadline-Ms" in headers:
         text = headers["X-Deadline-Ms"]
         if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= longest):
-            return Wrong("X-Deadline-Ms", f"X-Deadline-Ms={text[:60]!r} is no whole number of ms from 1 to {longest}")
-        return Patience(int(text), "header", start_within_ms)
+            return FieldError(
+                "X-Deadline-Ms", f"X-Deadline-Ms={text[:60]!r} is no whole number of ms from 1 to {longest}"
+            )
+        return RequestDeadline(int(text), "header", start_within_ms)
     return _unnamed(manner, start_within_ms, headers, settings, longest)
 
 
 def _unnamed(
-    manner: Manner, start_within_ms: int | None, headers: Headers, settings: Settings, longest: int
-) -> Patience:
+    manner: AnswerMode, start_within_ms: int | None, headers: Headers, settings: Settings, longest: int
+) -> RequestDeadline:
     if manner == "stream":
         if start_within_ms is None:
-            return Patience(longest, "default", min(settings.default_start_ms, longest), "default")
-        return Patience(longest, "default", start_within_ms)
+            return RequestDeadline(longest, "default", min(settings.default_start_ms, longest), "default")
+        return RequestDeadline(longest, "default", start_within_ms)
     hint_ms = _stainless_ms(headers) if manner == "hold" else None
     if hint_ms is not None:
-        return Patience(min(hint_ms, longest), "header", start_within_ms)
-    return Patience(min(settings.default_deadline_ms, longest), "default", start_within_ms)
+        return RequestDeadline(min(hint_ms, longest), "header", start_within_ms)
+    return RequestDeadline(min(settings.default_deadline_ms, longest), "default", start_within_ms)
 
 
 def _stainless_ms(headers: Headers) -> int | None:

@@ -107,8 +107,8 @@ def error_json(view: JobView) -> dict[str, Any] | None:
 
 def queue_facts(view: JobView) -> dict[str, Any]:
     """Where a job stands and why it waited; a field of ours on OpenAI's routes, whose packages keep it as an extra."""
-    here: dict[str, Any] = {"position": None, "ahead_tokens": None, "eta_ms": None, "poll_after_ms": None}
-    return (here if has_ended(view) else _queue(view)) | {"waited": asdict(view.waited)}
+    context: dict[str, Any] = {"position": None, "ahead_tokens": None, "eta_ms": None, "poll_after_ms": None}
+    return (context if has_ended(view) else _queue(view)) | {"waited": asdict(view.waited)}
 
 
 def _queue(view: JobView) -> dict[str, Any]:

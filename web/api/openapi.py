@@ -63,7 +63,7 @@ _PARAMETERS: dict[tuple[str, str], list[Parameter]] = {
 }
 
 #: The shape of each route's good answers; what streams or is text has none.
-_ANSWERS: dict[tuple[str, str], type[response_models.Shape]] = {
+_ANSWERS: dict[tuple[str, str], type[response_models.ResponseModel]] = {
     ("post", "/v1/jobs"): response_models.Job,
     ("get", "/v1/jobs"): response_models.JobPage,
     ("get", "/v1/jobs/{job_id}"): response_models.Job,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shared.jobs.outcomes import Refusal, Refused
-from web.api.deadline import Patience
+from web.api.deadline import RequestDeadline
 
 #: A client that comes back sooner than this only costs; one that waits longer has given up.
 SHORTEST_HINT_MS, LONGEST_HINT_MS = 50, 60_000
@@ -43,7 +43,7 @@ class Yield:
 
 
 def to_yield(
-    refused: Refused, *, tenant: str, model: str, patience: Patience | None = None, bound_status: int = 503
+    refused: Refused, *, tenant: str, model: str, deadline: RequestDeadline | None = None, bound_status: int = 503
 ) -> Yield:
     """The answer to a refusal of the store. `bound_status` is PENSTOCK_TENANT_BOUND_STATUS.
 
@@ -63,7 +63,7 @@ def to_yield(
     if refused.hopeless:
         return _yield(status, reason, f"{why}, not even by an idle system", None, limits)
     hint_ms = refused.retry_hint_ms
-    in_vain = patience is not None and patience.ends_before(hint_ms, refused.answer_ms or 0)
+    in_vain = deadline is not None and deadline.ends_before(hint_ms, refused.answer_ms or 0)
     stays_away = _IN_VAIN if in_vain else _TOO_LONG if hint_ms >= LONGEST_HINT_MS else None
     return _yield(status, reason, why, hint_ms, limits, stays_away)
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from web.http.api_errors import Wrong, quoted, wrongs
+from web.http.api_errors import FieldError, field_errors, quoted
 
 #: The engine searches each token for every stop string.
 MAX_STOPS, MAX_STOP_CHARS = 16, 256
@@ -175,9 +175,9 @@ def payload_of(
     return payload
 
 
-def read_submit(value: Any) -> SubmitBody | list[Wrong]:
+def read_submit(value: Any) -> SubmitBody | list[FieldError]:
     """The request in a parsed body, or everything that is wrong with it (never an empty list)."""
     try:
         return SubmitBody.model_validate(value)
     except ValidationError as error:
-        return wrongs(error)
+        return field_errors(error)

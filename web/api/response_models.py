@@ -5,13 +5,13 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 
-class Shape(BaseModel):
+class ResponseModel(BaseModel):
     """Base: nothing is left out, nothing is added unseen."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class ErrorInfo(Shape):
+class ErrorInfo(ResponseModel):
     """What went wrong."""
 
     message: str
@@ -21,13 +21,13 @@ class ErrorInfo(Shape):
     errors: list[dict[str, str]] = Field(default=[], description="every field at fault, where there are several")
 
 
-class Error(Shape):
+class Error(ResponseModel):
     """Every answer that is neither a success nor a refusal."""
 
     error: ErrorInfo
 
 
-class Limits(Shape):
+class Limits(ResponseModel):
     """The bound that was hit; null while the store is away."""
 
     limit: str
@@ -37,7 +37,7 @@ class Limits(Shape):
     max_inflight: int | None
 
 
-class Yield(Shape):
+class Yield(ResponseModel):
     """A refusal: nothing was kept, come back after the hint."""
 
     status: Literal["yield"]
@@ -47,14 +47,14 @@ class Yield(Shape):
     limits: Limits
 
 
-class Patience(Shape):
+class Patience(ResponseModel):
     """How long the client waits, and where it said so."""
 
     deadline_ms: int
     from_: Literal["body", "header", "default"] = Field(alias="from")
 
 
-class Queue(Shape):
+class Queue(ResponseModel):
     """Where a job stands that has not ended."""
 
     position: int | None = Field(description="place in the tenant's own list, 1 is next; null while running")
@@ -63,7 +63,7 @@ class Queue(Shape):
     poll_after_ms: int
 
 
-class Waited(Shape):
+class Waited(ResponseModel):
     """Why the job waited, in ms."""
 
     own_ms: int = Field(description="behind jobs of its own tenant")
@@ -71,7 +71,7 @@ class Waited(Shape):
     requeued_ms: int = Field(description="again, after its worker was lost or drained")
 
 
-class Usage(Shape):
+class Usage(ResponseModel):
     """True counts; times in ms, null where the job did not get that far."""
 
     prompt_tokens: int
@@ -83,7 +83,7 @@ class Usage(Shape):
     ttft_ms: int | None = Field(description="from admission to the first token")
 
 
-class LikelyToken(Shape):
+class LikelyToken(ResponseModel):
     """A token and the logarithm of how likely the model held it."""
 
     token: str
@@ -97,7 +97,7 @@ class TokenLogprob(LikelyToken):
     top_logprobs: list[LikelyToken]
 
 
-class JobError(Shape):
+class JobError(ResponseModel):
     """Why an ended job did not succeed."""
 
     code: str
@@ -105,7 +105,7 @@ class JobError(Shape):
     stage: Literal["queue", "prefill", "decode"] | None
 
 
-class Urls(Shape):
+class Urls(ResponseModel):
     """Where the job is."""
 
     self: str
@@ -114,7 +114,7 @@ class Urls(Shape):
     events_signed: str = Field(default="", description="events without a key, if the submit asked for a ticket")
 
 
-class Job(Shape):
+class Job(ResponseModel):
     """One job. Moments in seconds since the epoch, by the store's clock."""
 
     id: str
@@ -141,7 +141,7 @@ class Job(Shape):
     degraded: list[dict[str, str | int]] = Field(default=[], description="what was cut under pressure")
 
 
-class JobPage(Shape):
+class JobPage(ResponseModel):
     """Some jobs, newest first."""
 
     object: Literal["list"]
@@ -150,7 +150,7 @@ class JobPage(Shape):
     has_more: bool
 
 
-class OwnQueue(Shape):
+class OwnQueue(ResponseModel):
     """A tenant's bounds and depth."""
 
     object: Literal["queue"]
@@ -167,7 +167,7 @@ class OwnQueue(Shape):
     draining: bool
 
 
-class Quote(Shape):
+class Quote(ResponseModel):
     """What a job would cost, when it would end, and what the door would answer now. Promises nothing."""
 
     object: Literal["quote"]
@@ -181,7 +181,7 @@ class Quote(Shape):
     refusal: Yield | None = Field(description="the yield it would get")
 
 
-class Model(Shape):
+class Model(ResponseModel):
     """A served name."""
 
     id: str
@@ -190,14 +190,14 @@ class Model(Shape):
     owned_by: str
 
 
-class ModelList(Shape):
+class ModelList(ResponseModel):
     """Live models."""
 
     object: Literal["list"]
     data: list[Model]
 
 
-class Ready(Shape):
+class Ready(ResponseModel):
     """Whether a job could be admitted."""
 
     status: Literal["ready", "not_ready"]
@@ -205,14 +205,14 @@ class Ready(Shape):
     workers: int
 
 
-class Health(Shape):
+class Health(ResponseModel):
     """The process answers."""
 
     status: Literal["ok"]
     version: str
 
 
-class QueueFacts(Shape):
+class QueueFacts(ResponseModel):
     """Where a job stands and why it waited; `queue` in `model_extra` of OpenAI's package."""
 
     position: int | None = Field(description="place in the tenant's own list, 1 is next; null when it does not wait")
@@ -222,7 +222,7 @@ class QueueFacts(Shape):
     waited: Waited
 
 
-class OpenAIUsage(Shape):
+class OpenAIUsage(ResponseModel):
     """Token counts as OpenAI names them."""
 
     prompt_tokens: int
@@ -231,7 +231,7 @@ class OpenAIUsage(Shape):
     prompt_tokens_details: dict[str, int]
 
 
-class Completion(Shape):
+class Completion(ResponseModel):
     """`chat.completion` or `text_completion`; OpenAI's own reference says what stands where."""
 
     id: str
@@ -245,7 +245,7 @@ class Completion(Shape):
     degraded: list[dict[str, str | int]] = Field(default=[], description="what was cut under pressure")
 
 
-class Response(Shape):
+class Response(ResponseModel):
     """A `response`; OpenAI's own reference says what stands where. The request's texts are not repeated."""
 
     id: str
@@ -275,7 +275,7 @@ class Response(Shape):
     degraded: list[dict[str, str | int]] = Field(default=[], description="what was cut under pressure")
 
 
-class Embedding(Shape):
+class Embedding(ResponseModel):
     """The vector of one text: its numbers, or base64 of them as little-endian float32."""
 
     object: Literal["embedding"]
@@ -283,7 +283,7 @@ class Embedding(Shape):
     embedding: list[float] | str
 
 
-class Embeddings(Shape):
+class Embeddings(ResponseModel):
     """The vectors, in the order of the texts; each of length 1."""
 
     object: Literal["list"]
@@ -292,7 +292,7 @@ class Embeddings(Shape):
     usage: dict[str, int]
 
 
-ALL: tuple[type[Shape], ...] = (
+ALL: tuple[type[ResponseModel], ...] = (
     Error,
     Yield,
     Job,

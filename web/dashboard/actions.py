@@ -8,18 +8,18 @@ from flask import Flask, Response, jsonify
 
 from shared.store.replies import CancelAnswer
 from shared.store.store import Store
-from web.http.api_errors import Problem
+from web.http.api_errors import ApiError
 
 log = structlog.get_logger()
 
 
-def refused_requeue(what: str) -> Problem:
+def refused_requeue(what: str) -> ApiError:
     """The answer to every requeue: an ended job's request is gone, and a live one needs no hand."""
     return _refused(f"{what} is not requeued: a job ends once and its request dies with it; submit it again")
 
 
-def _refused(sentence: str) -> Problem:
-    problem = Problem("invalid_request", sentence)
+def _refused(sentence: str) -> ApiError:
+    problem = ApiError("invalid_request", sentence)
     problem.status = 409
     return problem
 
@@ -31,7 +31,7 @@ def install(app: Flask, store: Store, ids_of: Callable[[str, str], list[str]]) -
         answer = _remove(store, job_id)
         log.info("admin.action", action="dashboard.delete", job=job_id, answer=answer.value)
         if answer is CancelAnswer.GONE:
-            raise Problem("job_not_found", f"no job {job_id!r}")
+            raise ApiError("job_not_found", f"no job {job_id!r}")
         return jsonify(status="OK", answer=answer.value)
 
     def empty_queue(queue_name: str, registry_name: str) -> Response:

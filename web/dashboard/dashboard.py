@@ -36,7 +36,7 @@ from shared.store.redis_errors import store_faults
 from shared.store.store import Store
 from web.dashboard import actions, guard
 from web.http.allowed_names import is_loopback
-from web.http.api_errors import Problem
+from web.http.api_errors import ApiError
 
 PREFIX = "/rq"
 #: One look at the queues costs 7 commands a queue and one more; a thousand queues every 15 s are 470 a second.
@@ -272,9 +272,9 @@ def _clean(view: Callable[..., Any], client: redis.Redis) -> Callable[..., Any]:
             with store_faults(client):
                 return view(**arguments)
         except NoSuchJobError:
-            raise Problem("job_not_found", f"no job {arguments.get('job_id', '')!r} that can be read") from None
+            raise ApiError("job_not_found", f"no job {arguments.get('job_id', '')!r} that can be read") from None
         except redis.ResponseError as error:
             # A key of RQ's that a foreign hand made another type.
-            raise Problem("job_not_found", f"RQ's record cannot be read: {error}") from error
+            raise ApiError("job_not_found", f"RQ's record cannot be read: {error}") from error
 
     return cleaned

@@ -5,7 +5,7 @@ import secrets
 
 from flask import Flask, Response, g, request
 
-from web.http.api_errors import Problem
+from web.http.api_errors import ApiError
 from web.operations.request_caller import require_admin
 
 _QUEUE = re.compile(r"[A-Za-z0-9._-]{1,256}\Z")
@@ -50,12 +50,12 @@ def install(app: Flask, prefix: str, *, may_write: bool) -> None:
         require_admin()
         if request.method not in methods:
             why = "" if may_write else "; it only reads unless PENSTOCK_DASHBOARD=write"
-            raise Problem("method_not_allowed", f"the dashboard takes no {request.method}{why}")
+            raise ApiError("method_not_allowed", f"the dashboard takes no {request.method}{why}")
         for name, value in (request.view_args or {}).items():
             shape = _SHAPES.get(name)
             # None is a route's own default.
             if shape is not None and value is not None and not shape.match(str(value)):
-                raise Problem("route_not_found", f"{name}={str(value)[:80]!r} has no page", param=name)
+                raise ApiError("route_not_found", f"{name}={str(value)[:80]!r} has no page", param=name)
 
     @app.after_request
     def wall_dashboard(response: Response) -> Response:

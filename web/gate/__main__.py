@@ -16,9 +16,9 @@ from shared.clock import RealClock  # noqa: E402
 from shared.errors import ConfigError, StoreUnavailable  # noqa: E402
 from web.gate.health import start_health  # noqa: E402
 from web.gate.server import GRACE_S, Gate, bounds_of  # noqa: E402
-from web.runtime.context import Door, make_door  # noqa: E402
+from web.runtime.context import DoorContext, make_door_context  # noqa: E402
 from web.runtime.duties import start_duties  # noqa: E402
-from web.runtime.start import EXIT_CONFIG, agree, open_store, raise_file_limit, read_settings  # noqa: E402
+from web.runtime.start import EXIT_CONFIG, configure_store, open_store, raise_file_limit, read_settings  # noqa: E402
 
 
 def main() -> int:
@@ -28,18 +28,18 @@ def main() -> int:
     raise_file_limit()
     store = open_store(settings)
     try:
-        agree(settings, store)
+        configure_store(settings, store)
     except StoreUnavailable as error:
         sys.stderr.write(f"penstock gate: {error}; jobs are refused until it answers\n")
     try:
-        return _serve(make_door(settings, store, RealClock()))
+        return _serve(make_door_context(settings, store, RealClock()))
     except ConfigError as error:
         sys.stderr.write(f"penstock gate: {error}\n")
         return EXIT_CONFIG
 
 
-def _serve(here: Door) -> int:
-    settings = here.settings
+def _serve(context: DoorContext) -> int:
+    settings = context.settings
     asked, disagreed = [], threading.Event()
     stop = threading.Event()
 
@@ -51,11 +51,11 @@ def _serve(here: Door) -> int:
         disagreed.set()
         stop.set()
 
-    gate = Gate(here, settings.gate_host_port, bounds_of(settings))
+    gate = Gate(context, settings.gate_host_port, bounds_of(settings))
     gate.start()
     if settings.gate_metrics_listen:
-        start_health(here, gate, settings.gate_metrics_host_port)
-    start_duties(settings, here.store, end=on_disagreement)
+        start_health(context, gate, settings.gate_metrics_host_port)
+    start_duties(settings, context.store, end=on_disagreement)
     for number in (signal.SIGTERM, signal.SIGINT):
         gevent.signal_handler(number, on_signal)
     stop.wait()

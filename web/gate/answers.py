@@ -6,9 +6,9 @@ from typing import Any
 from shared.jobs.job import JobView
 from shared.store.replies import Snapshot
 from web.api.job_json import degraded_json, error_json, job_json, usage_json
-from web.gate.requests import Unfit
-from web.http.api_errors import Problem, answer
-from web.operations.event_stream import Started, Text
+from web.gate.requests import BadFrame
+from web.http.api_errors import ApiError, error_response
+from web.operations.event_stream import JobStarted, TextDelta
 
 Frame = dict[str, Any]
 Ref = str | int | None
@@ -45,9 +45,9 @@ def final(ref: Ref, view: JobView) -> Frame:
     return tagged(ref, frame | degraded_json(view) | ({} if error is None else {"error": error}))
 
 
-def progress(ref: Ref, view: JobView, item: Started | Text) -> Frame:
+def progress(ref: Ref, view: JobView, item: JobStarted | TextDelta) -> Frame:
     """What happened to a streamed job. With each start, its text begins anew."""
-    if isinstance(item, Started):
+    if isinstance(item, JobStarted):
         return tagged(ref, {"status": "started", "id": view.id, "attempt": item.attempt})
     return tagged(ref, {"status": "text", "id": view.id, "text": item.text, "tokens": item.tokens})
 
@@ -85,10 +85,10 @@ def stopping(ref: Ref) -> Frame:
     return tagged(ref, {"status": "yield", "retry_hint_ms": _RESTART_HINT_MS, "reason": "draining", "error": error})
 
 
-def wrong(ref: Ref, fault: Unfit | Problem) -> Frame:
+def wrong(ref: Ref, fault: BadFrame | ApiError) -> Frame:
     """The one error that a frame gets which cannot be served."""
-    if isinstance(fault, Problem):
-        error = answer(fault).body["error"]
+    if isinstance(fault, ApiError):
+        error = error_response(fault).body["error"]
     else:
         error = {"message": fault.message, "type": "invalid_request_error", "param": fault.param, "code": fault.code}
     return tagged(ref, {"status": "error", "code": fault.code, "error": error})

@@ -17,21 +17,21 @@ from werkzeug.datastructures import Headers
 
 from shared.errors import StoreUnavailable
 from shared.jobs.job import JobView
-from web.api.deadline import resolve
+from web.api.deadline import resolve_deadline
 from web.api.refusals import Yield, store_away
 from web.api.request_schema import read_submit
 from web.gate import answers as say
 from web.gate.frames import FrameReader, TooLong
 from web.gate.jobs import GateJob, Jobs
 from web.gate.outbox import Outbox, ready
-from web.gate.requests import Cancel, Metrics, Ping, Request, Status, Submit, Unfit, read_request, seen_ref
-from web.http.api_errors import Problem, Wrong, invalid
+from web.gate.requests import BadFrame, Cancel, Metrics, Ping, Request, Status, Submit, read_request, seen_ref
+from web.http.api_errors import ApiError, FieldError, invalid_value
 from web.http.json_body import parse_json
-from web.operations.admission import ask_of, offer
+from web.operations.admission import native_request, offer
 from web.operations.callers import Spelling, identify
-from web.operations.cancel_on_disconnect import give_up
-from web.operations.long_poll import look
-from web.runtime.context import Door
+from web.operations.cancel_on_disconnect import cancel_when_possible
+from web.operations.long_poll import refresh_job
+from web.runtime.context import DoorContext
 
 log = structlog.get_logger()
 
@@ -57,14 +57,14 @@ class Bounds:
 class Connection:
     """Owned by the thread that calls `serve`; `wind_down` and `leave` may be called from others."""
 
-    def __init__(self, here: Door, sock: socket.socket, bounds: Bounds, count: Callable[[str], None]) -> None:
-        self._here, self._sock, self._bounds, self._count = here, sock, bounds, count
+    def __init__(self, context: DoorContext, sock: socket.socket, bounds: Bounds, count: Callable[[str], None]) -> None:
+        self._context, self._sock, self._bounds, self._count = context, sock, bounds, count
         self._sock.settimeout(0)
         self._frames = FrameReader(bounds.frame_bytes)
         self._outbox = Outbox(sock, most_bytes=bounds.unsent_bytes, stall_s=bounds.frame_s)
-        self._jobs = Jobs(here, self._tell, self._at_rest)
+        self._jobs = Jobs(context, self._tell, self._at_rest)
         #: When the frame under way began, and when the last one came, in seconds of the clock.
-        self._began_s = self._asked_s = here.clock.monotonic()
+        self._began_s = self._asked_s = context.clock.monotonic()
         #: Set once: new jobs are refused; the connection ends by our own will.
         self._stopping = self._leaving = False
 
@@ -118,7 +118,7 @@ class Connection:
 
     def _patience_s(self) -> float:
         """How long nothing may come until somebody has to look again."""
-        now_s = self._here.clock.monotonic()
+        now_s = self._context.clock.monotonic()
         until_s = now_s + self._bounds.idle_s
         if not len(self._jobs):
             until_s = self._quiet_since_s + self._bounds.idle_s
@@ -132,23 +132,23 @@ class Connection:
 
     def _in_time(self) -> bool:
         """Give up a frame that takes too long. Whether the connection may live on."""
-        now_s = self._here.clock.monotonic()
+        now_s = self._context.clock.monotonic()
         if self._frames.partial and now_s - self._began_s >= self._bounds.frame_s:
             self._half(f"the frame's end did not come within {self._bounds.frame_s:g} s")
         if len(self._jobs) or now_s - self._quiet_since_s < self._bounds.idle_s:
             return True
         message = f"no frame came within {self._bounds.idle_s:g} s and no job is in flight"
-        self._tell(say.wrong(None, Unfit("idle", message)))
+        self._tell(say.wrong(None, BadFrame("idle", message)))
         return False
 
     def _half(self, why: str) -> None:
-        self._tell(say.wrong(seen_ref(self._frames.give_up()), Unfit("half_frame", why)))
+        self._tell(say.wrong(seen_ref(self._frames.give_up()), BadFrame("half_frame", why)))
 
     def _take(self, data: bytes) -> None:
         began = self._frames.partial
         for frame in self._frames.feed(data):
             began = False
-            self._asked_s = self._here.clock.monotonic()
+            self._asked_s = self._context.clock.monotonic()
             # Nobody hears the rest of what a client sent that has gone.
             if self._leaving or self._outbox.dead:
                 return
@@ -156,13 +156,13 @@ class Connection:
             # Each frame is a turn: a client that sends many at once holds up no other.
             time.sleep(0)
         if self._frames.partial and not began:
-            self._began_s = self._here.clock.monotonic()
+            self._began_s = self._context.clock.monotonic()
 
     def _answer(self, frame: bytes | TooLong) -> None:
         """Answer one frame. Whatever is wrong with it is its own affair."""
         if isinstance(frame, TooLong):
             message = f"the frame is over {self._bounds.frame_bytes} bytes (PENSTOCK_MAX_BODY_BYTES)"
-            self._tell(say.wrong(seen_ref(frame.beginning), Unfit("request_too_large", message)))
+            self._tell(say.wrong(seen_ref(frame.beginning), BadFrame("request_too_large", message)))
             return
         if not frame.strip():
             return
@@ -171,29 +171,29 @@ class Connection:
             request = read_request(frame)
             ref = request.ref
             self._do(request)
-        except Unfit as unfit:
+        except BadFrame as unfit:
             self._tell(say.wrong(ref if unfit.ref is None else unfit.ref, unfit))
-        except Problem as problem:
+        except ApiError as problem:
             self._tell(say.wrong(ref, problem))
         except StoreUnavailable as error:
             log.warning("store.away", error=str(error))
-            self._here.metrics.storeless.inc()
+            self._context.metrics.storeless.inc()
             self._tell(say.tagged(ref, store_away().body))
         except Exception:
             log.exception("gate.fault")
-            self._tell(say.wrong(ref, Problem("internal_error", "the gate failed on this frame; its log says why")))
+            self._tell(say.wrong(ref, ApiError("internal_error", "the gate failed on this frame; its log says why")))
 
     def _do(self, request: Request) -> None:
         if isinstance(request, Submit):
             self._submit(request)
         elif isinstance(request, Cancel):
             # The answer is the job's own last frame.
-            give_up(self._here, self._in_flight(request.ref))
+            cancel_when_possible(self._context, self._in_flight(request.ref))
         elif isinstance(request, Status):
-            self._tell(say.standing(request.ref, look(self._here, self._in_flight(request.ref))))
+            self._tell(say.standing(request.ref, refresh_job(self._context, self._in_flight(request.ref))))
         elif isinstance(request, Metrics):
-            with self._here.metrics.script("snapshot"):
-                snapshot = self._here.store.snapshot(tenants=1)
+            with self._context.metrics.time_script("snapshot"):
+                snapshot = self._context.store.snapshot(tenants=1)
             self._tell(say.metrics(request.ref, snapshot))
         elif isinstance(request, Ping):
             self._tell(say.pong(request.ref))
@@ -201,36 +201,36 @@ class Connection:
     def _in_flight(self, ref: str | int) -> JobView:
         view = self._jobs.find(ref)
         if view is None:
-            raise Problem("job_not_found", f"no job with ref={ref!r} is in flight on this connection", param="ref")
+            raise ApiError("job_not_found", f"no job with ref={ref!r} is in flight on this connection", param="ref")
         return view
 
     def _submit(self, request: Submit) -> None:
-        here = self._here
+        context = self._context
         if self._stopping:
             self._tell(say.stopping(request.ref))
             return
         if request.ref is not None and self._jobs.find(request.ref) is not None:
-            raise Unfit("invalid_value", f"ref={request.ref!r} is already in flight on this connection", param="ref")
+            raise BadFrame("invalid_value", f"ref={request.ref!r} is already in flight on this connection", param="ref")
         if len(self._jobs) >= self._bounds.jobs:
             message = f"{len(self._jobs)} jobs of this connection are in flight (PENSTOCK_GATE_MAX_FRAMES)"
-            raise Unfit("too_many_frames", message)
+            raise BadFrame("too_many_frames", message)
         text = request.text()
-        caller = identify(here, key=request.tenant_key, named=request.tenant, spelling=_SPELLING)
+        caller = identify(context, key=request.tenant_key, named=request.tenant, spelling=_SPELLING)
         body = read_submit(parse_json(text))
         if isinstance(body, list):
-            raise invalid(body)
-        patience = resolve(
+            raise invalid_value(body)
+        deadline = resolve_deadline(
             "stream" if request.stream else "hold",
             named_ms=body.deadline_ms,
             start_within_ms=body.start_within_ms,
             headers=_NO_HEADERS,
-            settings=here.settings,
+            settings=context.settings,
             policy=caller.policy,
         )
-        if isinstance(patience, Wrong):
-            raise invalid([patience])
-        ask = ask_of(body, patience, here.settings)
-        verdict = offer(here, caller, replace(ask, attempt=request.attempt, traceparent=request.traceparent or ""))
+        if isinstance(deadline, FieldError):
+            raise invalid_value([deadline])
+        ask = native_request(body, deadline, context.settings)
+        verdict = offer(context, caller, replace(ask, attempt=request.attempt, traceparent=request.traceparent or ""))
         if isinstance(verdict, Yield):
             self._tell(say.tagged(request.ref, verdict.body))
             return

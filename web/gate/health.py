@@ -11,14 +11,14 @@ from prometheus_client.exposition import make_wsgi_app
 from shared.errors import ConfigError
 from web.gate.server import Gate, shown
 from web.http.process_metrics import package_version
-from web.runtime.context import Door
+from web.runtime.context import DoorContext
 
 log = structlog.get_logger()
 
 
-def start_health(here: Door, gate: Gate, address: tuple[str, int]) -> WSGIServer:
+def start_health(context: DoorContext, gate: Gate, address: tuple[str, int]) -> WSGIServer:
     """Serve the address. Raises ConfigError when it cannot be had."""
-    server = WSGIServer(address, wsgi_app(here, gate), log=None, error_log=None)
+    server = WSGIServer(address, wsgi_app(context, gate), log=None, error_log=None)
     try:
         server.start()
     except OSError as error:
@@ -29,14 +29,14 @@ def start_health(here: Door, gate: Gate, address: tuple[str, int]) -> WSGIServer
     return server
 
 
-def wsgi_app(here: Door, gate: Gate) -> Callable[..., Iterable[bytes]]:
+def wsgi_app(context: DoorContext, gate: Gate) -> Callable[..., Iterable[bytes]]:
     """Both routes. A gate that is about to stop is not healthy: balancers send their clients elsewhere."""
-    scrape: Callable[..., Iterable[bytes]] = make_wsgi_app(here.metrics.shown())
+    scrape: Callable[..., Iterable[bytes]] = make_wsgi_app(context.metrics.scrape_registry())
 
     def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")
         if path == "/metrics":
-            here.metrics.followed.set(here.hub.followed)
+            context.metrics.followed.set(context.event_hub.followed)
             return scrape(environ, start_response)
         status, body = "404 Not Found", {"error": "only /health and /metrics are here"}
         if path == "/health":

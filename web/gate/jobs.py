@@ -8,10 +8,10 @@ import structlog
 from shared.errors import StoreUnavailable
 from shared.jobs.job import JobView
 from web.gate.answers import Frame, Ref, final, progress, wrong
-from web.http.api_errors import Problem
-from web.operations.cancel_on_disconnect import give_up
-from web.operations.event_stream import Finished, Started, Text, follow
-from web.runtime.context import Door
+from web.http.api_errors import ApiError
+from web.operations.cancel_on_disconnect import cancel_when_possible
+from web.operations.event_stream import JobEnded, JobStarted, TextDelta, follow_job
+from web.runtime.context import DoorContext
 
 log = structlog.get_logger()
 
@@ -26,8 +26,8 @@ class GateJob:
 class Jobs:
     """A connection's jobs. `tell` sends a frame; `at_rest` is called when the last of them has been told to its end."""
 
-    def __init__(self, here: Door, tell: Callable[[Frame], bool], at_rest: Callable[[], None]) -> None:
-        self._here, self._tell, self._at_rest = here, tell, at_rest
+    def __init__(self, context: DoorContext, tell: Callable[[Frame], bool], at_rest: Callable[[], None]) -> None:
+        self._context, self._tell, self._at_rest = context, tell, at_rest
         self._lock = threading.Lock()
         #: Under the lock.
         self._jobs: set[GateJob] = set()
@@ -35,7 +35,7 @@ class Jobs:
         #: Set once: nobody listens any more.
         self._over = False
         #: When the last of them ended, in seconds of the clock.
-        self.rested_s = here.clock.monotonic()
+        self.rested_s = context.clock.monotonic()
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -62,14 +62,14 @@ class Jobs:
         for job in jobs:
             log.info("client.gone", job=job.view.id, tenant=job.view.tenant)
             if away:
-                self._here.doubts.add(job.view.id)
+                self._context.in_doubt.add(job.view.id)
                 continue
             try:
-                self._here.cancel(job.view)
+                self._context.cancel(job.view)
             except StoreUnavailable:
                 # One wait for a silent store is enough for all of them.
                 away = True
-                self._here.doubts.add(job.view.id)
+                self._context.in_doubt.add(job.view.id)
             except Exception:
                 log.exception("gate.fault", job=job.view.id)
 
@@ -81,17 +81,17 @@ class Jobs:
 
     def _follow(self, job: GateJob) -> None:
         try:
-            for item in follow(self._here, job.view, stop=lambda: self._over):
-                if isinstance(item, Finished):
+            for item in follow_job(self._context, job.view, stop=lambda: self._over):
+                if isinstance(item, JobEnded):
                     self._end(job, final(job.ref, item.view))
-                elif job.stream and isinstance(item, Started | Text):
+                elif job.stream and isinstance(item, JobStarted | TextDelta):
                     self._tell(progress(job.ref, job.view, item))
-        except Problem as problem:
+        except ApiError as problem:
             self._end(job, wrong(job.ref, problem))
         except Exception:
             log.exception("gate.fault", job=job.view.id)
-            give_up(self._here, job.view)
-            self._end(job, wrong(job.ref, Problem("internal_error", "the gate failed on this job; its log says why")))
+            cancel_when_possible(self._context, job.view)
+            self._end(job, wrong(job.ref, ApiError("internal_error", "the gate failed on this job; its log says why")))
 
     def _end(self, job: GateJob, frame: Frame) -> None:
         """Free the tag, then tell: whoever reads the last frame may use the tag again."""
@@ -99,7 +99,7 @@ class Jobs:
             self._jobs.discard(job)
             if job.ref is not None:
                 self._by_ref.pop(job.ref, None)
-            self.rested_s = self._here.clock.monotonic()
+            self.rested_s = self._context.clock.monotonic()
         self._tell(frame)
         if not self._jobs:
             self._at_rest()

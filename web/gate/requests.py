@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError
 from pydantic_core import from_json
 
 from web.api.request_schema import Body
-from web.http.api_errors import invalid, quoted, wrongs
+from web.http.api_errors import field_errors, invalid_value, quoted
 from web.http.surrogates import refused_for, whole
 
 #: Codes of error frames that only the gate has, and when it says them; all others are web/http/api_errors.py's.
@@ -27,7 +27,7 @@ Ref = Annotated[str, Field(min_length=1, max_length=256)] | Annotated[int, Field
 _TRACEPARENT = r"^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$"
 
 
-class Unfit(Exception):
+class BadFrame(Exception):
     """A frame that cannot be served; becomes one error frame. `code` is one of CODES or of web/http/api_errors.py."""
 
     def __init__(self, code: str, message: str, *, param: str | None = None, ref: str | int | None = None) -> None:
@@ -62,16 +62,18 @@ class Submit(Request):
             try:
                 raw = base64.b64decode(self.body, validate=True)
             except (binascii.Error, ValueError):
-                raise Unfit("integrity", "body is not base64, as encoding says", param="body", ref=self.ref) from None
+                raise BadFrame(
+                    "integrity", "body is not base64, as encoding says", param="body", ref=self.ref
+                ) from None
         else:
             raw = self.body.encode()
         if self.sha256 is None:
             message = "sha256 is missing: the SHA-256 of the request's text, in hex"
-            raise Unfit("integrity", message, param="sha256", ref=self.ref)
+            raise BadFrame("integrity", message, param="sha256", ref=self.ref)
         digest = hashlib.sha256(raw).hexdigest()
         if not isinstance(self.sha256, str) or self.sha256.lower() != digest:
             message = f"sha256={quoted(self.sha256)} is not that of the request's {len(raw)} bytes, {digest}"
-            raise Unfit("integrity", message, param="sha256", ref=self.ref)
+            raise BadFrame("integrity", message, param="sha256", ref=self.ref)
         return raw
 
 
@@ -113,24 +115,24 @@ def read_request(line: bytes) -> Request:
         if refused is not None:
             value, wrong = refused
             ref = _fit_ref(value) if isinstance(value, dict) else None
-            raise Unfit("invalid_value", wrong.message, param=wrong.param or None, ref=ref) from None
-        raise Unfit("invalid_json", f"the frame is not JSON: {error}", ref=seen_ref(line)) from None
+            raise BadFrame("invalid_value", wrong.message, param=wrong.param or None, ref=ref) from None
+        raise BadFrame("invalid_json", f"the frame is not JSON: {error}", ref=seen_ref(line)) from None
     if not isinstance(value, dict):
-        raise Unfit("invalid_value", f"the frame {quoted(value)} should be a JSON object")
+        raise BadFrame("invalid_value", f"the frame {quoted(value)} should be a JSON object")
     ref, op = _fit_ref(value), value.get("op")
     kind = OPS.get(op) if isinstance(op, str) else None
     if kind is None:
-        raise Unfit("invalid_value", f"op={quoted(op)} is none of {', '.join(OPS)}", param="op", ref=ref)
+        raise BadFrame("invalid_value", f"op={quoted(op)} is none of {', '.join(OPS)}", param="op", ref=ref)
     try:
         return kind.model_validate(value)
     except ValidationError as error:
         # The two kinds of a tag are one field.
-        found = [wrong for wrong in wrongs(error) if not wrong.param.startswith("ref.")]
+        found = [wrong for wrong in field_errors(error) if not wrong.param.startswith("ref.")]
         if not found:
             message = f"ref={quoted(value['ref'])} is neither a text of 1 to 256 characters nor a whole number"
-            raise Unfit("invalid_value", message, param="ref") from None
-        problem = invalid(found)
-        raise Unfit(problem.code, problem.message, param=problem.param, ref=ref) from None
+            raise BadFrame("invalid_value", message, param="ref") from None
+        problem = invalid_value(found)
+        raise BadFrame(problem.code, problem.message, param=problem.param, ref=ref) from None
 
 
 def seen_ref(beginning: bytes) -> str | int | None:

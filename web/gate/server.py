@@ -14,7 +14,7 @@ from shared import metrics as rows
 from shared.errors import ConfigError
 from shared.settings.settings import Settings
 from web.gate.connection import Bounds, Connection
-from web.runtime.context import Door
+from web.runtime.context import DoorContext
 
 log = structlog.get_logger()
 
@@ -43,8 +43,8 @@ def bounds_of(settings: Settings) -> Bounds:
 class GateMetrics:
     """Counts of one gate, among the process's metrics."""
 
-    def __init__(self, here: Door) -> None:
-        registry = here.metrics.registry
+    def __init__(self, context: DoorContext) -> None:
+        registry = context.metrics.registry
         frames, connections = rows.GATE_FRAMES, rows.GATE_CONNECTIONS
         self._frames = Counter(frames.name, frames.help, frames.labels, registry=registry)
         self.connections = Gauge(connections.name, connections.help, registry=registry)
@@ -58,9 +58,9 @@ class GateMetrics:
 class Gate:
     """Serves the address from `start` on. `start` and `stop` are the main thread's."""
 
-    def __init__(self, here: Door, address: tuple[str, int], bounds: Bounds) -> None:
-        self._here, self._bounds, self._clock = here, bounds, here.clock
-        self._metrics = GateMetrics(here)
+    def __init__(self, context: DoorContext, address: tuple[str, int], bounds: Bounds) -> None:
+        self._context, self._bounds, self._clock = context, bounds, context.clock
+        self._metrics = GateMetrics(context)
         self._connections: set[Connection] = set()
         self._server = StreamServer(address, self._serve, spawn=Pool(MOST_CONNECTIONS), backlog=_BACKLOG)
         self.stopping = False
@@ -89,7 +89,7 @@ class Gate:
 
     def _serve(self, sock: socket.socket, _address: object) -> None:
         _keep_alive(sock)
-        connection = Connection(self._here, sock, self._bounds, self._metrics.count)
+        connection = Connection(self._context, sock, self._bounds, self._metrics.count)
         self._connections.add(connection)
         self._metrics.connections.inc()
         try:

@@ -52,14 +52,14 @@ _BY_STATUS = {
 
 
 @dataclass(frozen=True)
-class Wrong:
+class FieldError:
     """One thing that is wrong with a request: the field (`messages[0].content`) and a sentence that quotes it."""
 
     param: str
     message: str
 
 
-class Problem(Exception):
+class ApiError(Exception):
     """A request that cannot be served as it is; becomes the error object of its code."""
 
     def __init__(
@@ -69,7 +69,7 @@ class Problem(Exception):
         *,
         param: str | None = None,
         headers: dict[str, str] | None = None,
-        wrong: Sequence[Wrong] = (),
+        wrong: Sequence[FieldError] = (),
     ) -> None:
         super().__init__(message)
         self.code, self.message, self.param = code, message, param
@@ -78,7 +78,7 @@ class Problem(Exception):
 
 
 @dataclass(frozen=True)
-class ErrorAnswer:
+class ErrorResponse:
     """What goes over the wire for a problem."""
 
     status: int
@@ -86,7 +86,7 @@ class ErrorAnswer:
     headers: dict[str, str] = field(default_factory=dict)
 
 
-def answer(problem: Problem) -> ErrorAnswer:
+def error_response(problem: ApiError) -> ErrorResponse:
     """The response to a problem. Nothing that is not going to change by itself asks to be sent again."""
     error: dict[str, Any] = {
         "message": problem.message,
@@ -97,41 +97,41 @@ def answer(problem: Problem) -> ErrorAnswer:
     if len(problem.wrong) > 1:
         error["errors"] = [{"param": wrong.param, "message": wrong.message} for wrong in problem.wrong]
     # Stock clients send 409 and 5xx again by themselves unless they are told not to.
-    return ErrorAnswer(problem.status, {"error": error}, {"x-should-retry": "false"} | problem.headers)
+    return ErrorResponse(problem.status, {"error": error}, {"x-should-retry": "false"} | problem.headers)
 
 
-def from_status(status: int, description: str | None) -> Problem:
+def error_from_status(status: int, description: str | None) -> ApiError:
     """The problem for an HTTP status that the framework chose."""
     code = _BY_STATUS.get(status, "invalid_request" if status < 500 else "internal_error")
-    problem = Problem(code, description or HTTPStatus(status).phrase)
+    problem = ApiError(code, description or HTTPStatus(status).phrase)
     problem.status = status
     return problem
 
 
-def invalid(wrong: Sequence[Wrong]) -> Problem:
+def invalid_value(wrong: Sequence[FieldError]) -> ApiError:
     """The 422 for a body that is JSON and does not fit; names the first field, lists all."""
     first = wrong[0]
     more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-    return Problem("invalid_value", first.message + more, param=first.param or None, wrong=wrong)
+    return ApiError("invalid_value", first.message + more, param=first.param or None, wrong=wrong)
 
 
-def wrongs(error: ValidationError) -> list[Wrong]:
+def field_errors(error: ValidationError) -> list[FieldError]:
     """What pydantic found, as field names and sentences that quote the value, at most 20."""
     found = []
     for item in error.errors(include_url=False, include_context=False)[:20]:
         param = field_name(item["loc"])
         if item["type"] == "extra_forbidden":
-            found.append(Wrong(param, f"unknown field {param!r}"))
+            found.append(FieldError(param, f"unknown field {param!r}"))
         elif item["type"] == "missing":
-            found.append(Wrong(param, f"field {param!r} is required"))
+            found.append(FieldError(param, f"field {param!r} is required"))
         elif item["type"] == "value_error":
             # Our own validators name the field and the value themselves.
-            found.append(Wrong(param, item["msg"].removeprefix("Value error, ")))
+            found.append(FieldError(param, item["msg"].removeprefix("Value error, ")))
         elif item["type"] in {"model_type", "dict_type"}:
-            found.append(Wrong(param, f"{param or 'the body'}={quoted(item['input'])} should be a JSON object"))
+            found.append(FieldError(param, f"{param or 'the body'}={quoted(item['input'])} should be a JSON object"))
         else:
             wanted = item["msg"].removeprefix("Input ")
-            found.append(Wrong(param, f"{param}={quoted(item['input'])}: {wanted[0].lower()}{wanted[1:]}"))
+            found.append(FieldError(param, f"{param}={quoted(item['input'])}: {wanted[0].lower()}{wanted[1:]}"))
     return found
 
 

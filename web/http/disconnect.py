@@ -17,7 +17,7 @@ LOOK_S = 0.2
 _HANGUP = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR | select.POLLNVAL
 
 
-def watch(environ: Mapping[str, Any]) -> Callable[[], bool]:
+def watch_disconnect(environ: Mapping[str, Any]) -> Callable[[], bool]:
     """Whether this request's client has closed its connection, as a question that may be asked again and again.
 
     Servers that do not tell their socket (the test client) always answer no.

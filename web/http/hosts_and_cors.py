@@ -4,7 +4,7 @@ from flask import Flask, Response, request
 
 from shared.settings.settings import Settings
 from web.http.allowed_names import allowed_hosts, allowed_origins, host_name
-from web.http.api_errors import Problem
+from web.http.api_errors import ApiError
 
 #: Probes name a pod by its address, and what these answer is no secret.
 _ANY_HOST = frozenset({"/health", "/health/ready"})
@@ -25,7 +25,7 @@ def install(app: Flask, settings: Settings) -> None:
         name = host_name(request.headers.get("Host", ""))
         if "*" not in hosts and name not in hosts and request.path not in _ANY_HOST:
             message = f"Host {name[:80]!r} is not served here (PENSTOCK_ALLOWED_HOSTS)"
-            raise Problem("unknown_host", message, param="Host")
+            raise ApiError("unknown_host", message, param="Host")
         if request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers:
             return Response(status=204)
         return None

@@ -27,7 +27,7 @@ def package_version() -> str:
         return "0"
 
 
-class OfProcess(Collector):
+class ProcessLabelCollector(Collector):
     """A registry whose samples say which process counted them: several answer at one address."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -42,7 +42,7 @@ class OfProcess(Collector):
             yield family
 
 
-class DoorMetrics:
+class ProcessMetrics:
     """The process metrics of one app, in a registry of their own."""
 
     def __init__(self, clock: Clock) -> None:
@@ -56,20 +56,20 @@ class DoorMetrics:
         build = Gauge(rows.BUILD_INFO.name, rows.BUILD_INFO.help, rows.BUILD_INFO.labels, registry=self.registry)
         build.labels(package_version(), platform.python_version()).set(1)
 
-    def _counter(self, row: rows.Row) -> Counter:
+    def _counter(self, row: rows.MetricSpec) -> Counter:
         return Counter(row.name, row.help, row.labels, registry=self.registry)
 
-    def _histogram(self, row: rows.Row, buckets: tuple[float, ...]) -> Histogram:
+    def _histogram(self, row: rows.MetricSpec, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(row.name, row.help, row.labels, registry=self.registry, buckets=buckets)
 
-    def shown(self) -> CollectorRegistry:
+    def scrape_registry(self) -> CollectorRegistry:
         """What a scrape of this process sees."""
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(OfProcess(self.registry))
+        registry.register(ProcessLabelCollector(self.registry))
         return registry
 
     @contextmanager
-    def script(self, name: str) -> Iterator[None]:
+    def time_script(self, name: str) -> Iterator[None]:
         """Time one round trip to the store."""
         began_s = self.clock.monotonic()
         try:

@@ -1,7 +1,7 @@
 """Whether this process has been asked to stop: waits and event streams then end, and cancel nothing."""
 
 
-class Flag:
+class ShutdownFlag:
     """Set once, never cleared. A plain field: a signal handler sets it, whatever it interrupted."""
 
     def __init__(self) -> None:
@@ -17,4 +17,4 @@ class Flag:
 
 
 #: Set by web/gunicorn_worker.py.
-asked = Flag()
+requested = ShutdownFlag()

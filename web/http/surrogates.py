@@ -7,12 +7,12 @@ import json
 import re
 from typing import Any
 
-from web.http.api_errors import Wrong, field_name, quoted
+from web.http.api_errors import FieldError, field_name, quoted
 
 _ESCAPED = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
-def refused_for(data: bytes) -> tuple[Any, Wrong] | None:
+def refused_for(data: bytes) -> tuple[Any, FieldError] | None:
     """The value of a refused JSON text, and its first text that holds half a pair; None when that was not why."""
     if not _ESCAPED.search(data):
         return None
@@ -33,7 +33,7 @@ def whole(text: str) -> bool:
     return True
 
 
-def _first(value: Any, loc: tuple[int | str, ...]) -> Wrong | None:
+def _first(value: Any, loc: tuple[int | str, ...]) -> FieldError | None:
     if isinstance(value, str):
         return None if whole(value) else _wrong(loc, value)
     if not isinstance(value, dict | list):
@@ -46,7 +46,7 @@ def _first(value: Any, loc: tuple[int | str, ...]) -> Wrong | None:
     return None
 
 
-def _wrong(loc: tuple[int | str, ...], text: str) -> Wrong:
+def _wrong(loc: tuple[int | str, ...], text: str) -> FieldError:
     param = field_name(loc)
     said = "half of a surrogate pair, which is no character"
-    return Wrong(param, f"{param or 'the body'} holds {quoted(text)}: {said}")
+    return FieldError(param, f"{param or 'the body'} holds {quoted(text)}: {said}")

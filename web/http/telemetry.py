@@ -7,7 +7,7 @@ from contextlib import suppress
 import structlog
 from flask import Flask, Response, g, request
 
-from web.http.process_metrics import DoorMetrics
+from web.http.process_metrics import ProcessMetrics
 
 log = structlog.get_logger()
 
@@ -19,7 +19,7 @@ _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}\Z"
 _METHODS = frozenset({"GET", "HEAD", "POST", "DELETE", "OPTIONS", "PUT", "PATCH"})
 
 
-def given_request_id() -> str | None:
+def client_request_id() -> str | None:
     """The request id that came with the request, if it is a fit one."""
     text = request.headers.get("x-request-id", "")
     return text if _REQUEST_ID.match(text) else None
@@ -31,13 +31,13 @@ def traceparent() -> str:
     return text if _TRACEPARENT.match(text) else ""
 
 
-def install(app: Flask, metrics: DoorMetrics) -> None:
+def install(app: Flask, metrics: ProcessMetrics) -> None:
     """Give every request an id, bind it to the log, count and time every answer."""
 
     @app.before_request
     def begin() -> None:
         g.began_s = metrics.clock.monotonic()
-        g.request_id = given_request_id() or secrets.token_hex(16)
+        g.request_id = client_request_id() or secrets.token_hex(16)
         structlog.contextvars.clear_contextvars()
         structlog.contextvars.bind_contextvars(request_id=g.request_id)
         if traceparent():

@@ -8,16 +8,16 @@ from shared.jobs.outcomes import EndCode
 from shared.jobs.states import JobState
 from web.api.job_json import degraded_json, error_json, queue_facts
 from web.api.logprobs import chat_logprobs, completion_logprobs
-from web.http.api_errors import Problem
+from web.http.api_errors import ApiError
 
-Kind = Literal["chat", "completion"]
+AnswerKind = Literal["chat", "completion"]
 
 
 @dataclass(frozen=True)
-class Shape:
+class AnswerFormat:
     """What differs between the two routes."""
 
-    kind: Kind
+    kind: AnswerKind
     job_id: str
     model: str
     created: int
@@ -80,9 +80,9 @@ class Shape:
         }
 
 
-def shape_of(view: JobView, kind: Kind) -> Shape:
+def format_of(view: JobView, kind: AnswerKind) -> AnswerFormat:
     """The shape of the answers about one job."""
-    return Shape(kind, view.id, view.model, view.admitted_ms // 1000)
+    return AnswerFormat(kind, view.id, view.model, view.admitted_ms // 1000)
 
 
 def usage(view: JobView) -> dict[str, Any]:
@@ -102,16 +102,16 @@ def usage(view: JobView) -> dict[str, Any]:
     }
 
 
-def end_problem(view: JobView) -> Problem | None:
+def end_problem(view: JobView) -> ApiError | None:
     """The error that an ended job is on these routes; None for one that succeeded."""
     if view.state is JobState.SUCCEEDED:
         return None
     said = error_json(view) or {"code": view.state.value, "message": "the job has not ended"}
     message = f"job {view.id}: {said['message']}"
     if view.state is JobState.EXPIRED:
-        return Problem("deadline_exceeded", message)
+        return ApiError("deadline_exceeded", message)
     if view.state is JobState.CANCELED:
-        return Problem("job_canceled", message)
+        return ApiError("job_canceled", message)
     if view.code in {EndCode.CONTEXT_LENGTH_EXCEEDED, EndCode.INVALID_VALUE}:
-        return Problem(view.code, message)
-    return Problem("job_failed", message)
+        return ApiError(view.code, message)
+    return ApiError("job_failed", message)

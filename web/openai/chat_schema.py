@@ -26,7 +26,7 @@ from web.api.request_schema import (
     payload_of,
     some_text,
 )
-from web.http.api_errors import Problem
+from web.http.api_errors import ApiError
 
 #: OpenAI's default; a completion is a continuation, not an essay.
 COMPLETION_MAX_TOKENS = 16
@@ -163,15 +163,15 @@ class CompletionBody(OpenAIBody):
         return payload_of(self, {"prompt": self.prompt}, None, self.logprobs)
 
 
-def unsupported(param: str, why: str) -> Problem:
+def unsupported(param: str, why: str) -> ApiError:
     """The 400 for what would change the answer and is not there."""
-    return Problem("unsupported_parameter", f"{param} is not supported here: {why}", param=param)
+    return ApiError("unsupported_parameter", f"{param} is not supported here: {why}", param=param)
 
 
 def served_fields(
     value: dict[str, Any], known: frozenset[str], *, more_neutral: Mapping[str, tuple[Any, ...]] = MappingProxyType({})
 ) -> dict[str, Any]:
-    """The fields that we serve. Null counts as absent, as OpenAI has it. Raises Problem(unsupported_parameter)."""
+    """The fields that we serve. Null counts as absent, as OpenAI has it. Raises ApiError(unsupported_parameter)."""
     neutral_of = _NEUTRAL | dict(more_neutral)
     kept = {}
     for name, given in value.items():
@@ -188,7 +188,7 @@ def served_fields(
 
 
 def one_message(item: Any, where: str) -> Any:
-    """A message as ours: parts of text joined, roles by our names. Raises Problem naming `where` it is wrong."""
+    """A message as ours: parts of text joined, roles by our names. Raises ApiError naming `where` it is wrong."""
     if not isinstance(item, dict):
         return item
     kept: dict[str, Any] = {}

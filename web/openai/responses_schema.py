@@ -30,7 +30,7 @@ _ITEM_IGNORED = frozenset({"id", "phase", "status", "type"})
 
 
 def included(name: Any) -> bool:
-    """Whether this, named by `include`, is served. Raises Problem(unsupported_parameter) when it is not."""
+    """Whether this, named by `include`, is served. Raises ApiError(unsupported_parameter) when it is not."""
     if name != LOGPROBS:
         raise unsupported("include", f"{str(name)[:60]!r} was asked for, and only {LOGPROBS!r} is served")
     return True

@@ -15,13 +15,13 @@ from shared.jobs.job import JobView, NewJob, new_job_id
 from shared.jobs.outcomes import Refused
 from shared.settings.settings import Settings
 from shared.store.replies import Admitted, IdempotencyMismatch, Quote
-from web.api.deadline import Patience
+from web.api.deadline import RequestDeadline
 from web.api.job_json import LONGEST_POLL_MS
 from web.api.refusals import Yield, to_yield
 from web.api.request_schema import SubmitBody
-from web.http.api_errors import Problem
+from web.http.api_errors import ApiError
 from web.operations.callers import Caller
-from web.runtime.context import Door
+from web.runtime.context import DoorContext
 from web.runtime.model_pools import Model
 
 log = structlog.get_logger()
@@ -32,12 +32,12 @@ _RETRY_WITHIN_S = 0.25
 
 
 @dataclass(frozen=True)
-class Ask:
+class GenerationRequest:
     """One request for generation, as a route understood it."""
 
     #: What the engine reads: prompt or messages, sampling, response_format.
     payload: dict[str, Any]
-    patience: Patience
+    deadline: RequestDeadline
     model: str | None
     max_tokens: int | None
     #: For who names none; clipped to the context.
@@ -61,11 +61,11 @@ class Ask:
     form: dict[str, Any] = field(default_factory=dict)
 
 
-def ask_of(body: SubmitBody, patience: Patience, settings: Settings) -> Ask:
+def native_request(body: SubmitBody, deadline: RequestDeadline, settings: Settings) -> GenerationRequest:
     """What a native body asks for; what came beside the body is for the caller to add."""
-    return Ask(
+    return GenerationRequest(
         payload=body.payload(),
-        patience=patience,
+        deadline=deadline,
         model=body.model,
         max_tokens=body.max_tokens,
         default_max_tokens=settings.default_max_tokens,
@@ -78,28 +78,28 @@ def ask_of(body: SubmitBody, patience: Patience, settings: Settings) -> Ask:
 
 
 @dataclass(frozen=True)
-class Taken:
+class Accepted:
     """The job is admitted, now or by an earlier request with the same id or Idempotency-Key."""
 
     view: JobView
     again: bool
 
 
-def offer(here: Door, caller: Caller, ask: Ask) -> Taken | Yield:
+def offer(context: DoorContext, caller: Caller, ask: GenerationRequest) -> Accepted | Yield:
     """Offer a job to the store.
 
-    Raises Problem for what cannot be served as it is, and StoreUnavailable when the store does not
+    Raises ApiError for what cannot be served as it is, and StoreUnavailable when the store does not
     answer; in that case the job is not taken, or will be canceled when the store is back.
     """
-    model = here.pools.resolve(ask.model, caller.policy)
-    job = _new_job(here, caller, ask, model)
-    answer = _admit(here, job, ask.attempt)
+    model = context.pools.resolve(ask.model, caller.policy)
+    job = _new_job(context, caller, ask, model)
+    answer = _admit(context, job, ask.attempt)
     while isinstance(answer, Admitted) and answer.taken_back:
         # By the same request id, which then names another job, and the same one each time it comes.
         job = replace(job, id=digest("anew", job.id)[:32])
-        answer = _admit(here, job, ask.attempt)
+        answer = _admit(context, job, ask.attempt)
     if isinstance(answer, IdempotencyMismatch):
-        raise Problem(
+        raise ApiError(
             "idempotency_mismatch",
             f"this Idempotency-Key belongs to job {answer.id}, whose request was another",
             param="Idempotency-Key",
@@ -117,20 +117,20 @@ def offer(here: Door, caller: Caller, ask: Ask) -> Taken | Yield:
             answer,
             tenant=caller.tenant,
             model=model.name,
-            patience=ask.patience,
-            bound_status=here.settings.tenant_bound_status,
+            deadline=ask.deadline,
+            bound_status=context.settings.tenant_bound_status,
         )
-    return Taken(_first_look(here, answer, job), answer.again)
+    return Accepted(_first_look(context, answer, job), answer.again)
 
 
-def quote(here: Door, caller: Caller, ask: Ask) -> tuple[NewJob, Quote]:
+def quote(context: DoorContext, caller: Caller, ask: GenerationRequest) -> tuple[NewJob, Quote]:
     """What `offer` would do with this ask, and what it would come to; nothing is written.
 
-    Raises Problem and StoreUnavailable as `offer` does.
+    Raises ApiError and StoreUnavailable as `offer` does.
     """
-    job = _new_job(here, caller, ask, here.pools.resolve(ask.model, caller.policy))
-    with here.metrics.script("quote"):
-        answer = here.store.quote(
+    job = _new_job(context, caller, ask, context.pools.resolve(ask.model, caller.policy))
+    with context.metrics.time_script("quote"):
+        answer = context.store.quote(
             job.tenant,
             job.model,
             prompt_tokens=job.prompt_tokens,
@@ -142,41 +142,41 @@ def quote(here: Door, caller: Caller, ask: Ask) -> tuple[NewJob, Quote]:
     return job, answer
 
 
-def _admit(here: Door, job: NewJob, attempt: int) -> Admitted | Refused | IdempotencyMismatch:
-    began_s = here.clock.monotonic()
+def _admit(context: DoorContext, job: NewJob, attempt: int) -> Admitted | Refused | IdempotencyMismatch:
+    began_s = context.clock.monotonic()
     try:
-        with here.metrics.script("admit"):
-            return here.store.admit(job, attempt=attempt)
+        with context.metrics.time_script("admit"):
+            return context.store.admit(job, attempt=attempt)
     except StoreUnavailable:
-        if here.clock.monotonic() - began_s > _RETRY_WITHIN_S:
-            here.doubts.add(job.id, job.offer)
+        if context.clock.monotonic() - began_s > _RETRY_WITHIN_S:
+            context.in_doubt.add(job.id, job.offer)
             raise
     try:
-        with here.metrics.script("admit"):
-            return here.store.admit(job, attempt=attempt)
+        with context.metrics.time_script("admit"):
+            return context.store.admit(job, attempt=attempt)
     except StoreUnavailable:
-        here.doubts.add(job.id, job.offer)
+        context.in_doubt.add(job.id, job.offer)
         raise
 
 
-def _first_look(here: Door, admitted: Admitted, job: NewJob) -> JobView:
+def _first_look(context: DoorContext, admitted: Admitted, job: NewJob) -> JobView:
     try:
-        with here.metrics.script("touch"):
-            view = here.store.touch(admitted.id, tenant=job.tenant)
+        with context.metrics.time_script("touch"):
+            view = context.store.touch(admitted.id, tenant=job.tenant)
     except StoreUnavailable:
         # The client will hear that the job was not taken, so it must not run, unless somebody knows of it already.
-        here.doubts.add(admitted.id, job.offer)
+        context.in_doubt.add(admitted.id, job.offer)
         raise
     if view is None:
         raise StoreUnavailable("the store forgot a job that it had just taken")
     return view
 
 
-def _new_job(here: Door, caller: Caller, ask: Ask, model: Model) -> NewJob:
+def _new_job(context: DoorContext, caller: Caller, ask: GenerationRequest, model: Model) -> NewJob:
     _check_kind(ask, model)
     prompt_tokens = model.estimate(ask.payload)
     max_tokens = _max_tokens(ask, model, prompt_tokens)
-    grace_ms = here.settings.poll_grace_ms if ask.poll_grace_ms is None else ask.poll_grace_ms
+    grace_ms = context.settings.poll_grace_ms if ask.poll_grace_ms is None else ask.poll_grace_ms
     payload = ask.payload | ({"metadata": ask.metadata} if ask.metadata else {})
     if ask.max_tokens is not None:
         # The engine cuts an answer whose length nobody named to the context, and refuses a named one that does not fit.
@@ -188,9 +188,9 @@ def _new_job(here: Door, caller: Caller, ask: Ask, model: Model) -> NewJob:
         payload=payload,
         prompt_tokens=prompt_tokens,
         max_tokens=max_tokens,
-        deadline_ms=ask.patience.deadline_ms,
-        patience_from=ask.patience.source,
-        start_within_ms=ask.patience.start_within_ms,
+        deadline_ms=ask.deadline.deadline_ms,
+        patience_from=ask.deadline.source,
+        start_within_ms=ask.deadline.start_within_ms,
         # A client that polls when it is told to is never taken for gone.
         poll_grace_ms=max(grace_ms, 3 * LONGEST_POLL_MS) if grace_ms else None,
         asked_id=ask.asked_id,
@@ -205,25 +205,25 @@ def _new_job(here: Door, caller: Caller, ask: Ask, model: Model) -> NewJob:
     )
 
 
-def _may_be_changed(caller: Caller, ask: Ask) -> bool:
+def _may_be_changed(caller: Caller, ask: GenerationRequest) -> bool:
     """Whether an answer may be cut: tenant and request allow it, and half of a form that was asked for is none."""
     return caller.policy is not None and caller.policy.degrade and ask.degrade and "response_format" not in ask.payload
 
 
-def _check_kind(ask: Ask, model: Model) -> None:
+def _check_kind(ask: GenerationRequest, model: Model) -> None:
     """Texts to embed go to models that make embeddings, all else to the others; of those not live nothing is known."""
     if not model.live or ("input" in ask.payload) == bool(model.pooling):
         return
     does = "makes embeddings: use /v1/embeddings" if model.pooling else "continues text and makes no embeddings"
-    raise Problem("unsupported_parameter", f"model {model.name!r} {does}", param="model")
+    raise ApiError("unsupported_parameter", f"model {model.name!r} {does}", param="model")
 
 
-def _max_tokens(ask: Ask, model: Model, prompt_tokens: int) -> int:
+def _max_tokens(ask: GenerationRequest, model: Model, prompt_tokens: int) -> int:
     """What the job may generate. Refuses only what cannot fit by any count; the worker counts exactly."""
     least = cost.least(ask.payload, words=model.words)
     wanted = ask.max_tokens if ask.max_tokens is not None else 1
     if model.n_ctx is not None and least + wanted > model.n_ctx:
-        raise Problem(
+        raise ApiError(
             "context_length_exceeded",
             f"the prompt (at least {least} tokens) and max_tokens={wanted} do not fit the context of {model.name!r}, "
             f"{model.n_ctx} tokens",
@@ -235,7 +235,7 @@ def _max_tokens(ask: Ask, model: Model, prompt_tokens: int) -> int:
     return max(1, min(ask.default_max_tokens, room))
 
 
-def _too_long(ask: Ask, least: int, n_ctx: int) -> str:
+def _too_long(ask: GenerationRequest, least: int, n_ctx: int) -> str:
     """The field at fault."""
     if "input" not in ask.payload and least < n_ctx:
         return "max_tokens"

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.store.keys import is_tenant_name
-from web.http.api_errors import Problem, Wrong, invalid
-from web.runtime.context import Door
+from web.http.api_errors import ApiError, FieldError, invalid_value
+from web.runtime.context import DoorContext
 
 #: The tenant of requests that name none, where keys are not asked for.
 DEFAULT_TENANT = "default"
@@ -33,35 +33,35 @@ class Spelling:
 _HEADERS = Spelling("X-Tenant", "as Authorization: Bearer …")
 
 
-def identify(here: Door, *, key: str | None, named: str | None, spelling: Spelling = _HEADERS) -> Caller:
-    """Whom a key stands for, and whom it names instead. Raises Problem (401, 403, 422) and StoreUnavailable."""
+def identify(context: DoorContext, *, key: str | None, named: str | None, spelling: Spelling = _HEADERS) -> Caller:
+    """Whom a key stands for, and whom it names instead. Raises ApiError (401, 403, 422) and StoreUnavailable."""
     if named is not None and not is_tenant_name(named):
         fits = "is not 1 to 64 of letters, digits, '_' and '-'"
-        raise invalid([Wrong(spelling.tenant, f"{spelling.tenant}={named[:80]!r} {fits}")])
-    if here.settings.auth == "open":
+        raise invalid_value([FieldError(spelling.tenant, f"{spelling.tenant}={named[:80]!r} {fits}")])
+    if context.settings.auth == "open":
         tenant, label = named or DEFAULT_TENANT, ""
     else:
-        tenant, label = _by_key(here, key, named, spelling)
-    return Caller(tenant, label, enabled(here, tenant))
+        tenant, label = _by_key(context, key, named, spelling)
+    return Caller(tenant, label, enabled(context, tenant))
 
 
-def enabled(here: Door, tenant: str) -> TenantPolicy | None:
-    """The tenant's policy, if it has one. Raises Problem for a tenant that is disabled."""
-    policy = here.standing.policy(tenant)
+def enabled(context: DoorContext, tenant: str) -> TenantPolicy | None:
+    """The tenant's policy, if it has one. Raises ApiError for a tenant that is disabled."""
+    policy = context.credentials.policy(tenant)
     if policy is not None and policy.disabled:
-        raise Problem("tenant_disabled", f"tenant {tenant!r} is disabled")
+        raise ApiError("tenant_disabled", f"tenant {tenant!r} is disabled")
     return policy
 
 
-def _by_key(here: Door, key: str | None, named: str | None, spelling: Spelling) -> tuple[str, str]:
-    facts = here.standing.key(key) if key else None
+def _by_key(context: DoorContext, key: str | None, named: str | None, spelling: Spelling) -> tuple[str, str]:
+    facts = context.credentials.key(key) if key else None
     if facts is None:
         said = "is not known, or no longer" if key else "is missing"
-        raise Problem(
+        raise ApiError(
             "invalid_api_key",
             f"the API key {said}; send it {spelling.key}",
             headers={"WWW-Authenticate": 'Bearer realm="penstock"'},
         )
     if named is not None and not facts.may_act_as(named):
-        raise Problem("tenant_not_allowed", f"this key may not act as tenant {named!r}", param=spelling.tenant)
+        raise ApiError("tenant_not_allowed", f"this key may not act as tenant {named!r}", param=spelling.tenant)
     return named or facts.tenant, facts.label

@@ -12,8 +12,8 @@ from shared.errors import StoreUnavailable
 from shared.jobs.job import JobView
 from web.api.job_json import has_ended
 from web.http.disconnect import LOOK_S
-from web.operations.long_poll import TOUCH_S, look
-from web.runtime.context import Door
+from web.operations.long_poll import TOUCH_S, refresh_job
+from web.runtime.context import DoorContext
 from web.runtime.event_hub import Event, Follower
 
 #: A reader that goes cancels nothing, so there is no hurry to see it; hundreds of idle readers must cost little.
@@ -21,7 +21,7 @@ READER_REST_S = 1.0
 
 
 @dataclass(frozen=True)
-class Started:
+class JobStarted:
     """A worker has claimed the job. From the second attempt on its text begins anew."""
 
     event_id: str
@@ -29,7 +29,7 @@ class Started:
 
 
 @dataclass(frozen=True)
-class Text:
+class TextDelta:
     """New text, and the tokens generated up to its end. `event_id` "" when it comes from the result."""
 
     event_id: str
@@ -38,7 +38,7 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Finished:
+class JobEnded:
     """The job has ended. `event_id` "" when the stream does not say so itself."""
 
     event_id: str
@@ -46,11 +46,11 @@ class Finished:
 
 
 @dataclass(frozen=True)
-class Quiet:
+class NothingNew:
     """Nothing happened for a moment: time to look whether anybody still listens."""
 
 
-Item = Started | Text | Finished | Quiet
+StreamItem = JobStarted | TextDelta | JobEnded | NothingNew
 
 #: How often the job itself is looked at where no poll is due: what ends is told by its events, and this is for what
 #: its events do not say (they are gone, or somebody made something else of their key). In seconds.
@@ -59,16 +59,16 @@ DOUBT_S = 5.0
 _LEAST_REST_S = 0.005
 
 
-def follow(
-    here: Door, view: JobView, *, after: str = "0", stop: Callable[[], bool], rest_s: float = LOOK_S
-) -> Iterator[Item]:
+def follow_job(
+    context: DoorContext, view: JobView, *, after: str = "0", stop: Callable[[], bool], rest_s: float = LOOK_S
+) -> Iterator[StreamItem]:
     """The job's story after the given stream id, until it has ended or `stop` says so, which is asked every `rest_s`.
 
-    Raises Problem when the job is forgotten meanwhile. An absent store is waited for.
+    Raises ApiError when the job is forgotten meanwhile. An absent store is waited for.
     """
-    with here.hub.follow(view.id, after) as follower:
-        teller = _Teller(here, view, follower)
-        looked_s = float("-inf") if has_ended(view) else here.clock.monotonic()
+    with context.event_hub.follow(view.id, after) as follower:
+        teller = _Teller(context, view, follower)
+        looked_s = float("-inf") if has_ended(view) else context.clock.monotonic()
         caught_up = not follower.behind
         # Who follows a job that is abandoned when nobody polls, polls it; hundreds of others cost next to nothing.
         look_s = TOUCH_S if view.poll_grace_ms else DOUBT_S
@@ -77,32 +77,32 @@ def follow(
                 caught_up = yield from teller.catch_up()
             event = None
             if not has_ended(view):
-                until_look_s = looked_s + look_s - here.clock.monotonic()
+                until_look_s = looked_s + look_s - context.clock.monotonic()
                 event = follower.next(min(rest_s, max(_LEAST_REST_S, until_look_s)))
             if event is not None:
                 yield from teller.tell([event])
             else:
-                yield Quiet()
+                yield NothingNew()
             # Whatever flows: a look is a poll. What has ended and is not told yet is asked for until it can be; a
             # look at a store that is away rests by itself.
-            due = has_ended(view) or here.clock.monotonic() - looked_s >= look_s
+            due = has_ended(view) or context.clock.monotonic() - looked_s >= look_s
             if due and teller.finished is None:
-                looked_s = here.clock.monotonic()
+                looked_s = context.clock.monotonic()
                 view = yield from teller.look_again(by_result=after == "0")
 
 
 class _Teller:
     """Turns events into items, each once."""
 
-    def __init__(self, here: Door, view: JobView, follower: Follower) -> None:
-        self._here, self._view, self._follower = here, view, follower
+    def __init__(self, context: DoorContext, view: JobView, follower: Follower) -> None:
+        self._context, self._view, self._follower = context, view, follower
         self._tokens = 0
         self._told_text = False
         #: Never set: a rest that other greenlets use.
         self._pause = threading.Event()
-        self.finished: Finished | None = None
+        self.finished: JobEnded | None = None
 
-    def catch_up(self) -> Generator[Item, None, bool]:
+    def catch_up(self) -> Generator[StreamItem, None, bool]:
         """What the stream holds so far; whether the store could be asked."""
         try:
             events = list(self._follower.missed())
@@ -112,26 +112,26 @@ class _Teller:
         yield from self.tell(events)
         return True
 
-    def tell(self, events: list[Event]) -> Iterator[Item]:
+    def tell(self, events: list[Event]) -> Iterator[StreamItem]:
         """Events as items."""
         for event_id, fields in events:
             kind = fields.get("type")
             if kind == "started":
                 self._tokens = 0
-                yield Started(event_id, int(fields.get("attempt", 1)))
+                yield JobStarted(event_id, int(fields.get("attempt", 1)))
             elif kind == "token" and int(fields.get("tokens", 0)) > self._tokens:
                 # A worker that got no answer sends the same again; the count tells.
                 self._tokens = int(fields["tokens"])
                 self._told_text = True
-                yield Text(event_id, fields.get("text", ""), self._tokens)
+                yield TextDelta(event_id, fields.get("text", ""), self._tokens)
             elif kind == "ended":
                 yield from self._finish(event_id, self._ended_view())
                 return
 
-    def look_again(self, *, by_result: bool) -> Generator[Item, None, JobView]:
+    def look_again(self, *, by_result: bool) -> Generator[StreamItem, None, JobView]:
         """The job as it is; one that has ended is told to its end, by the result what its events do not hold."""
         try:
-            view = look(self._here, self._view)
+            view = refresh_job(self._context, self._view)
         except StoreUnavailable:
             # It may come back before anybody has lost patience.
             self._pause.wait(LOOK_S)
@@ -139,17 +139,17 @@ class _Teller:
         if not has_ended(view) or not (yield from self.catch_up()) or self.finished is not None:
             return view
         if by_result and view.text and not self._told_text:
-            yield Text("", view.text, view.usage.completion_tokens if view.usage else 0)
+            yield TextDelta("", view.text, view.usage.completion_tokens if view.usage else 0)
         yield from self._finish("", view)
         return view
 
     def _ended_view(self) -> JobView:
         while True:
             try:
-                return look(self._here, self._view)
+                return refresh_job(self._context, self._view)
             except StoreUnavailable:
                 self._pause.wait(LOOK_S)
 
-    def _finish(self, event_id: str, view: JobView) -> Iterator[Item]:
-        self.finished = Finished(event_id, view)
+    def _finish(self, event_id: str, view: JobView) -> Iterator[StreamItem]:
+        self.finished = JobEnded(event_id, view)
         yield self.finished

@@ -9,29 +9,29 @@ from dataclasses import replace
 
 from flask import g, request
 
-from web.http.api_errors import Wrong, invalid
-from web.http.telemetry import given_request_id
-from web.operations.admission import Ask, digest
+from web.http.api_errors import FieldError, invalid_value
+from web.http.telemetry import client_request_id
+from web.operations.admission import GenerationRequest, digest
 
 #: An Idempotency-Key is kept as a digest; this bounds what is digested.
 _LONGEST_KEY = 256
 
 
-def known_again(ask: Ask, tenant: str) -> Ask:
+def with_job_identity(ask: GenerationRequest, tenant: str) -> GenerationRequest:
     """The ask, so that the store knows it again by key or by request id; its `body_digest` must be set.
 
-    Raises Problem for a key that is none.
+    Raises ApiError for a key that is none.
     """
     ask = replace(ask, idem_digest=_idempotency())
-    if given_request_id() is None:
+    if client_request_id() is None:
         return ask
     # A proxy that sends a request again sends its id again: the same id and body are the same job.
     return replace(ask, job_id=digest("request", tenant, g.request_id, ask.body_digest)[:32])
 
 
-def refused_again(ask: Ask, tenant: str) -> Ask:
+def with_refusal_identity(ask: GenerationRequest, tenant: str) -> GenerationRequest:
     """The ask of a call that owns its job, so that a refusal sent again by a proxy books no second appointment."""
-    if given_request_id() is None:
+    if client_request_id() is None:
         return ask
     # The bytes as they came, which are what a proxy repeats: what was read of them has a seed of its own each time.
     body = hashlib.sha256(request.get_data()).hexdigest()
@@ -43,5 +43,7 @@ def _idempotency() -> str | None:
     if key is None:
         return None
     if not 1 <= len(key) <= _LONGEST_KEY:
-        raise invalid([Wrong("Idempotency-Key", f"Idempotency-Key has {len(key)} characters; 1 to {_LONGEST_KEY} fit")])
+        raise invalid_value(
+            [FieldError("Idempotency-Key", f"Idempotency-Key has {len(key)} characters; 1 to {_LONGEST_KEY} fit")]
+        )
     return digest("idempotency", key)

@@ -8,7 +8,7 @@ from web.api.job_json import has_ended
 from web.http import shutdown
 from web.http.disconnect import LOOK_S
 from web.operations.tenant_jobs import read_job
-from web.runtime.context import Door
+from web.runtime.context import DoorContext
 from web.runtime.event_hub import Follower
 
 #: The longest that `Prefer: wait` and `?wait_ms` hold a call, in ms: below the idle time-out of common proxies.
@@ -17,45 +17,45 @@ LONGEST_WAIT_MS = 60_000
 TOUCH_S = 1.0
 
 
-def until_ended(
-    here: Door, view: JobView, wait_s: float, *, stop: Callable[[], bool] = shutdown.asked.is_set
+def wait_until_ended(
+    context: DoorContext, view: JobView, wait_s: float, *, stop: Callable[[], bool] = shutdown.requested.is_set
 ) -> JobView:
     """The job when it has ended, or as it was last seen when `wait_s` is over or `stop` said yes.
 
     An absent store is waited for: a call whose job is admitted is never answered as if it were not.
-    Raises Problem when the job is forgotten meanwhile (a store that came back empty).
+    Raises ApiError when the job is forgotten meanwhile (a store that came back empty).
     """
     if has_ended(view) or wait_s <= 0:
         return view
-    until_s = here.clock.monotonic() + wait_s
-    with here.hub.follow(view.id) as follower:
+    until_s = context.clock.monotonic() + wait_s
+    with context.event_hub.follow(view.id) as follower:
         # A look after the following began: no end can fall between the two.
-        view = _look_if_possible(here, view)
+        view = _look_if_possible(context, view)
         while not has_ended(view) and not stop():
-            left_s = until_s - here.clock.monotonic()
+            left_s = until_s - context.clock.monotonic()
             if left_s <= 0:
                 break
-            _ended_within(here, follower, min(left_s, TOUCH_S), stop)
-            view = _look_if_possible(here, view)
+            _ended_within(context, follower, min(left_s, TOUCH_S), stop)
+            view = _look_if_possible(context, view)
     return view
 
 
-def _look_if_possible(here: Door, view: JobView) -> JobView:
+def _look_if_possible(context: DoorContext, view: JobView) -> JobView:
     try:
-        return look(here, view)
+        return refresh_job(context, view)
     except StoreUnavailable:
         return view
 
 
-def look(here: Door, view: JobView) -> JobView:
+def refresh_job(context: DoorContext, view: JobView) -> JobView:
     """The job as it is now, noted as polled."""
-    return read_job(here, view.id, view.tenant)
+    return read_job(context, view.id, view.tenant)
 
 
-def _ended_within(here: Door, follower: Follower, wait_s: float, stop: Callable[[], bool]) -> None:
+def _ended_within(context: DoorContext, follower: Follower, wait_s: float, stop: Callable[[], bool]) -> None:
     """Return when the end came, `stop` said yes, or after `wait_s`."""
-    until_s = here.clock.monotonic() + wait_s
-    while (left_s := until_s - here.clock.monotonic()) > 0:
+    until_s = context.clock.monotonic() + wait_s
+    while (left_s := until_s - context.clock.monotonic()) > 0:
         event = follower.next(min(left_s, LOOK_S))
         if (event is not None and event[1].get("type") == "ended") or stop():
             return

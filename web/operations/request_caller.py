@@ -7,9 +7,9 @@ import hmac
 from flask import Flask, Request, g, request
 from werkzeug.datastructures import Headers
 
-from web.http.api_errors import Problem
+from web.http.api_errors import ApiError
 from web.operations.callers import Caller, identify
-from web.runtime.current import door
+from web.runtime.current import current_door
 
 
 def install(app: Flask) -> None:
@@ -27,28 +27,28 @@ def by_ticket() -> bool:
 
 
 def caller() -> Caller:
-    """The caller of this request, looked up once. Raises Problem (401, 403, 422) and StoreUnavailable."""
+    """The caller of this request, looked up once. Raises ApiError (401, 403, 422) and StoreUnavailable."""
     if "caller" not in g:
-        g.caller = identify(door(), key=bearer(request.headers), named=request.headers.get("X-Tenant"))
+        g.caller = identify(current_door(), key=bearer(request.headers), named=request.headers.get("X-Tenant"))
     found: Caller = g.caller
     return found
 
 
 def require_admin() -> None:
-    """Let nobody through but operators. Raises Problem (401, 403).
+    """Let nobody through but operators. Raises ApiError (401, 403).
 
     The admin key comes as a bearer key or, from browsers, as the password of Basic auth with any name.
     Where auth is `open` (loopback only) everybody is one. A page of another origin may not act: its
     browser adds the credentials by itself.
     """
-    here = door()
+    context = current_door()
     if request.method not in {"GET", "HEAD"} and not _own_origin(request):
-        raise Problem("origin_not_allowed", f"a page of {request.headers.get('Origin', '')[:80]!r} may not do this")
-    if here.settings.auth == "open":
+        raise ApiError("origin_not_allowed", f"a page of {request.headers.get('Origin', '')[:80]!r} may not do this")
+    if context.settings.auth == "open":
         return
     shown = bearer(request.headers) or _basic_password(request.headers)
-    if shown is None or not _same(shown, here.admin_key):
-        raise Problem(
+    if shown is None or not _same(shown, context.admin_key):
+        raise ApiError(
             "admin_key_required",
             "this route is for operators; send the admin key as a bearer key or a Basic password",
             headers={"WWW-Authenticate": 'Basic realm="penstock"'},

@@ -4,13 +4,13 @@ from typing import Protocol
 
 from flask import request
 
-from web.api.deadline import Manner, Patience, resolve
-from web.http.api_errors import Wrong, invalid
+from web.api.deadline import AnswerMode, RequestDeadline, resolve_deadline
+from web.http.api_errors import FieldError, invalid_value
 from web.operations.callers import Caller
-from web.runtime.context import Door
+from web.runtime.context import DoorContext
 
 
-class Patient(Protocol):
+class DeadlineFields(Protocol):
     """A body that may say how long its client waits."""
 
     @property
@@ -22,16 +22,16 @@ class Patient(Protocol):
         """To the first token."""
 
 
-def patience_of(here: Door, who: Caller, body: Patient, manner: Manner) -> Patience:
-    """The patience of this request. Raises Problem for one that the door does not allow."""
-    patience = resolve(
+def read_deadline(context: DoorContext, who: Caller, body: DeadlineFields, manner: AnswerMode) -> RequestDeadline:
+    """The patience of this request. Raises ApiError for one that the door does not allow."""
+    deadline = resolve_deadline(
         manner,
         named_ms=body.deadline_ms,
         start_within_ms=body.start_within_ms,
         headers=request.headers,
-        settings=here.settings,
+        settings=context.settings,
         policy=who.policy,
     )
-    if isinstance(patience, Wrong):
-        raise invalid([patience])
-    return patience
+    if isinstance(deadline, FieldError):
+        raise invalid_value([deadline])
+    return deadline

@@ -9,8 +9,8 @@ from flask import Response
 from shared.jobs.job import JobView
 from web.api.job_json import has_ended, job_headers, job_json
 from web.api.refusals import Yield, store_away
-from web.http.api_errors import Problem, answer
-from web.runtime.context import Door
+from web.http.api_errors import ApiError, error_response
+from web.runtime.context import DoorContext
 
 #: An answer is written piece by piece, in characters: a client that reads slowly has as long for each of them as it
 #: may be silent (web/gunicorn_worker.py).
@@ -41,13 +41,13 @@ def yield_response(refusal: Yield) -> Response:
     return json_response(refusal.body, refusal.status, refusal.headers)
 
 
-def problem_response(problem: Problem) -> Response:
+def problem_response(problem: ApiError) -> Response:
     """An error object."""
-    given = answer(problem)
+    given = error_response(problem)
     return json_response(given.body, given.status, given.headers)
 
 
-def store_away_response(here: Door) -> Response:
+def store_away_response(context: DoorContext) -> Response:
     """The refusal that needs no store."""
-    here.metrics.storeless.inc()
+    context.metrics.storeless.inc()
     return yield_response(store_away())

@@ -10,9 +10,9 @@ from typing import Any
 
 from shared.jobs.job import JobView
 from web.api.logprobs import job_logprobs
-from web.http.api_errors import Problem, answer
+from web.http.api_errors import ApiError, error_response
 from web.openai.responses_answers import message_json, part_json, response_json, response_then, status_of
-from web.operations.event_stream import Finished, Item, Quiet, Started, Text
+from web.operations.event_stream import JobEnded, JobStarted, NothingNew, StreamItem, TextDelta
 
 _CREATED, _QUEUED, _IN_PROGRESS, _ITEM, _PART = range(5)
 #: Added to the length of the whole text.
@@ -21,7 +21,7 @@ _TEXT_DONE, _PART_DONE, _ITEM_DONE, _END = range(_PART + 1, _PART + 5)
 _END_KIND = {"completed": "completed", "incomplete": "incomplete", "failed": "failed", "cancelled": "failed"}
 
 
-class Torn(Exception):
+class TornStream(Exception):
     """What was told cannot be continued; `frame` says so."""
 
     def __init__(self, frame: str) -> None:
@@ -29,7 +29,7 @@ class Torn(Exception):
         self.frame = frame
 
 
-class Events:
+class ResponseEvents:
     """One telling of one response, from the event after `after` on; None: all of it."""
 
     def __init__(self, view: JobView, after: int | None = None) -> None:
@@ -41,7 +41,7 @@ class Events:
         self._sent, self._running = "", ""
         self._begun = self._opened = False
 
-    def told(self, story: Iterator[Item]) -> Iterator[str]:
+    def told(self, story: Iterator[StreamItem]) -> Iterator[str]:
         """Frames; "" while nothing happens. Ends with the story, which is before the end where that was not seen.
 
         Raises Torn when an attempt tells another text than the last.
@@ -49,21 +49,21 @@ class Events:
         yield from self._frame("created", _CREATED, {"response": response_then(self._view, "queued")})
         yield from self._frame("queued", _QUEUED, {"response": response_then(self._view, "queued")})
         for item in story:
-            if isinstance(item, Quiet):
+            if isinstance(item, NothingNew):
                 yield ""
-            elif isinstance(item, Started):
+            elif isinstance(item, JobStarted):
                 self._running = ""
                 yield from self._begin()
-            elif isinstance(item, Text):
+            elif isinstance(item, TextDelta):
                 self._running += item.text
                 yield from self._text(self._running)
             else:
                 yield from self._end(item)
 
-    def broken(self, problem: Problem) -> str:
+    def broken(self, problem: ApiError) -> str:
         """The frame that ends a stream which cannot be told to its end; stock clients raise it."""
         number = _PART + len(self._sent) + 1
-        error = answer(problem).body["error"]
+        error = error_response(problem).body["error"]
         flat = {name: error[name] for name in ("code", "message", "param")}
         return _event("error", flat | {"type": "error", "sequence_number": number, "error": error})
 
@@ -86,7 +86,7 @@ class Events:
             if self._sent.startswith(text):
                 return
             why = f"job {self._view.id}: its worker was lost, and the next told another text"
-            raise Torn(self.broken(Problem("job_failed", why)))
+            raise TornStream(self.broken(ApiError("job_failed", why)))
         if len(text) == len(self._sent):
             return
         yield from self._open()
@@ -95,7 +95,7 @@ class Events:
         body = self._content | {"delta": text[known:], "logprobs": []}
         yield from self._frame("output_text.delta", _PART + len(text), body)
 
-    def _end(self, ended: Finished) -> Iterator[str]:
+    def _end(self, ended: JobEnded) -> Iterator[str]:
         self._view = view = ended.view
         response = response_json(view)
         if response["output"]:

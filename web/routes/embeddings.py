@@ -4,18 +4,18 @@ from apiflask import APIBlueprint
 from flask import Response, request
 
 from web.api.refusals import Yield
-from web.http.api_errors import Problem
-from web.http.disconnect import watch
-from web.http.request import attempt
+from web.http.api_errors import ApiError
+from web.http.disconnect import watch_disconnect
+from web.http.request import retry_attempt
 from web.http.telemetry import traceparent
 from web.openai.embeddings_schema import EmbeddingsBody, embeddings_json
-from web.operations.admission import Ask, offer
-from web.operations.cancel_on_disconnect import to_its_end
-from web.operations.idempotency import refused_again
+from web.operations.admission import GenerationRequest, offer
+from web.operations.cancel_on_disconnect import wait_for_result
+from web.operations.idempotency import with_refusal_identity
 from web.operations.request_caller import caller
-from web.operations.request_deadline import patience_of
+from web.operations.request_deadline import read_deadline
 from web.operations.responses import json_response, problem_response, yield_response
-from web.runtime.current import door
+from web.runtime.current import current_door
 from web.runtime.model_pools import Model
 
 bp = APIBlueprint("embeddings", __name__, tag="OpenAI")
@@ -31,33 +31,33 @@ bp = APIBlueprint("embeddings", __name__, tag="OpenAI")
 )
 def embeddings(body: EmbeddingsBody) -> Response:
     """Embed texts."""
-    here, who = door(), caller()
-    patience = patience_of(here, who, body, "hold")
-    _check_dimensions(body, here.pools.resolve(body.model, who.policy))
-    ask = Ask(
+    context, who = current_door(), caller()
+    deadline = read_deadline(context, who, body, "hold")
+    _check_dimensions(body, context.pools.resolve(body.model, who.policy))
+    ask = GenerationRequest(
         payload=body.payload(),
-        patience=patience,
+        deadline=deadline,
         model=body.model,
         # No token is generated; one stands in the books, where no job is without.
         max_tokens=1,
         default_max_tokens=1,
-        attempt=attempt(),
+        attempt=retry_attempt(),
         traceparent=traceparent(),
     )
-    verdict = offer(here, who, refused_again(ask, who.tenant))
+    verdict = offer(context, who, with_refusal_identity(ask, who.tenant))
     if isinstance(verdict, Yield):
         response = yield_response(verdict)
     else:
-        ended = to_its_end(here, verdict.view, patience, watch(request.environ))
-        if isinstance(ended, Problem):
+        ended = wait_for_result(context, verdict.view, deadline, watch_disconnect(request.environ))
+        if isinstance(ended, ApiError):
             response = problem_response(ended)
         else:
             response = json_response(embeddings_json(ended, body.encoding_format))
-    response.headers["x-deadline-ms"] = str(patience.deadline_ms)
+    response.headers["x-deadline-ms"] = str(deadline.deadline_ms)
     return response
 
 
 def _check_dimensions(body: EmbeddingsBody, model: Model) -> None:
     if body.dimensions is not None and model.pooling and body.dimensions != model.width:
         message = f"dimensions={body.dimensions}: vectors of {model.name!r} have {model.width} numbers and are not cut"
-        raise Problem("unsupported_parameter", message, param="dimensions")
+        raise ApiError("unsupported_parameter", message, param="dimensions")

@@ -9,15 +9,15 @@ from flask import Response, request
 from shared.jobs.job import JobView
 from web.api.job_json import job_json
 from web.http import shutdown
-from web.http.api_errors import Problem, Wrong, invalid
-from web.http.disconnect import watch
-from web.operations.event_stream import READER_REST_S, Finished, Quiet, Started, Text, follow
-from web.operations.event_tickets import ticketed_job
+from web.http.api_errors import ApiError, FieldError, invalid_value
+from web.http.disconnect import watch_disconnect
+from web.operations.event_stream import READER_REST_S, JobEnded, JobStarted, NothingNew, TextDelta, follow_job
+from web.operations.event_tickets import job_of_ticket
 from web.operations.request_caller import by_ticket, caller
 from web.operations.sse import frame, stream_response, with_comments
 from web.operations.tenant_jobs import read_job
-from web.runtime.context import Door
-from web.runtime.current import door
+from web.runtime.context import DoorContext
+from web.runtime.current import current_door
 
 bp = APIBlueprint("events", __name__, tag="Jobs")
 
@@ -37,13 +37,15 @@ _LAST_NUMBER = 2**64 - 1
 )
 def events(job_id: str) -> Response:
     """Tell the job's story from its beginning, or from where the reader left."""
-    here = door()
+    context = current_door()
     after = _last_event_id()
     view = (
-        ticketed_job(here, job_id, request.args["ticket"]) if by_ticket() else read_job(here, job_id, caller().tenant)
+        job_of_ticket(context, job_id, request.args["ticket"])
+        if by_ticket()
+        else read_job(context, job_id, caller().tenant)
     )
-    gone = watch(request.environ)
-    told = _told(here, view, after, lambda: gone() or shutdown.asked.is_set())
+    gone = watch_disconnect(request.environ)
+    told = _told(context, view, after, lambda: gone() or shutdown.requested.is_set())
     return stream_response(told)
 
 
@@ -55,25 +57,25 @@ def _last_event_id() -> str | None:
     match = _STREAM_ID.match(text)
     if match and all(int(number or 0) <= _LAST_NUMBER for number in match.groups()):
         return text
-    raise invalid([Wrong(name, f"{name}={text[:60]!r} is none that an event had")])
+    raise invalid_value([FieldError(name, f"{name}={text[:60]!r} is none that an event had")])
 
 
-def _told(here: Door, view: JobView, after: str | None, stop: Callable[[], bool]) -> Iterator[str]:
+def _told(context: DoorContext, view: JobView, after: str | None, stop: Callable[[], bool]) -> Iterator[str]:
     yield f": penstock\nretry: {_RETRY_MS}\n\n"
     if after is None:
         yield frame("queued", job_json(view))
-    items = follow(here, view, after=after or "0", stop=stop, rest_s=READER_REST_S)
+    items = follow_job(context, view, after=after or "0", stop=stop, rest_s=READER_REST_S)
     try:
-        yield from with_comments(("" if isinstance(item, Quiet) else shown(item) for item in items), here.clock)
-    except Problem as problem:
+        yield from with_comments(("" if isinstance(item, NothingNew) else shown(item) for item in items), context.clock)
+    except ApiError as problem:
         # The status line is long gone: the reader hears of it as an event.
         yield frame("error", {"error": {"message": problem.message, "code": problem.code}})
 
 
-def shown(item: Started | Text | Finished) -> str:
+def shown(item: JobStarted | TextDelta | JobEnded) -> str:
     """An item as one event."""
-    if isinstance(item, Started):
+    if isinstance(item, JobStarted):
         return frame("started", {"attempt": item.attempt}, item.event_id)
-    if isinstance(item, Text):
+    if isinstance(item, TextDelta):
         return frame("token", {"text": item.text, "tokens": item.tokens}, item.event_id)
     return frame("ended", job_json(item.view), item.event_id)

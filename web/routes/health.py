@@ -11,7 +11,7 @@ from web.http.process_metrics import package_version
 from web.operations.request_caller import require_admin
 from web.operations.responses import json_response, store_away_response
 from web.operations.snapshots import read_snapshot
-from web.runtime.current import door
+from web.runtime.current import current_door
 from web.runtime.fleet_metrics import fleet_registry
 
 bp = APIBlueprint("health", __name__, tag="Operators")
@@ -28,11 +28,11 @@ def health() -> Response:
 @bp.doc(summary="A job could be admitted", responses={200: "It could", 503: "Why not"})
 def ready() -> Response:
     """The store answers, at least one worker is live, and nobody drains the system."""
-    here = door()
+    context = current_door()
     try:
-        snapshot = read_snapshot(here)
+        snapshot = read_snapshot(context)
     except StoreUnavailable:
-        return store_away_response(here)
+        return store_away_response(context)
     workers = sum(worker.live for worker in snapshot.workers)
     reason = "no_worker" if workers == 0 else "draining" if snapshot.draining else None
     body = {"status": "ready" if reason is None else "not_ready", "reason": reason, "workers": workers}
@@ -43,9 +43,9 @@ def ready() -> Response:
 @bp.doc(summary="Metrics of this process, for Prometheus", responses={200: "Text exposition"})
 def process_metrics() -> Response:
     """What this one process counted."""
-    here = door()
-    here.metrics.followed.set(here.hub.followed)
-    return _exposition(here.metrics.shown())
+    context = current_door()
+    context.metrics.followed.set(context.event_hub.followed)
+    return _exposition(context.metrics.scrape_registry())
 
 
 @bp.get("/metrics/fleet")
@@ -53,7 +53,7 @@ def process_metrics() -> Response:
 def fleet_metrics() -> Response:
     """Out of the store: every ingress answers the same. Names tenants, so it is for operators."""
     require_admin()
-    return _exposition(fleet_registry(read_snapshot(door(), tenants=MAX_TENANTS)))
+    return _exposition(fleet_registry(read_snapshot(current_door(), tenants=MAX_TENANTS)))
 
 
 def _exposition(registry: CollectorRegistry) -> Response:

@@ -6,23 +6,23 @@ from apiflask import APIBlueprint
 from flask import Response, request
 
 from shared.jobs.states import JobState
-from web.api.deadline import Patience
+from web.api.deadline import RequestDeadline
 from web.api.job_json import job_json
 from web.api.refusals import Yield
 from web.api.request_schema import SubmitBody
-from web.http.api_errors import Wrong, invalid
-from web.http.request import attempt
+from web.http.api_errors import FieldError, invalid_value
+from web.http.request import retry_attempt
 from web.http.telemetry import traceparent
-from web.operations.admission import Ask, ask_of, offer
-from web.operations.event_tickets import issuer
-from web.operations.idempotency import known_again
-from web.operations.long_poll import LONGEST_WAIT_MS, look, until_ended
+from web.operations.admission import GenerationRequest, native_request, offer
+from web.operations.event_tickets import ticket_issuer
+from web.operations.idempotency import with_job_identity
+from web.operations.long_poll import LONGEST_WAIT_MS, refresh_job, wait_until_ended
 from web.operations.request_caller import caller
-from web.operations.request_deadline import patience_of
+from web.operations.request_deadline import read_deadline
 from web.operations.responses import job_response, json_response, yield_response
 from web.operations.tenant_jobs import erase_job, list_jobs, read_job
-from web.runtime.context import Door
-from web.runtime.current import door
+from web.runtime.context import DoorContext
+from web.runtime.current import current_door
 
 bp = APIBlueprint("jobs", __name__, tag="Jobs")
 
@@ -40,14 +40,14 @@ _LONGEST_CURSOR = 64
 )
 def submit(body: SubmitBody) -> Response:
     """Offer a job and answer the verdict."""
-    here, who = door(), caller()
+    context, who = current_door(), caller()
     wait_s, applied = _wait_s()
-    ticket_of = issuer(here) if body.ticket else None
-    verdict = offer(here, who, _ask(here, body, patience_of(here, who, body, "poll"), who.tenant))
+    ticket_of = ticket_issuer(context) if body.ticket else None
+    verdict = offer(context, who, _ask(context, body, read_deadline(context, who, body, "poll"), who.tenant))
     if isinstance(verdict, Yield):
         return yield_response(verdict)
     ticket = ticket_of(verdict.view) if ticket_of else None
-    return job_response(until_ended(here, verdict.view, wait_s), submitted=True, ticket=ticket, headers=applied)
+    return job_response(wait_until_ended(context, verdict.view, wait_s), submitted=True, ticket=ticket, headers=applied)
 
 
 @bp.get("/v1/jobs/<job_id>")
@@ -58,9 +58,9 @@ def submit(body: SubmitBody) -> Response:
 )
 def read(job_id: str) -> Response:
     """The job as it is, or as it is when the wait is over."""
-    here = door()
+    context = current_door()
     wait_s, applied = _wait_s()
-    return job_response(until_ended(here, read_job(here, job_id, caller().tenant), wait_s), headers=applied)
+    return job_response(wait_until_ended(context, read_job(context, job_id, caller().tenant), wait_s), headers=applied)
 
 
 @bp.delete("/v1/jobs/<job_id>")
@@ -72,12 +72,12 @@ def read(job_id: str) -> Response:
 )
 def cancel(job_id: str) -> Response:
     """Ask for the job's end, or remove an ended job's text."""
-    here = door()
-    view = read_job(here, job_id, caller().tenant)
-    here.cancel(view)
+    context = current_door()
+    view = read_job(context, job_id, caller().tenant)
+    context.cancel(view)
     if _flag("erase"):
-        erase_job(here, view)
-    return job_response(look(here, view))
+        erase_job(context, view)
+    return job_response(refresh_job(context, view))
 
 
 @bp.get("/v1/jobs")
@@ -88,15 +88,15 @@ def cancel(job_id: str) -> Response:
 )
 def page() -> Response:
     """Some of the tenant's jobs, and where to go on."""
-    here, who = door(), caller()
+    context, who = current_door(), caller()
     status = request.args.get("status")
     if status is not None and status not in set(JobState):
-        raise invalid([Wrong("status", f"status={status[:60]!r} is not one of {', '.join(JobState)}")])
+        raise invalid_value([FieldError("status", f"status={status[:60]!r} is not one of {', '.join(JobState)}")])
     limit = _whole("limit", request.args.get("limit", "20"), 1, _LONGEST_PAGE)
     cursor = request.args.get("cursor")
     if cursor is not None and not 1 <= len(cursor) <= _LONGEST_CURSOR:
-        raise invalid([Wrong("cursor", f"cursor={cursor[:60]!r} is none that a page gave")])
-    found = list_jobs(here, who.tenant, status=status, limit=limit, cursor=cursor)
+        raise invalid_value([FieldError("cursor", f"cursor={cursor[:60]!r} is none that a page gave")])
+    found = list_jobs(context, who.tenant, status=status, limit=limit, cursor=cursor)
     return json_response(
         {
             "object": "list",
@@ -107,9 +107,9 @@ def page() -> Response:
     )
 
 
-def _ask(here: Door, body: SubmitBody, patience: Patience, tenant: str) -> Ask:
-    ask = replace(ask_of(body, patience, here.settings), attempt=attempt(), traceparent=traceparent())
-    return known_again(ask, tenant)
+def _ask(context: DoorContext, body: SubmitBody, deadline: RequestDeadline, tenant: str) -> GenerationRequest:
+    ask = replace(native_request(body, deadline, context.settings), attempt=retry_attempt(), traceparent=traceparent())
+    return with_job_identity(ask, tenant)
 
 
 def _wait_s() -> tuple[float, dict[str, str]]:
@@ -127,7 +127,7 @@ def _wait_s() -> tuple[float, dict[str, str]]:
 
 def _whole(name: str, text: str, low: int, high: int) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 12 and low <= int(text) <= high):
-        raise invalid([Wrong(name, f"{name}={text[:60]!r} is not a whole number from {low} to {high}")])
+        raise invalid_value([FieldError(name, f"{name}={text[:60]!r} is not a whole number from {low} to {high}")])
     return int(text)
 
 

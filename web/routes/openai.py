@@ -7,24 +7,29 @@ from apiflask import APIBlueprint
 from flask import Response, request
 
 from shared.jobs.job import JobView
-from web.api.deadline import Patience
+from web.api.deadline import RequestDeadline
 from web.api.refusals import Yield
-from web.http.api_errors import Problem, answer
-from web.http.disconnect import watch
-from web.http.request import attempt
+from web.http.api_errors import ApiError, error_response
+from web.http.disconnect import watch_disconnect
+from web.http.request import retry_attempt
 from web.http.telemetry import traceparent
-from web.openai.chat_answers import Kind, Shape, end_problem, shape_of
+from web.openai.chat_answers import AnswerFormat, AnswerKind, end_problem, format_of
 from web.openai.chat_schema import COMPLETION_MAX_TOKENS, ChatBody, CompletionBody
-from web.operations.admission import Ask, offer
-from web.operations.cancel_on_disconnect import from_its_first_text, let_go, no_end, to_its_end
-from web.operations.event_stream import Item, Quiet, Started, Text
-from web.operations.idempotency import refused_again
+from web.operations.admission import GenerationRequest, offer
+from web.operations.cancel_on_disconnect import (
+    cancel_unless_stopping,
+    follow_from_first_text,
+    no_end_error,
+    wait_for_result,
+)
+from web.operations.event_stream import JobStarted, NothingNew, StreamItem, TextDelta
+from web.operations.idempotency import with_refusal_identity
 from web.operations.request_caller import caller
-from web.operations.request_deadline import patience_of
+from web.operations.request_deadline import read_deadline
 from web.operations.responses import json_response, problem_response, yield_response
 from web.operations.sse import data_frame, stream_response, with_comments
-from web.runtime.context import Door
-from web.runtime.current import door
+from web.runtime.context import DoorContext
+from web.runtime.current import current_door
 
 bp = APIBlueprint("openai", __name__, tag="OpenAI")
 
@@ -36,7 +41,7 @@ _BORN = int(time.time())
 @bp.doc(summary="Live models", responses={200: "The list"})
 def models() -> Response:
     """Served names and aliases that this tenant may use, of models with a live worker."""
-    names = door().pools.offered(caller().policy)
+    names = current_door().pools.offered(caller().policy)
     return json_response({"object": "list", "data": [_model(name) for name in names]})
 
 
@@ -44,7 +49,7 @@ def models() -> Response:
 @bp.doc(summary="One model", responses={200: "The model", 404: "Not served here"})
 def model(name: str) -> Response:
     """A model by its served name or alias."""
-    return json_response(_model(door().pools.resolve(name, caller().policy).name))
+    return json_response(_model(current_door().pools.resolve(name, caller().policy).name))
 
 
 @bp.post("/v1/chat/completions")
@@ -57,7 +62,7 @@ def model(name: str) -> Response:
 )
 def chat(body: ChatBody) -> Response:
     """Answer a chat."""
-    return _serve(body, "chat", door().settings.default_max_tokens)
+    return _serve(body, "chat", current_door().settings.default_max_tokens)
 
 
 @bp.post("/v1/completions")
@@ -72,81 +77,85 @@ def completions(body: CompletionBody) -> Response:
     return _serve(body, "completion", COMPLETION_MAX_TOKENS)
 
 
-def _serve(body: ChatBody | CompletionBody, kind: Kind, default_max_tokens: int) -> Response:
-    here, who = door(), caller()
-    patience = patience_of(here, who, body, "stream" if body.stream else "hold")
-    ask = Ask(
+def _serve(body: ChatBody | CompletionBody, kind: AnswerKind, default_max_tokens: int) -> Response:
+    context, who = current_door(), caller()
+    deadline = read_deadline(context, who, body, "stream" if body.stream else "hold")
+    ask = GenerationRequest(
         payload=body.payload(),
-        patience=patience,
+        deadline=deadline,
         model=body.model,
         max_tokens=body.most_tokens,
         default_max_tokens=default_max_tokens,
-        attempt=attempt(),
+        attempt=retry_attempt(),
         traceparent=traceparent(),
         supersede_key=body.supersede_key,
         degrade=body.degrade,
     )
-    verdict = offer(here, who, refused_again(ask, who.tenant))
+    verdict = offer(context, who, with_refusal_identity(ask, who.tenant))
     if isinstance(verdict, Yield):
         response = yield_response(verdict)
     elif body.stream:
         include_usage = bool(body.stream_options and body.stream_options.include_usage)
-        response = _stream(here, verdict.view, kind, patience, include_usage=include_usage)
+        response = _stream(context, verdict.view, kind, deadline, include_usage=include_usage)
     else:
-        response = _plain(here, verdict.view, kind, patience)
-    response.headers["x-deadline-ms"] = str(patience.deadline_ms)
+        response = _plain(context, verdict.view, kind, deadline)
+    response.headers["x-deadline-ms"] = str(deadline.deadline_ms)
     return response
 
 
-def _plain(here: Door, view: JobView, kind: Kind, patience: Patience) -> Response:
-    ended = to_its_end(here, view, patience, watch(request.environ))
-    return problem_response(ended) if isinstance(ended, Problem) else json_response(shape_of(ended, kind).whole(ended))
+def _plain(context: DoorContext, view: JobView, kind: AnswerKind, deadline: RequestDeadline) -> Response:
+    ended = wait_for_result(context, view, deadline, watch_disconnect(request.environ))
+    return (
+        problem_response(ended) if isinstance(ended, ApiError) else json_response(format_of(ended, kind).whole(ended))
+    )
 
 
-def _stream(here: Door, view: JobView, kind: Kind, patience: Patience, *, include_usage: bool) -> Response:
+def _stream(
+    context: DoorContext, view: JobView, kind: AnswerKind, deadline: RequestDeadline, *, include_usage: bool
+) -> Response:
     """Chunks as they come."""
-    gone = watch(request.environ)
-    story = from_its_first_text(here, view, patience, gone)
-    if isinstance(story, Problem):
+    gone = watch_disconnect(request.environ)
+    story = follow_from_first_text(context, view, deadline, gone)
+    if isinstance(story, ApiError):
         return problem_response(story)
-    chunks = _chunks(story, shape_of(view, kind), include_usage=include_usage)
-    return stream_response(_told(here, view, chunks, gone))
+    chunks = _chunks(story, format_of(view, kind), include_usage=include_usage)
+    return stream_response(_told(context, view, chunks, gone))
 
 
-def _told(here: Door, view: JobView, chunks: Iterator[str], gone: Callable[[], bool]) -> Iterator[str]:
+def _told(context: DoorContext, view: JobView, chunks: Iterator[str], gone: Callable[[], bool]) -> Iterator[str]:
     """The chunks, and a comment where they are far apart; the job is canceled when its client goes before its end."""
     ended = False
     try:
-        yield from with_comments(chunks, here.clock)
+        yield from with_comments(chunks, context.clock)
         ended = True
-    except _Unseen:
-        yield _error(no_end(view))
-    except _Torn as torn:
+    except _EndNotSeen:
+        yield _error(no_end_error(view))
+    except _TornStream as torn:
         yield _error(torn.problem)
-    except Problem as problem:
+    except ApiError as problem:
         ended = True
         yield _error(problem)
     finally:
         if not ended:
-            let_go(here, view, gone=gone)
+            cancel_unless_stopping(context, view, gone=gone)
 
 
-class _Unseen(Exception):
+class _EndNotSeen(Exception):
     """The story stopped before its job ended."""
 
 
-class _Torn(Exception):
+class _TornStream(Exception):
     """What was told cannot be continued."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: ApiError) -> None:
         super().__init__(problem.message)
         self.problem = problem
 
 
-def _chunks(story: Iterator[Item], shape: Shape, *, include_usage: bool) -> Iterator[str]:
+def _chunks(story: Iterator[StreamItem], shape: AnswerFormat, *, include_usage: bool) -> Iterator[str]:
     """Frames of chunks; "" while nothing happens.
 
-    Raises Problem for a job that did not succeed, _Torn when an attempt tells another text than the last,
+    Raises ApiError for a job that did not succeed, _Torn when an attempt tells another text than the last,
     _Unseen when the story stops before the end.
     """
     blank = {"usage": None} if include_usage else {}
@@ -155,11 +164,11 @@ def _chunks(story: Iterator[Item], shape: Shape, *, include_usage: bool) -> Iter
     # What the client has, and what the attempt under way has told: after a lost worker the same again.
     sent, running = "", ""
     for item in story:
-        if isinstance(item, Quiet):
+        if isinstance(item, NothingNew):
             yield ""
-        elif isinstance(item, Started):
+        elif isinstance(item, JobStarted):
             running = ""
-        elif isinstance(item, Text):
+        elif isinstance(item, TextDelta):
             running += item.text
             new = _beyond(sent, running, shape)
             if new:
@@ -168,10 +177,12 @@ def _chunks(story: Iterator[Item], shape: Shape, *, include_usage: bool) -> Iter
         else:
             yield from _ending(item.view, sent, shape, include_usage=include_usage, blank=blank)
             return
-    raise _Unseen
+    raise _EndNotSeen
 
 
-def _ending(view: JobView, sent: str, shape: Shape, *, include_usage: bool, blank: dict[str, None]) -> Iterator[str]:
+def _ending(
+    view: JobView, sent: str, shape: AnswerFormat, *, include_usage: bool, blank: dict[str, None]
+) -> Iterator[str]:
     problem = end_problem(view)
     if problem is not None:
         raise problem
@@ -184,17 +195,19 @@ def _ending(view: JobView, sent: str, shape: Shape, *, include_usage: bool, blan
     yield "data: [DONE]\n\n"
 
 
-def _beyond(sent: str, text: str, shape: Shape) -> str:
+def _beyond(sent: str, text: str, shape: AnswerFormat) -> str:
     """What of `text` the client does not have yet."""
     if text.startswith(sent):
         return text[len(sent) :]
     if sent.startswith(text):
         return ""
-    raise _Torn(Problem("job_failed", f"job {shape.job_id}: its worker was lost, and the next told another text"))
+    raise _TornStream(
+        ApiError("job_failed", f"job {shape.job_id}: its worker was lost, and the next told another text")
+    )
 
 
-def _error(problem: Problem) -> str:
-    return data_frame(answer(problem).body)
+def _error(problem: ApiError) -> str:
+    return data_frame(error_response(problem).body)
 
 
 def _model(name: str) -> dict[str, str | int]:

@@ -9,11 +9,11 @@ from shared.jobs.tenant_policy import TenantPolicy
 from shared.settings.settings import Settings
 from shared.settings.table import AUTO
 from shared.store.replies import Snapshot
-from web.api.deadline import longest_ms
+from web.api.deadline import max_deadline_ms
 from web.operations.request_caller import caller
 from web.operations.responses import json_response
 from web.operations.snapshots import count_tenant, read_snapshot
-from web.runtime.current import door
+from web.runtime.current import current_door
 
 bp = APIBlueprint("queue", __name__, tag="Jobs")
 
@@ -22,9 +22,9 @@ bp = APIBlueprint("queue", __name__, tag="Jobs")
 @bp.doc(summary="Own bounds and depth", responses={200: "What waits, what runs, and how much of it may"})
 def own_queue() -> Response:
     """What this tenant has waiting and running, and what it may have."""
-    here, who = door(), caller()
-    snapshot, counts = read_snapshot(here), count_tenant(here, who.tenant)
-    bounds = bounds_of(here.settings, who.policy, snapshot)
+    context, who = current_door(), caller()
+    snapshot, counts = read_snapshot(context), count_tenant(context, who.tenant)
+    bounds = bounds_of(context.settings, who.policy, snapshot)
     return json_response(
         {
             "object": "queue",
@@ -33,7 +33,7 @@ def own_queue() -> Response:
             "waiting_tokens": counts.waiting_tokens,
             "running": counts.running,
             **bounds,
-            "max_deadline_ms": longest_ms(here.settings, who.policy),
+            "max_deadline_ms": max_deadline_ms(context.settings, who.policy),
             "inflight": snapshot.inflight,
             "max_inflight": snapshot.max_inflight,
             "draining": snapshot.draining,

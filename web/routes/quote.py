@@ -5,11 +5,11 @@ from flask import Response
 
 from web.api.refusals import to_yield
 from web.api.request_schema import SubmitBody
-from web.operations.admission import ask_of, quote
+from web.operations.admission import native_request, quote
 from web.operations.request_caller import caller
-from web.operations.request_deadline import patience_of
+from web.operations.request_deadline import read_deadline
 from web.operations.responses import json_response
-from web.runtime.current import door
+from web.runtime.current import current_door
 
 bp = APIBlueprint("quote", __name__, tag="Jobs")
 
@@ -23,14 +23,14 @@ bp = APIBlueprint("quote", __name__, tag="Jobs")
 )
 def ask(body: SubmitBody) -> Response:
     """Quote a job."""
-    here, who = door(), caller()
-    patience = patience_of(here, who, body, "poll")
-    job, answer = quote(here, who, ask_of(body, patience, here.settings))
+    context, who = current_door(), caller()
+    deadline = read_deadline(context, who, body, "poll")
+    job, answer = quote(context, who, native_request(body, deadline, context.settings))
     refusal = None
     if answer.refused is not None:
-        bound_status = here.settings.tenant_bound_status
+        bound_status = context.settings.tenant_bound_status
         refusal = to_yield(
-            answer.refused, tenant=job.tenant, model=job.model, patience=patience, bound_status=bound_status
+            answer.refused, tenant=job.tenant, model=job.model, deadline=deadline, bound_status=bound_status
         ).body
     return json_response(
         {

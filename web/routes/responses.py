@@ -6,30 +6,35 @@ from apiflask import APIBlueprint
 from flask import Response, request
 
 from shared.jobs.job import JobView
-from web.api.deadline import Patience
+from web.api.deadline import RequestDeadline
 from web.api.job_json import job_headers
 from web.api.refusals import Yield
 from web.http import shutdown
-from web.http.api_errors import Problem, Wrong, invalid
-from web.http.disconnect import watch
-from web.http.request import attempt
+from web.http.api_errors import ApiError, FieldError, invalid_value
+from web.http.disconnect import watch_disconnect
+from web.http.request import retry_attempt
 from web.http.telemetry import traceparent
 from web.openai.chat_schema import unsupported
 from web.openai.responses_answers import PREFIX, has_logprobs, is_response, response_json
 from web.openai.responses_schema import ResponsesBody, included
-from web.operations.admission import Ask, body_digest, offer
-from web.operations.cancel_on_disconnect import from_its_first_text, let_go, no_end, to_its_end
-from web.operations.event_stream import READER_REST_S, Finished, Item, follow
-from web.operations.idempotency import known_again, refused_again
-from web.operations.long_poll import look
+from web.operations.admission import GenerationRequest, body_digest, offer
+from web.operations.cancel_on_disconnect import (
+    cancel_unless_stopping,
+    follow_from_first_text,
+    no_end_error,
+    wait_for_result,
+)
+from web.operations.event_stream import READER_REST_S, JobEnded, StreamItem, follow_job
+from web.operations.idempotency import with_job_identity, with_refusal_identity
+from web.operations.long_poll import refresh_job
 from web.operations.request_caller import caller
-from web.operations.request_deadline import patience_of
+from web.operations.request_deadline import read_deadline
 from web.operations.responses import json_response, problem_response, yield_response
-from web.operations.responses_events import Events, Torn
+from web.operations.responses_events import ResponseEvents, TornStream
 from web.operations.sse import stream_response, with_comments
 from web.operations.tenant_jobs import find_job
-from web.runtime.context import Door
-from web.runtime.current import door
+from web.runtime.context import DoorContext
+from web.runtime.current import current_door
 
 bp = APIBlueprint("responses", __name__, tag="OpenAI")
 
@@ -44,20 +49,20 @@ bp = APIBlueprint("responses", __name__, tag="OpenAI")
 )
 def create(body: ResponsesBody) -> Response:
     """Offer a job and answer as the body asks."""
-    here, who = door(), caller()
-    patience = patience_of(here, who, body, "poll" if body.background else "stream" if body.stream else "hold")
-    ask = _ask(here, body, patience)
-    known = known_again if body.background else refused_again
-    verdict = offer(here, who, known(ask, who.tenant))
+    context, who = current_door(), caller()
+    deadline = read_deadline(context, who, body, "poll" if body.background else "stream" if body.stream else "hold")
+    ask = _ask(context, body, deadline)
+    known = with_job_identity if body.background else with_refusal_identity
+    verdict = offer(context, who, known(ask, who.tenant))
     if isinstance(verdict, Yield):
         response = yield_response(verdict)
     elif body.background:
-        response = _readers_stream(here, verdict.view, None) if body.stream else _shown(verdict.view)
+        response = _readers_stream(context, verdict.view, None) if body.stream else _shown(verdict.view)
     elif body.stream:
-        response = _owners_stream(here, verdict.view, patience)
+        response = _owners_stream(context, verdict.view, deadline)
     else:
-        response = _plain(here, verdict.view, patience)
-    response.headers["x-deadline-ms"] = str(patience.deadline_ms)
+        response = _plain(context, verdict.view, deadline)
+    response.headers["x-deadline-ms"] = str(deadline.deadline_ms)
     return response
 
 
@@ -75,13 +80,15 @@ def read(response_id: str) -> Response:
     """The response as it is, or its story."""
     stream, after = _yes("stream"), _starting_after()
     if after is not None and not stream:
-        raise invalid([Wrong("starting_after", f"starting_after={after} says where a stream goes on; add stream=true")])
-    here = door()
-    view = _own(here, response_id)
+        raise invalid_value(
+            [FieldError("starting_after", f"starting_after={after} says where a stream goes on; add stream=true")]
+        )
+    context = current_door()
+    view = _own(context, response_id)
     for name in [*request.args.getlist("include"), *request.args.getlist("include[]")]:
         if included(name) and not has_logprobs(view):
             raise unsupported("include", f"{name} must be asked for when the response is made")
-    return _readers_stream(here, view, after) if stream else _shown(view)
+    return _readers_stream(context, view, after) if stream else _shown(view)
 
 
 @bp.post("/v1/responses/<response_id>/cancel")
@@ -92,21 +99,21 @@ def read(response_id: str) -> Response:
 )
 def cancel(response_id: str) -> Response:
     """Ask for the job's end."""
-    here = door()
-    view = _own(here, response_id)
-    here.cancel(view)
-    return _shown(look(here, view))
+    context = current_door()
+    view = _own(context, response_id)
+    context.cancel(view)
+    return _shown(refresh_job(context, view))
 
 
-def _ask(here: Door, body: ResponsesBody, patience: Patience) -> Ask:
-    return Ask(
+def _ask(context: DoorContext, body: ResponsesBody, deadline: RequestDeadline) -> GenerationRequest:
+    return GenerationRequest(
         payload=body.payload(),
-        patience=patience,
+        deadline=deadline,
         model=body.model,
         max_tokens=body.max_output_tokens,
-        default_max_tokens=here.settings.default_max_tokens,
+        default_max_tokens=context.settings.default_max_tokens,
         metadata=body.metadata or {},
-        attempt=attempt(),
+        attempt=retry_attempt(),
         traceparent=traceparent(),
         supersede_key=body.supersede_key,
         degrade=body.degrade,
@@ -116,13 +123,13 @@ def _ask(here: Door, body: ResponsesBody, patience: Patience) -> Ask:
     )
 
 
-def _own(here: Door, response_id: str) -> JobView:
-    """The caller's response, noted as polled. Raises Problem when this tenant has none of that id."""
+def _own(context: DoorContext, response_id: str) -> JobView:
+    """The caller's response, noted as polled. Raises ApiError when this tenant has none of that id."""
     view = None
     if response_id.startswith(PREFIX):
-        view = find_job(here, response_id.removeprefix(PREFIX), caller().tenant)
+        view = find_job(context, response_id.removeprefix(PREFIX), caller().tenant)
     if view is None or not is_response(view):
-        raise Problem("job_not_found", f"no response {response_id[:64]!r}")
+        raise ApiError("job_not_found", f"no response {response_id[:64]!r}")
     return view
 
 
@@ -130,49 +137,49 @@ def _shown(view: JobView) -> Response:
     return json_response(response_json(view), headers=job_headers(view))
 
 
-def _plain(here: Door, view: JobView, patience: Patience) -> Response:
-    ended = to_its_end(here, view, patience, watch(request.environ))
-    return problem_response(ended) if isinstance(ended, Problem) else _shown(ended)
+def _plain(context: DoorContext, view: JobView, deadline: RequestDeadline) -> Response:
+    ended = wait_for_result(context, view, deadline, watch_disconnect(request.environ))
+    return problem_response(ended) if isinstance(ended, ApiError) else _shown(ended)
 
 
-def _owners_stream(here: Door, view: JobView, patience: Patience) -> Response:
-    gone = watch(request.environ)
-    story = from_its_first_text(here, view, patience, gone)
-    if isinstance(story, Problem):
+def _owners_stream(context: DoorContext, view: JobView, deadline: RequestDeadline) -> Response:
+    gone = watch_disconnect(request.environ)
+    story = follow_from_first_text(context, view, deadline, gone)
+    if isinstance(story, ApiError):
         return problem_response(story)
-    frames = _told(here, Events(view), view, story)
-    return stream_response(_owned(here, view, frames, gone))
+    frames = _told(context, ResponseEvents(view), view, story)
+    return stream_response(_owned(context, view, frames, gone))
 
 
-def _readers_stream(here: Door, view: JobView, after: int | None) -> Response:
+def _readers_stream(context: DoorContext, view: JobView, after: int | None) -> Response:
     """Told at once, since the job lives on: a reader never cancels anything."""
-    gone = watch(request.environ)
-    story = follow(here, view, stop=lambda: gone() or shutdown.asked.is_set(), rest_s=READER_REST_S)
-    return stream_response(_told(here, Events(view, after), view, story))
+    gone = watch_disconnect(request.environ)
+    story = follow_job(context, view, stop=lambda: gone() or shutdown.requested.is_set(), rest_s=READER_REST_S)
+    return stream_response(_told(context, ResponseEvents(view, after), view, story))
 
 
-def _told(here: Door, events: Events, view: JobView, story: Iterator[Item]) -> Iterator[str]:
+def _told(context: DoorContext, events: ResponseEvents, view: JobView, story: Iterator[StreamItem]) -> Iterator[str]:
     """The frames, a comment where they are far apart, and why where they end before the response does."""
     ended = False
 
-    def noting() -> Iterator[Item]:
+    def noting() -> Iterator[StreamItem]:
         nonlocal ended
         for item in story:
-            ended = isinstance(item, Finished)
+            ended = isinstance(item, JobEnded)
             yield item
 
     try:
-        yield from with_comments(events.told(noting()), here.clock)
+        yield from with_comments(events.told(noting()), context.clock)
         # A server that stops leaves the end to the next one: the stream can be taken up there.
-        if not ended and not shutdown.asked.is_set():
-            yield events.broken(no_end(view))
-    except Torn as torn:
+        if not ended and not shutdown.requested.is_set():
+            yield events.broken(no_end_error(view))
+    except TornStream as torn:
         yield torn.frame
-    except Problem as problem:
+    except ApiError as problem:
         yield events.broken(problem)
 
 
-def _owned(here: Door, view: JobView, frames: Iterator[str], gone: Callable[[], bool]) -> Iterator[str]:
+def _owned(context: DoorContext, view: JobView, frames: Iterator[str], gone: Callable[[], bool]) -> Iterator[str]:
     """The frames; the job is canceled unless its end was among them."""
     last = ""
     try:
@@ -181,7 +188,7 @@ def _owned(here: Door, view: JobView, frames: Iterator[str], gone: Callable[[], 
             yield frame
     finally:
         if not last.startswith(_ENDS):
-            let_go(here, view, gone=gone)
+            cancel_unless_stopping(context, view, gone=gone)
 
 
 _ENDS = tuple(f"event: response.{kind}\n" for kind in ("completed", "incomplete", "failed"))
@@ -190,7 +197,7 @@ _ENDS = tuple(f"event: response.{kind}\n" for kind in ("completed", "incomplete"
 def _yes(name: str) -> bool:
     text = request.args.get(name, "false").lower()
     if text not in {"true", "false", "1", "0"}:
-        raise invalid([Wrong(name, f"{name}={text[:60]!r} is neither true nor false")])
+        raise invalid_value([FieldError(name, f"{name}={text[:60]!r} is neither true nor false")])
     return text in {"true", "1"}
 
 
@@ -198,4 +205,6 @@ def _starting_after() -> int | None:
     text = request.args.get("starting_after")
     if text is None or (text.isascii() and text.isdigit() and len(text) < 12):
         return None if text is None else int(text)
-    raise invalid([Wrong("starting_after", f"starting_after={text[:60]!r} is no sequence number that an event had")])
+    raise invalid_value(
+        [FieldError("starting_after", f"starting_after={text[:60]!r} is no sequence number that an event had")]
+    )

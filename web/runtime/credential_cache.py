@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from shared.clock import Clock
 from shared.jobs.tenant_policy import TenantPolicy
-from shared.store.api_keys import KeyFacts, KeyRing, digest_of
+from shared.store.api_keys import ApiKeys, KeyFacts, digest_of
 from shared.store.tenants import Tenants
 
 #: How long an answer counts, in seconds; half of what is promised.
@@ -21,10 +21,10 @@ class _UnknownError(Exception):
     """No such key. Raised so as not to be remembered: a key that is made now opens the door now."""
 
 
-class Standing:
+class CredentialCache:
     """Answers of the key ring and the tenants, kept for a moment. Raises what they raise; faults are not kept."""
 
-    def __init__(self, keyring: KeyRing, tenants: Tenants, clock: Clock) -> None:
+    def __init__(self, keyring: ApiKeys, tenants: Tenants, clock: Clock) -> None:
         self._clock = clock
 
         @lru_cache(maxsize=_KEPT)

@@ -2,12 +2,12 @@
 
 from flask import current_app
 
-from web.runtime.context import Door
+from web.runtime.context import DoorContext
 
 EXTENSION = "penstock"
 
 
-def door() -> Door:
+def current_door() -> DoorContext:
     """The door of the current app."""
-    found: Door = current_app.extensions[EXTENSION]
+    found: DoorContext = current_app.extensions[EXTENSION]
     return found

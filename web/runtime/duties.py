@@ -8,9 +8,9 @@ import structlog
 
 from shared.errors import StoreUnavailable
 from shared.settings.settings import Settings
-from shared.store.reaper import Reaping
+from shared.store.reaper import Reaper
 from shared.store.store import Store
-from web.runtime.start import agree
+from web.runtime.start import configure_store
 
 log = structlog.get_logger()
 
@@ -28,8 +28,8 @@ def start_duties(settings: Settings, store: Store, *, end: Callable[[], None]) -
 
 
 def _duties(settings: Settings, store: Store, end: Callable[[], None]) -> None:
-    _until_done(lambda: agree(settings, store), end)
-    reaping = Reaping(store)
+    _until_done(lambda: configure_store(settings, store), end)
+    reaping = Reaper(store)
     rest = threading.Event()
     while True:
         try:

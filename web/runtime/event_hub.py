@@ -43,7 +43,7 @@ def _order(stream_id: str) -> tuple[int, int]:
 class Follower:
     """One reader of one job's events. Use it as a context manager, or close it."""
 
-    def __init__(self, hub: "Hub", job_id: str, after: str) -> None:
+    def __init__(self, hub: "EventHub", job_id: str, after: str) -> None:
         self.job_id = job_id
         self._hub = hub
         self._last = after
@@ -89,7 +89,7 @@ class Follower:
             timeout_s = 0.0
 
 
-class Hub:
+class EventHub:
     """All followers of this process. Its thread starts with the first of them and ends never."""
 
     def __init__(self, store: Store) -> None:

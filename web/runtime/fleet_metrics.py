@@ -12,7 +12,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from shared.metrics import ADMISSION, BUCKETS_MS, BY_WORKER, COUNTED, GAUGES, MAX_TENANTS, OTHER, Row
+from shared.metrics import ADMISSION, BUCKETS_MS, BY_WORKER, COUNTED, GAUGES, MAX_TENANTS, OTHER, MetricSpec
 from shared.store.replies import Snapshot, TenantView, WorkerView
 
 
@@ -48,7 +48,7 @@ def fleet_registry(snapshot: Snapshot) -> CollectorRegistry:
     return registry
 
 
-def _labels(row: Row, field: str) -> list[str] | None:
+def _labels(row: MetricSpec, field: str) -> list[str] | None:
     """The label values in a field after its first part; a `|` in a model's name stays in it. None: not this row's."""
     parts = field.split("|")[1:]
     surplus = len(parts) - len(row.labels)
@@ -58,7 +58,7 @@ def _labels(row: Row, field: str) -> list[str] | None:
     return [*parts[:at], "|".join(parts[at : at + surplus + 1]), *parts[at + surplus + 1 :]] if surplus else parts
 
 
-def _counter(row: Row, stats: dict[str, int]) -> CounterMetricFamily:
+def _counter(row: MetricSpec, stats: dict[str, int]) -> CounterMetricFamily:
     family = CounterMetricFamily(row.name, row.help, labels=row.labels)
     if not row.labels:
         family.add_metric([], stats.get(row.field, 0))
@@ -70,7 +70,7 @@ def _counter(row: Row, stats: dict[str, int]) -> CounterMetricFamily:
     return family
 
 
-def _by_worker(row: Row, workers: list[WorkerView]) -> CounterMetricFamily:
+def _by_worker(row: MetricSpec, workers: list[WorkerView]) -> CounterMetricFamily:
     family = CounterMetricFamily(row.name, row.help, labels=row.labels)
     for worker in workers:
         if row.field in worker.facts:
@@ -97,7 +97,7 @@ def _admission(stats: dict[str, int]) -> CounterMetricFamily:
     return family
 
 
-def _histogram(row: Row, stats: dict[str, int]) -> HistogramMetricFamily:
+def _histogram(row: MetricSpec, stats: dict[str, int]) -> HistogramMetricFamily:
     family = HistogramMetricFamily(row.name, row.help, labels=row.labels)
     start = f"h|{row.field}|"
     series: dict[tuple[str, ...], dict[str, int]] = {}

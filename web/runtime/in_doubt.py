@@ -26,7 +26,7 @@ MOST = 100_000
 
 
 @dataclass(frozen=True)
-class _Doubt:
+class _InDoubtJob:
     job_id: str
     #: "": its client has gone, so that it is ended whoever has heard of it.
     offer: str
@@ -34,15 +34,15 @@ class _Doubt:
     due_s: float
 
 
-class Doubts:
+class InDoubtJobs:
     """A list of ids in doubt, and the duty that empties it. Its thread lives while the list does."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store, self._clock = store, clock
         self._lock = threading.Lock()
         #: Under the lock: what has not been looked at yet, and what is looked at once more, each in the order of time.
-        self._first: deque[_Doubt] = deque(maxlen=MOST)
-        self._second: deque[_Doubt] = deque(maxlen=MOST)
+        self._first: deque[_InDoubtJob] = deque(maxlen=MOST)
+        self._second: deque[_InDoubtJob] = deque(maxlen=MOST)
         self._thread: threading.Thread | None = None
         self._added = threading.Event()
 
@@ -55,7 +55,7 @@ class Doubts:
         With an `offer`, only while nobody has heard of the job; without, its client has gone.
         """
         with self._lock:
-            self._first.append(_Doubt(job_id, offer, self._clock.monotonic()))
+            self._first.append(_InDoubtJob(job_id, offer, self._clock.monotonic()))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="doubts", daemon=True)
                 self._thread.start()
@@ -79,7 +79,7 @@ class Doubts:
                 if doubts is self._first:
                     self._second.append(replace(doubt, due_s=now_s + SECOND_LOOK_S))
 
-    def _cancel(self, doubt: _Doubt) -> None:
+    def _cancel(self, doubt: _InDoubtJob) -> None:
         code = EndCode.UNHEARD if doubt.offer else EndCode.CANCELED
         try:
             answer = self._store.cancel(doubt.job_id, code=code, offer=doubt.offer)

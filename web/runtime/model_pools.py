@@ -13,7 +13,7 @@ from shared.jobs.tenant_policy import TenantPolicy
 from shared.settings.settings import Settings
 from shared.store.replies import Snapshot
 from shared.store.store import Store
-from web.http.api_errors import Problem
+from web.http.api_errors import ApiError
 
 #: How old a picture may be for a request whose model is in it, and for one whose model is not, in seconds.
 #: The second bounds what requests for invented models cost the store.
@@ -41,7 +41,7 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Picture:
+class ModelDirectory:
     """The models of one snapshot: by served name, and by alias."""
 
     models: dict[str, Model]
@@ -57,7 +57,7 @@ class Picture:
         return sorted(model.name for model in self.models.values() if model.live)
 
 
-def picture_of(snapshot: Snapshot) -> Picture:
+def read_directory(snapshot: Snapshot) -> ModelDirectory:
     """What a snapshot says of models. Where workers of one model differ, the longest context counts."""
     models = {name: Model(name, live=False) for name in snapshot.models}
     aliases: dict[str, str] = {}
@@ -78,7 +78,7 @@ def picture_of(snapshot: Snapshot) -> Picture:
         for alias in worker.facts.get("aliases", "").split(","):
             aliases[alias.strip()] = worker.model
     aliases.pop("", None)
-    return Picture(models, aliases)
+    return ModelDirectory(models, aliases)
 
 
 def _number(facts: Mapping[str, str], name: str) -> float | None:
@@ -89,20 +89,20 @@ def _number(facts: Mapping[str, str], name: str) -> float | None:
     return number if 0 < number < 1e12 else None
 
 
-class Pools:
+class ModelPools:
     """The current picture. Any thread may ask; two that ask at once may both look, which does no harm."""
 
     def __init__(self, store: Store, settings: Settings, clock: Clock) -> None:
         self._store, self._clock = store, clock
         #: What this ingress offers when nobody names a model ("" for nothing), and its other names.
         self._ours, *self._own_aliases = served_names(settings)
-        self._picture = Picture({}, {})
+        self._picture = ModelDirectory({}, {})
         self._taken_s = float("-inf")
 
-    def picture(self, max_age_s: float = MAX_AGE_S) -> Picture:
+    def picture(self, max_age_s: float = MAX_AGE_S) -> ModelDirectory:
         """A picture at most `max_age_s` old. Raises StoreUnavailable."""
         if self._clock.monotonic() - self._taken_s > max_age_s:
-            self._picture = picture_of(self._store.snapshot(tenants=1))
+            self._picture = read_directory(self._store.snapshot(tenants=1))
             self._taken_s = self._clock.monotonic()
         return self._picture
 
@@ -118,7 +118,7 @@ class Pools:
     def resolve(self, named: str | None, policy: TenantPolicy | None) -> Model:
         """The model that a request means; live or not, for the store refuses what nobody serves.
 
-        Raises Problem: no name and no default (400, with the list), or a name never seen in the last
+        Raises ApiError: no name and no default (400, with the list), or a name never seen in the last
         hour or not allowed to the tenant (404).
         """
         name = named or (policy and policy.default_model) or self._ours
@@ -129,7 +129,7 @@ class Pools:
         if model is not None and (policy is None or policy.may_use(model.name) or policy.may_use(name or "")):
             return model
         message = f"model={(name or '')[:80]!r} is not served here; GET /v1/models lists what is"
-        raise Problem("model_not_found", message, param="model")
+        raise ApiError("model_not_found", message, param="model")
 
     def _find(self, name: str) -> Model | None:
         name = self._ours if name in self._own_aliases else name
@@ -143,6 +143,6 @@ class Pools:
         if len(picture.live) == 1:
             return picture.models[picture.live[0]]
         if picture.live:
-            raise Problem("model_required", f"name a model: one of {', '.join(picture.live)}", param="model")
+            raise ApiError("model_required", f"name a model: one of {', '.join(picture.live)}", param="model")
         # Nothing is live: the store's refusal says so, under the name of what was served last, if anything was.
         return next(iter(picture.models.values()), Model("default", live=False))

@@ -30,16 +30,16 @@ def read_settings() -> Settings:
         allowed_origins(settings)
         _store_url(settings)
     except (ConfigError, EmbeddedStoreError) as error:
-        _sorry(error, EXIT_CONFIG)
+        _exit_with(error, EXIT_CONFIG)
     return settings
 
 
 def open_store(settings: Settings) -> Store:
     """The store as the door waits for it; connects with the first call."""
-    return Store(open_client(_store_url(settings), name=f"penstock-web-{os.getpid()}", patience=DOOR))
+    return Store(open_client(_store_url(settings), name=f"penstock-web-{os.getpid()}", timeouts=DOOR))
 
 
-def agree(settings: Settings, store: Store) -> None:
+def configure_store(settings: Settings, store: Store) -> None:
     """Find the store fit and in agreement with our settings, or end this process with a sentence.
 
     Raises StoreUnavailable: then the door serves refusals, and web/boot.py goes on asking.
@@ -49,9 +49,9 @@ def agree(settings: Settings, store: Store) -> None:
             log.warning("store.doubt", warning=warning)
         store.configure(settings)
     except StoreUnfit as error:
-        _sorry(error, EXIT_STORE_UNFIT)
+        _exit_with(error, EXIT_STORE_UNFIT)
     except ConfigError as error:
-        _sorry(error, EXIT_CONFIG)
+        _exit_with(error, EXIT_CONFIG)
 
 
 def raise_file_limit() -> None:
@@ -65,6 +65,6 @@ def _store_url(settings: Settings) -> str:
     return settings.redis_url or find_url(settings.state_path)
 
 
-def _sorry(error: Exception, code: int) -> NoReturn:
+def _exit_with(error: Exception, code: int) -> NoReturn:
     sys.stderr.write(f"penstock: {error}\n")
     sys.exit(code)

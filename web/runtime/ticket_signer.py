@@ -17,7 +17,7 @@ from shared.store.redis_errors import store_faults
 _TICKET = re.compile(r"(\d{1,15})\.([A-Za-z0-9_-]{43})\Z", re.ASCII)
 
 
-class Tickets:
+class TicketSigner:
     """Signs with a secret that all doors find in the store; whoever removes it there voids every ticket.
 
     Every method raises StoreUnavailable when the store does not answer.

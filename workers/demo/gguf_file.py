@@ -29,7 +29,7 @@ _FILE_TYPES = {
 
 
 @dataclass(frozen=True)
-class Shape:
+class ModelShape:
     """The size of a llama: vocabulary, context and widths in tokens and elements.
 
     Raises ValueError at birth when the numbers cannot be a llama's.
@@ -66,7 +66,7 @@ class Shape:
         return self.head_width * self.n_head_kv
 
 
-def tensor_shapes(shape: Shape) -> dict[str, tuple[int, ...]]:
+def tensor_shapes(shape: ModelShape) -> dict[str, tuple[int, ...]]:
     """Return every tensor's name and shape, rows first, in the order of the file.
 
     A matrix of shape (out, in) maps a vector x to W @ x. The rotary positions turn neighbouring
@@ -92,7 +92,7 @@ def tensor_shapes(shape: Shape) -> dict[str, tuple[int, ...]]:
 
 def write_gguf(
     path: Path,
-    shape: Shape,
+    shape: ModelShape,
     vocabulary: Vocabulary,
     tensors: Iterable[tuple[str, np.ndarray[Any, np.dtype[np.float32]]]],
     *,
@@ -130,7 +130,7 @@ def write_gguf(
         writer.close()
 
 
-def _describe_shape(writer: Any, shape: Shape) -> None:
+def _describe_shape(writer: Any, shape: ModelShape) -> None:
     writer.add_vocab_size(shape.n_vocab)
     writer.add_context_length(shape.n_ctx_train)
     writer.add_embedding_length(shape.n_embd)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from workers.demo import DEMO_MODEL_NAME
-from workers.demo.gguf_file import FileType, Shape, tensor_shapes, write_gguf
+from workers.demo.gguf_file import FileType, ModelShape, tensor_shapes, write_gguf
 from workers.demo.vocabulary import FIRST_PIECE_ID, SPACE, Vocabulary, vocabulary_of
 
 FloatArray = np.ndarray[Any, np.dtype[np.float32]]
@@ -47,7 +47,7 @@ def write_random_model(
     n_head 9, n_head_kv 3, n_ff 1536. Raises ValueError for a size that cannot be, OSError when
     the file cannot be written.
     """
-    shape = Shape(n_vocab, n_ctx_train, n_embd, n_layer, n_head, n_head_kv, n_ff)
+    shape = ModelShape(n_vocab, n_ctx_train, n_embd, n_layer, n_head, n_head_kv, n_ff)
     vocabulary = _made_up_words(seed, n_vocab)
     write_gguf(path, shape, vocabulary, _random_tensors(seed, shape), name=name, file_type=file_type)
 
@@ -68,7 +68,7 @@ def _made_up_words(seed: int, n_vocab: int) -> Vocabulary:
     return vocabulary_of(pieces)
 
 
-def _random_tensors(seed: int, shape: Shape) -> Iterator[tuple[str, FloatArray]]:
+def _random_tensors(seed: int, shape: ModelShape) -> Iterator[tuple[str, FloatArray]]:
     for name, dims in tensor_shapes(shape).items():
         if len(dims) == 1:
             yield name, np.ones(dims, dtype=np.float32)

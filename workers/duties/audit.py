@@ -6,7 +6,7 @@ import structlog
 
 from shared.audit.invariants import breaches
 from shared.clock import Clock
-from workers.duties.claimed_jobs import Holding
+from workers.duties.claimed_jobs import ClaimedJobs
 
 if TYPE_CHECKING:
     from shared.store.store import Store
@@ -23,16 +23,16 @@ class Audit:
 
     name = "audit"
 
-    def __init__(self, store: "Store", holding: Holding, clock: Clock) -> None:
+    def __init__(self, store: "Store", claimed_jobs: ClaimedJobs, clock: Clock) -> None:
         self._store = store
-        self._holding = holding
+        self._claimed_jobs = claimed_jobs
         self._clock = clock
         self._idle_since_s = clock.monotonic()
 
     def one_pass(self) -> float:
         """Audit if it is quiet. How long to rest then, in seconds. Raises StoreUnavailable."""
         now_s = self._clock.monotonic()
-        if len(self._holding):
+        if len(self._claimed_jobs):
             self._idle_since_s = now_s
         if now_s - self._idle_since_s < IDLE_S:
             return _LOOK_S

@@ -15,7 +15,7 @@ _EARLY_CANCELS = 256
 
 
 @dataclass
-class Entry:
+class HeldJob:
     """One held job. `cancel_asked` is written under the lock of its Holding, the rest at birth."""
 
     key: str
@@ -33,15 +33,15 @@ def key_of(held: Held) -> str:
     return f"{held.id}:{held.token}"
 
 
-class Holding:
+class ClaimedJobs:
     """The jobs under this worker's leases, by id."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._by_id: dict[str, Entry] = {}
+        self._by_id: dict[str, HeldJob] = {}
         self._early_cancels: dict[str, None] = {}
 
-    def take(self, claimed: Sequence[Claimed], now_s: float) -> tuple[list[Entry], list[str]]:
+    def take(self, claimed: Sequence[Claimed], now_s: float) -> tuple[list[HeldJob], list[str]]:
         """Hold these jobs. Answers their entries, and the keys of older claims that they replace."""
         entries, replaced = [], []
         with self._lock:
@@ -52,12 +52,12 @@ class Holding:
                 if older is not None:
                     replaced.append(older.key)
                 early = self._early_cancels.pop(job.id, False) is None
-                entry = Entry(key_of(job.held), job, now_s, cancel_asked=job.cancel_requested or early)
+                entry = HeldJob(key_of(job.held), job, now_s, cancel_asked=job.cancel_requested or early)
                 self._by_id[job.id] = entry
                 entries.append(entry)
         return entries, replaced
 
-    def let_go(self, key: str) -> Entry | None:
+    def let_go(self, key: str) -> HeldJob | None:
         """The job's end is written, or it is no longer ours; None when it was not held under this key."""
         job_id = key.partition(":")[0]
         with self._lock:
@@ -67,7 +67,7 @@ class Holding:
             del self._by_id[job_id]
             return entry
 
-    def get(self, key: str) -> Entry | None:
+    def get(self, key: str) -> HeldJob | None:
         """The entry of this very claim."""
         with self._lock:
             entry = self._by_id.get(key.partition(":")[0])

@@ -18,8 +18,8 @@ from shared import failpoints
 from shared.clock import Clock
 from shared.jobs.job import Claimed
 from shared.jobs.outcomes import EndCode
-from workers.duties.claimed_jobs import Entry, Holding
-from workers.engine.events import JobRejected, JobSpec, Room
+from workers.duties.claimed_jobs import ClaimedJobs, HeldJob
+from workers.engine.events import FreeCapacity, JobRejected, JobSpec
 from workers.engine.inbox import most_ahead
 from workers.engine.loop import Engine
 
@@ -37,7 +37,7 @@ _IDLE_AFTER_S = 0.005
 
 
 @dataclass(frozen=True)
-class _UnderWay:
+class _PendingClaim:
     """A claim that was sent and is not answered; repeated as it was."""
 
     claim_id: str
@@ -45,7 +45,7 @@ class _UnderWay:
     cells: int
 
 
-class Intake:
+class Claimer:
     """Claims for one worker; its passes run on one thread, the flags may be set by any."""
 
     def __init__(
@@ -54,16 +54,18 @@ class Intake:
         worker: str,
         model: str,
         *,
-        holding: Holding,
+        claimed_jobs: ClaimedJobs,
         engine: Engine,
         clock: Clock,
-        fail: Callable[[Entry, EndCode, str], None],
+        fail: Callable[[HeldJob, EndCode, str], None],
+        learn: Callable[[Mapping[str, Any], int], None],
     ) -> None:
+        """`fail` ends a job that the engine rejects; `learn` gets each payload and its prompt's length in tokens."""
         self._store = store
         self._worker = worker
         self._model = model
         self._slots = engine.backend.slots
-        self._holding = holding
+        self._claimed_jobs = claimed_jobs
         self._engine = engine
         self._clock = clock
         self._fail = fail
@@ -71,9 +73,8 @@ class Intake:
         self._hungry: tuple[float, int] | None = None
         #: Steps that ran so although a job had waited 5 ms, their time being alike: what a claim that comes late costs.
         self.idle_slot_steps = 0
-        #: Set once, before the first pass: who learns of a payload and how many tokens its prompt came to.
-        self.learn: Callable[[Mapping[str, Any], int], None] = lambda _payload, _tokens: None
-        self._under_way: _UnderWay | None = None
+        self.learn = learn
+        self._under_way: _PendingClaim | None = None
         self._rung = True
         self._next_look_s = 0.0
         #: No claims for now: no beat was answered yet, or an operator drains this worker.
@@ -123,7 +124,7 @@ class Intake:
             if not (self._rung or freed or self._clock.monotonic() >= self._next_look_s):
                 return self._until_look()
             self._rung = False
-            self._under_way = _UnderWay(secrets.token_urlsafe(9), room, free.cells)
+            self._under_way = _PendingClaim(secrets.token_urlsafe(9), room, free.cells)
         asked_s = self._clock.monotonic()
         ask = self._under_way
         claimed = self._store.claim(self._worker, ask.claim_id, self._model, room=ask.slots, cells_free=ask.cells)
@@ -151,11 +152,11 @@ class Intake:
     def _until_look(self) -> float:
         return max(0.0, self._next_look_s - self._clock.monotonic())
 
-    def _free(self) -> Room:
+    def _free(self) -> FreeCapacity:
         """As the engine's room; a job counts until its end is written, so that no more than `soon` are ever in hand."""
-        room, unheld = self._engine.room(), self._slots - len(self._holding)
+        room, unheld = self._engine.room(), self._slots - len(self._claimed_jobs)
         free = max(0, min(room.slots, unheld))
-        return Room(free, room.cells, max(0, min(room.soon, unheld + most_ahead(self._slots) - free)))
+        return FreeCapacity(free, room.cells, max(0, min(room.soon, unheld + most_ahead(self._slots) - free)))
 
     def _give_back(self, claimed: list[Claimed]) -> None:
         """The answer came after the drain had begun."""
@@ -165,14 +166,14 @@ class Intake:
     def _take_in(self, claimed: list[Claimed], asked_s: float) -> None:
         for job in claimed:
             failpoints.reach("after_claim", job.id)
-        entries, replaced = self._holding.take(claimed, asked_s)
+        entries, replaced = self._claimed_jobs.take(claimed, asked_s)
         for key in replaced:
             log.info("job.lost", job=key.partition(":")[0], told_by="claim")
             self._engine.cancel(key, drop=True)
         for entry in entries:
             self._hand_over(entry)
 
-    def _hand_over(self, entry: Entry) -> None:
+    def _hand_over(self, entry: HeldJob) -> None:
         """From `submit` on, the engine owns the job and says how it ends; until then this function does."""
         try:
             prepared = self._engine.prepare(_spec(entry))
@@ -195,7 +196,7 @@ class Intake:
             log.exception("job.learn_fault", job=entry.claimed.id)
 
 
-def _spec(entry: Entry) -> JobSpec:
+def _spec(entry: HeldJob) -> JobSpec:
     """The job as the engine takes it. Raises JobRejected when what the store holds of it is no request."""
     job = entry.claimed
     # Checked although the type says so: the payload was read back from the store, where anyone may write.

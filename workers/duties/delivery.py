@@ -17,8 +17,8 @@ from shared.errors import StoreUnavailable
 from shared.jobs.job import Ending, Held, Usage
 from shared.jobs.outcomes import EndCode, Outcome, Stage
 from shared.store.replies import SettleAnswer, Settled
-from workers.duties.claimed_jobs import Entry, Holding, key_of
-from workers.duties.text_pacing import Pace
+from workers.duties.claimed_jobs import ClaimedJobs, HeldJob, key_of
+from workers.duties.text_pacing import TextPacing
 from workers.engine.events import DROPPED, RETURNED, Ended, Event, Text
 
 if TYPE_CHECKING:
@@ -33,42 +33,48 @@ _SETTLED_AT_ONCE = 32
 class Delivery:
     """Takes events on the engine's thread, gives them to the store on the thread that runs the passes."""
 
-    def __init__(self, store: "Store", worker: str, holding: Holding, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: "Store",
+        worker: str,
+        claimed_jobs: ClaimedJobs,
+        clock: Clock,
+        *,
+        wake: Callable[[], None],
+        drop: Callable[[str], None],
+        learn: Callable[[Usage], None],
+    ) -> None:
+        """`wake` ends the rest between passes; `drop` drops a key in the engine; `learn` gets the usage of an end."""
         self._store = store
         self._worker = worker
-        self._holding = holding
+        self._claimed_jobs = claimed_jobs
         self._clock = clock
-        self._pace = Pace()
+        self._pacing = TextPacing()
         #: Appended by the engine's thread (and by intake for jobs that never reach it), emptied by the passes.
         self._inbox: deque[Event] = deque()
         #: Only the passes touch it: ends in the order in which they came, with the key they belong to.
         self._endings: deque[tuple[str, Ending]] = deque()
         #: Only the passes touch it: jobs that the engine was asked to hand back and had not begun.
-        self._returned: list[Entry] = []
+        self._returned: list[HeldJob] = []
         #: Only the passes touch it: what was computed for jobs that are not ours any more.
         self._strays: list[tuple[Held, Usage]] = []
         #: Only the engine's thread touches it: keys whose first text was seen.
         self._spoken: set[str] = set()
         #: How often a job went out of this worker's hands, which frees a slot.
         self.freed = 0
-        #: Set once, before the first event: whom to wake, who hears of an end, how the engine drops a key, who learns.
-        self.wake: Callable[[], None] = lambda: None
-        self.on_end: Callable[[], None] = lambda: None
-        self.drop: Callable[[str], None] = lambda _key: None
-        self.learn: Callable[[Usage], None] = lambda _usage: None
+        self.wake, self.drop, self.learn = wake, drop, learn
 
     def emit(self, event: Event) -> None:
         """Take an event; never blocks. Wakes the passes for a first text and for an end, not for every token."""
         self._inbox.append(event)
         if isinstance(event, Ended):
             self._spoken.discard(event.key)
-            self.on_end()
             self.wake()
         elif event.key not in self._spoken:
             self._spoken.add(event.key)
             self.wake()
 
-    def fail(self, entry: Entry, code: EndCode, message: str) -> None:
+    def fail(self, entry: HeldJob, code: EndCode, message: str) -> None:
         """End a job that the engine never sees; nothing was computed, nothing is charged. For the passes' thread."""
         job = entry.claimed
         ending = Ending(job.id, job.token, Outcome.FAILED, code=code, message=_writable(message))
@@ -78,7 +84,7 @@ class Delivery:
     @property
     def owes(self) -> bool:
         """Whether something waits to be told to the store."""
-        return bool(self._endings or self._returned or self._strays or self._inbox or self._pace.waits)
+        return bool(self._endings or self._returned or self._strays or self._inbox or self._pacing.waits)
 
     def one_pass(self) -> float | None:
         """Tell the store what is due. When to look for text again, as a moment; None while no job speaks.
@@ -93,17 +99,17 @@ class Delivery:
         if self._strays:
             self._store.account(self._strays, self._worker)
             self._strays.clear()
-        return self._pace.next_tick_s(self._clock.monotonic())
+        return self._pacing.next_tick_s(self._clock.monotonic())
 
     def _sort_inbox(self) -> None:
         while self._inbox:
             event = self._inbox.popleft()
-            entry = self._holding.get(event.key)
+            entry = self._claimed_jobs.get(event.key)
             if entry is not None and isinstance(event, Text):
                 entry.generated = event.completion_tokens
-                self._pace.add(event.key, event.text, event.completion_tokens)
+                self._pacing.add(event.key, event.text, event.completion_tokens)
             elif isinstance(event, Text):
-                self._pace.forget(event.key)
+                self._pacing.forget(event.key)
             elif entry is None or event.outcome == DROPPED:
                 self._forget(event.key)
                 self._note_stray(event.key, event.usage)
@@ -121,15 +127,15 @@ class Delivery:
     def _append_text(self) -> None:
         """All that is due; a second time after what was in doubt, for an end must not overtake its text."""
         ending = {key for key, _ in self._endings}
-        while chunks := self._pace.due(self._clock.monotonic(), ending):
-            entries = [(chunk, self._holding.get(chunk.key)) for chunk in chunks]
+        while chunks := self._pacing.due(self._clock.monotonic(), ending):
+            entries = [(chunk, self._claimed_jobs.get(chunk.key)) for chunk in chunks]
             told = [(entry.claimed.held, chunk.text, chunk.completion_tokens) for chunk, entry in entries if entry]
             for held, _, _ in told:
                 failpoints.reach("before_first_token", held.id)
             keys = {held.id: key_of(held) for held, _, _ in told}
             for job_id in self._appended(told):
                 self._lose(keys[job_id])
-            self._pace.sent(self._clock.monotonic())
+            self._pacing.sent(self._clock.monotonic())
 
     def _appended(self, told: list[tuple[Held, str, int]]) -> list[str]:
         """The ids that are lost. A stream that cannot be written costs its followers, not the jobs."""
@@ -144,7 +150,7 @@ class Delivery:
     def _settle_some(self) -> None:
         """The oldest ends in one round trip, or as many as one may be long; each is taken off when it is answered."""
         some = list(islice(self._endings, _SETTLED_AT_ONCE))
-        held = [(entry, ending) for key, ending in some if (entry := self._holding.get(key)) is not None]
+        held = [(entry, ending) for key, ending in some if (entry := self._claimed_jobs.get(key)) is not None]
         for entry, ending in held:
             entry.settling = True
             failpoints.reach("before_settle", ending.id)
@@ -157,10 +163,10 @@ class Delivery:
         for key, ending in some:
             if key not in ours:
                 self._note_stray(key, ending.usage)
-            self._pace.forget(key)
+            self._pacing.forget(key)
             self._endings.popleft()
 
-    def _note_settled(self, entry: Entry, ending: Ending, answer: Settled | Exception) -> None:
+    def _note_settled(self, entry: HeldJob, ending: Ending, answer: Settled | Exception) -> None:
         if isinstance(answer, Exception):
             # One job's broken record must not hold up the others' ends: its lease lapses.
             log.error("job.settle_fault", job=ending.id, error=str(answer))
@@ -177,17 +183,17 @@ class Delivery:
 
     def _lose(self, key: str) -> None:
         """The store says that another claim owns the job: nothing of ours is wanted any more."""
-        if self._holding.let_go(key) is not None:
+        if self._claimed_jobs.let_go(key) is not None:
             log.info("job.lost", job=key.partition(":")[0], told_by="append")
             self.drop(key)
-        self._pace.forget(key)
+        self._pacing.forget(key)
 
     def _forget(self, key: str) -> None:
-        self._holding.let_go(key)
-        self._pace.forget(key)
+        self._claimed_jobs.let_go(key)
+        self._pacing.forget(key)
         self.freed += 1
 
-    def _log_end(self, entry: Entry, ending: Ending, outcome: Outcome) -> None:
+    def _log_end(self, entry: HeldJob, ending: Ending, outcome: Outcome) -> None:
         job, usage = entry.claimed, ending.usage
         log.info(
             "job.ended",
@@ -212,7 +218,7 @@ def _writable(message: str) -> str:
     return message.encode(errors="replace").decode()
 
 
-def _ending(entry: Entry, ended: Ended) -> Ending:
+def _ending(entry: HeldJob, ended: Ended) -> Ending:
     """The engine's last word as the store takes it."""
     return Ending(
         id=entry.claimed.id,

@@ -7,7 +7,7 @@ that has: it hands a ring on and is deaf to the pool until its rounds say that t
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from workers.duties.claimed_jobs import Holding
+from workers.duties.claimed_jobs import ClaimedJobs
 from workers.engine.loop import Engine
 
 if TYPE_CHECKING:
@@ -20,7 +20,24 @@ WAIT_S = 2.0
 _NO_POOL = ""
 
 
-class Bell:
+class PoolSubscription:
+    """Whether the doorbell's wait includes the pool, or only the worker's own bell."""
+
+    def __init__(self, store: "Store", worker: str) -> None:
+        self._store = store
+        self._worker = worker
+        #: Cleared by the doorbell before it looks for room, set by whoever finds room: so no room goes unnoticed
+        #: in between.
+        self.active = True
+
+    def resume(self) -> None:
+        """There is room: wait for the pool again. Callable by any thread; raises StoreUnavailable."""
+        if not self.active:
+            self.active = True
+            self._store.ring(self._worker)
+
+
+class Doorbell:
     """Waits at the store for this worker."""
 
     name = "bell"
@@ -31,31 +48,30 @@ class Bell:
         worker: str,
         model: str,
         *,
-        holding: Holding,
+        claimed_jobs: ClaimedJobs,
         engine: Engine,
+        pool: PoolSubscription,
         has_room: Callable[[], bool],
         on_work: Callable[[], None],
     ) -> None:
         self._store = store
         self._worker = worker
         self._model = model
-        self._holding = holding
+        self._claimed_jobs = claimed_jobs
         self._engine = engine
+        self._pool = pool
         self._has_room = has_room
         self._on_work = on_work
-        #: Whether the call under way hears the worker's own bell only. Set by this thread before it
-        #: looks for room, cleared by whoever finds room: so that no room goes unnoticed in between.
-        self._deaf = False
 
     def one_pass(self) -> float:
         """Wait once and pass on what was heard. Rests not at all. Raises StoreUnavailable."""
-        self._deaf = True
+        self._pool.active = False
         if self._has_room():
-            self._deaf = False
-        pool = _NO_POOL if self._deaf else self._model
+            self._pool.active = True
+        pool = self._model if self._pool.active else _NO_POOL
         may_wait, canceled = self._store.wait_for_work(self._worker, pool, timeout_s=WAIT_S)
         for job_id in canceled:
-            key = self._holding.ask_cancel(job_id)
+            key = self._claimed_jobs.ask_cancel(job_id)
             if key is not None:
                 self._engine.cancel(key)
         if may_wait and self._has_room():
@@ -64,9 +80,3 @@ class Bell:
             # For a worker that has room, or gets it first.
             self._store.hand_on(self._model)
         return 0.0
-
-    def listen(self) -> None:
-        """There is room: hear the pool again. Callable by any thread; raises StoreUnavailable."""
-        if self._deaf:
-            self._deaf = False
-            self._store.ring(self._worker)

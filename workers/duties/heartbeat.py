@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 from shared.store.replies import Beat
-from workers.duties.claimed_jobs import Holding
-from workers.duties.throughput import Rates
+from workers.duties.claimed_jobs import ClaimedJobs
+from workers.duties.throughput import Throughput
 from workers.engine.loop import Engine
 
 #: Whose versions explain a difference between two workers.
@@ -22,25 +22,33 @@ def new_worker_name() -> str:
     return f"{host}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
-class Vitals:
+class Heartbeat:
     """Makes the beats of one worker; called by the leases' thread. `names`: the served name, then its aliases."""
 
-    def __init__(self, worker: str, names: Sequence[str], engine: Engine, holding: Holding, rates: Rates) -> None:
+    def __init__(
+        self,
+        worker: str,
+        names: Sequence[str],
+        engine: Engine,
+        claimed_jobs: ClaimedJobs,
+        throughput: Throughput,
+        idle_slot_steps: Callable[[], int],
+    ) -> None:
         self.worker = worker
         self.model = names[0]
         self._engine = engine
-        self._holding = holding
-        self.rates = rates
+        self._claimed_jobs = claimed_jobs
+        self.throughput = throughput
         self._fixed = _fixed_facts(engine) | ({"aliases": ",".join(names[1:])} if names[1:] else {})
         #: Whether the worker claims no more; written by the supervisor.
         self.draining = False
-        #: Set by the supervisor: steps run with a free slot while a job waited for one.
-        self.idle_slot_steps: Callable[[], int] = lambda: 0
+        #: Steps run with a free slot while a job waited for one.
+        self.idle_slot_steps = idle_slot_steps
 
     @property
     def _busy(self) -> int:
         """Slots in use: jobs in hand have none yet."""
-        return min(len(self._holding), self._engine.backend.slots)
+        return min(len(self._claimed_jobs), self._engine.backend.slots)
 
     def beat(self) -> Beat:
         """The worker as it is now."""
@@ -64,7 +72,7 @@ class Vitals:
                 "fit_prompt_token_ms": round(token_ms, 5),
                 "fit_look_ns": round(look_ms * 1e6, 3),
             }
-        rates = self.rates.figures(full=busy >= self._engine.backend.slots)
+        throughput = self.throughput.figures(full=busy >= self._engine.backend.slots)
         return Beat(
             worker=self.worker,
             model=self.model,
@@ -72,7 +80,7 @@ class Vitals:
             slots_busy=busy,
             cells=self._engine.backend.cells,
             cells_free=room.cells,
-            facts=self._fixed | moving | rates,
+            facts=self._fixed | moving | throughput,
             draining=self.draining,
         )
 
@@ -106,21 +114,21 @@ class Vitals:
         }
 
 
-class Status:
+class WorkerStatus:
     """What the outside may ask at any time, also while the model is loading. Written by the main thread."""
 
     def __init__(self) -> None:
-        self.vitals: Vitals | None = None
+        self.heartbeat: Heartbeat | None = None
 
     def word(self) -> str:
         """`loading`, `serving` or `draining`."""
-        if self.vitals is None:
+        if self.heartbeat is None:
             return "loading"
-        return "draining" if self.vitals.draining else "serving"
+        return "draining" if self.heartbeat.draining else "serving"
 
     def figures(self) -> dict[str, tuple[str, str, float]]:
         """The worker's figures; none while it is loading."""
-        return {} if self.vitals is None else self.vitals.figures()
+        return {} if self.heartbeat is None else self.heartbeat.figures()
 
 
 def _fixed_facts(engine: Engine) -> dict[str, str | int | float]:

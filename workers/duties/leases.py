@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from shared.store.replies import Beat
-from workers.duties.claimed_jobs import Holding, key_of
+from workers.duties.claimed_jobs import ClaimedJobs, key_of
 from workers.engine.loop import Engine
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Leases:
         self,
         store: "Store",
         *,
-        holding: Holding,
+        claimed_jobs: ClaimedJobs,
         engine: Engine,
         lease_ms: int,
         beat: Callable[[], Beat],
@@ -39,7 +39,7 @@ class Leases:
         on_stranger: Callable[[], None],
     ) -> None:
         self._store = store
-        self._holding = holding
+        self._claimed_jobs = claimed_jobs
         self._engine = engine
         #: A third of the lease: two renewals may fail before it lapses.
         self._rest_s = min(lease_ms / 3000, LONGEST_REST_S)
@@ -49,17 +49,17 @@ class Leases:
 
     def one_pass(self) -> float:
         """Beat and renew once. How long to rest then, in seconds. Raises StoreUnavailable."""
-        held = self._holding.named()
-        renewed = self._store.renew(self._beat(), held, generated=self._holding.generated())
+        held = self._claimed_jobs.named()
+        renewed = self._store.renew(self._beat(), held, generated=self._claimed_jobs.generated())
         keys = {job.id: key_of(job) for job in held}
         for job_id in renewed.lost:
             # Not held any more under the key that was named: its end was written meanwhile, or it was claimed anew.
-            entry = self._holding.get(keys[job_id])
-            if entry is not None and not entry.settling and self._holding.let_go(entry.key) is not None:
+            entry = self._claimed_jobs.get(keys[job_id])
+            if entry is not None and not entry.settling and self._claimed_jobs.let_go(entry.key) is not None:
                 log.warning("job.lost", job=job_id, told_by="renew")
                 self._engine.cancel(keys[job_id], drop=True)
         for job_id in renewed.canceled:
-            key = self._holding.ask_cancel(job_id)
+            key = self._claimed_jobs.ask_cancel(job_id)
             if key is not None:
                 self._engine.cancel(key)
         self._on_drain(renewed.drain)

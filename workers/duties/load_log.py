@@ -3,7 +3,7 @@
 import structlog
 
 from shared.clock import Clock
-from workers.duties.claimed_jobs import Holding
+from workers.duties.claimed_jobs import ClaimedJobs
 from workers.engine.loop import Engine
 
 log = structlog.get_logger()
@@ -12,14 +12,14 @@ log = structlog.get_logger()
 INTERVAL_S = 10.0
 
 
-class Report:
+class LoadLog:
     """Writes the line; says nothing while nothing happens."""
 
     name = "report"
 
-    def __init__(self, engine: Engine, holding: Holding, clock: Clock) -> None:
+    def __init__(self, engine: Engine, claimed_jobs: ClaimedJobs, clock: Clock) -> None:
         self._engine = engine
-        self._holding = holding
+        self._claimed_jobs = claimed_jobs
         self._clock = clock
         self._before = self._figures()
 
@@ -34,7 +34,7 @@ class Report:
         pairs = zip(now, self._before, strict=True)
         passed_s, steps, prompts, completions, cached = (after - before for after, before in pairs)
         self._before = now
-        held = len(self._holding)
+        held = len(self._claimed_jobs)
         if (held or steps) and passed_s > 0:
             backend, room = self._engine.backend, self._engine.room()
             running = backend.slots - room.slots

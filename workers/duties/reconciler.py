@@ -18,7 +18,7 @@ _THOROUGH_EVERY = 100
 _QUEUES_A_PASS = 64
 
 
-class Reconciling:
+class Reconciler:
     """One pass after another, by whoever runs it; two at once repair each thing once."""
 
     name = "reconciler"
@@ -26,16 +26,16 @@ class Reconciling:
     def __init__(self, store: "Store") -> None:
         self._store = store
         self._next = 0
-        self._rounds = 0
+        self._job_loop = 0
 
     def one_pass(self) -> float:
         """Reconcile the next queues in turn. How long to rest then, in seconds. Raises StoreUnavailable."""
         queues = self._store.queues()
         if self._next >= len(queues):
             self._next = 0
-            self._rounds += 1
+            self._job_loop += 1
         for tenant, slug in queues[self._next : self._next + _QUEUES_A_PASS]:
-            repairs = self._store.reconcile(tenant, slug, thorough=self._rounds % _THOROUGH_EVERY == 0)
+            repairs = self._store.reconcile(tenant, slug, thorough=self._job_loop % _THOROUGH_EVERY == 0)
             if repairs:
                 log.warning("reconciled", tenant=tenant, model=slug, repairs=repairs)
         self._next += _QUEUES_A_PASS

@@ -31,7 +31,7 @@ class _Line:
     completion_tokens: int = 0
 
 
-class Pace:
+class TextPacing:
     """Text waiting to be appended, by job."""
 
     def __init__(self) -> None:

@@ -35,7 +35,7 @@ class _Mark:
     completion_tokens: int
 
 
-class Rates:
+class Throughput:
     """Moving averages. `prompted` and `ended` are called by the rounds' thread, `figures` by the leases'."""
 
     def __init__(self, engine: Engine, generated_weight: int, clock: Clock) -> None:

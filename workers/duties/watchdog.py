@@ -6,7 +6,7 @@ from collections.abc import Callable
 import structlog
 
 from shared.clock import Clock
-from workers.exit_codes import Exit
+from workers.exit_codes import ExitCode
 
 log = structlog.get_logger()
 
@@ -46,6 +46,6 @@ class Watchdog:
             self._silent_s += passed_s
         self._seen_s, self._seen_tokens = now_s, tokens
         if self._silent_s >= self._stall_s:
-            log.error("worker.stalled", silent_s=round(self._silent_s, 1), exit=int(Exit.STALL))
-            self._end(Exit.STALL)
+            log.error("worker.stalled", silent_s=round(self._silent_s, 1), exit=int(ExitCode.STALL))
+            self._end(ExitCode.STALL)
         return self._rest_s

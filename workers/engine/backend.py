@@ -37,7 +37,7 @@ class Prepared:
 
 
 @dataclass(slots=True)
-class Row:
+class BatchRow:
     """One sequence's part of a step: `n` tokens that go to positions `start` and after."""
 
     slot: int
@@ -126,14 +126,14 @@ class Backend(Protocol):
         """Let `slot` hold the first `n` tokens of what slot `source` holds, which may be itself, and no more."""
         ...
 
-    def decode(self, rows: list[Row]) -> list[Row]:
+    def decode(self, rows: list[BatchRow]) -> list[BatchRow]:
         """Compute the rows; those that are done. Raises when the model fails.
 
         A row of a prompt may be done in part, which the backend writes into its `n` and `samples`.
         """
         ...
 
-    def sample(self, row: Row) -> int:
+    def sample(self, row: BatchRow) -> int:
         """The next token of a done row that samples, or END. Raises whatever is wrong with that sequence."""
         ...
 
@@ -154,7 +154,7 @@ class Backend(Protocol):
         ...
 
     def check_idle(self, kept: dict[int, int]) -> None:
-        """With every slot closed: raise BooksBroken if a sequence is left, or cells other than `kept`."""
+        """With every slot closed: raise SlotAccountingError if a sequence is left, or cells other than `kept`."""
         ...
 
     def close(self) -> None:

@@ -3,7 +3,7 @@
 import codecs
 
 
-class TextStream:
+class Detokenizer:
     """The answer of one sequence as it grows.
 
     Always true: what `feed` and `finish` have returned, put together, is `text`; it contains no stop

@@ -67,7 +67,7 @@ DROPPED, RETURNED = "dropped", "returned"
 
 
 @dataclass(frozen=True)
-class Room:
+class FreeCapacity:
     """What the engine could take in now: slots that are free, and of those in use how many will be in a few steps."""
 
     slots: int

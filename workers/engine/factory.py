@@ -20,6 +20,7 @@ def make_engine(
     settings: Settings,
     emit: Callable[[Event], None],
     *,
+    on_ending: Callable[[], None] = lambda: None,
     model_path: Path | None = None,
     clock: Clock | None = None,
     index: int = 0,
@@ -33,7 +34,7 @@ def make_engine(
     """
     clock = clock or RealClock()
     if settings.engine == "sim":
-        return Engine(_sim(settings, clock), engine_settings(settings, gpu=False), emit, clock)
+        return Engine(_sim(settings, clock), engine_settings(settings, gpu=False), emit, clock, on_ending=on_ending)
     if model_path is None:
         raise ModelError("the engine llama needs a model: set PENSTOCK_MODEL to a GGUF file or a hub name")
     # Importing llama.cpp loads its libraries and takes its time: sim does without.
@@ -50,7 +51,8 @@ def make_engine(
     except DecodeFailed as fault:
         backend.close()
         raise ModelError(f"{model_path.name} is loaded and cannot compute: {fault}") from fault
-    return Engine(backend, engine_settings(settings, gpu=backend.facts.layers_offloaded > 0), emit, clock, fit)
+    on_gpu = backend.facts.layers_offloaded > 0
+    return Engine(backend, engine_settings(settings, gpu=on_gpu), emit, clock, fit, on_ending)
 
 
 def _sim(settings: Settings, clock: Clock) -> SimBackend:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from workers.engine.backend import Prepared
-from workers.engine.events import Room
+from workers.engine.events import FreeCapacity
 
 #: One job in hand for so many slots: a job in hand is claimed before the end of the one whose slot it gets has
 #: trued up its tenant's service, so it is taken out of the turns by that much.
@@ -85,12 +85,12 @@ class Inbox:
             self._came.append(Recall())
             self._bell.notify()
 
-    def room(self) -> Room:
+    def room(self) -> FreeCapacity:
         """Slots and cells that nobody was promised."""
         with self._bell:
             free = self._slots - len(self._promised)
             soon = free + min(most_ahead(self._slots), len(self._ending)) - max(0, free)
-            return Room(max(0, free), max(0, self._cells - self._promised_cells), max(0, soon))
+            return FreeCapacity(max(0, free), max(0, self._cells - self._promised_cells), max(0, soon))
 
     def take(self) -> list[Prepared | Cancel | Recall]:
         """All that came since the last call, in order."""

@@ -7,15 +7,15 @@ from collections.abc import Callable
 
 from shared.clock import Clock, RealClock
 from shared.jobs.outcomes import EndCode, FinishReason, Outcome
-from workers.engine.backend import END, Backend, Prepared, Row, prepare_to_fit
-from workers.engine.events import DROPPED, RETURNED, Ended, Event, JobSpec, Room, Text
+from workers.engine.backend import END, Backend, BatchRow, Prepared, prepare_to_fit
+from workers.engine.events import DROPPED, RETURNED, Ended, Event, FreeCapacity, JobSpec, Text
 from workers.engine.inbox import Cancel, Inbox, Recall
 from workers.engine.planner import BatchPlan, PlanLimits, PromptLeft, plan, split_into_calls
-from workers.engine.prefix_cache import Prefixes
+from workers.engine.prefix_cache import PrefixCache
 from workers.engine.sequence import Sequence, SequenceState
 from workers.engine.slots import Slots
 from workers.engine.stats import EngineSettings, EngineStats
-from workers.engine.step_time import StepFit, looks_of
+from workers.engine.step_time import StepTimeModel, attention_reads
 
 #: An end is near when it comes within so long, in s: a claim's round trip, tokenizing included, on a busy machine;
 #: and at least in the next step, at most in so many.
@@ -31,16 +31,17 @@ class Engine:
         settings: EngineSettings,
         emit: Callable[[Event], None],
         clock: Clock | None = None,
-        fit: StepFit | None = None,
+        fit: StepTimeModel | None = None,
+        on_ending: Callable[[], None] = lambda: None,
     ) -> None:
         self.backend, self.settings, self.stats = backend, settings, EngineStats()
         self._emit, self._clock = emit, clock or RealClock()
         self._limits = PlanLimits(settings.prefill_chunk, settings.step_target_ms, backend.lockstep, backend.compact)
-        self._fit = fit or StepFit()
+        self._fit = fit or StepTimeModel()
         self._inbox = Inbox(backend.slots, backend.cells)
         # The engine's thread's own from here on.
         self._slots = Slots(backend.slots, backend.cells)
-        self._prefixes = Prefixes(self._slots, backend.forget, compact=backend.compact)
+        self._prefixes = PrefixCache(self._slots, backend.forget, compact=backend.compact)
         self._reuses = settings.reuse and backend.reuses
         for slot in range(backend.slots):
             backend.forget(slot)
@@ -53,8 +54,8 @@ class Engine:
         self._near = 1
         #: When the last step was planned, if it had answers.
         self._answered_s: float | None = None
-        #: Called when more ends are near; set before the first step.
-        self.on_ending: Callable[[], None] = lambda: None
+        #: Called when more ends are near.
+        self.on_ending = on_ending
 
     def prepare(self, spec: JobSpec) -> Prepared:
         """Tokenize and validate a job; any thread. Raises JobRejected."""
@@ -72,7 +73,7 @@ class Engine:
         """Ask back, within one step, the jobs that have no slot; any thread."""
         self._inbox.recall()
 
-    def room(self) -> Room:
+    def room(self) -> FreeCapacity:
         """Slots, free now and soon, and free cells after all that was submitted; any thread."""
         return self._inbox.room()
 
@@ -103,7 +104,7 @@ class Engine:
         self.drop_all()
 
     def check_idle(self) -> None:
-        """Audit the books; raises BooksBroken. The engine's thread only, with nothing inside."""
+        """Audit the books; raises SlotAccountingError. The engine's thread only, with nothing inside."""
         self._slots.check_integrity(running=0)
         self.backend.check_idle(self._prefixes.kept)
 
@@ -206,7 +207,7 @@ class Engine:
         """KV cells that its next prompt token looks over: its own in a split cache, everybody's in a shared one."""
         return sequence.n_past if self._limits.split else sum(mate.n_past for mate in self._running.values())
 
-    def _decode(self, rows: list[Row]) -> list[Row]:
+    def _decode(self, rows: list[BatchRow]) -> list[BatchRow]:
         began = self._clock.monotonic()
         try:
             done = self.backend.decode(rows)
@@ -215,12 +216,12 @@ class Engine:
         took_s = self._clock.monotonic() - began
         self.stats.decode_s += took_s
         pieces = [row for row in done if row.token < 0]
-        looks = sum(looks_of(row.n, self._span(self._running[row.slot])) for row in pieces)
+        looks = sum(attention_reads(row.n, self._span(self._running[row.slot])) for row in pieces)
         self._fit.observe(len(done) - len(pieces), sum(row.n for row in pieces), took_s * 1000, looks)
         self._count(done)
         return done
 
-    def _decode_apart(self, rows: list[Row], fault: Exception) -> list[Row]:
+    def _decode_apart(self, rows: list[BatchRow], fault: Exception) -> list[BatchRow]:
         """A batch failed: each sequence alone, sampled at once, and those that fail alone end."""
         if len(rows) == 1:
             self._fail(self._running[rows[0].slot], fault)
@@ -235,14 +236,14 @@ class Engine:
                 self._sample(done)
         return []
 
-    def _count(self, done: list[Row]) -> None:
+    def _count(self, done: list[BatchRow]) -> None:
         now = self._clock.monotonic()
         for row in done:
             self._running[row.slot].note_step(row.n, now)
             if row.token < 0:
                 self.stats.prompt_tokens += row.n
 
-    def _sample(self, done: list[Row]) -> None:
+    def _sample(self, done: list[BatchRow]) -> None:
         now = self._clock.monotonic()
         for row in done:
             if not row.samples:

@@ -12,9 +12,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from workers.engine.backend import Row
+from workers.engine.backend import BatchRow
 from workers.engine.sequence import Sequence
-from workers.engine.step_time import StepFit
+from workers.engine.step_time import StepTimeModel
 
 #: Fewest prompt tokens of a step beside decoding sequences: on a CPU 16 tokens make the others' step
 #: 1.6 times longer, 512 tokens 27 to 52 times (measured, a model of 135M weights).
@@ -80,7 +80,9 @@ def served_in(prompts: list[PromptLeft], turn: int) -> list[PromptLeft]:
     return [prompts[ends], *prompts[:ends], *prompts[ends + 1 :]]
 
 
-def plan(decoding: list[int], prompts: list[PromptLeft], limits: PlanLimits, fit: StepFit, turn: int = 0) -> BatchPlan:
+def plan(
+    decoding: list[int], prompts: list[PromptLeft], limits: PlanLimits, fit: StepTimeModel, turn: int = 0
+) -> BatchPlan:
     """Step number `turn`. `prompts` come in the order in which they got their slots."""
     if not limits.lockstep:
         return BatchPlan(tuple(decoding), tuple((prompt.slot, prompt.left) for prompt in prompts))
@@ -94,7 +96,7 @@ def plan(decoding: list[int], prompts: list[PromptLeft], limits: PlanLimits, fit
 
 
 def _in_order(
-    prompts: list[PromptLeft], budget: int, fit: StepFit | None = None, left_ms: float = 0.0
+    prompts: list[PromptLeft], budget: int, fit: StepTimeModel | None = None, left_ms: float = 0.0
 ) -> tuple[tuple[int, int], ...]:
     """Each prompt whole, as far as `budget` tokens go and, with a fit, `left_ms`; never fewer than 16 tokens in all."""
     chosen, given = [], 0
@@ -113,7 +115,9 @@ def _in_order(
     return tuple(chosen)
 
 
-def _of_one_length(prompts: list[PromptLeft], budget: int, fit: StepFit, left_ms: float) -> tuple[tuple[int, int], ...]:
+def _of_one_length(
+    prompts: list[PromptLeft], budget: int, fit: StepTimeModel, left_ms: float
+) -> tuple[tuple[int, int], ...]:
     """What the first prompt can get, and as much for each one behind it, as long as they are neighbours."""
     chosen = list(_in_order(prompts[:1], budget, fit, left_ms))
     low = high = prompts[0].slot
@@ -128,14 +132,14 @@ def _of_one_length(prompts: list[PromptLeft], budget: int, fit: StepFit, left_ms
     return tuple(chosen)
 
 
-def split_into_calls(batch: BatchPlan, running: Mapping[int, Sequence], *, split: bool) -> list[list[Row]]:
+def split_into_calls(batch: BatchPlan, running: Mapping[int, Sequence], *, split: bool) -> list[list[BatchRow]]:
     """The step's calls, in order. Over a `split` cache answers and prompts are computed apart, the answers first.
 
     llama.cpp would cut a mixed batch there into parts of as many tokens for each slot, one token of the prompt with
     the answers and the rest by itself, which costs more than the two calls.
     """
-    answers = [Row(slot, running[slot].n_past, 1, running[slot].last_token, samples=True) for slot in batch.decode]
+    answers = [BatchRow(slot, running[slot].n_past, 1, running[slot].last_token, samples=True) for slot in batch.decode]
     prompts = [
-        Row(slot, running[slot].n_past, n, -1, samples=n == running[slot].prompt_left) for slot, n in batch.prompts
+        BatchRow(slot, running[slot].n_past, n, -1, samples=n == running[slot].prompt_left) for slot, n in batch.prompts
     ]
     return [rows for rows in (answers, prompts) if rows] if split else [answers + prompts]

@@ -37,7 +37,7 @@ class Place:
     n: int = 0
 
 
-class Prefixes:
+class PrefixCache:
     """What free slots keep. Only the engine's thread touches it; `slots` is changed through it alone.
 
     `forget` is told of each slot whose cells are let go. `compact`: a step is fastest when its slots are

@@ -8,7 +8,7 @@ import numpy as np
 
 from shared.jobs.job import Usage
 from workers.engine.backend import Prepared
-from workers.engine.detokenizer import TextStream
+from workers.engine.detokenizer import Detokenizer
 from workers.engine.prefix_cache import Known
 
 
@@ -31,7 +31,7 @@ class Sequence:
 
     job: Prepared
     submitted_s: float
-    text: TextStream
+    text: Detokenizer
     state: SequenceState = SequenceState.WAITING
     slot: int = -1
     #: Prompt and answer tokens whose keys and values are in the slot.
@@ -49,7 +49,7 @@ class Sequence:
     @classmethod
     def of(cls, job: Prepared, now_s: float) -> "Sequence":
         """A sequence that waits for its slot."""
-        return cls(job, now_s, TextStream(job.sampling.stop, strip_space=job.strip_space))
+        return cls(job, now_s, Detokenizer(job.sampling.stop, strip_space=job.strip_space))
 
     def note_step(self, n: int, now_s: float) -> None:
         """A step has fed it `n` tokens."""

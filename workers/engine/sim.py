@@ -11,10 +11,10 @@ from typing import Any
 
 from shared.clock import Clock, RealClock
 from shared.jobs.outcomes import EndCode
-from workers.engine.backend import Facts, Prepared, Row
+from workers.engine.backend import BatchRow, Facts, Prepared
 from workers.engine.events import JobRejected, JobSpec
 from workers.engine.sampling import Sampling, read_sampling
-from workers.engine.slots import BooksBroken
+from workers.engine.slots import SlotAccountingError
 
 #: Longest sleep of one decode, in s: cancels, deadlines and new jobs are looked at so often.
 _NAP_S = 0.01
@@ -68,7 +68,7 @@ class SimBackend:
         """Start the slot's timetable now."""
         self._done_s[slot] = self._clock.monotonic()
 
-    def decode(self, rows: list[Row]) -> list[Row]:
+    def decode(self, rows: list[BatchRow]) -> list[BatchRow]:
         """Sleep until the first row is due, or a nap; the rows that are due."""
         now = self._clock.monotonic()
         due = {row.slot: self._due_s(row, now) for row in rows}
@@ -81,14 +81,14 @@ class SimBackend:
             self._done_s[row.slot] = due[row.slot]
         return done
 
-    def _due_s(self, row: Row, now: float) -> float:
+    def _due_s(self, row: BatchRow, now: float) -> float:
         work_s = row.n * self._prefill_s if row.token < 0 else 0.0
         if row.samples:
             work_s += self._decode_s
         due = self._done_s[row.slot] + work_s
         return due if now - due < _CATCH_UP_S else now
 
-    def sample(self, row: Row) -> int:
+    def sample(self, row: BatchRow) -> int:
         """A number that stands for a word."""
         return row.start + row.n
 
@@ -111,9 +111,9 @@ class SimBackend:
         """A slot without a timetable holds nothing."""
 
     def check_idle(self, kept: dict[int, int]) -> None:  # noqa: ARG002 - a sim keeps nothing
-        """Raise BooksBroken if a slot still has a timetable."""
+        """Raise SlotAccountingError if a slot still has a timetable."""
         if self._done_s:
-            raise BooksBroken(f"slots {sorted(self._done_s)} are closed and still have work")
+            raise SlotAccountingError(f"slots {sorted(self._done_s)} are closed and still have work")
 
     def close(self) -> None:
         """Nothing to free."""

@@ -3,7 +3,7 @@
 from shared.errors import PenstockError
 
 
-class BooksBroken(PenstockError):
+class SlotAccountingError(PenstockError):
     """Slots or cells do not add up: the engine must not go on."""
 
 
@@ -50,18 +50,20 @@ class Slots:
         return cells > self._cells_free + self._kept.get(slot, 0)
 
     def take(self, cells: int, slot: int) -> None:
-        """Give a free slot and `cells` cells to a job. Raises BooksBroken when they are not free."""
+        """Give a free slot and `cells` cells to a job. Raises SlotAccountingError when they are not free."""
         if slot not in self._free or self.lacks(cells, slot):
-            raise BooksBroken(f"took slot {slot} and {cells} cells of {self._cells_free} free, slots {self._free} free")
+            raise SlotAccountingError(
+                f"took slot {slot} and {cells} cells of {self._cells_free} free, slots {self._free} free"
+            )
         self.let_go(slot)
         self._free.remove(slot)
         self._held[slot] = cells
         self._cells_free -= cells
 
     def give_back(self, slot: int, keep: int = 0) -> None:
-        """Free a slot, which keeps `keep` of its cells. Raises BooksBroken when nobody holds it or so many."""
+        """Free a slot, which keeps `keep` of its cells. Raises SlotAccountingError when nobody holds it or so many."""
         if slot not in self._held or not 0 <= keep <= self._held[slot]:
-            raise BooksBroken(f"slot {slot} was given back to keep {keep} cells, held are {self._held}")
+            raise SlotAccountingError(f"slot {slot} was given back to keep {keep} cells, held are {self._held}")
         self._cells_free += self._held.pop(slot) - keep
         self._free.add(slot)
         if keep:
@@ -72,12 +74,14 @@ class Slots:
         self._cells_free += self._kept.pop(slot, 0)
 
     def check_integrity(self, running: int | None = None) -> None:
-        """Raise BooksBroken unless the sums are right; with `running`, also that so many slots are held."""
+        """Raise SlotAccountingError unless the sums are right; with `running`, also that so many slots are held."""
         used, kept = sum(self._held.values()), sum(self._kept.values())
         if self._cells_free + kept + used != self.total_cells or self._cells_free < 0:
             sums = f"{self._cells_free} free + {kept} kept + {used} used"
-            raise BooksBroken(f"cells: {sums} are not {self.total_cells}")
+            raise SlotAccountingError(f"cells: {sums} are not {self.total_cells}")
         if sorted([*self._free, *self._held]) != list(range(self.total_slots)) or not self._free >= set(self._kept):
-            raise BooksBroken(f"slots: {sorted(self._free)} free, {sorted(self._held)} used of {self.total_slots}")
+            raise SlotAccountingError(
+                f"slots: {sorted(self._free)} free, {sorted(self._held)} used of {self.total_slots}"
+            )
         if running is not None and running != len(self._held):
-            raise BooksBroken(f"{running} sequences run in {len(self._held)} held slots")
+            raise SlotAccountingError(f"{running} sequences run in {len(self._held)} held slots")

@@ -11,13 +11,13 @@ import numpy as np
 _TOKENS, _LOOKS = 16, 16 * 4096
 
 
-def looks_of(n: int, span: int) -> float:
+def attention_reads(n: int, span: int) -> float:
     """How many keys `n` tokens look at together, each at `span` cells and at what comes before it in its own piece."""
     return n * (span + n / 2)
 
 
 @dataclass
-class StepFit:
+class StepTimeModel:
     """Step time as base + decoding rows + prompt tokens + the keys that these look at, in ms.
 
     The last is what makes a late piece of a long prompt dearer than an early one. Weighted least squares,
@@ -64,7 +64,7 @@ class StepFit:
     def prompt_ms(self, n: int, span: int) -> float:
         """What `n` tokens of a prompt add to a step, each looking at `span` cells and at its own piece."""
         _, _, token, look = self.coefficients()
-        return token * n + look * looks_of(n, span)
+        return token * n + look * attention_reads(n, span)
 
     def tokens_within(self, left_ms: float, span: int) -> int:
         """Most tokens of a prompt that add at most `left_ms`; 0 where none does."""

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-Tell = Callable[[float], None]
+ReportProgress = Callable[[float], None]
 
 
 @contextmanager
-def load_bar(what: str, *, alone: bool) -> Iterator[Tell | None]:
+def loading_bar(what: str, *, alone: bool) -> Iterator[ReportProgress | None]:
     """A function to be told the loaded share, 0 to 1; None where nobody would see it.
 
     On stderr, when that is a terminal, and gone when the context ends. Workers that are not `alone` on this

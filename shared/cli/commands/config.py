@@ -8,7 +8,7 @@ from shared.cli import output
 from shared.cli.reach import Json, StateDir, client_for, url_of
 from shared.errors import EmbeddedStoreError, SettingsConflict
 from shared.settings.settings import SYSTEM_WIDE, Settings, load_with_origin
-from shared.settings.table import AUTO, ROWS, Row
+from shared.settings.table import AUTO, ROWS, Setting
 from shared.store import keys
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def config(
 
 def _check(settings: Settings) -> str:
     """What was found to be right. Raises what a start would: StoreUnavailable, StoreUnfit, SettingsConflict."""
-    from shared.store.connection import shown
+    from shared.store.connection import without_password
     from shared.store.preflight import check_fitness
 
     try:
@@ -49,7 +49,7 @@ def _check(settings: Settings) -> str:
     for warning in check_fitness(client):
         output.note(warning)
     _check_agreement(client, settings)
-    return f"the settings fit, and the store at {shown(url)} is fit and agrees"
+    return f"the settings fit, and the store at {without_password(url)} is fit and agrees"
 
 
 def _check_agreement(client: "redis.Redis", settings: Settings) -> None:
@@ -65,18 +65,18 @@ def _check_agreement(client: "redis.Redis", settings: Settings) -> None:
         raise SettingsConflict(differing)
 
 
-def _shown(row: Row, settings: Settings) -> Any:
+def _shown(row: Setting, settings: Settings) -> Any:
     value = getattr(settings, row.field)
     if row.field == "redis_url" and value:
-        from shared.store.connection import shown
+        from shared.store.connection import without_password
 
-        return shown(value)
+        return without_password(value)
     if row.field == "api_key" and value:
         return "(set)"
     return "auto" if row.auto and value == AUTO else value
 
 
-def _as_dict(row: Row, settings: Settings, origin: str) -> dict[str, Any]:
+def _as_dict(row: Setting, settings: Settings, origin: str) -> dict[str, Any]:
     return {
         "name": row.name,
         "value": _shown(row, settings),

@@ -20,9 +20,9 @@ OfTenant = Annotated[str | None, typer.Option("--tenant", metavar="NAME", help="
 @app.command("ls")
 def list_all(*, tenant: OfTenant = None, state_dir: StateDir = None, json: Json = False) -> None:
     """List keys by what is known of them; the keys themselves are nowhere kept."""
-    from shared.store.api_keys import KeyRing
+    from shared.store.api_keys import ApiKeys
 
-    now_ms, ring = KeyRing(store_client(state_dir)).ls(tenant)
+    now_ms, ring = ApiKeys(store_client(state_dir)).ls(tenant)
     if json:
         output.as_json([_as_dict(facts) | {"expired": facts.expired(now_ms)} for facts in ring])
         return
@@ -53,19 +53,19 @@ def add(
     json: Json = False,
 ) -> None:
     """Make a key and print it on stdout, this once."""
-    from shared.store.api_keys import KeyRing
+    from shared.store.api_keys import ApiKeys
 
     expires_in_ms = None if expires is None else parse_ms("expires", expires)
-    ring = KeyRing(store_client(state_dir))
+    ring = ApiKeys(store_client(state_dir))
     _show_once(ring.create(tenant, label=label, expires_in_ms=expires_in_ms, act_as=act_as), json=json)
 
 
 @app.command()
 def rm(which: Which, *, tenant: OfTenant = None, state_dir: StateDir = None, json: Json = False) -> None:
     """Remove a key, or all keys with a label: within a second they open nothing."""
-    from shared.store.api_keys import KeyRing
+    from shared.store.api_keys import ApiKeys
 
-    removed = KeyRing(store_client(state_dir)).rm(which, tenant=tenant)
+    removed = ApiKeys(store_client(state_dir)).rm(which, tenant=tenant)
     if json:
         output.as_json([_as_dict(facts) for facts in removed])
     if not removed:
@@ -84,10 +84,10 @@ def rotate(
     json: Json = False,
 ) -> None:
     """Make a key's successor, print it this once, and let the old one expire after the overlap."""
-    from shared.store.api_keys import KeyRing
+    from shared.store.api_keys import ApiKeys
 
     overlap_ms = parse_ms("overlap", overlap)
-    new = KeyRing(store_client(state_dir)).rotate(which, overlap_ms=overlap_ms, tenant=tenant)
+    new = ApiKeys(store_client(state_dir)).rotate(which, overlap_ms=overlap_ms, tenant=tenant)
     if new is None:
         _no_such(which)
     else:

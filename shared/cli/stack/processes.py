@@ -28,7 +28,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Room:
+class ManagedProcess:
     """What to run. `hopeless` are the exit codes after which starting it again does not help."""
 
     name: str
@@ -37,16 +37,16 @@ class Room:
     hopeless: frozenset[int] = frozenset()
 
 
-class Rooms:
+class ManagedProcesses:
     """The processes of one `up`; used by its main thread only."""
 
     def __init__(self, state: Path, say: Say) -> None:
         self._note, self._say = state / "rooms.json", say
-        self._tended: list[_Tended] = []
+        self._tended: list[_Watched] = []
 
-    def start(self, room: Room) -> None:
+    def start(self, room: ManagedProcess) -> None:
         """Start a room and tend it from now on."""
-        self._tended.append(_Tended(room))
+        self._tended.append(_Watched(room))
         self._note_pids()
 
     def tend(self, *, serving: bool) -> str:
@@ -87,10 +87,10 @@ class Rooms:
         write_note(self._note, {"rooms": rooms})
 
 
-class _Tended:
+class _Watched:
     """One room, its process and its deaths."""
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: ManagedProcess) -> None:
         self.room = room
         self.pause_s = 0.0
         self._due_s: float | None = None

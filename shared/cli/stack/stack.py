@@ -23,7 +23,7 @@ from shared.cli import output
 from shared.cli.reach import FAULT
 from shared.cli.stack.addresses import reachable, refuse_taken
 from shared.cli.stack.greeting import greeting
-from shared.cli.stack.processes import Room, Rooms, end_leftovers
+from shared.cli.stack.processes import ManagedProcess, ManagedProcesses, end_leftovers
 from shared.cli.stack.store_keeper import StoreKeeper
 from shared.errors import PenstockError
 from shared.settings.settings import Settings, as_environ
@@ -50,7 +50,7 @@ class Stack:
     def __init__(self, settings: Settings, workers: int, *, take_over: bool) -> None:
         self._settings, self._workers, self._take_over = settings, workers, take_over
         self._state = settings.state_path
-        self._rooms = Rooms(self._state, say)
+        self._rooms = ManagedProcesses(self._state, say)
         self._embedded: EmbeddedStore | None = None
         self._keeper: StoreKeeper | None = None
         self._signals: list[int] = []
@@ -87,7 +87,7 @@ class Stack:
         refuse_taken(*self._settings.listen_host_port, "--port")
         if self._settings.gate_listen:
             refuse_taken(*self._settings.gate_host_port, "--gate-port")
-        with open_client(self._settings.redis_url, name="penstock-up", patience=OPERATOR) as client:
+        with open_client(self._settings.redis_url, name="penstock-up", timeouts=OPERATOR) as client:
             self._configure(client)
             self._settings = _with_model(self._settings)
             for room in self._parts():
@@ -124,10 +124,10 @@ class Stack:
         alone = self._embedded is not None and not self._embedded.adopted
         Store(client).configure(self._settings, take_over=self._take_over or alone)
 
-    def _parts(self) -> list[Room]:
+    def _parts(self) -> list[ManagedProcess]:
         python = sys.executable
         parts = [
-            Room(
+            ManagedProcess(
                 "door",
                 [python, "-m", "gunicorn", "-c", "python:web.gunicorn_conf", "web.wsgi:app"],
                 os.environ | as_environ(self._settings),
@@ -136,11 +136,11 @@ class Stack:
         ]
         if self._settings.gate_listen:
             environ = os.environ | as_environ(self._settings)
-            parts.append(Room("gate", [python, "-m", "web.gate"], environ, HOPELESS))
+            parts.append(ManagedProcess("gate", [python, "-m", "web.gate"], environ, HOPELESS))
         for index in range(self._workers):
             environ = os.environ | as_environ(_worker_settings(self._settings, index))
             place = [f"--index={index}", f"--workers={self._workers}"]
-            parts.append(Room(f"worker {index + 1}", [python, "-m", "workers", *place], environ, HOPELESS))
+            parts.append(ManagedProcess(f"worker {index + 1}", [python, "-m", "workers", *place], environ, HOPELESS))
         return parts
 
     def _not_ready(self) -> str:

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from shared.cli.stack import processes
-from shared.cli.stack.processes import Room, Rooms, end_leftovers
+from shared.cli.stack.processes import ManagedProcess, ManagedProcesses, end_leftovers
 from shared.state_dir import read_note, write_note
 from tests.support.up import is_gone
 
@@ -20,8 +20,8 @@ def never() -> bool:
     return False
 
 
-def room(code: str, **spelled) -> Room:
-    return Room("room", [sys.executable, "-c", code], dict(os.environ), **spelled)
+def room(code: str, **spelled) -> ManagedProcess:
+    return ManagedProcess("room", [sys.executable, "-c", code], dict(os.environ), **spelled)
 
 
 @pytest.fixture
@@ -30,13 +30,13 @@ def said() -> list[str]:
 
 
 @pytest.fixture
-def rooms(tmp_path: Path, said: list[str]) -> Iterator[Rooms]:
-    rooms = Rooms(tmp_path, said.append)
+def rooms(tmp_path: Path, said: list[str]) -> Iterator[ManagedProcesses]:
+    rooms = ManagedProcesses(tmp_path, said.append)
     yield rooms
     rooms.stop(0.0, never)
 
 
-def tend_until(rooms: Rooms, holds: Callable[[], bool], *, serving: bool = True) -> str:
+def tend_until(rooms: ManagedProcesses, holds: Callable[[], bool], *, serving: bool = True) -> str:
     until_s = time.monotonic() + 20
     while True:
         sentence = rooms.tend(serving=serving)
@@ -110,7 +110,7 @@ def test_a_leftover_is_ended_and_named_and_a_stranger_with_its_pid_is_left_alone
 def test_the_codes_that_make_a_start_hopeless_are_the_workers_and_the_doors():
     from shared.cli.stack.stack import HOPELESS
     from web.runtime.start import EXIT_CONFIG, EXIT_STORE_UNFIT
-    from workers.exit_codes import Exit
+    from workers.exit_codes import ExitCode
 
-    assert {Exit.CONFIG, Exit.STORE_UNFIT, Exit.CONFIG_LOST} == HOPELESS
+    assert {ExitCode.CONFIG, ExitCode.STORE_UNFIT, ExitCode.CONFIG_LOST} == HOPELESS
     assert {EXIT_CONFIG, EXIT_STORE_UNFIT} <= HOPELESS

@@ -9,19 +9,19 @@ import redis
 from redis.sentinel import SentinelConnectionPool
 
 from shared.errors import ConfigError, StoreUnavailable
-from shared.store.connection import DOOR, WORKER, blocking_twin, open_client, shown
+from shared.store.connection import DOOR, WORKER, blocking_twin, open_client, without_password
 from shared.store.redis_errors import store_faults
 
 
 def test_the_door_waits_a_quarter_of_a_second_to_connect_and_one_for_an_answer():
-    options = open_client("redis://store:6379/0", name="door", patience=DOOR).connection_pool.connection_kwargs
+    options = open_client("redis://store:6379/0", name="door", timeouts=DOOR).connection_pool.connection_kwargs
     assert (options["socket_connect_timeout"], options["socket_timeout"]) == (0.25, 1.0)
 
 
 @pytest.mark.parametrize("url", ["redis://store", "rediss://store", "unix:///run/store.sock"])
-@pytest.mark.parametrize("patience", [DOOR, WORKER])
-def test_no_client_repeats_a_call_by_itself(url, patience):
-    connection = open_client(url, name="any", patience=patience).connection_pool.make_connection()
+@pytest.mark.parametrize("timeouts", [DOOR, WORKER])
+def test_no_client_repeats_a_call_by_itself(url, timeouts):
+    connection = open_client(url, name="any", timeouts=timeouts).connection_pool.make_connection()
     assert connection.retry.get_retries() == 0
     assert connection.retry_on_error == []
 
@@ -49,12 +49,12 @@ def test_a_url_of_another_kind_is_quoted_without_its_password():
     ],
 )
 def test_a_printed_url_has_no_password(url, printed):
-    assert shown(url) == printed
+    assert without_password(url) == printed
 
 
 def test_sentinels_are_asked_for_the_primary_with_the_same_patience():
     url = "redis+sentinel://me:pa%20ss@one:26379,two/main/3?sentinel_password=other&ssl=true"
-    pool = open_client(url, name="door", patience=DOOR).connection_pool
+    pool = open_client(url, name="door", timeouts=DOOR).connection_pool
     assert isinstance(pool, SentinelConnectionPool)
     assert pool.service_name == "main"
     options = pool.connection_kwargs
@@ -73,7 +73,7 @@ def test_a_sentinel_url_that_lacks_something_says_what(url):
 
 
 def test_a_blocking_client_outwaits_its_block_on_connections_of_its_own():
-    client = open_client("redis://store:6379/2", name="door", patience=DOOR)
+    client = open_client("redis://store:6379/2", name="door", timeouts=DOOR)
     twin = blocking_twin(client, block_s=5.0)
     assert twin.connection_pool is not client.connection_pool
     options = twin.connection_pool.connection_kwargs
@@ -83,7 +83,7 @@ def test_a_blocking_client_outwaits_its_block_on_connections_of_its_own():
 
 
 def test_a_blocking_client_behind_sentinels_asks_the_same_sentinels():
-    client = open_client("redis+sentinel://one:26379/main", name="door", patience=DOOR)
+    client = open_client("redis+sentinel://one:26379/main", name="door", timeouts=DOOR)
     twin = blocking_twin(client, block_s=5.0)
     assert isinstance(twin.connection_pool, SentinelConnectionPool)
     assert twin.connection_pool.sentinel_manager is client.connection_pool.sentinel_manager
@@ -92,7 +92,7 @@ def test_a_blocking_client_behind_sentinels_asks_the_same_sentinels():
 
 def test_a_store_that_never_answers_is_unavailable_within_the_doors_second():
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
-        client = open_client(f"redis://127.0.0.1:{silent.getsockname()[1]}", name="door", patience=DOOR)
+        client = open_client(f"redis://127.0.0.1:{silent.getsockname()[1]}", name="door", timeouts=DOOR)
         began = time.monotonic()
         with pytest.raises(StoreUnavailable), store_faults(client):
             client.ping()
@@ -101,7 +101,7 @@ def test_a_store_that_never_answers_is_unavailable_within_the_doors_second():
 
 
 def test_a_store_that_is_not_there_is_unavailable_at_once(tmp_path):
-    client = open_client(f"unix://{tmp_path}/none.sock", name="door", patience=DOOR)
+    client = open_client(f"unix://{tmp_path}/none.sock", name="door", timeouts=DOOR)
     began = time.monotonic()
     with pytest.raises(StoreUnavailable, match="cannot serve"), store_faults(client):
         client.ping()

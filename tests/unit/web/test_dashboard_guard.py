@@ -25,7 +25,7 @@ def settings_of(state_dir: Path, **names: str) -> Settings:
 
 def browser(settings: Settings) -> FlaskClient:
     """Somebody who asks a door whose store is away."""
-    store = Store(open_client("redis://127.0.0.1:1", name="penstock-test", patience=DOOR))
+    store = Store(open_client("redis://127.0.0.1:1", name="penstock-test", timeouts=DOOR))
     return create_app(settings, store, RealClock()).test_client()
 
 

@@ -168,6 +168,6 @@ def test_no_two_rows_have_one_name() -> None:
 
 
 @pytest.mark.parametrize("row", metrics.ALL, ids=lambda row: row.name)
-def test_a_row_says_what_it_counts(row: metrics.Row) -> None:
+def test_a_row_says_what_it_counts(row: metrics.MetricSpec) -> None:
     assert row.name.startswith("penstock_")
     assert row.help

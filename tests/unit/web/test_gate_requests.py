@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from web.gate.answers import to_line
-from web.gate.requests import OPS, Cancel, Metrics, Submit, Unfit, read_request, seen_ref
+from web.gate.requests import OPS, BadFrame, Cancel, Metrics, Submit, read_request, seen_ref
 
 BODY = '{"prompt":"žluťoučký"}'
 DIGEST = hashlib.sha256(BODY.encode()).hexdigest()
@@ -22,8 +22,8 @@ def submit(**fields: object) -> Submit:
     return request
 
 
-def unfit(line: bytes | dict[str, object]) -> Unfit:
-    with pytest.raises(Unfit) as raised:
+def unfit(line: bytes | dict[str, object]) -> BadFrame:
+    with pytest.raises(BadFrame) as raised:
         read_request(line if isinstance(line, bytes) else json.dumps(line).encode())
     return raised.value
 
@@ -36,21 +36,21 @@ def test_the_digest_is_of_the_texts_utf_8_bytes():
 def test_the_digest_of_base64_is_that_of_the_text_inside():
     encoded = base64.b64encode(BODY.encode()).decode()
     assert submit(body=encoded, encoding="base64").text() == BODY.encode()
-    with pytest.raises(Unfit) as raised:
+    with pytest.raises(BadFrame) as raised:
         submit(body=encoded, encoding="base64", sha256=hashlib.sha256(encoded.encode()).hexdigest()).text()
     assert raised.value.code == "integrity"
 
 
 @pytest.mark.parametrize("sha256", [..., None, "", "0" * 64, DIGEST[:-1], f"{DIGEST} ", 7, ["x"], {"a": 1}, True])
 def test_a_digest_that_is_missing_or_wrong_is_integrity(sha256):
-    with pytest.raises(Unfit) as raised:
+    with pytest.raises(BadFrame) as raised:
         submit(sha256=sha256).text()
     assert (raised.value.code, raised.value.param, raised.value.ref) == ("integrity", "sha256", "a1")
 
 
 @pytest.mark.parametrize("body", ["!", "e30", "é", "e30=\n"])
 def test_a_body_that_is_not_the_base64_it_says_is_integrity(body):
-    with pytest.raises(Unfit) as raised:
+    with pytest.raises(BadFrame) as raised:
         submit(body=body, encoding="base64").text()
     assert (raised.value.code, raised.value.param) == ("integrity", "body")
 
@@ -63,7 +63,7 @@ def test_one_changed_byte_of_the_body_is_seen(text, place, change):
     request = Submit(
         op="submit", body=base64.b64encode(spoiled).decode(), encoding="base64", sha256=hashlib.sha256(raw).hexdigest()
     )
-    with pytest.raises(Unfit):
+    with pytest.raises(BadFrame):
         request.text()
 
 
@@ -152,7 +152,7 @@ def test_the_tag_of_a_frame_without_its_end_is_seen_where_it_stands_whole(beginn
 def test_any_line_is_a_request_or_unfit(line):
     try:
         request = read_request(line)
-    except Unfit:
+    except BadFrame:
         return
     assert type(request) in OPS.values()
 

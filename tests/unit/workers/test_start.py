@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 from workers.duties.heartbeat import new_worker_name
-from workers.exit_codes import Exit
+from workers.exit_codes import ExitCode
 
 
 def start(*arguments: str, **environ: str) -> tuple[int, str]:
@@ -30,18 +30,18 @@ def test_a_workers_name_is_safe_in_keys_and_never_used_twice():
 
 def test_an_unknown_setting_ends_the_start_with_a_sentence():
     code, said = start(PENSTOCK_LEESE_MS="5")
-    assert code == Exit.CONFIG
+    assert code == ExitCode.CONFIG
     assert said.startswith("penstock worker: unknown setting PENSTOCK_LEESE_MS='5'")
 
 
 def test_a_start_without_any_store_says_how_to_get_one(tmp_path):
     code, said = start(PENSTOCK_STATE_DIR=str(tmp_path), REDIS_URL="")
-    assert code == Exit.CONFIG
+    assert code == ExitCode.CONFIG
     assert "no store runs in" in said
     assert "REDIS_URL" in said
 
 
 def test_a_place_that_is_not_among_the_workers_ends_the_start_with_a_sentence():
     code, said = start("--index=2", "--workers=2")
-    assert code == Exit.CONFIG
+    assert code == ExitCode.CONFIG
     assert said.endswith("--index 2 is not one of --workers 2, counted from 0")

@@ -2,7 +2,7 @@
 
 from shared.clock import HeldClock
 from workers.duties.watchdog import Watchdog
-from workers.exit_codes import Exit
+from workers.exit_codes import ExitCode
 
 
 class Scene:
@@ -28,7 +28,7 @@ def test_silence_while_something_runs_ends_the_process():
     scene.look(3)
     assert scene.ended == []
     scene.look(1)
-    assert scene.ended == [Exit.STALL]
+    assert scene.ended == [ExitCode.STALL]
 
 
 def test_one_token_in_time_is_enough():
@@ -55,4 +55,4 @@ def test_time_in_which_the_whole_process_was_stopped_proves_nothing():
     scene.watchdog.one_pass()
     assert scene.ended == []
     scene.look(1)
-    assert scene.ended == [Exit.STALL]
+    assert scene.ended == [ExitCode.STALL]

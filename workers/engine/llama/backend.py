@@ -16,7 +16,7 @@ from llama_cpp import _ggml, llama_cpp, llama_grammar
 from shared.errors import ModelError
 from shared.jobs.outcomes import EndCode
 from shared.settings.settings import Settings
-from workers.engine.backend import END, DecodeFailed, Facts, Prepared, Row
+from workers.engine.backend import END, BatchRow, DecodeFailed, Facts, Prepared
 from workers.engine.events import JobRejected, JobSpec
 from workers.engine.llama.batch import Batch
 from workers.engine.llama.chat_template import ChatTemplate
@@ -24,7 +24,7 @@ from workers.engine.llama.devices import choose, gpus, unused_gpu_advice
 from workers.engine.llama.embedding import EmbeddingBackend
 from workers.engine.llama.load import (
     Libraries,
-    Shape,
+    ModelShape,
     cells_that_fit,
     description,
     load_model,
@@ -38,7 +38,7 @@ from workers.engine.llama.samplers import Sampler, new_grammar
 from workers.engine.llama.vocabulary import Tokens, Vocabulary
 from workers.engine.sampling import Sampling, read_sampling
 from workers.engine.sizing import embedding_sizes_of, sizes_of, threads_of
-from workers.engine.slots import BooksBroken
+from workers.engine.slots import SlotAccountingError
 from workers.engine.structured.converter import to_grammar
 from workers.engine.structured.grammar import grammar_of
 
@@ -59,7 +59,7 @@ class LlamaBackend:
 
     lockstep = True
 
-    def __init__(self, model: int, ctx: int, shape: Shape, facts: Facts) -> None:
+    def __init__(self, model: int, ctx: int, shape: ModelShape, facts: Facts) -> None:
         sizes = shape.sizes
         self.slots, self.cells, self.n_ctx, self.facts = sizes.slots, sizes.cells, sizes.n_ctx, facts
         self._model, self._ctx = model, ctx
@@ -147,7 +147,7 @@ class LlamaBackend:
             llama_cpp.llama_memory_seq_cp(self._memory, source, slot, -1, -1)
         llama_cpp.llama_memory_seq_rm(self._memory, slot, n, -1)
 
-    def decode(self, rows: list[Row]) -> list[Row]:
+    def decode(self, rows: list[BatchRow]) -> list[BatchRow]:
         """One llama_decode over all rows. Raises DecodeFailed and leaves the sequences as they were."""
         batch = self._batch
         batch.clear()
@@ -165,7 +165,7 @@ class LlamaBackend:
             raise DecodeFailed(f"llama_decode answered {code} to {batch.n_tokens} tokens: {_LOG.errors()}")
         return rows
 
-    def sample(self, row: Row) -> int:
+    def sample(self, row: BatchRow) -> int:
         """The next token of a row that samples, or END. Raises GrammarStuck."""
         sampler = self._samplers[row.slot]
         token = sampler.sample(self._ctx, row.index)
@@ -193,11 +193,13 @@ class LlamaBackend:
         llama_cpp.llama_memory_seq_rm(self._memory, slot, -1, -1)
 
     def check_idle(self, kept: dict[int, int]) -> None:
-        """Raise BooksBroken if a sequence still has a sampler, or cells other than `kept`."""
+        """Raise SlotAccountingError if a sequence still has a sampler, or cells other than `kept`."""
         ends = {slot: llama_cpp.llama_memory_seq_pos_max(self._memory, slot) for slot in range(self.slots)}
         held = {slot: last + 1 for slot, last in ends.items() if last >= 0}
         if held != kept or self._samplers:
-            raise BooksBroken(f"slots hold {held} cells and should keep {kept}; {sorted(self._samplers)} have samplers")
+            raise SlotAccountingError(
+                f"slots hold {held} cells and should keep {kept}; {sorted(self._samplers)} have samplers"
+            )
 
     def close(self) -> None:
         """Free the context and the model; the backend cannot be used any more."""
@@ -242,12 +244,12 @@ def load_backend(
         pooling = pooling_of(libs.lib, model, settings.pooling)
         if pooling:
             sizes = embedding_sizes_of(settings, model_ctx=model_ctx, gpu=gpu)
-            shape = Shape(sizes, settings.prefill_chunk, threads, settings.kv_type, gpu)
+            shape = ModelShape(sizes, settings.prefill_chunk, threads, settings.kv_type, gpu)
             ctx = new_embedding_context(libs, model, shape, pooling)
         else:
             free_cells = cells_that_fit(libs, model, devices, settings.kv_type) if gpu else 0
             sizes = sizes_of(settings, model_ctx=model_ctx, gpu=gpu, free_cells=free_cells)
-            shape = Shape(sizes, settings.prefill_chunk, threads, settings.kv_type, gpu)
+            shape = ModelShape(sizes, settings.prefill_chunk, threads, settings.kv_type, gpu)
             ctx = new_context(libs, model, shape)
     except Exception:
         llama_cpp.llama_model_free(model)

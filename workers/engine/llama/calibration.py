@@ -4,10 +4,10 @@ from dataclasses import replace
 from statistics import median
 
 from shared.clock import Clock
-from workers.engine.backend import END, Facts, Prepared, Row
+from workers.engine.backend import END, BatchRow, Facts, Prepared
 from workers.engine.events import JobSpec
 from workers.engine.llama.backend import LlamaBackend
-from workers.engine.step_time import StepFit
+from workers.engine.step_time import StepTimeModel
 
 #: Tokens of each of the two prompts, and steps with every slot.
 _PROMPT, _STEPS = 128, 32
@@ -15,7 +15,7 @@ _PROMPT, _STEPS = 128, 32
 _SINGLE_STEPS = 4
 
 
-def calibrate(backend: LlamaBackend, clock: Clock) -> tuple[Facts, StepFit]:
+def calibrate(backend: LlamaBackend, clock: Clock) -> tuple[Facts, StepTimeModel]:
     """The backend's facts with measured rates, and where the planner's fit begins. Leaves every slot closed."""
     prompt = max(1, min(_PROMPT, backend.n_ctx // 2, backend.cells // 2))
     prefill_s, single_s = min(_one_slot(backend, clock, prompt) for _ in range(2))
@@ -29,7 +29,7 @@ def calibrate(backend: LlamaBackend, clock: Clock) -> tuple[Facts, StepFit]:
     )
     base_s = max(0.0, single_s - row_s)
     token_s = max(0.0, prefill_s - base_s) / prompt
-    return facts, StepFit(base_ms=base_s * 1000, row_ms=row_s * 1000, token_ms=token_s * 1000)
+    return facts, StepTimeModel(base_ms=base_s * 1000, row_ms=row_s * 1000, token_ms=token_s * 1000)
 
 
 def _one_slot(backend: LlamaBackend, clock: Clock, prompt: int) -> tuple[float, float]:
@@ -41,7 +41,7 @@ def _one_slot(backend: LlamaBackend, clock: Clock, prompt: int) -> tuple[float, 
     began = clock.monotonic()
     for start in range(0, prompt, chunk):
         n = min(chunk, prompt - start)
-        backend.decode([Row(0, start, n, -1, samples=start + n == prompt)])
+        backend.decode([BatchRow(0, start, n, -1, samples=start + n == prompt)])
     prefill_s = clock.monotonic() - began
     took = [_step(backend, clock, [0], prompt + step) for step in range(steps)]
     backend.close_slot(0)
@@ -55,7 +55,7 @@ def _every_slot(backend: LlamaBackend, clock: Clock) -> float:
     slots = list(range(backend.slots))
     for slot in slots:
         backend.open(slot, _job(backend, 1, steps))
-    backend.decode([Row(slot, 0, 1, -1, samples=True) for slot in slots])
+    backend.decode([BatchRow(slot, 0, 1, -1, samples=True) for slot in slots])
     took = [_step(backend, clock, slots, 1 + step) for step in range(steps)]
     for slot in slots:
         backend.close_slot(slot)
@@ -65,7 +65,7 @@ def _every_slot(backend: LlamaBackend, clock: Clock) -> float:
 
 def _step(backend: LlamaBackend, clock: Clock, slots: list[int], pos: int) -> float:
     began = clock.monotonic()
-    done = backend.decode([Row(slot, pos, 1, pos % backend.n_vocab, samples=True) for slot in slots])
+    done = backend.decode([BatchRow(slot, pos, 1, pos % backend.n_vocab, samples=True) for slot in slots])
     for row in done:
         token = backend.sample(row)
         if token != END:

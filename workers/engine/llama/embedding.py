@@ -13,13 +13,13 @@ import numpy as np
 
 from shared.clock import Clock
 from shared.jobs.outcomes import EndCode
-from workers.engine.backend import END, DecodeFailed, Facts, Prepared, Row
+from workers.engine.backend import END, BatchRow, DecodeFailed, Facts, Prepared
 from workers.engine.events import JobRejected, JobSpec
 from workers.engine.llama.batch import Batch
 from workers.engine.llama.load import EMBEDDING_SEQUENCES, Libraries
 from workers.engine.llama.vocabulary import Tokens, Vocabulary
 from workers.engine.sampling import Sampling
-from workers.engine.slots import BooksBroken
+from workers.engine.slots import SlotAccountingError
 
 #: Most tokens of one job's inputs together: a request body of a MiB holds fewer.
 MOST_TOKENS = 1 << 20
@@ -96,7 +96,7 @@ class EmbeddingBackend:
     def begin(self, slot: int, source: int, n: int) -> None:
         """Every input is computed whole."""
 
-    def decode(self, rows: list[Row]) -> list[Row]:
+    def decode(self, rows: list[BatchRow]) -> list[BatchRow]:
         """One llama_decode over the next inputs of the rows; those that got a place. Raises DecodeFailed."""
         chosen = self._choose(rows)
         lib, batch = self._libs.lib, self._batch
@@ -107,7 +107,7 @@ class EmbeddingBackend:
         if code != 0:
             self._forget_all()
             raise DecodeFailed(f"llama_decode answered {code} to {batch.n_tokens} tokens: {self._libs.log.errors()}")
-        done: dict[int, Row] = {}
+        done: dict[int, BatchRow] = {}
         for sequence, (row, at) in enumerate(chosen):
             job = self._open[row.slot]
             job.vectors.append(self._vector(sequence))
@@ -118,9 +118,9 @@ class EmbeddingBackend:
         self._forget_all()
         return list(done.values())
 
-    def _choose(self, rows: list[Row]) -> list[tuple[Row, int]]:
+    def _choose(self, rows: list[BatchRow]) -> list[tuple[BatchRow, int]]:
         """Inputs for one step, by row and number: the next one of each row first, then more of the first rows."""
-        chosen: list[tuple[Row, int]] = []
+        chosen: list[tuple[BatchRow, int]] = []
         room = self._batch.capacity
         ahead = {row.slot: len(self._open[row.slot].vectors) for row in rows}
         waiting = list(rows)
@@ -141,7 +141,7 @@ class EmbeddingBackend:
         vector = np.frombuffer(row, np.float32).astype(np.float64)
         return (vector / (np.linalg.norm(vector) or 1.0)).astype(np.float32)
 
-    def sample(self, row: Row) -> int:
+    def sample(self, row: BatchRow) -> int:
         """END: an embedding is no text. Raises ValueError for one that is no number."""
         if not all(np.isfinite(vector).all() for vector in self._open[row.slot].vectors):
             raise ValueError("the model's embedding is not a number")
@@ -166,9 +166,9 @@ class EmbeddingBackend:
         """A slot holds nothing between steps."""
 
     def check_idle(self, kept: dict[int, int]) -> None:
-        """Raise BooksBroken if a job is left."""
+        """Raise SlotAccountingError if a job is left."""
         if self._open or kept:
-            raise BooksBroken(f"slots {sorted(self._open)} are closed and still have inputs; {kept} are kept")
+            raise SlotAccountingError(f"slots {sorted(self._open)} are closed and still have inputs; {kept} are kept")
 
     def close(self) -> None:
         """Free the context and the model; the backend cannot be used any more."""
@@ -186,7 +186,7 @@ class EmbeddingBackend:
         for _ in range(2):
             self._open[0] = _Open((practice,))
             began = clock.monotonic()
-            self.decode([Row(0, 0, len(practice), -1, samples=True)])
+            self.decode([BatchRow(0, 0, len(practice), -1, samples=True)])
             seconds.append(max(clock.monotonic() - began, 1e-9))
             self.close_slot(0)
         tps = len(practice) / min(seconds)

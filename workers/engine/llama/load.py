@@ -36,7 +36,7 @@ class Libraries:
 
 
 @dataclass(frozen=True)
-class Shape:
+class ModelShape:
     """What a context is made for."""
 
     sizes: Sizes
@@ -104,7 +104,7 @@ def has_amx(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
         return False
 
 
-def new_context(libs: Libraries, model: int, shape: Shape) -> int:
+def new_context(libs: Libraries, model: int, shape: ModelShape) -> int:
     """A context of `shape`. Raises ModelError, naming the sizes, when there is no memory for it, or no sense in it."""
     lib, sizes = libs.lib, shape.sizes
     if sizes.cells < FEWEST_CELLS * sizes.slots:
@@ -151,7 +151,7 @@ def pooling_of(lib: Any, model: int, wanted: str) -> str:
     return _POOLINGS[number]
 
 
-def new_embedding_context(libs: Libraries, model: int, shape: Shape, pooling: str) -> int:
+def new_embedding_context(libs: Libraries, model: int, shape: ModelShape, pooling: str) -> int:
     """A context that takes whole inputs of up to `shape.sizes.n_ctx` tokens. Raises ModelError."""
     lib, sizes = libs.lib, shape.sizes
     params = lib.llama_context_default_params()
@@ -200,7 +200,7 @@ def description(lib: Any, model: int) -> str:
     return buffer.value.decode("utf-8", "replace")
 
 
-def _flash_attention(lib: Any, shape: Shape) -> int:
+def _flash_attention(lib: Any, shape: ModelShape) -> int:
     """A quantized cache needs it; a GPU decides for itself; a CPU computes as `llama_cpp.Llama` does: without."""
     if shape.kv_type in ("q8_0", "q4_0"):
         return int(lib.LLAMA_FLASH_ATTN_TYPE_ENABLED)

@@ -24,8 +24,8 @@ def a_sim(clock: HeldClock) -> Callable[..., Driven]:
     """Makes an engine over a sim whose time is the held clock's."""
 
     def make(*, slots: int = 2, cells: int = 1000, prefill_tps: float = 1000, decode_tps: float = 10) -> Driven:
-        rates = {"prefill_tps": prefill_tps, "decode_tps": decode_tps}
-        backend = SimBackend(slots=slots, cells=cells, n_ctx=cells, clock=clock, sleep=clock.advance, **rates)
+        throughput = {"prefill_tps": prefill_tps, "decode_tps": decode_tps}
+        backend = SimBackend(slots=slots, cells=cells, n_ctx=cells, clock=clock, sleep=clock.advance, **throughput)
         return Driven(backend, clock)
 
     return make

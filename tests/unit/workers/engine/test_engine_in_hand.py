@@ -1,7 +1,7 @@
 """Ends that are known to be near make room ahead, one slot in eight; what waits without a slot can be asked back."""
 
 from tests.support.lockstep import Lockstep, lockstep_engine
-from workers.engine.events import Ended, JobSpec, Room, Text
+from workers.engine.events import Ended, FreeCapacity, JobSpec, Text
 
 CELLS = 1000
 
@@ -43,7 +43,7 @@ def test_a_job_taken_ahead_uses_up_that_room_and_begins_in_the_step_after_the_en
     def take_one() -> None:
         cells = sim.engine.room().cells
         sim.submit("ahead", {"prompt": "a b", "max_tokens": 3})
-        assert sim.engine.room() == Room(0, cells - 5, 0)
+        assert sim.engine.room() == FreeCapacity(0, cells - 5, 0)
 
     sim.engine.on_ending = take_one
     sim.engine.step()
@@ -97,7 +97,7 @@ def test_beside_a_prompt_an_end_is_announced_one_step_ahead(clock):
 def test_an_end_that_is_not_known_makes_no_room_before_it_came(a_sim):
     sim = _filled(a_sim, 8, [50] * 8)
     sim.engine.on_ending = lambda: seen.append(sim.engine.room())
-    seen: list[Room] = []
+    seen: list[FreeCapacity] = []
     sim.engine.cancel("0")
     sim.engine.step()
     assert seen == []

@@ -2,7 +2,7 @@
 
 import pytest
 
-from workers.engine.events import JobRejected, JobSpec, Room
+from workers.engine.events import FreeCapacity, JobRejected, JobSpec
 from workers.engine.loop import Engine
 from workers.engine.sim import SimBackend
 from workers.engine.stats import EngineSettings
@@ -26,12 +26,12 @@ def test_an_idle_step_says_that_there_was_nothing_to_do(a_sim):
 def test_room_is_what_is_left_after_all_that_was_submitted(a_sim):
     sim = a_sim(slots=2, cells=100)
     sim.submit("a", SHORT)
-    assert sim.engine.room() == Room(1, 93)
+    assert sim.engine.room() == FreeCapacity(1, 93)
     sim.submit("b", SHORT)
     sim.submit("c", SHORT)
-    assert sim.engine.room() == Room(0, 79)
+    assert sim.engine.room() == FreeCapacity(0, 79)
     sim.run_dry()
-    assert sim.engine.room() == Room(2, 100)
+    assert sim.engine.room() == FreeCapacity(2, 100)
 
 
 def test_a_job_that_does_not_fit_yet_waits_in_turn(a_sim):
@@ -61,7 +61,7 @@ def test_what_cannot_fit_the_context_is_rejected_before_it_costs_anything(a_sim)
         sim.submit("a", {"prompt": "word " * 45, "max_tokens": 6})
     assert rejected.value.code == "context_length_exceeded"
     assert "45 prompt tokens and max_tokens 6 do not fit the context of 50" in rejected.value.message
-    assert sim.engine.room() == Room(2, 50)
+    assert sim.engine.room() == FreeCapacity(2, 50)
 
 
 def test_a_length_that_the_client_did_not_name_is_cut_to_the_context(a_sim):

@@ -69,10 +69,10 @@ def test_it_sleeps_rather_than_spins():
         clock.advance(seconds)
 
     backend = SimBackend(slots=1, cells=100, n_ctx=100, decode_tps=10, clock=clock, sleep=sleep)
-    from workers.engine.backend import Row
+    from workers.engine.backend import BatchRow
 
     backend.open(0, None)
-    while not backend.decode([Row(0, 0, 1, 5, samples=True)]):
+    while not backend.decode([BatchRow(0, 0, 1, 5, samples=True)]):
         pass
     assert sum(naps) == pytest.approx(0.1)
     assert max(naps) <= 0.011

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.engine.slots import BooksBroken, Slots
+from workers.engine.slots import SlotAccountingError, Slots
 
 
 def test_a_taken_slot_and_its_cells_are_free_again_after_giving_back():
@@ -38,30 +38,30 @@ def test_kept_cells_are_nobodys_until_they_are_let_go():
 
 def test_what_is_not_free_cannot_be_taken():
     slots = Slots(1, 100)
-    with pytest.raises(BooksBroken, match="took slot 0 and 101 cells of 100 free"):
+    with pytest.raises(SlotAccountingError, match="took slot 0 and 101 cells of 100 free"):
         slots.take(101, slot=0)
     slots.take(1, slot=0)
-    with pytest.raises(BooksBroken, match="took slot 0 and 1 cells of 99 free"):
+    with pytest.raises(SlotAccountingError, match="took slot 0 and 1 cells of 99 free"):
         slots.take(1, slot=0)
 
 
 def test_a_slot_is_given_back_once_and_keeps_no_more_than_it_held():
     slots = Slots(1, 10)
     slots.take(5, slot=0)
-    with pytest.raises(BooksBroken, match="slot 0 was given back to keep 6 cells"):
+    with pytest.raises(SlotAccountingError, match="slot 0 was given back to keep 6 cells"):
         slots.give_back(0, keep=6)
     slots.give_back(0)
-    with pytest.raises(BooksBroken, match="slot 0 was given back"):
+    with pytest.raises(SlotAccountingError, match="slot 0 was given back"):
         slots.give_back(0)
 
 
 def test_the_audit_finds_a_leak():
     slots = Slots(2, 10)
     slots.take(5, slot=0)
-    with pytest.raises(BooksBroken, match="0 sequences run in 1 held slots"):
+    with pytest.raises(SlotAccountingError, match="0 sequences run in 1 held slots"):
         slots.check_integrity(running=0)
     slots._cells_free += 1
-    with pytest.raises(BooksBroken, match="6 free \\+ 0 kept \\+ 5 used are not 10"):
+    with pytest.raises(SlotAccountingError, match="6 free \\+ 0 kept \\+ 5 used are not 10"):
         slots.check_integrity()
 
 

@@ -10,8 +10,8 @@ import pytest
 from tests.support.program import ROOT
 
 LOADS = """
-from workers.model.progress_bar import load_bar
-with load_bar("tiny", alone={alone}) as tell:
+from workers.model.progress_bar import loading_bar
+with loading_bar("tiny", alone={alone}) as tell:
     if tell:
         tell(0.5)
 print("told" if tell else "silent", flush=True)

@@ -5,9 +5,9 @@ import pytest
 from shared.clock import HeldClock
 from shared.errors import StoreUnavailable
 from shared.jobs.tenant_policy import TenantPolicy
-from shared.store.api_keys import KeyRing
+from shared.store.api_keys import ApiKeys
 from shared.store.tenants import Tenants
-from web.runtime.credential_cache import Standing
+from web.runtime.credential_cache import CredentialCache
 
 HALF_A_SECOND = 0.5
 
@@ -18,8 +18,8 @@ def clock() -> HeldClock:
 
 
 @pytest.fixture
-def standing(redis_client, clock) -> Standing:
-    return Standing(KeyRing(redis_client), Tenants(redis_client), clock)
+def standing(redis_client, clock) -> CredentialCache:
+    return CredentialCache(ApiKeys(redis_client), Tenants(redis_client), clock)
 
 
 def _asked(redis_client, command: str) -> int:
@@ -27,7 +27,7 @@ def _asked(redis_client, command: str) -> int:
 
 
 def test_many_requests_within_a_moment_ask_the_store_once(redis_client, standing):
-    new = KeyRing(redis_client).create("blue")
+    new = ApiKeys(redis_client).create("blue")
     redis_client.config_resetstat()
     for _ in range(10):
         assert standing.policy("blue") is None
@@ -43,15 +43,15 @@ def test_a_policy_that_is_set_counts_after_half_a_second(redis_client, standing,
 
 
 def test_a_key_that_is_removed_opens_nothing_after_half_a_second(redis_client, standing, clock):
-    new = KeyRing(redis_client).create("blue")
+    new = ApiKeys(redis_client).create("blue")
     assert standing.key(new.key) == new.facts
-    KeyRing(redis_client).rm(new.facts.id)
+    ApiKeys(redis_client).rm(new.facts.id)
     clock.advance(HALF_A_SECOND)
     assert standing.key(new.key) is None
 
 
 def test_a_key_that_nobody_knew_counts_as_soon_as_it_is_made(redis_client, standing):
-    new = KeyRing(redis_client).create("blue")
+    new = ApiKeys(redis_client).create("blue")
     record = redis_client.hgetall("penstock:keys")
     redis_client.delete("penstock:keys")
     assert standing.key(new.key) is None
@@ -62,7 +62,7 @@ def test_a_key_that_nobody_knew_counts_as_soon_as_it_is_made(redis_client, stand
 def test_a_store_that_was_away_is_asked_again_at_once(redis_client, clock):
     away = redis_client.__class__(host="127.0.0.1", port=1, retry=None)
     tenants = Tenants(away)
-    standing = Standing(KeyRing(away), tenants, clock)
+    standing = CredentialCache(ApiKeys(away), tenants, clock)
     with pytest.raises(StoreUnavailable):
         standing.policy("blue")
     tenants._client = redis_client

@@ -1,7 +1,7 @@
 """Which model a request means."""
 
 from shared.store.replies import Snapshot, WorkerView
-from web.runtime.model_pools import picture_of
+from web.runtime.model_pools import read_directory
 
 
 def a_worker(model: str, *, live: bool = True, **facts: str) -> WorkerView:
@@ -14,7 +14,7 @@ def a_snapshot(*workers: WorkerView, seen: list[str] | None = None) -> Snapshot:
 
 
 def test_a_model_is_live_while_one_of_its_workers_is() -> None:
-    picture = picture_of(a_snapshot(a_worker("a"), a_worker("b", live=False), seen=["a", "b", "c"]))
+    picture = read_directory(a_snapshot(a_worker("a"), a_worker("b", live=False), seen=["a", "b", "c"]))
     assert picture.live == ["a"]
     for name, live in (("a", True), ("b", False), ("c", False)):
         model = picture.find(name)
@@ -24,7 +24,7 @@ def test_a_model_is_live_while_one_of_its_workers_is() -> None:
 
 
 def test_the_sim_engine_counts_words_and_others_are_estimated() -> None:
-    picture = picture_of(
+    picture = read_directory(
         a_snapshot(a_worker("sim", engine="sim"), a_worker("m", engine="llama", tokens_per_byte="0.5"))
     )
     for name, tokens in (("sim", 4), ("m", 8)):
@@ -34,7 +34,7 @@ def test_the_sim_engine_counts_words_and_others_are_estimated() -> None:
 
 
 def test_the_longest_context_of_a_model_s_workers_counts() -> None:
-    picture = picture_of(
+    picture = read_directory(
         a_snapshot(a_worker("m", n_ctx="512"), a_worker("m", n_ctx="2048"), a_worker("m", n_ctx="junk"))
     )
     model = picture.find("m")
@@ -43,13 +43,13 @@ def test_the_longest_context_of_a_model_s_workers_counts() -> None:
 
 
 def test_what_a_worker_does_not_tell_is_not_guessed() -> None:
-    model = picture_of(a_snapshot(a_worker("m", n_ctx="-5", tokens_per_byte="nan"))).find("m")
+    model = read_directory(a_snapshot(a_worker("m", n_ctx="-5", tokens_per_byte="nan"))).find("m")
     assert model is not None
     assert (model.n_ctx, model.tokens_per_byte) == (None, 0.3)
 
 
 def test_an_alias_leads_to_its_model() -> None:
-    picture = picture_of(a_snapshot(a_worker("m", aliases="small, gpt-small")))
+    picture = read_directory(a_snapshot(a_worker("m", aliases="small, gpt-small")))
     for alias in ("small", "gpt-small"):
         model = picture.find(alias)
         assert model is not None

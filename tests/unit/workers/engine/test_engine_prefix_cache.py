@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support.driven import Driven
 from workers.engine.events import JobSpec
-from workers.engine.prefix_cache import FEWEST_TOKENS, Known, Place, Prefixes, common
+from workers.engine.prefix_cache import FEWEST_TOKENS, Known, Place, PrefixCache, common
 from workers.engine.slots import Slots
 
 SYSTEM = "You are a keeper of gates and answer in one short line, whatever anybody asks of you. "
@@ -34,7 +34,7 @@ def books():
     """Four slots of 1000 cells, and the slots whose cells were forgotten."""
     forgotten: list[int] = []
     slots = Slots(4, 1000)
-    return SimpleNamespace(slots=slots, forgotten=forgotten, places=Prefixes(slots, forgotten.append, compact=True))
+    return SimpleNamespace(slots=slots, forgotten=forgotten, places=PrefixCache(slots, forgotten.append, compact=True))
 
 
 def _ended(books, slot: int, tenant: str, tokens: np.ndarray) -> None:
@@ -118,7 +118,7 @@ def test_without_room_for_a_copy_a_job_takes_the_original(books):
 def test_the_books_are_right_after_any_jobs_and_every_job_that_fits_gets_its_cells(data):
     forgotten: list[int] = []
     slots = Slots(4, 300)
-    places = Prefixes(slots, forgotten.append, compact=data.draw(st.booleans()))
+    places = PrefixCache(slots, forgotten.append, compact=data.draw(st.booleans()))
     held: dict[int, Known] = {}
     for _ in range(data.draw(st.integers(0, 30))):
         if held and data.draw(st.booleans()):

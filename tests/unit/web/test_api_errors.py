@@ -3,12 +3,21 @@
 import pytest
 
 from web.api import response_models
-from web.http.api_errors import CODES, Problem, Wrong, answer, field_name, from_status, invalid, quoted
+from web.http.api_errors import (
+    CODES,
+    ApiError,
+    FieldError,
+    error_from_status,
+    error_response,
+    field_name,
+    invalid_value,
+    quoted,
+)
 
 
 @pytest.mark.parametrize("code", sorted(CODES))
 def test_every_code_makes_one_error_object_that_nobody_sends_again(code: str) -> None:
-    given = answer(Problem(code, "why", param="field"))
+    given = error_response(ApiError(code, "why", param="field"))
     response_models.Error.model_validate(given.body)
     assert given.status == CODES[code][0]
     assert given.body["error"]["code"] == code
@@ -16,7 +25,7 @@ def test_every_code_makes_one_error_object_that_nobody_sends_again(code: str) ->
 
 
 def test_the_first_fault_is_the_param_and_all_are_listed() -> None:
-    given = answer(invalid([Wrong("a", "a is wrong"), Wrong("b", "b is wrong")]))
+    given = error_response(invalid_value([FieldError("a", "a is wrong"), FieldError("b", "b is wrong")]))
     assert given.status == 422
     assert given.body["error"]["param"] == "a"
     assert given.body["error"]["message"] == "a is wrong (and 1 more)"
@@ -24,14 +33,14 @@ def test_the_first_fault_is_the_param_and_all_are_listed() -> None:
 
 
 def test_a_fault_of_the_whole_body_has_no_param() -> None:
-    assert answer(invalid([Wrong("", "neither")])).body["error"]["param"] is None
+    assert error_response(invalid_value([FieldError("", "neither")])).body["error"]["param"] is None
 
 
 @pytest.mark.parametrize(
     ("status", "code"), [(404, "route_not_found"), (405, "method_not_allowed"), (418, "invalid_request")]
 )
 def test_what_the_framework_refuses_keeps_its_status(status: int, code: str) -> None:
-    given = answer(from_status(status, None))
+    given = error_response(error_from_status(status, None))
     assert (given.status, given.body["error"]["code"]) == (status, code)
 
 

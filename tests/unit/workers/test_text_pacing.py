@@ -3,17 +3,17 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.duties.text_pacing import INTERVAL_S, Pace
+from workers.duties.text_pacing import INTERVAL_S, TextPacing
 
 
-def send(pace: Pace, now_s: float, ending: frozenset[str] = frozenset()) -> dict[str, str]:
+def send(pace: TextPacing, now_s: float, ending: frozenset[str] = frozenset()) -> dict[str, str]:
     told = {chunk.key: chunk.text for chunk in pace.due(now_s, set(ending))}
     pace.sent(now_s)
     return told
 
 
 def test_the_first_text_of_a_job_goes_at_once_and_the_next_waits():
-    pace = Pace()
+    pace = TextPacing()
     pace.add("a", "one ", 1)
     assert send(pace, 10.01) == {"a": "one "}
     pace.add("a", "two ", 2)
@@ -25,7 +25,7 @@ def test_the_first_text_of_a_job_goes_at_once_and_the_next_waits():
 
 
 def test_jobs_that_began_at_different_moments_share_a_tick():
-    pace = Pace()
+    pace = TextPacing()
     for key, moment in (("a", 10.01), ("b", 10.02), ("c", 10.04)):
         pace.add(key, "x", 1)
         assert send(pace, moment) == {key: "x"}
@@ -35,7 +35,7 @@ def test_jobs_that_began_at_different_moments_share_a_tick():
 
 
 def test_an_ending_job_is_not_paced():
-    pace = Pace()
+    pace = TextPacing()
     pace.add("a", "x", 1)
     send(pace, 10.0)
     pace.add("a", "rest", 2)
@@ -43,7 +43,7 @@ def test_an_ending_job_is_not_paced():
 
 
 def test_what_was_not_answered_is_sent_again_exactly_as_it_was():
-    pace = Pace()
+    pace = TextPacing()
     pace.add("a", "x", 1)
     first = pace.due(10.0, set())
     pace.add("a", "y", 2)
@@ -54,7 +54,7 @@ def test_what_was_not_answered_is_sent_again_exactly_as_it_was():
 
 
 def test_a_forgotten_job_says_no_more_even_what_was_in_doubt():
-    pace = Pace()
+    pace = TextPacing()
     pace.add("a", "x", 1)
     pace.due(10.0, set())
     pace.forget("a")
@@ -64,7 +64,7 @@ def test_a_forgotten_job_says_no_more_even_what_was_in_doubt():
 
 
 def test_while_anybody_speaks_the_next_tick_is_at_most_an_interval_away():
-    pace = Pace()
+    pace = TextPacing()
     assert pace.next_tick_s(10.0) is None
     pace.add("a", "x", 1)
     send(pace, 10.01)
@@ -75,7 +75,7 @@ def test_while_anybody_speaks_the_next_tick_is_at_most_an_interval_away():
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0.0, 0.07)), min_size=1, max_size=60))
 def test_no_text_is_lost_doubled_or_reordered_whatever_the_moments(said):
-    pace, now_s = Pace(), 10.0
+    pace, now_s = TextPacing(), 10.0
     wanted: dict[str, str] = dict.fromkeys("abc", "")
     told = dict.fromkeys("abc", "")
     last_s: dict[str, float] = {}

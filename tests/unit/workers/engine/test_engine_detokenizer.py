@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.engine.detokenizer import TextStream
+from workers.engine.detokenizer import Detokenizer
 
 _ALPHABET = "abä水🙂 \n"
 
@@ -16,7 +16,7 @@ def _cut(raw: bytes, at: list[int]) -> list[bytes]:
 
 
 def test_a_character_in_two_tokens_is_handed_out_when_it_is_whole():
-    stream = TextStream()
+    stream = Detokenizer()
     assert stream.feed(b"gr\xc3") == "gr"
     assert stream.feed(b"\xbc\xc3") == "ü"
     assert stream.feed(b"\x9f") == "ß"
@@ -25,14 +25,14 @@ def test_a_character_in_two_tokens_is_handed_out_when_it_is_whole():
 
 
 def test_an_incomplete_character_at_the_end_is_left_out():
-    stream = TextStream()
+    stream = Detokenizer()
     assert stream.feed("a🙂".encode()[:-1]) == "a"
     assert stream.finish() == ""
     assert stream.text == "a"
 
 
 def test_a_possible_beginning_of_a_stop_string_is_held_back_until_it_is_none():
-    stream = TextStream(("END",))
+    stream = Detokenizer(("END",))
     assert stream.feed(b"the E") == "the "
     assert stream.feed(b"N") == ""
     assert stream.feed(b"emy") == "ENemy"
@@ -40,7 +40,7 @@ def test_a_possible_beginning_of_a_stop_string_is_held_back_until_it_is_none():
 
 
 def test_a_stop_string_over_three_tokens_ends_the_text_before_it():
-    stream = TextStream(("\n\n", "STOP"))
+    stream = Detokenizer(("\n\n", "STOP"))
     given = [stream.feed(piece) for piece in (b"one S", b"T", b"OP two")]
     assert given == ["one ", "", ""]
     assert stream.stopped
@@ -48,25 +48,25 @@ def test_a_stop_string_over_three_tokens_ends_the_text_before_it():
 
 
 def test_what_was_held_back_comes_out_at_the_end():
-    stream = TextStream(("END",))
+    stream = Detokenizer(("END",))
     stream.feed(b"the EN")
     assert stream.finish() == "EN"
     assert stream.text == "the EN"
 
 
 def test_of_two_stop_strings_in_one_token_the_earlier_place_counts():
-    stream = TextStream(("late", "early"))
+    stream = Detokenizer(("late", "early"))
     assert stream.feed(b"so early, so late") == "so "
 
 
 def test_the_leading_space_of_the_tokenizer_is_taken_off_once():
-    stream = TextStream(strip_space=True)
+    stream = Detokenizer(strip_space=True)
     assert [stream.feed(b""), stream.feed(b" a"), stream.feed(b" b")] == ["", "a", " b"]
 
 
 @given(st.binary(max_size=40), st.lists(st.integers(0, 40), max_size=8))
 def test_any_cutting_of_any_bytes_gives_the_text_of_all_bytes_at_once(raw, at):
-    stream = TextStream()
+    stream = Detokenizer()
     given = "".join(stream.feed(piece) for piece in _cut(raw, at)) + stream.finish()
     assert given == stream.text == raw.decode("utf-8", errors="ignore")
 
@@ -77,7 +77,7 @@ def test_any_cutting_of_any_bytes_gives_the_text_of_all_bytes_at_once(raw, at):
     st.lists(st.text(_ALPHABET, min_size=1, max_size=4), min_size=1, max_size=3),
 )
 def test_the_text_ends_before_the_first_stop_string_that_is_complete(text, at, stops):
-    stream = TextStream(tuple(stops))
+    stream = Detokenizer(tuple(stops))
     given = ""
     for piece in _cut(text.encode(), at):
         given += stream.feed(piece)

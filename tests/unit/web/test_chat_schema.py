@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from web.http.api_errors import Problem
+from web.http.api_errors import ApiError
 from web.openai.chat_schema import ChatBody, CompletionBody
 
 HI = [{"role": "user", "content": "hi"}]
@@ -15,8 +15,8 @@ def chat(**body: Any) -> ChatBody:
     return ChatBody.model_validate({"messages": HI} | body)
 
 
-def refused(**body: Any) -> Problem:
-    with pytest.raises(Problem) as caught:
+def refused(**body: Any) -> ApiError:
+    with pytest.raises(ApiError) as caught:
         chat(**body)
     assert (caught.value.code, caught.value.status) == ("unsupported_parameter", 400)
     return caught.value
@@ -117,7 +117,7 @@ def test_defaults_are_openai_s_and_our_own_fields_may_be_named() -> None:
 def test_a_completion_takes_one_text() -> None:
     assert CompletionBody.model_validate({"prompt": ["hey"]}).payload()["prompt"] == "hey"
     for prompt in (["a", "b"], [1, 2], [[1]]):
-        with pytest.raises(Problem):
+        with pytest.raises(ApiError):
             CompletionBody.model_validate({"prompt": prompt})
     for prompt in ("", 3, None):
         with pytest.raises(ValidationError):
@@ -126,6 +126,6 @@ def test_a_completion_takes_one_text() -> None:
 
 def test_a_completion_may_not_echo_or_fill_in() -> None:
     for field, value in (("echo", True), ("suffix", "end")):
-        with pytest.raises(Problem) as caught:
+        with pytest.raises(ApiError) as caught:
             CompletionBody.model_validate({"prompt": "hey", field: value})
         assert caught.value.param == field

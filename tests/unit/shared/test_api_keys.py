@@ -10,29 +10,29 @@ import redis
 from shared.errors import ConfigError
 from shared.settings.settings import load
 from shared.store import keys
-from shared.store.api_keys import KeyRing, digest_of
+from shared.store.api_keys import ApiKeys, digest_of
 from web.runtime.admin_key import admin_key_path, load_admin_key
 
 HOUR_MS = 3_600_000
 
 
 @pytest.fixture
-def ring(redis_client: redis.Redis) -> KeyRing:
-    return KeyRing(redis_client)
+def ring(redis_client: redis.Redis) -> ApiKeys:
+    return ApiKeys(redis_client)
 
 
 def pass_time(client: redis.Redis, ms: int) -> None:
     client.incrby(keys.clock(), ms)
 
 
-def test_a_new_key_opens_the_door_for_its_tenant(ring: KeyRing) -> None:
+def test_a_new_key_opens_the_door_for_its_tenant(ring: ApiKeys) -> None:
     new = ring.create("blue", label="ci", act_as="team-*")
     facts = ring.lookup(new.key)
     assert facts == new.facts
     assert (facts.tenant, facts.label, facts.act_as, facts.expires_ms) == ("blue", "ci", "team-*", None)
 
 
-def test_the_store_holds_the_digest_and_nowhere_the_key(ring: KeyRing, redis_client: redis.Redis) -> None:
+def test_the_store_holds_the_digest_and_nowhere_the_key(ring: ApiKeys, redis_client: redis.Redis) -> None:
     new = ring.create("blue", label="ci")
     held = redis_client.hgetall(keys.keys())
     assert list(held) == [digest_of(new.key).encode()]
@@ -47,24 +47,24 @@ def test_the_store_holds_the_digest_and_nowhere_the_key(ring: KeyRing, redis_cli
     assert redis_client.keys() == [keys.keys().encode()]
 
 
-def test_no_two_keys_are_alike(ring: KeyRing) -> None:
+def test_no_two_keys_are_alike(ring: ApiKeys) -> None:
     made = {ring.create("blue").key for _ in range(20)}
     assert len(made) == 20
     assert all(key.startswith("psk_") and len(key) == 4 + 43 for key in made)
 
 
 @pytest.mark.parametrize("wrong", ["", "psk_", "psk_AAAA", "ключ"])
-def test_what_is_no_key_opens_nothing(ring: KeyRing, wrong: str) -> None:
+def test_what_is_no_key_opens_nothing(ring: ApiKeys, wrong: str) -> None:
     ring.create("blue")
     assert ring.lookup(wrong) is None
 
 
-def test_a_digest_is_no_key(ring: KeyRing) -> None:
+def test_a_digest_is_no_key(ring: ApiKeys) -> None:
     new = ring.create("blue")
     assert ring.lookup(new.facts.digest) is None
 
 
-def test_a_key_expires_at_its_time_by_the_store(ring: KeyRing, redis_client: redis.Redis) -> None:
+def test_a_key_expires_at_its_time_by_the_store(ring: ApiKeys, redis_client: redis.Redis) -> None:
     new = ring.create("blue", expires_in_ms=HOUR_MS)
     pass_time(redis_client, HOUR_MS - 60_000)
     assert ring.lookup(new.key) == new.facts
@@ -73,7 +73,7 @@ def test_a_key_expires_at_its_time_by_the_store(ring: KeyRing, redis_client: red
     assert ring.lookup(new.key, new.facts.created_ms) == new.facts
 
 
-def test_held_time_is_the_time_by_which_keys_live(ring: KeyRing, redis_client: redis.Redis) -> None:
+def test_held_time_is_the_time_by_which_keys_live(ring: ApiKeys, redis_client: redis.Redis) -> None:
     redis_client.set(keys.clock(), "=1790000000000")
     new = ring.create("blue", expires_in_ms=HOUR_MS)
     assert new.facts.created_ms == 1_790_000_000_000
@@ -81,7 +81,7 @@ def test_held_time_is_the_time_by_which_keys_live(ring: KeyRing, redis_client: r
     assert ring.lookup(new.key) is None
 
 
-def test_a_label_is_used_once_among_a_tenants_living_keys(ring: KeyRing, redis_client: redis.Redis) -> None:
+def test_a_label_is_used_once_among_a_tenants_living_keys(ring: ApiKeys, redis_client: redis.Redis) -> None:
     ring.create("blue", label="ci", expires_in_ms=HOUR_MS)
     with pytest.raises(ConfigError, match="label='ci'"):
         ring.create("blue", label="ci")
@@ -104,7 +104,7 @@ def test_a_label_is_used_once_among_a_tenants_living_keys(ring: KeyRing, redis_c
     ],
 )
 def test_a_value_that_no_key_may_have_is_named(
-    ring: KeyRing, redis_client: redis.Redis, named: dict[str, object], field: str
+    ring: ApiKeys, redis_client: redis.Redis, named: dict[str, object], field: str
 ) -> None:
     with pytest.raises(ConfigError, match=field):
         ring.create(**({"tenant": "blue"} | named))
@@ -124,12 +124,12 @@ def test_a_value_that_no_key_may_have_is_named(
     ],
 )
 def test_a_key_acts_for_its_tenant_and_whom_its_pattern_names(
-    ring: KeyRing, act_as: str | None, tenant: str, may: bool
+    ring: ApiKeys, act_as: str | None, tenant: str, may: bool
 ) -> None:
     assert ring.create("blue", act_as=act_as).facts.may_act_as(tenant) is may
 
 
-def test_keys_are_listed_oldest_first_and_by_tenant(ring: KeyRing) -> None:
+def test_keys_are_listed_oldest_first_and_by_tenant(ring: ApiKeys) -> None:
     first, second, other = ring.create("blue", label="a"), ring.create("blue", label="b"), ring.create("green")
     now_ms, all_keys = ring.ls()
     assert set(all_keys) == {first.facts, second.facts, other.facts}
@@ -139,7 +139,7 @@ def test_keys_are_listed_oldest_first_and_by_tenant(ring: KeyRing) -> None:
 
 
 @pytest.mark.parametrize("by", ["label", "id", "whole digest"])
-def test_a_removed_key_opens_nothing_and_others_do(ring: KeyRing, by: str) -> None:
+def test_a_removed_key_opens_nothing_and_others_do(ring: ApiKeys, by: str) -> None:
     gone, kept = ring.create("blue", label="ci"), ring.create("blue", label="laptop")
     which = {"label": "ci", "id": gone.facts.id, "whole digest": gone.facts.digest}[by]
     assert ring.rm(which) == (gone.facts,)
@@ -149,13 +149,13 @@ def test_a_removed_key_opens_nothing_and_others_do(ring: KeyRing, by: str) -> No
 
 
 @pytest.mark.parametrize("which", ["", "abc", "nobody", "%", "*"])
-def test_what_names_no_key_removes_none(ring: KeyRing, which: str) -> None:
+def test_what_names_no_key_removes_none(ring: ApiKeys, which: str) -> None:
     new = ring.create("blue")
     assert ring.rm(which) == ()
     assert ring.lookup(new.key) == new.facts
 
 
-def test_a_label_of_several_tenants_must_be_told_apart(ring: KeyRing) -> None:
+def test_a_label_of_several_tenants_must_be_told_apart(ring: ApiKeys) -> None:
     blue, green = ring.create("blue", label="ci"), ring.create("green", label="ci")
     with pytest.raises(ConfigError, match="blue, green"):
         ring.rm("ci")
@@ -164,7 +164,7 @@ def test_a_label_of_several_tenants_must_be_told_apart(ring: KeyRing) -> None:
 
 
 def test_a_rotated_key_and_its_successor_both_open_the_door_for_the_overlap(
-    ring: KeyRing, redis_client: redis.Redis
+    ring: ApiKeys, redis_client: redis.Redis
 ) -> None:
     old = ring.create("blue", label="ci", act_as="team-*")
     new = ring.rotate("ci", overlap_ms=HOUR_MS)
@@ -178,7 +178,7 @@ def test_a_rotated_key_and_its_successor_both_open_the_door_for_the_overlap(
     assert ring.lookup(new.key) == new.facts
 
 
-def test_a_successor_lives_as_long_as_its_predecessor_was_given(ring: KeyRing, redis_client: redis.Redis) -> None:
+def test_a_successor_lives_as_long_as_its_predecessor_was_given(ring: ApiKeys, redis_client: redis.Redis) -> None:
     ring.create("blue", label="ci", expires_in_ms=10 * HOUR_MS)
     pass_time(redis_client, 9 * HOUR_MS)
     new = ring.rotate("ci", overlap_ms=24 * HOUR_MS)
@@ -187,14 +187,14 @@ def test_a_successor_lives_as_long_as_its_predecessor_was_given(ring: KeyRing, r
     assert new.facts.expires_ms - new.facts.created_ms == 10 * HOUR_MS
 
 
-def test_an_overlap_never_prolongs_the_old_key(ring: KeyRing, redis_client: redis.Redis) -> None:
+def test_an_overlap_never_prolongs_the_old_key(ring: ApiKeys, redis_client: redis.Redis) -> None:
     old = ring.create("blue", label="ci", expires_in_ms=HOUR_MS)
     ring.rotate("ci", overlap_ms=24 * HOUR_MS)
     pass_time(redis_client, HOUR_MS)
     assert ring.lookup(old.key) is None
 
 
-def test_a_second_rotation_follows_the_newest_key(ring: KeyRing, redis_client: redis.Redis) -> None:
+def test_a_second_rotation_follows_the_newest_key(ring: ApiKeys, redis_client: redis.Redis) -> None:
     ring.create("blue", label="ci")
     pass_time(redis_client, 1_000)
     second = ring.rotate("ci", overlap_ms=HOUR_MS)
@@ -206,7 +206,7 @@ def test_a_second_rotation_follows_the_newest_key(ring: KeyRing, redis_client: r
     assert ring.lookup(third.key) == third.facts
 
 
-def test_a_key_that_has_a_successor_gets_no_second_one(ring: KeyRing, redis_client: redis.Redis) -> None:
+def test_a_key_that_has_a_successor_gets_no_second_one(ring: ApiKeys, redis_client: redis.Redis) -> None:
     """A second one would take the overlap for the span of life that the key was made for, and end with it."""
     old = ring.create("blue")
     pass_time(redis_client, 1_000)
@@ -221,7 +221,7 @@ def test_a_key_that_has_a_successor_gets_no_second_one(ring: KeyRing, redis_clie
 
 
 def test_what_a_newer_penstock_wrote_of_a_key_is_read_as_far_as_it_is_known(
-    ring: KeyRing, redis_client: redis.Redis
+    ring: ApiKeys, redis_client: redis.Redis
 ) -> None:
     new = ring.create("blue")
     record = json.loads(redis_client.hget(keys.keys(), new.facts.digest) or "")
@@ -229,14 +229,14 @@ def test_what_a_newer_penstock_wrote_of_a_key_is_read_as_far_as_it_is_known(
     assert ring.lookup(new.key) == new.facts
 
 
-def test_an_expired_key_has_no_successor(ring: KeyRing, redis_client: redis.Redis) -> None:
+def test_an_expired_key_has_no_successor(ring: ApiKeys, redis_client: redis.Redis) -> None:
     ring.create("blue", label="ci", expires_in_ms=HOUR_MS)
     pass_time(redis_client, HOUR_MS)
     assert ring.rotate("ci", overlap_ms=0) is None
     assert ring.rotate("nobody", overlap_ms=0) is None
 
 
-def test_a_record_spoilt_by_hand_is_named_with_the_way_out(ring: KeyRing, redis_client: redis.Redis) -> None:
+def test_a_record_spoilt_by_hand_is_named_with_the_way_out(ring: ApiKeys, redis_client: redis.Redis) -> None:
     new = ring.create("blue")
     redis_client.hset(keys.keys(), new.facts.digest, "not json")
     with pytest.raises(ConfigError, match=f"penstock redis HDEL penstock:keys {new.facts.digest}"):

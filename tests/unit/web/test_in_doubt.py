@@ -9,7 +9,7 @@ from shared.jobs.job import new_job_id
 from shared.store import keys
 from tests.support.builders import MODEL, a_job, admitted, beat, seen
 from tests.support.processes import wait_for
-from web.runtime.in_doubt import SECOND_LOOK_S, Doubts
+from web.runtime.in_doubt import SECOND_LOOK_S, InDoubtJobs
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def clock():
 @pytest.fixture
 def doubts(store, clock):
     beat(store)
-    return Doubts(store, clock)
+    return InDoubtJobs(store, clock)
 
 
 def _canceled(store, job_id):

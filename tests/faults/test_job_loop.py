@@ -28,10 +28,10 @@ def test_equal_jobs_of_three_tenants_take_exact_turns_in_one_slot(flaky):
 def test_a_slot_takes_no_new_job_before_the_end_of_its_former_one_is_written(flaky):
     worker = make(flaky)
     first, second = ask(flaky, max_tokens=2), ask(flaky, max_tokens=2)
-    worker.go(lambda: len(worker.holding) == 1)
+    worker.go(lambda: len(worker.claimed_jobs) == 1)
     while worker.engine.room().slots == 0:
         worker.engine.step()
-    assert not worker.intake.has_room
+    assert not worker.claimer.has_room
     assert state(flaky, second) == (JobState.QUEUED, 0)
     worker.go(worker.all_ended)
     assert state(flaky, first) == state(flaky, second) == (JobState.SUCCEEDED, 1)
@@ -41,14 +41,14 @@ def test_without_a_store_the_engine_goes_on_and_ends_are_told_in_their_order_whe
     worker = make(flaky, PENSTOCK_MAX_BATCH_SIZE="3")
     long, short, middle = (ask(flaky, tenant, max_tokens=most) for tenant, most in (("a", 30), ("b", 10), ("c", 20)))
     behind = ask(flaky, "d", max_tokens=5)
-    worker.go(lambda: len(worker.holding) == 3)
+    worker.go(lambda: len(worker.claimed_jobs) == 3)
     flaky.away = True
     while worker.engine.room().slots < 3:
         with contextlib.suppress(StoreUnavailable):
-            worker.rounds.one_pass()
+            worker.job_loop.one_pass()
         worker.engine.step()
     assert worker.engine.stats.completion_tokens == 60
-    assert len(worker.holding) == 3
+    assert len(worker.claimed_jobs) == 3
     flaky.calls.clear()
     flaky.away = False
     assert state(flaky, behind) == (JobState.QUEUED, 0)
@@ -63,12 +63,12 @@ def test_a_claim_whose_answer_was_lost_is_asked_again_and_gives_the_same_jobs(fl
     ids = [ask(flaky, tenant, max_tokens=2) for tenant in "abc"]
     flaky.swallow = "claim"
     with pytest.raises(StoreUnavailable):
-        worker.rounds.one_pass()
-    assert worker.intake.asking
-    assert not len(worker.holding)
+        worker.job_loop.one_pass()
+    assert worker.claimer.asking
+    assert not len(worker.claimed_jobs)
     late = ask(flaky, "d", max_tokens=2)
-    worker.rounds.one_pass()
-    assert sorted(held.id for held in worker.holding.named()) == sorted(ids)
+    worker.job_loop.one_pass()
+    assert sorted(held.id for held in worker.claimed_jobs.named()) == sorted(ids)
     worker.go(worker.all_ended)
     assert {state(flaky, job_id) for job_id in [*ids, late]} == {(JobState.SUCCEEDED, 1)}
 
@@ -79,9 +79,9 @@ def test_a_settle_whose_answer_was_lost_counts_once(flaky):
     flaky.swallow = "settle"
     with pytest.raises(StoreUnavailable):
         worker.go(worker.all_ended)
-    assert len(worker.holding) == 1
-    worker.rounds.one_pass()
-    assert not len(worker.holding)
+    assert len(worker.claimed_jobs) == 1
+    worker.job_loop.one_pass()
+    assert not len(worker.claimed_jobs)
     assert [call for call in flaky.calls if call[0] == "settle"] == [("settle", job_id)] * 2
     assert state(flaky, job_id) == (JobState.SUCCEEDED, 1)
     assert flaky.snapshot().stats["ended|succeeded"] == 1
@@ -92,12 +92,12 @@ def test_a_claim_that_is_answered_after_the_drain_began_is_given_back(flaky):
     job_id = ask(flaky)
     flaky.swallow = "claim"
     with pytest.raises(StoreUnavailable):
-        worker.rounds.one_pass()
+        worker.job_loop.one_pass()
     assert state(flaky, job_id) == (JobState.RUNNING, 1)
-    worker.intake.closed = True
-    worker.rounds.one_pass()
+    worker.claimer.closed = True
+    worker.job_loop.one_pass()
     assert state(flaky, job_id) == (JobState.QUEUED, 0)
-    assert not worker.intake.asking
+    assert not worker.claimer.asking
 
 
 def test_the_first_text_goes_out_at_once_and_then_no_oftener_than_every_50_ms(flaky):
@@ -134,7 +134,7 @@ def test_text_that_was_in_doubt_when_its_job_ended_is_told_before_the_end(flaky)
     worker.go(lambda: worker.engine.stats.completion_tokens == 1)
     flaky.away = True
     with pytest.raises(StoreUnavailable):
-        worker.rounds.one_pass()
+        worker.job_loop.one_pass()
     while worker.engine.room().slots == 0:
         worker.engine.step()
     flaky.away = False
@@ -148,9 +148,9 @@ def test_text_for_a_lease_that_was_lost_drops_the_sequence(flaky):
     worker = make(flaky)
     job_id = ask(flaky, max_tokens=1_000)
     worker.go(lambda: worker.engine.stats.completion_tokens > 3)
-    flaky.release(WORKER, worker.holding.named())
-    worker.intake.paused = True
-    worker.go(lambda: not len(worker.holding))
+    flaky.release(WORKER, worker.claimed_jobs.named())
+    worker.claimer.paused = True
+    worker.go(lambda: not len(worker.claimed_jobs))
     worker.go(lambda: worker.engine.room().slots == 1)
     assert state(flaky, job_id) == (JobState.QUEUED, 0)
     flaky.cancel(job_id)
@@ -159,12 +159,12 @@ def test_text_for_a_lease_that_was_lost_drops_the_sequence(flaky):
 def test_a_job_that_comes_back_to_the_worker_that_lost_it_runs_as_its_new_attempt(flaky):
     worker = make(flaky, PENSTOCK_MAX_BATCH_SIZE="2")
     job_id = ask(flaky, max_tokens=10)
-    worker.go(lambda: len(worker.holding) == 1)
-    old = worker.holding.named()
+    worker.go(lambda: len(worker.claimed_jobs) == 1)
+    old = worker.claimed_jobs.named()
     flaky.release(WORKER, old)
-    worker.intake.ring()
-    worker.rounds.one_pass()
-    new = worker.holding.named()
+    worker.claimer.ring()
+    worker.job_loop.one_pass()
+    new = worker.claimed_jobs.named()
     assert [held.id for held in new] == [job_id]
     assert new != old
     assert worker.beat() == []
@@ -178,10 +178,10 @@ def test_a_cancel_that_overtakes_its_claims_answer_is_kept_for_it(flaky):
     job_id = ask(flaky, max_tokens=1_000)
     flaky.swallow = "claim"
     with pytest.raises(StoreUnavailable):
-        worker.rounds.one_pass()
+        worker.job_loop.one_pass()
     flaky.cancel(job_id)
     _, heard = flaky.wait_for_work(WORKER, "", timeout_s=1)
-    assert [worker.holding.ask_cancel(job_id) for job_id in heard] == [None]
+    assert [worker.claimed_jobs.ask_cancel(job_id) for job_id in heard] == [None]
     worker.go(worker.all_ended)
     assert state(flaky, job_id) == (JobState.CANCELED, 1)
     assert worker.engine.stats.completion_tokens <= 1
@@ -190,7 +190,7 @@ def test_a_cancel_that_overtakes_its_claims_answer_is_kept_for_it(flaky):
 def test_a_full_worker_asks_for_nothing(flaky):
     worker = make(flaky)
     ids = [ask(flaky, max_tokens=50) for _ in range(2)]
-    worker.go(lambda: len(worker.holding) == 1)
+    worker.go(lambda: len(worker.claimed_jobs) == 1)
     flaky.calls.clear()
     worker.go(lambda: worker.engine.stats.completion_tokens == 40)
     assert {script for script, _ in flaky.calls} == {"append"}
@@ -204,7 +204,7 @@ def test_a_job_whose_statistics_fail_runs_all_the_same(flaky):
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    worker.intake.learn = broken
+    worker.claimer.learn = broken
     job_id = ask(flaky, max_tokens=2)
     worker.go(worker.all_ended)
     assert state(flaky, job_id) == (JobState.SUCCEEDED, 1)

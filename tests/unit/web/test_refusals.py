@@ -6,7 +6,7 @@ import pytest
 
 from shared.jobs.outcomes import Refusal, Refused
 from web.api import response_models
-from web.api.deadline import Patience
+from web.api.deadline import RequestDeadline
 from web.api.refusals import LONGEST_HINT_MS, retry_headers, store_away, to_yield
 
 FULL = Refused(Refusal.TENANT_QUEUE_FULL, "tenant_waiting_jobs", 16, 16, 12, 64, 1840)
@@ -82,22 +82,22 @@ def test_what_even_an_idle_system_could_not_do_gets_no_promise() -> None:
 
 def test_who_would_come_back_past_its_patience_is_told_not_to_retry_and_when_it_makes_sense() -> None:
     refused = replace(FULL, retry_hint_ms=8_000, answer_ms=2_500)
-    answer = to_yield(refused, tenant="b", model="m", patience=Patience(10_000, "body"))
+    answer = to_yield(refused, tenant="b", model="m", deadline=RequestDeadline(10_000, "body"))
     response_models.Yield.model_validate(answer.body)
     assert answer.headers == {"x-should-retry": "false", "retry-after-ms": "8000", "Retry-After": "8"}
     assert answer.body["retry_hint_ms"] == 8_000
     assert answer.body["error"]["message"].endswith("this request waits in vain, come back in 8.0 s")
 
 
-@pytest.mark.parametrize("patience", [Patience(10_500, "body"), Patience(9_000, "default"), None])
-def test_who_may_still_be_answered_in_time_or_named_no_patience_may_retry(patience: Patience | None) -> None:
+@pytest.mark.parametrize("patience", [RequestDeadline(10_500, "body"), RequestDeadline(9_000, "default"), None])
+def test_who_may_still_be_answered_in_time_or_named_no_patience_may_retry(patience: RequestDeadline | None) -> None:
     refused = replace(FULL, retry_hint_ms=8_000, answer_ms=2_500)
-    assert "x-should-retry" not in to_yield(refused, tenant="b", model="m", patience=patience).headers
+    assert "x-should-retry" not in to_yield(refused, tenant="b", model="m", deadline=patience).headers
 
 
 def test_where_rates_are_unknown_the_hint_alone_is_held_against_the_patience() -> None:
     tell = {
-        ms: to_yield(replace(FULL, retry_hint_ms=ms), tenant="b", model="m", patience=Patience(8_000, "header"))
+        ms: to_yield(replace(FULL, retry_hint_ms=ms), tenant="b", model="m", deadline=RequestDeadline(8_000, "header"))
         for ms in (8_000, 8_001)
     }
     assert {ms: "x-should-retry" in answer.headers for ms, answer in tell.items()} == {8_000: False, 8_001: True}

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from web.api.request_schema import SubmitBody, read_submit
-from web.http.api_errors import Problem, Wrong
+from web.http.api_errors import ApiError, FieldError
 from web.http.json_body import parse_json
 
 
@@ -98,7 +98,7 @@ def test_several_faults_are_all_told() -> None:
 
 @pytest.mark.parametrize("body", [{}, {"prompt": "a", "messages": [{"role": "user", "content": "b"}]}])
 def test_exactly_one_of_prompt_and_messages_is_needed(body: dict[str, Any]) -> None:
-    assert read_submit(body) == [Wrong("", "exactly one of prompt and messages is needed")]
+    assert read_submit(body) == [FieldError("", "exactly one of prompt and messages is needed")]
 
 
 @pytest.mark.parametrize("body", [None, [], "text", 7])
@@ -138,7 +138,7 @@ def test_free_text_is_no_response_format_at_all() -> None:
     ],
 )
 def test_what_is_no_json_is_told_so_and_harms_nobody(data: bytes) -> None:
-    with pytest.raises(Problem) as caught:
+    with pytest.raises(ApiError) as caught:
         parse_json(data)
     assert (caught.value.code, caught.value.status) == ("invalid_json", 400)
 
