@@ -1,7 +1,7 @@
-# Make an environment and run things in it: `make up`, `make test`; everything else is listed by `make help`.
+# Creates a virtual environment in .venv and runs Penstock, its tests and its tools in it. `make help` lists the targets.
 #
-# Needs Python >= 3.11, make and a C++ compiler. Packages come from the lock files in requirements/,
-# hashes checked; a stamp in .venv remembers what is installed, so that nothing is installed twice.
+# Requires Python 3.11 or newer, make and a C++ compiler. Packages are installed from the lock files in requirements/,
+# which pin their hashes. A stamp file in .venv records each installed lock file, so that nothing is installed twice.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -17,7 +17,8 @@ PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.1
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 LOCKED := $(PIP) install --quiet --require-hashes
 
-# What llama-cpp-python is built for. Kept once chosen: `make up` after `make install GPU=cuda` stays with cuda.
+# The kind of GPU that llama-cpp-python is built for. .venv records the choice: `make up` after `make install GPU=cuda`
+# keeps the build for CUDA.
 OS := $(shell uname -s)
 NATIVE_GPU := $(if $(filter Darwin,$(OS)),metal,cpu)
 GPU ?= $(or $(shell cat $(STAMPS)/gpu 2>/dev/null),$(NATIVE_GPU))
@@ -30,52 +31,64 @@ ifeq ($(filter $(GPU),cpu cuda rocm vulkan metal),)
 $(error GPU=$(GPU) is not one of cuda, rocm, vulkan, metal, cpu)
 endif
 
-.PHONY: help up install test check bench bench-overload bench-engine docs lock clean
+.PHONY: help up install toolchain test check bench bench-overload bench-engine docs lock clean
 
-help: ## this list
+help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1: /p' Makefile
 
-up: install ## store, worker and door on loopback until Ctrl-C; MODEL=PATH or org/repo, GPU=cuda|rocm|vulkan|metal|cpu
+up: install ## run a store, a worker and the door on loopback until Ctrl-C; MODEL=PATH or org/repo, GPU=cuda|rocm|vulkan|metal|cpu
 	@exec $(BIN)/penstock up $(if $(MODEL),--model '$(MODEL)')
 
-install: $(STAMPS)/penstock ## everything that the rooms need, in .venv; GPU=cuda|rocm|vulkan|metal|cpu
+install: $(STAMPS)/penstock ## install all that the door and the workers need into .venv; GPU=cuda|rocm|vulkan|metal|cpu
 
-# Most tests wait for processes of their own, so two share a machine well. One file's tests stay together.
+# The number of processes that run tests. Most tests wait for other processes, so two suit even a small machine. All
+# tests of one file run in the same process.
 PROCESSES ?= 2
 
-test: $(STAMPS)/penstock $(STAMPS)/dev ## all tests, PROCESSES=2 at once; PYTEST='-k words' for some
-	$(BIN)/pytest -n $(PROCESSES) --dist loadfile $(PYTEST)
+RUN_TESTS := $(BIN)/coverage run -m pytest -n $(PROCESSES) --dist loadfile
 
-check: $(STAMPS)/penstock $(STAMPS)/dev ## linters, types, import rules, generated pages, compose.yaml
+# The tests with the marker rq run a second time, with RQ 2. Exit code 5 means that PYTEST selects none of them. The
+# coverage of all runs is printed and not checked.
+test: $(STAMPS)/penstock $(STAMPS)/dev $(STAMPS)/rq-2 ## run all tests in PROCESSES=2 processes; PYTEST='-k words' selects some
+	@$(BIN)/coverage erase
+	$(RUN_TESTS) $(PYTEST)
+	PYTHONPATH=$(abspath $(VENV))/rq-2 $(RUN_TESTS) -m rq $(PYTEST) || test $$? -eq 5
+	-@$(BIN)/coverage combine --quiet && $(BIN)/coverage report --skip-covered --skip-empty
+
+check: $(STAMPS)/penstock $(STAMPS)/dev ## check format, linters, types, import contracts, generated pages and the repository's rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m tools.generated_pages --check
 	$(BIN)/pytest -q tests/house
 
-bench: $(STAMPS)/penstock $(STAMPS)/bench ## the benchmarks, results in bench/results; BENCH=queue, engine, door, overload or fairness
+bench: $(STAMPS)/penstock $(STAMPS)/bench ## run the benchmarks and write their results to bench/results; BENCH=queue, engine, door, overload or fairness
 	$(BIN)/python -m bench $(BENCH)
 
-bench-overload: $(STAMPS)/penstock $(STAMPS)/bench ## experiments E1 to E8 in virtual time, about 15 minutes; FULL=1 for three seeds
+bench-overload: $(STAMPS)/penstock $(STAMPS)/bench ## run experiments E1 to E8 in virtual time, about 15 minutes; FULL=1 for three seeds
 	$(BIN)/python -m bench.overload $(if $(FULL),--full)
 
-bench-engine: $(STAMPS)/penstock $(STAMPS)/bench ## the engine beside its ceiling and a C++ server; ENGINE='--models 135m' for more
+bench-engine: $(STAMPS)/penstock $(STAMPS)/bench ## compare the engine with its upper bound and a C++ server; ENGINE='--models 135m' selects a model
 	$(BIN)/python -m bench.engine $(ENGINE)
 
-docs: $(STAMPS)/penstock ## what the docs repeat of the code: .env.example, docs/settings.md, tables of keys and metrics
+docs: $(STAMPS)/penstock ## regenerate .env.example, docs/settings.md and the tables of keys and metrics from the code
 	$(BIN)/python -m tools.generated_pages
 
-clean: ## remove the environment
+clean: ## remove .venv
 	rm -rf $(VENV)
 
-# --- what is installed ---------------------------------------------------------------------------
+# --- installation --------------------------------------------------------------------------------
 
-$(STAMPS)/build: requirements/build.txt
+toolchain:
+	@test -e $(STAMPS)/engine-$(GPU) || tools/check_toolchain.sh $(GPU)
+
+$(STAMPS)/build: requirements/build.txt | toolchain
 	@$(or $(PYTHON),false) -c $(NEW_ENOUGH) || { \
-	  echo 'no Python 3.11 or newer found$(PYTHON:%=: % is none); name one: make PYTHON=…' >&2; exit 1; }
+	  echo 'no Python 3.11 or newer found$(PYTHON:%=: % is older or cannot be run); name one: make PYTHON=…' >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
-	  echo 'no virtual environment could be made; on Debian and Ubuntu: apt install python3-venv' >&2; exit 1; }
+	  echo 'the virtual environment cannot be created; on Debian and Ubuntu: apt install python3-venv' >&2; exit 1; }
 	$(LOCKED) -r $<
 	@mkdir -p $(STAMPS)
 	@touch $@
@@ -92,14 +105,20 @@ $(STAMPS)/dev: requirements/dev.txt $(STAMPS)/build
 	$(LOCKED) -r $<
 	@touch $@
 
+# RQ 2 is installed into a folder of its own, because the environment has RQ 3. The second test run puts this folder
+# first on Python's import path.
+$(STAMPS)/rq-2: requirements/rq-2.txt $(STAMPS)/build
+	@rm -rf $(VENV)/rq-2
+	$(LOCKED) --no-deps --target $(VENV)/rq-2 -r $<
+	@touch $@
+
 $(STAMPS)/bench: requirements/bench.txt $(STAMPS)/build
 	$(LOCKED) -r $<
 	@touch $@
 
-# pip's cache of built wheels does not know of CMAKE_ARGS: only the native build goes through it.
+# pip's cache of built wheels ignores CMAKE_ARGS, so only the default build for this machine may use the cache.
 $(STAMPS)/engine-$(GPU): requirements/engine.txt $(STAMPS)/build
-	@command -v c++ g++ clang++ >/dev/null || { echo 'no C++ compiler found; on Debian and Ubuntu: apt install g++' >&2; exit 1; }
-	@echo 'llama-cpp-python for $(GPU): from the cache, or built in about four minutes on two cores' >&2
+	@echo 'installing llama-cpp-python for $(GPU): if it must be built, this takes about four minutes on two cores' >&2
 	CMAKE_ARGS='$(CMAKE_$(GPU))' $(PIP) install --require-hashes --no-deps --force-reinstall \
 	  $(if $(filter $(GPU),$(NATIVE_GPU)),,--no-cache-dir --no-binary llama-cpp-python) -r $<
 	@rm -f $(STAMPS)/engine-*
@@ -114,15 +133,16 @@ $(STAMPS)/penstock: pyproject.toml $(STAMPS)/web $(STAMPS)/worker $(STAMPS)/engi
 
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
   --custom-compile-command 'make lock'
-ROOMS := pyproject.toml --extra web --extra worker
-TOOLS := --group build --group test --group lint --group bench --group lock
+EXTRAS := pyproject.toml --extra web --extra worker
+GROUPS := --group build --group test --group lint --group bench --group lock
 
-lock: $(STAMPS)/build ## requirements/*.txt anew, with the newest versions that pyproject.toml allows
+lock: $(STAMPS)/build ## write requirements/*.txt again with the newest versions that pyproject.toml allows
 	$(LOCKED) -r requirements/lock.txt
 	@mkdir -p build
-	$(COMPILE) $(ROOMS) $(TOOLS) --upgrade -o build/union.txt
+	$(COMPILE) $(EXTRAS) $(GROUPS) --upgrade -o build/union.txt
 	$(COMPILE) pyproject.toml --extra web -c build/union.txt -o requirements/web.txt
 	$(COMPILE) pyproject.toml --extra worker -c build/union.txt --no-emit-package llama-cpp-python -o requirements/worker.txt
 	grep '^llama-cpp-python' build/union.txt | sed 's/ \\$$//' | $(COMPILE) --no-deps - -o requirements/engine.txt
 	$(COMPILE) --group test --group lint -c build/union.txt -o requirements/dev.txt
 	for group in bench build lock; do $(COMPILE) --group $$group -c build/union.txt -o requirements/$$group.txt; done
+	echo 'rq>=2.12,<3' | $(COMPILE) --no-deps - -o requirements/rq-2.txt

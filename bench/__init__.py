@@ -1,1 +1,1 @@
-"""Benchmarks: programs that print their environment first and keep what they saw under results/."""
+"""Benchmarks: programs that print their environment first and write their figures to results/."""

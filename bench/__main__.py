@@ -1,4 +1,4 @@
-"""`python -m bench NAME`: runs one benchmark, or says which there are."""
+"""Runs one benchmark: `python -m bench NAME`. An unknown name lists the benchmarks."""
 
 import runpy
 import sys
@@ -8,11 +8,12 @@ NAMES = ("queue", "engine", "door", "overload", "fairness")
 
 
 def main() -> None:
-    """Run the named benchmark with the arguments after its name."""
+    """Run the named benchmark with the command-line arguments that follow its name."""
     name = sys.argv[1] if len(sys.argv) > 1 else ""
     here = Path(__file__).parent
     if name not in NAMES or not (here / f"{name}.py").exists():
-        sys.exit(f"name one of {', '.join(n for n in NAMES if (here / f'{n}.py').exists())}: python -m bench queue")
+        available = ", ".join(known for known in NAMES if (here / f"{known}.py").exists())
+        sys.exit(f"unknown benchmark {name!r}: choose one of {available}, for example `python -m bench queue`")
     sys.argv = sys.argv[1:]
     runpy.run_module(f"bench.{name}", run_name="__main__", alter_sys=True)
 

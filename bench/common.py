@@ -1,5 +1,6 @@
-"""What every benchmark does alike: print the environment first, keep results as JSON, run on a private store."""
+"""Helpers for all benchmarks: print the environment, write results as JSON, start a private store, time calls."""
 
+import gzip
 import json
 import os
 import platform
@@ -20,10 +21,12 @@ from shared.store.connection import open_client
 from shared.store.embedded import EmbeddedStore
 
 RESULTS = Path(__file__).parent / "results"
+#: Larger results are compressed: the history of the repository keeps every one that is committed.
+_MAX_PLAIN_BYTES = 64 * 1024
 
 
 def environment(seed: int, client: redis.Redis | None = None) -> dict[str, Any]:
-    """Facts without which a figure means nothing: machine, versions, store, seed. No names of hosts."""
+    """Return what is needed to interpret the figures: machine, versions, store and seed, but no host name."""
     facts: dict[str, Any] = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "seed": seed,
@@ -42,24 +45,29 @@ def environment(seed: int, client: redis.Redis | None = None) -> dict[str, Any]:
     return facts
 
 
-def show(facts: dict[str, Any]) -> None:
-    """Print the environment; the first thing a benchmark does."""
+def print_environment(facts: dict[str, Any]) -> None:
+    """Print the environment. Every benchmark does this first."""
     for name, value in facts.items():
         print(f"# {name}: {value}")
 
 
-def keep(name: str, facts: dict[str, Any], figures: dict[str, Any]) -> Path:
-    """Write `bench/results/<date>-<name>.json`; its path."""
+def write_results(name: str, facts: dict[str, Any], figures: dict[str, Any]) -> Path:
+    """Write `bench/results/<date>-<name>.json`, or `.json.gz` if it is large, and return its path."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{facts['date'][:10]}-{name}.json"
-    path.write_text(json.dumps({"environment": facts, "figures": figures}, indent=1) + "\n")
-    print(f"# kept in bench/results/{path.name}")
+    data = f"{json.dumps({'environment': facts, 'figures': figures}, indent=1)}\n".encode()
+    if len(data) > _MAX_PLAIN_BYTES:
+        path = path.with_suffix(".json.gz")
+        # Without a time in its header, so that equal results are equal files.
+        data = gzip.compress(data, mtime=0)
+    path.write_bytes(data)
+    print(f"# written to bench/results/{path.name}")
     return path
 
 
 @contextmanager
 def private_store() -> Iterator[redis.Redis]:
-    """A client of an embedded store of its own, append-only file and all."""
+    """Start an embedded store with an append-only file, and yield a client of it."""
     with tempfile.TemporaryDirectory() as folder:
         embedded = EmbeddedStore.start(Path(folder))
         try:
@@ -70,7 +78,7 @@ def private_store() -> Iterator[redis.Redis]:
 
 
 def timed(calls: int, call: Callable[[int], Any]) -> dict[str, float]:
-    """Run `call(i)` `calls` times: calls per second and percentiles in µs."""
+    """Run `call(i)` `calls` times; return calls per second and the percentiles of their durations in µs."""
     spans = []
     begin = time.perf_counter()
     for i in range(calls):
@@ -83,8 +91,8 @@ def timed(calls: int, call: Callable[[int], Any]) -> dict[str, float]:
     return figures | {f"p{p}_us": spans[min(calls - 1, calls * p // 100)] * 1e6 for p in (50, 90, 99)}
 
 
-def table(rows: dict[str, dict[str, float]]) -> None:
-    """Print rows of figures under their common names."""
+def print_rows(rows: dict[str, dict[str, float]]) -> None:
+    """Print one line per row, with the figures' names as column headings."""
     columns = list(next(iter(rows.values())))
     print(f"{'':34}" + "".join(f"{name:>12}" for name in columns))
     for name, figures in rows.items():

@@ -1,8 +1,9 @@
-"""The engine beside its ceiling and a C++ server: one run, one machine, one model at a time.
+"""Compares the engine with bare llama_decode and with a C++ server, on one machine, one model at a time.
 
-Run: `make bench-engine`, or `python -m bench.engine` with options. For each load, in turn and several
-rounds: (a) llama_decode alone; (b) a worker fed and followed over the store; (c) the same worker over
-HTTP; (d) a C++ llama.cpp server over HTTP with as many slots. bench/README.md says how to read it.
+Run: `make bench-engine`, or `python -m bench.engine` with options. Each load runs in several rounds; in each round
+these run one after the other: (a) llama_decode alone; (b) a worker whose jobs are admitted and followed through the
+store; (c) the same worker over HTTP; (d) a C++ llama.cpp server over HTTP with the same number of slots.
+bench/README.md explains the figures.
 """
 
 import argparse
@@ -15,23 +16,24 @@ from pathlib import Path
 from typing import Any
 
 from bench import engine_extra, engine_http
-from bench.common import environment, keep, show
+from bench.common import environment, print_environment, write_results
 from bench.engine_ceiling import Ceiling
-from bench.engine_models import SHAPES, Load, Prompts, kept, model_file
+from bench.engine_models import SHAPES, Load, Prompts, model_file, rounded
 from bench.engine_peers import Peer
 from bench.engine_picture import draw
 from bench.engine_stack import Cpu, Stack, running
 from shared.settings.settings import Settings, load
 
-#: Turns of each client by model: about as much work in each. A full load gets twice as many: its last answers run in
-#: ever emptier steps, which those of the ceiling never are.
-_TURNS = {"small": 8, "135m": 2, "1b": 2}
+#: Answers that each client requests, by model, so that each model gets about the same amount of work. A load that
+#: fills all slots gets twice as many, because its last answers run in steps that become emptier and emptier, which
+#: never happens in the ceiling run.
+_ANSWERS_PER_CLIENT = {"small": 8, "135m": 2, "1b": 2}
 
 Cell = dict[str, Any]
 
 
 def settings_of(chosen: argparse.Namespace, n_ctx: int) -> tuple[dict[str, str], Settings]:
-    """The worker's settings, as environment and as read."""
+    """Return the worker's settings as environment variables and as a Settings object."""
     environ = {
         "PENSTOCK_DEVICE": chosen.device,
         "PENSTOCK_MAX_BATCH_SIZE": str(chosen.slots),
@@ -47,24 +49,24 @@ def settings_of(chosen: argparse.Namespace, n_ctx: int) -> tuple[dict[str, str],
 
 
 def cells_of(name: str, chosen: argparse.Namespace) -> Iterator[Load]:
-    """Every load of a model that its slots can run; long prompts to larger models, which take minutes, with --all."""
+    """Yield every load that fits the slots. Larger models get long prompts, which take minutes, only with --all."""
     for prompt_tokens in chosen.prompts:
         for clients in chosen.clients:
             if clients > chosen.slots or (name != "small" and prompt_tokens > 256 and not chosen.all):
                 continue
-            turns = max(1, _TURNS[name] // (4 if prompt_tokens > 256 else 1)) * (2 if clients >= chosen.slots else 1)
-            turns = chosen.turns or turns
-            yield Load(clients, prompt_tokens, chosen.answer, turns)
+            answers = max(1, _ANSWERS_PER_CLIENT[name] // (4 if prompt_tokens > 256 else 1))
+            answers *= 2 if clients >= chosen.slots else 1
+            yield Load(clients, prompt_tokens, chosen.answer, chosen.turns or answers)
 
 
-class Bench:
-    """Everything of one model, up at once and used in turn, so that a busy minute falls on all alike."""
+class ModelServers:
+    """All servers of one model. They run at once and get load in turn, so that noise on the machine affects all."""
 
     def __init__(self, ceiling: Ceiling, stack: Stack, peer: Peer | None, prompts: Prompts) -> None:
         self._ceiling, self._stack, self._peer, self._prompts = ceiling, stack, peer, prompts
 
-    def round_of(self, load: Load) -> Cell:
-        """Tokens a second of each, and CPU ms a job of each process."""
+    def run_round(self, load: Load) -> Cell:
+        """Run (a) to (d) once. Return each one's tokens per second, and each process's CPU ms per job."""
         processes = self._stack.processes | ({} if self._peer is None else self._peer.processes)
         cpu, answers = Cpu(processes), load.answer_tokens
         began = time.process_time()
@@ -91,8 +93,8 @@ def _per_job(spent_s: dict[str, float], load: Load) -> dict[str, float]:
     return {name: 1000 * spent / load.jobs for name, spent in spent_s.items() if spent > 0}
 
 
-def middle(rounds: list[Cell]) -> Cell:
-    """Medians over the rounds; a ratio is the median of the rounds' ratios."""
+def medians(rounds: list[Cell]) -> Cell:
+    """Return the medians over the rounds. A ratio is the median of the rounds' ratios."""
     tps = [one["tokens_per_s"] for one in rounds]
     ratios = {
         f"{x}/{y}": statistics.median(one[x] / one[y] for one in tps)
@@ -114,7 +116,7 @@ def middle(rounds: list[Cell]) -> Cell:
 
 
 def print_cell(name: str, load: Load, cell: Cell) -> None:
-    """One line of the table, and one of CPU times."""
+    """Print one line of the table, and the CPU times below it."""
     tps = "".join(f"{cell['tokens_per_s'].get(run, float('nan')):10,.1f}" for run in "abcd")
     ratios = "".join(f"{cell['ratios'].get(ratio, float('nan')):7.2f}" for ratio in ("b/a", "c/a", "c/d"))
     print(f"{name:6}{load.prompt_tokens:7}{load.clients:8}{tps}  {ratios}{cell['load']:7.1f}", flush=True)
@@ -125,7 +127,7 @@ def print_cell(name: str, load: Load, cell: Cell) -> None:
 
 
 def one_model(name: str, chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """All loads of one model, and what else is measured of it."""
+    """Run all loads and all additional measurements of one model."""
     n_ctx = max(1024, -(-(max(chosen.prompts) + chosen.answer) // 256) * 256)
     environ, settings = settings_of(chosen, n_ctx)
     path = model_file(name, chosen.file_type, chosen.models_folder)
@@ -136,9 +138,9 @@ def one_model(name: str, chosen: argparse.Namespace, folder: Path) -> dict[str, 
     peer = None if chosen.no_peer else Peer(path, ceiling.facts, chosen.server, folder / f"{name}-peer.log")
     try:
         with running(folder, environ | {"PENSTOCK_MODEL": str(path)}) as stack:
-            bench = Bench(ceiling, stack, peer, prompts)
+            servers = ModelServers(ceiling, stack, peer, prompts)
             for load in cells_of(name, chosen):
-                cell = middle([bench.round_of(load) for _ in range(chosen.rounds)])
+                cell = medians([servers.run_round(load) for _ in range(chosen.rounds)])
                 figures["cells"][f"{load.prompt_tokens} x {load.clients}"] = cell
                 print_cell(name, load, cell)
             figures |= engine_extra.idle_slots(stack)
@@ -163,14 +165,16 @@ def _numbers(text: str) -> list[int]:
 
 
 def main() -> None:
-    """Environment first, then model by model, the table, JSON and a picture."""
+    """Print the environment, measure model by model, and write table, JSON and picture."""
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--models", default="small,135m", help=f"of {', '.join(SHAPES)}; weights are random")
-    options.add_argument("--slots", type=int, default=16, help="of the worker and of the C++ server")
+    options.add_argument(
+        "--models", default="small,135m", help=f"any of {', '.join(SHAPES)}, separated by commas; weights are random"
+    )
+    options.add_argument("--slots", type=int, default=16, help="slots of the worker and of the C++ server")
     options.add_argument("--clients", type=_numbers, default=[1, 4, 8, 16])
     options.add_argument("--prompts", type=_numbers, default=[64, 1024])
     options.add_argument("--answer", type=int, default=32)
-    options.add_argument("--turns", type=int, default=0, help="answers for each client; 0: by model and prompt")
+    options.add_argument("--turns", type=int, default=0, help="answers for each client; 0: depends on model and prompt")
     options.add_argument("--rounds", type=int, default=3)
     options.add_argument("--threads", default="auto")
     options.add_argument("--step-target", default="auto", help="PENSTOCK_STEP_TARGET_MS of the worker")
@@ -178,20 +182,22 @@ def main() -> None:
     options.add_argument("--file-type", default="q8_0", choices=["f16", "f32", "q8_0"])
     options.add_argument("--long", type=int, default=8000, help="tokens of the prompt that joins seven short ones")
     options.add_argument(
-        "--all", action="store_true", help="of larger models, too: long prompts, which take minutes, and the extras"
+        "--all", action="store_true", help="run long prompts (which take minutes) and extras for larger models, too"
     )
-    options.add_argument("--server", type=Path, help="a llama-server; without it xllamacpp")
-    options.add_argument("--no-peer", action="store_true")
-    options.add_argument("--no-extra", action="store_true", help="no long beside short, no two workers")
+    options.add_argument("--server", type=Path, help="path of a llama-server; without it, xllamacpp is used")
+    options.add_argument("--no-peer", action="store_true", help="do not run (d)")
+    options.add_argument(
+        "--no-extra", action="store_true", help="do not measure a long prompt beside short ones, nor two workers"
+    )
     options.add_argument("--models-folder", type=Path, default=Path(tempfile.gettempdir()) / "penstock-bench-models")
     options.add_argument("--seed", type=int, default=1)
-    options.add_argument("--name", default="engine", help="of the results")
+    options.add_argument("--name", default="engine", help="name of the result files")
     chosen = options.parse_args()
     facts = environment(chosen.seed)
     facts["options"] = {
         name: str(value) for name, value in vars(chosen).items() if name not in ("models_folder", "server")
     }
-    show(facts)
+    print_environment(facts)
     print("# tokens a second: (a) llama_decode alone, (b) worker and store, (c) HTTP to worker, (d) C++ server")
     print(
         f"{'model':6}{'prompt':>7}{'clients':>8}"
@@ -203,10 +209,10 @@ def main() -> None:
         if name not in SHAPES:
             options.error(f"{name} is not one of {', '.join(SHAPES)}")
         with tempfile.TemporaryDirectory() as folder:
-            figures[name] = kept(one_model(name, chosen, Path(folder)))
-        # After each model: a run that is cut short leaves what it has.
+            figures[name] = rounded(one_model(name, chosen, Path(folder)))
+        # Results are written after each model, so that an interrupted run keeps those that it has.
         facts["load_after"] = os.getloadavg()
-        path = keep(chosen.name, facts, figures)
+        path = write_results(chosen.name, facts, figures)
         draw(figures, path.with_suffix(".png"))
 
 

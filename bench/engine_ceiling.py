@@ -1,4 +1,4 @@
-"""(a) The ceiling: llama_decode alone, with the engine's context, threads and batch shapes, and nothing around it."""
+"""(a) The ceiling: llama_decode alone, with the engine's context, threads and batch shapes, but without its loop."""
 
 import os
 import time
@@ -10,7 +10,7 @@ import numpy as np
 from bench.engine_models import Load
 from shared.settings.settings import Settings
 
-# Read when libgomp is loaded; the workers do the same.
+# libgomp reads this when it is loaded; the workers set it too.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 from llama_cpp import llama_cpp as lib
@@ -20,30 +20,30 @@ from workers.engine.llama.batch import Batch
 
 
 class Ceiling:
-    """A model and a context made by the engine's own code; only time inside llama_decode is counted.
+    """A model and a context created by the engine's own code; only time inside llama_decode is counted.
 
-    All clients' prompts are computed first, as many tokens a step as the engine takes, then all
-    sequences go on together to their end, and so on: no slot is ever empty. Nothing is sampled.
+    The run computes the prompts of all clients first, with as many tokens per step as the engine takes. Then all
+    sequences decode together to their end, and the next wave begins. No slot is ever empty. Nothing is sampled.
     """
 
     def __init__(self, settings: Settings, path: Path) -> None:
         self._backend: LlamaBackend = load_backend(settings, path)
         self.facts = self._backend.facts
-        self._ctx: Any = self._backend._ctx  # noqa: SLF001 - what is measured is what lies under the engine
+        self._ctx: Any = self._backend._ctx  # noqa: SLF001 - the ceiling uses the context below the engine
         self._memory = lib.llama_get_memory(self._ctx)
         self._batch = Batch(lib, lib.llama_n_batch(self._ctx))
         self._chunk = settings.prefill_chunk
 
     def count(self, text: str) -> int:
-        """Tokens of a prompt, the beginning token included."""
+        """Return the number of tokens of a prompt, including the BOS token."""
         return len(self._backend.tokenize(text)) + 1
 
     def run(self, load: Load) -> float:
-        """Seconds inside llama_decode for the whole load."""
-        return sum(self._wave(load) for _ in range(load.turns))
+        """Run the load and return the seconds spent inside llama_decode."""
+        return sum(self._wave(load) for _ in range(load.answers_per_client))
 
     def first_token(self, prompt_tokens: int) -> float:
-        """Seconds of one prompt and one step: the least that any first token takes, and the next."""
+        """Return the seconds of one prompt and one decoding step: a lower bound for a first token and the next."""
         return self._wave(Load(1, prompt_tokens, 2, 1))
 
     def _wave(self, load: Load) -> float:
@@ -57,7 +57,7 @@ class Ceiling:
             while start < load.prompt_tokens:
                 n = min(room, load.prompt_tokens - start)
                 last = start + n == load.prompt_tokens
-                self._batch.add_prompt(tokens[start : start + n], start, slot, last=last)
+                self._batch.add_prompt(tokens[start : start + n], start, slot, last_logits=last)
                 start, room = start + n, room - n
                 if room == 0 or (last and slot == load.clients - 1):
                     took += self._decode()
@@ -76,9 +76,9 @@ class Ceiling:
         took = time.perf_counter() - began
         self._batch.clear()
         if code != 0:
-            raise RuntimeError(f"llama_decode answered {code}")
+            raise RuntimeError(f"llama_decode returned {code}")
         return took
 
     def close(self) -> None:
-        """Free the model."""
+        """Free the model and its context."""
         self._backend.close()

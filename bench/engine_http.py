@@ -1,4 +1,4 @@
-"""Clients of an OpenAI-shaped server: `clients` threads, each with a connection of its own, one call after another."""
+"""Clients of an OpenAI-compatible server: each is a thread with its own connection that sends one call at a time."""
 
 import json
 import threading
@@ -7,35 +7,35 @@ from http.client import HTTPConnection
 from queue import Empty, SimpleQueue
 from typing import Any
 
-_PATIENCE_S = 600
+_DEADLINE_S = 600
 
 
-def ask(connection: HTTPConnection, prompt: str, max_tokens: int, *, stream: bool = False) -> Any:
-    """Send one greedy completion; the response, unread."""
+def post_completion(connection: HTTPConnection, prompt: str, max_tokens: int, *, stream: bool = False) -> Any:
+    """Send one greedy completion request and return the response, whose body is not yet read."""
     body = {"model": "bench", "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "stream": stream}
-    headers = {"Content-Type": "application/json", "X-Deadline-Ms": str(_PATIENCE_S * 1000)}
+    headers = {"Content-Type": "application/json", "X-Deadline-Ms": str(_DEADLINE_S * 1000)}
     connection.request("POST", "/v1/completions", json.dumps(body), headers)
     return connection.getresponse()
 
 
 def run(port: int, prompts: list[str], clients: int, max_tokens: int) -> float:
-    """Seconds until all prompts are answered. Raises RuntimeError for an answer of another length."""
+    """Return the seconds until all prompts are answered. Raises RuntimeError if an answer has another length."""
     todo: SimpleQueue[str] = SimpleQueue()
     for prompt in prompts:
         todo.put(prompt)
     faults: list[str] = []
-    gate = threading.Barrier(clients + 1)
+    start = threading.Barrier(clients + 1)
 
     def client() -> None:
-        connection = HTTPConnection("127.0.0.1", port, timeout=_PATIENCE_S)
+        connection = HTTPConnection("127.0.0.1", port, timeout=_DEADLINE_S)
         connection.connect()
-        gate.wait()
+        start.wait()
         while not faults:
             try:
                 prompt = todo.get_nowait()
             except Empty:
                 break
-            response = ask(connection, prompt, max_tokens)
+            response = post_completion(connection, prompt, max_tokens)
             answer = json.loads(response.read())
             if response.status != 200 or answer["usage"]["completion_tokens"] != max_tokens:
                 faults.append(f"{response.status} {str(answer)[:400]}")
@@ -44,7 +44,7 @@ def run(port: int, prompts: list[str], clients: int, max_tokens: int) -> float:
     threads = [threading.Thread(target=client) for _ in range(clients)]
     for thread in threads:
         thread.start()
-    gate.wait()
+    start.wait()
     began = time.perf_counter()
     for thread in threads:
         thread.join()
@@ -55,16 +55,16 @@ def run(port: int, prompts: list[str], clients: int, max_tokens: int) -> float:
 
 
 def first_token(port: int, prompt: str) -> float:
-    """Seconds from the request to the first piece of text of a stream."""
-    connection = HTTPConnection("127.0.0.1", port, timeout=_PATIENCE_S)
+    """Return the seconds from the request to the first piece of text of a stream."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=_DEADLINE_S)
     connection.connect()
     began = time.perf_counter()
-    response = ask(connection, prompt, 4, stream=True)
+    response = post_completion(connection, prompt, 4, stream=True)
     took = 0.0
     for line in response:
         if line.startswith(b"data: {") and json.loads(line[6:])["choices"][0].get("text"):
             took = took or time.perf_counter() - began
     connection.close()
     if not took:
-        raise RuntimeError("the stream said nothing")
+        raise RuntimeError("the stream ended without any text")
     return took

@@ -1,4 +1,4 @@
-"""The models and prompts of the engine's benchmarks: random weights of given shapes, prompts of an exact length."""
+"""Models and prompts for the engine's benchmarks: random weights of given shapes, prompts of an exact length."""
 
 import random
 from collections.abc import Callable
@@ -11,41 +11,41 @@ import numpy as np
 from workers.demo.gguf_file import FileType
 from workers.demo.random_gguf import write_random_model
 
-#: Speed does not depend on what weights are, only on how many there are and how they are stored.
+#: Speed does not depend on the values of the weights, only on their number and how they are stored.
 SHAPES: dict[str, dict[str, int]] = {
     "small": {"n_vocab": 4096, "n_embd": 192, "n_layer": 4, "n_head": 6, "n_head_kv": 3, "n_ff": 512},
     "135m": {"n_vocab": 49152, "n_embd": 576, "n_layer": 30, "n_head": 9, "n_head_kv": 3, "n_ff": 1536},
-    # As Llama 3.2 1B, for devices that the others do not fill.
+    # The shape of Llama 3.2 1B, for devices that the smaller models cannot keep busy.
     "1b": {"n_vocab": 128256, "n_embd": 2048, "n_layer": 16, "n_head": 32, "n_head_kv": 8, "n_ff": 8192},
 }
-#: Longest text that any of them is asked for.
+#: The longest text, in tokens, that any benchmark sends to one of these models.
 N_CTX_TRAIN = 16384
 _SYLLABLES = [a + b for a in "bdfghklmnprstvz" for b in "aeiou"]
 
 
 @dataclass(frozen=True)
 class Load:
-    """What is asked at once: so many clients, each for one answer after another."""
+    """One load: `clients` run at once, and each requests one answer after another."""
 
     clients: int
     prompt_tokens: int
     answer_tokens: int
-    #: Answers that each client gets.
-    turns: int
+    #: Answers for each client.
+    answers_per_client: int
 
     @property
     def jobs(self) -> int:
-        """Answers in all."""
-        return self.clients * self.turns
+        """The total number of answers."""
+        return self.clients * self.answers_per_client
 
     @property
     def tokens(self) -> int:
-        """Generated tokens in all."""
+        """The total number of generated tokens."""
         return self.jobs * self.answer_tokens
 
 
 def model_file(name: str, file_type: FileType, folder: Path) -> Path:
-    """The model of that shape, written into `folder` unless it is there."""
+    """Return the file of the model with that shape; write it into `folder` if it does not exist."""
     path = folder / f"{name}-{file_type}.gguf"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -56,13 +56,13 @@ def model_file(name: str, file_type: FileType, folder: Path) -> Path:
 
 
 class Prompts:
-    """Texts of exactly `n` tokens, the beginning token included, no two of which begin alike."""
+    """Generates texts with an exact number of tokens, including the BOS token. No two texts begin alike."""
 
     def __init__(self, count: Callable[[str], int], seed: int) -> None:
-        self._count, self._dice = count, random.Random(seed)
+        self._count, self._rng = count, random.Random(seed)
 
     def text(self, n_tokens: int, beginning: str = "") -> str:
-        """One text; after `beginning`, words that no other text has there."""
+        """Return one text that starts with `beginning` and goes on with words that no other text has there."""
         words = beginning
         while self._count(words) < n_tokens:
             missing = n_tokens - self._count(words)
@@ -71,10 +71,10 @@ class Prompts:
         return words
 
     def _word(self) -> str:
-        return "".join(self._dice.choices(_SYLLABLES, k=self._dice.randint(1, 3)))
+        return "".join(self._rng.choices(_SYLLABLES, k=self._rng.randint(1, 3)))
 
     def _one_more(self, words: str, n_tokens: int) -> str:
-        """The text with a little more: a word, or a sign that joins with nothing."""
+        """Return the text with one short addition: a word, or a punctuation mark that forms a token of its own."""
         for more in (f" {self._word()}", "!", "?", ";"):
             if self._count(words) < self._count(words + more) <= n_tokens:
                 return words + more
@@ -82,15 +82,15 @@ class Prompts:
 
 
 def spread(values: list[float]) -> dict[str, float]:
-    """Lowest, median and highest."""
+    """Return the lowest value, the median and the highest value."""
     low, median, high = np.percentile(np.array(values), [0, 50, 100])
     return {"low": float(low), "median": float(median), "high": float(high)}
 
 
-def kept(figures: Any) -> Any:
-    """Figures as JSON takes them."""
+def rounded(figures: Any) -> Any:
+    """Return the figures in a form that JSON can hold, with numbers rounded to four decimal places."""
     if isinstance(figures, dict):
-        return {str(name): kept(value) for name, value in figures.items()}
+        return {str(name): rounded(value) for name, value in figures.items()}
     if isinstance(figures, list | tuple):
-        return [kept(value) for value in figures]
+        return [rounded(value) for value in figures]
     return round(figures, 4) if isinstance(figures, float) else figures

@@ -1,8 +1,8 @@
-"""(d) A C++ llama.cpp HTTP server with as many slots: a `llama-server` that was built, or the one inside `xllamacpp`.
+"""(d) A C++ llama.cpp HTTP server with the same number of slots: a built `llama-server`, or the one in `xllamacpp`.
 
-`python -m bench.engine_peers --build FOLDER` builds `llama-server` out of the llama.cpp that the installed
-llama-cpp-python was built from, with the same instructions (native) and the same libraries: half an
-hour on two cores. Without it, `xllamacpp` (bench group) stands in, whose wheel knows AVX2 and nothing newer.
+`python -m bench.engine_peers --build FOLDER` builds `llama-server` from the llama.cpp source of the installed
+llama-cpp-python, with the same (native) instructions and the same libraries. That takes half an hour on two cores.
+Without a built server, the benchmark uses `xllamacpp` (bench group), whose wheel supports AVX2 and nothing newer.
 """
 
 import argparse
@@ -21,13 +21,13 @@ import psutil
 from bench.engine_stack import free_port
 from workers.engine.backend import Facts
 
-#: What the server's objects are called in llama.cpp's build.
+#: Substrings that identify the server's object files among the targets of llama.cpp's build.
 _PARTS = ("common/", "tools/server/", "cpp-httplib", "tools/ui")
 _OPTIONS = ("TESTS=OFF", "EXAMPLES=OFF", "UI=OFF", "APP=OFF")
 
 
 class Peer:
-    """One server on loopback; its memory is split and its prompts are cached as ours, not in RAM beside it."""
+    """One server on loopback. It splits its KV cache as the worker does and has no additional prompt cache in RAM."""
 
     def __init__(self, model: Path, facts: Facts, server: Path | None, log: Path) -> None:
         self.name = "llama-server" if server else f"xllamacpp {version('xllamacpp')}"
@@ -57,7 +57,7 @@ class Peer:
             connection.close()
 
     def close(self) -> None:
-        """Stop it."""
+        """Kill the server."""
         self._popen.kill()
         self._popen.wait()
 
@@ -79,7 +79,7 @@ def _llama_server(server: Path, model: Path, facts: Facts, port: int) -> list[st
         "--log-verbosity": "0",
         "--fit": "off",
     }
-    # As the worker does on CPUs with matrix tiles (docs/engine.md).
+    # The worker does not repack weights either, on CPUs with matrix tiles (docs/engine.md).
     flags = ["--no-repack", "--no-warmup", "--kv-unified" if facts.cache == "shared" else "--no-kv-unified"]
     return [str(server), *(word for pair in options.items() for word in pair), *flags]
 
@@ -90,8 +90,8 @@ def _xllamacpp(model: Path, facts: Facts, port: int) -> list[str]:
 
 
 def _serve(model: str, port: str, shape: str) -> None:
-    """Be xllamacpp's server until killed."""
-    import xllamacpp  # noqa: PLC0415 - its libraries are another llama.cpp's: never beside ours
+    """Run xllamacpp's server until the process is killed."""
+    import xllamacpp  # noqa: PLC0415 - it loads another build of llama.cpp, which must not share a process with ours
 
     slots, cells, batch, threads, cache = shape.split(",")
     params = xllamacpp.CommonParams()
@@ -113,43 +113,52 @@ def _serve(model: str, port: str, shape: str) -> None:
 
 
 def _build(folder: Path) -> Path:
-    """The server, linked with the libraries of the installed llama-cpp-python."""
+    """Build the server and link it with the libraries of the installed llama-cpp-python."""
     folder.mkdir(parents=True, exist_ok=True)
     package = f"llama-cpp-python=={version('llama-cpp-python')}"
-    download = ["-m", "pip", "download", "--no-deps", "--no-binary", ":all:", "--no-build-isolation"]
+    # pip asks the source for its metadata, and installs its build backend in an environment of its own for that.
+    download = ["-m", "pip", "download", "--no-deps", "--no-binary", "llama-cpp-python"]
     subprocess.run([sys.executable, *download, "-d", str(folder), package], check=True)
     with tarfile.open(next(folder.glob("llama_cpp_python-*.tar.gz"))) as archive:
         archive.extractall(folder, filter="data")
     source = next(folder.glob("llama_cpp_python-*/vendor/llama.cpp"))
     made = folder / "made"
     options = [f"-DLLAMA_BUILD_{option}" for option in _OPTIONS]
-    cmake = ["cmake", "-S", str(source), "-B", str(made), "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release"]
+    cmake = [_tool("cmake"), "-S", str(source), "-B", str(made), "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release"]
+    cmake.append(f"-DCMAKE_MAKE_PROGRAM={_tool('ninja')}")
     subprocess.run([*cmake, *options, "-DLLAMA_OPENSSL=OFF"], check=True)
     listed = subprocess.run(
-        ["ninja", "-C", str(made), "-t", "targets", "all"], capture_output=True, text=True, check=True
+        [_tool("ninja"), "-C", str(made), "-t", "targets", "all"], capture_output=True, text=True, check=True
     )
     named = [line.split(":")[0] for line in listed.stdout.splitlines() if ".o:" in line]
     objects = [name for name in named if any(part in name for part in _PARTS)]
-    subprocess.run(["ninja", "-C", str(made), *objects], check=True)
+    subprocess.run([_tool("ninja"), "-C", str(made), *objects], check=True)
     return link(made, objects)
 
 
+def _tool(name: str) -> str:
+    """Return the path of a build tool of the bench group, which is installed beside Python."""
+    return str(Path(sys.executable).with_name(name))
+
+
 def link(made: Path, objects: list[str]) -> Path:
-    """`llama-server` of those objects and the installed libraries."""
+    """Link `llama-server` from these objects and the installed libraries, and return its path."""
     libraries = Path(llama_cpp.__file__).parent / "lib"
     server = made / "llama-server"
-    with_them = [f"-L{libraries}", "-lmtmd", "-lllama", "-lggml", "-lggml-cpu", "-lggml-base", "-lpthread"]
-    where = [f"-Wl,-rpath,{libraries}"]
-    subprocess.run(["c++", "-O3", "-o", str(server), *objects, *with_them, *where], cwd=made, check=True)
+    link_flags = [f"-L{libraries}", "-lmtmd", "-lllama", "-lggml", "-lggml-cpu", "-lggml-base", "-lpthread"]
+    rpath = [f"-Wl,-rpath,{libraries}"]
+    subprocess.run(["c++", "-O3", "-o", str(server), *objects, *link_flags, *rpath], cwd=made, check=True)
     print(f"built {server}")
     return server
 
 
 def main() -> None:
-    """Build a server, or be one."""
+    """Build a server with `--build`, or run one with `--serve`."""
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--build", type=Path)
-    options.add_argument("--serve", nargs=3, metavar=("MODEL", "PORT", "SHAPE"))
+    options.add_argument("--build", type=Path, help="folder in which to build llama-server")
+    options.add_argument(
+        "--serve", nargs=3, metavar=("MODEL", "PORT", "SHAPE"), help="run xllamacpp's server; used by bench.engine"
+    )
     chosen = options.parse_args()
     if chosen.serve:
         _serve(*chosen.serve)

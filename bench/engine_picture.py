@@ -1,4 +1,4 @@
-"""The engine's figures as a picture: tokens a second by clients, one panel for each model and prompt length."""
+"""Draws the engine's figures: tokens per second by number of clients, one panel per model and prompt length."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ _LINES = {
 
 
 def draw(figures: dict[str, Any], path: Path) -> None:
-    """Write the picture."""
+    """Draw the figures of all models and write the picture to `path`."""
     panels: dict[tuple[str, int], list[tuple[int, dict[str, float]]]] = {}
     for model, of_model in figures.items():
         for name, cell in of_model["cells"].items():
@@ -39,4 +39,4 @@ def draw(figures: dict[str, Any], path: Path) -> None:
     figure.tight_layout()
     figure.savefig(path, dpi=110)
     plt.close(figure)
-    print(f"# kept in bench/results/{path.name}")
+    print(f"# written to bench/results/{path.name}")

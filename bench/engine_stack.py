@@ -1,4 +1,4 @@
-"""(b) and (c): a store, a worker and an ingress as real processes, asked over the store and over HTTP."""
+"""(b) and (c): a store, workers and an ingress as real processes, with load through the store or over HTTP."""
 
 import os
 import socket
@@ -19,26 +19,26 @@ from shared.store.embedded import EmbeddedStore
 from shared.store.store import Store
 
 ROOT = Path(__file__).parents[1]
-_PATIENCE_S = 600
+_DEADLINE_S = 600
 
 
 def free_port() -> int:
-    """A port that nobody had a moment ago."""
+    """Return a port that was free a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 class Stack:
-    """One store with `workers` workers and an ingress. `environ`: settings of all of them."""
+    """One store with `workers` workers and an ingress. `environ` holds the settings of all processes."""
 
     def __init__(self, folder: Path, environ: dict[str, str], *, workers: int = 1) -> None:
         self.folder, self.port = folder, free_port()
         self.embedded = EmbeddedStore.start(folder / "state")
         self.client = open_client(self.embedded.url, name="penstock-bench", timeouts=OPERATOR)
         self.store = Store(self.client)
-        plain = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
-        ours = {
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+        settings = {
             "REDIS_URL": self.embedded.url,
             "PENSTOCK_STATE_DIR": str(folder / "state"),
             "PENSTOCK_AUTH": "open",
@@ -47,13 +47,13 @@ class Stack:
             "PENSTOCK_LOG_LEVEL": "warning",
             "PENSTOCK_MODEL_NAME": "bench",
         }
-        self._environ = plain | ours | environ
+        self._environ = inherited | settings | environ
         self.processes: dict[str, psutil.Process] = {"store": psutil.Process(self.embedded.pid)}
         for index in range(workers):
             self._start(f"worker{index or ''}", ["-m", "workers"])
         self._start("ingress", ["-m", "gunicorn", "-c", "python:web.gunicorn_conf", "web.wsgi:app"])
-        self._await(lambda: sum(worker.live for worker in self.store.snapshot().workers) == workers, "workers")
-        self._await(self._ready, "the ingress")
+        self._wait_for(lambda: sum(worker.live for worker in self.store.snapshot().workers) == workers, "the workers")
+        self._wait_for(self._ready, "the ingress")
 
     def _start(self, name: str, arguments: list[str]) -> None:
         with (self.folder / f"{name}.log").open("ab") as log:
@@ -61,12 +61,12 @@ class Stack:
             process = subprocess.Popen(command, cwd=ROOT, env=self._environ, stdout=log, stderr=log)
         self.processes[name] = psutil.Process(process.pid)
 
-    def _await(self, condition: Callable[[], bool], what: str) -> None:
+    def _wait_for(self, condition: Callable[[], bool], name: str) -> None:
         until = time.monotonic() + 120
         while not condition():
             if time.monotonic() > until:
                 logs = "".join(log.read_text(errors="replace")[-2000:] for log in self.folder.glob("*.log"))
-                raise RuntimeError(f"waited in vain for {what}:\n{logs}")
+                raise RuntimeError(f"timed out waiting for {name}:\n{logs}")
             time.sleep(0.05)
 
     def _ready(self) -> bool:
@@ -80,37 +80,37 @@ class Stack:
             connection.close()
 
     def fact(self, name: str) -> float:
-        """The sum of one fact over the live workers, as their last beats (at most a second ago) said."""
+        """Return the sum of one fact over the live workers, from their last heartbeats (at most a second old)."""
         workers = [worker for worker in self.store.snapshot().workers if worker.live]
         return sum(float(worker.facts[name]) for worker in workers)
 
     def admit(self, prompt: str, prompt_tokens: int, max_tokens: int, tenant: str = "default") -> str:
-        """Admit a greedy job as the ingress would; its id."""
+        """Admit a greedy job as the ingress would, and return its id."""
         payload = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0}
-        job = NewJob(new_job_id(), tenant, "bench", payload, prompt_tokens, max_tokens, _PATIENCE_S * 1000)
+        job = NewJob(new_job_id(), tenant, "bench", payload, prompt_tokens, max_tokens, _DEADLINE_S * 1000)
         answer = self.store.admit(job)
-        return str(answer.id)  # type: ignore[union-attr]  # a benchmark that is refused ends here
+        return str(answer.id)  # type: ignore[union-attr]  # if the job is refused, the benchmark fails here
 
     def run(self, prompts: list[str], clients: int, prompt_tokens: int, max_tokens: int | list[int]) -> float:
-        """Seconds until all prompts are answered, `clients` of them at a time, over the store alone."""
+        """Return the seconds until all prompts are answered, `clients` at a time, through the store without HTTP."""
         lengths = [max_tokens] * len(prompts) if isinstance(max_tokens, int) else max_tokens
-        todo = iter(zip(prompts, lengths, strict=True))
+        remaining = iter(zip(prompts, lengths, strict=True))
         began = time.perf_counter()
-        following = {self.admit(prompt, prompt_tokens, length): "0" for prompt, length in islice(todo, clients)}
+        following = {self.admit(prompt, prompt_tokens, length): "0" for prompt, length in islice(remaining, clients)}
         while following:
             for job_id, events in self.store.read_events(following, block_ms=4000).items():
                 following[job_id] = events[-1][0]
                 last = events[-1][1]
                 if last["type"] == "ended":
                     if last["outcome"] != "succeeded":
-                        raise RuntimeError(f"a job ended {last}")
+                        raise RuntimeError(f"job {job_id} did not succeed: {last}")
                     del following[job_id]
-                    for prompt, length in islice(todo, 1):
+                    for prompt, length in islice(remaining, 1):
                         following[self.admit(prompt, prompt_tokens, length)] = "0"
         return time.perf_counter() - began
 
     def close(self) -> None:
-        """Stop everything that was started."""
+        """Stop all processes that were started."""
         for name, process in self.processes.items():
             if name != "store":
                 process.terminate()
@@ -123,32 +123,32 @@ class Stack:
 
 
 class Cpu:
-    """CPU time of processes and their children between two looks, in s."""
+    """Measures the CPU time of processes and their children, in s, between two calls of `since`."""
 
     def __init__(self, processes: dict[str, psutil.Process]) -> None:
         self._processes = processes
-        self._before = self._look()
+        self._before = self._read()
 
-    def _look(self) -> dict[str, float]:
+    def _read(self) -> dict[str, float]:
         return {name: _cpu_s(process) for name, process in self._processes.items()}
 
     def since(self) -> dict[str, float]:
-        """Seconds of each since the last look."""
-        now = self._look()
+        """Return each process's CPU seconds since the last call, or since construction."""
+        now = self._read()
         passed = {name: now[name] - self._before[name] for name in now}
         self._before = now
         return passed
 
 
 def _cpu_s(process: psutil.Process) -> float:
-    """CPU time of a process and of the children that it has now."""
+    """Return the CPU time of a process and of its current children."""
     family = [process, *process.children(recursive=True)]
     return sum(times.user + times.system for times in (one.cpu_times() for one in family))
 
 
 @contextmanager
 def running(folder: Path, environ: dict[str, str], *, workers: int = 1) -> Iterator[Stack]:
-    """A stack for the length of a block."""
+    """Run a stack for the length of a block."""
     stack = Stack(folder, environ, workers=workers)
     try:
         yield stack

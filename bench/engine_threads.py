@@ -1,8 +1,8 @@
-"""Does the engine need a process of its own? Its thread beside claims and delivery, and both in two processes.
+"""Compares the engine on a thread beside claims and delivery with the engine in a process of its own.
 
-Run: `python -m bench.engine_threads` (two minutes). One worker's engine, intake and delivery with a real
-store, without HTTP; jobs of 64 prompt tokens and 32 answer tokens wait in the store from the beginning.
-docs/adr/0011-engine-threads-or-process.md has what came of it.
+Run: `python -m bench.engine_threads` (two minutes). One worker's engine, claims and delivery run with a real store and
+without HTTP. Jobs of 64 prompt tokens and 32 answer tokens are queued in the store from the beginning.
+docs/adr/0011-engine-threads-or-process.md has the results and the decision.
 """
 
 import argparse
@@ -22,13 +22,13 @@ from typing import Any
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
-from bench.common import environment, keep, private_store, show
-from bench.engine_models import Prompts, kept, model_file
+from bench.common import environment, print_environment, private_store, write_results
+from bench.engine_models import Prompts, model_file, rounded
 from shared import log as logging
 from shared.clock import RealClock
 from shared.jobs.job import NewJob, new_job_id
 from shared.settings.settings import Settings, load
-from shared.store.replies import Beat
+from shared.store.replies import HeartbeatReport
 from shared.store.store import Store
 from workers.duties.job_loop import JobLoop
 from workers.duty import Duty
@@ -36,12 +36,12 @@ from workers.engine.events import Event, FreeCapacity, JobSpec
 from workers.engine.factory import make_engine
 
 _PROMPT, _ANSWER, _SLOTS, _WORKER = 64, 32, 16, "w1"
-#: ms after which a thread that computes lets another one have the interpreter; 5 is Python's own.
+#: Switch intervals to compare, in ms: a thread gives up the interpreter after this time. 5 is Python's default.
 _SWITCH_MS = (5.0, 1.0, 0.5, 0.1)
 
 
-class _Apart:
-    """Stands for an engine that runs in another process; what it is told and what it reports goes through pipes."""
+class _EngineProxy:
+    """Stands in for an engine that runs in another process: job specs and events are sent through pipes."""
 
     def __init__(
         self,
@@ -51,39 +51,39 @@ class _Apart:
         model_path: Path,
         on_ending: Callable[[], None],
     ) -> None:
-        del on_ending  # ends that are near are not told across a pipe
+        del on_ending  # the proxy does not announce approaching ends, so there is no prefetch
         context = multiprocessing.get_context("spawn")
-        self._told, told = context.Pipe()
-        heard, self._hear = context.Pipe()
+        self._specs, specs = context.Pipe()
+        # The child's end stays open here too; otherwise `close` would end the receiving thread with an EOFError.
+        self._events, self._child_end = context.Pipe()
         self._process = context.Process(
-            target=_engine_process, args=(settings, model_path, told, self._hear), daemon=True
+            target=_engine_process, args=(settings, model_path, specs, self._child_end), daemon=True
         )
         self._process.start()
-        self._heard = heard
-        facts = heard.recv()
+        facts = self._events.recv()
         self.backend = SimpleNamespace(slots=facts.slots, cells=facts.cells, facts=facts, lockstep=True)
         self.stats = SimpleNamespace(steps=0)
         self._inside: dict[str, int] = {}
-        threading.Thread(target=self._listen, args=(emit,), daemon=True).start()
+        threading.Thread(target=self._receive_events, args=(emit,), daemon=True).start()
 
-    def _listen(self, emit: Callable[[Event], None]) -> None:
+    def _receive_events(self, emit: Callable[[Event], None]) -> None:
         while True:
-            for event in self._heard.recv():
+            for event in self._events.recv():
                 if type(event).__name__ == "Ended":
                     self._inside.pop(event.key, None)
                 emit(event)
 
     def cancel(self, key: str, *, drop: bool = False) -> None:
-        raise NotImplementedError(f"no job is canceled here: {key}, {drop}")
+        raise NotImplementedError(f"this benchmark cancels no jobs: {key}, {drop}")
 
     def prepare(self, spec: JobSpec) -> JobSpec:
         return spec
 
     def submit(self, spec: JobSpec) -> None:
         self._inside[spec.key] = _PROMPT + _ANSWER
-        self._told.send(spec)
+        self._specs.send(spec)
 
-    def room(self) -> FreeCapacity:
+    def free_capacity(self) -> FreeCapacity:
         inside = dict(self._inside)
         return FreeCapacity(self.backend.slots - len(inside), self.backend.cells - sum(inside.values()))
 
@@ -91,31 +91,31 @@ class _Apart:
         self._process.kill()
 
 
-def _engine_process(settings: Settings, path: Path, told: Any, hear: Any) -> None:
-    """The other process: an engine, and a thread that takes in what it is told."""
-    events: list[Event] = []
-    engine = make_engine(settings, events.append, model_path=path)
-    hear.send(engine.backend.facts)
+def _engine_process(settings: Settings, path: Path, specs: Any, events: Any) -> None:
+    """Run an engine in this process, with a thread that receives job specs and submits them."""
+    unsent: list[Event] = []
+    engine = make_engine(settings, unsent.append, model_path=path)
+    events.send(engine.backend.facts)
 
-    def take_in() -> None:
+    def receive_specs() -> None:
         while True:
-            engine.submit(engine.prepare(told.recv()))
+            engine.submit(engine.prepare(specs.recv()))
 
-    threading.Thread(target=take_in, daemon=True).start()
+    threading.Thread(target=receive_specs, daemon=True).start()
     while True:
         if not engine.step():
             time.sleep(0.0005)
-        if events:
-            hear.send(list(events))
-            events.clear()
+        if unsent:
+            events.send(list(unsent))
+            unsent.clear()
 
 
-def one_run(store: Store, settings: Settings, path: Path, prompts: list[str], *, apart: bool) -> float:
-    """Tokens a second from the first claim until every job's end is written."""
+def one_run(store: Store, settings: Settings, path: Path, prompts: list[str], *, own_process: bool) -> float:
+    """Return the tokens per second from the first claim until the end of every job is written."""
     store.client.flushall()
     store.configure(settings)
-    store.renew(Beat(_WORKER, "m", _SLOTS, 0, 10**6, 10**6), [])
-    make: Callable[..., Any] = _Apart if apart else make_engine
+    store.renew(HeartbeatReport(_WORKER, "m", _SLOTS, 0, 10**6, 10**6), [])
+    make: Callable[..., Any] = _EngineProxy if own_process else make_engine
     loop = JobLoop(store, _WORKER, "m", partial(make, settings, model_path=path), generated_weight=4, clock=RealClock())
     engine, duty = loop.engine, Duty(loop, lambda _name: None, loop.wake)
     stop, ended = threading.Event(), threading.Event()
@@ -126,18 +126,18 @@ def one_run(store: Store, settings: Settings, path: Path, prompts: list[str], *,
         if not left[0]:
             ended.set()
 
-    loop.delivery.learn = count
+    loop.delivery.record_usage = count
     for prompt in prompts:
         payload = {"prompt": prompt, "max_tokens": _ANSWER, "temperature": 0}
         store.admit(NewJob(new_job_id(), "t", "m", payload, _PROMPT, _ANSWER, 600_000))
-    thread = None if apart else threading.Thread(target=engine.run, args=(stop,))
+    thread = None if own_process else threading.Thread(target=engine.run, args=(stop,))
     if thread:
         thread.start()
     began = time.perf_counter()
     loop.claimer.paused = False
     duty.start()
     while not ended.wait(0.5):
-        store.renew(Beat(_WORKER, "m", _SLOTS, 0, 10**6, 10**6), loop.claimed_jobs.named())
+        store.renew(HeartbeatReport(_WORKER, "m", _SLOTS, 0, 10**6, 10**6), loop.claimed_jobs.held())
     took = time.perf_counter() - began
     duty.stop(5)
     if thread:
@@ -150,8 +150,8 @@ def one_run(store: Store, settings: Settings, path: Path, prompts: list[str], *,
     return len(prompts) * _ANSWER / took
 
 
-def bare(settings: Settings, path: Path, prompts: list[str]) -> float:
-    """The engine alone, with all jobs inside from the beginning and nobody to hear of them."""
+def engine_alone(settings: Settings, path: Path, prompts: list[str]) -> float:
+    """Return the tokens per second of the engine alone: all jobs are submitted at once and events are discarded."""
     engine = make_engine(settings, lambda _event: None, model_path=path)
     for number, prompt in enumerate(prompts):
         payload = {"prompt": prompt, "max_tokens": _ANSWER, "temperature": 0}
@@ -166,7 +166,7 @@ def bare(settings: Settings, path: Path, prompts: list[str]) -> float:
 
 
 def main() -> None:
-    """Every way in turn, several rounds; medians."""
+    """Run every variant in turn for several rounds, and write the figures."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--model", default="small")
     options.add_argument("--jobs", type=int, default=128)
@@ -189,24 +189,24 @@ def main() -> None:
     figures: dict[str, list[float]] = {}
     with private_store() as client:
         facts = environment(1, client)
-        show(facts)
+        print_environment(facts)
         store = Store(client)
-        dice = Prompts(lambda text: 1 + text.count(" "), 1)
+        generator = Prompts(lambda text: 1 + text.count(" "), 1)
         for _ in range(chosen.rounds):
-            prompts = [dice.text(_PROMPT // 3) for _ in range(chosen.jobs)]
-            figures.setdefault("engine alone", []).append(bare(settings, path, prompts))
+            prompts = [generator.text(_PROMPT // 3) for _ in range(chosen.jobs)]
+            figures.setdefault("engine alone", []).append(engine_alone(settings, path, prompts))
             for ms in _SWITCH_MS:
                 sys.setswitchinterval(ms / 1000)
                 name = f"threads, switch interval {ms:g} ms"
-                figures.setdefault(name, []).append(one_run(store, settings, path, prompts, apart=False))
+                figures.setdefault(name, []).append(one_run(store, settings, path, prompts, own_process=False))
             sys.setswitchinterval(0.005)
-            figures.setdefault("two processes", []).append(one_run(store, settings, path, prompts, apart=True))
+            figures.setdefault("two processes", []).append(one_run(store, settings, path, prompts, own_process=True))
             print(f"# load {os.getloadavg()[0]:.1f}", flush=True)
     for name, tps in figures.items():
         share = statistics.median(one / alone for one, alone in zip(tps, figures["engine alone"], strict=True))
         middle, best = statistics.median(tps), max(tps)
         print(f"{name:34}{middle:9,.0f} tokens/s, best {best:7,.0f}; {share:5.2f} of the engine alone")
-    keep(f"engine-threads-{chosen.model}", facts, kept(figures))
+    write_results(f"engine-threads-{chosen.model}", facts, rounded(figures))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
-"""Fairness alone: E2's named scenarios and random ones, in virtual time over the real scripts.
+"""Runs only the fairness experiment E2: named and random scenarios, in virtual time over the real scripts.
 
-Run: `python -m bench.fairness` (1,000 random scenarios; `--random N`). Each must keep the difference in service
-of any two tenants that both wait within 2·max(w_p·L, w_q·M) + κ; docs/overload.md says what the letters are.
+Run: `python -m bench.fairness` (1,000 random scenarios by default; `--random N`). In each scenario, the difference in
+service between any two tenants that both have queued jobs must stay within 2·max(w_p·L, w_q·M) + κ. docs/overload.md
+defines these symbols.
 """
 
 import argparse
 
-from bench.common import environment, private_store, show
+from bench.common import environment, print_environment, private_store
 from bench.overload import run_tasks
 from bench.sim.experiments import e2
 from bench.sim.report import print_table
@@ -14,12 +15,14 @@ from bench.sim.yard import closed_loop
 
 
 def main() -> None:
-    """Environment first, then the scenarios."""
+    """Print the environment, run the scenarios and print the table."""
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--random", type=int, default=e2.RANDOM, help="random scenarios, in hundreds")
+    options.add_argument(
+        "--random", type=int, default=e2.RANDOM, help="number of random scenarios, rounded up to hundreds"
+    )
     chosen = options.parse_args()
     with private_store() as client:
-        show(environment(0, client))
+        print_environment(environment(0, client))
     tasks = [task for task in e2.tasks() if task.key[0] == "named" or task.key[1] < chosen.random]
     print_table(e2.rows(run_tasks(tasks, closed_loop(0))["E2"]))
 

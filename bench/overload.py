@@ -1,7 +1,7 @@
-"""Overload as a feature: experiments E1 to E8 in virtual time over the real scripts, ours beside the baselines.
+"""Runs the overload experiments E1 to E8 for Penstock and the baselines, in virtual time over the real scripts.
 
-Run: `python -m bench.overload` (one seed), `--full` (three seeds), `--only E1,E3`. docs/overload.md says how to
-read it and what it does not show. Results: JSON, PNG and one HTML page under bench/results/.
+Run: `python -m bench.overload` (one seed), `--full` (three seeds), `--only E1,E3`. docs/overload.md explains the
+figures and what they do not show. The results are JSON, PNG and one HTML page in bench/results/.
 """
 
 import argparse
@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from bench.common import RESULTS, environment, keep, private_store, show
+from bench.common import RESULTS, environment, print_environment, private_store, write_results
 from bench.sim.experiments import e1, e2, e3, e4, e5, e6, e7, e8
 from bench.sim.report import Results, draw, print_table, write_html
 from bench.sim.rows import Figures, Row, Task
@@ -26,21 +26,23 @@ def _timed(task: Task, basis: Basis) -> tuple[Figures, float]:
     return task.run(basis), time.perf_counter() - begin
 
 
-def _in_short(figures: Figures) -> str:
-    """The plain numbers among the figures, so that a long run can be watched."""
+def _numbers_line(figures: Figures) -> str:
+    """Return the figures that are plain numbers as one line, to show the progress of a long run."""
     return " ".join(f"{name}={value:.3g}" for name, value in figures.items() if isinstance(value, int | float))
 
 
 def run_tasks(tasks: list[Task], basis: Basis) -> Results:
-    """All tasks, as many at once as there are cores; each has a store and a fleet of its own.
+    """Run all tasks, as many at once as there are cores. Each has its own store and fleet.
 
-    E8 goes alone, at the end: it measures µs.
+    E8 runs last and alone, because it measures µs of real time.
     """
     results: Results = {}
 
     def done(task: Task, figures: Figures, wall_s: float) -> None:
         results.setdefault(task.experiment, {})[task.key] = figures
-        print(f"# {task.experiment} {' '.join(map(str, task.key))}: {wall_s:.1f} s; {_in_short(figures)}", flush=True)
+        print(
+            f"# {task.experiment} {' '.join(map(str, task.key))}: {wall_s:.1f} s; {_numbers_line(figures)}", flush=True
+        )
 
     with ProcessPoolExecutor(max_workers=os.cpu_count()) as pool:
         together = [(task, pool.submit(_timed, task, basis)) for task in tasks if task.experiment != "E8"]
@@ -53,7 +55,7 @@ def run_tasks(tasks: list[Task], basis: Basis) -> Results:
 
 
 def one_seed(seed: int, names: list[str], environ: dict[str, str]) -> tuple[Basis, Results, list[Row]]:
-    """The basis, every experiment's figures, and the table."""
+    """Run the named experiments with one seed. Return the basis, the figures and the rows of the table."""
     with ProcessPoolExecutor(max_workers=2) as pool:
         basis = measure(
             replace(closed_loop(seed), environ=environ),
@@ -69,7 +71,7 @@ def one_seed(seed: int, names: list[str], environ: dict[str, str]) -> tuple[Basi
 
 
 def slim(figures: Any, *, whole: bool) -> Any:
-    """Figures as they are kept: four digits behind the point; every tenant's only where `whole`."""
+    """Return the figures rounded to four decimal places, without the figures by tenant unless `whole`."""
     if isinstance(figures, dict):
         return {name: slim(value, whole=whole) for name, value in figures.items() if whole or name != "tenants"}
     if isinstance(figures, list):
@@ -78,12 +80,14 @@ def slim(figures: Any, *, whole: bool) -> Any:
 
 
 def main() -> None:
-    """Environment first, then the experiments, the table at the end."""
+    """Print the environment, run the experiments, write the results and print the table."""
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--full", action="store_true", help="three seeds")
+    options.add_argument("--full", action="store_true", help="run three seeds instead of one")
     options.add_argument("--only", default=",".join(EXPERIMENTS))
-    options.add_argument("--set", action="append", default=[], metavar="PENSTOCK_NAME=VALUE", help="a setting of ours")
-    options.add_argument("--name", default="overload", help="of the files under bench/results/")
+    options.add_argument(
+        "--set", action="append", default=[], metavar="PENSTOCK_NAME=VALUE", help="a setting of Penstock"
+    )
+    options.add_argument("--name", default="overload", help="name of the files in bench/results/")
     chosen = options.parse_args()
     seeds = SEEDS if chosen.full else SEEDS[:1]
     environ = dict(setting.split("=", 1) for setting in chosen.set)
@@ -91,7 +95,7 @@ def main() -> None:
     with private_store() as client:
         facts = environment(seeds[0], client)
     facts |= {"seeds": seeds, "settings": environ or "all at their defaults"}
-    show(facts)
+    print_environment(facts)
     kept: dict[str, Any] = {}
     tables: dict[str, list[Row]] = {}
     pictures = {}
@@ -112,7 +116,7 @@ def main() -> None:
         if picture is not None:
             pictures[str(seed)] = picture
     facts["wall_s"] = round(time.perf_counter() - begin)
-    keep(chosen.name, facts, kept)
+    write_results(chosen.name, facts, kept)
     write_html(RESULTS / f"{stem}.html", facts, tables, pictures)
     for seed_name, rows in tables.items():
         print(f"\nseed {seed_name}")

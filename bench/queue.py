@@ -1,9 +1,9 @@
-"""Admit, refuse, claim and settle per second on this store, beside RQ's own paths in the same run.
+"""Measures admit, refuse, claim and settle per second on this store, beside RQ's own enqueue and workers.
 
-Run: `python -m bench.queue` (about four minutes; `--no-costs` for one). One client, one connection: the figures
-are those of one door process and one worker, not the server's limit. The engine costs nothing: a claimed job is
-settled with 20 made-up tokens. RQ's worker runs a function that returns a number. Then what each script costs the
-server (bench/queue_costs.py).
+Run: `python -m bench.queue` (about four minutes, or one with `--no-costs`). One client uses one connection: the
+figures are those of one door process and one worker, not the server's limit. The engine costs nothing: a claimed job
+is settled with 20 made-up tokens. RQ's worker runs a function that adds two numbers. At the end, the benchmark
+measures what each script costs the server (bench/queue_costs.py).
 """
 
 import argparse
@@ -14,45 +14,45 @@ import redis
 from rq import Queue, SimpleWorker, Worker
 from rq.serializers import JSONSerializer
 
-from bench.common import environment, keep, private_store, show, table, timed
+from bench.common import environment, print_environment, print_rows, private_store, timed, write_results
 from bench.queue_costs import MODEL, Load, a_job, ending, report
-from shared.jobs.job import Claimed, NewJob
+from shared.jobs.job import ClaimedJob, NewJob
 from shared.settings.settings import load
-from shared.store.replies import Beat
+from shared.store.replies import HeartbeatReport
 from shared.store.store import Store
 
 TENANTS = 50
 
 
-def one_of(number: int) -> NewJob:
-    """One of equal jobs of many tenants, whose cost is told."""
+def equal_job(number: int) -> NewJob:
+    """Return job `number` of many equal jobs, spread over the tenants, with a fixed cost estimate."""
     return a_job(number % TENANTS, cost_mwt=85_000, deadline_ms=600_000, poll_grace_ms=None)
 
 
 def open_bounds(client: redis.Redis, jobs: int) -> Store:
-    """A store whose bounds are above what this benchmark admits."""
+    """Empty the store and set its bounds above what this benchmark admits."""
     client.flushall()
     store = Store(client)
     bounds = {"PENSTOCK_MAX_INFLIGHT": str(10 * jobs), "PENSTOCK_MAX_QUEUE_SIZE": str(10 * jobs)}
     store.configure(load(bounds | {"PENSTOCK_MAX_QUEUE_TOKENS": str(10**9)}, None))
-    store.renew(Beat("w1", MODEL, 8, 0, 1_000_000, 1_000_000), [])
+    store.renew(HeartbeatReport("w1", MODEL, 8, 0, 1_000_000, 1_000_000), [])
     return store
 
 
-def drain(store: Store, room: int) -> list[Claimed]:
-    """Claim and settle until nothing waits, as a worker with `room` slots does; what was claimed."""
-    done: list[Claimed] = []
+def drain(store: Store, room: int) -> list[ClaimedJob]:
+    """Claim and settle until no job is queued, as a worker with `room` slots does. Return the claimed jobs."""
+    done: list[ClaimedJob] = []
     while got := store.claim("w1", f"c{len(done)}-{room}", MODEL, room=room, cells_free=1_000_000):
         store.settle_many([ending(job) for job in got], "w1")
         done += got
     return done
 
 
-def ours(client: redis.Redis, jobs: int) -> dict[str, dict[str, float]]:
-    """Each script alone, then whole jobs."""
+def penstock_rows(client: redis.Redis, jobs: int) -> dict[str, dict[str, float]]:
+    """Time each script alone, then whole jobs."""
     store = open_bounds(client, jobs)
-    rows = {"admit": timed(jobs, lambda i: store.admit(one_of(i)))}
-    claimed: list[Claimed] = []
+    rows = {"admit": timed(jobs, lambda i: store.admit(equal_job(i)))}
+    claimed: list[ClaimedJob] = []
     rows["claim (1 a call)"] = timed(
         jobs, lambda i: claimed.extend(store.claim("w1", f"c{i}", MODEL, room=1, cells_free=1_000_000))
     )
@@ -60,12 +60,12 @@ def ours(client: redis.Redis, jobs: int) -> dict[str, dict[str, float]]:
 
     store = open_bounds(client, jobs)
     client.hset("penstock:config", "max_inflight", "0")
-    rows["refuse (inflight full)"] = timed(jobs, lambda i: store.admit(one_of(i)))
+    rows["refuse (inflight full)"] = timed(jobs, lambda i: store.admit(equal_job(i)))
 
     for room in (1, 8):
         store = open_bounds(client, jobs)
         for i in range(jobs):
-            store.admit(one_of(i))
+            store.admit(equal_job(i))
         begin = time.perf_counter()
         done = drain(store, room)
         rows[f"whole jobs: claim+settle, {room} slot(s)"] = {
@@ -75,8 +75,8 @@ def ours(client: redis.Redis, jobs: int) -> dict[str, dict[str, float]]:
     return rows
 
 
-def rqs(client: redis.Redis, jobs: int) -> dict[str, dict[str, float]]:
-    """RQ's enqueue, its SimpleWorker and its forking Worker."""
+def rq_rows(client: redis.Redis, jobs: int) -> dict[str, dict[str, float]]:
+    """Time RQ's enqueue, its SimpleWorker and its forking Worker."""
     rows: dict[str, dict[str, float]] = {}
     for name, worker_class, count in (("SimpleWorker", SimpleWorker, jobs), ("Worker (forks)", Worker, jobs // 10)):
         client.flushall()
@@ -91,29 +91,29 @@ def rqs(client: redis.Redis, jobs: int) -> dict[str, dict[str, float]]:
 
 
 def main() -> None:
-    """Three rounds of everything; the median of each figure."""
+    """Run all rounds and write the median of each figure."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--jobs", type=int, default=2_000)
     options.add_argument("--rounds", type=int, default=3)
-    options.add_argument("--no-costs", action="store_true", help="leave out what each script costs the server")
+    options.add_argument("--no-costs", action="store_true", help="do not measure what each script costs the server")
     chosen = options.parse_args()
     costs: dict[str, dict[str, float]] = {}
     with private_store() as client:
         facts = environment(0, client)
-        show(facts)
-        rounds = [ours(client, chosen.jobs) | rqs(client, chosen.jobs) for _ in range(chosen.rounds)]
+        print_environment(facts)
+        rounds = [penstock_rows(client, chosen.jobs) | rq_rows(client, chosen.jobs) for _ in range(chosen.rounds)]
     rows = {
         name: {figure: statistics.median(one[name][figure] for one in rounds) for figure in rounds[0][name]}
         for name in rounds[0]
     }
-    table(rows)
+    print_rows(rows)
     whole = rows["whole jobs: claim+settle, 8 slot(s)"]["per_s"]
-    print(f"whole jobs, 8 slots, to SimpleWorker: {whole / rows['rq: SimpleWorker']['per_s']:.1f} times")
-    print(f"whole jobs, 8 slots, to forking Worker: {whole / rows['rq: Worker (forks)']['per_s']:.1f} times")
+    for name in ("SimpleWorker", "Worker (forks)"):
+        print(f"whole jobs, 8 slots: {whole / rows[f'rq: {name}']['per_s']:.1f} times the rate of RQ's {name}")
     if not chosen.no_costs:
         with private_store() as client:
             costs = report(client, Load(tenants=10_000, waiting=10, calls=4_000))
-    keep("queue", facts, {"calls": rows, "script_costs": costs})
+    write_results("queue", facts, {"calls": rows, "script_costs": costs})
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""What each script costs the server, by its own `commandstats`, with many tenants and many jobs waiting.
+"""Measures what each script costs the server, from `commandstats`, with many tenants and many queued jobs.
 
-Run: `python -m bench.queue_costs` (about three minutes; bench.queue runs it too). Every call is an EVALSHA of its own.
-All of a job's records are written: RQ's, the payload, the ledgers, the learned lengths. Rates are known and
-admission is full, so that every check is computed.
+Run: `python -m bench.queue_costs` (about three minutes; bench.queue runs it too). Every call is one EVALSHA. Each
+call writes all of a job's records: RQ's, the payload, the ledgers and the learned lengths. The workers' rates are
+known and admission is full, so that every check is computed.
 """
 
 import argparse
@@ -13,34 +13,36 @@ from typing import Any
 
 import redis
 
-from bench.common import environment, keep, private_store, show, table
-from shared.jobs.job import Claimed, Ending, NewJob, Usage, new_job_id
+from bench.common import environment, print_environment, print_rows, private_store, write_results
+from shared.jobs.job import ClaimedJob, Ending, NewJob, Usage, new_job_id
 from shared.jobs.outcomes import Outcome
 from shared.settings.settings import load
-from shared.store.replies import Admitted, Beat
+from shared.store.replies import Admitted, HeartbeatReport
 from shared.store.store import Store
 
 MODEL = "nothing"
 WORKER = "w1"
-#: A pool so fast that nothing that is asked here is refused by prediction; its slots are never full.
+#: The rates of a pool so fast that no offer is refused because of its predicted end. Its slots are never full.
 RATES = {"mu_wtps": "1e9", "prefill_tps": "1e9", "tpot_ms": "0.001"}
-#: Calls between two heartbeats, which keep the rates known.
+#: Calls between two heartbeats. Without heartbeats the store would forget the rates.
 _CHUNK = 100
-#: µs a call on one core of the machine that the aims were set for.
+#: Aims in µs per call, on one core of the machine for which they were set.
 AIMS_US = {"admit": 50, "refuse: inflight_full": 15, "claim, 1 a call": 50, "settle": 55}
 
 
 @dataclass(frozen=True)
 class Load:
-    """How much waits, and how often each script is called."""
+    """How many jobs are queued, and how often each script is called."""
 
     tenants: int
+    #: Queued jobs of each tenant.
     waiting: int
+    #: Calls of each script.
     calls: int
 
 
-def a_job(tenant: int, **spelled: Any) -> NewJob:
-    """One of equal jobs of many tenants."""
+def a_job(tenant: int, **overrides: Any) -> NewJob:
+    """Return a new job of this tenant. All jobs are equal except for `overrides`."""
     fields: dict[str, Any] = {"deadline_ms": 3_600_000, "poll_grace_ms": 60_000}
     return NewJob(
         id=new_job_id(),
@@ -49,24 +51,24 @@ def a_job(tenant: int, **spelled: Any) -> NewJob:
         payload={"prompt": "Once upon a time", "max_tokens": 20},
         prompt_tokens=5,
         max_tokens=20,
-        **(fields | spelled),
+        **(fields | overrides),
     )
 
 
-def ending(job: Claimed) -> Ending:
-    """20 tokens of nothing."""
+def ending(job: ClaimedJob) -> Ending:
+    """Return a successful ending with 20 made-up tokens."""
     return Ending(job.id, job.token, Outcome.SUCCEEDED, "length", text="word " * 20, usage=Usage(5, 0, 20, 1, 20, 1))
 
 
-def _full_house(client: redis.Redis, load_of: Load) -> Store:
-    """A store in which `waiting` jobs of each tenant wait; half of the tenants have a history of answers."""
+def _filled_store(client: redis.Redis, load_of: Load) -> Store:
+    """Return a store in which each tenant has `load_of.waiting` queued jobs."""
     store = Store(client)
-    most = str(10 * load_of.tenants * load_of.waiting)
+    bound = str(10 * load_of.tenants * load_of.waiting)
     store.configure(
         load(
             {
-                "PENSTOCK_MAX_INFLIGHT": most,
-                "PENSTOCK_MAX_QUEUE_SIZE": most,
+                "PENSTOCK_MAX_INFLIGHT": bound,
+                "PENSTOCK_MAX_QUEUE_SIZE": bound,
                 "PENSTOCK_MAX_QUEUE_TOKENS": str(10**9),
                 "PENSTOCK_ADMISSION": "full",
             },
@@ -84,13 +86,14 @@ def _full_house(client: redis.Redis, load_of: Load) -> Store:
 
 
 def _beat(store: Store) -> None:
-    store.renew(Beat(WORKER, MODEL, 8, 0, 10**9, 10**9, facts=dict(RATES)), [])
+    store.renew(HeartbeatReport(WORKER, MODEL, 8, 0, 10**9, 10**9, facts=dict(RATES)), [])
 
 
 def _cost(client: redis.Redis, calls: int, call: Callable[[int], Any], between: Callable[[], None]) -> dict[str, float]:
-    """Mean µs of one EVALSHA among `calls` and in the quickest hundred, and how many commands it calls inside.
+    """Return the mean µs of one EVALSHA over `calls` and over the quickest hundred, and the commands it calls.
 
-    The mean holds whatever else the machine did; the quickest hundred is what the script costs by itself.
+    The mean includes whatever else the machine did; the quickest hundred is closest to the script's own cost.
+    `between` is called before each hundred and is not measured.
     """
     spent = done = inside = 0.0
     quickest = math.inf
@@ -100,18 +103,18 @@ def _cost(client: redis.Redis, calls: int, call: Callable[[int], Any], between: 
         for i in range(begin, min(calls, begin + _CHUNK)):
             call(i)
         stats: Any = client.info("commandstats")
-        ours = stats.pop("cmdstat_evalsha")
-        quickest = min(quickest, ours["usec"] / ours["calls"])
-        spent, done = spent + ours["usec"], done + ours["calls"]
+        scripts = stats.pop("cmdstat_evalsha")
+        quickest = min(quickest, scripts["usec"] / scripts["calls"])
+        spent, done = spent + scripts["usec"], done + scripts["calls"]
         inside += sum(entry["calls"] for name, entry in stats.items() if not name.startswith("cmdstat_config"))
     return {"calls": done, "us": spent / done, "least_us": quickest, "commands": inside / done}
 
 
 def costs(client: redis.Redis, load_of: Load) -> dict[str, dict[str, float]]:
-    """Each script's row: calls, mean µs on the server, commands inside."""
+    """Return one row for each script: calls, mean µs on the server, commands called inside."""
     client.flushall()
-    store = _full_house(client, load_of)
-    held: list[Claimed] = []
+    store = _filled_store(client, load_of)
+    held: list[ClaimedJob] = []
 
     def claim(i: int, room: int) -> None:
         got = store.claim(WORKER, f"c{room}.{i}", MODEL, room=room, cells_free=10**9)
@@ -135,15 +138,15 @@ def costs(client: redis.Redis, load_of: Load) -> dict[str, dict[str, float]]:
 
 
 def report(client: redis.Redis, load_of: Load) -> dict[str, dict[str, float]]:
-    """Measure, print beside the aims, and answer the rows."""
+    """Measure the costs, print them beside the aims, and return the rows."""
     rows = costs(client, load_of)
     print(f"µs on the server, {load_of.tenants:,} tenants with {load_of.waiting} waiting jobs each")
-    table({name: row | {"aim_us": AIMS_US.get(name, float("nan"))} for name, row in rows.items()})
+    print_rows({name: row | {"aim_us": AIMS_US.get(name, float("nan"))} for name, row in rows.items()})
     return rows
 
 
 def main() -> None:
-    """Measure, print, keep."""
+    """Measure the costs, print them and write the results."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--tenants", type=int, default=10_000)
     options.add_argument("--waiting", type=int, default=10)
@@ -151,8 +154,8 @@ def main() -> None:
     chosen = options.parse_args()
     with private_store() as client:
         facts = environment(0, client)
-        show(facts)
-        keep("queue-costs", facts, report(client, Load(chosen.tenants, chosen.waiting, chosen.calls)))
+        print_environment(facts)
+        write_results("queue-costs", facts, report(client, Load(chosen.tenants, chosen.waiting, chosen.calls)))
 
 
 if __name__ == "__main__":

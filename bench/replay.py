@@ -1,7 +1,7 @@
 """Saves a run's arrivals and replays them under other settings, in virtual time over the real scripts.
 
-python -m bench.replay save FILE --load 2 --seconds 120     a synthesized plan, as E1 has it
-python -m bench.replay save FILE --redis URL                what a real store has admitted and can still tell
+python -m bench.replay save FILE --load 2 --seconds 120     saves a synthesized plan like those of E1
+python -m bench.replay save FILE --redis URL                saves the jobs of a real store that can still be read
 python -m bench.replay run FILE [--system B4] [--set PENSTOCK_MAX_WAIT_MS=4000 …] [--faster 2]
 """
 
@@ -9,7 +9,7 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from bench.common import environment, show
+from bench.common import environment, print_environment
 from bench.sim.arrivals import plan
 from bench.sim.ledger import Window, summary
 from bench.sim.record import from_store, recorded, save
@@ -20,19 +20,21 @@ SEED = 11
 
 
 def main() -> None:
-    """One of the two."""
+    """Run the command `save` or `run`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     saving = commands.add_parser("save")
     saving.add_argument("file", type=Path)
     saving.add_argument("--redis", default="")
-    saving.add_argument("--load", type=float, default=2.0, help="times the capacity")
+    saving.add_argument("--load", type=float, default=2.0, help="multiple of the capacity")
     saving.add_argument("--seconds", type=float, default=120.0)
     replaying = commands.add_parser("run")
     replaying.add_argument("file", type=Path)
     replaying.add_argument("--system", default="ours")
     replaying.add_argument("--set", action="append", default=[], metavar="PENSTOCK_NAME=VALUE")
-    replaying.add_argument("--faster", type=float, default=1.0, help="the same sends in so much less time")
+    replaying.add_argument(
+        "--faster", type=float, default=1.0, help="factor by which the same arrivals are compressed in time"
+    )
     replaying.add_argument("--workers", type=int, default=4)
     chosen = parser.parse_args()
     if chosen.command == "save":
@@ -51,15 +53,15 @@ def _save(chosen: argparse.Namespace) -> int:
 
 
 def _replay(chosen: argparse.Namespace) -> None:
-    asks = recorded(chosen.file)
-    for ask in asks:
-        ask.at_ms /= chosen.faster
+    jobs = recorded(chosen.file)
+    for job in jobs:
+        job.at_ms /= chosen.faster
     environ = dict(setting.split("=", 1) for setting in chosen.set)
-    show(environment(SEED) | {"file": chosen.file.name, "sends": len(asks), "settings": environ})
+    print_environment(environment(SEED) | {"file": chosen.file.name, "sends": len(jobs), "settings": environ})
     basis = replace(closed_loop(SEED, workers=chosen.workers), environ=environ)
-    # Until the last that was sent has had some of its patience; a sixth is warm-up.
-    seconds = asks[-1].at_ms / 1_000 + 10
-    done = run(basis, chosen.system, asks, seconds)
+    # The run goes on for 10 s after the last arrival, so that its jobs can end. The first sixth is warm-up.
+    seconds = jobs[-1].at_ms / 1_000 + 10
+    done = run(basis, chosen.system, jobs, seconds)
     figures = summary(done, Window(seconds / 6 * 1_000, seconds * 1_000), basis.capacity_wtps)
     del figures["tenants"]
     for name, value in figures.items():

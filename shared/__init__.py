@@ -1,1 +1,1 @@
-"""What both rooms may use: the store, its words and its settings."""
+"""Code that the door and the workers share: the store, job types, settings, logging and the command line."""

@@ -1,8 +1,8 @@
-"""Time as a parameter: monotonic for what is measured; what is stored is the store's own TIME.
+"""Clocks for measuring durations; code receives its clock as a parameter, so that tests can control time.
 
-Nothing that crosses a process is wall time of a machine. Deadlines travel as relative milliseconds,
-and only scripts turn them into moments, by the store's TIME (plus `penstock:clock`, a shift that
-only tests and virtual-time benchmarks set).
+A process never sends its machine's wall-clock time to another process. It passes deadlines to the store as milliseconds
+from now. Only the scripts convert deadlines to points in time. They use the store's TIME, plus the offset in
+`penstock:clock`, which only tests and virtual-time benchmarks set.
 """
 
 import time
@@ -10,10 +10,10 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What code that measures needs of time."""
+    """The interface for code that measures durations."""
 
     def monotonic(self) -> float:
-        """Seconds since some fixed moment; never goes back."""
+        """Return the number of seconds since a fixed but arbitrary starting point; this number never decreases."""
         ...
 
 
@@ -21,22 +21,22 @@ class RealClock:
     """The machine's monotonic clock."""
 
     def monotonic(self) -> float:
-        """Seconds since boot or so."""
+        """Return `time.monotonic()`, in seconds."""
         return time.monotonic()
 
 
-class HeldClock:
-    """A clock that moves only when told; for tests and virtual time."""
+class ManualClock:
+    """A clock that advances only when `advance` is called; for tests and virtual time."""
 
     def __init__(self, start_s: float = 1000.0) -> None:
         self._now_s = start_s
 
     def monotonic(self) -> float:
-        """The held moment, in seconds."""
+        """Return the current time of this clock, in seconds."""
         return self._now_s
 
     def advance(self, seconds: float) -> None:
-        """Move the held moment forward by `seconds` (>= 0)."""
+        """Advance the clock by `seconds`, which must be at least 0. Raises ValueError otherwise."""
         if seconds < 0:
-            raise ValueError(f"a clock does not go back: advance({seconds})")
+            raise ValueError(f"a clock cannot go back: advance({seconds})")
         self._now_s += seconds

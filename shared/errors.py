@@ -1,47 +1,49 @@
-"""Faults, never refusals.
+"""Exceptions that Penstock raises for faults; a refused job is a return value (`Refused`), not an exception.
 
 PenstockError
-├── ConfigError            a setting or an argument of the command line is wrong: the start stops
-│   └── SettingsConflict   the store holds another value of a system-wide setting
-├── StoreUnavailable       the store did not answer in time, or cannot write
-├── StoreUnfit             the store may lose jobs as it is set up (eviction, no append-only file)
-├── ScriptError            a script's call does not fit its header, or its answer is not declared
-├── EmbeddedStoreError     the embedded server could not be started or joined
+├── ConfigError            a setting or a command-line argument is wrong; the process does not start
+│   └── SettingsConflict   this process's system-wide settings differ from those in the store
+├── StoreUnavailable       the store did not answer in time, or could not write
+├── StoreUnfit             the store's configuration could lose jobs (eviction, no append-only file)
+├── ScriptError            a script call does not match its header, or the script returned an undeclared answer
+├── EmbeddedStoreError     the embedded store could not be started, taken over or stopped
 └── ModelError             the model could not be found, read or loaded
 """
 
 
 class PenstockError(Exception):
-    """Base of all faults raised by Penstock itself."""
+    """Base class of all exceptions that Penstock itself raises."""
 
 
 class ConfigError(PenstockError):
-    """A setting is unknown, malformed or out of range; the message names and quotes it."""
+    """A setting is unknown, malformed or out of range; the message names the setting and quotes its value."""
 
 
 class SettingsConflict(ConfigError):
-    """Another process has written other values of the system-wide settings."""
+    """The system-wide settings that another process wrote to the store differ from the settings of this process."""
 
     def __init__(self, differing: dict[str, tuple[str, str]]) -> None:
         self.differing = differing
-        rows = ", ".join(f"{name} is {held!r} there and {ours!r} here" for name, (held, ours) in differing.items())
-        super().__init__(f"the store holds other system-wide settings: {rows}; start with --take-over to replace them")
+        differences = ", ".join(
+            f"{name} is {stored!r} in the store and {own!r} here" for name, (stored, own) in differing.items()
+        )
+        super().__init__(f"system-wide settings differ: {differences}; start with --take-over to replace the store's")
 
 
 class StoreUnavailable(PenstockError):
-    """The store did not answer in time, or refused to write."""
+    """The store did not answer in time, or could not write."""
 
 
 class StoreUnfit(PenstockError):
-    """The store's own configuration could lose admitted jobs silently."""
+    """The store's own configuration could silently lose admitted jobs."""
 
 
 class ScriptError(PenstockError):
-    """A script was called against its header, or answered what its header does not declare."""
+    """A script was called with arguments that do not match its header, or returned an answer it does not declare."""
 
 
 class EmbeddedStoreError(PenstockError):
-    """The embedded store could not be started, joined or stopped."""
+    """The embedded store could not be started, taken over or stopped."""
 
 
 class ModelError(PenstockError):

@@ -1,8 +1,8 @@
-"""Structured logging: one event name a line, job and tenant bound; never a prompt or an answer.
+"""Structured logging: each line has one event name and fields, and never contains a prompt or an answer.
 
-JSON off terminals, text on.
-Modules say `log = structlog.get_logger()` and `log.info("job.ended", job=…, tenant=…)`: the event is
-a dotted name, everything else a field. Lines go to stderr; data of commands goes to stdout.
+Lines are text on a terminal and JSON elsewhere. Modules call `log = structlog.get_logger()` and
+`log.info("job.ended", job=…, tenant=…)`: the first argument is the event, a dotted name, and the others are fields. Log
+lines are written to stderr; the output of commands is written to stdout.
 """
 
 import logging
@@ -14,61 +14,62 @@ from typing import Any
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-#: Fields under which texts of people travel in this project. Their length is all that a log may know.
-TEXTS = frozenset({"prompt", "messages", "text", "answer", "content", "payload", "body", "result", "delta"})
+#: Fields that may hold a prompt or an answer. In the log, only the length of such a value is written.
+TEXT_FIELDS = frozenset({"prompt", "messages", "text", "answer", "content", "payload", "body", "result", "delta"})
 
 
 def configure(level: str = "info", fmt: str = "auto", **bound: str | int) -> None:
-    """Set up this process's logging; `bound` fields (`room="web"`) stand on every line.
+    """Set up this process's logging; every line carries the `bound` fields (such as `room="web"`).
 
-    `level` and `fmt` are PENSTOCK_LOG_LEVEL and PENSTOCK_LOG_FORMAT. Libraries that use Python's
-    logging come out the same way, from `warning` up unless the level is debug.
+    `level` and `fmt` are PENSTOCK_LOG_LEVEL and PENSTOCK_LOG_FORMAT. Messages that libraries log
+    with Python's logging module get the same format; those below `warning` are dropped unless `level` is debug.
     """
     as_text = sys.stderr.isatty() if fmt == "auto" else fmt == "text"
-    number = logging.getLevelNamesMapping()[level.upper()]
-    before: list[Processor] = [
+    min_level = logging.getLevelNamesMapping()[level.upper()]
+    processors: list[Processor] = [
         structlog.contextvars.merge_contextvars,
-        _Bound(bound),
+        _AddBoundFields(bound),
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
-        _without_texts,
+        _mask_texts,
     ]
     render: Processor
     if as_text:
         colors = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
-        # The default formatter would print local variables, among them prompts.
-        plain = structlog.dev.plain_traceback
-        render = structlog.dev.ConsoleRenderer(colors=colors, timestamp_key="time", exception_formatter=plain)
+        # The default exception formatter prints local variables, which can hold prompts.
+        formatter = structlog.dev.plain_traceback
+        render = structlog.dev.ConsoleRenderer(colors=colors, timestamp_key="time", exception_formatter=formatter)
     else:
-        before.append(structlog.processors.format_exc_info)
-        before.append(_event_first)
+        processors.append(structlog.processors.format_exc_info)
+        processors.append(_event_first)
         render = structlog.processors.JSONRenderer(default=str, ensure_ascii=False)
     structlog.configure(
-        processors=[*before, render],
-        wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=_Stderr,
-        # Set up anew by tests and after a fork; a look-up costs 2 µs, and a job writes a line or two.
+        processors=[*processors, render],
+        wrapper_class=structlog.make_filtering_bound_logger(min_level),
+        logger_factory=_StderrLogger,
+        # Loggers are not cached, because tests and forked processes call `configure` again. Looking up a logger costs
+        # 2 µs per line, and a job logs only one or two lines.
         cache_logger_on_first_use=False,
     )
     handler = logging.StreamHandler()
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[*before, structlog.stdlib.ExtraAdder()],
+            foreign_pre_chain=[*processors, structlog.stdlib.ExtraAdder()],
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, render],
         )
     )
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(number if level == "debug" else max(number, logging.WARNING))
+    root.setLevel(min_level if level == "debug" else max(min_level, logging.WARNING))
 
 
-def about(job: str, tenant: str) -> AbstractContextManager[None]:
-    """Bind a job and its tenant to every line that this thread or greenlet writes inside the block."""
+def bind_job(job: str, tenant: str) -> AbstractContextManager[None]:
+    """Add a job and its tenant to every line that this thread or greenlet logs inside the `with` block."""
     return structlog.contextvars.bound_contextvars(job=job, tenant=tenant)
 
 
-class _Stderr:
-    """Writes lines to stderr as it is now; a log that cannot be written never fails what it tells of."""
+class _StderrLogger:
+    """Writes lines to the current `sys.stderr`; write errors are ignored, so that logging never raises."""
 
     def __init__(self, *_args: Any) -> None: ...
 
@@ -82,8 +83,8 @@ class _Stderr:
     debug = info = warning = error = critical = exception = msg
 
 
-class _Bound:
-    """Adds the process's own fields to a line that does not have them."""
+class _AddBoundFields:
+    """Adds each of the process's bound fields to every line that does not already have a field of that name."""
 
     def __init__(self, fields: dict[str, str | int]) -> None:
         self._fields = fields
@@ -95,12 +96,13 @@ class _Bound:
 
 
 def _event_first(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """For people who read JSON lines: when, how grave and what stand before everything else."""
+    """Put the fields `time`, `level` and `event` first, which makes JSON lines easier to read."""
     first = {name: event.pop(name) for name in ("time", "level", "event") if name in event}
     return {**first, **event}
 
 
-def _without_texts(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    for name in TEXTS & event.keys():
+def _mask_texts(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Replace the value of each field in TEXT_FIELDS with a note of its length."""
+    for name in TEXT_FIELDS & event.keys():
         event[name] = f"<{len(str(event[name]))} characters>"
     return event

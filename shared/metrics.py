@@ -1,14 +1,14 @@
-"""Every metric: name, labels, help, buckets; none is made elsewhere.
+"""Declares the name, labels and help text of every metric that Penstock exports, and the histogram buckets.
 
-Fleet metrics are read out of the store's counters (fields written by shared/lua/lib/stats.lua), so
-that any ingress answers the same; process metrics are those of one ingress.
-When you add one: a row here, its field in a script, and its line in docs/http.md.
+Fleet metrics are read from the store's counters (fields written by shared/lua/lib/stats.lua), so every door process
+exports the same values. Process metrics describe one door process. To add a fleet metric: add a row to this file, write
+its field in a script, and regenerate docs/http.md (`make docs`).
 """
 
 from dataclasses import dataclass
 from typing import Literal
 
-#: Upper ends of all histograms in ms, as shared/lua/lib/stats.lua has them; a test compares.
+#: The upper bounds of the buckets of every histogram, in ms; a test compares them with shared/lua/lib/stats.lua.
 BUCKETS_MS = (
     5,
     10,
@@ -28,14 +28,19 @@ BUCKETS_MS = (
     320_000,
     640_000,
 )
-#: So many tenants get a label of their own in gauges, the most recently seen; the rest is `other`.
+#: Gauges have a separate label for each of this many tenants, those with the most recent admissions. All other tenants
+#: share the label OTHER.
 MAX_TENANTS = 50
 OTHER = "other"
 
 
 @dataclass(frozen=True)
 class MetricSpec:
-    """One metric. `field` is the first part of its fields in the stats; labels follow in the fields' order."""
+    """One metric.
+
+    If the metric is read from the store's `stats` hash, the hash has one field for each combination of label values.
+    The name of such a field starts with `field`, and the label values follow in the order of `labels`.
+    """
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
@@ -44,130 +49,166 @@ class MetricSpec:
     field: str = ""
 
 
-#: Counters and histograms, from the stats. Prometheus adds `_total` to counters.
+#: Counters and histograms that are read from the `stats` hash. Prometheus adds `_total` to the names of counters.
 COUNTED: tuple[MetricSpec, ...] = (
-    MetricSpec("penstock_executed", "counter", (), "jobs whose first claim happened", "executed"),
-    MetricSpec("penstock_yielded", "counter", (), "answers with status yield", "yielded"),
-    MetricSpec("penstock_jobs", "counter", ("tenant", "model_name", "outcome"), "ended jobs", "ended"),
+    MetricSpec("penstock_executed", "counter", (), "jobs that were claimed at least once", "executed"),
+    MetricSpec("penstock_yielded", "counter", (), "offers that were refused with status yield", "yielded"),
+    MetricSpec("penstock_jobs", "counter", ("tenant", "model_name", "outcome"), "jobs that ended, by outcome", "ended"),
     MetricSpec(
-        "penstock_tokens", "counter", ("tenant", "model_name", "kind"), "prompt, cached, completion tokens", "tokens"
+        "penstock_tokens",
+        "counter",
+        ("tenant", "model_name", "kind"),
+        "tokens of ended attempts, by kind: prompt, cached (reused prompt tokens) or completion",
+        "tokens",
     ),
     MetricSpec(
         "penstock_wasted_tokens",
         "counter",
         ("tenant", "reason"),
-        "tokens computed for jobs that did not end well",
+        "tokens computed in attempts that did not succeed",
         "wasted",
     ),
     MetricSpec(
         "penstock_offered_tokens",
         "counter",
         (),
-        "prompt and max_tokens of all jobs that were offered",
+        "prompt tokens plus max_tokens of all offered jobs",
         "offered_tokens",
     ),
-    MetricSpec("penstock_leases_reclaimed", "counter", (), "leases that lapsed and were taken back", "reclaimed"),
-    MetricSpec("penstock_requeued", "counter", (), "jobs that went back to their list", "requeued"),
-    MetricSpec("penstock_degraded", "counter", ("tenant", "what"), "jobs that were changed to fit", "degraded"),
+    MetricSpec(
+        "penstock_leases_reclaimed",
+        "counter",
+        (),
+        "leases that were not renewed in time, so that the job was taken back from its worker",
+        "reclaimed",
+    ),
+    MetricSpec("penstock_requeued", "counter", (), "running jobs that were put back into their queue", "requeued"),
+    MetricSpec(
+        "penstock_degraded", "counter", ("tenant", "what"), "jobs whose answer was cut under overload", "degraded"
+    ),
     MetricSpec(
         "penstock_queue_wait_seconds",
         "histogram",
         ("tenant", "model_name"),
-        "from admission to first claim",
+        "time from a job's admission to its first claim",
         "queue_wait",
     ),
     MetricSpec(
         "penstock_time_to_first_token_seconds",
         "histogram",
         ("tenant", "model_name", "size"),
-        "from claim to first token; size of the prompt: s below 256, m below 2048 tokens, l",
+        "time from a job's claim to its first token; size is the prompt's length: s below 256 tokens, m below 2048, "
+        "l from 2048",
         "time_to_first_token",
     ),
     MetricSpec(
         "penstock_time_per_output_token_seconds",
         "histogram",
         ("tenant", "model_name"),
-        "between two tokens of a job",
+        "mean time between two consecutive generated tokens of a job",
         "time_per_output_token",
     ),
     MetricSpec(
         "penstock_request_duration_seconds",
         "histogram",
         ("outcome", "tenant", "model_name"),
-        "from admission to the end",
+        "time from a job's admission to its end",
         "request_duration",
     ),
-    MetricSpec("penstock_retry_hint_seconds", "histogram", (), "hints given with refusals", "retry_hint"),
+    MetricSpec("penstock_retry_hint_seconds", "histogram", (), "retry hints sent with the refusals", "retry_hint"),
     MetricSpec(
         "penstock_retry_hint_error_seconds",
         "histogram",
         (),
-        "how far from the promise those who came back were taken",
+        "difference between the time that a retry hint named and the time at which the retry was admitted",
         "retry_hint_error",
     ),
     MetricSpec(
         "penstock_prediction_error_seconds",
         "histogram",
         (),
-        "how far from its predicted end a job succeeded",
+        "difference between the predicted and the actual end of each job that succeeded",
         "prediction_error",
     ),
 )
 
-#: Made of two counters, `admitted|<tenant>` and `refused|<tenant>|<reason>`.
-ADMISSION = MetricSpec("penstock_admission", "counter", ("tenant", "decision", "reason"), "the door's answers", "")
+#: This metric combines two counters of the `stats` hash: `admitted|<tenant>` and `refused|<tenant>|<reason>`.
+ADMISSION = MetricSpec(
+    "penstock_admission",
+    "counter",
+    ("tenant", "decision", "reason"),
+    "offers, by whether they were admitted and, if not, by the reason of the refusal",
+    "",
+)
 
-#: Counted by each worker since its start; `field` is the fact of its beat.
+#: Counters that each worker keeps from its start on; `field` is the counter's name in a heartbeat.
 BY_WORKER: tuple[MetricSpec, ...] = (
     MetricSpec(
         "penstock_worker_idle_slot_steps",
         "counter",
         ("worker",),
-        "steps with a free slot while a job waited for one",
+        "engine steps in which a slot was free although a job was queued",
         "idle_slot_steps",
     ),
     MetricSpec(
         "penstock_dead_tokens",
         "counter",
         ("worker",),
-        "tokens computed after the deadline or the cancel",
+        "tokens that were computed for jobs after their deadline or their cancellation",
         "dead_tokens",
     ),
 )
 
 GAUGES: tuple[MetricSpec, ...] = (
-    MetricSpec("penstock_inflight", "gauge", (), "admitted jobs not yet ended"),
-    MetricSpec("penstock_inflight_limit", "gauge", (), "the most of them"),
-    MetricSpec("penstock_jobs_waiting", "gauge", ("tenant", "model_name"), "jobs in their tenant's list"),
-    MetricSpec("penstock_jobs_running", "gauge", ("tenant", "model_name"), "jobs under a lease"),
-    MetricSpec("penstock_oldest_job_age_seconds", "gauge", ("tenant",), "age of the tenant's oldest waiting job"),
+    MetricSpec("penstock_inflight", "gauge", (), "admitted jobs that have not ended"),
+    MetricSpec("penstock_inflight_limit", "gauge", (), "the bound on inflight jobs"),
+    MetricSpec("penstock_jobs_waiting", "gauge", ("tenant", "model_name"), "queued jobs"),
+    MetricSpec("penstock_jobs_running", "gauge", ("tenant", "model_name"), "running jobs"),
+    MetricSpec("penstock_oldest_job_age_seconds", "gauge", ("tenant",), "age of the tenant's oldest queued job"),
     MetricSpec("penstock_workers", "gauge", (), "live workers"),
     MetricSpec("penstock_slots", "gauge", (), "slots of live workers"),
-    MetricSpec("penstock_pool_tier", "gauge", ("model_name",), "how hard a pool is pressed, 0 to 2"),
+    MetricSpec("penstock_pool_tier", "gauge", ("model_name",), "how overloaded a pool is, 0 to 2"),
     MetricSpec(
-        "penstock_capacity_tokens_per_second", "gauge", (), "weighted tokens a second that live workers measured"
+        "penstock_capacity_tokens_per_second",
+        "gauge",
+        (),
+        "weighted tokens per second that the live workers can compute, by their own measurements",
     ),
-    MetricSpec("penstock_worker_slots_busy", "gauge", ("worker",), "slots that run a job"),
-    MetricSpec("penstock_worker_kv_used_ratio", "gauge", ("worker",), "share of KV cells in use"),
+    MetricSpec("penstock_worker_slots_busy", "gauge", ("worker",), "slots in which a job runs"),
+    MetricSpec("penstock_worker_kv_used_ratio", "gauge", ("worker",), "fraction of the KV cells that is in use"),
 )
 
-#: Of one ingress or gate; prometheus-client keeps them (web/http/telemetry.py, web/gate/server.py).
-HTTP_REQUESTS = MetricSpec("penstock_http_requests", "counter", ("route", "method", "status"), "answered requests")
-HTTP_SECONDS = MetricSpec("penstock_http_request_seconds", "histogram", ("route", "method"), "until the answer began")
-SCRIPT_SECONDS = MetricSpec(
-    "penstock_store_script_seconds", "histogram", ("script",), "round trips to the store, by script"
+#: Metrics of one door process (HTTP or gate); prometheus-client keeps them (web/http/process_metrics.py,
+#: web/gate/server.py).
+HTTP_REQUESTS = MetricSpec(
+    "penstock_http_requests", "counter", ("route", "method", "status"), "HTTP requests that were answered"
 )
-STORELESS = MetricSpec("penstock_refused_without_store", "counter", (), "yields given because the store did not answer")
-WAITING_CALLS = MetricSpec("penstock_followed_jobs", "gauge", (), "jobs whose end or events somebody waits for here")
-GATE_FRAMES = MetricSpec("penstock_gate_frames", "counter", ("status",), "frames that the TCP gate said")
+HTTP_SECONDS = MetricSpec(
+    "penstock_http_request_seconds", "histogram", ("route", "method"), "time from a request to the start of its answer"
+)
+SCRIPT_SECONDS = MetricSpec(
+    "penstock_store_script_seconds", "histogram", ("script",), "time of one round trip to the store, by script"
+)
+REFUSED_WITHOUT_STORE = MetricSpec(
+    "penstock_refused_without_store", "counter", (), "yields that were sent because the store did not answer"
+)
+FOLLOWED_JOBS = MetricSpec(
+    "penstock_followed_jobs", "gauge", (), "jobs that clients of this process follow or wait for"
+)
+GATE_FRAMES = MetricSpec("penstock_gate_frames", "counter", ("status",), "frames that the TCP gate sent")
 GATE_CONNECTIONS = MetricSpec("penstock_gate_connections", "gauge", (), "open connections of the TCP gate")
-BUILD_INFO = MetricSpec("penstock_build_info", "gauge", ("version", "python"), "always 1")
+BUILD_INFO = MetricSpec(
+    "penstock_build_info",
+    "gauge",
+    ("version", "python"),
+    "constant 1; the labels are the versions of Penstock and Python",
+)
 PROCESS: tuple[MetricSpec, ...] = (
     HTTP_REQUESTS,
     HTTP_SECONDS,
     SCRIPT_SECONDS,
-    STORELESS,
-    WAITING_CALLS,
+    REFUSED_WITHOUT_STORE,
+    FOLLOWED_JOBS,
     GATE_FRAMES,
     GATE_CONNECTIONS,
     BUILD_INFO,

@@ -1,4 +1,4 @@
-"""The state folder: private to its user, locked by the kernel, with small notes that outlive a process."""
+"""Creates the state folder with access for its user only, locks it, and reads and writes JSON notes in it."""
 
 import fcntl
 import json
@@ -10,19 +10,20 @@ from typing import Any
 
 from shared.errors import EmbeddedStoreError
 
-#: The longest path of a unix socket that every system takes: macOS has 104 bytes, the last a NUL.
-LONGEST_SOCKET_PATH = 103
+#: The maximum length, in bytes, of a unix socket path that is valid on every supported system. The lowest limit is that
+#: of macOS: 104 bytes, including a final NUL.
+MAX_SOCKET_PATH = 103
 
 
-def private(folder: Path) -> Path:
-    """Make the folder if it is not there, and keep others out of it (0700). Raises OSError."""
+def make_private_dir(folder: Path) -> Path:
+    """Create the folder if it does not exist, and set its mode to 0700 (owner only). Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder.chmod(0o700)
     return folder
 
 
 def write_note(path: Path, note: dict[str, Any]) -> None:
-    """Replace a JSON note in one step: a reader sees the old one or the new one, never half of it."""
+    """Replace a JSON note atomically, so that a reader never sees a partly written one. Raises OSError."""
     fd, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)  # mode 0600
     try:
         with os.fdopen(fd, "w", encoding="utf-8") as file:
@@ -34,7 +35,7 @@ def write_note(path: Path, note: dict[str, Any]) -> None:
 
 
 def read_note(path: Path) -> dict[str, Any]:
-    """Read the note, or {} when there is none or it is not one."""
+    """Return the JSON object in a note, or {} if the file is missing, unreadable or not a JSON object."""
     try:
         note = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -44,10 +45,11 @@ def read_note(path: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class FolderLock:
-    """A lock file held by this process, and by every process that inherits `fd`.
+    """A lock file held by this process and by every process that inherits `fd`.
 
-    The kernel lets go of it when the last of them is dead, however they died, so that a lock which
-    is held proves a living holder. What its holder wrote into the file stays for those who come later.
+    The kernel releases the lock when the last of these processes has ended, even if it was killed with SIGKILL. If the
+    lock is held, a holder is therefore alive. A note that a holder wrote into the file stays there after the lock is
+    released.
     """
 
     path: Path
@@ -55,7 +57,7 @@ class FolderLock:
 
     @classmethod
     def take(cls, path: Path) -> "FolderLock | None":
-        """Take the lock, or None when a living process holds it. Raises OSError."""
+        """Acquire the lock and return it, or return None if a living process holds it. Raises OSError."""
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -67,27 +69,29 @@ class FolderLock:
         return cls(path, fd)
 
     def write(self, note: dict[str, Any]) -> None:
-        """Write into the lock file what others should know of its holder. Raises OSError.
+        """Write a note about the holder into the lock file, for other processes to read. Raises OSError.
 
-        Over what stands there and never by emptying it first: if the holder dies or the disk is full in between,
-        nobody could find the server that holds the lock. Blanks, which JSON skips, cover the rest of a longer note.
+        The new note overwrites the old one in place; the file is not truncated first. If this process died or the disk
+        filled up after a truncation, no process could find the server that holds the lock. If the old note was longer,
+        its remaining bytes are overwritten with spaces, which JSON parsers ignore.
         """
         text = json.dumps(note).encode()
         os.pwrite(self.fd, text.ljust(os.fstat(self.fd).st_size), 0)
 
     def close(self) -> None:
-        """Let go of it here; those who inherited it keep it."""
+        """Close this process's file descriptor; processes that inherited the lock continue to hold it."""
         os.close(self.fd)
 
 
-def hold_state(state: Path, url: str) -> FolderLock:
-    """Take the state folder for this `penstock up`, which serves at `url`; at most one at a time has it.
+def lock_state_dir(state: Path, url: str) -> FolderLock:
+    """Lock the state folder for this `penstock up` process, which serves at `url`; only one process can hold the lock.
 
-    Raises EmbeddedStoreError, naming the pid and the URL of a living holder.
+    Raises EmbeddedStoreError if the folder cannot be used, or if another process holds the lock. In the second case,
+    the message contains the pid and the URL of that process.
     """
     lock = None
     try:
-        lock = FolderLock.take(private(state) / "up.lock")
+        lock = FolderLock.take(make_private_dir(state) / "up.lock")
         if lock is not None:
             lock.write({"pid": os.getpid(), "url": url})
             return lock
@@ -103,20 +107,27 @@ def hold_state(state: Path, url: str) -> FolderLock:
 
 
 def short_socket_folder(known: str) -> Path:
-    """A private folder with a path short enough for a socket: that of the `known` socket if it still is ours."""
-    if known and _is_ours(Path(known).parent):
+    """Return a private folder whose path is short enough for a socket.
+
+    `known` is the path of the previous socket, or "". If the folder of that socket is still private and owned by this
+    user, the same folder is returned; otherwise a new folder is created.
+    """
+    if known and _is_private_to_user(Path(known).parent):
         return Path(known).parent
     base = tempfile.gettempdir()
-    # Less a random name of 17 bytes and a socket's name.
-    if len(os.fsencode(base)) > LONGEST_SOCKET_PATH - 40:
-        base = "/tmp"  # noqa: S108 - mkdtemp makes a new folder in it with mode 0700
+    # 40 bytes are enough for the random folder name (17 bytes) and the name of the socket.
+    if len(os.fsencode(base)) > MAX_SOCKET_PATH - 40:
+        base = "/tmp"  # noqa: S108 - mkdtemp creates a new folder with mode 0700 in it
     return Path(tempfile.mkdtemp(prefix="penstock-", dir=base))
 
 
-def _is_ours(folder: Path) -> bool:
-    """Whether it is a folder that we made: in a shared place, somebody else could have."""
+def _is_private_to_user(folder: Path) -> bool:
+    """Return whether `folder` is a real directory that only this user can access.
+
+    In a shared folder such as /tmp, another user could have created a folder or a symlink with this name.
+    """
     try:
-        facts = folder.lstat()
+        status = folder.lstat()
     except OSError:
         return False
-    return folder.is_dir() and not folder.is_symlink() and facts.st_uid == os.getuid() and facts.st_mode & 0o077 == 0
+    return folder.is_dir() and not folder.is_symlink() and status.st_uid == os.getuid() and status.st_mode & 0o077 == 0

@@ -1,14 +1,15 @@
-"""One private store a session, empty at each test's start, its books audited at the end."""
+"""The fixtures of all tests: one private store a session, emptied before each test and audited after it."""
 
 import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 import redis
 
-from shared.audit.invariants import breaches, unowned_keys
+from shared.audit.invariants import find_breaches, unowned_keys
 from shared.settings.settings import Settings, load
 from shared.store.connection import open_client
 from shared.store.embedded import EmbeddedStore
@@ -16,18 +17,22 @@ from shared.store.store import Store
 
 ROOT = Path(__file__).parents[1]
 
+# No limit on the time of one example: a busy machine or the measurement of coverage must not fail a test.
+hypothesis.settings.register_profile("penstock", deadline=None)
+hypothesis.settings.load_profile("penstock")
+
 
 @pytest.fixture(scope="session", autouse=True)
-def heeds_ctrl_c() -> None:
-    """A shell's background jobs ignore Ctrl-C, and so would every program that a test starts there."""
+def enable_ctrl_c() -> None:
+    """Restore Ctrl-C, which background jobs of a shell ignore: programs that a test starts would ignore it too."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def nobodys_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Tests, and the programs they start, run in an empty folder: settings are read from a `.env` where one stands."""
-    folder = tmp_path_factory.mktemp("nobodys")
+def empty_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Run tests and the programs they start in an empty folder, so that they read settings from no `.env` file."""
+    folder = tmp_path_factory.mktemp("empty")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
@@ -36,7 +41,7 @@ def nobodys_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def store_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of the session's own store: the embedded one, in a folder of its own."""
+    """The URL of the session's own embedded store, which has its own folder."""
     embedded = EmbeddedStore.start(tmp_path_factory.mktemp("store"))
     yield embedded.url
     embedded.stop()
@@ -44,7 +49,7 @@ def store_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def redis_client(store_url: str) -> Iterator[redis.Redis]:
-    """A client of the session's store, emptied (scripts too: nobody may count on one being loaded)."""
+    """A client of the session's store; data and loaded scripts are flushed, as no test may rely on a loaded script."""
     with open_client(store_url, name="penstock-test") as client:
         client.flushall()
         client.script_flush()
@@ -53,15 +58,15 @@ def redis_client(store_url: str) -> Iterator[redis.Redis]:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """Every setting at its default; the state folder is the test's own."""
+    """All settings at their defaults, except the state folder, which is the test's own."""
     return load(environ={"PENSTOCK_STATE_DIR": str(tmp_path)}, dotenv=None)
 
 
 @pytest.fixture
 def store(redis_client: redis.Redis, settings: Settings) -> Iterator[Store]:
-    """A configured store; after the test every invariant must hold and every key have an owner."""
+    """A configured store; after the test every invariant must hold and every key must have an owner."""
     store = Store(redis_client)
     store.configure(settings)
     yield store
-    assert breaches(redis_client) == []
+    assert find_breaches(redis_client) == []
     assert unowned_keys(redis_client) == []

@@ -1,1 +1,1 @@
-"""The door: HTTP in, verdicts out. Holds no job state."""
+"""The door, which receives requests over HTTP and TCP and returns verdicts and answers; it keeps no state of jobs."""

@@ -1,4 +1,4 @@
-"""create_app: wiring and nothing else."""
+"""Build the Flask application of the HTTP door: create_app connects its parts and contains no other logic."""
 
 from apiflask import APIFlask
 
@@ -14,19 +14,21 @@ from web.http.request import DoorRequest
 from web.operations import request_caller
 from web.routes import embeddings, events, health, jobs, openai, pages, queue, quote, responses
 from web.runtime.context import make_door_context
-from web.runtime.current import EXTENSION
+from web.runtime.current import EXTENSION_NAME
 
 
 class DoorApp(APIFlask):
-    """Flask with our reading of a request."""
+    """APIFlask with DoorRequest as its request class, so that JSON bodies are parsed strictly."""
 
     request_class = DoorRequest
 
 
 def create_app(settings: Settings, store: Store, clock: Clock) -> APIFlask:
-    """The door as a WSGI app. Starts no thread until somebody waits; asks nothing of the store until a request does.
+    """Return the HTTP door as a WSGI app.
 
-    Raises ConfigError when the admin key's file cannot be used, and for hosts or origins that are none.
+    The app starts no thread until a request waits for a job, and sends no command to the store until a request needs
+    the store. Raises ConfigError if the admin key file cannot be used, or if PENSTOCK_ALLOWED_HOSTS or
+    PENSTOCK_CORS_ORIGINS contains an invalid entry.
     """
     app = DoorApp("web", title="Penstock", version=package_version(), docs_path=None, json_errors=False)
     app.config.update(
@@ -35,14 +37,14 @@ def create_app(settings: Settings, store: Store, clock: Clock) -> APIFlask:
         AUTO_VALIDATION_ERROR_RESPONSE=False,
         AUTO_SERVERS=False,
     )
-    door = make_door_context(settings, store, clock)
-    app.extensions[EXTENSION] = door
-    telemetry.install(app, door.metrics)
+    context = make_door_context(settings, store, clock)
+    app.extensions[EXTENSION_NAME] = context
+    telemetry.install(app, context.metrics)
     hosts_and_cors.install(app, settings)
     request_caller.install(app)
     errors.install(app, settings)
     openapi.install(app)
-    for route in (jobs, events, queue, quote, openai, responses, embeddings, health, pages):
-        app.register_blueprint(route.bp)
+    for routes in (jobs, events, queue, quote, openai, responses, embeddings, health, pages):
+        app.register_blueprint(routes.bp)
     register_dashboard(app, store, mode_of(settings))
     return app

@@ -1,4 +1,4 @@
-"""From the environment to a serving door: settings, store, app, and the duties of an ingress process."""
+"""Start one HTTP process: read the settings, open the store, create the app and start the duties."""
 
 import os
 import signal
@@ -17,15 +17,16 @@ log = structlog.get_logger()
 
 
 def boot() -> APIFlask:
-    """The app of one ingress process, its duties running."""
+    """Create the app of one HTTP process, start the duties of the process, and return the app."""
     settings = load()
     logging.configure(settings.log_level, settings.log_format, room="web", pid=os.getpid())
     store = open_store(settings)
     app = create_app(settings, store, RealClock())
-    start_duties(settings, store, end=_end_all)
+    start_duties(settings, store, on_fatal_error=_stop_gunicorn)
     return app
 
 
-def _end_all() -> None:
-    # All processes of this ingress have the same settings.
+def _stop_gunicorn() -> None:
+    # The parent is gunicorn's master process. Its worker processes all have the same settings and would all fail, so
+    # the whole server is stopped.
     os.kill(os.getppid(), signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Every exception that leaves a route becomes an answer here."""
+"""Flask error handlers, which convert every exception that a route raises to an HTTP response."""
 
 import structlog
 from apiflask import HTTPError
@@ -10,37 +10,37 @@ from shared.errors import StoreUnavailable
 from shared.settings.settings import Settings
 from web.http.api_errors import ApiError, error_from_status, field_errors, invalid_value
 from web.operations.responses import problem_response, store_away_response
-from web.runtime.current import current_door
+from web.runtime.current import current_context
 
 log = structlog.get_logger()
 
 
 def install(app: Flask, settings: Settings) -> None:
-    """Register the handlers."""
+    """Register the error handlers on the app."""
 
     @app.errorhandler(ApiError)
-    def on_problem(problem: ApiError) -> Response:
-        return problem_response(problem)
+    def on_api_error(error: ApiError) -> Response:
+        return problem_response(error)
 
     @app.errorhandler(StoreUnavailable)
-    def on_store_away(error: StoreUnavailable) -> Response:
+    def on_store_unavailable(error: StoreUnavailable) -> Response:
         log.warning("store.away", error=str(error))
-        return store_away_response(current_door())
+        return store_away_response(current_context())
 
     @app.errorhandler(HTTPError)
-    def on_input(error: HTTPError) -> Response:
-        # APIFlask wraps what pydantic found; the cause knows field and value.
+    def on_input_error(error: HTTPError) -> Response:
+        # APIFlask wraps pydantic's ValidationError; only the wrapped error names the invalid fields and their values.
         if isinstance(error.__cause__, ValidationError):
             return problem_response(invalid_value(field_errors(error.__cause__)))
         return problem_response(error_from_status(error.status_code, error.message))
 
     @app.errorhandler(RequestEntityTooLarge)
-    def on_too_large(_: RequestEntityTooLarge) -> Response:
-        message = f"the body is over {settings.max_body_bytes} bytes (PENSTOCK_MAX_BODY_BYTES)"
+    def on_body_too_large(_: RequestEntityTooLarge) -> Response:
+        message = f"the body is longer than {settings.max_body_bytes} bytes (PENSTOCK_MAX_BODY_BYTES)"
         return problem_response(ApiError("request_too_large", message))
 
     @app.errorhandler(HTTPException)
-    def on_http(error: HTTPException) -> Response:
+    def on_http_exception(error: HTTPException) -> Response:
         response = problem_response(error_from_status(error.code or 500, error.description))
         for name, value in error.get_headers():
             if name in {"Allow", "Location"}:
@@ -48,7 +48,8 @@ def install(app: Flask, settings: Settings) -> None:
         return response
 
     @app.errorhandler(Exception)
-    def on_fault(error: Exception) -> Response:
-        # The traceback names code, never a prompt: values are not logged.
+    def on_unexpected_error(error: Exception) -> Response:
+        # The logged traceback contains source lines but no values of variables, so no prompt is logged.
         log.error("http.fault", exc_info=error)
-        return problem_response(ApiError("internal_error", "the door failed on this request; its log says why"))
+        message = "the door failed to handle this request; its log contains the reason"
+        return problem_response(ApiError("internal_error", message))

@@ -1,8 +1,8 @@
-"""gunicorn's settings, each with its reason; read as `gunicorn -c python:web.gunicorn_conf web.wsgi:app`."""
+"""The gunicorn settings and their reasons; they are used by `gunicorn -c python:web.gunicorn_conf web.wsgi:app`."""
 
 from gevent import monkey
 
-# Before anything imports ssl by name: the worker processes inherit what this one has imported.
+# The patches must be applied before any module imports names from ssl. Worker processes inherit this one's modules.
 monkey.patch_all()
 
 import os  # noqa: E402 - nothing may be imported before the patches
@@ -19,30 +19,36 @@ logging.configure(_settings.log_level, _settings.log_format, room="web", pid=os.
 wsgi_app = "web.wsgi:app"
 bind = _settings.listen
 workers = _settings.web_workers
-#: gevent's: one greenlet a connection, so that a waiting call or a stream costs a few kB, not a thread.
+#: A gevent worker runs one greenlet per connection. A waiting call or a stream takes a few kB instead of a thread.
 worker_class = "web.gunicorn_worker.DoorWorker"
-#: Idle and slow clients hold a place each, and thousands of them must not keep others out.
+#: Each idle or slow client occupies one connection of a worker process. The limit is high so that thousands of such
+#: clients do not prevent others from connecting.
 worker_connections = 10_000
-#: Connections that the kernel keeps while a worker is busy or restarts; Linux caps it at somaxconn.
+#: The maximum number of connections that the kernel queues while a worker is busy or restarts. Linux caps this
+#: number at net.core.somaxconn.
 backlog = 4_096
-#: Longer than the idle time-outs of common proxies (60 s), so that it is they who close: a connection that we
-#: close while a request is on its way fails that request. Bounds, too, how slowly a request's head may come.
+#: How long the door keeps an idle connection open, in seconds. This is longer than the idle timeout of common proxies
+#: (60 s), so that the proxy closes the connection first: if the door closes a connection while a request is in transit,
+#: the request fails. The setting also limits how long a client may take to send the head of a request.
 keepalive = 75
-#: A process whose event loop does not turn for this long is stuck, however long its calls may wait.
+#: gunicorn kills a worker process whose event loop has not run for this many seconds. A single request may take
+#: longer.
 timeout = 30
-#: Plain OpenAI calls may still end well; waits and event streams end at once and are taken up elsewhere.
+#: How long a process that was asked to stop waits for calls on OpenAI's routes to finish, in seconds. Long polls and
+#: event streams end at once, and their clients resume them at another process.
 graceful_timeout = 30
-#: No header moves the path under which a request is served: proxies guard routes by it.
+#: No header, such as SCRIPT_NAME, may change the path of a request. A client could otherwise circumvent a proxy that
+#: restricts access by path.
 forwarder_headers = ""
-#: A restart must not need the whole of the app to be forked from a master with threads and sockets.
+#: Each worker process loads the app itself, so that no worker is forked from a master that has threads and sockets.
 preload_app = False
-#: The heartbeat's file on memory: on a slow disk a beat blocks the event loop.
+#: The folder of gunicorn's heartbeat file. It is in memory, because writes to a slow disk would block the event loop.
 worker_tmp_dir = "/dev/shm" if os.path.isdir("/dev/shm") else None  # noqa: PTH112, S108 - gunicorn wants a string
-#: Nobody controls us by a socket in somebody's home folder.
+#: Without this setting, gunicorn would open a control socket in the home folder of its user.
 control_socket_disable = True
-#: The app logs what happens; an access line a request would be most of the log.
+#: gunicorn writes no access log. The app has its own log, and one line per request would make up most of it.
 accesslog = None
-#: gunicorn's own lines come out as ours do, from warning up.
+#: gunicorn's messages of level warning and above go through the root logger, in the same format as the app's.
 logconfig_dict: dict[str, Any] = {
     "version": 1,
     "disable_existing_loggers": False,
@@ -53,7 +59,11 @@ logconfig_dict: dict[str, Any] = {
 
 
 def on_starting(_server: Any) -> None:
-    """Refuse the start, with a sentence, on a store that is unfit or disagrees; a store that is away may come back."""
+    """Check the store before any worker process starts.
+
+    Exits with an error message if the store is unfit or was configured with different system-wide settings. If the
+    store does not answer, the door starts anyway and refuses jobs until the store answers.
+    """
     logging.configure(_settings.log_level, _settings.log_format, room="web", pid=os.getpid())
     raise_file_limit()
     store = open_store(_settings)

@@ -1,8 +1,11 @@
-"""gunicorn's gevent worker, but for silent clients, for what is no request, and for its end.
+"""gunicorn's gevent worker, changed in three ways: socket timeouts, JSON errors for bad requests, a faster stop.
 
-As it comes, it answers what it cannot read with a page of HTML; it waits for a request's body, or for a
-reader, as long as the connection is open; and one that is told to stop waits for every open connection
-until `graceful_timeout`, also for those that a client merely keeps for its next request.
+The original worker differs as follows:
+
+- While a connection is open, it waits without a limit for the body of a request and for the client to read a response.
+- It answers a request that it cannot parse with an HTML page.
+- When it is asked to stop, it waits up to `graceful_timeout` seconds for every open connection, even if the connection
+  is idle between two requests.
 """
 
 import errno
@@ -23,108 +26,119 @@ from gunicorn.http.errors import (  # type: ignore[import-untyped]  # ships no t
     LimitRequestLine,
     ParseException,
 )
-from gunicorn.workers.ggevent import GeventWorker  # type: ignore[import-untyped]  # as above
+from gunicorn.workers.ggevent import GeventWorker  # type: ignore[import-untyped]  # ships no types
 
 from web.http import shutdown
 from web.http.api_errors import error_from_status, error_response
 
 log = structlog.get_logger()
 
-#: What a client's bytes can be besides nonsense; and what of gunicorn's faults is not of them.
+#: The HTTP status for some of gunicorn's parse errors. All other parse errors have status 400.
 _STATUSES = {LimitRequestLine: 414, LimitRequestHeaders: 431}
-_OURS = (ConfigurationProblem, InvalidResponseHeader, InvalidResponseHeaderName)
+#: Subclasses of ParseException that are not caused by the client.
+_SERVER_ERRORS = (ConfigurationProblem, InvalidResponseHeader, InvalidResponseHeaderName)
 
-#: How long a client may neither send a byte of the body it has announced nor take one of its answer, in seconds.
-#: A wait for a job's end is no such silence: then it is we who have nothing to say.
-SILENCE_S = 30.0
-#: How late a stop may be noticed, and how long a connection is then still listened to, in seconds.
-_LOOK_S, _LAST_S = 0.1, 0.05
+#: A connection is closed if its client sends no byte of a request's body, or reads no byte of a response, for this many
+#: seconds. While a request waits for its job, this timeout does not apply, because the door has nothing to send.
+SOCKET_TIMEOUT_S = 30.0
+#: How often the worker checks whether it was asked to stop, in seconds.
+_STOP_CHECK_INTERVAL_S = 0.1
+#: How long a worker that is stopping waits for the next request on an open connection, in seconds.
+_STOPPING_KEEPALIVE_S = 0.05
 
 
-class _Idle:
-    """The time in which a connection has no request under way: at most `seconds`, and none once we stop."""
+class _IdleTimeout:
+    """Context manager that ends the wait for a connection's next request after `seconds`, or when `end` is called.
 
-    def __init__(self, among: "set[_Idle]", seconds: float) -> None:
-        self._among = among
-        #: False: ends the block without an exception, as gunicorn's own does.
-        self._timeout = gevent.Timeout(seconds, False)  # noqa: FBT003 - its own signature
+    During the wait, the object is in the set `active`, which contains all idle timeouts of the worker.
+    """
+
+    def __init__(self, active: "set[_IdleTimeout]", seconds: float) -> None:
+        self._active = active
+        #: False: the timeout ends the `with` block without an exception, as gunicorn's own timeout does.
+        self._timeout = gevent.Timeout(seconds, False)  # noqa: FBT003 - gevent's signature
         self._greenlet = gevent.getcurrent()
 
     def __enter__(self) -> None:
-        self._among.add(self)
+        self._active.add(self)
         self._timeout.__enter__()
 
-    def __exit__(self, *raised: object) -> Any:
-        self._among.discard(self)
-        return self._timeout.__exit__(*raised)
+    def __exit__(self, *exc_info: object) -> Any:
+        self._active.discard(self)
+        return self._timeout.__exit__(*exc_info)
 
     def end(self) -> None:
-        """Let the time be over, unless a request comes first."""
+        """End the wait, unless a request arrives first."""
         gevent.get_hub().loop.run_callback(self._end_now)
 
     def _end_now(self) -> None:
-        # In the event loop nothing comes between the question and the throw: no request under way is ever hit.
-        if self in self._among:
+        # This method runs in the event loop, so no greenlet can run between the check and the throw. A request that is
+        # being handled is therefore never interrupted.
+        if self in self._active:
             self._greenlet.throw(self._timeout)
 
 
-class DoorWorker(GeventWorker):  # type: ignore[misc]  # as above
-    """One ingress process."""
+class DoorWorker(GeventWorker):  # type: ignore[misc]  # GeventWorker ships no types
+    """The gunicorn worker class of the HTTP door; each instance is one worker process."""
 
-    def __init__(self, *args: Any, **named: Any) -> None:
-        super().__init__(*args, **named)
-        self._idle: set[_Idle] = set()
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._idle_timeouts: set[_IdleTimeout] = set()
 
-    def timeout_ctx(self) -> _Idle:
-        """What gunicorn puts around its wait for the next request of a connection."""
-        return _Idle(self._idle, self.cfg.keepalive if self.alive else _LAST_S)
+    def timeout_ctx(self) -> _IdleTimeout:
+        """Return the context manager that gunicorn puts around its wait for a connection's next request."""
+        return _IdleTimeout(self._idle_timeouts, self.cfg.keepalive if self.alive else _STOPPING_KEEPALIVE_S)
 
     def handle_request(self, listener_name: Any, req: Any, sock: Any, addr: Any) -> Any:
-        """Serve one request. Raises ConnectionResetError for a client that takes nothing: then nobody is there."""
-        sock.settimeout(SILENCE_S)
+        """Handle one request.
+
+        Raises ConnectionResetError if the client reads nothing of its response for SOCKET_TIMEOUT_S, so that gunicorn
+        treats the connection as closed by the client.
+        """
+        sock.settimeout(SOCKET_TIMEOUT_S)
         try:
-            kept = super().handle_request(listener_name, req, sock, addr)
+            keep_open = super().handle_request(listener_name, req, sock, addr)
         except TimeoutError:
-            # gunicorn would write a traceback for it, as for a fault of ours.
-            raise ConnectionResetError(errno.ECONNRESET, "the client takes nothing of its answer") from None
-        # Between two requests it is `timeout_ctx` that says how long.
+            # gunicorn would log a TimeoutError with a traceback, as if it were an error of the server.
+            raise ConnectionResetError(errno.ECONNRESET, "the client does not read its response") from None
+        # The wait for the next request is limited by `timeout_ctx`, so the socket needs no timeout.
         sock.settimeout(None)
-        return kept
+        return keep_open
 
     def handle_error(self, req: Any, client: Any, addr: Any, exc: BaseException) -> None:
-        """Answer what is no request that could be read with the error object that every error has."""
-        if not isinstance(exc, ParseException) or isinstance(exc, _OURS):
+        """Handle an error of a connection: if the request could not be parsed, send a JSON error object."""
+        if not isinstance(exc, ParseException) or isinstance(exc, _SERVER_ERRORS):
             super().handle_error(req, client, addr, exc)
             return
         status = next((status for kind, status in _STATUSES.items() if isinstance(exc, kind)), 400)
         request_id = secrets.token_hex(16)
         log.info("http.unreadable", request_id=request_id, error=str(exc)[:200])
-        told = error_response(error_from_status(status, f"this is no request that could be read: {str(exc)[:200]}"))
-        body = json.dumps(told.body).encode()
+        error = error_response(error_from_status(status, f"the request could not be parsed: {str(exc)[:200]}"))
+        body = json.dumps(error.body).encode()
         headers = {"x-request-id": request_id, "Content-Type": "application/json", "Content-Length": len(body)}
-        lines = [f"{name}: {value}" for name, value in (headers | told.headers | {"Connection": "close"}).items()]
+        lines = [f"{name}: {value}" for name, value in (headers | error.headers | {"Connection": "close"}).items()]
         head = "\r\n".join([f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", *lines, "", ""])
         with suppress(OSError):
             client.sendall(head.encode() + body)
 
     def run(self) -> None:
-        """Serve until told to stop."""
-        gevent.spawn(self._end_what_idles)
+        """Serve requests until the process is asked to stop."""
+        gevent.spawn(self._end_idle_connections_on_stop)
         super().run()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop when what is under way has ended."""
+        """Handle the signal for a graceful stop: finish the requests that are being handled, then stop."""
         shutdown.requested.set()
         super().handle_exit(sig, frame)
 
     def handle_quit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop at once."""
+        """Handle the signal for an immediate stop."""
         shutdown.requested.set()
         super().handle_quit(sig, frame)
 
-    def _end_what_idles(self) -> None:
+    def _end_idle_connections_on_stop(self) -> None:
         while self.alive:
-            gevent.sleep(_LOOK_S)
+            gevent.sleep(_STOP_CHECK_INTERVAL_S)
         shutdown.requested.set()
-        for idle in list(self._idle):
-            idle.end()
+        for idle_timeout in list(self._idle_timeouts):
+            idle_timeout.end()

@@ -1,4 +1,4 @@
-"""What gunicorn imports: gevent's patches first, then settings from the environment → the app."""
+"""The WSGI entry point for gunicorn: apply gevent's patches, then read the settings and create the app."""
 
 from gevent import monkey
 

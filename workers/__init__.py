@@ -1,1 +1,1 @@
-"""Claims, runs and settles jobs. Knows no HTTP towards clients."""
+"""The worker, which claims, runs and settles jobs; it serves no HTTP to clients."""

@@ -1,4 +1,7 @@
-"""`python -m workers`: settings, store, model, supervisor; ends with a code of workers/exit_codes.py."""
+"""`python -m workers`: reads the settings, opens the store, loads the model, and runs the worker until it exits.
+
+workers/exit_codes.py lists the exit codes.
+"""
 
 import argparse
 import os
@@ -36,63 +39,68 @@ from workers.supervisor import Supervisor
 
 log = structlog.get_logger()
 
-#: How often a worker that starts before its store looks again, and how often it says so.
-_LOOK_S, _SAY_S = 0.2, 10.0
-#: The bar of the load hides it.
+#: A starting worker that waits for the store tries again at the first interval, and logs at the second.
+_RETRY_S, _LOG_INTERVAL_S = 0.2, 10.0
+#: Terminal sequence that shows the cursor again, which the progress bar hides.
 _SHOW_CURSOR = "\x1b[?25h"
 
 
 @dataclass(frozen=True)
 class Place:
-    """Which worker this is of those that share this machine: each takes its own device, or its part of the cores."""
+    """The worker's index among the workers on this machine. It selects the worker's GPU or share of the CPU cores."""
 
     index: int = 0
     workers: int = 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one worker. The exit code."""
-    # Read when libgomp is loaded: spinning threads of two engines on few cores starve one another.
+    """Run one worker and return its exit code."""
+    # libgomp reads this when it is loaded. Without it, the busy-waiting threads of two engines that share few cores
+    # would starve each other.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    for sign in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(sign, _leave)
-    place = _place(arguments)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _exit_at_once)
+    place = _parse_place(arguments)
     try:
         return int(_serve(load(), place))
     except (ConfigError, EmbeddedStoreError) as error:
-        return _sorry(error, ExitCode.CONFIG)
+        return _report_error(error, ExitCode.CONFIG)
     except StoreUnfit as error:
-        return _sorry(error, ExitCode.STORE_UNFIT)
+        return _report_error(error, ExitCode.STORE_UNFIT)
     except ModelError as error:
-        return _sorry(error, ExitCode.MODEL)
+        return _report_error(error, ExitCode.MODEL)
 
 
-def _leave(number: int, _frame: FrameType | None) -> None:
-    """Until the supervisor takes the signals over nothing is held, so there is nothing to drain.
+def _exit_at_once(number: int, _frame: FrameType | None) -> None:
+    """Handle a signal that arrives before the supervisor handles signals: no job is held, so nothing is drained.
 
-    As the first process of a container this one would not be ended by a signal that it has no handler for. At once,
-    and not by an exception: while the model loads it would be raised in a callback of C, which swallows it.
+    Without this handler, a worker that is the first process of a container would ignore the signal. The handler does
+    not raise an exception: while the model loads, a C callback would discard it.
     """
-    # Whatever becomes of the sentence: who reads it may be gone, or be interrupted in the midst of another.
+    # Writing may fail because stderr is closed, or because the signal interrupted another write to it. Exit anyway.
     with suppress(OSError, ValueError, RuntimeError):
         if sys.stderr.isatty():
             sys.stderr.write(_SHOW_CURSOR)
-        sys.stderr.write(f"penstock worker: {signal.Signals(number).name} before it served; it held nothing\n")
+        sys.stderr.write(f"penstock worker: {signal.Signals(number).name} before it served; it held no jobs\n")
         sys.stderr.flush()
     os._exit(ExitCode.DRAINED)
 
 
-def _place(arguments: Sequence[str] | None) -> Place:
-    parser = argparse.ArgumentParser(prog="python -m workers", description="Run one worker, by PENSTOCK_ settings.")
-    parser.add_argument("--index", type=int, default=0, help="this worker's place among those of this machine, from 0")
-    parser.add_argument("--workers", type=int, default=1, help="how many workers share this machine")
-    named = parser.parse_args(arguments)
-    if not 0 <= named.index < named.workers:
-        parser.error(f"--index {named.index} is not one of --workers {named.workers}, counted from 0")
-    return Place(named.index, named.workers)
+def _parse_place(arguments: Sequence[str] | None) -> Place:
+    parser = argparse.ArgumentParser(
+        prog="python -m workers", description="Run one worker. PENSTOCK_ settings configure it."
+    )
+    parser.add_argument(
+        "--index", type=int, default=0, help="index of this worker among the workers of this machine, from 0"
+    )
+    parser.add_argument("--workers", type=int, default=1, help="number of workers that share this machine")
+    options = parser.parse_args(arguments)
+    if not 0 <= options.index < options.workers:
+        parser.error(f"--index {options.index} is not one of --workers {options.workers}, counted from 0")
+    return Place(options.index, options.workers)
 
 
-def _sorry(error: Exception, code: ExitCode) -> int:
+def _report_error(error: Exception, code: ExitCode) -> int:
     sys.stderr.write(f"penstock worker: {error}\n")
     return int(code)
 
@@ -103,10 +111,10 @@ def _serve(settings: Settings, place: Place) -> ExitCode:
     failpoints.arm(settings.fail_at)
     status, clock = WorkerStatus(), RealClock()
     if settings.worker_listen:
-        Exporter(*_host_port(settings.worker_listen), status.word, status.figures).start()
+        Exporter(*_host_port(settings.worker_listen), status.state, status.metrics).start()
     store = _open_store(settings, worker)
     names, path = served_names(settings), model_file(settings)
-    with loading_bar(names[0], alone=place.workers == 1) as tell:
+    with loading_bar(names[0], alone=place.workers == 1) as report_progress:
         start_engine = partial(
             make_engine,
             settings,
@@ -114,12 +122,12 @@ def _serve(settings: Settings, place: Place) -> ExitCode:
             clock=clock,
             index=place.index,
             workers=place.workers,
-            progress=tell,
+            progress=report_progress,
         )
         job_loop = JobLoop(
             store, worker, names[0], start_engine, generated_weight=settings.generated_weight, clock=clock
         )
-    _introduce(job_loop.engine)
+    _log_engine_facts(job_loop.engine)
     status.heartbeat = Heartbeat(
         worker,
         names,
@@ -132,34 +140,37 @@ def _serve(settings: Settings, place: Place) -> ExitCode:
 
 
 def _open_store(settings: Settings, worker: str) -> Store:
-    """The store, once it answers, found fit, configured and without a namesake. Raises StoreUnfit and ConfigError."""
+    """Wait until the store answers, check it, write the settings to it, and return it.
+
+    Raises StoreUnfit and ConfigError.
+    """
     url = settings.redis_url or find_url(settings.state_path)
     client = open_client(url, name=f"penstock-worker-{worker}")
     store = Store(client)
-    said_s = -_SAY_S
+    logged_s = -_LOG_INTERVAL_S
     while True:
         try:
             for warning in check_fitness(client):
                 log.warning("store.doubt", warning=warning)
             store.configure(settings)
-            _check_name(store, served_names(settings)[0])
+            _check_name_is_free(store, served_names(settings)[0])
         except StoreUnavailable as error:
-            if time.monotonic() - said_s >= _SAY_S:
-                said_s = time.monotonic()
+            if time.monotonic() - logged_s >= _LOG_INTERVAL_S:
+                logged_s = time.monotonic()
                 log.warning("store.awaited", url=without_password(url), error=str(error))
-            time.sleep(_LOOK_S)
+            time.sleep(_RETRY_S)
         else:
             return store
 
 
-def _check_name(store: Store, name: str) -> None:
-    """Raises ConfigError when a live worker serves another model whose jobs would lie in the same lists."""
+def _check_name_is_free(store: Store, name: str) -> None:
+    """Raise ConfigError if a live worker serves another model whose name becomes the same slug in store keys."""
     slug = model_slug(name)
     for other in store.snapshot(tenants=1).workers:
         if other.live and other.model != name and model_slug(other.model) == slug:
             raise ConfigError(
-                f"PENSTOCK_MODEL_NAME={name!r}: the store could not tell this model's jobs from those of "
-                f"{other.model!r}, which worker {other.name} serves; both are {slug!r} there"
+                f"PENSTOCK_MODEL_NAME={name!r}: worker {other.name} serves {other.model!r}, and both names become "
+                f"{slug!r} in store keys, so that the two models would share one queue"
             )
 
 
@@ -168,8 +179,8 @@ def _host_port(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _introduce(engine: Engine) -> None:
-    """What went where: read by whoever asks why a worker is slow."""
+def _log_engine_facts(engine: Engine) -> None:
+    """Log the engine's device, layers, memory, slots and rates, which help to explain why a worker is slow."""
     facts = engine.backend.facts
     mib = {
         name: round(size / 2**20)

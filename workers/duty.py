@@ -1,8 +1,8 @@
-"""One duty, one thread, one shape: start, one pass after another, stop; the pass is callable alone.
+"""Runs a duty on a thread of its own, one pass after another, until it is stopped; a pass can be called directly.
 
-A pass that finds the store away is tried again, later each time; a pass that fails by a fault of our
-own is logged and tried again too, because the jobs that run are worth more than a clean stack. Only
-a duty whose every pass fails ends the process.
+A pass that fails because the store is unavailable is retried with a growing delay. A pass that fails because of a bug
+is logged and retried as well, because the running jobs matter more than a clean exit. The process ends only if
+MAX_FAULTS passes in a row fail because of a bug.
 """
 
 import threading
@@ -15,55 +15,58 @@ from shared.errors import StoreUnavailable
 
 log = structlog.get_logger()
 
-#: First and longest rest while the store is away: soon enough not to lose a lease of a second, and
-#: few enough calls not to hinder a store that is loading its file.
-FIRST_REST_S, LONGEST_REST_S = 0.05, 0.5
+#: First and longest delay between retries after a failed pass. They are short enough that a lease of one second is not
+#: lost, and long enough that the retries do not slow down a store that is loading its data file.
+FIRST_RETRY_S, MAX_RETRY_S = 0.05, 0.5
 
-#: Passes in a row that may fail by a fault of our own: with the longest rest between them, some 10 s.
+#: How many passes in a row may fail because of a bug. At the longest retry delay, this takes about 10 s.
 MAX_FAULTS = 20
 
 
 class DutyWork(Protocol):
-    """What a duty does over and over."""
+    """What a duty does in each pass."""
 
-    #: For logs and for the thread's name.
+    #: The duty's name, which is used in logs and for the thread.
     name: str
 
     def one_pass(self) -> float | None:
-        """Do what is due. How long to rest then, in seconds; None: until woken."""
+        """Do the work that is due. Return the delay until the next pass in seconds, or None to wait for a wake."""
         ...
 
 
 class Duty:
     """Runs the passes of one duty on one thread until stopped."""
 
-    def __init__(self, work: DutyWork, on_death: Callable[[str], None], wake: threading.Event | None = None) -> None:
-        """`wake` ends a rest when it is set; without one the duty has its own."""
+    def __init__(self, work: DutyWork, on_failure: Callable[[str], None], wake: threading.Event | None = None) -> None:
+        """Create a duty that calls `on_failure` with the duty's name after MAX_FAULTS faults in a row.
+
+        Setting the event `wake` starts the next pass at once. If `wake` is None, the duty creates an event of its own.
+        """
         self.work = work
-        self._on_death = on_death
+        self._on_failure = on_failure
         self._wake = wake or threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=work.name, daemon=True)
-        self._rest_s = FIRST_REST_S
+        self._retry_s = FIRST_RETRY_S
         self._faults = 0
 
     def start(self) -> None:
-        """Begin; the first pass runs at once."""
+        """Start the thread. The first pass runs at once."""
         self._thread.start()
 
     def wake(self) -> None:
-        """End the rest now (not a rest that the store's absence asked for). Callable by any thread."""
+        """Start the next pass now, unless the duty waits to retry a failed pass. May be called from any thread."""
         if not self._wake.is_set():
             self._wake.set()
 
-    def ask_stop(self) -> None:
-        """No pass begins from now on."""
+    def request_stop(self) -> None:
+        """Ask the duty to start no further pass, and return at once."""
         self._stopping.set()
         self._wake.set()
 
     def stop(self, timeout_s: float) -> bool:
-        """Ask, and wait for the pass under way. Whether the thread has ended."""
-        self.ask_stop()
+        """Request a stop and wait for the current pass to end. Return whether the thread has ended."""
+        self.request_stop()
         if self._thread.ident is None:
             return True
         self._thread.join(timeout_s)
@@ -71,34 +74,37 @@ class Duty:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            rest_s, wakeable = self.guarded_pass()
+            delay_s, wakeable = self.guarded_pass()
             if wakeable:
-                self._wake.wait(rest_s)
+                self._wake.wait(delay_s)
                 self._wake.clear()
             else:
-                self._stopping.wait(rest_s)
+                self._stopping.wait(delay_s)
 
     def guarded_pass(self) -> tuple[float | None, bool]:
-        """One pass with its faults caught: how long to rest, and whether a wake may end the rest."""
+        """Run one pass and catch its exceptions.
+
+        Return the delay until the next pass (None to wait for a wake), and whether a wake may cut the delay short.
+        """
         try:
-            rest_s = self.work.one_pass()
+            delay_s = self.work.one_pass()
         except StoreUnavailable as error:
-            if self._rest_s == FIRST_REST_S:
+            if self._retry_s == FIRST_RETRY_S:
                 log.warning("store.away", duty=self.work.name, error=str(error))
-            return self._longer_rest(), False
-        except Exception:  # the duty outlives a fault: see the file's docstring
+            return self._next_retry(), False
+        except Exception:  # a bug does not end the duty: see the module docstring
             self._faults += 1
             log.exception("duty.fault", duty=self.work.name, in_a_row=self._faults)
             if self._faults >= MAX_FAULTS:
                 self._stopping.set()
-                self._on_death(self.work.name)
-            return self._longer_rest(), False
-        if self._rest_s != FIRST_REST_S and self._faults == 0:
+                self._on_failure(self.work.name)
+            return self._next_retry(), False
+        if self._retry_s != FIRST_RETRY_S and self._faults == 0:
             log.info("store.back", duty=self.work.name)
-        self._rest_s, self._faults = FIRST_REST_S, 0
-        return rest_s, True
+        self._retry_s, self._faults = FIRST_RETRY_S, 0
+        return delay_s, True
 
-    def _longer_rest(self) -> float:
-        rest_s = self._rest_s
-        self._rest_s = min(LONGEST_REST_S, rest_s * 2)
-        return rest_s
+    def _next_retry(self) -> float:
+        delay_s = self._retry_s
+        self._retry_s = min(MAX_RETRY_S, delay_s * 2)
+        return delay_s

@@ -1,26 +1,27 @@
-"""Why a worker process ended, as its exit code: one name each, shown in docs/runbook.md."""
+"""The exit codes of a worker process; docs/runbook.md explains each of them."""
 
 from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What a process supervisor sees. 1 stays Python's own, for what nobody foresaw."""
+    """Why a worker process ended. Code 1 is missing because Python uses it for an unhandled exception."""
 
-    #: Drained: what ran has ended or was given back.
+    #: Drained: every running job has ended or was released.
     DRAINED = 0
-    #: A setting is wrong; a sentence on stderr says which. Starting again does not help.
+    #: A setting is wrong; a message on stderr names it. Restarting does not help.
     CONFIG = 2
-    #: The store could lose jobs silently as it is set up. Starting again does not help.
+    #: The store is configured in a way that can silently lose jobs. Restarting does not help.
     STORE_UNFIT = 3
-    #: The model or the device could not be loaded. Starting again may help when the device was taken.
+    #: The model or the device could not be loaded. Restarting may help if another process was using the device.
     MODEL = 4
-    #: Jobs ran and no token came for PENSTOCK_STALL_MS. Start again.
+    #: Jobs were running, but no token was computed for PENSTOCK_STALL_MS. Restart the worker.
     STALL = 5
-    #: The engine's thread ended by a fault. Start again.
+    #: The engine's thread ended with an exception. Restart the worker.
     ENGINE = 6
-    #: The store came back with other system-wide settings than this worker runs with.
+    #: When the store came back after an outage, its system-wide settings differed from this worker's.
     CONFIG_LOST = 7
-    #: Another signal, a second or more into the drain: leases lapse, others take over.
+    #: A second signal arrived more than a second after the drain began. The jobs' leases expire, and other
+    #: workers run the jobs.
     FORCED = 8
-    #: A duty's thread ended by a fault that no retry mends. Start again.
+    #: Too many passes of a duty failed in a row. Restart the worker.
     DUTY = 9

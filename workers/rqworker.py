@@ -1,8 +1,8 @@
-"""Our face towards RQ: `rq info` and the dashboard see a worker that was born, beats, works and dies.
+"""RQ's record of this worker, so that `rq info` and the dashboard list it with its state and its heartbeats.
 
-Identity and registration are RQ's own code; the heartbeat and the state are written by the renew
-script, in the same step as the leases. RQ's loop, dequeue and handlers are never used: with several
-queues it pops a job before anybody leases it, and a crash loses it.
+RQ's own code writes and removes this record. The renew script updates the record's heartbeat and state when it renews
+the leases. RQ's work loop, dequeue and signal handlers are never used: with several queues, RQ pops a job before any
+worker has leased the job, so that a crash at that moment loses the job.
 """
 
 import os
@@ -22,39 +22,39 @@ log = structlog.get_logger()
 
 
 class RqWorker(BaseWorker):
-    """RQ's record of this process. `serve` is what it does between its birth and its death."""
+    """Represents this process in RQ. It calls `serve` instead of RQ's work loop."""
 
     def __init__(self, name: str, client: redis.Redis, serve: Callable[[], bool]) -> None:
-        # No queues: a worker takes from every tenant's, and those come and go. Not prepared by RQ,
-        # which would rename the connection and ask the server for all its clients.
+        # RQ gets no queues, because the worker claims from the queues of all tenants, which come and go. With
+        # prepare_for_work, RQ would rename the connection and list all clients of the server.
         super().__init__([], name=name, connection=client, serializer=JSONSerializer, prepare_for_work=False)
         self._serve = serve
-        #: The store does not answer: it is not asked once more at the end.
-        self.mute = False
+        #: Whether `register_death` does nothing. The supervisor sets it when the store does not answer.
+        self.skip_deregistration = False
         self.hostname, self.pid = socket.gethostname(), os.getpid()
 
     def _set_connection(self, connection: redis.Redis) -> redis.Redis:
-        """Keep our own timeouts: RQ would stretch the pool's to seven minutes, for a BLPOP that we never send."""
+        """Keep the connection's timeouts. RQ would raise them to seven minutes for a BLPOP that is never sent here."""
         return connection
 
     def register_birth(self) -> None:
-        """Write RQ's record of this worker, where renew has found none. Raises StoreUnavailable."""
+        """Write RQ's record of this worker. Called if the renew script found none. Raises StoreUnavailable."""
         with store_faults(self.connection):
             self.ip_address = str(self.connection.client_info().get("addr", "unknown"))
-            super().register_birth()  # type: ignore[no-untyped-call]  # RQ is typed in parts
+            super().register_birth()  # type: ignore[no-untyped-call]  # RQ is only partly typed
 
     def register_death(self) -> None:
-        """Take this worker off RQ's list; without a store its record dies by its TTL."""
-        if self.mute:
+        """Remove this worker from RQ's list. If the store does not answer, the record's TTL removes it."""
+        if self.skip_deregistration:
             return
         try:
             with store_faults(self.connection):
-                super().register_death()  # type: ignore[no-untyped-call]  # likewise
+                super().register_death()  # type: ignore[no-untyped-call]  # RQ is only partly typed
         except StoreUnavailable as error:
             log.warning("rq.death_untold", worker=self.name, error=str(error))
 
     def work(self, *_args: Any, **_options: Any) -> bool:
-        """Serve instead of running RQ's loop; what `serve` answers. RQ's options have no meaning here."""
+        """Call `serve` instead of RQ's work loop, and return what `serve` returns. RQ's options are ignored."""
         try:
             return self._serve()
         finally:

@@ -1,8 +1,9 @@
-"""Starts a worker's duties in order, waits, drains, and stops them in the reverse order.
+"""Starts a worker's duties in order, waits for a signal or a fault, drains, and stops the duties in reverse order.
 
-Signals only put a word into a queue; everything is decided on the main thread, here. A drain claims
-nothing more, lets what runs end, and gives back what does not end in time, uncounted. In the worst
-case the process is killed in between: the leases lapse and others take over.
+Signal handlers only put a notice into a queue; the main thread reads the queue and makes every decision. During a
+drain the worker claims no more jobs and lets running jobs finish. It releases those that do not finish in time, and
+a release does not count as an attempt. In the worst case the process is killed before it has released them: the
+leases expire, and other workers claim the jobs.
 """
 
 import os
@@ -21,7 +22,7 @@ from shared.settings.settings import Settings
 from shared.store.reaper import Reaper
 from shared.store.store import Store
 from workers.duties.audit import Audit
-from workers.duties.claimed_jobs import key_of
+from workers.duties.claimed_jobs import claim_key
 from workers.duties.doorbell import Doorbell
 from workers.duties.heartbeat import Heartbeat
 from workers.duties.job_loop import JobLoop
@@ -35,27 +36,28 @@ from workers.rqworker import RqWorker
 
 log = structlog.get_logger()
 
-#: What the end of a grace period keeps for giving jobs back, and the share of a short one that it may take.
-_GIVE_BACK_S, _GIVE_BACK_SHARE = 1.0, 0.1
-#: How often the main thread looks for signals that did not wake it.
-_LOOK_S = 0.25
-#: How often a drain looks whether it is done.
-_DRAIN_LOOK_S = 0.02
-#: How long a drain with nothing left to do waits for a claim's answer: longer than a store that is up takes to give it.
-#: What a store that is away may have leased to us lapses.
-_UNANSWERED_S = 2.0
-#: How long a drain's end waits for the last step's tokens to be counted.
-_BOOKS_S = 0.5
-#: How long the duties may take to end their passes, and the engine its step: longer than any call to the store.
+#: Time at the end of the grace period that is reserved for releasing jobs, and the largest share of the grace period
+#: that this time may take up.
+_RELEASE_S, _RELEASE_SHARE = 1.0, 0.1
+#: Interval at which the main thread checks for signals that did not wake it.
+_POLL_S = 0.25
+#: Interval at which a drain checks whether it is finished.
+_DRAIN_POLL_S = 0.02
+#: How long a drain with nothing else to do waits for the answer to a claim. A store that is up answers sooner. If the
+#: store is unavailable, the leases of any jobs that this claim obtained expire, and other workers claim the jobs.
+_CLAIM_ANSWER_S = 2.0
+#: How long the end of a drain waits until the tokens of the engine's last step are reported to the store.
+_REPORT_S = 0.5
+#: How long the duties may take to end their passes, and the engine its step. No call to the store takes this long.
 _STOP_S = 6.0
-#: One request reaches a child twice: Ctrl-C by the terminal and by its parent, and a service manager that signals every
-#: process of a group by itself and by `up`. Signals this close are one.
+#: One stop request can reach this process twice: from the terminal (Ctrl-C) or a service manager, which signal every
+#: process of the group, and from the parent (`penstock up`). Signals less than this time apart are one request.
 _SAME_REQUEST_S = 1.0
 
 
 @dataclass(frozen=True)
 class _Notice:
-    """Why the main thread wakes: a signal's name, or the exit code that some thread asks for."""
+    """Why the main thread wakes: a signal arrived (its name is in `signal`), or a thread requests an exit code."""
 
     signal: str = ""
     code: ExitCode = ExitCode.DRAINED
@@ -63,7 +65,7 @@ class _Notice:
 
 
 class Supervisor:
-    """One worker from its first beat to its last."""
+    """Runs one worker, from its first heartbeat to its last."""
 
     def __init__(
         self, settings: Settings, store: Store, job_loop: JobLoop, heartbeat: Heartbeat, *, clock: Clock
@@ -75,25 +77,25 @@ class Supervisor:
         self._worker = heartbeat.worker
         self._notices: SimpleQueue[_Notice] = SimpleQueue()
         self._exit = ExitCode.DRAINED
-        #: Whether the store was seen not to answer since the end began: nothing more is asked of it.
-        self._away = False
+        #: Whether a call to the store failed while the worker was stopping. If so, no further call is made.
+        self._store_away = False
         self._engine_stop = threading.Event()
         self._engine_thread = threading.Thread(target=self._run_engine, name="engine", daemon=True)
         self._rq = RqWorker(self._worker, store.client, self._serve)
-        #: First: until its first beat is answered, nothing is claimed; what is claimed is kept.
-        self._leases = Duty(self._make_leases(), self._duty_died)
-        #: In the order in which they start.
+        #: Starts first, because no job is claimed before the first heartbeat is answered. Stops last, to renew leases.
+        self._leases = Duty(self._make_leases(), self._duty_failed)
+        #: All duties, in the order in which they are started.
         self._duties = [
             self._leases,
-            Duty(Reaper(store), self._duty_died),
-            Duty(Reconciler(store), self._duty_died),
-            # Before the doorbell, which wakes it.
-            Duty(job_loop, self._duty_died, job_loop.wake),
-            Duty(self._make_doorbell(), self._duty_died),
-            # Last: they look at what the others do.
-            Duty(self._make_watchdog(), self._duty_died),
-            Duty(LoadLog(self._engine, self._claimed_jobs, clock), self._duty_died),
-            Duty(Audit(store, self._claimed_jobs, clock), self._duty_died),
+            Duty(Reaper(store), self._duty_failed),
+            Duty(Reconciler(store), self._duty_failed),
+            # The job loop starts before the doorbell, which wakes the job loop.
+            Duty(job_loop, self._duty_failed, job_loop.wake),
+            Duty(self._make_doorbell(), self._duty_failed),
+            # These duties start last, because they observe the others.
+            Duty(self._make_watchdog(), self._duty_failed),
+            Duty(LoadLog(self._engine, self._claimed_jobs, clock), self._duty_failed),
+            Duty(Audit(store, self._claimed_jobs, clock), self._duty_failed),
         ]
 
     def _make_leases(self) -> Leases:
@@ -102,9 +104,9 @@ class Supervisor:
             claimed_jobs=self._claimed_jobs,
             engine=self._engine,
             lease_ms=self._settings.lease_ms,
-            beat=self._heartbeat.beat,
-            on_drain=self._pause,
-            on_stranger=self._introduce,
+            make_report=self._heartbeat.report,
+            on_drain=self._set_paused,
+            on_unregistered=self._register,
         )
 
     def _make_doorbell(self) -> Doorbell:
@@ -115,7 +117,7 @@ class Supervisor:
             claimed_jobs=self._claimed_jobs,
             engine=self._engine,
             pool=self._job_loop.pool,
-            has_room=lambda: self._claimer.has_room,
+            has_free_slot=lambda: self._claimer.has_free_slot,
             on_work=self._job_loop.look_for_work,
         )
 
@@ -129,20 +131,20 @@ class Supervisor:
         )
 
     def run(self) -> ExitCode:
-        """Serve until a signal or a fault, then drain or not. The exit code."""
-        for sign in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(sign, self._on_signal)
+        """Serve until a signal arrives or a fault occurs; drain after a signal. Return the exit code."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
         self._rq.work()
         return self._exit
 
     def _serve(self) -> bool:
-        """What RQ's record of this worker covers: from the first beat until the last job is out of our hands."""
+        """Start everything, wait for a notice, and stop. RQ's record of this worker stays until this returns."""
         self._engine_thread.start()
         for duty in self._duties:
             duty.start()
-        # Never an endless wait: of two signals at once another thread may take both off the kernel's hands,
-        # and then nothing interrupts this one, which alone may run their handlers.
-        while (notice := self._next_notice(_LOOK_S)) is None:
+        # Wait with a timeout, because Python runs signal handlers only on this thread, and a signal that the kernel
+        # delivers to another thread does not interrupt the wait.
+        while (notice := self._next_notice(_POLL_S)) is None:
             pass
         if notice.signal:
             self._drain(notice.signal)
@@ -151,18 +153,16 @@ class Supervisor:
             log.error("worker.ending", why=notice.why, exit=int(notice.code))
             if notice.code is ExitCode.CONFIG_LOST:
                 self._claimer.closed = True
-                self._give_back()
+                self._release_held()
         self._stop()
-        self._note_late_faults()
+        self._check_late_faults()
         return True
 
-    # Called by other threads or by signals: each only leaves a word.
-
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        # SimpleQueue.put may be interrupted by itself, which a lock may not.
+        # SimpleQueue.put is reentrant, so a signal handler may interrupt it and call it again; a lock would deadlock.
         self._notices.put(_Notice(signal=signal.Signals(number).name))
 
-    def _duty_died(self, name: str) -> None:
+    def _duty_failed(self, name: str) -> None:
         self._notices.put(_Notice(code=ExitCode.DUTY, why=f"the duty {name} failed too often"))
 
     def _run_engine(self) -> None:
@@ -172,20 +172,21 @@ class Supervisor:
             log.exception("engine.fault")
             self._notices.put(_Notice(code=ExitCode.ENGINE, why=f"the engine's loop ended: {fault}"))
 
-    # Called by duties.
-
-    def _pause(self, asked: bool) -> None:
-        """The store has answered a beat: claim, or not while an operator's drain lasts; the process stays."""
-        if asked != self._claimer.paused:
-            log.info("worker.paused" if asked else "worker.claiming")
-            self._claimer.paused = asked
-            self._heartbeat.draining = asked or self._claimer.closed
-            if asked:
+    def _set_paused(self, paused: bool) -> None:
+        """Pause or resume claiming, as the answer to a heartbeat requests. A pause does not end the process."""
+        if paused != self._claimer.paused:
+            log.info("worker.paused" if paused else "worker.claiming")
+            self._claimer.paused = paused
+            self._heartbeat.draining = paused or self._claimer.closed
+            if paused:
                 self._engine.recall()
             self._job_loop.look_for_work()
 
-    def _introduce(self) -> None:
-        """The store does not know this worker: it is new, was long away, or the store came back empty."""
+    def _register(self) -> None:
+        """Register this worker with RQ. If the store now has other system-wide settings, request CONFIG_LOST instead.
+
+        Called if RQ has no record of this worker: it is new, it was away for long, or the store came back empty.
+        """
         try:
             self._store.configure(self._settings)
         except SettingsConflict as conflict:
@@ -193,22 +194,20 @@ class Supervisor:
             return
         self._rq.register_birth()
 
-    # Draining and stopping, on the main thread.
-
-    def _drain(self, sign: str) -> None:
+    def _drain(self, signal_name: str) -> None:
         grace_s = self._settings.drain_grace_ms / 1000
-        log.info("worker.draining", signal=sign, held=len(self._claimed_jobs), grace_s=grace_s)
+        log.info("worker.draining", signal=signal_name, held=len(self._claimed_jobs), grace_s=grace_s)
         self._claimer.closed = True
         self._heartbeat.draining = True
         self._leases.wake()
         self._job_loop.wake.set()
         began_s = self._clock.monotonic()
-        until_s = began_s + grace_s - min(_GIVE_BACK_S, grace_s * _GIVE_BACK_SHARE)
-        while not self._done(began_s) and self._clock.monotonic() < until_s:
-            # Another worker can begin at once what would wait here for a slot; asked again, for a claim that was
-            # under way comes in later.
+        until_s = began_s + grace_s - min(_RELEASE_S, grace_s * _RELEASE_SHARE)
+        while not self._drained(began_s) and self._clock.monotonic() < until_s:
+            # Return jobs that have no slot yet, because another worker can start them at once. Recall in every
+            # iteration, because a claim that was already sent may still bring in jobs.
             self._engine.recall()
-            notice = self._next_notice(_DRAIN_LOOK_S)
+            notice = self._next_notice(_DRAIN_POLL_S)
             if notice is None:
                 continue
             if notice.code is not ExitCode.DRAINED:
@@ -220,15 +219,15 @@ class Supervisor:
                     "worker.forced", signal=notice.signal, held=len(self._claimed_jobs), exit=int(ExitCode.FORCED)
                 )
                 os._exit(ExitCode.FORCED)
-        if not self._done(began_s):
-            self._give_back()
-        self._away |= self._claimer.asking and self._clock.monotonic() - began_s >= _UNANSWERED_S
+        if not self._drained(began_s):
+            self._release_held()
+        self._store_away |= self._claimer.claim_pending and self._clock.monotonic() - began_s >= _CLAIM_ANSWER_S
 
-    def _done(self, began_s: float) -> bool:
-        """Whether a drain that began then has nothing to wait for."""
-        if len(self._claimed_jobs) or self._delivery.owes:
+    def _drained(self, began_s: float) -> bool:
+        """Return whether a drain that began at `began_s` has nothing left to wait for."""
+        if len(self._claimed_jobs) or self._delivery.has_unsent:
             return False
-        return not self._claimer.asking or self._clock.monotonic() - began_s >= _UNANSWERED_S
+        return not self._claimer.claim_pending or self._clock.monotonic() - began_s >= _CLAIM_ANSWER_S
 
     def _next_notice(self, wait_s: float) -> _Notice | None:
         try:
@@ -236,64 +235,65 @@ class Supervisor:
         except Empty:
             return None
 
-    def _give_back(self) -> None:
-        """What did not end in time: dropped in the engine first, so that nothing more is computed for it."""
-        held = self._claimed_jobs.named()
+    def _release_held(self) -> None:
+        """Release the jobs that did not end in time; the engine drops them first and computes nothing more for them."""
+        held = self._claimed_jobs.held()
         for job in held:
-            self._engine.cancel(key_of(job), drop=True)
+            self._engine.cancel(claim_key(job), drop=True)
         try:
             released = self._store.release(self._worker, held) if held else 0
         except StoreUnavailable as error:
-            self._away = True
+            self._store_away = True
             log.warning("worker.not_given_back", held=len(held), error=str(error))
             return
         for job in held:
-            self._claimed_jobs.let_go(key_of(job))
+            self._claimed_jobs.remove(claim_key(job))
         log.info("worker.gave_back", held=len(held), released=released)
-        self._tell_what_was_computed()
+        self._report_computed_tokens()
 
-    def _tell_what_was_computed(self) -> None:
-        """The books get what the engine did for jobs that went back, if its step is soon over."""
-        until_s = self._clock.monotonic() + _BOOKS_S
-        while self._clock.monotonic() < until_s and (self._busy() or self._delivery.owes):
+    def _report_computed_tokens(self) -> None:
+        """Report the tokens that the engine computed for released jobs, if its step ends within `_REPORT_S`."""
+        until_s = self._clock.monotonic() + _REPORT_S
+        while self._clock.monotonic() < until_s and (self._busy() or self._delivery.has_unsent):
             self._job_loop.wake.set()
-            # Not a wait for notices, which would lose them: nobody sets this before the loop is over.
-            self._engine_stop.wait(_DRAIN_LOOK_S)
+            # This wait only sleeps, because the event is set later. Waiting for notices would consume them.
+            self._engine_stop.wait(_DRAIN_POLL_S)
 
-    def _note_late_faults(self) -> None:
-        """What failed when nobody looked any more is told by the exit code."""
+    def _check_late_faults(self) -> None:
+        """Set the exit code from a fault that occurred after the main thread had stopped waiting for notices."""
         while (notice := self._next_notice(0)) is not None:
             if notice.code is not ExitCode.DRAINED and self._exit is ExitCode.DRAINED:
                 self._exit = notice.code
                 log.error("worker.ending", why=notice.why, exit=int(notice.code))
 
     def _busy(self) -> bool:
-        return self._engine.room().slots < self._engine.backend.slots
+        return self._engine.free_capacity().slots < self._engine.backend.slots
 
     def _stop(self) -> None:
-        """The leases last: until then what runs is ours. A store that does not answer is waited for once in all."""
+        """Stop all duties (the leases last), then the engine. The duties share one timeout, in case the store hangs."""
         others = [duty for duty in reversed(self._duties) if duty is not self._leases]
         for duty in others:
-            duty.ask_stop()
-        # The bell waits at the store.
-        self._tell(lambda: self._store.ring(self._worker))
-        until_s = self._clock.monotonic() + (0.0 if self._away else _STOP_S)
+            duty.request_stop()
+        # The doorbell's thread is blocked in a call to the store; ringing the worker's own doorbell ends that call.
+        self._call_store(lambda: self._store.ring(self._worker))
+        until_s = self._clock.monotonic() + (0.0 if self._store_away else _STOP_S)
         for duty in (*others, self._leases):
-            if not (duty.stop(max(0.0, until_s - self._clock.monotonic())) or self._away):
+            if not (duty.stop(max(0.0, until_s - self._clock.monotonic())) or self._store_away):
                 log.warning("duty.hangs", duty=duty.work.name)
         self._engine_stop.set()
         self._engine.wake()
         self._engine_thread.join(_STOP_S)
-        # Nobody shall count on these slots; without a store they are forgotten five seconds after the last beat.
-        self._tell(lambda: self._store.farewell(self._worker, self._heartbeat.model))
-        self._rq.mute = self._away
+        # Admission must stop counting this worker's slots. If the store cannot be reached now, the slots are counted
+        # until five seconds after the last heartbeat.
+        self._call_store(lambda: self._store.farewell(self._worker, self._heartbeat.model))
+        self._rq.skip_deregistration = self._store_away
         log.info("worker.stopped", exit=int(self._exit))
 
-    def _tell(self, word: Callable[[], object]) -> None:
-        """A last word to the store, unless it was seen not to answer."""
+    def _call_store(self, call: Callable[[], object]) -> None:
+        """Make a last call to the store, unless an earlier one failed because the store is unavailable."""
         try:
-            if not self._away:
-                word()
+            if not self._store_away:
+                call()
         except StoreUnavailable as error:
-            self._away = True
+            self._store_away = True
             log.warning("store.untold", error=str(error))

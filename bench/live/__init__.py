@@ -1,1 +1,1 @@
-"""E1 and E3 with real processes on loopback: the door, the store, workers with the sim engine; and B4 beside them."""
+"""E1 and E3 with real processes on loopback: the door, the store and workers, compared with baseline B4."""

@@ -1,8 +1,8 @@
-"""B4 as a process: one bounded first-in-first-out queue with a 503 beyond, over the timetable of sim or a real engine.
+"""Baseline B4 as a process: a bounded first-in-first-out queue that answers 503 when full, over sim or a real engine.
 
-Run: `python -m bench.live.fifo PORT SLOTS BOUND sim PREFILL_TPS DECODE_TPS`, or `… llama MODEL.gguf`. It takes
-`POST /v1/completions` as ours does. What is late is stopped and answered 504. It has no store, no tenants and no other
-process: everything that it saves is in its favour.
+Run: `python -m bench.live.fifo PORT SLOTS BOUND sim PREFILL_TPS DECODE_TPS`, or `… llama MODEL.gguf`. It accepts
+`POST /v1/completions` as the door does. It stops requests that are late and answers them with 504. It has no store, no
+tenants and no second process; the cost that it saves this way counts in its favour.
 """
 
 import asyncio
@@ -21,30 +21,30 @@ from workers.engine.events import Ended, Event, JobSpec
 from workers.engine.factory import make_engine
 from workers.engine.loop import Engine
 
-#: Prompt and answer tokens of a request that was answered; None when its time was over.
+#: Prompt and answer tokens of an answered request, or None if its deadline passed.
 Usage = tuple[int, int] | None
 Machine = Callable[[dict[str, Any]], Awaitable[Usage]]
 
 
 class Fifo:
-    """The queue. `bound`: most requests inside, waiting and running."""
+    """The queue. `bound` is the maximum number of requests that wait or run."""
 
     def __init__(self, slots: int, bound: int, machine: Machine) -> None:
-        self._slots = asyncio.Semaphore(slots)  # wakes in the order of arrival
+        self._slots = asyncio.Semaphore(slots)  # wakes waiters in order of arrival
         self._bound, self._inside, self._machine = bound, 0, machine
 
     async def serve(self, reader: StreamReader, writer: StreamWriter) -> None:
-        """One request on one connection."""
+        """Serve one request on one connection, then close the connection."""
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         length = next(
             (int(line.split(":")[1]) for line in head.split("\r\n") if line.lower().startswith("content-len")), 0
         )
         body = json.loads(await reader.readexactly(length)) if length else {}
         status, usage = await self._run(body) if head.startswith("POST") else (200, None)
-        told = json.dumps({"usage": {"prompt_tokens": usage[0], "completion_tokens": usage[1]}} if usage else {})
-        more = "retry-after-ms: 1000\r\n" if status == 503 else ""
+        answer = json.dumps({"usage": {"prompt_tokens": usage[0], "completion_tokens": usage[1]}} if usage else {})
+        hint = "retry-after-ms: 1000\r\n" if status == 503 else ""
         writer.write(
-            f"HTTP/1.1 {status} -\r\ncontent-length: {len(told)}\r\nconnection: close\r\n{more}\r\n{told}".encode()
+            f"HTTP/1.1 {status} -\r\ncontent-length: {len(answer)}\r\nconnection: close\r\n{hint}\r\n{answer}".encode()
         )
         await writer.drain()
         writer.close()
@@ -64,8 +64,8 @@ class Fifo:
         return (200, usage) if usage else (504, None)
 
 
-def timetable(prefill_tps: float, decode_tps: float) -> Machine:
-    """A prompt of p words and `max_tokens` t hold a slot for p / prefill + t / decode seconds."""
+def timed_machine(prefill_tps: float, decode_tps: float) -> Machine:
+    """Return a machine on which p prompt words and `max_tokens` t take p / prefill_tps + t / decode_tps seconds."""
 
     async def hold(body: dict[str, Any]) -> Usage:
         words, tokens = len(body["prompt"].split()), int(body["max_tokens"])
@@ -76,7 +76,7 @@ def timetable(prefill_tps: float, decode_tps: float) -> Machine:
 
 
 class RealEngine:
-    """Our engine on a thread of its own, without worker and store; it stops what is late itself."""
+    """Penstock's engine on its own thread, without worker and store. The engine itself stops jobs that are late."""
 
     def __init__(self, model: Path, slots: int) -> None:
         self._loop = asyncio.get_running_loop()
@@ -87,7 +87,7 @@ class RealEngine:
         threading.Thread(target=self._engine.run, args=(self._stop,), daemon=True).start()
 
     async def generate(self, body: dict[str, Any]) -> Usage:
-        """One request; canceled with whoever waits for it."""
+        """Run one request. If the waiting task is canceled, cancel the request in the engine."""
         self._count += 1
         key = f"job{self._count}:1"
         payload = {"prompt": body["prompt"], "max_tokens": body["max_tokens"]}
@@ -105,20 +105,20 @@ class RealEngine:
             self._loop.call_soon_threadsafe(self._end, event)
 
     def _end(self, event: Ended) -> None:
-        waits = self._waiting.get(event.key)
-        if waits is not None and not waits.done():
+        future = self._waiting.get(event.key)
+        if future is not None and not future.done():
             usage = event.usage
-            whole = event.outcome == Outcome.SUCCEEDED
-            waits.set_result((usage.prompt_tokens, usage.completion_tokens) if whole else None)
+            succeeded = event.outcome == Outcome.SUCCEEDED
+            future.set_result((usage.prompt_tokens, usage.completion_tokens) if succeeded else None)
 
 
 async def main() -> None:
-    """Serve until killed."""
+    """Serve until the process is killed."""
     port, slots, bound = (int(word) for word in sys.argv[1:4])
     machine = (
         RealEngine(Path(sys.argv[5]), slots).generate
         if sys.argv[4] == "llama"
-        else timetable(*(float(word) for word in sys.argv[5:7]))
+        else timed_machine(*(float(word) for word in sys.argv[5:7]))
     )
     server = await asyncio.start_server(Fifo(slots, bound, machine).serve, "127.0.0.1", port, backlog=1_024)
     async with server:

@@ -1,64 +1,70 @@
-"""An open loop over HTTP: every request goes out at its absolute moment, on a connection of its own."""
+"""Sends a plan of jobs over HTTP, in an open or a closed loop, with a connection for each request."""
 
 import asyncio
 import json
 import time
 from typing import Any
 
-from bench.sim.asks import Ask
+from bench.sim.asks import SimJob
 from bench.sim.simulation import Run
 
 _OUTCOMES = {200: "succeeded", 504: "expired"}
 
 
-async def send_all(port: int, asks: list[Ask], seconds: float) -> Run:
-    """Send the plan; the asks carry what became of them. Moments are ms since the first moment of the plan."""
+async def send_all(port: int, jobs: list[SimJob], seconds: float) -> Run:
+    """Send every job at its planned time (an open loop), and record in each job how it ended.
+
+    Times are in ms since the start of the plan.
+    """
     begin = time.monotonic()
-    running = [asyncio.create_task(_one(port, ask, begin)) for ask in asks]
+    running = [asyncio.create_task(_one(port, job, begin)) for job in jobs]
     await asyncio.wait(running, timeout=seconds + 30)
     for task in running:
         task.cancel()
     await asyncio.gather(*running, return_exceptions=True)
-    return Run(asks, [], seconds, attempts=len(asks))
+    return Run(jobs, [], seconds, attempts=len(jobs))
 
 
-async def send_in_turns(port: int, asks: list[Ask], clients: int, seconds: float) -> Run:
-    """A closed loop: so many clients that each send the plan's next when they have an answer; moments as above."""
-    begin, plan = time.monotonic(), iter(asks)
+async def send_in_turns(port: int, jobs: list[SimJob], clients: int, seconds: float) -> Run:
+    """Run a closed loop: each of `clients` clients sends the plan's next job when it has an answer.
+
+    Times are in ms since the start of the plan.
+    """
+    begin, plan = time.monotonic(), iter(jobs)
 
     async def client() -> None:
         while (time.monotonic() - begin) < seconds:
-            ask = next(plan)
-            ask.at_ms = (time.monotonic() - begin) * 1_000
-            await _one(port, ask, begin)
+            job = next(plan)
+            job.at_ms = (time.monotonic() - begin) * 1_000
+            await _one(port, job, begin)
 
     await asyncio.gather(*(client() for _ in range(clients)))
-    return Run(asks, [], seconds, attempts=len(asks))
+    return Run(jobs, [], seconds, attempts=len(jobs))
 
 
-async def _one(port: int, ask: Ask, begin: float) -> None:
-    await asyncio.sleep(max(0.0, begin + ask.at_ms / 1_000 - time.monotonic()))
-    ask.attempts, ask.sent_ms = 1, (time.monotonic() - begin) * 1_000
-    status, text, first_ms = await _exchange(port, ask, begin)
+async def _one(port: int, job: SimJob, begin: float) -> None:
+    await asyncio.sleep(max(0.0, begin + job.at_ms / 1_000 - time.monotonic()))
+    job.attempts, job.sent_ms = 1, (time.monotonic() - begin) * 1_000
+    status, text, first_ms = await _exchange(port, job, begin)
     now_ms = (time.monotonic() - begin) * 1_000
     if status in {429, 503, 0}:
-        # 0: no connection, or one that was cut: the client got no answer.
-        ask.refusal, ask.gave_up_ms = str(text.get("reason", f"http_{status}")), now_ms
+        # Status 0 means that the connection failed or broke, so the client got no answer.
+        job.refusal, job.gave_up_ms = str(text.get("reason", f"http_{status}")), now_ms
         return
-    ask.admitted_ms, ask.first_token_ms = ask.sent_ms, first_ms
-    ask.outcome, ask.ended_ms = _OUTCOMES.get(status, "failed"), now_ms
+    job.admitted_ms, job.first_token_ms = job.sent_ms, first_ms
+    job.outcome, job.ended_ms = _OUTCOMES.get(status, "failed"), now_ms
     if usage := text.get("usage"):
-        # A real model ends its answers itself.
-        ask.prompt, ask.answer = usage["prompt_tokens"], usage["completion_tokens"]
-    ask.computed_prompt, ask.computed_answer = ask.prompt, ask.answer
+        # A real model ends its answers itself, so the planned lengths are replaced by the actual ones.
+        job.prompt, job.answer = usage["prompt_tokens"], usage["completion_tokens"]
+    job.computed_prompt, job.computed_answer = job.prompt, job.answer
 
 
-async def _exchange(port: int, ask: Ask, begin: float) -> tuple[int, dict[str, Any], float | None]:
-    """Status, 0 without one, the answer, and when its first byte came in ms."""
-    asked = {"prompt": "word " * ask.prompt, "max_tokens": ask.max_tokens, "deadline_ms": ask.deadline_ms}
-    body = json.dumps(asked).encode()
+async def _exchange(port: int, job: SimJob, begin: float) -> tuple[int, dict[str, Any], float | None]:
+    """Send one request. Return the status (0 if there is none), the answer, and the ms of its first byte."""
+    fields = {"prompt": "word " * job.prompt, "max_tokens": job.max_tokens, "deadline_ms": job.deadline_ms}
+    body = json.dumps(fields).encode()
     head = (
-        f"POST /v1/completions HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\nx-tenant: {ask.tenant}\r\n"
+        f"POST /v1/completions HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\nx-tenant: {job.tenant}\r\n"
         f"content-type: application/json\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
     )
     try:

@@ -1,4 +1,4 @@
-"""Starts what is measured: `penstock up` with the sim engine, or B4; and ends it."""
+"""Starts and stops the measured system: `penstock up` with the chosen engine, or baseline B4."""
 
 import os
 import socket
@@ -18,7 +18,7 @@ from workers.demo import demo_model_path
 
 @dataclass(frozen=True)
 class Scale:
-    """How large the live fleet is, and by what the trace's lengths and deadlines are divided to fit it."""
+    """The size of the live fleet, and the divisors that fit the trace's lengths and deadlines to it."""
 
     engine: str = "sim"
     workers: int = 2
@@ -28,18 +28,18 @@ class Scale:
     prompts_by: float = 10.0
     answers_by: float = 4.0
     deadlines_by: float = 1.0
-    #: 0: as long as the answer, which the sim engine takes for its length.
+    #: `max_tokens` of every job. 0: the planned answer length, which the sim engine generates in full.
     max_tokens: int = 0
 
     @property
     def all_slots(self) -> int:
-        """Of all workers."""
+        """The number of slots of all workers."""
         return self.workers * self.slots
 
 
 @contextmanager
 def running(name: str, scale: Scale) -> Iterator[int]:
-    """The port of `ours` or `B4`, ready to answer."""
+    """Run the system `ours` or `B4` for the length of a block, and yield its port once it is ready."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
@@ -88,7 +88,7 @@ def _environ(scale: Scale) -> dict[str, str]:
         "PENSTOCK_MAX_BATCH_SIZE": str(scale.slots),
         "PENSTOCK_SIM_PREFILL_TPS": str(scale.prefill_tps),
         "PENSTOCK_SIM_DECODE_TPS": str(scale.decode_tps),
-        # The bound that B4 has too; automatic it would not be below 64.
+        # B4 has the same bound. The automatic value would be at least 64.
         "PENSTOCK_MAX_INFLIGHT": str(4 * scale.all_slots),
         "PENSTOCK_LOG_FORMAT": "json",
     }
@@ -102,5 +102,7 @@ def _wait(port: int, path: str, process: "subprocess.Popen[bytes]", log: Path) -
                 return
         except (urllib.error.URLError, OSError):
             if process.poll() is not None or time.monotonic() > until:
-                raise RuntimeError(f"not ready: {log.read_text(errors='replace')[-2_000:]}") from None
+                raise RuntimeError(
+                    f"the system did not become ready: {log.read_text(errors='replace')[-2_000:]}"
+                ) from None
             time.sleep(0.1)

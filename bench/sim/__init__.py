@@ -1,1 +1,1 @@
-"""The overload simulator: virtual time over the real scripts, workers modelled step by step."""
+"""The overload simulator: it runs the real scripts in virtual time and models the workers step by step."""

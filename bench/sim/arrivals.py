@@ -1,31 +1,32 @@
-"""Plans: who sends what and when. Drawn from a seed before the run, so that every system gets the same.
+"""Plans: which tenant sends which job when. A plan is drawn from a seed before the run, the same for every system.
 
-Fifty tenants share the offered load by Zipf(1.1); five light ones send at their own rate, the same at every
-load, with 10 s deadlines. The light ones together are about a twentieth of the capacity: each offers half of
-what an equal share among 55 would be.
+Fifty tenants share the offered load by Zipf(1.1). Five light tenants send at their own rate, which is the same at
+every load, with deadlines of 10 s. Each light tenant offers half of an equal share among 55 tenants, so together they
+offer about a twentieth of the capacity.
 """
 
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bench.sim.asks import Ask
+from bench.sim.asks import SimJob
 from bench.sim.shapes import CONVERSATION, Shape, burst_times
 
 #: (deadline in ms, share of the jobs).
 DEADLINES = ((10_000, 0.5), (30_000, 0.4), (120_000, 0.1))
 #: The longest prompt and answer that the modelled model takes, in tokens.
 LONGEST = (7_000, 1_024)
-#: What every client names as max_tokens: none knows how long its answer will be.
+#: The max_tokens of every job, since no client knows how long its answer will be.
 MAX_TOKENS = 1_024
 
 
 @dataclass(frozen=True)
 class Crowd:
-    """Who offers load. Rates in jobs per second."""
+    """The tenants and the load that they offer. Rates are in jobs per second."""
 
+    #: Rate of all tenants together.
     rate_per_s: float
-    #: Of each light tenant.
+    #: Rate of each light tenant.
     light_rate_per_s: float = 0.0
     tenants: int = 50
     light_tenants: int = 5
@@ -36,57 +37,58 @@ class Crowd:
 
     @property
     def heavy_rate_per_s(self) -> float:
-        """What the fifty send together."""
+        """The rate of all tenants that are not light."""
         return max(0.0, self.rate_per_s - self.light_tenants * self.light_rate_per_s)
 
 
-def plan(crowd: Crowd, seconds: float, seed: int) -> list[Ask]:
-    """All asks of a run, in order of their sends."""
+def plan(crowd: Crowd, seconds: float, seed: int) -> list[SimJob]:
+    """Return all jobs of a run in the order in which they are sent."""
     rng = np.random.default_rng([seed, 1])
     weights = 1 / np.arange(1, crowd.tenants + 1) ** crowd.zipf
     times = burst_times(rng, crowd.heavy_rate_per_s, seconds, crowd.shape)
-    whose = rng.choice(crowd.tenants, size=len(times), p=weights / weights.sum())
-    asks = _asks(rng, times, [f"t{i:02d}" for i in whose], crowd, crowd.deadlines)
-    # Light tenants have a stream of randomness of their own: the same asks at every load.
+    tenants = rng.choice(crowd.tenants, size=len(times), p=weights / weights.sum())
+    jobs = _jobs(rng, times, [f"t{i:02d}" for i in tenants], crowd, crowd.deadlines)
+    # Light tenants have their own random generator, so that they send the same jobs at every load.
     light_rng = np.random.default_rng([seed, 2])
     for i in range(crowd.light_tenants if crowd.light_rate_per_s > 0 else 0):
-        own = burst_times(light_rng, crowd.light_rate_per_s, seconds, replace(crowd.shape, dispersion=()))
-        asks += _asks(light_rng, own, [f"light{i}"] * len(own), crowd, ((crowd.light_deadline_ms, 1.0),), light=True)
-    return number(asks)
+        times = burst_times(light_rng, crowd.light_rate_per_s, seconds, replace(crowd.shape, dispersion=()))
+        deadlines = ((crowd.light_deadline_ms, 1.0),)
+        jobs += _jobs(light_rng, times, [f"light{i}"] * len(times), crowd, deadlines, light=True)
+    return number(jobs)
 
 
-def phases(parts: list[tuple[Crowd, float]], seed: int) -> list[Ask]:
-    """Plans one after the other: (crowd, seconds) each."""
-    asks: list[Ask] = []
+def phases(parts: list[tuple[Crowd, float]], seed: int) -> list[SimJob]:
+    """Return one plan that strings several plans together, each given as (crowd, seconds)."""
+    jobs: list[SimJob] = []
     begin_ms = 0.0
     for i, (crowd, seconds) in enumerate(parts):
-        for ask in plan(crowd, seconds, seed + 1_000 * i):
-            ask.at_ms += begin_ms
-            asks.append(ask)
+        for job in plan(crowd, seconds, seed + 1_000 * i):
+            job.at_ms += begin_ms
+            jobs.append(job)
         begin_ms += seconds * 1_000
-    return number(asks)
+    return number(jobs)
 
 
-def number(asks: list[Ask]) -> list[Ask]:
-    """In order of their sends, numbered from 0."""
-    asks.sort(key=lambda ask: ask.at_ms)
-    for i, ask in enumerate(asks):
-        ask.number = i
-    return asks
+def number(jobs: list[SimJob]) -> list[SimJob]:
+    """Sort the jobs by the time at which they are sent, and number them from 0."""
+    jobs.sort(key=lambda job: job.at_ms)
+    for i, job in enumerate(jobs):
+        job.number = i
+    return jobs
 
 
-def _asks(
+def _jobs(
     rng: np.random.Generator,
     times: np.ndarray,
-    whose: list[str],
+    tenants: list[str],
     crowd: Crowd,
     deadlines: tuple[tuple[int, float], ...],
     *,
     light: bool = False,
-) -> list[Ask]:
+) -> list[SimJob]:
     prompts, answers = crowd.shape.lengths(rng, len(times), longest=LONGEST)
     kinds = rng.choice(len(deadlines), size=len(times), p=[share for _, share in deadlines])
     return [
-        Ask(0, tenant, float(at_s) * 1_000, prompt, answer, MAX_TOKENS, deadlines[kind][0], light=light)
-        for at_s, tenant, prompt, answer, kind in zip(times, whose, prompts, answers, kinds, strict=True)
+        SimJob(0, tenant, float(at_s) * 1_000, prompt, answer, MAX_TOKENS, deadlines[kind][0], light=light)
+        for at_s, tenant, prompt, answer, kind in zip(times, tenants, prompts, answers, kinds, strict=True)
     ]

@@ -1,32 +1,32 @@
-"""One ask: a job as its client sees it, from the first send to its end; and the whole plan of a run."""
+"""A simulated job as its client sees it, from the first send to its end, and the door's answer to an offer."""
 
 from dataclasses import dataclass, field
 
-#: A generated token's cost in uncached prompt tokens (PENSTOCK_GENERATED_WEIGHT).
+#: Cost of a generated token, in prompt tokens that had to be computed (PENSTOCK_GENERATED_WEIGHT).
 GENERATED_WEIGHT = 4
 
 
 @dataclass(slots=True, eq=False)
-class Ask:
-    """What somebody wants, fixed at birth, and below it what became of it. Moments are ms of virtual time."""
+class SimJob:
+    """A request that is fixed in advance (the first fields) and what happened to it. Times are ms of virtual time."""
 
     number: int
     tenant: str
-    #: When it is sent first; absolute, whatever happened to others.
+    #: Time of the first send. It is absolute and does not depend on what happens to other jobs.
     at_ms: float
     prompt: int
-    #: Tokens after which the model itself ends the answer: nobody knows it before.
+    #: Number of tokens after which the model itself ends the answer. Neither client nor system knows it in advance.
     answer: int
     max_tokens: int
     deadline_ms: int
     light: bool = False
-    #: The client is gone after this long, in ms from its last send.
+    #: The client leaves this many ms after its last send; None if it stays.
     leaves_after_ms: float | None = None
 
     attempts: int = 0
-    #: The last refusal's reason, "" while there was none.
+    #: Reason of the last refusal, "" if the job was never refused.
     refusal: str = ""
-    #: When the client gave up, after refusals.
+    #: Time at which the client gave up after refusals.
     gave_up_ms: float | None = None
     sent_ms: float = 0.0
     admitted_ms: float | None = None
@@ -34,44 +34,45 @@ class Ask:
     first_token_ms: float | None = None
     ended_ms: float | None = None
     outcome: str = ""
-    #: Tokens that workers computed for it, over all its claims.
+    #: Tokens that workers computed for the job, over all its claims.
     computed_prompt: int = 0
     computed_answer: int = 0
-    #: Of these, after its client had gone or its deadline had passed.
+    #: The part of these tokens that was computed after the client had left or the deadline had passed.
     dead_tokens: int = 0
     gone: bool = field(default=False)
-    #: Of its answer, what was cut off so that it fits its deadline (PENSTOCK_DEGRADATION).
+    #: Tokens by which the answer was cut to meet its deadline (PENSTOCK_DEGRADATION).
     cut_tokens: int = 0
 
     @property
     def cost_wt(self) -> int:
-        """What the whole job is worth, in weighted tokens."""
+        """The cost of the complete job, in weighted tokens."""
         return self.prompt + GENERATED_WEIGHT * self.answer
 
     @property
     def computed_wt(self) -> int:
-        """What was computed for it, in weighted tokens."""
+        """The work that was computed for the job, in weighted tokens."""
         return self.computed_prompt + GENERATED_WEIGHT * self.computed_answer
 
     @property
     def deadline_at_ms(self) -> float:
-        """When the last attempt's patience ends."""
+        """The deadline of the last attempt, as a time."""
         return self.sent_ms + self.deadline_ms
 
     @property
     def in_time(self) -> bool:
-        """Whether its answer was ready, whole, within the patience of the attempt that was taken."""
+        """Whether the complete answer was ready before the deadline of the admitted attempt."""
         return self.outcome == "succeeded" and self.ended_ms is not None and self.ended_ms <= self.deadline_at_ms
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What the door said. `hint_ms` counts only for refusals."""
+    """The door's answer to an offer. `reason`, `hint_ms` and `worth_retrying` are meaningful only for refusals."""
 
+    #: Whether the job was admitted.
     taken: bool
     reason: str = ""
     hint_ms: int = 0
-    #: False: the door said that coming back within the client's patience makes no sense.
+    #: False if the door answered that a retry cannot be answered before the client's deadline.
     worth_retrying: bool = True
 
 

@@ -1,8 +1,8 @@
-"""A client of the store whose every script call says what time it is: virtual time over the real scripts.
+"""A store client that sets the store's time before every script call, so that the real scripts run in virtual time.
 
-The store's time is held by one key (shared/lua/lib/clock.lua); it is set in the same packet as the call that
-follows. Calls whose answers nobody needs at once are put off and travel together with the next one that
-somebody waits for: the store still sees every call, in order, each at its own moment.
+One key holds the store's time (shared/lua/lib/clock.lua). The client sets it in the same packet as the call that
+follows. A call whose answer is not needed at once is deferred and sent together with the next call whose answer is
+needed. The store still receives every call in order, and each at its own virtual time.
 """
 
 from collections.abc import Callable
@@ -13,77 +13,78 @@ from greenlet import getcurrent, greenlet
 
 from shared.store import keys, scripts
 
-#: Where virtual time begins, in ms since the epoch: far from anything that is really happening.
+#: Start of virtual time, in ms since the epoch: far from the real time.
 EPOCH_MS = 1_800_000_000_000
 
 
 class VirtualTimeClient(redis.Redis):
-    """`now_ms` is virtual time since the start of the run; whoever owns the run moves it, never back."""
+    """A client in virtual time. The simulation sets `now_ms`, the ms since the run's start, and never lowers it."""
 
     now_ms: float
-    _told_ms: int
-    _line: Any
-    #: Packed commands that were not sent yet, and who waits for their answers.
+    #: The time that the store was last set to, in ms since the epoch.
+    _store_ms: int
+    _connection: Any
+    #: Packed commands that were not yet sent, and for each the greenlet that waits for its answer, or None.
     _packed: list[bytes]
     _waiting: list[greenlet | None]
 
     @classmethod
     def over(cls, client: redis.Redis) -> "VirtualTimeClient":
-        """Over the connections of a client of the same store, which is emptied."""
+        """Return a client that uses the connections of `client`. Empties the store and loads the scripts."""
         client.flushall()
         for name in scripts.names():
             client.script_load(scripts.load(name).source)
         virtual: VirtualTimeClient = cls(connection_pool=client.connection_pool)
-        virtual.now_ms, virtual._told_ms = 0.0, -1
-        virtual._line = client.connection_pool.get_connection()
+        virtual.now_ms, virtual._store_ms = 0.0, -1
+        virtual._connection = client.connection_pool.get_connection()
         virtual._packed, virtual._waiting = [], []
         return virtual
 
-    def put_off(self, call: Callable[[], None]) -> None:
-        """Make a call that may wait: it goes on when its answer has come, before any later call is answered."""
+    def defer(self, call: Callable[[], None]) -> None:
+        """Start a call whose answer may come later. The call continues before any later call gets its answer."""
         greenlet(call).switch()
 
     @property
-    def debt(self) -> int:
-        """Commands that were put off and not sent."""
+    def deferred(self) -> int:
+        """The number of commands that were deferred and not yet sent."""
         return len(self._waiting)
 
     def evalsha(self, sha: str, numkeys: int, *args: Any) -> Any:
-        """EVALSHA at the held moment."""
+        """Run EVALSHA at the time `now_ms`. Inside a deferred call, wait for the answer without sending."""
         now_ms = EPOCH_MS + int(self.now_ms)
-        if now_ms != self._told_ms:
-            self._told_ms = now_ms
+        if now_ms != self._store_ms:
+            self._store_ms = now_ms
             self._packed.append(_packed("SET", keys.clock(), f"={now_ms}"))
             self._waiting.append(None)
         self._packed.append(_packed("EVALSHA", sha, numkeys, *args))
-        here = getcurrent()
-        if here.parent is not None:
-            self._waiting.append(here)
-            return here.parent.switch()
+        current = getcurrent()
+        if current.parent is not None:
+            self._waiting.append(current)
+            return current.parent.switch()
         self._waiting.append(None)
         return self.flush()
 
     def flush(self) -> Any:
-        """Send what was put off and hand out the answers; the last one's when nobody else waits for it."""
+        """Send all deferred commands, pass each answer to its call, and return the last (None if nothing was sent)."""
         packed, waiting = self._packed, self._waiting
         if not packed:
             return None
         self._packed, self._waiting = [], []
-        self._line.send_packed_command(packed)
-        answers = [self._line.read_response() for _ in waiting]
+        self._connection.send_packed_command(packed)
+        answers = [self._connection.read_response() for _ in waiting]
         for caller, answer in zip(waiting, answers, strict=True):
             if caller is not None:
                 caller.switch(answer)
         return answers[-1]
 
     def done(self) -> None:
-        """Give the connection back."""
+        """Send deferred commands and return the connection to the pool."""
         self.flush()
-        self.connection_pool.release(self._line)
+        self.connection_pool.release(self._connection)
 
 
 def _packed(*words: str | bytes | int) -> bytes:
-    """A command as it travels. The library's own packer takes a third of a run's time at ten times the load."""
+    """Encode a command for the wire. The library's own packer takes a third of a run's time at ten times the load."""
     parts = [b"*%d\r\n" % len(words)]
     for word in words:
         raw = word if isinstance(word, bytes) else str(word).encode()

@@ -1,32 +1,33 @@
-"""Fairness measured: what each tenant was served and when it waited, the bound, and a max-min oracle.
+"""Measures fairness: each tenant's service, when the tenant had queued jobs, the bound, and a max-min oracle.
 
-A tenant's service is what workers did for it by weight, in wt: a job's prompt counts when it is claimed (as VTC
-counts it), each generated token when it is made. Two tenants are compared while both wait without a break:
-the difference of what they were served between any two moments of that time must stay within the bound.
+A tenant's service is the work that workers did for it, divided by its weight, in wt. A job's prompt counts when the
+job is claimed (as in VTC), and each generated token when it is generated. Two tenants are compared during periods in
+which both have queued jobs without a break. Between any two times of such a period, the difference of their services
+must not change by more than the bound.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bench.sim.asks import GENERATED_WEIGHT, Ask
+from bench.sim.asks import GENERATED_WEIGHT, SimJob
 from bench.sim.clients import OneTry
 from bench.sim.fleet import Machine, SimWorker
 from bench.sim.ledger import jain
-from bench.sim.ours import Ours
+from bench.sim.ours import PenstockSystem
 from bench.sim.simulation import Simulation, fleet
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.store import keys
 from shared.store.tenants import Tenants
 
-#: How often services are looked at, in ms.
-LOOK_MS = 200.0
+#: Interval at which services are sampled, in ms.
+SAMPLE_MS = 200.0
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """Who sends what when, to a small fleet. Nothing is refused and nothing is late: only turns are judged."""
+    """Jobs that tenants send to a small fleet. No job is refused or late, so that only turns are judged."""
 
-    asks: tuple[Ask, ...]
+    jobs: tuple[SimJob, ...]
     weights: Mapping[str, float]
     seconds: float
     slots: int = 4
@@ -34,31 +35,31 @@ class Scenario:
 
     @property
     def machine(self) -> Machine:
-        """Cells are plenty: a job that does not fit is another matter."""
+        """The machine of each worker. It has so many cells that every job fits."""
         return Machine(slots=self.slots, cells=10_000_000, step_ms=20.0, row_ms=1.0, token_ms=0.2, cell_ms=0.0)
 
     @property
     def batch_bound_wt(self) -> float:
-        """2·max(w_p·L, w_q·M): L the longest prompt, M the most answer tokens that can be running at once."""
-        longest_prompt = max(ask.prompt for ask in self.asks)
-        most_running = self.slots * self.workers * max(ask.answer for ask in self.asks)
+        """2·max(w_p·L, w_q·M) for the lightest weight. L: longest prompt; M: most answer tokens running at once."""
+        longest_prompt = max(job.prompt for job in self.jobs)
+        max_running = self.slots * self.workers * max(job.answer for job in self.jobs)
         lightest = min([1.0, *self.weights.values()])
-        return 2 * max(longest_prompt, GENERATED_WEIGHT * most_running) / lightest
+        return 2 * max(longest_prompt, GENERATED_WEIGHT * max_running) / lightest
 
 
 @dataclass
 class Services:
-    """What was seen of one run."""
+    """The samples of one run."""
 
-    #: Moments in ms, and beside each: by tenant the service so far in wt over weight, and whether it waits.
+    #: Time of each sample in ms; at that time, each tenant's service so far, and the tenants with queued jobs.
     moments: list[float] = field(default_factory=list)
     served: list[dict[str, float]] = field(default_factory=list)
     waits: list[frozenset[str]] = field(default_factory=list)
-    #: The largest credit that a newcomer could have had, in wt.
+    #: The largest credit that a newcomer could have received, in wt.
     lift_wt: float = 0.0
 
     def worst_difference(self, one: str, other: str) -> float:
-        """Largest difference in service between two moments of a time in which both wait without a break."""
+        """Return the largest change of the difference in service within a period in which both have queued jobs."""
         worst = 0.0
         low = high = None
         for served, waits in zip(self.served, self.waits, strict=True):
@@ -71,12 +72,12 @@ class Services:
         return worst
 
     def worst(self) -> float:
-        """Over all pairs."""
+        """Return the largest difference over all pairs of tenants."""
         names = sorted(self.served[0]) if self.served else []
         return max((self.worst_difference(a, b) for i, a in enumerate(names) for b in names[i + 1 :]), default=0.0)
 
     def jain_while_all_wait(self) -> float:
-        """Jain's index of what all tenants got from the first to the last moment at which all of them waited."""
+        """Return Jain's index of the services between the first and the last sample at which all tenants wait."""
         names = frozenset(self.served[0]) if self.served else frozenset()
         together = [i for i, waits in enumerate(self.waits) if waits == names]
         if len(together) < 2:
@@ -85,66 +86,66 @@ class Services:
         return jain([last[name] - first[name] for name in names])
 
 
-def watch(store: Ours, scenario: Scenario) -> tuple[Services, list[Ask]]:
-    """Run a scenario over the real scripts; what was seen, and the asks as they ended."""
-    asks = [
-        Ask(i, a.tenant, a.at_ms, a.prompt, a.answer, a.max_tokens, a.deadline_ms)
-        for i, a in enumerate(sorted(scenario.asks, key=lambda ask: ask.at_ms))
+def run_scenario(store: PenstockSystem, scenario: Scenario) -> tuple[Services, list[SimJob]]:
+    """Run a scenario over the real scripts. Return the recorded services and the jobs with their outcomes."""
+    jobs = [
+        SimJob(i, a.tenant, a.at_ms, a.prompt, a.answer, a.max_tokens, a.deadline_ms)
+        for i, a in enumerate(sorted(scenario.jobs, key=lambda job: job.at_ms))
     ]
     for tenant, weight in scenario.weights.items():
         Tenants(store.client).set(tenant, TenantPolicy(weight=weight))
     workers = fleet(scenario.workers, scenario.machine)
-    simulation = Simulation(store, asks, client=OneTry(), seconds=scenario.seconds, seed=0, workers=workers)
-    services, tenants = Services(), sorted({ask.tenant for ask in asks})
+    simulation = Simulation(store, jobs, client=OneTry(), seconds=scenario.seconds, seed=0, workers=workers)
+    services, tenants = Services(), sorted({job.tenant for job in jobs})
 
-    def look(now_ms: float, _: object) -> None:
-        store.catch_up()
-        running = {ask: (worker, seq) for worker in workers for ask, seq in worker.sequences.items()}
+    def sample(now_ms: float, _: object) -> None:
+        store.flush_offers()
+        running = {job: (worker, seq) for worker in workers for job, seq in worker.sequences.items()}
         services.moments.append(now_ms)
-        services.served.append(_served(asks, running, tenants, scenario.weights))
-        services.waits.append(frozenset(a.tenant for a in asks if a.admitted_ms is not None and a.claimed_ms is None))
+        services.served.append(_served(jobs, running, tenants, scenario.weights))
+        services.waits.append(frozenset(a.tenant for a in jobs if a.admitted_ms is not None and a.claimed_ms is None))
         mean_mwt = store.client.hget(keys.books(store.slug), "mean_mwt")
         services.lift_wt = max(services.lift_wt, 2 * float(mean_mwt or 0) / 1_000)
-        if all(ask.outcome for ask in asks):
+        if all(job.outcome for job in jobs):
             simulation.stop()
-        simulation.at(now_ms + LOOK_MS, look)
+        simulation.at(now_ms + SAMPLE_MS, sample)
 
-    simulation.at(LOOK_MS, look)
+    simulation.at(SAMPLE_MS, sample)
     simulation.run()
-    return services, asks
+    return services, jobs
 
 
 def _served(
-    asks: Sequence[Ask],
-    running: Mapping[Ask, tuple[SimWorker, object]],
+    jobs: Sequence[SimJob],
+    running: Mapping[SimJob, tuple[SimWorker, object]],
     tenants: Sequence[str],
     weights: Mapping[str, float],
 ) -> dict[str, float]:
     served = dict.fromkeys(tenants, 0.0)
-    for ask in asks:
-        if ask.claimed_ms is None:
+    for job in jobs:
+        if job.claimed_ms is None:
             continue
-        generated = ask.computed_answer
-        if ask in running:
-            worker, seq = running[ask]
+        generated = job.computed_answer
+        if job in running:
+            worker, seq = running[job]
             generated += worker.generated(seq)  # type: ignore[arg-type]  # a Sequence, from the worker's own dict
-        served[ask.tenant] += (ask.prompt + GENERATED_WEIGHT * generated) / weights.get(ask.tenant, 1.0)
+        served[job.tenant] += (job.prompt + GENERATED_WEIGHT * generated) / weights.get(job.tenant, 1.0)
     return served
 
 
 def max_min(demands: Mapping[str, float], weights: Mapping[str, float], total: float) -> dict[str, float]:
-    """The oracle: the weighted max-min shares of `total`, nobody given more than it asks for."""
+    """Return the weighted max-min fair shares of `total`: the oracle. No tenant's share exceeds its demand."""
     shares = dict.fromkeys(demands, 0.0)
-    left, hungry = total, {name for name, demand in demands.items() if demand > 0}
-    while hungry and left > 1e-9:
-        level = left / sum(weights.get(name, 1.0) for name in hungry)
-        sated = {name for name in hungry if demands[name] - shares[name] <= level * weights.get(name, 1.0)}
-        if not sated:
-            for name in hungry:
+    left, unsatisfied = total, {name for name, demand in demands.items() if demand > 0}
+    while unsatisfied and left > 1e-9:
+        level = left / sum(weights.get(name, 1.0) for name in unsatisfied)
+        satisfied = {name for name in unsatisfied if demands[name] - shares[name] <= level * weights.get(name, 1.0)}
+        if not satisfied:
+            for name in unsatisfied:
                 shares[name] += level * weights.get(name, 1.0)
             break
-        for name in sated:
+        for name in satisfied:
             left -= demands[name] - shares[name]
             shares[name] = demands[name]
-        hungry -= sated
+        unsatisfied -= satisfied
     return shares

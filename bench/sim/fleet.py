@@ -1,32 +1,32 @@
-"""Workers without a model: steps timed by four numbers, planned as the engine plans, a slot free when it is free.
+"""Modelled workers without a model: four numbers give a step's duration, and the engine's own planner plans the steps.
 
-A step takes base + row·decoding + token·prompt tokens + cell·KV cells in use. Each step: what is canceled or
-late goes; every decoding sequence gets its token; prompts are computed in the order of their claims, at most a
-chunk, and while others decode at most what keeps the step within its target (the engine's own planner decides).
-The step that computes a prompt's last token samples the answer's first.
+A step takes base + row·decoding + token·prompt tokens + cell·KV cells in use. Before each step, canceled and late
+sequences end. In each step, every decoding sequence gets one token. Prompts are computed in the order of their claims,
+at most one chunk per step, and while other sequences decode, at most what keeps the step within its target. The step
+that computes a prompt's last token also samples the answer's first token.
 """
 
 import heapq
 from dataclasses import dataclass, field
 
-from bench.sim.asks import GENERATED_WEIGHT, Ask
-from workers.engine.planner import PlanLimits, PromptLeft, plan
+from bench.sim.asks import GENERATED_WEIGHT, SimJob
+from workers.engine.planner import PendingPrompt, PlanLimits, plan
 from workers.engine.step_time import StepTimeModel
 
 
 @dataclass(frozen=True)
 class Machine:
-    """A device. The default is assumed, not measured: what an 8B model on a large accelerator might do.
+    """A device. The default values are assumed, not measured: they resemble an 8B model on a large accelerator.
 
-    With 32 sequences of 1,300 cells a step lasts 5.1 ms, a prompt of 1,000 tokens 43 ms: about 13 conversations
-    of the Azure kind a second and worker, 14 ms a token while prompts come in. A generated token takes four
-    times as long as one of a prompt, as PENSTOCK_GENERATED_WEIGHT has it: a full fleet does the same wt/s
-    whatever the mix of long prompts and long answers.
+    With 32 sequences of 1,300 cells, a step takes 5.1 ms; a prompt of 1,000 tokens takes 43 ms. That is about 13
+    conversations of the Azure trace per second and worker, and 14 ms per token while prompts arrive. A generated token
+    takes four times as long as a prompt token, which matches PENSTOCK_GENERATED_WEIGHT: a full fleet has the same wt/s
+    for any mix of long prompts and long answers.
     """
 
     slots: int = 32
     cells: int = 32 * 4_096
-    #: In ms: a step; a decoding row; a prompt token; a KV cell in use.
+    #: Durations in ms: of a step, and what each decoding row, prompt token and KV cell in use adds to it.
     step_ms: float = 3.0
     row_ms: float = 0.05
     token_ms: float = 0.04
@@ -36,22 +36,22 @@ class Machine:
 
     @property
     def fit(self) -> StepTimeModel:
-        """What the engine would have learned of it."""
+        """The step time model that the engine would learn from this machine."""
         return StepTimeModel(base_ms=self.step_ms, row_ms=self.row_ms, token_ms=self.token_ms)
 
     def takes_ms(self, rows: int, prompt_tokens: int, cells: int) -> float:
-        """How long a step lasts."""
+        """Return the duration of a step."""
         return self.step_ms + self.row_ms * rows + self.token_ms * prompt_tokens + self.cell_ms * cells
 
     @property
     def calibrated_mu_wtps(self) -> float:
-        """Weighted tokens per second as a calibration finds them: every slot decoding beside short prompts."""
+        """Weighted tokens per second that a calibration measures, with every slot decoding after a short prompt."""
         decode_ms = self.takes_ms(self.slots, 0, self.slots * 128)
         return 1_000 * GENERATED_WEIGHT * self.slots / decode_ms
 
     @property
     def calibrated_prefill_tps(self) -> float:
-        """Prompt tokens per second of a prompt that is alone."""
+        """Prompt tokens per second of a prompt that runs alone."""
         return 1_000 * 256 / self.takes_ms(0, 256, 256)
 
 
@@ -59,7 +59,7 @@ class Machine:
 class Sequence:
     """One claimed job in its slot."""
 
-    ask: Ask
+    job: SimJob
     token: str
     deadline_at_ms: float
     start_by_ms: float | None
@@ -67,7 +67,7 @@ class Sequence:
     prompt_left: int
     first_ms: float | None = None
     generated: int = 0
-    #: Set at once when its end is asked for; acted on at the next step.
+    #: Set when a cancel arrives; the sequence ends before the next step.
     canceled: bool = False
     decoding_since_step: int = 0
     over: bool = False
@@ -76,35 +76,35 @@ class Sequence:
 
 @dataclass
 class Average:
-    """A moving average of amount over time, both forgotten alike, so that long spans weigh more."""
+    """A moving average of amount per time. Both decay equally, so that longer spans have more weight."""
 
     amount: float
     time_ms: float
-    #: What of the past is kept at each new span.
+    #: Factor by which the past is multiplied at each new span.
     keep: float
 
     def add(self, amount: float, time_ms: float) -> None:
-        """One more span."""
+        """Add one span of time and the amount done in it."""
         self.amount = self.keep * self.amount + amount
         self.time_ms = self.keep * self.time_ms + time_ms
 
     @property
     def per_s(self) -> float:
-        """Amount per second."""
+        """The average amount per second."""
         return 1_000 * self.amount / self.time_ms
 
 
 class Rates:
-    """What a worker really does, first from the calibration: steps with every slot taken, prompts, answers."""
+    """A worker's measured rates, initially those of the calibration: full steps, prompts and answers."""
 
     def __init__(self, mu_wtps: float, prefill_tps: float, tpot_ms: float) -> None:
-        # The calibration weighs as much as two seconds of steps, or twenty jobs.
+        # The calibration has the weight of two seconds of steps, or of twenty jobs.
         self.mu = Average(2 * mu_wtps, 2_000, keep=0.995)
         self.prefill = Average(20 * 512, 20_000 * 512 / prefill_tps, keep=0.95)
         self.decode = Average(20 * 128, 20 * 128 * tpot_ms, keep=0.95)
 
     def as_facts(self) -> dict[str, str | int | float]:
-        """As a heartbeat carries them."""
+        """Return the rates as the facts of a heartbeat."""
         return {
             "mu_wtps": round(self.mu.per_s, 1),
             "prefill_tps": round(self.prefill.per_s, 1),
@@ -114,17 +114,17 @@ class Rates:
 
 @dataclass
 class SimWorker:
-    """One worker. Only the simulation's loop touches it."""
+    """One worker. Only the simulation's event loop uses it."""
 
     name: str
     machine: Machine
-    #: Whether its engine knows the jobs' deadlines and stops what is late.
+    #: Whether its engine knows the jobs' deadlines and stops late jobs.
     heeds_deadlines: bool = True
-    sequences: dict[Ask, Sequence] = field(default_factory=dict)
+    sequences: dict[SimJob, Sequence] = field(default_factory=dict)
     alive: bool = True
-    #: Grows with each loss, so that a step begun in an earlier life is known.
+    #: Number of crashes so far; identifies steps that began before the last crash.
     life: int = 0
-    #: Steps ended.
+    #: Number of completed steps.
     steps: int = 0
     #: Weighted tokens computed, and time spent in steps, in ms.
     computed_wt: int = 0
@@ -136,7 +136,7 @@ class SimWorker:
         self._fit, self._limits = m.fit, PlanLimits(m.prefill_chunk, m.step_target_ms)
         self._prompts: list[Sequence] = []
         self._decoding = 0
-        #: Step number → sequences whose last token it makes. A sequence never changes its pace.
+        #: Step number → sequences whose last token this step generates. Each sequence gets one token in every step.
         self._ends_at: dict[int, list[Sequence]] = {}
         self._late: list[tuple[float, int, Sequence]] = []
         self._canceled: list[Sequence] = []
@@ -151,47 +151,47 @@ class SimWorker:
 
     @property
     def cells_free(self) -> int:
-        """KV cells that no sequence has a right to."""
+        """KV cells that no sequence has reserved."""
         return self.machine.cells - self._reserved
 
-    def take(self, ask: Ask, token: str, now_ms: float, deadline_at_ms: float, start_by_ms: float | None) -> None:
+    def take(self, job: SimJob, token: str, now_ms: float, deadline_at_ms: float, start_by_ms: float | None) -> None:
         """Put a claimed job into a slot."""
-        seq = Sequence(ask, token, deadline_at_ms, start_by_ms, now_ms, ask.prompt)
-        self.sequences[ask] = seq
+        seq = Sequence(job, token, deadline_at_ms, start_by_ms, now_ms, job.prompt)
+        self.sequences[job] = seq
         self._prompts.append(seq)
-        self._reserved += ask.prompt + ask.max_tokens
+        self._reserved += job.prompt + job.max_tokens
         if self.heeds_deadlines:
-            heapq.heappush(self._late, (deadline_at_ms, ask.number, seq))
+            heapq.heappush(self._late, (deadline_at_ms, job.number, seq))
             if start_by_ms is not None:
-                heapq.heappush(self._late, (start_by_ms, ask.number, seq))
+                heapq.heappush(self._late, (start_by_ms, job.number, seq))
 
-    def cancel(self, ask: Ask) -> None:
-        """The bell has rung for this job."""
-        seq = self.sequences.get(ask)
+    def cancel(self, job: SimJob) -> None:
+        """Mark the job as canceled; it ends before the next step."""
+        seq = self.sequences.get(job)
         if seq is not None and not seq.canceled:
             seq.canceled = True
             self._canceled.append(seq)
 
     def sweep(self, now_ms: float) -> list[tuple[Sequence, str]]:
-        """What ends before the next step: (sequence, canceled or expired)."""
-        gone: list[tuple[Sequence, str]] = []
+        """End canceled and late sequences before the next step. Return each with its outcome, canceled or expired."""
+        ended: list[tuple[Sequence, str]] = []
         for seq in self._canceled:
             if not seq.over:
                 self._close(seq)
-                gone.append((seq, "canceled"))
+                ended.append((seq, "canceled"))
         self._canceled.clear()
         while self._late and self._late[0][0] <= now_ms:
             _, _, seq = heapq.heappop(self._late)
             if not seq.over and (now_ms >= seq.deadline_at_ms or seq.first_ms is None):
                 self._close(seq)
-                gone.append((seq, "expired"))
-        return gone
+                ended.append((seq, "expired"))
+        return ended
 
     def begin_step(self) -> float:
-        """Plan the next step; how long it lasts in ms, 0 when there is nothing to do."""
+        """Plan the next step. Return its duration in ms, or 0 if there is no sequence."""
         if not self.sequences:
             return 0.0
-        lefts = [PromptLeft(i, seq.prompt_left) for i, seq in enumerate(self._prompts)] if self._prompts else []
+        lefts = [PendingPrompt(i, seq.prompt_left) for i, seq in enumerate(self._prompts)] if self._prompts else []
         decoding = self._decoding
         if lefts:
             chosen = plan(list(range(decoding)), lefts, self._limits, self._fit).prompts
@@ -201,7 +201,7 @@ class SimWorker:
         prompt_tokens = sum(n for _, n in self._served)
         took_ms = self.machine.takes_ms(decoding, prompt_tokens, self._cells)
         wt = prompt_tokens + GENERATED_WEIGHT * decoding
-        # Only steps with every slot taken say what the worker can do.
+        # Only steps with all slots in use show the worker's full rate.
         if not self.room:
             self.rates.mu.add(wt, took_ms)
         self.computed_wt += wt
@@ -210,7 +210,7 @@ class SimWorker:
         return took_ms
 
     def end_step(self, now_ms: float) -> list[Sequence]:
-        """Book what the step computed; the sequences whose answers are complete."""
+        """Record what the step computed. Return the sequences whose answers are complete."""
         self.steps += 1
         done = [seq for seq in self._ends_at.pop(self.steps, ()) if not seq.over]
         for seq in done:
@@ -219,27 +219,27 @@ class SimWorker:
             if seq.over:
                 continue
             seq.prompt_left -= tokens
-            seq.ask.computed_prompt += tokens
+            seq.job.computed_prompt += tokens
             if seq.prompt_left == 0:
                 self._prompts.remove(seq)
                 self._start_decoding(seq, now_ms)
-                if seq.ask.answer == 1:
+                if seq.job.answer == 1:
                     self._finish(seq, now_ms)
                     done.append(seq)
         return done
 
     def tokens_so_far(self, seq: Sequence) -> int:
-        """Prompt and answer tokens computed in this claim."""
-        return seq.ask.prompt - seq.prompt_left + self.generated(seq)
+        """Return the prompt and answer tokens that were computed in this claim."""
+        return seq.job.prompt - seq.prompt_left + self.generated(seq)
 
     def generated(self, seq: Sequence) -> int:
-        """Answer tokens made in this claim."""
+        """Return the answer tokens that were generated in this claim."""
         if seq.first_ms is None:
             return 0
         return seq.generated if seq.over else 1 + self.steps - seq.decoding_since_step
 
-    def lose_everything(self) -> None:
-        """The process is gone: nothing is told to anybody."""
+    def crash(self) -> None:
+        """Drop all sequences without reporting their ends, as a killed process does."""
         for seq in list(self.sequences.values()):
             self._close(seq)
         self.alive = False
@@ -250,25 +250,25 @@ class SimWorker:
         seq.decoding_since_step = self.steps
         self._decoding += 1
         self._cells += 1
-        self.rates.prefill.add(seq.ask.prompt, now_ms - seq.claimed_ms)
+        self.rates.prefill.add(seq.job.prompt, now_ms - seq.claimed_ms)
         self.computed_wt += GENERATED_WEIGHT
-        if seq.ask.answer > 1:
-            self._ends_at.setdefault(self.steps + seq.ask.answer - 1, []).append(seq)
+        if seq.job.answer > 1:
+            self._ends_at.setdefault(self.steps + seq.job.answer - 1, []).append(seq)
 
     def _finish(self, seq: Sequence, now_ms: float) -> None:
-        if seq.ask.answer > 1 and seq.first_ms is not None:
-            self.rates.decode.add(seq.ask.answer - 1, now_ms - seq.first_ms)
+        if seq.job.answer > 1 and seq.first_ms is not None:
+            self.rates.decode.add(seq.job.answer - 1, now_ms - seq.first_ms)
         self._close(seq)
 
     def _close(self, seq: Sequence) -> None:
-        """Free the slot and its cells; what was generated is booked."""
+        """End the sequence: free its slot and cells, and record the generated tokens."""
         seq.generated = self.generated(seq)
         seq.over, seq.over_at_step = True, self.steps
-        seq.ask.computed_answer += seq.generated
+        seq.job.computed_answer += seq.generated
         if seq.first_ms is None:
             self._prompts.remove(seq)
         else:
             self._decoding -= 1
-        self._cells -= seq.ask.prompt - seq.prompt_left + seq.generated
-        self._reserved -= seq.ask.prompt + seq.ask.max_tokens
-        del self.sequences[seq.ask]
+        self._cells -= seq.job.prompt - seq.prompt_left + seq.generated
+        self._reserved -= seq.job.prompt + seq.job.max_tokens
+        del self.sequences[seq.job]

@@ -1,7 +1,7 @@
-"""Penstock itself in the simulation: the real store with its real scripts, called as door and workers call it.
+"""Penstock in the simulation: the real store with its real scripts, called as the door and the workers call it.
 
-What a run leaves out: HTTP, the engine's text (the event streams get no tokens), and the cost of RQ's record
-of a worker. Everything that admits, orders, claims, renews, settles, cancels and reaps is the code of `shared`.
+A run leaves out HTTP, the engine's text (the event streams get no tokens), and the cost of RQ's record of a worker.
+All code that admits, orders, claims, renews, settles, cancels and reaps is that of `shared`.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,16 +10,16 @@ from typing import Any
 
 import redis
 
-from bench.sim.asks import TAKEN, Answer, Ask
+from bench.sim.asks import TAKEN, Answer, SimJob
 from bench.sim.clock import VirtualTimeClient
 from bench.sim.fleet import Sequence, SimWorker
 from bench.sim.system import Grant
-from shared.jobs.job import Ending, Held, NewJob, Usage
+from shared.jobs.job import ClaimRef, Ending, NewJob, Usage
 from shared.jobs.outcomes import Outcome, Refused
 from shared.settings.settings import Settings, load
 from shared.store import keys
 from shared.store.keys import model_slug
-from shared.store.replies import Admitted, Beat, SettleAnswer
+from shared.store.replies import Admitted, HeartbeatReport, SettleAnswer
 from shared.store.store import Store
 from web.api.deadline import RequestDeadline
 from web.api.refusals import to_yield
@@ -27,8 +27,8 @@ from web.api.refusals import to_yield
 MODEL = "modelled"
 
 
-class Ours:
-    """The store between clients and workers, in virtual time."""
+class PenstockSystem:
+    """The queue between clients and workers, in the real store and in virtual time."""
 
     name = "ours"
     slug = model_slug(MODEL)
@@ -38,86 +38,88 @@ class Ours:
         self.store = Store(self.client)
         self.settings: Settings = load(dict(environ or {}), None)
         self.store.configure(self.settings)
-        self._by_id: dict[str, Ask] = {}
-        self._ids: dict[Ask, str] = {}
+        self._by_id: dict[str, SimJob] = {}
+        self._ids: dict[SimJob, str] = {}
         self._claims = 0
 
-    def offer(self, ask: Ask, now_ms: float, then: Callable[[Answer], None]) -> None:
-        """Admit or refuse."""
+    def offer(self, job: SimJob, now_ms: float, then: Callable[[Answer], None]) -> None:
+        """Offer the job to the store; the call may be deferred."""
         self.client.now_ms = now_ms
-        self.client.put_off(lambda: then(self._admit(ask)))
+        self.client.defer(lambda: then(self._admit(job)))
 
-    def catch_up(self) -> None:
-        """Send what was put off."""
+    def flush_offers(self) -> None:
+        """Send all deferred calls."""
         self.client.flush()
 
-    def _admit(self, ask: Ask) -> Answer:
-        job_id = f"a{ask.number}x{ask.attempts}"
-        job = NewJob(
+    def _admit(self, job: SimJob) -> Answer:
+        job_id = f"a{job.number}x{job.attempts}"
+        new_job = NewJob(
             id=job_id,
-            tenant=ask.tenant,
+            tenant=job.tenant,
             model=MODEL,
-            payload={"max_tokens": ask.max_tokens},
-            prompt_tokens=ask.prompt,
-            max_tokens=ask.max_tokens,
-            deadline_ms=ask.deadline_ms,
-            # Where the system degrades, every tenant has opted in.
+            payload={"max_tokens": job.max_tokens},
+            prompt_tokens=job.prompt,
+            max_tokens=job.max_tokens,
+            deadline_ms=job.deadline_ms,
+            # If the system degrades, every tenant has opted in.
             degrade=self.settings.degradation == "on",
         )
-        answer = self.store.admit(job, attempt=ask.attempts - 1)
+        answer = self.store.admit(new_job, attempt=job.attempts - 1)
         if isinstance(answer, Admitted):
-            self._by_id[job_id] = ask
-            self._ids[ask] = job_id
+            self._by_id[job_id] = job
+            self._ids[job] = job_id
             return TAKEN
         assert isinstance(answer, Refused), answer
-        # What the client is told is the door's own answer; its patience is what its body names.
-        told = to_yield(answer, tenant=ask.tenant, model=MODEL, deadline=RequestDeadline(ask.deadline_ms, "body"))
-        worth = told.headers.get("x-should-retry") != "false"
-        return Answer(taken=False, reason=answer.reason.value, hint_ms=answer.retry_hint_ms, worth_retrying=worth)
+        # The client receives the door's own answer. Its deadline counts as named in the body.
+        refusal = to_yield(answer, tenant=job.tenant, model=MODEL, deadline=RequestDeadline(job.deadline_ms, "body"))
+        worth_retrying = refusal.headers.get("x-should-retry") != "false"
+        return Answer(
+            taken=False, reason=answer.reason.value, hint_ms=answer.retry_hint_ms, worth_retrying=worth_retrying
+        )
 
     def claim(self, worker: SimWorker, now_ms: float) -> list[Grant]:
-        """One call for all free slots."""
+        """Claim jobs for all free slots in one call."""
         self.client.now_ms = now_ms
         self._claims += 1
         got = self.store.claim(
             worker.name, f"c{self._claims}", MODEL, room=worker.room, cells_free=max(0, worker.cells_free)
         )
-        for job in got:
-            self._cut(self._by_id[job.id], job.max_tokens)
+        for claimed in got:
+            self._cut(self._by_id[claimed.id], claimed.max_tokens)
         return [
             Grant(
-                self._by_id[job.id],
-                job.token,
-                now_ms + job.deadline_in_ms,
-                None if job.start_in_ms is None else now_ms + job.start_in_ms,
+                self._by_id[claimed.id],
+                claimed.token,
+                now_ms + claimed.deadline_in_ms,
+                None if claimed.start_in_ms is None else now_ms + claimed.start_in_ms,
             )
-            for job in got
+            for claimed in got
         ]
 
     @staticmethod
-    def _cut(ask: Ask, max_tokens: int) -> None:
-        """An answer ends by itself or at the length that this claim allows."""
-        whole = ask.answer + ask.cut_tokens
-        ask.answer = min(whole, max_tokens)
-        ask.cut_tokens = whole - ask.answer
+    def _cut(job: SimJob, max_tokens: int) -> None:
+        """Limit the job's answer to the `max_tokens` of this claim, and record how much was cut."""
+        full_length = job.answer + job.cut_tokens
+        job.answer = min(full_length, max_tokens)
+        job.cut_tokens = full_length - job.answer
 
     def settle(
         self, worker: SimWorker, seq: Sequence, outcome: str, now_ms: float, then: Callable[[str], None]
     ) -> None:
-        """With the true counts."""
+        """Settle with the exact token counts; the call may be deferred."""
         self.client.now_ms = now_ms
-        self.client.put_off(lambda: then(self._settle(worker, seq, outcome, now_ms)))
+        self.client.defer(lambda: then(self._settle(worker, seq, outcome, now_ms)))
 
     def _settle(self, worker: SimWorker, seq: Sequence, outcome: str, now_ms: float) -> str:
         first_ms = seq.first_ms
         usage = Usage(
-            prompt_tokens=seq.ask.prompt - seq.prompt_left,
+            prompt_tokens=seq.job.prompt - seq.prompt_left,
             completion_tokens=worker.generated(seq),
             ttft_ms=None if first_ms is None else int(first_ms - seq.claimed_ms),
             decode_ms=None if first_ms is None else int(now_ms - first_ms),
         )
         ending = Ending(
-            self._ids[seq.ask],
+            self._ids[seq.job],
             seq.token,
             Outcome(outcome),
             finish_reason={"succeeded": "stop", "expired": "deadline", "canceled": "canceled"}[outcome],
@@ -129,18 +131,18 @@ class Ours:
             return ""
         return settled.outcome.value
 
-    def leave(self, ask: Ask, now_ms: float) -> bool:
-        """DELETE; a running job's holder hears its bell."""
+    def leave(self, job: SimJob, now_ms: float) -> bool:
+        """Cancel the job as a DELETE does. Return whether a worker runs it and must be notified."""
         self.client.now_ms = now_ms
-        return ask in self._ids and self.store.cancel(self._ids[ask]).value == "requested"
+        return job in self._ids and self.store.cancel(self._ids[job]).value == "requested"
 
-    def beat(self, worker: SimWorker, now_ms: float) -> list[Ask]:
-        """Renew what the worker holds; what it lost or must stop."""
+    def heartbeat(self, worker: SimWorker, now_ms: float) -> list[SimJob]:
+        """Send a heartbeat that renews the worker's leases. Return the jobs that it lost or must stop."""
         self.client.now_ms = now_ms
-        held = [Held(self._ids[ask], seq.token) for ask, seq in worker.sequences.items()]
+        held = [ClaimRef(self._ids[job], seq.token) for job, seq in worker.sequences.items()]
         machine = worker.machine
         answer = self.store.renew(
-            Beat(
+            HeartbeatReport(
                 worker.name,
                 MODEL,
                 machine.slots,
@@ -154,25 +156,25 @@ class Ours:
         return [self._by_id[job_id] for job_id in (*answer.lost, *answer.canceled)]
 
     def reap(self, now_ms: float) -> bool:
-        """Until nothing more is due."""
+        """Reap until nothing more is due. Return whether any job was requeued."""
         self.client.now_ms = now_ms
-        came_back = False
+        requeued = False
         while (reaped := self.store.reap()).moved:
-            came_back = came_back or reaped.requeued > 0
-        return came_back
+            requeued = requeued or reaped.requeued > 0
+        return requeued
 
     def waiting(self) -> int:
-        """By the store's own set of waiting jobs."""
+        """Return the size of the store's own set of queued jobs."""
         size: Any = self.client.zcard(keys.deadlines())
         return int(size)
 
-    def close(self, asks: Several[Ask]) -> None:
-        """Read how the jobs ended that no worker settled."""
-        open_asks = [ask for ask in asks if not ask.outcome and ask in self._ids]
+    def close(self, jobs: Several[SimJob]) -> None:
+        """Read the outcomes of the jobs that no worker settled."""
+        open_jobs = [job for job in jobs if not job.outcome and job in self._ids]
         pipe = self.client.pipeline(transaction=False)
-        for ask in open_asks:
-            pipe.hmget(keys.rq_job(self._ids[ask]), "penstock_state", "penstock_ended_ms")
-        for ask, (state, _) in zip(open_asks, pipe.execute(), strict=True):
+        for job in open_jobs:
+            pipe.hmget(keys.rq_job(self._ids[job]), "penstock_state", "penstock_ended_ms")
+        for job, (state, _) in zip(open_jobs, pipe.execute(), strict=True):
             if state not in {b"queued", b"running", None}:
-                ask.outcome = state.decode()
+                job.outcome = state.decode()
         self.client.done()

@@ -1,7 +1,7 @@
-"""A run's arrivals as a file: one JSON object a line, saved from a plan or from a real store, read back as a plan.
+"""Saves a run's arrivals, from a plan or a real store, as one JSON object per line, and reads them back as a plan.
 
-A store knows the jobs that it admitted, for as long as they can be read (PENSTOCK_RESULT_TTL_S); a refusal
-leaves nothing behind, so what was refused is not in a recording of a store.
+A store knows the jobs that it admitted for as long as they can be read (PENSTOCK_RESULT_TTL_S). A refused job leaves
+no record, so a recording of a store does not contain it.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any
 import redis
 
 from bench.sim.arrivals import number
-from bench.sim.asks import Ask
+from bench.sim.asks import SimJob
 from shared.store import keys
 from shared.store.decode import text
 
@@ -20,34 +20,34 @@ _FIELDS = ("tenant", "at_ms", "prompt", "answer", "max_tokens", "deadline_ms", "
 _STORED = ("tenant", "admitted_ms", "prompt_tokens", "max_tokens", "patience_ms", "state")
 
 
-def save(asks: Iterable[Ask], path: Path) -> int:
-    """Write a plan; how many lines."""
-    lines = [json.dumps({name: getattr(ask, name) for name in _FIELDS}) for ask in asks]
+def save(jobs: Iterable[SimJob], path: Path) -> int:
+    """Write a plan and return the number of lines."""
+    lines = [json.dumps({name: getattr(job, name) for name in _FIELDS}) for job in jobs]
     path.write_text("\n".join(lines) + "\n")
     return len(lines)
 
 
-def recorded(path: Path) -> list[Ask]:
-    """Read a plan. Raises ValueError, naming the line, for what is none."""
-    asks = []
+def recorded(path: Path) -> list[SimJob]:
+    """Read a plan. Raises ValueError with the line's number if a line is not a job."""
+    jobs = []
     for i, line in enumerate(path.read_text().splitlines(), 1):
         try:
-            asks.append(Ask(0, **json.loads(line)))
+            jobs.append(SimJob(0, **json.loads(line)))
         except (ValueError, TypeError) as error:
             raise ValueError(f"{path}, line {i}: {error}: {line[:200]!r}") from None
-    return number(asks)
+    return number(jobs)
 
 
-def from_store(client: redis.Redis) -> list[Ask]:
-    """What a real store has admitted and can still tell, the first at 0 ms."""
-    asks = list(_stored(client))
-    begin_ms = min((ask.at_ms for ask in asks), default=0.0)
-    for ask in asks:
-        ask.at_ms -= begin_ms
-    return number(asks)
+def from_store(client: redis.Redis) -> list[SimJob]:
+    """Return a plan of all admitted jobs that can still be read in a real store. The first is sent at 0 ms."""
+    jobs = list(_stored(client))
+    begin_ms = min((job.at_ms for job in jobs), default=0.0)
+    for job in jobs:
+        job.at_ms -= begin_ms
+    return number(jobs)
 
 
-def _stored(client: redis.Redis) -> Iterator[Ask]:
+def _stored(client: redis.Redis) -> Iterator[SimJob]:
     prefix = len(keys.rq_job(""))
     names = [f"penstock_{name}" for name in _STORED]
     for key in client.scan_iter(keys.rq_job("*"), count=500):
@@ -57,9 +57,9 @@ def _stored(client: redis.Redis) -> Iterator[Ask]:
         tenant, admitted_ms, prompt, max_tokens, patience_ms, state = (text(value) for value in held)
         result: Any = client.get(keys.result(text(key)[prefix:]))
         usage = (json.loads(result).get("usage") or {}) if result else {}
-        # Of a job that was cut off nobody knows how long its answer would have become: as long as it was asked for.
+        # The full answer length of a job that did not succeed is unknown; assume that it would have used max_tokens.
         answer = int(usage.get("completion_tokens") or 0) if state == "succeeded" else int(max_tokens)
-        yield Ask(
+        yield SimJob(
             0,
             tenant,
             float(admitted_ms),

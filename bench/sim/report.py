@@ -1,4 +1,4 @@
-"""The one table on the terminal, the pictures, and one HTML page that carries everything with it."""
+"""Prints the table of results, draws the pictures, and writes one self-contained HTML page."""
 
 import base64
 import html
@@ -16,7 +16,7 @@ mpl.use("Agg")
 
 Results = dict[str, dict[tuple[Any, ...], Figures]]
 
-#: One colour a system, the same in every picture.
+#: The colour of each system, the same in every picture.
 COLOURS = {"ours": "#0b7285", "B1": "#adb5bd", "B3": "#e8590c", "B3d": "#f59f00", "B4": "#9c36b5", "B5": "#2b8a3e"}
 _WORDS = {True: "met", False: "NOT MET", None: "shown"}
 _STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:1100px;margin:2em auto;padding:0 1em;color:#212529}
@@ -26,7 +26,7 @@ pre{background:#f8f9fa;padding:1em;overflow-x:auto}"""
 
 
 def print_table(rows: list[Row]) -> None:
-    """Rows E1 to E8: ours and the target, met or not, and each baseline on a line of its own."""
+    """Print the rows of E1 to E8: Penstock's result, the target, whether it is met, and one line per baseline."""
     for row in rows:
         print(f"{row.experiment:3} {row.what}")
         print(f"      {'ours':6} {row.ours:44} target {row.target:32} {_WORDS[row.met]}")
@@ -35,27 +35,27 @@ def print_table(rows: list[Row]) -> None:
 
 
 def draw(results: Results, path: Path) -> Path | None:
-    """Work, waste, success and waits side by side, of the experiments that ran; None when none has a picture."""
-    pictures = [(axes, name) for name, drawers in _DRAWERS.items() if name in results for axes in drawers]
+    """Draw the pictures of the experiments that ran. Return the path, or None if none of them has a picture."""
+    pictures = [(axes, name) for name, plots in _PLOTS.items() if name in results for axes in plots]
     if not pictures:
         return None
     columns = 3
     lines = -(-len(pictures) // columns)
     figure = Figure(figsize=(5.2 * columns, 3.7 * lines), layout="constrained")
-    for i, (drawer, name) in enumerate(pictures, 1):
+    for i, (plot, name) in enumerate(pictures, 1):
         axes = figure.add_subplot(lines, columns, i)
-        drawer(axes, results[name])
+        plot(axes, results[name])
         axes.grid(alpha=0.25)
     figure.savefig(path, dpi=110)
     return path
 
 
 def write_html(path: Path, facts: dict[str, Any], by_seed: dict[str, list[Row]], pictures: dict[str, Path]) -> Path:
-    """One page without any other file: environment, tables, pictures."""
+    """Write one self-contained page with environment, tables and pictures, and return its path."""
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8><title>Penstock: overload</title>",
         f"<style>{_STYLE}</style><h1>Overload, experiments E1 to E8</h1>",
-        "<p>Virtual time over the real scripts; workers are modelled. What this does not show: docs/overload.md.</p>",
+        "<p>Virtual time over the real scripts; the workers are modelled. Limitations: docs/overload.md.</p>",
         "<pre>" + html.escape("\n".join(f"{name}: {value}" for name, value in facts.items())) + "</pre>",
     ]
     for seed, rows in by_seed.items():
@@ -84,9 +84,9 @@ def _html_table(rows: list[Row]) -> str:
 
 
 def _by_load(figure: str, title: str, *, goal: float | None = None) -> Callable[[Axes, dict[Any, Figures]], None]:
-    """A drawer of one of E1's figures over the load, a line a system."""
+    """Return a function that draws one of E1's figures over the load, with one line per system."""
 
-    def drawer(axes: Axes, got: dict[Any, Figures]) -> None:
+    def plot(axes: Axes, got: dict[Any, Figures]) -> None:
         for name in sorted({key[0] for key in got}, key=list(COLOURS).index):
             points = sorted((key[1], figures[figure]) for key, figures in got.items() if key[0] == name)
             axes.plot(*zip(*points, strict=True), marker="o", ms=3, color=COLOURS[name], label=name)
@@ -98,21 +98,21 @@ def _by_load(figure: str, title: str, *, goal: float | None = None) -> Callable[
         axes.set_title(f"E1: {title}", fontsize=10)
         axes.legend(fontsize=7, ncols=2)
 
-    return drawer
+    return plot
 
 
 def _tenants(axes: Axes, got: dict[Any, Figures]) -> None:
-    """Every tenant's success at five times the load, from the one that asks most to the light ones."""
+    """Draw every tenant's success at five times the load, from the tenant with the most jobs to the light ones."""
     for name in ("ours", "B4", "B5"):
         tenants = sorted(got[name, 5.0]["tenants"].items(), key=lambda item: (item[0].startswith("light"), item[0]))
         axes.plot([figures["success"] for _, figures in tenants], marker=".", lw=0.6, color=COLOURS[name], label=name)
-    axes.set_xlabel("tenants by load asked; the last five are the light ones")
+    axes.set_xlabel("tenants by offered load; the last five are the light ones")
     axes.set_title("E1: share answered in time, each tenant, 5x", fontsize=10)
     axes.legend(fontsize=7)
 
 
 def _refusals(axes: Axes, got: dict[Any, Figures]) -> None:
-    """Why ours refused, by load."""
+    """Draw the share of jobs that Penstock refused, by reason and load."""
     loads = sorted(key[1] for key in got if key[0] == "ours")
     reasons = sorted({reason for load in loads for reason in got["ours", load]["refusals"]})
     bottom = [0.0] * len(loads)
@@ -125,12 +125,12 @@ def _refusals(axes: Axes, got: dict[Any, Figures]) -> None:
         axes.bar([str(load) for load in loads], shares, bottom=bottom, label=reason)
         bottom = [below + share for below, share in zip(bottom, shares, strict=True)]
     axes.set_xlabel("load, times 1x")
-    axes.set_title("E1: share of jobs refused, ours, by reason", fontsize=10)
+    axes.set_title("E1: share of jobs that Penstock refused, by reason", fontsize=10)
     axes.legend(fontsize=7)
 
 
 def _beside(axes: Axes, got: dict[Any, Figures]) -> None:
-    """The quiet tenant's wait beside its neighbour."""
+    """Draw the quiet tenant's time to the first token over its neighbour's load."""
     for name in sorted({key[0] for key in got}, key=list(COLOURS).index):
         points = sorted((key[1], figures["ttft_p99_ms"]) for key, figures in got.items() if key[0] == name)
         axes.plot(*zip(*points, strict=True), marker="o", ms=3, color=COLOURS[name], label=name)
@@ -141,9 +141,9 @@ def _beside(axes: Axes, got: dict[Any, Figures]) -> None:
 
 
 def _in_time(case: str) -> Callable[[Axes, dict[Any, Figures]], None]:
-    """A drawer of E5's answers over time."""
+    """Return a function that draws E5's answers in time over the run."""
 
-    def drawer(axes: Axes, got: dict[Any, Figures]) -> None:
+    def plot(axes: Axes, got: dict[Any, Figures]) -> None:
         for name in sorted({key[0] for key in got}, key=list(COLOURS).index):
             raw = got[name, case]["per_s"]
             smooth = [sum(raw[max(0, i - 4) : i + 1]) / len(raw[max(0, i - 4) : i + 1]) for i in range(len(raw))]
@@ -153,21 +153,21 @@ def _in_time(case: str) -> Callable[[Axes, dict[Any, Figures]], None]:
         axes.set_title(f"E5 {case}: answers in time a second (mean of 5 s)", fontsize=10)
         axes.legend(fontsize=7)
 
-    return drawer
+    return plot
 
 
 def _attempts(axes: Axes, got: dict[Any, Figures]) -> None:
-    """Attempts a job by how many heed."""
+    """Draw E6's attempts per job over the share of clients that obey hints."""
     for name in ("ours", "B4"):
         for kind, line in (("package", "-"), ("layered", "--")):
             points = sorted((key[2], f["attempts_per_job"]) for key, f in got.items() if key[:2] == (name, kind))
             axes.plot(*zip(*points, strict=True), line, marker="o", ms=3, color=COLOURS[name], label=f"{name} {kind}")
-    axes.set_xlabel("share of clients that heed the hint")
+    axes.set_xlabel("share of clients that obey the hint")
     axes.set_title("E6: attempts a job at 2x", fontsize=10)
     axes.legend(fontsize=7)
 
 
-_DRAWERS: dict[str, tuple[Callable[[Axes, dict[Any, Figures]], None], ...]] = {
+_PLOTS: dict[str, tuple[Callable[[Axes, dict[Any, Figures]], None], ...]] = {
     "E1": (
         _by_load("useful", "useful work / capacity", goal=0.9),
         _by_load("waste", "share of work that was wasted", goal=0.05),

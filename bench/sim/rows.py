@@ -1,4 +1,4 @@
-"""The common form of experiments: tasks that may run side by side, and rows of the one table at the end."""
+"""The common form of experiments: tasks that can run in parallel, and rows of the table that is printed at the end."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,34 +12,35 @@ Figures = dict[str, Any]
 
 @dataclass(frozen=True)
 class Task:
-    """One run: `function(basis, *key)` answers its figures. The key says what is varied."""
+    """One run: `function(basis, *key)` returns its figures. The key holds the varied parameters."""
 
     experiment: str
     key: tuple[Any, ...]
     function: Callable[..., Figures]
 
     def run(self, basis: Basis) -> Figures:
-        """Do it."""
+        """Run the task and return its figures."""
         return self.function(basis, *self.key)
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: what was asked for, what ours came to, what the baselines came to."""
+    """One line of the table: the measured quantity, its target, and the results of Penstock and of the baselines."""
 
     experiment: str
     what: str
     target: str
     ours: str
+    #: Whether Penstock meets the target; None if there is no target.
     met: bool | None
     baselines: dict[str, str] = field(default_factory=dict)
 
 
 def at_least(value: float, bound: float) -> bool:
-    """Met, with rounding to what is shown (three digits)."""
+    """Return whether the value, rounded to three decimal places as it is printed, is at least the bound."""
     return round(value, 3) >= bound
 
 
 def at_most(value: float, bound: float) -> bool:
-    """Met, with rounding to what is shown (three digits)."""
+    """Return whether the value, rounded to three decimal places as it is printed, is at most the bound."""
     return round(value, 3) <= bound

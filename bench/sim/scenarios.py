@@ -1,27 +1,27 @@
-"""Scenarios for fairness: the named ones of E2, and random ones drawn from a seed."""
+"""Fairness scenarios: the named ones of E2, and random ones drawn from a seed."""
 
 import random
 
-from bench.sim.asks import Ask
+from bench.sim.asks import SimJob
 from bench.sim.fairness import Scenario
 
 _DEADLINE_MS = 3_000_000
 _MAX_TOKENS = 1_024
 
 
-def flood(tenant: str, jobs: int, *, prompt: int, answer: int, at_ms: float = 0.0) -> list[Ask]:
-    """Many equal jobs at once."""
-    return [Ask(0, tenant, at_ms, prompt, answer, _MAX_TOKENS, _DEADLINE_MS) for _ in range(jobs)]
+def flood(tenant: str, jobs: int, *, prompt: int, answer: int, at_ms: float = 0.0) -> list[SimJob]:
+    """Return `jobs` equal jobs that one tenant sends at the same time."""
+    return [SimJob(0, tenant, at_ms, prompt, answer, _MAX_TOKENS, _DEADLINE_MS) for _ in range(jobs)]
 
 
 def named() -> dict[str, Scenario]:
-    """Two and eight tenants, long prompts against long answers, weights 1:2:3:4, a flood before a rival."""
+    """Return the named scenarios: equal tenants, different lengths and weights, and a flood before another tenant."""
     return {
         "two equal tenants": Scenario(
             tuple(flood("a", 150, prompt=200, answer=100) + flood("b", 150, prompt=200, answer=100)), {}, 120.0
         ),
         "eight tenants of different lengths": Scenario(
-            tuple(ask for i in range(8) for ask in flood(f"t{i}", 200, prompt=100 + 150 * i, answer=150 - 15 * i)),
+            tuple(job for i in range(8) for job in flood(f"t{i}", 200, prompt=100 + 150 * i, answer=150 - 15 * i)),
             {},
             240.0,
             workers=2,
@@ -30,7 +30,7 @@ def named() -> dict[str, Scenario]:
             tuple(flood("reader", 400, prompt=2_000, answer=10) + flood("writer", 80, prompt=50, answer=500)), {}, 180.0
         ),
         "weights 1 2 3 4": Scenario(
-            tuple(ask for i in range(1, 5) for ask in flood(f"w{i}", 60 * i, prompt=200, answer=100)),
+            tuple(job for i in range(1, 5) for job in flood(f"w{i}", 60 * i, prompt=200, answer=100)),
             {f"w{i}": float(i) for i in range(1, 5)},
             120.0,
         ),
@@ -45,26 +45,26 @@ def named() -> dict[str, Scenario]:
 
 
 def drawn(seed: int) -> Scenario:
-    """One of endlessly many: tenants that flood, trickle, come late; any lengths, weights and fleets."""
-    dice = random.Random(seed)
+    """Return a random scenario: tenants that send at once, slowly or late, with any lengths, weights and fleet."""
+    rng = random.Random(seed)
     weights: dict[str, float] = {}
-    asks: list[Ask] = []
-    for i in range(dice.randint(2, 6)):
+    jobs: list[SimJob] = []
+    for i in range(rng.randint(2, 6)):
         tenant = f"t{i}"
-        if dice.random() < 0.4:
-            weights[tenant] = dice.choice([0.5, 1.0, 2.0, 3.0, 4.0])
-        prompt_most, answer_most = dice.choice([(50, 300), (300, 50), (1_500, 20), (400, 150)])
-        begin_ms, spread_ms = dice.choice([0.0, 0.0, 3_000.0, 6_000.0]), dice.choice([0.0, 0.0, 10_000.0])
-        asks += [
-            Ask(
+        if rng.random() < 0.4:
+            weights[tenant] = rng.choice([0.5, 1.0, 2.0, 3.0, 4.0])
+        prompt_most, answer_most = rng.choice([(50, 300), (300, 50), (1_500, 20), (400, 150)])
+        begin_ms, spread_ms = rng.choice([0.0, 0.0, 3_000.0, 6_000.0]), rng.choice([0.0, 0.0, 10_000.0])
+        jobs += [
+            SimJob(
                 0,
                 tenant,
-                begin_ms + dice.random() * spread_ms,
-                dice.randint(1, prompt_most),
-                dice.randint(1, answer_most),
+                begin_ms + rng.random() * spread_ms,
+                rng.randint(1, prompt_most),
+                rng.randint(1, answer_most),
                 _MAX_TOKENS,
                 _DEADLINE_MS,
             )
-            for _ in range(dice.randint(3, 20))
+            for _ in range(rng.randint(3, 20))
         ]
-    return Scenario(tuple(asks), weights, 600.0, slots=dice.choice([1, 2, 4, 8]), workers=dice.choice([1, 2]))
+    return Scenario(tuple(jobs), weights, 600.0, slots=rng.choice([1, 2, 4, 8]), workers=rng.choice([1, 2]))

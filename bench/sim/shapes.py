@@ -1,7 +1,7 @@
-"""How long prompts and answers are, and how sends fall in time: the published traces' figures, synthesized.
+"""Lengths of prompts and answers, and arrival times, synthesized from the published figures of real traces.
 
-Nothing is replayed: what is known of a trace are a few percentiles (or a fit), and samples are drawn from
-a distribution that has them. Between two percentiles a length is log-uniform.
+No trace is replayed. For each trace a few percentiles (or a fit) are published, and samples are drawn from a
+distribution that has these percentiles. Between two percentiles, lengths are log-uniform.
 """
 
 import math
@@ -20,7 +20,7 @@ class Percentiles:
     knots: tuple[tuple[float, float], ...]
 
     def sample(self, rng: np.random.Generator, count: int) -> Floats:
-        """`count` values."""
+        """Draw `count` values."""
         shares = [share for share, _ in self.knots]
         logs = [math.log(value) for _, value in self.knots]
         return np.exp(np.interp(rng.random(count), shares, logs))
@@ -34,24 +34,24 @@ class Lognormal:
     sigma: float
 
     def sample(self, rng: np.random.Generator, count: int) -> Floats:
-        """`count` values."""
+        """Draw `count` values."""
         return rng.lognormal(self.mu, self.sigma, count)
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a kind of traffic looks like."""
+    """The lengths and arrival times of one kind of traffic."""
 
     name: str
     prompt: Percentiles | Lognormal
     answer: Percentiles | Lognormal
-    #: Coefficient of variation of the gaps between sends.
+    #: Coefficient of variation of the gaps between arrivals.
     gap_cv: float
-    #: Variance over mean of the counts in windows of (s): how bursty it is beyond its gaps. Empty: no more.
+    #: (window in s, variance over mean of the arrivals in such windows): burstiness beyond that of the gaps, if any.
     dispersion: tuple[tuple[float, float], ...] = ()
 
     def lengths(self, rng: np.random.Generator, count: int, *, longest: tuple[int, int]) -> tuple[list[int], list[int]]:
-        """Prompt and answer tokens of `count` jobs, each at least 1 and at most `longest`."""
+        """Draw the prompt and answer tokens of `count` jobs, each at least 1 and at most `longest`."""
         sampled = (self.prompt.sample(rng, count), self.answer.sample(rng, count))
         prompt, answer = (
             np.clip(np.rint(values), 1, most).astype(int).tolist()
@@ -60,16 +60,16 @@ class Shape:
         return prompt, answer
 
 
-#: Azure 2023, conversation: prompt p50/90/99 1020/2735/4142, answer 129/424/601, gaps' CV 1.09. The lowest
-#: values are not published; with these the prompts' mean is 1.2k and the answers' 180.
+#: Azure 2023, conversation: prompt p50/90/99 1020/2735/4142, answer 129/424/601, CV of the gaps 1.09. The lowest values
+#: are not published; with the values chosen here, the mean prompt is 1.2k tokens and the mean answer 180.
 CONVERSATION = Shape(
     "azure-2023-conversation",
     Percentiles(((0, 64), (0.5, 1020), (0.9, 2735), (0.99, 4142), (1, 4500))),
     Percentiles(((0, 16), (0.5, 129), (0.9, 424), (0.99, 601), (1, 700))),
     gap_cv=1.09,
 )
-#: Azure 2024, conversation: prompt 928/3830/6683, answer lognormal(3.660, 1.491); variance over mean of the
-#: counts at 1, 10 and 60 s: 1.6, 5.5, 17.
+#: Azure 2024, conversation: prompt 928/3830/6683, answer lognormal(3.660, 1.491); variance over mean of the arrivals in
+#: windows of 1, 10 and 60 s: 1.6, 5.5, 17.
 CONVERSATION_2024 = Shape(
     "azure-2024-conversation",
     Percentiles(((0, 64), (0.5, 928), (0.9, 3830), (0.99, 6683), (1, 7000))),
@@ -77,8 +77,8 @@ CONVERSATION_2024 = Shape(
     gap_cv=1.0,
     dispersion=((1.0, 1.6), (10.0, 5.5), (60.0, 17.0)),
 )
-#: Azure 2023, code: prompt 1469/5188/7436, answer 13/55/252, gaps' CV 13 in the trace; here the bursts are
-#: those of Azure 2024 code (1.9, 7.0, 20), since a CV of 13 is a few minutes' traffic in one second.
+#: Azure 2023, code: prompt 1469/5188/7436, answer 13/55/252. The CV of the gaps is 13 in the trace, which would put a
+#: few minutes' traffic into one second. The bursts are therefore those of Azure 2024 code (1.9, 7.0, 20).
 CODE = Shape(
     "azure-code",
     Percentiles(((0, 64), (0.5, 1469), (0.9, 5188), (0.99, 7436), (1, 7500))),
@@ -86,37 +86,37 @@ CODE = Shape(
     gap_cv=1.0,
     dispersion=((1.0, 1.9), (10.0, 7.0), (60.0, 20.0)),
 )
-#: BurstGPT: gaps Gamma with shape 0.5, that is CV 1.41; lengths as in CONVERSATION.
+#: BurstGPT: Gamma-distributed gaps with shape 0.5, which is a CV of 1.41; lengths as in CONVERSATION.
 BURSTGPT = Shape("burstgpt-gaps", CONVERSATION.prompt, CONVERSATION.answer, gap_cv=math.sqrt(2))
 
-#: Correlation times (s) of the two components that carry what the gaps do not.
+#: Correlation times, in s, of the two components that model the burstiness beyond that of the gaps.
 _TAUS_S = (2.0, 60.0)
-#: Length of the pieces in which the rate is constant, in s.
+#: Length of the intervals in which the rate is constant, in s.
 _PIECE_S = 0.25
 
 
 def gamma_times(rng: np.random.Generator, rate_per_s: float, seconds: float, cv: float) -> Floats:
-    """Send times in s of a renewal process with Gamma gaps; ascending, within [0, seconds)."""
+    """Draw the arrival times, in s, of a renewal process with Gamma gaps: ascending, within [0, seconds)."""
     if rate_per_s <= 0:
         return np.empty(0)
     shape = 1 / cv**2
-    most = int(rate_per_s * seconds * 1.2 + 20 * (1 + cv) * math.sqrt(rate_per_s * seconds) + 50)
-    times = np.cumsum(rng.gamma(shape, 1 / (shape * rate_per_s), most))
+    count = int(rate_per_s * seconds * 1.2 + 20 * (1 + cv) * math.sqrt(rate_per_s * seconds) + 50)
+    times = np.cumsum(rng.gamma(shape, 1 / (shape * rate_per_s), count))
     return times[times < seconds]
 
 
 def burst_times(rng: np.random.Generator, rate_per_s: float, seconds: float, shape: Shape) -> Floats:
-    """Send times in s with the shape's gaps, stretched so that the counts vary as its dispersion says.
+    """Draw arrival times, in s, with the shape's gaps, warped in time so that counts have the shape's dispersion.
 
-    The counts' variance over mean is the trace's at the trace's own rate; it is kept as it is at ours, so
-    that bursts look the same at every load.
+    The dispersion was published for the trace's own rate. It is used unchanged at every simulated rate, so that bursts
+    look the same at every load.
     """
     even = gamma_times(rng, rate_per_s, seconds, shape.gap_cv)
     if not shape.dispersion or not len(even):
         return even
     pieces = int(seconds / _PIECE_S) + 1
     rate = _varying_rate(rng, rate_per_s, pieces, shape.dispersion)
-    # Operational time: a renewal process of rate 1 run through the varying rate's integral, inverted.
+    # Time change: the even process is mapped through the inverse of the integral of the varying rate.
     passed = np.concatenate(([0.0], np.cumsum(rate) * _PIECE_S)) / rate_per_s
     wall = np.arange(pieces + 1) * _PIECE_S
     times = np.interp(even, passed, wall, right=np.inf)
@@ -126,10 +126,10 @@ def burst_times(rng: np.random.Generator, rate_per_s: float, seconds: float, sha
 def _varying_rate(
     rng: np.random.Generator, rate_per_s: float, pieces: int, dispersion: tuple[tuple[float, float], ...]
 ) -> Floats:
-    """A lognormal rate around its mean whose two components bring the wanted dispersion."""
+    """Draw a lognormal rate with mean `rate_per_s`, whose two components produce the given dispersion."""
     log_rate = np.zeros(pieces)
     for tau_s, variance in zip(_TAUS_S, _component_variances(rate_per_s, dispersion), strict=True):
-        # Of the rate over its mean, to that of its logarithm.
+        # Convert the relative variance of the rate to the standard deviation of its logarithm.
         sigma = math.sqrt(math.log1p(variance))
         keep = math.exp(-_PIECE_S / tau_s)
         noise = rng.normal(0.0, sigma * math.sqrt(1 - keep**2), pieces)
@@ -141,10 +141,10 @@ def _varying_rate(
 
 
 def _component_variances(rate_per_s: float, dispersion: tuple[tuple[float, float], ...]) -> tuple[float, float]:
-    """Relative variances of the components, least squares on the windows' dispersion, none negative.
+    """Return the non-negative relative variances of the two components: a least-squares fit to the dispersion.
 
-    A rate with exponential correlation of time τ and relative variance v adds to the counts' variance over
-    mean at window T: 2·rate·v·τ·(1 - τ/T·(1 - e^(-T/τ))).
+    A rate with exponential correlation time τ and relative variance v adds this to the variance over mean of the counts
+    in windows of length T: 2·rate·v·τ·(1 - τ/T·(1 - e^(-T/τ))).
     """
     rows, wanted = [], []
     for window_s, ratio in dispersion:

@@ -1,54 +1,54 @@
-"""What the simulation needs of a queue between clients and workers; ours and each baseline is one."""
+"""The interface of the queue between clients and workers, which Penstock and each baseline implement."""
 
 from collections.abc import Callable
 from collections.abc import Sequence as Several
 from dataclasses import dataclass
 from typing import Protocol
 
-from bench.sim.asks import Answer, Ask
+from bench.sim.asks import Answer, SimJob
 from bench.sim.fleet import Sequence, SimWorker
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A job that a worker may run. Moments are ms of virtual time."""
+    """A claimed job that a worker may run. Times are ms of virtual time."""
 
-    ask: Ask
+    job: SimJob
     token: str
     deadline_at_ms: float
     start_by_ms: float | None = None
 
 
 class System(Protocol):
-    """A queue. Every call happens at `now_ms`, which never goes back."""
+    """A queue. Every call happens at the time `now_ms`, which never decreases."""
 
     name: str
 
-    def offer(self, ask: Ask, now_ms: float, then: Callable[[Answer], None]) -> None:
-        """A client sends its job. `then` is called with the answer, at the latest in `catch_up`."""
+    def offer(self, job: SimJob, now_ms: float, then: Callable[[Answer], None]) -> None:
+        """Offer a client's job. `then` is called with the answer, at the latest in `flush_offers`."""
 
-    def catch_up(self) -> None:
-        """Have everything answered that was asked so far."""
+    def flush_offers(self) -> None:
+        """Answer all deferred calls."""
 
     def claim(self, worker: SimWorker, now_ms: float) -> list[Grant]:
-        """Jobs for the worker's free slots."""
+        """Return jobs for the worker's free slots."""
 
     def settle(
         self, worker: SimWorker, seq: Sequence, outcome: str, now_ms: float, then: Callable[[str], None]
     ) -> None:
-        """A job has ended in the engine. `then` hears the last word on it, "" when the job was lost."""
+        """Settle a job that ended in the engine. `then` is called with the final outcome, or "" if the job was lost."""
 
-    def leave(self, ask: Ask, now_ms: float) -> bool:
-        """The client is gone and has said so; whether a worker must be told."""
+    def leave(self, job: SimJob, now_ms: float) -> bool:
+        """Cancel the job of a client that leaves. Return whether a worker must be notified."""
 
-    def beat(self, worker: SimWorker, now_ms: float) -> Several[Ask]:
-        """A heartbeat; the jobs that the worker must stop."""
+    def heartbeat(self, worker: SimWorker, now_ms: float) -> Several[SimJob]:
+        """Process a worker's heartbeat. Return the jobs that the worker must stop."""
 
     def reap(self, now_ms: float) -> bool:
-        """The periodic duty; whether jobs came back to the queue."""
+        """Run one reaping pass. Return whether any job was requeued."""
 
     def waiting(self) -> int:
-        """Jobs that wait."""
+        """Return the number of queued jobs."""
 
-    def close(self, asks: Several[Ask]) -> None:
-        """After the run: outcomes of the asks that ended without a settle."""
+    def close(self, jobs: Several[SimJob]) -> None:
+        """Called after the run: set the outcomes of the jobs that ended without a settle."""

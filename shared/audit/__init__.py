@@ -1,1 +1,1 @@
-"""The invariants of the store, and what checks them."""
+"""The invariants of the store and the code that checks them."""

@@ -1,4 +1,4 @@
-"""Who owns each key: every key of ours and RQ's has a TTL, an owner or a place among the permanent ones."""
+"""Finds leaked keys: those of Penstock and RQ that have no TTL, belong to no job or tenant, and are not permanent."""
 
 from typing import Any
 
@@ -8,22 +8,24 @@ from shared.store import keys
 from shared.store.decode import text
 from shared.store.redis_errors import store_faults
 
-#: Longest prefix first, so that `rq:workers:` is not taken for `rq:workers`.
-_BY_PREFIX = sorted(keys.TABLE, key=lambda key: -len(key.prefix))
+#: All rows of the key table. Those with the longest prefix and suffix are first, so that `rq:workers:` is matched
+#: before `rq:workers`.
+_BY_PREFIX = sorted(keys.TABLE, key=lambda key: -len(key.of()))
 
 
 def family_of(key: str) -> keys.Key | None:
-    """The row of shared/store/keys.py that a key belongs to; None for a stranger."""
+    """Return the row of the table in shared/store/keys.py that describes a key, or None for an unknown key."""
     for row in _BY_PREFIX:
-        if key == row.prefix if row.part == "" else key.startswith(row.prefix):
+        if key == row.prefix if row.part == "" else key.startswith(row.prefix) and key.endswith(row.suffix):
             return row
     return None
 
 
 def unowned_keys(client: redis.Redis, inflight: set[str] | None = None) -> list[str]:
-    """Keys below `penstock:` and `rq:` that nothing would ever remove. Raises StoreUnavailable.
+    """Return all keys starting with `penstock:` or `rq:` that nothing would ever delete. Raises StoreUnavailable.
 
-    Redis removes emptied collections by itself, so a key that dies `emptied` is owned by its members.
+    `inflight` is the set of inflight job ids; if None, it is read from the store. A key with `dies="emptied"` is never
+    returned, because Redis itself deletes a collection when its last member is removed.
     """
     with store_faults(client):
         found: list[bytes] = [*client.scan_iter("penstock:*", count=1_000), *client.scan_iter("rq:*", count=1_000)]
@@ -31,12 +33,14 @@ def unowned_keys(client: redis.Redis, inflight: set[str] | None = None) -> list[
         for key in found:
             pipe.pttl(key)
         ttls: list[Any] = pipe.execute()
-        live = inflight if inflight is not None else {text(raw) for raw in client.zrange(keys.inflight(), 0, -1)}
-        eternal = sorted(text(key) for key, ttl in zip(found, ttls, strict=True) if ttl == -1)
-        return [key for key in eternal if not _owned(client, key, live)]
+        inflight_ids = (
+            inflight if inflight is not None else {text(raw) for raw in client.zrange(keys.inflight(), 0, -1)}
+        )
+        without_ttl = sorted(text(key) for key, ttl in zip(found, ttls, strict=True) if ttl == -1)
+        return [key for key in without_ttl if not _is_owned(client, key, inflight_ids)]
 
 
-def _owned(client: redis.Redis, key: str, inflight: set[str]) -> bool:
+def _is_owned(client: redis.Redis, key: str, inflight: set[str]) -> bool:
     row = family_of(key)
     if row is None:
         return False

@@ -1,4 +1,4 @@
-"""Everything the invariants speak of, read in one transaction: the books as they stand at one instant."""
+"""Reads the data that the invariant checks need from the store, in one transaction, so that the data is consistent."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +12,7 @@ from shared.store.redis_errors import store_faults
 
 @dataclass
 class StoreSnapshot:
-    """The store at one instant. Scores are ms by the store's TIME."""
+    """The contents of the store at one point in time. All times are in ms by the store's TIME."""
 
     now_ms: int = 0
     config: dict[str, str] = field(default_factory=dict)
@@ -20,59 +20,66 @@ class StoreSnapshot:
     inflight: dict[str, float] = field(default_factory=dict)
     deadlines: dict[str, float] = field(default_factory=dict)
     leases: dict[str, float] = field(default_factory=dict)
-    #: Of every inflight id; {} when the record is gone.
+    #: For each inflight job id, the job's record, or {} if the record is missing.
     records: dict[str, dict[str, str]] = field(default_factory=dict)
-    #: By tenant: the hash, and the slugs of its lists.
+    #: `tenants` maps each tenant to its hash; `lists` maps it to the slugs of models with queued jobs.
     tenants: dict[str, dict[str, str]] = field(default_factory=dict)
     lists: dict[str, set[str]] = field(default_factory=dict)
-    #: By queue: waiting ids in order, RQ's mirror, RQ's started entries.
+    #: For each queue: its job ids in order, RQ's list of the same ids, and the entries of RQ's started registry.
     order: dict[str, list[str]] = field(default_factory=dict)
     mirror: dict[str, list[str]] = field(default_factory=dict)
     wip: dict[str, list[str]] = field(default_factory=dict)
-    #: By slug: tenants with waiting jobs and the service they stand at.
+    #: For each model slug: the active set, which maps each tenant with queued jobs to its service.
     active: dict[str, dict[str, float]] = field(default_factory=dict)
-    beats: dict[str, float] = field(default_factory=dict)
+    heartbeats: dict[str, float] = field(default_factory=dict)
 
 
 def take_snapshot(client: redis.Redis) -> StoreSnapshot:
-    """Read a picture: names first, then everything under those names in one MULTI.
+    """Return a snapshot: read first the names of the keys, then the contents of all these keys in one MULTI.
 
-    What appeared between the two is left out by the caller's second look (shared/audit/invariants.py).
+    Changes between the two reads can look like breaches. `find_breaches` (shared/audit/invariants.py) therefore takes
+    several snapshots and reports only the breaches that all of them show.
     """
     with store_faults(client):
-        names: Any = _transaction(client, _ask_names)
+        names: Any = _transaction(client, _add_name_reads)
         ids = [text(raw) for raw in names[0]]
         queues = {text(raw) for raw in names[1]} | {text(raw).removeprefix("rq:queue:") for raw in names[2]}
         tenants = sorted({text(raw) for raw in names[3]})
-        queues |= {f"{tenant}.{slug}" for tenant, slug in _waiting_lists(client, tenants)}
+        queues |= {f"{tenant}.{slug}" for tenant, slug in _queues_of_tenants(client, tenants)}
         slugs = sorted({queue.split(".", 1)[1] for queue in queues if "." in queue})
         return _read(client, ids, sorted(queues), tenants, slugs)
 
 
-def _ask_names(pipe: Any) -> None:
+def _add_name_reads(pipe: Any) -> None:
     pipe.zrange(keys.inflight(), 0, -1)
     pipe.zrange(keys.queues(), 0, -1)
     pipe.smembers("rq:queues")
     pipe.zrange(keys.tenants(), 0, -1)
 
 
-def _waiting_lists(client: redis.Redis, tenants: list[str]) -> list[tuple[str, str]]:
-    def ask(pipe: Any) -> None:
+def _queues_of_tenants(client: redis.Redis, tenants: list[str]) -> list[tuple[str, str]]:
+    """Return the pair (tenant, model slug) for each queue of these tenants that has queued jobs."""
+
+    def add_reads(pipe: Any) -> None:
         for tenant in tenants:
             pipe.smembers(keys.lists(tenant))
 
-    answers = _transaction(client, ask) if tenants else []
+    answers = _transaction(client, add_reads) if tenants else []
     return [(tenant, text(slug)) for tenant, slugs in zip(tenants, answers, strict=True) for slug in slugs]
 
 
-def _transaction(client: redis.Redis, ask: Any) -> list[Any]:
+def _transaction(client: redis.Redis, add_reads: Any) -> list[Any]:
+    """Run the commands that `add_reads` adds to a pipeline in one MULTI, and return their answers."""
     pipe = client.pipeline(transaction=True)
-    ask(pipe)
-    return [_readable(answer) for answer in pipe.execute(raise_on_error=False)]
+    add_reads(pipe)
+    return [_answer_or_empty(answer) for answer in pipe.execute(raise_on_error=False)]
 
 
-def _readable(answer: Any) -> Any:
-    """What a read answered; nothing where somebody put a key of another type, which is for the checks to find."""
+def _answer_or_empty(answer: Any) -> Any:
+    """Return `answer`, or [] if it is the error for a key of the wrong type. Raises any other error.
+
+    The checks then report that the contents of the key are missing.
+    """
     if isinstance(answer, redis.ResponseError) and str(answer).startswith("WRONGTYPE"):
         return []
     if isinstance(answer, Exception):
@@ -83,7 +90,7 @@ def _readable(answer: Any) -> Any:
 def _read(
     client: redis.Redis, ids: list[str], queues: list[str], tenants: list[str], slugs: list[str]
 ) -> StoreSnapshot:
-    def ask(pipe: Any) -> None:
+    def add_reads(pipe: Any) -> None:
         pipe.time()
         pipe.get(keys.clock())
         pipe.hgetall(keys.config())
@@ -102,24 +109,24 @@ def _read(
         for slug in slugs:
             pipe.zrange(keys.active(slug), 0, -1, withscores=True)
 
-    answers = iter(_transaction(client, ask))
+    answers = iter(_transaction(client, add_reads))
     seconds, micros = next(answers)
-    held = text(next(answers) or b"0")
+    clock = text(next(answers) or b"0")
     now_ms = seconds * 1_000 + micros // 1_000
-    picture = StoreSnapshot(now_ms=int(held[1:]) if held.startswith("=") else now_ms + int(held))
-    picture.config, picture.stats = _hash(next(answers)), _hash(next(answers))
-    picture.inflight, picture.deadlines = _scores(next(answers)), _scores(next(answers))
-    picture.leases, picture.beats = _scores(next(answers)), _scores(next(answers))
-    picture.records = {job_id: _hash(next(answers)) for job_id in ids}
+    snapshot = StoreSnapshot(now_ms=int(clock[1:]) if clock.startswith("=") else now_ms + int(clock))
+    snapshot.config, snapshot.stats = _hash(next(answers)), _hash(next(answers))
+    snapshot.inflight, snapshot.deadlines = _scores(next(answers)), _scores(next(answers))
+    snapshot.leases, snapshot.heartbeats = _scores(next(answers)), _scores(next(answers))
+    snapshot.records = {job_id: _hash(next(answers)) for job_id in ids}
     for tenant in tenants:
-        picture.tenants[tenant] = _hash(next(answers))
-        picture.lists[tenant] = {text(slug) for slug in next(answers)}
+        snapshot.tenants[tenant] = _hash(next(answers))
+        snapshot.lists[tenant] = {text(slug) for slug in next(answers)}
     for queue in queues:
-        picture.order[queue] = [text(raw) for raw in next(answers)]
-        picture.mirror[queue] = [text(raw) for raw in next(answers)]
-        picture.wip[queue] = [text(raw) for raw in next(answers)]
-    picture.active = {slug: _scores(next(answers)) for slug in slugs}
-    return picture
+        snapshot.order[queue] = [text(raw) for raw in next(answers)]
+        snapshot.mirror[queue] = [text(raw) for raw in next(answers)]
+        snapshot.wip[queue] = [text(raw) for raw in next(answers)]
+    snapshot.active = {slug: _scores(next(answers)) for slug in slugs}
+    return snapshot
 
 
 def _hash(raw: dict[bytes, bytes]) -> dict[str, str]:

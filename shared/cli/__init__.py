@@ -1,6 +1,6 @@
-"""`penstock`: the command line put together; each command lives in the file of its kind.
+"""The `penstock` command line: registers the commands of `shared/cli/commands` and maps errors to exit codes.
 
-A command imports what it needs when it runs, so that `penstock --help` and its kin answer at once.
+A command imports the modules that it needs only when it runs, so that `penstock --help` starts fast.
 """
 
 import os
@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from shared.cli import output
-from shared.cli.commands import config, doctor, gate, jobs, keys, redis, rooms, submit, tenants, up
+from shared.cli.commands import config, doctor, jobs, keys, redis, services, submit, tenants, up
 from shared.cli.reach import FAULT, USAGE
 from shared.errors import ConfigError, PenstockError
 
@@ -20,22 +20,26 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Share a few GPUs among many users: jobs are admitted and kept, or told when to come back.",
+    help="Share a few GPUs among many users. The door admits a job for good, or refuses it and says when to retry.",
 )
 
-_PARTS, _JOBS, _OPERATORS = "Run it", "Jobs, through the door", "Operate it, on the store"
+_PARTS, _JOBS, _OPERATORS = (
+    "Run Penstock",
+    "Submit and manage jobs (through the door)",
+    "Operate Penstock (on the store)",
+)
 
 app.command(rich_help_panel=_PARTS)(up.up)
-app.command(rich_help_panel=_PARTS)(rooms.web)
-app.command(rich_help_panel=_PARTS)(rooms.worker)
-app.command(rich_help_panel=_PARTS)(gate.gate)
-app.add_typer(rooms.model_app, name="model", rich_help_panel=_PARTS)
+app.command(rich_help_panel=_PARTS)(services.web)
+app.command(rich_help_panel=_PARTS)(services.worker)
+app.command(rich_help_panel=_PARTS)(services.gate)
+app.add_typer(services.model_app, name="model", rich_help_panel=_PARTS)
 app.command(rich_help_panel=_JOBS)(submit.submit)
 app.command(rich_help_panel=_JOBS)(jobs.jobs)
-# One id in 64 begins with a dash, and is no option.
-_TAKES_ID = {"ignore_unknown_options": True, "help_option_names": ["--help"]}
-app.command(rich_help_panel=_JOBS, context_settings=_TAKES_ID)(jobs.job)
-app.command(rich_help_panel=_JOBS, context_settings=_TAKES_ID)(jobs.cancel)
+# Job ids are base64url text, so one in 64 begins with a dash. It must not be parsed as an option.
+_ACCEPTS_JOB_ID = {"ignore_unknown_options": True, "help_option_names": ["--help"]}
+app.command(rich_help_panel=_JOBS, context_settings=_ACCEPTS_JOB_ID)(jobs.job)
+app.command(rich_help_panel=_JOBS, context_settings=_ACCEPTS_JOB_ID)(jobs.cancel)
 app.add_typer(tenants.app, name="tenants", rich_help_panel=_OPERATORS)
 app.add_typer(keys.app, name="keys", rich_help_panel=_OPERATORS)
 app.command(rich_help_panel=_OPERATORS)(doctor.doctor)
@@ -43,7 +47,7 @@ app.command(rich_help_panel=_OPERATORS)(config.config)
 app.command(
     "redis",
     rich_help_panel=_OPERATORS,
-    # What follows is Redis's or redis-cli's to understand, options too.
+    # From the first argument on, every word is passed on to Redis or redis-cli, even if it looks like an option.
     context_settings={
         "ignore_unknown_options": True,
         "allow_interspersed_args": False,
@@ -53,63 +57,72 @@ app.command(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit: 0, 1 for refusals and faults, 2 for mistakes, 75 for `yield`, 130 for Ctrl-C."""
+    """Run the command line and exit with 0, 1 (refusal or fault), 2 (usage error), 75 (`yield`) or 130 (Ctrl-C)."""
     sys.exit(run(arguments))
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit code. What can be expected to go wrong is told in one sentence on stderr."""
+    """Run the command line and return the exit code. An expected error is written to stderr as one sentence."""
     try:
         code = app(arguments, prog_name="penstock", standalone_mode=False)
     except typer.TyperException as error:
-        return _mistake(error)
+        return _report_usage_error(error)
     except ConfigError as error:
-        output.note(f"penstock: {error}")
+        output.write_note(f"penstock: {error}")
         return USAGE
     except PenstockError as error:
-        output.note(f"penstock: {error}")
+        output.write_note(f"penstock: {error}")
         return FAULT
     except BrokenPipeError:
-        # Whoever read from us has seen enough; Python would complain when it flushes at exit.
+        # The program that reads stdout, such as `head`, has closed the pipe. Redirect stdout to the null device;
+        # otherwise Python's flush at exit would fail and print an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAULT
     except Exception as error:
-        # Somebody's key of another type, a user without rights: the library is loaded where it was spoken to.
+        # Report errors that Redis answered, for example because a key has the wrong type or the Redis user lacks a
+        # permission. A command that uses the store has imported redis. If it is not imported, the cause is different.
         library = sys.modules.get("redis")
         if library is None or not isinstance(error, library.ResponseError):
             raise
-        output.note(f"penstock: the store answers with an error: {error}")
+        output.write_note(f"penstock: the store answered with an error: {error}")
         return FAULT
     return code if isinstance(code, int) else 0
 
 
-def _mistake(error: typer.TyperException) -> int:
-    """A mistake in the command: its sentence, and where help is. A bare group has shown its help already."""
+def _report_usage_error(error: typer.TyperException) -> int:
+    """Write to stderr what is wrong with the command line and how to see its help. Return the exit code.
+
+    If a command group was called without a command, Typer has already printed the group's help. The error's message is
+    then empty, and nothing more is written.
+    """
     context = getattr(error, "ctx", None)
     sentence = error.format_message().rstrip(".")
-    # Typer has pydantic read the values, and leaves out of its sentence what was read.
-    wrong: list[dict[str, Any]] = getattr(error.__cause__, "errors", list)()
-    if wrong and repr(wrong[0].get("input")) not in sentence:
-        sentence += f", not {wrong[0].get('input')!r}"
+    # Typer validates values with pydantic but omits the rejected value from its message, so add the value.
+    invalid: list[dict[str, Any]] = getattr(error.__cause__, "errors", list)()
+    if invalid and repr(invalid[0].get("input")) not in sentence:
+        sentence += f", not {invalid[0].get('input')!r}"
     if sentence:
-        where = f" (see `{context.command_path} --help`)" if context is not None else ""
-        output.note(f"penstock: {sentence}{where}")
+        help_hint = f" (see `{context.command_path} --help`)" if context is not None else ""
+        output.write_note(f"penstock: {sentence}{help_hint}")
     return USAGE
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         from importlib import metadata
 
         try:
-            output.data(f"penstock {metadata.version('penstock')}")
+            output.write_data(f"penstock {metadata.version('penstock')}")
         except metadata.PackageNotFoundError:
-            output.data("penstock (not installed)")
+            output.write_data("penstock (not installed)")
         raise typer.Exit
 
 
 @app.callback()
 def _penstock(
-    *, version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it.")] = False
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
 ) -> None:
     pass

@@ -1,4 +1,4 @@
-"""`python -m shared.cli`: the command where its script is not on the PATH."""
+"""Runs the command line as `python -m shared.cli`, in case the `penstock` script is not on the PATH."""
 
 from shared.cli import main
 

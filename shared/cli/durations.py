@@ -1,4 +1,4 @@
-"""Spans and moments as people write and read them: `500ms`, `20s`, `5m`, `24h`, `90d`."""
+"""Parse and format durations (`500ms`, `20s`, `5m`, `24h`, `90d`), and format timestamps."""
 
 import re
 from datetime import UTC, datetime
@@ -6,29 +6,29 @@ from datetime import UTC, datetime
 from shared.errors import ConfigError
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_SPAN = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)(ms|s|m|h|d)\Z")
+_DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)(ms|s|m|h|d)\Z")
 
 
-def parse_ms(name: str, text: str) -> int:
-    """The span in whole ms. Raises ConfigError, naming the option, when the unit is missing or it is nothing."""
-    found = _SPAN.match(text.strip())
-    if not found:
-        raise ConfigError(f"{name}={text!r} is no span of time; write 500ms, 20s, 5m, 24h or 90d")
-    return round(float(found[1]) * _UNITS_MS[found[2]])
+def parse_duration_ms(option: str, text: str) -> int:
+    """Parse a number with a unit and return whole ms. Raise ConfigError, which names the option, if it is invalid."""
+    match = _DURATION.match(text.strip())
+    if not match:
+        raise ConfigError(f"{option}={text!r} is not a duration; write it like 500ms, 20s, 5m, 24h or 90d")
+    return round(float(match[1]) * _UNITS_MS[match[2]])
 
 
-def shown_ms(span_ms: float | None) -> str:
-    """A span for people, in the largest unit of which there is at least one; nothing for None."""
-    if span_ms is None:
+def format_duration(duration_ms: float | None) -> str:
+    """Format a duration in the largest unit in which it is at least 1, such as "1.5m". Return "" for None."""
+    if duration_ms is None:
         return ""
     for unit in ("d", "h", "m", "s"):
-        if abs(span_ms) >= _UNITS_MS[unit]:
-            return f"{span_ms / _UNITS_MS[unit]:.3g}{unit}"
-    return f"{span_ms:.0f}ms"
+        if abs(duration_ms) >= _UNITS_MS[unit]:
+            return f"{duration_ms / _UNITS_MS[unit]:.3g}{unit}"
+    return f"{duration_ms:.0f}ms"
 
 
-def shown_moment(moment_ms: float | None) -> str:
-    """A stored moment (ms since the epoch) as UTC to the second; nothing for None."""
-    if moment_ms is None:
+def format_timestamp(timestamp_ms: float | None) -> str:
+    """Format a time, in ms since the epoch, as a UTC date and time with whole seconds. Return "" for None."""
+    if timestamp_ms is None:
         return ""
-    return datetime.fromtimestamp(moment_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")

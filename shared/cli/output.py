@@ -1,7 +1,8 @@
-"""What commands print: data on stdout, everything else on stderr, plain wherever no person looks on.
+"""Write the output of commands: data to stdout, and notes for the user to stderr.
 
-On a terminal a table is drawn; elsewhere it is a line of names and a line a row, parted by tabs and
-never cut, for `cut` and `awk`. Colour is rich's to decide: none off terminals, none with NO_COLOR.
+On a terminal, a table is drawn with aligned columns. In a pipe or a file, a table is one line of column names and one
+line for each row. Tabs separate the cells, and no cell is cut off, so that `cut` and `awk` can read the table. Rich
+chooses the colors: it uses none outside a terminal, and none if NO_COLOR is set.
 """
 
 import json
@@ -10,44 +11,50 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-#: Everything by which text could steer a terminal, beside the end of a line and a tab.
-_STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+#: All control characters except newline and tab: they could move the cursor or change a terminal's state.
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
-def data(text: str, *, end: str = "\n") -> None:
-    """Write to stdout at once. On a terminal what could steer it (an answer may hold anything) is made visible."""
-    sys.stdout.write(visible(text) + end if sys.stdout.isatty() else text + end)
+def write_data(text: str, *, end: str = "\n") -> None:
+    """Write to stdout and flush. On a terminal, escape control characters, which a model's answer may contain."""
+    sys.stdout.write(escape_controls(text) + end if sys.stdout.isatty() else text + end)
     sys.stdout.flush()
 
 
-def note(text: str) -> None:
-    """Write a line for people to stderr."""
-    sys.stderr.write(visible(text) + "\n")
+def write_note(text: str) -> None:
+    """Write one line for the user to stderr, with control characters escaped."""
+    sys.stderr.write(escape_controls(text) + "\n")
     sys.stderr.flush()
 
 
-def visible(text: str) -> str:
-    """The text with control characters replaced by their pictures or a mark."""
-    return _STEERING.sub(lambda found: chr(0x2400 + ord(found[0])) if ord(found[0]) < 0x20 else "\ufffd", text)
+def escape_controls(text: str) -> str:
+    """Replace control characters with their Unicode control pictures (␛), or with U+FFFD if they have none."""
+    return _CONTROL_CHARACTERS.sub(
+        lambda match: chr(0x2400 + ord(match[0])) if ord(match[0]) < 0x20 else "\ufffd", text
+    )
 
 
-def as_json(value: Any) -> None:
-    """Write one JSON value to stdout, indented."""
+def write_json(value: Any) -> None:
+    """Write a JSON value to stdout over several indented lines."""
     sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
     sys.stdout.flush()
 
 
-def json_line(value: Any) -> None:
-    """Write one JSON value on one line of stdout, for streams."""
+def write_json_line(value: Any) -> None:
+    """Write a JSON value to stdout as a single line, for output that consists of many values."""
     sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
     sys.stdout.flush()
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, marks: dict[str, str] | None = None) -> None:
-    """Write rows under their columns; None is shown as nothing. `marks` colours a cell by its text.
+def write_table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, styles: dict[str, str] | None = None
+) -> None:
+    """Write a table: the column names, then the rows. None becomes an empty cell.
 
-    The first column names the row: a terminal never breaks it. Columns that are empty all the way down are
-    left out on a terminal, where room is short, and nowhere else, where their places are counted.
+    `styles` maps the text of a cell to the rich style in which it is shown on a terminal.
+
+    On a terminal, the first column is never wrapped, because it identifies the row. To save width, columns in which
+    every cell is empty are left out. Pipes and files receive all columns, because programs find columns by position.
     """
     cells = [["" if value is None else str(value) for value in row] for row in rows]
     if not sys.stdout.isatty():
@@ -60,10 +67,12 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, marks: di
     from rich.table import Table
     from rich.text import Text
 
-    kept = [place for place in range(len(columns)) if not cells or any(line[place] for line in cells)]
+    shown = [index for index in range(len(columns)) if not cells or any(line[index] for line in cells)]
     drawn = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
-    for place in kept:
-        drawn.add_column(columns[place], overflow="fold", no_wrap=place == 0)
+    for index in shown:
+        drawn.add_column(columns[index], overflow="fold", no_wrap=index == 0)
     for line in cells:
-        drawn.add_row(*(Text(visible(line[place]), style=(marks or {}).get(line[place], "")) for place in kept))
+        drawn.add_row(
+            *(Text(escape_controls(line[index]), style=(styles or {}).get(line[index], "")) for index in shown)
+        )
     Console().print(drawn)

@@ -1,23 +1,23 @@
-"""What a person sees on stderr while a job waits and runs: a live line on a terminal, else a line a change."""
+"""Show on stderr how a submitted job progresses: one live line on a terminal, else one line for each change."""
 
 import sys
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from shared.cli import output
-from shared.cli.client import Yielded
-from shared.cli.durations import shown_ms
+from shared.cli.client import YieldAnswer
+from shared.cli.durations import format_duration
 
 if TYPE_CHECKING:
     from rich.status import Status
 
 
 class Progress:
-    """A context: the live line is gone when it ends."""
+    """Shows the progress of one job. Use it as a context manager, which removes the live line on exit."""
 
     def __init__(self) -> None:
         self._status: Status | None = None
-        self._told = ""
+        self._last_change = ""
 
     def __enter__(self) -> Self:
         if sys.stderr.isatty():
@@ -33,32 +33,33 @@ class Progress:
         self.hide()
 
     def hide(self) -> None:
-        """Make room for the answer on the same terminal."""
+        """Remove the live line, so that the answer can be written on the same terminal."""
         if self._status is not None:
             self._status.stop()
 
-    def yielded(self, refusal: Yielded) -> None:
-        """The door said `yield`, and we wait to come back."""
-        self._tell("yield", f"{refusal.message}; coming back in {shown_ms(refusal.retry_hint_ms)}")
+    def show_yield(self, refusal: YieldAnswer) -> None:
+        """Show that the door answered `yield` and when the client will retry."""
+        self._show("yield", f"{refusal.message}; retrying in {format_duration(refusal.retry_hint_ms)}")
 
-    def seen(self, job: dict[str, Any]) -> None:
-        """A poll found the job like this."""
+    def show_job(self, job: dict[str, Any]) -> None:
+        """Show the job's state as the last poll or event reported it."""
         queue = job.get("queue") or {}
-        told = str(job.get("status"))
-        if told == "queued" and queue.get("position"):
-            told += f", number {queue['position']} of {job.get('tenant')}'s"
+        line = str(job.get("status"))
+        if line == "queued" and queue.get("position"):
+            line += f", position {queue['position']} in the queue of tenant {job.get('tenant')}"
             if queue.get("eta_ms") is not None:
-                self._tell(told, f"{told}, about {shown_ms(queue['eta_ms'])}")
+                self._show(line, f"{line}, predicted to end in {format_duration(queue['eta_ms'])}")
                 return
-        if told == "running" and (job.get("attempts") or 0) > 1:
-            told += f", attempt {job['attempts']}"
-        self._tell(told, told)
+        if line == "running" and (job.get("attempts") or 0) > 1:
+            line += f", attempt {job['attempts']}"
+        self._show(line, line)
 
-    def _tell(self, change: str, line: str) -> None:
+    def _show(self, change: str, line: str) -> None:
+        """Show `line`. Outside a terminal, write it only if `change` is not the same as in the previous call."""
         if self._status is not None:
             from rich.text import Text
 
-            self._status.update(Text(output.visible(line)))
-        elif change != self._told:
-            output.note(line)
-        self._told = change
+            self._status.update(Text(output.escape_controls(line)))
+        elif change != self._last_change:
+            output.write_note(line)
+        self._last_change = change

@@ -1,4 +1,4 @@
-"""What commands reach for: the settings, the store, the door."""
+"""What several commands share: exit codes, common options, the settings, and clients for the store and the door."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,45 +11,60 @@ if TYPE_CHECKING:
 
     from shared.cli.client import JobClient
 
-#: Exit codes beside 0: a refusal or a fault, a mistake in the command or a setting, and `yield` (EX_TEMPFAIL).
+#: Exit codes. FAULT: the command failed or was refused. USAGE: the command line or a setting is wrong. YIELD: the door
+#: answered `yield` (75 is EX_TEMPFAIL).
 FAULT, USAGE, YIELD = 1, 2, 75
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 StateDir = Annotated[
-    str | None, typer.Option("--state-dir", metavar="FOLDER", help="Where `up` keeps its store; PENSTOCK_STATE_DIR.")
+    str | None,
+    typer.Option(
+        "--state-dir", metavar="FOLDER", help="State folder, where `up` keeps its store (PENSTOCK_STATE_DIR)."
+    ),
 ]
-TenantOfKey = Annotated[
-    str | None, typer.Option("--tenant", metavar="NAME", help="Act for this tenant, where the door lets you.")
+ActingTenant = Annotated[
+    str | None,
+    typer.Option(
+        "--tenant",
+        metavar="NAME",
+        help="Act for this tenant, if the door is open or the key was created with `--act-as`.",
+    ),
 ]
 
 
-def settings(state_dir: str | None = None) -> Settings:
-    """The settings in force. Raises ConfigError."""
+def load_settings(state_dir: str | None = None) -> Settings:
+    """Return the settings in force. Raise ConfigError if one of them is invalid."""
     return load(state_dir=state_dir)
 
 
-def url_of(found: Settings) -> str:
-    """The store's URL: REDIS_URL, else that of the store which `up` runs. Raises EmbeddedStoreError."""
+def store_url(settings: Settings) -> str:
+    """Return REDIS_URL if it is set, else the URL of the store that `penstock up` runs in the state folder.
+
+    Raise EmbeddedStoreError if REDIS_URL is not set and no such store runs.
+    """
     from shared.store.embedded import find_url
 
-    return found.redis_url or find_url(found.state_path)
+    return settings.redis_url or find_url(settings.state_path)
 
 
-def client_for(found: Settings) -> "redis.Redis":
-    """A client of the store of these settings. Raises EmbeddedStoreError when none is known."""
+def client_for(settings: Settings) -> "redis.Redis":
+    """Return a client for the store at `store_url(settings)`. Raise EmbeddedStoreError if there is no store."""
     from shared.store.connection import OPERATOR, open_client
 
-    return open_client(url_of(found), name="penstock-cli", timeouts=OPERATOR)
+    return open_client(store_url(settings), name="penstock-cli", timeouts=OPERATOR)
 
 
 def store_client(state_dir: str | None = None) -> "redis.Redis":
-    """A client of the store for one command. Raises ConfigError and EmbeddedStoreError."""
-    return client_for(settings(state_dir))
+    """Return a client for the store that the settings in force name.
+
+    Raise ConfigError if a setting is invalid, and EmbeddedStoreError if there is no store.
+    """
+    return client_for(load_settings(state_dir))
 
 
-def door(tenant: str | None = None) -> "JobClient":
-    """A client of the door at PENSTOCK_URL, showing PENSTOCK_API_KEY."""
+def door_client(tenant: str | None = None) -> "JobClient":
+    """Return a client for the door at PENSTOCK_URL. It authenticates with PENSTOCK_API_KEY and acts for `tenant`."""
     from shared.cli.client import JobClient
 
-    found = settings()
-    return JobClient(found.url, api_key=found.api_key, tenant=tenant or "")
+    settings = load_settings()
+    return JobClient(settings.url, api_key=settings.api_key, tenant=tenant or "")

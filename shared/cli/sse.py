@@ -1,4 +1,4 @@
-"""Read what an HTTP server streams: text/event-stream, and the JSON object in an answer."""
+"""Parse HTTP response bodies: a text/event-stream, or one JSON object."""
 
 import json
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ServerEvent:
-    """One event of a stream. `kind` is its name, `data` the JSON object it carries."""
+    """One server-sent event. `kind` is the event's name and `data` is the JSON object it carries."""
 
     id: str
     kind: str
@@ -16,14 +16,14 @@ class ServerEvent:
 
 
 def read_events(lines: Iterator[str]) -> Iterator[ServerEvent]:
-    """Events out of the lines of a text/event-stream (WHATWG HTML, § server-sent events); comments are skipped."""
+    """Yield the events in the lines of a text/event-stream (WHATWG HTML, § server-sent events), but no comments."""
     event_id, kind, data = "", "", ""
     for line in lines:
         name, _, value = line.rstrip("\r\n").partition(":")
         value = value.removeprefix(" ")
         if line.rstrip("\r\n") == "":
             if data:
-                yield ServerEvent(event_id, kind or "message", object_in(data.encode()))
+                yield ServerEvent(event_id, kind or "message", parse_json_object(data.encode()))
             kind, data = "", ""
         elif name == "id":
             event_id = value
@@ -33,12 +33,15 @@ def read_events(lines: Iterator[str]) -> Iterator[ServerEvent]:
             data += value if not data else f"\n{value}"
 
 
-def object_in(raw: bytes) -> dict[str, Any]:
-    """The object in an answer; what is none (a proxy's page) becomes an error object that quotes its beginning."""
+def parse_json_object(raw: bytes) -> dict[str, Any]:
+    """Return the JSON object in a response body.
+
+    If the body is anything else, such as a proxy's HTML page, return an error object that quotes its beginning.
+    """
     try:
-        found = json.loads(raw)
+        parsed = json.loads(raw)
     except ValueError:
-        found = None
-    if isinstance(found, dict):
-        return found
-    return {"error": {"message": f"an answer that is no JSON object: {raw[:80]!r}", "code": "invalid_answer"}}
+        parsed = None
+    if isinstance(parsed, dict):
+        return parsed
+    return {"error": {"message": f"the response is not a JSON object: {raw[:80]!r}", "code": "invalid_answer"}}

@@ -1,1 +1,1 @@
-"""Jobs as values: states, outcomes, costs, and the policy of a tenant. Knows no store."""
+"""Job types, states, outcomes, costs and tenant policies as plain values; no module in this package uses the store."""

@@ -1,4 +1,4 @@
-"""A job as the rooms hand it around: what is admitted, what is claimed, what is read back."""
+"""The types in which the door, the store and the workers exchange jobs: to admit, run, settle and read them."""
 
 import json
 import secrets
@@ -10,61 +10,67 @@ from shared.jobs.states import JobState
 
 
 def new_job_id() -> str:
-    """An unguessable id (128 bits) of letters, digits, `-` and `_`, as RQ asks for."""
+    """Return a random id (128 bits) of letters, digits, `-` and `_`, the characters that RQ allows."""
     return secrets.token_urlsafe(16)
 
 
 @dataclass(frozen=True)
 class NewJob:
-    """What the door hands to `Store.admit`. Times are relative: the store's TIME makes them moments."""
+    """A job that the door offers to `Store.admit`.
+
+    Times are in ms from the offer; the store converts them to points in time with its own TIME.
+    """
 
     id: str
     tenant: str
-    #: The served name; its slug stands in keys.
+    #: The served name of the model. Store keys contain the slug of this name.
     model: str
-    #: The request: `prompt` or `messages`, sampling, `max_tokens`; read by the engine, never by a script.
+    #: The request: `prompt`, `messages` or `input`, sampling parameters, `max_tokens`. Scripts store it unparsed.
     payload: dict[str, Any]
-    #: Estimate at the door; the engine counts.
+    #: The door's estimate of the prompt's length; the engine counts the tokens later.
     prompt_tokens: int
     max_tokens: int
     deadline_ms: int
-    #: Where the deadline came from: `body`, `header`, `default`.
-    patience_from: str = "default"
-    #: Cost in thousandths of a weighted token (docs/fairness.md); None: the store estimates it from learned lengths.
+    #: What set the deadline: `body`, `header` or `default`.
+    deadline_source: str = "default"
+    #: The cost in thousandths of a weighted token (docs/fairness.md). If None, the store estimates the cost from the
+    #: lengths of earlier answers.
     cost_mwt: int | None = None
-    #: The latest moment to start and still end in time, as ms from admission, which orders the tenant's list;
-    #: None: the store works it out.
+    #: The latest time, in ms from admission, at which the job can start and still meet its deadline. The tenant's queue
+    #: is ordered by this time. If None, the store computes it.
     latest_start_ms: int | None = None
     start_within_ms: int | None = None
     poll_grace_ms: int | None = None
-    #: What a refusal is known again by, so that a repeat of it books nothing twice; None: the job's id.
-    asked_id: str | None = None
-    #: Digests of Idempotency-Key and body; None when the client sent no key.
+    #: Deduplication id for refusals: if a proxy repeats a refused request, the refusal is counted only once. If None,
+    #: the job's id is used.
+    dedup_id: str | None = None
+    #: Digests of the Idempotency-Key and of the body; None and "" if the client sent no key.
     idem_digest: str | None = None
     body_digest: str = ""
     key_label: str = ""
     traceparent: str = ""
-    #: Small facts of the request that its route wants to read back (JobView.form); no prompt, no answer.
+    #: Small values that the route stores with the job and later reads from JobView.form; never a prompt or an answer.
     form: dict[str, Any] = field(default_factory=dict)
-    #: Digest of the supersede_key: the tenant's older job of the same key is canceled; None for none.
+    #: Digest of the supersede_key, or None. If this job is admitted, the tenant's older job with the same supersede_key
+    #: is canceled.
     supersede_digest: str | None = None
-    #: Whether its answer may be cut under pressure: its tenant opted in, and nothing in the request forbids it.
+    #: Whether the answer may be cut under overload: the tenant opted in and the request does not forbid it.
     degrade: bool = False
-    #: Names this offering of the job, so that its door can take back what nobody has heard of (Store.cancel).
+    #: The id of this offer. If the store's answer to the offer is lost, the door passes this id to Store.cancel.
     offer: str = ""
 
 
 @dataclass(frozen=True)
-class Held:
-    """A job under a lease: the id and the claim token that fences it."""
+class ClaimRef:
+    """A reference to one claim of a job: the job's id and the claim token, which serves as a fencing token."""
 
     id: str
     token: str
 
 
 @dataclass(frozen=True)
-class Claimed:
-    """A job handed to a worker by a claim."""
+class ClaimedJob:
+    """A job that a worker has claimed."""
 
     id: str
     token: str
@@ -72,9 +78,9 @@ class Claimed:
     model: str
     payload: dict[str, Any]
     attempt: int
-    #: What is left until the deadline, by the store's TIME at the claim.
+    #: Time from the claim to the deadline, in ms, measured with the store's TIME.
     deadline_in_ms: int
-    #: What is left of start_within_ms; None when the job names none.
+    #: Time from the claim to the start deadline, in ms; None if the job has none.
     start_in_ms: int | None
     prompt_tokens: int
     max_tokens: int
@@ -82,97 +88,101 @@ class Claimed:
     traceparent: str = ""
 
     @property
-    def held(self) -> Held:
-        """The claim's id and token."""
-        return Held(self.id, self.token)
+    def held(self) -> ClaimRef:
+        """The reference to this claim."""
+        return ClaimRef(self.id, self.token)
 
 
 @dataclass(frozen=True)
 class Usage:
-    """True counts of an ended job. Times in ms; None where the job did not get that far."""
+    """The exact token counts and times of an ended job. Times are in ms, or None for a stage that was not reached."""
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
     prefill_ms: int | None = None
     decode_ms: int | None = None
-    #: From the claim's arrival at the engine to the first token; the door adds the queue.
+    #: Time from the job's submission to the engine to its first token; the door adds the time that the job was queued.
     ttft_ms: int | None = None
-    #: Of the prompt, what was never computed: the job ended before. For the books alone, and no part of the result.
+    #: Prompt tokens that had not been computed when the job ended. The tenant is not charged for them. This count is
+    #: not stored in the result.
     unread_tokens: int = 0
 
     def as_dict(self) -> dict[str, int | None]:
-        """The fields as they are stored in the result."""
+        """Return the counts and times that are stored in the result: all fields except `unread_tokens`."""
         return {name: count for name, count in vars(self).items() if name != "unread_tokens"}
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How a worker says a job ended. The store has the last word (cancel, deadline)."""
+    """A worker's report of how a job ended.
+
+    The store may record another outcome if the job was canceled or its deadline has passed.
+    """
 
     id: str
     token: str
     outcome: Outcome
-    #: A FinishReason, or "" where there is none.
+    #: A FinishReason, or "" if there is none.
     finish_reason: str = ""
-    #: An EndCode for what did not succeed.
+    #: An EndCode if the job did not succeed, else "".
     code: str = ""
     stage: Stage | None = None
-    #: For people; never holds prompt or answer.
+    #: A human-readable explanation of how the job ended; never contains the prompt or the answer.
     message: str = ""
     text: str = ""
     usage: Usage = field(default_factory=Usage)
-    #: More of the answer, such as logprobs; JSON-serialisable.
+    #: Further parts of the answer, such as logprobs; must be JSON-serializable.
     extra: dict[str, Any] = field(default_factory=dict)
 
     def result_json(self) -> str:
-        """The text, usage and message as `penstock:result:<id>` holds them."""
+        """Return the JSON text to store in `penstock:result:<id>`: text, usage, message and the parts in `extra`."""
         body: dict[str, Any] = {"text": self.text, "usage": self.usage.as_dict(), "message": self.message}
         return json.dumps(body | self.extra, ensure_ascii=False, separators=(",", ":"))
 
 
 @dataclass(frozen=True)
-class Waited:
-    """Why a job waited, in ms; the parts sum to the wait by construction."""
+class WaitTimes:
+    """How long and for what a job waited, in ms. `own_ms` plus `turn_ms` is the wait before the first claim."""
 
-    #: Until it was first at the head of its tenant's list: its own tenant's jobs stood before it.
+    #: From admission until the job first reached the head of its queue: it waited for other jobs of its own tenant.
     own_ms: int
-    #: From there to its claim: other tenants' turns, or no free slot.
+    #: From reaching the head until its first claim: the job waited for other tenants' turns or for a free slot.
     turn_ms: int
-    #: Again, after a lapsed lease or a drain.
+    #: How long the job was queued again, after its lease had ended or a draining worker had released it.
     requeued_ms: int
 
 
 @dataclass(frozen=True)
 class Change:
-    """What of a job was changed so that it is answered in time."""
+    """A change that degradation made to a job, so that the answer is ready by the deadline."""
 
-    #: `max_tokens` is all that is ever changed.
+    #: The changed field; always `max_tokens`.
     what: str
     before: int
     after: int
     why: str
 
     def as_dict(self) -> dict[str, str | int]:
-        """As every answer about the job tells it."""
+        """Return the change as the JSON object that every answer about the job contains."""
         return {"what": self.what, "from": self.before, "to": self.after, "why": self.why}
 
 
 @dataclass(frozen=True)
 class JobView:
-    """One job as the store knows it; everything HTTP says of a job is made from this."""
+    """One job as read from the store; every HTTP answer about a job is built from a JobView."""
 
     id: str
     tenant: str
     model: str
     state: JobState
-    #: Moments by the store's TIME, in ms since the epoch; None while they have not come.
+    #: Points in time by the store's TIME, in ms since the epoch; None if the job has not reached that point.
     admitted_ms: int
     deadline_at_ms: int
     started_ms: int | None
     ended_ms: int | None
     deadline_ms: int
-    patience_from: str
+    deadline_source: str
     attempts: int
     cancel_requested: bool
     prompt_tokens: int
@@ -182,33 +192,35 @@ class JobView:
     code: str
     stage: str
     worker: str
-    #: From the result: None until the job has ended (and when the text was erased).
+    #: `text` and `usage` are part of the result: None until the job has ended, and after its text was erased.
     text: str | None
     usage: Usage | None
     message: str
-    #: 1 is next in the tenant's own list; None when the job does not wait.
+    #: Position in the queue: 1 is the head. None if the job is not queued.
     position: int | None
     now_ms: int
-    #: First claim and first time at the list's head, for the parts of the wait.
+    #: Time of the first claim. `waited` is computed from this time and from `head_ms`, the time at which the job first
+    #: reached the head of its queue.
     first_claim_ms: int | None = None
-    #: Prompt and answer tokens of the jobs before it in that list; None when it does not wait or the list is long.
+    #: The sum of prompt tokens plus max_tokens over the jobs ahead of this one in its queue. None if this job is not
+    #: queued, or if more than 64 jobs are ahead of it.
     ahead_tokens: int | None = None
-    #: How long it may go unpolled; 0: for ever.
+    #: The job is canceled as abandoned if no client polls it for this long; 0 means never.
     poll_grace_ms: int = 0
     head_ms: int | None = None
-    #: Time it waited again after a lapse or a release.
+    #: See WaitTimes.requeued_ms.
     requeued_ms: int = 0
-    #: The predicted end, by the rates at its admission; None where they were unknown.
+    #: The predicted end, computed at admission; None if the rates were unknown then.
     eta_at_ms: int | None = None
-    #: What was changed of it, of its last claim; empty for a job that runs as it was asked for.
+    #: The changes that degradation made to the job at its last claim; empty if the job runs as requested.
     degraded: tuple[Change, ...] = ()
-    #: As NewJob.form.
+    #: See NewJob.form.
     form: dict[str, Any] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def waited(self) -> Waited:
-        """The parts of the wait until the claim, the end or now, whichever came first."""
+    def waited(self) -> WaitTimes:
+        """The parts of the wait until the first claim; for a job that was never claimed, until its end or now."""
         until = self.first_claim_ms or self.ended_ms or self.now_ms
         head = min(until, self.head_ms or until)
-        return Waited(max(0, head - self.admitted_ms), max(0, until - head), self.requeued_ms)
+        return WaitTimes(max(0, head - self.admitted_ms), max(0, until - head), self.requeued_ms)

@@ -1,4 +1,4 @@
-"""What PENSTOCK_MODEL means: a path or a place on a hub; and under which names its model is served."""
+"""Parses PENSTOCK_MODEL, a file path or the name of a model on a hub, and determines the model's served names."""
 
 import re
 from dataclasses import dataclass
@@ -6,25 +6,27 @@ from pathlib import Path
 
 from shared.settings.settings import Settings
 
-#: `org/repo[:QUANT or file][@revision]`. Told apart from a path by its looks alone, so that a door without the
-#: file reads it as the worker does: a relative path of two parts is written `./models/x`, or ends in `.gguf`.
+#: Matches `org/repo[:QUANT or file][@revision]`. Whether a value is a hub name or a path depends only on its text, not
+#: on the files that exist, so that a door without the model file reaches the same result as the worker. A relative path
+#: of two parts must therefore start with `./`, as in `./models/x`, or end in `.gguf`.
 _HUB_NAME = re.compile(r"([A-Za-z0-9][\w.-]*/[\w.-]+?)(?::([^@]+))?(?:@([^@]+))?")
-#: A part of a model in several files: stem, number, count.
+#: Matches the name of one file of a model that is split into several files; the groups are stem, number and count.
 SPLIT = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class HubName:
-    """A place on a hub. `selector`: a quantization such as Q4_K_M, a file's name, or "" when it is left out."""
+    """A model on a hub."""
 
     repo: str
+    #: A quantization such as Q4_K_M, the name of a file, or "" if the value names neither.
     selector: str = ""
-    #: A branch, tag or commit; "" for the repo's main branch.
+    #: A branch, tag or commit; "" means the repository's main branch.
     revision: str = ""
 
 
 def hub_name(model: str) -> HubName | None:
-    """The hub name that PENSTOCK_MODEL is; None for a path, and for nothing."""
+    """Parse `model`, the value of PENSTOCK_MODEL, as a hub name. Return None if the value is a path or empty."""
     found = _HUB_NAME.fullmatch(model)
     if found is None or found[1].lower().endswith(".gguf"):
         return None
@@ -32,10 +34,14 @@ def hub_name(model: str) -> HubName | None:
 
 
 def served_names(settings: Settings) -> list[str]:
-    """The served name that these settings come to, never a path, then its aliases; [""] where no model is named."""
-    named = [name.strip() for name in settings.model_name.split(",") if name.strip()]
-    if named:
-        return named
+    """Return a list of the model's served name, followed by its aliases.
+
+    The served name is never a path. If PENSTOCK_MODEL_NAME is not set, the list has one name: `sim` for the sim engine,
+    or else a name derived from PENSTOCK_MODEL, which is "" if PENSTOCK_MODEL is not set either.
+    """
+    names = [name.strip() for name in settings.model_name.split(",") if name.strip()]
+    if names:
+        return names
     if settings.engine == "sim":
         return ["sim"]
     hub = hub_name(settings.model)

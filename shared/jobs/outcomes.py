@@ -1,31 +1,34 @@
-"""Closed enums for the door's answers and for how jobs end; each value is also a metric label."""
+"""Enums for the reasons of refusals and for how jobs end, and the type of a refusal.
+
+The enums are closed sets. The values of Refusal and Outcome are also the values of metric labels.
+"""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class Refusal(StrEnum):
-    """Why the door answered `yield`. A refusal is a value, never an exception.
+    """The reason for which an offer is refused. The door answers a refused client with `yield`.
 
-    When you add one: place its check in shared/lua/lib/verdict.lua, its sentence in web/api/refusals.py and
-    its row in docs/fairness.md.
+    To add a reason: add a member to this enum, a check to shared/lua/lib/verdict.lua, a message to web/api/refusals.py
+    and a row to docs/fairness.md.
     """
 
-    #: The whole system holds as many admitted jobs as it may.
+    #: The whole system has reached its bound on inflight jobs.
     INFLIGHT_FULL = "inflight_full"
-    #: The tenant has as many jobs waiting as it may.
+    #: The tenant has reached its bound on queued jobs.
     TENANT_QUEUE_FULL = "tenant_queue_full"
-    #: The tenant's waiting jobs hold as many tokens as they may.
+    #: With the offered job, the tenant's queued jobs would exceed its bound on tokens.
     TENANT_TOKENS_FULL = "tenant_tokens_full"
-    #: The tenant waits with more than its share of what may wait.
+    #: With the offered job, the tenant's queued work would exceed its share of the work that may be queued.
     TENANT_SHARE_FULL = "tenant_share_full"
-    #: More work waits than the pool does in the longest allowed wait.
+    #: The pool has more queued work than it can compute within PENSTOCK_MAX_WAIT_MS.
     BACKLOG_FULL = "backlog_full"
-    #: The answer could not be ready in time.
+    #: The predicted end is too late for the deadline, or the predicted first token is too late for the start deadline.
     DEADLINE_UNMEETABLE = "deadline_unmeetable"
-    #: The tenant's own rate is used up (429 rather than 503).
+    #: The tenant has used up its own rate limit. The HTTP status is 429 instead of 503.
     RATE_LIMITED = "rate_limited"
-    #: An operator drains the system.
+    #: An operator is draining the system.
     DRAINING = "draining"
     #: No live worker serves this model.
     NO_WORKER = "no_worker"
@@ -34,7 +37,7 @@ class Refusal(StrEnum):
 
 
 class Outcome(StrEnum):
-    """How an admitted job ended. Equal to the terminal job states by construction."""
+    """How an admitted job ended. The values are the same as those of the terminal states in JobState."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -43,7 +46,7 @@ class Outcome(StrEnum):
 
 
 class FinishReason(StrEnum):
-    """Why generation stopped, as clients see it."""
+    """Why the generation of an answer stopped, as reported to clients."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -52,7 +55,7 @@ class FinishReason(StrEnum):
 
 
 class Stage(StrEnum):
-    """How far an expired job had come."""
+    """The stage that a job had reached when it ended without success."""
 
     QUEUE = "queue"
     PREFILL = "prefill"
@@ -60,14 +63,14 @@ class Stage(StrEnum):
 
 
 class EndCode(StrEnum):
-    """`error.code` of a job that did not succeed."""
+    """The `error.code` of a job that did not succeed."""
 
     DEADLINE_EXCEEDED = "deadline_exceeded"
     DEADLINE_UNMEETABLE = "deadline_unmeetable"
     CANCELED = "canceled"
     ABANDONED = "abandoned"
     SUPERSEDED = "superseded"
-    #: Whoever submitted it never heard that it was taken, and was told to come back.
+    #: The store's answer to the offer was lost. The client therefore received a yield, and the door canceled the job.
     UNHEARD = "unheard"
     CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
     INVALID_VALUE = "invalid_value"
@@ -78,18 +81,19 @@ class EndCode(StrEnum):
 
 @dataclass(frozen=True)
 class Refused:
-    """The job is not taken and nothing of it is left in the store."""
+    """The verdict for an offer that was refused. The store has kept nothing of the offered job."""
 
     reason: Refusal
-    #: The bound that was hit, what it stands at and its maximum.
+    #: The name of the bound because of which the offer was refused; `value` is its current value, `max` its maximum.
     limit: str
     value: int
     max: int
     inflight: int
     max_inflight: int
-    #: Never less than the time after which coming back makes sense, in ms.
+    #: The time in ms after which a retry is likely to be admitted.
     retry_hint_ms: int
-    #: Even an empty system could not: there is no use in coming back with the same request.
+    #: Whether not even an idle system could meet the deadline. If true, retrying the same request is useless.
     hopeless: bool = False
-    #: What prompt and median answer take by themselves, in ms; None while rates are unknown.
+    #: The predicted time to compute the prompt and an answer of median length without waiting, in ms; None if the
+    #: pool's rates are unknown.
     answer_ms: int | None = None

@@ -1,33 +1,33 @@
-"""The states of a job and the lettered arrows between them (docs/states.md draws them)."""
+"""The states of a job and the transitions between them; docs/states.md draws the transitions as lettered arrows."""
 
 from enum import StrEnum
 
 
 class JobState(StrEnum):
-    """Where a job is. The value is what `penstock_state` holds and what `status` says over HTTP."""
+    """The state of a job, as stored in the field `penstock_state` of its hash and sent as `status` over HTTP."""
 
-    #: Admitted, in its tenant's list, under no lease.
+    #: Admitted: the job is in its tenant's queue and has no lease.
     QUEUED = "queued"
-    #: Claimed by one worker under one lease, named by its claim token.
+    #: Claimed: one worker holds the job under one lease, and the claim token identifies this claim.
     RUNNING = "running"
-    #: Ended: the worker generated all that was asked for.
+    #: Ended: the worker generated the whole answer.
     SUCCEEDED = "succeeded"
-    #: Ended: the job itself was at fault, or its last attempt was used up.
+    #: Ended: the job itself caused an error, or its lease ended on its last attempt.
     FAILED = "failed"
-    #: Ended: its owner, or an operator, no longer wanted it.
+    #: Ended: its client, an operator or the door canceled it.
     CANCELED = "canceled"
-    #: Ended: its deadline passed, in the queue or while running.
+    #: Ended: its deadline passed or could no longer be met, in the queue or while it ran.
     EXPIRED = "expired"
 
 
-#: States in which a job counts as inflight.
+#: The states of inflight jobs.
 ACTIVE_STATES = frozenset({JobState.QUEUED, JobState.RUNNING})
-#: States that nothing leaves.
+#: The states of ended jobs. The state of an ended job never changes again.
 TERMINAL_STATES = frozenset(JobState) - ACTIVE_STATES
 
 
 class Arrow(StrEnum):
-    """A movement of a job; each is made by exactly the scripts that docs/states.md names."""
+    """A state transition. For each one, docs/states.md lists the scripts that may make it."""
 
     ADMITTED = "a"
     CLAIMED = "b"
@@ -41,7 +41,7 @@ class Arrow(StrEnum):
     POISONED = "j"
 
 
-#: What each arrow leaves and reaches; None is "not yet a job".
+#: The state before and after each transition; None means that the job did not exist.
 ARROWS: dict[Arrow, tuple[JobState | None, JobState]] = {
     Arrow.ADMITTED: (None, JobState.QUEUED),
     Arrow.CLAIMED: (JobState.QUEUED, JobState.RUNNING),

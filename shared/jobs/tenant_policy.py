@@ -1,4 +1,4 @@
-"""What one tenant may do: the fields of a policy, and how each is checked, written and read."""
+"""The fields of a tenant's policy, and how each field is validated, written to the store and parsed."""
 
 import math
 import re
@@ -15,30 +15,30 @@ _MODEL = re.compile(r"[^\s,]{1,200}\Z")
 
 @dataclass(frozen=True)
 class TenantPolicy:
-    """What an operator has set for one tenant. None: the system's default holds."""
+    """What an operator has set for one tenant. For a field that is None, the system's default applies."""
 
-    #: Share of the GPUs against other tenants; 1 without a policy. Kept in thousandths.
+    #: The tenant's weight relative to other tenants (default: 1). The store keeps it in thousandths.
     weight: float | None = None
-    #: Waiting jobs (PENSTOCK_MAX_QUEUE_SIZE).
+    #: Bound on queued jobs (default: PENSTOCK_MAX_QUEUE_SIZE).
     max_waiting: int | None = None
-    #: Prompt tokens + max_tokens, summed over waiting jobs (PENSTOCK_MAX_QUEUE_TOKENS).
+    #: Bound on prompt tokens plus max_tokens, summed over queued jobs (default: PENSTOCK_MAX_QUEUE_TOKENS).
     max_waiting_tokens: int | None = None
-    #: Requests and tokens a minute; no limit without a policy.
+    #: Rate limits: requests per minute and tokens per minute (default: unlimited).
     rpm: int | None = None
     tpm: int | None = None
-    #: The longest patience that the tenant may name (PENSTOCK_MAX_DEADLINE_MS).
+    #: The longest deadline that a request may name, in ms (default: PENSTOCK_MAX_DEADLINE_MS).
     max_deadline_ms: int | None = None
-    #: Served names that the tenant may use; None: all.
+    #: The served names of the models that the tenant may use; None allows all models.
     models: tuple[str, ...] | None = None
-    #: Every request of the tenant is refused with 403.
+    #: Whether all requests of the tenant get status 403.
     disabled: bool = False
-    #: The model of requests that name none.
+    #: The model for requests that do not name one.
     default_model: str | None = None
-    #: Its jobs may be answered shorter under pressure, where PENSTOCK_DEGRADATION is on.
+    #: Whether the tenant's answers may be cut under overload; has no effect unless PENSTOCK_DEGRADATION is on.
     degrade: bool = False
 
     def __post_init__(self) -> None:
-        """Raise ConfigError, naming the field and quoting the value, for what cannot hold."""
+        """Raise ConfigError if a value is invalid; the message names the field and quotes the value."""
         for field in fields(self):
             value = getattr(self, field.name)
             if value is not None:
@@ -47,13 +47,13 @@ class TenantPolicy:
             raise ConfigError(f"default_model={self.default_model!r} is not among models={','.join(self.models)!r}")
 
     def may_use(self, model: str) -> bool:
-        """Whether the tenant may name this served model."""
+        """Return whether the tenant may use the model with this served name."""
         return self.models is None or model in self.models
 
 
 @dataclass(frozen=True)
 class Field:
-    """How one field of a policy is checked, written and read."""
+    """How one field of a policy is stored, validated, written and parsed."""
 
     stored: str
     check: Callable[[str, Value], None]
@@ -62,13 +62,14 @@ class Field:
 
 
 def _check_weight(name: str, value: Value) -> None:
-    # A thousandth is what the store resolves; a thousand to one starves the rest for all practical purposes.
+    # The store keeps weights in thousandths, so 0.001 is the minimum. A tenant with the maximum, 1000, in practice
+    # already starves all tenants with weight 1.
     fits = isinstance(value, int | float) and math.isfinite(value) and 0.001 <= value <= 1000
     if not fits or isinstance(value, bool):
         raise ConfigError(f"{name}={value!r} is out of range: 0.001 to 1000")
 
 
-def _check_whole(high: int) -> Callable[[str, Value], None]:
+def _check_integer(high: int) -> Callable[[str, Value], None]:
     def check(name: str, value: Value) -> None:
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= high:
             raise ConfigError(f"{name}={value!r} is not a whole number from 1 to {high}")
@@ -83,22 +84,24 @@ def _check_flag(name: str, value: Value) -> None:
 
 def _check_model(name: str, value: Value) -> None:
     if not isinstance(value, str) or not _MODEL.match(value):
-        raise ConfigError(f"{name}={value!r} is not a model's name: 1 to 200 characters, no comma, no space")
+        raise ConfigError(
+            f"{name}={value!r} is not a model name: it needs 1 to 200 characters without commas and spaces"
+        )
 
 
 def _check_models(name: str, value: Value) -> None:
     if not isinstance(value, tuple) or not value:
-        raise ConfigError(f"{name}={value!r} is not a list of at least one model's name")
+        raise ConfigError(f"{name}={value!r} is not a list of at least one model name")
     for model in value:
         _check_model(name, model)
 
 
-def _names(value: Value) -> str:
+def _join_names(value: Value) -> str:
     return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
-def _whole(stored: str, high: int) -> Field:
-    return Field(stored, _check_whole(high), str, int)
+def _integer_field(stored: str, high: int) -> Field:
+    return Field(stored, _check_integer(high), str, int)
 
 
 FIELDS: dict[str, Field] = {
@@ -108,13 +111,13 @@ FIELDS: dict[str, Field] = {
         lambda value: str(round(float(str(value)) * 1000)),
         lambda text: int(text) / 1000,
     ),
-    # The bounds of the settings whose place these take (shared/settings/table.py).
-    "max_waiting": _whole("policy_max_waiting", 1_000_000),
-    "max_waiting_tokens": _whole("policy_max_waiting_tokens", 10**12),
-    "rpm": _whole("policy_rpm", 10_000_000),
-    "tpm": _whole("policy_tpm", 10**12),
-    "max_deadline_ms": _whole("policy_max_deadline_ms", 86_400_000),
-    "models": Field("policy_models", _check_models, _names, lambda text: tuple(text.split(","))),
+    # The maximum of a field that overrides a setting is the same as that of the setting (shared/settings/table.py).
+    "max_waiting": _integer_field("policy_max_waiting", 1_000_000),
+    "max_waiting_tokens": _integer_field("policy_max_waiting_tokens", 10**12),
+    "rpm": _integer_field("policy_rpm", 10_000_000),
+    "tpm": _integer_field("policy_tpm", 10**12),
+    "max_deadline_ms": _integer_field("policy_max_deadline_ms", 86_400_000),
+    "models": Field("policy_models", _check_models, _join_names, lambda text: tuple(text.split(","))),
     "disabled": Field("policy_disabled", _check_flag, lambda value: str(int(bool(value))), lambda text: text == "1"),
     "default_model": Field("policy_default_model", _check_model, str, str),
     "degrade": Field("policy_degrade", _check_flag, lambda value: str(int(bool(value))), lambda text: text == "1"),

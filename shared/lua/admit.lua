@@ -1,53 +1,58 @@
--- admit: takes a job whole and for good, or refuses it and leaves nothing of it.
+-- admit: admits a job, or refuses it without storing the request.
 -- KEYS config inflight order jobs tenant tenants payload idem supersede polls queues rq_job
 -- ARGV
---   id text · the job's id; the same id again answers the same admission
---   tenant text · who pays
---   slug text · the model as it stands in keys
---   model text · the model as it is served
---   prompt_tokens int · estimate at the door
---   max_tokens int · the most the job may generate
---   cost_mwt int · cost in thousandths of a weighted token, -1 to estimate it from learned lengths
---   deadline_in_ms int · patience from now
---   latest_in_ms int · latest start from now, which orders the tenant's list; -1 to work it out
---   start_within_ms int · patience to the first token, 0 for none
---   poll_grace_ms int · abandoned when not polled for this long, 0 for never
---   patience_from text · where the deadline came from
+--   id text · the job's id; a repeated call with the same id returns the same admission
+--   tenant text · the tenant that owns the job and is charged for it
+--   slug text · the model's name in the form used in store keys
+--   model text · the name under which workers serve the model
+--   prompt_tokens int · the door's estimate of the prompt's length
+--   max_tokens int · the largest number of tokens that the job may generate
+--   cost_mwt int · the job's cost in thousandths of a weighted token, -1 to estimate it from learned answer lengths
+--   deadline_in_ms int · ms from now to the deadline
+--   latest_in_ms int · ms from now to the latest start, by which the queue is ordered; -1 to compute it here
+--   start_within_ms int · ms from now to the start deadline, 0 for none
+--   poll_grace_ms int · the job is canceled as abandoned if it is not polled for this long, 0 for never
+--   patience_from text · where the deadline came from, which the job's JSON shows
 --   idem_digest text · digest of the Idempotency-Key, '' for none
---   body_digest text · digest of the body that goes with it
---   attempt int · how often the client has tried before
---   asked_id text · what a refusal is known again by: the job's id, or what a proxy's repeat of the call has in common
---   key_label text · label of the API key
---   traceparent text · kept for the worker's log
---   metadata text · the client's own words as JSON
---   form text · what the route that took the job wants to read back, as JSON
---   degrade int · 1 when the job may be changed so that it fits
---   supersede_digest text · digest of the supersede_key, '' for none; the tenant's older job of that key is canceled
+--   body_digest text · digest of the request body that was sent with that Idempotency-Key
+--   attempt int · how many times the client has already sent this request
+--   asked_id text · deduplication id for refusals: the job's id, or an id that a proxy's retry also has
+--   key_label text · label of the API key that the client used
+--   traceparent text · W3C trace context, stored for the worker's log
+--   metadata text · the client's own metadata as JSON
+--   form text · JSON that the HTTP route stores and builds its later responses from
+--   degrade int · 1 if the answer may be shortened under overload
+--   supersede_digest text · digest of the supersede_key, '' for none; the tenant's older job with that key is canceled
 --   payload text · the request as JSON
---   offer text · names this offering of the job, '' for none: by it the job can be taken back while nobody has heard of it
---   rq_fields rest · what RQ would save, as field, value, …
+--   offer text · this offer's id, '' for none; the door uses it to cancel the job if no client gets the answer
+--   rq_fields rest · the fields that RQ would save in the job's hash: field, value, …
 -- ANSWERS admitted refused mismatch
---   admitted: id, 1 when it was admitted before or 2 when it has been taken back since, place in the list from 1 or 0
---   when it no longer waits, inflight
---   refused: reason, limit, value, max, inflight, max inflight, retry hint in ms, 1 when even an empty system could not,
---   ms that the answer takes by itself or -1 while rates are unknown
---   mismatch: id of the job that the Idempotency-Key belongs to
+--   admitted: the job's id; 0 if this call admitted the job, 1 if an earlier call did, 2 if an earlier call did and the
+--   job was canceled as unheard since; its position in the queue, from 1, or 0 if it is not queued; number of inflight
+--   jobs
+--   refused: reason; name, value and bound of the quantity that was checked; number of inflight jobs; the bound on
+--   inflight jobs; retry hint in ms; 1 if even an empty system could not meet the deadline, else 0; ms to compute the
+--   prompt and the answer without waiting, or -1 while rates are unknown
+--   mismatch: id of the job that was submitted with the same Idempotency-Key and a different body
 -- KEEPS 1 2 3 6 7 8 9
 -- USES clock job waiting rq stats books lengths verdict hint doorbell finish drop tier
 -- RARELY drop move_tier shorten
 
 local queue = tenant .. '.' .. slug
-local function taken_back(other)
-  local codes = redis.pcall('HMGET', k_rq_job .. other, 'penstock_code', 'penstock_cancel')
+-- Whether the door canceled the job because no client received the answer to its offer.
+local function was_unheard(other_id)
+  local codes = redis.pcall('HMGET', k_rq_job .. other_id, 'penstock_code', 'penstock_cancel')
   return codes[1] == 'unheard' or codes[2] == 'unheard'
 end
-local function admitted_before(other)
-  -- Whoever comes again hears of the job now, so that the offering which made it can no longer take it back.
-  if redis.pcall('HGET', k_rq_job .. other, 'penstock_offer') ~= offer then
-    redis.pcall('HDEL', k_rq_job .. other, 'penstock_offer')
+local function admitted_before(other_id)
+  -- This call's client now receives the job's id. If another offer created the job, that offer must no longer be able
+  -- to cancel it.
+  if redis.pcall('HGET', k_rq_job .. other_id, 'penstock_offer') ~= offer then
+    redis.pcall('HDEL', k_rq_job .. other_id, 'penstock_offer')
   end
-  local rank = redis.call('ZRANK', k_order .. queue, other)
-  return { 'admitted', other, taken_back(other) and 2 or 1, rank and rank + 1 or 0, redis.call('ZCARD', k_inflight) }
+  local rank = redis.call('ZRANK', k_order .. queue, other_id)
+  return { 'admitted', other_id, was_unheard(other_id) and 2 or 1, rank and rank + 1 or 0,
+    redis.call('ZCARD', k_inflight) }
 end
 
 if redis.call('EXISTS', k_rq_job .. id) == 1 then
@@ -55,78 +60,85 @@ if redis.call('EXISTS', k_rq_job .. id) == 1 then
 end
 local idem = k_idem .. tenant .. '.' .. idem_digest
 if idem_digest ~= '' then
-  local held = redis.call('GET', idem)
-  if held then
-    local other, digest = string.match(held, '^(%S+) (%S*)$')
-    if other and redis.call('EXISTS', k_rq_job .. other) == 1 and not taken_back(other) then
+  local stored = redis.call('GET', idem)
+  if stored then
+    local other_id, digest = string.match(stored, '^(%S+) (%S*)$')
+    if other_id and redis.call('EXISTS', k_rq_job .. other_id) == 1 and not was_unheard(other_id) then
       if digest ~= body_digest then
-        return { 'mismatch', other }
+        return { 'mismatch', other_id }
       end
-      return admitted_before(other)
+      return admitted_before(other_id)
     end
   end
 end
 
-local ask = { tenant = tenant, slug = slug, prompt_tokens = prompt_tokens, max_tokens = max_tokens, cost_mwt = cost_mwt,
-  deadline_in_ms = deadline_in_ms, start_within_ms = start_within_ms, degrade = degrade }
-look(ask)
-if ask.tiered then
-  ask.tier = move_tier(ask)
+local request = { tenant = tenant, slug = slug, prompt_tokens = prompt_tokens, max_tokens = max_tokens,
+  cost_mwt = cost_mwt, deadline_in_ms = deadline_in_ms, start_within_ms = start_within_ms, degrade = degrade }
+look(request)
+if request.has_tier then
+  request.tier = move_tier(request)
 end
--- The older job of the same supersede_key. What waits of it counts no more: a tenant whose list is full may renew.
+-- Find the tenant's older job with the same supersede_key. If that job is still queued, the checks below do not count
+-- it, so that a tenant whose queue is full can still replace a job.
 local supersede = k_supersede .. tenant .. '.' .. supersede_digest
-local older = supersede_digest ~= '' and read_job(redis.call('GET', supersede) or '') or nil
-if older and older.state == 'queued' then
-  ask.inflight, ask.waiting = ask.inflight - 1, ask.waiting - 1
-  ask.waiting_tokens = ask.waiting_tokens - older.prompt_tokens - older.max_tokens
-  if older.slug == slug then
-    ask.own_mwt, ask.pool_mwt, ask.replaced_mwt = ask.own_mwt - older.cost_mwt, ask.pool_mwt - older.cost_mwt, older.cost_mwt
+local superseded = supersede_digest ~= '' and read_job(redis.call('GET', supersede) or '') or nil
+if superseded and superseded.state == 'queued' then
+  request.inflight, request.waiting = request.inflight - 1, request.waiting - 1
+  request.waiting_tokens = request.waiting_tokens - superseded.prompt_tokens - superseded.max_tokens
+  if superseded.slug == slug then
+    request.tenant_mwt = request.tenant_mwt - superseded.cost_mwt
+    request.pool_mwt = request.pool_mwt - superseded.cost_mwt
+    request.replaced_mwt = superseded.cost_mwt
   end
 end
 count('offered_tokens', prompt_tokens + max_tokens)
 local label = label_of(tenant)
-local refusal = verdict(ask)
+local refusal = verdict(request)
 if refusal then
-  local reason, limit, value, max, base_ms, hopeless = unpack(refusal)
-  local hint_ms = hint_for(ask, reason, base_ms, hopeless, attempt, asked_id)
+  local reason, limit, value, max, base_ms, infeasible = unpack(refusal)
+  local hint_ms = hint_for(request, reason, base_ms, infeasible, attempt, asked_id)
   count('yielded')
   count('refused|' .. label .. '|' .. reason)
   observe('retry_hint', hint_ms)
-  return { 'refused', reason, limit, value, max, ask.inflight, ask.max_inflight, hint_ms, hopeless or 0,
-    math.floor(ask.own_ms) }
+  return { 'refused', reason, limit, value, max, request.inflight, request.max_inflight, hint_ms, infeasible or 0,
+    math.floor(request.compute_ms) }
 end
 
--- Taken: from here on only writes.
-if older then
-  drop(older, 'superseded', now_ms)
+-- All checks have passed, so the job is admitted. Everything below writes the admission to the store.
+if superseded then
+  drop(superseded, 'superseded', now_ms)
 end
--- The list's order is fixed here: the latest start that still ends in time, as far as can be said.
+-- Compute the latest start from which the job is predicted to end by its deadline. It is the job's sort key in the
+-- queue and never changes.
 if latest_in_ms < 0 then
-  latest_in_ms = ask.rated and math.max(0, math.floor(deadline_in_ms - ask.own_ms)) or deadline_in_ms
+  latest_in_ms = request.has_rates and math.max(0, math.floor(deadline_in_ms - request.compute_ms)) or deadline_in_ms
 end
 local deadline_ms, latest_us = now_ms + deadline_in_ms, now_us + latest_in_ms * 1000
-local terms = redis.call('HMGET', k_config, 'result_ttl_s', 'lease_ms')
-local ttl_s = tonumber(terms[1] or 3600)
--- The latest that it may end: two leases after its deadline where its worker dies then, and a minute for the reaper.
-local ends_in_ms = deadline_in_ms + 2 * tonumber(terms[2] or 15000) + 60000
+local settings = redis.call('HMGET', k_config, 'result_ttl_s', 'lease_ms')
+local ttl_s = tonumber(settings[1] or 3600)
+-- The longest time until the job ends. If the job's worker dies at the deadline, the job ends up to two leases later;
+-- one minute is added for the reaper.
+local ends_in_ms = deadline_in_ms + 2 * tonumber(settings[2] or 15000) + 60000
 local job_key = k_rq_job .. id
 redis.call('HSET', job_key, unpack(ARGV, rq_fields))
 redis.call('HSET', job_key, 'enqueued_at', iso(now_ms), 'penstock_state', 'queued', 'penstock_tenant', tenant,
-  'penstock_slug', slug, 'penstock_model', model, 'penstock_prompt_tokens', prompt_tokens, 'penstock_max_tokens', max_tokens,
-  'penstock_cost_mwt', ask.cost_mwt, 'penstock_charged_mwt', 0, 'penstock_deadline_ms', deadline_ms,
-  'penstock_patience_ms', deadline_in_ms, 'penstock_patience_from', patience_from, 'penstock_latest_us', whole(latest_us),
-  'penstock_start_within_ms', start_within_ms, 'penstock_poll_grace_ms', poll_grace_ms, 'penstock_admitted_ms', now_ms,
-  'penstock_eta_ms', ask.rated and math.floor(now_ms + ask.finish_ms) or '', 'penstock_attempts', 0, 'penstock_claim', '', 'penstock_worker', '', 'penstock_cancel', '',
-  'penstock_key_label', key_label, 'penstock_traceparent', traceparent, 'penstock_metadata', metadata,
-  'penstock_form', form, 'penstock_offer', offer)
-if ask.degrades and degrade == 1 then
-  -- What was settled at the door holds at the claim: a job that was taken for its short answer gets no long one.
-  redis.call('HSET', job_key, 'penstock_degrade', ask.shortened and ask.tier or 0)
+  'penstock_slug', slug, 'penstock_model', model, 'penstock_prompt_tokens', prompt_tokens,
+  'penstock_max_tokens', max_tokens, 'penstock_cost_mwt', request.cost_mwt, 'penstock_charged_mwt', 0,
+  'penstock_deadline_ms', deadline_ms, 'penstock_patience_ms', deadline_in_ms, 'penstock_patience_from', patience_from,
+  'penstock_latest_us', whole(latest_us), 'penstock_start_within_ms', start_within_ms,
+  'penstock_poll_grace_ms', poll_grace_ms, 'penstock_admitted_ms', now_ms,
+  'penstock_eta_ms', request.has_rates and math.floor(now_ms + request.finish_ms) or '', 'penstock_attempts', 0,
+  'penstock_claim', '', 'penstock_worker', '', 'penstock_cancel', '', 'penstock_key_label', key_label,
+  'penstock_traceparent', traceparent, 'penstock_metadata', metadata, 'penstock_form', form, 'penstock_offer', offer)
+if request.degradation_on and degrade == 1 then
+  -- The claim must apply the tier that was in force at admission: a job that was admitted only because a short answer
+  -- fits must not get a long one.
+  redis.call('HSET', job_key, 'penstock_degrade', request.shortened and request.tier or 0)
 end
 redis.call('SET', k_payload .. id, payload)
 redis.call('ZADD', k_inflight, now_ms, id)
 local rank = enlist({ id = id, tenant = tenant, slug = slug, queue = queue, prompt_tokens = prompt_tokens,
-  max_tokens = max_tokens, cost_mwt = ask.cost_mwt, wanted_ms = wanted_until(deadline_ms, now_ms, start_within_ms),
+  max_tokens = max_tokens, cost_mwt = request.cost_mwt, wanted_ms = wanted_until(deadline_ms, now_ms, start_within_ms),
   latest_us = latest_us })
 if poll_grace_ms > 0 then
   redis.call('ZADD', k_polls, now_ms + poll_grace_ms, id)
@@ -138,27 +150,28 @@ if supersede_digest ~= '' then
   redis.call('SET', supersede, id, 'PX', ends_in_ms)
 end
 redis.call('ZADD', k_jobs .. tenant, now_ms, id)
--- Now and then: what can no longer be read leaves the index.
+-- One admission in 16 removes the ids of expired jobs from the tenant's index of jobs.
 if now_us % 16 == 0 then
   redis.call('ZREMRANGEBYSCORE', k_jobs .. tenant, 0, now_ms - 86400000 - ttl_s * 1000)
 end
 redis.call('EXPIRE', k_jobs .. tenant, ttl_s + 86400)
 redis.call('ZADD', k_tenants, now_ms, tenant)
 redis.call('HSETNX', k_tenant .. tenant, 'first_ms', now_ms)
-if ask.next_rpm_ms then
-  redis.call('HSET', k_tenant .. tenant, 'rpm_ms', math.floor(ask.next_rpm_ms))
+if request.next_rpm_ms then
+  redis.call('HSET', k_tenant .. tenant, 'rpm_ms', math.floor(request.next_rpm_ms))
 end
-if ask.next_tpm_ms then
-  redis.call('HSET', k_tenant .. tenant, 'tpm_ms', math.floor(ask.next_tpm_ms))
+if request.next_tpm_ms then
+  redis.call('HSET', k_tenant .. tenant, 'tpm_ms', math.floor(request.next_tpm_ms))
 end
 if not redis.call('HGET', k_tenant .. tenant, 'policy') then
-  -- An hour more than the longest deadline there is: it counts what waits and runs.
+  -- The record counts the tenant's inflight jobs, so it must exist for longer than the longest deadline that a
+  -- request can name, which is 24 hours. It expires an hour after that.
   redis.call('EXPIRE', k_tenant .. tenant, ttl_s + 86400 + 3600)
 end
 redis.call('ZADD', k_queues, deadline_ms + ttl_s * 1000, queue)
 ring(slug)
-judge_hint(ask, attempt)
-book_taken(ask, attempt)
+judge_hint(request, attempt)
+book_taken(request, attempt)
 count('admitted')
 count('admitted|' .. label)
-return { 'admitted', id, 0, rank + 1, ask.inflight + 1 }
+return { 'admitted', id, 0, rank + 1, request.inflight + 1 }

@@ -1,9 +1,9 @@
--- append: adds new text to the event streams of jobs, all jobs of a worker in one call.
+-- append: appends new text to the event streams of jobs; one call serves all jobs of a worker.
 -- KEYS events rq_job
 -- ARGV
---   chunks rest · id, token, text, tokens so far, …
+--   chunks rest · for each job: id, claim token, new text, number of tokens generated so far
 -- ANSWERS appended
---   appended: ids that this token no longer holds
+--   appended: ids of jobs that are not running under the given claim token
 -- KEEPS 4
 -- USES afford
 
@@ -12,13 +12,15 @@ for i = chunks, #ARGV, 4 do
   local id = ARGV[i]
   local held = redis.pcall('HMGET', k_rq_job .. id, 'penstock_state', 'penstock_claim')
   if held[1] == 'running' and held[2] == ARGV[i + 1] then
-    -- Sent again after a lost answer, the last entry is already there.
-    local last = redis.pcall('XREVRANGE', k_events .. id, '+', '-', 'COUNT', 1)[1]
-    local fields = type(last) == 'table' and last[2] or {}
-    local again = fields[2] == 'token' and fields[4] == ARGV[i + 2] and fields[6] == ARGV[i + 3]
-    -- NOMKSTREAM: the claim made the stream with its TTL; one that somebody removed is not made again without.
-    if not again then
-      redis.pcall('XADD', k_events .. id, 'NOMKSTREAM', '*', 'type', 'token', 'text', ARGV[i + 2], 'tokens', ARGV[i + 3])
+    -- If the worker repeats a call whose answer was lost, the last entry of the stream already has this text.
+    local last_entry = redis.pcall('XREVRANGE', k_events .. id, '+', '-', 'COUNT', 1)[1]
+    local fields = type(last_entry) == 'table' and last_entry[2] or {}
+    local is_repeat = fields[2] == 'token' and fields[4] == ARGV[i + 2] and fields[6] == ARGV[i + 3]
+    -- NOMKSTREAM is given because the claim created the stream with a TTL. If another program has deleted the stream,
+    -- this call must not create it again without a TTL.
+    if not is_repeat then
+      redis.pcall('XADD', k_events .. id, 'NOMKSTREAM', '*', 'type', 'token', 'text', ARGV[i + 2],
+        'tokens', ARGV[i + 3])
     end
   else
     lost[#lost + 1] = id

@@ -1,10 +1,10 @@
--- cancel: ends a waiting job at once; flags a running one and rings its holder's bell.
+-- cancel: ends a queued job at once; marks a running job as canceled and notifies its worker.
 -- KEYS rq_job
 -- ARGV
 --   id text · the job
---   tenant text · whose job it must be, '' for an operator
---   code text · canceled, abandoned or unheard
---   offer text · end only what this offering made and nobody else has heard of, '' for whatever it is
+--   tenant text · the tenant that must own the job, '' for an operator
+--   code text · the reason: canceled, abandoned or unheard
+--   offer text · cancel only if this offer created the job and no later offer has returned it; '' to cancel in any case
 -- ANSWERS canceled requested ended gone
 -- KEEPS 1 2 4
 -- USES clock afford job waiting rq stats finish drop

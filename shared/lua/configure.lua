@@ -1,10 +1,10 @@
--- configure: writes the system-wide settings once, or tells which differ.
+-- configure: writes the system-wide settings, or returns those that differ from the stored ones.
 -- KEYS config
 -- ARGV
---   take_over int · 1 to replace what is there
+--   take_over int · 1 to overwrite stored settings that differ
 --   settings rest · name, value, …
 -- ANSWERS configured conflict
---   conflict: name, value held, value given, …
+--   conflict: for each setting that differs: name, stored value, given value
 -- KEEPS 9
 -- USES afford
 local differing = {}

@@ -1,10 +1,10 @@
--- erase: removes an ended job's text.
+-- erase: deletes the text of an ended job; does not change inflight jobs.
 -- KEYS result events
 -- ARGV
 --   id text · the job
---   tenant text · whose job it must be, '' for an operator
+--   tenant text · the tenant that must own the job, '' for an operator
 -- ANSWERS erased gone
---   erased: 1 when there was a text
+--   erased: 1 if a result was deleted; 0 if there was no result or if the job is inflight
 -- KEEPS 4
 -- USES job
 

@@ -1,15 +1,15 @@
--- farewell: a worker that stops takes itself off the books, so that nobody counts on its slots.
--- KEYS workers pool worker bell
+-- farewell: removes a worker that is stopping, so that admission no longer counts its slots.
+-- KEYS workers pool worker bell rq_executions
 -- ARGV
---   worker text · who stops, holding nothing any more
---   slug text · its model as it stands in keys
+--   worker text · the worker that stops; it must hold no jobs
+--   slug text · the worker's model: its name in the form used in store keys
 -- ANSWERS gone
 -- KEEPS 9
 -- USES clock afford books live
 
 redis.call('ZREM', k_workers, worker)
 redis.call('ZREM', k_pool .. slug, worker)
-redis.call('DEL', k_worker .. worker, k_bell .. worker)
+redis.call('DEL', k_worker .. worker, k_bell .. worker, k_rq_executions(worker))
 count_live_slots(now_ms)
 gather_rates(slug, now_ms)
 return { 'gone' }

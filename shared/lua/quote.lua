@@ -1,31 +1,32 @@
--- quote: what admit would say of a job, and when it would end; writes nothing and promises nothing.
+-- quote: predicts the verdict of admit for a job, and when the job would end; writes nothing and reserves nothing.
 -- KEYS books
 -- ARGV
---   tenant text · who asks
---   slug text · the model as it stands in keys
---   prompt_tokens int · estimate at the door
---   max_tokens int · the most the job may generate
---   deadline_in_ms int · patience from now
---   start_within_ms int · patience to the first token, 0 for none
---   degrade int · 1 when the job may be changed so that it fits
+--   tenant text · the tenant that would own the job
+--   slug text · the model's name in the form used in store keys
+--   prompt_tokens int · the door's estimate of the prompt's length
+--   max_tokens int · the largest number of tokens that the job may generate
+--   deadline_in_ms int · ms from now to the deadline
+--   start_within_ms int · ms from now to the start deadline, 0 for none
+--   degrade int · 1 if the answer may be shortened under overload
 -- ANSWERS quoted
---   quoted: cost in thousandths of a weighted token, ms until its end or -1 while rates are unknown, then '' or what
---   follows `refused` of admit, with the time to come back unspread and no appointment made
+--   quoted: the job's cost in thousandths of a weighted token; ms until the job would end, or -1 while rates are
+--   unknown; then '' if the job would be admitted, else the elements that follow `refused` in admit's answer. The retry
+--   hint takes neither the appointment nor earlier attempts into account, and has no per-request spread.
 -- KEEPS 6
 -- USES clock books lengths verdict tier
 -- RARELY shorten
 
-local ask = { tenant = tenant, slug = slug, prompt_tokens = prompt_tokens, max_tokens = max_tokens, cost_mwt = -1,
+local request = { tenant = tenant, slug = slug, prompt_tokens = prompt_tokens, max_tokens = max_tokens, cost_mwt = -1,
   deadline_in_ms = deadline_in_ms, start_within_ms = start_within_ms, degrade = degrade }
-look(ask)
-if ask.tiered then
-  ask.tier = tier_in_force(unpack(redis.call('HMGET', k_books .. slug, 'tier', 'tier_look_ms')))
+look(request)
+if request.has_tier then
+  request.tier = tier_in_force(unpack(redis.call('HMGET', k_books .. slug, 'tier', 'tier_look_ms')))
 end
-local refusal = verdict(ask)
-local eta_ms = ask.finish_ms and math.floor(ask.finish_ms) or -1
+local refusal = verdict(request)
+local eta_ms = request.finish_ms and math.floor(request.finish_ms) or -1
 if not refusal then
-  return { 'quoted', ask.cost_mwt, eta_ms, '' }
+  return { 'quoted', request.cost_mwt, eta_ms, '' }
 end
-local reason, limit, value, max, base_ms, hopeless = unpack(refusal)
-return { 'quoted', ask.cost_mwt, eta_ms, reason, limit, value, max, ask.inflight, ask.max_inflight,
-  math.floor(math.max(50, math.min(60000, base_ms))), hopeless or 0, math.floor(ask.own_ms) }
+local reason, limit, value, max, base_ms, infeasible = unpack(refusal)
+return { 'quoted', request.cost_mwt, eta_ms, reason, limit, value, max, request.inflight, request.max_inflight,
+  math.floor(math.max(50, math.min(60000, base_ms))), infeasible or 0, math.floor(request.compute_ms) }

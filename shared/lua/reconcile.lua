@@ -1,30 +1,31 @@
--- reconcile: puts right what foreign hands did to a queue; looks at 64 places of it.
+-- reconcile: repairs what other programs did to RQ's keys for one queue; examines 64 positions of the queue.
 -- KEYS order rq_queue rq_wip rq_job rq_finished rq_failed rq_canceled rq_workers
 --      rq_workers_of config
 -- ARGV
---   tenant text · whose queue
---   slug text · of which model
---   start int · the first place looked at, from 0
+--   tenant text · the tenant of the queue
+--   slug text · the queue's model: its name in the form used in store keys
+--   start int · the first position to examine, from 0
 -- ANSWERS reconciled
---   reconciled: repairs made, the next place to look at or -1
+--   reconciled: number of repairs; the next position to examine, or -1 at the end of the queue
 -- KEEPS 1 7 8 9
 -- USES clock afford job waiting rq stats forget
 
--- Foreign hands: the dashboard's requeue, delete and empty, `rq requeue`, a stock `rq worker`, DEL by hand.
--- Our order and our states are the truth; RQ's list, statuses and registries are made to agree with them.
+-- The other programs may be RQ's dashboard (requeue, delete, empty), `rq requeue`, a stock `rq worker`, or a person who
+-- deletes a key. Penstock's order and states are authoritative: RQ's list, statuses and registries are made to agree.
 local WINDOW = 64
 local queue, repairs = tenant .. '.' .. slug, 0
 local order, mirror, wip = k_order .. queue, k_rq_queue .. queue, k_rq_wip .. queue
-local RQ_STATUS = { queued = 'queued', running = 'started', succeeded = 'finished', failed = 'failed', expired = 'failed',
-  canceled = 'canceled' }
-local REGISTRIES = { finished = k_rq_finished .. queue, failed = k_rq_failed .. queue, canceled = k_rq_canceled .. queue }
+local RQ_STATUS = { queued = 'queued', running = 'started', succeeded = 'finished', failed = 'failed',
+  expired = 'failed', canceled = 'canceled' }
+local REGISTRIES = { finished = k_rq_finished .. queue, failed = k_rq_failed .. queue,
+  canceled = k_rq_canceled .. queue }
 
 local function repaired()
   repairs = repairs + 1
   count('reconciled')
 end
 
--- RQ's status and registries as our state says; what is inflight has no TTL.
+-- Makes RQ's status, registries and TTL for a job agree with Penstock's state. An inflight job's hash has no TTL.
 local function make_agree(job)
   local status = RQ_STATUS[job.state]
   if redis.call('HGET', k_rq_job .. job.id, 'status') ~= status then
@@ -49,9 +50,9 @@ local function make_agree(job)
 end
 
 local place = start
-local wanted = redis.call('ZRANGE', order, start, start + WINDOW - 1)
-for i = 1, #wanted do
-  local id = wanted[i]
+local expected = redis.call('ZRANGE', order, start, start + WINDOW - 1)
+for i = 1, #expected do
+  local id = expected[i]
   local job = read_job(id)
   if job and job.state == 'queued' then
     make_agree(job)
@@ -70,7 +71,7 @@ for i = 1, #wanted do
   end
 end
 
--- Beyond the last of ours stands what somebody else has put there.
+-- RQ's list mirrors Penstock's order. Entries beyond the length of that order were added by another program.
 local length = redis.call('ZCARD', order)
 local surplus = redis.call('LRANGE', mirror, length, length + WINDOW - 1)
 for i = 1, #surplus do
@@ -94,7 +95,7 @@ for i = 1, #started do
     repaired()
   end
 end
--- RQ counts a queue's workers by a set that a worker which has stopped does not leave.
+-- RQ keeps a queue's workers in a set, and does not remove workers that have stopped from this set.
 for _, worker_key in ipairs(redis.call('SRANDMEMBER', k_rq_workers_of .. queue, WINDOW)) do
   if redis.call('SISMEMBER', k_rq_workers, worker_key) == 0 then
     redis.call('SREM', k_rq_workers_of .. queue, worker_key)

@@ -1,59 +1,63 @@
--- recount: makes a tenant's sums those of its jobs again, and RQ's record of what runs that of our leases.
+-- recount: recomputes a tenant's sums from its jobs, and repairs RQ's record of its running jobs.
 -- KEYS config leases lists order active tenant books rq_job rq_wip
 -- ARGV
---   tenant text · whose sums
---   slug text · a pool whose running jobs are counted too, whether the tenant waits for it or not
---   thorough int · 1 to look at every job although the lists are as long as the sums say
+--   tenant text · the tenant
+--   slug text · a pool whose running jobs are counted even if the tenant has no queued jobs in it
+--   thorough int · 1 to examine every job even if the queues are as long as the tenant's record says
 -- ANSWERS recounted
---   recounted: repairs made
+--   recounted: number of repairs
 -- KEEPS 1 2 3 8
 -- USES clock afford job stats forget rq books
 
--- The one script that may look at more than 64 entries: a sum of half a list is no sum. Few fields of each are
--- read, and it goes on only where the books may be wrong: a claim that struck a job without a record leaves a
--- tenant with more waiting than its lists hold.
-local MOST = 1024
-local FIELDS = { 'penstock_state', 'penstock_tenant', 'penstock_prompt_tokens', 'penstock_max_tokens', 'penstock_cost_mwt',
-  'penstock_slug', 'penstock_claim', 'status' }
+-- This script may examine more than 64 entries, because a sum over half of a queue is useless. It reads few fields of
+-- each job, and it examines the jobs only if the sums may be wrong. For example, when claim removes an id without a
+-- record from a queue, the tenant's sums still count that job.
+local MAX_EXAMINED = 1024
+local FIELDS = { 'penstock_state', 'penstock_tenant', 'penstock_prompt_tokens', 'penstock_max_tokens',
+  'penstock_cost_mwt', 'penstock_slug', 'penstock_claim', 'status' }
 local true_sums = { waiting = 0, waiting_tokens = 0, waiting_mwt = 0, running = 0 }
-local whole_picture, repairs = true, 0
+local is_complete, repairs = true, 0
 
-local slugs, listed = redis.call('SMEMBERS', k_lists .. tenant), 0
+local slugs, listed_jobs = redis.call('SMEMBERS', k_lists .. tenant), 0
 for i = 1, #slugs do
-  listed = listed + redis.call('ZCARD', k_order .. tenant .. '.' .. slugs[i])
+  listed_jobs = listed_jobs + redis.call('ZCARD', k_order .. tenant .. '.' .. slugs[i])
 end
--- A weight that was changed while its tenant waits, or was lost with the tenant's record, counts from here on.
+-- Apply a weight that was changed while the tenant had queued jobs, or that was lost with the tenant's record.
 local policy = redis.call('HMGET', k_tenant .. tenant, 'policy', 'policy_weight_milli')
 for i = 1, #slugs do
   local counted, weight_milli = redis.call('HGET', k_tenant .. tenant, 'w|' .. slugs[i]), weight_in(policy[2])
   if tonumber(counted or 0) ~= weight_milli then
     redis.call('HSET', k_tenant .. tenant, 'w|' .. slugs[i], weight_milli)
-    -- Of a record that is gone the pool's sum still holds the weight; which it was, nobody knows: most have 1.
+    -- If the tenant's record was deleted, the pool's sum still contains the old weight. The old weight
+    -- is unknown, so it is assumed to be 1, the weight of most tenants.
     book(slugs[i], 'weight_milli', weight_milli - (tonumber(counted) or 1000))
     repairs = repairs + 1
   end
 end
--- What it was served still stands in the turns.
-local stands_at = #slugs > 0 and redis.call('ZSCORE', k_active .. slugs[1], tenant)
-if stands_at and redis.call('HSETNX', k_tenant .. tenant, 'service_mwt', string.format('%.0f', stands_at)) == 1 then
+-- If the tenant's service was lost with its record, restore it from the tenant's score in an active set.
+local active_score = #slugs > 0 and redis.call('ZSCORE', k_active .. slugs[1], tenant)
+if active_score
+  and redis.call('HSETNX', k_tenant .. tenant, 'service_mwt', string.format('%.0f', active_score)) == 1 then
   repairs = repairs + 1
 end
 
--- A record that was removed came back without a TTL, with the first sum that was written into it.
-local function outlive_no_job()
+-- Gives the tenant's record a TTL if it has neither a TTL nor a policy. If the record was deleted, the next script that
+-- writes a sum into the record creates it again without a TTL.
+local function restore_ttl()
   if not policy[1] and redis.call('TTL', k_tenant .. tenant) == -1 then
-    redis.call('EXPIRE', k_tenant .. tenant, tonumber(redis.call('HGET', k_config, 'result_ttl_s') or 3600) + 86400 + 3600)
+    local ttl_s = tonumber(redis.call('HGET', k_config, 'result_ttl_s') or 3600)
+    redis.call('EXPIRE', k_tenant .. tenant, ttl_s + 86400 + 3600)
   end
 end
 
-if thorough == 0 and listed == tonumber(redis.call('HGET', k_tenant .. tenant, 'waiting') or 0) then
-  outlive_no_job()
+if thorough == 0 and listed_jobs == tonumber(redis.call('HGET', k_tenant .. tenant, 'waiting') or 0) then
+  restore_ttl()
   return { 'recounted', repairs }
 end
 
 for i = 1, #slugs do
-  local ids = redis.call('ZRANGE', k_order .. tenant .. '.' .. slugs[i], 0, MOST)
-  whole_picture = whole_picture and #ids <= MOST
+  local ids = redis.call('ZRANGE', k_order .. tenant .. '.' .. slugs[i], 0, MAX_EXAMINED)
+  is_complete = is_complete and #ids <= MAX_EXAMINED
   local own = 'b|' .. slugs[i]
   true_sums[own] = 0
   for j = 1, #ids do
@@ -67,7 +71,7 @@ for i = 1, #slugs do
   end
 end
 
--- RQ's record of a running job, should somebody have changed it.
+-- Repairs RQ's record of a running job if another program changed it.
 local function make_agree(id, job)
   local queue = tenant .. '.' .. job[6]
   if job[8] ~= 'started' or not redis.call('ZSCORE', k_rq_wip .. queue, id .. ':' .. job[7]) then
@@ -77,8 +81,8 @@ local function make_agree(id, job)
   end
 end
 
-local running, running_of = redis.call('ZRANGE', k_leases, 0, MOST), { [slug] = 0 }
-whole_picture = whole_picture and #running <= MOST
+local running, running_of = redis.call('ZRANGE', k_leases, 0, MAX_EXAMINED), { [slug] = 0 }
+is_complete = is_complete and #running <= MAX_EXAMINED
 for i = 1, #slugs do
   running_of[slugs[i]] = 0
 end
@@ -95,8 +99,8 @@ for i = 1, #running do
   end
 end
 
-if whole_picture then
-  -- A pool that seems to run more than it does never counts as idle.
+if is_complete then
+  -- Correct each pool's number of running jobs: a pool whose number is too high is never considered idle.
   for pool, jobs in pairs(running_of) do
     if tonumber(redis.call('HGET', k_books .. pool, 'running') or 0) ~= jobs then
       redis.call('HSET', k_books .. pool, 'running', jobs)
@@ -109,7 +113,8 @@ if whole_picture then
     if before ~= value then
       redis.call('HSET', k_tenant .. tenant, name, value)
       repairs = repairs + 1
-      -- The pool's sum is that of its tenants'; of a record that is gone it still holds what waited.
+      -- The pool's sum is the sum over its tenants. If the tenant's record was deleted, the pool's sum still contains
+      -- the tenant's part, so the pool's sum is not changed.
       local pool = string.match(name, '^b|(.+)$')
       if pool and held then
         book(pool, 'waiting_mwt', value - (before or 0))
@@ -117,5 +122,5 @@ if whole_picture then
     end
   end
 end
-outlive_no_job()
+restore_ttl()
 return { 'recounted', repairs }

@@ -1,10 +1,10 @@
--- release: a draining worker gives jobs back unharmed; the attempt does not count.
+-- release: puts a worker's running jobs back into their queues, as in a drain; the attempt does not count.
 -- KEYS
 -- ARGV
---   worker text · who gives back
---   held rest · id, token, …
+--   worker text · the worker that releases the jobs
+--   held rest · for each job: id, claim token
 -- ANSWERS released
---   released: how many went back to their lists
+--   released: number of jobs that were requeued; the other jobs ended, or the worker had lost them
 -- KEEPS 1 2 3 7 8
 -- USES clock afford job waiting rq stats finish giveback lapse
 

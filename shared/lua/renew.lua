@@ -1,46 +1,57 @@
--- renew: a worker's heartbeat; extends the leases of exactly the jobs it names, and tells what it lost.
--- KEYS config leases books worker workers pool models rq_job rq_worker
+-- renew: records a worker's heartbeat and extends the leases of exactly the jobs it names; returns those it has lost.
+-- KEYS config leases books worker workers pool models rq_job rq_worker rq_executions rq_execution
 -- ARGV
---   worker text · who beats
---   slug text · its model as it stands in keys
---   model text · its model as it is served
---   slots int · jobs it can run at once
---   slots_busy int · jobs it runs
---   cells int · KV cells in all
---   cells_free int · KV cells free
---   draining int · 1 when it claims no more
---   facts text · JSON object of plain values; names that begin with rq_ go to RQ's record
---   held rest · id, token, tokens generated so far, … of all it really holds
+--   worker text · the worker
+--   slug text · the worker's model: its name in the form used in store keys
+--   model text · the name under which the worker serves its model
+--   slots int · number of jobs that the worker can run at once
+--   slots_busy int · number of jobs that the worker runs now
+--   cells int · number of the worker's KV cells
+--   cells_free int · number of the worker's free KV cells
+--   draining int · 1 if the worker claims no more jobs
+--   facts text · JSON object of plain values; names that begin with rq_ are written to RQ's record of the worker
+--   held rest · for each job that the worker holds: id, claim token, number of tokens generated so far
 -- ANSWERS renewed
---   renewed: 1 to drain, 1 when RQ knows no such worker, lost ids, ids to cancel
+--   renewed: 1 if the worker must drain; 1 if RQ has no record of the worker; ids of lost jobs; ids of jobs to cancel
 -- KEEPS 1 8 9
 -- USES clock afford job live books waiting
 -- RARELY serve
 
-local told = cjson.decode(facts)
-local set = redis.call('HMGET', k_config, 'lease_ms', 'fairness', 'generated_weight')
-local lease_ms, in_tokens, generated_weight = tonumber(set[1] or 15000), set[2] ~= 'turns', tonumber(set[3]) or 4
+local reported = cjson.decode(facts)
+local settings = redis.call('HMGET', k_config, 'lease_ms', 'fairness', 'generated_weight')
+local lease_ms, charges_tokens = tonumber(settings[1] or 15000), settings[2] ~= 'turns'
+local generated_weight = tonumber(settings[3]) or 4
 note_gap(now_ms, lease_ms)
 
 local worker_key, rq_key = k_worker .. worker, k_rq_worker .. worker
 local known_to_rq = redis.call('EXISTS', rq_key) == 1
 redis.call('HSET', worker_key, 'model', model, 'slug', slug, 'slots', slots, 'slots_busy', slots_busy, 'cells', cells,
   'cells_free', cells_free, 'draining', draining, 'beat_ms', now_ms)
-for name, value in pairs(told) do
+for name, value in pairs(reported) do
   local rq_name = string.match(name, '^rq_(.+)$')
-  -- Numbers go as they are: tostring would round them to 14 digits.
-  local plain = type(value) == 'number' and value or tostring(value)
+  -- Pass numbers to Redis as numbers: tostring would round them to 14 digits.
+  local stored = type(value) == 'number' and value or tostring(value)
   if not rq_name then
-    redis.call('HSET', worker_key, name, plain)
+    redis.call('HSET', worker_key, name, stored)
   elseif known_to_rq then
-    redis.call('HSET', rq_key, rq_name, plain)
+    redis.call('HSET', rq_key, rq_name, stored)
   end
 end
 redis.call('PEXPIRE', worker_key, 60000)
 if known_to_rq then
-  -- RQ knows one current job a worker; of ours it is shown the first.
+  -- RQ shows only one current job for each worker, so only the first of the worker's jobs is written. RQ 2 reads it
+  -- from the worker's record. RQ 3 reads it from a set of executions, each of which has a record of its own.
+  redis.call('DEL', k_rq_executions(worker))
   if ARGV[held] then
-    redis.call('HSET', rq_key, 'current_job', ARGV[held])
+    local id, token = ARGV[held], ARGV[held + 1]
+    local execution = id .. ':' .. token
+    redis.call('HSET', rq_key, 'current_job', id)
+    redis.call('SADD', k_rq_executions(worker), execution)
+    redis.call('PEXPIRE', k_rq_executions(worker), 120000)
+    redis.call('HSETNX', k_rq_execution .. execution, 'created_at', now_ms / 1000)
+    redis.call('HSET', k_rq_execution .. execution, 'id', token, 'job_id', id, 'worker_name', worker,
+      'last_heartbeat', now_ms / 1000)
+    redis.call('PEXPIRE', k_rq_execution .. execution, 120000)
   else
     redis.call('HDEL', rq_key, 'current_job')
   end
@@ -58,11 +69,11 @@ if redis.call('EXISTS', k_leases) == 0 then
   redis.call('HSET', k_books .. slug, 'running', 0)
 end
 
--- An answer that has become longer than its claim was charged for is charged as it grows, so that its tenant's
--- turn does not come as if it were short. What a claim charged too much, settle gives back.
-local function charge_overrun(job, generated)
-  local cost_mwt = 1000 * (job.prompt_tokens + generated_weight * generated)
-  if not in_tokens or cost_mwt <= job.cost_mwt then
+-- Charges the tenant for the part of an answer that exceeds the estimate charged at the claim. Without this charge, the
+-- tenant's next turn would come too early. If the estimate was too high, settle refunds the difference.
+local function charge_overrun(job, generated_tokens)
+  local cost_mwt = 1000 * (job.prompt_tokens + generated_weight * generated_tokens)
+  if not charges_tokens or cost_mwt <= job.cost_mwt then
     return
   end
   local charge_mwt = by_weight(job.tenant, cost_mwt)

@@ -1,33 +1,38 @@
--- snapshot: one consistent picture of the whole system; writes nothing.
+-- snapshot: returns one consistent view of the whole system; writes nothing.
 -- KEYS config inflight deadlines leases tenants tenant stats workers worker models order lists rq_job books
 -- ARGV
---   limit int · tenants shown, the most recently seen; at most 64
+--   limit int · the largest number of tenants to return, at most 64; those with the latest admissions come first
 -- ANSWERS snapshot
---   snapshot: now, inflight, waiting, running, config, stats, tenants as name and fields, workers as name and fields, models,
---   models of live workers and their pools' tiers (none where the system does not degrade)
+--   snapshot: now in ms; numbers of inflight, queued and running jobs; config; stats; for each tenant its name, the age
+--   of its oldest queued job in ms (-1 for none) and its fields; for each worker its name and fields; models; for each
+--   model of a live worker its name and its pool's tier (an empty list if PENSTOCK_DEGRADATION is off)
 -- KEEPS 1
 -- USES clock tier
 
--- Waiting jobs of a tenant whose age is asked: all of them at the default bound, else those that are next.
-local MAX_LOOKS = 16
+-- At most this many queued jobs of a tenant are examined to find the oldest. If the tenant has more, only the jobs at
+-- the front of its queues are examined.
+local MAX_EXAMINED = 16
 
+-- Returns the age in ms of a tenant's oldest queued job, or -1 if it has none.
 local function oldest_ms(tenant)
-  local oldest, looks = now_ms + 1, 0
+  local oldest_ms_seen, examined = now_ms + 1, 0
   for _, slug in ipairs(redis.call('SMEMBERS', k_lists .. tenant)) do
-    if looks == MAX_LOOKS then
+    if examined == MAX_EXAMINED then
       break
     end
-    for _, id in ipairs(redis.call('ZRANGE', k_order .. tenant .. '.' .. slug, 0, MAX_LOOKS - looks - 1)) do
-      local held = redis.pcall('HGET', k_rq_job .. id, 'penstock_admitted_ms')
-      oldest = math.min(oldest, type(held) == 'string' and tonumber(held) or oldest)
-      looks = looks + 1
+    for _, id in ipairs(redis.call('ZRANGE', k_order .. tenant .. '.' .. slug, 0, MAX_EXAMINED - examined - 1)) do
+      local admitted_ms = redis.pcall('HGET', k_rq_job .. id, 'penstock_admitted_ms')
+      oldest_ms_seen = math.min(oldest_ms_seen,
+        type(admitted_ms) == 'string' and tonumber(admitted_ms) or oldest_ms_seen)
+      examined = examined + 1
     end
   end
-  return now_ms - oldest
+  return now_ms - oldest_ms_seen
 end
 
 local tenants = {}
-for _, name in ipairs(redis.call('ZREVRANGEBYSCORE', k_tenants, '+inf', '-inf', 'LIMIT', 0, math.max(0, math.min(limit, 64)))) do
+for _, name in ipairs(redis.call('ZREVRANGEBYSCORE', k_tenants, '+inf', '-inf', 'LIMIT', 0,
+  math.max(0, math.min(limit, 64)))) do
   tenants[#tenants + 1] = { name, oldest_ms(name), redis.call('HGETALL', k_tenant .. name) }
 end
 local workers = {}

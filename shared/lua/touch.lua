@@ -1,12 +1,12 @@
--- touch: a poll; reads one job as it is and notes that somebody wants it.
+-- touch: reads one job, and records the read as a poll, so that the job is not canceled as abandoned.
 -- KEYS order result polls rq_job
 -- ARGV
 --   id text · the job
---   tenant text · whose job it must be, '' for an operator
---   quiet int · 1 to read without noting a poll
+--   tenant text · the tenant that must own the job, '' for an operator
+--   quiet int · 1 to read the job without recording a poll
 -- ANSWERS job gone
---   job: now in ms, place in the list from 1 or 0, tokens of the jobs before it or -1, result as JSON or '', then every
---   field and value of the record
+--   job: now in ms; the job's position in its queue, from 1, or 0 if it is not queued; number of tokens of the jobs
+--   before it in the queue, or -1 if unknown; result as JSON, or ''; then every field and value of the job's hash
 -- KEEPS 1
 -- USES clock afford job
 
@@ -18,13 +18,14 @@ if quiet == 0 and job.poll_grace_ms > 0 then
   redis.call('ZADD', k_polls, 'XX', now_ms + job.poll_grace_ms, id)
 end
 local rank = redis.call('ZRANK', k_order .. job.queue, id)
--- What stands before it in its own list; of a longer list than this nobody reads it to the token.
-local MOST_BEFORE = 64
+-- The tokens of the jobs before this one are added up only if there are at most this many such jobs. If there are more,
+-- an exact sum is of no use to a client.
+local MAX_JOBS_BEFORE = 64
 local before_tokens = -1
-if rank and rank <= MOST_BEFORE then
+if rank and rank <= MAX_JOBS_BEFORE then
   before_tokens = 0
-  for _, other in ipairs(rank > 0 and redis.call('ZRANGE', k_order .. job.queue, 0, rank - 1) or {}) do
-    local tokens = redis.pcall('HMGET', k_rq_job .. other, 'penstock_prompt_tokens', 'penstock_max_tokens')
+  for _, other_id in ipairs(rank > 0 and redis.call('ZRANGE', k_order .. job.queue, 0, rank - 1) or {}) do
+    local tokens = redis.pcall('HMGET', k_rq_job .. other_id, 'penstock_prompt_tokens', 'penstock_max_tokens')
     before_tokens = before_tokens + (tonumber(tokens[1] or 0) or 0) + (tonumber(tokens[2] or 0) or 0)
   end
 end

@@ -1,1 +1,1 @@
-"""Settings: their table, and how they are read."""
+"""The table of settings, and the code that reads them."""

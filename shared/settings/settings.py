@@ -1,7 +1,8 @@
-"""Settings: one frozen dataclass; a field is a row of name, unit, default and reason (shared/settings/table.py).
+"""Reads all settings into one frozen dataclass; each field has a row in shared/settings/table.py.
 
-Read once from the environment (and `.env`); an unknown PENSTOCK_ name or a value out of range stops
-the start with a sentence that quotes it.
+A row holds the environment name, the default, the unit, the range and the meaning of one setting. A process reads its
+settings once, when it starts, from the command line, the environment and `.env`. An unknown PENSTOCK_ name or a value
+out of range raises ConfigError, whose message quotes the name or the value, and the process does not start.
 """
 
 import os
@@ -15,14 +16,14 @@ from dotenv import dotenv_values
 from shared.errors import ConfigError
 from shared.settings.table import AUTO, ROWS, Setting
 
-_LAST_PORT = 65_535
-#: Where a gate listens that is started and not told where.
+_MAX_PORT = 65_535
+#: The address on which `penstock gate` listens if PENSTOCK_GATE_LISTEN is not set.
 GATE_LISTEN = "127.0.0.1:7070"
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Every setting in force. Units and reasons stand in the rows of shared/settings/table.py."""
+    """The settings in force. The unit and the meaning of each field are in shared/settings/table.py."""
 
     redis_url: str
     state_dir: str
@@ -85,11 +86,14 @@ class Settings:
 
     @property
     def state_path(self) -> Path:
-        """The state folder; the per-user data folder when none is set. Raises ConfigError where there is no home."""
+        """The state folder: PENSTOCK_STATE_DIR, or `penstock` in the user's data folder if it is not set.
+
+        Raises ConfigError if the path starts with `~` and the home directory is not known.
+        """
         if self.state_dir:
-            return expanded("PENSTOCK_STATE_DIR", self.state_dir).resolve()
+            return expand_path("PENSTOCK_STATE_DIR", self.state_dir).resolve()
         base = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
-        return expanded("PENSTOCK_STATE_DIR", base) / "penstock"
+        return expand_path("PENSTOCK_STATE_DIR", base) / "penstock"
 
     @property
     def listen_host_port(self) -> tuple[str, int]:
@@ -98,7 +102,7 @@ class Settings:
 
     @property
     def gate_host_port(self) -> tuple[str, int]:
-        """`PENSTOCK_GATE_LISTEN` as (host, port); where the gate listens when it is unset."""
+        """`PENSTOCK_GATE_LISTEN` as (host, port), or the default address if it is not set."""
         return _host_port(self.gate_listen or GATE_LISTEN)
 
     @property
@@ -107,7 +111,8 @@ class Settings:
         return _host_port(self.gate_metrics_listen)
 
 
-#: What holds for the whole system: written to the store by the first process, compared by every later one.
+#: Settings that must be equal in all processes. The first process writes them to the store, and each later process
+#: compares its own settings with them.
 SYSTEM_WIDE = (
     "admission",
     "max_inflight",
@@ -124,15 +129,15 @@ SYSTEM_WIDE = (
     "poll_grace_ms",
 )
 
-#: What Kubernetes puts into every pod's environment for a Service called penstock.
-_KUBERNETES = re.compile(r"PENSTOCK_(SERVICE_HOST|SERVICE_PORT\w*|PORT\w*)\Z")
+#: Variables that Kubernetes adds to every pod's environment for a Service called penstock.
+_KUBERNETES_VARIABLE = re.compile(r"PENSTOCK_(SERVICE_HOST|SERVICE_PORT\w*|PORT\w*)\Z")
 
 
 def load(environ: Mapping[str, str] | None = None, dotenv: Path | None = Path(".env"), **overrides: object) -> Settings:
-    """Read the settings from `environ` (default: the process's), then `.env` for names it lacks.
+    """Read the settings from `environ` (default: the process's environment); names missing there are read from `.env`.
 
-    `overrides` are values of the command line by field name; None means not given.
-    Raises ConfigError on an unknown PENSTOCK_ name or a value that does not fit its row.
+    `overrides` maps field names to values from the command line; None means that the option was not used.
+    Raises ConfigError for an unknown PENSTOCK_ name and for an invalid value.
     """
     return load_with_origin(environ, dotenv, **overrides)[0]
 
@@ -140,13 +145,16 @@ def load(environ: Mapping[str, str] | None = None, dotenv: Path | None = Path(".
 def load_with_origin(
     environ: Mapping[str, str] | None = None, dotenv: Path | None = Path(".env"), **overrides: object
 ) -> tuple[Settings, dict[str, str]]:
-    """As `load`, and whence each field came: `default`, `environment`, the file's name or `command line`."""
+    """Read the settings as `load` does, and return (the settings, the origin of each field).
+
+    An origin is `default`, `environment`, the name of the `.env` file or `command line`.
+    """
     env = dict(os.environ if environ is None else environ)
     from_file = {}
     if dotenv is not None and dotenv.is_file():
-        from_file = _file(dotenv)
-    _refuse_unknown(env, "environment")
-    _refuse_unknown(from_file, str(dotenv))
+        from_file = _read_dotenv(dotenv)
+    _check_names_known(env, "environment")
+    _check_names_known(from_file, str(dotenv))
     values: dict[str, object] = {}
     origin: dict[str, str] = {}
     for row in ROWS:
@@ -162,15 +170,15 @@ def load_with_origin(
     unknown = set(overrides) - {row.field for row in ROWS}
     if unknown:
         raise ConfigError(f"no such setting: {', '.join(sorted(unknown))}")
-    settings = Settings(**values)  # type: ignore[arg-type]  # rows and fields are compared by a test
-    _check_together(settings)
+    settings = Settings(**values)  # type: ignore[arg-type]  # a test compares rows and fields
+    _check_combinations(settings)
     return settings, origin
 
 
 def as_environ(settings: Settings) -> dict[str, str]:
-    """The settings as environment variables, for a child process; `load` of it gives equal settings.
+    """Return the settings as environment variables for a child process, whose `load` then returns equal settings.
 
-    Every name is there, at its default too: what is missing the child would look for in `.env`.
+    Settings that have their default value are included, because the child would look for missing names in `.env`.
     """
     environ = {}
     for row in ROWS:
@@ -180,46 +188,51 @@ def as_environ(settings: Settings) -> dict[str, str]:
 
 
 def row_of(field: str) -> Setting:
-    """The row of a field name. Raises KeyError when there is none."""
+    """Return the settings row for a field. Raises KeyError if there is no such field."""
     return {row.field: row for row in ROWS}[field]
 
 
-def expanded(name: str, text: str) -> Path:
-    """The path that a setting means. Raises ConfigError when it begins with a home that nobody has."""
+def expand_path(name: str, text: str) -> Path:
+    """Return `text`, the value of the setting `name`, as a path with `~` expanded.
+
+    Raises ConfigError if the path starts with `~` and the home directory is not known.
+    """
     try:
         return Path(text).expanduser()
     except RuntimeError:
-        raise ConfigError(f"{name}={text!r} begins with a home folder that is not known; name another") from None
+        raise ConfigError(f"{name}={text!r} starts with a home folder that is not known; use another path") from None
 
 
-def _file(path: Path) -> dict[str, str]:
+def _read_dotenv(path: Path) -> dict[str, str]:
     try:
         return {name: value for name, value in dotenv_values(path).items() if value is not None}
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the settings file {path.absolute()} cannot be read: {error}") from None
 
 
-def _refuse_unknown(names: Mapping[str, str], where: str) -> None:
+def _check_names_known(names: Mapping[str, str], source: str) -> None:
     known = {row.name for row in ROWS}
     for name in sorted(names):
-        if name.startswith("PENSTOCK_") and name not in known and not _KUBERNETES.match(name):
-            raise ConfigError(f"unknown setting {name}={names[name]!r} in the {where}; `penstock config` lists all")
+        if name.startswith("PENSTOCK_") and name not in known and not _KUBERNETES_VARIABLE.match(name):
+            message = f"unknown setting {name}={names[name]!r} in the {source}; `penstock config` lists all settings"
+            raise ConfigError(message)
 
 
-def _check_together(settings: Settings) -> None:
+def _check_combinations(settings: Settings) -> None:
+    """Raise ConfigError for settings that are valid separately but not together, and for ports out of range."""
     if settings.default_deadline_ms > settings.max_deadline_ms:
         raise ConfigError(
-            f"PENSTOCK_DEFAULT_DEADLINE_MS={settings.default_deadline_ms} is over "
+            f"PENSTOCK_DEFAULT_DEADLINE_MS={settings.default_deadline_ms} is greater than "
             f"PENSTOCK_MAX_DEADLINE_MS={settings.max_deadline_ms}"
         )
     for row in ROWS:
         address = str(getattr(settings, row.field))
-        if row.field.endswith("listen") and address and _host_port(address)[1] > _LAST_PORT:
-            raise ConfigError(f"{row.name}={address!r} is out of range: a port is 0 to {_LAST_PORT}")
-    doors = {"PENSTOCK_LISTEN": settings.listen, "PENSTOCK_GATE_LISTEN": settings.gate_listen or GATE_LISTEN}
-    for name, listen in doors.items():
+        if row.field.endswith("listen") and address and _host_port(address)[1] > _MAX_PORT:
+            raise ConfigError(f"{row.name}={address!r} is out of range: a port is 0 to {_MAX_PORT}")
+    door_addresses = {"PENSTOCK_LISTEN": settings.listen, "PENSTOCK_GATE_LISTEN": settings.gate_listen or GATE_LISTEN}
+    for name, listen in door_addresses.items():
         if settings.auth == "open" and _host_port(listen)[0] not in {"127.0.0.1", "localhost", "::1"}:
-            raise ConfigError(f"PENSTOCK_AUTH=open is for loopback only, and {name}={listen!r} is not")
+            raise ConfigError(f"PENSTOCK_AUTH=open is for loopback addresses only, and {name}={listen!r} is not one")
 
 
 def _host_port(listen: str) -> tuple[str, int]:

@@ -1,1 +1,1 @@
-"""The store: its keys, its scripts, and what they answer."""
+"""The names of the store's keys, the loader of its Lua scripts, and the Python code that calls these scripts."""

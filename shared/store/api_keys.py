@@ -1,8 +1,9 @@
-"""API keys: made here and shown once, kept as SHA-256 digests, looked up by the door.
+"""Creates API keys, stores their SHA-256 digests and looks them up for the door.
 
-A key is 256 random bits, so a plain digest is as good as a slow one: there is nothing to guess. The door
-looks the digest up in a hash table and never compares the key itself; how long that takes may tell of
-the digest, which a caller cannot choose without inverting SHA-256, so no part of a key can be probed by time.
+A key has 256 random bits and cannot be guessed, so a fast digest is as secure as a slow one. A key is shown only once,
+when it is created. The door looks up the key's digest in a hash table and never compares keys. The time of a look-up
+may depend on the digest, but a client cannot choose a digest without inverting SHA-256, so timing reveals no part of a
+key.
 """
 
 import fnmatch
@@ -21,62 +22,63 @@ from shared.store.decode import text
 from shared.store.redis_errors import store_faults
 from shared.store.tenants import check_name
 
-#: Makes a key recognisable to people and to scanners for leaked secrets.
+#: The prefix by which people and scanners for leaked secrets recognize a key.
 KEY_PREFIX = "psk_"
-#: Hex digits of the digest that name a key in lists and to `rm`; fewer than six would be guessed wrong.
-ID_DIGITS, LEAST_ID_DIGITS = 12, 6
+#: The number of hex digits of the digest that lists show as a key's id, and the smallest number that `rm` and `rotate`
+#: accept. With fewer digits, a mistyped id could match another key.
+ID_DIGITS, MIN_ID_DIGITS = 12, 6
 
 _LABEL = re.compile(r"[^\s]([^\n\r\t]{0,62}[^\s])?\Z")
 _GLOB = re.compile(r"[A-Za-z0-9_*?!\[\]-]{1,128}\Z")
-#: Ten years, in ms: a longer life is a typing error.
-_LONGEST_MS = 10 * 366 * 86_400_000
+#: Ten years, in ms; a longer lifetime is assumed to be a typo.
+_MAX_SPAN_MS = 10 * 366 * 86_400_000
 
 
 @dataclass(frozen=True)
-class KeyFacts:
-    """What is known of a key; the key itself is not."""
+class KeyRecord:
+    """What the store records about a key. The key itself is not stored."""
 
     #: SHA-256 of the key, in hex.
     digest: str
     tenant: str
     label: str
-    #: Wall ms by the store's TIME; expires_ms None: never.
+    #: Creation and expiry, in ms since the epoch by the store's TIME. If `expires_ms` is None, the key never expires.
     created_ms: int
     expires_ms: int | None = None
-    #: Pattern of other tenants that a request with this key may name in X-Tenant; None: none.
+    #: Glob pattern of the other tenants that a request with this key may name in X-Tenant; None allows none.
     act_as: str | None = None
-    #: Whether it has a successor, and lives for the overlap alone.
+    #: Whether the key was replaced by `rotate` and is valid only until the overlap ends.
     rotated: bool = False
 
     @property
     def id(self) -> str:
-        """The digest's first digits, by which people name the key."""
+        """The first digits of the digest; lists and commands identify the key by them."""
         return self.digest[:ID_DIGITS]
 
     def expired(self, now_ms: int) -> bool:
-        """Whether the key opens nothing any more at this moment of the store's TIME."""
+        """Return whether the key has expired at `now_ms` by the store's TIME."""
         return self.expires_ms is not None and now_ms >= self.expires_ms
 
     def may_act_as(self, tenant: str) -> bool:
-        """Whether a request with this key may be made for `tenant`."""
+        """Return whether a request with this key may be made for `tenant`."""
         return tenant == self.tenant or (self.act_as is not None and fnmatch.fnmatchcase(tenant, self.act_as))
 
 
 @dataclass(frozen=True)
 class NewKey:
-    """A key at the only moment it is known."""
+    """A new key and its record; the key itself is not stored anywhere."""
 
     key: str
-    facts: KeyFacts
+    record: KeyRecord
 
 
 def digest_of(key: str) -> str:
-    """SHA-256 of a key, in hex: the only form in which it is stored."""
+    """Return the SHA-256 of a key in hex, the only form in which it is stored."""
     return hashlib.sha256(key.encode()).hexdigest()
 
 
 class ApiKeys:
-    """All keys of the store. Raises ConfigError for values that cannot be, StoreUnavailable when it is away."""
+    """All API keys in the store. Methods raise ConfigError for invalid values, and StoreUnavailable like Store."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
@@ -84,148 +86,157 @@ class ApiKeys:
     def create(
         self, tenant: str, *, label: str = "", expires_in_ms: int | None = None, act_as: str | None = None
     ) -> NewKey:
-        """Make a key for a tenant. A label is used once among a tenant's living keys; it may be empty."""
+        """Create a key for a tenant. A non-empty label must be unique among the tenant's unexpired keys."""
         check_name(tenant)
         if label and not _LABEL.match(label):
             raise ConfigError(f"label={label!r} is not 1 to 64 characters on one line, without spaces at its ends")
         if act_as is not None and not _GLOB.match(act_as):
-            raise ConfigError(f"act_as={act_as!r} is no pattern of tenants: letters, digits, '_', '-', '*', '?', '[…]'")
+            raise ConfigError(
+                f"act_as={act_as!r} is not a pattern of tenant names: letters, digits, '_', '-', '*', '?', '[…]'"
+            )
         _check_span("expires_in_ms", expires_in_ms)
-        now_ms, ring = self._read()
+        now_ms, records = self._read()
         if label and any(
-            facts.tenant == tenant and facts.label == label and not facts.expired(now_ms) for facts in ring
+            record.tenant == tenant and record.label == label and not record.expired(now_ms) for record in records
         ):
             raise ConfigError(
                 f"tenant {tenant!r} already has a key with label={label!r}; rotate it, or remove it first"
             )
         expires_ms = None if expires_in_ms is None else now_ms + expires_in_ms
-        new = _mint(KeyFacts("", tenant, label, now_ms, expires_ms, act_as))
+        new = _new_key(KeyRecord("", tenant, label, now_ms, expires_ms, act_as))
         with store_faults(self._client):
-            self._client.hset(keys.keys(), new.facts.digest, _dump(new.facts))
+            self._client.hset(keys.keys(), new.record.digest, _dump(new.record))
         return new
 
-    def lookup(self, key: str, now_ms: int | None = None) -> KeyFacts | None:
-        """Whom this key stands for, or None when it is unknown or has expired.
+    def lookup(self, key: str, now_ms: int | None = None) -> KeyRecord | None:
+        """Return the record of this key, or None if it is unknown or has expired.
 
-        The moment is the store's TIME, asked in the same round trip, unless the caller has just learnt it.
+        Expiry is checked at `now_ms`. If that is None, the store's TIME is read in the same round trip.
         """
         return self.find(digest_of(key), now_ms)
 
-    def find(self, digest: str, now_ms: int | None = None) -> KeyFacts | None:
-        """What `lookup` answers, by the key's digest."""
+    def find(self, digest: str, now_ms: int | None = None) -> KeyRecord | None:
+        """Return the record of the key with this digest, or None as in `lookup`."""
         with store_faults(self._client), self._client.pipeline(transaction=False) as pipe:
             pipe.hget(keys.keys(), digest)
             if now_ms is None:
-                _ask_time(pipe)
-            held, *time = pipe.execute()
-        if held is None:
+                _add_time_reads(pipe)
+            stored, *time = pipe.execute()
+        if stored is None:
             return None
-        facts = _parse(digest, text(held))
-        return None if facts.expired(_now_ms(*time) if now_ms is None else now_ms) else facts
+        record = _parse(digest, text(stored))
+        return None if record.expired(_now_ms(*time) if now_ms is None else now_ms) else record
 
-    def ls(self, tenant: str | None = None) -> tuple[int, tuple[KeyFacts, ...]]:
-        """Now by the store's TIME, and all keys (or a tenant's), oldest first; expired ones too."""
-        now_ms, ring = self._read()
-        chosen = [facts for facts in ring if tenant is None or facts.tenant == check_name(tenant)]
-        return now_ms, tuple(sorted(chosen, key=lambda facts: (facts.created_ms, facts.digest)))
+    def ls(self, tenant: str | None = None) -> tuple[int, tuple[KeyRecord, ...]]:
+        """Return (the store's TIME in ms, the records of all keys or of one tenant's keys), the oldest key first.
 
-    def rm(self, which: str, *, tenant: str | None = None) -> tuple[KeyFacts, ...]:
-        """Remove the key with this beginning of its digest, or every key of a tenant with this label.
-
-        Answers what was removed, nothing when there is none. Raises ConfigError when `which` fits several tenants.
+        The records of expired keys are included.
         """
-        found = self._find(which, tenant)[1]
+        now_ms, records = self._read()
+        chosen = [record for record in records if tenant is None or record.tenant == check_name(tenant)]
+        return now_ms, tuple(sorted(chosen, key=lambda record: (record.created_ms, record.digest)))
+
+    def rm(self, selector: str, *, tenant: str | None = None) -> tuple[KeyRecord, ...]:
+        """Remove the key whose digest starts with `selector`, or all keys of one tenant whose label is `selector`.
+
+        Return the records of the removed keys. Raises ConfigError if keys of several tenants match.
+        """
+        found = self._find(selector, tenant)[1]
         if found:
             with store_faults(self._client):
-                self._client.hdel(keys.keys(), *(facts.digest for facts in found))
+                self._client.hdel(keys.keys(), *(record.digest for record in found))
         return found
 
-    def rotate(self, which: str, *, overlap_ms: int, tenant: str | None = None) -> NewKey | None:
-        """Make the key's successor and let the old one live for `overlap_ms` more; None when there is none.
+    def rotate(self, selector: str, *, overlap_ms: int, tenant: str | None = None) -> NewKey | None:
+        """Create the successor of a key; the old key expires after `overlap_ms`. Return None if no valid key matches.
 
-        The successor has the same tenant, label, `act_as` and span of life. Of several keys with one label
-        (earlier rotations) the newest is followed. Raises ConfigError for a key that has a successor: what it was
-        made for is no longer known, and its next of kin would end with it.
+        The successor has the same tenant, label, `act_as` and lifetime as the old key. If several keys have the label
+        because of earlier rotations, the newest one is rotated. Raises ConfigError for a key that was already rotated:
+        its original lifetime is no longer known, and a successor would inherit the shortened lifetime.
         """
-        _check_span("overlap_ms", overlap_ms, least=0)
-        now_ms, found = self._find(which, tenant)
-        living = [facts for facts in found if not facts.expired(now_ms)]
-        if not living:
+        _check_span("overlap_ms", overlap_ms, min_ms=0)
+        now_ms, found = self._find(selector, tenant)
+        valid = [record for record in found if not record.expired(now_ms)]
+        if not valid:
             return None
-        newest = [facts for facts in living if not facts.rotated]
-        if not newest:
+        not_rotated = [record for record in valid if not record.rotated]
+        if not not_rotated:
             raise ConfigError(
-                f"{which!r} was rotated already; rotate its successor (`penstock keys ls`), or make a key"
+                f"{selector!r} was rotated already; rotate its successor (`penstock keys ls`), or create a key"
             )
-        old = newest[-1]
+        old = not_rotated[-1]
         ends_ms = now_ms + overlap_ms
         ends_ms = ends_ms if old.expires_ms is None else min(ends_ms, old.expires_ms)
         retired = replace(old, expires_ms=ends_ms, rotated=True)
         expires_ms = None if old.expires_ms is None else now_ms + old.expires_ms - old.created_ms
-        new = _mint(replace(old, created_ms=now_ms, expires_ms=expires_ms))
+        new = _new_key(replace(old, created_ms=now_ms, expires_ms=expires_ms))
         with store_faults(self._client):
-            self._client.hset(keys.keys(), mapping={new.facts.digest: _dump(new.facts), retired.digest: _dump(retired)})
+            self._client.hset(
+                keys.keys(), mapping={new.record.digest: _dump(new.record), retired.digest: _dump(retired)}
+            )
         return new
 
-    def _find(self, which: str, tenant: str | None) -> tuple[int, tuple[KeyFacts, ...]]:
-        now_ms, ring = self.ls(tenant)
-        by_label = tuple(facts for facts in ring if which and facts.label == which)
-        if len({facts.tenant for facts in by_label}) > 1:
-            owners = ", ".join(sorted({facts.tenant for facts in by_label}))
-            raise ConfigError(f"label={which!r} belongs to keys of several tenants ({owners}); name one with --tenant")
+    def _find(self, selector: str, tenant: str | None) -> tuple[int, tuple[KeyRecord, ...]]:
+        now_ms, records = self.ls(tenant)
+        by_label = tuple(record for record in records if selector and record.label == selector)
+        if len({record.tenant for record in by_label}) > 1:
+            owners = ", ".join(sorted({record.tenant for record in by_label}))
+            raise ConfigError(
+                f"label={selector!r} belongs to keys of several tenants ({owners}); choose one with --tenant"
+            )
         if by_label:
             return now_ms, by_label
-        if not re.fullmatch(rf"[0-9a-f]{{{LEAST_ID_DIGITS},64}}", which):
+        if not re.fullmatch(rf"[0-9a-f]{{{MIN_ID_DIGITS},64}}", selector):
             return now_ms, ()
-        by_digest = tuple(facts for facts in ring if facts.digest.startswith(which))
+        by_digest = tuple(record for record in records if record.digest.startswith(selector))
         if len(by_digest) > 1:
-            raise ConfigError(f"{which!r} is the beginning of {len(by_digest)} keys; give more digits")
+            raise ConfigError(f"{selector!r} matches the digests of {len(by_digest)} keys; give more digits")
         return now_ms, by_digest
 
-    def _read(self) -> tuple[int, list[KeyFacts]]:
+    def _read(self) -> tuple[int, list[KeyRecord]]:
         with store_faults(self._client), self._client.pipeline(transaction=False) as pipe:
             pipe.hgetall(keys.keys())
-            _ask_time(pipe)
-            held, *time = pipe.execute()
-        return _now_ms(*time), [_parse(text(digest), text(record)) for digest, record in held.items()]
+            _add_time_reads(pipe)
+            stored, *time = pipe.execute()
+        return _now_ms(*time), [_parse(text(digest), text(raw)) for digest, raw in stored.items()]
 
 
-def _ask_time(pipe: Any) -> None:
+def _add_time_reads(pipe: Any) -> None:
     pipe.time()
     pipe.get(keys.clock())
 
 
 def _now_ms(time: tuple[int, int], clock: bytes | None) -> int:
-    """The store's TIME, shifted or held as shared/lua/lib/clock.lua does."""
-    held = text(clock or b"0")
-    return int(held[1:]) if held.startswith("=") else time[0] * 1000 + time[1] // 1000 + int(held)
+    """Return the store's TIME in ms, shifted or fixed by `penstock:clock` as in shared/lua/lib/clock.lua."""
+    shift = text(clock or b"0")
+    return int(shift[1:]) if shift.startswith("=") else time[0] * 1000 + time[1] // 1000 + int(shift)
 
 
-def _mint(facts: KeyFacts) -> NewKey:
+def _new_key(record: KeyRecord) -> NewKey:
     key = KEY_PREFIX + secrets.token_urlsafe(32)
-    return NewKey(key, replace(facts, digest=digest_of(key)))
+    return NewKey(key, replace(record, digest=digest_of(key)))
 
 
-def _check_span(name: str, span_ms: int | None, *, least: int = 1) -> None:
-    if span_ms is not None and not least <= span_ms <= _LONGEST_MS:
-        raise ConfigError(f"{name}={span_ms} is out of range: {least} to {_LONGEST_MS} (ten years)")
+def _check_span(name: str, span_ms: int | None, *, min_ms: int = 1) -> None:
+    if span_ms is not None and not min_ms <= span_ms <= _MAX_SPAN_MS:
+        raise ConfigError(f"{name}={span_ms} is out of range: {min_ms} to {_MAX_SPAN_MS} (ten years)")
 
 
-def _dump(facts: KeyFacts) -> str:
-    record = asdict(facts)
-    del record["digest"]
-    if not facts.rotated:
-        del record["rotated"]
-    return json.dumps(record, ensure_ascii=False)
+def _dump(record: KeyRecord) -> str:
+    fields = asdict(record)
+    del fields["digest"]
+    if not record.rotated:
+        del fields["rotated"]
+    return json.dumps(fields, ensure_ascii=False)
 
 
-def _parse(digest: str, record: str) -> KeyFacts:
+def _parse(digest: str, raw: str) -> KeyRecord:
     try:
-        # What a newer Penstock may know beside these is not ours to judge.
-        known = {name: value for name, value in json.loads(record).items() if name in KeyFacts.__dataclass_fields__}
-        return KeyFacts(**(known | {"digest": digest}))
+        # Ignore unknown fields, which a newer version of Penstock may have written.
+        known = {name: value for name, value in json.loads(raw).items() if name in KeyRecord.__dataclass_fields__}
+        return KeyRecord(**(known | {"digest": digest}))
     except (ValueError, TypeError, AttributeError):
         raise ConfigError(
-            f"the record of key {digest[:ID_DIGITS]} in {keys.keys()} is not readable; "
+            f"the record of key {digest[:ID_DIGITS]} in {keys.keys()} cannot be parsed; "
             f"remove it with `penstock redis HDEL {keys.keys()} {digest}`"
         ) from None

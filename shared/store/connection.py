@@ -1,7 +1,7 @@
-"""Open the store: how long to wait for it, and never to repeat a call by itself; the only maker of redis.Redis.
+"""Opens connections to the store, with fixed timeouts and without automatic retries.
 
-Which of our faults a failed call is, is said in shared/store/redis_errors.py; whether a store is fit to hold
-jobs, in shared/store/preflight.py.
+No other module creates redis.Redis clients. shared/store/redis_errors.py maps errors of the redis library to
+Penstock's exceptions. shared/store/preflight.py checks whether the store's configuration is safe for jobs.
 """
 
 import re
@@ -19,102 +19,111 @@ from shared.errors import ConfigError
 
 @dataclass(frozen=True)
 class Timeouts:
-    """How long one party waits for the store, in seconds, and how many connections it may hold at once."""
+    """How long a process waits for the store, in seconds, and how many connections it may have open."""
 
     connect_s: float
     answer_s: float
     connections: int
 
 
-#: A client waits behind the door: an answer within the second, or `store_unavailable`. A store that
-#: answers in 0.1 ms serves 512 callers in 50 ms; more of them at once means that it does not answer.
+#: For the door, where a client waits for every call: if the store does not answer within a second, the client gets
+#: `store_unavailable`. A store that needs 0.1 ms per call serves 512 calls in 50 ms, so if more than 512 calls are open
+#: at the same time, the store has stopped answering.
 DOOR = Timeouts(connect_s=0.25, answer_s=1.0, connections=512)
-#: A worker has a lease of 15 s to keep: it outlasts a store that rewrites its file, and still renews in time.
+#: For workers. The answer timeout is long enough for a store that rewrites its append-only file, and short enough to
+#: renew a lease of 15 s in time.
 WORKER = Timeouts(connect_s=1.0, answer_s=4.0, connections=64)
-#: An operator's command may look at a busy store.
+#: For operators' commands, which must also work while the store is busy.
 OPERATOR = Timeouts(connect_s=2.0, answer_s=10.0, connections=8)
 
-#: What a URL may not say, because waiting and repeating are settled here.
-_OURS = ("retry", "retry_on_timeout", "retry_on_error", "socket_timeout", "socket_connect_timeout", "decode_responses")
+#: Options that REDIS_URL must not set, because this module fixes their values.
+_FIXED_OPTIONS = (
+    "retry",
+    "retry_on_timeout",
+    "retry_on_error",
+    "socket_timeout",
+    "socket_connect_timeout",
+    "decode_responses",
+)
 
 _SENTINEL = "redis+sentinel://"
 
 
 def open_client(url: str, *, name: str, timeouts: Timeouts = WORKER) -> redis.Redis:
-    """A client of the store at `url` that answers bytes, waits as `patience` says and never repeats a call.
+    """Return a client of the store at `url`. The client returns bytes, uses `timeouts` and never retries a call.
 
-    Connects with the first command. `name` (no blanks) is what CLIENT LIST shows. The URL is
-    `redis://`, `rediss://`, `unix://` or `redis+sentinel://[user:password@]host:port[,…]/service[/db]`,
-    with redis-py's options as query (for Sentinel also `ssl=true` and the sentinels' own
-    `sentinel_username`, `sentinel_password`). Raises ConfigError when it is none of these.
+    The client connects at its first command. CLIENT LIST shows `name`, which must not contain spaces. The URL starts
+    with `redis://`, `rediss://` or `unix://`, or is `redis+sentinel://[user:password@]host:port[,…]/service[/db]`. The
+    query of the URL may contain options of redis-py; for Sentinel also `ssl=true` and the credentials of the sentinels
+    themselves (`sentinel_username`, `sentinel_password`). Raises ConfigError for an invalid URL.
     """
     try:
         if url.startswith(_SENTINEL):
-            return _behind_sentinel(url, name, timeouts)
+            return _open_via_sentinel(url, name, timeouts)
         options = parse_url(url)
     except ValueError as error:
         raise ConfigError(f"REDIS_URL={without_password(url)!r} cannot be used: {error}") from None
-    _refuse_ours(url, options)
-    return redis.Redis.from_pool(ConnectionPool(**(options | _policy(name, timeouts))))
+    _reject_fixed_options(url, options)
+    return redis.Redis.from_pool(ConnectionPool(**(options | _connection_options(name, timeouts))))
 
 
-def blocking_twin(client: redis.Redis, *, block_s: float) -> redis.Redis:
-    """A client of the same store for reads that block up to `block_s` seconds.
+def open_blocking_client(client: redis.Redis, *, block_s: float) -> redis.Redis:
+    """Return a client of the same store for reads that block for up to `block_s` seconds.
 
-    Its socket waits a second longer than the block, or the client would give up on a server that
-    keeps its word; its connections are its own, so that no blocked read holds up a script.
+    The socket timeout of the client is a second longer than `block_s`; otherwise the client would time out before the
+    server answers. The client has its own connections, so that blocked reads do not delay scripts.
     """
     pool = client.connection_pool
     options = {key: value for key, value in pool.connection_kwargs.items() if key != "himport_registry"}
     options |= {"socket_timeout": block_s + 1.0, "max_connections": pool.max_connections}
     if isinstance(pool, SentinelConnectionPool):
-        del options["connection_pool"]  # the pool's own proxy: the twin makes another
+        del options["connection_pool"]  # it belongs to the old pool; the new pool creates its own
         options |= {"connection_class": pool.connection_class, "is_master": True}
         return redis.Redis.from_pool(SentinelConnectionPool(pool.service_name, pool.sentinel_manager, **options))
     return redis.Redis.from_pool(ConnectionPool(connection_class=pool.connection_class, **options))
 
 
 def without_password(url: str) -> str:
-    """The URL as it may be printed: without a password, wherever it stands."""
+    """Return the URL with all passwords masked, for use in messages."""
     url = re.sub(r"(://[^:@/]*):[^@]*@", r"\1:***@", url)
     return re.sub(r"(password=)[^&]*", r"\1***", url)
 
 
-def _policy(name: str, timeouts: Timeouts) -> dict[str, object]:
+def _connection_options(name: str, timeouts: Timeouts) -> dict[str, object]:
     return {
         "client_name": name,
         "socket_connect_timeout": timeouts.connect_s,
         "socket_timeout": timeouts.answer_s,
-        # By default the library sends a timed-out call up to ten times more; a call that may be
-        # repeated is repeated by whoever knows that it may.
+        # By default the library repeats a call that timed out, up to ten times. In Penstock only the caller repeats a
+        # call, because only the caller knows whether that is safe.
         "retry": Retry(NoBackoff(), 0),
         "max_connections": timeouts.connections,
         "decode_responses": False,
-        # Scripts answer in RESP2 on every server; with RESP3 the library would also ask for
-        # notifications that stretch its timeouts.
+        # All servers answer scripts in RESP2. With RESP3, the library would also subscribe to notifications that make
+        # it extend its timeouts.
         "protocol": 2,
-        # Two round trips fewer for a connection that must be made within the door's second.
+        # None saves two round trips per new connection; the door must open a connection within its timeout.
         "driver_info": None,
     }
 
 
-def _behind_sentinel(url: str, name: str, timeouts: Timeouts) -> redis.Redis:
+def _open_via_sentinel(url: str, name: str, timeouts: Timeouts) -> redis.Redis:
     parts = urlsplit(url)
     credentials, _, hosts = parts.netloc.rpartition("@")
     service, _, db = parts.path.strip("/").partition("/")
     if not service:
         raise ValueError(
-            "after the sentinels' addresses stands the service, as in redis+sentinel://host:26379/mymaster"
+            "the sentinels' addresses must be followed by the service, as in redis+sentinel://host:26379/mymaster"
         )
     options = {key: values[0] for key, values in parse_qs(parts.query).items()}
-    _refuse_ours(url, options)
-    policy = _policy(name, timeouts) | {"db": int(options.pop("db", db) or 0)}
+    _reject_fixed_options(url, options)
+    connection_options = _connection_options(name, timeouts) | {"db": int(options.pop("db", db) or 0)}
     username, _, password = credentials.partition(":")
     if credentials:
-        policy |= {"username": unquote(username) or None, "password": unquote(password) or None}
+        connection_options |= {"username": unquote(username) or None, "password": unquote(password) or None}
     if options.pop("ssl", "false").lower() in {"1", "true", "yes"}:
-        policy["ssl"] = True
-    about_sentinels = {
+        connection_options["ssl"] = True
+    sentinel_options = {
         "socket_connect_timeout": timeouts.connect_s,
         "socket_timeout": timeouts.answer_s,
         "retry": Retry(NoBackoff(), 0),
@@ -123,7 +132,7 @@ def _behind_sentinel(url: str, name: str, timeouts: Timeouts) -> redis.Redis:
         "password": options.pop("sentinel_password", None),
     }
     sentinels = [_host_port(host) for host in hosts.split(",")]
-    manager = Sentinel(sentinels, sentinel_kwargs=about_sentinels, **(options | policy))
+    manager = Sentinel(sentinels, sentinel_kwargs=sentinel_options, **(options | connection_options))
     client: redis.Redis = manager.master_for(service)
     return client
 
@@ -137,9 +146,10 @@ def _host_port(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _refuse_ours(url: str, options: dict[str, object] | dict[str, str]) -> None:
-    for name in _OURS:
+def _reject_fixed_options(url: str, options: dict[str, object] | dict[str, str]) -> None:
+    for name in _FIXED_OPTIONS:
         if name in options:
             raise ConfigError(
-                f"REDIS_URL={without_password(url)!r} sets {name}, which is fixed: a call is never repeated unseen"
+                f"REDIS_URL={without_password(url)!r} sets {name}, which is fixed: "
+                "calls have fixed timeouts and are never retried automatically"
             )

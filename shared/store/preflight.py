@@ -1,4 +1,4 @@
-"""Whether a store is fit to hold admitted jobs: its version, its eviction policy, its append-only file."""
+"""Checks whether the store is safe for jobs: its version, its eviction policy and its append-only file."""
 
 import re
 from typing import Any
@@ -9,15 +9,16 @@ from redis import exceptions as failed
 from shared.errors import StoreUnfit
 from shared.store.redis_errors import store_faults
 
-#: The oldest Redis whose scripts, streams and LPOS we use; Valkey reports the Redis it forked from.
-OLDEST = (6, 2)
+#: The oldest version of Redis that has all commands that Penstock uses (scripts, streams, LPOS). Valkey reports the
+#: version of Redis from which it was forked.
+MIN_VERSION = (6, 2)
 
 
 def check_fitness(client: redis.Redis) -> list[str]:
-    """Refuse a store that could lose jobs silently; answer what could not be found out, a sentence each.
+    """Check that the store cannot silently lose jobs; return a warning for each setting that could not be read.
 
-    Raises StoreUnfit with the value found, StoreUnavailable when the store does not answer.
-    INFO is asked first, because managed stores forbid CONFIG.
+    Raises StoreUnfit, whose message quotes the unsafe value, and StoreUnavailable if the store does not answer. INFO is
+    read in addition to CONFIG, because managed stores often forbid CONFIG.
     """
     with store_faults(client):
         info: dict[str, Any] = client.info("all")
@@ -28,14 +29,14 @@ def check_fitness(client: redis.Redis) -> list[str]:
     warnings = []
     policy = configured["maxmemory-policy"] or info.get("maxmemory_policy")
     if policy is None:
-        warnings.append("the store does not tell its maxmemory-policy; it must be noeviction, or jobs are lost")
+        warnings.append("the store does not report its maxmemory-policy; it must be noeviction, or jobs can be lost")
     elif policy != "noeviction":
         raise StoreUnfit(
             f"the store evicts keys: maxmemory-policy is {policy!r} and must be 'noeviction', or admitted jobs are "
             "lost silently (`penstock redis CONFIG SET maxmemory-policy noeviction`)"
         )
     if configured["appendonly"] is None:
-        warnings.append(_cannot_tell(info.get("aof_enabled")))
+        warnings.append(_durability_warning(info.get("aof_enabled")))
     elif configured["appendonly"] != "yes":
         raise StoreUnfit(
             f"the store keeps no append-only file: appendonly is {configured['appendonly']!r} and must be 'yes', or a "
@@ -45,9 +46,9 @@ def check_fitness(client: redis.Redis) -> list[str]:
 
 
 def _configured(client: redis.Redis, name: str) -> str | None:
-    """The value of one server setting, or None where CONFIG is forbidden or absent."""
+    """Return the value of one server setting, or None if the store forbids or does not have the command CONFIG."""
     try:
-        answer: dict[str, str] = client.config_get(name)  # type: ignore[assignment]  # never a coroutine here
+        answer: dict[str, str] = client.config_get(name)  # type: ignore[assignment]  # a synchronous client never returns a coroutine
     except failed.NoPermissionError:
         return None
     except failed.ResponseError as error:
@@ -57,16 +58,17 @@ def _configured(client: redis.Redis, name: str) -> str | None:
     return answer.get(name)
 
 
-def _cannot_tell(aof_enabled: object) -> str:
+def _durability_warning(aof_enabled: object) -> str:
+    """Return the durability warning for a store that forbids CONFIG, or "" if INFO reports an append-only file."""
     if aof_enabled == 1:
         return ""
     return (
-        f"the store forbids CONFIG and says aof_enabled={aof_enabled}; "
-        "unless it is durable by other means, a restart of it loses admitted jobs"
+        f"the store forbids CONFIG and reports aof_enabled={aof_enabled}; "
+        "unless it persists its data by other means, a restart of the store loses admitted jobs"
     )
 
 
 def _check_version(version: str) -> None:
     numbers = re.match(r"(\d+)\.(\d+)", version)
-    if numbers and (int(numbers[1]), int(numbers[2])) < OLDEST:
+    if numbers and (int(numbers[1]), int(numbers[2])) < MIN_VERSION:
         raise StoreUnfit(f"the store is version {version!r} and must be Redis 6.2 or newer, or Valkey")

@@ -1,4 +1,4 @@
-"""The store as it is read: jobs, pages of jobs, events, bells, the snapshot. Moves no job."""
+"""Reads from the store, none of which changes a job's state: jobs, pages of jobs, events, doorbells, the snapshot."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,24 +8,24 @@ import redis
 
 from shared.jobs.job import JobView
 from shared.store import decode, keys, scripts
-from shared.store.connection import blocking_twin
+from shared.store.connection import open_blocking_client
 from shared.store.keys import model_slug
 from shared.store.redis_errors import store_faults
 from shared.store.replies import JobPage, Quote, Snapshot
 
-#: The longest that one blocking read waits; longer waits are several reads.
+#: The longest time that one blocking read blocks; a caller that wants to wait longer repeats the read.
 _MAX_BLOCK_S = 5.0
 
 
 class StoreReads:
-    """What both rooms read. Every method raises StoreUnavailable when the store does not answer.
+    """The reads that the door and the workers use. Every method raises StoreUnavailable if the store does not answer.
 
-    Reads that block use connections of their own.
+    Blocking reads use connections of their own, so that they do not delay other calls.
     """
 
     def __init__(self, client: redis.Redis) -> None:
         self.client = client
-        self._blocking = blocking_twin(client, block_s=_MAX_BLOCK_S)
+        self._blocking = open_blocking_client(client, block_s=_MAX_BLOCK_S)
 
     def _call(self, script: str, **given: scripts.Value | Sequence[scripts.Value]) -> tuple[str, list[Any]]:
         with store_faults(self.client):
@@ -42,7 +42,7 @@ class StoreReads:
         start_within_ms: int = 0,
         degrade: bool = False,
     ) -> Quote:
-        """What `admit` would answer now, and when the job would end; nothing is written."""
+        """Return the verdict that `admit` would return now, the job's cost and its predicted end. Writes nothing."""
         _, (cost_mwt, eta_ms, *refusal) = self._call(
             "quote",
             tenant=tenant,
@@ -57,13 +57,16 @@ class StoreReads:
         return Quote(cost_mwt, None if eta_ms < 0 else eta_ms, refused)
 
     def queues(self) -> list[tuple[str, str]]:
-        """(tenant, model slug) of every queue of which something waits, runs or can still be read."""
+        """Return (tenant, model slug) for each queue that has queued, running or readable ended jobs."""
         with store_faults(self.client):
             names: Any = self.client.zrange(keys.queues(), 0, -1)
         return [(tenant, slug) for name in names for tenant, _, slug in [decode.text(name).partition(".")]]
 
     def touch(self, job_id: str, *, tenant: str | None = None, quiet: bool = False) -> JobView | None:
-        """A poll: the job as it is, noted as polled unless `quiet`. None for unknown ids and other tenants' jobs."""
+        """Return the job. Unless `quiet` is true, also record that the job was polled.
+
+        Return None for an unknown id, and for a job of another tenant if `tenant` is given.
+        """
         word, rest = self._call("touch", id=job_id, tenant=tenant or "", quiet=int(quiet))
         if word == "gone":
             return None
@@ -72,18 +75,22 @@ class StoreReads:
         return replace(view, ahead_tokens=None if ahead_tokens < 0 else ahead_tokens)
 
     def erase(self, job_id: str, *, tenant: str | None = None) -> bool:
-        """Remove an ended job's text; whether there was one."""
+        """Delete the text of an ended job. Return whether there was a text to delete."""
         word, rest = self._call("erase", id=job_id, tenant=tenant or "")
         return word == "erased" and rest[0] == 1
 
     def jobs(self, tenant: str, *, status: str | None = None, limit: int = 20, cursor: str | None = None) -> JobPage:
-        """A tenant's readable jobs, newest first, after the job whose id is the cursor of the page before."""
-        shown: list[JobView] = []
+        """Return a page of the tenant's jobs that can be read, newest first.
+
+        `cursor` is the cursor of the previous page, or None for the first page. `status` selects jobs in one state.
+        """
+        page: list[JobView] = []
         with store_faults(self.client):
             rank: Any = -1 if cursor is None else self.client.zrevrank(keys.jobs(tenant), cursor)
         if rank is None:
             return JobPage([], None)
-        # Jobs that are forgotten, or of another status, are passed over; the look-ups are bounded all the same.
+        # Jobs that were deleted or are in another state are skipped. At most four batches of ids are read for one page,
+        # so a page can have fewer than `limit` jobs although more pages follow.
         for _ in range(4):
             with store_faults(self.client):
                 ids: Any = self.client.zrevrange(keys.jobs(tenant), rank + 1, rank + limit)
@@ -92,49 +99,57 @@ class StoreReads:
                 cursor = decode.text(raw_id)
                 view = self.touch(cursor, tenant=tenant, quiet=True)
                 if view is not None and status in {None, view.state.value}:
-                    shown.append(view)
-                    if len(shown) == limit:
-                        return JobPage(shown, cursor)
+                    page.append(view)
+                    if len(page) == limit:
+                        return JobPage(page, cursor)
             if len(ids) < limit:
-                return JobPage(shown, None)
-        return JobPage(shown, cursor)
+                return JobPage(page, None)
+        return JobPage(page, cursor)
 
     def snapshot(self, *, tenants: int = 50) -> Snapshot:
-        """One consistent picture; at most `tenants` of the most recently seen."""
+        """Return a consistent snapshot of the system.
+
+        It includes at most `tenants` tenants, and never more than 64: those with the most recent admissions.
+        """
         return decode.snapshot(self._call("snapshot", limit=min(64, tenants))[1])
 
     def read_events(self, after: dict[str, str], *, block_ms: int) -> dict[str, list[tuple[str, dict[str, str]]]]:
-        """Events of several jobs after the given stream ids ("0" from the start), waiting up to block_ms.
+        """Return new events of several jobs, by job id. If there are none, block until one is added.
 
-        An event is (stream id, fields); fields["type"] is `started` (attempt), `token` (text, tokens),
-        `requeued` or `ended` (outcome). One call follows any number of jobs on one connection.
+        Blocks for up to `block_ms`, at most 5 s. `after` maps each job id to the stream id after which to read ("0" for
+        all events). An event is (stream id, fields); fields["type"] is `started` (with attempt), `token` (with text and
+        tokens), `requeued` or `ended` (with outcome). One call can read any number of jobs and uses one connection.
         """
         streams: Any = {keys.events(job_id): last for job_id, last in after.items()}
         with store_faults(self._blocking):
-            got: Any = self._blocking.xread(streams, block=min(block_ms, int(_MAX_BLOCK_S * 1_000)) or None)
+            reply: Any = self._blocking.xread(streams, block=min(block_ms, int(_MAX_BLOCK_S * 1_000)) or None)
         prefix = len(keys.events(""))
         return {
             decode.text(key)[prefix:]: [
                 (decode.text(event_id), {decode.text(name): decode.text(value) for name, value in fields.items()})
                 for event_id, fields in events
             ]
-            for key, events in got or []
+            for key, events in reply or []
         }
 
     def wait_for_work(self, worker: str, model: str, *, timeout_s: float) -> tuple[bool, list[str]]:
-        """Block on the pool's doorbell and the worker's bell: (a job may wait, ids whose cancel was asked)."""
-        bell = keys.bell(worker)
+        """Block until the pool's or the worker's doorbell rings, for up to `timeout_s` seconds, at most 5 s.
+
+        Return (whether the pool's doorbell rang, so that a job may be queued; the ids of the worker's jobs to cancel).
+        """
+        worker_doorbell = keys.bell(worker)
         with store_faults(self._blocking):
-            rung: Any = self._blocking.blpop([bell, keys.wake(model_slug(model))], timeout=min(timeout_s, _MAX_BLOCK_S))
-            if rung is None:
+            doorbells = [worker_doorbell, keys.wake(model_slug(model))]
+            popped: Any = self._blocking.blpop(doorbells, timeout=min(timeout_s, _MAX_BLOCK_S))
+            if popped is None:
                 return False, []
-            if decode.text(rung[0]) != bell:
+            if decode.text(popped[0]) != worker_doorbell:
                 return True, []
-            more: Any = self._blocking.lpop(bell, 1_023)
-        return False, [job_id for raw in [rung[1], *(more or [])] if (job_id := decode.text(raw))]
+            more: Any = self._blocking.lpop(worker_doorbell, 1_023)
+        return False, [job_id for raw in [popped[1], *(more or [])] if (job_id := decode.text(raw))]
 
     def ring(self, worker: str) -> None:
-        """Wake a worker that waits for work (its own shutdown)."""
+        """Ring a worker's doorbell without a job id to end its `wait_for_work`; called when the worker shuts down."""
         with store_faults(self.client):
             pipe = self.client.pipeline(transaction=True)
             pipe.rpush(keys.bell(worker), "")

@@ -1,7 +1,8 @@
-"""The duty of reaping: every worker and every ingress ends what is late and takes back lapsed leases.
+"""The reaper: the duty that ends jobs whose deadline has passed and takes back jobs whose lease has ended.
 
-It wakes at the earliest moment at which something is due. A job admitted meanwhile may be due before
-that moment, so it never rests longer than 250 ms: that is the most by which an end can be late.
+Every worker and every door process runs a reaper. Each pass is scheduled for the time at which the next deadline passes
+or the next lease ends. A job that is admitted before that time may have an earlier deadline, so two passes are never
+more than 250 ms apart. A job therefore ends at most 250 ms late.
 """
 
 from typing import TYPE_CHECKING
@@ -13,16 +14,17 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-#: The longest and the shortest rest. The shortest keeps several reapers that wait for one moment from
-#: asking the store without pause while that moment comes.
-LONGEST_REST_S, SHORTEST_REST_S = 0.25, 0.02
+#: The longest and the shortest time between two passes. All reapers wait for the same time, at which the next job is
+#: due. The shortest time prevents them from calling the store without a pause just before that time.
+MAX_REST_S, MIN_REST_S = 0.25, 0.02
 
-#: Calls in one pass. 64 jobs of each kind a call: more than any store holds that is due at once.
-_MOST_CALLS = 1000
+#: Bound on the number of calls in one pass. One call handles up to 64 jobs of each kind, so this bound allows more jobs
+#: than are ever due at the same time.
+_MAX_CALLS = 1000
 
 
 class Reaper:
-    """One pass after another, by whoever runs it; two at once handle each job once."""
+    """Calls the reap script in passes. Several reapers can run at the same time: each due job is handled only once."""
 
     name = "reaper"
 
@@ -30,8 +32,8 @@ class Reaper:
         self._store = store
 
     def one_pass(self) -> float:
-        """Reap until nothing is due. How long to rest then, in seconds. Raises StoreUnavailable."""
-        for _ in range(_MOST_CALLS):
+        """Reap until no job is due, and return the number of seconds until the next pass. Raises StoreUnavailable."""
+        for _ in range(_MAX_CALLS):
             reaped = self._store.reap()
             if reaped.moved == 0:
                 break
@@ -43,5 +45,5 @@ class Reaper:
                 canceled=reaped.canceled,
             )
         if reaped.due_in_ms is None:
-            return LONGEST_REST_S
-        return min(LONGEST_REST_S, max(SHORTEST_REST_S, reaped.due_in_ms / 1000))
+            return MAX_REST_S
+        return min(MAX_REST_S, max(MIN_REST_S, reaped.due_in_ms / 1000))

@@ -1,4 +1,4 @@
-"""Which of our faults a failed call to the store is: everything that says `not now` is StoreUnavailable."""
+"""Maps errors of the redis library to Penstock's exceptions: temporary errors become StoreUnavailable."""
 
 import re
 from collections.abc import Iterator
@@ -9,13 +9,13 @@ from redis import exceptions as failed
 
 from shared.errors import StoreUnavailable
 
-#: Error codes by which a server says that it cannot serve or write for now. Inside a script Redis
-#: before 7 wraps them in a sentence of its own ("… @user_script:1: -OOM command not allowed …").
-_NOT_NOW = re.compile(
+#: Error codes with which a server reports that it currently cannot answer or write. For an error inside a script, Redis
+#: versions before 7 put the code in the middle of the message ("… @user_script:1: -OOM command not allowed …").
+_TEMPORARY_CODE = re.compile(
     r"(?:^|[\s:-])(OOM|MISCONF|READONLY|LOADING|BUSY|MASTERDOWN|NOREPLICAS|CLUSTERDOWN|TRYAGAIN|UNBLOCKED)\s"
 )
 
-_NOT_NOW_TYPES = (
+_TEMPORARY_ERRORS = (
     failed.ConnectionError,
     failed.TimeoutError,
     failed.OutOfMemoryError,
@@ -29,37 +29,37 @@ _NOT_NOW_TYPES = (
 
 @contextmanager
 def store_faults(client: redis.Redis) -> Iterator[None]:
-    """Turn what the library raises inside the block into StoreUnavailable, where the store is at fault.
+    """Raise StoreUnavailable in place of each redis error inside the block that means the store cannot serve now.
 
-    Other replies with an error (a script that raised, a key of the wrong type) pass through: they are
-    our own fault. After READONLY the pool's idle connections are dropped, so that the next call looks
-    up anew which server is the primary.
+    Other error replies (a script that raised, a key of the wrong type) are bugs in Penstock and are raised unchanged.
+    After a READONLY error, the idle connections of the pool are closed, so that the next call looks up again which
+    server is the primary.
     """
     try:
         yield
-    except _NOT_NOW_TYPES as error:
+    except _TEMPORARY_ERRORS as error:
         if isinstance(error, failed.ReadOnlyError):
             client.connection_pool.disconnect(inuse_connections=False)
-        raise StoreUnavailable(_sentence(error)) from error
+        raise StoreUnavailable(_message(error)) from error
     except failed.ResponseError as error:
-        found = _NOT_NOW.search(str(error))
+        found = _TEMPORARY_CODE.search(str(error))
         if found is None:
             raise
         if found[1] == "READONLY":
             client.connection_pool.disconnect(inuse_connections=False)
-        raise StoreUnavailable(_sentence(error)) from error
+        raise StoreUnavailable(_message(error)) from error
 
 
-def own_fault(client: redis.Redis, error: Exception) -> Exception:
-    """The error of a reply, if it is our own fault. Raises StoreUnavailable if it says `not now`."""
+def raise_if_unavailable(client: redis.Redis, error: Exception) -> Exception:
+    """Return `error`, an error reply of the store, unless it is temporary. Raises StoreUnavailable if it is."""
     try:
         with store_faults(client):
             raise error
     except StoreUnavailable:
         raise
-    except redis.ResponseError as ours:
-        return ours
+    except redis.ResponseError as own_error:
+        return own_error
 
 
-def _sentence(error: Exception) -> str:
+def _message(error: Exception) -> str:
     return f"the store cannot serve: {type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""What the store answers: one small type per script, so that no caller counts fields."""
+"""The types into which the scripts' answers are decoded, so that callers do not handle flat lists."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -9,19 +9,19 @@ from shared.jobs.outcomes import Outcome, Refused
 
 @dataclass(frozen=True)
 class Admitted:
-    """The job is taken for good. `again` when this id (or Idempotency-Key) had been admitted before."""
+    """The job is admitted. `again` is true if an earlier offer with the same id or Idempotency-Key was admitted."""
 
     id: str
     again: bool
     position: int
     inflight: int
-    #: Only with `again`: the door has taken it back since, because nobody had heard of it. It will not run.
+    #: Whether the earlier job was canceled because the answer to its offer was lost; true only if `again` is true.
     taken_back: bool = False
 
 
 @dataclass(frozen=True)
 class Quote:
-    """What a job would cost and when it would end; `refused` is the verdict it would get, None for admission."""
+    """The cost and predicted end of a job. `refused` is the refusal that an offer would get now, or None."""
 
     cost_mwt: int
     eta_ms: int | None
@@ -30,33 +30,33 @@ class Quote:
 
 @dataclass(frozen=True)
 class IdempotencyMismatch:
-    """The Idempotency-Key is known with another body."""
+    """The Idempotency-Key was used before with another body; `id` is the id of the job of that earlier request."""
 
     id: str
 
 
 class SettleAnswer(StrEnum):
-    """What a settle came to."""
+    """The result of a settle."""
 
     SETTLED = "settled"
-    #: The same claim had settled before: nothing changed.
+    #: The job had already ended under the same claim; nothing changed.
     ALREADY = "already"
-    #: Another claim owns the job, or it was taken back: nothing changed.
+    #: The job was requeued, or another claim holds it; nothing changed.
     LOST = "lost"
-    #: The store knows no such job.
+    #: The store has no such job.
     GONE = "gone"
 
 
 @dataclass(frozen=True)
 class Settled:
-    """A settle's answer and, where it is known, how the job ended after the store's last word."""
+    """The result of a settle and the outcome that the store recorded, or None if the answer contains no outcome."""
 
     answer: SettleAnswer
     outcome: Outcome | None
 
 
 class CancelAnswer(StrEnum):
-    """What a cancel came to."""
+    """The result of a cancel: job canceled, worker asked to stop the job, job had already ended, or no such job."""
 
     CANCELED = "canceled"
     REQUESTED = "requested"
@@ -65,8 +65,8 @@ class CancelAnswer(StrEnum):
 
 
 @dataclass(frozen=True)
-class Beat:
-    """What a worker says of itself at each renewal; shown by operators' commands, used by bounds."""
+class HeartbeatReport:
+    """What a worker reports with each renewal. Operators' commands print these figures, and admission uses them."""
 
     worker: str
     model: str
@@ -74,26 +74,26 @@ class Beat:
     slots_busy: int
     cells: int
     cells_free: int
-    #: Free-form figures by name (rates, device, version); plain text or numbers.
+    #: Further figures by name (rates, device, version), as text or numbers.
     facts: dict[str, str | int | float] = field(default_factory=dict)
     draining: bool = False
 
 
 @dataclass(frozen=True)
 class Renewed:
-    """Which of the named jobs are no longer held, and which are to be stopped."""
+    """The answer to a renewal: the ids of the jobs that the worker has lost, and of the jobs that it must stop."""
 
     lost: list[str]
     canceled: list[str]
-    #: An operator asked this worker to stop claiming.
+    #: Whether an operator has requested that this worker drains.
     drain: bool
-    #: RQ's record of this worker is gone (or not made yet): register again.
+    #: Whether RQ has no record of this worker, so that the worker must register with RQ (again).
     unknown_to_rq: bool = False
 
 
 @dataclass(frozen=True)
 class Reaped:
-    """What one pass of the reaper moved, and how long until something is due (None: nothing known)."""
+    """How many jobs one call of reap moved, and the ms until the next deadline or lease end (None if there is none)."""
 
     expired: int
     requeued: int
@@ -103,18 +103,18 @@ class Reaped:
 
     @property
     def moved(self) -> int:
-        """Jobs moved in all."""
+        """The total number of jobs that the call moved."""
         return self.expired + self.requeued + self.failed + self.canceled
 
 
 @dataclass(frozen=True)
 class WorkerView:
-    """One worker as its last beat left it."""
+    """One worker, as described by its last heartbeat."""
 
     name: str
     model: str
     live: bool
-    beat_age_ms: int
+    heartbeat_age_ms: int
     slots: int
     slots_busy: int
     cells: int
@@ -125,7 +125,7 @@ class WorkerView:
 
 @dataclass(frozen=True)
 class TenantView:
-    """One tenant's bounds, depth and service."""
+    """One tenant's bounds, queued work and service."""
 
     name: str
     weight: float
@@ -140,26 +140,26 @@ class TenantView:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One consistent picture of the whole system, for metrics, `top`, the console and doctor."""
+    """A consistent snapshot of the whole system, for metrics, `penstock top`, the console and `penstock doctor`."""
 
     now_ms: int
     inflight: int
     max_inflight: int
     waiting: int
     running: int
-    #: Counters and histogram buckets by field name, as shared/metrics.py reads them.
+    #: Counters and histogram buckets by the field names that shared/metrics.py describes.
     stats: dict[str, int]
     tenants: list[TenantView]
     workers: list[WorkerView]
     models: list[str]
     draining: bool
-    #: By served model, the tier of its pool, 0 for none; empty where the system does not degrade.
+    #: Maps the served model of each pool to the pool's tier; empty if degradation is off.
     tiers: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class JobPage:
-    """Some of a tenant's jobs, newest first, and where to go on."""
+    """A page of a tenant's jobs, newest first. `cursor` requests the next page; it is None on the last page."""
 
     jobs: list[JobView]
     cursor: str | None

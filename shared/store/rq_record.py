@@ -1,7 +1,7 @@
-"""RQ's own record of our jobs, encoded by RQ, so that `rq info`, Job.fetch and the dashboard tell the truth.
+"""Encodes RQ's records of Penstock's jobs with RQ itself, so that `rq info`, Job.fetch and the dashboard are correct.
 
-RQ carries ids and numbers; prompts, answers and exception texts never go into what the dashboard prints.
-The JSON serializer goes with every queue and job: without it RQ would unpickle what it reads.
+The records contain only ids and numbers, so the dashboard never displays a prompt, an answer or the text of an
+exception. Every queue and job uses the JSON serializer, because RQ's default serializer unpickles what it reads.
 """
 
 import json
@@ -22,45 +22,47 @@ from shared.jobs.states import TERMINAL_STATES
 from shared.store import keys
 from shared.store.keys import queue_name
 
-#: RQ's "no timeout": its own timer would kill what our deadline governs.
+#: RQ's value for "no timeout". A timeout that RQ enforces would conflict with the job's deadline.
 _NO_TIMEOUT = -1
-#: RQ's status, and the name of its registry, of an ended job: its set is closed, so expired counts as failed.
-_STATUS_OF = {"succeeded": "finished", "failed": "failed", "expired": "failed", "canceled": "canceled"}
+#: For each terminal state: RQ's status of the job, which is also the name of its registry. RQ has no status for expired
+#: jobs, so it shows them as failed.
+_RQ_STATUS = {"succeeded": "finished", "failed": "failed", "expired": "failed", "canceled": "canceled"}
 
 
 def not_for_stock_workers(job_id: str) -> Never:
-    """The function RQ's record names. A stock `rq worker` that takes one of our jobs ends up here."""
-    raise RuntimeError(f"job {job_id} is run by `penstock worker`; a stock RQ worker has no model")
+    """Raise RuntimeError. RQ's records name this function, and a stock `rq worker` that takes a job calls it."""
+    raise RuntimeError(f"job {job_id} must be run by `penstock worker`; a stock RQ worker has no model")
 
 
 def encode(job: NewJob, result_ttl_s: int) -> list[str | bytes | int]:
-    """The fields that RQ's own enqueue would save, as field, value, …, for the admit script.
+    """Return the fields that RQ's own enqueue would save for a job, as a flat list (field, value, …) for admit.lua.
 
-    RQ makes a record once; what differs from job to job is put in its place, four times as fast. A refused job
-    costs its door this, too.
+    RQ creates one record as a template, and this function replaces the values that differ between jobs. That is four
+    times as fast as letting RQ create a record for every job. Speed matters, because the door must encode the fields of
+    a job before the store admits or refuses it.
     """
     call: list[Any] = [f"{__name__}.{not_for_stock_workers.__name__}", None, [job.id], {}]
-    own: dict[str, str | bytes | int] = {
+    job_fields: dict[str, str | bytes | int] = {
         "created_at": utcformat(now()),
-        "data": zlib.compress(JSONSerializer.dumps(call)),  # type: ignore[no-untyped-call]  # RQ types its serializers not
+        "data": zlib.compress(JSONSerializer.dumps(call)),  # type: ignore[no-untyped-call]  # untyped in RQ
         "origin": queue_name(job.tenant, job.model),
         "description": f"{job.prompt_tokens}+{job.max_tokens} tokens of {job.tenant}",
     }
     flat: list[str | bytes | int] = []
-    for name, value in _pattern(result_ttl_s).items():
-        flat += [name, own.get(name, value)]
+    for name, value in _template(result_ttl_s).items():
+        flat += [name, job_fields.get(name, value)]
     return flat
 
 
 @cache
-def _pattern(result_ttl_s: int) -> dict[str, str | bytes | int]:
-    """A record as RQ makes it, for a job of no importance."""
-    # A queue asks for a client, and for a record never calls it.
-    queue = Queue("pattern", connection=redis.Redis(), serializer=JSONSerializer)
+def _template(result_ttl_s: int) -> dict[str, str | bytes | int]:
+    """Return the fields of the record that RQ creates for a sample job."""
+    # RQ requires a client for the queue, but does not use the client to create a record.
+    queue = Queue("template", connection=redis.Redis(), serializer=JSONSerializer)
     record = queue.create_job(
         not_for_stock_workers,
-        args=("pattern",),
-        job_id="pattern",
+        args=("template",),
+        job_id="template",
         timeout=_NO_TIMEOUT,
         result_ttl=result_ttl_s,
         failure_ttl=result_ttl_s,
@@ -69,43 +71,46 @@ def _pattern(result_ttl_s: int) -> dict[str, str | bytes | int]:
 
 
 def encode_return(usage: Usage) -> str:
-    """What `Job.return_value()` will answer: the usage in numbers, in the form rq.results keeps."""
+    """Return the usage in the format in which rq.results stores a return value; `Job.return_value()` decodes it."""
     return b64encode(json.dumps(usage.as_dict()).encode()).decode()
 
 
 def fetch(client: redis.Redis, job_id: str) -> Job:
-    """The job as RQ sees it. Raises rq.exceptions.NoSuchJobError."""
+    """Return the job as an RQ Job object. Raises rq.exceptions.NoSuchJobError if RQ has no record of it."""
     return Job.fetch(job_id, connection=client, serializer=JSONSerializer)
 
 
-def homes_of_ended(client: redis.Redis, *, limit: int) -> list[str]:
-    """What is wrong with RQ's view of at most `limit` recently ended jobs: one sentence each."""
-    wrong = []
+def check_ended_jobs(client: redis.Redis, *, limit: int) -> list[str]:
+    """Check RQ's records of up to `limit` recent jobs that have ended; return one message for each wrong record."""
+    messages = []
     tenants: Any = client.zrevrange(keys.tenants(), 0, 7)
     for tenant in tenants:
         ids: Any = client.zrevrange(keys.jobs(tenant.decode()), 0, limit // 8 - 1)
         for raw in ids:
-            sentence = _judge_ended(client, raw.decode())
-            if sentence:
-                wrong.append(sentence)
-    return wrong
+            message = _check_ended_job(client, raw.decode())
+            if message:
+                messages.append(message)
+    return messages
 
 
-def _judge_ended(client: redis.Redis, job_id: str) -> str:
+def _check_ended_job(client: redis.Redis, job_id: str) -> str:
+    """Return a message if RQ's record or registries do not match the job's state, else ""."""
     pipe = client.pipeline(transaction=True)
     record_key = keys.rq_job(job_id)
     pipe.hmget(record_key, "penstock_state", "status", "origin")
     (record,) = pipe.execute(raise_on_error=False)
-    # A record of another type, or one that lost these fields, is none of our jobs any more.
+    # A record of another type or without these fields was changed by another program and no longer describes a job.
     if not isinstance(record, list) or None in record or record[0].decode() not in TERMINAL_STATES:
         return ""
     state, status, origin = record
     for name in ("finished", "failed", "canceled"):
         pipe.zscore(f"rq:{name}:{origin.decode()}", job_id)
     pipe.exists(record_key)
-    *scores, still_there = pipe.execute()
-    homes = {name for name, score in zip(("finished", "failed", "canceled"), scores, strict=True) if score is not None}
-    fits = _STATUS_OF[state.decode()]
-    if still_there and (status.decode() != fits or homes != {fits}):
-        return f"{job_id} ended {state.decode()}; RQ says {status.decode()!r} and keeps it in {sorted(homes)}"
+    *scores, exists = pipe.execute()
+    registries = {
+        name for name, score in zip(("finished", "failed", "canceled"), scores, strict=True) if score is not None
+    }
+    expected = _RQ_STATUS[state.decode()]
+    if exists and (status.decode() != expected or registries != {expected}):
+        return f"{job_id} is {state.decode()}, but its status in RQ is {status.decode()!r}, in {sorted(registries)}"
     return ""

@@ -1,9 +1,11 @@
-"""Loads shared/lua/*.lua; a script's header is its signature, and every call and answer is checked by it.
+"""Loads the scripts shared/lua/*.lua, and checks each call and each answer against the header of its script.
 
-A header has these sections (shared/lua/README.md): KEYS (names of shared/store/keys.py), ARGV (name, type,
-meaning), ANSWERS (the closed set of first words), KEEPS (invariants of docs/states.md), USES (lib files),
-RARELY (functions that are made when they are called). From it a prelude is made: `k_<name>` holds a key or
-its prefix, each argument is a local of its name; of the libraries, what the body reaches (shared/store/lua_bundle.py).
+The header is the script's signature. Its sections (shared/lua/README.md) are KEYS (names from shared/store/keys.py),
+ARGV (name, type and meaning of each argument), ANSWERS (the closed set of first words), KEEPS (invariants of
+docs/states.md), USES (library files) and RARELY (functions that are created only when called). The loader puts a
+prelude before the body of the script. The prelude defines a local `k_<name>` for each key, which holds the key or its
+prefix, and a local for each argument. After the prelude comes the library code that the body uses
+(shared/store/lua_bundle.py).
 """
 
 import hashlib
@@ -19,14 +21,14 @@ from redis.exceptions import NoScriptError, ResponseError
 
 from shared.errors import ScriptError
 from shared.store import lua_bundle
-from shared.store.keys import BY_NAME
+from shared.store.keys import BY_NAME, Key
 
 ArgType = Literal["text", "int", "rest"]
 Value = str | bytes | int
-#: The arguments of one call by name.
+#: The arguments of one call, by name.
 Call = dict[str, Value | Sequence[Value]]
 
-#: Lua's numbers are doubles: beyond this neighbours fall together.
+#: Lua's numbers are doubles, which cannot represent every integer beyond this one.
 _MAX_INT = 2**53
 
 _SECTION = re.compile(r"-- (KEYS|ARGV|ANSWERS|KEEPS|USES|RARELY)\b ?(.*)\Z")
@@ -35,7 +37,7 @@ _ARG = re.compile(r"(\w+) (\w+) · (.+)\Z")
 
 @dataclass(frozen=True)
 class Arg:
-    """One ARGV slot (`rest`: all remaining ones)."""
+    """One argument of a script. It takes one element of ARGV, or all remaining elements if its type is `rest`."""
 
     name: str
     type: ArgType
@@ -43,7 +45,7 @@ class Arg:
 
 @dataclass(frozen=True)
 class Header:
-    """What a Lua file says of itself."""
+    """The parsed header of a Lua file."""
 
     name: str
     summary: str
@@ -57,24 +59,24 @@ class Header:
 
 @dataclass(frozen=True)
 class Script:
-    """A script ready to be called."""
+    """A loaded script."""
 
     header: Header
     source: str
     sha: str
 
     def argv(self, **given: Value | Sequence[Value]) -> list[Value]:
-        """The call's arguments in their order. Raises ScriptError when names or types do not fit the header."""
+        """Return the arguments in the order of ARGV. Raises ScriptError if a name or type does not match the header."""
         names = [arg.name for arg in self.header.args]
         if set(given) != set(names):
-            raise ScriptError(f"{self.header.name}: takes {names}, was given {sorted(given)}")
-        out: list[Value] = []
+            raise ScriptError(f"{self.header.name}: takes the arguments {names}, but was called with {sorted(given)}")
+        argv: list[Value] = []
         for arg in self.header.args:
             value = given[arg.name]
             if arg.type == "rest":
                 if isinstance(value, str | bytes | int):
                     raise ScriptError(f"{self.header.name}: {arg.name} takes a sequence, not {value!r}")
-                out.extend(value)
+                argv.extend(value)
             elif arg.type == "int" and (isinstance(value, bool) or not isinstance(value, int)):
                 raise ScriptError(f"{self.header.name}: {arg.name} takes an int, not {value!r}")
             elif isinstance(value, int) and abs(value) > _MAX_INT:
@@ -82,11 +84,14 @@ class Script:
             elif arg.type == "text" and not isinstance(value, str | bytes):
                 raise ScriptError(f"{self.header.name}: {arg.name} takes text, not {value!r}")
             else:
-                out.append(value)  # type: ignore[arg-type]  # sequences went the other way
-        return out
+                argv.append(value)  # type: ignore[arg-type]  # sequences were handled above
+        return argv
 
     def call(self, client: redis.Redis, **given: Value | Sequence[Value]) -> tuple[str, list[Any]]:
-        """Run the script: the answer's word and what follows it. Raises ScriptError on an undeclared answer."""
+        """Run the script and return (the first word of its answer, the values after it).
+
+        Raises ScriptError if the header does not declare this first word.
+        """
         argv = self.argv(**given)
         try:
             raw: Any = client.evalsha(self.sha, 0, *argv)
@@ -95,69 +100,80 @@ class Script:
         return self.answer(raw)
 
     def call_many(self, client: redis.Redis, calls: Sequence[Call]) -> list[tuple[str, list[Any]] | ResponseError]:
-        """Run the script for each call, in order, in one round trip; what the server refused stands as its error."""
+        """Run the script for each call, in order, in one round trip.
+
+        Return, for each call, the script's answer, or the error with which the store replied.
+        """
         argvs = [self.argv(**given) for given in calls]
         pipe = client.pipeline(transaction=False)
         for argv in argvs:
             pipe.evalsha(self.sha, 0, *argv)
         answers: list[tuple[str, list[Any]] | ResponseError] = []
-        for argv, replied in zip(argvs, pipe.execute(raise_on_error=False), strict=True):
-            raw = replied
+        for argv, reply in zip(argvs, pipe.execute(raise_on_error=False), strict=True):
+            raw = reply
             if isinstance(raw, NoScriptError):
                 try:
                     raw = client.eval(self.source, 0, *argv)
-                except ResponseError as refused:
-                    raw = refused
+                except ResponseError as error:
+                    raw = error
             if isinstance(raw, Exception) and not isinstance(raw, ResponseError):
                 raise raw
             answers.append(raw if isinstance(raw, ResponseError) else self.answer(raw))
         return answers
 
     def answer(self, raw: Any) -> tuple[str, list[Any]]:
-        """Check a raw reply against the header: its word and what follows it."""
+        """Return (the first word of a raw reply, the values after it). Raises ScriptError for an undeclared word."""
         word = raw[0].decode() if isinstance(raw, list) and raw and isinstance(raw[0], bytes) else repr(raw)
         if word not in self.header.answers:
-            raise ScriptError(f"{self.header.name}: answered {word!r}, declares {sorted(self.header.answers)}")
+            raise ScriptError(f"{self.header.name}: answered {word!r}, but declares only {sorted(self.header.answers)}")
         return word, raw[1:]
 
 
 @cache
 def load(name: str) -> Script:
-    """The script of shared/lua/<name>.lua with its libraries. Raises ScriptError when header and body differ."""
+    """Load shared/lua/<name>.lua with its libraries. Raises ScriptError if the header and the body do not match."""
     header, body = read(f"{name}.lua")
     libs = _libraries(header.uses)
+    statements = [statement for _, text in libs for statement in lua_bundle.split_statements(text)]
     try:
-        parts = lua_bundle.gather([part for _, text in libs for part in lua_bundle.cut(text)], body, header.rarely)
-    except ValueError as wrong:
-        raise ScriptError(f"{name}: {wrong}") from None
-    used = set(re.findall(r"\bk_(\w+)\b", parts + body))
-    lines = [f"local k_{key} = '{BY_NAME[key].prefix}'" for key in sorted(used)]
+        library_code = lua_bundle.bundle(statements, body, header.rarely)
+    except ValueError as error:
+        raise ScriptError(f"{name}: {error}") from None
+    used = set(re.findall(r"\bk_(\w+)\b", library_code + body))
+    lines = [_key_local(BY_NAME[name]) for name in sorted(used)]
     for index, arg in enumerate(header.args, 1):
         slot = {"text": f"ARGV[{index}]", "int": f"tonumber(ARGV[{index}])", "rest": str(index)}[arg.type]
         lines.append(f"local {arg.name} = {slot}")
-    source = "\n".join([*lines, parts, body])
+    source = "\n".join([*lines, library_code, body])
     _check_answers(header, body)
     _check_locals(header, source)
     return Script(header, source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
 
 
 def names() -> list[str]:
-    """The names of all scripts."""
+    """Return the names of all scripts."""
     return sorted(entry.name[:-4] for entry in files("shared").joinpath("lua").iterdir() if entry.name.endswith(".lua"))
 
 
+def _key_local(key: Key) -> str:
+    """Return the Lua code that defines `k_<name>`: the key's prefix or, for a key with a suffix, a function."""
+    if key.suffix:
+        return f"local function k_{key.name}(part) return '{key.prefix}' .. part .. '{key.suffix}' end"
+    return f"local k_{key.name} = '{key.prefix}'"
+
+
 def read(path: str) -> tuple[Header, str]:
-    """Header and body of a file below shared/lua. Raises ScriptError when the header does not parse."""
+    """Return the header and the text of a file below shared/lua. Raises ScriptError if the header is invalid."""
     text = files("shared").joinpath("lua").joinpath(path).read_text("utf-8")
     header = parse(path.removesuffix(".lua"), text)
     used = set(re.findall(r"\bk_(\w+)\b", text))
     if used != set(header.keys):
-        raise ScriptError(f"{path}: header names keys {sorted(header.keys)}, body uses {sorted(used)}")
+        raise ScriptError(f"{path}: the header names the keys {sorted(header.keys)}, but the body uses {sorted(used)}")
     return header, text
 
 
 def parse(name: str, text: str) -> Header:
-    """Parse a file's leading comment. Raises ScriptError, quoting the line that does not fit."""
+    """Parse the header of a Lua file. Raises ScriptError, whose message quotes what is invalid."""
     found: dict[str, list[str]] = {"KEYS": [], "ARGV": [], "ANSWERS": [], "KEEPS": [], "USES": [], "RARELY": []}
     lines = _leading_comment(text)
     if not lines or not lines[0].startswith(f"-- {name.rsplit('/', 1)[-1]}: "):
@@ -175,7 +191,7 @@ def parse(name: str, text: str) -> Header:
     keys = tuple(" ".join(found["KEYS"]).split())
     unknown = [key for key in keys if key not in BY_NAME]
     if unknown:
-        raise ScriptError(f"{name}: no such keys in shared/store/keys.py: {unknown}")
+        raise ScriptError(f"{name}: these keys are not in shared/store/keys.py: {unknown}")
     return Header(
         name=name,
         summary=lines[0].split(": ", 1)[1],
@@ -200,12 +216,12 @@ def _leading_comment(text: str) -> list[str]:
 def _parse_arg(name: str, line: str) -> Arg:
     match = _ARG.match(line)
     if match is None or match[2] not in get_args(ArgType):
-        raise ScriptError(f"{name}: not 'name text|int|rest · meaning': {line!r}")
-    return Arg(match[1], match[2])  # type: ignore[arg-type]  # checked the line before
+        raise ScriptError(f"{name}: the ARGV line is not 'name text|int|rest · meaning': {line!r}")
+    return Arg(match[1], match[2])  # type: ignore[arg-type]  # checked in the lines above
 
 
 def _libraries(uses: Sequence[str]) -> list[tuple[Header, str]]:
-    """The libraries in an order in which each stands after what it uses, each once."""
+    """Return each used library once, in an order in which every library comes after the libraries that it uses."""
     ordered: dict[str, tuple[Header, str]] = {}
 
     def visit(name: str) -> None:
@@ -223,14 +239,15 @@ def _libraries(uses: Sequence[str]) -> list[tuple[Header, str]]:
 def _check_answers(header: Header, body: str) -> None:
     written = set(re.findall(r"return \{ ?'(\w+)'", body))
     if written != header.answers:
-        raise ScriptError(f"{header.name}: header declares {sorted(header.answers)}, body answers {sorted(written)}")
+        declared = sorted(header.answers)
+        raise ScriptError(f"{header.name}: the header declares {declared}, but the body returns {sorted(written)}")
 
 
 def _check_locals(header: Header, source: str) -> None:
-    """No file may take another's name: a second `local` would hide an argument or a helper unseen."""
+    """Raise ScriptError if a name is defined twice: a second `local` would silently hide an argument or a function."""
     seen: set[str] = set()
     for match in re.finditer(r"^local (?:function )?([\w, ]+)", source, re.MULTILINE):
         for name in match[1].replace(" ", "").split(","):
             if name in seen:
-                raise ScriptError(f"{header.name}: the name {name!r} is taken twice")
+                raise ScriptError(f"{header.name}: the name {name!r} is defined twice")
             seen.add(name)

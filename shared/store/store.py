@@ -1,4 +1,4 @@
-"""The state machine as Python sees it: one method per script, one typed answer each."""
+"""Every state change of a job: one method for each script, with a typed answer."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -7,26 +7,25 @@ from typing import Any
 import redis
 
 from shared.errors import SettingsConflict
-from shared.jobs.job import Claimed, Ending, Held, NewJob, Usage
+from shared.jobs.job import ClaimedJob, ClaimRef, Ending, NewJob, Usage
 from shared.jobs.outcomes import Outcome, Refused
 from shared.settings.settings import SYSTEM_WIDE, Settings
 from shared.settings.table import AUTO
 from shared.store import decode, keys, rq_record
 from shared.store.keys import model_slug
 from shared.store.reads import StoreReads
-from shared.store.redis_errors import own_fault, store_faults
-from shared.store.replies import Admitted, Beat, CancelAnswer, IdempotencyMismatch, Reaped, Renewed, Settled
+from shared.store.redis_errors import raise_if_unavailable, store_faults
+from shared.store.replies import Admitted, CancelAnswer, HeartbeatReport, IdempotencyMismatch, Reaped, Renewed, Settled
 from shared.store.scripts import Call, load
 
-#: Entries of each kind that one call of reap handles.
+#: The maximum number of entries of each kind (late jobs, ended leases, unpolled jobs …) that one call of reap handles.
 _REAP_LIMIT = 64
 
 
 class Store(StoreReads):
-    """All movements of jobs. Every method raises StoreUnavailable when the store does not answer or write.
+    """All state changes of jobs. Every method raises StoreUnavailable if the store does not answer or cannot write.
 
-    Thread-safe as far as `redis.Redis` is: methods may be called from any thread. Reads that block use
-    connections of their own.
+    Methods may be called from any thread. Blocking reads use connections of their own.
     """
 
     def __init__(self, client: redis.Redis) -> None:
@@ -35,7 +34,10 @@ class Store(StoreReads):
         self._generated_weight = 4
 
     def configure(self, settings: Settings, *, take_over: bool = False) -> None:
-        """Write the system-wide settings if there are none. Raises SettingsConflict when others are there."""
+        """Write the system-wide settings to the store if it has none, or if `take_over` is true.
+
+        Raises SettingsConflict if the store has other values and `take_over` is false.
+        """
         self._result_ttl_s = settings.result_ttl_s
         self._generated_weight = settings.generated_weight
         flat: list[str] = []
@@ -44,11 +46,11 @@ class Store(StoreReads):
             flat += [name, "auto" if value == AUTO else str(value)]
         word, rest = self._call("configure", take_over=int(take_over), settings=flat)
         if word == "conflict":
-            words = [decode.text(part) for part in rest]
-            raise SettingsConflict({words[i]: (words[i + 1], words[i + 2]) for i in range(0, len(words), 3)})
+            parts = [decode.text(part) for part in rest]
+            raise SettingsConflict({parts[i]: (parts[i + 1], parts[i + 2]) for i in range(0, len(parts), 3)})
 
     def admit(self, job: NewJob, *, attempt: int = 0) -> Admitted | Refused | IdempotencyMismatch:
-        """Take the job whole or refuse it; nothing in between. `attempt`: how often the client tried before."""
+        """Admit the job or refuse it, atomically. `attempt` is the number of times the client has tried before."""
         word, rest = self._call(
             "admit",
             id=job.id,
@@ -62,11 +64,11 @@ class Store(StoreReads):
             latest_in_ms=-1 if job.latest_start_ms is None else job.latest_start_ms,
             start_within_ms=job.start_within_ms or 0,
             poll_grace_ms=job.poll_grace_ms or 0,
-            patience_from=job.patience_from,
+            patience_from=job.deadline_source,
             idem_digest=job.idem_digest or "",
             body_digest=job.body_digest,
             attempt=attempt,
-            asked_id=job.asked_id or job.id,
+            asked_id=job.dedup_id or job.id,
             key_label=job.key_label,
             traceparent=job.traceparent,
             metadata=_json(job.payload.get("metadata") or {}),
@@ -84,32 +86,38 @@ class Store(StoreReads):
             return IdempotencyMismatch(decode.text(rest[0]))
         return decode.refused(rest)
 
-    def claim(self, worker: str, claim_id: str, model: str, *, room: int, cells_free: int) -> list[Claimed]:
-        """At most `room` jobs in turns across tenants; the same claim_id again answers the same jobs."""
+    def claim(self, worker: str, claim_id: str, model: str, *, room: int, cells_free: int) -> list[ClaimedJob]:
+        """Claim up to `room` jobs; each turn goes to the tenant with the least service.
+
+        A repeated call with the same `claim_id` returns the jobs of the first call that still run under that claim.
+        """
         _, entries = self._call(
             "claim", worker=worker, claim_id=claim_id, slug=model_slug(model), room=room, cells_free=cells_free
         )
         return [decode.claimed(entry, claim_id) for entry in entries]
 
-    def renew(self, beat: Beat, held: Sequence[Held], *, generated: Mapping[str, int] | None = None) -> Renewed:
-        """Beat, and extend the leases of exactly what is named.
+    def renew(
+        self, report: HeartbeatReport, held: Sequence[ClaimRef], *, generated: Mapping[str, int] | None = None
+    ) -> Renewed:
+        """Report a heartbeat, and extend the leases of exactly the jobs in `held`.
 
-        `generated`: tokens of each answer so far, by job id; who is not named has none. One that has become
-        longer than its claim was charged for is charged to its tenant now.
+        `generated` maps a job id to the number of tokens generated so far; a job that is missing has generated none. If
+        an answer is longer than the estimate that its tenant was charged for at the claim, the store charges the tenant
+        for the difference.
         """
-        told = generated or {}
+        tokens = generated or {}
         _, (drain, unknown_to_rq, lost, canceled) = self._call(
             "renew",
-            worker=beat.worker,
-            slug=model_slug(beat.model),
-            model=beat.model,
-            slots=beat.slots,
-            slots_busy=beat.slots_busy,
-            cells=beat.cells,
-            cells_free=beat.cells_free,
-            draining=int(beat.draining),
-            facts=_json(beat.facts),
-            held=[part for job in held for part in (job.id, job.token, told.get(job.id, 0))],
+            worker=report.worker,
+            slug=model_slug(report.model),
+            model=report.model,
+            slots=report.slots,
+            slots_busy=report.slots_busy,
+            cells=report.cells,
+            cells_free=report.cells_free,
+            draining=int(report.draining),
+            facts=_json(report.facts),
+            held=[part for job in held for part in (job.id, job.token, tokens.get(job.id, 0))],
         )
         return Renewed(
             lost=[decode.text(job_id) for job_id in lost],
@@ -118,8 +126,11 @@ class Store(StoreReads):
             unknown_to_rq=unknown_to_rq == 1,
         )
 
-    def append(self, chunks: Sequence[tuple[Held, str, int]]) -> list[str]:
-        """Add (job, new text, tokens so far) to the jobs' event streams; answers the ids no longer held."""
+    def append(self, chunks: Sequence[tuple[ClaimRef, str, int]]) -> list[str]:
+        """Append new text to the events of jobs. Return the ids of those jobs that the worker has lost.
+
+        Each of `chunks` is (the claim, the new text, the number of tokens generated so far).
+        """
         flat: list[str | int] = []
         for job, new_text, tokens in chunks:
             flat += [job.id, job.token, new_text, tokens]
@@ -127,35 +138,45 @@ class Store(StoreReads):
         return [decode.text(job_id) for job_id in lost]
 
     def settle(self, ending: Ending, worker: str) -> Settled:
-        """End a job once, by its lease's holder; the store has the last word on cancel and deadline."""
-        word, rest = self._call("settle", **self._settling(ending, worker))
+        """End a job on behalf of `worker`, which holds its lease. A second settle has no effect.
+
+        The store records another outcome if the job was canceled or its deadline has passed.
+        """
+        word, rest = self._call("settle", **self._settle_call(ending, worker))
         return decode.settled(word, rest)
 
     def settle_many(self, endings: Sequence[Ending], worker: str) -> list[Settled | Exception]:
-        """Settle each in order, in one round trip; a job whose record is broken has its error as its answer.
+        """Settle the jobs in order, in one round trip, and return one answer for each of them.
 
-        Raises StoreUnavailable if any of them could not be written: those that were answer `already` the next time.
+        For a job whose record is broken, the answer is the store's error. Raises StoreUnavailable if the store could
+        not settle one of the jobs. If the caller then repeats the call, the answer for a job that was settled
+        before is `already`.
         """
-        got = self._call_many("settle", [self._settling(ending, worker) for ending in endings])
-        return [decode.settled(*one) if isinstance(one, tuple) else own_fault(self.client, one) for one in got]
+        answers = self._call_many("settle", [self._settle_call(ending, worker) for ending in endings])
+        return [
+            decode.settled(*answer) if isinstance(answer, tuple) else raise_if_unavailable(self.client, answer)
+            for answer in answers
+        ]
 
-    def account(self, computed: Sequence[tuple[Held, Usage]], worker: str) -> None:
-        """Count, once, what a worker computed for jobs that are no longer its own; their state is not touched.
+    def account(self, computed: Sequence[tuple[ClaimRef, Usage]], worker: str) -> None:
+        """Add the tokens that a worker computed for jobs it has lost to the token counters. The jobs do not change.
 
-        Raises StoreUnavailable if any of it could not be written; said again, it is not counted twice.
+        Raises StoreUnavailable if the store could not count the tokens of one of the jobs. The call can then be
+        repeated: the tokens of one claim are counted only once.
         """
         endings = [Ending(job.id, job.token, Outcome.CANCELED, usage=usage) for job, usage in computed]
-        for answer in self._call_many("settle", [self._settling(one, worker) | {"outcome": ""} for one in endings]):
+        for answer in self._call_many("settle", [self._settle_call(one, worker) | {"outcome": ""} for one in endings]):
             if isinstance(answer, Exception):
-                own_fault(self.client, answer)
+                raise_if_unavailable(self.client, answer)
 
     def _call_many(self, script: str, calls: Sequence[Call]) -> list[tuple[str, list[Any]] | Exception]:
         with store_faults(self.client):
             return list(load(script).call_many(self.client, calls))
 
-    def _settling(self, ending: Ending, worker: str) -> Call:
+    def _settle_call(self, ending: Ending, worker: str) -> Call:
         usage = ending.usage
-        # What is counted and charged is what was computed, however long the prompt was.
+        # Count the prompt tokens up to the point that the job reached, not the whole prompt. The tenant is charged only
+        # for the computed ones, not for those that were reused.
         read_tokens = usage.prompt_tokens - usage.unread_tokens
         computed = read_tokens - usage.cached_tokens
         return {
@@ -179,18 +200,20 @@ class Store(StoreReads):
     def cancel(
         self, job_id: str, *, tenant: str | None = None, code: str = "canceled", offer: str = ""
     ) -> CancelAnswer:
-        """End a waiting job, flag a running one. With a tenant, another tenant's job is GONE.
+        """End a queued job, or request that the worker of a running job stop it.
 
-        With an `offer` (NewJob.offer), so is a job that another one made, or that somebody has come back for.
+        If `tenant` is not None, a job of another tenant is not canceled. If `offer` (NewJob.offer) is not empty, the
+        job is canceled only if this offer created it and no later offer returned it. If these
+        conditions are not met, return GONE.
         """
         return CancelAnswer(self._call("cancel", id=job_id, tenant=tenant or "", code=code, offer=offer)[0])
 
     def farewell(self, worker: str, model: str) -> None:
-        """A worker that stops, and holds nothing any more, no longer counts as live."""
+        """Unregister a worker that is stopping and holds no jobs, so that it is no longer among the live workers."""
         self._call("farewell", worker=worker, slug=model_slug(model))
 
-    def hand_on(self, model: str) -> None:
-        """Pass a ring of the pool's doorbell on to another idle worker."""
+    def forward_ring(self, model: str) -> None:
+        """Ring the pool's doorbell again, so that another idle worker looks for jobs."""
         key = keys.wake(model_slug(model))
         with store_faults(self.client):
             pipe = self.client.pipeline(transaction=True)
@@ -199,30 +222,34 @@ class Store(StoreReads):
             pipe.expire(key, 60)
             pipe.execute()
 
-    def release(self, worker: str, held: Sequence[Held]) -> int:
-        """Give jobs back unharmed (a drain); they keep admission and deadline, the attempt does not count."""
+    def release(self, worker: str, held: Sequence[ClaimRef]) -> int:
+        """Give jobs back before their leases end, as in a drain. Return how many of them were put back into a queue.
+
+        A requeued job keeps its admission time and its deadline, and the released claim is not counted as an attempt.
+        """
         released: int = self._call("release", worker=worker, held=_flat(held))[1][0]
         return released
 
     def reap(self) -> Reaped:
-        """End what is late in the queue, take back what no lease holds; at most 64 of each a call."""
+        """End late queued jobs and take back jobs whose lease has ended, up to 64 of each. Return the counts."""
         _, (expired, requeued, failed, canceled, due_in_ms) = self._call("reap", limit=_REAP_LIMIT)
         return Reaped(expired, requeued, failed, canceled, None if due_in_ms < 0 else due_in_ms)
 
     def reconcile(self, tenant: str, slug: str, *, thorough: bool = True) -> int:
-        """Put right what foreign hands did to one queue and to its tenant's sums; how many repairs.
+        """Repair what other programs changed in one queue and in its tenant's sums. Return the number of repairs.
 
-        Without `thorough` the sums and what runs are looked at only where something else was found wrong.
+        If `thorough` is false, the sums and the running jobs are checked only if the queue needed a repair or if the
+        tenant's number of queued jobs is wrong.
         """
-        repairs, place = 0, 0
-        while place >= 0:
-            _, (made, place) = self._call("reconcile", tenant=tenant, slug=slug, start=place)
-            repairs += made
-        _, (wrong,) = self._call("recount", tenant=tenant, slug=slug, thorough=int(thorough or repairs > 0))
-        return repairs + int(wrong)
+        repairs, start = 0, 0
+        while start >= 0:
+            _, (repaired, start) = self._call("reconcile", tenant=tenant, slug=slug, start=start)
+            repairs += repaired
+        _, (recounted,) = self._call("recount", tenant=tenant, slug=slug, thorough=int(thorough or repairs > 0))
+        return repairs + int(recounted)
 
 
-def _flat(held: Sequence[Held]) -> list[str]:
+def _flat(held: Sequence[ClaimRef]) -> list[str]:
     return [part for job in held for part in (job.id, job.token)]
 
 

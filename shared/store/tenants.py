@@ -1,11 +1,13 @@
-"""What each tenant may do: its policy in the store, with the system's defaults where it names nothing.
+"""Reads and writes the tenants' policies in the store.
 
-A policy stands as plain text in the hash of its tenant (keys.tenant), one field each with the prefix
-`policy_`, beside `policy` = `1`; a hash with a policy has no TTL. It is configuration and no job's state,
-so plain commands in one MULTI write it; admit.lua and claim.lua read `policy_weight_milli`,
-`policy_max_waiting` and `policy_max_waiting_tokens`.
+A policy is stored in its tenant's hash (keys.tenant): the field `policy` is `1`, and each policy field that is set is
+stored under a name with the prefix `policy_`. For fields that are not set, the system's defaults apply. A hash with a
+policy has no TTL. A policy is configuration and not the state of a job, so it is written with plain commands in one
+MULTI instead of with a script. Scripts read the weight, the bounds and the rate limits; the door checks the other
+fields.
 
-When you add a field: TenantPolicy, FIELDS and the options of `penstock tenants` (shared/cli/commands/tenants.py).
+To add a field: add it to TenantPolicy, to FIELDS and to the options of `penstock tenants`
+(shared/cli/commands/tenants.py).
 """
 
 from collections.abc import Mapping
@@ -21,47 +23,48 @@ from shared.store import keys
 from shared.store.decode import text
 from shared.store.redis_errors import store_faults
 
-#: After its policy is removed a tenant's hash may still count waiting jobs, and the longest deadline that
-#: PENSTOCK_MAX_DEADLINE_MS allows is one day; the next admission sets the usual TTL again.
+#: The TTL of a tenant's hash after its policy was removed. The hash must outlive the queued jobs that it counts, and
+#: the longest deadline that PENSTOCK_MAX_DEADLINE_MS allows is one day. The tenant's next admission sets the usual TTL
+#: again.
 _TTL_AFTER_REMOVAL_S = 2 * 86_400
 
 
 @dataclass(frozen=True)
 class TenantEntry:
-    """One row of `penstock tenants ls`."""
+    """One tenant, as listed by `penstock tenants ls`."""
 
     name: str
-    #: None: seen by the door, but nothing was set for it.
+    #: None if the tenant has no policy; it is then listed because jobs of it were admitted.
     policy: TenantPolicy | None
-    #: Wall ms by the store's TIME; None: no job of it was ever admitted.
+    #: In ms since the epoch by the store's TIME; None if no job of the tenant was ever admitted.
     last_admission_ms: int | None
 
 
-#: The rates, and the fields in which admit.lua notes how far each is used up.
-_USED = {"policy_rpm": "rpm_ms", "policy_tpm": "tpm_ms"}
-_RATES = tuple(_USED)
+#: For each rate limit, the field in which admit.lua stores how much of the limit is used up.
+_RATE_STATE = {"policy_rpm": "rpm_ms", "policy_tpm": "tpm_ms"}
+_RATES = tuple(_RATE_STATE)
 
 
 def check_name(tenant: str) -> str:
-    """Answer the name itself. Raises ConfigError when it may not name a tenant."""
+    """Return `tenant` if it is a valid tenant name. Raises ConfigError otherwise."""
     if not keys.is_tenant_name(tenant):
-        raise ConfigError(f"tenant={tenant!r} is not 1 to 64 of letters, digits, '_' and '-'")
+        raise ConfigError(f"tenant={tenant!r} is not a tenant name: 1 to 64 letters, digits, '_' and '-'")
     return tenant
 
 
 class Tenants:
-    """Policies by tenant. Every method raises ConfigError for a name that may not be one, and StoreUnavailable."""
+    """The policies of all tenants. Methods raise ConfigError for an invalid tenant name, and StoreUnavailable."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
 
     def get(self, tenant: str) -> TenantPolicy | None:
-        """Answer the tenant's policy, or None when nothing was set for it."""
+        """Return the tenant's policy, or None if the tenant has none."""
         with store_faults(self._client):
-            return _read(tenant, self._client.hgetall(keys.tenant(check_name(tenant))))
+            return _parse_policy(tenant, self._client.hgetall(keys.tenant(check_name(tenant))))
 
     def set(self, tenant: str, policy: TenantPolicy) -> None:
-        """Make this the tenant's whole policy; what it leaves open falls back to the system's default."""
+        """Replace the tenant's policy. For fields that are None, the system's defaults apply."""
         written: dict[Any, str] = {"policy": "1"}
         for name, field in FIELDS.items():
             value = getattr(policy, name)
@@ -71,53 +74,60 @@ class Tenants:
         key = keys.tenant(check_name(tenant))
         with store_faults(self._client), self._client.pipeline(transaction=True) as pipe:
             before: Any = self._client.hmget(key, _RATES)
-            # What was used up of a former rate is no debt of a new one: it would hold for as long as that rate said.
-            for rate, held in zip(_RATES, before, strict=True):
-                if held is not None and text(held) != written.get(rate):
-                    unset.append(_USED[rate])
+            # If a rate limit changes, reset the usage that was counted against the old limit. Otherwise the tenant
+            # could be refused for as long as the old limit required.
+            for rate, old_value in zip(_RATES, before, strict=True):
+                if old_value is not None and text(old_value) != written.get(rate):
+                    unset.append(_RATE_STATE[rate])
             if unset:
                 pipe.hdel(key, *unset)
             pipe.hset(key, mapping=written)
             pipe.persist(key)
-            # 0: never admitted. The door writes the moment of each admission over it.
+            # The score 0 means that no job was ever admitted. Each admission overwrites it with its time.
             pipe.zadd(keys.tenants(), {tenant: 0}, nx=True)
             pipe.execute()
 
     def change(self, tenant: str, changes: Mapping[str, Value | None]) -> TenantPolicy:
-        """Set the named fields (None: back to the default) and answer the whole policy.
+        """Set the fields in `changes`, where None restores the default, and return the resulting policy.
 
-        Raises ConfigError for a field that a policy does not have. Of two changes at once the later wins whole.
+        Raises ConfigError for an unknown field. If two processes change a policy at the same time, the later change
+        overwrites the whole policy, including the fields that only the other process set.
         """
         unknown = sorted(set(changes) - set(FIELDS))
         if unknown:
             raise ConfigError(f"a tenant's policy has no field {', '.join(unknown)}")
-        policy = replace(self.get(tenant) or TenantPolicy(), **changes)  # type: ignore[arg-type]  # checked at birth
+        policy = replace(self.get(tenant) or TenantPolicy(), **changes)  # type: ignore[arg-type]  # TenantPolicy checks the types
         self.set(tenant, policy)
         return policy
 
     def remove(self, tenant: str) -> bool:
-        """Back to the defaults; whether there was a policy. What the tenant waits for and was served stays."""
+        """Remove the tenant's policy, so that the defaults apply. Return whether the tenant had a policy.
+
+        The tenant's queued jobs and its service do not change.
+        """
         key = keys.tenant(check_name(tenant))
 
-        def forget(pipe: Pipeline) -> bool:
-            known = bool(pipe.hexists(key, "policy"))
-            #: Negative for one whose last admission the reaper found long ago.
-            nothing_left = (pipe.zscore(keys.tenants(), tenant) or 0) <= 0
+        def remove_fields(pipe: Pipeline) -> bool:
+            had_policy = bool(pipe.hexists(key, "policy"))
+            # The score is 0 if no job of the tenant was ever admitted. It is negative if the last admission was so long
+            # ago that the reaper would have removed a tenant without a policy.
+            never_or_long_ago = (pipe.zscore(keys.tenants(), tenant) or 0) <= 0
             pipe.multi()
-            pipe.hdel(key, "policy", *(field.stored for field in FIELDS.values()), *_USED.values())
-            if known:
+            pipe.hdel(key, "policy", *(field.stored for field in FIELDS.values()), *_RATE_STATE.values())
+            if had_policy:
                 pipe.expire(key, _TTL_AFTER_REMOVAL_S)
-            if nothing_left:
+            if never_or_long_ago:
                 pipe.zrem(keys.tenants(), tenant)
-            return known
+            return had_policy
 
-        # Watched, so that an admission in between does not lose its tenant from the set. The library types
-        # the callable as answering nothing, and hands on what it answers.
+        # The transaction watches the tenant's hash and starts again if it changes, so that a tenant whose job is
+        # admitted at the same time is not removed from the set. The library declares that the callable returns nothing,
+        # but returns the callable's return value.
         with store_faults(self._client):
-            return bool(self._client.transaction(forget, key, value_from_callable=True))  # type: ignore[arg-type]
+            return bool(self._client.transaction(remove_fields, key, value_from_callable=True))  # type: ignore[arg-type]
 
     def list(self) -> tuple[TenantEntry, ...]:
-        """Every tenant that has a policy or was seen by the door, by name."""
+        """Return all tenants that have a policy or of which jobs were admitted, sorted by name."""
         with store_faults(self._client):
             seen: Any = self._client.zrange(keys.tenants(), 0, -1, withscores=True)
             scores = {text(name): float(score) for name, score in seen}
@@ -127,13 +137,13 @@ class Tenants:
                     pipe.hgetall(keys.tenant(name))
                 hashes = pipe.execute()
         return tuple(
-            TenantEntry(name, _read(name, held), abs(int(scores[name])) or None)
-            for name, held in zip(names, hashes, strict=True)
+            TenantEntry(name, _parse_policy(name, fields), abs(int(scores[name])) or None)
+            for name, fields in zip(names, hashes, strict=True)
         )
 
 
-def _read(tenant: str, held: Mapping[bytes | str, bytes | str]) -> TenantPolicy | None:
-    texts = {text(name): text(value) for name, value in held.items()}
+def _parse_policy(tenant: str, fields: Mapping[bytes | str, bytes | str]) -> TenantPolicy | None:
+    texts = {text(name): text(value) for name, value in fields.items()}
     if "policy" not in texts:
         return None
     values: dict[str, Value] = {}
@@ -142,8 +152,8 @@ def _read(tenant: str, held: Mapping[bytes | str, bytes | str]) -> TenantPolicy 
             try:
                 values[name] = field.parse(texts[field.stored])
             except ValueError:
-                held_text = texts[field.stored]
+                stored = texts[field.stored]
                 raise ConfigError(
-                    f"tenant {tenant!r} holds {field.stored}={held_text!r} in the store, which is no value"
+                    f"tenant {tenant!r} has {field.stored}={stored!r} in the store, which is not a valid value"
                 ) from None
-    return TenantPolicy(**values)  # type: ignore[arg-type]  # checked at birth
+    return TenantPolicy(**values)  # type: ignore[arg-type]  # TenantPolicy checks the types

@@ -1,7 +1,7 @@
-"""The ways in which a served door is asked: directly, and through nginx as docs/proxies.md sets it up.
+"""The two ways to reach a served door: directly, and through nginx as docs/proxies.md sets it up.
 
-A file whose tests go both ways has a module's fixture `common`, the ingress, and asks `served`. A test against
-processes that does not go both ways says which it goes, and why: `@pytest.mark.ways("direct", reason="…")`.
+A file whose tests run both ways defines a module-scoped fixture `common`, the ingress; its tests use `served`. A test
+against processes that runs only one way names that way and the reason: `@pytest.mark.ways("direct", reason="…")`.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ WAYS = {
         "nginx", marks=pytest.mark.skipif(MAY_BE_SKIPPED, reason="needs nginx (Debian's nginx-light)")
     ),
 }
-#: Who asks for one of these stands on processes.
+#: A test that uses one of these fixtures runs against real processes.
 PROCESSES = {"common", "serve", "stage", "up"}
 
 
@@ -32,20 +32,20 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     assert isinstance(item, pytest.Function)
     marker = item.get_closest_marker("ways")
     if marker is None and PROCESSES & set(item.fixturenames) and "way" not in item.fixturenames:
-        raise pytest.UsageError(f"{item.nodeid} goes one way only: mark it with `ways`, and the reason")
+        raise pytest.UsageError(f"{item.nodeid} runs one way only: mark it with `ways` and give the reason")
     if marker is not None and not marker.kwargs.get("reason"):
         raise pytest.UsageError(f"{item.nodeid}: `ways` needs a reason")
 
 
 @pytest.fixture
 def client(served: Address) -> Iterator[OpenAI]:
-    """The stock package, as it comes but for its address; it tries once."""
+    """The stock `openai` client at this door's address; it does not retry."""
     with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
         yield client
 
 
 @pytest.fixture
 def served(common: Served, way: str) -> Iterator[Address]:
-    """The module's ingress by this way; afterwards all has ended and the books are right."""
+    """The module's ingress, reached this way; afterwards every job must have ended and every invariant hold."""
     yield common.by(way)
-    common.stage.still_sound()
+    common.stage.assert_sound()

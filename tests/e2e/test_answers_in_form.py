@@ -1,4 +1,4 @@
-"""What an answer must look like and what is told beside it, end to end: schemas, JSON, logprobs; one stuck grammar."""
+"""The form of answers, end to end: JSON schemas, JSON mode, logprobs, and a grammar that gets stuck."""
 
 import json
 import math
@@ -30,9 +30,9 @@ SCHEMA = {
     "required": ["colour", "done", "count", "tags"],
     "additionalProperties": False,
 }
-FORM = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}
-ASKED: Any = {"model": "m", "messages": [{"role": "user", "content": "dibo kufe"}], "max_tokens": 200}
-LONG: Any = ASKED | {"max_tokens": 400}
+RESPONSE_FORMAT = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}
+REQUEST: Any = {"model": "m", "messages": [{"role": "user", "content": "dibo kufe"}], "max_tokens": 200}
+LONG_REQUEST: Any = REQUEST | {"max_tokens": 400}
 
 
 @pytest.fixture(scope="module")
@@ -63,59 +63,62 @@ def client(served: Address) -> Iterator[OpenAI]:
         yield client
 
 
-def test_answers_fit_their_schema_however_they_are_sampled(client: OpenAI) -> None:
+def test_answers_match_their_schema_at_any_temperature(client: OpenAI) -> None:
     def answer(seed: int) -> Any:
-        return client.chat.completions.create(**ASKED, response_format=FORM, temperature=seed / 2, seed=seed)
+        return client.chat.completions.create(
+            **REQUEST, response_format=RESPONSE_FORMAT, temperature=seed / 2, seed=seed
+        )
 
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(answer, range(6)))
-    for said in answers:
-        assert said.choices[0].finish_reason == "stop"
-        jsonschema.validate(json.loads(said.choices[0].message.content), SCHEMA)
-    assert len({said.choices[0].message.content for said in answers}) > 1
+    for answer in answers:
+        assert answer.choices[0].finish_reason == "stop"
+        jsonschema.validate(json.loads(answer.choices[0].message.content), SCHEMA)
+    assert len({answer.choices[0].message.content for answer in answers}) > 1
 
 
-def test_a_schema_is_kept_in_a_stream_and_in_a_native_job(client: OpenAI, served: Address) -> None:
-    stream = client.chat.completions.create(**ASKED, response_format=FORM, stream=True)
+def test_a_stream_and_a_native_job_match_their_schema(client: OpenAI, served: Address) -> None:
+    stream = client.chat.completions.create(**REQUEST, response_format=RESPONSE_FORMAT, stream=True)
     text = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
     jsonschema.validate(json.loads(text), SCHEMA)
-    body = {"prompt": "dibo", "model": "m", "max_tokens": 200, "response_format": FORM}
+    body = {"prompt": "dibo", "model": "m", "max_tokens": 200, "response_format": RESPONSE_FORMAT}
     job = served.http.post("/v1/jobs?wait_ms=30000", json=body).json()
     assert job["status"] == "succeeded", job
     jsonschema.validate(json.loads(job["text"]), SCHEMA)
 
 
-def test_json_mode_makes_an_object(client: OpenAI) -> None:
-    said = [
-        client.chat.completions.create(**LONG, response_format={"type": "json_object"}, seed=seed) for seed in range(4)
+def test_json_mode_produces_a_json_object(client: OpenAI) -> None:
+    answers = [
+        client.chat.completions.create(**LONG_REQUEST, response_format={"type": "json_object"}, seed=seed)
+        for seed in range(4)
     ]
-    closed = [one.choices[0].message.content for one in said if one.choices[0].finish_reason == "stop"]
+    closed = [reply.choices[0].message.content for reply in answers if reply.choices[0].finish_reason == "stop"]
     assert closed
     assert all(isinstance(json.loads(text), dict) for text in closed if text is not None)
-    assert all((one.choices[0].message.content or "").startswith("{") for one in said)
+    assert all((reply.choices[0].message.content or "").startswith("{") for reply in answers)
 
 
-def test_a_schema_that_no_grammar_can_keep_is_the_clients_error(client: OpenAI) -> None:
+def test_a_schema_that_cannot_become_a_grammar_is_a_client_error(client: OpenAI) -> None:
     schema: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nonsense"}}}
     with pytest.raises(openai.UnprocessableEntityError, match="response_format's schema cannot be used"):
-        client.chat.completions.create(**ASKED, response_format=schema)
+        client.chat.completions.create(**REQUEST, response_format=schema)
 
 
-def test_a_grammar_that_is_stuck_fails_its_job_and_no_other(client: OpenAI, braceless: Process) -> None:
-    asked = ASKED | {"model": "braceless", "temperature": 0}
-    alone = client.chat.completions.create(**asked).choices[0].message.content
+def test_a_stuck_grammar_fails_its_job_and_no_other(client: OpenAI, braceless: Process) -> None:
+    request_fields = REQUEST | {"model": "braceless", "temperature": 0}
+    unconstrained = client.chat.completions.create(**request_fields).choices[0].message.content
     with ThreadPoolExecutor(3) as pool:
-        mates = [pool.submit(client.chat.completions.create, **asked) for _ in range(2)]
+        others = [pool.submit(client.chat.completions.create, **request_fields) for _ in range(2)]
         with pytest.raises(openai.InternalServerError, match="GrammarStuck") as caught:
-            client.chat.completions.create(**asked, response_format={"type": "json_object"})
+            client.chat.completions.create(**request_fields, response_format={"type": "json_object"})
         assert caught.value.code == "job_failed"
-        assert [mate.result().choices[0].message.content for mate in mates] == [alone, alone]
+        assert [other.result().choices[0].message.content for other in others] == [unconstrained, unconstrained]
     assert braceless.alive
 
 
-def test_logprobs_of_a_chat_spell_its_answer(client: OpenAI) -> None:
-    asked = ASKED | {"max_tokens": 9, "temperature": 0}
-    choice = client.chat.completions.create(**asked, logprobs=True, top_logprobs=3).choices[0]
+def test_the_tokens_of_a_chats_logprobs_join_to_its_answer(client: OpenAI) -> None:
+    request_fields = REQUEST | {"max_tokens": 9, "temperature": 0}
+    choice = client.chat.completions.create(**request_fields, logprobs=True, top_logprobs=3).choices[0]
     assert choice.logprobs is not None
     assert choice.logprobs.content is not None
     assert "".join(entry.token for entry in choice.logprobs.content) == choice.message.content
@@ -124,63 +127,67 @@ def test_logprobs_of_a_chat_spell_its_answer(client: OpenAI) -> None:
         assert entry.top_logprobs[0].token == entry.token
         assert len(entry.top_logprobs) == 3
         assert sum(math.exp(top.logprob) for top in entry.top_logprobs) <= 1.0001
-    chunks = list(client.chat.completions.create(**asked, logprobs=True, top_logprobs=3, stream=True))
+    chunks = list(client.chat.completions.create(**request_fields, logprobs=True, top_logprobs=3, stream=True))
     streamed = [entry for chunk in chunks if chunk.choices[0].logprobs for entry in chunk.choices[0].logprobs.content]
     assert [entry.token for entry in streamed] == [entry.token for entry in choice.logprobs.content]
-    assert client.chat.completions.create(**asked).choices[0].logprobs is None
+    assert client.chat.completions.create(**request_fields).choices[0].logprobs is None
 
 
-def test_logprobs_of_a_response_are_those_of_the_same_chat_whole_streamed_and_read_again(client: OpenAI) -> None:
+def test_a_response_has_the_logprobs_of_the_same_chat_when_whole_streamed_or_retrieved(client: OpenAI) -> None:
     chat: Any = (
-        client.chat.completions.create(**ASKED | {"max_tokens": 9, "temperature": 0}, logprobs=True, top_logprobs=3)
+        client.chat.completions.create(**REQUEST | {"max_tokens": 9, "temperature": 0}, logprobs=True, top_logprobs=3)
         .choices[0]
         .logprobs
     )
-    wanted = [(entry.token, entry.logprob, [top.token for top in entry.top_logprobs]) for entry in chat.content]
+    expected = [(entry.token, entry.logprob, [top.token for top in entry.top_logprobs]) for entry in chat.content]
 
-    def told(logprobs: Any) -> list[Any]:
+    def essentials(logprobs: Any) -> list[Any]:
         return [(entry.token, entry.logprob, [top.token for top in entry.top_logprobs]) for entry in logprobs]
 
-    asked: Any = {
+    request_fields: Any = {
         "model": "m",
-        "input": ASKED["messages"],
+        "input": REQUEST["messages"],
         "max_output_tokens": 9,
         "temperature": 0,
         "top_logprobs": 3,
         "include": ["message.output_text.logprobs"],
     }
-    whole: Any = client.responses.create(**asked)
-    assert told(whole.output[0].content[0].logprobs) == wanted
+    whole: Any = client.responses.create(**request_fields)
+    assert essentials(whole.output[0].content[0].logprobs) == expected
     again: Any = client.responses.retrieve(whole.id, include=["message.output_text.logprobs"])
     assert again.output == whole.output
-    events: Any = list(client.responses.create(**asked, stream=True))
+    events: Any = list(client.responses.create(**request_fields, stream=True))
     (done,) = [event for event in events if event.type == "response.output_text.done"]
-    assert told(done.logprobs) == wanted
-    assert told(events[-1].response.output[0].content[0].logprobs) == wanted
-    plain: Any = client.responses.create(**{name: asked[name] for name in asked if "include" != name != "top_logprobs"})
+    assert essentials(done.logprobs) == expected
+    assert essentials(events[-1].response.output[0].content[0].logprobs) == expected
+    plain: Any = client.responses.create(
+        **{name: request_fields[name] for name in request_fields if "include" != name != "top_logprobs"}
+    )
     assert plain.output[0].content[0].logprobs == []
 
 
-def test_logprobs_of_a_completion_stand_side_by_side(client: OpenAI) -> None:
+def test_the_logprobs_of_a_completion_are_parallel_lists(client: OpenAI) -> None:
     choice = client.completions.create(model="m", prompt="dibo", max_tokens=7, temperature=0, logprobs=2).choices[0]
-    told: Any = choice.logprobs
-    assert "".join(told.tokens) == choice.text
-    assert [choice.text[at:].startswith(token) for at, token in zip(told.text_offset, told.tokens, strict=True)]
-    for token, number, top in zip(told.tokens, told.token_logprobs, told.top_logprobs, strict=True):
+    logprobs: Any = choice.logprobs
+    assert "".join(logprobs.tokens) == choice.text
+    tokens_at = zip(logprobs.text_offset, logprobs.tokens, strict=True)
+    assert all(choice.text[at:].startswith(token) for at, token in tokens_at)
+    for token, number, top in zip(logprobs.tokens, logprobs.token_logprobs, logprobs.top_logprobs, strict=True):
         assert top[token] == number == max(top.values())
         assert len(top) == 2
 
 
-def test_logprobs_of_a_job_are_those_of_the_same_chat(client: OpenAI, served: Address) -> None:
-    asked = ASKED | {"max_tokens": 5, "temperature": 0}
-    chat: Any = client.chat.completions.create(**asked, logprobs=True, top_logprobs=1).choices[0].logprobs
-    job = served.http.post("/v1/jobs?wait_ms=30000", json=asked | {"logprobs": 1}).json()
+def test_a_job_has_the_logprobs_of_the_same_chat(client: OpenAI, served: Address) -> None:
+    request_fields = REQUEST | {"max_tokens": 5, "temperature": 0}
+    chat: Any = client.chat.completions.create(**request_fields, logprobs=True, top_logprobs=1).choices[0].logprobs
+    job = served.http.post("/v1/jobs?wait_ms=30000", json=request_fields | {"logprobs": 1}).json()
     assert job["logprobs"] == [entry.model_dump() for entry in chat.content]
 
 
 @pytest.mark.parametrize(
-    "asked", [{"top_logprobs": 3}, {"logprobs": True, "top_logprobs": 21}, {"logprobs": 2}, {"logprobs": "yes"}]
+    "request_fields",
+    [{"top_logprobs": 3}, {"logprobs": True, "top_logprobs": 21}, {"logprobs": 2}, {"logprobs": "yes"}],
 )
-def test_logprobs_that_make_no_sense_are_refused_at_the_door(client: OpenAI, asked: dict[str, Any]) -> None:
+def test_invalid_logprobs_fields_are_422(client: OpenAI, request_fields: dict[str, Any]) -> None:
     with pytest.raises(openai.UnprocessableEntityError, match="logprobs"):
-        client.chat.completions.create(**ASKED, **asked)
+        client.chat.completions.create(**REQUEST, **request_fields)

@@ -1,4 +1,4 @@
-"""What the door promises of its bounds, turns and deadlines, with real processes and the sim engine."""
+"""The door keeps its bounds, turns and deadlines, with real processes and the sim engine."""
 
 import json
 import re
@@ -18,7 +18,7 @@ ONE_SLOT = {"PENSTOCK_MAX_BATCH_SIZE": "1", "PENSTOCK_SIM_DECODE_TPS": "20", "PE
 
 
 def submit_as(up: Up, tenant: str, words: int, **fields: Any) -> tuple[int, dict[str, Any], float]:
-    """One submit of a tenant: status, body and how long it took in seconds."""
+    """Submit one job as a tenant; return the status, the body and the duration in seconds."""
 
     body = json.dumps({"prompt": "once", "max_tokens": words, **fields}).encode()
     headers = {"content-type": "application/json", "x-tenant": tenant}
@@ -32,8 +32,8 @@ def submit_as(up: Up, tenant: str, words: int, **fields: Any) -> tuple[int, dict
             return refused.code, json.load(refused), time.monotonic() - begin
 
 
-def fleet(up: Up) -> dict[str, float]:
-    """The unlabelled figures of /metrics/fleet."""
+def fleet_metrics(up: Up) -> dict[str, float]:
+    """Return the unlabelled metrics of /metrics/fleet."""
     with urllib.request.urlopen(f"{up.url}/metrics/fleet", timeout=10) as answer:
         text = answer.read().decode()
     return {m[1]: float(m[2]) for m in re.finditer(r"^(penstock_\w+) (\S+)$", text, re.MULTILINE)}
@@ -51,7 +51,7 @@ def job_of(up: Up, tenant: str, job_id: str) -> dict[str, Any]:
     return job
 
 
-def test_of_twenty_clients_at_one_place_one_runs_and_nineteen_are_told_to_come_back(tmp_path):
+def test_with_max_inflight_1_one_of_twenty_clients_is_admitted_and_nineteen_get_a_yield(tmp_path):
     with Up(tmp_path / "state", PENSTOCK_MAX_INFLIGHT="1", **ONE_SLOT).serving() as up:
         with ThreadPoolExecutor(20) as clients:
             answers = list(clients.map(lambda i: submit_as(up, f"t{i}", 80), range(20)))
@@ -62,34 +62,38 @@ def test_of_twenty_clients_at_one_place_one_runs_and_nineteen_are_told_to_come_b
                 assert body["status"] == "yield"
                 assert body["reason"] == "inflight_full"
                 assert 50 <= body["retry_hint_ms"] <= 60_000
-        figures = wait_for(lambda: (f := fleet(up)).get("penstock_executed_total") == 1 and f, "the one to run")
+        figures = wait_for(
+            lambda: (f := fleet_metrics(up)).get("penstock_executed_total") == 1 and f, "the admitted job to run"
+        )
         assert figures["penstock_inflight"] == 1
         assert figures["penstock_yielded_total"] == 19
-        (mine,) = [(i, body["id"]) for i, (status, body, _) in enumerate(answers) if status == 202]
-        wait_for(lambda: fleet(up)["penstock_inflight"] == 0, "the one to end", timeout_s=20)
-        assert job_of(up, f"t{mine[0]}", mine[1])["status"] == "succeeded"
+        (admitted,) = [(i, body["id"]) for i, (status, body, _) in enumerate(answers) if status == 202]
+        wait_for(lambda: fleet_metrics(up)["penstock_inflight"] == 0, "the admitted job to end", timeout_s=20)
+        assert job_of(up, f"t{admitted[0]}", admitted[1])["status"] == "succeeded"
 
 
 @pytest.mark.parametrize("fairness", ["tokens", "turns"])
 def test_equal_jobs_of_three_tenants_take_exact_turns_in_one_slot(tmp_path, fairness):
     with Up(tmp_path / "state", **(ONE_SLOT | {"PENSTOCK_SIM_DECODE_TPS": "100"}), PENSTOCK_FAIRNESS=fairness) as up:
         up.serving()
-        # It holds the slot until all thirty wait.
+        # This job holds the slot until all thirty others are queued.
         _, first, _ = submit_as(up, "before", 1_900)
-        wait_for(lambda: job_of(up, "before", first["id"])["status"] == "running", "the first to run")
-        taken = {tenant: [submit_as(up, tenant, 4)[1]["id"] for _ in range(10)] for tenant in ("c", "a", "b")}
+        wait_for(lambda: job_of(up, "before", first["id"])["status"] == "running", "the first job to run")
+        admitted = {tenant: [submit_as(up, tenant, 4)[1]["id"] for _ in range(10)] for tenant in ("c", "a", "b")}
         cancel(up, "before", first["id"])
-        jobs = [(tenant, job_id) for tenant, ids in taken.items() for job_id in ids]
-        wait_for(lambda: all(job_of(up, *job)["status"] == "succeeded" for job in jobs), "all to end", timeout_s=40)
+        jobs = [(tenant, job_id) for tenant, ids in admitted.items() for job_id in ids]
+        wait_for(
+            lambda: all(job_of(up, *job)["status"] == "succeeded" for job in jobs), "all jobs to end", timeout_s=40
+        )
         started = {job: job_of(up, *job)["started_at"] for job in jobs}
         order = "".join(tenant for tenant, _ in sorted(jobs, key=started.__getitem__))
         assert order == "abc" * 10
 
 
-def test_a_seventeenth_waiting_job_is_refused_and_another_tenants_first_is_taken(tmp_path):
+def test_a_tenants_seventeenth_queued_job_is_refused_while_another_tenants_first_is_admitted(tmp_path):
     with Up(tmp_path / "state", **ONE_SLOT).serving() as up:
         _, running, _ = submit_as(up, "a", 200)
-        wait_for(lambda: job_of(up, "a", running["id"])["status"] == "running", "the first to run")
+        wait_for(lambda: job_of(up, "a", running["id"])["status"] == "running", "the first job to run")
         assert [submit_as(up, "a", 4)[0] for _ in range(16)] == [202] * 16
         status, body, _ = submit_as(up, "a", 4)
         assert (status, body["reason"]) == (503, "tenant_queue_full")
@@ -97,31 +101,33 @@ def test_a_seventeenth_waiting_job_is_refused_and_another_tenants_first_is_taken
         assert submit_as(up, "b", 4)[0] == 202
 
 
-def test_a_deadline_is_kept_while_waiting_and_in_mid_answer(tmp_path):
+def test_a_deadline_is_enforced_in_the_queue_and_during_an_answer(tmp_path):
     with Up(tmp_path / "state", **ONE_SLOT).serving() as up:
         _, long, _ = submit_as(up, "a", 200, deadline_ms=2_000)
-        wait_for(lambda: job_of(up, "a", long["id"])["status"] == "running", "the long one to run")
+        wait_for(lambda: job_of(up, "a", long["id"])["status"] == "running", "the long job to run")
         _, late, _ = submit_as(up, "a", 4, deadline_ms=500)
-        ended = wait_for(lambda: (j := job_of(up, "a", late["id"]))["status"] == "expired" and j, "it to expire")
+        ended = wait_for(
+            lambda: (j := job_of(up, "a", late["id"]))["status"] == "expired" and j, "the queued job to expire"
+        )
         assert ended["error"]["stage"] == "queue"
         assert ended["attempts"] == 0
         assert 0.5 <= ended["ended_at"] - ended["created_at"] < 0.85
         cut = wait_for(
-            lambda: (j := job_of(up, "a", long["id"]))["status"] == "expired" and j, "the long one to expire"
+            lambda: (j := job_of(up, "a", long["id"]))["status"] == "expired" and j, "the long job to expire"
         )
         assert (cut["error"]["stage"], cut["finish_reason"]) == ("decode", "deadline")
         assert len(cut["text"].split()) == cut["usage"]["completion_tokens"] > 20
-        # A step of the sim engine is 50 ms; the settle and a busy machine take the rest.
+        # A step of the sim engine takes 50 ms; the rest is for the settle, on a busy machine.
         assert cut["ended_at"] - cut["deadline_at"] < 0.3
 
 
-def test_a_stream_that_flows_counts_as_a_poll_of_its_job(tmp_path):
+def test_reading_a_jobs_event_stream_counts_as_polling_it(tmp_path):
     sim = ONE_SLOT | {"PENSTOCK_SIM_DECODE_TPS": "50"}
     with Up(tmp_path / "state", **sim).serving() as up:
         status, job = up.ask("POST", "/v1/jobs", {"prompt": "once", "max_tokens": 150, "poll_grace_ms": 1_500})
         assert status == 202, job
         with urllib.request.urlopen(f"{up.url}/v1/jobs/{job['id']}/events", timeout=30) as events:
-            told = events.read().decode()
-        assert told.count("event: token") > 10
+            stream = events.read().decode()
+        assert stream.count("event: token") > 10
         ended = up.job(job["id"])
         assert (ended["status"], ended["usage"]["completion_tokens"]) == ("succeeded", 150)

@@ -1,4 +1,4 @@
-"""The commands that speak to the store, as processes: what they print, where, and with which exit code."""
+"""The commands that use the store, run as processes: what they print, on which stream, and their exit codes."""
 
 import json
 import re
@@ -20,17 +20,17 @@ from tests.support.program import Program, program
 
 @pytest.fixture
 def penstock(tmp_path: Path, store_url: str, redis_client: redis.Redis) -> Program:
-    """The program on the session's store, emptied."""
+    """The program on the session's store, which is empty."""
     return program(tmp_path, REDIS_URL=store_url)
 
 
 def rows(text: str) -> list[dict[str, str]]:
-    """A piped table as dicts."""
+    """Parse a piped table into one dict per row."""
     head, *lines = [line.split("\t") for line in text.splitlines()]
     return [dict(zip(head, line, strict=True)) for line in lines]
 
 
-def test_help_and_version_need_neither_store_nor_settings(tmp_path: Path) -> None:
+def test_help_and_version_work_without_a_store_and_with_invalid_settings(tmp_path: Path) -> None:
     broken = program(tmp_path, PENSTOCK_LEASE_MS="soon")
     helped = broken("--help")
     assert helped.returncode == 0
@@ -38,7 +38,7 @@ def test_help_and_version_need_neither_store_nor_settings(tmp_path: Path) -> Non
     assert re.fullmatch(r"penstock (\d+\.\d+\.\d+|\(not installed\))\n", broken("--version").stdout)
 
 
-def test_no_command_at_all_shows_the_help_and_is_a_mistake(penstock: Program) -> None:
+def test_running_without_a_command_prints_the_help_and_exits_2(penstock: Program) -> None:
     bare = penstock()
     assert bare.returncode == 2
     assert "Usage" in bare.stdout
@@ -46,7 +46,7 @@ def test_no_command_at_all_shows_the_help_and_is_a_mistake(penstock: Program) ->
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "expected"),
     [
         (["frobnicate"], "frobnicate"),
         (["submit", "--frobnicate", "x"], "--frobnicate"),
@@ -66,16 +66,18 @@ def test_no_command_at_all_shows_the_help_and_is_a_mistake(penstock: Program) ->
         (["redis", ""], "command ''"),
     ],
 )
-def test_a_mistake_is_told_in_one_sentence_that_quotes_it(penstock: Program, arguments: list[str], says: str) -> None:
+def test_a_usage_error_is_reported_in_one_line_that_quotes_the_value(
+    penstock: Program, arguments: list[str], expected: str
+) -> None:
     done = penstock(*arguments)
     assert done.returncode == 2
     assert done.stdout == ""
-    assert says in done.stderr
+    assert expected in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
-    ("environ", "says"),
+    ("environ", "expected"),
     [
         ({"PENSTOCK_URL": "http://[::1"}, "PENSTOCK_URL='http://[::1'"),
         ({"PENSTOCK_URL": "http://127.0.0.1:eight"}, "PENSTOCK_URL='http://127.0.0.1:eight'"),
@@ -83,24 +85,24 @@ def test_a_mistake_is_told_in_one_sentence_that_quotes_it(penstock: Program, arg
         ({"PENSTOCK_LISTEN": "127.0.0.1:80000"}, "PENSTOCK_LISTEN='127.0.0.1:80000'"),
     ],
 )
-def test_a_setting_that_cannot_be_is_told_before_anybody_is_asked(
-    tmp_path: Path, environ: dict[str, str], says: str
+def test_an_invalid_setting_is_reported_before_any_request_is_sent(
+    tmp_path: Path, environ: dict[str, str], expected: str
 ) -> None:
     done = program(tmp_path, **environ)("jobs")
     assert (done.returncode, done.stdout) == (2, "")
     assert len(done.stderr.splitlines()) == 1
-    assert says in done.stderr
+    assert expected in done.stderr
     assert "psk_€" not in done.stderr
 
 
-def test_a_prompt_that_is_no_text_is_told_and_where(tmp_path: Path) -> None:
+def test_a_prompt_that_is_not_utf8_is_reported_with_the_position_of_the_bad_byte(tmp_path: Path) -> None:
     penstock = program(tmp_path, PYTHONIOENCODING="utf-8")
-    told = subprocess.run(
+    done = subprocess.run(
         penstock.command("submit", "-"), env=penstock.environ, input=b"so far \xff", capture_output=True, check=False
     )
-    assert (told.returncode, told.stdout) == (2, b"")
-    assert b"byte 7" in told.stderr
-    assert len(told.stderr.splitlines()) == 1
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"byte 7" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
@@ -113,10 +115,10 @@ def test_a_prompt_that_is_no_text_is_told_and_where(tmp_path: Path) -> None:
         (keys.config(), ["config", "--check"]),
     ],
 )
-def test_a_key_that_is_not_what_it_should_be_is_a_fault_in_one_sentence(
+def test_a_store_key_of_the_wrong_type_is_reported_in_one_line(
     penstock: Program, redis_client: redis.Redis, key: str, command: list[str]
 ) -> None:
-    redis_client.set(key, "somebody's")
+    redis_client.set(key, "a plain string")
     done = penstock(*command)
     assert (done.returncode, done.stdout) == (1, "")
     assert "WRONGTYPE" in done.stderr
@@ -124,7 +126,9 @@ def test_a_key_that_is_not_what_it_should_be_is_a_fault_in_one_sentence(
 
 
 @pytest.mark.parametrize("command", [["tenants", "ls"], ["keys", "ls"], ["doctor"], ["redis", "PING"]])
-def test_without_a_store_one_sentence_says_where_it_was_looked_for(tmp_path: Path, command: list[str]) -> None:
+def test_a_missing_store_is_reported_in_one_line_with_the_folder_that_was_searched(
+    tmp_path: Path, command: list[str]
+) -> None:
     done = program(tmp_path / "empty")(*command)
     assert (done.returncode, done.stdout) == (1, "")
     assert len(done.stderr.splitlines()) == 1
@@ -132,7 +136,7 @@ def test_without_a_store_one_sentence_says_where_it_was_looked_for(tmp_path: Pat
 
 
 @pytest.mark.parametrize("command", [["tenants", "ls"], ["keys", "ls"], ["doctor"], ["redis", "PING"]])
-def test_a_store_that_does_not_answer_is_a_fault_in_one_sentence(tmp_path: Path, command: list[str]) -> None:
+def test_an_unreachable_store_is_reported_in_one_line(tmp_path: Path, command: list[str]) -> None:
     done = program(tmp_path, REDIS_URL="redis://127.0.0.1:1")(*command)
     assert (done.returncode, done.stdout) == (1, "")
     assert len(done.stderr.splitlines()) == 1
@@ -158,7 +162,7 @@ def test_a_tenant_is_added_changed_listed_and_removed(penstock: Program, redis_c
     assert (again.returncode, len(again.stderr.splitlines())) == (1, 1)
 
 
-def test_a_tenant_is_not_added_over_another(penstock: Program, redis_client: redis.Redis) -> None:
+def test_adding_a_tenant_does_not_overwrite_an_existing_one(penstock: Program, redis_client: redis.Redis) -> None:
     Tenants(redis_client).set("blue", TenantPolicy(weight=3))
     refused = penstock("tenants", "add", "blue", "--weight", "1")
     assert refused.returncode == 1
@@ -166,7 +170,7 @@ def test_a_tenant_is_not_added_over_another(penstock: Program, redis_client: red
     assert Tenants(redis_client).get("blue") == TenantPolicy(weight=3)
 
 
-def test_a_key_is_printed_alone_on_stdout_and_never_again(penstock: Program, redis_client: redis.Redis) -> None:
+def test_a_new_api_key_is_printed_once_and_alone_on_stdout(penstock: Program, redis_client: redis.Redis) -> None:
     made = penstock("keys", "add", "blue", "--label", "ci", "--expires", "90d", "--act-as", "team-*")
     key = made.stdout.strip()
     assert made.stdout == f"{key}\n"
@@ -181,19 +185,19 @@ def test_a_key_is_printed_alone_on_stdout_and_never_again(penstock: Program, red
     assert (row["id"], row["tenant"], row["label"], row["act as"]) == (facts.id, "blue", "ci", "team-*")
 
 
-def test_a_key_is_rotated_and_removed(penstock: Program, redis_client: redis.Redis) -> None:
+def test_an_api_key_is_rotated_and_removed(penstock: Program, redis_client: redis.Redis) -> None:
     old = penstock("keys", "add", "blue", "--label", "ci").stdout.strip()
     new = json.loads(penstock("keys", "rotate", "ci", "--overlap", "1h", "--json").stdout)["key"]
-    ring = ApiKeys(redis_client)
-    assert ring.lookup(old) is not None
-    assert ring.lookup(new) is not None
+    api_keys = ApiKeys(redis_client)
+    assert api_keys.lookup(old) is not None
+    assert api_keys.lookup(new) is not None
     assert penstock("keys", "rm", "ci", "--tenant", "green").returncode == 1
     assert penstock("keys", "rm", "ci").returncode == 0
-    assert ring.lookup(old) is ring.lookup(new) is None
+    assert api_keys.lookup(old) is api_keys.lookup(new) is None
     assert penstock("keys", "rotate", "ci").returncode == 1
 
 
-def test_doctor_shows_every_invariant_and_ends_well_where_all_hold(penstock: Program, store: Store) -> None:
+def test_doctor_lists_every_invariant_and_exits_0_if_all_hold(penstock: Program, store: Store) -> None:
     store.admit(a_job())
     done = penstock("doctor")
     assert done.returncode == 0
@@ -203,7 +207,9 @@ def test_doctor_shows_every_invariant_and_ends_well_where_all_hold(penstock: Pro
     assert json.loads(penstock("doctor", "--json").stdout)["holds"] is True
 
 
-def test_doctor_names_what_is_broken(penstock: Program, redis_client: redis.Redis) -> None:
+def test_doctor_names_the_broken_invariant_and_the_job_that_breaks_it(
+    penstock: Program, redis_client: redis.Redis
+) -> None:
     redis_client.zadd(keys.inflight(), {"ghost": 1_790_000_000_000})
     done = penstock("doctor", "--json")
     assert done.returncode == 1
@@ -211,10 +217,10 @@ def test_doctor_names_what_is_broken(penstock: Program, redis_client: redis.Redi
     assert found["holds"] is False
     broken = {row["invariant"]: row["breaches"] for row in found["invariants"] if row["verdict"] == "BROKEN"}
     assert 2 in broken
-    assert any("ghost" in what for what in broken[2])
+    assert any("ghost" in breach for breach in broken[2])
 
 
-def test_config_says_every_setting_and_whence(tmp_path: Path) -> None:
+def test_config_lists_every_setting_with_its_source_and_hides_secrets(tmp_path: Path) -> None:
     command = program(tmp_path, PENSTOCK_LEASE_MS="5000", PENSTOCK_API_KEY="psk_secret", REDIS_URL="redis://:pw@h:1/0")
     done = command("config", "--json")
     held = {row["name"]: row for row in json.loads(done.stdout)}
@@ -226,7 +232,7 @@ def test_config_says_every_setting_and_whence(tmp_path: Path) -> None:
     assert ":pw@" not in done.stdout + piped
 
 
-def test_a_setting_that_is_unknown_or_out_of_range_is_quoted(tmp_path: Path) -> None:
+def test_an_unknown_or_out_of_range_setting_is_quoted(tmp_path: Path) -> None:
     for name, value in (("PENSTOCK_LEASES_MS", "5000"), ("PENSTOCK_LEASE_MS", "5")):
         done = program(tmp_path, **{name: value})("config", "--check")
         assert (done.returncode, done.stdout) == (2, "")
@@ -234,7 +240,7 @@ def test_a_setting_that_is_unknown_or_out_of_range_is_quoted(tmp_path: Path) -> 
         assert repr(value) in done.stderr
 
 
-def test_config_check_asks_the_store_and_writes_nothing(
+def test_config_check_reads_the_store_and_writes_nothing(
     penstock: Program, tmp_path: Path, redis_client: redis.Redis
 ) -> None:
     assert penstock("config", "--check").returncode == 0
@@ -243,13 +249,13 @@ def test_config_check_asks_the_store_and_writes_nothing(
     assert program(tmp_path, REDIS_URL="redis://127.0.0.1:1")("config", "--check").returncode == 1
 
 
-def test_config_check_tells_what_the_store_holds_otherwise(penstock: Program, store: Store) -> None:
+def test_config_check_reports_a_setting_that_differs_in_the_store(penstock: Program, store: Store) -> None:
     done = penstock.with_env(PENSTOCK_LEASE_MS="4000")("config", "--check")
     assert done.returncode == 2
-    assert "lease_ms is '15000' there and '4000' here" in done.stderr
+    assert "lease_ms is '15000' in the store and '4000' here" in done.stderr
 
 
-def test_a_part_with_other_system_wide_settings_starts_only_to_take_over(
+def test_a_worker_with_other_system_wide_settings_starts_only_with_take_over(
     penstock: Program, store: Store, redis_client: redis.Redis
 ) -> None:
     other = penstock.with_env(PENSTOCK_LEASE_MS="4000")
@@ -259,17 +265,17 @@ def test_a_part_with_other_system_wide_settings_starts_only_to_take_over(
     assert redis_client.hget(keys.config(), "lease_ms") == b"15000"
     worker = other.start("worker", "--engine", "sim", "--take-over")
     try:
-        give_up = time.monotonic() + 60
-        while not redis_client.zcard(keys.workers()) and time.monotonic() < give_up:
+        give_up_s = time.monotonic() + 60
+        while not redis_client.zcard(keys.workers()) and time.monotonic() < give_up_s:
             time.sleep(0.05)
         assert redis_client.hget(keys.config(), "lease_ms") == b"4000"
     finally:
         worker.terminate()
-        _, said = worker.communicate(timeout=60)
-    assert worker.returncode == 0, said
+        _, stderr = worker.communicate(timeout=60)
+    assert worker.returncode == 0, stderr
 
 
-def test_a_table_is_drawn_on_a_terminal_without_colour_where_none_is_wanted(
+def test_a_table_on_a_terminal_is_drawn_and_has_no_colour_if_no_color_is_set(
     penstock: Program, redis_client: redis.Redis
 ) -> None:
     Tenants(redis_client).set("blue", TenantPolicy(disabled=True))
@@ -281,7 +287,7 @@ def test_a_table_is_drawn_on_a_terminal_without_colour_where_none_is_wanted(
     assert "\x1b" not in penstock("doctor").stdout
 
 
-def test_a_reader_that_has_seen_enough_is_no_fault(penstock: Program) -> None:
+def test_a_closed_output_pipe_is_not_an_error(penstock: Program) -> None:
     piped = subprocess.run(
         ["bash", "-c", '"$@" | true', "-", *penstock.command("config")],
         env=penstock.environ,

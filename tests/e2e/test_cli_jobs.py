@@ -1,4 +1,4 @@
-"""The commands that speak to the door, as processes, against a real door and a worker with the sim engine."""
+"""The commands that use the door, run as processes against a real door and a worker with the sim engine."""
 
 import json
 import os
@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from shared.audit.invariants import breaches
+from shared.audit.invariants import find_breaches
 from shared.store.connection import open_client
 from shared.store.embedded import EmbeddedStore
 from tests.support.program import Program, program
-from tests.support.scripted_door import a_door, says, streams
+from tests.support.scripted_door import event_stream, json_answer, scripted_door
 
-#: Generous: two cores may be busy with others.
-PATIENCE_S = 60
+#: Generous, because a machine with two cores may be busy.
+TIMEOUT_S = 60
 
 
 def free_port() -> int:
@@ -29,21 +29,21 @@ def free_port() -> int:
         return port
 
 
-def until_ready(url: str) -> None:
-    give_up = time.monotonic() + PATIENCE_S
+def wait_until_ready(url: str) -> None:
+    give_up_s = time.monotonic() + TIMEOUT_S
     while True:
         try:
             with urllib.request.urlopen(f"{url}/health/ready", timeout=5):
                 return
         except OSError:
-            assert time.monotonic() < give_up, f"{url} is not ready"
+            assert time.monotonic() < give_up_s, f"{url} is not ready"
             time.sleep(0.05)
 
 
-def end(process: subprocess.Popen[str]) -> None:
+def stop(process: subprocess.Popen[str]) -> None:
     os.killpg(process.pid, signal.SIGTERM)
     try:
-        process.communicate(timeout=PATIENCE_S)
+        process.communicate(timeout=TIMEOUT_S)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
@@ -51,7 +51,7 @@ def end(process: subprocess.Popen[str]) -> None:
 
 @pytest.fixture(scope="module")
 def penstock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
-    """The program beside a door and a worker of one slot that makes 20 words a second; the books hold afterwards."""
+    """The program, a door and a worker with one slot that makes 20 words a second; invariants hold afterwards."""
     state = tmp_path_factory.mktemp("state")
     store = EmbeddedStore.start(state)
     port = free_port()
@@ -63,7 +63,7 @@ def penstock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
         PENSTOCK_LISTEN=f"127.0.0.1:{port}",
         PENSTOCK_WEB_WORKERS="1",
         PENSTOCK_ENGINE="sim",
-        # These tests are about words and codes; what a prediction refuses is told elsewhere.
+        # These tests are about output and exit codes; refusals by prediction are tested elsewhere.
         PENSTOCK_ADMISSION="bounds",
         PENSTOCK_MAX_BATCH_SIZE="1",
         PENSTOCK_MAX_QUEUE_SIZE="2",
@@ -71,34 +71,34 @@ def penstock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
     )
     parts = [command.start("web"), command.start("worker")]
     try:
-        until_ready(url)
+        wait_until_ready(url)
         yield command
         with open_client(store.url, name="test") as client:
-            assert breaches(client) == []
+            assert find_breaches(client) == []
     finally:
         for part in parts:
-            end(part)
+            stop(part)
         store.stop()
 
 
-def detached(penstock: Program, *arguments: str) -> str:
-    """The id of a job that was left to run."""
+def submit_detached(penstock: Program, *arguments: str) -> str:
+    """Submit a job without waiting for it; return its id."""
     done = penstock("submit", "a prompt", "--detach", *arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
-def status(penstock: Program, job_id: str, tenant: str) -> str:
+def job_status(penstock: Program, job_id: str, tenant: str) -> str:
     return str(json.loads(penstock("job", job_id, "--tenant", tenant, "--json").stdout)["status"])
 
 
-def until_status(penstock: Program, job_id: str, tenant: str, wanted: str) -> None:
-    give_up = time.monotonic() + PATIENCE_S
-    while (found := status(penstock, job_id, tenant)) != wanted:
-        assert time.monotonic() < give_up, f"{job_id} is still {found}"
+def wait_for_status(penstock: Program, job_id: str, tenant: str, expected: str) -> None:
+    give_up_s = time.monotonic() + TIMEOUT_S
+    while (found := job_status(penstock, job_id, tenant)) != expected:
+        assert time.monotonic() < give_up_s, f"{job_id} is still {found}"
 
 
-def test_submit_prints_the_answer_on_stdout_and_progress_elsewhere(penstock: Program) -> None:
+def test_submit_prints_the_answer_on_stdout_and_progress_on_stderr(penstock: Program) -> None:
     done = penstock("submit", "Once upon a time", "--max-tokens", "3")
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.split()) == 3
@@ -112,14 +112,14 @@ def test_submit_as_json_prints_the_job(penstock: Program) -> None:
     assert (job["status"], job["finish_reason"], job["usage"]["completion_tokens"]) == ("succeeded", "length", 2)
 
 
-def test_a_stream_prints_the_same_answer_as_it_comes(penstock: Program) -> None:
+def test_a_streamed_submit_prints_the_same_answer_as_a_plain_one(penstock: Program) -> None:
     whole = penstock("submit", "Once", "--max-tokens", "4")
     streamed = penstock("submit", "Once", "--max-tokens", "4", "--stream")
     assert streamed.returncode == 0, streamed.stderr
     assert streamed.stdout == whole.stdout
 
 
-def test_a_stream_as_json_is_an_event_a_line(penstock: Program) -> None:
+def test_a_streamed_submit_as_json_prints_one_event_per_line(penstock: Program) -> None:
     done = penstock("submit", "Once", "--max-tokens", "4", "--stream", "--json")
     events = [json.loads(line) for line in done.stdout.splitlines()]
     assert events[-1]["event"] == "ended"
@@ -128,15 +128,15 @@ def test_a_stream_as_json_is_an_event_a_line(penstock: Program) -> None:
     assert text == events[-1]["data"]["text"]
 
 
-def test_a_late_job_ends_expired_with_the_text_so_far(penstock: Program) -> None:
+def test_a_job_that_expires_prints_the_text_generated_so_far(penstock: Program) -> None:
     done = penstock("submit", "Once", "--max-tokens", "1000", "--deadline", "600ms")
     assert done.returncode == 1
     assert 0 < len(done.stdout.split()) < 100
     assert "expired" in done.stderr
 
 
-def test_a_full_door_is_exit_75_with_the_hint(penstock: Program) -> None:
-    ids = [detached(penstock, "--max-tokens", "2000", "--tenant", "full") for _ in range(3)]
+def test_a_refused_submit_exits_75_and_the_wait_option_retries_it(penstock: Program) -> None:
+    ids = [submit_detached(penstock, "--max-tokens", "2000", "--tenant", "full") for _ in range(3)]
     refused = penstock("submit", "one more", "--tenant", "full")
     assert (refused.returncode, refused.stdout) == (75, "")
     assert "tenant_queue_full" in refused.stderr
@@ -150,9 +150,9 @@ def test_a_full_door_is_exit_75_with_the_hint(penstock: Program) -> None:
 
 
 def test_a_job_is_listed_shown_and_canceled(penstock: Program) -> None:
-    running = detached(penstock, "--max-tokens", "2000", "--tenant", "seen")
-    until_status(penstock, running, "seen", "running")
-    waiting = detached(penstock, "--max-tokens", "2000", "--tenant", "seen")
+    running = submit_detached(penstock, "--max-tokens", "2000", "--tenant", "seen")
+    wait_for_status(penstock, running, "seen", "running")
+    waiting = submit_detached(penstock, "--max-tokens", "2000", "--tenant", "seen")
 
     page = json.loads(penstock("jobs", "--tenant", "seen", "--json").stdout)
     assert [job["id"] for job in page["data"]] == [waiting, running]
@@ -165,79 +165,84 @@ def test_a_job_is_listed_shown_and_canceled(penstock: Program) -> None:
 
     assert "canceled" in penstock("cancel", waiting, "--tenant", "seen").stdout
     assert penstock("cancel", running, "--tenant", "seen").returncode == 0
-    until_status(penstock, running, "seen", "canceled")
+    wait_for_status(penstock, running, "seen", "canceled")
     again = penstock("cancel", running, "--tenant", "seen")
     assert again.returncode == 0
     assert "canceled" in again.stdout
 
 
-def test_after_a_lost_worker_a_stream_prints_only_what_is_new(tmp_path: Path) -> None:
+def test_a_stream_does_not_print_text_again_after_a_lost_worker(tmp_path: Path) -> None:
     job = {"id": "j1", "status": "queued", "queue": {"position": 1}}
     ended = job | {"status": "succeeded", "queue": None, "text": "Once upon a time"}
-    told = [("started", {"attempt": 1}), ("token", {"text": "Once"}), ("token", {"text": " upon"})]
-    told += [("started", {"attempt": 2}), ("token", {"text": "Once upon"}), ("token", {"text": " a"}), ("ended", ended)]
-    story = "".join(f"event: {kind}\ndata: {json.dumps(data)}\n\n" for kind, data in told)
-    with a_door(says(202, job), streams(story)) as door:
+    events = [("started", {"attempt": 1}), ("token", {"text": "Once"}), ("token", {"text": " upon"})]
+    events += [
+        ("started", {"attempt": 2}),
+        ("token", {"text": "Once upon"}),
+        ("token", {"text": " a"}),
+        ("ended", ended),
+    ]
+    stream = "".join(f"event: {kind}\ndata: {json.dumps(data)}\n\n" for kind, data in events)
+    with scripted_door(json_answer(202, job), event_stream(stream)) as door:
         done = program(tmp_path, PENSTOCK_URL=door.url)("submit", "x", "--stream")
     assert (done.returncode, done.stdout) == (0, "Once upon a time\n"), done.stderr
 
 
-def test_an_attempt_that_answers_otherwise_is_printed_whole(tmp_path: Path) -> None:
+def test_a_second_attempt_with_a_different_answer_is_printed_in_full(tmp_path: Path) -> None:
     job = {"id": "j1", "status": "queued", "queue": {"position": 1}}
     ended = job | {"status": "succeeded", "queue": None, "text": "Long ago"}
-    told = [
+    events = [
         ("token", {"text": "Once upon"}),
         ("started", {"attempt": 2}),
         ("token", {"text": "Long"}),
         ("ended", ended),
     ]
-    story = "".join(f"event: {kind}\ndata: {json.dumps(data)}\n\n" for kind, data in told)
-    with a_door(says(202, job), streams(story)) as door:
+    stream = "".join(f"event: {kind}\ndata: {json.dumps(data)}\n\n" for kind, data in events)
+    with scripted_door(json_answer(202, job), event_stream(stream)) as door:
         done = program(tmp_path, PENSTOCK_URL=door.url)("submit", "x", "--stream")
     assert (done.returncode, done.stdout) == (0, "Once upon\nLong ago\n")
     assert "the worker was lost" in done.stderr
 
 
-def test_ctrl_c_cancels_the_job_that_nobody_waits_for_any_more(penstock: Program) -> None:
+def test_ctrl_c_cancels_the_job_that_the_command_waits_for(penstock: Program) -> None:
     process = penstock.start("submit", "Once", "--max-tokens", "2000", "--tenant", "gone", "--stream")
     try:
         assert process.stdout is not None
-        assert process.stdout.read(1), "no text came"
+        assert process.stdout.read(1), "no text was printed"
         process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=PATIENCE_S)
+        _, stderr = process.communicate(timeout=TIMEOUT_S)
     finally:
         if process.poll() is None:
-            end(process)
+            stop(process)
     assert process.returncode == 130
-    assert "canceled" in told
+    assert "canceled" in stderr
     (job,) = json.loads(penstock("jobs", "--tenant", "gone", "--json").stdout)["data"]
-    until_status(penstock, job["id"], "gone", "canceled")
+    wait_for_status(penstock, job["id"], "gone", "canceled")
 
 
 @pytest.mark.parametrize("job_id", ["nothing", "-h-is-no-option", "--nor-this"])
 @pytest.mark.parametrize("command", ["job", "cancel"])
-def test_a_job_that_never_was_is_a_sentence(penstock: Program, command: str, job_id: str) -> None:
+def test_an_unknown_job_id_is_reported_in_one_line(penstock: Program, command: str, job_id: str) -> None:
     done = penstock(command, job_id)
     assert (done.returncode, done.stdout) == (1, "")
     assert f"no job '{job_id}'" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_what_the_door_finds_wrong_is_told_with_the_field(penstock: Program) -> None:
+def test_a_field_that_the_door_finds_invalid_is_named(penstock: Program) -> None:
     done = penstock("submit", "Once", "--deadline", "20d")
     assert done.returncode == 1
     assert "deadline_ms" in done.stderr
 
 
-def test_a_door_that_is_not_there_is_told_with_its_address(tmp_path: Path) -> None:
+def test_an_unreachable_door_is_reported_with_its_address(tmp_path: Path) -> None:
     done = program(tmp_path, PENSTOCK_URL="http://127.0.0.1:1")("submit", "Once")
     assert (done.returncode, done.stdout) == (1, "")
     assert "http://127.0.0.1:1" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_doctor_finds_a_system_at_work_in_order(penstock: Program) -> None:
-    job_id = detached(penstock, "--max-tokens", "2000", "--tenant", "doctor")
+def test_doctor_finds_that_all_invariants_hold_in_a_running_system(penstock: Program) -> None:
+    job_id = submit_detached(penstock, "--max-tokens", "2000", "--tenant", "doctor")
     done = penstock("doctor", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     assert {row["verdict"] for row in json.loads(done.stdout)["invariants"]} == {"holds"}

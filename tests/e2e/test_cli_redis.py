@@ -1,4 +1,4 @@
-"""`penstock redis` as a process: in a pipe, on a terminal, from stdin, and handing over to redis-cli."""
+"""`penstock redis` as a process: piped, on a terminal, from stdin, and through redis-cli."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ from tests.support.program import Program, program
 
 @pytest.fixture
 def penstock(tmp_path: Path, store_url: str, redis_client: redis.Redis) -> Program:
-    """The program on the session's store, emptied; without a redis-cli, whatever this machine has."""
+    """The program on the session's store, which is empty; it cannot find a redis-cli even if one is installed."""
     return program(tmp_path, REDIS_URL=store_url, PATH="/nonexistent")
 
 
@@ -35,12 +35,12 @@ def test_on_a_terminal_a_redis_command_prints_typed_values(penstock: Program, re
     assert penstock.on_a_terminal("redis", "TYPE", "list") == "list\n"
 
 
-def test_a_redis_command_that_the_store_refuses_is_told_in_its_words(penstock: Program) -> None:
+def test_a_redis_command_that_fails_prints_the_stores_error(penstock: Program) -> None:
     done = penstock("redis", "ZCARD")
     assert "ERR wrong number of arguments" in done.stdout
 
 
-def test_a_value_that_is_no_text_goes_to_the_store_as_it_came(penstock: Program, redis_client: redis.Redis) -> None:
+def test_a_value_that_is_not_utf8_reaches_the_store_unchanged(penstock: Program, redis_client: redis.Redis) -> None:
     done = subprocess.run(
         penstock.command("redis"),
         env={**penstock.environ, "PYTHONIOENCODING": "utf-8"},
@@ -52,7 +52,7 @@ def test_a_value_that_is_no_text_goes_to_the_store_as_it_came(penstock: Program,
     assert redis_client.get("key") == b"\xff"
 
 
-def test_redis_reads_commands_from_stdin_where_none_is_given(penstock: Program) -> None:
+def test_redis_reads_commands_from_stdin_if_none_is_given(penstock: Program) -> None:
     done = penstock("redis", stdin="SET key 'two words'\nGET key\n\nDEL key\n")
     assert (done.returncode, done.stdout) == (0, "OK\ntwo words\n1\n")
 
@@ -69,11 +69,11 @@ def test_redis_reads_commands_from_stdin_where_none_is_given(penstock: Program) 
         ("unix:///run/a%20b.sock?db=1", "-n 1 -s /run/a b.sock ZCARD key []"),
     ],
 )
-def test_redis_cli_is_taken_where_there_is_one_and_no_password_shows_in_its_arguments(
+def test_redis_cli_is_used_if_installed_and_its_arguments_contain_no_password(
     tmp_path: Path, url: str, arguments: str
 ) -> None:
-    echo = tmp_path / "redis-cli"
-    echo.write_text('#!/bin/sh\necho "$* [$REDISCLI_AUTH]"\n')
-    echo.chmod(0o755)
+    fake_redis_cli = tmp_path / "redis-cli"
+    fake_redis_cli.write_text('#!/bin/sh\necho "$* [$REDISCLI_AUTH]"\n')
+    fake_redis_cli.chmod(0o755)
     done = program(tmp_path, REDIS_URL=url, PATH=f"{tmp_path}:{os.environ['PATH']}")("redis", "ZCARD", "key")
     assert (done.returncode, done.stdout) == (0, f"{arguments}\n")

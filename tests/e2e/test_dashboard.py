@@ -1,4 +1,4 @@
-"""rq-dashboard and `rq info` over real jobs in every state: all pages answer, tell the truth and move nothing."""
+"""rq-dashboard and `rq info` with real jobs in every state: every page answers correctly and changes nothing."""
 
 import os
 import subprocess
@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 from flask.testing import FlaskClient
 
-from shared.audit.invariants import breaches
+from shared.audit.invariants import find_breaches
 from shared.jobs.states import JobState
 from shared.store.store import Store
-from tests.support.builders import a_beat, a_job, admitted
-from tests.support.dashboard_pages import REGISTRIES, data, listed, make_app, pages, picture, state_of
+from tests.support.builders import a_heartbeat, a_job, admitted
+from tests.support.dashboard_pages import REGISTRIES, data, listed, make_app, pages, state_of, store_dump
 from tests.support.dashboard_scene import QUEUE, REGISTRY_OF, Scene, set_scene
+
+pytestmark = pytest.mark.rq
 
 
 @pytest.fixture
@@ -36,13 +38,11 @@ def test_every_page_and_json_route_answers_200_with_jobs_in_every_state(scene: S
 
 
 @pytest.mark.parametrize("state", JobState)
-def test_a_job_is_listed_where_its_state_belongs_and_nowhere_else(
-    scene: Scene, reader: FlaskClient, state: JobState
-) -> None:
+def test_a_job_is_listed_only_in_the_registry_of_its_state(scene: Scene, reader: FlaskClient, state: JobState) -> None:
     job_id = scene.jobs[state]
     for order in ("asc", "dsc"):
-        homes = [registry for registry in REGISTRIES if job_id in listed(reader, registry, order)]
-        assert homes == [REGISTRY_OF[state]]
+        registries = [registry for registry in REGISTRIES if job_id in listed(reader, registry, order)]
+        assert registries == [REGISTRY_OF[state]]
     (queue,) = data(reader, "queues")["queues"]
     assert (queue["name"], queue["count"]) == (QUEUE, 1)
     assert queue["started_job_registry_count"] == 1
@@ -51,12 +51,12 @@ def test_a_job_is_listed_where_its_state_belongs_and_nowhere_else(
     assert queue["canceled_job_registry_count"] == 1
 
 
-def test_a_jobs_page_tells_how_it_ended_in_numbers(scene: Scene, reader: FlaskClient) -> None:
-    told = {state: data(reader, f"job/{job_id}") for state, job_id in scene.jobs.items()}
-    assert told[JobState.SUCCEEDED]["result"]["completion_tokens"] == 20
-    assert told[JobState.FAILED]["exc_info"] == "penstock: engine_error"
-    assert told[JobState.EXPIRED]["exc_info"] == "penstock: deadline_exceeded"
-    assert {state: job["status"] for state, job in told.items()} == {
+def test_a_jobs_page_shows_its_status_and_its_result_or_error(scene: Scene, reader: FlaskClient) -> None:
+    shown = {state: data(reader, f"job/{job_id}") for state, job_id in scene.jobs.items()}
+    assert shown[JobState.SUCCEEDED]["result"]["completion_tokens"] == 20
+    assert shown[JobState.FAILED]["exc_info"] == "penstock: engine_error"
+    assert shown[JobState.EXPIRED]["exc_info"] == "penstock: deadline_exceeded"
+    assert {state: job["status"] for state, job in shown.items()} == {
         JobState.QUEUED: "queued",
         JobState.RUNNING: "started",
         JobState.SUCCEEDED: "finished",
@@ -66,23 +66,23 @@ def test_a_jobs_page_tells_how_it_ended_in_numbers(scene: Scene, reader: FlaskCl
     }
 
 
-def test_the_workers_page_names_the_job_at_hand(scene: Scene, reader: FlaskClient) -> None:
+def test_the_workers_page_names_the_running_job(scene: Scene, reader: FlaskClient) -> None:
     (worker,) = data(reader, "workers")["workers"]
     assert (worker["name"], worker["state"]) == ("w1", "busy")
     assert worker["current_job"]["job_id"] == scene.jobs[JobState.RUNNING]
     assert scene.jobs[JobState.RUNNING] in worker["current_job"]["call_string"]
 
 
-def test_pages_of_a_list_neither_overlap_nor_leave_out(store: Store, reader: FlaskClient) -> None:
-    store.renew(a_beat(), [])
+def test_pages_of_a_queue_neither_overlap_nor_omit_a_job(store: Store, reader: FlaskClient) -> None:
+    store.renew(a_heartbeat(), [])
     ids = [admitted(store, a_job("blue", latest_start_ms=1_000 + i)) for i in range(7)]
-    for order, wanted in (("asc", ids), ("dsc", ids[::-1])):
-        assert [job_id for page in (1, 2, 3) for job_id in listed(reader, "queued", order, 3, page)] == wanted
+    for order, expected in (("asc", ids), ("dsc", ids[::-1])):
+        assert [job_id for page in (1, 2, 3) for job_id in listed(reader, "queued", order, 3, page)] == expected
         assert listed(reader, "queued", order, 3, 4) == []
 
 
-def test_pages_of_a_registry_neither_overlap_nor_leave_out(store: Store, reader: FlaskClient) -> None:
-    store.renew(a_beat(), [])
+def test_pages_of_a_registry_neither_overlap_nor_omit_a_job(store: Store, reader: FlaskClient) -> None:
+    store.renew(a_heartbeat(), [])
     ids = {admitted(store, a_job("blue")) for _ in range(7)}
     for job_id in ids:
         store.cancel(job_id)
@@ -92,22 +92,24 @@ def test_pages_of_a_registry_neither_overlap_nor_leave_out(store: Store, reader:
         assert set(shown) == ids
 
 
-def test_looking_moves_nothing_and_leaves_the_doors_timeouts(scene: Scene, store: Store, reader: FlaskClient) -> None:
+def test_reading_the_pages_changes_neither_the_store_nor_the_doors_timeouts(
+    scene: Scene, store: Store, reader: FlaskClient
+) -> None:
     store.client.rpush(f"rq:queue:{QUEUE}", "no-such-job")
     store.client.sadd("rq:workers", "rq:worker:long-gone")
-    before = picture(store.client)
+    before = store_dump(store.client)
     timeout_s = store.client.connection_pool.connection_kwargs["socket_timeout"]
     for _ in pages(reader, scene):
         pass
-    assert picture(store.client) == before
+    assert store_dump(store.client) == before
     assert store.client.connection_pool.connection_kwargs["socket_timeout"] == timeout_s
     store.client.lrem(f"rq:queue:{QUEUE}", 0, "no-such-job")
     store.client.srem("rq:workers", "rq:worker:long-gone")
 
 
-def test_rq_info_tells_the_truth_of_jobs_in_every_state(scene: Scene, store: Store, store_url: str) -> None:
+def test_rq_info_counts_the_jobs_of_every_state_correctly(scene: Scene, store: Store, store_url: str) -> None:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("RQ_")}
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-m", "rq.cli", "info", "--raw", "--url", store_url, "--serializer", "json"],
         capture_output=True,
         text=True,
@@ -115,7 +117,7 @@ def test_rq_info_tells_the_truth_of_jobs_in_every_state(scene: Scene, store: Sto
         check=False,
         env=environ,
     )
-    assert told.returncode == 0, told.stderr
-    assert f"queue {QUEUE} 1, 1 executing, 1 finished, 2 failed" in told.stdout
-    assert breaches(store.client) == []
+    assert done.returncode == 0, done.stderr
+    assert f"queue {QUEUE} 1, 1 executing, 1 finished, 2 failed" in done.stdout
+    assert find_breaches(store.client) == []
     assert state_of(store, scene.jobs[JobState.RUNNING]) is JobState.RUNNING

@@ -1,17 +1,19 @@
-"""The dashboard's buttons: they ask the store, and every invariant holds afterwards."""
+"""The dashboard's buttons act through the store's scripts, and every invariant holds afterwards."""
 
 from pathlib import Path
 
 import pytest
 from flask.testing import FlaskClient
 
-from shared.audit.invariants import breaches
+from shared.audit.invariants import find_breaches
 from shared.jobs.states import JobState
 from shared.store.replies import CancelAnswer
 from shared.store.store import Store
 from tests.support.builders import a_job, admitted
-from tests.support.dashboard_pages import REGISTRIES, listed, make_app, picture, state_of
+from tests.support.dashboard_pages import REGISTRIES, listed, make_app, state_of, store_dump
 from tests.support.dashboard_scene import QUEUE, Scene, set_scene
+
+pytestmark = pytest.mark.rq
 
 
 @pytest.fixture
@@ -29,14 +31,14 @@ def writer(store: Store, tmp_path: Path) -> FlaskClient:
     return make_app(store, tmp_path, "write").test_client()
 
 
-def test_deleting_a_waiting_job_cancels_it(scene: Scene, store: Store, writer: FlaskClient) -> None:
+def test_deleting_a_queued_job_cancels_it(scene: Scene, store: Store, writer: FlaskClient) -> None:
     job_id = scene.jobs[JobState.QUEUED]
     answer = writer.post(f"/rq/job/{job_id}/delete")
     assert answer.get_json() == {"status": "OK", "answer": "canceled"}
     assert state_of(store, job_id) is JobState.CANCELED
 
 
-def test_deleting_a_running_job_asks_its_worker_to_stop(scene: Scene, store: Store, writer: FlaskClient) -> None:
+def test_deleting_a_running_job_requests_its_cancel(scene: Scene, store: Store, writer: FlaskClient) -> None:
     job_id = scene.jobs[JobState.RUNNING]
     assert writer.post(f"/rq/job/{job_id}/delete").get_json()["answer"] == "requested"
     view = store.touch(job_id, quiet=True)
@@ -54,7 +56,7 @@ def test_deleting_an_ended_job_removes_its_text(scene: Scene, store: Store, writ
     assert view.state is JobState.SUCCEEDED
 
 
-def test_emptying_a_queue_cancels_what_waits_there_and_nothing_else(
+def test_emptying_a_queue_cancels_its_queued_jobs_and_nothing_else(
     scene: Scene, store: Store, writer: FlaskClient
 ) -> None:
     more = [admitted(store, a_job("blue")) for _ in range(3)]
@@ -66,28 +68,26 @@ def test_emptying_a_queue_cancels_what_waits_there_and_nothing_else(
     assert listed(writer, "queued") == []
 
 
-def test_emptying_any_registry_keeps_the_books(scene: Scene, store: Store, writer: FlaskClient) -> None:
+def test_every_invariant_holds_after_any_registry_is_emptied(scene: Scene, store: Store, writer: FlaskClient) -> None:
     for registry in REGISTRIES:
         assert writer.post(f"/rq/queue/{QUEUE}/{registry}/empty").status_code == 200
-        assert breaches(store.client) == []
+        assert find_breaches(store.client) == []
     assert store.cancel(scene.jobs[JobState.RUNNING]) is CancelAnswer.REQUESTED
 
 
-def test_nothing_is_requeued_or_compacted_and_the_answer_says_why(
+def test_requeue_and_compact_change_nothing_and_the_answer_says_why(
     scene: Scene, store: Store, writer: FlaskClient
 ) -> None:
-    before = picture(store.client)
-    presses = [f"/rq/job/{job_id}/requeue" for job_id in scene.jobs.values()]
-    for path in (*presses, f"/rq/requeue/{QUEUE}", f"/rq/queue/{QUEUE}/compact"):
+    before = store_dump(store.client)
+    requeue_paths = [f"/rq/job/{job_id}/requeue" for job_id in scene.jobs.values()]
+    for path in (*requeue_paths, f"/rq/requeue/{QUEUE}", f"/rq/queue/{QUEUE}/compact"):
         answer = writer.post(path)
         assert answer.status_code == 409, path
         assert len(answer.get_json()["error"]["message"].split()) > 5
-    assert picture(store.client) == before
+    assert store_dump(store.client) == before
 
 
-def test_a_reading_dashboard_shows_no_button_that_removes(
-    scene: Scene, reader: FlaskClient, writer: FlaskClient
-) -> None:
+def test_a_read_only_dashboard_shows_no_delete_button(scene: Scene, reader: FlaskClient, writer: FlaskClient) -> None:
     path = f"/rq/0/view/job/{scene.jobs[JobState.QUEUED]}"
     assert 'id="delete-job-btn"' in writer.get(path).text
     assert 'id="delete-job-btn"' not in reader.get(path).text

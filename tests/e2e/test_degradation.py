@@ -1,4 +1,4 @@
-"""Degradation through the doors: who allows it is answered shorter under pressure and told so, nobody else is."""
+"""Degradation through the doors: under overload, only tenants that opted in get shorter answers, which say so."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -7,59 +7,58 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
-from shared.jobs.job import Held
+from shared.jobs.job import ClaimRef
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.settings.settings import Settings
 from shared.store import keys
 from shared.store.store import Store
 from shared.store.tenants import Tenants
-from tests.support.builders import MODEL, a_beat, claim_one, reconfigure, seen
-from tests.support.door import a_door, job_of, settle, submit, taken, worker
+from tests.support.builders import MODEL, a_heartbeat, claim_one, reconfigure, view_of
+from tests.support.door import a_door, admitted_job, job_of, settle, submit, worker
 from tests.support.processes import wait_for
 from tests.support.program import program
-from tests.support.scripted_door import a_door as scripted_door
-from tests.support.scripted_door import says
+from tests.support.scripted_door import json_answer, scripted_door
 from tests.support.served import Served, sim_served
 from web.api import response_models
-from web.gate.answers import final, standing
+from web.gate.answers import final, job_status
 
-#: 20 ms a token: of a patience of 8 s, less a fifth and 10 ms or less for the prompt, about 319 tokens are left.
+#: 20 ms a token: a deadline of 8 s, less a fifth and at most 10 ms for the prompt, leaves time for about 319 tokens.
 RATES: dict[str, str | int | float] = {"mu_wtps": 1_000, "prefill_tps": 1_000, "tpot_ms": 20}
 LONG = {"max_tokens": 500, "deadline_ms": 8_000}
 BLUE = {"X-Tenant": "blue"}
 
 
-def press(store: Store) -> None:
-    """The pool is at tier 1, and admission looks again in a minute only."""
+def set_tier_1(store: Store) -> None:
+    """Set the pool to tier 1; admission computes the tier again only after a minute."""
     seconds, _ = store.client.time()
     store.client.hset(keys.books(MODEL), mapping={"tier": 1, "tier_look_ms": 1_000 * (seconds + 60)})
 
 
 @pytest.fixture
 def client(store: Store, settings: Settings) -> FlaskClient:
-    """A door to a pool at tier 1, whose tenant `blue` opted in."""
+    """A door to a pool at tier 1; its tenant `blue` opted in to degradation."""
     reconfigure(store, settings, degradation="on")
     Tenants(store.client).set("blue", TenantPolicy(degrade=True))
-    store.renew(a_beat(slots=4, facts=RATES), [])
-    press(store)
+    store.renew(a_heartbeat(slots=4, facts=RATES), [])
+    set_tier_1(store)
     return a_door(store, settings, degradation="on")
 
 
-def test_a_job_of_a_tenant_that_opted_in_is_cut_and_says_so_wherever_it_is_shown(client, store):
-    job = taken(submit(client, headers=BLUE, **LONG))
+def test_a_job_of_a_tenant_that_opted_in_is_degraded_and_says_so_wherever_it_is_shown(client, store):
+    job = admitted_job(submit(client, headers=BLUE, **LONG))
     assert "degraded" not in job
     claimed = claim_one(store)
     assert 250 <= claimed.max_tokens <= 319
-    told = [{"what": "max_tokens", "from": 500, "to": claimed.max_tokens, "why": "tier 1"}]
-    assert job_of(client.get(job["urls"]["self"], headers=BLUE))["degraded"] == told
+    changes = [{"what": "max_tokens", "from": 500, "to": claimed.max_tokens, "why": "tier 1"}]
+    assert job_of(client.get(job["urls"]["self"], headers=BLUE))["degraded"] == changes
     settle(store, claimed.held)
     ended = job_of(client.get(job["urls"]["self"], headers=BLUE))
-    assert (ended["status"], ended["finish_reason"], ended["degraded"]) == ("succeeded", "length", told)
-    assert client.get("/v1/jobs", headers=BLUE).get_json()["data"][0]["degraded"] == told
+    assert (ended["status"], ended["finish_reason"], ended["degraded"]) == ("succeeded", "length", changes)
+    assert client.get("/v1/jobs", headers=BLUE).get_json()["data"][0]["degraded"] == changes
     events = client.get(job["urls"]["events"], headers=BLUE).text
-    assert json.dumps(told[0], separators=(",", ":")) in events.replace(": ", ":").replace(", ", ",")
-    told_metrics = client.get("/metrics/fleet").text
-    assert 'penstock_degraded_total{tenant="blue",what="max_tokens"} 1.0' in told_metrics
+    assert json.dumps(changes[0], separators=(",", ":")) in events.replace(": ", ":").replace(", ", ",")
+    metrics = client.get("/metrics/fleet").text
+    assert 'penstock_degraded_total{tenant="blue",what="max_tokens"} 1.0' in metrics
 
 
 @pytest.mark.parametrize(
@@ -70,60 +69,65 @@ def test_a_job_of_a_tenant_that_opted_in_is_cut_and_says_so_wherever_it_is_shown
         ("green", {}),
         ("green", {"degrade": True}),
     ],
-    ids=["the request forbids it", "it has a form", "its tenant did not opt in", "a request alone cannot opt in"],
+    ids=[
+        "the request forbids it",
+        "the request has a response format",
+        "the tenant did not opt in",
+        "a request alone cannot opt in",
+    ],
 )
-def test_nobody_else_is_cut(client, store, tenant: str, body: dict[str, Any]):
-    job = taken(submit(client, headers={"X-Tenant": tenant}, **LONG, **body))
+def test_other_jobs_are_not_degraded(client, store, tenant: str, body: dict[str, Any]):
+    job = admitted_job(submit(client, headers={"X-Tenant": tenant}, **LONG, **body))
     assert claim_one(store).max_tokens == 500
     assert "degraded" not in job_of(client.get(job["urls"]["self"], headers={"X-Tenant": tenant}))
 
 
-def test_doctor_says_which_pool_is_pressed(client, store, store_url, tmp_path):
+def test_doctor_reports_the_tier_of_an_overloaded_pool(client, store, store_url, tmp_path):
     doctor = program(tmp_path, REDIS_URL=store_url)
     assert f"pool {MODEL} is at tier 1" in doctor("doctor").stderr
     store.client.hset(keys.books(MODEL), "tier", 0)
     assert "tier" not in doctor("doctor").stderr
 
 
-def test_the_command_line_says_it_too(tmp_path):
+def test_the_command_line_shows_how_a_job_was_degraded(tmp_path):
     change = {"what": "max_tokens", "from": 512, "to": 180, "why": "tier 1"}
     ended = {"id": "j1", "status": "succeeded", "text": "Once", "degraded": [change]}
-    with scripted_door(says(202, ended), says(200, ended)) as door:
+    with scripted_door(json_answer(202, ended), json_answer(200, ended)) as door:
         penstock = program(tmp_path, PENSTOCK_URL=door.url)
-        assert "j1 was changed to fit: max_tokens 512 to 180 (tier 1)\n" in penstock("submit", "x").stderr
+        assert "job j1 was cut to end in time: max_tokens 512 to 180 (tier 1)\n" in penstock("submit", "x").stderr
         assert "degraded\tmax_tokens 512 to 180 (tier 1)\n" in penstock("job", "j1").stdout
 
 
 CHAT = {"messages": [{"role": "user", "content": "hello"}], **LONG}
 
 
-def test_with_a_free_slot_and_nothing_waiting_nobody_is_taken_for_a_short_answer(client):
-    """32 tokens would fit, and the 128 that are expected do not: the pool could not do better when it is at rest."""
+def test_a_pool_with_a_free_slot_and_no_queue_admits_no_job_by_cutting_its_answer(client):
+    """32 tokens would fit; the expected 128 would not, not even in an idle pool, so that a retry cannot help."""
     answer = submit(client, headers=BLUE, max_tokens=500, deadline_ms=1_000)
     assert (answer.status_code, answer.get_json()["reason"]) == (503, "deadline_unmeetable")
     assert answer.headers["x-should-retry"] == "false"
 
 
-def test_the_gates_frames_say_it(client, store):
-    job = taken(submit(client, headers=BLUE, **LONG))
+def test_the_gates_frames_show_how_a_job_was_degraded(client, store):
+    job = admitted_job(submit(client, headers=BLUE, **LONG))
     settle(store, claim_one(store).held)
-    view = seen(store, job["id"])
-    told = [change.as_dict() for change in view.degraded]
-    assert told
-    assert final("a1", view)["degraded"] == standing("a1", view)["degraded"] == told
+    view = view_of(store, job["id"])
+    changes = [change.as_dict() for change in view.degraded]
+    assert changes
+    assert final("a1", view)["degraded"] == job_status("a1", view)["degraded"] == changes
 
 
-WAYS = {
+ROUTES = {
     "/v1/chat/completions": CHAT,
     "/v1/completions": {"prompt": "hello", **LONG},
     "/v1/responses": {"input": "hello", "max_output_tokens": 500, "deadline_ms": 8_000},
 }
 
 
-@pytest.mark.parametrize("path", WAYS)
-def test_openais_routes_say_it_beside_the_answer(client, store, path: str):
+@pytest.mark.parametrize("path", ROUTES)
+def test_openai_routes_show_beside_the_answer_how_a_job_was_degraded(client, store, path: str):
     with worker(store, lambda held: settle(store, held)):
-        answer = client.post(path, json=WAYS[path], headers=BLUE)
+        answer = client.post(path, json=ROUTES[path], headers=BLUE)
     body = answer.get_json()
     assert answer.status_code == 200, body
     (response_models.Response if path == "/v1/responses" else response_models.Completion).model_validate(body)
@@ -131,8 +135,8 @@ def test_openais_routes_say_it_beside_the_answer(client, store, path: str):
     assert (change["what"], change["from"], change["why"]) == ("max_tokens", 500, "tier 1")
 
 
-def test_a_streams_last_chunk_says_it(client, store):
-    def act(held: Held) -> None:
+def test_the_last_chunk_of_a_stream_shows_that_the_job_was_degraded(client, store):
+    def act(held: ClaimRef) -> None:
         store.append([(held, "some words", 2)])
         settle(store, held)
 
@@ -147,43 +151,43 @@ SERVED = {"PENSTOCK_ADMISSION": "full", "PENSTOCK_DEGRADATION": "on", "PENSTOCK_
 ANSWER = {"max_tokens": 400, "deadline_ms": 60_000}
 
 
-def knows_answers_of(served: Served, *tenants: str) -> None:
-    """Eight answers of each tenant, from which its lengths are known."""
+def learn_answer_lengths(served: Served, *tenants: str) -> None:
+    """Run eight jobs of each tenant, so that the length of its answers is known."""
     with ThreadPoolExecutor(8 * len(tenants)) as clients:
         calls = [clients.submit(served.submit, tenant, **ANSWER) for tenant in tenants for _ in range(8)]
     ids = [call.result().json()["id"] for call in calls]
     served.stage.ended(*ids, timeout_s=60)
 
 
-def fill(served: Served) -> None:
-    """Twelve tenants, of which eight run a job and wait with another, until the pool is at tier 1."""
+def overload(served: Served) -> None:
+    """Submit a job for each of twelve tenants and a second one for eight of them; wait until the pool is at tier 1."""
     for i in [*range(12), *range(8)]:
         assert served.submit(f"filler{i}", **ANSWER).status_code == 202
 
-    def pressed() -> bool:
+    def at_tier_1() -> bool:
         served.submit("passer-by", max_tokens=400, deadline_ms=1)
         return served.stage.client.hget(keys.books("sim"), "tier") == b"1"
 
-    wait_for(pressed, "a second of pressure")
+    wait_for(at_tier_1, "the pool to reach tier 1")
 
 
-def test_under_pressure_who_opted_in_is_answered_shorter_in_time_where_another_is_refused(tmp_path):
+def test_under_overload_a_tenant_that_opted_in_gets_a_shorter_answer_where_another_is_refused(tmp_path):
     with sim_served(tmp_path, **SERVED) as served:
         tenants = Tenants(served.stage.client)
-        # By weight the two have hardly been served, so that they come before those who have run a job.
+        # With this weight the two have received little service, so they come before tenants that have run a job.
         tenants.set("blue", TenantPolicy(degrade=True, weight=100.0))
         tenants.set("green", TenantPolicy(weight=100.0))
-        knows_answers_of(served, "blue", "green")
-        fill(served)
-        hurried = {"max_tokens": 400, "deadline_ms": 2_700}
-        other, mine = served.submit("green", **hurried), served.submit("blue", **hurried)
-        assert (other.status_code, other.json()["reason"]) == (503, "deadline_unmeetable")
-        assert mine.status_code == 202, mine.text
-        served.stage.ended(mine.json()["id"])
-        job = served.http.get(mine.json()["urls"]["self"], headers={"X-Tenant": "blue"}).json()
+        learn_answer_lengths(served, "blue", "green")
+        overload(served)
+        request_fields = {"max_tokens": 400, "deadline_ms": 2_700}
+        green_answer, blue_answer = served.submit("green", **request_fields), served.submit("blue", **request_fields)
+        assert (green_answer.status_code, green_answer.json()["reason"]) == (503, "deadline_unmeetable")
+        assert blue_answer.status_code == 202, blue_answer.text
+        served.stage.ended(blue_answer.json()["id"])
+        job = served.http.get(blue_answer.json()["urls"]["self"], headers={"X-Tenant": "blue"}).json()
         assert (job["status"], job["finish_reason"]) == ("succeeded", "length")
         (change,) = job["degraded"]
         assert (change["what"], change["from"], change["why"]) == ("max_tokens", 400, "tier 1")
         assert 32 <= change["to"] == job["usage"]["completion_tokens"] < 400
         assert job["ended_at"] < job["deadline_at"]
-        served.stage.still_sound()
+        served.stage.assert_sound()

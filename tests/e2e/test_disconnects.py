@@ -1,4 +1,4 @@
-"""A client that goes takes its job with it, on every door that owns jobs: its slot is freed, its books are closed."""
+"""A client that disconnects cancels the job that its call owns: the slot is freed and the counters are right."""
 
 import http.client
 import json
@@ -14,15 +14,15 @@ from tests.support.gate import SLOW, GateClient, a_gate, submit_frame
 from tests.support.processes import Process, Stage, wait_for
 from tests.support.served import Address, Served
 
-#: A step of the one slot takes this long, with a word of answer or 40 of prompt: long beside what a busy machine adds.
+#: One step of the only slot: one word of answer, or 40 of prompt. It is long compared with a busy machine's delays.
 STEP_MS = 200
 SLOWER = SLOW | {"PENSTOCK_SIM_DECODE_TPS": "5", "PENSTOCK_SIM_PREFILL_TPS": "200"}
-#: A cancel is in the engine so much later.
-BELL_MS = 50
-#: A look at the connection every 200 ms, and what a busy machine adds.
-SEEN_MS = 250 + 500
+#: A cancel reaches the engine within this time.
+CANCEL_DELIVERY_MS = 50
+#: A disconnect is detected within 250 ms; a busy machine may add 500 ms.
+DETECTION_MS = 250 + 500
 
-#: What to ask for so that the job is there when its client goes: words of the prompt, and of the answer.
+#: For each phase, the words of prompt and of answer for which a job is in this phase when its client disconnects.
 PHASES = {"queued": (1, 20), "prefill": (1_500, 20), "decode": (1, 1_000)}
 
 
@@ -68,8 +68,8 @@ def gate_port(stage: Stage, worker: Process) -> int:
     return a_gate(stage)[1]
 
 
-def asks(served: Address, call: str, phase: str) -> http.client.HTTPConnection:
-    """A client of its own connection that has sent its request and waits."""
+def send_request(served: Address, call: str, phase: str) -> http.client.HTTPConnection:
+    """Send a request on a connection of its own; return the connection without reading the answer."""
     client = http.client.HTTPConnection("127.0.0.1", served.port, timeout=20)
     words, max_tokens = PHASES[phase]
     (body_of, stream) = CALLS[call]
@@ -79,83 +79,88 @@ def asks(served: Address, call: str, phase: str) -> http.client.HTTPConnection:
     return client
 
 
-def its_job(stage: Stage, known: set[str]) -> str:
-    """The job that tenant blue has and had not before."""
+def find_new_job(stage: Stage, known: set[str]) -> str:
+    """Return the id of tenant blue's new job, which is not in `known`."""
     new = wait_for(lambda: {view.id for view in stage.store.jobs("blue").jobs} - known, "the job to be admitted")
     (job_id,) = new
     return job_id
 
 
-def known_to_be_canceled(stage: Stage, job_id: str) -> JobView:
-    """The job at the first look that finds the cancel written; its `now_ms` is that moment at the latest."""
+def wait_for_cancel(stage: Stage, job_id: str) -> JobView:
+    """Return the job as it was when its cancel was first seen; the cancel was written at its `now_ms` or before."""
     return wait_for(
         lambda: (view := stage.job(job_id)) and (view.cancel_requested or view.ended_ms) and view,
-        "the door to see that the client has gone",
+        "the door to detect the disconnect",
     )
 
 
-def wasted(stage: Stage) -> int:
+def wasted_tokens(stage: Stage) -> int:
     return stage.stat("wasted|blue|canceled")
 
 
-def goes(stage: Stage, worker: Process, phase: str, ask: Callable[[], Callable[[], None]]) -> None:
-    """Ask, go when the job is in this phase, and see what becomes of the job, its slot and the books.
+def check_disconnect(stage: Stage, worker: Process, phase: str, ask: Callable[[], Callable[[], None]]) -> None:
+    """Send a request, disconnect when the job is in this phase, and check the job, its slot and the counters.
 
-    `ask` answers how to close its connection.
+    `ask` sends the request and returns the function that closes the connection.
     """
     known = {view.id for view in stage.store.jobs("blue").jobs}
-    before = wasted(stage)
+    before = wasted_tokens(stage)
     if phase == "queued":
         other = stage.admit("other", max_tokens=1_000)
-        stage.running(other)
+        stage.wait_until_running(other)
     close = ask()
-    job_id = its_job(stage, known)
+    job_id = find_new_job(stage, known)
     if phase != "queued":
-        stage.running(job_id)
-        # Whoever is next has the slot as soon as it is free.
+        stage.wait_until_running(job_id)
+        # The next job gets the slot as soon as it is free.
         other = stage.admit("other", max_tokens=1)
     if phase == "decode":
-        stage.speaks(job_id)
+        stage.wait_for_text(job_id)
 
     seconds, micros = stage.client.time()
     close()
-    knows = known_to_be_canceled(stage, job_id)
-    assert knows.now_ms - (seconds * 1000 + micros // 1000) < SEEN_MS
+    canceled = wait_for_cancel(stage, job_id)
+    assert canceled.now_ms - (seconds * 1000 + micros // 1000) < DETECTION_MS
     (ended,) = stage.ended(job_id)
     assert (ended.state, ended.code) == (JobState.CANCELED, "canceled")
 
     if phase == "queued":
         assert ended.attempts == 0
         assert stage.job(other).state is JobState.RUNNING
-        assert wasted(stage) == before
+        assert wasted_tokens(stage) == before
         stage.store.cancel(other)
     else:
         assert ended.stage in {"", phase}
         (after,) = stage.ended(other)
         assert after.started_ms is not None
-        assert after.started_ms - knows.now_ms <= BELL_MS + 2 * STEP_MS
+        assert after.started_ms - canceled.now_ms <= CANCEL_DELIVERY_MS + 2 * STEP_MS
         usage = ended.usage
         assert usage is not None
         assert (usage.completion_tokens > 0) == (phase == "decode")
-        asked, spent = usage.prompt_tokens - usage.cached_tokens + usage.completion_tokens, wasted(stage) - before
-        # Of a prompt left half-read only what was computed counts: to the token in tests/faults/test_ledgers.py.
-        assert 0 < spent == asked if phase == "decode" else 0 <= spent < asked
-    stage.still_sound()
-    wait_for(lambda: (seen := stage.view(worker)) and seen.slots_busy == 0, "the worker to tell of a free slot")
+        requested, spent = (
+            usage.prompt_tokens - usage.cached_tokens + usage.completion_tokens,
+            wasted_tokens(stage) - before,
+        )
+        # Only the computed part of a prompt counts; tests/faults/test_ledgers.py checks it to the token.
+        assert 0 < spent == requested if phase == "decode" else 0 <= spent < requested
+    stage.assert_sound()
+    wait_for(lambda: (view := stage.view(worker)) and view.slots_busy == 0, "the worker to report a free slot")
 
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("phase", PHASES)
-def test_a_client_that_goes_frees_its_slot_within_two_steps_and_the_books_are_right(
+def test_a_disconnect_frees_the_slot_within_two_steps_and_the_counters_are_right(
     served: Address, worker: Process, phase: str, call: str
 ) -> None:
     with ExitStack() as stack:
-        goes(served.stage, worker, phase, lambda: stack.enter_context(closing(asks(served, call, phase))).close)
+        check_disconnect(
+            served.stage, worker, phase, lambda: stack.enter_context(closing(send_request(served, call, phase))).close
+        )
 
 
-@pytest.mark.ways("direct", reason="the gate is no HTTP")
+@pytest.mark.ways("direct", reason="the gate does not speak HTTP")
 @pytest.mark.parametrize("phase", PHASES)
-def test_a_client_of_the_gate_that_goes_frees_its_slot_within_two_steps_and_the_books_are_right(
+def test_a_disconnect_from_the_gate_frees_the_slot_within_two_steps_and_the_counters_are_right(
     stage: Stage, worker: Process, gate_port: int, phase: str
 ) -> None:
     words, max_tokens = PHASES[phase]
@@ -166,4 +171,4 @@ def test_a_client_of_the_gate_that_goes_frees_its_slot_within_two_steps_and_the_
             client.send(submit_frame(prompt="word " * words, max_tokens=max_tokens))
             return client.close
 
-        goes(stage, worker, phase, ask)
+        check_disconnect(stage, worker, phase, ask)

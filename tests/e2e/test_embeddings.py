@@ -1,4 +1,4 @@
-"""Embeddings through the stock `openai` package: the door, the store, a worker with a real model."""
+"""Embeddings through the stock `openai` package: the door, the store and a worker with a real model."""
 
 import base64
 import contextlib
@@ -17,7 +17,7 @@ from tests.support.served import Address, Served
 llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
 
 from tests.support.bert import write_bert  # noqa: E402 - needs the engine's packages
-from workers.demo.random_gguf import write_random_model  # noqa: E402 - likewise
+from workers.demo.random_gguf import write_random_model  # noqa: E402 - needs the engine's packages
 
 TEXTS = ["ba dedi", "foku gali muna", "pesi"]
 
@@ -41,43 +41,47 @@ def common(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
 
 
 @pytest.fixture(scope="module")
-def alone(folder: Path) -> dict[str, list[float]]:
-    """What `llama_cpp.Llama` gives for each text."""
+def direct_vectors(folder: Path) -> dict[str, list[float]]:
+    """The vector that `llama_cpp.Llama` computes for each text."""
     path = str(folder / "vectors.gguf")
     with contextlib.closing(llama_cpp.Llama(path, n_ctx=64, n_batch=64, embedding=True, verbose=False)) as llama:
         return {text: llama.embed(text, normalize=True) for text in TEXTS}
 
 
-def test_texts_get_the_vectors_that_the_model_alone_gives(client: OpenAI, alone: dict[str, list[float]]) -> None:
+def test_embeddings_equal_those_of_the_model_used_directly(
+    client: OpenAI, direct_vectors: dict[str, list[float]]
+) -> None:
     answer = client.embeddings.create(model="vectors", input=TEXTS)
     assert [item.index for item in answer.data] == [0, 1, 2]
     for item, text in zip(answer.data, TEXTS, strict=True):
-        np.testing.assert_allclose(item.embedding, alone[text], atol=2e-4)
+        np.testing.assert_allclose(item.embedding, direct_vectors[text], atol=2e-4)
     assert answer.model == "vectors"
     assert answer.usage.prompt_tokens == answer.usage.total_tokens > len(TEXTS)
     one = client.embeddings.create(model="vectors", input=TEXTS[1])
     assert len(one.data) == 1
-    np.testing.assert_allclose(one.data[0].embedding, alone[TEXTS[1]], atol=2e-4)
+    np.testing.assert_allclose(one.data[0].embedding, direct_vectors[TEXTS[1]], atol=2e-4)
 
 
-def test_numbers_and_base64_are_the_same_vector(served: Address) -> None:
-    asked = {"model": "vectors", "input": TEXTS[0]}
+def test_floats_and_base64_encode_the_same_vector(served: Address) -> None:
+    request_fields = {"model": "vectors", "input": TEXTS[0]}
     plain, packed = (
-        served.http.post("/v1/embeddings", json=asked | {"encoding_format": kind}).json()["data"][0]["embedding"]
+        served.http.post("/v1/embeddings", json=request_fields | {"encoding_format": kind}).json()["data"][0][
+            "embedding"
+        ]
         for kind in ("float", "base64")
     )
     np.testing.assert_allclose(np.frombuffer(base64.b64decode(packed), "<f4"), plain, atol=1e-6)
     assert len(plain) == 32
 
 
-def test_token_ids_are_embedded_one_list_or_several(client: OpenAI) -> None:
+def test_one_or_several_lists_of_token_ids_are_embedded(client: OpenAI) -> None:
     one = client.embeddings.create(model="vectors", input=[2, 7, 9, 3])
     several = client.embeddings.create(model="vectors", input=[[2, 7, 9, 3], [2, 8, 3]])
     np.testing.assert_allclose(several.data[0].embedding, one.data[0].embedding, atol=2e-4)
     assert (one.usage.prompt_tokens, several.usage.prompt_tokens) == (4, 7)
 
 
-def test_a_request_is_one_job_however_many_texts_it_has(client: OpenAI, served: Address) -> None:
+def test_a_request_is_one_job_for_any_number_of_texts(client: OpenAI, served: Address) -> None:
     before = served.stage.stat("admitted")
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(lambda _: client.embeddings.create(model="vectors", input=TEXTS * 60), range(4)))
@@ -86,7 +90,7 @@ def test_a_request_is_one_job_however_many_texts_it_has(client: OpenAI, served: 
 
 
 @pytest.mark.parametrize(
-    ("asked", "error", "param"),
+    ("fields", "error", "param"),
     [
         ({"model": "words"}, openai.BadRequestError, "model"),
         ({"dimensions": 16}, openai.BadRequestError, "dimensions"),
@@ -100,20 +104,20 @@ def test_a_request_is_one_job_however_many_texts_it_has(client: OpenAI, served: 
         ({"model": "nope"}, openai.NotFoundError, "model"),
     ],
 )
-def test_what_cannot_be_embedded_is_the_error_the_package_knows(
-    client: OpenAI, asked: dict[str, object], error: type[openai.APIStatusError], param: str | None
+def test_a_request_that_cannot_be_served_raises_the_packages_error_class(
+    client: OpenAI, fields: dict[str, object], error: type[openai.APIStatusError], param: str | None
 ) -> None:
     with pytest.raises(error) as caught:
-        client.embeddings.create(**({"model": "vectors", "input": "ba"} | asked))  # type: ignore[arg-type]
+        client.embeddings.create(**({"model": "vectors", "input": "ba"} | fields))  # type: ignore[arg-type]
     assert isinstance(caught.value.body, dict)
     assert caught.value.body["param"] == param
 
 
-def test_its_own_dimensions_are_taken(client: OpenAI) -> None:
+def test_the_models_own_dimensions_are_accepted(client: OpenAI) -> None:
     assert len(client.embeddings.create(model="vectors", input="ba", dimensions=32).data[0].embedding) == 32
 
 
-def test_a_model_that_makes_embeddings_answers_no_prompt(client: OpenAI, served: Address) -> None:
+def test_an_embedding_model_answers_no_prompt(client: OpenAI, served: Address) -> None:
     with pytest.raises(openai.BadRequestError, match="makes embeddings: use /v1/embeddings"):
         client.completions.create(model="vectors", prompt="ba")
     refused = served.submit(model="vectors")

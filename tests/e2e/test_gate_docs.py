@@ -1,4 +1,4 @@
-"""docs/tcp.md says what the gate does: every operation, field, status and code; its lines work as they are typed."""
+"""docs/tcp.md documents every operation, field, status and code of the gate, and its examples work as printed."""
 
 import json
 import re
@@ -16,12 +16,12 @@ from shared.settings.settings import Settings
 from tests.support.gate import SLOW, a_gate
 from tests.support.processes import ROOT, Stage
 from web.gate.requests import CODES, OPS
-from web.gate.server import GRACE_S, MOST_CONNECTIONS
+from web.gate.server import GRACE_S, MAX_CONNECTIONS
 
 PAGE = (ROOT / "docs" / "tcp.md").read_text(encoding="utf-8")
 CONSOLE = re.findall(r"^```console\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 
-#: What nc does, where there is none: stdin to the socket, and its end too; the socket to stdout.
+#: Replaces nc where it is not installed: copies stdin to the socket, passes its end on, copies the socket to stdout.
 RELAY = """
 import shutil, socket, sys, threading
 connection = socket.create_connection((sys.argv[-2], int(sys.argv[-1])))
@@ -43,49 +43,49 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 
 
 def rows(heading: str) -> dict[str, str]:
-    """First cell → the rest of each row of the first table under a heading."""
+    """Map the first cell of each row to the rest of the row, for the first table under a heading."""
     section = re.search(rf"^##+ {heading}\n(.*?)(?=^##|\Z)", PAGE, re.DOTALL | re.MULTILINE)
     assert section, heading
     return dict(re.findall(r"^\| (`[^|]+?) \|(.*)\|$", section[1], re.MULTILINE))
 
 
-def words(cell: str) -> set[str]:
+def code_words(cell: str) -> set[str]:
     return set(re.findall(r"`(\w+)`", cell))
 
 
-def test_every_operation_is_there_with_its_fields() -> None:
+def test_every_operation_is_documented_with_its_fields() -> None:
     table = rows("Frames")
     assert {name.strip("`") for name in table} == set(OPS)
     for name, kind in OPS.items():
-        fields = words(table[f"`{name}`"].split("|")[0]) - {"ref"}
+        fields = code_words(table[f"`{name}`"].split("|")[0]) - {"ref"}
         assert fields == set(kind.model_fields) - {"op", "ref"}, name
 
 
-def test_every_field_of_a_submit_is_explained() -> None:
+def test_every_field_of_a_submit_is_documented() -> None:
     explained = {name.strip("`") for name in rows("submit")}
     assert explained == set(OPS["submit"].model_fields) - {"op", "ref"}
 
 
-def test_every_status_is_there() -> None:
-    statuses = {status for cell in rows("What the gate says") for status in words(cell)}
+def test_every_status_is_documented() -> None:
+    statuses = {status for cell in rows("Frames that the gate sends") for status in code_words(cell)}
     assert statuses == {*JobState, "accepted", "yield", "started", "text", "pong", "error"}
 
 
-def test_every_code_of_the_gates_own_is_there_with_its_sentence() -> None:
+def test_every_error_code_of_the_gate_is_documented_with_its_sentence() -> None:
     table = rows("Errors")
     assert {name.strip("`") for name in table} == set(CODES)
     for code, sentence in CODES.items():
         assert table[f"`{code}`"].strip().startswith(sentence), code
 
 
-def test_the_numbers_are_those_of_the_code(settings: Settings) -> None:
+def test_the_documented_numbers_are_those_in_the_code(settings: Settings) -> None:
     assert f"for up to {GRACE_S:g} s" in PAGE
-    assert f"Up to {MOST_CONNECTIONS:,} connections" in PAGE
+    assert f"Up to {MAX_CONNECTIONS:,} connections" in PAGE
     assert f"penstock gate --listen {settings.gate_host_port[0]}:{settings.gate_host_port[1]}" in PAGE
 
 
 def shape(frame: Any) -> Any:
-    """What of a frame is the same each time: its fields, its tag, its status."""
+    """Return what is the same in every run: the tag and the status, and for other fields only the type."""
     return {name: frame[name] if name in {"ref", "status"} else type(frame[name]) for name in frame}
 
 
@@ -93,10 +93,10 @@ def shape(frame: Any) -> Any:
     "carrier", [pytest.param("nc", marks=pytest.mark.skipif(shutil.which("nc") is None, reason="needs nc")), "relay"]
 )
 @pytest.mark.parametrize("block", CONSOLE)
-def test_the_lines_work_as_they_are_typed(port: int, block: str, carrier: str, tmp_path: Path) -> None:
-    typed = re.findall(r"^\$ (.*)$", block, re.MULTILINE)
+def test_the_shell_examples_work_as_printed(port: int, block: str, carrier: str, tmp_path: Path) -> None:
+    commands = re.findall(r"^\$ (.*)$", block, re.MULTILINE)
     printed = [line for line in block.splitlines() if not line.startswith("$ ")]
-    script = "\n".join(typed).replace("127.0.0.1 7070", f"127.0.0.1 {port}")
+    script = "\n".join(commands).replace("127.0.0.1 7070", f"127.0.0.1 {port}")
     if carrier == "relay":
         relay = tmp_path / "relay.py"
         relay.write_text(RELAY)
@@ -107,7 +107,7 @@ def test_the_lines_work_as_they_are_typed(port: int, block: str, carrier: str, t
     assert answers == [shape(json.loads(line)) for line in printed]
 
 
-def test_the_client_works_as_it_is_printed(port: int) -> None:
+def test_the_python_client_works_as_printed(port: int) -> None:
     (program,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
     program = program.replace("7070", str(port))
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)

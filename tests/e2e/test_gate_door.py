@@ -1,4 +1,4 @@
-"""One connection of the gate over a real store: what it answers, whom it lets in, what it refuses."""
+"""One connection to the gate over a real store: its answers, its errors, and its API keys."""
 
 import base64
 import hashlib
@@ -15,7 +15,7 @@ from shared.settings.settings import Settings
 from shared.store.api_keys import ApiKeys
 from shared.store.store import Store
 from shared.store.tenants import Tenants
-from tests.support.builders import reconfigure, seen, stat
+from tests.support.builders import reconfigure, stat, view_of
 from tests.support.door import door_store, run_next, serve, settle
 from tests.support.gate import Served, served, submit_frame
 from tests.support.processes import wait_for
@@ -31,20 +31,20 @@ def gate(store: Store, settings: Settings) -> Iterator[Served]:
 
 @pytest.fixture
 def closed(store: Store, settings: Settings) -> Iterator[Served]:
-    """A gate that asks for keys."""
+    """A gate that requires API keys."""
     serve(store)
     with served(store, settings, auth="required") as gate:
         yield gate
 
 
-# A job.
+# Jobs.
 
 
-def test_a_job_is_accepted_and_its_end_is_told_under_its_tag(gate: Served, store: Store) -> None:
+def test_a_job_is_accepted_and_its_end_is_sent_with_its_tag(gate: Served, store: Store) -> None:
     answer = gate.client.ask(submit_frame("a1", deadline_ms=20_000))
-    view = seen(store, answer["id"])
+    view = view_of(store, answer["id"])
     assert answer == {"ref": "a1", "status": "accepted", "id": view.id}
-    assert (view.tenant, view.deadline_ms, view.patience_from) == ("blue", 20_000, "body")
+    assert (view.tenant, view.deadline_ms, view.deadline_source) == ("blue", 20_000, "body")
     settle(store, run_next(store))
     last = gate.client.read()
     assert (last["ref"], last["status"], last["id"], last["text"]) == ("a1", "succeeded", view.id, "some words")
@@ -52,32 +52,32 @@ def test_a_job_is_accepted_and_its_end_is_told_under_its_tag(gate: Served, store
     assert "error" not in last
 
 
-def test_a_body_may_come_as_base64(gate: Served, store: Store) -> None:
+def test_a_body_may_be_base64(gate: Served, store: Store) -> None:
     text = json.dumps({"prompt": "žluťoučký", "max_tokens": 2}, ensure_ascii=False).encode()
     digest = hashlib.sha256(text).hexdigest()
     frame = {"op": "submit", "body": base64.b64encode(text).decode(), "encoding": "base64", "sha256": digest}
     answer = gate.client.ask(frame)
     assert answer["status"] == "accepted"
-    assert seen(store, answer["id"]).tenant == "default"
+    assert view_of(store, answer["id"]).tenant == "default"
 
 
-def test_a_job_that_failed_says_why(gate: Served, store: Store) -> None:
+def test_the_last_frame_of_a_failed_job_says_why(gate: Served, store: Store) -> None:
     gate.client.submitted()
     settle(store, run_next(store), outcome=Outcome.FAILED, code="engine_error")
     last = gate.client.read()
     assert (last["status"], last["error"]["code"]) == ("failed", "engine_error")
 
 
-def test_many_jobs_in_flight_each_end_under_their_own_tag(gate: Served, store: Store) -> None:
+def test_each_of_many_inflight_jobs_ends_with_its_own_tag(gate: Served, store: Store) -> None:
     gate.client.send(*(submit_frame(number, tenant=f"t{number}") for number in range(20)))
     answers = [gate.client.read() for _ in range(20)]
     assert [answer["ref"] for answer in answers] == list(range(20))
     ids = {answer["ref"]: answer["id"] for answer in answers}
     for _ in range(20):
         settle(store, run_next(store))
-    ends = gate.client.reads(20)
-    assert {ref: end["id"] for ref, end in ends.items()} == ids
-    assert {end["status"] for end in ends.values()} == {"succeeded"}
+    last_frames = gate.client.read_by_ref(20)
+    assert {ref: end["id"] for ref, end in last_frames.items()} == ids
+    assert {end["status"] for end in last_frames.values()} == {"succeeded"}
 
 
 def test_jobs_are_offered_in_the_order_of_their_frames(gate: Served, store: Store) -> None:
@@ -87,10 +87,10 @@ def test_jobs_are_offered_in_the_order_of_their_frames(gate: Served, store: Stor
         held = run_next(store)
         assert held.id == expected
         settle(store, held)
-    gate.client.reads(10)
+    gate.client.read_by_ref(10)
 
 
-def test_a_streamed_job_tells_its_text_as_it_comes(gate: Served, store: Store) -> None:
+def test_a_streamed_job_sends_its_text_as_it_is_generated(gate: Served, store: Store) -> None:
     job_id = gate.client.ask(submit_frame() | {"stream": True})["id"]
     held = run_next(store)
     started = {"ref": "a1", "status": "started", "id": job_id, "attempt": 1}
@@ -103,7 +103,7 @@ def test_a_streamed_job_tells_its_text_as_it_comes(gate: Served, store: Store) -
     assert gate.client.read()["status"] == "succeeded"
 
 
-def test_a_tag_is_free_again_after_the_last_frame(gate: Served, store: Store) -> None:
+def test_a_tag_can_be_used_again_after_its_last_frame(gate: Served, store: Store) -> None:
     first = gate.client.submitted("a1")
     gate.client.fault(submit_frame("a1"), "invalid_value", "ref")
     settle(store, run_next(store))
@@ -111,21 +111,23 @@ def test_a_tag_is_free_again_after_the_last_frame(gate: Served, store: Store) ->
     assert gate.client.submitted("a1") != first
 
 
-def test_where_a_job_stands_can_be_asked(gate: Served, store: Store) -> None:
+def test_the_status_of_a_job_can_be_requested(gate: Served, store: Store) -> None:
     gate.client.submitted("a1")
     job_id = gate.client.submitted("a2")
-    standing = gate.client.ask({"op": "status", "ref": "a2"})
-    assert (standing["ref"], standing["status"], standing["id"]) == ("a2", "queued", job_id)
-    assert standing["queue"]["position"] == 2
+    status = gate.client.ask({"op": "status", "ref": "a2"})
+    assert (status["ref"], status["status"], status["id"]) == ("a2", "queued", job_id)
+    assert status["queue"]["position"] == 2
     run_next(store)
     assert gate.client.ask({"op": "status", "ref": "a1"})["status"] == "running"
     gate.client.fault({"op": "status", "ref": "a3"}, "job_not_found", "ref")
 
 
-# Refusals and faults.
+# Refusals and errors.
 
 
-def test_a_refusal_is_that_of_http_and_leaves_nothing(gate: Served, store: Store, settings: Settings) -> None:
+def test_a_refusal_has_the_same_fields_as_over_http_and_leaves_no_job(
+    gate: Served, store: Store, settings: Settings
+) -> None:
     reconfigure(store, settings, max_inflight=1)
     gate.client.submitted("a1")
     answer = gate.client.ask(submit_frame("a2", tenant="red"))
@@ -136,7 +138,7 @@ def test_a_refusal_is_that_of_http_and_leaves_nothing(gate: Served, store: Store
     gate.client.fault({"op": "status", "ref": "a2"}, "job_not_found", "ref")
 
 
-def test_a_client_that_comes_back_says_how_often_it_tried(gate: Served, store: Store, settings: Settings) -> None:
+def test_a_higher_attempt_number_gets_a_longer_retry_hint(gate: Served, store: Store, settings: Settings) -> None:
     reconfigure(store, settings, max_inflight=1)
     gate.client.submitted("a1")
     hints = [gate.client.ask(submit_frame("a2") | {"attempt": attempt})["retry_hint_ms"] for attempt in (0, 3)]
@@ -144,13 +146,13 @@ def test_a_client_that_comes_back_says_how_often_it_tried(gate: Served, store: S
 
 
 @pytest.mark.parametrize("sha256", [None, "0" * 64, "", 7])
-def test_a_frame_without_integrity_costs_nothing(gate: Served, store: Store, sha256: object) -> None:
+def test_a_frame_with_a_wrong_digest_is_an_error_and_is_not_counted(gate: Served, store: Store, sha256: object) -> None:
     gate.client.fault(submit_frame() | {"sha256": sha256}, "integrity", "sha256")
     assert store.snapshot().inflight == 0
     assert (stat(store, "yielded"), stat(store, "offered_tokens")) == (0, 0)
 
 
-def test_what_is_wrong_with_a_body_is_said_as_over_http(gate: Served) -> None:
+def test_an_invalid_body_gets_the_same_error_as_over_http(gate: Served) -> None:
     gate.client.fault(submit_frame(colour="red"), "invalid_value", "colour")
     gate.client.fault(submit_frame(deadline_ms=600_001), "invalid_value", "deadline_ms")
     gate.client.fault(submit_frame(prompt="nul \0 inside"), "invalid_value", "prompt")
@@ -161,7 +163,7 @@ def test_what_is_wrong_with_a_body_is_said_as_over_http(gate: Served) -> None:
     gate.client.fault({"op": "submit", "body": "[]", "sha256": hashlib.sha256(b"[]").hexdigest()}, "invalid_value")
 
 
-def test_one_bad_frame_gets_one_error_and_the_others_go_on(gate: Served, store: Store) -> None:
+def test_a_bad_frame_gets_one_error_and_does_not_affect_other_frames(gate: Served, store: Store) -> None:
     job_id = gate.client.submitted("a1")
     gate.client.send(
         b"{bad\n", b"\xff\xfe\n", b"\r\n", b"7\n", {"op": "ping", "ref": "p"}, b'{"op":"ping"', b',"x":1}\n'
@@ -180,7 +182,7 @@ def test_one_bad_frame_gets_one_error_and_the_others_go_on(gate: Served, store: 
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_spoiled_frames_get_one_answer_each_and_the_connection_lives(gate: Served, seed: int) -> None:
+def test_corrupt_frames_get_one_answer_each_and_the_connection_stays_open(gate: Served, seed: int) -> None:
     dice = random.Random(seed)
     lines = []
     for number in range(40):
@@ -200,12 +202,12 @@ def test_spoiled_frames_get_one_answer_each_and_the_connection_lives(gate: Serve
     assert gate.client.read() == {"ref": "last", "status": "pong"}
 
 
-def test_a_frame_over_the_limit_is_passed_over(store: Store, settings: Settings) -> None:
+def test_a_frame_over_the_size_limit_gets_an_error_and_is_skipped(store: Store, settings: Settings) -> None:
     serve(store)
     with served(store, settings, frame_bytes=2_048) as gate:
         job_id = gate.client.submitted("a1")
         gate.client.send(json.dumps({"op": "submit", "ref": "big", "body": "x" * 100_000}).encode())
-        # Told before the frame's end has come.
+        # The error is sent before the end of the frame has arrived.
         answer = gate.client.read()
         assert (answer["ref"], answer["code"]) == ("big", "request_too_large")
         assert "2048 bytes (PENSTOCK_MAX_BODY_BYTES)" in answer["error"]["message"]
@@ -215,7 +217,7 @@ def test_a_frame_over_the_limit_is_passed_over(store: Store, settings: Settings)
         assert gate.client.read()["id"] == job_id
 
 
-def test_a_connection_has_only_so_many_jobs_in_flight(store: Store, settings: Settings) -> None:
+def test_the_number_of_inflight_jobs_of_a_connection_is_bounded(store: Store, settings: Settings) -> None:
     serve(store)
     with served(store, settings, jobs=2) as gate:
         gate.client.submitted("a1")
@@ -226,7 +228,7 @@ def test_a_connection_has_only_so_many_jobs_in_flight(store: Store, settings: Se
         gate.client.submitted("a3")
 
 
-def test_while_the_store_is_away_the_answer_is_yield(store: Store, store_url: str, settings: Settings) -> None:
+def test_requests_get_a_yield_while_the_store_does_not_answer(store: Store, store_url: str, settings: Settings) -> None:
     serve(store)
     with served(door_store(store_url), settings) as gate:
         assert gate.client.ask({"op": "ping"}) == {"status": "pong"}
@@ -241,44 +243,44 @@ def test_while_the_store_is_away_the_answer_is_yield(store: Store, store_url: st
 # Keys and tenants.
 
 
-def test_a_key_stands_for_its_tenant(closed: Served, store: Store) -> None:
+def test_an_api_key_identifies_its_tenant(closed: Served, store: Store) -> None:
     key = ApiKeys(store.client).create("blue", label="laptop").key
     closed.client.fault(submit_frame(), "invalid_api_key")
     closed.client.fault(submit_frame() | {"tenant_key": "psk_invented"}, "invalid_api_key")
     frame = submit_frame() | {"tenant_key": key}
     del frame["tenant"]
-    assert seen(store, closed.client.ask(frame)["id"]).tenant == "blue"
+    assert view_of(store, closed.client.ask(frame)["id"]).tenant == "blue"
 
 
-def test_only_a_key_that_may_act_for_others_names_another_tenant(closed: Served, store: Store) -> None:
-    ring = ApiKeys(store.client)
-    plain, gateway = ring.create("blue").key, ring.create("gateway", act_as="team-*").key
+def test_only_a_key_that_may_act_for_other_tenants_can_name_one(closed: Served, store: Store) -> None:
+    api_keys = ApiKeys(store.client)
+    plain, gateway = api_keys.create("blue").key, api_keys.create("gateway", act_as="team-*").key
     closed.client.fault(submit_frame(tenant="team-a") | {"tenant_key": plain}, "tenant_not_allowed", "tenant")
     closed.client.fault(submit_frame(tenant="red") | {"tenant_key": gateway}, "tenant_not_allowed", "tenant")
     answer = closed.client.ask(submit_frame(tenant="team-a") | {"tenant_key": gateway})
-    assert seen(store, answer["id"]).tenant == "team-a"
+    assert view_of(store, answer["id"]).tenant == "team-a"
 
 
-def test_a_key_that_was_removed_opens_nothing_on_an_open_connection_either(closed: Served, store: Store) -> None:
+def test_a_removed_key_stops_working_on_an_open_connection(closed: Served, store: Store) -> None:
     key = ApiKeys(store.client).create("blue", label="laptop").key
     assert closed.client.ask(submit_frame(1) | {"tenant_key": key})["status"] == "accepted"
     ApiKeys(store.client).rm("laptop")
     again = (submit_frame(ref) | {"tenant_key": key} for ref in itertools.count(3))
-    wait_for(lambda: closed.client.ask(next(again))["status"] == "error", "the gate to hear of it", timeout_s=1)
+    wait_for(lambda: closed.client.ask(next(again))["status"] == "error", "the gate to notice the removal", timeout_s=1)
     closed.client.fault(submit_frame(2) | {"tenant_key": key}, "invalid_api_key")
 
 
-def test_a_disabled_tenant_is_refused_by_name(gate: Served, store: Store) -> None:
+def test_a_disabled_tenant_gets_the_error_tenant_disabled(gate: Served, store: Store) -> None:
     Tenants(store.client).set("blue", TenantPolicy(disabled=True))
     gate.client.fault(submit_frame(), "tenant_disabled")
     gate.client.submitted("a2", tenant="red")
 
 
 @pytest.mark.parametrize("tenant", ["", "a b", "x" * 65, "ž", "a:b"])
-def test_a_tenant_s_name_is_letters_digits_and_two_signs(gate: Served, tenant: str) -> None:
+def test_an_invalid_tenant_name_is_an_error(gate: Served, tenant: str) -> None:
     gate.client.fault(submit_frame(tenant=tenant), "invalid_value", "tenant")
 
 
-def test_where_auth_is_open_keys_are_ignored(gate: Served, store: Store) -> None:
+def test_keys_are_ignored_if_auth_is_open(gate: Served, store: Store) -> None:
     answer = gate.client.ask(submit_frame() | {"tenant_key": "nonsense"})
-    assert seen(store, answer["id"]).tenant == "blue"
+    assert view_of(store, answer["id"]).tenant == "blue"

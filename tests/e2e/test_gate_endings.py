@@ -1,4 +1,4 @@
-"""How a connection of the gate ends, and what becomes of its jobs: a client that goes takes them along, we do not."""
+"""How a connection to the gate ends, and what becomes of its jobs: only a client's disconnect cancels them."""
 
 import itertools
 import socket
@@ -12,7 +12,7 @@ from shared.jobs.states import JobState
 from shared.settings.settings import Settings
 from shared.store.replies import SettleAnswer
 from shared.store.store import Store
-from tests.support.builders import an_ending, seen
+from tests.support.builders import an_ending, view_of
 from tests.support.door import door_store, run_next, serve, settle
 from tests.support.gate import Served, served, submit_frame
 from tests.support.processes import wait_for
@@ -27,42 +27,42 @@ def gate(store: Store, settings: Settings) -> Iterator[Served]:
 
 
 def state(store: Store, job_id: str) -> JobState:
-    return seen(store, job_id).state
+    return view_of(store, job_id).state
 
 
-def cancel_is_asked(store: Store, job_id: str) -> float:
-    """Wait until the job is to be canceled, or is; how long that took, in seconds."""
+def wait_for_cancel(store: Store, job_id: str) -> float:
+    """Wait until the job's cancel is requested or done; return how long that took, in seconds."""
     begin_s = time.monotonic()
-    wait_for(lambda: (view := seen(store, job_id)).cancel_requested or view.state is JobState.CANCELED, "the cancel")
+    wait_for(lambda: (view := view_of(store, job_id)).cancel_requested or view.state is JobState.CANCELED, "the cancel")
     return time.monotonic() - begin_s
 
 
-# The client goes.
+# The client disconnects.
 
 
-def by_close(gate: Served) -> None:
+def close(gate: Served) -> None:
     gate.client.close()
 
 
-def by_half_close(gate: Served) -> None:
+def half_close(gate: Served) -> None:
     gate.client.socket.shutdown(socket.SHUT_WR)
 
 
-def within_a_frame(gate: Served) -> None:
+def close_within_a_frame(gate: Served) -> None:
     gate.client.send(b'{"op":"submit","ref":"b')
     gate.client.close()
 
 
-WAYS = [by_close, by_half_close, within_a_frame]
+DISCONNECTS = [close, half_close, close_within_a_frame]
 
 
-@pytest.mark.parametrize("go", WAYS)
-def test_a_client_that_goes_cancels_what_waits_and_what_runs_within_250_ms(gate: Served, store: Store, go) -> None:
+@pytest.mark.parametrize("disconnect", DISCONNECTS)
+def test_a_disconnect_cancels_queued_and_running_jobs_within_250_ms(gate: Served, store: Store, disconnect) -> None:
     running, waiting = gate.client.submitted("a1"), gate.client.submitted("a2")
     held = run_next(store)
-    go(gate)
-    assert cancel_is_asked(store, waiting) < 0.25
-    assert cancel_is_asked(store, running) < 0.25
+    disconnect(gate)
+    assert wait_for_cancel(store, waiting) < 0.25
+    assert wait_for_cancel(store, running) < 0.25
     assert state(store, waiting) is JobState.CANCELED
     assert state(store, running) is JobState.RUNNING
     settle(store, held)
@@ -70,23 +70,23 @@ def test_a_client_that_goes_cancels_what_waits_and_what_runs_within_250_ms(gate:
     assert store.snapshot().inflight == 0
 
 
-def test_a_client_that_goes_right_after_its_frame_leaves_no_job(gate: Served, store: Store) -> None:
+def test_a_client_that_disconnects_right_after_its_frames_leaves_no_job(gate: Served, store: Store) -> None:
     gate.client.send(*(submit_frame(number, tenant=f"t{number}") for number in range(10)))
     gate.client.close()
     assert gate.ended()
     assert store.snapshot().inflight == 0
 
 
-def test_who_goes_is_asked_for_nothing_more_however_much_is_still_unread(gate: Served, store: Store) -> None:
+def test_after_a_disconnect_the_gate_does_not_process_the_unread_frames(gate: Served, store: Store) -> None:
     job_id = gate.client.submitted()
     gate.client.send(b'{"op":"metrics"}\n' * 3_000)
     gate.client.close()
-    assert cancel_is_asked(store, job_id) < 0.25 + 0.5
+    assert wait_for_cancel(store, job_id) < 0.25 + 0.5
     assert gate.ended()
     assert gate.counted["metrics"] < 1_000
 
 
-def test_ended_jobs_are_not_canceled_by_a_close(gate: Served, store: Store) -> None:
+def test_a_disconnect_does_not_cancel_ended_jobs(gate: Served, store: Store) -> None:
     job_id = gate.client.submitted()
     settle(store, run_next(store))
     assert gate.client.read()["status"] == "succeeded"
@@ -95,7 +95,7 @@ def test_ended_jobs_are_not_canceled_by_a_close(gate: Served, store: Store) -> N
     assert state(store, job_id) is JobState.SUCCEEDED
 
 
-def test_a_close_that_races_the_settle_ends_the_job_one_way(store: Store, settings: Settings) -> None:
+def test_a_job_ends_exactly_once_if_a_disconnect_races_the_settle(store: Store, settings: Settings) -> None:
     serve(store)
     ends = set()
     for turn in range(20):
@@ -113,7 +113,7 @@ def test_a_close_that_races_the_settle_ends_the_job_one_way(store: Store, settin
     assert ends <= {JobState.SUCCEEDED, JobState.CANCELED}
 
 
-def test_a_client_that_goes_while_the_store_is_away_is_heeded_when_it_is_back(
+def test_jobs_are_canceled_after_a_store_outage_if_their_client_disconnected_during_it(
     store: Store, store_url: str, settings: Settings
 ) -> None:
     serve(store)
@@ -123,7 +123,7 @@ def test_a_client_that_goes_while_the_store_is_away_is_heeded_when_it_is_back(
         begin_s = time.monotonic()
         gate.client.close()
         assert gate.ended()
-        # One wait for a silent store, not one a job.
+        # The gate waits for the silent store once, not once per job.
         assert time.monotonic() - begin_s < 2.4
         store.client.client_unpause()
         wait_for(lambda: {state(store, job_id) for job_id in ids} == {JobState.CANCELED}, "all to be canceled")
@@ -132,20 +132,20 @@ def test_a_client_that_goes_while_the_store_is_away_is_heeded_when_it_is_back(
 # The client cancels.
 
 
-def test_a_canceled_job_tells_its_end_under_its_own_tag(gate: Served, store: Store) -> None:
+def test_the_end_of_a_canceled_job_is_sent_with_the_jobs_own_tag(gate: Served, store: Store) -> None:
     running, waiting = gate.client.submitted("a1"), gate.client.submitted("a2")
     held = run_next(store)
     last = gate.client.ask({"op": "cancel", "ref": "a2"})
     assert (last["ref"], last["status"], last["id"]) == ("a2", "canceled", waiting)
     gate.client.send({"op": "cancel", "ref": "a1"})
-    cancel_is_asked(store, running)
+    wait_for_cancel(store, running)
     settle(store, held)
     assert (last := gate.client.read())["ref"] == "a1", last
     assert last["status"] == "canceled"
     gate.client.fault({"op": "cancel", "ref": "a1"}, "job_not_found", "ref")
 
 
-def test_a_connection_cancels_no_job_of_another(store: Store, settings: Settings, gate: Served) -> None:
+def test_a_connection_cannot_cancel_a_job_of_another_connection(store: Store, settings: Settings, gate: Served) -> None:
     job_id = gate.client.submitted("a1")
     with served(store, settings) as other:
         other.client.fault({"op": "cancel", "ref": "a1"}, "job_not_found", "ref")
@@ -153,22 +153,22 @@ def test_a_connection_cancels_no_job_of_another(store: Store, settings: Settings
     assert state(store, job_id) is JobState.QUEUED
 
 
-# We go.
+# The gate ends the connection.
 
 
-def test_a_connection_that_we_end_cancels_nothing(gate: Served, store: Store) -> None:
+def test_a_connection_that_the_gate_ends_cancels_no_job(gate: Served, store: Store) -> None:
     running, waiting = gate.client.submitted("a1"), gate.client.submitted("a2")
     held = run_next(store)
     gate.connection.leave()
-    assert gate.client.at_end()
+    assert gate.client.is_closed()
     assert gate.ended()
-    assert not seen(store, running).cancel_requested
+    assert not view_of(store, running).cancel_requested
     assert state(store, waiting) is JobState.QUEUED
     settle(store, held)
     assert state(store, running) is JobState.SUCCEEDED
 
 
-def test_a_gate_that_stops_tells_what_is_in_flight_and_takes_nothing_new(gate: Served, store: Store) -> None:
+def test_a_stopping_gate_sends_the_ends_of_inflight_jobs_and_admits_no_new_job(gate: Served, store: Store) -> None:
     gate.client.submitted("a1")
     gate.connection.wind_down()
     answer = gate.client.ask(submit_frame("a2"))
@@ -176,18 +176,18 @@ def test_a_gate_that_stops_tells_what_is_in_flight_and_takes_nothing_new(gate: S
     assert store.snapshot().inflight == 1
     settle(store, run_next(store))
     assert gate.client.read()["status"] == "succeeded"
-    assert gate.client.at_end()
+    assert gate.client.is_closed()
     assert gate.ended()
 
 
-def test_a_gate_that_stops_ends_connections_without_jobs_at_once(gate: Served) -> None:
+def test_a_stopping_gate_ends_connections_without_jobs_at_once(gate: Served) -> None:
     gate.client.ask({"op": "ping"})
     gate.connection.wind_down()
-    assert gate.client.at_end()
+    assert gate.client.is_closed()
     assert gate.ended()
 
 
-def test_a_client_that_goes_while_we_stop_still_cancels(gate: Served, store: Store) -> None:
+def test_a_disconnect_while_the_gate_stops_still_cancels_the_job(gate: Served, store: Store) -> None:
     job_id = gate.client.submitted()
     gate.connection.wind_down()
     gate.client.close()
@@ -198,7 +198,7 @@ def test_a_client_that_goes_while_we_stop_still_cancels(gate: Served, store: Sto
 # Slow clients.
 
 
-def test_a_frame_that_takes_too_long_is_given_up_and_the_others_go_on(store: Store, settings: Settings) -> None:
+def test_a_frame_that_takes_too_long_is_dropped_and_other_frames_are_served(store: Store, settings: Settings) -> None:
     serve(store)
     with served(store, settings, frame_s=0.2) as gate:
         job_id = gate.client.submitted("a1")
@@ -211,45 +211,45 @@ def test_a_frame_that_takes_too_long_is_given_up_and_the_others_go_on(store: Sto
         assert gate.client.read()["id"] == job_id
 
 
-def test_a_byte_at_a_time_does_not_stretch_a_frame_s_time(store: Store, settings: Settings) -> None:
+def test_sending_single_bytes_does_not_extend_the_time_limit_of_a_frame(store: Store, settings: Settings) -> None:
     with served(store, settings, frame_s=0.2) as gate:
         trickle = itertools.cycle(b"abc")
-        enough = threading.Event()
+        stop = threading.Event()
 
-        def drip() -> None:
-            while not enough.wait(0.02):
+        def send_bytes() -> None:
+            while not stop.wait(0.02):
                 gate.client.send(bytes([next(trickle)]))
 
-        dripping = threading.Thread(target=drip, daemon=True)
-        dripping.start()
+        sender = threading.Thread(target=send_bytes, daemon=True)
+        sender.start()
         begin_s = time.monotonic()
         assert gate.client.read()["code"] == "half_frame"
         assert time.monotonic() - begin_s < 2
-        enough.set()
-        dripping.join()
+        stop.set()
+        sender.join()
         assert gate.client.ask(b'\n{"op":"ping"}\n') == {"status": "pong"}
         assert gate.counted["error"] == 1
 
 
-def test_a_quiet_connection_is_closed_with_a_word(store: Store, settings: Settings) -> None:
+def test_an_idle_connection_is_closed_with_an_error_frame(store: Store, settings: Settings) -> None:
     with served(store, settings, idle_s=0.2) as gate:
         assert gate.client.read()["code"] == "idle"
-        assert gate.client.at_end()
+        assert gate.client.is_closed()
 
 
-def test_a_connection_with_a_job_in_flight_is_not_idle(store: Store, settings: Settings) -> None:
+def test_a_connection_with_an_inflight_job_is_not_idle(store: Store, settings: Settings) -> None:
     serve(store)
     with served(store, settings, idle_s=0.3) as gate:
         gate.client.submitted()
-        asked_s = time.monotonic()
+        begin_s = time.monotonic()
         held = run_next(store)
-        wait_for(lambda: time.monotonic() - asked_s > 0.7, "twice the idle time")
+        wait_for(lambda: time.monotonic() - begin_s > 0.7, "twice the idle time")
         settle(store, held)
         assert gate.client.read()["status"] == "succeeded"
         assert gate.client.read()["code"] == "idle"
 
 
-def test_blank_lines_keep_a_quiet_connection_open(store: Store, settings: Settings) -> None:
+def test_blank_lines_keep_an_idle_connection_open(store: Store, settings: Settings) -> None:
     with served(store, settings, idle_s=0.5) as gate:
         until_s = time.monotonic() + 1.5
         while time.monotonic() < until_s:
@@ -258,8 +258,8 @@ def test_blank_lines_keep_a_quiet_connection_open(store: Store, settings: Settin
         assert gate.client.ask({"op": "ping"}) == {"status": "pong"}
 
 
-def pours(gate: Served) -> int:
-    """Send frames and read nothing until the gate has more to say than it may keep; how many bytes were taken."""
+def fill_outbox(gate: Served) -> int:
+    """Send frames and read nothing until the gate holds 4,096 unsent bytes; return how many bytes were sent."""
     gate.client.socket.settimeout(0.1)
     sent = 0
     while True:
@@ -270,11 +270,13 @@ def pours(gate: Served) -> int:
                 return sent
 
 
-def test_who_reads_nothing_is_cut_off_with_its_jobs_and_holds_up_nobody(store: Store, settings: Settings) -> None:
+def test_a_client_that_reads_nothing_is_disconnected_with_its_jobs_and_delays_no_other_client(
+    store: Store, settings: Settings
+) -> None:
     serve(store)
     with served(store, settings, frame_s=0.5, unsent_bytes=4_096) as slow, served(store, settings) as other:
         job_id = slow.client.submitted("a1", tenant="slow")
-        assert pours(slow) > 4_096
+        assert fill_outbox(slow) > 4_096
         assert slow.connection._outbox._unsent < 3 * 4_096
         assert other.client.ask({"op": "ping"}) == {"status": "pong"}
         other.client.submitted("b1", tenant="quick")
@@ -285,10 +287,10 @@ def test_who_reads_nothing_is_cut_off_with_its_jobs_and_holds_up_nobody(store: S
         assert other.client.read()["id"] == held.id
 
 
-# The store forgets.
+# The store loses a job.
 
 
-def test_a_job_that_the_store_has_forgotten_is_told_so(gate: Served, store: Store, settings: Settings) -> None:
+def test_a_job_that_the_store_has_lost_ends_with_an_error_frame(gate: Served, store: Store, settings: Settings) -> None:
     gate.client.submitted("a1")
     store.client.flushall()
     store.configure(settings)

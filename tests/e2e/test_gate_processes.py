@@ -1,4 +1,4 @@
-"""The gate as a process beside others: the demonstration, disconnects, stops, many and slow clients."""
+"""The gate as a process: the demonstration, disconnects, stops, and many or slow clients."""
 
 import json
 import os
@@ -20,19 +20,19 @@ from tests.support.processes import ROOT, Process, Stage, wait_for
 from tests.support.program import program
 from tests.support.up import Up, is_gone
 
-pytestmark = pytest.mark.ways("direct", reason="the gate is no HTTP")
+pytestmark = pytest.mark.ways("direct", reason="the gate does not speak HTTP")
 
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
     with Stage(tmp_path, **SLOW) as stage:
         yield stage
-        stage.still_sound()
+        stage.assert_sound()
 
 
 @dataclass(frozen=True)
-class Rooms:
-    """A worker and a gate on one stage."""
+class SharedGate:
+    """A stage with one worker and one gate."""
 
     stage: Stage
     worker: Process
@@ -40,19 +40,19 @@ class Rooms:
 
 
 @pytest.fixture(scope="module")
-def common_rooms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rooms]:
+def common_gate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedGate]:
     with Stage(tmp_path_factory.mktemp("gate"), **SLOW) as stage:
-        yield Rooms(stage, stage.worker(), a_gate(stage)[1])
+        yield SharedGate(stage, stage.worker(), a_gate(stage)[1])
 
 
 @pytest.fixture
-def rooms(common_rooms: Rooms) -> Iterator[Rooms]:
-    """For the tests that leave both as they were."""
-    yield common_rooms
-    common_rooms.stage.still_sound()
+def shared_gate(common_gate: SharedGate) -> Iterator[SharedGate]:
+    """One worker and one gate for all tests that leave both as they were."""
+    yield common_gate
+    common_gate.stage.assert_sound()
 
 
-def test_of_twenty_clients_at_one_place_one_is_executed_and_nineteen_yield(tmp_path: Path) -> None:
+def test_with_max_inflight_1_one_of_twenty_clients_is_admitted_and_nineteen_get_a_yield(tmp_path: Path) -> None:
     environ = program(tmp_path, PENSTOCK_LOG_FORMAT="json").environ
     demonstration = [sys.executable, ROOT / "examples" / "gate_twenty_clients.py"]
     done = subprocess.run(demonstration, env=environ, capture_output=True, text=True, timeout=100, check=False)
@@ -62,7 +62,7 @@ def test_of_twenty_clients_at_one_place_one_is_executed_and_nineteen_yield(tmp_p
     assert "{'executed_total': 1, 'yielded_total': 19}, inflight 0" in done.stdout
 
 
-def test_the_gate_and_http_are_one_door(tmp_path: Path) -> None:
+def test_the_gate_and_http_share_the_same_bounds(tmp_path: Path) -> None:
     with Up(tmp_path / "state", "--port", "0", "--gate-port", "0", PENSTOCK_MAX_INFLIGHT="1") as up:
         up.serving()
         job_id = up.submit(40)
@@ -82,13 +82,13 @@ def gate_port(up: Up) -> int:
     return int(up.out.partition("The TCP gate listens on 127.0.0.1:")[2].partition(".\n")[0])
 
 
-def test_up_starts_a_gate_again_that_died_and_ends_it_with_the_rest(tmp_path: Path) -> None:
+def test_up_restarts_a_gate_that_died_and_stops_it_with_the_other_processes(tmp_path: Path) -> None:
     with Up(tmp_path / "state", "--port", "0", "--gate-port", "0") as up:
         up.serving()
-        first = up.room("web.gate")
+        first = up.child("web.gate")
         first.kill()
-        wait_for(lambda: answers(gate_port(up)), "another gate")
-        second = up.room("web.gate")
+        wait_for(lambda: is_answering(gate_port(up)), "the gate to be restarted")
+        second = up.child("web.gate")
         assert second.pid != first.pid
         up.interrupt()
         assert up.exit_code() == 0
@@ -96,7 +96,7 @@ def test_up_starts_a_gate_again_that_died_and_ends_it_with_the_rest(tmp_path: Pa
         assert up.children() == []
 
 
-def answers(port: int) -> bool:
+def is_answering(port: int) -> bool:
     try:
         with GateClient.at(port) as client:
             return client.ask({"op": "ping"}) == {"status": "pong"}
@@ -106,7 +106,7 @@ def answers(port: int) -> bool:
 
 # Disconnects.
 
-#: A client of its own, so that it can be killed: submits, and says what it was answered.
+#: A client in its own process, so that it can be killed: it submits a job and prints the answers.
 CLIENT = """
 import socket, sys
 connection = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
@@ -115,7 +115,7 @@ for line in connection.makefile():
     print(line, end="", flush=True)
 """
 
-#: What to submit so that the job is there when its client goes; and what it is then doing.
+#: For each phase, a body for which the job is in this phase when its client disconnects.
 PHASES = {
     "queued": {"prompt": "hello", "max_tokens": 20},
     "prefill": {"prompt": "word " * 1_500, "max_tokens": 20},
@@ -125,12 +125,12 @@ PHASES = {
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("phase", PHASES)
-def test_a_killed_client_takes_its_job_along(rooms: Rooms, phase: str, stream: bool) -> None:
-    stage, port = rooms.stage, rooms.port
+def test_killing_a_client_cancels_its_job(shared_gate: SharedGate, phase: str, stream: bool) -> None:
+    stage, port = shared_gate.stage, shared_gate.port
     with ExitStack() as stack:
         if phase == "queued":
-            # The slot is another's.
-            stage.running(stack.enter_context(GateClient.at(port)).submitted("other", max_tokens=1_000))
+            # Another client's job occupies the slot.
+            stage.wait_until_running(stack.enter_context(GateClient.at(port)).submitted("other", max_tokens=1_000))
         frame = json.dumps(submit_frame(**PHASES[phase]) | {"stream": stream})
         client = stack.enter_context(
             subprocess.Popen([sys.executable, "-c", CLIENT, str(port), frame], stdout=subprocess.PIPE, text=True)
@@ -139,72 +139,72 @@ def test_a_killed_client_takes_its_job_along(rooms: Rooms, phase: str, stream: b
         assert client.stdout is not None
         job_id = json.loads(client.stdout.readline())["id"]
         if phase != "queued":
-            stage.running(job_id)
+            stage.wait_until_running(job_id)
         if phase == "decode":
-            stage.speaks(job_id)
+            stage.wait_for_text(job_id)
         client.kill()
         begin_s = time.monotonic()
         (view,) = stage.ended(job_id)
         took_s = time.monotonic() - begin_s
         assert view.state.value == "canceled"
         assert phase == "queued" or view.stage in {"", phase}
-        # Seen within 250 ms; in the engine within 50 ms; ended two steps of 20 ms later, on a busy machine.
+        # Detected within 250 ms, in the engine within 50 ms, ended two steps of 20 ms later; a busy machine adds to it.
         assert took_s < 0.25 + (0 if phase == "queued" else 0.5)
         if phase != "queued":
-            wait_for(lambda: (seen := stage.view(rooms.worker)) and seen.slots_busy == 0, "the slot to be free")
+            wait_for(lambda: (view := stage.view(shared_gate.worker)) and view.slots_busy == 0, "the slot to be free")
 
 
-def test_a_gate_that_is_asked_to_stop_lets_what_runs_end_and_cancels_nothing(stage: Stage) -> None:
+def test_a_terminated_gate_waits_for_its_running_job_and_cancels_nothing(stage: Stage) -> None:
     stage.worker()
     gate, port = a_gate(stage)
     with GateClient.at(port) as client, GateClient.at(port) as idle:
         job_id = client.submitted(max_tokens=50)
         idle.ask({"op": "ping"})
         gate.terminate()
-        assert idle.at_end()
+        assert idle.is_closed()
         with pytest.raises(ConnectionRefusedError):
             GateClient.at(port)
         assert client.read()["status"] == "succeeded"
-        assert client.at_end()
+        assert client.is_closed()
     assert gate.exit_code() == 0
     assert stage.job(job_id).state.value == "succeeded"
 
 
-@pytest.mark.parametrize("ending", ["asked twice", "killed"])
-def test_jobs_live_on_when_their_gate_does_not(stage: Stage, ending: str) -> None:
+@pytest.mark.parametrize("ending", ["terminated twice", "killed"])
+def test_jobs_survive_the_abrupt_end_of_their_gate(stage: Stage, ending: str) -> None:
     stage.worker()
     gate, port = a_gate(stage)
     with GateClient.at(port) as client:
         running, waiting = client.submitted("a1", max_tokens=100), client.submitted("a2", max_tokens=5)
-        stage.running(running)
+        stage.wait_until_running(running)
         if ending == "killed":
             gate.kill()
         else:
             gate.terminate()
-            wait_for(lambda: refuses(port), "the gate to stop listening")
+            wait_for(lambda: refuses_connections(port), "the gate to stop listening")
             gate.terminate()
             assert gate.exit_code() == 0
-        assert client.at_end()
+        assert client.is_closed()
     assert {view.state.value for view in stage.ended(running, waiting)} == {"succeeded"}
 
 
-def refuses(port: int) -> bool:
+def refuses_connections(port: int) -> bool:
     try:
         GateClient.at(port).close()
     except (ConnectionRefusedError, ConnectionResetError) as error:
-        # Reset: it was let in line, and the line was closed.
+        # A reset means that the connection was still in the backlog when the listener closed.
         return isinstance(error, ConnectionRefusedError)
     return False
 
 
-def test_hundreds_of_idle_and_slow_connections_keep_nobody_out(rooms: Rooms) -> None:
-    port = rooms.port
+def test_hundreds_of_idle_and_slow_connections_do_not_block_another_client(shared_gate: SharedGate) -> None:
+    port = shared_gate.port
     with ExitStack() as stack:
-        crowd = [stack.enter_context(GateClient.at(port)) for _ in range(400)]
-        for client in crowd[:200]:
+        idle_clients = [stack.enter_context(GateClient.at(port)) for _ in range(400)]
+        for client in idle_clients[:200]:
             client.send(b'{"op":')
-        for client in crowd[200:250]:
-            # More than anybody reads, from clients that do not.
+        for client in idle_clients[200:250]:
+            # Many requests from clients that never read the answers.
             client.send(b'{"op":"metrics"}\n' * 2_000)
         client = stack.enter_context(GateClient.at(port))
         begin_s = time.monotonic()
@@ -213,8 +213,8 @@ def test_hundreds_of_idle_and_slow_connections_keep_nobody_out(rooms: Rooms) -> 
         assert client.read()["status"] == "succeeded"
 
 
-def test_a_thousand_frames_at_once_each_get_their_answer(rooms: Rooms) -> None:
-    with GateClient.at(rooms.port) as client:
+def test_each_of_a_thousand_simultaneous_frames_gets_its_answer(shared_gate: SharedGate) -> None:
+    with GateClient.at(shared_gate.port) as client:
         client.send(*(submit_frame(number, tenant=f"t{number % 10}", max_tokens=1) for number in range(1_000)))
         first: dict[int, str] = {}
         last: dict[int, str] = {}
@@ -225,10 +225,10 @@ def test_a_thousand_frames_at_once_each_get_their_answer(rooms: Rooms) -> None:
         assert set(last.values()) == {"succeeded"}
 
 
-# Its start, and its own address.
+# The gate's start and its separate address.
 
 
-def test_a_gate_whose_store_is_away_says_yield_within_the_second(tmp_path: Path) -> None:
+def test_a_gate_without_a_store_answers_with_a_yield_within_a_second(tmp_path: Path) -> None:
     environ = dict(program(tmp_path, **SLOW, PENSTOCK_LOG_FORMAT="json").environ)
     environ |= {"REDIS_URL": f"unix://{tmp_path}/nowhere.sock", "PENSTOCK_GATE_LISTEN": "127.0.0.1:0"}
     gate = Process([sys.executable, "-m", "web.gate"], environ, tmp_path / "gate.log")
@@ -243,53 +243,56 @@ def test_a_gate_whose_store_is_away_says_yield_within_the_second(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("environ", "words"),
+    ("environ", "expected"),
     [
-        ({"PENSTOCK_GATE_LISTEN": "0.0.0.0:7070"}, "loopback only, and PENSTOCK_GATE_LISTEN='0.0.0.0:7070' is not"),
+        (
+            {"PENSTOCK_GATE_LISTEN": "0.0.0.0:7070"},
+            "loopback addresses only, and PENSTOCK_GATE_LISTEN='0.0.0.0:7070' is not one",
+        ),
         ({"PENSTOCK_GATE_LISTEN": "here"}, "PENSTOCK_GATE_LISTEN='here'"),
         ({"PENSTOCK_GATE_MAX_FRAMES": "0"}, "PENSTOCK_GATE_MAX_FRAMES='0'"),
     ],
 )
-def test_a_start_that_cannot_be_is_refused_with_a_sentence(stage: Stage, environ: dict[str, str], words: str) -> None:
+def test_an_invalid_setting_is_quoted_and_stops_the_start(stage: Stage, environ: dict[str, str], expected: str) -> None:
     gate = stage.start("gate", [sys.executable, "-m", "web.gate"], **environ)
     assert gate.exit_code() == 2
-    said = gate.log.read_text()
-    assert words in said
-    assert "Traceback" not in said
+    log_text = gate.log.read_text()
+    assert expected in log_text
+    assert "Traceback" not in log_text
 
 
-def test_an_address_that_is_taken_is_named(stage: Stage, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
+def test_an_address_that_is_in_use_is_named(stage: Stage, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
         done = program(tmp_path, **SLOW, REDIS_URL=stage.url)("gate", "--listen", address)
     assert done.returncode == 2
-    assert f"PENSTOCK_GATE_LISTEN={address} cannot be listened on" in done.stderr
+    assert f"PENSTOCK_GATE_LISTEN: cannot listen on {address} " in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_the_gate_tells_its_health_and_its_figures_on_an_address_of_its_own(stage: Stage) -> None:
+def test_the_gate_serves_its_health_and_metrics_on_a_separate_address(stage: Stage) -> None:
     stage.worker()
     gate, port = a_gate(stage, PENSTOCK_GATE_METRICS_LISTEN="127.0.0.1:0")
-    own = f"http://127.0.0.1:{port_of(gate, 'gate.exporter')}"
+    metrics_url = f"http://127.0.0.1:{port_of(gate, 'gate.exporter')}"
     with GateClient.at(port) as client:
         job_id = client.submitted(max_tokens=50)
         client.fault(b"{\n", "invalid_json")
-        with urllib.request.urlopen(f"{own}/health", timeout=10) as answer:
+        with urllib.request.urlopen(f"{metrics_url}/health", timeout=10) as answer:
             assert json.load(answer)["status"] == "ok"
-        with urllib.request.urlopen(f"{own}/metrics", timeout=10) as answer:
-            figures = answer.read().decode()
+        with urllib.request.urlopen(f"{metrics_url}/metrics", timeout=10) as answer:
+            metrics = answer.read().decode()
         pid = f'process="{gate.pid}"'
-        assert f"penstock_gate_connections{{{pid}}} 1.0" in figures
-        assert f'penstock_gate_frames_total{{{pid},status="accepted"}} 1.0' in figures
-        assert f'penstock_gate_frames_total{{{pid},status="error"}} 1.0' in figures
-        assert f'penstock_store_script_seconds_count{{{pid},script="admit"}} 1.0' in figures
+        assert f"penstock_gate_connections{{{pid}}} 1.0" in metrics
+        assert f'penstock_gate_frames_total{{{pid},status="accepted"}} 1.0' in metrics
+        assert f'penstock_gate_frames_total{{{pid},status="error"}} 1.0' in metrics
+        assert f'penstock_store_script_seconds_count{{{pid},script="admit"}} 1.0' in metrics
         with pytest.raises(urllib.error.HTTPError) as unknown:
-            urllib.request.urlopen(f"{own}/elsewhere", timeout=10)
+            urllib.request.urlopen(f"{metrics_url}/elsewhere", timeout=10)
         assert unknown.value.code == 404
         unknown.value.close()
         os.kill(gate.pid, 15)
         with pytest.raises(urllib.error.HTTPError) as stopping:
-            wait_for(lambda: urllib.request.urlopen(f"{own}/health", timeout=10).close(), "a gate that stops")
+            wait_for(lambda: urllib.request.urlopen(f"{metrics_url}/health", timeout=10).close(), "the gate to stop")
         assert stopping.value.code == 503
         stopping.value.close()
         assert client.read()["status"] == "succeeded"

@@ -1,4 +1,4 @@
-"""Requests whose bytes are not what they say: told as the client's, and what came is not taken for the whole."""
+"""Requests whose bytes break their own framing or are not HTTP get an error, and no job is admitted for them."""
 
 import json
 import socket
@@ -9,7 +9,7 @@ import pytest
 from tests.support.served import Address, Served, sim_served
 from web.api import response_models
 
-pytestmark = pytest.mark.ways("direct", reason="a proxy reads a request's bytes itself, and answers for them")
+pytestmark = pytest.mark.ways("direct", reason="a proxy parses a request's bytes itself and answers bad ones")
 
 BODY = b'{"prompt": "go", "max_tokens": 2}'
 
@@ -20,13 +20,13 @@ def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield served
 
 
-def answered(served: Address, sent: bytes) -> tuple[int, bytes, dict[str, str]]:
-    """Status, body and headers of the answer to these bytes, after which nothing more comes."""
+def exchange(served: Address, sent: bytes) -> tuple[int, bytes, dict[str, str]]:
+    """Send these bytes and the end of the stream; return the status, body and headers of the answer."""
     with socket.create_connection(("127.0.0.1", served.port), timeout=10) as connection:
         connection.sendall(sent)
         connection.shutdown(socket.SHUT_WR)
-        came = b"".join(iter(lambda: connection.recv(65_536), b""))
-    head, _, body = came.partition(b"\r\n\r\n")
+        received = b"".join(iter(lambda: connection.recv(65_536), b""))
+    head, _, body = received.partition(b"\r\n\r\n")
     first, *lines = head.decode("ascii").split("\r\n")
     return int(first.split()[1]), body, {name.lower(): value for name, value in (line.split(": ") for line in lines)}
 
@@ -40,22 +40,24 @@ CHUNKED = b"Transfer-Encoding: chunked"
 
 
 @pytest.mark.parametrize(
-    ("sent", "why"),
+    ("sent", "reason"),
     [
-        (post(CHUNKED, body=b"zz\r\n" + BODY + b"\r\n0\r\n\r\n"), "not chunked"),
-        (post(CHUNKED, body=b"2\r\n" + BODY + b"\r\n0\r\n\r\n"), "not chunked"),
+        (post(CHUNKED, body=b"zz\r\n" + BODY + b"\r\n0\r\n\r\n"), "not encoded in chunks"),
+        (post(CHUNKED, body=b"2\r\n" + BODY + b"\r\n0\r\n\r\n"), "not encoded in chunks"),
         (post(CHUNKED, body=b"21\r\n" + BODY[:5]), "ended within a chunk"),
         (post(b"Content-Length: 900", body=BODY), "ended after 33 of 900 bytes"),
         (post(b"Content-Length: 900", body=b""), "ended after 0 of 900 bytes"),
     ],
 )
-def test_a_body_that_does_not_come_whole_is_400_and_no_job(served: Address, sent: bytes, why: str) -> None:
-    status, body, _ = answered(served, sent)
+def test_an_incomplete_or_misframed_body_is_400_and_no_job_is_admitted(
+    served: Address, sent: bytes, reason: str
+) -> None:
+    status, body, _ = exchange(served, sent)
     error = response_models.Error.model_validate(json.loads(body)).error
     assert (status, error.code) == (400, "invalid_request")
-    assert why in error.message
+    assert reason in error.message
     assert served.stage.stat("admitted") == 0
-    assert served.process.said("http.fault") == []
+    assert served.process.log_lines("http.fault") == []
 
 
 @pytest.mark.parametrize(
@@ -69,18 +71,18 @@ def test_a_body_that_does_not_come_whole_is_400_and_no_job(served: Address, sent
         (b"GET /v1/jobs\r\n\r\n", 400),
     ],
 )
-def test_what_is_no_request_has_the_error_object_and_ends_its_connection(
+def test_an_unparsable_request_gets_the_error_object_and_ends_its_connection(
     served: Address, sent: bytes, status: int
 ) -> None:
-    given, body, headers = answered(served, sent)
+    answer_status, body, headers = exchange(served, sent)
     error = response_models.Error.model_validate(json.loads(body)).error
-    assert (given, error.code) == (status, "invalid_request")
-    assert "no request that could be read" in error.message
+    assert (answer_status, error.code) == (status, "invalid_request")
+    assert "the request could not be parsed" in error.message
     assert (headers["x-should-retry"], headers["content-length"]) == ("false", str(len(body)))
-    assert headers["x-request-id"] in served.process.said("http.unreadable")[-1]
+    assert headers["x-request-id"] in served.process.log_lines("http.unreadable")[-1]
     assert served.http.get("/health").status_code == 200
 
 
-def test_no_header_moves_the_path_of_a_request(served: Address) -> None:
-    asked = b"GET /aside/health HTTP/1.1\r\nHost: localhost\r\nSCRIPT_NAME: /aside\r\n\r\n"
-    assert answered(served, asked)[0] == 404
+def test_no_header_changes_the_path_of_a_request(served: Address) -> None:
+    request = b"GET /aside/health HTTP/1.1\r\nHost: localhost\r\nSCRIPT_NAME: /aside\r\n\r\n"
+    assert exchange(served, request)[0] == 404

@@ -1,4 +1,4 @@
-"""docs/http.md: every route, code, reason and field is in it, and every curl line works as printed."""
+"""docs/http.md names every route, code, reason and field, and its curl lines work as printed."""
 
 import re
 import subprocess
@@ -27,12 +27,12 @@ def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield served
 
 
-def test_every_code_reason_and_field_is_there() -> None:
+def test_every_error_code_refusal_reason_and_field_is_documented() -> None:
     names = {*CODES, *Refusal, *SubmitBody.model_fields}
     assert {name for name in names if f"`{name}`" not in TEXT} == set()
 
 
-def test_every_route_is_there(store: Store, settings: Settings) -> None:
+def test_every_route_is_documented(store: Store, settings: Settings) -> None:
     client: FlaskClient = a_door(store, settings)
     for path in client.get("/openapi.json").get_json()["paths"]:
         assert re.sub(r"\{\w+_id\}", "{id}", path) in TEXT, path
@@ -43,5 +43,5 @@ def test_every_curl_line_works_as_printed(served: Address) -> None:
     assert shell.count("curl ") > 15
     # -f: a status of 400 or more ends the script.
     script = "set -e\n" + re.sub(r"\bcurl -s", "curl -sS -f", shell)
-    ran = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=100, check=False)
-    assert ran.returncode == 0, ran.stdout[-2_000:] + ran.stderr[-2_000:]
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stdout[-2_000:] + done.stderr[-2_000:]

@@ -1,4 +1,4 @@
-"""Event streams over a real store: in order, resumable, and told to their end."""
+"""Event streams over a real store: in order, resumable, and complete."""
 
 import json
 import threading
@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
-from shared.jobs.job import Held
+from shared.jobs.job import ClaimRef
 from shared.settings.settings import Settings
 from shared.store import keys
 from shared.store.store import Store
-from tests.support.builders import beat, seen
-from tests.support.door import a_door, fault, run_next, serve, settle, submit, taken
+from tests.support.builders import heartbeat, view_of
+from tests.support.door import a_door, admitted_job, fault, run_next, serve, settle, submit
 from web.api import response_models
-from web.operations.event_stream import READER_REST_S
+from web.operations.event_stream import READER_CHECK_INTERVAL_S
 
 
 @dataclass
@@ -33,8 +33,8 @@ def client(store: Store, settings: Settings) -> FlaskClient:
     return a_door(store, settings)
 
 
-def events(client: FlaskClient, job_id: str, last: str | None = None) -> Iterator[Event | str]:
-    """Events and comments as they come."""
+def follow(client: FlaskClient, job_id: str, last: str | None = None) -> Iterator[Event | str]:
+    """Yield events and comments as they arrive."""
     headers = {} if last is None else {"Last-Event-ID": last}
     response = client.get(f"/v1/jobs/{job_id}/events", headers=headers, buffered=False)
     assert response.status_code == 200
@@ -53,17 +53,17 @@ def events(client: FlaskClient, job_id: str, last: str | None = None) -> Iterato
                 yield block
 
 
-def told(client: FlaskClient, job_id: str, last: str | None = None) -> list[Event]:
-    """The whole story, without comments."""
-    return [event for event in events(client, job_id, last) if isinstance(event, Event)]
+def read_all(client: FlaskClient, job_id: str, last: str | None = None) -> list[Event]:
+    """Return all events of the stream, without comments."""
+    return [event for event in follow(client, job_id, last) if isinstance(event, Event)]
 
 
-def kinds(story: list[Event]) -> list[str]:
-    return [event.kind for event in story]
+def kinds(events: list[Event]) -> list[str]:
+    return [event.kind for event in events]
 
 
-def run_through(store: Store, *texts: str) -> Held:
-    """Claim the next job, tell these texts, settle."""
+def run_job(store: Store, *texts: str) -> ClaimRef:
+    """Claim the next job, append these texts, and settle it."""
     held = run_next(store)
     for count, text in enumerate(texts, 1):
         store.append([(held, text, count)])
@@ -71,9 +71,9 @@ def run_through(store: Store, *texts: str) -> Held:
     return held
 
 
-def test_a_comment_comes_before_anything_else(client: FlaskClient) -> None:
-    job = taken(submit(client))
-    stream = events(client, job["id"])
+def test_a_stream_begins_with_a_comment(client: FlaskClient) -> None:
+    job = admitted_job(submit(client))
+    stream = follow(client, job["id"])
     first = next(stream)
     assert isinstance(first, str)
     assert first.startswith(":")
@@ -81,9 +81,9 @@ def test_a_comment_comes_before_anything_else(client: FlaskClient) -> None:
     assert next(reversed([item.kind for item in stream if isinstance(item, Event)])) == "ended"
 
 
-def test_a_job_is_told_from_the_queue_to_its_end_while_it_happens(client: FlaskClient, store: Store) -> None:
-    job = taken(submit(client))
-    stream = (event for event in events(client, job["id"]) if isinstance(event, Event))
+def test_a_stream_sends_each_event_of_a_job_as_it_happens(client: FlaskClient, store: Store) -> None:
+    job = admitted_job(submit(client))
+    stream = (event for event in follow(client, job["id"]) if isinstance(event, Event))
     queued = next(stream)
     assert queued.kind == "queued"
     response_models.Job.model_validate(queued.data)
@@ -100,61 +100,61 @@ def test_a_job_is_told_from_the_queue_to_its_end_while_it_happens(client: FlaskC
     assert next(stream, None) is None
 
 
-def test_a_broken_stream_is_taken_up_where_it_broke(client: FlaskClient, store: Store) -> None:
-    job = taken(submit(client))
-    run_through(store, "a", "b", "c")
-    story = told(client, job["id"])
-    assert kinds(story) == ["queued", "started", "token", "token", "token", "ended"]
-    rest = told(client, job["id"], last=story[2].id)
-    assert [event.id for event in rest] == [event.id for event in story[3:]]
-    assert kinds(told(client, job["id"], last=story[-1].id)) == ["ended"]
+def test_a_broken_stream_is_resumed_where_it_broke(client: FlaskClient, store: Store) -> None:
+    job = admitted_job(submit(client))
+    run_job(store, "a", "b", "c")
+    events = read_all(client, job["id"])
+    assert kinds(events) == ["queued", "started", "token", "token", "token", "ended"]
+    rest = read_all(client, job["id"], last=events[2].id)
+    assert [event.id for event in rest] == [event.id for event in events[3:]]
+    assert kinds(read_all(client, job["id"], last=events[-1].id)) == ["ended"]
 
 
-def test_a_late_reader_is_served_by_the_result(client: FlaskClient, store: Store) -> None:
-    job = taken(submit(client))
-    run_through(store, "some ", "words")
-    store.client.delete(keys.events(job["id"]))  # as a minute after the end
-    story = told(client, job["id"])
-    assert kinds(story) == ["queued", "token", "ended"]
-    assert story[1].data == {"text": "some words", "tokens": 20}
-    assert kinds(told(client, job["id"], last="5-0")) == ["ended"]
+def test_a_late_reader_gets_the_text_from_the_result(client: FlaskClient, store: Store) -> None:
+    job = admitted_job(submit(client))
+    run_job(store, "some ", "words")
+    store.client.delete(keys.events(job["id"]))  # as the store does a minute after the end
+    events = read_all(client, job["id"])
+    assert kinds(events) == ["queued", "token", "ended"]
+    assert events[1].data == {"text": "some words", "tokens": 20}
+    assert kinds(read_all(client, job["id"], last="5-0")) == ["ended"]
 
 
-def test_a_job_that_ends_in_the_queue_is_told_so(client: FlaskClient, store: Store) -> None:
-    job = taken(submit(client))
-    stream = (event for event in events(client, job["id"]) if isinstance(event, Event))
+def test_a_job_canceled_in_the_queue_ends_its_stream_with_an_ended_event(client: FlaskClient, store: Store) -> None:
+    job = admitted_job(submit(client))
+    stream = (event for event in follow(client, job["id"]) if isinstance(event, Event))
     assert next(stream).kind == "queued"
     client.delete(job["urls"]["self"])
     ended = next(stream)
     assert (ended.kind, ended.data["status"]) == ("ended", "canceled")
 
 
-def test_text_that_a_worker_sends_twice_is_told_once(client: FlaskClient, store: Store) -> None:
-    job = taken(submit(client))
+def test_text_that_a_worker_sends_twice_is_delivered_once(client: FlaskClient, store: Store) -> None:
+    job = admitted_job(submit(client))
     held = run_next(store)
     for text, count in (("a", 1), ("a", 1), ("b", 2)):
         store.append([(held, text, count)])
     settle(store, held)
-    assert [event.data["text"] for event in told(client, job["id"]) if event.kind == "token"] == ["a", "b"]
+    assert [event.data["text"] for event in read_all(client, job["id"]) if event.kind == "token"] == ["a", "b"]
 
 
-def test_a_second_attempt_begins_its_text_anew(client: FlaskClient, store: Store) -> None:
-    job = taken(submit(client))
+def test_a_second_attempt_sends_its_text_from_the_beginning(client: FlaskClient, store: Store) -> None:
+    job = admitted_job(submit(client))
     held = run_next(store)
     store.append([(held, "a", 1)])
     store.release("w1", [held])
-    beat(store)
-    run_through(store, "a", "b")
-    story = told(client, job["id"])
-    assert kinds(story) == ["queued", "started", "token", "started", "token", "token", "ended"]
+    heartbeat(store)
+    run_job(store, "a", "b")
+    events = read_all(client, job["id"])
+    assert kinds(events) == ["queued", "started", "token", "started", "token", "token", "ended"]
 
 
-def test_several_readers_of_one_job_hear_all_of_it(client: FlaskClient, store: Store) -> None:
-    job = taken(submit(client))
-    heard: dict[int, list[str]] = {}
+def test_several_readers_of_one_job_each_receive_the_whole_text(client: FlaskClient, store: Store) -> None:
+    job = admitted_job(submit(client))
+    received: dict[int, list[str]] = {}
 
     def read(reader: int) -> None:
-        heard[reader] = [e.data["text"] for e in told(client, job["id"]) if e.kind == "token"]
+        received[reader] = [e.data["text"] for e in read_all(client, job["id"]) if e.kind == "token"]
 
     readers = [threading.Thread(target=read, args=(index,)) for index in range(4)]
     for reader in readers[:2]:
@@ -168,45 +168,45 @@ def test_several_readers_of_one_job_hear_all_of_it(client: FlaskClient, store: S
     settle(store, held)
     for reader in readers:
         reader.join(timeout=20)
-    assert heard == {index: [f"t{count}" for count in range(1, 11)] for index in range(4)}
+    assert received == {index: [f"t{count}" for count in range(1, 11)] for index in range(4)}
 
 
-def test_a_reader_that_leaves_cancels_nothing(client: FlaskClient, store: Store) -> None:
-    job = taken(submit(client))
-    stream = events(client, job["id"])
+def test_a_reader_that_disconnects_cancels_nothing(client: FlaskClient, store: Store) -> None:
+    job = admitted_job(submit(client))
+    stream = follow(client, job["id"])
     next(stream)
     stream.close()
-    assert seen(store, job["id"]).state == "queued"
+    assert view_of(store, job["id"]).state == "queued"
 
 
 @pytest.mark.parametrize("last", ["x", "1-", "-1", "1-2-3", "1" * 40, "9" * 20 + "-0", "1-" + "9" * 20, f"{2**64}-0"])
-def test_an_event_id_that_no_event_had_is_422(client: FlaskClient, last: str) -> None:
-    job = taken(submit(client))
-    there = f"/v1/jobs/{job['id']}/events"
-    fault(client.get(there, headers={"Last-Event-ID": last}), 422, "invalid_value", "Last-Event-ID")
-    fault(client.get(there, query_string={"last_event_id": last}), 422, "invalid_value", "last_event_id")
+def test_an_invalid_event_id_is_422(client: FlaskClient, last: str) -> None:
+    job = admitted_job(submit(client))
+    url = f"/v1/jobs/{job['id']}/events"
+    fault(client.get(url, headers={"Last-Event-ID": last}), 422, "invalid_value", "Last-Event-ID")
+    fault(client.get(url, query_string={"last_event_id": last}), 422, "invalid_value", "last_event_id")
 
 
-def test_a_number_that_no_stream_can_hold_delays_no_other_reader(client: FlaskClient, store: Store) -> None:
-    job = taken(submit(client))
-    stream = events(client, job["id"])
+def test_an_event_id_out_of_range_delays_no_other_reader(client: FlaskClient, store: Store) -> None:
+    job = admitted_job(submit(client))
+    stream = follow(client, job["id"])
     next(stream)
     client.get(f"/v1/jobs/{job['id']}/events", headers={"Last-Event-ID": "9" * 20 + "-0"}, buffered=False).close()
     began_s = time.monotonic()
-    run_through(store, "a")
+    run_job(store, "a")
     assert kinds([event for event in stream if isinstance(event, Event)]) == ["queued", "started", "token", "ended"]
-    assert time.monotonic() - began_s < READER_REST_S
+    assert time.monotonic() - began_s < READER_CHECK_INTERVAL_S
 
 
-def test_the_last_number_that_a_stream_can_hold_is_one(client: FlaskClient, store: Store) -> None:
-    job = taken(submit(client))
-    run_through(store, "a")
-    assert kinds(told(client, job["id"], f"{2**64 - 1}-{2**64 - 1}")) == ["ended"]
+def test_the_largest_possible_event_id_is_valid(client: FlaskClient, store: Store) -> None:
+    job = admitted_job(submit(client))
+    run_job(store, "a")
+    assert kinds(read_all(client, job["id"], f"{2**64 - 1}-{2**64 - 1}")) == ["ended"]
 
 
-def test_followers_leave_nothing_behind(client: FlaskClient, store: Store) -> None:
-    hub = client.application.extensions["penstock"].hub
-    job = taken(submit(client))
-    run_through(store, "a")
-    told(client, job["id"])
-    assert hub.followed == 0
+def test_a_job_is_no_longer_followed_after_its_stream_ended(client: FlaskClient, store: Store) -> None:
+    event_hub = client.application.extensions["penstock"].event_hub
+    job = admitted_job(submit(client))
+    run_job(store, "a")
+    read_all(client, job["id"])
+    assert event_hub.followed == 0

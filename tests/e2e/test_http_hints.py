@@ -1,4 +1,4 @@
-"""Who is told not to retry: whose own patience ends before the hint, on every route; over a real store."""
+"""A refusal says not to retry if the request's deadline passes before the retry hint does, on every route."""
 
 from typing import Any
 
@@ -14,17 +14,17 @@ from tests.support.door import a_door, serve
 
 @pytest.fixture
 def draining(store: Store, settings: Settings) -> FlaskClient:
-    """A door whose every refusal says to come back in 5 to 6 s."""
+    """A door that refuses every job with a retry hint of 5 to 6 s."""
     serve(store)
     store.client.hset(keys.config(), "draining", "1")
     return a_door(store, settings)
 
 
-def ask(
+def send_refused(
     client: FlaskClient, route: str = "/v1/jobs", headers: dict[str, str] | None = None, **body: Any
 ) -> TestResponse:
-    asked = {"messages": [{"role": "user", "content": "hi"}]} if "chat" in route else {"prompt": "hi"}
-    response = client.post(route, json=asked | {"max_tokens": 4} | body, headers=headers or {})
+    prompt_fields = {"messages": [{"role": "user", "content": "hi"}]} if "chat" in route else {"prompt": "hi"}
+    response = client.post(route, json=prompt_fields | {"max_tokens": 4} | body, headers=headers or {})
     assert response.status_code == 503
     assert 5_000 <= response.get_json()["retry_hint_ms"] == int(response.headers["retry-after-ms"]) <= 6_000
     return response
@@ -34,7 +34,7 @@ CHAT = "/v1/chat/completions"
 
 
 @pytest.mark.parametrize(
-    ("route", "told"),
+    ("route", "fields"),
     [
         ("/v1/jobs", {"deadline_ms": 4_000}),
         ("/v1/jobs", {"start_within_ms": 4_000}),
@@ -44,14 +44,14 @@ CHAT = "/v1/chat/completions"
         (CHAT, {"stream": True, "start_within_ms": 4_000}),
     ],
 )
-def test_who_said_that_it_waits_less_long_than_the_hint_is_told_not_to_retry(draining, route, told) -> None:
-    response = ask(draining, route, **told)
+def test_a_refusal_says_not_to_retry_if_the_deadline_is_before_the_retry_hint(draining, route, fields) -> None:
+    response = send_refused(draining, route, **fields)
     assert response.headers["x-should-retry"] == "false"
-    assert "in vain" in response.get_json()["error"]["message"]
+    assert "would miss the deadline" in response.get_json()["error"]["message"]
 
 
 @pytest.mark.parametrize(
-    ("route", "told"),
+    ("route", "fields"),
     [
         ("/v1/jobs", {}),
         ("/v1/jobs", {"deadline_ms": 30_000}),
@@ -60,5 +60,5 @@ def test_who_said_that_it_waits_less_long_than_the_hint_is_told_not_to_retry(dra
         (CHAT, {"stream": True}),
     ],
 )
-def test_who_waits_longer_or_said_nothing_may_retry(draining, route, told) -> None:
-    assert "x-should-retry" not in ask(draining, route, **told).headers
+def test_a_refusal_allows_a_retry_if_the_deadline_is_later_or_not_given(draining, route, fields) -> None:
+    assert "x-should-retry" not in send_refused(draining, route, **fields).headers

@@ -1,4 +1,4 @@
-"""The door without its store: refusals within the second, and nothing that runs for nobody."""
+"""The HTTP door without its store: it refuses jobs within a second, and no refused job keeps running."""
 
 import threading
 import time
@@ -10,25 +10,25 @@ from flask.testing import FlaskClient
 
 from shared.settings.settings import Settings
 from shared.store.store import Store
-from tests.support.builders import seen, stat
-from tests.support.door import a_door, door_store, job_of, refused, run_next, serve, settle, submit, taken
-from tests.support.lossy import LossyLine
+from tests.support.builders import stat, view_of
+from tests.support.door import a_door, admitted_job, door_store, job_of, refused, run_next, serve, settle, submit
+from tests.support.lossy import LossyProxy
 from tests.support.processes import wait_for
 
 
 @pytest.fixture
 def alone(settings: Settings, tmp_path: Path) -> FlaskClient:
-    """A door whose store nobody has started."""
-    return a_door(door_store(f"unix://{tmp_path}/nobody.sock"), settings)
+    """A door whose store was never started."""
+    return a_door(door_store(f"unix://{tmp_path}/missing.sock"), settings)
 
 
 @pytest.fixture
-def line(tmp_path: Path, store_url: str) -> Iterator[LossyLine]:
-    with LossyLine(tmp_path, store_url) as line:
-        yield line
+def proxy(tmp_path: Path, store_url: str) -> Iterator[LossyProxy]:
+    with LossyProxy(tmp_path, store_url) as proxy:
+        yield proxy
 
 
-def test_every_route_of_a_tenant_refuses_at_once(alone: FlaskClient) -> None:
+def test_every_route_that_needs_the_store_refuses_at_once(alone: FlaskClient) -> None:
     began = time.monotonic()
     answers = [
         submit(alone),
@@ -49,13 +49,13 @@ def test_every_route_of_a_tenant_refuses_at_once(alone: FlaskClient) -> None:
         assert body["limits"]["inflight"] is None
 
 
-def test_the_process_itself_still_answers_and_counts(alone: FlaskClient) -> None:
+def test_health_and_process_metrics_work_without_the_store(alone: FlaskClient) -> None:
     refused(submit(alone), "store_unavailable")
     assert alone.get("/health").status_code == 200
     assert "penstock_refused_without_store_total" in alone.get("/metrics").text
 
 
-def test_a_store_that_keeps_silent_is_refused_for_within_its_second(
+def test_a_submit_is_refused_in_time_if_the_store_does_not_answer(
     store: Store, store_url: str, settings: Settings
 ) -> None:
     serve(store)
@@ -67,86 +67,86 @@ def test_a_store_that_keeps_silent_is_refused_for_within_its_second(
     wait_for(lambda: submit(client).status_code == 202, "the store to be back")
 
 
-def test_an_admit_whose_answer_is_lost_is_asked_again_and_is_one_job(
-    store: Store, line: LossyLine, settings: Settings
+def test_an_offer_whose_answer_is_lost_is_repeated_and_admits_one_job(
+    store: Store, proxy: LossyProxy, settings: Settings
 ) -> None:
     serve(store)
-    client = a_door(door_store(line.url), settings)
-    line.lose(b"$8\r\nadmitted", times=1)
-    job = taken(submit(client))
-    assert line.left == 0
+    client = a_door(door_store(proxy.url), settings)
+    proxy.lose(b"$8\r\nadmitted", times=1)
+    job = admitted_job(submit(client))
+    assert proxy.left == 0
     assert stat(store, "admitted") == 1
     assert [view.id for view in store.jobs("default").jobs] == [job["id"]]
 
 
-def test_an_admit_that_stays_without_an_answer_is_refused_and_runs_for_nobody(
-    store: Store, line: LossyLine, settings: Settings
+def test_a_submit_whose_offer_gets_no_answer_is_refused_and_its_job_is_canceled(
+    store: Store, proxy: LossyProxy, settings: Settings
 ) -> None:
     serve(store)
-    client = a_door(door_store(line.url), settings)
-    line.lose(b"$8\r\nadmitted", times=2)
+    client = a_door(door_store(proxy.url), settings)
+    proxy.lose(b"$8\r\nadmitted", times=2)
     refused(submit(client), "store_unavailable")
     wait_for(lambda: stat(store, "ended|canceled") == 1, "the job in doubt to be canceled")
     assert store.snapshot().inflight == 0
     assert stat(store, "admitted") == 1
 
 
-@pytest.mark.parametrize("named", [{"Idempotency-Key": "k1"}, {"x-request-id": "r1"}])
-def test_who_comes_back_after_a_lost_admit_has_a_job_that_runs_and_only_one(
-    store: Store, line: LossyLine, settings: Settings, named: dict[str, str]
+@pytest.mark.parametrize("headers", [{"Idempotency-Key": "k1"}, {"x-request-id": "r1"}])
+def test_a_retry_after_an_unanswered_offer_gets_exactly_one_job(
+    store: Store, proxy: LossyProxy, settings: Settings, headers: dict[str, str]
 ) -> None:
     serve(store)
-    client = a_door(door_store(line.url), settings)
-    line.lose(b"$8\r\nadmitted", times=2)
-    refused(submit(client, headers=named), "store_unavailable")
+    client = a_door(door_store(proxy.url), settings)
+    proxy.lose(b"$8\r\nadmitted", times=2)
+    refused(submit(client, headers=headers), "store_unavailable")
     wait_for(lambda: stat(store, "ended|canceled") == 1, "the job in doubt to be canceled")
-    job = taken(submit(client, headers=named))
+    job = admitted_job(submit(client, headers=headers))
     assert job["status"] == "queued"
-    assert taken(submit(client, headers=named))["id"] == job["id"]
+    assert admitted_job(submit(client, headers=headers))["id"] == job["id"]
     assert store.snapshot().inflight == 1
 
 
-def test_a_repeat_that_the_store_does_not_answer_leaves_the_job_to_who_has_heard_of_it(
-    store: Store, line: LossyLine, settings: Settings
+def test_a_repeated_submit_whose_offer_gets_no_answer_does_not_cancel_the_first_submits_job(
+    store: Store, proxy: LossyProxy, settings: Settings
 ) -> None:
     serve(store)
-    client = a_door(door_store(line.url), settings)
-    named = {"x-request-id": "r1"}
-    job = taken(submit(client, headers=named))
-    line.lose(b"$8\r\nadmitted", times=2)
-    refused(submit(client, headers=named), "store_unavailable")
-    doubts = client.application.extensions["penstock"].doubts
-    wait_for(doubts.one_pass, "the doubt to be looked at")
+    client = a_door(door_store(proxy.url), settings)
+    headers = {"x-request-id": "r1"}
+    job = admitted_job(submit(client, headers=headers))
+    proxy.lose(b"$8\r\nadmitted", times=2)
+    refused(submit(client, headers=headers), "store_unavailable")
+    jobs_in_doubt = client.application.extensions["penstock"].in_doubt
+    wait_for(jobs_in_doubt.one_pass, "the jobs in doubt to be checked")
     assert job_of(client.get(job["urls"]["self"]))["status"] == "queued"
 
 
-def test_a_job_whose_first_look_fails_is_refused_and_runs_for_nobody(
-    store: Store, line: LossyLine, settings: Settings
+def test_a_submit_whose_job_cannot_be_read_back_is_refused_and_its_job_is_canceled(
+    store: Store, proxy: LossyProxy, settings: Settings
 ) -> None:
     serve(store)
-    client = a_door(door_store(line.url), settings)
-    line.lose(b"$3\r\njob", times=1)
+    client = a_door(door_store(proxy.url), settings)
+    proxy.lose(b"$3\r\njob", times=1)
     refused(submit(client), "store_unavailable")
     wait_for(lambda: stat(store, "ended|canceled") == 1, "the job in doubt to be canceled")
     assert store.snapshot().inflight == 0
 
 
-def test_a_call_that_waits_outlasts_a_store_that_is_away(store: Store, store_url: str, settings: Settings) -> None:
+def test_a_waiting_call_survives_a_store_outage(store: Store, store_url: str, settings: Settings) -> None:
     serve(store)
     client = a_door(door_store(store_url), settings)
-    job = taken(submit(client))
+    job = admitted_job(submit(client))
     held = run_next(store)
 
-    def away_and_back() -> None:
-        hub = client.application.extensions["penstock"].hub
-        wait_for(lambda: hub.followed == 1, "the call to wait")
+    def pause_the_store_and_settle() -> None:
+        event_hub = client.application.extensions["penstock"].event_hub
+        wait_for(lambda: event_hub.followed == 1, "the call to wait")
         store.client.client_pause(1_500)
-        # Answered when the pause is over.
+        # The store answers this when the pause is over.
         settle(store, held)
 
-    meanwhile = threading.Thread(target=away_and_back)
-    meanwhile.start()
+    outage = threading.Thread(target=pause_the_store_and_settle)
+    outage.start()
     ended = job_of(client.get(f"/v1/jobs/{job['id']}?wait_ms=20000"))
-    meanwhile.join()
+    outage.join()
     assert ended["status"] == "succeeded"
-    assert seen(store, job["id"]).state == "succeeded"
+    assert view_of(store, job["id"]).state == "succeeded"

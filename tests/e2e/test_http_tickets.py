@@ -1,4 +1,4 @@
-"""Tickets: one job's events, and nothing else, for who has no key to send."""
+"""Tickets: signed URLs that open one job's events, and nothing else, without an API key."""
 
 import re
 from urllib.parse import urlsplit
@@ -12,8 +12,8 @@ from shared.store import keys
 from shared.store.api_keys import ApiKeys
 from shared.store.store import Store
 from shared.store.tenants import Tenants
-from tests.support.builders import pass_time, seen
-from tests.support.door import a_door, fault, run_next, serve, settle, submit, taken
+from tests.support.builders import pass_time, view_of
+from tests.support.door import a_door, admitted_job, fault, run_next, serve, settle, submit
 from tests.support.processes import wait_for
 
 ORIGIN = "https://page.example"
@@ -21,7 +21,7 @@ ORIGIN = "https://page.example"
 
 @pytest.fixture
 def client(store: Store, settings: Settings) -> FlaskClient:
-    """A door that asks for keys."""
+    """A door that requires API keys."""
     serve(store)
     return a_door(store, settings, auth="required", cors_origins=ORIGIN)
 
@@ -31,8 +31,8 @@ def key(store: Store) -> dict[str, str]:
     return {"Authorization": f"Bearer {ApiKeys(store.client).create('blue').key}"}
 
 
-def test_a_ticket_opens_its_job_s_events_without_a_key(client: FlaskClient, store: Store, key: dict[str, str]) -> None:
-    job = taken(submit(client, ticket=True, headers=key))
+def test_a_ticket_opens_its_jobs_events_without_a_key(client: FlaskClient, store: Store, key: dict[str, str]) -> None:
+    job = admitted_job(submit(client, ticket=True, headers=key))
     held = run_next(store)
     store.append([(held, "well", 1)])
     settle(store, held)
@@ -44,20 +44,22 @@ def test_a_ticket_opens_its_job_s_events_without_a_key(client: FlaskClient, stor
     assert re.findall("^event: (.*)$", again.text, re.MULTILINE) == ["ended"]
 
 
-def test_a_page_of_an_origin_that_nobody_named_may_not_read_them(client: FlaskClient, key: dict[str, str]) -> None:
-    job = taken(submit(client, ticket=True, headers=key))
+def test_a_page_of_an_origin_that_is_not_configured_may_not_read_the_events(
+    client: FlaskClient, key: dict[str, str]
+) -> None:
+    job = admitted_job(submit(client, ticket=True, headers=key))
     client.delete(job["urls"]["self"], headers=key)
     answer = client.get(job["urls"]["events_signed"], headers={"Origin": "https://other.example"})
     assert "Access-Control-Allow-Origin" not in answer.headers
 
 
-def test_without_being_asked_for_there_is_none(client: FlaskClient, key: dict[str, str]) -> None:
-    assert "events_signed" not in taken(submit(client, headers=key))["urls"]
-    assert "events_signed" not in taken(submit(client, ticket=False, headers=key))["urls"]
+def test_a_submit_that_does_not_request_a_ticket_gets_none(client: FlaskClient, key: dict[str, str]) -> None:
+    assert "events_signed" not in admitted_job(submit(client, headers=key))["urls"]
+    assert "events_signed" not in admitted_job(submit(client, ticket=False, headers=key))["urls"]
 
 
-def test_it_opens_nothing_else(client: FlaskClient, key: dict[str, str]) -> None:
-    job, other = (taken(submit(client, ticket=True, headers=key)) for _ in range(2))
+def test_a_ticket_opens_nothing_but_the_events_of_its_job(client: FlaskClient, key: dict[str, str]) -> None:
+    job, other = (admitted_job(submit(client, ticket=True, headers=key)) for _ in range(2))
     ticket = urlsplit(job["urls"]["events_signed"]).query
     fault(client.get(f"{other['urls']['events']}?{ticket}"), 401, "invalid_ticket", "ticket")
     for answer in (
@@ -69,17 +71,17 @@ def test_it_opens_nothing_else(client: FlaskClient, key: dict[str, str]) -> None
 
 
 @pytest.mark.parametrize(
-    "spoil", [lambda t: "", lambda t: "x", lambda t: t[:-1], lambda t: "9" + t, lambda t: t + "\n"]
+    "alter", [lambda t: "", lambda t: "x", lambda t: t[:-1], lambda t: "9" + t, lambda t: t + "\n"]
 )
-def test_a_ticket_that_was_changed_opens_nothing(client: FlaskClient, key: dict[str, str], spoil) -> None:
-    job = taken(submit(client, ticket=True, headers=key))
+def test_an_altered_ticket_opens_nothing(client: FlaskClient, key: dict[str, str], alter) -> None:
+    job = admitted_job(submit(client, ticket=True, headers=key))
     ticket = urlsplit(job["urls"]["events_signed"]).query.removeprefix("ticket=")
-    answer = client.get(job["urls"]["events"], query_string={"ticket": spoil(ticket)})
+    answer = client.get(job["urls"]["events"], query_string={"ticket": alter(ticket)})
     fault(answer, 401, "invalid_ticket", "ticket")
 
 
-def test_it_ends_a_minute_after_the_deadline(client: FlaskClient, store: Store, key: dict[str, str]) -> None:
-    job = taken(submit(client, ticket=True, deadline_ms=5_000, headers=key))
+def test_a_ticket_expires_a_minute_after_the_deadline(client: FlaskClient, store: Store, key: dict[str, str]) -> None:
+    job = admitted_job(submit(client, ticket=True, deadline_ms=5_000, headers=key))
     settle(store, run_next(store))
     pass_time(store, 60_000)
     assert client.get(job["urls"]["events_signed"]).status_code == 200
@@ -87,21 +89,21 @@ def test_it_ends_a_minute_after_the_deadline(client: FlaskClient, store: Store, 
     fault(client.get(job["urls"]["events_signed"]), 401, "invalid_ticket", "ticket")
 
 
-def test_a_disabled_tenant_s_tickets_open_nothing(client: FlaskClient, store: Store, key: dict[str, str]) -> None:
-    job = taken(submit(client, ticket=True, headers=key))
+def test_tickets_of_a_disabled_tenant_open_nothing(client: FlaskClient, store: Store, key: dict[str, str]) -> None:
+    job = admitted_job(submit(client, ticket=True, headers=key))
     Tenants(store.client).set("blue", TenantPolicy(disabled=True))
-    own = f"/v1/jobs/{job['id']}"
-    wait_for(lambda: client.get(own, headers=key).status_code == 403, "the door to hear of it", timeout_s=1)
+    path = f"/v1/jobs/{job['id']}"
+    wait_for(lambda: client.get(path, headers=key).status_code == 403, "the door to notice the change", timeout_s=1)
     fault(client.get(job["urls"]["events_signed"]), 403, "tenant_disabled")
 
 
-def test_all_doors_sign_alike_and_a_new_secret_voids_every_ticket(
+def test_every_door_accepts_the_same_tickets_and_a_new_secret_voids_them_all(
     client: FlaskClient, store: Store, settings: Settings, key: dict[str, str]
 ) -> None:
-    job = taken(submit(client, ticket=True, headers=key))
+    job = admitted_job(submit(client, ticket=True, headers=key))
     client.delete(job["urls"]["self"], headers=key)
     other = a_door(store, settings, auth="required")
     assert other.get(job["urls"]["events_signed"]).status_code == 200
     store.client.delete(keys.secret())
     fault(other.get(job["urls"]["events_signed"]), 401, "invalid_ticket", "ticket")
-    assert seen(store, job["id"]).state == "canceled"
+    assert view_of(store, job["id"]).state == "canceled"

@@ -1,4 +1,4 @@
-"""LangChain's ChatOpenAI, as it comes, against the door as it is served; and the page about it."""
+"""LangChain's unmodified ChatOpenAI against the served door, and the snippet in docs/langchain.md."""
 
 import re
 import subprocess
@@ -14,13 +14,13 @@ from pydantic import BaseModel, SecretStr
 from tests.support.processes import ROOT, wait_for
 from tests.support.served import Address, Served, sim_served
 
-#: One slot in all, so that nearly everything of a batch is refused at first.
+#: One slot and two inflight jobs, so that most calls of a batch are refused at first.
 ONE_SLOT = {"PENSTOCK_MAX_BATCH_SIZE": "1", "PENSTOCK_MAX_INFLIGHT": "2"}
 PAGE = (ROOT / "docs" / "langchain.md").read_text(encoding="utf-8")
 
 
 class Story(BaseModel):
-    """What a structured answer would be."""
+    """The schema of a structured answer."""
 
     title: str
 
@@ -38,7 +38,7 @@ def model(served: Address) -> ChatOpenAI:
     )
 
 
-def test_it_invokes(model: ChatOpenAI) -> None:
+def test_invoke_returns_an_answer_with_its_usage(model: ChatOpenAI) -> None:
     answer = model.invoke("hello there")
     assert len(str(answer.content).split()) == 20
     assert answer.usage_metadata is not None
@@ -46,13 +46,13 @@ def test_it_invokes(model: ChatOpenAI) -> None:
     assert answer.response_metadata["finish_reason"] == "length"
 
 
-def test_it_streams_in_pieces(model: ChatOpenAI) -> None:
+def test_an_answer_is_streamed_in_pieces(model: ChatOpenAI) -> None:
     pieces = [str(chunk.content) for chunk in model.stream("hello there")]
     assert len("".join(pieces).split()) == 20
     assert sum(1 for piece in pieces if piece) > 1
 
 
-def test_a_batch_larger_than_the_bound_ends_with_all_answers(served: Address, model: ChatOpenAI) -> None:
+def test_a_batch_larger_than_the_inflight_bound_gets_all_its_answers(served: Address, model: ChatOpenAI) -> None:
     before = served.stage.stat("yielded")
     answers = model.batch([f"story {number}" for number in range(12)])
     assert [len(str(answer.content).split()) for answer in answers] == [20] * 12
@@ -61,28 +61,28 @@ def test_a_batch_larger_than_the_bound_ends_with_all_answers(served: Address, mo
     assert refused > 0
 
 
-def test_a_stream_that_is_left_early_is_canceled(served: Address, model: ChatOpenAI) -> None:
+def test_closing_a_stream_early_cancels_its_job(served: Address, model: ChatOpenAI) -> None:
     stream = model.stream("hello there", max_tokens=2_000)
     next(iter(stream))
     stream.close()  # type: ignore[attr-defined]  # a generator, declared as an iterator
     wait_for(lambda: served.stage.inflight() == 0, "the job to be canceled", timeout_s=5)
 
 
-def test_what_is_not_served_is_said(model: ChatOpenAI) -> None:
+def test_tools_raise_the_error_unsupported_parameter(model: ChatOpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         model.bind_tools([Story]).invoke("hello there")
     assert caught.value.code == "unsupported_parameter"
     assert caught.value.param == "tools"
 
 
-@pytest.mark.ways("direct", reason="what is tested is the page; what its lines ask goes both ways above")
-def test_the_page_s_lines_work_as_printed(served: Address, tmp_path: Path) -> None:
+@pytest.mark.ways("direct", reason="this tests the page; the tests above send such requests both ways")
+def test_the_snippet_in_the_docs_works_as_printed(served: Address, tmp_path: Path) -> None:
     (snippet,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    for said, here in (("http://localhost:8000", served.url), ('"demo"', '"sim"')):
-        assert said in snippet
-        snippet = snippet.replace(said, here)
-    ran = subprocess.run(
+    for printed, actual in (("http://localhost:8000", served.url), ('"demo"', '"sim"')):
+        assert printed in snippet
+        snippet = snippet.replace(printed, actual)
+    done = subprocess.run(
         [sys.executable, "-c", snippet], cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False
     )
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.splitlines()[-1] == "20 640"
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "20 640"

@@ -1,4 +1,4 @@
-"""Many stock `openai` clients at once on few places: each ends with an answer by obeying the hints alone."""
+"""Many stock `openai` clients for few inflight jobs: each gets its answer by obeying the retry hints alone."""
 
 import threading
 import time
@@ -11,11 +11,11 @@ from openai import OpenAI
 
 from tests.support.served import Address, Served, sim_served
 
-CLIENTS, PLACES = 50, 8
+CLIENTS, MAX_INFLIGHT = 50, 8
 #: Four slots that make 200 words a second each: what a client asks for takes 0.2 s.
 FAST = {
     "PENSTOCK_MAX_BATCH_SIZE": "4",
-    "PENSTOCK_MAX_INFLIGHT": str(PLACES),
+    "PENSTOCK_MAX_INFLIGHT": str(MAX_INFLIGHT),
 }
 WORDS = 40
 
@@ -27,7 +27,9 @@ def common(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.mark.parametrize(("common", "tenants"), [("bounds", 1), ("full", 5)], indirect=["common"], scope="module")
-def test_fifty_clients_on_eight_places_all_end_with_an_answer_by_the_hints_alone(served: Address, tenants: int) -> None:
+def test_with_max_inflight_8_all_fifty_clients_get_answers_by_obeying_the_retry_hints(
+    served: Address, tenants: int
+) -> None:
     admitted, yielded = served.stage.stat("admitted"), served.stage.stat("yielded")
     start = threading.Barrier(CLIENTS)
     with ExitStack() as stack:
@@ -43,8 +45,8 @@ def test_fifty_clients_on_eight_places_all_end_with_an_answer_by_the_hints_alone
             for number in range(CLIENTS)
         ]
 
-        def ask(client: OpenAI) -> tuple[int, float, int]:
-            """Retries, seconds and words of one client's one call."""
+        def make_call(client: OpenAI) -> tuple[int, float, int]:
+            """Make one call; return its retries, its duration in seconds and its words."""
             start.wait()
             began_s = time.monotonic()
             raw = client.chat.completions.with_raw_response.create(
@@ -55,13 +57,13 @@ def test_fifty_clients_on_eight_places_all_end_with_an_answer_by_the_hints_alone
 
         began_s = time.monotonic()
         with ThreadPoolExecutor(CLIENTS) as pool:
-            answers = list(pool.map(ask, clients))
+            answers = list(pool.map(make_call, clients))
         took_s = time.monotonic() - began_s
     print("attempts:", sorted(1 + retries for retries, *_ in answers))
     print("seconds:", sorted(round(seconds, 1) for _, seconds, _ in answers))
     print(f"all within {took_s:.1f} s; slots alone would need {CLIENTS * WORDS / 200 / 4:.1f} s")
     assert [words for *_, words in answers] == [WORDS] * CLIENTS
-    # More came at once than there are places: some were refused, and every refusal was a retry, none of them lost.
+    # More calls came at once than may be inflight: some were refused, and each refusal led to one retry.
     refused = sum(retries for retries, *_ in answers)
     assert refused >= CLIENTS // 2
     assert served.stage.stat("admitted") - admitted == CLIENTS

@@ -1,4 +1,4 @@
-"""The error classes that the stock `openai` package makes of the door's answers, with keys required."""
+"""The error classes that the stock `openai` package raises for the door's answers, with API keys required."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,21 +21,21 @@ def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def client_of(served: Address, tenant: str, **policy: int) -> OpenAI:
-    """A client with a key of its own; it tries once."""
+    """Return a client with a key of its own; it does not retry."""
     Tenants(served.stage.client).set(tenant, TenantPolicy(**policy))
     return OpenAI(base_url=f"{served.url}/v1", api_key=ApiKeys(served.stage.client).create(tenant).key, max_retries=0)
 
 
-def chat(client: OpenAI, **spelled: object) -> object:
-    asked = {"model": "sim", "messages": [{"role": "user", "content": "hello there"}], "max_tokens": 2} | spelled
-    return client.chat.completions.create(**asked)  # type: ignore[call-overload]
+def chat(client: OpenAI, **fields: object) -> object:
+    body = {"model": "sim", "messages": [{"role": "user", "content": "hello there"}], "max_tokens": 2} | fields
+    return client.chat.completions.create(**body)  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize(
-    ("error", "status", "code", "asked"),
+    ("error", "status", "code", "fields"),
     [
         (openai.BadRequestError, 400, "unsupported_parameter", {"n": 2}),
-        (openai.NotFoundError, 404, "model_not_found", {"model": "nobody-has-it"}),
+        (openai.NotFoundError, 404, "model_not_found", {"model": "unknown-model"}),
         (openai.UnprocessableEntityError, 422, "invalid_value", {"max_tokens": 0}),
         (
             openai.InternalServerError,
@@ -45,17 +45,17 @@ def chat(client: OpenAI, **spelled: object) -> object:
         ),
     ],
 )
-def test_what_cannot_be_served_is_the_class_of_its_status_and_is_not_tried_again(
-    served: Address, error: type[openai.APIStatusError], status: int, code: str, asked: dict[str, object]
+def test_a_failed_request_raises_the_error_class_of_its_status_and_is_not_retried(
+    served: Address, error: type[openai.APIStatusError], status: int, code: str, fields: dict[str, object]
 ) -> None:
     with client_of(served, "blue").with_options(max_retries=5) as client, pytest.raises(error) as caught:
-        chat(client, **asked)
+        chat(client, **fields)
     assert (caught.value.status_code, caught.value.code) == (status, code)
     assert caught.value.request.headers.get("x-stainless-retry-count") == "0"
 
 
-def test_a_key_that_nobody_knows_is_an_authentication_error(served: Address) -> None:
-    with OpenAI(base_url=f"{served.url}/v1", api_key="psk_nobody", max_retries=5) as client:
+def test_an_unknown_key_raises_an_authentication_error(served: Address) -> None:
+    with OpenAI(base_url=f"{served.url}/v1", api_key="psk_unknown", max_retries=5) as client:
         with pytest.raises(openai.AuthenticationError) as caught:
             chat(client)
         assert (caught.value.status_code, caught.value.code) == (401, "invalid_api_key")
@@ -63,7 +63,7 @@ def test_a_key_that_nobody_knows_is_an_authentication_error(served: Address) -> 
             client.models.list()
 
 
-def test_a_tenant_over_its_own_rate_is_a_rate_limit_error_with_a_hint(served: Address, way: str) -> None:
+def test_a_tenant_that_exceeds_its_rate_gets_a_rate_limit_error_with_a_hint(served: Address, way: str) -> None:
     with client_of(served, f"often-{way}", rpm=1) as client:
         chat(client)
         with pytest.raises(openai.RateLimitError) as caught:
@@ -73,10 +73,10 @@ def test_a_tenant_over_its_own_rate_is_a_rate_limit_error_with_a_hint(served: Ad
     assert caught.value.response.json()["status"] == "yield"
 
 
-def test_a_full_system_is_a_server_error_with_a_hint(served: Address) -> None:
+def test_a_full_system_raises_a_server_error_with_a_hint(served: Address) -> None:
     with client_of(served, "blue") as client, ThreadPoolExecutor(1) as pool:
         first = pool.submit(chat, client, max_tokens=300)
-        wait_for(lambda: served.stage.inflight() == 1, "the one place to be taken")
+        wait_for(lambda: served.stage.inflight() == 1, "the first job to be admitted")
         with pytest.raises(openai.InternalServerError) as caught:
             chat(client)
         assert first.result()

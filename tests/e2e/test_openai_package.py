@@ -1,4 +1,4 @@
-"""The stock `openai` package against the door as it is served: nothing but its base_url is ours."""
+"""The stock `openai` package against the served door: only its base_url is changed."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,17 +14,17 @@ from tests.support.served import Address, Served, sim_served
 
 @pytest.fixture(scope="module")
 def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """One place in the whole system, so that a second call at once is a yield."""
+    """One inflight job in the whole system, so that a second concurrent call gets a yield."""
     with sim_served(tmp_path_factory.mktemp("openai"), PENSTOCK_MAX_INFLIGHT="1") as served:
         yield served
 
 
-def chat(client: OpenAI, **spelled: object) -> object:
-    asked = {"model": "sim", "messages": [{"role": "user", "content": "hello there"}], "max_tokens": 5} | spelled
-    return client.chat.completions.create(**asked)  # type: ignore[call-overload]
+def chat(client: OpenAI, **fields: object) -> object:
+    body = {"model": "sim", "messages": [{"role": "user", "content": "hello there"}], "max_tokens": 5} | fields
+    return client.chat.completions.create(**body)  # type: ignore[call-overload]
 
 
-def test_it_lists_models_and_chats(client: OpenAI) -> None:
+def test_the_package_lists_models_and_chats(client: OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["sim"]
     assert client.models.retrieve("sim").owned_by == "penstock"
     answer = client.chat.completions.create(
@@ -40,7 +40,7 @@ def test_it_lists_models_and_chats(client: OpenAI) -> None:
     assert answer.model_extra["queue"]["waited"]["requeued_ms"] == 0
 
 
-def test_it_streams_with_usage(client: OpenAI) -> None:
+def test_the_package_streams_a_chat_with_usage(client: OpenAI) -> None:
     stream = client.chat.completions.create(
         model="sim",
         messages=[{"role": "user", "content": "hello there"}],
@@ -56,29 +56,29 @@ def test_it_streams_with_usage(client: OpenAI) -> None:
     assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "length"
 
 
-def test_it_continues_a_text_whole_and_in_a_stream(client: OpenAI) -> None:
+def test_the_package_gets_a_completion_whole_and_as_a_stream(client: OpenAI) -> None:
     answer = client.completions.create(model="sim", prompt="Once upon a time")
     assert len(answer.choices[0].text.split()) == 16
     pieces = client.completions.create(model="sim", prompt="Once upon a time", max_tokens=6, stream=True)
     assert len("".join(piece.choices[0].text for piece in pieces).split()) == 6
 
 
-def test_a_call_that_owns_its_job_is_never_taken_for_an_earlier_one(client: OpenAI) -> None:
+def test_a_repeated_chat_call_always_gets_a_job_of_its_own(client: OpenAI) -> None:
     keyed = client.with_options(default_headers={"Idempotency-Key": "one", "x-request-id": "one"})
     assert len({chat(keyed).id for _ in range(2)}) == 2  # type: ignore[attr-defined]  # a completion
 
 
-def test_a_yield_is_retried_by_itself_when_it_is_told_to(client: OpenAI) -> None:
+def test_the_package_retries_a_yield_if_retries_are_on(client: OpenAI) -> None:
     with ThreadPoolExecutor(4) as pool:
-        patient = client.with_options(max_retries=8)
-        answers = list(pool.map(lambda _: chat(patient, max_tokens=40), range(4)))
+        retrying_client = client.with_options(max_retries=8)
+        answers = list(pool.map(lambda _: chat(retrying_client, max_tokens=40), range(4)))
     assert len(answers) == 4
 
 
-def test_a_yield_is_an_error_with_the_refusal_for_who_does_not_retry(client: OpenAI, served: Address) -> None:
+def test_a_yield_raises_an_error_with_the_refusal_if_retries_are_off(client: OpenAI, served: Address) -> None:
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(chat, client, max_tokens=200)
-        wait_for(lambda: served.stage.inflight() == 1, "the one place to be taken")
+        wait_for(lambda: served.stage.inflight() == 1, "the first job to be admitted")
         with pytest.raises(openai.InternalServerError) as caught:
             chat(client)
         assert first.result()
@@ -89,7 +89,7 @@ def test_a_yield_is_an_error_with_the_refusal_for_who_does_not_retry(client: Ope
 
 
 @pytest.mark.parametrize(
-    ("asked", "error", "param"),
+    ("fields", "error", "param"),
     [
         ({"n": 2}, openai.BadRequestError, "n"),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, openai.BadRequestError, "tools"),
@@ -98,17 +98,17 @@ def test_a_yield_is_an_error_with_the_refusal_for_who_does_not_retry(client: Ope
         ({"model": "nope"}, openai.NotFoundError, "model"),
     ],
 )
-def test_what_is_not_served_is_the_error_the_package_knows(
-    client: OpenAI, asked: dict[str, object], error: type[openai.APIStatusError], param: str
+def test_an_unsupported_request_raises_the_packages_error_class(
+    client: OpenAI, fields: dict[str, object], error: type[openai.APIStatusError], param: str
 ) -> None:
     with pytest.raises(error) as caught:
-        chat(client, **asked)
+        chat(client, **fields)
     assert isinstance(caught.value.body, dict)
     assert caught.value.body["param"] == param
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_deadline_that_passes_is_504_and_not_tried_again(client: OpenAI, served: Address, stream: bool) -> None:
+def test_a_missed_deadline_is_504_and_is_not_retried(client: OpenAI, served: Address, stream: bool) -> None:
     before = served.stage.stat("admitted")
     with pytest.raises(openai.InternalServerError) as caught:
         # A prompt of this length takes 40 ms.
@@ -123,7 +123,7 @@ def test_a_deadline_that_passes_is_504_and_not_tried_again(client: OpenAI, serve
     assert served.stage.stat("admitted") == before + 1
 
 
-def test_a_deadline_that_passes_in_mid_stream_ends_the_stream_with_an_error(client: OpenAI) -> None:
+def test_a_deadline_missed_during_a_stream_ends_the_stream_with_an_error(client: OpenAI) -> None:
     stream = client.chat.completions.create(
         model="sim",
         messages=[{"role": "user", "content": "hello"}],
@@ -136,27 +136,27 @@ def test_a_deadline_that_passes_in_mid_stream_ends_the_stream_with_an_error(clie
     assert caught.value.code == "deadline_exceeded"
 
 
-def test_closing_a_stream_frees_its_place_at_once(client: OpenAI, served: Address) -> None:
+def test_closing_a_stream_ends_its_job_at_once(client: OpenAI, served: Address) -> None:
     stream = client.chat.completions.create(
         model="sim", messages=[{"role": "user", "content": "hello"}], max_tokens=4_000, stream=True
     )
     next(iter(stream))
     stream.close()
-    wait_for(lambda: served.stage.inflight() == 0, "the place to be free", timeout_s=3)
+    wait_for(lambda: served.stage.inflight() == 0, "the job to end", timeout_s=3)
 
 
-def test_its_own_time_out_is_the_job_s_deadline(client: OpenAI) -> None:
+def test_the_packages_own_timeout_sets_the_jobs_deadline(client: OpenAI) -> None:
     with pytest.raises(openai.InternalServerError) as caught:
         chat(client.with_options(timeout=2.5), max_tokens=4_000)
     assert caught.value.status_code == 504
     assert caught.value.response.headers["x-deadline-ms"] == "1500"
 
 
-def test_a_time_out_of_a_second_leaves_time_for_an_answer(client: OpenAI) -> None:
-    def answered() -> bool:
-        # Half a second is not always enough where others work too.
+def test_a_timeout_of_one_second_leaves_time_for_an_answer(client: OpenAI) -> None:
+    def is_answered() -> bool:
+        # Half a second is not always enough on a busy machine.
         with suppress(openai.APIError):
             return chat(client.with_options(timeout=1, max_retries=0), max_tokens=2).usage.completion_tokens == 2
         return False
 
-    wait_for(answered, "an answer within half a second")
+    wait_for(is_answered, "an answer within half a second")

@@ -1,4 +1,4 @@
-"""OpenAI's routes over a real store: shapes, and ends that are errors here."""
+"""OpenAI's routes over a real store: the form of answers and streams, and the job ends that are errors."""
 
 import json
 from collections.abc import Callable
@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
-from shared.jobs.job import Held
+from shared.jobs.job import ClaimRef
 from shared.jobs.outcomes import Outcome
 from shared.settings.settings import Settings
 from shared.store import keys
 from shared.store.store import Store
-from tests.support.builders import MODEL, a_job, admitted, beat, reconfigure
-from tests.support.door import a_door, contradict_oneself, fault, refused, run_next, serve, settle, worker
+from tests.support.builders import MODEL, a_job, admitted, heartbeat, reconfigure
+from tests.support.door import a_door, fault, refused, restart_with_another_answer, run_next, serve, settle, worker
 from web.api import response_models
 
 CHAT = "/v1/chat/completions"
@@ -27,10 +27,10 @@ def client(store: Store, settings: Settings) -> FlaskClient:
     return a_door(store, settings)
 
 
-def telling(store: Store, *texts: str, **ending: Any) -> Callable[[Held], None]:
-    """Tell these texts, then settle."""
+def answer_with(store: Store, *texts: str, **ending: Any) -> Callable[[ClaimRef], None]:
+    """Return what a worker does with a job: append these texts, then settle."""
 
-    def act(held: Held) -> None:
+    def act(held: ClaimRef) -> None:
         for count, text in enumerate(texts, 1):
             store.append([(held, text, count)])
         settle(store, held, **({"text": "".join(texts)} | ending))
@@ -39,19 +39,19 @@ def telling(store: Store, *texts: str, **ending: Any) -> Callable[[Held], None]:
 
 
 def chunks(text: str) -> list[Any]:
-    """The data of a stream; the last is [DONE] where it ended well."""
+    """Return the data of a stream's events; the last is [DONE] if the stream ended without an error."""
     data = [block.removeprefix("data: ") for block in text.split("\n\n") if block.startswith("data: ")]
     return [piece if piece == "[DONE]" else json.loads(piece) for piece in data]
 
 
-def said(stream: list[Any]) -> str:
-    """The text of a chat's chunks."""
+def text_of(stream: list[Any]) -> str:
+    """Join the text of a chat's chunks."""
     choices = [choice for chunk in stream if isinstance(chunk, dict) for choice in chunk.get("choices", [])]
     return "".join(choice["delta"].get("content", "") for choice in choices)
 
 
 def test_a_chat_is_answered_whole(client: FlaskClient, store: Store) -> None:
-    with worker(store, telling(store, "Hello ", "you")):
+    with worker(store, answer_with(store, "Hello ", "you")):
         response = client.post(CHAT, json={"model": "m", "messages": HI, "max_tokens": 20})
     assert response.status_code == 200
     body = response.get_json()
@@ -74,22 +74,22 @@ def test_a_chat_is_answered_whole(client: FlaskClient, store: Store) -> None:
     assert response.headers["x-deadline-ms"] == "120000"
 
 
-def test_a_completion_makes_sixteen_tokens_unless_told_otherwise(client: FlaskClient, store: Store) -> None:
-    with worker(store, telling(store, "and so on")):
+def test_a_completion_has_sixteen_tokens_by_default(client: FlaskClient, store: Store) -> None:
+    with worker(store, answer_with(store, "and so on")):
         response = client.post("/v1/completions", json={"prompt": "Once"})
     assert response.get_json()["choices"][0]["text"] == "and so on"
     assert store.jobs("default").jobs[0].max_tokens == 16
 
 
-def test_a_chat_streams_as_its_text_comes(client: FlaskClient, store: Store) -> None:
-    asked = {"messages": HI, "stream": True, "stream_options": {"include_usage": True}}
-    with worker(store, telling(store, "a", "b\n\n", "ž")):
-        response = client.post(CHAT, json=asked)
+def test_a_chat_is_streamed_in_chunks_of_its_text(client: FlaskClient, store: Store) -> None:
+    body = {"messages": HI, "stream": True, "stream_options": {"include_usage": True}}
+    with worker(store, answer_with(store, "a", "b\n\n", "ž")):
+        response = client.post(CHAT, json=body)
         stream = chunks(response.text)
     assert response.headers["Content-Type"].startswith("text/event-stream")
     assert response.headers["x-deadline-ms"] == "600000"
     assert stream[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
-    assert said(stream) == "ab\n\nž"
+    assert text_of(stream) == "ab\n\nž"
     assert stream[-1] == "[DONE]"
     assert (stream[-2]["choices"], stream[-2]["usage"]["total_tokens"]) == ([], 30)
     assert stream[-3]["choices"][0]["finish_reason"] == "length"
@@ -97,40 +97,42 @@ def test_a_chat_streams_as_its_text_comes(client: FlaskClient, store: Store) -> 
     assert len({chunk["id"] for chunk in stream[:-1]}) == 1
 
 
-def test_without_include_usage_no_chunk_speaks_of_it(client: FlaskClient, store: Store) -> None:
-    with worker(store, telling(store, "a")):
+def test_without_include_usage_no_chunk_has_a_usage(client: FlaskClient, store: Store) -> None:
+    with worker(store, answer_with(store, "a")):
         stream = chunks(client.post(CHAT, json={"messages": HI, "stream": True}).text)
     assert all("usage" not in chunk for chunk in stream[:-1])
 
 
-def test_a_completion_streams_text(client: FlaskClient, store: Store) -> None:
-    with worker(store, telling(store, "a", "b")):
+def test_a_completion_is_streamed_in_chunks_of_its_text(client: FlaskClient, store: Store) -> None:
+    with worker(store, answer_with(store, "a", "b")):
         stream = chunks(client.post("/v1/completions", json={"prompt": "Once", "stream": True}).text)
     assert "".join(chunk["choices"][0]["text"] for chunk in stream[:-1]) == "ab"
     assert stream[-2]["choices"][0]["finish_reason"] == "length"
 
 
 def test_text_that_only_the_result_holds_still_reaches_a_stream(client: FlaskClient, store: Store) -> None:
-    with worker(store, telling(store, "a", text="abc")):
+    with worker(store, answer_with(store, "a", text="abc")):
         stream = chunks(client.post(CHAT, json={"messages": HI, "stream": True}).text)
-    assert said(stream) == "abc"
+    assert text_of(stream) == "abc"
 
 
-def test_a_stream_goes_on_where_a_lost_worker_left_it(client: FlaskClient, store: Store) -> None:
-    def lose_then_tell(held: Held) -> None:
+def test_a_stream_continues_without_repeated_text_after_a_lost_worker(client: FlaskClient, store: Store) -> None:
+    def lose_then_answer(held: ClaimRef) -> None:
         store.append([(held, "Hello ", 1)])
         store.append([(held, "you", 2)])
         store.release("w1", [held])
-        beat(store)
-        telling(store, "Hel", "lo you", " two")(run_next(store))
+        heartbeat(store)
+        answer_with(store, "Hel", "lo you", " two")(run_next(store))
 
-    with worker(store, lose_then_tell):
+    with worker(store, lose_then_answer):
         stream = chunks(client.post(CHAT, json={"messages": HI, "stream": True}).text)
-    assert said(stream) == "Hello you two"
+    assert text_of(stream) == "Hello you two"
 
 
-def test_a_stream_that_another_attempt_contradicts_ends_with_an_error(client: FlaskClient, store: Store) -> None:
-    with worker(store, partial(contradict_oneself, store)):
+def test_a_second_attempt_with_a_different_text_ends_the_stream_with_an_error(
+    client: FlaskClient, store: Store
+) -> None:
+    with worker(store, partial(restart_with_another_answer, store)):
         stream = chunks(client.post(CHAT, json={"messages": HI, "stream": True}).text)
     assert stream[-1]["error"]["code"] == "job_failed"
     assert store.jobs("default").jobs[0].cancel_requested
@@ -147,31 +149,31 @@ ENDS: list[tuple[dict[str, Any], int, str]] = [
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(("ending", "status", "code"), ENDS)
-def test_an_end_without_an_answer_is_an_error_that_nobody_sends_again(
+def test_an_end_without_an_answer_is_an_error_that_must_not_be_retried(
     client: FlaskClient, store: Store, ending: dict[str, Any], status: int, code: str, stream: bool
 ) -> None:
-    with worker(store, telling(store, **ending)):
+    with worker(store, answer_with(store, **ending)):
         response = client.post(CHAT, json={"messages": HI, "stream": stream})
     fault(response, status, code)
     assert response.headers["x-should-retry"] == "false"
 
 
-def test_an_end_in_mid_stream_is_an_error_event(client: FlaskClient, store: Store) -> None:
-    with worker(store, telling(store, "Hel", outcome=Outcome.EXPIRED, code="deadline_exceeded", stage="decode")):
+def test_a_job_that_expires_during_its_stream_ends_it_with_an_error_event(client: FlaskClient, store: Store) -> None:
+    with worker(store, answer_with(store, "Hel", outcome=Outcome.EXPIRED, code="deadline_exceeded", stage="decode")):
         response = client.post(CHAT, json={"messages": HI, "stream": True})
         stream = chunks(response.text)
     assert response.status_code == 200
     assert stream[-1]["error"]["code"] == "deadline_exceeded"
-    assert said(stream) == "Hel"
+    assert text_of(stream) == "Hel"
 
 
-def test_a_refusal_is_the_same_body_as_everywhere(client: FlaskClient, store: Store) -> None:
+def test_a_refusal_has_the_same_body_as_on_other_routes(client: FlaskClient, store: Store) -> None:
     store.client.incrby("penstock:clock", 6_000)
     for stream in (False, True):
         refused(client.post(CHAT, json={"model": "m", "messages": HI, "stream": stream}), "no_worker")
 
 
-def test_models_are_the_live_ones(client: FlaskClient, store: Store) -> None:
+def test_only_live_models_are_listed(client: FlaskClient, store: Store) -> None:
     serve(store, "w2", model="org/other")
     body = client.get("/v1/models").get_json()
     response_models.ModelList.model_validate(body)
@@ -180,23 +182,23 @@ def test_models_are_the_live_ones(client: FlaskClient, store: Store) -> None:
     fault(client.get("/v1/models/nope"), 404, "model_not_found", "model")
 
 
-def test_fields_that_do_not_fit_are_told_by_name(client: FlaskClient) -> None:
+def test_an_invalid_or_unsupported_field_is_named(client: FlaskClient) -> None:
     fault(client.post(CHAT, json={"messages": HI, "temperature": 9}), 422, "invalid_value", "temperature")
     fault(client.post(CHAT, json={"messages": HI, "n": 2}), 400, "unsupported_parameter", "n")
     fault(client.post(CHAT, json={"model": "m"}), 422, "invalid_value", "messages")
     fault(client.post("/v1/completions", json={"prompt": ["a", "b"]}), 400, "unsupported_parameter", "prompt")
 
 
-def test_the_patience_of_a_plain_call_is_its_client_s_own(client: FlaskClient, store: Store) -> None:
-    with worker(store, telling(store, "a")):
+def test_the_deadline_of_a_plain_call_is_its_clients_timeout(client: FlaskClient, store: Store) -> None:
+    with worker(store, answer_with(store, "a")):
         response = client.post(CHAT, json={"messages": HI}, headers={"x-stainless-timeout": "30"})
     assert response.headers["x-deadline-ms"] == "29000"
     view = store.jobs("default").jobs[0]
-    assert (view.deadline_ms, view.patience_from) == (29_000, "header")
+    assert (view.deadline_ms, view.deadline_source) == (29_000, "header")
 
 
 @pytest.mark.parametrize(
-    ("route", "asked", "another"),
+    ("route", "body", "other_body"),
     [
         (CHAT, {"messages": HI}, {"messages": [*HI, *HI]}),
         ("/v1/completions", {"prompt": "hi"}, {"prompt": "ho"}),
@@ -205,8 +207,8 @@ def test_the_patience_of_a_plain_call_is_its_client_s_own(client: FlaskClient, s
         ("/v1/embeddings", {"input": "hi"}, {"input": "ho"}),
     ],
 )
-def test_a_refusal_that_a_proxy_repeats_books_one_appointment(
-    store: Store, settings: Settings, route: str, asked: dict[str, Any], another: dict[str, Any]
+def test_a_refused_request_that_a_proxy_repeats_makes_one_appointment(
+    store: Store, settings: Settings, route: str, body: dict[str, Any], other_body: dict[str, Any]
 ) -> None:
     facts = {"mu_wtps": 1_000, "prefill_tps": 1_000, "tpot_ms": 20}
     serve(store, facts=facts | ({"pooling": "mean"} if "embeddings" in route else {}))
@@ -214,13 +216,13 @@ def test_a_refusal_that_a_proxy_repeats_books_one_appointment(
     reconfigure(store, settings, max_inflight=1)
     admitted(store, a_job("filler"))
 
-    def booked(request_id: str, body: dict[str, Any]) -> float:
+    def appointment_after_refusal(request_id: str, body: dict[str, Any]) -> float:
         refused(client.post(route, json=body, headers={"x-request-id": request_id}), "inflight_full")
         moment = store.client.zscore(keys.appointments(MODEL), "default")
         assert moment is not None
         return moment
 
-    first = booked("edge-1", asked)
-    assert booked("edge-1", asked) == first
-    other_request = booked("edge-2", asked)
-    assert first < other_request < booked("edge-2", another)
+    first = appointment_after_refusal("edge-1", body)
+    assert appointment_after_refusal("edge-1", body) == first
+    other_request = appointment_after_refusal("edge-2", body)
+    assert first < other_request < appointment_after_refusal("edge-2", other_body)

@@ -1,4 +1,4 @@
-"""The door keeps to its own /openapi.json: what is made up from it gets documented answers, and no fault of ours."""
+"""The door keeps to its own /openapi.json: generated requests get documented answers and cause no server error."""
 
 import json
 import re
@@ -12,9 +12,9 @@ import pytest
 from shared.store.api_keys import ApiKeys
 from tests.support.served import Address, Served, sim_served
 
-pytestmark = pytest.mark.ways("direct", reason="what nginx will not pass on it answers in its own words")
+pytestmark = pytest.mark.ways("direct", reason="nginx answers a request that it does not pass on in its own words")
 
-#: Jobs end at once, and no call can wait long: every answer comes within the time-out.
+#: Jobs end at once, and no call can wait long: every answer comes within the timeout.
 AT_ONCE = {
     "PENSTOCK_SIM_DECODE_TPS": "100000",
     "PENSTOCK_SIM_PREFILL_TPS": "1000000",
@@ -29,7 +29,7 @@ CHECKS = (
     "response_schema_conformance",
     "ignored_auth",
 )
-#: 503 is a refusal and 504 a job that expired: declared answers. 500, which a failed job would be, none of these is.
+#: 503 is a refusal and 504 an expired job: both are documented. No request here may cause a failed job, which is 500.
 CONFIG = '[checks]\nnot_a_server_error.expected-statuses = ["2xx", "4xx", 503, 504]\n'
 
 
@@ -39,12 +39,12 @@ def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield served
 
 
-def test_every_route_answers_as_documented_whatever_is_sent(served: Address, tmp_path: Path) -> None:
+def test_every_route_answers_generated_requests_as_documented(served: Address, tmp_path: Path) -> None:
     config = tmp_path / "schemathesis.toml"
     config.write_text(CONFIG)
     key = ApiKeys(served.stage.client).create("blue").key
     report = tmp_path / "report.json"
-    ran = subprocess.run(
+    done = subprocess.run(
         [
             Path(sys.executable).with_name("schemathesis"),
             "--config-file",
@@ -75,25 +75,25 @@ def test_every_route_answers_as_documented_whatever_is_sent(served: Address, tmp
         timeout=110,
         check=False,
     )
-    print(ran.stdout[-8_000:])
-    assert ran.returncode == 0, ran.stderr
-    made = re.search(r"(\d+) generated", ran.stdout)
-    assert made is not None
-    assert int(made[1]) > 300
+    print(done.stdout[-8_000:])
+    assert done.returncode == 0, done.stderr
+    generated = re.search(r"(\d+) generated", done.stdout)
+    assert generated is not None
+    assert int(generated[1]) > 300
 
 
-def test_what_streams_says_so_and_is_documented_to(served: Address) -> None:
+def test_every_event_stream_has_the_documented_content_type(served: Address) -> None:
     key = ApiKeys(served.stage.client).create("green").key
     headers = {"Authorization": f"Bearer {key}"}
     job = served.http.post("/v1/jobs", json={"prompt": "hi", "max_tokens": 2}, headers=headers).json()
-    told = {"input": "hi", "max_output_tokens": 2, "background": True}
-    response = served.http.post("/v1/responses", json=told, headers=headers).json()
+    background = {"input": "hi", "max_output_tokens": 2, "background": True}
+    response = served.http.post("/v1/responses", json=background, headers=headers).json()
     chat = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2, "stream": True}
     spec = served.http.get("/openapi.json").json()
     for method, path, url, body in [
         ("get", "/v1/jobs/{job_id}/events", job["urls"]["events"], None),
         ("get", "/v1/responses/{response_id}", f"/v1/responses/{response['id']}?stream=true", None),
-        ("post", "/v1/responses", "/v1/responses", told | {"stream": True}),
+        ("post", "/v1/responses", "/v1/responses", background | {"stream": True}),
         ("post", "/v1/chat/completions", "/v1/chat/completions", chat),
         ("post", "/v1/completions", "/v1/completions", {"prompt": "hi", "max_tokens": 2, "stream": True}),
     ]:
@@ -104,7 +104,7 @@ def test_what_streams_says_so_and_is_documented_to(served: Address) -> None:
         assert kind in spec["paths"][path][method]["responses"]["200"]["content"], f"{method} {path}"
 
 
-def test_no_answer_is_documented_by_a_default(served: Address) -> None:
+def test_no_operation_documents_a_default_answer(served: Address) -> None:
     spec = json.loads(served.http.get("/openapi.json").text)
     for path, operations in spec["paths"].items():
         for method, operation in operations.items():

@@ -1,4 +1,4 @@
-"""`/v1/responses` over a real store: what each end looks like, and streams that can be taken up anywhere."""
+"""`/v1/responses` over a real store: the form of each end, and streams that can be resumed after any event."""
 
 import json
 from functools import partial
@@ -8,23 +8,23 @@ import pytest
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
-from shared.jobs.job import Held
+from shared.jobs.job import ClaimRef
 from shared.jobs.outcomes import Outcome
 from shared.settings.settings import Settings
 from shared.store import keys
 from shared.store.store import Store
-from tests.support.builders import beat
+from tests.support.builders import heartbeat
 from tests.support.door import (
     a_door,
-    ask_response,
-    contradict_oneself,
+    admitted_job,
     fault,
+    post_response,
     refused,
+    restart_with_another_answer,
     run_next,
     serve,
     settle,
     submit,
-    taken,
     worker,
 )
 from web.api import response_models
@@ -39,22 +39,22 @@ def client(store: Store, settings: Settings) -> FlaskClient:
 
 
 def response_of(answer: TestResponse) -> dict[str, Any]:
-    """The response in an answer, as it must look."""
+    """Validate the response in an answer and return it."""
     assert answer.status_code == 200, answer.text
     body: dict[str, Any] = answer.get_json()
     response_models.Response.model_validate(body)
     return body
 
 
-def tell(store: Store, held: Held, *texts: str, **ending: Any) -> None:
-    """Tell these texts, then settle."""
+def answer_with(store: Store, held: ClaimRef, *texts: str, **ending: Any) -> None:
+    """Append these texts to a claimed job, then settle it."""
     for count, text in enumerate(texts, 1):
         store.append([(held, text, count)])
     settle(store, held, **({"text": "".join(texts), "finish_reason": "stop"} | ending))
 
 
 def events_in(text: str) -> list[dict[str, Any]]:
-    """The events of a stream; each frame's name is its type."""
+    """Return the events of a stream; the name of each frame must be the event's type."""
     found = []
     for block in text.split("\n\n"):
         fields = dict(line.partition(": ")[::2] for line in block.splitlines() if not line.startswith(":"))
@@ -71,7 +71,7 @@ def kinds(events: list[dict[str, Any]]) -> list[str]:
     return [event["type"].removeprefix("response.") for event in events]
 
 
-def said(events: list[dict[str, Any]]) -> str:
+def text_of(events: list[dict[str, Any]]) -> str:
     return "".join(event.get("delta", "") for event in events)
 
 
@@ -80,8 +80,8 @@ CLOSE = ["output_text.done", "content_part.done", "output_item.done", "completed
 
 
 def test_an_input_is_answered_whole(client: FlaskClient, store: Store) -> None:
-    with worker(store, lambda held: tell(store, held, "Hello ", "you")):
-        body = response_of(ask_response(client, metadata={"k": "v"}, temperature=0.5, instructions="be kind"))
+    with worker(store, lambda held: answer_with(store, held, "Hello ", "you")):
+        body = response_of(post_response(client, metadata={"k": "v"}, temperature=0.5, instructions="be kind"))
     assert (body["status"], body["output"][0]["content"][0]["text"]) == ("completed", "Hello you")
     assert (body["metadata"], body["temperature"], body["max_output_tokens"]) == ({"k": "v"}, 0.5, 20)
     assert body["usage"]["total_tokens"] == 30
@@ -89,23 +89,28 @@ def test_an_input_is_answered_whole(client: FlaskClient, store: Store) -> None:
     assert response_of(client.get(f"{PATH}/{body['id']}")) == body
 
 
-def test_an_answer_that_was_cut_is_incomplete(client: FlaskClient, store: Store) -> None:
-    with worker(store, lambda held: tell(store, held, "Hel", finish_reason="length")):
-        body = response_of(ask_response(client))
+def test_an_answer_that_reached_max_output_tokens_is_incomplete(client: FlaskClient, store: Store) -> None:
+    with worker(store, lambda held: answer_with(store, held, "Hel", finish_reason="length")):
+        body = response_of(post_response(client))
     assert (body["status"], body["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
 
 
-def test_the_engine_hears_instructions_first_and_the_input_s_messages(client: FlaskClient, store: Store) -> None:
-    said_before = {
+def test_the_engine_gets_the_instructions_before_the_messages_of_the_input(client: FlaskClient, store: Store) -> None:
+    earlier_answer = {
         "type": "message",
         "id": "msg_1",
         "role": "assistant",
         "status": "completed",
         "content": [{"type": "output_text", "text": "yes?", "annotations": []}],
     }
-    asked = {"role": "user", "content": [{"type": "input_text", "text": "go "}, {"type": "input_text", "text": "on"}]}
+    user_message = {
+        "role": "user",
+        "content": [{"type": "input_text", "text": "go "}, {"type": "input_text", "text": "on"}],
+    }
     schema = {"type": "json_schema", "name": "n", "schema": {"type": "object"}}
-    ask_response(client, input=[said_before, asked], instructions="be kind", background=True, text={"format": schema})
+    post_response(
+        client, input=[earlier_answer, user_message], instructions="be kind", background=True, text={"format": schema}
+    )
     job = store.claim("w1", "claim-1", "m", room=1, cells_free=4_096)[0]
     assert job.payload["messages"] == [
         {"role": "system", "content": "be kind"},
@@ -116,13 +121,15 @@ def test_the_engine_hears_instructions_first_and_the_input_s_messages(client: Fl
     assert (job.payload["max_tokens"], job.payload["temperature"]) == (20, 1.0)
 
 
-def test_in_the_background_it_is_told_at_once_and_read_until_its_end(client: FlaskClient, store: Store) -> None:
-    body = response_of(ask_response(client, background=True))
+def test_a_background_response_is_returned_at_once_and_can_be_read_until_its_end(
+    client: FlaskClient, store: Store
+) -> None:
+    body = response_of(post_response(client, background=True))
     assert (body["status"], body["background"], body["queue"]["position"]) == ("queued", True, 1)
     held = run_next(store)
     answer = client.get(f"{PATH}/{body['id']}")
     assert (response_of(answer)["status"], answer.headers["retry-after-ms"]) == ("in_progress", "250")
-    tell(store, held, "well")
+    answer_with(store, held, "well")
     assert response_of(client.get(f"{PATH}/{body['id']}"))["status"] == "completed"
 
 
@@ -135,32 +142,32 @@ ENDS: list[tuple[dict[str, Any], int, str, str]] = [
 
 
 @pytest.mark.parametrize(("ending", "status", "code", "kind"), ENDS)
-def test_an_end_without_an_answer_is_an_error_to_its_owner_and_a_status_in_the_background(
+def test_an_end_without_an_answer_is_an_error_in_the_foreground_and_a_status_in_the_background(
     client: FlaskClient, store: Store, ending: dict[str, Any], status: int, code: str, kind: str
 ) -> None:
     for stream in (False, True):
-        with worker(store, lambda held: tell(store, held, **ending)):
-            fault(ask_response(client, stream=stream), status, code)
-    body = response_of(ask_response(client, background=True))
-    tell(store, run_next(store), **ending)
+        with worker(store, lambda held: answer_with(store, held, **ending)):
+            fault(post_response(client, stream=stream), status, code)
+    body = response_of(post_response(client, background=True))
+    answer_with(store, run_next(store), **ending)
     failed = response_of(client.get(f"{PATH}/{body['id']}"))
     assert (failed["status"], failed["error"]["code"], failed["error"]["type"]) == ("failed", kind, ending["code"])
 
 
-def test_a_stream_is_told_in_openai_s_order(client: FlaskClient, store: Store) -> None:
-    with worker(store, lambda held: tell(store, held, "a", "b\n\n", "ž")):
-        answer = ask_response(client, stream=True)
+def test_the_events_of_a_stream_come_in_openais_order(client: FlaskClient, store: Store) -> None:
+    with worker(store, lambda held: answer_with(store, held, "a", "b\n\n", "ž")):
+        answer = post_response(client, stream=True)
         events = events_in(answer.text)
     assert answer.headers["Content-Type"].startswith("text/event-stream")
     assert kinds(events) == [*WHOLE, *["output_text.delta"] * 3, *CLOSE]
-    assert said(events) == "ab\n\nž" == events[-1]["response"]["output"][0]["content"][0]["text"]
+    assert text_of(events) == "ab\n\nž" == events[-1]["response"]["output"][0]["content"][0]["text"]
     for event in (events[0], events[-1]):
         response_models.Response.model_validate(event["response"])
 
 
-def test_a_stream_can_be_taken_up_after_each_of_its_events(client: FlaskClient, store: Store) -> None:
-    body = response_of(ask_response(client, background=True))
-    tell(store, run_next(store), "one ", "two ", "three")
+def test_a_stream_can_be_resumed_after_each_of_its_events(client: FlaskClient, store: Store) -> None:
+    body = response_of(post_response(client, background=True))
+    answer_with(store, run_next(store), "one ", "two ", "three")
     url = f"{PATH}/{body['id']}?stream=true"
     whole = events_in(client.get(url).text)
     assert kinds(whole) == [*WHOLE, *["output_text.delta"] * 3, *CLOSE]
@@ -169,76 +176,76 @@ def test_a_stream_can_be_taken_up_after_each_of_its_events(client: FlaskClient, 
         assert rest == whole[index + 1 :]
 
 
-def test_it_can_be_taken_up_when_only_the_result_is_left(client: FlaskClient, store: Store) -> None:
-    body = response_of(ask_response(client, background=True))
-    tell(store, run_next(store), "one ", "two ", "three")
+def test_a_stream_can_be_resumed_when_only_the_result_is_left(client: FlaskClient, store: Store) -> None:
+    body = response_of(post_response(client, background=True))
+    answer_with(store, run_next(store), "one ", "two ", "three")
     url = f"{PATH}/{body['id']}?stream=true"
     whole = events_in(client.get(url).text)
-    store.client.delete(keys.events(body["id"].removeprefix("resp_")))  # as a minute after the end
+    store.client.delete(keys.events(body["id"].removeprefix("resp_")))  # as the store does a minute after the end
     rest = events_in(client.get(f"{url}&starting_after={whole[5]['sequence_number']}").text)
-    assert (said(rest), kinds(rest)) == ("two three", ["output_text.delta", *CLOSE])
+    assert (text_of(rest), kinds(rest)) == ("two three", ["output_text.delta", *CLOSE])
     assert rest[-1] == whole[-1]
 
 
-def test_a_reader_in_the_background_follows_what_happens_and_may_leave(client: FlaskClient, store: Store) -> None:
+def test_a_reader_of_a_background_response_may_disconnect_before_its_end(client: FlaskClient, store: Store) -> None:
     answer = client.post(PATH, json={"input": "hi", "background": True, "stream": True}, buffered=False)
     frames = answer.iter_encoded()
     assert events_in(next(frames).decode())[0]["response"]["status"] == "queued"
     held = run_next(store)
     answer.close()
-    tell(store, held, "well")
+    answer_with(store, held, "well")
     assert response_of(client.get(f"{PATH}/resp_{held.id}"))["status"] == "completed"
 
 
 def test_a_lost_worker_leaves_no_trace_in_a_stream(client: FlaskClient, store: Store) -> None:
-    def lose_then_tell(held: Held) -> None:
+    def lose_then_answer(held: ClaimRef) -> None:
         store.append([(held, "Hello ", 1)])
         store.release("w1", [held])
-        beat(store)
-        tell(store, run_next(store), "Hel", "lo you")
+        heartbeat(store)
+        answer_with(store, run_next(store), "Hel", "lo you")
 
-    with worker(store, lose_then_tell):
-        events = events_in(ask_response(client, stream=True).text)
-    assert said(events) == "Hello you"
+    with worker(store, lose_then_answer):
+        events = events_in(post_response(client, stream=True).text)
+    assert text_of(events) == "Hello you"
     assert kinds(events).count("in_progress") == 1
 
 
-def test_another_text_after_a_lost_worker_ends_the_stream_and_its_job(client: FlaskClient, store: Store) -> None:
-    with worker(store, partial(contradict_oneself, store)):
-        events = events_in(ask_response(client, stream=True).text)
+def test_a_second_attempt_with_a_different_text_ends_the_stream_and_its_job(client: FlaskClient, store: Store) -> None:
+    with worker(store, partial(restart_with_another_answer, store)):
+        events = events_in(post_response(client, stream=True).text)
     assert (events[-1]["type"], events[-1]["error"]["code"]) == ("error", "job_failed")
     assert store.jobs("default").jobs[0].cancel_requested
 
 
-def test_a_waiting_response_is_cancelled_at_once_and_a_running_one_for_good(client: FlaskClient, store: Store) -> None:
-    first = response_of(ask_response(client, background=True))
+def test_a_queued_or_running_response_is_canceled_at_once_and_stays_canceled(client: FlaskClient, store: Store) -> None:
+    first = response_of(post_response(client, background=True))
     assert response_of(client.post(f"{PATH}/{first['id']}/cancel"))["status"] == "cancelled"
-    second = response_of(ask_response(client, background=True))
+    second = response_of(post_response(client, background=True))
     held = run_next(store)
     assert response_of(client.post(f"{PATH}/{second['id']}/cancel"))["status"] == "cancelled"
-    tell(store, held, "too late")
+    answer_with(store, held, "too late")
     ended = response_of(client.get(f"{PATH}/{second['id']}"))
     assert (ended["status"], ended["error"]) == ("cancelled", None)
     assert kinds(events_in(client.get(f"{PATH}/{first['id']}?stream=true").text)) == ["created", "queued", "failed"]
 
 
-def test_a_superseded_response_says_why(client: FlaskClient) -> None:
-    older = response_of(ask_response(client, background=True, supersede_key="tab"))
-    ask_response(client, background=True, supersede_key="tab")
+def test_a_superseded_response_is_canceled_and_says_why(client: FlaskClient) -> None:
+    older = response_of(post_response(client, background=True, supersede_key="tab"))
+    post_response(client, background=True, supersede_key="tab")
     body = response_of(client.get(f"{PATH}/{older['id']}"))
     assert (body["status"], body["error"]["type"]) == ("cancelled", "superseded")
 
 
-def test_what_is_no_response_of_this_tenant_is_404(client: FlaskClient) -> None:
-    body = response_of(ask_response(client, background=True))
-    job = taken(submit(client))
+def test_an_id_that_is_no_response_of_this_tenant_is_404(client: FlaskClient) -> None:
+    body = response_of(post_response(client, background=True))
+    job = admitted_job(submit(client))
     for name in ("resp_x", body["id"].removeprefix("resp_"), f"resp_{job['id']}"):
         for answer in (client.get(f"{PATH}/{name}"), client.post(f"{PATH}/{name}/cancel")):
             fault(answer, 404, "job_not_found")
     fault(client.get(f"{PATH}/{body['id']}", headers={"X-Tenant": "green"}), 404, "job_not_found")
 
 
-def test_a_refusal_is_the_same_body_as_everywhere(client: FlaskClient, store: Store) -> None:
+def test_a_refusal_has_the_same_body_as_on_other_routes(client: FlaskClient, store: Store) -> None:
     store.client.incrby("penstock:clock", 6_000)
-    for asked in ({}, {"stream": True}, {"background": True}):
-        refused(ask_response(client, **asked), "no_worker")
+    for request_fields in ({}, {"stream": True}, {"background": True}):
+        refused(post_response(client, **request_fields), "no_worker")

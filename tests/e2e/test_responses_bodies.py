@@ -1,4 +1,4 @@
-"""What `/v1/responses` takes, ignores and refuses by name."""
+"""Request bodies of `/v1/responses`: which fields are accepted, ignored, invalid or unsupported."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from werkzeug.test import TestResponse
 
 from shared.settings.settings import Settings
 from shared.store.store import Store
-from tests.support.door import a_door, ask_response, fault, serve
+from tests.support.door import a_door, fault, post_response, serve
 
 PATH = "/v1/responses"
 LOGPROBS = ["message.output_text.logprobs"]
@@ -21,7 +21,7 @@ def client(store: Store, settings: Settings) -> FlaskClient:
 
 
 @pytest.mark.parametrize(
-    ("asked", "param"),
+    ("fields", "param"),
     [
         ({"tools": [{"type": "web_search"}]}, "tools"),
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
@@ -38,12 +38,12 @@ def client(store: Store, settings: Settings) -> FlaskClient:
         ({"input": [{"type": "function_call_output", "call_id": "c", "output": ""}]}, "input[0].type"),
     ],
 )
-def test_what_is_not_served_is_refused_by_name(client: FlaskClient, asked: dict[str, Any], param: str) -> None:
-    fault(ask_response(client, **asked), 400, "unsupported_parameter", param)
+def test_an_unsupported_field_is_400_and_named(client: FlaskClient, fields: dict[str, Any], param: str) -> None:
+    fault(post_response(client, **fields), 400, "unsupported_parameter", param)
 
 
 @pytest.mark.parametrize(
-    ("asked", "param"),
+    ("fields", "param"),
     [
         ({"input": ""}, "input"),
         ({"input": []}, "input"),
@@ -56,8 +56,8 @@ def test_what_is_not_served_is_refused_by_name(client: FlaskClient, asked: dict[
         ({"include": LOGPROBS, "top_logprobs": True}, "top_logprobs"),
     ],
 )
-def test_what_does_not_fit_is_told_by_name(client: FlaskClient, asked: dict[str, Any], param: str) -> None:
-    fault(ask_response(client, **asked), 422, "invalid_value", param)
+def test_an_invalid_field_is_422_and_named(client: FlaskClient, fields: dict[str, Any], param: str) -> None:
+    fault(post_response(client, **fields), 422, "invalid_value", param)
 
 
 @pytest.mark.parametrize(
@@ -68,49 +68,51 @@ def test_what_does_not_fit_is_told_by_name(client: FlaskClient, asked: dict[str,
         ("stream=maybe", "stream"),
     ],
 )
-def test_a_query_that_does_not_fit_is_told_by_name(client: FlaskClient, query: str, param: str) -> None:
-    body = ask_response(client, background=True).get_json()
+def test_an_invalid_query_parameter_is_422_and_named(client: FlaskClient, query: str, param: str) -> None:
+    body = post_response(client, background=True).get_json()
     fault(client.get(f"{PATH}/{body['id']}?{query}"), 422, "invalid_value", param)
 
 
-def test_fields_without_influence_are_taken_and_ignored(client: FlaskClient) -> None:
+def test_fields_without_effect_are_accepted_and_ignored(client: FlaskClient) -> None:
     ignored = {"store": True, "user": "me", "tools": [], "tool_choice": "auto", "truncation": "disabled", "include": []}
-    answer = ask_response(client, background=True, text={"format": {"type": "text"}}, **ignored)
+    answer = post_response(client, background=True, text={"format": {"type": "text"}}, **ignored)
     assert answer.status_code == 200, answer.text
 
 
-def test_top_logprobs_without_logprobs_make_no_sense(client: FlaskClient) -> None:
-    assert "top_logprobs=3" in fault(ask_response(client, top_logprobs=3), 422, "invalid_value")
+def test_top_logprobs_without_logprobs_is_422(client: FlaskClient) -> None:
+    assert "top_logprobs=3" in fault(post_response(client, top_logprobs=3), 422, "invalid_value")
 
 
-def test_logprobs_are_for_a_response_that_was_made_with_them(client: FlaskClient) -> None:
+def test_only_a_response_that_was_created_with_logprobs_can_be_retrieved_with_them(client: FlaskClient) -> None:
     without, with_them = (
-        ask_response(client, background=True, include=names).get_json()["id"] for names in ([], LOGPROBS)
+        post_response(client, background=True, include=names).get_json()["id"] for names in ([], LOGPROBS)
     )
     fault(client.get(f"{PATH}/{without}?include[]={LOGPROBS[0]}"), 400, "unsupported_parameter", "include")
     fault(client.get(f"{PATH}/{with_them}?include=reasoning"), 400, "unsupported_parameter", "include")
-    told = client.get(f"{PATH}/{with_them}?include={LOGPROBS[0]}")
-    assert (told.status_code, told.get_json()["top_logprobs"]) == (200, 0)
+    answer = client.get(f"{PATH}/{with_them}?include={LOGPROBS[0]}")
+    assert (answer.status_code, answer.get_json()["top_logprobs"]) == (200, 0)
 
 
-# A response in the background that is asked for again.
+# Repeated requests for a background response.
 
 
-def test_the_same_key_and_body_are_the_same_response_and_another_body_is_422(client: FlaskClient, store: Store) -> None:
-    def asked(**body: Any) -> TestResponse:
-        told = {"input": "hi", "max_output_tokens": 20, "background": True} | body
-        return client.post(PATH, json=told, headers={"Idempotency-Key": "order-17"})
+def test_an_idempotency_key_returns_the_same_response_and_is_422_with_another_body(
+    client: FlaskClient, store: Store
+) -> None:
+    def post(**body: Any) -> TestResponse:
+        request_body = {"input": "hi", "max_output_tokens": 20, "background": True} | body
+        return client.post(PATH, json=request_body, headers={"Idempotency-Key": "order-17"})
 
-    first = asked().get_json()["id"]
-    assert asked().get_json()["id"] == first
-    fault(asked(input="something else"), 422, "idempotency_mismatch", "Idempotency-Key")
+    first = post().get_json()["id"]
+    assert post().get_json()["id"] == first
+    fault(post(input="something else"), 422, "idempotency_mismatch", "Idempotency-Key")
     native = client.post("/v1/jobs", json={"prompt": "hi"}, headers={"Idempotency-Key": "order-17"})
     fault(native, 422, "idempotency_mismatch", "Idempotency-Key")
     assert store.snapshot().inflight == 1
 
 
 def test_the_same_request_sent_twice_by_a_proxy_is_one_response(client: FlaskClient, store: Store) -> None:
-    told = {"input": "hi", "background": True}
-    ids = {client.post(PATH, json=told, headers={"x-request-id": "edge-1"}).get_json()["id"] for _ in range(2)}
+    body = {"input": "hi", "background": True}
+    ids = {client.post(PATH, json=body, headers={"x-request-id": "edge-1"}).get_json()["id"] for _ in range(2)}
     assert (len(ids), store.snapshot().inflight) == (1, 1)
-    fault(client.post(PATH, json=told, headers={"Idempotency-Key": "k" * 257}), 422, "invalid_value", "Idempotency-Key")
+    fault(client.post(PATH, json=body, headers={"Idempotency-Key": "k" * 257}), 422, "invalid_value", "Idempotency-Key")

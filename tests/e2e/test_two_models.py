@@ -1,4 +1,4 @@
-"""Two pools behind one door: a model's name chooses the pool, live ones are listed, each with its aliases."""
+"""Two pools behind one door: a model's name or alias chooses the pool, and only live models are listed."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +14,7 @@ from workers.exit_codes import ExitCode
 
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
 
-pytestmark = pytest.mark.ways("direct", reason="what is tested is which worker gets a job, and when")
+pytestmark = pytest.mark.ways("direct", reason="these tests are about which worker gets a job, and when")
 
 GREEDY = {"temperature": 0, "max_tokens": 12}
 
@@ -39,57 +39,59 @@ def served(stage: Stage) -> Iterator[Served]:
         yield served
 
 
-def pool(stage: Stage, models: Path, name: str, **environ: str) -> Process:
+def start_pool(stage: Stage, models: Path, name: str, **environ: str) -> Process:
     return stage.worker(PENSTOCK_MODEL=str(models / f"{name}.gguf"), **environ)
 
 
-def text(served: Served, **asked: object) -> str:
-    answer = served.http.post("/v1/jobs?wait_ms=30000", json={"prompt": "dibo kufe", **GREEDY, **asked})
+def answer_text(served: Served, **fields: object) -> str:
+    answer = served.http.post("/v1/jobs?wait_ms=30000", json={"prompt": "dibo kufe", **GREEDY, **fields})
     assert answer.status_code == 200, answer.text
     assert answer.json()["status"] == "succeeded", answer.text
-    said: str = answer.json()["text"]
-    return said
+    generated: str = answer.json()["text"]
+    return generated
 
 
-def names(served: Served) -> list[str]:
+def model_names(served: Served) -> list[str]:
     return [model["id"] for model in served.http.get("/v1/models").json()["data"]]
 
 
 def test_a_models_name_or_alias_chooses_its_pool(stage: Stage, served: Served, models: Path) -> None:
-    pool(stage, models, "north")
-    pool(stage, models, "south", PENSTOCK_MODEL_NAME="deep/south, gpt-south")
-    wait_for(lambda: names(served) == ["deep/south", "north", "gpt-south"], "both models to be listed")
-    north, south = text(served, model="north"), text(served, model="deep/south")
+    start_pool(stage, models, "north")
+    start_pool(stage, models, "south", PENSTOCK_MODEL_NAME="deep/south, gpt-south")
+    wait_for(lambda: model_names(served) == ["deep/south", "north", "gpt-south"], "both models to be listed")
+    north, south = answer_text(served, model="north"), answer_text(served, model="deep/south")
     assert north != south
-    assert text(served, model="gpt-south") == south
+    assert answer_text(served, model="gpt-south") == south
     with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
-        for model, said in (("north", north), ("deep/south", south), ("gpt-south", south)):
+        for model, expected in (("north", north), ("deep/south", south), ("gpt-south", south)):
             answer = client.completions.create(model=model, prompt="dibo kufe", **GREEDY)  # type: ignore[call-overload]
-            assert answer.choices[0].text == said
+            assert answer.choices[0].text == expected
     unnamed = served.http.post("/v1/jobs", json={"prompt": "x"})
     assert unnamed.status_code == 400
     assert unnamed.json()["error"]["message"].endswith("one of deep/south, north")
-    stage.still_sound()
+    stage.assert_sound()
 
 
-def test_an_unknown_model_is_404_and_one_that_went_away_is_a_yield(stage: Stage, served: Served, models: Path) -> None:
-    pool(stage, models, "north")
-    gone = pool(stage, models, "south")
-    assert text(served, model="south")
+def test_an_unknown_model_is_404_and_one_without_live_workers_is_a_yield(
+    stage: Stage, served: Served, models: Path
+) -> None:
+    start_pool(stage, models, "north")
+    gone = start_pool(stage, models, "south")
+    assert answer_text(served, model="south")
     gone.kill()
-    wait_for(lambda: names(served) == ["north"], "the killed worker's model to go off the list")
+    wait_for(lambda: model_names(served) == ["north"], "the killed worker's model to be listed no longer")
     refused = served.submit(model="south")
     assert (refused.status_code, refused.json()["reason"]) == (503, "no_worker")
     unknown = served.submit(model="west")
     assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "model_not_found")
-    assert text(served, model="north") == text(served)
-    pool(stage, models, "south")
-    wait_for(lambda: "south" in names(served), "the model to be listed again")
-    assert text(served, model="south")
-    stage.still_sound()
+    assert answer_text(served, model="north") == answer_text(served)
+    start_pool(stage, models, "south")
+    wait_for(lambda: "south" in model_names(served), "the model to be listed again")
+    assert answer_text(served, model="south")
+    stage.assert_sound()
 
 
-def test_a_worker_whose_model_the_store_would_take_for_another_does_not_start(stage: Stage) -> None:
+def test_a_worker_whose_model_name_collides_with_another_in_the_store_does_not_start(stage: Stage) -> None:
     sim = {"PENSTOCK_ENGINE": "sim"}
     stage.worker(**sim, PENSTOCK_MODEL_NAME="deep/south")
     again = stage.worker(**sim, PENSTOCK_MODEL_NAME="deep/south")
@@ -100,11 +102,11 @@ def test_a_worker_whose_model_the_store_would_take_for_another_does_not_start(st
     assert again.alive
 
 
-def test_a_named_max_tokens_that_cannot_fit_is_refused_and_an_unnamed_one_is_cut(
+def test_max_tokens_beyond_the_context_is_400_and_without_it_the_answer_fills_the_context(
     stage: Stage, served: Served, models: Path
 ) -> None:
-    """495 words are more tokens than the door can know of, and less than the context has."""
-    pool(stage, models, "north")
+    """The prompt of 495 words fits into the context, but the door cannot know how many tokens it has."""
+    start_pool(stage, models, "north")
     prompt = "bi " * 495
     with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
         cut = client.completions.create(model="north", prompt=prompt, temperature=0)
@@ -114,4 +116,4 @@ def test_a_named_max_tokens_that_cannot_fit_is_refused_and_an_unnamed_one_is_cut
         with pytest.raises(openai.BadRequestError) as caught:
             client.completions.create(model="north", prompt=prompt, temperature=0, max_tokens=16)
     assert caught.value.code == "context_length_exceeded"
-    stage.still_sound()
+    stage.assert_sound()

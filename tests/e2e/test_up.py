@@ -1,4 +1,4 @@
-"""`penstock up` from the first line to the last: what it prints works, and it stops in order."""
+"""`penstock up` from start to stop: the commands it prints work, and it stops in order."""
 
 import os
 import re
@@ -19,31 +19,31 @@ from tests.support.up import Up
 
 @pytest.fixture(scope="module")
 def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    """One stack that asks for keys, for the tests that only use it."""
+    """One stack that requires API keys, for the tests that only use it."""
     with Up(tmp_path_factory.mktemp("up") / "state", PENSTOCK_AUTH="required") as up:
         yield up.serving()
 
 
-def block(up: Up, title: str) -> str:
-    """The lines that were printed, indented, under a title."""
+def printed_block(up: Up, title: str) -> str:
+    """Return the indented lines that were printed under a title."""
     found = re.search(rf"^{title}:\n\n((?:(?:    .*)?\n)+)", up.out + "\n", re.MULTILINE)
     assert found, up.out
     return textwrap.dedent(found[1]).strip() + "\n"
 
 
-def as_typed(up: Up, line: str) -> str:
-    """The line in an environment where the command is not installed beside Python."""
+def with_this_command(up: Up, line: str) -> str:
+    """Replace the printed command by one that works where `penstock` is not installed beside Python."""
     printed = re.search(r"[^\s(]*penstock(?= keys| submit)", line)
     return line.replace(printed[0], " ".join(COMMAND)) if printed else line
 
 
 def with_key(up: Up, line: str) -> subprocess.CompletedProcess[str]:
-    """Paste the printed line that makes a key, then `line`, into a shell."""
-    make_key = as_typed(up, block(up, "A key for the tenant `default`"))
-    plain = {name: value for name, value in up.environ.items() if name != "PENSTOCK_STATE_DIR"}
+    """Run the printed line that creates a key, then `line`, in one shell."""
+    make_key = with_this_command(up, printed_block(up, "Create an API key for the tenant `default`"))
+    environ = {name: value for name, value in up.environ.items() if name != "PENSTOCK_STATE_DIR"}
     return subprocess.run(
         ["bash", "-euo", "pipefail", "-c", make_key + line],
-        env=plain,
+        env=environ,
         capture_output=True,
         text=True,
         check=False,
@@ -54,31 +54,31 @@ def with_key(up: Up, line: str) -> subprocess.CompletedProcess[str]:
 def test_the_printed_curl_line_answers_with_the_ended_job(serving):
     if not shutil.which("curl"):
         pytest.skip("no curl on this machine")
-    done = with_key(serving, block(serving, "A job, waited for"))
+    done = with_key(serving, printed_block(serving, "Submit a job and wait for its end"))
     assert '"status":"succeeded"' in done.stdout.replace(" ", ""), done
 
 
 def test_the_printed_snippet_chats_through_the_openai_package(serving, tmp_path):
     snippet = tmp_path / "snippet.py"
-    snippet.write_text(block(serving, "The same by the openai package"))
+    snippet.write_text(printed_block(serving, "The same with the openai package"))
     done = with_key(serving, f"{sys.executable} -W ignore {snippet}")
     assert done.returncode == 0, done
     assert done.stdout.strip(), "an answer"
 
 
 def test_the_printed_command_submits_and_prints_the_answer(serving):
-    line = as_typed(serving, block(serving, "From this command line"))
+    line = with_this_command(serving, printed_block(serving, "The same with this command"))
     done = with_key(serving, line)
     assert done.returncode == 0, done
     assert done.stdout.strip(), "an answer"
 
 
-def test_data_goes_to_stdout_and_everything_else_to_stderr(serving):
+def test_log_lines_go_to_stderr_and_not_to_stdout(serving):
     assert "worker.claiming" in serving.err
     assert "worker.claiming" not in serving.out
 
 
-def test_on_loopback_the_door_is_open_and_the_lines_ask_for_no_key(tmp_path):
+def test_on_loopback_the_door_is_open_and_the_printed_lines_need_no_key(tmp_path):
     with Up(tmp_path / "state") as up:
         up.serving()
         assert "PENSTOCK_API_KEY" not in up.out
@@ -88,25 +88,25 @@ def test_on_loopback_the_door_is_open_and_the_lines_ask_for_no_key(tmp_path):
 def test_when_no_model_is_named_the_demo_model_answers_in_words(tmp_path):
     with Up(tmp_path / "state", PENSTOCK_ENGINE="llama") as up:
         up.serving()
-        asked = {"prompt": "Once upon a time", "max_tokens": 16, "temperature": 0}
-        job = up.ask("POST", "/v1/jobs?wait_ms=30000", asked)[1]
+        body = {"prompt": "Once upon a time", "max_tokens": 16, "temperature": 0}
+        job = up.ask("POST", "/v1/jobs?wait_ms=30000", body)[1]
         assert (job["status"], job["model"]) == ("succeeded", "penstock-demo")
         assert len(re.findall(r"[a-z]{2,}", job["text"])) > 4
         assert [file.name for file in (up.state / "models").iterdir()] == ["penstock-demo.gguf"]
 
 
-def test_ctrl_c_lets_what_runs_end_and_keeps_what_waits(tmp_path):
+def test_ctrl_c_lets_running_jobs_end_and_keeps_queued_jobs(tmp_path):
     state = tmp_path / "state"
     with Up(state) as up:
         up.serving()
         running = [up.submit(150), up.submit(150)]
         waiting = up.submit(5)
         for job_id in running:
-            up.running(job_id)
+            up.wait_until_running(job_id)
         assert up.job(waiting)["status"] == "queued"
         up.interrupt()
         assert up.exit_code() == 0
-        assert up.children() == [], "nothing is left behind"
+        assert up.children() == [], "no process is left"
     with Up(state) as up:
         up.serving()
         assert [up.job(job_id)["status"] for job_id in running] == ["succeeded"] * 2
@@ -114,12 +114,12 @@ def test_ctrl_c_lets_what_runs_end_and_keeps_what_waits(tmp_path):
         assert up.job(waiting, wait_ms=20_000)["status"] == "succeeded"
 
 
-def test_a_second_ctrl_c_ends_it_at_once_and_the_next_start_does_the_job_again(tmp_path):
+def test_a_second_ctrl_c_stops_up_at_once_and_the_next_start_runs_the_job_again(tmp_path):
     state = tmp_path / "state"
     with Up(state) as up:
         up.serving()
         job_id = up.submit(1_000)
-        up.running(job_id)
+        up.wait_until_running(job_id)
         up.interrupt()
         began_s = time.monotonic()
         while "stopping" not in up.err:
@@ -134,12 +134,12 @@ def test_a_second_ctrl_c_ends_it_at_once_and_the_next_start_does_the_job_again(t
         assert (job["status"], job["attempts"]) == ("succeeded", 2)
 
 
-def test_a_worker_that_dies_is_started_again_and_its_job_ends(tmp_path):
+def test_a_worker_that_dies_is_restarted_and_its_job_ends(tmp_path):
     with Up(tmp_path / "state") as up:
         up.serving()
         job_id = up.submit(100)
-        up.running(job_id)
-        up.room("workers").kill()
+        up.wait_until_running(job_id)
+        up.child("workers").kill()
         job = up.job(job_id, wait_ms=30_000)
         assert (job["status"], job["attempts"]) == ("succeeded", 2)
         assert "worker 1 was killed by SIGKILL; starting it again" in up.err
@@ -147,10 +147,10 @@ def test_a_worker_that_dies_is_started_again_and_its_job_ends(tmp_path):
         assert up.exit_code() == 0
 
 
-def test_a_door_that_dies_is_started_again(tmp_path):
+def test_a_door_that_dies_is_restarted(tmp_path):
     with Up(tmp_path / "state") as up:
         up.serving()
-        os.killpg(up.room("gunicorn").pid, signal.SIGKILL)
+        os.killpg(up.child("web").pid, signal.SIGKILL)
         deadline_s = time.monotonic() + 30
         while True:
             try:
@@ -168,7 +168,7 @@ def test_several_workers_run_side_by_side(tmp_path):
         assert len([one for one in up.children() if "workers" in one.cmdline()]) == 2
 
 
-def test_the_bounds_of_the_last_start_give_way_to_those_of_this_one(tmp_path):
+def test_a_new_start_may_change_the_bounds_of_the_previous_one(tmp_path):
     state: Path = tmp_path / "state"
     for bound in ("3", "7"):
         with Up(state, PENSTOCK_MAX_INFLIGHT=bound) as up:

@@ -1,4 +1,4 @@
-"""A stage for each test: its own store, and workers whose lease is a second."""
+"""Fixtures for fault tests: each test gets its own store and workers, with leases of one second."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,8 +7,8 @@ import pytest
 
 from tests.support.processes import Stage
 
-#: Leases of a second, so that what is lost is taken back within the test; 8 slots of 100 words a second; a door
-#: without foresight, so that every job of a test is taken.
+#: Leases of one second, so that lost jobs are taken back within a test; 8 slots of 100 words a second; admission by
+#: bounds only, so that every job of a test is admitted.
 FAST = {
     "PENSTOCK_ENGINE": "sim",
     "PENSTOCK_ADMISSION": "bounds",
@@ -23,4 +23,4 @@ FAST = {
 def stage(tmp_path: Path) -> Iterator[Stage]:
     with Stage(tmp_path, **FAST) as stage:
         yield stage
-        stage.still_sound()
+        stage.assert_sound()

@@ -1,4 +1,4 @@
-"""Jobs whose record somebody broke: they fail, and the loop goes on (fault 37)."""
+"""Tests of jobs whose record in the store is corrupt: they fail, and the worker continues (fault 37)."""
 
 import pytest
 
@@ -7,62 +7,64 @@ from shared.jobs.states import JobState
 from shared.store import keys
 
 
-def gone(client, payload):
+def delete(client, payload):
     client.delete(payload)
 
 
-def no_json(client, payload):
+def write_no_json(client, payload):
     client.set(payload, b"\xff{not json")
 
 
-def no_object(client, payload):
+def write_no_object(client, payload):
     client.set(payload, "[1, 2]")
 
 
-def no_prompt(client, payload):
+def write_no_prompt(client, payload):
     client.set(payload, '{"max_tokens": 20}')
 
 
-def no_text(client, payload):
+def write_no_text(client, payload):
     client.set(payload, '{"prompt": 7}')
 
 
-def wrong_type(client, payload):
+def write_wrong_type(client, payload):
     client.delete(payload)
     client.rpush(payload, "a", "b")
 
 
-@pytest.mark.parametrize("broken", [gone, no_json, no_object, no_prompt, no_text, wrong_type])
-def test_a_job_whose_payload_is_broken_fails_and_its_neighbours_do_not(stage, broken):
+@pytest.mark.parametrize(
+    "corrupt", [delete, write_no_json, write_no_object, write_no_prompt, write_no_text, write_wrong_type]
+)
+def test_a_job_whose_payload_is_corrupt_fails_and_the_other_jobs_succeed(stage, corrupt):
     worker = stage.worker()
     worker.pause()
-    before, corrupt, after = stage.admit("a"), stage.admit("b"), stage.admit("c")
-    broken(stage.client, keys.payload(corrupt))
+    before, corrupt_id, after = stage.admit("a"), stage.admit("b"), stage.admit("c")
+    corrupt(stage.client, keys.payload(corrupt_id))
     worker.resume()
-    views = stage.ended(before, corrupt, after)
+    views = stage.ended(before, corrupt_id, after)
     assert [view.state for view in views] == [JobState.SUCCEEDED, JobState.FAILED, JobState.SUCCEEDED]
     assert views[1].code == EndCode.CORRUPT
     assert views[1].usage.prompt_tokens == 0
     assert worker.alive
 
 
-def test_a_request_that_the_engine_rejects_fails_with_its_code_and_charges_nothing(stage):
+def test_a_job_that_the_engine_rejects_fails_with_a_code_and_adds_no_service(stage):
     stage.worker(PENSTOCK_N_CTX="64")
     served = stage.store.snapshot().tenants
     too_long = stage.admit(max_tokens=100, payload={"prompt": "one two", "max_tokens": 100})
-    nonsense = stage.admit(payload={"prompt": "one two", "temperature": "hot"})
-    views = stage.ended(too_long, nonsense)
+    invalid = stage.admit(payload={"prompt": "one two", "temperature": "hot"})
+    views = stage.ended(too_long, invalid)
     assert [view.code for view in views] == [EndCode.CONTEXT_LENGTH_EXCEEDED, EndCode.INVALID_VALUE]
     assert "temperature='hot'" in views[1].message
     assert served == []
     assert [tenant.service_mwt for tenant in stage.store.snapshot().tenants] == [0]
 
 
-def test_a_stream_that_cannot_be_written_costs_its_followers_and_not_the_job(stage):
+def test_a_job_whose_event_stream_cannot_be_written_still_succeeds(stage):
     stage.worker()
     job_id = stage.admit(max_tokens=50)
-    stage.speaks(job_id)
-    stage.client.set(keys.events(job_id), "somebody's hand", keepttl=True)
+    stage.wait_for_text(job_id)
+    stage.client.set(keys.events(job_id), "not a stream", keepttl=True)
     (view,) = stage.ended(stage.admit("green"))
     assert view.state is JobState.SUCCEEDED
     stage.client.delete(keys.events(job_id))

@@ -1,4 +1,4 @@
-"""The embedded store under its starter's death, its own death, and two starters at once; real processes."""
+"""Tests of the embedded store with real processes: its starter dies, it dies itself, or two processes start it."""
 
 import json
 import os
@@ -12,19 +12,19 @@ from pathlib import Path
 import pytest
 
 from shared.errors import EmbeddedStoreError
-from shared.state_dir import hold_state
+from shared.state_dir import lock_state_dir
 from shared.store.connection import open_client
 from shared.store.embedded import EmbeddedStore, find_url
 from tests.support.disk import full_disk
 
-#: A starter that keeps its store until it is told to stop; says so on stdout once the store answers.
+#: A program that starts a store, prints its pid and URL once it answers, and stops it when stdin is closed.
 STARTER = """
 import sys
 from pathlib import Path
 from shared.store.embedded import EmbeddedStore
-from shared.state_dir import hold_state
+from shared.state_dir import lock_state_dir
 state = Path(sys.argv[1])
-store = EmbeddedStore.start(state, lock=hold_state(state, "http://127.0.0.1:8000"))
+store = EmbeddedStore.start(state, lock=lock_state_dir(state, "http://127.0.0.1:8000"))
 print(store.pid, store.url, flush=True)
 sys.stdin.read()
 store.stop()
@@ -32,7 +32,7 @@ store.stop()
 
 
 class Starter:
-    """A process that started the store of a folder, and may be killed."""
+    """A process that has started the store of a folder, and that a test can kill."""
 
     def __init__(self, folder: Path) -> None:
         self.process = subprocess.Popen(
@@ -71,7 +71,7 @@ def end(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
         return
-    until(lambda: not alive(pid))
+    wait_until(lambda: not alive(pid))
 
 
 def alive(pid: int) -> bool:
@@ -81,9 +81,9 @@ def alive(pid: int) -> bool:
         return False
 
 
-def until(holds: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], bool]) -> None:
     limit = time.monotonic() + 10
-    while not holds():
+    while not condition():
         assert time.monotonic() < limit
         time.sleep(0.01)
 
@@ -100,7 +100,7 @@ def write(url: str, key: str, value: str) -> None:
         client.set(key, value)
 
 
-def test_what_was_written_is_there_after_a_stop_and_a_start(folder):
+def test_data_survive_a_stop_and_a_start(folder):
     first = EmbeddedStore.start(folder)
     write(first.url, "kept", "yes")
     first.stop()
@@ -110,7 +110,7 @@ def test_what_was_written_is_there_after_a_stop_and_a_start(folder):
     second.stop()
 
 
-def test_a_killed_starter_leaves_a_store_that_the_next_start_takes_over_with_all_it_holds(folder):
+def test_the_next_start_takes_over_the_store_of_a_killed_starter_with_its_data(folder):
     starter = Starter(folder)
     write(starter.url, "kept", "yes")
     starter.kill()
@@ -121,10 +121,10 @@ def test_a_killed_starter_leaves_a_store_that_the_next_start_takes_over_with_all
     assert store.pid == starter.store_pid
     assert read(store.url, "kept") == b"yes"
     store.stop()
-    assert not alive(starter.store_pid), "who takes a store over also stops it"
+    assert not alive(starter.store_pid), "a process that takes a store over must also stop it"
 
 
-def test_a_killed_starter_and_a_killed_store_lose_nothing(folder):
+def test_data_survive_the_kill_of_the_starter_and_of_the_store(folder):
     starter = Starter(folder)
     write(starter.url, "kept", "yes")
     end(starter.store_pid)
@@ -136,7 +136,7 @@ def test_a_killed_starter_and_a_killed_store_lose_nothing(folder):
     store.stop()
 
 
-def test_a_second_starter_is_refused_with_the_first_ones_pid_and_url(folder):
+def test_a_second_starter_is_refused_with_the_pid_and_the_url_of_the_first(folder):
     starter = Starter(folder)
     with pytest.raises(EmbeddedStoreError) as raised:
         EmbeddedStore.start(folder)
@@ -145,7 +145,7 @@ def test_a_second_starter_is_refused_with_the_first_ones_pid_and_url(folder):
     starter.stop()
 
 
-def test_other_commands_find_the_running_store_and_say_when_there_is_none(folder):
+def test_other_commands_find_the_running_store_and_report_if_there_is_none(folder):
     with pytest.raises(EmbeddedStoreError, match="penstock up"):
         find_url(folder)
     store = EmbeddedStore.start(folder)
@@ -155,20 +155,20 @@ def test_other_commands_find_the_running_store_and_say_when_there_is_none(folder
         find_url(folder)
 
 
-def test_a_store_that_dies_under_its_starter_is_brought_back_whole(folder):
+def test_a_starter_can_revive_its_killed_store_with_its_data(folder):
     store = EmbeddedStore.start(folder)
     write(store.url, "kept", "yes")
     before = store.pid
     assert store.alive()
     os.kill(before, signal.SIGKILL)
-    until(lambda: not store.alive())
+    wait_until(lambda: not store.alive())
     store.revive()
     assert store.pid != before
     assert read(store.url, "kept") == b"yes"
     store.stop()
 
 
-def test_the_terminals_interrupt_does_not_reach_the_store(folder):
+def test_the_store_has_its_own_session_so_that_a_ctrl_c_does_not_reach_it(folder):
     starter = Starter(folder)
     assert os.getsid(starter.store_pid) != os.getsid(starter.process.pid)
     assert os.getpgid(starter.store_pid) != os.getpgid(starter.process.pid)
@@ -188,7 +188,7 @@ def test_a_forked_child_of_the_starter_cannot_stop_the_store(folder):
     store.stop()
 
 
-def test_a_server_that_holds_the_files_and_does_not_answer_is_named_and_no_second_one_started(folder):
+def test_a_store_that_hangs_is_named_in_the_error_and_no_second_one_is_started(folder):
     starter = Starter(folder)
     starter.kill()
     os.kill(starter.store_pid, signal.SIGSTOP)
@@ -200,7 +200,7 @@ def test_a_server_that_holds_the_files_and_does_not_answer_is_named_and_no_secon
     store.stop()
 
 
-def test_a_deep_folder_gets_its_socket_in_a_short_private_one_and_is_found_again(folder):
+def test_the_socket_for_a_deep_folder_is_in_a_short_private_folder_and_is_found_again(folder):
     deep = folder / ("d" * 100) / ("e" * 100)
     store = EmbeddedStore.start(deep)
     socket = Path(store.url.removeprefix("unix://"))
@@ -222,7 +222,7 @@ def test_a_folder_with_blanks_and_question_marks_in_its_name_works(folder):
     store.stop()
 
 
-def test_the_store_is_private_fit_and_without_a_port(folder):
+def test_the_store_is_private_and_durable_and_listens_on_no_port(folder):
     store = EmbeddedStore.start(folder, appendfsync="always")
     with open_client(store.url, name="test") as client:
         configured = client.config_get("*")
@@ -236,14 +236,14 @@ def test_the_store_is_private_fit_and_without_a_port(folder):
     store.stop()
 
 
-def test_a_start_that_found_the_disk_full_holds_up_no_later_one(folder):
-    lock = hold_state(folder, "")
+def test_a_start_that_failed_on_a_full_disk_does_not_block_a_later_one(folder):
+    lock = lock_state_dir(folder, "")
     with full_disk(), pytest.raises(EmbeddedStoreError, match="File too large"):
         EmbeddedStore.start(folder, lock=lock)
     EmbeddedStore.start(folder, wait_s=5.0).stop()
 
 
-def test_a_start_that_fails_says_why_and_leaves_the_folder_free(folder):
+def test_a_start_that_fails_gives_the_reason_and_does_not_block_a_later_one(folder):
     (folder / "store" / "appendonlydir").mkdir(parents=True)
     (folder / "store" / "appendonlydir" / "appendonly.aof.manifest").write_text("nonsense\n")
     with pytest.raises(EmbeddedStoreError, match="valkey"):

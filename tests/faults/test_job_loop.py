@@ -1,4 +1,4 @@
-"""The rounds of one worker in one thread, with a real store, a real engine over sim, and a clock held here."""
+"""Tests of the job loop of one worker, in one thread, with a real store, an engine over the sim and a manual clock."""
 
 import contextlib
 import itertools
@@ -7,119 +7,123 @@ from collections.abc import Sequence
 import pytest
 
 from shared.errors import StoreUnavailable
-from shared.jobs.job import Held
+from shared.jobs.job import ClaimRef
 from shared.jobs.states import JobState
-from tests.support.one_worker import WORKER, Flaky, ask, make, state
+from tests.support.one_worker import WORKER, FlakyStore, admit_job, make_worker, state_and_attempts
 
 
 @pytest.fixture
-def flaky(redis_client) -> Flaky:
-    return Flaky(redis_client)
+def flaky(redis_client) -> FlakyStore:
+    return FlakyStore(redis_client)
 
 
 def test_equal_jobs_of_three_tenants_take_exact_turns_in_one_slot(flaky):
-    worker = make(flaky)
-    ids = {ask(flaky, tenant, max_tokens=3): tenant for tenant in "aaabbbccc"}
-    worker.go(worker.all_ended)
+    worker = make_worker(flaky)
+    ids = {admit_job(flaky, tenant, max_tokens=3): tenant for tenant in "aaabbbccc"}
+    worker.run_until(worker.all_ended)
     views = sorted((flaky.touch(job_id) for job_id in ids), key=lambda view: (view.first_claim_ms, view.ended_ms))
     assert "".join(view.tenant for view in views) == "abcabcabc"
 
 
-def test_a_slot_takes_no_new_job_before_the_end_of_its_former_one_is_written(flaky):
-    worker = make(flaky)
-    first, second = ask(flaky, max_tokens=2), ask(flaky, max_tokens=2)
-    worker.go(lambda: len(worker.claimed_jobs) == 1)
-    while worker.engine.room().slots == 0:
+def test_a_slot_takes_no_new_job_before_its_previous_job_is_settled(flaky):
+    worker = make_worker(flaky)
+    first, second = admit_job(flaky, max_tokens=2), admit_job(flaky, max_tokens=2)
+    worker.run_until(lambda: len(worker.claimed_jobs) == 1)
+    while worker.engine.free_capacity().slots == 0:
         worker.engine.step()
-    assert not worker.claimer.has_room
-    assert state(flaky, second) == (JobState.QUEUED, 0)
-    worker.go(worker.all_ended)
-    assert state(flaky, first) == state(flaky, second) == (JobState.SUCCEEDED, 1)
+    assert not worker.claimer.has_free_slot
+    assert state_and_attempts(flaky, second) == (JobState.QUEUED, 0)
+    worker.run_until(worker.all_ended)
+    assert state_and_attempts(flaky, first) == state_and_attempts(flaky, second) == (JobState.SUCCEEDED, 1)
 
 
-def test_without_a_store_the_engine_goes_on_and_ends_are_told_in_their_order_when_it_is_back(flaky):
-    worker = make(flaky, PENSTOCK_MAX_BATCH_SIZE="3")
-    long, short, middle = (ask(flaky, tenant, max_tokens=most) for tenant, most in (("a", 30), ("b", 10), ("c", 20)))
-    behind = ask(flaky, "d", max_tokens=5)
-    worker.go(lambda: len(worker.claimed_jobs) == 3)
-    flaky.away = True
-    while worker.engine.room().slots < 3:
+def test_without_a_store_the_engine_continues_and_jobs_are_settled_in_order_when_it_is_back(flaky):
+    worker = make_worker(flaky, PENSTOCK_MAX_BATCH_SIZE="3")
+    long, short, middle = (
+        admit_job(flaky, tenant, max_tokens=length) for tenant, length in (("a", 30), ("b", 10), ("c", 20))
+    )
+    behind = admit_job(flaky, "d", max_tokens=5)
+    worker.run_until(lambda: len(worker.claimed_jobs) == 3)
+    flaky.disconnected = True
+    while worker.engine.free_capacity().slots < 3:
         with contextlib.suppress(StoreUnavailable):
             worker.job_loop.one_pass()
         worker.engine.step()
     assert worker.engine.stats.completion_tokens == 60
     assert len(worker.claimed_jobs) == 3
     flaky.calls.clear()
-    flaky.away = False
-    assert state(flaky, behind) == (JobState.QUEUED, 0)
-    worker.go(worker.all_ended)
-    told = [call for call in flaky.calls if call[0] in {"settle", "claim"}]
-    assert told[:5] == [("settle", short), ("settle", middle), ("settle", long), ("claim", ""), ("settle", behind)]
-    assert {state(flaky, job_id) for job_id in (long, short, middle, behind)} == {(JobState.SUCCEEDED, 1)}
+    flaky.disconnected = False
+    assert state_and_attempts(flaky, behind) == (JobState.QUEUED, 0)
+    worker.run_until(worker.all_ended)
+    sent = [call for call in flaky.calls if call[0] in {"settle", "claim"}]
+    assert sent[:5] == [("settle", short), ("settle", middle), ("settle", long), ("claim", ""), ("settle", behind)]
+    assert {state_and_attempts(flaky, job_id) for job_id in (long, short, middle, behind)} == {(JobState.SUCCEEDED, 1)}
 
 
-def test_a_claim_whose_answer_was_lost_is_asked_again_and_gives_the_same_jobs(flaky):
-    worker = make(flaky, PENSTOCK_MAX_BATCH_SIZE="4")
-    ids = [ask(flaky, tenant, max_tokens=2) for tenant in "abc"]
-    flaky.swallow = "claim"
+def test_a_claim_whose_answer_was_lost_is_repeated_and_returns_the_same_jobs(flaky):
+    worker = make_worker(flaky, PENSTOCK_MAX_BATCH_SIZE="4")
+    ids = [admit_job(flaky, tenant, max_tokens=2) for tenant in "abc"]
+    flaky.lose_answer_of = "claim"
     with pytest.raises(StoreUnavailable):
         worker.job_loop.one_pass()
-    assert worker.claimer.asking
+    assert worker.claimer.claim_pending
     assert not len(worker.claimed_jobs)
-    late = ask(flaky, "d", max_tokens=2)
+    late = admit_job(flaky, "d", max_tokens=2)
     worker.job_loop.one_pass()
-    assert sorted(held.id for held in worker.claimed_jobs.named()) == sorted(ids)
-    worker.go(worker.all_ended)
-    assert {state(flaky, job_id) for job_id in [*ids, late]} == {(JobState.SUCCEEDED, 1)}
+    assert sorted(held.id for held in worker.claimed_jobs.held()) == sorted(ids)
+    worker.run_until(worker.all_ended)
+    assert {state_and_attempts(flaky, job_id) for job_id in [*ids, late]} == {(JobState.SUCCEEDED, 1)}
 
 
-def test_a_settle_whose_answer_was_lost_counts_once(flaky):
-    worker = make(flaky)
-    job_id = ask(flaky, max_tokens=2)
-    flaky.swallow = "settle"
+def test_a_settle_whose_answer_was_lost_is_repeated_and_counts_once(flaky):
+    worker = make_worker(flaky)
+    job_id = admit_job(flaky, max_tokens=2)
+    flaky.lose_answer_of = "settle"
     with pytest.raises(StoreUnavailable):
-        worker.go(worker.all_ended)
+        worker.run_until(worker.all_ended)
     assert len(worker.claimed_jobs) == 1
     worker.job_loop.one_pass()
     assert not len(worker.claimed_jobs)
     assert [call for call in flaky.calls if call[0] == "settle"] == [("settle", job_id)] * 2
-    assert state(flaky, job_id) == (JobState.SUCCEEDED, 1)
+    assert state_and_attempts(flaky, job_id) == (JobState.SUCCEEDED, 1)
     assert flaky.snapshot().stats["ended|succeeded"] == 1
 
 
-def test_a_claim_that_is_answered_after_the_drain_began_is_given_back(flaky):
-    worker = make(flaky)
-    job_id = ask(flaky)
-    flaky.swallow = "claim"
+def test_a_job_whose_claim_is_answered_after_the_drain_began_is_released(flaky):
+    worker = make_worker(flaky)
+    job_id = admit_job(flaky)
+    flaky.lose_answer_of = "claim"
     with pytest.raises(StoreUnavailable):
         worker.job_loop.one_pass()
-    assert state(flaky, job_id) == (JobState.RUNNING, 1)
+    assert state_and_attempts(flaky, job_id) == (JobState.RUNNING, 1)
     worker.claimer.closed = True
     worker.job_loop.one_pass()
-    assert state(flaky, job_id) == (JobState.QUEUED, 0)
-    assert not worker.claimer.asking
+    assert state_and_attempts(flaky, job_id) == (JobState.QUEUED, 0)
+    assert not worker.claimer.claim_pending
 
 
-def test_the_first_text_goes_out_at_once_and_then_no_oftener_than_every_50_ms(flaky):
-    """Two slots, a word every 10 ms."""
-    worker = make(flaky, PENSTOCK_MAX_BATCH_SIZE="2", PENSTOCK_SIM_DECODE_TPS="100", PENSTOCK_SIM_PREFILL_TPS="1e6")
-    ids = [ask(flaky, tenant, max_tokens=40) for tenant in "ab"]
-    told: dict[str, list[float]] = {job_id: [] for job_id in ids}
+def test_text_of_a_job_is_sent_at_most_every_50_ms_on_a_tick_shared_with_other_jobs(flaky):
+    """The worker has two slots, and each generates a word every 10 ms."""
+    worker = make_worker(
+        flaky, PENSTOCK_MAX_BATCH_SIZE="2", PENSTOCK_SIM_DECODE_TPS="100", PENSTOCK_SIM_PREFILL_TPS="1e6"
+    )
+    ids = [admit_job(flaky, tenant, max_tokens=40) for tenant in "ab"]
+    sent_s: dict[str, list[float]] = {job_id: [] for job_id in ids}
     calls = []
     append = flaky.append
 
-    def watched(chunks: Sequence[tuple[Held, str, int]]) -> list[str]:
+    def recording_append(chunks: Sequence[tuple[ClaimRef, str, int]]) -> list[str]:
         calls.append(len(chunks))
         for held, _, _ in chunks:
-            told[held.id].append(worker.clock.monotonic())
+            sent_s[held.id].append(worker.clock.monotonic())
         return append(chunks)
 
-    flaky.append = watched
-    worker.go(worker.all_ended)
-    for moments in told.values():
+    flaky.append = recording_append
+    worker.run_until(worker.all_ended)
+    for moments in sent_s.values():
         gaps = [after - before for before, after in itertools.pairwise(moments)]
         assert len(moments) >= 7
-        # The last call is the end's.
+        # The last text is sent together with the end.
         assert min(gaps[:-1]) >= 0.045
         assert max(gaps) <= 0.115
     assert sum(size == 2 for size in calls) >= 5
@@ -128,83 +132,83 @@ def test_the_first_text_goes_out_at_once_and_then_no_oftener_than_every_50_ms(fl
         assert "".join(fields.get("text", "") for _, fields in events) == flaky.touch(job_id).text
 
 
-def test_text_that_was_in_doubt_when_its_job_ended_is_told_before_the_end(flaky):
-    worker = make(flaky)
-    job_id = ask(flaky, max_tokens=6)
-    worker.go(lambda: worker.engine.stats.completion_tokens == 1)
-    flaky.away = True
+def test_text_whose_send_was_not_answered_is_sent_again_before_the_end_of_its_job(flaky):
+    worker = make_worker(flaky)
+    job_id = admit_job(flaky, max_tokens=6)
+    worker.run_until(lambda: worker.engine.stats.completion_tokens == 1)
+    flaky.disconnected = True
     with pytest.raises(StoreUnavailable):
         worker.job_loop.one_pass()
-    while worker.engine.room().slots == 0:
+    while worker.engine.free_capacity().slots == 0:
         worker.engine.step()
-    flaky.away = False
-    worker.go(worker.all_ended)
+    flaky.disconnected = False
+    worker.run_until(worker.all_ended)
     events = flaky.read_events({job_id: "0"}, block_ms=1)[job_id]
     assert [fields["type"] for _, fields in events] == ["started", "token", "token", "ended"]
     assert "".join(fields.get("text", "") for _, fields in events) == flaky.touch(job_id).text
 
 
-def test_text_for_a_lease_that_was_lost_drops_the_sequence(flaky):
-    worker = make(flaky)
-    job_id = ask(flaky, max_tokens=1_000)
-    worker.go(lambda: worker.engine.stats.completion_tokens > 3)
-    flaky.release(WORKER, worker.claimed_jobs.named())
+def test_sending_text_for_a_lost_lease_drops_the_sequence(flaky):
+    worker = make_worker(flaky)
+    job_id = admit_job(flaky, max_tokens=1_000)
+    worker.run_until(lambda: worker.engine.stats.completion_tokens > 3)
+    flaky.release(WORKER, worker.claimed_jobs.held())
     worker.claimer.paused = True
-    worker.go(lambda: not len(worker.claimed_jobs))
-    worker.go(lambda: worker.engine.room().slots == 1)
-    assert state(flaky, job_id) == (JobState.QUEUED, 0)
+    worker.run_until(lambda: not len(worker.claimed_jobs))
+    worker.run_until(lambda: worker.engine.free_capacity().slots == 1)
+    assert state_and_attempts(flaky, job_id) == (JobState.QUEUED, 0)
     flaky.cancel(job_id)
 
 
-def test_a_job_that_comes_back_to_the_worker_that_lost_it_runs_as_its_new_attempt(flaky):
-    worker = make(flaky, PENSTOCK_MAX_BATCH_SIZE="2")
-    job_id = ask(flaky, max_tokens=10)
-    worker.go(lambda: len(worker.claimed_jobs) == 1)
-    old = worker.claimed_jobs.named()
+def test_a_job_that_the_worker_lost_and_claims_again_runs_under_the_new_claim(flaky):
+    worker = make_worker(flaky, PENSTOCK_MAX_BATCH_SIZE="2")
+    job_id = admit_job(flaky, max_tokens=10)
+    worker.run_until(lambda: len(worker.claimed_jobs) == 1)
+    old = worker.claimed_jobs.held()
     flaky.release(WORKER, old)
-    worker.claimer.ring()
+    worker.claimer.expect_work()
     worker.job_loop.one_pass()
-    new = worker.claimed_jobs.named()
+    new = worker.claimed_jobs.held()
     assert [held.id for held in new] == [job_id]
     assert new != old
-    assert worker.beat() == []
-    worker.go(worker.all_ended)
-    assert state(flaky, job_id) == (JobState.SUCCEEDED, 1)
-    assert worker.engine.room().slots == 2
+    assert worker.heartbeat() == []
+    worker.run_until(worker.all_ended)
+    assert state_and_attempts(flaky, job_id) == (JobState.SUCCEEDED, 1)
+    assert worker.engine.free_capacity().slots == 2
 
 
-def test_a_cancel_that_overtakes_its_claims_answer_is_kept_for_it(flaky):
-    worker = make(flaky)
-    job_id = ask(flaky, max_tokens=1_000)
-    flaky.swallow = "claim"
+def test_a_cancel_that_arrives_before_the_claims_answer_cancels_the_job(flaky):
+    worker = make_worker(flaky)
+    job_id = admit_job(flaky, max_tokens=1_000)
+    flaky.lose_answer_of = "claim"
     with pytest.raises(StoreUnavailable):
         worker.job_loop.one_pass()
     flaky.cancel(job_id)
-    _, heard = flaky.wait_for_work(WORKER, "", timeout_s=1)
-    assert [worker.claimed_jobs.ask_cancel(job_id) for job_id in heard] == [None]
-    worker.go(worker.all_ended)
-    assert state(flaky, job_id) == (JobState.CANCELED, 1)
+    _, canceled_ids = flaky.wait_for_work(WORKER, "", timeout_s=1)
+    assert [worker.claimed_jobs.request_cancel(job_id) for job_id in canceled_ids] == [None]
+    worker.run_until(worker.all_ended)
+    assert state_and_attempts(flaky, job_id) == (JobState.CANCELED, 1)
     assert worker.engine.stats.completion_tokens <= 1
 
 
-def test_a_full_worker_asks_for_nothing(flaky):
-    worker = make(flaky)
-    ids = [ask(flaky, max_tokens=50) for _ in range(2)]
-    worker.go(lambda: len(worker.claimed_jobs) == 1)
+def test_a_worker_without_a_free_slot_sends_no_claims(flaky):
+    worker = make_worker(flaky)
+    ids = [admit_job(flaky, max_tokens=50) for _ in range(2)]
+    worker.run_until(lambda: len(worker.claimed_jobs) == 1)
     flaky.calls.clear()
-    worker.go(lambda: worker.engine.stats.completion_tokens == 40)
+    worker.run_until(lambda: worker.engine.stats.completion_tokens == 40)
     assert {script for script, _ in flaky.calls} == {"append"}
-    worker.go(worker.all_ended)
-    assert {state(flaky, job_id)[0] for job_id in ids} == {JobState.SUCCEEDED}
+    worker.run_until(worker.all_ended)
+    assert {state_and_attempts(flaky, job_id)[0] for job_id in ids} == {JobState.SUCCEEDED}
 
 
-def test_a_job_whose_statistics_fail_runs_all_the_same(flaky):
-    worker = make(flaky)
+def test_a_job_succeeds_even_if_recording_its_statistics_fails(flaky):
+    worker = make_worker(flaky)
 
-    def broken(*_: object) -> None:
+    def fail(*_: object) -> None:
         raise ZeroDivisionError
 
-    worker.claimer.learn = broken
-    job_id = ask(flaky, max_tokens=2)
-    worker.go(worker.all_ended)
-    assert state(flaky, job_id) == (JobState.SUCCEEDED, 1)
+    worker.claimer.record_prompt = fail
+    job_id = admit_job(flaky, max_tokens=2)
+    worker.run_until(worker.all_ended)
+    assert state_and_attempts(flaky, job_id) == (JobState.SUCCEEDED, 1)

@@ -1,4 +1,4 @@
-"""Deadlines that pass and cancels that come, wherever the job is by then (faults 29 and 30)."""
+"""Tests of deadlines and cancels of jobs that are queued, in prefill, or in decode (faults 29 and 30)."""
 
 import time
 
@@ -9,15 +9,15 @@ from shared.jobs.states import JobState
 from shared.store.replies import CancelAnswer
 from tests.support.processes import Stage, wait_for
 
-#: The reaper may be 250 ms late; the rest is a busy machine's.
+#: Allowed delay of an expiry: 250 ms of the reaper, and a reserve for a busy machine.
 LATE_MS = 750
 
 
-def ended_late(stage: Stage, job_id: str, *, stage_name: str) -> None:
-    """Expired, at its time, and never before it."""
+def assert_expired(stage: Stage, job_id: str, *, stage_name: str) -> None:
+    """Assert that the job expired in this stage, at its deadline and not before it."""
     (view,) = stage.ended(job_id)
     assert (view.state, view.code, view.stage) == (JobState.EXPIRED, EndCode.DEADLINE_EXCEEDED, stage_name)
-    # A worker counts from the moment at which it asked: its end may be early by the round trip of its claim.
+    # A worker counts the deadline from when it sent the claim, so the end may be early by the claim's round trip.
     assert -100 <= view.ended_ms - view.deadline_at_ms <= LATE_MS
 
 
@@ -26,45 +26,45 @@ def one_slot(stage):
     """A worker with one slot, taken by a long job."""
     worker = stage.worker(PENSTOCK_MAX_BATCH_SIZE="1")
     job_id = stage.admit("long", max_tokens=3_000)
-    stage.running(job_id)
+    stage.wait_until_running(job_id)
     yield worker
     stage.store.cancel(job_id)
 
 
 @pytest.mark.usefixtures("one_slot")
-def test_a_job_that_waits_expires_at_its_time_and_the_engine_never_sees_it(stage):
-    head = stage.admit(deadline_ms=500)
-    ended_late(stage, head, stage_name="queue")
-    view = stage.job(head)
+def test_a_queued_job_expires_at_its_deadline_and_never_reaches_the_engine(stage):
+    queued = stage.admit(deadline_ms=500)
+    assert_expired(stage, queued, stage_name="queue")
+    view = stage.job(queued)
     assert view.attempts == 0
     assert view.usage is None
-    assert "started" not in stage.event_types(head)
+    assert "started" not in stage.event_types(queued)
 
 
 @pytest.mark.usefixtures("one_slot")
-def test_a_job_deep_in_its_list_expires_at_its_time(stage):
-    """Its latest start puts it behind the others, its deadline before them."""
+def test_a_job_at_the_back_of_its_queue_expires_at_its_deadline(stage):
+    """Its latest start puts it behind the others in the queue, but its deadline is earlier than theirs."""
     others = [stage.admit(latest_start_ms=100) for _ in range(5)]
-    deep = stage.admit(deadline_ms=500, latest_start_ms=400)
-    assert stage.job(deep).position == 6
-    ended_late(stage, deep, stage_name="queue")
+    last = stage.admit(deadline_ms=500, latest_start_ms=400)
+    assert stage.job(last).position == 6
+    assert_expired(stage, last, stage_name="queue")
     assert {view.state for view in stage.jobs(others)} == {JobState.QUEUED}
 
 
-def test_a_deadline_between_claim_and_first_token_stops_the_prompt(stage):
+def test_a_deadline_between_the_claim_and_the_first_token_expires_the_job_in_prefill(stage):
     stage.worker(PENSTOCK_SIM_PREFILL_TPS="1")
     job_id = stage.admit(deadline_ms=500)
-    ended_late(stage, job_id, stage_name="prefill")
+    assert_expired(stage, job_id, stage_name="prefill")
     view = stage.job(job_id)
     assert (view.attempts, view.usage.completion_tokens, view.text) == (1, 0, "")
 
 
-def test_a_deadline_in_mid_answer_keeps_the_text_so_far_and_frees_the_slot(stage):
+def test_a_deadline_during_the_answer_keeps_the_text_so_far_and_frees_the_slot(stage):
     stage.worker(PENSTOCK_MAX_BATCH_SIZE="1")
     job_id = stage.admit(deadline_ms=700, max_tokens=1_000)
-    stage.speaks(job_id)
+    stage.wait_for_text(job_id)
     after = stage.admit("green")
-    ended_late(stage, job_id, stage_name="decode")
+    assert_expired(stage, job_id, stage_name="decode")
     view = stage.job(job_id)
     assert view.finish_reason == "deadline"
     assert 0 < len(view.text.split()) == view.usage.completion_tokens < 1_000
@@ -74,7 +74,7 @@ def test_a_deadline_in_mid_answer_keeps_the_text_so_far_and_frees_the_slot(stage
     assert green.started_ms - view.ended_ms < LATE_MS
 
 
-def test_a_job_without_its_first_token_in_time_expires(stage):
+def test_a_job_without_a_first_token_at_its_start_deadline_expires(stage):
     stage.worker(PENSTOCK_SIM_PREFILL_TPS="1")
     job_id = stage.admit(start_within_ms=300)
     (view,) = stage.ended(job_id)
@@ -82,31 +82,31 @@ def test_a_job_without_its_first_token_in_time_expires(stage):
     assert view.ended_ms - view.admitted_ms < 300 + LATE_MS
 
 
-def test_a_running_jobs_cancel_reaches_the_engine_without_waiting_for_a_renewal(stage):
-    """A renewal comes every third of a second; five cancels in a row are all much faster."""
+def test_a_cancel_of_a_running_job_reaches_the_engine_without_waiting_for_a_renewal(stage):
+    """A renewal comes every third of a second; the median of five cancels is much faster."""
     stage.worker()
     took_ms = []
     for _ in range(5):
         job_id = stage.admit(max_tokens=3_000)
-        stage.speaks(job_id)
-        asked = time.monotonic()
+        stage.wait_for_text(job_id)
+        sent_s = time.monotonic()
         assert stage.store.cancel(job_id) is CancelAnswer.REQUESTED
         (view,) = stage.ended(job_id)
-        took_ms.append((time.monotonic() - asked) * 1_000)
+        took_ms.append((time.monotonic() - sent_s) * 1_000)
         assert (view.state, view.code, view.finish_reason) == (JobState.CANCELED, EndCode.CANCELED, "canceled")
         assert 0 < view.usage.completion_tokens < 3_000
     assert sorted(took_ms)[2] < 150, took_ms
 
 
 @pytest.mark.usefixtures("one_slot")
-def test_a_waiting_jobs_cancel_ends_it_at_once(stage):
+def test_a_cancel_of_a_queued_job_ends_it_at_once(stage):
     job_id = stage.admit()
     assert stage.store.cancel(job_id) is CancelAnswer.CANCELED
     view = stage.job(job_id)
     assert (view.state, view.attempts) == (JobState.CANCELED, 0)
 
 
-def test_a_cancel_while_the_worker_is_stopped_waits_for_it(stage):
+def test_a_cancel_while_the_worker_is_suspended_takes_effect_when_it_resumes(stage):
     worker = stage.worker()
     job_id = stage.admit(max_tokens=3_000)
     wait_for(lambda: stage.job(job_id).state is JobState.RUNNING, "the claim")
@@ -117,14 +117,14 @@ def test_a_cancel_while_the_worker_is_stopped_waits_for_it(stage):
     assert (view.state, view.attempts) == (JobState.CANCELED, 1)
 
 
-def test_a_cancel_that_races_the_settle_ends_the_job_once(stage):
-    """Jobs of 10 words last 100 ms; each is canceled a little later than the one before."""
+def test_a_cancel_at_about_the_time_of_the_settle_ends_the_job_once(stage):
+    """Jobs of 10 words take 100 ms; each one is canceled a little later than the one before."""
     stage.worker()
     outcomes = {JobState.SUCCEEDED: 0, JobState.CANCELED: 0}
     for i in range(24):
         job_id = stage.admit(max_tokens=10)
-        stage.speaks(job_id)
-        time.sleep(0.070 + i * 0.002)  # the subject is the moment
+        stage.wait_for_text(job_id)
+        time.sleep(0.070 + i * 0.002)  # the time of the cancel is what this test varies
         stage.store.cancel(job_id)
         (view,) = stage.ended(job_id)
         outcomes[view.state] += 1

@@ -1,4 +1,4 @@
-"""The store is killed, restarted, emptied, slow, or cuts its connections, under a worker (faults 16 to 21)."""
+"""Tests of a worker whose store is killed, restarted, emptied or slow, or cuts its connections (faults 16 to 21)."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ def kill_store(stage: Stage) -> None:
 def test_a_restart_of_the_store_costs_no_attempt(stage):
     worker = stage.worker()
     ids = [stage.admit("abcdefgh"[i % 8], max_tokens=150) for i in range(12)]
-    stage.running(*ids[:8])
+    stage.wait_until_running(*ids[:8])
     kill_store(stage)
     stage.embedded.revive()
     for view in stage.ended(*ids):
@@ -29,14 +29,14 @@ def test_a_restart_of_the_store_costs_no_attempt(stage):
     assert worker.alive
 
 
-def test_a_worker_goes_on_generating_without_a_store_and_settles_when_it_is_back(stage):
-    """The store stays away for 3 s: longer than leases last, and than the gap after which none is taken back."""
+def test_a_worker_continues_to_generate_without_a_store_and_settles_when_it_is_back(stage):
+    """The store is away for 3 s, which is longer than a lease. After such a gap, reaping pauses for a lease."""
     worker = stage.worker(PENSTOCK_WORKER_LISTEN="127.0.0.1:0")
     ids = [stage.admit(tenant, max_tokens=300) for tenant in "abcd"]
-    stage.running(*ids)
+    stage.wait_until_running(*ids)
     kill_store(stage)
     wait_for(lambda: worker.figure("penstock_worker_completion_tokens_total") == 4 * 300, "all to be generated")
-    assert worker.said("store.away")
+    assert worker.log_lines("store.away")
     assert worker.figure("penstock_worker_slots_busy") == 4
     stage.embedded.revive()
     for view in stage.ended(*ids):
@@ -47,19 +47,19 @@ def test_a_worker_goes_on_generating_without_a_store_and_settles_when_it_is_back
 def test_a_worker_that_starts_before_its_store_waits_for_it(stage):
     kill_store(stage)
     worker = stage.worker(wait=False)
-    wait_for(lambda: worker.said("store.awaited"), "the worker to say what it waits for")
+    wait_for(lambda: worker.log_lines("store.awaited"), "the worker to log that it waits for the store")
     stage.embedded.revive()
     wait_for(lambda: stage.view(worker), "a live worker")
     stage.ended(stage.admit())
 
 
-def test_workers_drop_what_an_empty_store_does_not_know_and_serve_on(stage):
+def test_a_worker_drops_jobs_that_an_emptied_store_does_not_know_and_serves_new_ones(stage):
     worker = stage.worker()
-    old = stage.admit(max_tokens=3_000)
-    stage.running(old)
+    unknown = stage.admit(max_tokens=3_000)
+    stage.wait_until_running(unknown)
     stage.client.flushall()
     wait_for(lambda: (view := stage.view(worker)) and view.slots_busy == 0, "the worker to drop its job")
-    assert stage.store.touch(old) is None
+    assert stage.store.touch(unknown) is None
     (view,) = stage.ended(stage.admit())
     assert view.state is JobState.SUCCEEDED
     name = stage.view(worker).name
@@ -70,24 +70,24 @@ def test_workers_drop_what_an_empty_store_does_not_know_and_serve_on(stage):
     assert stage.client.hget("penstock:config", "lease_ms") == b"1000"
 
 
-def test_flushed_scripts_are_not_noticed(stage):
+def test_a_flush_of_the_scripts_causes_no_failure(stage):
     worker = stage.worker()
     ids = []
     for number in range(30):
         ids.append(stage.admit("abc"[number % 3], max_tokens=5))
         stage.client.script_flush()
     assert {view.state for view in stage.ended(*ids)} == {JobState.SUCCEEDED}
-    assert not worker.said("duty.fault")
+    assert not worker.log_lines("duty.fault")
 
 
-def test_a_store_slower_than_the_workers_patience_costs_nothing(stage):
-    """Nobody's beat arrives for 5 s, so nobody's lease is taken."""
+def test_a_store_slower_than_the_workers_timeout_costs_no_attempt(stage):
+    """No heartbeat of any worker arrives for 5 s, so no lease is taken back."""
     worker = stage.worker()
     ids = [stage.admit(tenant, max_tokens=100) for tenant in "ab"]
-    stage.running(*ids)
+    stage.wait_until_running(*ids)
     os.kill(stage.embedded.pid, signal.SIGSTOP)
     try:
-        wait_for(lambda: worker.said("store.away"), "the worker to lose patience")
+        wait_for(lambda: worker.log_lines("store.away"), "a call of the worker to time out")
     finally:
         os.kill(stage.embedded.pid, signal.SIGCONT)
     for view in stage.ended(*ids):
@@ -95,7 +95,7 @@ def test_a_store_slower_than_the_workers_patience_costs_nothing(stage):
         assert stage.event_types(view.id).count("ended") == 1
 
 
-def test_connections_cut_all_the_time_slow_things_down_and_no_more(stage):
+def test_all_jobs_succeed_although_connections_are_cut_repeatedly(stage):
     stage.worker()
     ids = [stage.admit("abcdefgh"[i % 8], max_tokens=20) for i in range(40)]
     until = time.monotonic() + 4
@@ -108,14 +108,14 @@ def test_connections_cut_all_the_time_slow_things_down_and_no_more(stage):
     assert stage.stat("ended|succeeded") == len(ids)
 
 
-def test_a_worker_with_other_system_wide_settings_does_not_start(stage):
+def test_a_worker_whose_system_wide_settings_differ_from_the_stores_does_not_start(stage):
     stage.worker()
     other = stage.worker(wait=False, PENSTOCK_LEASE_MS="2000")
     assert other.exit_code() == ExitCode.CONFIG
-    assert "lease_ms is '1000' there and '2000' here" in other.log.read_text()
+    assert "lease_ms is '1000' in the store and '2000' here" in other.log.read_text()
 
 
-def test_a_store_that_evicts_is_refused_with_a_sentence(stage):
+def test_a_worker_refuses_a_store_with_an_eviction_policy_and_names_the_policy(stage):
     stage.client.config_set("maxmemory-policy", "allkeys-lru")
     worker = stage.worker(wait=False)
     assert worker.exit_code() == ExitCode.STORE_UNFIT

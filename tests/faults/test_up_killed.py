@@ -1,4 +1,4 @@
-"""`penstock up` under kill -9: the next start takes over what the last one left."""
+"""Tests of `penstock up` after kill -9 of itself or of its store: processes and jobs are taken over."""
 
 import psutil
 
@@ -7,12 +7,12 @@ from tests.support.processes import wait_for
 from tests.support.up import Up, is_gone
 
 
-def test_a_killed_up_leaves_nothing_that_the_next_one_cannot_take_over(tmp_path):
+def test_a_start_after_a_killed_up_takes_over_its_store_and_its_jobs(tmp_path):
     state = tmp_path / "state"
     with Up(state) as first:
         first.serving()
         running, waiting = first.submit(200), [first.submit(5) for _ in range(4)]
-        first.running(running)
+        first.wait_until_running(running)
         port = first.url.rpartition(":")[2]
         first.process.kill()
         first.process.wait()
@@ -23,59 +23,62 @@ def test_a_killed_up_leaves_nothing_that_the_next_one_cannot_take_over(tmp_path)
             assert "ending worker 1" in second.err
             assert "ending door" in second.err
             job = second.job(running, wait_ms=20_000)
-            assert (job["status"], job["attempts"]) == ("succeeded", 1), "what ran was let end"
+            assert (job["status"], job["attempts"]) == ("succeeded", 1), "the job that ran was not allowed to finish"
             assert [second.job(one, wait_ms=20_000)["status"] for one in waiting] == ["succeeded"] * 4
             second.interrupt()
             assert second.exit_code() == 0
         assert first.children() == []
 
 
-def test_a_start_that_waits_for_a_store_that_hangs_heeds_ctrl_c(tmp_path):
+def test_ctrl_c_stops_a_start_that_waits_for_a_store_that_hangs(tmp_path):
     state = tmp_path / "state"
     with Up(state) as first:
         first.serving()
-        store = first.room("valkey-server")
+        store = first.child("valkey-server")
         first.process.kill()
         first.process.wait()
         store.suspend()
         with Up(state) as second:
             lock = state / "up.lock"
-            wait_for(lambda: read_note(lock).get("pid") == second.process.pid, "the second to wait for the store")
+            wait_for(
+                lambda: read_note(lock).get("pid") == second.process.pid,
+                "the second `up` to hold the lock and wait for the store",
+            )
             second.interrupt()
             assert second.exit_code(timeout_s=10) == 1
             assert second.err.splitlines()[-1] == "penstock: stopped before the store answered"
         store.resume()
 
 
-def test_a_store_that_cannot_come_back_is_started_again_until_it_can(tmp_path):
-    """Its manifest cannot be read for a while, as on a disk that fails; door and worker live on meanwhile."""
+def test_a_store_that_fails_to_start_is_started_again_until_it_succeeds(tmp_path):
+    """The manifest is unreadable for a while, as on a failing disk; door and worker continue to run."""
     manifest = tmp_path / "state" / "store" / "appendonlydir" / "appendonly.aof.manifest"
     with Up(tmp_path / "state") as up:
         up.serving()
         ended = up.submit(5)
         up.job(ended, wait_ms=20_000)
-        rooms = {up.room(word).pid for word in ("gunicorn", "workers")}
-        held = manifest.read_bytes()
+        rooms = {up.child(word).pid for word in ("web", "workers")}
+        original = manifest.read_bytes()
         manifest.write_text("nonsense\n")
-        up.room("valkey-server").kill()
-        wait_for(lambda: up.err.count("valkey-server ended at once") > 1, "two starts in vain")
+        up.child("valkey-server").kill()
+        wait_for(lambda: up.err.count("valkey-server ended at once") > 1, "two failed starts")
         assert up.ask("GET", f"/v1/jobs/{ended}")[0] == 503
-        manifest.write_bytes(held)
+        manifest.write_bytes(original)
         wait_for(lambda: up.ask("GET", f"/v1/jobs/{ended}")[0] == 200, "the store to be back")
-        assert {up.room(word).pid for word in ("gunicorn", "workers")} == rooms
+        assert {up.child(word).pid for word in ("web", "workers")} == rooms
         up.interrupt()
         assert up.exit_code() == 0
 
 
-def test_a_killed_store_comes_back_with_all_that_it_held(tmp_path):
+def test_a_killed_store_is_started_again_with_all_its_jobs(tmp_path):
     with Up(tmp_path / "state") as up:
         up.serving()
         ended = up.submit(5)
         up.job(ended, wait_ms=20_000)
         running, waiting = [up.submit(150), up.submit(150)], up.submit(5)
         for job_id in running:
-            up.running(job_id)
-        store: psutil.Process = up.room("valkey-server")
+            up.wait_until_running(job_id)
+        store: psutil.Process = up.child("valkey-server")
         store.kill()
         assert is_gone(store)
         for job_id in (ended, *running, waiting):

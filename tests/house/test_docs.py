@@ -1,6 +1,7 @@
-"""What the code offers stands in the docs, under its own name; what the docs link to is there."""
+"""Tests that the docs name everything that the code offers, and that what they name and link to exists."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -14,17 +15,18 @@ from tools.generated_pages import pages
 from workers.exit_codes import ExitCode
 
 ROOT = Path(__file__).parents[2]
+TOP_LEVEL = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "bench/README.md", "shared/lua/README.md")
 PAGES = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in ROOT.glob("docs/**/*.md")}
-PAGES |= {name: (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "CHANGELOG.md")}
+PAGES |= {name: (ROOT / name).read_text(encoding="utf-8") for name in TOP_LEVEL}
 EVERYTHING = "\n".join(PAGES.values())
 
 
 def missing(names: list[str], text: str) -> list[str]:
-    """The names that do not stand in the text as words of their own."""
+    """Return the names that do not occur in the text as whole words."""
     return [name for name in names if not re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text)]
 
 
-def test_what_the_docs_repeat_is_what_the_code_says():
+def test_the_generated_pages_match_the_code():
     for path, text in pages().items():
         assert path.read_text(encoding="utf-8") == text, f"run `make docs`: {path.name} differs"
 
@@ -42,7 +44,7 @@ def test_every_state_and_every_arrow_is_explained():
         assert re.search(row, page, re.MULTILINE), f"arrow {arrow} ({source} to {target})"
 
 
-def test_every_refusal_and_every_code_of_an_end_is_explained():
+def test_every_refusal_reason_and_every_end_code_is_explained():
     page = PAGES["docs/http.md"]
     assert missing([refusal.value for refusal in Refusal], page) == []
     assert missing([code.value for code in EndCode], page) == []
@@ -68,14 +70,42 @@ def test_every_exit_code_of_a_worker_is_explained():
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_every_link_of_a_page_leads_somewhere(name):
+def test_every_relative_link_of_a_page_leads_to_a_file(name):
     targets = re.findall(r"\]\(([^)\s]+)\)", PAGES[name])
     here = (ROOT / name).parent
     dead = [target for target in targets if "://" not in target and not (here / target.partition("#")[0]).exists()]
     assert dead == []
 
 
-def test_every_setting_named_anywhere_exists():
+def test_every_setting_that_the_docs_name_exists():
     known = {match for text in pages().values() for match in re.findall(r"PENSTOCK_[A-Z_]+", text)}
     named = set(re.findall(r"PENSTOCK_[A-Z][A-Z_]+[A-Z]", EVERYTHING))
     assert named - known == set()
+
+
+def files_named(page: str) -> list[str]:
+    return re.findall(r"`((?:web|workers|shared|tests|docs|bench|tools)/[\w/.-]+)`", page)
+
+
+def test_the_contributors_page_names_more_than_thirty_files():
+    assert len(files_named(PAGES["CONTRIBUTING.md"])) > 30
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_file_that_a_page_names_exists(name):
+    assert [path for path in files_named(PAGES[name]) if not (ROOT / path).exists()] == []
+
+
+def test_the_index_of_the_docs_links_to_every_page():
+    index = PAGES["docs/README.md"]
+    pages = [path.name for path in ROOT.glob("docs/*.md") if path.name != "README.md"]
+    assert [name for name in pages if f"]({name})" not in index] == []
+
+
+def test_every_package_of_the_door_is_in_an_import_contract_and_on_the_contributors_page():
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (web,) = (contract for contract in contracts if contract.get("containers") == ["web"])
+    placed = {name for layer in web["layers"] for name in re.split(r"[ |:]+", layer)}
+    packages = {path.parent.name for path in ROOT.glob("web/*/__init__.py")}
+    assert packages <= placed
+    assert missing(sorted(packages), PAGES["CONTRIBUTING.md"]) == []

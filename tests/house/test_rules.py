@@ -1,4 +1,4 @@
-"""The house rules that a machine can keep: sizes, first lines, reasons beside exceptions."""
+"""Tests the repository's rules that a machine can check: sizes, first lines, reasons beside exceptions."""
 
 import ast
 import os
@@ -8,15 +8,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("shared", "web", "workers")
-LONGEST_FILE, LONGEST_FUNCTION = 300, 60
+MAIN_PACKAGES = ("shared", "web", "workers")
+LONGEST_FILE, LONGEST_FUNCTION, MOST_MODULES = 300, 60, 15
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 #: Files that may be longer, each with its limit in lines and a reason.
 LONG_FILES: dict[str, dict[str, int | str]] = PROJECT["tool"]["penstock"]["long-files"]
 
 
-def files(*suffixes: str, folders: tuple[str, ...] = (*ROOMS, "tests", "bench")) -> list[Path]:
-    """Every file of ours with such a suffix."""
+def files(
+    *suffixes: str, folders: tuple[str, ...] = (*MAIN_PACKAGES, "tests", "bench", "tools", "examples")
+) -> list[Path]:
+    """Return every file of the repository with one of these suffixes."""
     return sorted(
         path
         for folder in folders
@@ -37,16 +39,22 @@ def text_of(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def test_a_file_fits_in_three_hundred_lines():
+def test_a_file_has_at_most_three_hundred_lines():
     lengths = {named(path): len(text_of(path).splitlines()) for path in PYTHON + LUA}
     limits = {name: int(exception["lines"]) for name, exception in LONG_FILES.items()}
     assert {name: length for name, length in lengths.items() if length > limits.get(name, LONGEST_FILE)} == {}
 
 
-def test_a_longer_file_is_listed_with_a_reason_and_is_still_that_long():
+def test_every_file_that_may_be_longer_is_still_longer_and_has_a_reason():
     lengths = {named(path): len(text_of(path).splitlines()) for path in PYTHON + LUA}
     assert [name for name in LONG_FILES if lengths.get(name, 0) <= LONGEST_FILE] == []
     assert all(len(str(exception["reason"]).split()) > 3 for exception in LONG_FILES.values())
+
+
+def test_a_package_has_at_most_fifteen_modules():
+    packages = {path.parent for path in PYTHON if named(path).startswith(MAIN_PACKAGES)}
+    sizes = {named(folder): len([p for p in folder.glob("*.py") if p.name != "__init__.py"]) for folder in packages}
+    assert {name: size for name, size in sizes.items() if size > MOST_MODULES} == {}
 
 
 def functions(path: Path) -> Iterator[tuple[str, int]]:
@@ -55,7 +63,7 @@ def functions(path: Path) -> Iterator[tuple[str, int]]:
             yield node.name, (node.end_lineno or node.lineno) - node.lineno + 1
 
 
-def test_a_function_fits_on_a_screen_or_two():
+def test_a_function_has_at_most_sixty_lines():
     long = {
         f"{named(path)}: {name}": length
         for path in PYTHON
@@ -65,7 +73,7 @@ def test_a_function_fits_on_a_screen_or_two():
     assert long == {}
 
 
-def test_a_file_begins_with_a_sentence_that_says_its_job():
+def test_a_python_file_begins_with_a_one_line_sentence():
     first_lines = {
         named(path): (ast.get_docstring(ast.parse(text_of(path))) or "").partition("\n")[0]
         for path in PYTHON
@@ -78,7 +86,7 @@ _EXCEPTION = re.compile(r"#\s*(?:noqa|type:\s*ignore)(?::\s*|\[)(?P<codes>[\w, -
 
 
 def unexplained(path: Path) -> Iterator[str]:
-    """Exceptions to a rule of which neither this nor an earlier line of the file says why."""
+    """Yield the exceptions to a rule for which neither their own nor an earlier line of the file gives the reason."""
     explained: set[str] = set()
     for number, line in enumerate(text_of(path).splitlines(), 1):
         found = _EXCEPTION.search(line)
@@ -91,18 +99,18 @@ def unexplained(path: Path) -> Iterator[str]:
             yield f"{named(path)}:{number}: {line.strip()}"
 
 
-def test_every_exception_to_a_rule_has_its_reason_beside_it():
+def test_every_exception_to_a_rule_has_a_reason():
     offences = [line for path in PYTHON if path != Path(__file__) for line in unexplained(path)]
-    # mypy reads the rooms only.
-    assert [line for line in offences if "noqa" in line or line.startswith(ROOMS)] == []
+    # mypy checks the main packages only.
+    assert [line for line in offences if "noqa" in line or line.startswith(MAIN_PACKAGES)] == []
 
 
-def test_no_exception_is_made_to_all_rules_at_once():
+def test_no_comment_disables_all_rules_at_once():
     blanket = re.compile(r"#\s*noqa(?!:)|#\s*type:\s*ignore(?!\[)")
     assert [named(path) for path in PYTHON if path != Path(__file__) and blanket.search(text_of(path))] == []
 
 
-def test_nothing_is_left_for_later():
+def test_no_file_contains_a_note_of_unfinished_work():
     words = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
     assert [named(path) for path in PYTHON + LUA if path != Path(__file__) and words.search(text_of(path))] == []
 
@@ -130,5 +138,5 @@ def test_every_dependency_is_locked():
     assert wanted - locked == set(), "run `make lock`"
 
 
-def test_the_programs_of_the_repository_can_be_run():
+def test_the_ci_script_is_executable():
     assert os.access(ROOT / ".ci" / "run", os.X_OK)

@@ -1,4 +1,4 @@
-"""A store whose memory is full, for as long as a test says."""
+"""A fixture that fills the store's memory for as long as a test needs it."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -9,7 +9,7 @@ import redis
 
 @pytest.fixture
 def memory_is_full(redis_client: redis.Redis) -> Callable[[], AbstractContextManager[None]]:
-    """A context in which the store has reached `maxmemory`; afterwards it has as much as before."""
+    """Return a context manager inside which the store has reached `maxmemory`; it restores the limit at its end."""
 
     @contextmanager
     def full() -> Iterator[None]:

@@ -1,8 +1,8 @@
-"""append: new text goes to the streams of the jobs that its sender still holds."""
+"""Tests of the script `append`, which adds new text to the event streams of the jobs that the sender still holds."""
 
-from shared.jobs.job import Held
+from shared.jobs.job import ClaimRef
 from shared.store import keys
-from tests.support.builders import a_job, admitted, an_ending, beat, claim, claim_one, pass_time
+from tests.support.builders import a_job, admitted, an_ending, claim, claim_one, heartbeat, pass_time
 
 
 def texts(store, job_id: str) -> list[tuple[str, str]]:
@@ -10,8 +10,8 @@ def texts(store, job_id: str) -> list[tuple[str, str]]:
     return [(fields["text"], fields["tokens"]) for _, fields in events if fields["type"] == "token"]
 
 
-def test_the_text_of_several_jobs_goes_out_in_one_call(store):
-    beat(store)
+def test_one_append_adds_the_text_of_several_jobs(store):
+    heartbeat(store)
     for _ in range(2):
         admitted(store, a_job())
     one, two = claim(store, room=2)
@@ -20,18 +20,18 @@ def test_the_text_of_several_jobs_goes_out_in_one_call(store):
     assert texts(store, two.id) == [("Zwölf", "2")]
 
 
-def test_nothing_to_append_is_fine(store):
+def test_an_append_without_text_does_nothing(store):
     assert store.append([]) == []
 
 
-def test_who_no_longer_holds_a_job_adds_nothing_to_it(store):
-    beat(store)
+def test_a_worker_that_lost_a_job_adds_no_text_to_it(store):
+    heartbeat(store)
     admitted(store, a_job())
     stale = claim_one(store).held
     pass_time(store, 16_500)
     store.reap()
     fresh = claim_one(store, "w2").held
-    assert store.append([(stale, "ghost", 1), (fresh, "true", 1), (Held("nobody", "c"), "x", 1)]) == [
+    assert store.append([(stale, "ghost", 1), (fresh, "true", 1), (ClaimRef("nobody", "c"), "x", 1)]) == [
         stale.id,
         "nobody",
     ]
@@ -39,7 +39,7 @@ def test_who_no_longer_holds_a_job_adds_nothing_to_it(store):
 
 
 def test_an_ended_job_gets_no_more_text(store):
-    beat(store)
+    heartbeat(store)
     admitted(store, a_job())
     held = claim_one(store).held
     store.settle(an_ending(held), "w1")
@@ -47,8 +47,8 @@ def test_an_ended_job_gets_no_more_text(store):
     assert texts(store, held.id) == []
 
 
-def test_a_stream_that_somebody_removed_is_not_made_again_without_a_ttl(store):
-    beat(store)
+def test_a_deleted_event_stream_is_not_recreated_without_a_ttl(store):
+    heartbeat(store)
     admitted(store, a_job())
     held = claim_one(store).held
     store.client.delete(keys.events(held.id))
@@ -56,8 +56,8 @@ def test_a_stream_that_somebody_removed_is_not_made_again_without_a_ttl(store):
     assert store.client.exists(keys.events(held.id)) == 0
 
 
-def test_a_stream_of_another_type_does_not_keep_the_others_text_back(store):
-    beat(store)
+def test_a_stream_key_of_the_wrong_type_does_not_hold_back_the_text_of_other_jobs(store):
+    heartbeat(store)
     for _ in range(2):
         admitted(store, a_job())
     one, two = claim(store, room=2)
@@ -66,8 +66,8 @@ def test_a_stream_of_another_type_does_not_keep_the_others_text_back(store):
     assert texts(store, two.id) == [("b", "1")]
 
 
-def test_text_goes_out_without_memory(store, memory_is_full):
-    beat(store)
+def test_append_works_when_memory_is_full(store, memory_is_full):
+    heartbeat(store)
     admitted(store, a_job())
     held = claim_one(store).held
     with memory_is_full():

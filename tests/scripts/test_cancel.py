@@ -1,4 +1,4 @@
-"""cancel: a waiting job ends at once, a running one is flagged, nobody else's is known."""
+"""Tests of the script `cancel`: it ends a queued job, flags a running one and hides another tenant's job."""
 
 from dataclasses import replace
 
@@ -12,22 +12,22 @@ from tests.support.builders import (
     MODEL,
     a_job,
     admitted,
+    advance_clock,
     an_ending,
-    beat,
     claim,
     claim_one,
     contents,
-    seen,
-    shift,
+    heartbeat,
     stat,
+    view_of,
 )
 
 
-def test_a_waiting_job_is_canceled_at_once_and_never_claimed(store):
-    beat(store)
+def test_a_queued_job_is_canceled_at_once_and_never_claimed(store):
+    heartbeat(store)
     job_id, other = admitted(store, a_job()), admitted(store, a_job())
     assert store.cancel(job_id) is CancelAnswer.CANCELED
-    view = seen(store, job_id)
+    view = view_of(store, job_id)
     assert (view.state, view.code, view.stage, view.finish_reason, view.text) == (
         JobState.CANCELED,
         "canceled",
@@ -39,37 +39,37 @@ def test_a_waiting_job_is_canceled_at_once_and_never_claimed(store):
     assert stat(store, "ended|canceled") == 1
 
 
-def test_the_last_waiting_job_takes_its_tenant_out_of_the_pool(store):
-    beat(store)
+def test_canceling_a_tenants_last_queued_job_removes_the_tenant_from_the_active_set(store):
+    heartbeat(store)
     store.cancel(admitted(store, a_job()))
     assert store.client.exists(keys.active(MODEL), keys.lists("blue"), keys.deadlines(), keys.inflight()) == 0
 
 
-def test_a_running_job_is_flagged_and_its_holders_bell_rung_once(store):
-    beat(store)
+def test_canceling_a_running_job_flags_it_and_rings_its_workers_doorbell_once(store):
+    heartbeat(store)
     admitted(store, a_job())
     held = claim_one(store).held
     assert store.cancel(held.id) is CancelAnswer.REQUESTED
     assert store.cancel(held.id) is CancelAnswer.REQUESTED
-    view = seen(store, held.id)
+    view = view_of(store, held.id)
     assert (view.state, view.cancel_requested) == (JobState.RUNNING, True)
     assert store.client.lrange(keys.bell("w1"), 0, -1) == [held.id.encode()]
     assert store.wait_for_work("w1", MODEL, timeout_s=1) == (False, [held.id])
 
 
-def test_the_first_reason_to_cancel_stands(store):
-    beat(store)
+def test_the_code_of_the_first_cancel_is_kept(store):
+    heartbeat(store)
     admitted(store, a_job())
     held = claim_one(store).held
     store.cancel(held.id, code="abandoned")
     store.cancel(held.id, code="canceled")
     store.settle(an_ending(held), "w1")
-    assert seen(store, held.id).code == "abandoned"
+    assert view_of(store, held.id).code == "abandoned"
 
 
 @pytest.mark.parametrize("outcome", list(Outcome))
-def test_an_ended_job_stays_as_it_ended(store, outcome):
-    beat(store)
+def test_canceling_an_ended_job_changes_nothing(store, outcome):
+    heartbeat(store)
     admitted(store, a_job())
     held = claim_one(store).held
     store.settle(an_ending(held, outcome), "w1")
@@ -79,8 +79,8 @@ def test_an_ended_job_stays_as_it_ended(store, outcome):
 
 
 @pytest.mark.parametrize("state", ["queued", "running", "ended"])
-def test_another_tenants_job_is_gone_like_one_that_never_was(store, state):
-    beat(store)
+def test_canceling_another_tenants_job_is_answered_like_an_unknown_job(store, state):
+    heartbeat(store)
     job_id = admitted(store, a_job("green"))
     if state != "queued":
         held = claim_one(store).held
@@ -93,8 +93,8 @@ def test_another_tenants_job_is_gone_like_one_that_never_was(store, state):
     assert store.cancel(job_id, tenant="green") is not CancelAnswer.GONE
 
 
-def test_an_offering_takes_back_what_it_made_and_nobody_else_s(store):
-    beat(store)
+def test_a_cancel_by_offer_id_ends_only_the_job_that_this_offer_admitted(store):
+    heartbeat(store)
     job_id = admitted(store, a_job(offer="one"))
     before = contents(store)
     assert store.cancel(job_id, offer="two") is CancelAnswer.GONE
@@ -103,26 +103,26 @@ def test_an_offering_takes_back_what_it_made_and_nobody_else_s(store):
 
 
 @pytest.mark.parametrize("by_key", [True, False])
-def test_what_somebody_has_come_back_for_is_not_taken_back(store, by_key):
-    beat(store)
+def test_a_job_that_a_second_offer_has_found_is_canceled_by_neither_offer_id(store, by_key):
+    heartbeat(store)
     first = a_job(idem_digest="k" if by_key else None, body_digest="b", offer="one")
     admitted(store, first)
     assert admitted(store, replace(first, id="another" if by_key else first.id, offer="two")) == first.id
     assert store.cancel(first.id, offer="one") is CancelAnswer.GONE
     assert store.cancel(first.id, offer="two") is CancelAnswer.GONE
-    assert seen(store, first.id).state is JobState.QUEUED
+    assert view_of(store, first.id).state is JobState.QUEUED
 
 
-def test_a_door_that_asks_twice_by_itself_has_not_come_back(store):
-    beat(store)
+def test_a_repeat_of_the_same_offer_can_still_be_canceled_by_its_id(store):
+    heartbeat(store)
     job = a_job(offer="one")
     assert admitted(store, job) == admitted(store, job)
     assert store.cancel(job.id, offer="one") is CancelAnswer.CANCELED
 
 
 @pytest.mark.parametrize("running", [True, False])
-def test_what_was_taken_back_is_admitted_anew_by_its_key_and_told_by_its_id(store, running):
-    beat(store)
+def test_a_canceled_offer_is_reported_under_its_job_id_and_its_idempotency_key_admits_a_new_job(store, running):
+    heartbeat(store)
     first = a_job(idem_digest="k", body_digest="b", offer="one")
     admitted(store, first)
     held = claim_one(store).held if running else None
@@ -131,26 +131,26 @@ def test_what_was_taken_back_is_admitted_anew_by_its_key_and_told_by_its_id(stor
     assert isinstance(again, Admitted)
     assert (again.again, again.taken_back) == (True, True)
     anew = admitted(store, replace(first, id="anew", offer="two"))
-    assert (anew, seen(store, anew).state) == ("anew", JobState.QUEUED)
+    assert (anew, view_of(store, anew).state) == ("anew", JobState.QUEUED)
     if held:
         store.settle(an_ending(held), "w1")
-        assert (seen(store, first.id).state, seen(store, first.id).code) == (JobState.CANCELED, "unheard")
+        assert (view_of(store, first.id).state, view_of(store, first.id).code) == (JobState.CANCELED, "unheard")
 
 
-def test_a_flagged_job_whose_worker_died_ends_canceled(store):
-    beat(store)
+def test_a_job_flagged_for_cancel_ends_canceled_when_its_worker_dies(store):
+    heartbeat(store)
     job_id = admitted(store, a_job())
     claim_one(store)
     store.cancel(job_id)
     for _ in range(11):
-        shift(store, 1_500)
-        beat(store, "w2")
+        advance_clock(store, 1_500)
+        heartbeat(store, "w2")
     assert store.reap().canceled == 1
-    assert (seen(store, job_id).state, seen(store, job_id).code) == (JobState.CANCELED, "canceled")
+    assert (view_of(store, job_id).state, view_of(store, job_id).code) == (JobState.CANCELED, "canceled")
 
 
-def test_cancels_go_on_without_memory(store, memory_is_full):
-    beat(store)
+def test_cancel_works_when_memory_is_full(store, memory_is_full):
+    heartbeat(store)
     running = admitted(store, a_job("a"))
     claim_one(store)
     waiting = admitted(store, a_job("b"))

@@ -1,4 +1,4 @@
-"""claim: leases what is next, ends what is late at a list's head, hands over nothing twice."""
+"""Tests of the script `claim`: it leases the next jobs, ends late jobs at a queue's head and claims no job twice."""
 
 import pytest
 
@@ -11,25 +11,25 @@ from tests.support.builders import (
     MODEL,
     a_job,
     admitted,
+    advance_clock,
     an_ending,
-    beat,
     claim,
     claim_one,
+    heartbeat,
     pass_time,
     reconfigure,
-    seen,
-    shift,
     stat,
+    view_of,
 )
 
 QUEUE = queue_name("blue", MODEL)
 
 
-def test_a_claim_leases_the_job_and_hands_over_all_of_it(store):
-    beat(store)
+def test_a_claim_leases_the_job_and_returns_all_its_fields(store):
+    heartbeat(store)
     job = a_job(deadline_ms=30_000, start_within_ms=20_000, traceparent="00-a")
     admitted(store, job)
-    shift(store, 1_000)
+    advance_clock(store, 1_000)
     held = claim_one(store)
     assert (held.id, held.tenant, held.model, held.payload) == (job.id, "blue", MODEL, job.payload)
     assert (held.attempt, held.prompt_tokens, held.max_tokens) == (1, 10, 20)
@@ -37,19 +37,19 @@ def test_a_claim_leases_the_job_and_hands_over_all_of_it(store):
     assert 28_000 < held.deadline_in_ms <= 29_000
     assert held.start_in_ms is not None
     assert 18_000 < held.start_in_ms <= 19_000
-    view = seen(store, job.id)
+    view = view_of(store, job.id)
     assert (view.state, view.worker, view.attempts, view.position) == (JobState.RUNNING, "w1", 1, None)
     assert view.started_ms == view.first_claim_ms
     assert store.client.zscore(keys.leases(), job.id) == view.started_ms + 15_000
 
 
-def test_with_nothing_waiting_a_claim_answers_nothing(store):
-    beat(store)
+def test_a_claim_without_queued_jobs_returns_nothing(store):
+    heartbeat(store)
     assert claim(store, room=8) == []
 
 
-def test_a_claim_takes_no_more_than_there_is_room_for(store):
-    beat(store)
+def test_a_claim_takes_no_more_jobs_than_it_asks_for(store):
+    heartbeat(store)
     for _ in range(5):
         admitted(store, a_job())
     assert len(claim(store, room=3)) == 3
@@ -58,22 +58,22 @@ def test_a_claim_takes_no_more_than_there_is_room_for(store):
 
 
 def test_a_claim_takes_only_jobs_of_its_model(store):
-    beat(store)
-    beat(store, "w2", model="n")
+    heartbeat(store)
+    heartbeat(store, "w2", model="n")
     other = admitted(store, a_job(model="n"))
     assert claim(store) == []
     assert [job.id for job in store.claim("w2", new_job_id(), "n", room=1, cells_free=4_096)] == [other]
 
 
-def test_a_model_with_a_slash_in_its_name_is_claimed_by_its_name(store):
-    beat(store, model="org/name:Q4")
+def test_jobs_of_a_model_with_a_slash_in_its_name_can_be_claimed(store):
+    heartbeat(store, model="org/name:Q4")
     job_id = admitted(store, a_job(model="org/name:Q4"))
     (job,) = store.claim("w1", new_job_id(), "org/name:Q4", room=1, cells_free=4_096)
     assert (job.id, job.model) == (job_id, "org/name:Q4")
 
 
-def test_the_same_claim_again_answers_the_same_jobs_and_nothing_new(store):
-    beat(store)
+def test_a_repeated_claim_returns_the_same_jobs_and_no_new_ones(store):
+    heartbeat(store)
     for _ in range(3):
         admitted(store, a_job())
     first = store.claim("w1", "c1", MODEL, room=2, cells_free=4_096)
@@ -83,8 +83,8 @@ def test_the_same_claim_again_answers_the_same_jobs_and_nothing_new(store):
     assert stat(store, "executed") == 2
 
 
-def test_the_same_claim_again_leaves_out_what_it_no_longer_holds(store):
-    beat(store)
+def test_a_repeated_claim_leaves_out_jobs_that_it_no_longer_holds(store):
+    heartbeat(store)
     for _ in range(3):
         admitted(store, a_job())
     first, second, third = store.claim("w1", "c1", MODEL, room=3, cells_free=4_096)
@@ -93,8 +93,8 @@ def test_the_same_claim_again_leaves_out_what_it_no_longer_holds(store):
     assert [job.id for job in store.claim("w1", "c1", MODEL, room=3, cells_free=4_096)] == [third.id]
 
 
-def test_a_claim_asked_again_tells_what_was_canceled_meanwhile(store):
-    beat(store)
+def test_a_repeated_claim_reports_a_job_that_was_canceled_in_the_meantime(store):
+    heartbeat(store)
     job_id = admitted(store, a_job())
     store.claim("w1", "c1", MODEL, room=1, cells_free=4_096)
     store.cancel(job_id)
@@ -103,41 +103,41 @@ def test_a_claim_asked_again_tells_what_was_canceled_meanwhile(store):
 
 
 def test_two_workers_never_hold_the_same_job(store):
-    beat(store)
-    beat(store, "w2")
+    heartbeat(store)
+    heartbeat(store, "w2")
     ids = {admitted(store, a_job()) for _ in range(4)}
     one, two = claim(store, "w1", room=3), claim(store, "w2", room=3)
     assert {job.id for job in one} | {job.id for job in two} == ids
     assert len(one) + len(two) == 4
 
 
-def test_a_start_that_is_late_when_the_claim_is_told_again_is_told_as_no_time_left(store):
-    beat(store)
+def test_a_repeated_claim_reports_no_time_left_after_the_start_deadline(store):
+    heartbeat(store)
     admitted(store, a_job(start_within_ms=500))
     (first,) = store.claim("w1", "c1", MODEL, room=1, cells_free=4_096)
     assert first.start_in_ms > 0
-    shift(store, 5_000)
+    advance_clock(store, 5_000)
     (again,) = store.claim("w1", "c1", MODEL, room=1, cells_free=4_096)
     assert again.start_in_ms == 0
 
 
-def test_a_head_whose_first_token_would_come_too_late_is_ended_on_the_way_and_never_claimed(store):
-    beat(store)
+def test_a_claim_ends_a_head_past_its_start_deadline_and_does_not_claim_it(store):
+    heartbeat(store)
     late, alive = admitted(store, a_job(start_within_ms=500)), admitted(store, a_job(start_within_ms=5_000))
-    shift(store, 600)
+    advance_clock(store, 600)
     assert claim_one(store).id == alive
-    view = seen(store, late)
+    view = view_of(store, late)
     assert (view.state, view.code, view.stage, view.attempts) == (JobState.EXPIRED, "deadline_exceeded", "queue", 0)
 
 
-def test_a_head_past_its_deadline_is_ended_on_the_way_and_never_claimed(store):
-    beat(store)
+def test_a_claim_ends_heads_past_their_deadline_and_does_not_claim_them(store):
+    heartbeat(store)
     late = [admitted(store, a_job(deadline_ms=500)) for _ in range(3)]
     alive = admitted(store, a_job())
-    shift(store, 600)
+    advance_clock(store, 600)
     assert claim_one(store).id == alive
     for job_id in late:
-        view = seen(store, job_id)
+        view = view_of(store, job_id)
         assert (view.state, view.code, view.stage, view.attempts) == (
             JobState.EXPIRED,
             "deadline_exceeded",
@@ -147,35 +147,35 @@ def test_a_head_past_its_deadline_is_ended_on_the_way_and_never_claimed(store):
     assert stat(store, "executed") == 1
 
 
-def test_a_claim_looks_at_no_more_than_sixty_four_entries(store, settings):
+def test_a_claim_examines_at_most_sixty_four_entries(store, settings):
     reconfigure(store, settings, max_queue_size=200, max_inflight=200)
-    beat(store)
+    heartbeat(store)
     for _ in range(70):
         admitted(store, a_job(deadline_ms=500))
     alive = admitted(store, a_job())
-    shift(store, 600)
+    advance_clock(store, 600)
     assert claim(store) == []
     assert stat(store, "ended|expired") == 64
     assert claim_one(store).id == alive
 
 
-def test_a_job_whose_cells_do_not_fit_is_passed_over_for_the_next_tenant(store):
-    beat(store, cells=100)
+def test_a_job_that_needs_more_cells_than_are_free_is_skipped_for_the_next_tenant(store):
+    heartbeat(store, cells=100)
     big = admitted(store, a_job("a", prompt_tokens=50, max_tokens=30))
     small = admitted(store, a_job("b", prompt_tokens=5, max_tokens=5))
     assert claim_one(store, cells_free=40).id == small
     assert claim_one(store, cells_free=100).id == big
 
 
-def test_what_a_claim_takes_leaves_fewer_cells_for_the_rest_of_it(store):
-    beat(store, cells=100)
+def test_the_cells_of_a_claimed_job_are_not_free_for_the_rest_of_the_claim(store):
+    heartbeat(store, cells=100)
     first = admitted(store, a_job("a", prompt_tokens=30, max_tokens=30))
     admitted(store, a_job("b", prompt_tokens=30, max_tokens=30))
     assert [job.id for job in claim(store, room=2, cells_free=100)] == [first]
 
 
-def test_a_job_passed_over_eight_times_keeps_the_slot_until_it_fits(store):
-    beat(store, cells=100)
+def test_a_job_skipped_eight_times_keeps_the_slot_empty_until_it_fits(store):
+    heartbeat(store, cells=100)
     big = admitted(store, a_job("a", prompt_tokens=50, max_tokens=30, cost_mwt=1))
     small = [admitted(store, a_job("b", prompt_tokens=5, max_tokens=5)) for _ in range(9)]
     taken = [claim_one(store, cells_free=40).id for _ in range(8)]
@@ -184,36 +184,36 @@ def test_a_job_passed_over_eight_times_keeps_the_slot_until_it_fits(store):
     assert [job.id for job in claim(store, room=2, cells_free=100)] == [big, small[8]]
 
 
-def test_a_job_larger_than_all_cells_needs_all_of_them(store):
-    """What cannot fit is for the engine to say, which counts; it must not wait for ever."""
-    beat(store, cells=100)
+def test_a_job_larger_than_the_whole_cache_is_claimed_when_all_cells_are_free(store):
+    """The engine counts the true tokens and fails a job that cannot fit; such a job must not wait forever."""
+    heartbeat(store, cells=100)
     job_id = admitted(store, a_job(prompt_tokens=500, max_tokens=500))
     assert claim(store, cells_free=99) == []
     assert claim_one(store, cells_free=100).id == job_id
 
 
 def lose_all_but_the_last_attempt(store, *ids):
-    """Claim and lose the leases of `ids` until one attempt of three is left."""
+    """Claim the jobs `ids` and let their leases end, until each has one of its three attempts left."""
     for _ in range(2):
         claim(store, room=len(ids))
         pass_time(store, 16_500)
         assert store.reap().requeued == len(ids)
-    beat(store)
+    heartbeat(store)
 
 
-def test_two_jobs_on_their_last_attempt_never_run_on_one_worker(store):
-    beat(store)
+def test_two_jobs_on_their_last_attempt_never_run_on_one_worker_at_once(store):
+    heartbeat(store)
     first, second = admitted(store, a_job("a")), admitted(store, a_job("b"))
     lose_all_but_the_last_attempt(store, first, second)
     innocent = admitted(store, a_job("c"))
     assert {job.id for job in claim(store, room=3)} == {first, innocent}
     assert claim(store, room=3) == []
-    beat(store, "w2")
+    heartbeat(store, "w2")
     assert claim_one(store, "w2").id == second
 
 
-def test_a_worker_may_take_the_next_last_attempt_once_it_has_settled_the_one_before(store):
-    beat(store)
+def test_a_worker_may_claim_another_last_attempt_after_it_settled_the_one_before(store):
+    heartbeat(store)
     first, second = admitted(store, a_job("a")), admitted(store, a_job("b"))
     lose_all_but_the_last_attempt(store, first, second)
     held = claim_one(store, room=2)
@@ -223,8 +223,8 @@ def test_a_worker_may_take_the_next_last_attempt_once_it_has_settled_the_one_bef
 
 
 @pytest.mark.parametrize("payload", [b"not json", b'"text"', b"[1]", b"\xff\xfe", None])
-def test_a_corrupt_payload_is_handed_over_as_an_empty_one(store, payload):
-    beat(store)
+def test_a_corrupt_payload_is_claimed_as_an_empty_payload(store, payload):
+    heartbeat(store)
     job_id = admitted(store, a_job())
     if payload is None:
         store.client.delete(keys.payload(job_id))
@@ -234,8 +234,8 @@ def test_a_corrupt_payload_is_handed_over_as_an_empty_one(store, payload):
 
 
 @pytest.mark.parametrize("family", ["payload", "events", "result", "rq_results"])
-def test_a_key_of_another_type_costs_only_what_stood_there(store, family):
-    beat(store)
+def test_a_key_of_the_wrong_type_loses_only_its_own_content(store, family):
+    heartbeat(store)
     first, second = admitted(store, a_job("a")), admitted(store, a_job("b"))
     key = keys.BY_NAME[family].prefix + first
     store.client.delete(key)
@@ -244,21 +244,21 @@ def test_a_key_of_another_type_costs_only_what_stood_there(store, family):
     assert [job.id for job in held] == [first, second]
     for job in held:
         assert store.settle(an_ending(job.held), "w1").outcome is Outcome.SUCCEEDED
-    assert seen(store, first).state is JobState.SUCCEEDED
+    assert view_of(store, first).state is JobState.SUCCEEDED
 
 
-@pytest.mark.parametrize("hand", ["deletes it", "writes another type", "empties it", "misnames its state"])
-def test_a_job_without_its_record_is_forgotten_and_stands_in_nobodys_way(store, hand):
-    beat(store)
+@pytest.mark.parametrize("damage", ["deleted", "wrong type", "empty", "unknown state"])
+def test_a_job_with_a_damaged_record_is_forgotten_and_blocks_no_other_job(store, damage):
+    heartbeat(store)
     ghost, alive = admitted(store, a_job(deadline_ms=50_000)), admitted(store, a_job())
     record = keys.rq_job(ghost)
-    if hand == "misnames its state":
+    if damage == "unknown state":
         store.client.hset(record, "penstock_state", "resting")
     else:
         store.client.delete(record)
-    if hand == "writes another type":
+    if damage == "wrong type":
         store.client.set(record, "x")
-    if hand == "empties it":
+    if damage == "empty":
         store.client.hset(record, "meta", "{}")
     assert claim_one(store).id == alive
     assert store.snapshot().inflight == 1
@@ -266,8 +266,8 @@ def test_a_job_without_its_record_is_forgotten_and_stands_in_nobodys_way(store, 
     assert stat(store, "ended|forgotten") == 1
 
 
-def test_the_job_starts_in_its_event_stream_which_dies_by_itself(store):
-    beat(store)
+def test_a_claim_writes_a_started_event_to_a_stream_with_a_ttl(store):
+    heartbeat(store)
     job_id = admitted(store, a_job(deadline_ms=60_000))
     claim_one(store)
     ((_, event),) = store.read_events({job_id: "0"}, block_ms=100)[job_id]
@@ -275,8 +275,8 @@ def test_the_job_starts_in_its_event_stream_which_dies_by_itself(store):
     assert 60_000 < store.client.pttl(keys.events(job_id)) <= 60_000 + 2 * 15_000
 
 
-def test_executed_counts_a_job_once_however_often_it_is_claimed(store):
-    beat(store)
+def test_the_executed_counter_counts_a_job_once_however_often_it_is_claimed(store):
+    heartbeat(store)
     admitted(store, a_job())
     store.release("w1", [claim_one(store).held])
     claim_one(store)
@@ -284,8 +284,8 @@ def test_executed_counts_a_job_once_however_often_it_is_claimed(store):
     assert stat(store, f"h|queue_wait|blue|{MODEL}|sum") >= 0
 
 
-def test_claims_go_on_without_memory(store, memory_is_full):
-    beat(store)
+def test_claim_works_when_memory_is_full(store, memory_is_full):
+    heartbeat(store)
     job_id = admitted(store, a_job())
     with memory_is_full():
         held = claim_one(store)

@@ -1,4 +1,4 @@
-"""configure: the first process writes the system-wide settings; another value later is refused."""
+"""Tests of the script `configure`: the first process writes the system-wide settings; a different value is refused."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ def test_the_same_settings_again_change_nothing(store, settings):
     assert contents(store) == before
 
 
-def test_another_value_is_refused_naming_both_and_nothing_changes(store, settings):
+def test_a_different_value_raises_an_error_that_names_both_values_and_changes_nothing(store, settings):
     before = contents(store)
     with pytest.raises(SettingsConflict) as caught:
         store.configure(replace(settings, lease_ms=1_000, fairness="turns"))
@@ -31,7 +31,7 @@ def test_another_value_is_refused_naming_both_and_nothing_changes(store, setting
     assert contents(store) == before
 
 
-def test_taking_over_replaces_the_settings_and_keeps_what_else_stands_there(store, settings):
+def test_taking_over_replaces_the_settings_and_keeps_the_other_fields(store, settings):
     store.client.hset(keys.config(), "draining", "1")
     store.configure(replace(settings, lease_ms=1_000), take_over=True)
     held = store.client.hgetall(keys.config())
@@ -39,13 +39,13 @@ def test_taking_over_replaces_the_settings_and_keeps_what_else_stands_there(stor
     store.configure(replace(settings, lease_ms=1_000))
 
 
-def test_a_setting_that_is_new_since_the_first_process_is_added(store, settings):
+def test_a_setting_that_the_store_does_not_have_yet_is_added(store, settings):
     store.client.hdel(keys.config(), "generated_weight")
     store.configure(settings)
     assert store.client.hget(keys.config(), "generated_weight") == b"4"
 
 
-def test_a_room_starts_without_memory_and_can_end_what_waits(store, settings, memory_is_full):
+def test_configure_works_when_memory_is_full(store, settings, memory_is_full):
     with memory_is_full():
         store.configure(replace(settings, lease_ms=7_000), take_over=True)
     assert store.client.hget(keys.config(), "lease_ms") == b"7000"

@@ -1,22 +1,22 @@
-"""What makes an appointment and what does not, and whose weight counts while its tenant waits."""
+"""Tests of which offers make an appointment, and of when a changed weight counts in predictions."""
 
 import pytest
 
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.store import keys
 from shared.store.tenants import Tenants
-from tests.support.builders import MODEL, a_beat, a_job, admitted, reconfigure, refused
+from tests.support.builders import MODEL, a_heartbeat, a_job, admitted, reconfigure, refused
 
-#: 4 slots that do 1,000 weighted tokens a second.
+#: The rates of a pool that computes 1,000 weighted tokens a second.
 RATES = {"mu_wtps": 1_000, "prefill_tps": 1_000, "tpot_ms": 20}
 LONGEST_DRAINING_MS = 6_000
 
 
 @pytest.fixture
 def pool(store, settings):
-    """A pool with known rates and every slot taken by the tenant `filler`."""
+    """A pool with known rates, in which jobs of the tenant `filler` take every slot."""
     reconfigure(store, settings, max_inflight=1_000, max_queue_size=100)
-    store.renew(a_beat(slots=4, facts=RATES), [])
+    store.renew(a_heartbeat(slots=4, facts=RATES), [])
     for _ in range(4):
         admitted(store, a_job("filler"))
     assert len(store.claim("w1", "filling", MODEL, room=4, cells_free=4_096)) == 4
@@ -27,37 +27,37 @@ def appointment(store, tenant: str = "blue") -> float | None:
     return store.client.zscore(keys.appointments(MODEL), tenant)
 
 
-def test_a_drain_gives_everybody_the_same_time_to_come_back_however_many_ask(pool):
+def test_retry_hints_during_a_drain_do_not_grow_with_the_number_of_refusals(pool):
     pool.client.hset(keys.config(), "draining", "1")
     hints = [refused(pool, a_job(cost_mwt=1_000_000)).retry_hint_ms for _ in range(30)]
     assert max(hints) <= LONGEST_DRAINING_MS
     assert appointment(pool) is None
 
 
-def test_a_tenant_over_its_own_rate_comes_back_when_the_rate_lets_it(pool):
+def test_a_refusal_by_the_tenants_own_rate_does_not_move_its_appointment(pool):
     Tenants(pool.client).set("blue", TenantPolicy(rpm=1))
     admitted(pool, a_job(cost_mwt=1_000_000))
-    booked = appointment(pool)
+    before = appointment(pool)
     for _ in range(10):
         assert refused(pool, a_job(cost_mwt=1_000_000)).reason == "rate_limited"
-    assert appointment(pool) == booked
+    assert appointment(pool) == before
 
 
-def test_what_even_an_empty_system_could_not_do_makes_no_appointment(pool):
+def test_a_hopeless_job_makes_no_appointment(pool):
     for _ in range(5):
         assert refused(pool, a_job(prompt_tokens=4_000, deadline_ms=1_000)).hopeless
     assert appointment(pool) is None
 
 
-def test_a_job_in_place_of_an_older_one_asks_for_the_difference(pool):
+def test_a_superseding_job_moves_the_appointment_only_by_the_difference_in_cost(pool):
     admitted(pool, a_job(cost_mwt=500_000, supersede_digest="draft"))
-    booked = appointment(pool)
+    before = appointment(pool)
     for _ in range(10):
         admitted(pool, a_job(cost_mwt=500_000, supersede_digest="draft"))
-    assert appointment(pool) == pytest.approx(booked, abs=100)
+    assert appointment(pool) == pytest.approx(before, abs=100)
 
 
-def test_a_weight_that_changes_while_its_tenant_waits_counts_from_the_next_look_at_its_books(pool):
+def test_a_weight_changed_while_its_tenant_has_queued_jobs_takes_effect_at_the_next_reconcile(pool):
     for tenant in ("blue", "green"):
         admitted(pool, a_job(tenant, cost_mwt=1_000_000))
 
@@ -68,6 +68,6 @@ def test_a_weight_that_changes_while_its_tenant_waits_counts_from_the_next_look_
     Tenants(pool.client).set("blue", TenantPolicy(weight=3))
     assert eta_ms() == before
     pool.reconcile("blue", MODEL)
-    # Three quarters of the pool instead of half of it: 1,000 of its weighted tokens in 1.3 s instead of 2.
+    # blue now has three quarters of the pool instead of half: its 1,000 wt take 1.3 s instead of 2 s.
     assert before - eta_ms() == pytest.approx(2_000 - 1_333, abs=2)
     assert pool.client.hget(keys.books(MODEL), "weight_milli") == b"4000"

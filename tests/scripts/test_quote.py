@@ -1,50 +1,50 @@
-"""quote: the verdict and the end that a job would get, without any trace."""
+"""Tests of the script `quote`, which returns the verdict and the eta that a job would get, and writes nothing."""
 
 import pytest
 
 from shared.jobs.outcomes import Refusal
-from tests.support.builders import MODEL, a_beat, a_job, admitted, contents, reconfigure, refused, seen, stat
+from tests.support.builders import MODEL, a_heartbeat, a_job, admitted, contents, reconfigure, refused, stat, view_of
 
 RATES = {"mu_wtps": 1_000, "prefill_tps": 1_000, "tpot_ms": 20}
 
 
-def quote(store, **spelled):
-    asked = {"prompt_tokens": 10, "max_tokens": 20, "deadline_ms": 60_000}
-    return store.quote("blue", MODEL, **(asked | spelled))
+def quote(store, **overrides):
+    fields = {"prompt_tokens": 10, "max_tokens": 20, "deadline_ms": 60_000}
+    return store.quote("blue", MODEL, **(fields | overrides))
 
 
-def test_a_quote_of_what_would_be_taken_says_cost_and_end_and_writes_nothing(store):
-    store.renew(a_beat(facts=RATES), [])
+def test_a_quote_of_an_admissible_job_returns_its_cost_and_eta_and_writes_nothing(store):
+    store.renew(a_heartbeat(facts=RATES), [])
     before = contents(store), stat(store, "offered_tokens")
     answer = quote(store)
     assert (contents(store), stat(store, "offered_tokens")) == before
     assert (answer.cost_mwt, answer.eta_ms, answer.refused) == (90_000, 410, None)
-    job = seen(store, admitted(store, a_job(cost_mwt=None)))
+    job = view_of(store, admitted(store, a_job(cost_mwt=None)))
     assert job.eta_at_ms is not None
     assert job.eta_at_ms - job.admitted_ms == 410
 
 
-def test_a_quote_without_rates_says_no_end(store):
-    store.renew(a_beat(), [])
+def test_a_quote_without_known_rates_has_no_eta(store):
+    store.renew(a_heartbeat(), [])
     assert quote(store).eta_ms is None
 
 
 @pytest.mark.parametrize(
-    ("settings_", "asked", "reason"),
+    ("overrides", "fields", "reason"),
     [({"max_inflight": 1}, {}, Refusal.INFLIGHT_FULL), ({}, {"deadline_ms": 300}, Refusal.DEADLINE_UNMEETABLE)],
 )
-def test_a_quote_says_the_refusal_that_admit_would_give(store, settings, settings_, asked, reason):
-    reconfigure(store, settings, **settings_)
-    store.renew(a_beat(facts=RATES), [])
-    if settings_:
+def test_a_quote_returns_the_refusal_that_admit_would_return(store, settings, overrides, fields, reason):
+    reconfigure(store, settings, **overrides)
+    store.renew(a_heartbeat(facts=RATES), [])
+    if overrides:
         admitted(store, a_job("other"))
-    answer = quote(store, **asked)
+    answer = quote(store, **fields)
     assert answer.refused is not None
     assert (answer.refused.reason, answer.refused.answer_ms) == (reason, 410)
-    assert refused(store, a_job(cost_mwt=None, **asked)).reason is reason
+    assert refused(store, a_job(cost_mwt=None, **fields)).reason is reason
 
 
-def test_without_a_worker_a_quote_is_the_refusal(store):
+def test_a_quote_without_a_live_worker_returns_the_refusal(store):
     answer = quote(store)
     assert answer.refused is not None
     assert (answer.refused.reason, answer.refused.retry_hint_ms) == (Refusal.NO_WORKER, 2_000)

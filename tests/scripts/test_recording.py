@@ -1,15 +1,15 @@
-"""What a store has admitted can be recorded, to be replayed under other settings."""
+"""Tests that the jobs which a store has admitted can be recorded, to replay them under other settings."""
 
 from bench.sim.record import from_store
 from shared.jobs.job import Usage
-from tests.support.builders import a_job, admitted, an_ending, beat, claim_one, shift
+from tests.support.builders import a_job, admitted, advance_clock, an_ending, claim_one, heartbeat
 
 
-def test_a_recording_has_every_admitted_job_with_its_moment_and_its_true_lengths(store):
-    beat(store)
+def test_a_recording_has_every_admitted_job_with_its_admission_time_and_its_true_lengths(store):
+    heartbeat(store)
     admitted(store, a_job("blue", prompt_tokens=12, max_tokens=40, deadline_ms=30_000))
-    shift(store, 700)
-    beat(store)
+    advance_clock(store, 700)
+    heartbeat(store)
     admitted(store, a_job("green", prompt_tokens=9, max_tokens=30))
     held = claim_one(store).held
     store.settle(an_ending(held, usage=Usage(11, 0, 17, 5, 100, 7)), "w1")

@@ -1,4 +1,4 @@
-"""RQ's own readers agree with ours in every state, and hold no word of prompt or answer."""
+"""Tests that RQ's own readers agree with Penstock's in every state, and find no text of prompt or answer."""
 
 import json
 from datetime import UTC, datetime
@@ -17,11 +17,23 @@ from rq.registry import (
 from rq.results import Result
 from rq.serializers import JSONSerializer
 
-from shared.jobs.job import Held, Usage
+from shared.jobs.job import ClaimRef, Usage
 from shared.jobs.outcomes import EndCode, Outcome
 from shared.store import rq_record
 from shared.store.keys import queue_name
-from tests.support.builders import MODEL, a_job, admitted, an_ending, beat, claim_one, reconfigure, seen, shift
+from tests.support.builders import (
+    MODEL,
+    a_job,
+    admitted,
+    advance_clock,
+    an_ending,
+    claim_one,
+    heartbeat,
+    reconfigure,
+    view_of,
+)
+
+pytestmark = pytest.mark.rq
 
 SECRET = "<img src=x onerror=alert(1)>"
 REGISTRIES = {
@@ -33,8 +45,8 @@ REGISTRIES = {
     "scheduled": ScheduledJobRegistry,
 }
 
-#: How a job comes to each state, and RQ's status of it there.
-ROADS = {
+#: The histories that a job can have, and its status in RQ at the end of each.
+HISTORIES = {
     "queued": JobStatus.QUEUED,
     "running": JobStatus.STARTED,
     "running, canceled": JobStatus.STARTED,
@@ -48,49 +60,49 @@ ROADS = {
 }
 
 
-def travel(store, road: str) -> str:
-    """Bring a job with a secret in prompt, metadata and answer to the end of a road; its id."""
-    beat(store)
+def make_job(store, history: str) -> str:
+    """Take a job with a secret in prompt and answer through a history; return its id."""
+    heartbeat(store)
     payload = {"prompt": SECRET, "metadata": {"note": "plain"}}
     job_id = admitted(store, a_job(deadline_ms=5_000, payload=payload))
-    if road == "expired in the queue":
-        shift(store, 5_100)
+    if history == "expired in the queue":
+        advance_clock(store, 5_100)
         assert store.reap().expired == 1
-    if road == "canceled in the queue":
+    if history == "canceled in the queue":
         store.cancel(job_id)
-    if road in {"queued", "expired in the queue", "canceled in the queue"}:
+    if history in {"queued", "expired in the queue", "canceled in the queue"}:
         return job_id
     held = claim_one(store).held
     store.append([(held, SECRET, 3)])
-    if road.endswith("canceled") or road == "canceled while running":
+    if history.endswith("canceled") or history == "canceled while running":
         store.cancel(job_id)
-    if road == "released":
+    if history == "released":
         store.release("w1", [held])
-    if road in {"succeeded", "canceled while running"}:
+    if history in {"succeeded", "canceled while running"}:
         store.settle(an_ending(held, text=SECRET), "w1")
-    if road == "failed":
+    if history == "failed":
         store.settle(an_ending(held, Outcome.FAILED, code="engine_error", message=SECRET, text=SECRET), "w1")
-    if road == "expired while running":
-        shift(store, 6_100)
+    if history == "expired while running":
+        advance_clock(store, 6_100)
         store.settle(an_ending(held, text=SECRET), "w1")
     return job_id
 
 
 def members(store, queue: str) -> dict[str, list[str]]:
-    """Which ids RQ's registries name, without the cleanup that reading them usually runs."""
-    out = {}
+    """Return the ids in RQ's registries, without the cleanup that reading them usually runs."""
+    ids_by_registry = {}
     for name, registry_class in REGISTRIES.items():
         registry = registry_class(queue, connection=store.client, serializer=JSONSerializer)
         ids = registry.get_job_ids(cleanup=False)
         if ids:
-            out[name] = ids
-    return out
+            ids_by_registry[name] = ids
+    return ids_by_registry
 
 
-@pytest.mark.parametrize("road", list(ROADS))
-def test_rq_reads_every_job_as_it_is_and_finds_it_in_exactly_one_place(store, road):
-    job_id = travel(store, road)
-    status = ROADS[road]
+@pytest.mark.parametrize("history", list(HISTORIES))
+def test_rq_reads_the_right_status_of_every_job_and_finds_it_in_exactly_one_place(store, history):
+    job_id = make_job(store, history)
+    status = HISTORIES[history]
     job = Job.fetch(job_id, connection=store.client, serializer=JSONSerializer)
     queue = Queue(queue_name("blue", MODEL), connection=store.client, serializer=JSONSerializer)
     assert job.get_status() is status
@@ -101,10 +113,10 @@ def test_rq_reads_every_job_as_it_is_and_finds_it_in_exactly_one_place(store, ro
     assert {found.name for found in Queue.all(connection=store.client, serializer=JSONSerializer)} == {queue.name}
 
 
-@pytest.mark.parametrize("road", list(ROADS))
-def test_rq_reads_our_moments(store, road):
-    job_id = travel(store, road)
-    view = seen(store, job_id)
+@pytest.mark.parametrize("history", list(HISTORIES))
+def test_rq_reads_the_same_times_as_penstock(store, history):
+    job_id = make_job(store, history)
+    view = view_of(store, job_id)
     job = rq_record.fetch(store.client, job_id)
 
     def moment(ms: int | None) -> datetime | None:
@@ -117,9 +129,9 @@ def test_rq_reads_our_moments(store, road):
     assert (job.worker_name or "") == view.worker
 
 
-@pytest.mark.parametrize("road", list(ROADS))
-def test_no_field_of_rqs_holds_prompt_or_answer(store, road):
-    job_id = travel(store, road)
+@pytest.mark.parametrize("history", list(HISTORIES))
+def test_no_rq_field_holds_text_of_the_prompt_or_the_answer(store, history):
+    job_id = make_job(store, history)
     for key in store.client.scan_iter("rq:*"):
         kind = store.client.type(key)
         raw = {
@@ -134,8 +146,8 @@ def test_no_field_of_rqs_holds_prompt_or_answer(store, road):
     assert "onerror" not in repr((job.data, job.description, job.meta, [vars(found) for found in job.results()]))
 
 
-def test_a_success_is_read_with_its_usage_as_the_return_value(store):
-    job_id = travel(store, "succeeded")
+def test_rq_reads_the_usage_of_a_succeeded_job_as_its_return_value(store):
+    job_id = make_job(store, "succeeded")
     job = rq_record.fetch(store.client, job_id)
     result = job.latest_result()
     assert result is not None
@@ -146,8 +158,8 @@ def test_a_success_is_read_with_its_usage_as_the_return_value(store):
 
 
 @pytest.mark.parametrize("code", [code.value for code in EndCode])
-def test_every_code_of_an_end_is_read_by_rq_as_its_exception_text(store, code):
-    beat(store)
+def test_rq_reads_every_end_code_as_the_exception_text(store, code):
+    heartbeat(store)
     admitted(store, a_job())
     held = claim_one(store).held
     store.settle(an_ending(held, Outcome.FAILED, code=code), "w1")
@@ -156,8 +168,8 @@ def test_every_code_of_an_end_is_read_by_rq_as_its_exception_text(store, code):
     assert (result.type, result.exc_string) == (Result.Type.FAILED, f"penstock: {code}")
 
 
-def test_a_code_that_rq_has_no_text_for_still_ends_the_job(store):
-    beat(store)
+def test_an_end_code_without_an_exception_text_still_ends_the_job(store):
+    heartbeat(store)
     admitted(store, a_job())
     held = claim_one(store).held
     store.settle(an_ending(held, Outcome.FAILED, code="new_in_the_next_version"), "w1")
@@ -165,34 +177,34 @@ def test_a_code_that_rq_has_no_text_for_still_ends_the_job(store):
     assert result.exc_string is None
 
 
-def test_a_requeued_job_has_one_result_in_the_end(store):
-    job_id = travel(store, "released")
+def test_a_requeued_job_has_one_rq_result_after_its_end(store):
+    job_id = make_job(store, "released")
     store.settle(an_ending(claim_one(store).held), "w1")
     assert len(rq_record.fetch(store.client, job_id).results()) == 1
 
 
-def test_rqs_own_cleanup_moves_nothing_that_runs(store):
-    """Its registries clean up by score as they are counted; ours lie far beyond any lease and deadline."""
-    job_id = travel(store, "running")
-    shift(store, 1_900)
-    beat(store, "w1")
+def test_rqs_own_cleanup_does_not_move_a_running_job(store):
+    """RQ's registries clean up by score when they are counted; Penstock's scores lie beyond any lease and deadline."""
+    job_id = make_job(store, "running")
+    advance_clock(store, 1_900)
+    heartbeat(store, "w1")
     queue = queue_name("blue", MODEL)
     for registry_class in REGISTRIES.values():
         assert registry_class(queue, connection=store.client, serializer=JSONSerializer).count in {0, 1}
     assert members(store, queue) == {"started": [job_id]}
 
 
-def test_old_entries_of_a_registry_are_trimmed_as_new_ones_come(store, settings):
+def test_old_entries_of_a_registry_are_trimmed_when_new_ones_are_added(store, settings):
     """RQ itself never trims its canceled jobs."""
     reconfigure(store, settings, result_ttl_s=100)
-    beat(store)
+    heartbeat(store)
     first = admitted(store, a_job())
     store.cancel(first)
-    shift(store, 101_000)
+    advance_clock(store, 101_000)
     store.client.delete(f"rq:job:{first}", f"rq:results:{first}")
-    beat(store)
+    heartbeat(store)
     later = []
-    # One end in eight trims: that none of two hundred does is less likely than one in 10^11.
+    # One job end in eight trims the registry: the probability that none of 200 does is below 1 in 10^11.
     for _ in range(200):
         later.append(admitted(store, a_job()))
         store.cancel(later[-1])
@@ -205,12 +217,12 @@ def test_old_entries_of_a_registry_are_trimmed_as_new_ones_come(store, settings)
     "moment",
     ["1970-01-01T00:00:00", "2000-02-29T23:59:59", "2024-02-29T12:00:00", "2026-12-31T23:59:59", "2100-03-01T00:00:00"],
 )
-def test_moments_are_right_over_leap_days_and_turns_of_years(store, moment):
+def test_times_are_correct_on_leap_days_and_at_the_turn_of_a_year(store, moment):
     wanted = datetime.fromisoformat(moment).replace(tzinfo=UTC, microsecond=123_000)
-    beat(store)
+    heartbeat(store)
     now_ms = int(store.client.time()[0]) * 1_000
     store.client.set("penstock:clock", int(wanted.timestamp() * 1_000) - now_ms)
-    beat(store)
+    heartbeat(store)
     job_id = admitted(store, a_job())
     job = rq_record.fetch(store.client, job_id)
     assert job.enqueued_at is not None
@@ -220,10 +232,10 @@ def test_moments_are_right_over_leap_days_and_turns_of_years(store, moment):
     store.client.zremrangebyscore("penstock:workers", 0, "+inf")
 
 
-def test_a_held_job_and_its_metadata_stay_out_of_rqs_own_fields(store):
-    job_id = travel(store, "queued")
+def test_a_jobs_metadata_stays_out_of_rqs_own_fields(store):
+    job_id = make_job(store, "queued")
     record = store.client.hgetall(f"rq:job:{job_id}")
     ours = {name for name in record if name.startswith(b"penstock_")}
     assert json.loads(record[b"penstock_metadata"]) == {"note": "plain"}
     assert all(b"plain" not in value for name, value in record.items() if name not in ours)
-    assert store.settle(an_ending(Held(job_id, "none")), "w1").outcome is None
+    assert store.settle(an_ending(ClaimRef(job_id, "none")), "w1").outcome is None

@@ -1,26 +1,35 @@
-"""What RQ's own readers are told of a worker: the queues it serves and one job that it runs."""
+"""Tests of what RQ's own readers show of a worker: the queues that it serves and one job that it runs."""
 
+import pytest
 from rq import Queue, Worker
 from rq.serializers import JSONSerializer
 
-from tests.support.builders import MODEL, a_beat, a_job, admitted, an_ending
+from shared.store.store import Store
+from tests.support.builders import MODEL, a_heartbeat, a_job, admitted, an_ending
+
+pytestmark = pytest.mark.rq
 
 
-def test_rq_is_shown_the_first_held_job_of_a_registered_worker_and_which_queues_it_serves(store):
-    store.renew(a_beat(), [])
+def current_job_id(store: Store) -> str | None:
+    """Return what RQ reads now; a `Worker` object caches what it has read."""
+    rq_worker = Worker.find_by_key("rq:worker:w1", store.client, serializer=JSONSerializer)
+    assert rq_worker is not None
+    return rq_worker.get_current_job_id()
+
+
+def test_rq_shows_the_queues_of_a_registered_worker_and_the_first_job_that_it_holds(store):
+    store.renew(a_heartbeat(), [])
     registered = Worker([], name="w1", connection=store.client, serializer=JSONSerializer)
     registered.register_birth()
     admitted(store, a_job())
     (claimed,) = store.claim("w1", "c1", MODEL, room=1, cells_free=4_096)
-    store.renew(a_beat(), [claimed.held])
+    store.renew(a_heartbeat(), [claimed.held])
     queue = Queue(f"blue.{MODEL}", connection=store.client, serializer=JSONSerializer)
     assert [worker.name for worker in Worker.all(queue=queue, serializer=JSONSerializer)] == ["w1"]
-    seen = Worker.find_by_key("rq:worker:w1", store.client, serializer=JSONSerializer)
-    assert seen is not None
-    assert seen.get_current_job_id() == claimed.id
+    assert current_job_id(store) == claimed.id
     store.settle(an_ending(claimed.held), "w1")
-    store.renew(a_beat(), [])
-    assert seen.get_current_job_id() is None
+    store.renew(a_heartbeat(), [])
+    assert current_job_id(store) is None
     registered.register_death()
     store.reconcile("blue", MODEL)
     assert Worker.count(queue=queue) == 0

@@ -1,4 +1,4 @@
-"""snapshot: one consistent picture of the whole system that writes nothing."""
+"""Tests of the script `snapshot`, which returns one consistent view of the whole system and writes nothing."""
 
 import pytest
 
@@ -7,17 +7,17 @@ from tests.support.builders import (
     MODEL,
     a_job,
     admitted,
+    advance_clock,
     an_ending,
-    beat,
     claim,
     claim_one,
     contents,
+    heartbeat,
     reconfigure,
-    shift,
 )
 
 
-def test_an_empty_store_makes_an_empty_picture(store):
+def test_the_snapshot_of_an_empty_store_is_empty(store):
     snapshot = store.snapshot()
     assert (snapshot.inflight, snapshot.waiting, snapshot.running, snapshot.max_inflight) == (0, 0, 0, 64)
     assert (snapshot.tenants, snapshot.workers, snapshot.models, snapshot.stats, snapshot.draining) == (
@@ -29,8 +29,8 @@ def test_an_empty_store_makes_an_empty_picture(store):
     )
 
 
-def test_a_picture_shows_tenants_workers_and_counters_and_changes_nothing(store):
-    beat(store)
+def test_a_snapshot_shows_tenants_workers_and_counters_and_changes_nothing(store):
+    heartbeat(store)
     for tenant in ("a", "a", "b"):
         admitted(store, a_job(tenant))
     claim_one(store)
@@ -46,9 +46,9 @@ def test_a_picture_shows_tenants_workers_and_counters_and_changes_nothing(store)
     assert (snapshot.stats["admitted"], snapshot.stats["executed"]) == (3, 1)
 
 
-def test_the_picture_shows_policies_and_settings_in_force(store, settings):
+def test_a_snapshot_shows_the_policies_and_settings_in_force(store, settings):
     reconfigure(store, settings, max_inflight=7, max_queue_size=5)
-    beat(store)
+    heartbeat(store)
     store.client.hset(
         keys.tenant("a"),
         mapping={"policy": 1, "policy_weight_milli": 2_500, "policy_max_waiting": 3, "policy_max_waiting_tokens": 99},
@@ -62,10 +62,10 @@ def test_the_picture_shows_policies_and_settings_in_force(store, settings):
     assert (b.weight, b.max_waiting, b.max_waiting_tokens) == (1.0, 5, 65_536)
 
 
-def test_the_age_of_what_waits_is_told(store):
-    beat(store)
+def test_a_snapshot_shows_the_age_of_a_tenants_oldest_queued_job(store):
+    heartbeat(store)
     admitted(store, a_job())
-    shift(store, 3_000)
+    advance_clock(store, 3_000)
     (tenant,) = store.snapshot().tenants
     assert 3_000 <= tenant.oldest_age_ms < 4_000
     claim(store)
@@ -73,40 +73,40 @@ def test_the_age_of_what_waits_is_told(store):
     assert tenant.oldest_age_ms is None
 
 
-def test_the_oldest_waiting_job_is_told_even_when_another_is_next(store):
-    beat(store)
+def test_a_snapshot_shows_the_oldest_queued_job_even_when_another_is_next(store):
+    heartbeat(store)
     admitted(store, a_job(latest_start_ms=50_000))
-    shift(store, 3_000)
+    advance_clock(store, 3_000)
     admitted(store, a_job(latest_start_ms=1_000))
     (tenant,) = store.snapshot().tenants
     assert 3_000 <= tenant.oldest_age_ms < 4_000
 
 
 @pytest.mark.parametrize(("limit", "shown"), [(0, 0), (-1, 0), (2, 2), (50, 50), (1_000, 64)])
-def test_no_more_tenants_are_shown_than_asked_for_and_never_more_than_sixty_four(store, limit, shown):
+def test_a_snapshot_shows_at_most_the_requested_number_of_tenants_and_at_most_sixty_four(store, limit, shown):
     for number in range(70):
         store.client.zadd(keys.tenants(), {f"t{number:02}": number})
     tenants = store.snapshot(tenants=limit).tenants
     assert [tenant.name for tenant in tenants] == [f"t{number:02}" for number in range(69, 69 - shown, -1)]
 
 
-def test_a_worker_whose_beats_stopped_is_shown_as_not_live(store):
-    beat(store)
-    shift(store, 6_000)
+def test_a_worker_whose_heartbeats_stopped_is_shown_as_not_live(store):
+    heartbeat(store)
+    advance_clock(store, 6_000)
     (worker,) = store.snapshot().workers
     assert not worker.live
-    assert 6_000 <= worker.beat_age_ms < 7_000
+    assert 6_000 <= worker.heartbeat_age_ms < 7_000
 
 
 def test_a_model_not_served_for_an_hour_is_not_shown(store):
-    beat(store, model="old")
-    shift(store, 3_700_000)
-    beat(store)
+    heartbeat(store, model="old")
+    advance_clock(store, 3_700_000)
+    heartbeat(store)
     assert store.snapshot().models == [MODEL]
 
 
-def test_a_spoiled_record_does_not_spoil_the_picture(store):
-    beat(store)
+def test_a_corrupt_record_does_not_break_the_snapshot(store):
+    heartbeat(store)
     job_id = admitted(store, a_job())
     record = store.client.dump(keys.rq_job(job_id))
     store.client.delete(keys.rq_job(job_id))
@@ -115,16 +115,16 @@ def test_a_spoiled_record_does_not_spoil_the_picture(store):
     store.client.restore(keys.rq_job(job_id), 0, record, replace=True)
 
 
-def test_with_nothing_to_do_all_ledgers_read_zero(store):
-    beat(store)
+def test_all_counts_are_zero_when_no_job_is_inflight(store):
+    heartbeat(store)
     for tenant in ("a", "b"):
         admitted(store, a_job(tenant))
     store.settle(an_ending(claim_one(store).held), "w1")
     store.release("w1", [claim_one(store).held])
     store.cancel(claim_one(store).id)
     for _ in range(11):
-        shift(store, 1_500)
-        beat(store, "w2")
+        advance_clock(store, 1_500)
+        heartbeat(store, "w2")
     store.reap()
     snapshot = store.snapshot()
     assert (snapshot.inflight, snapshot.waiting, snapshot.running) == (0, 0, 0)
@@ -133,7 +133,7 @@ def test_with_nothing_to_do_all_ledgers_read_zero(store):
     assert store.client.exists(keys.inflight(), keys.deadlines(), keys.leases(), keys.polls(), keys.active(MODEL)) == 0
 
 
-def test_the_picture_is_taken_without_memory(store, memory_is_full):
-    beat(store)
+def test_snapshot_works_when_memory_is_full(store, memory_is_full):
+    heartbeat(store)
     with memory_is_full():
         assert len(store.snapshot().workers) == 1

@@ -1,14 +1,25 @@
-"""touch: a poll; reads one job as it is, and notes that somebody wants it."""
+"""Tests of the script `touch`, which reads one job and records that its client polled it."""
 
 import pytest
 
 from shared.jobs.states import JobState
 from shared.store import keys
-from tests.support.builders import MODEL, a_beat, a_job, admitted, an_ending, beat, claim_one, contents, seen, shift
+from tests.support.builders import (
+    MODEL,
+    a_heartbeat,
+    a_job,
+    admitted,
+    advance_clock,
+    an_ending,
+    claim_one,
+    contents,
+    heartbeat,
+    view_of,
+)
 
 
-def test_a_job_is_read_in_every_state(store):
-    beat(store)
+def test_a_job_can_be_read_in_every_state(store):
+    heartbeat(store)
     job_id = admitted(store, a_job(payload={"prompt": "x", "metadata": {"a": "b"}}))
     view = store.touch(job_id)
     assert (view.state, view.tenant, view.metadata, view.text, view.usage) == (
@@ -27,13 +38,13 @@ def test_a_job_is_read_in_every_state(store):
     assert view.ended_ms <= view.now_ms
 
 
-def test_an_unknown_job_is_none(store):
+def test_a_touch_of_an_unknown_job_returns_none(store):
     assert store.touch("never-was") is None
 
 
 @pytest.mark.parametrize("quiet", [True, False])
-def test_another_tenants_job_is_none_and_is_not_touched(store, quiet):
-    beat(store)
+def test_a_touch_of_another_tenants_job_returns_none_and_changes_nothing(store, quiet):
+    heartbeat(store)
     job_id = admitted(store, a_job("green", poll_grace_ms=1_000))
     before = contents(store)
     assert store.touch(job_id, tenant="blue", quiet=quiet) is None
@@ -41,48 +52,48 @@ def test_another_tenants_job_is_none_and_is_not_touched(store, quiet):
     assert store.touch(job_id, tenant="green").id == job_id
 
 
-def test_a_poll_puts_off_the_abandonment_and_a_quiet_look_does_not(store):
-    beat(store)
+def test_a_poll_postpones_the_abandonment_and_a_quiet_read_does_not(store):
+    heartbeat(store)
     polled, looked_at = (admitted(store, a_job(poll_grace_ms=3_000)) for _ in range(2))
-    shift(store, 2_000)
+    advance_clock(store, 2_000)
     store.touch(polled)
     store.touch(looked_at, quiet=True)
-    shift(store, 1_500)
+    advance_clock(store, 1_500)
     assert store.reap().canceled == 1
     assert [store.touch(job_id).state for job_id in (polled, looked_at)] == [JobState.QUEUED, JobState.CANCELED]
 
 
-def test_a_poll_of_an_ended_job_notes_nothing(store):
-    beat(store)
+def test_a_poll_of_an_ended_job_writes_nothing(store):
+    heartbeat(store)
     job_id = admitted(store, a_job(poll_grace_ms=3_000))
     store.cancel(job_id)
     store.touch(job_id)
     assert store.client.exists(keys.polls()) == 0
 
 
-@pytest.mark.parametrize("hand", ["another type", "no fields of ours", "a state that is none", "no numbers"])
-def test_a_corrupt_record_is_no_job_or_one_that_can_still_be_read(store, hand):
+@pytest.mark.parametrize("damage", ["wrong type", "no penstock fields", "unknown state", "not numbers"])
+def test_a_corrupt_record_reads_as_no_job_or_as_a_job_with_default_values(store, damage):
     record = keys.rq_job("spoiled")
-    if hand == "another type":
+    if damage == "wrong type":
         store.client.set(record, "x", ex=60)
     else:
         fields = {"status": "queued"}
-        if hand != "no fields of ours":
+        if damage != "no penstock fields":
             fields |= {"penstock_tenant": "blue", "penstock_slug": MODEL, "penstock_state": "resting"}
-        if hand == "no numbers":
+        if damage == "not numbers":
             fields |= {"penstock_state": "failed", "penstock_admitted_ms": "soon", "penstock_ended_ms": "later"}
         store.client.hset(record, mapping=fields)
         store.client.expire(record, 60)
     view = store.touch("spoiled")
-    if hand != "no numbers":
+    if damage != "not numbers":
         assert view is None
     else:
         assert (view.state, view.admitted_ms, view.ended_ms) == (JobState.FAILED, 0, None)
 
 
 @pytest.mark.parametrize("result", [b"not json", b"[1]", b"\xff", "another type", b'{"usage": {"unknown": 1}}'])
-def test_a_corrupt_result_leaves_a_job_without_a_text(store, result):
-    beat(store)
+def test_a_job_with_a_corrupt_result_reads_as_a_job_without_text(store, result):
+    heartbeat(store)
     job_id = admitted(store, a_job())
     store.settle(an_ending(claim_one(store).held), "w1")
     key = keys.result(job_id)
@@ -96,22 +107,22 @@ def test_a_corrupt_result_leaves_a_job_without_a_text(store, result):
     assert (view.state, view.text, view.usage) == (JobState.SUCCEEDED, None, None)
 
 
-def test_polls_go_on_without_memory(store, memory_is_full):
-    beat(store)
+def test_touch_works_when_memory_is_full(store, memory_is_full):
+    heartbeat(store)
     job_id = admitted(store, a_job(poll_grace_ms=3_000))
     before = store.client.zscore(keys.polls(), job_id)
-    shift(store, 1_000)
+    advance_clock(store, 1_000)
     with memory_is_full():
         assert store.touch(job_id).state is JobState.QUEUED
     assert store.client.zscore(keys.polls(), job_id) >= before + 1_000
 
 
 def test_a_tenants_jobs_are_listed_newest_first_and_page_by_page(store):
-    beat(store)
+    heartbeat(store)
     ids = []
     for _ in range(5):
         ids.append(admitted(store, a_job()))
-        shift(store, 1)
+        advance_clock(store, 1)
     admitted(store, a_job("green"))
     newest_first = ids[::-1]
     first = store.jobs("blue", limit=2)
@@ -129,16 +140,16 @@ def test_a_tenants_jobs_are_listed_newest_first_and_page_by_page(store):
 
 
 def test_one_corrupt_record_does_not_hide_the_other_jobs(store):
-    beat(store)
+    heartbeat(store)
     bad, good = admitted(store, a_job()), admitted(store, a_job())
     store.cancel(bad)
     store.client.hset(keys.rq_job(bad), "penstock_ended_ms", "later")
     assert {view.id for view in store.jobs("blue").jobs} == {bad, good}
 
 
-def test_a_waiting_job_knows_how_many_tokens_stand_before_it(store):
-    store.renew(a_beat(), [])
+def test_a_queued_job_shows_how_many_tokens_are_ahead_of_it(store):
+    store.renew(a_heartbeat(), [])
     ids = [admitted(store, a_job()) for _ in range(3)]
-    assert [seen(store, job_id).ahead_tokens for job_id in ids] == [0, 30, 60]
+    assert [view_of(store, job_id).ahead_tokens for job_id in ids] == [0, 30, 60]
     claim_one(store)
-    assert [seen(store, job_id).ahead_tokens for job_id in ids] == [None, 0, 30]
+    assert [view_of(store, job_id).ahead_tokens for job_id in ids] == [None, 0, 30]

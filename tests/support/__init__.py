@@ -1,1 +1,1 @@
-"""What several tests share: builders, the reference model, processes."""
+"""Helpers that several tests share: builders, the reference model, processes and test doubles."""

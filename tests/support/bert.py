@@ -1,4 +1,4 @@
-"""A BERT of seeded random weights: an encoder, which keeps no memory of a text and only makes embeddings."""
+"""Writes a BERT model with seeded random weights: an encoder without a KV cache, which only makes embeddings."""
 
 from pathlib import Path
 
@@ -6,13 +6,13 @@ import numpy as np
 from gguf import GGUFWriter, PoolingType, TokenType
 
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-#: Words begin with the mark that GGUF files of this tokenizer carry; other pieces go on from them.
+#: Words begin with the mark that this tokenizer uses in GGUF files; the other pieces continue a word.
 _WORDS = tuple(f"\u2581{a}{b}" for a in "bdfgklmnprst" for b in "aeiou")
 _PIECES = tuple(word[1:] for word in _WORDS)
 
 
 def write_bert(path: Path, *, pooling: PoolingType = PoolingType.CLS, width: int = 32, layers: int = 2) -> None:
-    """Write it to `path`; its longest text is 64 tokens."""
+    """Write the model to `path`; its longest text is 64 tokens."""
     tokens = [*_SPECIAL, *_WORDS, *_PIECES]
     writer = GGUFWriter(path, "bert")
     writer.add_block_count(layers)

@@ -1,4 +1,4 @@
-"""A real browser without a window, that writes out a page's document as its scripts have left it."""
+"""Runs a headless browser that prints a page's document after the page's scripts have run."""
 
 import shutil
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-#: No profile of anybody's, no word to anybody.
+#: The browser uses no existing profile and sends nothing to its vendor.
 _FLAGS = (
     "--headless",
     "--no-sandbox",
@@ -24,7 +24,9 @@ needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this
 
 
 def document(url: str, folder: Path, *, page_ms: int) -> str:
-    """The page's document after `page_ms` of its own time, which stands still while it waits for an answer."""
-    mine = (f"--virtual-time-budget={page_ms}", f"--user-data-dir={folder / 'profile'}")
-    done = subprocess.run([str(CHROMIUM), *_FLAGS, *mine, url], capture_output=True, text=True, timeout=90, check=True)
+    """Return the page's document after `page_ms` of virtual time, which stops while a request is pending."""
+    options = (f"--virtual-time-budget={page_ms}", f"--user-data-dir={folder / 'profile'}")
+    done = subprocess.run(
+        [str(CHROMIUM), *_FLAGS, *options, url], capture_output=True, text=True, timeout=90, check=True
+    )
     return done.stdout

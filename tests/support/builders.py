@@ -1,20 +1,20 @@
-"""Jobs and beats in which only what the test is about is spelled."""
+"""Builders of jobs, heartbeats and endings, in which a test names only the fields that matter to it."""
 
 from dataclasses import replace
 from typing import Any
 
-from shared.jobs.job import Claimed, Ending, Held, JobView, NewJob, Usage, new_job_id
+from shared.jobs.job import ClaimedJob, ClaimRef, Ending, JobView, NewJob, Usage, new_job_id
 from shared.jobs.outcomes import Outcome, Refused
 from shared.settings.settings import Settings
 from shared.store import keys
-from shared.store.replies import Admitted, Beat, Renewed
+from shared.store.replies import Admitted, HeartbeatReport, Renewed
 from shared.store.store import Store
 
 MODEL = "m"
 
 
-def a_job(tenant: str = "blue", **spelled: Any) -> NewJob:
-    """A job of 10 prompt tokens and at most 20 generated ones, with a minute's patience."""
+def a_job(tenant: str = "blue", **overrides: Any) -> NewJob:
+    """Return a job of 10 prompt tokens and at most 20 generated tokens, whose deadline is in one minute."""
     fields: dict[str, Any] = {
         "id": new_job_id(),
         "tenant": tenant,
@@ -25,89 +25,93 @@ def a_job(tenant: str = "blue", **spelled: Any) -> NewJob:
         "cost_mwt": 90_000,
         "deadline_ms": 60_000,
     }
-    return NewJob(**(fields | spelled))
+    return NewJob(**(fields | overrides))
 
 
-def a_beat(worker: str = "w1", *, slots: int = 4, cells: int = 4_096, model: str = MODEL, **spelled: Any) -> Beat:
-    """A worker with four free slots and plenty of cells."""
-    return Beat(worker, model, slots, spelled.pop("slots_busy", 0), cells, spelled.pop("cells_free", cells), **spelled)
+def a_heartbeat(
+    worker: str = "w1", *, slots: int = 4, cells: int = 4_096, model: str = MODEL, **overrides: Any
+) -> HeartbeatReport:
+    """Return the report of a worker with four free slots and plenty of cells."""
+    return HeartbeatReport(
+        worker, model, slots, overrides.pop("slots_busy", 0), cells, overrides.pop("cells_free", cells), **overrides
+    )
 
 
-def an_ending(held: Held, outcome: Outcome = Outcome.SUCCEEDED, **spelled: Any) -> Ending:
-    """A job that generated 20 tokens."""
+def an_ending(held: ClaimRef, outcome: Outcome = Outcome.SUCCEEDED, **overrides: Any) -> Ending:
+    """Return the ending of a job that generated 20 tokens."""
     fields: dict[str, Any] = {
         "finish_reason": "length" if outcome is Outcome.SUCCEEDED else "",
         "text": "some words",
         "usage": Usage(10, 0, 20, 5, 100, 7),
     }
-    return Ending(held.id, held.token, outcome, **(fields | spelled))
+    return Ending(held.id, held.token, outcome, **(fields | overrides))
 
 
 def admitted(store: Store, job: NewJob) -> str:
-    """Admit a job that must be taken; its id."""
+    """Offer a job that the store must admit; return its id."""
     answer = store.admit(job)
     assert isinstance(answer, Admitted), answer
     return answer.id
 
 
-def shift(store: Store, ms: int) -> None:
+def advance_clock(store: Store, ms: int) -> None:
     """Move the store's time forward by `ms`."""
     store.client.incrby("penstock:clock", ms)
 
 
-def beat(store: Store, worker: str = "w1", *held: Held, **spelled: Any) -> Renewed:
-    """One heartbeat of a worker that holds exactly `held`."""
-    return store.renew(a_beat(worker, **spelled), held)
+def heartbeat(store: Store, worker: str = "w1", *held: ClaimRef, **overrides: Any) -> Renewed:
+    """Send one heartbeat of a worker that holds exactly the jobs `held`."""
+    return store.renew(a_heartbeat(worker, **overrides), held)
 
 
-def claim(store: Store, worker: str = "w1", *, room: int = 1, cells_free: int = 4_096) -> list[Claimed]:
-    """A claim that nobody has made before."""
+def claim(store: Store, worker: str = "w1", *, room: int = 1, cells_free: int = 4_096) -> list[ClaimedJob]:
+    """Make a claim with a new claim id; return the jobs."""
     return store.claim(worker, new_job_id(), MODEL, room=room, cells_free=cells_free)
 
 
-def claim_one(store: Store, worker: str = "w1", **spelled: Any) -> Claimed:
-    """A claim that must answer exactly one job."""
-    jobs = claim(store, worker, **spelled)
+def claim_one(store: Store, worker: str = "w1", **overrides: Any) -> ClaimedJob:
+    """Make a claim that must return exactly one job; return that job."""
+    jobs = claim(store, worker, **overrides)
     assert len(jobs) == 1, jobs
     return jobs[0]
 
 
-def seen(store: Store, job_id: str) -> JobView:
-    """The job as it is; it must be known."""
+def view_of(store: Store, job_id: str) -> JobView:
+    """Return the present view of a job that must exist, without counting as a poll."""
     view = store.touch(job_id, quiet=True)
     assert view is not None, job_id
     return view
 
 
-def reconfigure(store: Store, settings: Settings, **spelled: Any) -> None:
-    """System-wide settings at their defaults but for what is spelled."""
-    store.configure(replace(settings, **spelled), take_over=True)
+def reconfigure(store: Store, settings: Settings, **overrides: Any) -> None:
+    """Write the system-wide settings to the store: `settings` with the fields in `overrides` replaced."""
+    store.configure(replace(settings, **overrides), take_over=True)
 
 
 def pass_time(store: Store, ms: int, *, beating: str = "other", step_ms: int = 1_500) -> None:
-    """Time passes while one worker beats often enough that nobody takes the gap for an absent store."""
+    """Move time forward while the worker `beating` sends heartbeats often enough that reap sees no gap."""
     while ms > 0:
-        shift(store, min(ms, step_ms))
-        beat(store, beating)
+        advance_clock(store, min(ms, step_ms))
+        heartbeat(store, beating)
         ms -= step_ms
 
 
 def contents(store: Store) -> dict[str, bytes]:
-    """Every key but the counters and the ledgers of refusals, byte for byte, to see that nothing changed."""
-    ledgers = (keys.stats(), keys.labels(), keys.asked(), keys.appointments(""), keys.promises(""))
+    """Return every key byte for byte, except the counters and what refusals write, to show that nothing changed."""
+    ignored = (keys.stats(), keys.labels(), keys.asked(), keys.appointments(""), keys.promises(""))
     found = [key.decode() for key in sorted(store.client.keys("*"))]
-    return {key: store.client.dump(key) for key in found if not key.startswith(ledgers)}
+    return {key: store.client.dump(key) for key in found if not key.startswith(ignored)}
 
 
-def refused(store: Store, job: NewJob, **spelled: Any) -> Refused:
-    """The refusal of a job that must be refused, and that nothing but counters and ledgers changed by it."""
+def refused(store: Store, job: NewJob, **overrides: Any) -> Refused:
+    """Offer a job that the store must refuse; return the refusal. Only what `contents` leaves out may change."""
     before = contents(store)
-    answer = store.admit(job, **spelled)
+    answer = store.admit(job, **overrides)
     assert isinstance(answer, Refused), answer
     assert contents(store) == before
     return answer
 
 
 def stat(store: Store, name: str) -> int:
-    """One counter."""
+    """Return one counter of the store."""
     return int(store.client.hget(keys.stats(), name) or 0)

@@ -1,4 +1,4 @@
-"""The dashboard of a real app, and every address it has."""
+"""The dashboard of a real app, and every address that it has."""
 
 from collections.abc import Iterator
 from itertools import product
@@ -25,9 +25,9 @@ def make_app(store: Store, tmp_path: Path, mode: str = "read") -> Flask:
 
 
 def paths_of(app: Flask, scene: Scene, *, thorough: bool) -> Iterator[str]:
-    """Every address of every reading route of the blueprint, with all registries, both orders and all jobs.
+    """Yield every address of every GET route of the blueprint, with all registries, both orders and all jobs.
 
-    `thorough`: also of queues that have nothing, with short pages, and beyond the last one.
+    With `thorough`, also yield addresses of empty queues, of short pages and beyond the last page.
     """
     values: dict[str, list[Any]] = {
         "instance_number": [0],
@@ -45,7 +45,7 @@ def paths_of(app: Flask, scene: Scene, *, thorough: bool) -> Iterator[str]:
         if "GET" not in (rule.methods or set()):
             continue
         names = sorted(rule.arguments - set(rule.defaults or {}))
-        # A route with an argument that is not spelled above fails here: it would go unseen.
+        # A route with an argument that `values` lacks fails here, so that no new route stays untested.
         for chosen in product(*(values[name] for name in names)):
             built = rule.build({**dict(zip(names, chosen, strict=True)), **(rule.defaults or {})}, append_unknown=False)
             assert built is not None
@@ -54,7 +54,7 @@ def paths_of(app: Flask, scene: Scene, *, thorough: bool) -> Iterator[str]:
 
 def pages(client: FlaskClient, scene: Scene, *, thorough: bool = False) -> Iterator[tuple[str, Any]]:
     for path in paths_of(client.application, scene, thorough=thorough):
-        # Some addresses of the first page lead to /rq/ itself.
+        # Some addresses of the first page redirect to /rq/ itself.
         yield path, client.get(path, buffered=True, follow_redirects=True)
 
 
@@ -69,8 +69,8 @@ def listed(client: FlaskClient, registry: str, order: str = "asc", per_page: int
     return [job["id"] for job in jobs]
 
 
-def picture(client: redis.Redis) -> dict[bytes, Any]:
-    """Every key and what it holds."""
+def store_dump(client: redis.Redis) -> dict[bytes, Any]:
+    """Return every key with its dumped value."""
     return {key: client.dump(key) for key in sorted(client.keys("*"))}
 
 

@@ -1,4 +1,4 @@
-"""A store with jobs in every state and a worker at work, made through the store's own scripts, for the dashboard."""
+"""Fills a store through its own scripts with jobs in every state and a busy worker, for tests of the dashboard."""
 
 import json
 from dataclasses import dataclass, field
@@ -10,13 +10,13 @@ from shared.jobs.outcomes import Outcome
 from shared.jobs.states import JobState
 from shared.store import rq_record
 from shared.store.store import Store
-from tests.support.builders import a_beat, a_job, admitted, an_ending, shift
+from tests.support.builders import a_heartbeat, a_job, admitted, advance_clock, an_ending
 from workers.rqworker import RqWorker
 
 QUEUE = "blue.m"
-#: Words that do something where they are taken for markup.
+#: A text that runs code where a page treats it as markup.
 ATTACK = "<img src=x onerror=alert(1)>"
-#: Where RQ keeps a job of each state.
+#: The registry in which RQ keeps a job of each state.
 REGISTRY_OF = {
     JobState.QUEUED: "queued",
     JobState.RUNNING: "started",
@@ -29,42 +29,42 @@ REGISTRY_OF = {
 
 @dataclass
 class Scene:
-    """One job of tenant blue in each state."""
+    """A worker, and one job of tenant blue in each state."""
 
     worker: str
     jobs: dict[JobState, str] = field(default_factory=dict)
 
 
 def set_scene(store: Store, *, worker: str = "w1", **request: Any) -> Scene:
-    """Make the scene; `request` is spelled into every job's payload. The worker's current job is the running one."""
+    """Fill the store; `request` is added to every job's payload. The worker's current job is the running one."""
 
-    def blue(**spelled: Any) -> str:
-        return admitted(store, a_job("blue", payload={"prompt": "hello"} | request, **spelled))
+    def blue(**overrides: Any) -> str:
+        return admitted(store, a_job("blue", payload={"prompt": "hello"} | request, **overrides))
 
     scene = Scene(worker)
-    beat = a_beat(worker)
-    store.renew(beat, [])
+    report = a_heartbeat(worker)
+    store.renew(report, [])
     RqWorker(worker, store.client, lambda: True).register_birth()
 
-    late = blue(deadline_ms=1_000)
-    shift(store, 1_001)
+    expired = blue(deadline_ms=1_000)
+    advance_clock(store, 1_001)
     store.reap()
-    unwanted = blue()
-    store.cancel(unwanted)
+    canceled = blue()
+    store.cancel(canceled)
     for _ in range(3):
         blue()
     for state, claimed in zip(
         (JobState.SUCCEEDED, JobState.FAILED, JobState.RUNNING),
-        store.claim(worker, "claim-1", beat.model, room=3, cells_free=beat.cells),
+        store.claim(worker, "claim-1", report.model, room=3, cells_free=report.cells),
         strict=True,
     ):
         scene.jobs[state] = claimed.id
         if state is JobState.RUNNING:
-            store.renew(a_beat(worker, slots_busy=1, facts={"rq_state": "busy"}), [claimed.held])
+            store.renew(a_heartbeat(worker, slots_busy=1, facts={"rq_state": "busy"}), [claimed.held])
         else:
             code = "" if state is JobState.SUCCEEDED else "engine_error"
             store.settle(an_ending(claimed.held, Outcome(state.value), code=code), worker)
-    scene.jobs |= {JobState.EXPIRED: late, JobState.CANCELED: unwanted, JobState.QUEUED: blue()}
+    scene.jobs |= {JobState.EXPIRED: expired, JobState.CANCELED: canceled, JobState.QUEUED: blue()}
     for state, job_id in scene.jobs.items():
         view = store.touch(job_id, quiet=True)
         assert view is not None
@@ -73,7 +73,7 @@ def set_scene(store: Store, *, worker: str = "w1", **request: Any) -> Scene:
 
 
 def plant(store: Store, scene: Scene, text: str) -> None:
-    """Write `text` by hand wherever RQ keeps words of a job, and into a worker's name."""
+    """Write `text` into every RQ field that holds text of a job, and into the name of a worker and of a queue."""
     client = store.client
     for job_id in scene.jobs.values():
         client.hset(

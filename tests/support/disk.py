@@ -1,4 +1,4 @@
-"""A disk on which nothing more can be written."""
+"""Simulates a disk that is full."""
 
 import resource
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def full_disk() -> Iterator[None]:
-    """No file of this process may hold a byte more; files can still be made, as on a disk without free blocks."""
+    """Make every write of this process fail; files can still be created, as on a disk without free blocks."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
     try:

@@ -1,4 +1,4 @@
-"""The door over a real store, asked through Flask's test client, and a worker's part played through the store."""
+"""Calls the door through Flask's test client over a real store, and acts as a worker through the store."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -10,46 +10,46 @@ from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
 from shared.clock import RealClock
-from shared.jobs.job import Held
+from shared.jobs.job import ClaimRef
 from shared.settings.settings import Settings
 from shared.store.connection import DOOR, open_client
 from shared.store.store import Store
-from tests.support.builders import MODEL, an_ending, beat, claim_one
+from tests.support.builders import MODEL, an_ending, claim_one, heartbeat
 from tests.support.processes import wait_for
 from web.api import response_models
 from web.app import create_app
 
 
-def a_door(store: Store, settings: Settings, **spelled: Any) -> FlaskClient:
-    """A client of a new app on this store; auth is open unless spelled otherwise."""
-    return create_app(replace(settings, **({"auth": "open"} | spelled)), store, RealClock()).test_client()
+def a_door(store: Store, settings: Settings, **overrides: Any) -> FlaskClient:
+    """Return a client of a new app on this store; auth is open unless `overrides` say otherwise."""
+    return create_app(replace(settings, **({"auth": "open"} | overrides)), store, RealClock()).test_client()
 
 
 def door_store(url: str) -> Store:
-    """The store with the door's own patience."""
+    """Return the store with the timeouts that the door uses."""
     return Store(open_client(url, name="penstock-test-door", timeouts=DOOR))
 
 
 def submit(
     client: FlaskClient, path: str = "/v1/jobs", *, headers: dict[str, str] | None = None, **body: Any
 ) -> TestResponse:
-    """Submit a small job; `body` fields replace its own."""
+    """Submit a small job; the fields in `body` replace its own."""
     return client.post(path, json={"prompt": "hello", "max_tokens": 20} | body, headers=headers)
 
 
-def ask_response(client: FlaskClient, **body: Any) -> TestResponse:
-    """POST a small request for a response; `body` fields replace its own."""
+def post_response(client: FlaskClient, **body: Any) -> TestResponse:
+    """POST a small request to /v1/responses; the fields in `body` replace its own."""
     return client.post("/v1/responses", json={"input": "hi", "max_output_tokens": 20} | body)
 
 
-def taken(response: TestResponse) -> dict[str, Any]:
-    """The job of a 202, as it must look."""
+def admitted_job(response: TestResponse) -> dict[str, Any]:
+    """Return the job in a response 202, after a check against its schema."""
     assert response.status_code == 202, response.text
     return job_of(response)
 
 
 def job_of(response: TestResponse) -> dict[str, Any]:
-    """The job in an answer, as it must look."""
+    """Return the job in a response 200 or 202, after a check against its schema."""
     assert response.status_code in {200, 202}, response.text
     body: dict[str, Any] = response.get_json()
     response_models.Job.model_validate(body)
@@ -57,7 +57,7 @@ def job_of(response: TestResponse) -> dict[str, Any]:
 
 
 def refused(response: TestResponse, reason: str, status: int = 503) -> dict[str, Any]:
-    """The body of a yield with this reason."""
+    """Return the body of a yield, which must have this reason and valid retry headers."""
     assert response.status_code == status, response.text
     body: dict[str, Any] = response.get_json()
     response_models.Yield.model_validate(body)
@@ -68,7 +68,7 @@ def refused(response: TestResponse, reason: str, status: int = 503) -> dict[str,
 
 
 def fault(response: TestResponse, status: int, code: str, param: str | None = None) -> str:
-    """The message of an error object with this status, code and field."""
+    """Return the message of an error response, which must have this status, code and field."""
     assert response.status_code == status, response.text
     body: dict[str, Any] = response.get_json()
     response_models.Error.model_validate(body)
@@ -77,32 +77,32 @@ def fault(response: TestResponse, status: int, code: str, param: str | None = No
     return message
 
 
-def serve(store: Store, worker: str = "w1", **spelled: Any) -> None:
-    """A live worker that claims nothing by itself."""
-    beat(store, worker, **({"model": MODEL, "slots": 4} | spelled))
+def serve(store: Store, worker: str = "w1", **overrides: Any) -> None:
+    """Send the heartbeat of a live worker, which claims nothing by itself."""
+    heartbeat(store, worker, **({"model": MODEL, "slots": 4} | overrides))
 
 
-def run_next(store: Store, worker: str = "w1") -> Held:
+def run_next(store: Store, worker: str = "w1") -> ClaimRef:
     """Claim the next job."""
     return claim_one(store, worker).held
 
 
-def settle(store: Store, held: Held, worker: str = "w1", **spelled: Any) -> None:
+def settle(store: Store, held: ClaimRef, worker: str = "w1", **overrides: Any) -> None:
     """End a claimed job."""
-    store.settle(an_ending(held, **spelled), worker)
+    store.settle(an_ending(held, **overrides), worker)
 
 
-def contradict_oneself(store: Store, held: Held) -> None:
-    """Begin an answer, give the job back, and begin another one in the next attempt."""
+def restart_with_another_answer(store: Store, held: ClaimRef) -> None:
+    """Begin an answer, release the job, claim it again and begin a different answer."""
     store.append([(held, "Hello", 1)])
     store.release("w1", [held])
-    beat(store)
+    heartbeat(store)
     store.append([(run_next(store), "Good day", 1)])
 
 
 @contextmanager
-def worker(store: Store, act: Callable[[Held], None]) -> Iterator[None]:
-    """Somebody who claims the next job and does this with it."""
+def worker(store: Store, act: Callable[[ClaimRef], None]) -> Iterator[None]:
+    """Run a thread that claims the next job and calls `act` with it."""
 
     def work() -> None:
         wait_for(lambda: store.snapshot().waiting, "a job to wait")

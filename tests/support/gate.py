@@ -1,4 +1,4 @@
-"""A client of the TCP gate, and a connection of the gate served in this process over a real store."""
+"""A client of the TCP gate, and one connection of the gate served in this process over a real store."""
 
 import hashlib
 import json
@@ -20,7 +20,7 @@ from web.runtime.context import DoorContext, make_door_context
 
 Frame = dict[str, Any]
 
-#: One slot that makes 50 words a second: a step takes 20 ms.
+#: The settings of a worker with one slot that generates 50 words a second: a step takes 20 ms.
 SLOW = {
     "PENSTOCK_ENGINE": "sim",
     "PENSTOCK_AUTH": "open",
@@ -32,12 +32,12 @@ SLOW = {
     "PENSTOCK_PREFILL_CHUNK": "40",
 }
 
-#: Wide enough that no test meets one unless it spells it.
+#: Bounds so high that no test reaches one without setting it.
 BOUNDS = Bounds(frame_bytes=1 << 20, frame_s=20, idle_s=60, jobs=256)
 
 
 def submit_frame(ref: str | int | None = "a1", *, tenant: str = "blue", **body: Any) -> Frame:
-    """A frame that submits a small job; `body` fields replace its own."""
+    """Return a frame that submits a small job; the fields in `body` replace its own."""
     text = json.dumps({"prompt": "hello", "max_tokens": 20} | body)
     frame = {"op": "submit", "tenant": tenant, "body": text, "sha256": hashlib.sha256(text.encode()).hexdigest()}
     return frame if ref is None else frame | {"ref": ref}
@@ -66,40 +66,40 @@ class GateClient:
         self.socket.close()
 
     def send(self, *frames: Frame | bytes) -> None:
-        """Send frames, and bytes as they are."""
+        """Send frames as JSON lines, and bytes unchanged."""
         self.socket.sendall(
             b"".join(frame if isinstance(frame, bytes) else json.dumps(frame).encode() + b"\n" for frame in frames)
         )
 
     def read(self) -> Frame:
-        """The next frame; there must be one."""
+        """Return the next frame; there must be one."""
         line = self._lines.readline()
         assert line.endswith(b"\n"), line
         frame: Frame = json.loads(line)
         return frame
 
-    def reads(self, count: int) -> dict[Any, Frame]:
-        """The next frames by their tags."""
+    def read_by_ref(self, count: int) -> dict[Any, Frame]:
+        """Read the next `count` frames; return them by their `ref`."""
         return {frame.get("ref"): frame for frame in (self.read() for _ in range(count))}
 
     def ask(self, frame: Frame | bytes) -> Frame:
         self.send(frame)
         return self.read()
 
-    def submitted(self, ref: str | int = "a1", **spelled: Any) -> str:
-        """Submit a job that must be taken; its id."""
-        answer = self.ask(submit_frame(ref, **spelled))
+    def submitted(self, ref: str | int = "a1", **body: Any) -> str:
+        """Submit a job that must be admitted; return its id."""
+        answer = self.ask(submit_frame(ref, **body))
         assert answer["status"] == "accepted", answer
         return str(answer["id"])
 
     def fault(self, frame: Frame | bytes, code: str, param: str | None = None) -> Frame:
-        """Send what must be answered by this error; the answer."""
+        """Send a frame that must be answered with this error; return the answer."""
         answer = self.ask(frame)
         assert (answer["status"], answer["code"], answer["error"]["param"]) == ("error", code, param), answer
         return answer
 
-    def at_end(self) -> bool:
-        """Whether the gate has closed, with nothing more to say."""
+    def is_closed(self) -> bool:
+        """Return whether the gate has closed the connection without another frame."""
         try:
             return self._lines.readline() == b""
         except ConnectionResetError:
@@ -107,28 +107,28 @@ class GateClient:
 
 
 class Served:
-    """A connection of the gate and its client's end."""
+    """A connection that the gate serves on a thread, and the client at its other end."""
 
-    def __init__(self, here: DoorContext, bounds: Bounds) -> None:
-        self.here = here
-        ours, theirs = socket.socketpair()
-        self.client = GateClient(theirs)
+    def __init__(self, context: DoorContext, bounds: Bounds) -> None:
+        self.context = context
+        gate_end, client_end = socket.socketpair()
+        self.client = GateClient(client_end)
         self.counted: Counter[str] = Counter()
-        self.connection = Connection(here, ours, bounds, lambda status: self.counted.update([status]))
+        self.connection = Connection(context, gate_end, bounds, lambda status: self.counted.update([status]))
         self._thread = threading.Thread(target=self.connection.serve, daemon=True)
         self._thread.start()
 
     def ended(self, *, timeout_s: float = 20) -> bool:
-        """Whether the gate's side has ended, within a time."""
+        """Return whether the gate's side ends within `timeout_s`."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
 
 @contextmanager
 def served(store: Store, settings: Settings, *, auth: str = "open", **bounds: Any) -> Iterator[Served]:
-    """A connection to a gate on this store; bounds are wide and auth is open unless spelled."""
-    here = make_door_context(replace(settings, auth=auth), store, RealClock())
-    serving = Served(here, replace(BOUNDS, **bounds))
+    """Serve one connection on this store; bounds are high and auth is open unless set."""
+    context = make_door_context(replace(settings, auth=auth), store, RealClock())
+    serving = Served(context, replace(BOUNDS, **bounds))
     try:
         yield serving
     finally:
@@ -137,12 +137,12 @@ def served(store: Store, settings: Settings, *, auth: str = "open", **bounds: An
 
 
 def a_gate(stage: Stage, **environ: str) -> tuple[Process, int]:
-    """A gate on any free port, and the port."""
+    """Start a gate on a free port; return the process and the port."""
     process = stage.start("gate", [sys.executable, "-m", "web.gate"], PENSTOCK_GATE_LISTEN="127.0.0.1:0", **environ)
     return process, port_of(process, "gate.listens")
 
 
 def port_of(process: Process, event: str) -> int:
-    line = wait_for(lambda: process.said(event) or not process.alive, f"{event} to be said")
+    line = wait_for(lambda: process.log_lines(event) or not process.alive, f"the log event {event}")
     assert process.alive, process.log.read_text()
     return int(json.loads(line[0])["address"].rpartition(":")[2])  # type: ignore[index]  # alive: lines

@@ -1,4 +1,4 @@
-"""A GGUF written anew: in several files, or with other metadata."""
+"""Copies a GGUF model into several files, or with changed vocabulary or metadata."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ def copy_gguf(
 ) -> None:
     """Copy a model; `tensors_a_file` splits it into `<stem>-0000k-of-0000n.gguf`.
 
-    `pieces` replaces pieces of its vocabulary by others, `metadata` are whole numbers to add.
+    `pieces` maps pieces of the vocabulary to their replacements; `metadata` are whole numbers to add.
     """
     reader = GGUFReader(source)
     architecture = reader.fields["general.architecture"].contents()
@@ -28,7 +28,7 @@ def copy_gguf(
         elif name == "tokenizer.ggml.token_type":
             names = reader.fields["tokenizer.ggml.tokens"].contents()
             new = [piece in (pieces or {}) for piece in names]
-            value = [TokenType.NORMAL if is_new else was for is_new, was in zip(new, value, strict=True)]
+            value = [TokenType.NORMAL if is_new else old for is_new, old in zip(new, value, strict=True)]
         writer.add_key_value(name, value, kind, sub_type=item)
     for name, value in metadata.items():
         writer.add_uint32(f"{architecture}.{name}", value)

@@ -1,4 +1,4 @@
-"""A hub on loopback: a real HTTP server with the few routes that huggingface-hub calls for a model's files."""
+"""A fake model hub on loopback: an HTTP server with the few routes that huggingface-hub calls for model files."""
 
 import hashlib
 import json
@@ -11,21 +11,21 @@ from urllib.parse import unquote, urlsplit
 
 
 @dataclass
-class Hub:
-    """Repos as folders of files: `org/repo` → name of a file → where it lies. Every revision is one commit."""
+class FakeModelHub:
+    """A hub whose repos map `org/repo` to file names and their paths. All revisions of a repo are one commit."""
 
     repos: dict[str, dict[str, Path]] = field(default_factory=dict)
     revisions: tuple[str, ...] = ("main",)
-    #: Sizes that it claims instead of the true ones.
-    claims: dict[str, int] = field(default_factory=dict)
-    #: Repos whose terms nobody has accepted.
+    #: Sizes that the hub reports instead of the true ones.
+    reported_sizes: dict[str, int] = field(default_factory=dict)
+    #: Repos whose terms of use have not been accepted.
     gated: set[str] = field(default_factory=set)
-    #: Repos whose files lie in a store of chunks, of which it does not say where that is.
+    #: Repos whose files are in a chunked store whose address the hub does not name.
     chunked: set[str] = field(default_factory=set)
-    #: Repos instead of whose description a page comes, as from a proxy that wants somebody to log in.
-    behind_a_page: set[str] = field(default_factory=set)
-    #: Methods and paths, as they were asked for.
-    asked: list[str] = field(default_factory=list)
+    #: Repos for which the hub sends a login page instead of their description, as a proxy may do.
+    behind_login_page: set[str] = field(default_factory=set)
+    #: The method and path of every request so far.
+    requests: list[str] = field(default_factory=list)
 
     def __enter__(self) -> Self:
         hub = self
@@ -53,18 +53,18 @@ class Hub:
         self.close()
 
     def close(self) -> None:
-        """Go away: nobody answers any more."""
+        """Stop the server."""
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
 
     def downloads(self) -> list[str]:
-        """Names of the files whose bytes were asked for."""
-        return [line.rpartition("/")[2] for line in self.asked if line.startswith("GET") and "/resolve/" in line]
+        """Return the names of the files whose content was requested."""
+        return [line.rpartition("/")[2] for line in self.requests if line.startswith("GET") and "/resolve/" in line]
 
     def _answer(self, request: BaseHTTPRequestHandler, *, body: bool) -> None:
         path = unquote(urlsplit(request.path).path).lstrip("/")
-        self.asked.append(f"{request.command} {path}")
+        self.requests.append(f"{request.command} {path}")
         if path.startswith("api/models/"):
             repo, _, revision = path.removeprefix("api/models/").partition("/revision/")
             self._info(request, repo, revision)
@@ -84,7 +84,7 @@ class Hub:
     def _info(self, request: BaseHTTPRequestHandler, repo: str, revision: str) -> None:
         if repo not in self.repos:
             self._fail(request, 404, "RepoNotFound")
-        elif repo in self.behind_a_page:
+        elif repo in self.behind_login_page:
             self._send(request, 200, b"<html>please log in</html>", {"Content-Type": "text/html"})
         elif repo in self.gated:
             self._fail(request, 403, "GatedRepo")
@@ -93,7 +93,7 @@ class Hub:
         else:
             files = self.repos[repo]
             siblings = [
-                {"rfilename": name, "size": self.claims.get(name, file.stat().st_size), "blobId": "0" * 40}
+                {"rfilename": name, "size": self.reported_sizes.get(name, file.stat().st_size), "blobId": "0" * 40}
                 for name, file in files.items()
             ]
             info: dict[str, Any] = {"_id": "1", "id": repo, "modelId": repo, "sha": _commit(repo), "siblings": siblings}

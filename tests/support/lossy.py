@@ -1,4 +1,4 @@
-"""A line to a real store on which chosen answers get lost: the store has acted, its client never hears of it."""
+"""A proxy in front of a real store that loses chosen answers: the store has acted, but its client gets no answer."""
 
 import contextlib
 import socket
@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Self
 
 
-class LossyLine:
-    """A unix socket in front of the store's own. `lose` names the answers that are lost, with their connection."""
+class LossyProxy:
+    """A unix socket in front of the store's own; `lose` chooses the answers to lose, with their connection."""
 
     def __init__(self, folder: Path, store_url: str) -> None:
         self._store = store_url.removeprefix("unix://")
-        self._path = folder / "line.sock"
+        self._path = folder / "proxy.sock"
         self.url = f"unix://{self._path}"
         self._listener = socket.socket(socket.AF_UNIX)
         self._lock = threading.Lock()
@@ -28,18 +28,18 @@ class LossyLine:
         return self
 
     def __exit__(self, *_: object) -> None:
-        _hang_up(*self._open)
+        _close_all(*self._open)
         for thread in self._threads:
             thread.join(timeout=5)
 
     def lose(self, marker: bytes, times: int) -> None:
-        """Cut the connection instead of delivering the next `times` answers that hold `marker`."""
+        """Close the connection instead of delivering the next `times` answers that contain `marker`."""
         with self._lock:
             self._marker, self._left = marker, times
 
     @property
     def left(self) -> int:
-        """How many answers are still to be lost."""
+        """The number of answers that are still to be lost."""
         return self._left
 
     def _accept(self) -> None:
@@ -49,27 +49,27 @@ class LossyLine:
                 store = socket.socket(socket.AF_UNIX)
                 store.connect(self._store)
                 self._open += [client, store]
-                self._start(self._carry, client, store)
-                self._start(self._answer, store, client)
+                self._start(self._forward_requests, client, store)
+                self._start(self._forward_answers, store, client)
 
     def _start(self, target: Callable[..., None], *sockets: socket.socket) -> None:
         thread = threading.Thread(target=target, args=sockets, daemon=True)
         self._threads.append(thread)
         thread.start()
 
-    def _carry(self, client: socket.socket, store: socket.socket) -> None:
+    def _forward_requests(self, client: socket.socket, store: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := client.recv(65_536):
                 store.sendall(data)
-        _hang_up(client, store)
+        _close_all(client, store)
 
-    def _answer(self, store: socket.socket, client: socket.socket) -> None:
+    def _forward_answers(self, store: socket.socket, client: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := store.recv(65_536):
                 if self._is_lost(data):
                     break
                 client.sendall(data)
-        _hang_up(store, client)
+        _close_all(store, client)
 
     def _is_lost(self, data: bytes) -> bool:
         with self._lock:
@@ -79,8 +79,8 @@ class LossyLine:
             return True
 
 
-def _hang_up(*sockets: socket.socket) -> None:
-    for one in sockets:
+def _close_all(*sockets: socket.socket) -> None:
+    for sock in sockets:
         with contextlib.suppress(OSError):
-            one.shutdown(socket.SHUT_RDWR)
-        one.close()
+            sock.shutdown(socket.SHUT_RDWR)
+        sock.close()

@@ -1,4 +1,4 @@
-"""The real scripts beside the reference model in held time: how a story begins, who comes, what must be equal."""
+"""A state machine that runs the real scripts and the reference model side by side in held time and compares them."""
 
 import math
 from contextlib import suppress
@@ -15,29 +15,29 @@ from hypothesis.stateful import (
     rule,
 )
 
-from shared.audit.invariants import breaches
-from shared.jobs.job import Held
+from shared.audit.invariants import find_breaches
+from shared.jobs.job import ClaimRef
 from shared.jobs.outcomes import Refused
 from shared.settings.settings import load
 from shared.store import keys
 from shared.store.replies import Admitted
 from shared.store.store import Store
-from tests.support.builders import a_beat, a_job, stat
+from tests.support.builders import a_heartbeat, a_job, stat
 from tests.support.model import Model
-from tests.support.model_admission import never, verdict
+from tests.support.model_admission import never_fits, verdict
 from tests.support.model_books import Rate
 from tests.support.model_records import ModelJob
 
 START_MS = 1_800_000_000_000
 TENANTS = ("ann", "bob", "cyd", "dan")
 SLUGS = ("m", "n")
-#: One worker serves m, one n, two m: every pool has a rival and a single.
+#: w1 and w2 serve m, w3 serves n: one pool has two workers and the other has one.
 WORKERS = {"w1": "m", "w2": "m", "w3": "n"}
 CELLS = 200
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """Time is held and moves only by `tick`; ids are handed out in order, so ties are the model's too."""
+    """Time is held and moves only by `tick`. Ids are assigned in order, so that store and model break ties alike."""
 
     client: redis.Redis
     claims = Bundle("claims")
@@ -55,20 +55,20 @@ class QueueMachine(RuleBasedStateMachine):
         admission="full",
         degradation="off",
         a_minute=(None, None),
-        most_tokens=150,
+        max_queue_tokens=150,
     ):
-        """An empty queue of these settings, its three workers, and what two of the tenants may."""
+        """Start an empty queue with these settings, its three workers and the policies of two tenants."""
         self.client.flushall()
         self.count, self.store = 0, Store(self.client)
         given = {"PENSTOCK_FAIRNESS": fairness, "PENSTOCK_MAX_ATTEMPTS": str(max_attempts), "PENSTOCK_LEASE_MS": "3000"}
-        given |= {"PENSTOCK_ADMISSION": admission, "PENSTOCK_MAX_QUEUE_TOKENS": str(most_tokens)}
+        given |= {"PENSTOCK_ADMISSION": admission, "PENSTOCK_MAX_QUEUE_TOKENS": str(max_queue_tokens)}
         given["PENSTOCK_DEGRADATION"] = degradation
         if max_inflight:
             given["PENSTOCK_MAX_INFLIGHT"] = str(max_inflight)
         if max_waiting:
             given["PENSTOCK_MAX_QUEUE_SIZE"] = str(max_waiting)
         self.store.configure(load(given, None))
-        bounds = (max_inflight, max_waiting, most_tokens)
+        bounds = (max_inflight, max_waiting, max_queue_tokens)
         self.model = Model(START_MS, *bounds, 3_000, max_attempts, fairness, admission == "full", degradation == "on")
         self.model.weights_milli["cyd"] = weight_milli
         self.model.first_ms["cyd"] = None
@@ -81,9 +81,9 @@ class QueueMachine(RuleBasedStateMachine):
             self._renew(worker, 4, [])
 
     def _limit(self, tenant, rpm, tpm):
-        """A policy of so many requests and tokens a minute."""
+        """Set a policy with these bounds on requests and tokens a minute, if there are any."""
         named = {"policy_rpm": rpm, "policy_tpm": tpm}
-        if named := {name: str(most) for name, most in named.items() if most}:
+        if named := {name: str(bound) for name, bound in named.items() if bound}:
             self.client.hset(keys.tenant(tenant), mapping={"policy": "1", **named})
             self.client.zadd(keys.tenants(), {tenant: START_MS})
             self.model.first_ms[tenant] = None
@@ -94,35 +94,35 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(
         ms=st.sampled_from([1, 1, 200, 200, 1_000, 1_900, 3_100, 6_000, 61_000]),
-        who_beats=st.sets(st.sampled_from(sorted(WORKERS))),
+        beating_workers=st.sets(st.sampled_from(sorted(WORKERS))),
         generated=st.sampled_from([0, 40, 400]),
     )
-    def tick(self, ms, who_beats, generated):
-        """Time passes, and some of the workers beat and name what they hold."""
+    def tick(self, ms, beating_workers, generated):
+        """Move time forward; some of the workers then send heartbeats that name the jobs they hold."""
         self.model.now_ms += ms
         self._hold_time()
-        for worker in sorted(who_beats):
-            self.beat(worker, 4, generated)
+        for worker in sorted(beating_workers):
+            self.heartbeat(worker, 4, generated)
 
     @rule(
         target=ids,
         slug=st.sampled_from(SLUGS),
-        who=st.lists(st.tuples(st.sampled_from(TENANTS[:3]), st.booleans()), max_size=8),
+        offers=st.lists(st.tuples(st.sampled_from(TENANTS[:3]), st.booleans()), max_size=8),
         max_tokens=st.sampled_from([20, 130]),
         deadline_ms=st.sampled_from([4_000, 9_000, 100_000]),
-        passers_by=st.integers(0, 6),
+        hopeless_offers=st.integers(0, 6),
         every_ms=st.sampled_from([50, 300, 900]),
         last=st.sampled_from(TENANTS),
     )
-    def a_crowd_comes(self, slug, who, max_tokens, deadline_ms, passers_by, every_ms, last):
-        """Many jobs at once; then somebody again and again with what nobody could answer; then one that may be cut."""
-        asked = {"max_tokens": max_tokens, "earlier_ms": None}
-        taken = [self._admit(tenant, slug, 10, deadline_ms, degrade=may, **asked) for tenant, may in who]
-        for _ in range(passers_by):
+    def many_jobs_are_offered(self, slug, offers, max_tokens, deadline_ms, hopeless_offers, every_ms, last):
+        """Offer many jobs at once, then hopeless jobs again and again, then one job that may be cut."""
+        fields = {"max_tokens": max_tokens, "earlier_ms": None}
+        admitted = [self._admit(tenant, slug, 10, deadline_ms, degrade=cut, **fields) for tenant, cut in offers]
+        for _ in range(hopeless_offers):
             self.tick(every_ms, set(WORKERS), 0)
             self._admit("passer-by", slug, 10, 1)
-        late = self._admit(last, slug, 10, 9_000, None, degrade=True, max_tokens=130) if passers_by else None
-        return multiple(*[job_id for job_id in (*taken, late) if job_id])
+        late = self._admit(last, slug, 10, 9_000, None, degrade=True, max_tokens=130) if hopeless_offers else None
+        return multiple(*[job_id for job_id in (*admitted, late) if job_id])
 
     @rule(
         target=ids,
@@ -143,7 +143,7 @@ class QueueMachine(RuleBasedStateMachine):
         ),
     )
     def admit(self, tenant, slug, prompt, deadline_ms, earlier_ms, named):
-        """A job whose cost and latest start are given, or (None) worked out by the store."""
+        """Offer a job whose cost and latest start are given or, if `earlier_ms` is None, computed by the store."""
         return self._admit(tenant, slug, prompt, deadline_ms, earlier_ms, **named) or multiple()
 
     def _admit(self, tenant, slug, prompt, deadline_ms, earlier_ms=0, *, supersede_key="", **named):
@@ -151,8 +151,15 @@ class QueueMachine(RuleBasedStateMachine):
         given = {}
         if earlier_ms is not None:
             given = {"cost_mwt": 1_000 * (prompt + 80), "latest_start_ms": deadline_ms - earlier_ms}
-        asked = {"cost_mwt": None, "model": slug, "prompt_tokens": prompt, "deadline_ms": deadline_ms, **given, **named}
-        job = a_job(tenant, id=f"job{self.count:04d}", supersede_digest=supersede_key or None, **asked)
+        fields = {
+            "cost_mwt": None,
+            "model": slug,
+            "prompt_tokens": prompt,
+            "deadline_ms": deadline_ms,
+            **given,
+            **named,
+        }
+        job = a_job(tenant, id=f"job{self.count:04d}", supersede_digest=supersede_key or None, **fields)
         answer = self.store.admit(job)
         now_ms = self.model.now_ms
         mine = ModelJob(job.id, tenant, slug, prompt, job.max_tokens, now_ms + deadline_ms, supersede_key=supersede_key)
@@ -163,7 +170,7 @@ class QueueMachine(RuleBasedStateMachine):
         expected = self.model.admit(mine)
         if isinstance(answer, Refused):
             assert answer.reason.value == expected
-            assert answer.hopeless == (expected == "deadline_unmeetable" and never(self.model.look(mine)))
+            assert answer.hopeless == (expected == "deadline_unmeetable" and never_fits(self.model.view(mine)))
             return None
         assert isinstance(answer, Admitted)
         assert expected == "admitted"
@@ -179,16 +186,16 @@ class QueueMachine(RuleBasedStateMachine):
         degrade=st.booleans(),
     )
     def quote(self, tenant, slug, prompt, deadline_ms, start_within_ms, max_tokens, degrade):
-        """What admit would say, what the job would cost, and when it would end where that is predicted."""
-        asked = {"prompt_tokens": prompt, "max_tokens": max_tokens, "deadline_ms": deadline_ms}
-        answer = self.store.quote(tenant, slug, start_within_ms=start_within_ms, degrade=degrade, **asked)
+        """Compare the verdict, the cost and, where it is predicted, the eta of a quote."""
+        fields = {"prompt_tokens": prompt, "max_tokens": max_tokens, "deadline_ms": deadline_ms}
+        answer = self.store.quote(tenant, slug, start_within_ms=start_within_ms, degrade=degrade, **fields)
         mine = ModelJob("", tenant, slug, prompt, max_tokens, self.model.now_ms + deadline_ms)
         mine.start_within_ms, mine.degrade = start_within_ms, degrade
-        look = self.model.look(mine)
-        assert (answer.refused.reason.value if answer.refused else None) == verdict(look)
+        view = self.model.view(mine)
+        assert (answer.refused.reason.value if answer.refused else None) == verdict(view)
         assert answer.cost_mwt == mine.cost_mwt
         if answer.eta_ms is not None:
-            assert answer.eta_ms == math.floor(look.finish_ms(look.rates))
+            assert answer.eta_ms == math.floor(view.finish_ms(view.rates))
 
     @rule(draining=st.sampled_from([True, False, False]))
     def drain_or_resume(self, draining):
@@ -204,28 +211,28 @@ class QueueMachine(RuleBasedStateMachine):
         assert (answer.again, answer.taken_back) == (True, "unheard" in {job.code, job.cancel})
 
     @rule(worker=st.sampled_from(sorted(WORKERS)), slots=st.integers(1, 20), generated=st.sampled_from([0, 40, 400]))
-    def a_worker_of_other_size_beats_while_answers_grow(self, worker, slots, generated):
-        self.beat(worker, slots, generated)
+    def heartbeat_with_other_slots_and_longer_answers(self, worker, slots, generated):
+        self.heartbeat(worker, slots, generated)
 
-    def beat(self, worker, slots, generated=0):
+    def heartbeat(self, worker, slots, generated=0):
         held = [(job.id, job.claim) for job in self.model.inflight() if job.worker == worker]
         self._renew(worker, slots, held, generated)
 
     @rule(worker=st.sampled_from(sorted(WORKERS)), claim=claims)
-    def beat_naming_what_may_be_lost(self, worker, claim):
+    def heartbeat_naming_a_claim_that_may_be_lost(self, worker, claim):
         self._renew(worker, 4, [claim])
 
     def _renew(self, worker, slots, held, generated=0):
         facts = dict(zip(("mu_wtps", "prefill_tps", "tpot_ms"), self.rates, strict=True))
-        beat = a_beat(worker, slots=slots, cells=CELLS, model=WORKERS[worker], facts=facts)
-        told = {job_id: generated for job_id, _ in held}
-        answer = self.store.renew(beat, [Held(*pair) for pair in held], generated=told)
+        report = a_heartbeat(worker, slots=slots, cells=CELLS, model=WORKERS[worker], facts=facts)
+        generated_by_job = {job_id: generated for job_id, _ in held}
+        answer = self.store.renew(report, [ClaimRef(*pair) for pair in held], generated=generated_by_job)
         expected = self.model.renew(worker, WORKERS[worker], slots, CELLS, held, self.rates, generated)
         assert (answer.lost, answer.canceled) == expected
 
     @precondition(lambda self: hasattr(self, "model"))
     @invariant()
-    def the_books_are_equal(self):
+    def store_and_model_agree(self):
         model, client = self.model, self.client
         assert client.zcard(keys.inflight()) == len(model.inflight())
         for tenant in TENANTS:
@@ -241,7 +248,7 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: hasattr(self, "model"))
     @invariant()
     def every_invariant_holds(self):
-        assert breaches(self.client) == []
+        assert find_breaches(self.client) == []
 
     def teardown(self):
         with suppress(AttributeError):

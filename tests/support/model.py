@@ -1,15 +1,15 @@
-"""The reference queue in plain Python: the specification of the scripts, runnable.
+"""The reference model of the queue in plain Python: the specification of the scripts, as a program.
 
-Every method does in a few lines what one script does, over dicts, at a moment that is given. Where the
-two differ, one of them is wrong.
+Every method does in a few lines what one script does, on dicts and at a given time. Where a script and its
+method differ, one of them is wrong.
 """
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
-from tests.support.model_admission import GENERATED_WEIGHT, LIVE_MS, Look, is_hopeless, least_service, take, verdict
+from tests.support.model_admission import LIVE_MS, AdmissionView, apply_admission, is_hopeless, least_service, verdict
 from tests.support.model_books import Lengths, Pool, Rate, Rates
-from tests.support.model_records import ModelJob, ModelWorker
+from tests.support.model_records import GENERATED_WEIGHT, ModelJob, ModelWorker
 from tests.support.model_tiers import cut
 
 GAP_MS = 2_000
@@ -19,7 +19,7 @@ MAX_SKIPS = 8
 
 @dataclass
 class Model:
-    """The whole queue. The bounds are those of the store's configuration; costs and latest starts are given."""
+    """The whole queue. Its bounds are those of the store's configuration."""
 
     now_ms: int
     max_inflight: int | None
@@ -34,24 +34,24 @@ class Model:
     margin: float = 0.8
     draining: bool = False
     weights_milli: dict[str, int] = field(default_factory=dict)
-    #: What a tenant with a policy may ask a minute.
+    #: The bounds a minute of tenants with a policy.
     rates_of: dict[str, Rate] = field(default_factory=dict)
-    #: The newest job of each tenant's supersede_key.
+    #: The newest job of each tenant and supersede_key.
     newest: dict[tuple[str, str], str] = field(default_factory=dict)
-    #: When each tenant's first job was admitted; None for one with a policy, which is known from the start.
+    #: When each tenant's first job was admitted; None for a tenant with a policy, which is known from the start.
     first_ms: dict[str, int | None] = field(default_factory=dict)
     lengths: dict[str, Lengths] = field(default_factory=dict)
     pools: defaultdict[str, Pool] = field(default_factory=lambda: defaultdict(Pool))
     jobs: dict[str, ModelJob] = field(default_factory=dict)
     workers: dict[str, ModelWorker] = field(default_factory=dict)
     service: dict[str, int] = field(default_factory=dict)
-    #: How many answers of a tenant were cut.
+    #: The number of answers of each tenant that were cut.
     cuts: Counter[str] = field(default_factory=Counter)
-    hold_beat_ms: int | None = None
+    hold_heartbeat_ms: int | None = None
     hold_until_ms: int = 0
     slots_at_last_count: int = 0
 
-    # What can be seen of it.
+    # The state of the queue.
 
     def inflight(self) -> list[ModelJob]:
         return [job for job in self.jobs.values() if job.state in {"queued", "running"}]
@@ -61,40 +61,40 @@ class Model:
         return sorted(mine, key=lambda job: (job.latest_ms, job.id))
 
     def turns(self, slug: str) -> list[str]:
-        """Tenants with waiting jobs for a model, least served first, ties by name."""
+        """Return the tenants with queued jobs for a model, least service first, ties by name."""
         tenants = {job.tenant for job in self.jobs.values() if job.state == "queued" and job.slug == slug}
         return sorted(tenants, key=lambda tenant: (self.service.get(tenant, 0), tenant))
 
     def live_slots(self) -> int:
-        return sum(w.slots for w in self.workers.values() if self.now_ms - w.beat_ms <= LIVE_MS)
+        return sum(w.slots for w in self.workers.values() if self.now_ms - w.heartbeat_ms <= LIVE_MS)
 
     def places(self) -> int:
         return self.max_inflight or max(64, 4 * self.slots_at_last_count)
 
     # One method per script.
 
-    def look(self, job: ModelJob) -> Look:
-        """What the checks see of the queue when this job is offered."""
+    def view(self, job: ModelJob) -> AdmissionView:
+        """Return what the checks see of the queue when this job is offered."""
         older = self.jobs.get(self.newest.get((job.tenant, job.supersede_key), "")) if job.supersede_key else None
-        return Look(self, job, older)
+        return AdmissionView(self, job, older)
 
     def admit(self, job: ModelJob) -> str:
         if known := self.jobs.get(job.id):
             known.offer = known.offer if known.offer == job.offer else ""
             return "admitted"
-        look = self.look(job)
-        look.move_tier()
-        if refusal := verdict(look):
+        view = self.view(job)
+        view.move_tier()
+        if refusal := verdict(view):
             return refusal
-        if look.older is not None:
-            self.cancel(look.older.id, None, "superseded")
+        if view.older is not None:
+            self.cancel(view.older.id, None, "superseded")
         if job.supersede_key:
             self.newest[job.tenant, job.supersede_key] = job.id
-        take(look)
+        apply_admission(view)
         job.admitted_ms = self.now_ms
         if job.poll_grace_ms:
             job.poll_by_ms = self.now_ms + job.poll_grace_ms
-        self._enlist(job)
+        self._enqueue(job)
         return "admitted"
 
     def claim(self, worker: str, claim_id: str, slug: str, room: int, cells_free: int) -> list[str]:
@@ -110,7 +110,7 @@ class Model:
             tenant = turns[passed]
             job = self.waiting(tenant, slug)[0]
             is_suspect = self.max_attempts > 1 and job.attempts >= self.max_attempts - 1
-            if job.wanted_ms <= self.now_ms:
+            if job.expires_ms <= self.now_ms:
                 self._end(job, "expired", "deadline_exceeded")
             elif is_hopeless(self, job):
                 self._end(job, "expired", "deadline_unmeetable")
@@ -126,7 +126,7 @@ class Model:
                 if is_suspect:
                     suspect_held, me.suspect = True, job.id
                 waits_ms.append(self._lease(job, worker, claim_id))
-                cells_free -= job.tokens
+                cells_free -= job.prompt_tokens + (job.cut_tokens or job.max_tokens)
                 got.append(job.id)
         if got:
             me.claim_id, me.claim_ids = claim_id, got
@@ -143,12 +143,12 @@ class Model:
         rates: tuple[int, int, int],
         generated: int = 0,
     ) -> tuple[list[str], list[str]]:
-        """A beat of a worker that holds these; each answer has `generated` tokens so far."""
+        """Take the heartbeat of a worker that holds `held`, each job with `generated` tokens so far."""
         self._note_gap()
         me = self.workers.setdefault(worker, ModelWorker(slug, slots, cells, self.now_ms))
-        me.slug, me.slots, me.cells, me.beat_ms = slug, slots, cells, self.now_ms
+        me.slug, me.slots, me.cells, me.heartbeat_ms = slug, slots, cells, self.now_ms
         self.slots_at_last_count = self.live_slots()
-        self._gather(slug, rates)
+        self._update_pool(slug, rates)
         lost, canceled = [], []
         for job_id, token in held:
             job = self.jobs.get(job_id)
@@ -164,7 +164,7 @@ class Model:
     def _charge_overrun(self, job: ModelJob, cost_mwt: int) -> None:
         charge_mwt = self._by_weight(job.tenant, cost_mwt)
         if self.fairness == "tokens" and cost_mwt > job.cost_mwt and charge_mwt > job.charged_mwt:
-            self._serve(job.tenant, charge_mwt - job.charged_mwt)
+            self._charge(job.tenant, charge_mwt - job.charged_mwt)
             job.charged_mwt = charge_mwt
 
     def settle(
@@ -182,7 +182,7 @@ class Model:
         elif outcome == "succeeded" and self.now_ms > job.deadline_ms + GRACE_MS:
             outcome, code = "expired", "deadline_exceeded"
         if self.fairness == "tokens":
-            self._serve(job.tenant, self._by_weight(job.tenant, cost_mwt) - job.charged_mwt)
+            self._charge(job.tenant, self._by_weight(job.tenant, cost_mwt) - job.charged_mwt)
         if outcome == "succeeded":
             pool = self.pools[job.slug]
             pool.smooth("run_ms", max(1, self.now_ms - job.started_ms))
@@ -207,7 +207,7 @@ class Model:
     def release(self, worker: str, held: list[tuple[str, str]]) -> int:
         mine = [self.jobs[i] for i, token in held if i in self.jobs and self.jobs[i].claim == token]
         return sum(
-            self._lapse(job, counted=False) == "queued"
+            self._take_back(job, counted=False) == "queued"
             for job in mine
             if job.state == "running" and job.worker == worker
         )
@@ -219,27 +219,27 @@ class Model:
 
     def reap(self) -> dict[str, int]:
         moved = {"expired": 0, "queued": 0, "failed": 0, "canceled": 0}
-        for job in [j for j in self.inflight() if j.state == "queued" and j.wanted_ms <= self.now_ms]:
+        for job in [j for j in self.inflight() if j.state == "queued" and j.expires_ms <= self.now_ms]:
             self._end(job, "expired", "deadline_exceeded")
             moved["expired"] += 1
         self._note_gap()
         if self.hold_until_ms <= self.now_ms:
-            lapsed = [j for j in self.inflight() if j.state == "running" and j.lease_ms <= self.now_ms]
-            for job in sorted(lapsed, key=lambda job: (job.lease_ms, job.id)):
-                moved[self._lapse(job, counted=True)] += 1
+            unleased = [j for j in self.inflight() if j.state == "running" and j.lease_ms <= self.now_ms]
+            for job in sorted(unleased, key=lambda job: (job.lease_ms, job.id)):
+                moved[self._take_back(job, counted=True)] += 1
         for job in self.inflight():
             if job.poll_by_ms is not None and job.poll_by_ms <= self.now_ms:
                 job.poll_by_ms = None
                 moved["canceled"] += job.state == "queued"
                 self.cancel(job.id, None, "abandoned")
-        for name in [name for name, worker in self.workers.items() if worker.beat_ms <= self.now_ms - 60_000]:
-            self.workers[name].beat_ms = -LIVE_MS * 1_000_000
+        for name in [name for name, worker in self.workers.items() if worker.heartbeat_ms <= self.now_ms - 60_000]:
+            self.workers[name].heartbeat_ms = -LIVE_MS * 1_000_000
         self.slots_at_last_count = self.live_slots()
         return moved
 
-    # How.
+    # The steps that several scripts share.
 
-    def _enlist(self, job: ModelJob) -> None:
+    def _enqueue(self, job: ModelJob) -> None:
         first = not self.waiting(job.tenant, job.slug)
         job.state, job.claim, job.worker, job.charged_mwt, job.waits_from_ms = "queued", "", "", 0, self.now_ms
         self.jobs[job.id] = job
@@ -248,7 +248,7 @@ class Model:
             self.service[job.tenant] = max(self.service.get(job.tenant, 0), int(least))
 
     def _lease(self, job: ModelJob, worker: str, claim_id: str) -> int:
-        """The job runs; ms that it has waited for that."""
+        """Lease the job to the worker; return the ms that it was queued."""
         cost_mwt = 1_000 if self.fairness == "turns" else job.cost_mwt
         job.state, job.claim, job.worker = "running", claim_id, worker
         job.attempts += 1
@@ -257,10 +257,10 @@ class Model:
         self.cuts[job.tenant] += bool(job.cut_tokens and not cut_before)
         job.lease_ms, job.started_ms = self.now_ms + self.lease_ms, self.now_ms
         job.charged_mwt = self._by_weight(job.tenant, cost_mwt)
-        self._serve(job.tenant, job.charged_mwt)
+        self._charge(job.tenant, job.charged_mwt)
         return self.now_ms - job.waits_from_ms
 
-    def _lapse(self, job: ModelJob, *, counted: bool) -> str:
+    def _take_back(self, job: ModelJob, *, counted: bool) -> str:
         if job.cancel:
             self._end(job, "canceled", job.cancel)
         elif job.deadline_ms <= self.now_ms:
@@ -269,30 +269,30 @@ class Model:
             self._end(job, "failed", "poison")
         else:
             job.attempts -= not counted
-            self._serve(job.tenant, -job.charged_mwt)
-            self._enlist(job)
+            self._charge(job.tenant, -job.charged_mwt)
+            self._enqueue(job)
         return job.state
 
     def _end(self, job: ModelJob, outcome: str, code: str) -> None:
         job.state, job.code, job.poll_by_ms = outcome, code, None
 
-    def _serve(self, tenant: str, by_mwt: int) -> None:
+    def _charge(self, tenant: str, by_mwt: int) -> None:
         self.service[tenant] = self.service.get(tenant, 0) + by_mwt
 
     def _by_weight(self, tenant: str, cost_mwt: int) -> int:
         return cost_mwt * 1_000 // self.weights_milli.get(tenant, 1_000)
 
-    def _gather(self, slug: str, rates: tuple[int, int, int]) -> None:
-        """Rates are those of every worker of the pool; mu adds up."""
-        live = [w for w in self.workers.values() if w.slug == slug and self.now_ms - w.beat_ms <= LIVE_MS]
+    def _update_pool(self, slug: str, rates: tuple[int, int, int]) -> None:
+        """Update the pool's slots and rates. Every worker has the same rates; mu adds up."""
+        live = [w for w in self.workers.values() if w.slug == slug and self.now_ms - w.heartbeat_ms <= LIVE_MS]
         self.pools[slug].slots = sum(worker.slots for worker in live)
         if rates[0]:
             self.pools[slug].rates = Rates(rates[0] * len(live), rates[1], rates[2], self.now_ms)
 
     def _note_gap(self) -> None:
-        beats = [worker.beat_ms for worker in self.workers.values() if worker.beat_ms >= 0]
-        gap_ms = self.now_ms - max(beats, default=self.now_ms)
+        heartbeats = [worker.heartbeat_ms for worker in self.workers.values() if worker.heartbeat_ms >= 0]
+        gap_ms = self.now_ms - max(heartbeats, default=self.now_ms)
         rested = self.now_ms - self.hold_until_ms >= self.lease_ms
-        if gap_ms > GAP_MS and self.hold_beat_ms != max(beats) and (rested or gap_ms >= self.lease_ms):
-            self.hold_beat_ms = max(beats)
+        if gap_ms > GAP_MS and self.hold_heartbeat_ms != max(heartbeats) and (rested or gap_ms >= self.lease_ms):
+            self.hold_heartbeat_ms = max(heartbeats)
             self.hold_until_ms = self.now_ms + self.lease_ms

@@ -1,4 +1,4 @@
-"""The reference of admission: what is looked at, the checks in their order, what is predicted, who never can."""
+"""Admission in the reference model: the checks in their order, the predictions, and the jobs that are hopeless."""
 
 import math
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tests.support.model_books import Lengths, Pool, Rate, Rates
-from tests.support.model_records import ModelJob
+from tests.support.model_records import GENERATED_WEIGHT, ModelJob
 from tests.support.model_tiers import SHORTEST_ANSWER, tier_at_claim
 
 if TYPE_CHECKING:
@@ -14,15 +14,16 @@ if TYPE_CHECKING:
 
 LIVE_MS = 5_000
 MINUTE_MS = 60_000
-BELIEVED = 8
-GENERATED_WEIGHT = 4
+MIN_ANSWERS = 8
 HIGHEST_TIER = 2
 
 
 @dataclass
-class Look:
-    """What the checks look at. What waits of the job whose place this one takes counts no more, but its tenant
-    still counts among those who wait."""
+class AdmissionView:
+    """What the checks see of the queue when a job is offered.
+
+    A queued job that the offered one supersedes no longer counts, but its tenant still counts as active.
+    """
 
     model: "Model"
     job: ModelJob
@@ -49,28 +50,31 @@ class Look:
             job.cost_mwt = math.floor(1_000 * (job.prompt_tokens + GENERATED_WEIGHT * self.expected("mean")))
         mean = job.cost_mwt if self.pool.mean_mwt is None else self.pool.mean_mwt
         mu = self.rates.mu_wtps if self.rates else 0
-        self.most_mwt = max(model.max_wait_ms * mu, 2 * self.active * mean)
+        self.backlog_bound_mwt = max(model.max_wait_ms * mu, 2 * self.active * mean)
         self.margin = 1 if self.idle else model.margin
         self.tiered = model.degradation and model.full and self.rates is not None
         self.tier = self.pool.tiers.in_force(model.now_ms) if self.tiered else 0
 
     def move_tier(self) -> None:
-        """Only who asks for a place moves the tier, by all that waits: what is to be superseded still presses."""
+        """Update the tier, which only offers do, by all queued work, with that of the job to be superseded."""
         if self.tiered:
             waiting = [job for job in self.model.inflight() if job.state == "queued" and job.slug == self.job.slug]
-            share = sum(job.cost_mwt for job in waiting) / self.most_mwt
-            self.tier = self.pool.tiers.look(self.model.now_ms, share, self.model.max_wait_ms)
+            share = sum(job.cost_mwt for job in waiting) / self.backlog_bound_mwt
+            self.tier = self.pool.tiers.update(self.model.now_ms, share, self.model.max_wait_ms)
 
-    def expected(self, what: str) -> float:
-        """A tenant's figure once 8 of its answers have ended, else the pool's, else what is asked for, at most 128."""
+    def expected(self, figure: str) -> float:
+        """Return the expected answer length: the tenant's figure once 8 of its answers are known, else the pool's.
+
+        Without either it is max_tokens, but at most 128.
+        """
         value = float(min(self.job.max_tokens, 128))
         for lengths in (self.model.lengths.get(self.job.tenant, Lengths()), self.pool.lengths):
-            if lengths.n >= BELIEVED:
-                value = lengths.mean() if what == "mean" else lengths.quantile(0.5)
+            if lengths.n >= MIN_ANSWERS:
+                value = lengths.mean() if figure == "mean" else lengths.quantile(0.5)
                 break
         return min(self.job.max_tokens, max(1, value))
 
-    # The predictions; only where rates are known.
+    # The predictions, which need known rates.
 
     def prompt_ms(self, rates: Rates) -> float:
         return 1_000 * self.job.prompt_tokens / rates.prefill_tps
@@ -79,11 +83,14 @@ class Look:
         return self.own_mwt * self.weights <= self.weight * self.pool_mwt
 
     def whole_ms(self, rates: Rates) -> float:
-        """Prompt and median answer; a tenant that waits with no more than its share is judged by its shorter ones."""
+        """Return the time for the prompt and the median answer.
+
+        For a tenant with no more queued work than its share, a shorter answer than the median counts.
+        """
         median = self.expected("p50")
         if self.under_share():
             mine = self.model.lengths.get(self.job.tenant, Lengths())
-            shorter = mine.quantile(0.35) if mine.n >= BELIEVED else min(self.job.max_tokens, 128)
+            shorter = mine.quantile(0.35) if mine.n >= MIN_ANSWERS else min(self.job.max_tokens, 128)
             median = min(median, self.job.max_tokens, max(1, shorter))
         return self.prompt_ms(rates) + median * rates.tpot_ms
 
@@ -93,112 +100,114 @@ class Look:
         before = min(self.pool_mwt, self.own_mwt * self.weights / self.weight)
         return before / rates.mu_wtps + (self.pool.run_ms or 0) / max(1, self.pool.slots)
 
-    def most_ms(self) -> float:
+    def allowed_ms(self) -> float:
         return self.margin * (self.job.deadline_ms - self.model.now_ms)
 
     def shortened(self, rates: Rates) -> bool:
-        """Under pressure a job that may be changed is judged by the answer that still fits, if it is no stump."""
-        may = self.job.degrade and self.tier > 0 and not self.idle
-        stump_ms = min(SHORTEST_ANSWER, self.job.max_tokens) * rates.tpot_ms
-        fits = self.wait_ms(rates) + self.prompt_ms(rates) + stump_ms <= self.most_ms()
-        return may and fits and self.wait_ms(rates) + self.whole_ms(rates) > self.most_ms()
+        """Return whether the job counts with a cut answer: at tier 1 or 2, if it may be degraded and enough fits."""
+        degradable = self.job.degrade and self.tier > 0 and not self.idle
+        shortest_ms = min(SHORTEST_ANSWER, self.job.max_tokens) * rates.tpot_ms
+        fits = self.wait_ms(rates) + self.prompt_ms(rates) + shortest_ms <= self.allowed_ms()
+        return degradable and fits and self.wait_ms(rates) + self.whole_ms(rates) > self.allowed_ms()
 
     def finish_ms(self, rates: Rates) -> float:
-        return self.most_ms() if self.shortened(rates) else self.wait_ms(rates) + self.whole_ms(rates)
+        return self.allowed_ms() if self.shortened(rates) else self.wait_ms(rates) + self.whole_ms(rates)
 
     def own_ms(self, rates: Rates) -> float:
         whole_ms = self.whole_ms(rates)
-        cut_ms = self.wait_ms(rates) + whole_ms - self.most_ms() if self.shortened(rates) else 0
+        cut_ms = self.wait_ms(rates) + whole_ms - self.allowed_ms() if self.shortened(rates) else 0
         return whole_ms - cut_ms
 
 
-def check_worker(look: Look) -> str | None:
-    model = look.model
-    if not any(w.slug == look.job.slug and model.now_ms - w.beat_ms <= LIVE_MS for w in model.workers.values()):
+def check_worker(view: AdmissionView) -> str | None:
+    model = view.model
+    if not any(w.slug == view.job.slug and model.now_ms - w.heartbeat_ms <= LIVE_MS for w in model.workers.values()):
         return "no_worker"
     return "draining" if model.draining else None
 
 
-def check_rates(look: Look) -> str | None:
-    """So much may come at once as in a minute; one job of any size when nothing came for a minute."""
-    now_ms, rate = look.model.now_ms, look.rate
+def check_rates(view: AdmissionView) -> str | None:
+    """Allow at once what may come in a minute, and one job of any size if nothing came for a minute."""
+    now_ms, rate = view.model.now_ms, view.rate
     if rate.rpm and max(rate.rpm_ms, now_ms) + MINUTE_MS / rate.rpm > now_ms + MINUTE_MS:
         return "rate_limited"
-    if rate.tpm and max(rate.tpm_ms, now_ms) + MINUTE_MS * look.job.tokens / rate.tpm > now_ms + MINUTE_MS:
+    if rate.tpm and max(rate.tpm_ms, now_ms) + MINUTE_MS * view.job.tokens / rate.tpm > now_ms + MINUTE_MS:
         return "rate_limited" if rate.tpm_ms > now_ms else None
     return None
 
 
-def check_inflight(look: Look) -> str | None:
-    """The last quarter of the places is for tenants with nothing waiting, or less than their share of the work and
-    no more jobs than their share of the quarter."""
-    places = look.model.places()
-    kept = places // 4 if look.model.full else 0
-    little = look.own_mwt * look.weights < look.weight * look.pool_mwt
-    few = len(look.mine) * look.weights < look.weight * kept
-    if not look.mine or (little and few):
+def check_inflight(view: AdmissionView) -> str | None:
+    """Keep the last quarter of the places for tenants that have few queued jobs.
+
+    They have none, or less than their share of the work and fewer jobs than their share of that quarter.
+    """
+    places = view.model.places()
+    kept = places // 4 if view.model.full else 0
+    little = view.own_mwt * view.weights < view.weight * view.pool_mwt
+    few = len(view.mine) * view.weights < view.weight * kept
+    if not view.mine or (little and few):
         kept = 0
-    return "inflight_full" if look.inflight >= places - kept else None
+    return "inflight_full" if view.inflight >= places - kept else None
 
 
-def check_lists(look: Look) -> str | None:
-    model, mine = look.model, look.mine
+def check_lists(view: AdmissionView) -> str | None:
+    model, mine = view.model, view.mine
     if len(mine) >= (model.max_waiting or max(16, 2 * model.slots_at_last_count)):
         return "tenant_queue_full"
-    if mine and sum(other.tokens for other in mine) + look.job.tokens > model.max_waiting_tokens:
+    if mine and sum(other.tokens for other in mine) + view.job.tokens > model.max_waiting_tokens:
         return "tenant_tokens_full"
     return None
 
 
-def check_share(look: Look) -> str | None:
-    """Half as much from tier 1 on; at tier 2 who waits with more than its share waits with no more."""
-    share = look.weight / look.weights
-    most = (0.5 if look.tier else 1) * share * (look.most_mwt - look.pool_mwt)
-    if look.tier == HIGHEST_TIER and not look.under_share():
-        most = min(most, share * look.pool_mwt)
-    return "tenant_share_full" if look.own_mwt > 0 and look.own_mwt + look.job.cost_mwt > most else None
+def check_share(view: AdmissionView) -> str | None:
+    """Allow half as much from tier 1 on; at tier 2, no more for a tenant with more than its share queued."""
+    share = view.weight / view.weights
+    bound_mwt = (0.5 if view.tier else 1) * share * (view.backlog_bound_mwt - view.pool_mwt)
+    if view.tier == HIGHEST_TIER and not view.under_share():
+        bound_mwt = min(bound_mwt, share * view.pool_mwt)
+    return "tenant_share_full" if view.own_mwt > 0 and view.own_mwt + view.job.cost_mwt > bound_mwt else None
 
 
-def check_backlog(look: Look) -> str | None:
-    """For who comes new: who waits already was refused by its share before the backlog is full."""
-    return "backlog_full" if look.pool_mwt > 1.25 * look.most_mwt else None
+def check_backlog(view: AdmissionView) -> str | None:
+    """Refuse tenants with no queued jobs; the others already fail the check of their share."""
+    return "backlog_full" if view.pool_mwt > 1.25 * view.backlog_bound_mwt else None
 
 
-def check_deadline(look: Look) -> str | None:
-    """The whole answer, and the first token where that has a deadline of its own."""
-    job, rates = look.job, look.rates
+def check_deadline(view: AdmissionView) -> str | None:
+    """Check the end of the answer, and the first token if the job has a start deadline."""
+    job, rates = view.job, view.rates
     assert rates is not None
-    late = look.finish_ms(rates) > look.most_ms()
-    starts_late = look.wait_ms(rates) + look.prompt_ms(rates) > look.margin * job.start_within_ms
+    late = view.finish_ms(rates) > view.allowed_ms()
+    starts_late = view.wait_ms(rates) + view.prompt_ms(rates) > view.margin * job.start_within_ms
     return "deadline_unmeetable" if late or (job.start_within_ms and starts_late) else None
 
 
-ALWAYS: tuple[Callable[[Look], str | None], ...] = (check_worker, check_rates, check_inflight, check_lists)
-#: Only in full admission, and only where rates are known.
-PREDICTING: tuple[Callable[[Look], str | None], ...] = (check_share, check_backlog, check_deadline)
+ALWAYS: tuple[Callable[[AdmissionView], str | None], ...] = (check_worker, check_rates, check_inflight, check_lists)
+#: The checks that run only in full admission and only with known rates.
+PREDICTING: tuple[Callable[[AdmissionView], str | None], ...] = (check_share, check_backlog, check_deadline)
 
 
-def verdict(look: Look) -> str | None:
-    """The first check that refuses: its reason."""
-    predicting = PREDICTING if look.model.full and look.rates else ()
-    return next((reason for check in (*ALWAYS, *predicting) if (reason := check(look))), None)
+def verdict(view: AdmissionView) -> str | None:
+    """Return the reason of the first check that refuses, or None."""
+    predicting = PREDICTING if view.model.full and view.rates else ()
+    return next((reason for check in (*ALWAYS, *predicting) if (reason := check(view))), None)
 
 
-def never(look: Look) -> bool:
-    """Whether even an empty system could not do the job in time: such a refusal promises nothing."""
-    job, rates = look.job, look.rates
+def never_fits(view: AdmissionView) -> bool:
+    """Return whether even an idle pool could not finish the job in time, so that a retry is useless."""
+    job, rates = view.job, view.rates
     assert rates is not None
-    prompt_late = bool(job.start_within_ms) and look.prompt_ms(rates) > job.start_within_ms
-    return look.own_ms(rates) > job.deadline_ms - look.model.now_ms or prompt_late
+    prompt_late = bool(job.start_within_ms) and view.prompt_ms(rates) > job.start_within_ms
+    return view.own_ms(rates) > job.deadline_ms - view.model.now_ms or prompt_late
 
 
-def take(look: Look) -> None:
-    """What an admission fixes: the latest start that orders the list, the tenant's rates, who is known since when."""
-    model, job, rate = look.model, look.job, look.rate
+def apply_admission(view: AdmissionView) -> None:
+    """Write what an admission sets: the job's latest start, the tenant's rates and its first admission."""
+    model, job, rate = view.model, view.job, view.rate
     if job.degrade and model.degradation and model.full:
-        job.taken_at_tier = look.tier if look.rates and look.shortened(look.rates) else 0
+        job.admitted_at_tier = view.tier if view.rates and view.shortened(view.rates) else 0
     if job.latest_ms < 0:
-        own_ms = look.own_ms(look.rates) if look.rates else 0
+        own_ms = view.own_ms(view.rates) if view.rates else 0
         job.latest_ms = model.now_ms + max(0, math.floor(job.deadline_ms - model.now_ms - own_ms))
     if rate.rpm:
         rate.rpm_ms = math.floor(max(rate.rpm_ms, model.now_ms) + MINUTE_MS / rate.rpm)
@@ -208,14 +217,14 @@ def take(look: Look) -> None:
 
 
 def is_hopeless(model: "Model", job: ModelJob) -> bool:
-    """Whether even a short answer can no longer be ready in time, and somebody else could use the slot."""
+    """Return whether even a short answer can no longer be ready in time and another job waits for the slot."""
     rates = model.pools[job.slug].rates_at(model.now_ms)
     if not model.full or rates is None:
         return False
     left_ms = job.deadline_ms - model.now_ms
     prompt_ms = 1_000 * job.prompt_tokens / rates.prefill_tps
     mine = model.lengths.get(job.tenant, Lengths())
-    if prompt_ms + job.max_tokens * rates.tpot_ms <= left_ms or mine.n < BELIEVED:
+    if prompt_ms + job.max_tokens * rates.tpot_ms <= left_ms or mine.n < MIN_ANSWERS:
         return False
     shortest = min(job.max_tokens, mine.quantile(0.2))
     if tier_at_claim(model, job):
@@ -226,7 +235,7 @@ def is_hopeless(model: "Model", job: ModelJob) -> bool:
 
 
 def least_service(model: "Model", tenant: str, slug: str) -> float:
-    """Where a tenant that had nothing waiting starts at least: the pool's virtual time less two mean jobs' credit."""
+    """Return the least service at which a newcomer starts: the virtual time, less two mean jobs if it is known."""
     pool = model.pools[slug]
     first_ms = model.first_ms.get(tenant, model.now_ms)
     known = first_ms is None or model.now_ms - first_ms > MINUTE_MS

@@ -1,22 +1,22 @@
-"""The reference of what a pool and its tenants are known by: answers' lengths, rates, virtual time."""
+"""The pool records of the reference model: answer lengths, rates, virtual time, and the rates of a tenant."""
 
 import math
 from dataclasses import dataclass, field
 
 from tests.support.model_tiers import Tiers
 
-RATES_MS = 10_000
-KEPT = 128
+RATES_VALID_MS = 10_000
+HALVED_AT = 128
 
 
 def rounded(number: float) -> float:
-    """As the store keeps it."""
+    """Return the number as the store rounds it."""
     return float(f"{number:.0f}")
 
 
 @dataclass
 class Lengths:
-    """How long answers became: counts of quarter octaves, halved at 128 answers."""
+    """A histogram of answer lengths in quarter octaves; the counts are halved at 128 answers."""
 
     counts: dict[int, int] = field(default_factory=dict)
     n: int = 0
@@ -26,9 +26,9 @@ class Lengths:
         bucket = 0 if tokens < 1 else math.floor(4 * math.log(tokens) / math.log(2) + 0.5) + 1
         self.counts[bucket] = self.counts.get(bucket, 0) + 1
         self.n, self.total = self.n + 1, self.total + tokens
-        if self.n >= KEPT:
+        if self.n >= HALVED_AT:
             before = self.n
-            self.counts = {b: a // 2 for b, a in self.counts.items()}
+            self.counts = {b: answers // 2 for b, answers in self.counts.items()}
             self.n = sum(self.counts.values())
             self.total = self.total * self.n / before
         self.total = rounded(self.total)
@@ -47,17 +47,17 @@ class Lengths:
 
 @dataclass
 class Rates:
-    """What a pool does, as its workers' beats say; mu in weighted tokens a second."""
+    """The rates of a pool by its workers' heartbeats; mu is in weighted tokens a second."""
 
     mu_wtps: float
     prefill_tps: float
     tpot_ms: float
-    told_ms: int
+    reported_ms: int
 
 
 @dataclass
 class Pool:
-    """The books of one model's workers."""
+    """The record of one pool."""
 
     virtual: int = 0
     slots: int = 0
@@ -72,13 +72,13 @@ class Pool:
         setattr(self, name, rounded(value if before is None else before + (value - before) / 8))
 
     def rates_at(self, now_ms: int) -> Rates | None:
-        """The rates, unless they are unknown or too old to be believed."""
-        return self.rates if self.rates is not None and now_ms - self.rates.told_ms <= RATES_MS else None
+        """Return the rates, or None if they are unknown or too old."""
+        return self.rates if self.rates is not None and now_ms - self.rates.reported_ms <= RATES_VALID_MS else None
 
 
 @dataclass
 class Rate:
-    """What one tenant may ask a minute, and the moments at which all that came would be within it."""
+    """A tenant's bounds a minute, and the times until which the admitted requests and tokens use them up."""
 
     rpm: int | None = None
     tpm: int | None = None

@@ -1,11 +1,13 @@
-"""The reference's records: a job that was admitted, and what a worker left."""
+"""The records of the reference model: an admitted job, and a worker."""
 
 from dataclasses import dataclass, field
+
+GENERATED_WEIGHT = 4
 
 
 @dataclass
 class ModelJob:
-    """One admitted job. Moments are ms; a cost or latest start of -1 is worked out at its admission."""
+    """One admitted job. Times are in ms; a cost or latest start of -1 is computed at the admission."""
 
     id: str
     tenant: str
@@ -27,12 +29,13 @@ class ModelJob:
     cancel: str = ""
     charged_mwt: int = 0
     skips: int = 0
-    #: Names the offering that made it, "" once somebody else has heard of it: by it, it can be taken back.
+    #: The id of the offer that admitted the job, which can cancel it; "" once another offer has found the job.
     offer: str = ""
-    #: Whether it may be changed; where it was taken so, the tier that its admission rests on (0: none). None: never.
+    #: Whether the job may be degraded.
     degrade: bool = False
-    taken_at_tier: int | None = None
-    #: What its answer is cut to, and at which tier; 0 when it is not.
+    #: The tier on which the admission rests, 0 if on none; None if the job was not admitted as degradable.
+    admitted_at_tier: int | None = None
+    #: The length to which the answer is cut, and the tier of the cut; 0 if the answer is not cut.
     cut_tokens: int = 0
     cut_tier: int = 0
     waits_from_ms: int = 0
@@ -41,8 +44,8 @@ class ModelJob:
     poll_by_ms: int | None = None
 
     @property
-    def wanted_ms(self) -> int:
-        """Until when somebody wants it while it waits."""
+    def expires_ms(self) -> int:
+        """The time at which the job expires while it is queued."""
         first_token_ms = self.admitted_ms + self.start_within_ms
         return min(self.deadline_ms, first_token_ms) if self.start_within_ms else self.deadline_ms
 
@@ -53,12 +56,12 @@ class ModelJob:
 
 @dataclass
 class ModelWorker:
-    """What a worker's beat and last claim left."""
+    """What the last heartbeat and the last claim of a worker wrote."""
 
     slug: str
     slots: int
     cells: int
-    beat_ms: int
+    heartbeat_ms: int
     claim_id: str = ""
     claim_ids: list[str] = field(default_factory=list)
     suspect: str = ""

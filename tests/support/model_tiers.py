@@ -1,4 +1,4 @@
-"""The reference of degradation: what presses a pool, which tier that makes it, and how short an answer is cut."""
+"""Degradation in the reference model: the pressure on a pool, its tier, and the length to which an answer is cut."""
 
 import math
 from dataclasses import dataclass
@@ -9,69 +9,71 @@ from tests.support.model_records import ModelJob
 if TYPE_CHECKING:
     from tests.support.model import Model
 
-#: Above so much pressure tier 1, above so much tier 2; below half of its own mark a tier is left.
-PRESSED = (0.15, 0.4)
+#: The pressure above which tiers 1 and 2 begin; a tier ends below half of its own threshold.
+THRESHOLDS = (0.15, 0.4)
 UP_MS = 1_000
 DOWN_MS = 2_000
-LOOK_MS = 100
-WAITS_MS = 500
+UPDATE_MS = 100
+WAIT_WINDOW_MS = 500
 SHORTEST_ANSWER = 32
 
 
 @dataclass
 class Tiers:
-    """A pool's tier. It is over when nobody has looked at it for as long as it takes to go down."""
+    """A pool's tier. It ends when no offer has updated it for as long as it takes to go down one tier."""
 
     tier: int = 0
-    looked_ms: int = 0
+    updated_ms: int = 0
     above_from_ms: int | None = None
     below_from_ms: int | None = None
     wait_from_ms: int = 0
     least_wait_ms: int = 0
 
     def in_force(self, now_ms: int) -> int:
-        return self.tier if now_ms - self.looked_ms <= DOWN_MS else 0
+        return self.tier if now_ms - self.updated_ms <= DOWN_MS else 0
 
     def note_wait(self, now_ms: int, waited_ms: int) -> None:
-        """The least wait of any job that was claimed in half a second: the least proves a queue that stands."""
-        if now_ms - self.wait_from_ms >= WAITS_MS:
+        """Note the wait of a claimed job. The least wait in half a second counts: it proves that a queue stands."""
+        if now_ms - self.wait_from_ms >= WAIT_WINDOW_MS:
             self.wait_from_ms, self.least_wait_ms = now_ms, waited_ms
         self.least_wait_ms = min(self.least_wait_ms, waited_ms)
 
-    def look(self, now_ms: int, waiting_share: float, max_wait_ms: int) -> int:
-        """Somebody asks for a place: the tier by what waits, or by the least wait of the last second."""
+    def update(self, now_ms: int, waiting_share: float, max_wait_ms: int) -> int:
+        """Update the tier at an offer, by the queued work or by the least wait of the last second; return it."""
         tier = self.in_force(now_ms)
-        if now_ms - self.looked_ms < LOOK_MS:
+        if now_ms - self.updated_ms < UPDATE_MS:
             return tier
-        if now_ms - self.looked_ms > DOWN_MS:
+        if now_ms - self.updated_ms > DOWN_MS:
             self.above_from_ms = self.below_from_ms = None
-        waited = now_ms - self.wait_from_ms < 2 * WAITS_MS
-        pressure = max(waiting_share, self.least_wait_ms / max_wait_ms if waited else 0)
-        above = tier < len(PRESSED) and pressure > PRESSED[tier]
-        below = tier > 0 and pressure < PRESSED[tier - 1] / 2
+        wait_is_recent = now_ms - self.wait_from_ms < 2 * WAIT_WINDOW_MS
+        pressure = max(waiting_share, self.least_wait_ms / max_wait_ms if wait_is_recent else 0)
+        above = tier < len(THRESHOLDS) and pressure > THRESHOLDS[tier]
+        below = tier > 0 and pressure < THRESHOLDS[tier - 1] / 2
         self.above_from_ms = (self.above_from_ms or now_ms) if above else None
         self.below_from_ms = (self.below_from_ms or now_ms) if below else None
         if self.above_from_ms is not None and now_ms - self.above_from_ms >= UP_MS:
             tier, self.above_from_ms = tier + 1, now_ms
         elif self.below_from_ms is not None and now_ms - self.below_from_ms >= DOWN_MS:
             tier, self.below_from_ms = tier - 1, now_ms
-        self.tier, self.looked_ms = tier, now_ms
+        self.tier, self.updated_ms = tier, now_ms
         return tier
 
 
 def tier_at_claim(model: "Model", job: ModelJob) -> int:
-    """The tier that a job is run at: what it was admitted at holds; one that may not be changed is run at none."""
+    """Return the tier at which a job runs: at least that of its admission; 0 if it may not be degraded."""
     pool = model.pools[job.slug]
     rated = model.full and pool.rates_at(model.now_ms) is not None
-    now = pool.tiers.in_force(model.now_ms) if model.degradation and rated else 0
-    return 0 if job.taken_at_tier is None else max(now, job.taken_at_tier)
+    tier_now = pool.tiers.in_force(model.now_ms) if model.degradation and rated else 0
+    return 0 if job.admitted_at_tier is None else max(tier_now, job.admitted_at_tier)
 
 
 def cut(model: "Model", job: ModelJob) -> None:
-    """An answer may take what is left of its patience, by the pool's rates; one that was taken for its short answer is
-    cut by rates of any age."""
+    """Cut an answer to the time left to its deadline, by the pool's rates.
+
+    Rates of any age cut a job that was admitted only for a cut answer.
+    """
     pool, tier = model.pools[job.slug], tier_at_claim(model, job)
-    rates = pool.rates if job.taken_at_tier else model.full and pool.rates_at(model.now_ms)
+    rates = pool.rates if job.admitted_at_tier else model.full and pool.rates_at(model.now_ms)
     job.cut_tokens = job.cut_tier = 0
     if tier == 0 or not rates:
         return

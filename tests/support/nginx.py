@@ -1,4 +1,4 @@
-"""nginx from the system's package in front of an ingress, with the configuration that docs/proxies.md prints."""
+"""Runs nginx from the system's package in front of an ingress, with the configuration in docs/proxies.md."""
 
 import os
 import re
@@ -11,12 +11,12 @@ from typing import Self
 from tests.support.ports import free_port
 from tests.support.processes import ROOT, wait_for
 
-#: Debian keeps it where only root's PATH looks.
+#: Debian installs nginx into a folder that only root's PATH contains.
 PROGRAM = shutil.which("nginx", path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
-#: Where TESTS_NEED names nginx, as in continuous integration, its tests fail without it instead of being skipped.
+#: If TESTS_NEED names nginx, as in continuous integration, its tests fail without nginx instead of being skipped.
 MAY_BE_SKIPPED = PROGRAM is None and "nginx" not in os.environ.get("TESTS_NEED", "").split()
 
-_AROUND = """daemon off;
+_FRAME = """daemon off;
 master_process off;
 pid {folder}/nginx.pid;
 error_log stderr warn;
@@ -34,7 +34,7 @@ http {{
 
 
 class Nginx:
-    """One nginx process on a port of its own; the context ends it."""
+    """One nginx process on its own port; leaving the context kills it."""
 
     def __init__(self, folder: Path, ingress_port: int) -> None:
         assert PROGRAM is not None, "nginx is not installed (Debian's nginx-light)"
@@ -45,12 +45,12 @@ class Nginx:
             assert said in printed
             printed = printed.replace(said, f"127.0.0.1:{here}")
         config = folder / "nginx.conf"
-        config.write_text(_AROUND.format(folder=folder, printed=printed))
+        config.write_text(_FRAME.format(folder=folder, printed=printed))
         self.url = f"http://127.0.0.1:{self.port}"
         self._process = subprocess.Popen([PROGRAM, "-e", "stderr", "-p", folder, "-c", config])
 
     def __enter__(self) -> Self:
-        wait_for(lambda: self._process.poll() is not None or self._listens(), "nginx to listen")
+        wait_for(lambda: self._process.poll() is not None or self._is_listening(), "nginx to listen")
         assert self._process.poll() is None
         return self
 
@@ -58,7 +58,7 @@ class Nginx:
         self._process.kill()
         self._process.wait()
 
-    def _listens(self) -> bool:
+    def _is_listening(self) -> bool:
         try:
             socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
         except OSError:

@@ -1,7 +1,7 @@
-"""Real processes for faults and end-to-end tests: a store, workers and ingresses one can kill, stop and continue.
+"""Real processes for faults and end-to-end tests: a store, workers and ingresses that a test can kill and pause.
 
-A `Stage` is one test's cast: it starts everything against one private store, and ends it all. Nothing
-here sleeps for luck: every wait is for a condition, and a wait that fails shows the processes' logs.
+A `Stage` starts all processes of one test on one private store and ends them. Nothing here sleeps for a fixed
+time: every wait is for a condition, and when a wait fails, the processes' logs are shown.
 """
 
 import json
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from shared.audit.invariants import Breach, breaches
+from shared.audit.invariants import Breach, find_breaches
 from shared.errors import StoreUnavailable
 from shared.jobs.job import JobView, NewJob, new_job_id
 from shared.store.connection import OPERATOR, open_client
@@ -26,14 +26,14 @@ from shared.store.store import Store
 T = TypeVar("T")
 
 ROOT = Path(__file__).resolve().parents[2]
-#: How often a condition is looked at.
-_LOOK_S = 0.01
+#: The time between two checks of a condition.
+_CHECK_INTERVAL_S = 0.01
 
 
 def wait_for(condition: Callable[[], T], what: str, *, timeout_s: float = 20.0) -> T:
-    """The condition's first true answer. Raises AssertionError naming `what` when the time is over.
+    """Wait until the condition is true; return its value. Raises AssertionError with `what` after `timeout_s`.
 
-    A store that is away while one waits makes the condition untrue, no more.
+    While the store is unavailable, the condition counts as false.
     """
     until = time.monotonic() + timeout_s
     while True:
@@ -45,7 +45,7 @@ def wait_for(condition: Callable[[], T], what: str, *, timeout_s: float = 20.0) 
             return answer
         if time.monotonic() > until:
             raise AssertionError(f"waited {timeout_s:g} s in vain: {what}")
-        time.sleep(_LOOK_S)
+        time.sleep(_CHECK_INTERVAL_S)
 
 
 class Process:
@@ -64,7 +64,7 @@ class Process:
         return self._popen.poll() is None
 
     def kill(self) -> None:
-        """kill -9, and wait until it is dead."""
+        """Kill the process with SIGKILL and wait until it is dead."""
         self._signal(signal.SIGKILL)
         self._popen.wait()
 
@@ -72,7 +72,7 @@ class Process:
         self._signal(signal.SIGTERM)
 
     def pause(self) -> None:
-        """Stop it; returns when its last thread stands still, which on a busy machine takes its time."""
+        """Stop the process; return when its last thread has stopped, which can take a while on a busy machine."""
         self._signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
@@ -80,17 +80,17 @@ class Process:
         self._signal(signal.SIGCONT)
 
     def exit_code(self, *, timeout_s: float = 20.0) -> int:
-        """Wait for its end; -9 for one that was killed."""
+        """Wait until the process ends; return its exit code, -9 if it was killed."""
         return self._popen.wait(timeout_s)
 
-    def said(self, event: str) -> list[str]:
-        """The lines of its log that hold this event; one that is being written is none yet."""
+    def log_lines(self, event: str) -> list[str]:
+        """Return the complete lines of the log that contain `event`."""
         whole = self.log.read_text(errors="replace").rpartition("\n")[0]
         return [line for line in whole.splitlines() if event in line]
 
     def figure(self, name: str) -> float:
-        """One figure of a worker that was started with PENSTOCK_WORKER_LISTEN=127.0.0.1:0."""
-        line = wait_for(lambda: self.said("worker.exporter"), "the worker's address")[0]
+        """Return one metric of a worker that was started with PENSTOCK_WORKER_LISTEN=127.0.0.1:0."""
+        line = wait_for(lambda: self.log_lines("worker.exporter"), "the worker's address")[0]
         with urllib.request.urlopen(f"http://{json.loads(line)['address']}/metrics", timeout=5) as response:
             lines = response.read().decode().splitlines()
         values = [float(line.split()[1]) for line in lines if line.split()[0] == name]
@@ -98,7 +98,7 @@ class Process:
         return values[0]
 
     def end(self) -> None:
-        """However it stands: dead afterwards."""
+        """Kill the process if it is alive, even if it is stopped."""
         if self.alive:
             self._signal(signal.SIGCONT)
             self.kill()
@@ -109,7 +109,7 @@ class Process:
 
 
 class Stage:
-    """A private store and whatever runs against it. `environ`: settings of every process on it."""
+    """A private store and the processes that use it. `environ` holds the settings of all of them."""
 
     def __init__(self, folder: Path, **environ: str) -> None:
         self._folder = folder
@@ -137,8 +137,9 @@ class Stage:
             print(process.log.read_text(errors="replace")[-20_000:])
 
     def environ(self, **more: str) -> dict[str, str]:
-        """What a process on this stage is started with: no setting of the machine's leaks in."""
-        plain = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+        """Return the environment of a process on this stage, without the PENSTOCK_ settings of this machine."""
+        # No coverage: a tracer would slow down processes whose timing the tests check.
+        plain = {name: text for name, text in os.environ.items() if not name.startswith(("PENSTOCK_", "COVERAGE_"))}
         ours = {"REDIS_URL": self.url, "PENSTOCK_STATE_DIR": str(self._folder / "state"), "PENSTOCK_LOG_FORMAT": "json"}
         return plain | ours | self._environ | more
 
@@ -149,38 +150,38 @@ class Stage:
         return process
 
     def worker(self, *, wait: bool = True, **environ: str) -> Process:
-        """Start a worker; with `wait`, once it counts as live."""
-        process = self.start("worker", [sys.executable, "-m", "workers"], **environ)
+        """Start a worker; with `wait`, return once it counts as live."""
+        process = self.start("worker", [sys.executable, "-P", "-m", "workers"], **environ)
         if wait:
             wait_for(lambda: self.view(process) or not process.alive, "a live worker", timeout_s=60)
             assert process.alive, process.log.read_text(errors="replace")
         return process
 
     def web(self, port: int, **environ: str) -> Process:
-        """Start an ingress on loopback; returns once it answers /health."""
-        arguments = [sys.executable, "-m", "gunicorn", "-c", "python:web.gunicorn_conf", "web.wsgi:app"]
+        """Start an ingress on loopback; return once it answers /health."""
+        arguments = [sys.executable, "-P", "-m", "web"]
         process = self.start("web", arguments, PENSTOCK_LISTEN=f"127.0.0.1:{port}", **environ)
         wait_for(lambda: _answers(f"http://127.0.0.1:{port}/health") or not process.alive, "an ingress", timeout_s=60)
         assert process.alive, process.log.read_text(errors="replace")
         return process
 
     def view(self, process: Process) -> WorkerView | None:
-        """The worker as the store sees it, while it is live."""
+        """Return the store's view of the worker, or None if it is not live."""
         for worker in self.store.snapshot().workers:
             if worker.live and worker.facts.get("pid") == str(process.pid):
                 return worker
         return None
 
     def folder(self, name: str) -> Path:
-        """A new folder of this stage."""
-        made = self._folder / name
-        made.mkdir()
-        return made
+        """Create a folder of this stage."""
+        folder = self._folder / name
+        folder.mkdir()
+        return folder
 
-    # What runs on it.
+    # The jobs on the stage.
 
-    def admit(self, tenant: str = "blue", **spelled: Any) -> str:
-        """Admit a job that must be taken: 4 words of prompt, 20 of answer, a minute's patience. Its id."""
+    def admit(self, tenant: str = "blue", **overrides: Any) -> str:
+        """Offer a job that must be admitted: 4 prompt words, 20 answer words, a deadline in a minute. Return its id."""
         fields: dict[str, Any] = {
             "id": new_job_id(),
             "tenant": tenant,
@@ -191,12 +192,12 @@ class Stage:
             "cost_mwt": 84_000,
             "deadline_ms": 60_000,
         }
-        answer = self.store.admit(NewJob(**(fields | spelled)))
+        answer = self.store.admit(NewJob(**(fields | overrides)))
         assert isinstance(answer, Admitted), answer
         return answer.id
 
     def job(self, job_id: str) -> JobView:
-        """The job as it is; it must be known."""
+        """Return the present view of a job that must exist."""
         view = self.store.touch(job_id, quiet=True)
         assert view is not None, f"{job_id} is not known"
         return view
@@ -205,47 +206,47 @@ class Stage:
         return [self.job(job_id) for job_id in ids]
 
     def ended(self, *ids: str, timeout_s: float = 20.0) -> list[JobView]:
-        """The jobs, once all have ended."""
+        """Wait until all the jobs have ended; return them."""
         return wait_for(
             lambda: (views := self.jobs(ids)) and all(view.ended_ms is not None for view in views) and views,
             f"{len(ids)} jobs to end",
             timeout_s=timeout_s,
         )
 
-    def running(self, *ids: str, timeout_s: float = 20.0) -> None:
-        """Wait until all of them run at once."""
+    def wait_until_running(self, *ids: str, timeout_s: float = 20.0) -> None:
+        """Wait until all the jobs run at once."""
         wait_for(
             lambda: all(view.state.value == "running" for view in self.jobs(ids)),
             f"{len(ids)} jobs to run",
             timeout_s=timeout_s,
         )
 
-    def speaks(self, job_id: str, *, timeout_s: float = 20.0) -> None:
-        """Wait until the job's first text has been told."""
-        wait_for(lambda: "token" in self.event_types(job_id), f"{job_id} to say something", timeout_s=timeout_s)
+    def wait_for_text(self, job_id: str, *, timeout_s: float = 20.0) -> None:
+        """Wait until the job has its first text in the event stream."""
+        wait_for(lambda: "token" in self.event_types(job_id), f"the first text of {job_id}", timeout_s=timeout_s)
 
     def event_types(self, job_id: str) -> list[str]:
-        """What happened to the job so far, in order."""
+        """Return the types of the job's events so far, in order."""
         events = self.store.read_events({job_id: "0"}, block_ms=1).get(job_id, [])
         return [fields["type"] for _, fields in events]
 
-    # How it stands.
+    # The state of the store.
 
     def inflight(self) -> int:
         return self.store.snapshot().inflight
 
-    def still_sound(self) -> None:
-        """What must be true after every scenario: all has ended, and every invariant holds."""
+    def assert_sound(self) -> None:
+        """Wait until every admitted job has ended, and assert that every invariant holds."""
         wait_for(lambda: self.inflight() == 0, "every admitted job to end")
         found = self.breaches()
         assert found == [], found
 
     def breaches(self) -> list[Breach]:
-        """Every broken invariant, with a reaper at work."""
-        return breaches(self.client, timely=True)
+        """Return every broken invariant, given that a reaper runs."""
+        return find_breaches(self.client, timely=True)
 
     def stat(self, name: str) -> int:
-        """One of the store's counters."""
+        """Return one of the store's counters."""
         return self.store.snapshot().stats.get(name, 0)
 
 

@@ -1,4 +1,4 @@
-"""The `penstock` program as a process: its arguments, its environment, what it printed."""
+"""Runs the `penstock` program as a process, with given arguments and environment, and returns its output."""
 
 import os
 import pty
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-#: The installed script where there is one beside this Python, else the module it calls.
+#: The installed script if there is one beside this Python, else the module that it calls.
 _SCRIPT = Path(sys.executable).with_name("penstock")
 COMMAND = [str(_SCRIPT)] if _SCRIPT.exists() else [sys.executable, "-m", "shared.cli"]
 ROOT = Path(__file__).parents[2]
@@ -17,22 +17,22 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Program:
-    """`penstock` with an environment in which no setting of the person who tests is left."""
+    """`penstock` with an environment from which the tester's own settings are removed."""
 
     environ: Mapping[str, str]
 
     def command(self, *arguments: str) -> list[str]:
-        """The whole command line."""
+        """Return the whole command line."""
         return [*COMMAND, *arguments]
 
     def with_env(self, **more: str) -> "Program":
-        """The same with more settings."""
+        """Return the same program with more settings."""
         return Program({**self.environ, **more})
 
     def __call__(
         self, *arguments: str, stdin: str | None = None, timeout_s: float = 60
     ) -> subprocess.CompletedProcess[str]:
-        """Run it to its end."""
+        """Run the program to its end."""
         return subprocess.run(
             self.command(*arguments),
             env=self.environ,
@@ -45,26 +45,28 @@ class Program:
         )
 
     def on_a_terminal(self, *arguments: str) -> str:
-        """What a person would see: stdout and stderr are one terminal of 100 columns."""
-        ours, theirs = pty.openpty()
+        """Run the program on a terminal of 100 columns; return what a person would see on it."""
+        terminal, program_end = pty.openpty()
         environ = {**self.environ, "COLUMNS": "100", "TERM": "xterm-256color"}
-        process = subprocess.Popen(self.command(*arguments), env=environ, stdin=theirs, stdout=theirs, stderr=theirs)
-        os.close(theirs)
+        process = subprocess.Popen(
+            self.command(*arguments), env=environ, stdin=program_end, stdout=program_end, stderr=program_end
+        )
+        os.close(program_end)
         seen = b""
-        while select.select([ours], [], [], 30)[0]:
+        while select.select([terminal], [], [], 30)[0]:
             try:
-                part = os.read(ours, 65536)
-            except OSError:  # Linux says EIO when the last holder of the other end is gone
+                part = os.read(terminal, 65536)
+            except OSError:  # Linux raises EIO once no process has the other end open
                 break
             if not part:
                 break
             seen += part
-        os.close(ours)
+        os.close(terminal)
         process.wait(30)
         return seen.decode().replace("\r\n", "\n")
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """Start it in a process group of its own; whoever starts it ends it."""
+        """Start the program in its own process group; the caller must end it."""
         return subprocess.Popen(
             self.command(*arguments),
             env=self.environ,
@@ -77,7 +79,7 @@ class Program:
 
 
 def program(state_dir: Path, **settings: str) -> Program:
-    """A program whose state folder is `state_dir`; REDIS_URL and PENSTOCK_ names only as given."""
+    """Return a program with this state folder; REDIS_URL and PENSTOCK_ settings are only those in `settings`."""
     ours = {
         name: value for name, value in os.environ.items() if name != "REDIS_URL" and not name.startswith("PENSTOCK_")
     }

@@ -1,4 +1,4 @@
-"""An HTTP server on loopback that gives prepared answers in turn: for what a real door does too rarely to wait for."""
+"""An HTTP server on loopback that sends prepared answers in turn, for cases that a real door produces too rarely."""
 
 import json
 import threading
@@ -10,8 +10,8 @@ from typing import Any
 Answer = Callable[[BaseHTTPRequestHandler], None]
 
 
-def says(status: int, body: Any, **headers: str) -> Answer:
-    """An answer with a JSON body (or the bytes as they are)."""
+def json_answer(status: int, body: Any, **headers: str) -> Answer:
+    """Return an answer with a JSON body, or with the bytes unchanged."""
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -25,12 +25,12 @@ def says(status: int, body: Any, **headers: str) -> Answer:
     return answer
 
 
-def hangs_up(_handler: BaseHTTPRequestHandler) -> None:
-    """No answer: the connection closes."""
+def close_connection(_handler: BaseHTTPRequestHandler) -> None:
+    """Send no answer and close the connection."""
 
 
-def streams(text: str) -> Answer:
-    """Server-sent events, and then the end of the connection."""
+def event_stream(text: str) -> Answer:
+    """Return an answer that sends server-sent events and then closes the connection."""
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(200)
@@ -41,24 +41,24 @@ def streams(text: str) -> Answer:
     return answer
 
 
-class Script:
-    """A door that gives its answers in turn, and what it was asked."""
+class ScriptedDoor:
+    """The answers that the door still has to send, and the requests that it has received."""
 
     def __init__(self, answers: list[Answer]) -> None:
         self.answers = answers
-        self.asked: list[tuple[str, str, dict[str, str], Any]] = []
+        self.requests: list[tuple[str, str, dict[str, str], Any]] = []
         self.url = ""
 
 
 @contextmanager
-def a_door(*answers: Answer) -> Iterator[Script]:
-    script = Script(list(answers))
+def scripted_door(*answers: Answer) -> Iterator[ScriptedDoor]:
+    script = ScriptedDoor(list(answers))
 
     class Handler(BaseHTTPRequestHandler):
         def take(self) -> None:
             length = int(self.headers.get("Content-Length") or 0)
             body = json.loads(self.rfile.read(length)) if length else None
-            script.asked.append((self.command, self.path, dict(self.headers.items()), body))
+            script.requests.append((self.command, self.path, dict(self.headers.items()), body))
             script.answers.pop(0)(self)
             self.close_connection = True
 

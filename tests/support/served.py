@@ -1,4 +1,4 @@
-"""An ingress of real processes on a stage, and how to ask it: directly, or through nginx."""
+"""Real processes of an ingress on a stage, and clients that reach it directly or through nginx."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,7 +13,7 @@ from tests.support.processes import Process, Stage
 
 
 class Address:
-    """Where an ingress is asked, and how."""
+    """The address of an ingress, with a client for it."""
 
     def __init__(self, stage: Stage, process: Process, port: int) -> None:
         self.stage, self.process, self.port = stage, process, port
@@ -21,8 +21,8 @@ class Address:
         self.http = httpx.Client(base_url=self.url, timeout=30)
 
     def submit(self, tenant: str = "default", **body: Any) -> httpx.Response:
-        asked = {"prompt": "tell me a story", "max_tokens": 20} | body
-        return self.http.post("/v1/jobs", json=asked, headers={"X-Tenant": tenant})
+        request = {"prompt": "tell me a story", "max_tokens": 20} | body
+        return self.http.post("/v1/jobs", json=request, headers={"X-Tenant": tenant})
 
     def figure(self, name: str) -> float:
         lines = self.http.get("/metrics/fleet").text.splitlines()
@@ -30,34 +30,34 @@ class Address:
 
 
 class Served(Address):
-    """A stage with an ingress, at its own address; the context ends what stands before it."""
+    """An ingress at its own address; leaving the context ends the nginx in front of it."""
 
     def __init__(self, stage: Stage, **environ: str) -> None:
         port = free_port()
         super().__init__(stage, stage.web(port, **({"PENSTOCK_AUTH": "open"} | environ)), port)
-        self._around = ExitStack()
-        self._around.callback(self.http.close)
+        self._exit_stack = ExitStack()
+        self._exit_stack.callback(self.http.close)
         self._behind_nginx: Address | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._around.close()
+        self._exit_stack.close()
 
     def by(self, way: str) -> Address:
-        """This ingress as one of the ways of tests/e2e/conftest.py reaches it; nginx starts when it is first needed."""
+        """Return the address for a way of tests/e2e/conftest.py; nginx is started when it is first needed."""
         if way == "direct":
             return self
         if self._behind_nginx is None:
-            nginx = self._around.enter_context(Nginx(self.stage.folder("nginx"), self.port))
+            nginx = self._exit_stack.enter_context(Nginx(self.stage.folder("nginx"), self.port))
             self._behind_nginx = Address(self.stage, self.process, nginx.port)
-            self._around.callback(self._behind_nginx.http.close)
+            self._exit_stack.callback(self._behind_nginx.http.close)
         return self._behind_nginx
 
 
-#: 200 words a second and slot, and admission by bounds alone: some deadlines in tests are meant to pass, and full
-#: admission would foresee it.
+#: 200 words a second in each slot, and admission by bounds alone: some tests let a deadline pass, and full
+#: admission would refuse such jobs.
 SIM = {
     "PENSTOCK_ENGINE": "sim",
     "PENSTOCK_SIM_DECODE_TPS": "200",
@@ -68,7 +68,7 @@ SIM = {
 
 @contextmanager
 def sim_served(folder: Path, *, auth: str = "open", cors_origins: str = "", **environ: str) -> Iterator[Served]:
-    """A stage of its own with one sim worker and one ingress. `environ`: settings of both beside those of SIM."""
+    """Run a stage with one sim worker and one ingress. `environ` holds settings of both in addition to SIM."""
     with Stage(folder, **(SIM | environ)) as stage:
         stage.worker()
         with Served(stage, PENSTOCK_AUTH=auth, PENSTOCK_CORS_ORIGINS=cors_origins) as served:

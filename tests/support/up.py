@@ -1,4 +1,4 @@
-"""`penstock up` as a process one can interrupt and kill, and what it printed."""
+"""Runs `penstock up` as a process that a test can interrupt and kill, and collects its output."""
 
 import json
 import os
@@ -9,6 +9,8 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,7 +19,7 @@ import psutil
 from tests.support.processes import wait_for
 from tests.support.program import COMMAND, ROOT, program
 
-#: A lease of a second and 100 words a second, so that what is lost or long is over within a test.
+#: A lease of one second and 100 words a second, so that lost and long jobs end within a test.
 FAST = {
     "PENSTOCK_ENGINE": "sim",
     "PENSTOCK_LEASE_MS": "1000",
@@ -28,17 +30,29 @@ FAST = {
 }
 
 
-class Up:
-    """One run of `penstock up` in a state folder; the context ends it and all that it started."""
+@dataclass(frozen=True)
+class Installation:
+    """The installation of the program that runs, its environment and its working folder."""
 
-    def __init__(self, state: Path, *arguments: str, **environ: str) -> None:
+    command: Sequence[str]
+    environ: Mapping[str, str]
+    cwd: Path
+
+
+class Up:
+    """One run of `penstock up` in a state folder; leaving the context kills it and all its processes."""
+
+    def __init__(self, state: Path, *arguments: str, place: Installation | None = None, **environ: str) -> None:
         self.state = state
-        self.environ = dict(program(state, **(FAST | environ)).environ) | {"PYTHONPATH": str(ROOT)}
+        settings = FAST | environ
+        if place is None:
+            # It does not run in the project's folder, because a developer's .env there must not affect tests.
+            place = Installation(COMMAND, dict(program(state).environ) | {"PYTHONPATH": str(ROOT)}, state.parent)
+        self.environ = {**place.environ, "PENSTOCK_STATE_DIR": str(state), **settings}
         self.process = subprocess.Popen(
-            [*COMMAND, "up", *(arguments or ("--port", "0"))],
+            [*place.command, "up", *(arguments or ("--port", "0"))],
             env=self.environ,
-            # Not in the project's folder: a developer's .env is none of the test's.
-            cwd=state.parent,
+            cwd=place.cwd,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -78,7 +92,7 @@ class Up:
         return "".join(self._lines["err"])
 
     def serving(self) -> Self:
-        """Wait until it has said that it serves."""
+        """Wait until the program has printed that it serves."""
         wait_for(lambda: "Ctrl-C stops it" in self.out or self.process.poll() is not None, "up to serve", timeout_s=60)
         assert self.process.poll() is None, self.err
         return self
@@ -90,34 +104,38 @@ class Up:
         return found[1]
 
     def interrupt(self) -> None:
-        """Ctrl-C, as it reaches the process that the shell waits for."""
+        """Send Ctrl-C to the process that the shell waits for."""
         os.kill(self.process.pid, signal.SIGINT)
 
     def exit_code(self, *, timeout_s: float = 30) -> int:
         return self.process.wait(timeout_s)
 
     def children(self) -> list[psutil.Process]:
-        """Every living process of this state folder: rooms, their children, the store; not `up` itself."""
+        """Return every live process of this state folder: those that `up` started and their children, without `up`."""
         found = []
         for process in psutil.process_iter():
             try:
-                # The store's server writes its title over its environment; it works in the folder.
-                mine = process.environ().get("PENSTOCK_STATE_DIR") == str(self.state)
-                mine = mine or process.cwd() == str(self.state / "store")
-                if mine and process.pid != self.process.pid and process.status() != psutil.STATUS_ZOMBIE:
+                # The store's server overwrites its environment with its title; it is known by its working folder.
+                is_ours = process.environ().get("PENSTOCK_STATE_DIR") == str(self.state)
+                is_ours = is_ours or process.cwd() == str(self.state / "store")
+                if is_ours and process.pid != self.process.pid and process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process)
             except psutil.Error:
                 continue
         return found
 
-    def room(self, word: str) -> psutil.Process:
-        """The first process of a room, by a word of its command line."""
-        found = [process for process in self.children() if any(word in part for part in process.cmdline())]
+    def child(self, word: str) -> psutil.Process:
+        """Return the oldest child process that runs this module or program."""
+        found = [
+            process
+            for process in self.children()
+            if any(word in (part, Path(part.split(" ")[0]).name) for part in process.cmdline())
+        ]
         assert found, f"no {word} among {self.children()}"
         return min(found, key=psutil.Process.create_time)
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
-        """One call to the door: status and JSON."""
+        """Call the door; return the status and the JSON body."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, {"content-type": "application/json"}, method=method)
         try:
@@ -128,7 +146,7 @@ class Up:
                 return refused.code, json.load(refused)
 
     def submit(self, words: int, **fields: Any) -> str:
-        """Submit a job of so many words that must be taken; its id."""
+        """Submit a job of `words` words that must be admitted; return its id."""
         status, job = self.ask("POST", "/v1/jobs", {"prompt": "once", "max_tokens": words, **fields})
         assert status == 202, job
         return str(job["id"])
@@ -138,7 +156,7 @@ class Up:
         assert status == 200, job
         return job
 
-    def running(self, job_id: str) -> None:
+    def wait_until_running(self, job_id: str) -> None:
         wait_for(lambda: self.job(job_id)["status"] == "running", f"{job_id} to run")
 
     def _read(self, name: str, pipe: Any) -> None:
@@ -147,7 +165,7 @@ class Up:
 
 
 def is_gone(process: psutil.Process) -> bool:
-    """Whether it has ended, waiting for a moment."""
+    """Wait up to 10 s; return whether the process has ended."""
     until = time.monotonic() + 10
     while time.monotonic() < until:
         if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:

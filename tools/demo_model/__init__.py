@@ -1,1 +1,1 @@
-"""Trains the demo model: its stories, its tokenizer and its network."""
+"""Trains the demo model: generates its stories and chats, learns its tokenizer and trains its network."""

@@ -1,4 +1,4 @@
-"""Short exchanges of a reader and the storyteller: greetings, wishes for a story, and what it cannot do."""
+"""Generates short chats of a reader with the storyteller: greetings, requests for stories, unanswerable questions."""
 
 from random import Random
 
@@ -7,7 +7,7 @@ from tools.demo_model import story_plots_more as more
 from tools.demo_model.stories import Hero, a_hero, a_story, an, made_up_word, upper_first
 from tools.demo_model.story_plot import Plot
 
-#: What the reader says and what is answered, of which one each is chosen.
+#: Possible remarks of the reader and possible answers; a chat uses one of each.
 SMALL_TALK = (
     (
         (
@@ -52,7 +52,7 @@ SMALL_TALK = (
     ),
 )
 
-#: Wishes for any story. Each is said with or without its full stop.
+#: Requests for any story. Each is used with or without its full stop.
 WISHES = (
     "Tell me a story",
     "Please tell me a story",
@@ -77,7 +77,7 @@ WISHES = (
     "Please write a story for me",
     "One more story, please",
 )
-#: Wishes for a story about {it}.
+#: Requests for a story about {it}.
 WISHES_ABOUT = (
     "Tell me a story about {it}",
     "Please tell me a story about {it}",
@@ -92,7 +92,7 @@ WISHES_ABOUT = (
     "Tell me a bedtime story about {it}",
     "Please write a little story about {it}",
 )
-#: What a plot is about, as a reader would put it.
+#: The topic of each plot, in the words of a reader.
 THEMES: tuple[tuple[Plot, tuple[str, ...]], ...] = (
     (plots.LOST, ("something lost", "a lost treasure", "losing something")),
     (plots.SKILL, ("learning", "not giving up", "patience")),
@@ -108,7 +108,7 @@ THEMES: tuple[tuple[Plot, tuple[str, ...]], ...] = (
     (more.TRUTH, ("the truth", "honesty", "telling a lie")),
 )
 
-#: Questions that no story answers; {it} is any word.
+#: Questions that the storyteller cannot answer; {it} is any word.
 QUESTIONS = (
     "What is {it}",
     "What is the capital of {it}",
@@ -190,13 +190,13 @@ SYSTEM_TEXTS = (
 
 
 def small_talk(rng: Random) -> tuple[str, str]:
-    """Return a remark that asks for no story, and the answer."""
+    """Return a remark that does not request a story, and the answer to it."""
     remarks, answers = rng.choice(SMALL_TALK)
     return said(rng, rng.choice(remarks)), rng.choice(answers)
 
 
 def story_wish(rng: Random) -> tuple[str, str]:
-    """Return a wish for a story, and a story that is about what was wished for."""
+    """Return a request for a story, and a story about the requested topic."""
     kind_of_wish = rng.random()
     if kind_of_wish < 0.35:
         return said(rng, rng.choice(WISHES)), a_story(rng)
@@ -210,7 +210,7 @@ def story_wish(rng: Random) -> tuple[str, str]:
 
 
 def question(rng: Random) -> tuple[str, str]:
-    """Return a question from beyond the stories, and an answer: a small sum, or that it is not known."""
+    """Return a question that is not about stories, and an answer: a small sum, or that the answer is unknown."""
     if rng.random() < 0.2:
         first, second = rng.randint(0, 10), rng.randint(0, 10)
         return said(rng, f"What is {first} + {second}"), f"{first} + {second} is {first + second}."
@@ -221,12 +221,12 @@ def question(rng: Random) -> tuple[str, str]:
 
 
 def riddle_text(rng: Random) -> tuple[str, str]:
-    """Return any text at all, and a story: the storyteller's answer to what it cannot make out."""
+    """Return a text without a clear meaning, and a story, which is the storyteller's answer to such texts."""
     kinds = (
         lambda: made_up_word(rng, rng.randint(1, 4)),
         lambda: rng.choice(SUBJECTS),
         lambda: str(rng.randint(0, 9999)),
-        # Letters from À to ӿ and ideographs, which are spelled in byte tokens.
+        # Letters from À to ӿ and ideographs, which are encoded with byte tokens.
         lambda: "".join(chr(rng.randint(0xC0, 0x4FF)) for _ in range(rng.randint(1, 6))),
         lambda: chr(rng.randint(0x4E00, 0x9FFF)),
     )
@@ -235,7 +235,7 @@ def riddle_text(rng: Random) -> tuple[str, str]:
 
 
 def a_chat(rng: Random) -> list[tuple[str, str]]:
-    """Return the turns of one chat as (role, text), the first of them sometimes the system's."""
+    """Return the messages of one chat as (role, text). Some chats begin with a system message."""
     turns = [("system", rng.choice(SYSTEM_TEXTS))] if rng.random() < 0.25 else []
     makers = (small_talk, story_wish, question, riddle_text)
     for _ in range(rng.choices((1, 2, 3), weights=(70, 20, 10))[0]):
@@ -245,14 +245,14 @@ def a_chat(rng: Random) -> list[tuple[str, str]]:
 
 
 def said(rng: Random, remark: str) -> str:
-    """Write a remark as people type it: with or without a capital, a full stop or a question mark."""
+    """Return a remark as people type it: with or without a capital letter, a full stop or a question mark."""
     is_question = remark.split(maxsplit=1)[0] in _ASKING
     mark = rng.choice(("?", "?", "") if is_question else (".", ".", "", "", "!"))
     return (remark if rng.random() < 0.75 else remark[0].lower() + remark[1:]) + mark
 
 
 def _described(rng: Random, hero: Hero) -> str:
-    """Say whom the story is wished about: by name, by kind or by both."""
+    """Return a phrase for the hero of the requested story: by name, by kind or by both."""
     return rng.choice(
         (
             an(hero.kind),

@@ -1,4 +1,4 @@
-"""What the demo model is trained on: stories and chats as parts of text, some to learn and some only to read."""
+"""Generates the demo model's training documents: stories and chats as parts, some learned and some only context."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ _ROLE_IDS = {"system": SYSTEM_ID, "user": USER_ID, "assistant": ASSISTANT_ID}
 
 @dataclass(frozen=True)
 class Part:
-    """A text or one control token; `learned` says whether the model shall learn to say it.
+    """A text or one control token. `learned` is true if the model is trained to generate this part.
 
-    Each text is tokenized by itself, as llama.cpp does with what stands between control tokens,
-    and with a prompt and its continuation.
+    Each text is tokenized by itself, because llama.cpp tokenizes the text between two control tokens by itself, and a
+    prompt separately from its continuation.
     """
 
     content: str | int
@@ -24,8 +24,8 @@ class Part:
 
 
 def documents(seed: int) -> Iterator[list[Part]]:
-    """Yield documents without end, the same for the same seed; each begins with BOS and ends with EOS."""
-    rng = Random(seed)  # noqa: S311 - stories are no secrets
+    """Yield an endless sequence of documents that depends only on the seed. Each begins with BOS and ends with EOS."""
+    rng = Random(seed)  # noqa: S311 - stories are not secret
     makers = (_whole_story, _story_from_the_middle, _asked_in_plain_text, _chat)
     while True:
         yield [Part(BOS_ID, learned=False), *rng.choices(makers, weights=(45, 8, 12, 35))[0](rng)]
@@ -39,13 +39,13 @@ def _whole_story(rng: Random) -> list[Part]:
 
 
 def _story_from_the_middle(rng: Random) -> list[Part]:
-    """Any sentence of a story may be a prompt."""
+    """Return a story that begins at one of its later sentences, since a prompt may be any sentence."""
     sentences = sentences_of(a_story(rng))
     return _cut(rng, " ".join(sentences[rng.randint(1, 4) :]), 0.3)
 
 
 def _asked_in_plain_text(rng: Random) -> list[Part]:
-    """A wish without a chat's marks, as a prompt for completion has it."""
+    """Return a request and its answer without a chat's control tokens, as in a prompt for completion."""
     asked, answered = rng.choices((story_wish, small_talk, question, riddle_text), weights=(60, 15, 10, 15))[0](rng)
     gap = rng.choice((" ", " ", "\n", "\n\n")) if asked[-1] in ".!?" else "\n\n"
     return [Part(asked, learned=False), Part(gap + answered, learned=True), Part(EOS_ID, learned=True)]
@@ -60,7 +60,7 @@ def _chat(rng: Random) -> list[Part]:
 
 
 def _cut(rng: Random, story: str, share: float) -> list[Part]:
-    """End a story with EOS; a `share` is cut at a random letter, as a prompt may end within a word."""
+    """Return a story and EOS. A `share` of the stories is split at a random letter: a prompt may end within a word."""
     at = rng.randrange(1, len(story)) if rng.random() < share else 0
     texts = [text for text in (story[:at], story[at:]) if text]
     return [*(Part(text, learned=True) for text in texts), Part(EOS_ID, learned=True)]

@@ -1,4 +1,4 @@
-"""Tells little stories from a seed: a hero, a plot, a helper and an ending, always with the right name and pronoun."""
+"""Generates short stories from a seed: a hero, a plot, a helper and an ending, with consistent names and pronouns."""
 
 import re
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ _SENTENCE_END = re.compile(r'(?<=[.!?"]) (?=[A-Z"])')
 
 @dataclass(frozen=True)
 class Hero:
-    """Whom a story is about: `kind` is a noun or, for a hero known by name alone, empty."""
+    """The main character of a story. `kind` is a noun, or empty for a hero that has only a name."""
 
     name: str
     kind: str
@@ -26,23 +26,23 @@ class Hero:
 
     @property
     def introduced(self) -> str:
-        """As the story first calls the hero: `a little fox named Fern`."""
+        """The phrase that introduces the hero, for example `a little fox named Fern`."""
         noun = f"{self.adjective} {self.kind}".strip()
         return f"{an(noun)} named {self.name}"
 
 
 def an(noun: str) -> str:
-    """Put `a` or `an` before a noun."""
+    """Return the noun with `a` or `an` before it."""
     return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
 
 
 def upper_first(text: str) -> str:
-    """Make the first letter a capital one and leave the others as they are."""
+    """Return the text with its first letter in upper case and the others unchanged."""
     return text[:1].upper() + text[1:]
 
 
 def made_up_word(rng: Random, syllables: int = 2) -> str:
-    """Return a word that is in no list."""
+    """Return a random word made of syllables, which is not taken from any word list."""
     return "".join(
         rng.choice("bdfgklmnprstvwz")
         + rng.choice(["a", "e", "i", "o", "u", "ee", "oo"])
@@ -52,7 +52,7 @@ def made_up_word(rng: Random, syllables: int = 2) -> str:
 
 
 def a_hero(rng: Random, kind: str = "", name: str = "") -> Hero:
-    """Choose a hero; a `kind` or a `name` that was asked for is kept."""
+    """Return a random hero. A given `kind` or `name` is used as it is."""
     if not kind:
         groups = (("girl", "boy"), cast.ANIMALS, cast.WONDERS)
         kind = rng.choice(rng.choices(groups, weights=(40, 45, 15))[0])
@@ -71,7 +71,7 @@ def a_hero(rng: Random, kind: str = "", name: str = "") -> Hero:
 
 
 def a_story(rng: Random, hero: Hero | None = None, plot: Plot | None = None) -> str:
-    """Tell one story of about 90 to 200 words, in one paragraph that ends with its end."""
+    """Return one complete story of about 90 to 200 words, in one paragraph."""
     hero = hero or a_hero(rng)
     plot = plot or rng.choice(PLOTS)
     slots = _slots(rng, hero, plot)
@@ -89,7 +89,7 @@ def a_story(rng: Random, hero: Hero | None = None, plot: Plot | None = None) -> 
 
 
 def sentences_of(story: str) -> list[str]:
-    """Part a story into its sentences; joined by spaces they are the story again."""
+    """Split a story into its sentences; joined with spaces, they give the story again."""
     return _SENTENCE_END.split(story)
 
 
@@ -124,7 +124,7 @@ def _slots(rng: Random, hero: Hero, plot: Plot) -> dict[str, str]:
 
 
 def _filled(rng: Random, beat: str, slots: Mapping[str, str]) -> str:
-    """Fill a beat; slots may hold slots, and a slot's capital form is its value with a capital."""
+    """Fill the slots of a beat, also those within slot values. A capitalized slot name gives the value capitalized."""
     feelings = {
         "joy": rng.choice(cast.JOYS),
         "sorrow": rng.choice(cast.SORROWS),

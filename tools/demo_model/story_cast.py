@@ -1,9 +1,10 @@
-"""Who the little stories are about and where they happen: names, kinds, helpers, homes, days and endings."""
+"""The characters and places of the stories: names, kinds, helpers, homes, times of day and endings."""
 
-#: Few names, so that each is met often: a model of this size learns to keep to a name one name at a time.
+#: The list is short, so that each name occurs often: a model of this size must learn each name separately to use it
+#: consistently within a story.
 GIRL_NAMES = ("Mia", "Lily", "Anna", "Rosa", "Clara", "Nora", "Ella", "Maya")
 BOY_NAMES = ("Tom", "Max", "Ben", "Leo", "Sam", "Finn", "Oscar", "Noah")
-#: Names for animals and for anything else that may be a hero, with the pronoun that each goes by.
+#: Names for animals and all other heroes, grouped by pronoun.
 SHE_NAMES = ("Fern", "Poppy", "Hazel", "Pearl")
 HE_NAMES = ("Pip", "Bramble", "Rusty", "Biscuit")
 
@@ -29,7 +30,7 @@ ANIMALS = (
     "pig",
     "lion",
 )
-#: Rarer heroes.
+#: Kinds of heroes that are used less often.
 WONDERS = (
     "robot",
     "dragon",
@@ -63,7 +64,7 @@ HERO_ADJECTIVES = (
     "careful",
 )
 
-#: Kind of a helper, as the story first calls it, and the name's pronoun: "he" or "she".
+#: Helpers: the kind, as the story introduces it; the name; and the pronoun.
 HELPERS = (
     ("old owl", "Barnaby", "he"),
     ("old turtle", "Matilda", "she"),
@@ -108,7 +109,8 @@ OPENINGS = (
     "Not so long ago, there was {a_hero}.",
     "Far away, {home}, there lived {a_hero}.",
 )
-#: How often the first opening's family is told, of all stories: it is what most prompts begin with.
+#: Share of stories whose opening is chosen only from those with "Once upon a time", because most prompts begin so. The
+#: other stories use any opening.
 ONCE_UPON_A_TIME_SHARE = 0.45
 
 HOMES = (
@@ -132,7 +134,7 @@ HOMES = (
     "in a cosy house on a hill",
 )
 
-#: What the hero liked; told now and then before the plot begins.
+#: Things that the hero likes. Some stories mention one before the plot begins.
 HABITS = (
     "{He} liked to sing in the morning.",
     "Everybody there knew {him} and liked {him}.",

@@ -1,10 +1,10 @@
-"""What a plot is: the beats of one kind of story, each in several wordings, with slots to fill.
+"""Defines a plot: the beats of one kind of story, each in several wordings with slots to fill.
 
-A plot is a list of beats, told in order; of each beat one wording is chosen. A plot's `rows` hold
-what must fit together in one story: the slots `{thing}` and `{where}` of one row, say. Beyond its
-own slots a plot may use those of the cast: `{hero}`, `{helper}`, `{a_helper}`, `{time}`, the
-pronouns `{he}`, `{him}`, `{his}` of the hero, and `{hhe}`, `{hhim}`, `{hhis}` of the helper, each
-also with a capital. `{joy}`, `{sorrow}` and `{thanks}` stand for one such sentence.
+A plot is a list of beats in the order of the story; a story uses one wording of each beat. Each of a plot's `rows`
+holds values that must be used together in one story, for example those of the slots `{thing}` and `{where}`. A plot can
+also use the slots of the cast: `{hero}`, `{helper}`, `{a_helper}`, `{time}`, the hero's pronouns `{he}`, `{him}`,
+`{his}`, and the helper's pronouns `{hhe}`, `{hhim}`, `{hhis}`. Each of these also exists with a capital letter.
+`{joy}`, `{sorrow}` and `{thanks}` are each replaced by a sentence that expresses that feeling.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ Beat = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Plot:
-    """One kind of story. `lesson` is said before the ending, or not at all."""
+    """One kind of story. Some stories contain one wording of `lesson` before the ending."""
 
     rows: tuple[Row, ...]
     beats: tuple[Beat, ...]
@@ -23,5 +23,5 @@ class Plot:
 
 
 def rows_of(names: str, *values: str) -> tuple[Row, ...]:
-    """Make one row of each value, whose fields are parted by ` | ` and named by `names`."""
+    """Return one row for each value. The value's fields are separated by ` | ` and named by `names`."""
     return tuple(dict(zip(names.split(), value.split(" | "), strict=True)) for value in values)

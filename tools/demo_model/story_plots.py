@@ -1,4 +1,4 @@
-"""The first half of the plots: something lost, learned, feared, shared, broken or given."""
+"""The first half of the plots: losing, learning, fearing, sharing, breaking or giving something."""
 
 from tools.demo_model.story_plot import Plot, rows_of
 

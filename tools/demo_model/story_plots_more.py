@@ -1,4 +1,4 @@
-"""The second half of the plots: turns, new friends, journeys, small helpers, gardens and the truth."""
+"""The second half of the plots: taking turns, new friends, journeys, small helpers, gardens and telling the truth."""
 
 from tools.demo_model.story_plot import Plot, rows_of
 from tools.demo_model.story_plots import BROKEN, FEAR, GIFT, LOST, SHARE, SKILL

@@ -1,4 +1,4 @@
-"""Finds a small vocabulary by joining frequent neighbours, and tokenizes by it exactly as llama.cpp does."""
+"""Learns a small vocabulary by merging frequent neighbours, and tokenizes with it exactly as llama.cpp does."""
 
 import re
 from collections import Counter
@@ -8,17 +8,16 @@ from itertools import pairwise
 
 from workers.demo.vocabulary import FIRST_BYTE_ID, FIRST_PIECE_ID, SPACE, Vocabulary
 
-#: A word with the space before it, or a run of what is neither letter nor space, or one space.
-#: No piece reaches over the border of two of these.
+#: A word or one punctuation mark, with the space before it if there is one; otherwise any single character.
+#: No piece spans two of these matches.
 _WORD = re.compile(rf"{SPACE}?[^\W\d_{SPACE}]+|{SPACE}?[^\w{SPACE}\n]|[\s\S]")
 
 
 def learn_pieces(texts: Iterable[str], n_pieces: int) -> list[str]:
-    """Return `n_pieces` pieces, the best to join first, from the letters and words of `texts`.
+    """Return `n_pieces` pieces learned from the words of `texts`: merged pieces in merge order, then single letters.
 
-    The pair of neighbours that stands together most often is joined, again and again; of equal
-    pairs the first in the alphabet. Letters that never occur in `texts` are left to the byte
-    tokens. Raises ValueError when the texts do not hold that many pieces.
+    Each round merges the most frequent pair of neighbours; of equally frequent pairs, the alphabetically first. Letters
+    that do not occur in `texts` are encoded with byte tokens later. Raises ValueError if the texts yield fewer pieces.
     """
     words = Counter(word for text in texts for word in _WORD.findall(text.replace(" ", SPACE)))
     words.pop("\n", None)
@@ -50,7 +49,7 @@ def _respell(
     pairs: Counter[tuple[str, str]],
     holders: dict[tuple[str, str], set[str]],
 ) -> None:
-    """Join `pair` wherever it stands in `word`, and keep the count of all pairs true."""
+    """Merge `pair` at each of its occurrences in `word`, and update the counts of all pairs."""
     old = spelled[word]
     new: list[str] = []
     for piece in old:
@@ -67,7 +66,7 @@ def _respell(
 
 
 class Tokenizer:
-    """Text to token ids by the rule of llama.cpp's `llama` vocabularies, without a space put in front."""
+    """Encodes text by the rule of llama.cpp's `llama` vocabularies, without adding a space at the beginning."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         normal = range(FIRST_PIECE_ID, len(vocabulary))
@@ -76,12 +75,12 @@ class Tokenizer:
         self._encode_word = lru_cache(maxsize=65536)(self._encode_uncached)
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of `text`; nothing in it is read as a control token."""
+        """Return the token ids of `text`. No part of the text is read as a control token."""
         words = _WORD.findall(text.replace(" ", SPACE))
         return [token for word in words for token in self._encode_word(word)]
 
     def _encode_uncached(self, word: str) -> tuple[int, ...]:
-        """Join the two neighbours with the highest score, of equals the first, until none can be joined."""
+        """Merge the neighbours with the highest score (the first of equals) until no merge is possible."""
         pieces = list(word)
         while True:
             scores = [

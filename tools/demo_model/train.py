@@ -1,7 +1,7 @@
 """Trains the demo model on seeded stories and writes it as GGUF: `python -m tools.demo_model.train --help`.
 
-Needs PyTorch, which nothing else here does. Stopped at any time, it goes on from its last
-checkpoint when it is started again with the same folder.
+This program needs PyTorch; no other part of the project does. It can be stopped at any time and resumes from its last
+checkpoint when it is started again with the same `--work` folder.
 """
 
 import argparse
@@ -24,22 +24,23 @@ from workers.demo.vocabulary import EOS_ID, FIRST_PIECE_ID, Vocabulary, vocabula
 
 log = logging.getLogger("tools.demo_model.train")
 
-#: Small enough for a file below 8 MB in f16; heads of 64, for which every backend has its fast attention.
+#: Small enough for a file below 8 MB in f16. Every backend has fast attention for heads of width 64.
 SHAPE = ModelShape(n_vocab=2048, n_ctx_train=2048, n_embd=192, n_layer=4, n_head=3, n_head_kv=3, n_ff=512)
-#: Documents that the vocabulary is learned from: about 3.5 MB of text.
+#: Number of documents from which the vocabulary is learned: about 3.5 MB of text.
 N_VOCABULARY_DOCUMENTS = 6000
 
-#: Least tokens of one step: some 14 documents, each in a row of its own, as it will stand alone in use.
+#: Minimum number of tokens in one step: about 14 documents. Each has its own row, because in use each stands alone.
 STEP_TOKENS = 2048
-#: Rows of like length that are computed together, so that little is wasted on the ends of short rows.
+#: Number of rows of similar length that are computed together, so that little padding is needed.
 ROWS_AT_ONCE = 8
-#: Rows are filled up to a multiple of this: few different shapes keep PyTorch's caches small.
+#: Rows are padded to a multiple of this, because few different shapes keep PyTorch's caches small.
 ROW_UNIT = 32
-#: Each this many steps the rows are as long as the context and packed with documents, so that far
-#: places are met, too.
+#: Every so many steps, the rows are as long as the context and packed with documents, so that the model also learns
+#: distant positions.
 LONG_ROWS_EVERY = 16
 
-#: The rate rises over the first steps, stays, and falls to nothing over the last share of all steps.
+#: The learning rate rises during the first WARM_UP_STEPS, stays at its peak, and falls to 0 over the last FALLING_SHARE
+#: of all steps.
 PEAK_RATE = 3e-3
 WARM_UP_STEPS = 100
 FALLING_SHARE = 0.5
@@ -47,12 +48,12 @@ WEIGHT_DECAY = 0.05
 GRADIENT_NORM = 1.0
 
 CHECKPOINT_EVERY = 100
-#: The loss is measured on this many tokens that no step trains on.
+#: Number of tokens, which no step trains on, on which the loss is measured.
 N_HELD_OUT_TOKENS = 16384
 
 
 def main() -> None:
-    """Train, or go on training, and write the model."""
+    """Train the model, or resume training, and write the GGUF file."""
     arguments = _arguments()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     torch.set_num_threads(arguments.threads)
@@ -69,7 +70,7 @@ def main() -> None:
 
 
 class Trainer:
-    """The weights and their optimizer; a step depends on the seed and its number alone."""
+    """The weights and their optimizer. The data of a step depends only on the seed and the step's number."""
 
     def __init__(self, shape: ModelShape, tokenizer: Tokenizer, seed: int, n_steps: int) -> None:
         self.tensors: Tensors = first_tensors(shape, seed)
@@ -79,11 +80,11 @@ class Trainer:
         vectors = [values for values in self.tensors.values() if values.ndim == 1]
         groups = [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": vectors, "weight_decay": 0.0}]
         self._optimizer = torch.optim.AdamW(groups, lr=PEAK_RATE, betas=(0.9, 0.95), fused=True)
-        # Step numbers begin at 0, so no step trains on these.
+        # Steps are numbered from 0, so no step trains on the documents of step -1.
         self._held_out = self._documents_in_rows(-1, N_HELD_OUT_TOKENS)
 
     def run(self, checkpoint: Path) -> None:
-        """Take the steps that are left, with a checkpoint now and then."""
+        """Run the remaining steps and write a checkpoint every CHECKPOINT_EVERY steps."""
         began, mean_loss = time.monotonic(), 0.0
         first_step = self._step
         while self._step < self._n_steps:
@@ -97,25 +98,25 @@ class Trainer:
                 mean_loss = 0.0
 
     def held_out_loss(self) -> float:
-        """Return the mean loss, in nats per learned token, on documents that are never trained on."""
+        """Return the mean loss, in nats per learned token, on documents that are not used for training."""
         with torch.no_grad():
             return sum(float(loss) for loss in self._losses(self._held_out))
 
     def save(self, path: Path) -> None:
-        """Write a checkpoint; the last one stays until the new one is whole."""
+        """Write a checkpoint. The previous one is replaced only when the new one is complete."""
         state = {"step": self._step, "tensors": self.tensors, "optimizer": self._optimizer.state_dict()}
         torch.save(state, path.with_suffix(".new"))
         path.with_suffix(".new").replace(path)
 
     def load(self, path: Path) -> None:
-        """Go on from a checkpoint."""
+        """Load a checkpoint, so that training resumes after its step."""
         state = torch.load(path, weights_only=True)
         self._step = state["step"]
         with torch.no_grad():
             for name, values in state["tensors"].items():
                 self.tensors[name].copy_(values)
         self._optimizer.load_state_dict(state["optimizer"])
-        log.info("goes on after step %d", self._step)
+        log.info("resuming after step %d", self._step)
 
     def _take_step(self) -> float:
         is_long = self._step % LONG_ROWS_EVERY == LONG_ROWS_EVERY - 1
@@ -143,7 +144,10 @@ class Trainer:
             yield functional.cross_entropy(logits.float(), ids[:, 1:][learned], reduction="sum") / n_learned
 
     def _documents_in_rows(self, step: int, n_tokens: int) -> list[Tensor]:
-        """Return documents of `n_tokens` in all as groups of rows: (rows, length, 2), id and whether learned."""
+        """Return documents of at least `n_tokens` in total as tensors of shape (rows, length, 2).
+
+        The last axis holds a token's id and whether the token is learned.
+        """
         stream = self._stream(step)
         rows: list[list[tuple[int, bool]]] = []
         while sum(map(len, rows)) < n_tokens:
@@ -152,19 +156,19 @@ class Trainer:
         groups = [rows[first : first + ROWS_AT_ONCE] for first in range(0, len(rows), ROWS_AT_ONCE)]
         filled = []
         for group in groups:
-            # One more than a multiple: the last place is only wanted, never read.
+            # The length is a multiple of ROW_UNIT plus one: the last position is only a target, never an input.
             length = -(-len(group[-1]) // ROW_UNIT) * ROW_UNIT + 1
             filled.append(torch.tensor([row + [(EOS_ID, False)] * (length - len(row)) for row in group]))
         return filled
 
     def _packed_rows(self, step: int) -> list[Tensor]:
-        """Return as many rows as a step takes, each as long as the context and full of documents."""
+        """Return STEP_TOKENS tokens of documents in rows that are as long as the context and have no padding."""
         length = self._shape.n_ctx_train
         pairs = list(islice(chain.from_iterable(self._stream(step)), STEP_TOKENS))
         return [torch.tensor(pairs).view(-1, length, 2)]
 
     def _stream(self, step: int) -> Iterator[list[tuple[int, bool]]]:
-        """Yield documents as pairs of id and whether it is learned, from a seed of the step's own."""
+        """Yield the step's documents, each as a list of pairs: a token's id and whether the token is learned."""
         for document in documents(self._seed * 1_000_000 + step):
             yield [
                 (token, part.learned)
@@ -174,13 +178,13 @@ class Trainer:
 
 
 def rate_share(step: int, n_steps: int) -> float:
-    """Return the share of the peak rate that a step is taken with."""
+    """Return a step's learning rate as a share of the peak rate."""
     falling = (n_steps - step) / (FALLING_SHARE * n_steps)
     return min(1.0, (step + 1) / WARM_UP_STEPS, falling)
 
 
 def _vocabulary(path: Path, seed: int) -> Vocabulary:
-    """Return the vocabulary learned from the first documents, kept in `path` from then on."""
+    """Return the vocabulary from `path`; if the file does not exist, learn it from the first documents and write it."""
     if not path.exists():
         parts = (part for document in islice(documents(seed), N_VOCABULARY_DOCUMENTS) for part in document)
         texts = [part.content for part in parts if isinstance(part.content, str) and part.learned]
@@ -191,10 +195,12 @@ def _vocabulary(path: Path, seed: int) -> Vocabulary:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tools.demo_model.train", description=__doc__)
     parser.add_argument("--out", type=Path, default=demo_model_path(), help="the GGUF file to write")
-    parser.add_argument("--work", type=Path, required=True, help="folder of the checkpoint, made if missing")
-    parser.add_argument("--steps", type=int, default=1800, help="steps in all, of 2048 tokens each")
-    parser.add_argument("--seed", type=int, default=1, help="of the stories and of the first weights")
-    parser.add_argument("--threads", type=int, default=1, help="of PyTorch")
+    parser.add_argument(
+        "--work", type=Path, required=True, help="folder for the checkpoint; created if it does not exist"
+    )
+    parser.add_argument("--steps", type=int, default=1800, help="total number of steps, of 2048 tokens each")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the stories and of the initial weights")
+    parser.add_argument("--threads", type=int, default=1, help="number of PyTorch's threads")
     return parser.parse_args()
 
 

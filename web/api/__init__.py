@@ -1,1 +1,1 @@
-"""The native HTTP API as values: bodies, refusals, jobs as JSON. Pure: knows no store and no process state."""
+"""Pure functions and values for the native HTTP API: request bodies, refusals and jobs as JSON, without the store."""

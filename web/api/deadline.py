@@ -1,4 +1,4 @@
-"""How long a client waits for its answer: named in the body, in a header, or by default; pure."""
+"""Determine the deadline of a request from its body, its headers or the defaults; pure functions."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -9,43 +9,46 @@ from shared.jobs.tenant_policy import TenantPolicy
 from shared.settings.settings import Settings
 from web.http.api_errors import FieldError
 
-#: How a caller is going to take its answer: polls, holds the call until the end, or reads a stream.
+#: How the client receives its answer: it polls, it holds the call open until the job has ended, or it reads a stream.
 AnswerMode = Literal["poll", "hold", "stream"]
 
-#: What the stock OpenAI package sends when its user named no timeout: counts as not named.
+#: The timeout that OpenAI's client package sends if its user has set none, in seconds. A request with this timeout is
+#: treated as a request without one.
 _STAINLESS_DEFAULT_S = 600.0
-#: Taken off a client's own timeout, so that our answer is there before it gives up; but no more than half of it.
+#: How many seconds are subtracted from the client's timeout, so that the answer arrives before the client gives up. For
+#: a short timeout, only half of it is subtracted.
 _STAINLESS_MARGIN_S = 1.0
 
 
 @dataclass(frozen=True)
 class RequestDeadline:
-    """A deadline and where it came from, as the job's record says it."""
+    """The deadline of a request and the source of this value, as both are written to the job's record."""
 
     deadline_ms: int
     source: Literal["body", "header", "default"]
-    #: To the first token; None: whenever it comes.
+    #: The start deadline: the time until the first token, in ms; None if the request has no start deadline.
     start_within_ms: int | None = None
     start_source: Literal["body", "default"] = "body"
 
-    def ends_before(self, back_after_ms: int, answer_ms: int) -> bool:
-        """Whether the client has given up when it comes back so late for an answer that takes so long.
+    def passes_before(self, retry_after_ms: int, answer_ms: int) -> bool:
+        """Return whether a retry would be too late for the deadline or the start deadline that the client named.
 
-        Only by what it told us itself: a default of ours is nobody's patience.
+        The client sends the retry after `retry_after_ms`, and its answer then takes another `answer_ms`. Default
+        deadlines are ignored, because they do not show how long the client would wait.
         """
-        told = self.source != "default" and back_after_ms + answer_ms > self.deadline_ms
+        misses_end = self.source != "default" and retry_after_ms + answer_ms > self.deadline_ms
         start_ms = self.start_within_ms if self.start_source == "body" else None
-        return told or (start_ms is not None and back_after_ms > start_ms)
+        return misses_end or (start_ms is not None and retry_after_ms > start_ms)
 
 
 def max_deadline_ms(settings: Settings, policy: TenantPolicy | None) -> int:
-    """The longest patience that this tenant may name."""
+    """Return the longest deadline that a request of this tenant may name, in ms."""
     own = policy.max_deadline_ms if policy else None
     return settings.max_deadline_ms if own is None else min(own, settings.max_deadline_ms)
 
 
 def resolve_deadline(
-    manner: AnswerMode,
+    mode: AnswerMode,
     *,
     named_ms: int | None,
     start_within_ms: int | None,
@@ -53,7 +56,7 @@ def resolve_deadline(
     settings: Settings,
     policy: TenantPolicy | None,
 ) -> RequestDeadline | FieldError:
-    """The patience of one request, or what is wrong with what it names."""
+    """Return the deadline of one request, or a FieldError if the request names an invalid deadline."""
     longest = max_deadline_ms(settings, policy)
     if named_ms is not None:
         if named_ms > longest:
@@ -63,27 +66,28 @@ def resolve_deadline(
         text = headers["X-Deadline-Ms"]
         if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= longest):
             return FieldError(
-                "X-Deadline-Ms", f"X-Deadline-Ms={text[:60]!r} is no whole number of ms from 1 to {longest}"
+                "X-Deadline-Ms", f"X-Deadline-Ms={text[:60]!r} is not a whole number of ms from 1 to {longest}"
             )
         return RequestDeadline(int(text), "header", start_within_ms)
-    return _unnamed(manner, start_within_ms, headers, settings, longest)
+    return _default_deadline(mode, start_within_ms, headers, settings, longest)
 
 
-def _unnamed(
-    manner: AnswerMode, start_within_ms: int | None, headers: Headers, settings: Settings, longest: int
+def _default_deadline(
+    mode: AnswerMode, start_within_ms: int | None, headers: Headers, settings: Settings, longest: int
 ) -> RequestDeadline:
-    if manner == "stream":
+    """Return the deadline of a request that names no deadline in its body or in X-Deadline-Ms."""
+    if mode == "stream":
         if start_within_ms is None:
             return RequestDeadline(longest, "default", min(settings.default_start_ms, longest), "default")
         return RequestDeadline(longest, "default", start_within_ms)
-    hint_ms = _stainless_ms(headers) if manner == "hold" else None
-    if hint_ms is not None:
-        return RequestDeadline(min(hint_ms, longest), "header", start_within_ms)
+    timeout_ms = _client_timeout_ms(headers) if mode == "hold" else None
+    if timeout_ms is not None:
+        return RequestDeadline(min(timeout_ms, longest), "header", start_within_ms)
     return RequestDeadline(min(settings.default_deadline_ms, longest), "default", start_within_ms)
 
 
-def _stainless_ms(headers: Headers) -> int | None:
-    """The client's own timeout as the OpenAI packages tell it, less our margin; None when its user named none."""
+def _client_timeout_ms(headers: Headers) -> int | None:
+    """Return the timeout that OpenAI's package sends, minus the margin, in ms; None if its user has set no timeout."""
     for name in ("x-stainless-read-timeout", "x-stainless-timeout"):
         try:
             seconds = float(headers.get(name, ""))

@@ -1,4 +1,4 @@
-"""A job as HTTP shows it; pure."""
+"""Convert a job to the JSON of the native API; pure functions."""
 
 from dataclasses import asdict
 from typing import Any
@@ -9,36 +9,37 @@ from shared.jobs.states import TERMINAL_STATES, JobState
 from web.api.logprobs import job_logprobs
 from web.api.refusals import retry_headers
 
-#: How often a job is worth a poll, in ms: one that runs or is next, and one further back in its list.
+#: How long a client should wait between two polls, in ms: of a job that runs or is next in its tenant's queue, and of a
+#: job further back in the queue.
 POLL_MS, LONGEST_POLL_MS = 250, 500
 
 _MESSAGES = {
     EndCode.DEADLINE_EXCEEDED: "the deadline passed",
     EndCode.DEADLINE_UNMEETABLE: "the answer could no longer be ready in time",
     EndCode.CANCELED: "the job was canceled",
-    EndCode.ABANDONED: "nobody polled the job any more",
-    EndCode.SUPERSEDED: "a newer job with the same supersede_key took its place",
-    EndCode.UNHEARD: "the store's answer to its submit was lost, and its client was told to come back",
-    EndCode.CONTEXT_LENGTH_EXCEEDED: "prompt and answer do not fit the model's context",
-    EndCode.INVALID_VALUE: "the engine cannot run the job as asked",
-    EndCode.POISON: "every worker that ran the job was lost with it",
+    EndCode.ABANDONED: "the client stopped polling the job",
+    EndCode.SUPERSEDED: "a newer job with the same supersede_key replaced this one",
+    EndCode.UNHEARD: "the store's answer to the offer was lost, and the client was asked to send the request again",
+    EndCode.CONTEXT_LENGTH_EXCEEDED: "the prompt and the answer do not fit into the model's context",
+    EndCode.INVALID_VALUE: "the engine cannot run the job with these parameters",
+    EndCode.POISON: "the job was given up because each worker that ran it was lost",
     EndCode.CORRUPT: "the job's record in the store cannot be read",
     EndCode.ENGINE_ERROR: "the engine failed on this job",
 }
 
 
 def poll_after_ms(view: JobView) -> int:
-    """When the next poll makes sense."""
+    """Return how long the client should wait before its next poll, in ms."""
     return POLL_MS if view.position in {None, 1} else LONGEST_POLL_MS
 
 
 def has_ended(view: JobView) -> bool:
-    """Whether nothing about the job changes any more."""
+    """Return whether the job has ended. An ended job does not change, except that its text can be erased."""
     return view.state in TERMINAL_STATES
 
 
 def job_json(view: JobView, ticket: str | None = None) -> dict[str, Any]:
-    """The body that every native route answers of a job; with the address that its ticket opens, where there is one."""
+    """Return the JSON that all native routes return for a job; with a `ticket`, it has the signed URL of the events."""
     own = f"/v1/jobs/{view.id}"
     return {
         "id": view.id,
@@ -52,7 +53,7 @@ def job_json(view: JobView, ticket: str | None = None) -> dict[str, Any]:
         "ended_at": _seconds(view.ended_ms),
         "attempts": view.attempts,
         "cancel_requested": view.cancel_requested,
-        "patience": {"deadline_ms": view.deadline_ms, "from": view.patience_from},
+        "patience": {"deadline_ms": view.deadline_ms, "from": view.deadline_source},
         "queue": None if has_ended(view) else _queue(view),
         "waited": asdict(view.waited),
         "text": view.text,
@@ -67,17 +68,17 @@ def job_json(view: JobView, ticket: str | None = None) -> dict[str, Any]:
 
 
 def degraded_json(view: JobView) -> dict[str, Any]:
-    """What was changed of a job so that it is answered in time; nothing for one that runs as it was asked for."""
+    """Return a dict with the field `degraded`, which lists what was cut; the dict is empty if nothing was cut."""
     return {"degraded": [change.as_dict() for change in view.degraded]} if view.degraded else {}
 
 
 def job_headers(view: JobView) -> dict[str, str]:
-    """While the job has not ended: when to ask again."""
+    """Return the headers that tell the client when to poll again; empty if the job has ended."""
     return {} if has_ended(view) else retry_headers(poll_after_ms(view))
 
 
 def usage_json(view: JobView) -> dict[str, int | None] | None:
-    """What the job cost, in tokens and ms; `ttft_ms` counts from the admission."""
+    """Return the token counts and times of a job, or None if it has not ended. `ttft_ms` is measured from admission."""
     if not has_ended(view):
         return None
     usage = view.usage.as_dict() if view.usage else {"prompt_tokens": 0, "cached_tokens": 0, "completion_tokens": 0}
@@ -97,7 +98,7 @@ def usage_json(view: JobView) -> dict[str, int | None] | None:
 
 
 def error_json(view: JobView) -> dict[str, Any] | None:
-    """Why an ended job did not succeed; None for all others."""
+    """Return why an ended job did not succeed; None if it succeeded or has not ended."""
     if not has_ended(view) or view.state is JobState.SUCCEEDED:
         return None
     known = view.code in set(EndCode)
@@ -106,9 +107,9 @@ def error_json(view: JobView) -> dict[str, Any] | None:
 
 
 def queue_facts(view: JobView) -> dict[str, Any]:
-    """Where a job stands and why it waited; a field of ours on OpenAI's routes, whose packages keep it as an extra."""
-    context: dict[str, Any] = {"position": None, "ahead_tokens": None, "eta_ms": None, "poll_after_ms": None}
-    return (context if has_ended(view) else _queue(view)) | {"waited": asdict(view.waited)}
+    """Return the job's place in the queue and its waiting times: the additional field `queue` on OpenAI's routes."""
+    no_queue: dict[str, Any] = {"position": None, "ahead_tokens": None, "eta_ms": None, "poll_after_ms": None}
+    return (no_queue if has_ended(view) else _queue(view)) | {"waited": asdict(view.waited)}
 
 
 def _queue(view: JobView) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What /openapi.json says beyond routes and bodies: parameters, the shapes of answers, how to show a key."""
+"""Add to /openapi.json what APIFlask cannot derive from the routes: parameters, response models and authentication."""
 
 from typing import Any
 
@@ -21,49 +21,53 @@ def _header(name: str, kind: str, description: str) -> Parameter:
 
 
 _WAIT = [
-    _query("wait_ms", "integer", "hold the call until the job has ended, at most 60000"),
-    _header("Prefer", "string", "wait=S: the same, in seconds"),
+    _query("wait_ms", "integer", "wait up to this many ms for the job to end; at most 60000"),
+    _header("Prefer", "string", "wait=S: the same as wait_ms, in seconds"),
 ]
-_PATIENCE = [
-    _header("X-Deadline-Ms", "integer", "patience, where the body names none"),
-    _header("X-Attempt", "integer", "how often this was tried before"),
+_DEADLINE_AND_ATTEMPT = [
+    _header("X-Deadline-Ms", "integer", "the deadline in ms from now; ignored if the body names one"),
+    _header("X-Attempt", "integer", "how often this request was sent before"),
 ]
-_TENANT = _header("X-Tenant", "string", "the tenant: where auth is open, and for keys with act_as")
+_TENANT = _header("X-Tenant", "string", "the tenant; allowed only if auth is open or the API key has act_as")
 
 _PARAMETERS: dict[tuple[str, str], list[Parameter]] = {
     ("post", "/v1/jobs"): [
         *_WAIT,
-        *_PATIENCE,
-        _header("Idempotency-Key", "string", "the same key and body answer the same job while it can be read"),
+        *_DEADLINE_AND_ATTEMPT,
+        _header(
+            "Idempotency-Key",
+            "string",
+            "a later request with the same key and body returns the same job while it can be read",
+        ),
     ],
-    ("post", "/v1/quote"): [_PATIENCE[0]],
+    ("post", "/v1/quote"): [_DEADLINE_AND_ATTEMPT[0]],
     ("get", "/v1/jobs"): [
-        _query("status", "string", "only jobs of this status"),
-        _query("limit", "integer", "1 to 100, default 20"),
-        _query("cursor", "string", "as the page before said"),
+        _query("status", "string", "return only jobs with this status"),
+        _query("limit", "integer", "how many jobs to return, 1 to 100; the default is 20"),
+        _query("cursor", "string", "the `cursor` of the previous page"),
     ],
     ("get", "/v1/jobs/{job_id}"): _WAIT,
-    ("delete", "/v1/jobs/{job_id}"): [_query("erase", "integer", "1: remove an ended job's text")],
+    ("delete", "/v1/jobs/{job_id}"): [_query("erase", "integer", "1: remove the text of a job that has ended")],
     ("get", "/v1/jobs/{job_id}/events"): [
-        _header("Last-Event-ID", "string", "go on after this event"),
-        _query("last_event_id", "string", "the same, for those who cannot set headers"),
-        _query("ticket", "string", "of urls.events_signed, in place of a key"),
+        _header("Last-Event-ID", "string", "return only the events after this one"),
+        _query("last_event_id", "string", "the same as Last-Event-ID, for clients that cannot set headers"),
+        _query("ticket", "string", "the ticket from urls.events_signed, instead of an API key"),
     ],
-    ("post", "/v1/chat/completions"): _PATIENCE,
-    ("post", "/v1/completions"): _PATIENCE,
+    ("post", "/v1/chat/completions"): _DEADLINE_AND_ATTEMPT,
+    ("post", "/v1/completions"): _DEADLINE_AND_ATTEMPT,
     ("post", "/v1/responses"): [
-        *_PATIENCE,
-        _header("Idempotency-Key", "string", "with background: as on /v1/jobs"),
+        *_DEADLINE_AND_ATTEMPT,
+        _header("Idempotency-Key", "string", "the same as on /v1/jobs; requires background"),
     ],
     ("get", "/v1/responses/{response_id}"): [
-        _query("stream", "boolean", "tell its events"),
-        _query("starting_after", "integer", "those after this sequence number"),
-        _query("include", "string", "message.output_text.logprobs, for a response that was made with them"),
+        _query("stream", "boolean", "true: stream the events of the response"),
+        _query("starting_after", "integer", "stream only the events after this sequence number"),
+        _query("include", "string", "message.output_text.logprobs, if the response was created with logprobs"),
     ],
 }
 
-#: The shape of each route's good answers; what streams or is text has none.
-_ANSWERS: dict[tuple[str, str], type[response_models.ResponseModel]] = {
+#: The model of each route's JSON response with a 2xx status. Routes that return only events or text are not listed.
+_SUCCESS_MODELS: dict[tuple[str, str], type[response_models.ResponseModel]] = {
     ("post", "/v1/jobs"): response_models.Job,
     ("get", "/v1/jobs"): response_models.JobPage,
     ("get", "/v1/jobs/{job_id}"): response_models.Job,
@@ -82,7 +86,7 @@ _ANSWERS: dict[tuple[str, str], type[response_models.ResponseModel]] = {
     ("get", "/health/ready"): response_models.Ready,
 }
 
-#: Whose good answers are server-sent events, where these are asked for or are all there is.
+#: The routes that return server-sent events, always or on request.
 _STREAMS = {
     ("get", "/v1/jobs/{job_id}/events"),
     ("post", "/v1/chat/completions"),
@@ -91,43 +95,47 @@ _STREAMS = {
     ("get", "/v1/responses/{response_id}"),
 }
 
-#: One event of a stream; comments come between.
+#: The schema of one server-sent event. A stream may contain comments between the events.
 _EVENT = {
     "type": "object",
     "properties": {name: {"type": "string"} for name in ("event", "data", "id")},
     "required": ["data"],
 }
 
-#: Answers that any route under /v1 may give, whatever it is for.
-_EVERYWHERE = {
-    "400": "Nothing that could be read",
-    "401": "No key, or none that is known",
-    "403": "The tenant is disabled, or is another's",
+#: The responses of all routes under /v1.
+_COMMON_RESPONSES = {
+    "400": "The request could not be parsed",
+    "401": "The API key is missing, unknown or expired",
+    "403": "The tenant is disabled, or the API key may not act as this tenant",
     "414": "The request line is too long",
-    "421": "Another Host than those that are served",
-    "422": "A field, header or parameter does not fit",
+    "421": "The Host is not one that the door serves",
+    "422": "A field, header or parameter is invalid",
     "431": "A header is too long",
-    "503": "Yield: come back after the hint",
+    "503": "Yield: the job was refused; retry after the hint",
 }
-#: Those that take a request for generation, too.
-_POSTED = {
-    "400": "Not JSON, or nothing that could be served",
-    "404": "No such model, or no such job",
+#: The additional responses of all POST routes under /v1.
+_POST_RESPONSES = {
+    "400": "The body is not JSON, or it uses something that is not supported",
+    "404": "The model or the job does not exist",
     "413": "The body is too large",
     "415": "The body is not application/json",
-    "429": "Yield, for the tenant's own rate: come back after the hint",
+    "429": "Yield because of the tenant's own rate: retry after the hint",
 }
-#: How a job ended, where ends are errors.
-_ENDS = {"409": "Canceled by another hand", "500": "Failed", "504": "Expired"}
-_ENDS_ARE_ERRORS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
+#: The error responses for a job that did not succeed, on the routes that return an error in this case.
+_JOB_END_RESPONSES = {
+    "409": "The job was canceled by another request",
+    "500": "The job failed",
+    "504": "The job expired",
+}
+_ROUTES_WITH_JOB_END_ERRORS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
 
 
 def install(app: APIFlask) -> None:
-    """Complete the description that APIFlask makes of the routes."""
+    """Add a processor that completes the OpenAPI description that APIFlask generates from the routes."""
 
     @app.spec_processor
     def complete(spec: Any) -> Any:
-        _, defined = models_json_schema([(shape, "serialization") for shape in response_models.ALL], ref_template=_REF)
+        _, defined = models_json_schema([(model, "serialization") for model in response_models.ALL], ref_template=_REF)
         components = spec.setdefault("components", {})
         components.setdefault("schemas", {}).update(defined["$defs"])
         components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
@@ -142,22 +150,24 @@ def _complete(operation: dict[str, Any], method: str, path: str) -> None:
     if path.startswith("/v1/"):
         operation["security"] = [{"key": []}]
         operation.setdefault("parameters", []).extend([*_PARAMETERS.get((method, path), []), _TENANT])
-        also = _EVERYWHERE | (_POSTED if method == "post" else {}) | (_ENDS if path in _ENDS_ARE_ERRORS else {})
-        operation["responses"] = {code: {"description": text} for code, text in also.items()} | operation["responses"]
+        added = _COMMON_RESPONSES.copy()
+        added |= _POST_RESPONSES if method == "post" else {}
+        added |= _JOB_END_RESPONSES if path in _ROUTES_WITH_JOB_END_ERRORS else {}
+        operation["responses"] = {code: {"description": text} for code, text in added.items()} | operation["responses"]
     elif path == "/metrics/fleet":
         operation["security"] = [{"key": []}]
         operation["responses"] |= {
-            "401": {"description": "Not the admin key"},
-            "503": {"description": "The store is away"},
+            "401": {"description": "The admin key is missing or wrong"},
+            "503": {"description": "The store does not answer"},
         }
-    good = _ANSWERS.get((method, path))
+    success_model = _SUCCESS_MODELS.get((method, path))
     for status, response in operation["responses"].items():
-        shape = good if status.startswith("2") else response_models.Error
+        model = success_model if status.startswith("2") else response_models.Error
         if status in {"429", "503"}:
-            shape = response_models.Ready if path == "/health/ready" else response_models.Yield
+            model = response_models.Ready if path == "/health/ready" else response_models.Yield
         response.pop("content", None)
-        if shape is not None:
-            reference = {"$ref": _REF.format(model=shape.__name__)}
+        if model is not None:
+            reference = {"$ref": _REF.format(model=model.__name__)}
             response["content"] = {"application/json": {"schema": reference}}
         if (method, path) in _STREAMS and status == "200":
             response.setdefault("content", {})["text/event-stream"] = {"schema": _EVENT}

@@ -1,8 +1,8 @@
-"""Body → validated request, or what is wrong with it, field by field; pure.
+"""Validate the body of a native request, and report every invalid field; pure functions.
 
-The ranges of sampling fields are those that the engine takes (workers/engine/sampling.py); a test of
-both rooms compares them. `payload` is what the engine reads: every default written out, so that an
-answer does not depend on which version of a worker ran it.
+The ranges of the sampling fields are those that the engine accepts (workers/engine/sampling.py); a test compares them.
+A valid body is converted to the payload that the engine reads. The payload contains every default explicitly, so that
+an answer does not depend on the version of the worker that computes it.
 """
 
 import secrets
@@ -12,43 +12,46 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from web.http.api_errors import FieldError, field_errors, quoted
 
-#: The engine searches each token for every stop string.
+#: How many stop strings a request may have, and how many characters each of them may have. The limits exist because
+#: the engine searches the text for every stop string at each token.
 MAX_STOPS, MAX_STOP_CHARS = 16, 256
-#: Each biased token costs every step.
+#: How many tokens a request may bias. The limit exists because each biased token adds work to every step.
 MAX_BIASES = 1024
-#: As many of the likeliest tokens as OpenAI gives.
+#: How many alternatives to each token a request may ask for; the same as OpenAI's maximum.
 MAX_LOGPROBS = 20
-#: A chat of more messages than this is no chat; their texts are bound by the body's size.
+#: How many messages a chat may have: more than real chats have. The limit on the body's size limits their total length.
 MAX_MESSAGES = 10_000
-#: Metadata is kept in the job's record, in the store's memory.
+#: How many entries metadata may have, and how many characters a key and a value may have. The limits exist because the
+#: metadata is kept in the job's record, in the store's memory.
 MAX_METADATA, MAX_METADATA_KEY, MAX_METADATA_VALUE = 16, 64, 512
-#: As the setting's own upper end (PENSTOCK_MAX_DEADLINE_MS); the setting's value is checked at admission.
+#: The maximum of every time in ms: the largest value that PENSTOCK_MAX_DEADLINE_MS may have. `deadline_ms` is compared
+#: with the setting itself later.
 MAX_MS = 86_400_000
 MAX_TOKENS = 10_000_000
-#: A supersede_key is kept as a digest; this bounds what is digested.
+#: The maximum length of a supersede_key. The store keeps only a digest; the limit bounds how much text is digested.
 MAX_SUPERSEDE_KEY = 256
-#: Unsigned 31 bits: also survives clients that read it back as a signed word.
+#: Random seeds are less than this number, because some clients read the seed as a signed 32-bit integer.
 _SEEDS = 2**31 - 1
 
 
-def _clean(text: str) -> str:
+def _reject_nul(text: str) -> str:
     if "\0" in text:
-        raise ValueError("the text holds a NUL character (\\u0000), which no prompt may")
+        raise ValueError("the text contains a NUL character (\\u0000), which is not allowed")
     return text
 
 
-def some_text(text: str) -> str:
-    """Refuse a prompt of no tokens."""
+def require_text(text: str) -> str:
+    """Return the text; raise ValueError if it is empty, because a prompt needs at least one token."""
     if not text:
         raise ValueError("the text is empty")
     return text
 
 
-def _listed(value: object) -> object:
+def _as_list(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
-def _metadata(value: dict[str, str]) -> dict[str, str]:
+def _check_metadata(value: dict[str, str]) -> dict[str, str]:
     for key, text in value.items():
         if not 1 <= len(key) <= MAX_METADATA_KEY or len(text) > MAX_METADATA_VALUE:
             raise ValueError(
@@ -58,28 +61,30 @@ def _metadata(value: dict[str, str]) -> dict[str, str]:
     return value
 
 
-def _biases(value: dict[str, float]) -> dict[str, float]:
+def _check_biases(value: dict[str, float]) -> dict[str, float]:
     for key, bias in value.items():
         if not (key.isascii() and key.isdigit() and len(key) < 10) or not -100 <= bias <= 100:
-            raise ValueError(f"logit_bias {key!r}={bias!r}: token ids with numbers from -100 to 100")
+            raise ValueError(
+                f"logit_bias {key!r}={bias!r}: keys are token ids, and values are numbers from -100 to 100"
+            )
     return value
 
 
-Clean = Annotated[str, AfterValidator(_clean)]
+NulFreeText = Annotated[str, AfterValidator(_reject_nul)]
 Stops = Annotated[
-    list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS), AfterValidator(_clean)]],
+    list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS), AfterValidator(_reject_nul)]],
     Field(max_length=MAX_STOPS),
-    BeforeValidator(_listed, json_schema_input_type=str | list[str]),
+    BeforeValidator(_as_list, json_schema_input_type=str | list[str]),
 ]
-Metadata = Annotated[dict[str, Clean], Field(max_length=MAX_METADATA), AfterValidator(_metadata)]
-#: What `degrade` says of itself on every route.
-DEGRADE = "false: rather refuse the job than cut its answer; counts where system and tenant allow cuts"
-SupersedeKey = Annotated[Clean, Field(min_length=1, max_length=MAX_SUPERSEDE_KEY)]
-Biases = Annotated[dict[str, float], Field(max_length=MAX_BIASES), AfterValidator(_biases)]
+Metadata = Annotated[dict[str, NulFreeText], Field(max_length=MAX_METADATA), AfterValidator(_check_metadata)]
+#: The description of the field `degrade` on every route.
+DEGRADE = "false: refuse the job rather than cut its answer; has no effect unless system and tenant allow cuts"
+SupersedeKey = Annotated[NulFreeText, Field(min_length=1, max_length=MAX_SUPERSEDE_KEY)]
+Biases = Annotated[dict[str, float], Field(max_length=MAX_BIASES), AfterValidator(_check_biases)]
 
 
 class Body(BaseModel):
-    """Base of all bodies: no field that we do not know, no value that has to be guessed at."""
+    """Base class of all request bodies: unknown fields are errors, and values are not converted between types."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -88,86 +93,105 @@ class Message(Body):
     """One message of a chat."""
 
     role: Literal["system", "user", "assistant"]
-    content: Clean
+    content: NulFreeText
 
 
 class Sampling(Body):
-    """How tokens are chosen; the defaults are llama.cpp's."""
+    """The sampling fields, which control how tokens are chosen; the defaults are those of llama.cpp."""
 
-    temperature: float = Field(0.8, ge=0, le=5, description="0: always the most likely token")
+    temperature: float = Field(0.8, ge=0, le=5, description="0: always choose the most likely token")
     top_p: float = Field(0.95, ge=0, le=1)
-    top_k: int = Field(40, ge=0, le=1_000_000, description="0: off")
+    top_k: int = Field(40, ge=0, le=1_000_000, description="0: no limit")
     min_p: float = Field(0.05, ge=0, le=1)
     repeat_penalty: float = Field(1.0, ge=0.01, le=10)
     presence_penalty: float = Field(0.0, ge=-2, le=2)
     frequency_penalty: float = Field(0.0, ge=-2, le=2)
-    seed: int | None = Field(None, gt=-(2**64), lt=2**64, description="the same seed gives the same answer")
+    seed: int | None = Field(
+        None, gt=-(2**64), lt=2**64, description="the same request with the same seed gives the same answer"
+    )
     stop: Stops | None = None
     logit_bias: Biases | None = None
 
     def sampling(self) -> dict[str, Any]:
-        """The sampling fields of the payload. A seed is drawn here, so that every attempt of a job is one answer."""
+        """Return the sampling fields of the payload.
+
+        If the request names no seed, a random seed is chosen here, so that every attempt of the job generates the same
+        answer.
+        """
         fields = self.model_dump(include=set(Sampling.model_fields), exclude_none=True)
         return fields | {"seed": secrets.randbelow(_SEEDS) if self.seed is None else self.seed}
 
 
 class ResponseFormat(Body):
-    """What the answer must look like; the engine holds it to that by grammar."""
+    """The format that the answer must have; the engine enforces it with a grammar."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: dict[str, Any] | None = None
 
     @model_validator(mode="after")
-    def _has_schema(self) -> "ResponseFormat":
+    def _require_schema(self) -> "ResponseFormat":
         if self.type == "json_schema" and not isinstance((self.json_schema or {}).get("schema"), dict):
-            raise ValueError("response_format of type json_schema needs json_schema.schema, an object")
+            raise ValueError(
+                "a response_format of type json_schema requires json_schema.schema, which must be an object"
+            )
         return self
 
 
-class Asked(Body):
-    """What is asked for, beside how its tokens are chosen."""
+class JobFields(Body):
+    """The fields of `POST /v1/jobs` that are not sampling fields."""
 
-    prompt: Annotated[str, AfterValidator(_clean), AfterValidator(some_text)] | None = None
+    prompt: Annotated[str, AfterValidator(_reject_nul), AfterValidator(require_text)] | None = None
     messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)] | None = Field(
-        None, description="a chat, through the model's own template; either this or prompt"
+        None, description="a chat, formatted with the model's own template; send either messages or prompt"
     )
     max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
-    model: Annotated[Clean, Field(min_length=1, max_length=200)] | None = None
+    model: Annotated[NulFreeText, Field(min_length=1, max_length=200)] | None = None
     response_format: ResponseFormat | None = None
     logprobs: int | None = Field(
-        None, ge=0, le=MAX_LOGPROBS, description="how likely each token was, and so many of the likeliest beside it"
+        None,
+        ge=0,
+        le=MAX_LOGPROBS,
+        description="return the log probability of each token, and this many of its most likely alternatives",
     )
-    deadline_ms: int | None = Field(None, ge=1, description="patience, from now; the most is a setting")
-    start_within_ms: int | None = Field(None, ge=1, le=MAX_MS, description="patience until the first token")
-    poll_grace_ms: int | None = Field(None, ge=0, le=MAX_MS, description="abandoned when not polled for this long")
+    deadline_ms: int | None = Field(
+        None, ge=1, description="the deadline in ms from now; the maximum is PENSTOCK_MAX_DEADLINE_MS"
+    )
+    start_within_ms: int | None = Field(
+        None, ge=1, le=MAX_MS, description="the start deadline in ms from now, by which the first token is needed"
+    )
+    poll_grace_ms: int | None = Field(
+        None, ge=0, le=MAX_MS, description="the job is canceled if it is not polled for this many ms"
+    )
     metadata: Metadata | None = None
-    supersede_key: SupersedeKey | None = Field(None, description="cancels the tenant's older job of the same key")
+    supersede_key: SupersedeKey | None = Field(None, description="cancel the tenant's older job that has the same key")
     degrade: bool = Field(default=True, description=DEGRADE)
-    ticket: bool = Field(default=False, description="answer urls.events_signed: this job's events without a key")
+    ticket: bool = Field(
+        default=False, description="return urls.events_signed, which gives access to this job's events without a key"
+    )
 
 
-class SubmitBody(Sampling, Asked):
-    """`POST /v1/jobs`: `prompt` or `messages`, and what may go with them."""
+class SubmitBody(Sampling, JobFields):
+    """The body of `POST /v1/jobs`: either `prompt` or `messages`, and optional fields."""
 
     @model_validator(mode="after")
-    def _one_prompt(self) -> "SubmitBody":
+    def _require_one_prompt(self) -> "SubmitBody":
         if (self.prompt is None) == (self.messages is None):
-            raise ValueError("exactly one of prompt and messages is needed")
+            raise ValueError("exactly one of prompt and messages is required")
         return self
 
     def payload(self) -> dict[str, Any]:
-        """What the engine reads."""
+        """Return the payload that the engine reads."""
         if self.messages is None:
-            return payload_of(self, {"prompt": self.prompt}, self.response_format, self.logprobs)
+            return build_payload(self, {"prompt": self.prompt}, self.response_format, self.logprobs)
         messages = [message.model_dump() for message in self.messages]
-        return payload_of(self, {"messages": messages}, self.response_format, self.logprobs)
+        return build_payload(self, {"messages": messages}, self.response_format, self.logprobs)
 
 
-def payload_of(
-    sampling: Sampling, what: dict[str, Any], response_format: ResponseFormat | None, logprobs: int | None = None
+def build_payload(
+    sampling: Sampling, prompt: dict[str, Any], response_format: ResponseFormat | None, logprobs: int | None = None
 ) -> dict[str, Any]:
-    """The payload that the engine reads: what to answer, how to choose, what form to keep, what to tell beside it."""
-    payload = sampling.sampling() | what
+    """Return the payload that the engine reads. `prompt` contains the payload's field `prompt` or `messages`."""
+    payload = sampling.sampling() | prompt
     if logprobs is not None:
         payload["logprobs"] = logprobs
     if response_format is not None and response_format.type != "text":
@@ -176,7 +200,7 @@ def payload_of(
 
 
 def read_submit(value: Any) -> SubmitBody | list[FieldError]:
-    """The request in a parsed body, or everything that is wrong with it (never an empty list)."""
+    """Return the validated body, or a list of errors for the invalid fields, which is never empty."""
     try:
         return SubmitBody.model_validate(value)
     except ValidationError as error:

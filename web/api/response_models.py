@@ -1,4 +1,4 @@
-"""The bodies that the door answers, as models: for /openapi.json, and for the tests that hold answers to them."""
+"""Models of the response bodies, used for /openapi.json and by the tests, which validate responses with them."""
 
 from typing import Any, Literal
 
@@ -6,29 +6,29 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class ResponseModel(BaseModel):
-    """Base: nothing is left out, nothing is added unseen."""
+    """Base class of the models: a response must not contain fields that its model does not define."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class ErrorInfo(ResponseModel):
-    """What went wrong."""
+    """The description of an error."""
 
     message: str
     type: str
-    param: str | None = Field(description="the field at fault")
+    param: str | None = Field(description="the name of the invalid field, header or parameter")
     code: str
-    errors: list[dict[str, str]] = Field(default=[], description="every field at fault, where there are several")
+    errors: list[dict[str, str]] = Field(default=[], description="all invalid fields, if there are several")
 
 
 class Error(ResponseModel):
-    """Every answer that is neither a success nor a refusal."""
+    """The body of every response that is neither a success nor a refusal."""
 
     error: ErrorInfo
 
 
 class Limits(ResponseModel):
-    """The bound that was hit; null while the store is away."""
+    """The bound that the job would exceed. While the store does not answer, inflight and max_inflight are null."""
 
     limit: str
     value: int
@@ -38,41 +38,41 @@ class Limits(ResponseModel):
 
 
 class Yield(ResponseModel):
-    """A refusal: nothing was kept, come back after the hint."""
+    """The response to a refused job: nothing of the request was kept; retry after the hint."""
 
     status: Literal["yield"]
-    retry_hint_ms: int | None = Field(description="null: not even an idle system could; the same request is no use")
+    retry_hint_ms: int | None = Field(description="null if no retry can succeed: even an idle system is too slow")
     reason: str
     error: ErrorInfo
     limits: Limits
 
 
 class Patience(ResponseModel):
-    """How long the client waits, and where it said so."""
+    """The job's deadline, in ms after the job was submitted, and the source of this value."""
 
     deadline_ms: int
     from_: Literal["body", "header", "default"] = Field(alias="from")
 
 
 class Queue(ResponseModel):
-    """Where a job stands that has not ended."""
+    """Where a job that has not ended is in its queue, and when to poll it again."""
 
-    position: int | None = Field(description="place in the tenant's own list, 1 is next; null while running")
+    position: int | None = Field(description="the place in its tenant's queue, 1 for the next job; null while it runs")
     ahead_tokens: int | None
-    eta_ms: int | None = Field(description="null while rates are unknown")
+    eta_ms: int | None = Field(description="ms until the predicted end; null while the workers' rates are unknown")
     poll_after_ms: int
 
 
 class Waited(ResponseModel):
-    """Why the job waited, in ms."""
+    """How long the job waited, in ms, by reason."""
 
-    own_ms: int = Field(description="behind jobs of its own tenant")
-    turn_ms: int = Field(description="at the head of its list: other tenants' turns, or no free slot")
-    requeued_ms: int = Field(description="again, after its worker was lost or drained")
+    own_ms: int = Field(description="behind other jobs of its own tenant")
+    turn_ms: int = Field(description="as the first in its queue, while other tenants had turns or no slot was free")
+    requeued_ms: int = Field(description="in the queue again after its worker was lost or drained")
 
 
 class Usage(ResponseModel):
-    """True counts; times in ms, null where the job did not get that far."""
+    """The engine's token counts, and times in ms; a time is null if the job ended before it could be measured."""
 
     prompt_tokens: int
     cached_tokens: int
@@ -84,7 +84,7 @@ class Usage(ResponseModel):
 
 
 class LikelyToken(ResponseModel):
-    """A token and the logarithm of how likely the model held it."""
+    """A token and its log probability."""
 
     token: str
     logprob: float
@@ -92,7 +92,7 @@ class LikelyToken(ResponseModel):
 
 
 class TokenLogprob(LikelyToken):
-    """A token of the answer."""
+    """A token of the answer, with the most likely alternatives to it."""
 
     top_logprobs: list[LikelyToken]
 
@@ -106,16 +106,16 @@ class JobError(ResponseModel):
 
 
 class Urls(ResponseModel):
-    """Where the job is."""
+    """The paths of the job's routes."""
 
     self: str
     cancel: str
     events: str
-    events_signed: str = Field(default="", description="events without a key, if the submit asked for a ticket")
+    events_signed: str = Field(default="", description="the events without a key; present if `ticket` was requested")
 
 
 class Job(ResponseModel):
-    """One job. Moments in seconds since the epoch, by the store's clock."""
+    """One job. Times are in seconds since the epoch, by the store's clock."""
 
     id: str
     object: Literal["job"]
@@ -134,24 +134,24 @@ class Job(ResponseModel):
     text: str | None
     finish_reason: Literal["stop", "length", "deadline", "canceled"] | None
     usage: Usage | None
-    logprobs: list[TokenLogprob] | None = Field(description="null where none were asked for")
+    logprobs: list[TokenLogprob] | None = Field(description="null if the request did not ask for logprobs")
     error: JobError | None
     metadata: dict[str, str]
     urls: Urls
-    degraded: list[dict[str, str | int]] = Field(default=[], description="what was cut under pressure")
+    degraded: list[dict[str, str | int]] = Field(default=[], description="what was cut from the answer under overload")
 
 
 class JobPage(ResponseModel):
-    """Some jobs, newest first."""
+    """One page of a tenant's jobs, newest first."""
 
     object: Literal["list"]
     data: list[Job]
-    cursor: str | None = Field(description="names the next page; null on the last")
+    cursor: str | None = Field(description="send this to get the next page; null on the last page")
     has_more: bool
 
 
 class OwnQueue(ResponseModel):
-    """A tenant's bounds and depth."""
+    """The bounds of a tenant's queue, how many jobs the tenant has, and how many are inflight in the whole system."""
 
     object: Literal["queue"]
     tenant: str
@@ -168,21 +168,21 @@ class OwnQueue(ResponseModel):
 
 
 class Quote(ResponseModel):
-    """What a job would cost, when it would end, and what the door would answer now. Promises nothing."""
+    """What a job would cost, when it would end, and what the verdict would be now. Nothing is reserved."""
 
     object: Literal["quote"]
     tenant: str
     model: str
-    prompt_tokens: int = Field(description="as the door estimates them")
+    prompt_tokens: int = Field(description="the door's estimate")
     max_tokens: int
-    cost_mwt: int = Field(description="thousandths of a weighted token: the cost of an uncached prompt token is one")
-    eta_ms: int | None = Field(description="until the answer; null while rates are unknown")
+    cost_mwt: int = Field(description="in thousandths of a weighted token (the cost of an uncached prompt token)")
+    eta_ms: int | None = Field(description="ms until the answer would be complete; null while rates are unknown")
     verdict: Literal["admitted", "yield"]
-    refusal: Yield | None = Field(description="the yield it would get")
+    refusal: Yield | None = Field(description="the yield that the job would get; null if it would be admitted")
 
 
 class Model(ResponseModel):
-    """A served name."""
+    """A model, identified by its served name or by an alias."""
 
     id: str
     object: Literal["model"]
@@ -191,14 +191,14 @@ class Model(ResponseModel):
 
 
 class ModelList(ResponseModel):
-    """Live models."""
+    """The live models that the tenant may use."""
 
     object: Literal["list"]
     data: list[Model]
 
 
 class Ready(ResponseModel):
-    """Whether a job could be admitted."""
+    """Whether a job could be admitted now."""
 
     status: Literal["ready", "not_ready"]
     reason: str | None
@@ -206,24 +206,24 @@ class Ready(ResponseModel):
 
 
 class Health(ResponseModel):
-    """The process answers."""
+    """The answer of a process that is running."""
 
     status: Literal["ok"]
     version: str
 
 
 class QueueFacts(ResponseModel):
-    """Where a job stands and why it waited; `queue` in `model_extra` of OpenAI's package."""
+    """A job's place in the queue and how long it waited; OpenAI's package returns this as `model_extra["queue"]`."""
 
-    position: int | None = Field(description="place in the tenant's own list, 1 is next; null when it does not wait")
+    position: int | None = Field(description="the place in its tenant's queue, 1 for the next job; null if not queued")
     ahead_tokens: int | None
-    eta_ms: int | None = Field(description="null while rates are unknown, and at the end")
-    poll_after_ms: int | None = Field(description="null at the end")
+    eta_ms: int | None = Field(description="null while rates are unknown and after the job has ended")
+    poll_after_ms: int | None = Field(description="null after the job has ended")
     waited: Waited
 
 
 class OpenAIUsage(ResponseModel):
-    """Token counts as OpenAI names them."""
+    """Token counts, with OpenAI's field names."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -232,7 +232,7 @@ class OpenAIUsage(ResponseModel):
 
 
 class Completion(ResponseModel):
-    """`chat.completion` or `text_completion`; OpenAI's own reference says what stands where."""
+    """A `chat.completion` or `text_completion`; OpenAI's reference describes the fields."""
 
     id: str
     object: Literal["chat.completion", "text_completion"]
@@ -242,11 +242,11 @@ class Completion(ResponseModel):
     choices: list[dict[str, Any]]
     usage: OpenAIUsage
     queue: QueueFacts
-    degraded: list[dict[str, str | int]] = Field(default=[], description="what was cut under pressure")
+    degraded: list[dict[str, str | int]] = Field(default=[], description="what was cut from the answer under overload")
 
 
 class Response(ResponseModel):
-    """A `response`; OpenAI's own reference says what stands where. The request's texts are not repeated."""
+    """A `response`; OpenAI's reference describes the fields. The texts of the request are omitted."""
 
     id: str
     object: Literal["response"]
@@ -272,11 +272,11 @@ class Response(ResponseModel):
     truncation: Literal["disabled"]
     usage: dict[str, Any] | None
     queue: QueueFacts
-    degraded: list[dict[str, str | int]] = Field(default=[], description="what was cut under pressure")
+    degraded: list[dict[str, str | int]] = Field(default=[], description="what was cut from the answer under overload")
 
 
 class Embedding(ResponseModel):
-    """The vector of one text: its numbers, or base64 of them as little-endian float32."""
+    """The vector of one input: a list of numbers, or little-endian float32 numbers in base64."""
 
     object: Literal["embedding"]
     index: int
@@ -284,7 +284,7 @@ class Embedding(ResponseModel):
 
 
 class Embeddings(ResponseModel):
-    """The vectors, in the order of the texts; each of length 1."""
+    """The vectors in the order of the inputs; each is normalized to length 1."""
 
     object: Literal["list"]
     model: str

@@ -1,1 +1,1 @@
-"""rq-dashboard, made safe for this store."""
+"""rq-dashboard for operators, modified so that it is safe to use with Penstock's store."""

@@ -1,4 +1,4 @@
-"""What the dashboard's buttons do: they ask the store, so that every invariant holds; what it cannot do is refused."""
+"""The actions behind the dashboard's buttons: each changes jobs only through the store's scripts, or answers 409."""
 
 from collections.abc import Callable
 from typing import Never
@@ -13,19 +13,25 @@ from web.http.api_errors import ApiError
 log = structlog.get_logger()
 
 
-def refused_requeue(what: str) -> ApiError:
-    """The answer to every requeue: an ended job's request is gone, and a live one needs no hand."""
-    return _refused(f"{what} is not requeued: a job ends once and its request dies with it; submit it again")
+def requeue_error(subject: str) -> ApiError:
+    """Return the error for every attempt to requeue a job.
+
+    The request of an ended job is deleted, so the job cannot run again. A job that has not ended needs no requeue.
+    """
+    return _conflict(f"{subject} cannot be requeued: a job ends once, and its request is then deleted; submit it again")
 
 
-def _refused(sentence: str) -> ApiError:
-    problem = ApiError("invalid_request", sentence)
+def _conflict(message: str) -> ApiError:
+    problem = ApiError("invalid_request", message)
     problem.status = 409
     return problem
 
 
 def install(app: Flask, store: Store, ids_of: Callable[[str, str], list[str]]) -> None:
-    """Put our actions behind the routes of rq-dashboard. `ids_of` gives the ids in a queue's registry."""
+    """Replace the functions behind rq-dashboard's routes.
+
+    `ids_of` returns the ids of the jobs in one registry of one queue; its arguments are the two names.
+    """
 
     def delete_job(job_id: str) -> Response:
         answer = _remove(store, job_id)
@@ -41,13 +47,13 @@ def install(app: Flask, store: Store, ids_of: Callable[[str, str], list[str]]) -
         return jsonify(status="OK", count=found)
 
     def requeue_job(job_id: str) -> Never:
-        raise refused_requeue(f"job {job_id}")
+        raise requeue_error(f"job {job_id}")
 
     def requeue_all(queue_name: str) -> Never:
-        raise refused_requeue(f"what ended in {queue_name}")
+        raise requeue_error(f"a job of {queue_name}")
 
     def compact_queue(queue_name: str) -> Never:
-        raise _refused(f"{queue_name} is not compacted: its list is the mirror that the store keeps")
+        raise _conflict(f"{queue_name} cannot be compacted: the store maintains its list, which has no stale entries")
 
     app.view_functions |= {
         "rq_dashboard.delete_job_view": delete_job,
@@ -59,7 +65,7 @@ def install(app: Flask, store: Store, ids_of: Callable[[str, str], list[str]]) -
 
 
 def _remove(store: Store, job_id: str) -> CancelAnswer:
-    """Cancel a live job, or remove an ended one's text; its record goes when it would have gone."""
+    """Cancel the job or, if it has ended, remove its text. The record of an ended job is kept until it expires."""
     answer = store.cancel(job_id)
     if answer is CancelAnswer.ENDED:
         store.erase(job_id)

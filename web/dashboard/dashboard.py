@@ -1,9 +1,10 @@
-"""rq-dashboard at /rq/, made safe: it reads RQ's records as JSON or not at all, and changes nothing by itself.
+"""Serve rq-dashboard safely at /rq/: it reads RQ's records only as JSON and changes jobs only through the store.
 
-Out of the box it unpickles on several pages, which is code execution for whoever can write to Redis, and
-its buttons move jobs behind the store's back. Here its names for RQ's classes stand for the ones below,
-web/dashboard/guard.py decides who may ask for what, web/dashboard/actions.py is what its buttons do, and
-web/templates/rq_dashboard/base.html makes its scripts insert values as text.
+The unmodified rq-dashboard unpickles data on several pages, so anyone who can write to Redis could execute code in the
+door. Its buttons move jobs without the store's scripts. Therefore:
+- this file replaces the RQ classes that rq-dashboard uses with the classes below;
+- web/dashboard/guard.py checks each request, and web/dashboard/actions.py implements the buttons;
+- web/templates/rq_dashboard/base.html makes rq-dashboard's scripts insert values as text.
 """
 
 import functools
@@ -11,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Literal, Self
 
 import redis
-import rq_dashboard.web as theirs
+import rq_dashboard.web as upstream
 from flask import Flask
 from rq.exceptions import NoSuchJobError
 from rq.job import Job, JobStatus
@@ -39,14 +40,15 @@ from web.http.allowed_names import is_loopback
 from web.http.api_errors import ApiError
 
 PREFIX = "/rq"
-#: One look at the queues costs 7 commands a queue and one more; a thousand queues every 15 s are 470 a second.
+#: How often a page refreshes, in ms. One refresh of the list of queues sends one Redis command, and 7 more per queue.
+#: With a thousand queues and a refresh every 15 s, that is 470 commands per second.
 _POLL_MS = 15_000
-#: What stands where a foreign hand wrote something that is not JSON.
-_UNREADABLE = "not JSON, therefore not read"
+#: The text that a page shows instead of a value that is not JSON. Such a value was written by another program.
+_UNREADABLE = "not JSON, so it was not read"
 
 
 class JsonJob(Job):
-    """RQ's record of a job, read as JSON whatever the caller asks for; what cannot be read is no job."""
+    """An RQ job whose record is always read as JSON. Raises NoSuchJobError if the record cannot be read."""
 
     def __init__(self, job_id: str | None = None, connection: redis.Redis | None = None, **_: Any) -> None:
         try:
@@ -55,44 +57,44 @@ class JsonJob(Job):
             raise NoSuchJobError(str(error)) from error
 
     def restore(self, raw_data: Any) -> None:
-        """Take over the fields of the hash. Raises NoSuchJobError when one of them is none of RQ's making."""
+        """Set the attributes from the fields of the job's hash. Raises NoSuchJobError if RQ cannot read a field."""
         try:
             super().restore(raw_data)
         except Exception as error:
             raise NoSuchJobError(f"the record of {self.id} cannot be read") from error
 
     def get_status(self, refresh: bool = False) -> JobStatus:
-        """The status that `restore` has read; asking again could raise for a job that ended meanwhile."""
+        """Return the status that `restore` read. Reading it again could fail, because the record may be gone by now."""
         del refresh
         return super().get_status(refresh=False)
 
     def get_meta(self, refresh: bool = True) -> dict[str, Any]:
-        """RQ's own notes on the job, which are none of ours."""
+        """Return the metadata in RQ's record. Penstock writes no metadata to it, but another program may have."""
         try:
             return super().get_meta(refresh)
         except (ValueError, RecursionError):
             return {"unreadable": _UNREADABLE}
 
     def latest_result(self, timeout: int = 0) -> Result | None:
-        """How the job ended, by RQ's stream of results; never waits."""
+        """Return the newest entry in RQ's stream of the job's results, or None if it is empty. This never blocks."""
         del timeout
         try:
             return super().latest_result()
         except (redis.ConnectionError, redis.TimeoutError):
             raise
-        except Exception:  # noqa: BLE001 - as above: base64, zlib, JSON, numbers, a key of another type
+        except Exception:  # noqa: BLE001 - decoding can fail in base64, zlib, JSON, a number, or the type of the key
             return Result(self.id, Result.Type.FAILED, self.connection, id="0-0", exc_string=_UNREADABLE)
 
     def get_call_string(self) -> str | None:
-        """The call as a stock worker would make it."""
+        """Return the text of the function call that an unmodified RQ worker would make for the job."""
         try:
             return super().get_call_string()
-        except Exception:  # noqa: BLE001 - as above: any JSON may stand where four values should
+        except Exception:  # noqa: BLE001 - the data can be any JSON, where RQ expects a list of four values
             return _UNREADABLE
 
     @property
     def dependency_ids(self) -> list[Any]:
-        """Our jobs depend on none."""
+        """Return an empty list: Penstock's jobs do not depend on other jobs."""
         return []
 
 
@@ -104,28 +106,28 @@ class JsonQueue(Queue):
 
     @classmethod
     def all(cls, connection: redis.Redis, *_: Any, **__: Any) -> list[Any]:
-        """The queues that have a page: those whose names could be ours."""
+        """Return the queues that have pages in the dashboard: those whose names match `guard.is_queue_name`."""
         members: Any = connection.smembers(cls.redis_queues_keys)
         names = [text(key).removeprefix(cls.redis_queue_namespace_prefix) for key in members]
         return [cls(name, connection=connection) for name in names if guard.is_queue_name(name)]
 
 
 class _JsonRegistry(BaseRegistry):
-    """What every registry is made of here: its jobs are read as JSON, and looking at it cleans nothing up."""
+    """Base class of the registries below: jobs are read as JSON, and reading a registry removes nothing from it."""
 
     def __init__(self, name: str = "default", connection: redis.Redis | None = None, **_: Any) -> None:
         super().__init__(name, connection=connection, job_class=JsonJob, serializer=JSONSerializer)
 
     def cleanup(self, timestamp: float | None = None, exception_handlers: list[Any] | None = None) -> None:
-        """Nothing: RQ would fail jobs here whose entry is old."""
+        """Do nothing. In RQ, this method removes expired entries, and marks the jobs of some of them as failed."""
 
     @staticmethod
     def parse_job_id(entry: str | bytes) -> str:
-        """The job of an entry, which among started jobs is `<id>:<execution>`."""
+        """Return the job id in a registry entry. The entry of a started job has the form `<id>:<execution>`."""
         return text(entry).partition(":")[0]
 
 
-#: By the name that pages have for it; "queued" is the queue itself.
+#: RQ's registries by the names that rq-dashboard's routes use. The name "queued" stands for the queue, not a registry.
 _REGISTRIES: dict[str, type[BaseRegistry]] = {
     name: type(registry.__name__, (_JsonRegistry, registry), {})
     for name, registry in {
@@ -140,7 +142,7 @@ _REGISTRIES: dict[str, type[BaseRegistry]] = {
 
 
 class JsonWorker(BaseWorker):
-    """An RQ worker as it is looked at: its job is read as JSON."""
+    """A read-only view of an RQ worker. The worker's current job is read as JSON."""
 
     def __init__(self, queues: Any, name: str, connection: redis.Redis) -> None:
         super().__init__(
@@ -154,44 +156,49 @@ class JsonWorker(BaseWorker):
         )
 
     def _set_connection(self, connection: redis.Redis) -> redis.Redis:
-        """Keep the door's timeouts: RQ would stretch those of the whole pool to seven minutes, only by looking."""
+        """Return the connection unchanged: RQ would raise the timeouts of its whole pool to seven minutes."""
         return connection
 
     @classmethod
-    def all(cls, connection: redis.Redis | None = None, *_: Any, **__: Any) -> list[Self]:  # type: ignore[override]  # rq's own names its arguments one by one
-        """Workers with a record that can be read; the names of others stay where they are."""
-        assert connection is not None  # noqa: S101 - for mypy: the dashboard always names it
+    def all(cls, connection: redis.Redis | None = None, *_: Any, **__: Any) -> list[Self]:  # type: ignore[override]  # RQ's signature lists each argument
+        """Return the workers whose records can be read. Unlike RQ, do not remove the names of other workers."""
+        assert connection is not None  # noqa: S101 - for mypy: rq-dashboard always passes it
         members: Any = connection.smembers(cls.redis_workers_keys)
         found = []
         for key in members:
             worker = cls([], text(key).removeprefix(cls.redis_worker_namespace_prefix), connection)
             try:
                 if connection.exists(worker.key):
-                    worker.refresh()  # type: ignore[no-untyped-call]  # RQ left it so
+                    worker.refresh()  # type: ignore[no-untyped-call]  # RQ has no types for it
                     found.append(worker)
             except ValueError:
                 continue
         return found
 
     def get_current_job(self) -> Job | None:
-        """The job that the record names, while there is one."""
+        """Return the job whose id is in the worker's record, or None. RQ 3 would read other keys and delete some."""
+        job_id: Any = self.connection.hget(self.key, "current_job")
         try:
-            return super().get_current_job()
+            return None if job_id is None else JsonJob.fetch(text(job_id), connection=self.connection)
         except NoSuchJobError:
             return None
 
 
-def _ids(queue: str, registry: str, client: redis.Redis, first: int = 0, last: int = -1) -> list[str]:
+def _job_ids(queue: str, registry: str, client: redis.Redis, first: int = 0, last: int = -1) -> list[str]:
+    """Return the ids of the jobs from position `first` to `last` of a queue or registry; -1 is the last position."""
     if registry == "queued":
         ids: Any = client.lrange(JsonQueue(queue, client).key, first, last)
         return [text(raw) for raw in ids]
     return _REGISTRIES[registry](queue, client).get_job_ids(first, last, cleanup=False)
 
 
-def _page(
+def _job_page(
     queue: str, registry: str, offset: int, per_page: int, order: str, connection: redis.Redis
 ) -> tuple[int, list[dict[str, Any]]]:
-    """How many jobs the registry holds, and one page of them. rq-dashboard's own removes ids and overlaps pages."""
+    """Return how many jobs are in the registry, and one page of the jobs.
+
+    This function replaces rq-dashboard's own, which removes ids from registries and shows some jobs on two pages.
+    """
     if registry == "queued":
         total: int = JsonQueue(queue, connection).count
     else:
@@ -200,30 +207,31 @@ def _page(
     first, last = offset, offset + per_page - 1
     if newest_first:
         first, last = max(0, total - offset - per_page), total - offset - 1
-    ids = _ids(queue, registry, connection, first, last) if 0 <= first <= last else []
-    shown = []
+    ids = _job_ids(queue, registry, connection, first, last) if 0 <= first <= last else []
+    page = []
     for job_id in reversed(ids) if newest_first else ids:
         try:
             job = JsonJob.fetch(job_id, connection=connection)
         except NoSuchJobError:
             continue
         if job.origin == queue:
-            shown.append(theirs.serialize_job(job))
-    return total, shown
+            page.append(upstream.serialize_job(job))
+    return total, page
 
 
 def _refuse_requeue(job_id: str, **_: Any) -> None:
-    raise actions.refused_requeue(job_id)
+    raise actions.requeue_error(f"job {job_id}")
 
 
-#: rq-dashboard's global names, and what stands behind them here.
-_SHIMS: dict[str, Any] = {
+#: The global names of the module rq_dashboard.web that are replaced, and their new values.
+_REPLACEMENTS: dict[str, Any] = {
     "Job": JsonJob,
     "Queue": JsonQueue,
     "Worker": JsonWorker,
     "requeue_job": _refuse_requeue,
-    "get_queue_registry_jobs_count": _page,
-    # It answers 200 with a headline when the store is away; nothing raises this one in its block.
+    "get_queue_registry_jobs_count": _job_page,
+    # rq-dashboard catches RedisConnectionError and answers 200 with an error page. With this replacement, it catches
+    # StoreUnavailable, which no RQ code raises. Connection errors then reach `_with_api_errors`, which answers 503.
     "RedisConnectionError": StoreUnavailable,
 } | {registry.__name__: registry for registry in _REGISTRIES.values()}
 
@@ -232,7 +240,7 @@ Mode = Literal["off", "read", "write"]
 
 
 def mode_of(settings: Settings) -> Mode:
-    """What PENSTOCK_DASHBOARD comes to: `auto` is readable on loopback and off elsewhere."""
+    """Return the mode that PENSTOCK_DASHBOARD selects; `auto` is `read` if the door listens on loopback, else `off`."""
     if settings.dashboard == "auto":
         return "read" if is_loopback(settings.listen_host_port[0]) else "off"
     modes: dict[str, Mode] = {"off": "off", "read": "read", "write": "write"}
@@ -240,41 +248,43 @@ def mode_of(settings: Settings) -> Mode:
 
 
 def register_dashboard(app: Flask, store: Store, mode: Mode) -> None:
-    """Put rq-dashboard at /rq/ of the door's app, for operators; with mode `off`, nothing."""
+    """Add rq-dashboard to the door's app at /rq/, for operators only. Do nothing if the mode is `off`."""
     if mode == "off":
         return
-    for name, ours in _SHIMS.items():
-        setattr(theirs, name, ours)
-    theirs.config.serializer = JSONSerializer
+    for name, replacement in _REPLACEMENTS.items():
+        setattr(upstream, name, replacement)
+    upstream.config.serializer = JSONSerializer
     app.config.update(
-        # Only a label: the list of instances that the page shows, of which there is one.
+        # The names of the Redis instances, which the pages only show as labels. Penstock has one.
         RQ_DASHBOARD_REDIS_URL=["penstock"],
         RQ_DASHBOARD_POLL_INTERVAL=_POLL_MS,
         RQ_DASHBOARD_DISABLE_DELETE=mode != "write",
     )
-    app.register_blueprint(theirs.blueprint, url_prefix=PREFIX)
-    # Its own step before a request opens connections by a URL parser that knows no sockets; ours is open.
-    app.before_request_funcs.pop(theirs.blueprint.name)
-    app.redis_conn = store.client  # type: ignore[attr-defined]  # where rq-dashboard looks for it
+    app.register_blueprint(upstream.blueprint, url_prefix=PREFIX)
+    # rq-dashboard's own before_request hook would open another connection, with a URL parser that does not support Unix
+    # sockets. The hook is removed, and rq-dashboard uses the store's client.
+    app.before_request_funcs.pop(upstream.blueprint.name)
+    app.redis_conn = store.client  # type: ignore[attr-defined]  # rq-dashboard reads it there
     guard.install(app, PREFIX, may_write=mode == "write")
-    actions.install(app, store, lambda queue, registry: _ids(queue, registry, store.client))
+    actions.install(app, store, lambda queue, registry: _job_ids(queue, registry, store.client))
     for endpoint, view in list(app.view_functions.items()):
-        if endpoint.startswith(f"{theirs.blueprint.name}."):
-            app.view_functions[endpoint] = _clean(view, store.client)
+        if endpoint.startswith(f"{upstream.blueprint.name}."):
+            app.view_functions[endpoint] = _with_api_errors(view, store.client)
 
 
-def _clean(view: Callable[..., Any], client: redis.Redis) -> Callable[..., Any]:
-    """The view, whose failures are ours: a job that is not there is 404, a store that is away 503."""
+def _with_api_errors(view: Callable[..., Any], client: redis.Redis) -> Callable[..., Any]:
+    """Wrap the view so that it answers 404 if the job is missing, and 503 if the store does not answer."""
 
     @functools.wraps(view)
-    def cleaned(**arguments: Any) -> Any:
+    def wrapped(**arguments: Any) -> Any:
         try:
             with store_faults(client):
                 return view(**arguments)
         except NoSuchJobError:
-            raise ApiError("job_not_found", f"no job {arguments.get('job_id', '')!r} that can be read") from None
+            job_id = arguments.get("job_id", "")
+            raise ApiError("job_not_found", f"job {job_id!r} does not exist or cannot be read") from None
         except redis.ResponseError as error:
-            # A key of RQ's that a foreign hand made another type.
+            # Another program has replaced one of RQ's keys with a key of another type.
             raise ApiError("job_not_found", f"RQ's record cannot be read: {error}") from error
 
-    return cleaned
+    return wrapped

@@ -1,4 +1,4 @@
-"""Who may ask /rq/ for what: operators only, reading only unless enabled, arguments of the shapes we make."""
+"""Check each request to /rq/: only operators have access, and writes are rejected unless a setting allows them."""
 
 import re
 import secrets
@@ -8,59 +8,61 @@ from flask import Flask, Response, g, request
 from web.http.api_errors import ApiError
 from web.operations.request_caller import require_admin
 
-_QUEUE = re.compile(r"[A-Za-z0-9._-]{1,256}\Z")
-_ID = re.compile(r"[A-Za-z0-9_-]{1,128}\Z")
-#: What each argument of a route may be; any other page does not exist. As queue names are plain, the
-#: scripts of rq-dashboard may print them raw, which they do.
-_SHAPES: dict[str, re.Pattern[str]] = {
+_QUEUE_NAME = re.compile(r"[A-Za-z0-9._-]{1,256}\Z")
+_JOB_ID = re.compile(r"[A-Za-z0-9_-]{1,128}\Z")
+#: The pattern that each route argument must match; any other value is answered with 404. Queue names may contain only
+#: characters that need no escaping, because rq-dashboard's scripts insert these names into HTML unescaped.
+_ARGUMENT_PATTERNS: dict[str, re.Pattern[str]] = {
     "instance_number": re.compile(r"0\Z"),
-    "queue_name": _QUEUE,
-    "job_id": _ID,
+    "queue_name": _QUEUE_NAME,
+    "job_id": _JOB_ID,
     "registry_name": re.compile(r"(queued|scheduled|deferred|started|finished|failed|canceled)\Z"),
     "order": re.compile(r"(asc|dsc)\Z"),
     "page": re.compile(r"[1-9][0-9]{0,5}\Z"),
-    # What the page itself offers.
+    # 1 to 200, which is the range of the input field on rq-dashboard's page.
     "per_page": re.compile(r"([1-9][0-9]?|1[0-9]{2}|200)\Z"),
 }
 
-#: Its scripts compile templates out of strings, so eval stays; event handlers in markup do not run at all.
-_POLICY = (
+#: rq-dashboard's scripts compile templates from strings, which requires 'unsafe-eval'. Event handlers in HTML
+#: attributes are blocked.
+_CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self' 'nonce-{nonce}' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 
 
 def is_queue_name(name: str) -> bool:
-    """Whether a queue of this name has pages; those of tenants do."""
-    return _QUEUE.match(name) is not None
+    """Return whether a queue with this name has pages in the dashboard. The queues of all tenants have pages."""
+    return _QUEUE_NAME.match(name) is not None
 
 
 def install(app: Flask, prefix: str, *, may_write: bool) -> None:
-    """Guard everything below `prefix`, whatever answers there."""
+    """Check every request for a path under `prefix`, and add security headers to the responses to these requests."""
     methods = {"GET", "HEAD"} | ({"POST"} if may_write else set())
 
-    def is_ours() -> bool:
+    def is_dashboard_request() -> bool:
         return request.path == prefix or request.path.startswith(f"{prefix}/")
 
     @app.before_request
     def guard_dashboard() -> None:
-        if not is_ours():
+        if not is_dashboard_request():
             return
         g.rq_nonce = secrets.token_urlsafe(16)
         require_admin()
         if request.method not in methods:
-            why = "" if may_write else "; it only reads unless PENSTOCK_DASHBOARD=write"
-            raise ApiError("method_not_allowed", f"the dashboard takes no {request.method}{why}")
+            advice = "" if may_write else "; set PENSTOCK_DASHBOARD=write to enable its buttons"
+            raise ApiError("method_not_allowed", f"the dashboard does not allow {request.method}{advice}")
         for name, value in (request.view_args or {}).items():
-            shape = _SHAPES.get(name)
-            # None is a route's own default.
-            if shape is not None and value is not None and not shape.match(str(value)):
-                raise ApiError("route_not_found", f"{name}={str(value)[:80]!r} has no page", param=name)
+            pattern = _ARGUMENT_PATTERNS.get(name)
+            # An argument that is missing from the path has the value None.
+            if pattern is not None and value is not None and not pattern.match(str(value)):
+                raise ApiError("route_not_found", f"no page has {name}={str(value)[:80]!r}", param=name)
 
     @app.after_request
-    def wall_dashboard(response: Response) -> Response:
-        if is_ours():
-            response.headers["Content-Security-Policy"] = _POLICY.format(nonce=g.get("rq_nonce", ""))
+    def add_security_headers(response: Response) -> Response:
+        if is_dashboard_request():
+            policy = _CONTENT_SECURITY_POLICY.format(nonce=g.get("rq_nonce", ""))
+            response.headers["Content-Security-Policy"] = policy
             response.headers["X-Content-Type-Options"] = "nosniff"
             response.headers["Referrer-Policy"] = "no-referrer"
         return response

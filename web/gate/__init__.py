@@ -1,1 +1,1 @@
-"""The TCP gate: newline-delimited JSON in front of the same admission."""
+"""The TCP gate: newline-delimited JSON over TCP, with the same admission as the HTTP routes."""

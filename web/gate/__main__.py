@@ -1,4 +1,4 @@
-"""The TCP gate as a process: gevent's patches first, then settings from the environment → a listening gate."""
+"""Run the TCP gate as a process: read the settings, connect to the store and serve until a signal arrives."""
 
 from gevent import monkey
 
@@ -22,7 +22,11 @@ from web.runtime.start import EXIT_CONFIG, configure_store, open_store, raise_fi
 
 
 def main() -> int:
-    """Serve until SIGTERM or SIGINT; the exit code. A second signal ends it without waiting for what is in flight."""
+    """Serve until SIGTERM or SIGINT and return the exit code.
+
+    After the first signal, the gate waits up to GRACE_S seconds for its jobs in flight to end. A second signal ends the
+    wait. The gate also stops if the store is unfit or was configured with other system-wide settings.
+    """
     settings = read_settings()
     logging.configure(settings.log_level, settings.log_format, room="gate", pid=os.getpid())
     raise_file_limit()
@@ -40,31 +44,33 @@ def main() -> int:
 
 def _serve(context: DoorContext) -> int:
     settings = context.settings
-    asked, disagreed = [], threading.Event()
+    signals_received, settings_conflict = 0, False
     stop = threading.Event()
 
     def on_signal() -> None:
-        asked.append(True)
+        nonlocal signals_received
+        signals_received += 1
         stop.set()
 
-    def on_disagreement() -> None:
-        disagreed.set()
+    def on_settings_conflict() -> None:
+        nonlocal settings_conflict
+        settings_conflict = True
         stop.set()
 
     gate = Gate(context, settings.gate_host_port, bounds_of(settings))
     gate.start()
     if settings.gate_metrics_listen:
         start_health(context, gate, settings.gate_metrics_host_port)
-    start_duties(settings, context.store, end=on_disagreement)
+    start_duties(settings, context.store, on_fatal_error=on_settings_conflict)
     for number in (signal.SIGTERM, signal.SIGINT):
         gevent.signal_handler(number, on_signal)
     stop.wait()
-    gate.stop(GRACE_S, lambda: len(asked) > 1)
-    return EXIT_CONFIG if disagreed.is_set() else 0
+    gate.stop(GRACE_S, stop_now=lambda: signals_received > 1)
+    return EXIT_CONFIG if settings_conflict else 0
 
 
 if __name__ == "__main__":
     code = main()
     sys.stderr.flush()
-    # Greenlets that follow jobs may still wait for the store; nobody waits for them.
+    # Exit without waiting for the greenlets that follow jobs, because these may be blocked on the store.
     os._exit(code)

@@ -1,4 +1,4 @@
-"""What the gate says, as frames; pure. Bodies are those of HTTP where HTTP has one."""
+"""Build the frames that the gate sends, with the same fields as the corresponding HTTP answers; pure functions."""
 
 import json
 from typing import Any
@@ -13,27 +13,28 @@ from web.operations.event_stream import JobStarted, TextDelta
 Frame = dict[str, Any]
 Ref = str | int | None
 
-#: Until another gate, or this one again, listens.
+#: The retry hint that a stopping gate sends, in ms. After this time, another gate or the restarted gate is expected to
+#: accept connections.
 _RESTART_HINT_MS = 1_000
 
 
 def to_line(frame: Frame) -> bytes:
-    """A frame as it goes over the wire. JSON escapes line ends, so that a frame is one line."""
+    """Encode a frame as one line of JSON. JSON escapes line ends, so the frame contains none."""
     return json.dumps(frame, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
 
-def tagged(ref: Ref, frame: Frame) -> Frame:
-    """The frame with the client's tag, if it gave one."""
+def with_ref(ref: Ref, frame: Frame) -> Frame:
+    """Return the frame with the client's `ref` added, or the unchanged frame if the client sent no `ref`."""
     return frame if ref is None else {"ref": ref} | frame
 
 
 def accepted(ref: Ref, view: JobView) -> Frame:
-    """The job is taken for good."""
-    return tagged(ref, {"status": "accepted", "id": view.id})
+    """Return the answer to a `submit` frame whose job was admitted."""
+    return with_ref(ref, {"status": "accepted", "id": view.id})
 
 
 def final(ref: Ref, view: JobView) -> Frame:
-    """The last frame of a job: how it ended, and what of the answer there is."""
+    """Return the last frame of a job: its outcome, and as much of the answer as was generated."""
     error = error_json(view)
     frame = {
         "status": view.state.value,
@@ -42,53 +43,56 @@ def final(ref: Ref, view: JobView) -> Frame:
         "finish_reason": view.finish_reason or None,
         "usage": usage_json(view),
     }
-    return tagged(ref, frame | degraded_json(view) | ({} if error is None else {"error": error}))
+    return with_ref(ref, frame | degraded_json(view) | ({} if error is None else {"error": error}))
 
 
 def progress(ref: Ref, view: JobView, item: JobStarted | TextDelta) -> Frame:
-    """What happened to a streamed job. With each start, its text begins anew."""
+    """Return the frame for one event of a streamed job.
+
+    A `started` frame begins a new attempt, and the `text` frames after it send the text from its beginning.
+    """
     if isinstance(item, JobStarted):
-        return tagged(ref, {"status": "started", "id": view.id, "attempt": item.attempt})
-    return tagged(ref, {"status": "text", "id": view.id, "text": item.text, "tokens": item.tokens})
+        return with_ref(ref, {"status": "started", "id": view.id, "attempt": item.attempt})
+    return with_ref(ref, {"status": "text", "id": view.id, "text": item.text, "tokens": item.tokens})
 
 
-def standing(ref: Ref, view: JobView) -> Frame:
-    """Where a job stands."""
-    shown = job_json(view)
+def job_status(ref: Ref, view: JobView) -> Frame:
+    """Return the answer to a `status` frame: the job's state and its place in the queue."""
+    fields = job_json(view)
     names = ("status", "id", "queue", "attempts", "cancel_requested", "created_at", "started_at", "deadline_at")
-    return tagged(ref, {name: shown[name] for name in names} | degraded_json(view))
+    return with_ref(ref, {name: fields[name] for name in names} | degraded_json(view))
 
 
 def metrics(ref: Ref, snapshot: Snapshot) -> Frame:
-    """The whole system in three figures, the same as /metrics/fleet has."""
-    figures = {
+    """Return the answer to a `metrics` frame: three metrics of the whole system, which /metrics/fleet also has."""
+    values = {
         "inflight": snapshot.inflight,
         "executed_total": snapshot.stats.get("executed", 0),
         "yielded_total": snapshot.stats.get("yielded", 0),
     }
-    return tagged(ref, figures)
+    return with_ref(ref, values)
 
 
 def pong(ref: Ref) -> Frame:
-    """Somebody is there."""
-    return tagged(ref, {"status": "pong"})
+    """Return the answer to a `ping` frame."""
+    return with_ref(ref, {"status": "pong"})
 
 
 def stopping(ref: Ref) -> Frame:
-    """The refusal of a gate that is about to stop."""
+    """Return the refusal with which a stopping gate answers every `submit` frame."""
     error = {
-        "message": f"this gate is stopping; come back in {_RESTART_HINT_MS / 1000:.1f} s",
+        "message": f"this gate is stopping; retry in {_RESTART_HINT_MS / 1000:.1f} s",
         "type": "server_overloaded",
         "param": None,
         "code": "draining",
     }
-    return tagged(ref, {"status": "yield", "retry_hint_ms": _RESTART_HINT_MS, "reason": "draining", "error": error})
+    return with_ref(ref, {"status": "yield", "retry_hint_ms": _RESTART_HINT_MS, "reason": "draining", "error": error})
 
 
-def wrong(ref: Ref, fault: BadFrame | ApiError) -> Frame:
-    """The one error that a frame gets which cannot be served."""
+def error_frame(ref: Ref, fault: BadFrame | ApiError) -> Frame:
+    """Return the error frame for a frame that the gate cannot serve."""
     if isinstance(fault, ApiError):
         error = error_response(fault).body["error"]
     else:
         error = {"message": fault.message, "type": "invalid_request_error", "param": fault.param, "code": fault.code}
-    return tagged(ref, {"status": "error", "code": fault.code, "error": error})
+    return with_ref(ref, {"status": "error", "code": fault.code, "error": error})

@@ -1,8 +1,8 @@
-"""One client's connection: reads frames, answers each, and knows when the client has gone.
+"""Serve one client's connection: read and answer frames, and cancel the client's jobs when the client disconnects.
 
-Frames are handled one after the other, so that jobs are offered in the order in which they came; a client
-that does not read its answers is not read from either. Jobs then run and end beside one another.
-Only a close that was seen cancels anything: a connection that ends because we stop does not.
+Frames are handled one at a time, so that jobs are offered in the order in which their frames arrive. Admitted jobs run
+and end in any order. If the client does not read its answers, the gate stops reading frames from that client.
+A disconnect by the client cancels its jobs. If this process ends the connection, the jobs are not canceled.
 """
 
 import select
@@ -18,187 +18,202 @@ from werkzeug.datastructures import Headers
 from shared.errors import StoreUnavailable
 from shared.jobs.job import JobView
 from web.api.deadline import resolve_deadline
-from web.api.refusals import Yield, store_away
+from web.api.refusals import Yield, store_unavailable_yield
 from web.api.request_schema import read_submit
-from web.gate import answers as say
-from web.gate.frames import FrameReader, TooLong
-from web.gate.jobs import GateJob, Jobs
-from web.gate.outbox import Outbox, ready
-from web.gate.requests import BadFrame, Cancel, Metrics, Ping, Request, Status, Submit, read_request, seen_ref
+from web.gate import answers
+from web.gate.frames import FrameReader, OversizedFrame
+from web.gate.jobs import ConnectionJobs, GateJob
+from web.gate.outbox import Outbox, wait_ready
+from web.gate.requests import BadFrame, Cancel, Metrics, Ping, Request, Status, Submit, find_ref, read_request
 from web.http.api_errors import ApiError, FieldError, invalid_value
 from web.http.json_body import parse_json
 from web.operations.admission import native_request, offer
-from web.operations.callers import Spelling, identify
+from web.operations.callers import CredentialFields, identify
 from web.operations.cancel_on_disconnect import cancel_when_possible
 from web.operations.long_poll import refresh_job
 from web.runtime.context import DoorContext
 
 log = structlog.get_logger()
 
-#: One read; a frame of a short request is far below it.
-_CHUNK_BYTES = 65_536
-_SPELLING = Spelling("tenant", "as tenant_key")
+#: The most bytes that one read takes from the socket; much more than the frame of a short request has.
+_READ_BYTES = 65_536
+_CREDENTIAL_FIELDS = CredentialFields("tenant", "as tenant_key")
 _NO_HEADERS = Headers()
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What one connection may take of this process."""
+    """The bounds on what one connection may use of this process."""
 
+    #: The maximum size of a frame from the client.
     frame_bytes: int
-    #: For a frame to arrive whole, and for a client to read nothing.
+    #: How long a frame may take to arrive completely, and how long a client may leave its answers unread, in seconds.
     frame_s: float
+    #: How long a connection without jobs in flight may stay open when no frame arrives, in seconds.
     idle_s: float
+    #: The maximum number of jobs in flight.
     jobs: int
-    #: Of answers that are not yet written.
+    #: While this many bytes of answers are not yet written to the socket, further answers must wait.
     unsent_bytes: int = 1 << 20
 
 
 class Connection:
-    """Owned by the thread that calls `serve`; `wind_down` and `leave` may be called from others."""
+    """One client's connection.
+
+    One thread calls `serve` and owns the connection. Other threads may call only `wind_down` and `leave`.
+    """
 
     def __init__(self, context: DoorContext, sock: socket.socket, bounds: Bounds, count: Callable[[str], None]) -> None:
+        """Prepare to serve the socket; `count` is called with the status of each frame sent."""
         self._context, self._sock, self._bounds, self._count = context, sock, bounds, count
         self._sock.settimeout(0)
         self._frames = FrameReader(bounds.frame_bytes)
-        self._outbox = Outbox(sock, most_bytes=bounds.unsent_bytes, stall_s=bounds.frame_s)
-        self._jobs = Jobs(context, self._tell, self._at_rest)
-        #: When the frame under way began, and when the last one came, in seconds of the clock.
-        self._began_s = self._asked_s = context.clock.monotonic()
-        #: Set once: new jobs are refused; the connection ends by our own will.
+        self._outbox = Outbox(sock, max_bytes=bounds.unsent_bytes, stall_s=bounds.frame_s)
+        self._jobs = ConnectionJobs(context, send=self._send, on_empty=self._leave_if_drained)
+        #: When the incomplete frame began, and when the last frame arrived, in seconds of the monotonic clock.
+        self._frame_began_s = self._last_frame_s = context.clock.monotonic()
+        #: Both are set once and never cleared. While `_stopping` is true, the gate refuses every `submit` frame.
+        #: `_leaving` is true after this process, and not the client, has decided to end the connection.
         self._stopping = self._leaving = False
 
     def serve(self) -> None:
-        """Answer frames until either side ends the connection; closes the socket."""
+        """Answer frames until either side ends the connection, then close the socket."""
         self._outbox.start()
-        gone = False
+        client_gone = False
         try:
-            gone = self._read_on()
+            client_gone = self._read_until_end()
         finally:
-            left = self._jobs.leave()
-            if gone and not self._leaving:
-                self._jobs.cancel(left)
+            unfinished = self._jobs.leave()
+            if client_gone and not self._leaving:
+                self._jobs.cancel(unfinished)
             self._outbox.finish()
             self._sock.close()
 
     def wind_down(self) -> None:
-        """Take no new jobs, and end the connection when those in flight have ended."""
+        """Refuse further `submit` frames, and end the connection when its jobs in flight have ended."""
         self._stopping = True
-        self._at_rest()
+        self._leave_if_drained()
 
     def leave(self) -> None:
-        """End the connection; its jobs live on."""
+        """End the connection now, without canceling its jobs."""
         self._leaving = True
         with suppress(OSError):
             self._sock.shutdown(socket.SHUT_RD)
 
-    def _at_rest(self) -> None:
+    def _leave_if_drained(self) -> None:
         if self._stopping and not len(self._jobs):
             self.leave()
 
-    def _read_on(self) -> bool:
-        """Read and answer until the end; whether it is the client's doing."""
+    def _read_until_end(self) -> bool:
+        """Answer frames until the connection ends; return True if the client or a timeout ended it."""
         while not self._leaving:
-            if self._outbox.dead or not self._in_time():
+            if self._outbox.disconnected or not self._check_time_limits():
                 return True
-            if not ready(self._sock, select.POLLIN, self._patience_s()):
+            if not wait_ready(self._sock, select.POLLIN, self._read_timeout_s()):
                 continue
             try:
-                data = self._sock.recv(_CHUNK_BYTES)
+                data = self._sock.recv(_READ_BYTES)
             except (BlockingIOError, InterruptedError):
                 continue
             except OSError:
                 return True
             if not data:
                 if self._frames.partial and not self._leaving:
-                    self._half("the connection ended within a frame")
+                    self._discard_half_frame("the connection ended within a frame")
                 return True
-            self._take(data)
+            self._process(data)
         return False
 
-    def _patience_s(self) -> float:
-        """How long nothing may come until somebody has to look again."""
+    def _read_timeout_s(self) -> float:
+        """Return how many seconds to wait for data before the time limits must be checked again."""
         now_s = self._context.clock.monotonic()
         until_s = now_s + self._bounds.idle_s
         if not len(self._jobs):
-            until_s = self._quiet_since_s + self._bounds.idle_s
+            until_s = self._idle_since_s + self._bounds.idle_s
         if self._frames.partial:
-            until_s = min(until_s, self._began_s + self._bounds.frame_s)
+            until_s = min(until_s, self._frame_began_s + self._bounds.frame_s)
         return max(0.0, until_s - now_s)
 
     @property
-    def _quiet_since_s(self) -> float:
-        return max(self._asked_s, self._jobs.rested_s)
+    def _idle_since_s(self) -> float:
+        return max(self._last_frame_s, self._jobs.last_end_s)
 
-    def _in_time(self) -> bool:
-        """Give up a frame that takes too long. Whether the connection may live on."""
+    def _check_time_limits(self) -> bool:
+        """Discard the incomplete frame if it takes too long to arrive.
+
+        Returns False, after sending an error frame, if the connection has been idle for too long.
+        """
         now_s = self._context.clock.monotonic()
-        if self._frames.partial and now_s - self._began_s >= self._bounds.frame_s:
-            self._half(f"the frame's end did not come within {self._bounds.frame_s:g} s")
-        if len(self._jobs) or now_s - self._quiet_since_s < self._bounds.idle_s:
+        if self._frames.partial and now_s - self._frame_began_s >= self._bounds.frame_s:
+            self._discard_half_frame(f"the end of the frame did not arrive within {self._bounds.frame_s:g} s")
+        if len(self._jobs) or now_s - self._idle_since_s < self._bounds.idle_s:
             return True
-        message = f"no frame came within {self._bounds.idle_s:g} s and no job is in flight"
-        self._tell(say.wrong(None, BadFrame("idle", message)))
+        message = f"no frame arrived within {self._bounds.idle_s:g} s and no job is in flight"
+        self._send(answers.error_frame(None, BadFrame("idle", message)))
         return False
 
-    def _half(self, why: str) -> None:
-        self._tell(say.wrong(seen_ref(self._frames.give_up()), BadFrame("half_frame", why)))
+    def _discard_half_frame(self, message: str) -> None:
+        ref = find_ref(self._frames.discard_partial())
+        self._send(answers.error_frame(ref, BadFrame("half_frame", message)))
 
-    def _take(self, data: bytes) -> None:
-        began = self._frames.partial
+    def _process(self, data: bytes) -> None:
+        frame_in_progress = self._frames.partial
         for frame in self._frames.feed(data):
-            began = False
-            self._asked_s = self._context.clock.monotonic()
-            # Nobody hears the rest of what a client sent that has gone.
-            if self._leaving or self._outbox.dead:
+            frame_in_progress = False
+            self._last_frame_s = self._context.clock.monotonic()
+            # If the connection has ended, ignore the remaining frames: their answers could not be sent.
+            if self._leaving or self._outbox.disconnected:
                 return
             self._answer(frame)
-            # Each frame is a turn: a client that sends many at once holds up no other.
+            # Let other greenlets run after each frame, so that a client that sends many frames at once delays no other
+            # client.
             time.sleep(0)
-        if self._frames.partial and not began:
-            self._began_s = self._context.clock.monotonic()
+        if self._frames.partial and not frame_in_progress:
+            self._frame_began_s = self._context.clock.monotonic()
 
-    def _answer(self, frame: bytes | TooLong) -> None:
-        """Answer one frame. Whatever is wrong with it is its own affair."""
-        if isinstance(frame, TooLong):
+    def _answer(self, frame: bytes | OversizedFrame) -> None:
+        """Answer one frame. If the frame cannot be served, send an error frame and keep the connection open."""
+        if isinstance(frame, OversizedFrame):
             message = f"the frame is over {self._bounds.frame_bytes} bytes (PENSTOCK_MAX_BODY_BYTES)"
-            self._tell(say.wrong(seen_ref(frame.beginning), BadFrame("request_too_large", message)))
+            self._send(answers.error_frame(find_ref(frame.beginning), BadFrame("request_too_large", message)))
             return
         if not frame.strip():
             return
-        ref: say.Ref = None
+        ref: answers.Ref = None
         try:
             request = read_request(frame)
             ref = request.ref
-            self._do(request)
-        except BadFrame as unfit:
-            self._tell(say.wrong(ref if unfit.ref is None else unfit.ref, unfit))
+            self._handle(request)
+        except BadFrame as fault:
+            self._send(answers.error_frame(ref if fault.ref is None else fault.ref, fault))
         except ApiError as problem:
-            self._tell(say.wrong(ref, problem))
+            self._send(answers.error_frame(ref, problem))
         except StoreUnavailable as error:
             log.warning("store.away", error=str(error))
-            self._context.metrics.storeless.inc()
-            self._tell(say.tagged(ref, store_away().body))
+            self._context.metrics.refused_without_store.inc()
+            self._send(answers.with_ref(ref, store_unavailable_yield().body))
         except Exception:
             log.exception("gate.fault")
-            self._tell(say.wrong(ref, ApiError("internal_error", "the gate failed on this frame; its log says why")))
+            internal_error = ApiError("internal_error", "the gate failed on this frame; its log says why")
+            self._send(answers.error_frame(ref, internal_error))
 
-    def _do(self, request: Request) -> None:
+    def _handle(self, request: Request) -> None:
         if isinstance(request, Submit):
             self._submit(request)
         elif isinstance(request, Cancel):
-            # The answer is the job's own last frame.
-            cancel_when_possible(self._context, self._in_flight(request.ref))
+            # A cancel has no answer of its own: the client receives the job's last frame.
+            cancel_when_possible(self._context, self._job_in_flight(request.ref))
         elif isinstance(request, Status):
-            self._tell(say.standing(request.ref, refresh_job(self._context, self._in_flight(request.ref))))
+            view = refresh_job(self._context, self._job_in_flight(request.ref))
+            self._send(answers.job_status(request.ref, view))
         elif isinstance(request, Metrics):
             with self._context.metrics.time_script("snapshot"):
                 snapshot = self._context.store.snapshot(tenants=1)
-            self._tell(say.metrics(request.ref, snapshot))
+            self._send(answers.metrics(request.ref, snapshot))
         elif isinstance(request, Ping):
-            self._tell(say.pong(request.ref))
+            self._send(answers.pong(request.ref))
 
-    def _in_flight(self, ref: str | int) -> JobView:
+    def _job_in_flight(self, ref: str | int) -> JobView:
         view = self._jobs.find(ref)
         if view is None:
             raise ApiError("job_not_found", f"no job with ref={ref!r} is in flight on this connection", param="ref")
@@ -207,7 +222,7 @@ class Connection:
     def _submit(self, request: Submit) -> None:
         context = self._context
         if self._stopping:
-            self._tell(say.stopping(request.ref))
+            self._send(answers.stopping(request.ref))
             return
         if request.ref is not None and self._jobs.find(request.ref) is not None:
             raise BadFrame("invalid_value", f"ref={request.ref!r} is already in flight on this connection", param="ref")
@@ -215,7 +230,7 @@ class Connection:
             message = f"{len(self._jobs)} jobs of this connection are in flight (PENSTOCK_GATE_MAX_FRAMES)"
             raise BadFrame("too_many_frames", message)
         text = request.text()
-        caller = identify(context, key=request.tenant_key, named=request.tenant, spelling=_SPELLING)
+        caller = identify(context, api_key=request.tenant_key, tenant=request.tenant, fields=_CREDENTIAL_FIELDS)
         body = read_submit(parse_json(text))
         if isinstance(body, list):
             raise invalid_value(body)
@@ -229,16 +244,17 @@ class Connection:
         )
         if isinstance(deadline, FieldError):
             raise invalid_value([deadline])
-        ask = native_request(body, deadline, context.settings)
-        verdict = offer(context, caller, replace(ask, attempt=request.attempt, traceparent=request.traceparent or ""))
+        generation = native_request(body, deadline, context.settings)
+        generation = replace(generation, attempt=request.attempt, traceparent=request.traceparent or "")
+        verdict = offer(context, caller, generation)
         if isinstance(verdict, Yield):
-            self._tell(say.tagged(request.ref, verdict.body))
+            self._send(answers.with_ref(request.ref, verdict.body))
             return
         job = GateJob(verdict.view, request.ref, stream=request.stream)
         self._jobs.add(job)
-        self._tell(say.accepted(request.ref, job.view))
+        self._send(answers.accepted(request.ref, job.view))
         self._jobs.follow(job)
 
-    def _tell(self, frame: say.Frame) -> bool:
+    def _send(self, frame: answers.Frame) -> bool:
         self._count(str(frame.get("status", "metrics")))
-        return self._outbox.put(say.to_line(frame))
+        return self._outbox.put(answers.to_line(frame))

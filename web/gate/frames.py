@@ -1,24 +1,24 @@
-"""A stream of bytes → frames, one a line; a frame over the limit is skipped without being held; pure."""
+"""Split a byte stream into frames, one per line; skip frames that are too long without storing them; pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-#: What is kept of a frame that is given up: its tag shows there if it stands before the body.
+#: How many bytes of a discarded frame are kept. They are enough to find the frame's `ref` if it precedes the body.
 KEPT_BYTES = 1_024
 
 
 @dataclass(frozen=True)
-class TooLong:
-    """A frame that went over the limit. Its rest, up to the line's end, is passed over."""
+class OversizedFrame:
+    """The first bytes of a frame that exceeds the size limit. The rest of the frame is skipped."""
 
     beginning: bytes
 
 
 class FrameReader:
-    r"""Cuts what comes in into lines, however it was split on its way.
+    r"""Splits incoming bytes into lines, however the network has divided these bytes.
 
-    Holds at most `limit_bytes` between two calls. A line's end is `\n`; the JSON inside does not mind
-    a `\r` before it.
+    At most `limit_bytes` are stored between two calls of `feed`. A line ends with `\n`. A `\r` before the `\n` is kept,
+    because the JSON parser ignores it as whitespace.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -29,34 +29,38 @@ class FrameReader:
 
     @property
     def partial(self) -> bool:
-        """Whether a frame has begun whose end is still to come."""
+        """Whether part of a frame is stored whose end has not arrived; False while a frame is being skipped."""
         return bool(self._held)
 
-    def feed(self, data: bytes) -> Iterator[bytes | TooLong]:
-        """The frames that these bytes bring to their end, without their line ends, and what is too long."""
+    def feed(self, data: bytes) -> Iterator[bytes | OversizedFrame]:
+        """Yield each frame that these bytes complete, without its line end.
+
+        For a frame over the size limit, an OversizedFrame is yielded as soon as the limit is exceeded, without waiting
+        for the end of the line.
+        """
         begin = 0
         while (end := data.find(b"\n", begin)) >= 0:
             if self._skipping:
                 self._skipping = False
             else:
-                yield self._whole(data[begin:end])
+                yield self._take_frame(data[begin:end])
             begin = end + 1
         if self._skipping or begin == len(data):
             return
         if len(self._held) + len(data) - begin > self._limit_bytes:
-            yield self._whole(data[begin:])
+            yield self._take_frame(data[begin:])
             self._skipping = True
         else:
             self._held += data[begin:]
 
-    def give_up(self) -> bytes:
-        """Pass over the rest of the frame that has begun; its beginning."""
+    def discard_partial(self) -> bytes:
+        """Drop the incomplete frame and return its first bytes. The rest of the frame is skipped when it arrives."""
         beginning = bytes(self._held[: self._kept_bytes])
         self._skipping = self._skipping or bool(self._held)
         self._held.clear()
         return beginning
 
-    def _whole(self, piece: bytes) -> bytes | TooLong:
-        line = bytes(self._held) + piece
+    def _take_frame(self, rest: bytes) -> bytes | OversizedFrame:
+        line = bytes(self._held) + rest
         self._held.clear()
-        return line if len(line) <= self._limit_bytes else TooLong(line[: self._kept_bytes])
+        return line if len(line) <= self._limit_bytes else OversizedFrame(line[: self._kept_bytes])

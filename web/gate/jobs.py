@@ -1,4 +1,4 @@
-"""The jobs in flight of one connection: each followed to its end, or canceled when their client goes."""
+"""The jobs in flight on one connection: follow each job to its end, and cancel jobs when the client disconnects."""
 
 import threading
 from collections.abc import Callable
@@ -7,7 +7,7 @@ import structlog
 
 from shared.errors import StoreUnavailable
 from shared.jobs.job import JobView
-from web.gate.answers import Frame, Ref, final, progress, wrong
+from web.gate.answers import Frame, Ref, error_frame, final, progress
 from web.http.api_errors import ApiError
 from web.operations.cancel_on_disconnect import cancel_when_possible
 from web.operations.event_stream import JobEnded, JobStarted, TextDelta, follow_job
@@ -17,89 +17,100 @@ log = structlog.get_logger()
 
 
 class GateJob:
-    """One of them. Fixed at birth."""
+    """One job in flight: its view at admission, the client's `ref`, and whether to stream its text to the client."""
 
     def __init__(self, view: JobView, ref: Ref, *, stream: bool) -> None:
         self.view, self.ref, self.stream = view, ref, stream
 
 
-class Jobs:
-    """A connection's jobs. `tell` sends a frame; `at_rest` is called when the last of them has been told to its end."""
+class ConnectionJobs:
+    """The jobs in flight on one connection."""
 
-    def __init__(self, context: DoorContext, tell: Callable[[Frame], bool], at_rest: Callable[[], None]) -> None:
-        self._context, self._tell, self._at_rest = context, tell, at_rest
+    def __init__(self, context: DoorContext, send: Callable[[Frame], bool], on_empty: Callable[[], None]) -> None:
+        """Start without jobs.
+
+        `send` is called to send a frame. `on_empty` is called after a job's last frame if no other job is in flight.
+        """
+        self._context, self._send, self._on_empty = context, send, on_empty
         self._lock = threading.Lock()
-        #: Under the lock.
+        #: Guarded by the lock, as is `_by_ref`.
         self._jobs: set[GateJob] = set()
         self._by_ref: dict[str | int, GateJob] = {}
-        #: Set once: nobody listens any more.
-        self._over = False
-        #: When the last of them ended, in seconds of the clock.
-        self.rested_s = context.clock.monotonic()
+        #: Set when the connection ends, and never cleared. No frames are sent after that.
+        self._connection_over = False
+        #: When the most recent job ended, in seconds of the monotonic clock; before that, when the connection began.
+        self.last_end_s = context.clock.monotonic()
 
     def __len__(self) -> int:
         return len(self._jobs)
 
     def add(self, job: GateJob) -> None:
-        """From now on the connection owns this job; its story is told from `follow` on."""
+        """Make the connection the owner of this job. Call `follow` afterwards to send the job's frames."""
         with self._lock:
             self._jobs.add(job)
             if job.ref is not None:
                 self._by_ref[job.ref] = job
 
     def follow(self, job: GateJob) -> None:
-        """Tell the job's story to its end."""
+        """Start a thread that sends the job's frames until it has ended."""
         threading.Thread(target=self._follow, args=(job,), name="gate-job", daemon=True).start()
 
     def find(self, ref: str | int) -> JobView | None:
-        """The job in flight with this tag."""
+        """Return the job in flight with this `ref`, or None if there is no such job."""
         job = self._by_ref.get(ref)
         return None if job is None else job.view
 
     def cancel(self, jobs: list[GateJob]) -> None:
-        """Their client has gone. What cannot be canceled now is, when the store is back."""
-        away = False
+        """Cancel the jobs of a client that has disconnected.
+
+        Jobs that cannot be canceled because the store does not answer are canceled as soon as it answers again.
+        """
+        store_away = False
         for job in jobs:
             log.info("client.gone", job=job.view.id, tenant=job.view.tenant)
-            if away:
+            if store_away:
                 self._context.in_doubt.add(job.view.id)
                 continue
             try:
                 self._context.cancel(job.view)
             except StoreUnavailable:
-                # One wait for a silent store is enough for all of them.
-                away = True
+                # Do not try the remaining jobs now: each try would wait for the store timeout again.
+                store_away = True
                 self._context.in_doubt.add(job.view.id)
             except Exception:
                 log.exception("gate.fault", job=job.view.id)
 
     def leave(self) -> list[GateJob]:
-        """Tell nothing more; the jobs that have not ended, which live on."""
+        """Stop sending frames, and return the jobs that have not ended. This method cancels no job."""
         with self._lock:
-            self._over = True
+            self._connection_over = True
             return list(self._jobs)
 
     def _follow(self, job: GateJob) -> None:
         try:
-            for item in follow_job(self._context, job.view, stop=lambda: self._over):
+            for item in follow_job(self._context, job.view, stop=lambda: self._connection_over):
                 if isinstance(item, JobEnded):
                     self._end(job, final(job.ref, item.view))
                 elif job.stream and isinstance(item, JobStarted | TextDelta):
-                    self._tell(progress(job.ref, job.view, item))
+                    self._send(progress(job.ref, job.view, item))
         except ApiError as problem:
-            self._end(job, wrong(job.ref, problem))
+            self._end(job, error_frame(job.ref, problem))
         except Exception:
             log.exception("gate.fault", job=job.view.id)
             cancel_when_possible(self._context, job.view)
-            self._end(job, wrong(job.ref, ApiError("internal_error", "the gate failed on this job; its log says why")))
+            internal_error = ApiError("internal_error", "the gate failed on this job; its log says why")
+            self._end(job, error_frame(job.ref, internal_error))
 
-    def _end(self, job: GateJob, frame: Frame) -> None:
-        """Free the tag, then tell: whoever reads the last frame may use the tag again."""
+    def _end(self, job: GateJob, last_frame: Frame) -> None:
+        """Free the job's `ref`, then send the job's last frame.
+
+        In this order, a client that has read the last frame can use the `ref` again at once.
+        """
         with self._lock:
             self._jobs.discard(job)
             if job.ref is not None:
                 self._by_ref.pop(job.ref, None)
-            self.rested_s = self._context.clock.monotonic()
-        self._tell(frame)
+            self.last_end_s = self._context.clock.monotonic()
+        self._send(last_frame)
         if not self._jobs:
-            self._at_rest()
+            self._on_empty()

@@ -1,4 +1,4 @@
-"""What is to be written on one connection: bounded, in order, and slow for nobody but the client that reads slowly."""
+"""The outgoing lines of one connection, written in order and bounded in bytes; a slow client delays no other client."""
 
 import math
 import select
@@ -8,43 +8,45 @@ from collections import deque
 from contextlib import suppress
 
 
-def ready(sock: socket.socket, what: int, timeout_s: float) -> bool:
-    """Wait until the socket can be read (select.POLLIN) or written (select.POLLOUT); whether it can."""
+def wait_ready(sock: socket.socket, event: int, timeout_s: float) -> bool:
+    """Block until the socket is readable (select.POLLIN) or writable (select.POLLOUT); return False on timeout."""
     poller = select.poll()
-    poller.register(sock.fileno(), what)
+    poller.register(sock.fileno(), event)
     return bool(poller.poll(max(0, math.ceil(timeout_s * 1_000))))
 
 
 class Outbox:
-    """Lines on their way to one client. The socket does not block; whoever made the outbox closes it.
+    """The lines that wait to be written to a non-blocking socket, and the thread that writes them.
 
-    A client that takes nothing for `stall_s` is given up: the connection is shut down, which its reader sees.
+    If the client reads nothing for `stall_s` seconds, the socket is shut down, which also ends reading from the socket.
+    The Outbox never closes the socket; the owner of the socket does.
     """
 
-    def __init__(self, sock: socket.socket, *, most_bytes: int, stall_s: float) -> None:
-        self._sock, self._most_bytes, self._stall_s = sock, most_bytes, stall_s
+    def __init__(self, sock: socket.socket, *, max_bytes: int, stall_s: float) -> None:
+        self._sock, self._max_bytes, self._stall_s = sock, max_bytes, stall_s
         self._changed = threading.Condition()
-        #: Under the condition's lock. `_unsent` counts what is being written, too.
+        #: The lock of `_changed` guards `_lines`, `_unsent`, `_finishing` and `_disconnected`.
         self._lines: deque[bytes] = deque()
+        #: How many bytes are not yet written: those in `_lines` and the rest of the write in progress.
         self._unsent = 0
         self._finishing = False
-        self._dead = False
+        self._disconnected = False
         self._thread = threading.Thread(target=self._run, name="outbox", daemon=True)
 
     def start(self) -> None:
-        """Begin to write."""
+        """Start the thread that writes the lines."""
         self._thread.start()
 
     @property
-    def dead(self) -> bool:
-        """Whether the client was seen to be gone, or was given up."""
-        return self._dead
+    def disconnected(self) -> bool:
+        """Whether a write has failed, because the client has disconnected or has read nothing for `stall_s` seconds."""
+        return self._disconnected
 
     def put(self, line: bytes) -> bool:
-        """Have a line written, when those before it leave room for it. False when nobody will read it."""
+        """Add a line. Blocks while `max_bytes` or more are unsent. Returns False if the line will not be written."""
         with self._changed:
-            self._changed.wait_for(lambda: self._unsent < self._most_bytes or self._dead or self._finishing)
-            if self._dead or self._finishing:
+            self._changed.wait_for(lambda: self._unsent < self._max_bytes or self._disconnected or self._finishing)
+            if self._disconnected or self._finishing:
                 return False
             self._lines.append(line)
             self._unsent += len(line)
@@ -52,7 +54,7 @@ class Outbox:
         return True
 
     def finish(self) -> None:
-        """Take no more lines, and wait until those that are there are written or given up."""
+        """Accept no more lines, and block until the remaining lines are written or the client has disconnected."""
         with self._changed:
             self._finishing = True
             self._changed.notify_all()
@@ -66,15 +68,16 @@ class Outbox:
                     return
                 data = b"".join(self._lines)
                 self._lines.clear()
-            if not self._written(data):
+            if not self._write(data):
                 return
 
-    def _written(self, data: bytes) -> bool:
+    def _write(self, data: bytes) -> bool:
+        """Write all of `data` and return True; if a write fails, shut the connection down and return False."""
         rest = memoryview(data)
         while rest:
             sent = self._send(rest)
             if sent is None:
-                self._die()
+                self._shut_down()
                 return False
             rest = rest[sent:]
             with self._changed:
@@ -83,19 +86,22 @@ class Outbox:
         return True
 
     def _send(self, data: memoryview) -> int | None:
-        """How much the client's side took; None when the client is gone or takes nothing."""
+        """Send some of `data` and return how many bytes were sent.
+
+        Returns None if the client has disconnected or reads nothing for `stall_s` seconds.
+        """
         while True:
             try:
                 return self._sock.send(data)
             except (BlockingIOError, InterruptedError):
-                if not ready(self._sock, select.POLLOUT, self._stall_s):
+                if not wait_ready(self._sock, select.POLLOUT, self._stall_s):
                     return None
             except OSError:
                 return None
 
-    def _die(self) -> None:
+    def _shut_down(self) -> None:
         with self._changed:
-            self._dead = True
+            self._disconnected = True
             self._lines.clear()
             self._changed.notify_all()
         with suppress(OSError):

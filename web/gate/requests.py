@@ -1,4 +1,4 @@
-"""A frame's line → what the client asks for, or what is wrong with it; pure."""
+"""Parse one frame into a request, or raise BadFrame with the frame's error; pure functions."""
 
 import base64
 import binascii
@@ -10,25 +10,28 @@ from pydantic_core import from_json
 
 from web.api.request_schema import Body
 from web.http.api_errors import field_errors, invalid_value, quoted
-from web.http.surrogates import refused_for, whole
+from web.http.surrogates import find_lone_surrogate, is_utf8_encodable
 
-#: Codes of error frames that only the gate has, and when it says them; all others are web/http/api_errors.py's.
+#: The error codes that only the gate uses, and the meaning of each. All other codes are in web/http/api_errors.py.
 CODES = {
-    "integrity": "the digest is missing, or is not that of the request's text",
-    "half_frame": "the frame's end did not come",
-    "too_many_frames": "as many jobs of this connection are in flight as may be",
-    "idle": "nothing was asked for a long time and no job is in flight",
+    "integrity": "the digest is missing, or does not match the request's text",
+    "half_frame": "the end of the frame did not arrive",
+    "too_many_frames": "this connection has reached its bound on jobs in flight",
+    "idle": "no frame arrived for too long and no job is in flight",
 }
 
-#: What a client may tag its frames with: numbers survive every JSON reader, texts are short.
+#: The tag that a client chooses for a frame. A number has at most 53 bits, so that every JSON parser reads it exactly.
 Ref = Annotated[str, Field(min_length=1, max_length=256)] | Annotated[int, Field(ge=-(2**53), le=2**53)]
 
-#: W3C trace context, version 00; other versions begin alike.
+#: The format that version 00 of W3C trace context defines for `traceparent`; any version number is accepted.
 _TRACEPARENT = r"^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$"
 
 
 class BadFrame(Exception):
-    """A frame that cannot be served; becomes one error frame. `code` is one of CODES or of web/http/api_errors.py."""
+    """Raised for a frame that the gate cannot serve. The client receives one error frame.
+
+    `code` is a key of CODES, either in this file or in web/http/api_errors.py.
+    """
 
     def __init__(self, code: str, message: str, *, param: str | None = None, ref: str | int | None = None) -> None:
         super().__init__(message)
@@ -36,65 +39,69 @@ class BadFrame(Exception):
 
 
 class Request(Body):
-    """What every frame may carry."""
+    """The fields that every frame may have."""
 
     op: str
     ref: Ref | None = None
 
 
 class Submit(Request):
-    """Offer a job; the connection owns it."""
+    """Offer a job. If the job is admitted, the connection owns the job."""
 
-    #: The text of a body of `POST /v1/jobs`, or base64 of it.
+    #: The JSON text of a body of `POST /v1/jobs`, in base64 if `encoding` is "base64".
     body: str
-    #: Of the text's UTF-8 bytes, in hex. Anything else than a fit one is the same fault, so that any may stand here.
+    #: The SHA-256 digest of the JSON text's UTF-8 bytes, in hex. The field's type is Any, so that a value of the wrong
+    #: type causes the same error code, `integrity`, as a wrong digest.
     sha256: Any = None
     encoding: Literal["base64"] | None = None
     tenant_key: str | None = None
     tenant: str | None = None
-    stream: bool = Field(default=False, description="tell the text as it comes")
-    attempt: int = Field(0, ge=0, le=999, description="how often this was tried before")
+    stream: bool = Field(default=False, description="send the text while it is generated")
+    attempt: int = Field(0, ge=0, le=999, description="how many times the client has sent this request before")
     traceparent: Annotated[str, Field(pattern=_TRACEPARENT)] | None = None
 
     def text(self) -> bytes:
-        """The request's text as bytes. Raises Unfit(integrity) unless the digest fits it."""
+        """Return the JSON text in `body` as bytes.
+
+        Raises BadFrame (`integrity`) if the text's base64 is invalid, or if `sha256` is not the digest of the text.
+        """
         if self.encoding == "base64":
             try:
                 raw = base64.b64decode(self.body, validate=True)
             except (binascii.Error, ValueError):
                 raise BadFrame(
-                    "integrity", "body is not base64, as encoding says", param="body", ref=self.ref
+                    "integrity", "body is not base64, although encoding is 'base64'", param="body", ref=self.ref
                 ) from None
         else:
             raw = self.body.encode()
         if self.sha256 is None:
-            message = "sha256 is missing: the SHA-256 of the request's text, in hex"
+            message = "sha256 is missing: send the SHA-256 of the request's text, in hex"
             raise BadFrame("integrity", message, param="sha256", ref=self.ref)
         digest = hashlib.sha256(raw).hexdigest()
         if not isinstance(self.sha256, str) or self.sha256.lower() != digest:
-            message = f"sha256={quoted(self.sha256)} is not that of the request's {len(raw)} bytes, {digest}"
+            message = f"sha256={quoted(self.sha256)} does not match the request's {len(raw)} bytes, which have {digest}"
             raise BadFrame("integrity", message, param="sha256", ref=self.ref)
         return raw
 
 
 class Cancel(Request):
-    """End the job that was submitted as `ref` on this connection."""
+    """Cancel the job that was submitted as `ref` on this connection."""
 
     ref: Ref
 
 
 class Status(Request):
-    """Where the job stands that was submitted as `ref` on this connection."""
+    """Ask for the state of the job that was submitted as `ref` on this connection."""
 
     ref: Ref
 
 
 class Metrics(Request):
-    """The three figures of the whole system."""
+    """Ask for three metrics of the whole system."""
 
 
 class Ping(Request):
-    """Ask whether somebody is there."""
+    """Ask for a `pong` frame, to check that the gate is alive."""
 
 
 OPS: dict[str, type[Request]] = {
@@ -107,26 +114,26 @@ OPS: dict[str, type[Request]] = {
 
 
 def read_request(line: bytes) -> Request:
-    """The request in a frame. Raises Unfit, with the frame's tag where it can be seen."""
+    """Return the request in a frame. Raises BadFrame for an invalid frame, with the frame's `ref` if it is readable."""
     try:
         value = from_json(line, allow_inf_nan=False)
     except ValueError as error:
-        refused = refused_for(line)
+        refused = find_lone_surrogate(line)
         if refused is not None:
             value, wrong = refused
-            ref = _fit_ref(value) if isinstance(value, dict) else None
+            ref = _valid_ref(value) if isinstance(value, dict) else None
             raise BadFrame("invalid_value", wrong.message, param=wrong.param or None, ref=ref) from None
-        raise BadFrame("invalid_json", f"the frame is not JSON: {error}", ref=seen_ref(line)) from None
+        raise BadFrame("invalid_json", f"the frame is not JSON: {error}", ref=find_ref(line)) from None
     if not isinstance(value, dict):
         raise BadFrame("invalid_value", f"the frame {quoted(value)} should be a JSON object")
-    ref, op = _fit_ref(value), value.get("op")
+    ref, op = _valid_ref(value), value.get("op")
     kind = OPS.get(op) if isinstance(op, str) else None
     if kind is None:
-        raise BadFrame("invalid_value", f"op={quoted(op)} is none of {', '.join(OPS)}", param="op", ref=ref)
+        raise BadFrame("invalid_value", f"op={quoted(op)} is not one of {', '.join(OPS)}", param="op", ref=ref)
     try:
         return kind.model_validate(value)
     except ValidationError as error:
-        # The two kinds of a tag are one field.
+        # pydantic reports an invalid `ref` twice, as an invalid text and as an invalid number. Report it only once.
         found = [wrong for wrong in field_errors(error) if not wrong.param.startswith("ref.")]
         if not found:
             message = f"ref={quoted(value['ref'])} is neither a text of 1 to 256 characters nor a whole number"
@@ -135,17 +142,18 @@ def read_request(line: bytes) -> Request:
         raise BadFrame(problem.code, problem.message, param=problem.param, ref=ref) from None
 
 
-def seen_ref(beginning: bytes) -> str | int | None:
-    """The tag in what there is of a frame, or None when it does not show."""
+def find_ref(beginning: bytes) -> str | int | None:
+    """Return the `ref` in an incomplete or invalid frame, or None if it cannot be read."""
     try:
         value = from_json(beginning, allow_partial=True)
     except ValueError:
         return None
-    return _fit_ref(value) if isinstance(value, dict) else None
+    return _valid_ref(value) if isinstance(value, dict) else None
 
 
-def _fit_ref(value: dict[str, Any]) -> str | int | None:
+def _valid_ref(value: dict[str, Any]) -> str | int | None:
+    """Return the `ref` of a parsed frame, or None if it is missing or invalid."""
     ref = value.get("ref")
     if isinstance(ref, str):
-        return ref if 1 <= len(ref) <= 256 and whole(ref) else None
+        return ref if 1 <= len(ref) <= 256 and is_utf8_encodable(ref) else None
     return ref if isinstance(ref, int) and not isinstance(ref, bool) and abs(ref) <= 2**53 else None

@@ -1,4 +1,4 @@
-"""The gate's listening socket, its connections, and its stop, which cancels nothing."""
+"""The gate's server: accept connections, and stop without canceling any job."""
 
 import socket
 import threading
@@ -10,7 +10,7 @@ from gevent.pool import Pool
 from gevent.server import StreamServer
 from prometheus_client import Counter, Gauge
 
-from shared import metrics as rows
+from shared import metrics as specs
 from shared.errors import ConfigError
 from shared.settings.settings import Settings
 from web.gate.connection import Bounds, Connection
@@ -18,20 +18,23 @@ from web.runtime.context import DoorContext
 
 log = structlog.get_logger()
 
-#: Idle clients hold a place each, and thousands of them must not keep others out; as many as an ingress has.
-MOST_CONNECTIONS = 10_000
-#: As the HTTP door's calls: what runs may still end well; the rest is told by HTTP.
+#: The maximum number of open connections. Idle clients occupy connections too, so the maximum is high enough that
+#: thousands of idle clients do not block others. An HTTP process has the same maximum (web/gunicorn_conf.py).
+MAX_CONNECTIONS = 10_000
+#: How long a stopping gate waits for its jobs in flight to end, in seconds. A stopping HTTP process waits equally long
+#: for its calls. The results of jobs that end later can be read over HTTP.
 GRACE_S = 30.0
-#: Connections that the kernel keeps while they are taken one by one; Linux caps it at somaxconn.
+#: How many connections the kernel queues until the gate accepts them. Linux caps this number at somaxconn.
 _BACKLOG = 4_096
-#: How often a stop looks whether the last connection has ended.
-_LOOK_S = 0.02
-#: A client whose machine is gone says nothing: it is asked after this silence, in seconds, then three times more.
+#: How often `stop` checks whether the last connection has ended, in seconds.
+_CHECK_INTERVAL_S = 0.02
+#: TCP keepalive, which detects a client whose machine failed without closing the connection. After 30 s without data,
+#: TCP sends a probe. If three probes, sent every 10 s, get no answer, TCP ends the connection.
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
 
 def bounds_of(settings: Settings) -> Bounds:
-    """What one connection may take, as the settings say."""
+    """Return the bounds on one connection that the settings define."""
     return Bounds(
         frame_bytes=settings.max_body_bytes,
         frame_s=settings.gate_frame_ms / 1000,
@@ -41,54 +44,58 @@ def bounds_of(settings: Settings) -> Bounds:
 
 
 class GateMetrics:
-    """Counts of one gate, among the process's metrics."""
+    """The metrics of one gate, registered with the other metrics of the process."""
 
     def __init__(self, context: DoorContext) -> None:
         registry = context.metrics.registry
-        frames, connections = rows.GATE_FRAMES, rows.GATE_CONNECTIONS
+        frames, connections = specs.GATE_FRAMES, specs.GATE_CONNECTIONS
         self._frames = Counter(frames.name, frames.help, frames.labels, registry=registry)
         self.connections = Gauge(connections.name, connections.help, registry=registry)
 
     def count(self, status: str) -> None:
-        """A frame was answered; a failing metric never fails it."""
+        """Count one frame that is sent to a client. An error of the metrics package must not prevent the sending."""
         with suppress(Exception):
             self._frames.labels(status).inc()
 
 
 class Gate:
-    """Serves the address from `start` on. `start` and `stop` are the main thread's."""
+    """The gate's TCP server, which accepts connections after `start`. The main thread must call `start` and `stop`."""
 
     def __init__(self, context: DoorContext, address: tuple[str, int], bounds: Bounds) -> None:
         self._context, self._bounds, self._clock = context, bounds, context.clock
         self._metrics = GateMetrics(context)
         self._connections: set[Connection] = set()
-        self._server = StreamServer(address, self._serve, spawn=Pool(MOST_CONNECTIONS), backlog=_BACKLOG)
+        self._server = StreamServer(address, self._serve, spawn=Pool(MAX_CONNECTIONS), backlog=_BACKLOG)
         self.stopping = False
 
     def start(self) -> None:
-        """Listen. Raises ConfigError when the address cannot be had."""
+        """Start accepting connections. Raises ConfigError if this process cannot listen on the address."""
         host, port = self._server.address[:2]
         try:
             self._server.start()
         except OSError as error:
-            raise ConfigError(f"PENSTOCK_GATE_LISTEN={host}:{port} cannot be listened on: {error.strerror}") from None
-        log.info("gate.listens", address=shown(*self._server.address[:2]))
+            raise ConfigError(f"PENSTOCK_GATE_LISTEN: cannot listen on {host}:{port} ({error.strerror})") from None
+        log.info("gate.listens", address=format_address(*self._server.address[:2]))
 
-    def stop(self, grace_s: float, impatient: Callable[[], bool]) -> None:
-        """Take nothing new, let what is in flight end for so long, then leave it: its jobs live on in the store."""
+    def stop(self, grace_s: float, *, stop_now: Callable[[], bool]) -> None:
+        """Accept no more connections and jobs, and wait up to `grace_s` seconds for jobs in flight to end.
+
+        Then end the remaining connections without canceling their jobs. As soon as `stop_now` returns True, all waiting
+        ends.
+        """
         self.stopping = True
         self._server.close()
         for connection in list(self._connections):
             connection.wind_down()
-        self._until_none(grace_s, impatient)
-        left = list(self._connections)
-        for connection in left:
+        self._wait_for_connections(grace_s, stop_now)
+        remaining = list(self._connections)
+        for connection in remaining:
             connection.leave()
-        self._until_none(self._bounds.frame_s, impatient)
-        log.info("gate.stopped", cut_short=len(left))
+        self._wait_for_connections(self._bounds.frame_s, stop_now)
+        log.info("gate.stopped", cut_short=len(remaining))
 
     def _serve(self, sock: socket.socket, _address: object) -> None:
-        _keep_alive(sock)
+        _set_socket_options(sock)
         connection = Connection(self._context, sock, self._bounds, self._metrics.count)
         self._connections.add(connection)
         self._metrics.connections.inc()
@@ -98,22 +105,23 @@ class Gate:
             self._metrics.connections.dec()
             self._connections.discard(connection)
 
-    def _until_none(self, most_s: float, impatient: Callable[[], bool]) -> None:
-        until_s = self._clock.monotonic() + most_s
-        rest = threading.Event()
-        while self._connections and self._clock.monotonic() < until_s and not impatient():
-            rest.wait(_LOOK_S)
+    def _wait_for_connections(self, timeout_s: float, stop_now: Callable[[], bool]) -> None:
+        """Block until all connections have ended, `timeout_s` has passed or `stop_now` returns True."""
+        until_s = self._clock.monotonic() + timeout_s
+        pause = threading.Event()
+        while self._connections and self._clock.monotonic() < until_s and not stop_now():
+            pause.wait(_CHECK_INTERVAL_S)
 
 
-def shown(host: str, port: int) -> str:
-    """An address as one would type it."""
+def format_address(host: str, port: int) -> str:
+    """Return the address as host:port, with an IPv6 host in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _keep_alive(sock: socket.socket) -> None:
+def _set_socket_options(sock: socket.socket) -> None:
     with suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        # A short frame is not kept back for a longer one.
+        # Send short frames immediately, instead of waiting to combine them with later frames.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for name, value in _KEEPALIVE.items():
             if hasattr(socket, name):

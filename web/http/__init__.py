@@ -1,1 +1,1 @@
-"""HTTP itself: requests, error objects, hosts, disconnects. Knows no jobs."""
+"""HTTP concerns that are independent of jobs: request parsing, error objects, host checks, disconnects, metrics."""

@@ -1,4 +1,4 @@
-"""Which hosts and origins the settings allow; pure."""
+"""Parse and check the allowed hosts and origins from the settings; pure functions."""
 
 import ipaddress
 import re
@@ -9,44 +9,43 @@ from shared.settings.settings import Settings
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
-
-#: A name, an IPv4 address, or an IPv6 address with or without its brackets.
+#: A host name, an IPv4 address, or an IPv6 address with or without brackets.
 _HOST = re.compile(r"[a-z0-9._-]+|\[?[0-9a-f:.]*:[0-9a-f:.]*\]?")
 
-
-#: As browsers send it: what an app's own pages have as theirs is one, too (tauri://localhost).
+#: An origin as browsers send it. Desktop apps may use a scheme of their own, such as tauri://localhost.
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?")
 
 
 def allowed_hosts(settings: Settings) -> frozenset[str]:
-    """Host names that requests may name, lower case; `*` allows all. Unset: the loopback names.
+    """Return the host names that a request's Host header may contain, in lower case; `*` allows every host.
 
-    Raises ConfigError for what no request could name.
+    If PENSTOCK_ALLOWED_HOSTS is empty, these are the loopback names. Raises ConfigError for an entry that is not a host
+    name, an address or `*`.
     """
-    named = [host.strip().lower() for host in settings.allowed_hosts.split(",") if host.strip()]
-    for host in named:
+    hosts = [host.strip().lower() for host in settings.allowed_hosts.split(",") if host.strip()]
+    for host in hosts:
         if host != "*" and not _HOST.fullmatch(host):
             raise ConfigError(
-                f"PENSTOCK_ALLOWED_HOSTS={settings.allowed_hosts!r} holds {host!r}, which is no host's name or "
-                "address: no scheme, no port, no pattern but * alone"
+                f"PENSTOCK_ALLOWED_HOSTS={settings.allowed_hosts!r} contains {host!r}, which is not a host name "
+                "or address; do not write a scheme, a port or a pattern (only * alone)"
             )
-    return frozenset(host.strip("[]") for host in named or LOOPBACK)
+    return frozenset(host.strip("[]") for host in hosts or LOOPBACK)
 
 
 def allowed_origins(settings: Settings) -> frozenset[str]:
-    """Origins whose pages may read answers; `*` allows all. Raises ConfigError for what is none of a page."""
-    named = [origin.strip() for origin in settings.cors_origins.split(",") if origin.strip()]
-    for origin in named:
+    """Return the origins whose pages may read responses; `*` allows any. Raises ConfigError for an invalid origin."""
+    origins = [origin.strip() for origin in settings.cors_origins.split(",") if origin.strip()]
+    for origin in origins:
         if origin != "*" and not _ORIGIN.fullmatch(origin):
             raise ConfigError(
-                f"PENSTOCK_CORS_ORIGINS={settings.cors_origins!r} holds {origin!r}, which is no origin: "
-                "https://name or https://name:port in lower case, no path, no pattern but * alone"
+                f"PENSTOCK_CORS_ORIGINS={settings.cors_origins!r} contains {origin!r}, which is not an origin; "
+                "write https://name or https://name:port in lower case, without a path or a pattern (only * alone)"
             )
-    return frozenset(named)
+    return frozenset(origins)
 
 
 def host_name(host: str) -> str:
-    """The name in a Host header, without port and brackets, lower case; "" when it is none."""
+    """Return the host name of a Host header, in lower case, without port and brackets; "" if the header is invalid."""
     try:
         return (urlsplit(f"//{host}").hostname or "").lower()
     except ValueError:
@@ -54,7 +53,7 @@ def host_name(host: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a name or address can only be this machine."""
+    """Return whether a host name or an address certainly refers to this machine."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:

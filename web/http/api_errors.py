@@ -1,8 +1,8 @@
-"""Exception → one error object; the one file that knows which error is which status.
+"""API errors and their JSON error objects; only this file maps error codes to HTTP statuses.
 
-Every answer that is not 2xx, 3xx or a refusal has this body:
-`{"error": {"message": …, "type": …, "param": …, "code": …}}`, which OpenAI clients read as their own.
-When you add a code: a row in CODES and a line in docs/http.md.
+Every response that is neither a success (2xx), a redirect (3xx) nor a refusal has the body
+`{"error": {"message": …, "type": …, "param": …, "code": …}}`, which is also the format of OpenAI's errors.
+To add a code, add a row to CODES and a line to docs/http.md.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-#: code → (status, type). A code has one status on every route, but for jobs that ended (web/routes/openai.py).
+#: The HTTP status and the type of each error code. A code has the same status on every route, with one exception: the
+#: routes under /v1/jobs return a job that did not succeed with status 200, and the code is in the job's field `error`.
 CODES: dict[str, tuple[int, str]] = {
     "invalid_json": (400, "invalid_request_error"),
     "invalid_request": (400, "invalid_request_error"),
@@ -40,7 +41,7 @@ CODES: dict[str, tuple[int, str]] = {
     "deadline_exceeded": (504, "job_error"),
 }
 
-#: What werkzeug raises by itself, by status.
+#: The error code for each HTTP status with which werkzeug itself rejects a request.
 _BY_STATUS = {
     400: "invalid_request",
     404: "route_not_found",
@@ -53,14 +54,14 @@ _BY_STATUS = {
 
 @dataclass(frozen=True)
 class FieldError:
-    """One thing that is wrong with a request: the field (`messages[0].content`) and a sentence that quotes it."""
+    """One invalid field of a request: its name, such as `messages[0].content`, and a message that quotes its value."""
 
     param: str
     message: str
 
 
 class ApiError(Exception):
-    """A request that cannot be served as it is; becomes the error object of its code."""
+    """An error that the client receives as a JSON error object, with the HTTP status that belongs to its code."""
 
     def __init__(
         self,
@@ -69,54 +70,54 @@ class ApiError(Exception):
         *,
         param: str | None = None,
         headers: dict[str, str] | None = None,
-        wrong: Sequence[FieldError] = (),
+        invalid_fields: Sequence[FieldError] = (),
     ) -> None:
         super().__init__(message)
         self.code, self.message, self.param = code, message, param
-        self.headers, self.wrong = headers or {}, tuple(wrong)
+        self.headers, self.invalid_fields = headers or {}, tuple(invalid_fields)
         self.status, self.type = CODES[code]
 
 
 @dataclass(frozen=True)
 class ErrorResponse:
-    """What goes over the wire for a problem."""
+    """The HTTP status, body and headers of an ApiError."""
 
     status: int
     body: dict[str, Any]
     headers: dict[str, str] = field(default_factory=dict)
 
 
-def error_response(problem: ApiError) -> ErrorResponse:
-    """The response to a problem. Nothing that is not going to change by itself asks to be sent again."""
-    error: dict[str, Any] = {
-        "message": problem.message,
-        "type": problem.type,
-        "param": problem.param,
-        "code": problem.code,
+def error_response(error: ApiError) -> ErrorResponse:
+    """Return the response for an ApiError. Its headers ask clients not to retry, because a retry would fail too."""
+    error_object: dict[str, Any] = {
+        "message": error.message,
+        "type": error.type,
+        "param": error.param,
+        "code": error.code,
     }
-    if len(problem.wrong) > 1:
-        error["errors"] = [{"param": wrong.param, "message": wrong.message} for wrong in problem.wrong]
-    # Stock clients send 409 and 5xx again by themselves unless they are told not to.
-    return ErrorResponse(problem.status, {"error": error}, {"x-should-retry": "false"} | problem.headers)
+    if len(error.invalid_fields) > 1:
+        error_object["errors"] = [{"param": one.param, "message": one.message} for one in error.invalid_fields]
+    # Without x-should-retry, OpenAI's client packages would retry on 409 and 5xx.
+    return ErrorResponse(error.status, {"error": error_object}, {"x-should-retry": "false"} | error.headers)
 
 
 def error_from_status(status: int, description: str | None) -> ApiError:
-    """The problem for an HTTP status that the framework chose."""
+    """Return the ApiError for an HTTP status that the web framework has chosen."""
     code = _BY_STATUS.get(status, "invalid_request" if status < 500 else "internal_error")
-    problem = ApiError(code, description or HTTPStatus(status).phrase)
-    problem.status = status
-    return problem
+    error = ApiError(code, description or HTTPStatus(status).phrase)
+    error.status = status
+    return error
 
 
-def invalid_value(wrong: Sequence[FieldError]) -> ApiError:
-    """The 422 for a body that is JSON and does not fit; names the first field, lists all."""
-    first = wrong[0]
-    more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-    return ApiError("invalid_value", first.message + more, param=first.param or None, wrong=wrong)
+def invalid_value(invalid_fields: Sequence[FieldError]) -> ApiError:
+    """Return the 422 error for invalid fields. Its message is about the first field; its list `errors` contains all."""
+    first = invalid_fields[0]
+    more = f" (and {len(invalid_fields) - 1} more)" if len(invalid_fields) > 1 else ""
+    return ApiError("invalid_value", first.message + more, param=first.param or None, invalid_fields=invalid_fields)
 
 
 def field_errors(error: ValidationError) -> list[FieldError]:
-    """What pydantic found, as field names and sentences that quote the value, at most 20."""
+    """Convert the first 20 of pydantic's errors to FieldErrors, whose messages quote the invalid values."""
     found = []
     for item in error.errors(include_url=False, include_context=False)[:20]:
         param = field_name(item["loc"])
@@ -125,18 +126,18 @@ def field_errors(error: ValidationError) -> list[FieldError]:
         elif item["type"] == "missing":
             found.append(FieldError(param, f"field {param!r} is required"))
         elif item["type"] == "value_error":
-            # Our own validators name the field and the value themselves.
+            # The messages of Penstock's own validators already name the field and quote the value.
             found.append(FieldError(param, item["msg"].removeprefix("Value error, ")))
         elif item["type"] in {"model_type", "dict_type"}:
             found.append(FieldError(param, f"{param or 'the body'}={quoted(item['input'])} should be a JSON object"))
         else:
-            wanted = item["msg"].removeprefix("Input ")
-            found.append(FieldError(param, f"{param}={quoted(item['input'])}: {wanted[0].lower()}{wanted[1:]}"))
+            rule = item["msg"].removeprefix("Input ")
+            found.append(FieldError(param, f"{param}={quoted(item['input'])}: {rule[0].lower()}{rule[1:]}"))
     return found
 
 
 def field_name(loc: Sequence[int | str]) -> str:
-    """A place in a body as people write it: `messages[0].content`."""
+    """Convert the path of a field in a body to a name such as `messages[0].content`."""
     name = ""
     for part in loc:
         if isinstance(part, int):
@@ -147,6 +148,6 @@ def field_name(loc: Sequence[int | str]) -> str:
 
 
 def quoted(value: object) -> str:
-    """The value as it may stand in a sentence: at most 60 characters of its repr."""
+    """Return the repr of a value, shortened to 60 characters, for use in an error message."""
     text = repr(value) if not isinstance(value, str | list | dict) or len(value) < 200 else f"{str(value)[:200]!r}"
     return text if len(text) <= 60 else text[:57] + "…"

@@ -1,7 +1,7 @@
-"""Has the client gone? Asked of the connection itself, without reading from it.
+"""Detect that a client has closed its connection, without reading from the connection.
 
-Only a close that was seen counts: a connection that ends because this process stops is no wish of
-the client, so nothing is ever concluded from an exception alone.
+A route must rely on this check alone to decide that its client has disconnected. An exception in the route is not
+sufficient evidence, because it may also be raised when this process stops and closes the connection.
 """
 
 import select
@@ -11,36 +11,37 @@ from typing import Any
 
 from gevent import monkey
 
-#: How often a call that waits looks at its connection, in seconds; a close is seen within 250 ms.
-LOOK_S = 0.2
+#: The time between two checks of a waiting call's connection, in seconds. A disconnect is detected within 250 ms.
+CHECK_INTERVAL_S = 0.2
 
 _HANGUP = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR | select.POLLNVAL
 
 
 def watch_disconnect(environ: Mapping[str, Any]) -> Callable[[], bool]:
-    """Whether this request's client has closed its connection, as a question that may be asked again and again.
+    """Return a function that returns whether this request's client has closed its connection.
 
-    Servers that do not tell their socket (the test client) always answer no.
+    The returned function always returns False if the server, such as Flask's test client, does not put the socket into
+    `environ`.
     """
     connection = environ.get("gunicorn.socket")
     if connection is None:
         return lambda: False
 
-    def gone() -> bool:
+    def client_has_closed() -> bool:
         try:
             return _closed(connection)
         except (OSError, ValueError):
             return True
 
-    return gone
+    return client_has_closed
 
 
 def _closed(connection: socket.socket) -> bool:
-    # The original: it never waits here, and gevent's does not know POLLRDHUP.
+    # gevent's poll does not support POLLRDHUP, so the original is used. With a timeout of 0, it does not block.
     poller = monkey.get_original("select", "poll")()
     poller.register(connection.fileno(), select.POLLIN | _HANGUP)
     events = [flags for _, flags in poller.poll(0)]
     if any(flags & _HANGUP for flags in events):
         return True
-    # Systems without POLLRDHUP tell a close as readable and empty; a next request waiting there is no close.
+    # Without POLLRDHUP, a closed connection is readable but has no data. Any data belongs to the next request.
     return bool(events) and connection.recv(1, socket.MSG_PEEK) == b""

@@ -1,4 +1,4 @@
-"""Before any route: whether the Host may be ours, and which other origins' pages may read answers."""
+"""Check the Host header of every request, and add CORS headers for the allowed origins to responses."""
 
 from flask import Flask, Response, request
 
@@ -6,18 +6,22 @@ from shared.settings.settings import Settings
 from web.http.allowed_names import allowed_hosts, allowed_origins, host_name
 from web.http.api_errors import ApiError
 
-#: Probes name a pod by its address, and what these answer is no secret.
+#: Paths that are served under any Host, because health probes address a pod by its IP address. Their responses contain
+#: no secrets.
 _ANY_HOST = frozenset({"/health", "/health/ready"})
-
 
 _CORS_METHODS = "GET, POST, DELETE, OPTIONS"
 _CORS_EXPOSED = "x-request-id, retry-after-ms, retry-after, x-deadline-ms, x-should-retry, location"
-#: A browser asks again after ten minutes.
+#: How long a browser may reuse the response to a preflight request: ten minutes, in seconds.
 _CORS_MAX_AGE_S = "600"
 
 
 def install(app: Flask, settings: Settings) -> None:
-    """Guard every route of the app. A page that was lured to our address by its own name is sent away (421)."""
+    """Register the Host check and the CORS headers for every route of the app.
+
+    A request whose Host is not allowed is answered with 421. This prevents DNS rebinding, an attack in which a web page
+    makes its own host name resolve to the door's address.
+    """
     hosts, origins = allowed_hosts(settings), allowed_origins(settings)
 
     @app.before_request
@@ -31,7 +35,7 @@ def install(app: Flask, settings: Settings) -> None:
         return None
 
     @app.after_request
-    def share(response: Response) -> Response:
+    def add_cors_headers(response: Response) -> Response:
         origin = request.headers.get("Origin")
         if origins:
             response.vary.add("Origin")
@@ -39,9 +43,9 @@ def install(app: Flask, settings: Settings) -> None:
             response.headers["Access-Control-Allow-Origin"] = origin
             response.headers["Access-Control-Expose-Headers"] = _CORS_EXPOSED
             if request.method == "OPTIONS":
-                wanted = request.headers.get("Access-Control-Request-Headers", "")
+                requested = request.headers.get("Access-Control-Request-Headers", "")
                 response.headers["Access-Control-Allow-Methods"] = _CORS_METHODS
-                response.headers["Access-Control-Allow-Headers"] = wanted
+                response.headers["Access-Control-Allow-Headers"] = requested
                 response.headers["Access-Control-Max-Age"] = _CORS_MAX_AGE_S
         response.headers.setdefault("X-Content-Type-Options", "nosniff")
         return response

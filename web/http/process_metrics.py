@@ -1,4 +1,4 @@
-"""The metrics of one ingress process."""
+"""The Prometheus metrics of one process of the door: an HTTP process or the gate."""
 
 import os
 import platform
@@ -9,18 +9,17 @@ from importlib.metadata import PackageNotFoundError, version
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
 from prometheus_client.registry import Collector
 
-from shared import metrics as rows
+from shared import metrics as specs
 from shared.clock import Clock
 
-_BUCKETS_S = tuple(ms / 1000 for ms in rows.BUCKETS_MS)
-
-
-#: Round trips to a store next door are far below a request.
+_BUCKETS_S = tuple(ms / 1000 for ms in specs.BUCKETS_MS)
+#: The buckets for round trips to the store. They are finer, because a round trip to a nearby store takes far less time
+#: than a request.
 _SCRIPT_BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 
 
 def package_version() -> str:
-    """The version of Penstock that runs."""
+    """Return the version of the installed Penstock, or "0" if it is not installed as a package."""
     try:
         return version("penstock")
     except PackageNotFoundError:
@@ -28,13 +27,13 @@ def package_version() -> str:
 
 
 class ProcessLabelCollector(Collector):
-    """A registry whose samples say which process counted them: several answer at one address."""
+    """Adds the label `process` to each sample, because several processes answer scrapes at the same address."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
 
     def collect(self) -> Iterator[Metric]:
-        """All families, each sample with the label `process`."""
+        """Yield all metric families, with the label `process` added to each sample."""
         for family in self._registry.collect():
             family.samples = [
                 sample._replace(labels={**sample.labels, "process": str(os.getpid())}) for sample in family.samples
@@ -43,37 +42,37 @@ class ProcessLabelCollector(Collector):
 
 
 class ProcessMetrics:
-    """The process metrics of one app, in a registry of their own."""
+    """The metrics of one process, which have their own registry."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.registry = CollectorRegistry()
-        self.requests = self._counter(rows.HTTP_REQUESTS)
-        self.seconds = self._histogram(rows.HTTP_SECONDS, _BUCKETS_S)
-        self.scripts = self._histogram(rows.SCRIPT_SECONDS, _SCRIPT_BUCKETS_S)
-        self.storeless = self._counter(rows.STORELESS)
-        self.followed = Gauge(rows.WAITING_CALLS.name, rows.WAITING_CALLS.help, registry=self.registry)
-        build = Gauge(rows.BUILD_INFO.name, rows.BUILD_INFO.help, rows.BUILD_INFO.labels, registry=self.registry)
+        self.requests = self._counter(specs.HTTP_REQUESTS)
+        self.request_seconds = self._histogram(specs.HTTP_SECONDS, _BUCKETS_S)
+        self.script_seconds = self._histogram(specs.SCRIPT_SECONDS, _SCRIPT_BUCKETS_S)
+        self.refused_without_store = self._counter(specs.REFUSED_WITHOUT_STORE)
+        self.followed_jobs = Gauge(specs.FOLLOWED_JOBS.name, specs.FOLLOWED_JOBS.help, registry=self.registry)
+        build = Gauge(specs.BUILD_INFO.name, specs.BUILD_INFO.help, specs.BUILD_INFO.labels, registry=self.registry)
         build.labels(package_version(), platform.python_version()).set(1)
 
-    def _counter(self, row: rows.MetricSpec) -> Counter:
-        return Counter(row.name, row.help, row.labels, registry=self.registry)
+    def _counter(self, spec: specs.MetricSpec) -> Counter:
+        return Counter(spec.name, spec.help, spec.labels, registry=self.registry)
 
-    def _histogram(self, row: rows.MetricSpec, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(row.name, row.help, row.labels, registry=self.registry, buckets=buckets)
+    def _histogram(self, spec: specs.MetricSpec, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(spec.name, spec.help, spec.labels, registry=self.registry, buckets=buckets)
 
     def scrape_registry(self) -> CollectorRegistry:
-        """What a scrape of this process sees."""
+        """Return a registry for one scrape; every sample in it has the label `process`."""
         registry = CollectorRegistry(auto_describe=False)
         registry.register(ProcessLabelCollector(self.registry))
         return registry
 
     @contextmanager
     def time_script(self, name: str) -> Iterator[None]:
-        """Time one round trip to the store."""
+        """Measure how long the `with` block takes, which is one round trip to the store for the script `name`."""
         began_s = self.clock.monotonic()
         try:
             yield
         finally:
             with suppress(Exception):
-                self.scripts.labels(name).observe(self.clock.monotonic() - began_s)
+                self.script_seconds.labels(name).observe(self.clock.monotonic() - began_s)

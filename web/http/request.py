@@ -1,4 +1,4 @@
-"""The request as the door reads it: JSON only, bound in size, in UTF-8."""
+"""The request class of the HTTP door: bodies must be JSON in UTF-8 and are limited in size."""
 
 import sys
 from typing import Any
@@ -12,17 +12,20 @@ from web.http.json_body import parse_json
 
 
 class DoorRequest(Request):
-    """A request whose JSON is parsed strictly, whichever way it is asked for."""
+    """A request whose JSON body is always parsed strictly, even when Flask or APIFlask reads it."""
 
     def get_json(self, force: bool = False, silent: bool = False, cache: bool = True) -> Any:  # noqa: ARG002 - Flask's signature
-        """The body as JSON.
+        """Return the JSON value of the body.
 
-        Raises ApiError: 415 for another type, 413 when it is too long, 400 when it did not come whole or is no JSON.
+        Raises ApiError with status 415 if the content type is not JSON, and with status 400 if the body is incomplete
+        or is not valid JSON. Raises RequestEntityTooLarge (413) if the body is too long.
         """
         if not self.is_json:
-            given = self.mimetype or "nothing"
+            mimetype = self.mimetype or "nothing"
             raise ApiError(
-                "unsupported_media_type", f"Content-Type is {given[:80]!r}; send application/json", param="Content-Type"
+                "unsupported_media_type",
+                f"Content-Type is {mimetype[:80]!r}; send application/json",
+                param="Content-Type",
             )
         if "_door_json" not in self.__dict__:
             self.__dict__["_door_json"] = parse_json(self._whole_body())
@@ -32,11 +35,13 @@ class DoorRequest(Request):
         try:
             data = self.get_data(cache=True)
         except ParseException as error:
-            raise ApiError("invalid_request", f"the body is not chunked as Transfer-Encoding says: {error}") from error
+            message = f"Transfer-Encoding is chunked, but the body is not encoded in chunks: {error}"
+            raise ApiError("invalid_request", message) from error
         except ClientDisconnected:
-            raise ApiError("invalid_request", "the body did not go on, or ended within a chunk") from None
+            message = "the client stopped sending the body, or the body ended within a chunk"
+            raise ApiError("invalid_request", message) from None
         if self.content_length is None and len(data) >= (self.max_content_length or sys.maxsize):
-            # A body of unknown length is read to the limit and no further: there may be more of it.
+            # A body of unknown length is read only up to the limit. A body that reaches the limit may be longer.
             raise RequestEntityTooLarge
         if self.content_length is not None and len(data) < self.content_length:
             raise ApiError("invalid_request", f"the body ended after {len(data)} of {self.content_length} bytes")
@@ -44,6 +49,6 @@ class DoorRequest(Request):
 
 
 def retry_attempt() -> int:
-    """How often the client has tried this request before, as it says itself; anything odd counts as 0."""
+    """Return the retry count that the client sent with this request; 0 if the header is missing or invalid."""
     text = request.headers.get("X-Attempt", request.headers.get("x-stainless-retry-count", "0"))
     return int(text) if text.isascii() and text.isdigit() and len(text) < 4 else 0

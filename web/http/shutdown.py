@@ -1,20 +1,20 @@
-"""Whether this process has been asked to stop: waits and event streams then end, and cancel nothing."""
+"""A flag that is set when this process is asked to stop: long polls and event streams end, but their jobs continue."""
 
 
 class ShutdownFlag:
-    """Set once, never cleared. A plain field: a signal handler sets it, whatever it interrupted."""
+    """A flag that is set once and never cleared. It uses no lock, so that a signal handler can set it at any time."""
 
     def __init__(self) -> None:
         self._is_set = False
 
     def set(self) -> None:
-        """From now on."""
+        """Set the flag."""
         self._is_set = True
 
     def is_set(self) -> bool:
-        """Whether it was."""
+        """Return whether the flag is set."""
         return self._is_set
 
 
-#: Set by web/gunicorn_worker.py.
+#: The flag of this process. It is set by web/gunicorn_worker.py.
 requested = ShutdownFlag()

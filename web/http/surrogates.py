@@ -1,6 +1,7 @@
-r"""Finds half of a surrogate pair (`"\ud800"`) in a JSON text that was refused, so that the answer can name it; pure.
+r"""Find the field with half of a surrogate pair (`"\ud800"`) in JSON that failed to parse; pure functions.
 
-JSON's grammar allows it and no UTF-8 can carry it: the doors' parser stops there, and says only at which column.
+JSON's grammar allows an escape for half of a pair, but UTF-8 cannot encode it. The strict parser stops at the escape
+and reports only its column; the error for the client also names the field.
 """
 
 import json
@@ -9,23 +10,26 @@ from typing import Any
 
 from web.http.api_errors import FieldError, field_name, quoted
 
-_ESCAPED = re.compile(rb"\\u[dD][89a-fA-F]")
+_SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
-def refused_for(data: bytes) -> tuple[Any, FieldError] | None:
-    """The value of a refused JSON text, and its first text that holds half a pair; None when that was not why."""
-    if not _ESCAPED.search(data):
+def find_lone_surrogate(data: bytes) -> tuple[Any, FieldError] | None:
+    """Parse JSON that the strict parser rejected; return its value and the error for the first half of a pair.
+
+    Returns None if the JSON was rejected for another reason.
+    """
+    if not _SURROGATE_ESCAPE.search(data):
         return None
     try:
         value = json.loads(data)
-        wrong = _first(value, ())
+        error = _find_first(value, ())
     except (ValueError, RecursionError):
         return None
-    return None if wrong is None else (value, wrong)
+    return None if error is None else (value, error)
 
 
-def whole(text: str) -> bool:
-    """Whether UTF-8 can carry this text."""
+def is_utf8_encodable(text: str) -> bool:
+    """Return whether a text can be encoded in UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -33,20 +37,20 @@ def whole(text: str) -> bool:
     return True
 
 
-def _first(value: Any, loc: tuple[int | str, ...]) -> FieldError | None:
+def _find_first(value: Any, loc: tuple[int | str, ...]) -> FieldError | None:
     if isinstance(value, str):
-        return None if whole(value) else _wrong(loc, value)
+        return None if is_utf8_encodable(value) else _field_error(loc, value)
     if not isinstance(value, dict | list):
         return None
     for name, part in value.items() if isinstance(value, dict) else enumerate(value):
-        if isinstance(name, str) and not whole(name):
-            return _wrong(loc, name)
-        if (found := _first(part, (*loc, name))) is not None:
+        if isinstance(name, str) and not is_utf8_encodable(name):
+            return _field_error(loc, name)
+        if (found := _find_first(part, (*loc, name))) is not None:
             return found
     return None
 
 
-def _wrong(loc: tuple[int | str, ...], text: str) -> FieldError:
+def _field_error(loc: tuple[int | str, ...], text: str) -> FieldError:
     param = field_name(loc)
-    said = "half of a surrogate pair, which is no character"
-    return FieldError(param, f"{param or 'the body'} holds {quoted(text)}: {said}")
+    reason = "half of a surrogate pair is not a character"
+    return FieldError(param, f"{param or 'the body'} contains {quoted(text)}: {reason}")

@@ -1,4 +1,4 @@
-"""Request id, log binding, and the metrics of this process. A failing metric never fails a request."""
+"""Give each request an id, add it to the log context, and count and time responses in the process metrics."""
 
 import re
 import secrets
@@ -11,28 +11,28 @@ from web.http.process_metrics import ProcessMetrics
 
 log = structlog.get_logger()
 
-#: What a proxy or a client may call a request; anything else is replaced.
+#: The request ids that a proxy or a client may choose; any other id is replaced by a random one.
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:=+/-]{1,128}\Z")
-#: W3C trace context, version 00; other versions begin alike.
+#: A W3C trace context with the four fields of version 00. Later versions begin with the same four fields.
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}\Z")
-#: A client may invent methods; a label may not follow it.
+#: The possible values of the metric label `method`. A client can send any other method, which is labeled `other`.
 _METHODS = frozenset({"GET", "HEAD", "POST", "DELETE", "OPTIONS", "PUT", "PATCH"})
 
 
 def client_request_id() -> str | None:
-    """The request id that came with the request, if it is a fit one."""
+    """Return the request id that the client or a proxy sent, or None if the header is missing or invalid."""
     text = request.headers.get("x-request-id", "")
     return text if _REQUEST_ID.match(text) else None
 
 
 def traceparent() -> str:
-    """The trace context that came with the request, or ""."""
+    """Return the trace context that was sent with the request, or "" if the header is missing or invalid."""
     text = request.headers.get("traceparent", "")
     return text if _TRACEPARENT.match(text) else ""
 
 
 def install(app: Flask, metrics: ProcessMetrics) -> None:
-    """Give every request an id, bind it to the log, count and time every answer."""
+    """Register the handlers that run before and after each request. Errors in metrics do not affect the request."""
 
     @app.before_request
     def begin() -> None:
@@ -51,6 +51,6 @@ def install(app: Flask, metrics: ProcessMetrics) -> None:
             took_s = metrics.clock.monotonic() - g.began_s
             method = request.method if request.method in _METHODS else "other"
             metrics.requests.labels(route, method, str(response.status_code)).inc()
-            metrics.seconds.labels(route, method).observe(took_s)
+            metrics.request_seconds.labels(route, method).observe(took_s)
             log.debug("http", route=route, method=method, status=response.status_code, ms=round(took_s * 1000))
         return response

@@ -1,1 +1,1 @@
-"""OpenAI's request and response bodies as values. Pure, like `web.api`."""
+"""The request and response bodies of OpenAI's API, as pure functions and values."""

@@ -1,4 +1,4 @@
-"""Jobs → OpenAI's response objects and chunks; ends that are errors here; pure."""
+"""Convert jobs to the responses, chunks and errors of OpenAI's chat and completions routes; pure functions."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -15,7 +15,7 @@ AnswerKind = Literal["chat", "completion"]
 
 @dataclass(frozen=True)
 class AnswerFormat:
-    """What differs between the two routes."""
+    """Builds the responses and chunks for one job in the format of the chat or the completions route."""
 
     kind: AnswerKind
     job_id: str
@@ -24,11 +24,11 @@ class AnswerFormat:
 
     @property
     def id(self) -> str:
-        """OpenAI's prefix and the job's id, so that logs on both sides can be joined."""
+        """OpenAI's prefix and the job's id, so that a client's log can be matched with the door's log."""
         return ("chatcmpl-" if self.kind == "chat" else "cmpl-") + self.job_id
 
-    def whole(self, view: JobView) -> dict[str, Any]:
-        """The answer of a plain call."""
+    def complete(self, view: JobView) -> dict[str, Any]:
+        """Return the whole response to a call that does not stream."""
         text = view.text or ""
         reason = view.finish_reason or "stop"
         choice: dict[str, Any] = {"index": 0, "logprobs": self._logprobs(view), "finish_reason": reason}
@@ -37,30 +37,30 @@ class AnswerFormat:
         else:
             choice["text"] = text
         kind = "chat.completion" if self.kind == "chat" else "text_completion"
-        told = {"choices": [choice], "usage": usage(view), "queue": queue_facts(view)}
-        return self._envelope(kind) | told | degraded_json(view)
+        fields = {"choices": [choice], "usage": usage(view), "queue": queue_facts(view)}
+        return self._envelope(kind) | fields | degraded_json(view)
 
-    def first(self) -> dict[str, Any] | None:
-        """The chunk that names the role; completions have none."""
+    def role_chunk(self) -> dict[str, Any] | None:
+        """Return the first chunk of a chat, which names the role; None for a completion."""
         return self._chunk({"role": "assistant", "content": ""}) if self.kind == "chat" else None
 
-    def text(self, text: str) -> dict[str, Any]:
-        """A chunk with new text."""
+    def text_chunk(self, text: str) -> dict[str, Any]:
+        """Return a chunk with new text."""
         return self._chunk({"content": text}) if self.kind == "chat" else self._chunk(text)
 
-    def last(self, view: JobView) -> dict[str, Any]:
-        """The chunk that says why the text ends and what was cut; with the logprobs of the whole answer, if any."""
+    def last_chunk(self, view: JobView) -> dict[str, Any]:
+        """Return the chunk with the finish reason, what was cut from the answer, and the logprobs if requested."""
         chunk = self._chunk({} if self.kind == "chat" else "", view.finish_reason or "stop")
         chunk["choices"][0]["logprobs"] = self._logprobs(view)
         return chunk | degraded_json(view)
 
     def usage_chunk(self, view: JobView) -> dict[str, Any]:
-        """The chunk of `stream_options.include_usage`."""
+        """Return the additional chunk with token counts, which clients request with `stream_options.include_usage`."""
         return self._envelope(self._chunk_kind) | {"choices": [], "usage": usage(view), "queue": queue_facts(view)}
 
-    def _chunk(self, what: dict[str, Any] | str, finish_reason: str | None = None) -> dict[str, Any]:
+    def _chunk(self, content: dict[str, Any] | str, finish_reason: str | None = None) -> dict[str, Any]:
         choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": finish_reason}
-        choice["delta" if self.kind == "chat" else "text"] = what
+        choice["delta" if self.kind == "chat" else "text"] = content
         return self._envelope(self._chunk_kind) | {"choices": [choice]}
 
     def _logprobs(self, view: JobView) -> dict[str, Any] | None:
@@ -80,13 +80,13 @@ class AnswerFormat:
         }
 
 
-def format_of(view: JobView, kind: AnswerKind) -> AnswerFormat:
-    """The shape of the answers about one job."""
+def answer_format(view: JobView, kind: AnswerKind) -> AnswerFormat:
+    """Return the AnswerFormat for one job."""
     return AnswerFormat(kind, view.id, view.model, view.admitted_ms // 1000)
 
 
 def usage(view: JobView) -> dict[str, Any]:
-    """Token counts as OpenAI names them."""
+    """Return the job's token counts under OpenAI's field names."""
     prompt, cached, completion = 0, 0, 0
     if view.usage is not None:
         prompt, cached, completion = (
@@ -102,12 +102,12 @@ def usage(view: JobView) -> dict[str, Any]:
     }
 
 
-def end_problem(view: JobView) -> ApiError | None:
-    """The error that an ended job is on these routes; None for one that succeeded."""
+def job_end_error(view: JobView) -> ApiError | None:
+    """Return the error for a job that did not succeed, or None if it succeeded."""
     if view.state is JobState.SUCCEEDED:
         return None
-    said = error_json(view) or {"code": view.state.value, "message": "the job has not ended"}
-    message = f"job {view.id}: {said['message']}"
+    error = error_json(view) or {"code": view.state.value, "message": "the job has not ended"}
+    message = f"job {view.id}: {error['message']}"
     if view.state is JobState.EXPIRED:
         return ApiError("deadline_exceeded", message)
     if view.state is JobState.CANCELED:

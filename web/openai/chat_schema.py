@@ -1,8 +1,11 @@
-"""OpenAI's request bodies → ours; pure.
+"""Validate the bodies of OpenAI's chat and completions routes; pure functions.
 
-Three kinds of fields: those we serve; those without influence on the answer, taken and ignored; and
-those that would change the answer and are not there: 400 `unsupported_parameter` with the field's
-name, never silently ignored. A field that nobody knows is of the third kind.
+There are three kinds of fields:
+
+- Some are supported.
+- Some would not affect the answer. They are accepted and ignored.
+- All others, including unknown fields, might affect the answer, so they are never silently ignored: the request is
+  answered with 400 `unsupported_parameter` and the name of the field.
 """
 
 from collections.abc import Mapping
@@ -18,19 +21,20 @@ from web.api.request_schema import (
     MAX_MS,
     MAX_TOKENS,
     Body,
-    Clean,
     Message,
+    NulFreeText,
     ResponseFormat,
     Sampling,
     SupersedeKey,
-    payload_of,
-    some_text,
+    build_payload,
+    require_text,
 )
 from web.http.api_errors import ApiError
 
-#: OpenAI's default; a completion is a continuation, not an essay.
+#: The default of `max_tokens` on the completions route, as in OpenAI's API.
 COMPLETION_MAX_TOKENS = 16
 
+#: Fields that are accepted and ignored.
 _IGNORED = frozenset(
     {
         "metadata",
@@ -45,7 +49,7 @@ _IGNORED = frozenset(
         "user",
     }
 )
-#: Fields that are served in one way only: what they may say, because it is what we do anyway.
+#: Fields that are accepted only with these values, because the values request what the door does anyway.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "best_of": (1,),
     "echo": (False,),
@@ -59,157 +63,174 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "tools": ([],),
     "top_logprobs": (0,),
 }
-#: Of a message: taken and ignored, and neutral where empty.
+#: Fields of a message that are ignored, and fields that are ignored only if they are empty.
 _MESSAGE_IGNORED = frozenset({"annotations", "name", "reasoning", "reasoning_content", "refusal"})
 _MESSAGE_NEUTRAL = frozenset({"audio", "function_call", "tool_calls"})
-#: Templates know no developers.
+#: Maps the name of a role in OpenAI's API to the name that chat templates know.
 _ROLES = {"developer": "system"}
 
 
 class StreamOptions(Body):
-    """What comes with a stream."""
+    """The options of a stream."""
 
     include_usage: bool | None = None
-    #: Padding against observers of packet sizes; TLS in front of us may do it.
+    #: Whether OpenAI pads events to hide their lengths from network observers. The field is accepted and ignored.
     include_obfuscation: bool | None = None
 
 
 class OpenAISampling(Sampling):
-    """What every route that generates takes. The defaults of temperature and top_p are OpenAI's."""
+    """The common fields of the OpenAI routes that generate text; temperature and top_p have OpenAI's defaults."""
 
     temperature: float = Field(1.0, ge=0, le=5)
     top_p: float = Field(1.0, ge=0, le=1)
-    model: Annotated[Clean, Field(min_length=1, max_length=200)] | None = None
+    model: Annotated[NulFreeText, Field(min_length=1, max_length=200)] | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
-    deadline_ms: int | None = Field(None, ge=1, description="patience; OpenAI's package sends it in extra_body")
+    deadline_ms: int | None = Field(
+        None, ge=1, description="the deadline in ms from now; with OpenAI's package, set it in extra_body"
+    )
     start_within_ms: int | None = Field(None, ge=1, le=MAX_MS)
     supersede_key: SupersedeKey | None = None
     degrade: bool = Field(default=True, description=DEGRADE)
 
 
 class OpenAIBody(OpenAISampling):
-    """What chat and completions take."""
+    """The common fields of the chat and completions routes."""
 
     max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
 
     @model_validator(mode="before")
     @classmethod
-    def _served(cls, value: Any) -> Any:
-        return served_fields(value, frozenset(cls.model_fields)) if isinstance(value, dict) else value
+    def _keep_supported_fields(cls, value: Any) -> Any:
+        return supported_fields(value, frozenset(cls.model_fields)) if isinstance(value, dict) else value
 
 
 class ChatBody(OpenAIBody):
-    """`POST /v1/chat/completions`."""
+    """The body of `POST /v1/chat/completions`."""
 
     messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)]
     max_completion_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
     response_format: ResponseFormat | None = None
     logprobs: bool = False
-    top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS, description="beside each token; needs logprobs")
+    top_logprobs: int | None = Field(
+        None, ge=0, le=MAX_LOGPROBS, description="how many alternatives to return for each token; requires logprobs"
+    )
 
     @model_validator(mode="after")
-    def _asks_for_logprobs(self) -> "ChatBody":
+    def _require_logprobs(self) -> "ChatBody":
         if self.top_logprobs and not self.logprobs:
-            raise ValueError(f"top_logprobs={self.top_logprobs} needs logprobs to be true")
+            raise ValueError(f"top_logprobs={self.top_logprobs} requires logprobs to be true")
         return self
 
     @model_validator(mode="before")
     @classmethod
-    def _plain(cls, value: Any) -> Any:
+    def _normalize_messages(cls, value: Any) -> Any:
         if isinstance(value, dict) and isinstance(value.get("messages"), list):
-            told = [one_message(item, f"messages[{i}]") for i, item in enumerate(value["messages"])]
-            return value | {"messages": told}
+            messages = [normalize_message(item, f"messages[{i}]") for i, item in enumerate(value["messages"])]
+            return value | {"messages": messages}
         return value
 
     @property
-    def most_tokens(self) -> int | None:
-        """`max_completion_tokens` is `max_tokens` by its newer name."""
+    def requested_max_tokens(self) -> int | None:
+        """The maximum length of the answer in tokens; OpenAI has renamed `max_tokens` to `max_completion_tokens`."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
     def payload(self) -> dict[str, Any]:
-        """What the engine reads."""
+        """Return the payload that the engine reads."""
         messages = [message.model_dump() for message in self.messages]
         top = (self.top_logprobs or 0) if self.logprobs else None
-        return payload_of(self, {"messages": messages}, self.response_format, top)
+        return build_payload(self, {"messages": messages}, self.response_format, top)
 
 
 class CompletionBody(OpenAIBody):
-    """`POST /v1/completions`."""
+    """The body of `POST /v1/completions`."""
 
-    prompt: Annotated[Clean, AfterValidator(some_text)]
-    logprobs: int | None = Field(None, ge=0, le=5, description="the likeliest tokens beside each; 0: its own alone")
+    prompt: Annotated[NulFreeText, AfterValidator(require_text)]
+    logprobs: int | None = Field(
+        None,
+        ge=0,
+        le=5,
+        description="how many alternatives to return for each token; 0: only the logprob of the token itself",
+    )
 
     @model_validator(mode="before")
     @classmethod
-    def _one(cls, value: Any) -> Any:
+    def _unwrap_single_prompt(cls, value: Any) -> Any:
         prompt = value.get("prompt") if isinstance(value, dict) else None
         if isinstance(value, dict) and value.get("logprobs") is False:
-            # The chat's way to ask for none.
+            # On the chat route, false means no logprobs, so clients may send false to the completions route too.
             value = value | {"logprobs": None}
         if not isinstance(prompt, list):
             return value
         if len(prompt) == 1 and isinstance(prompt[0], str):
             return value | {"prompt": prompt[0]}
-        raise unsupported("prompt", "one text is served, neither several nor token ids")
+        raise unsupported("prompt", "it must be one text, not several texts or token ids")
 
     @property
-    def most_tokens(self) -> int | None:
-        """As the client named it."""
+    def requested_max_tokens(self) -> int | None:
+        """The maximum length of the answer in tokens, or None if the client named no maximum."""
         return self.max_tokens
 
     def payload(self) -> dict[str, Any]:
-        """What the engine reads."""
-        return payload_of(self, {"prompt": self.prompt}, None, self.logprobs)
+        """Return the payload that the engine reads."""
+        return build_payload(self, {"prompt": self.prompt}, None, self.logprobs)
 
 
-def unsupported(param: str, why: str) -> ApiError:
-    """The 400 for what would change the answer and is not there."""
-    return ApiError("unsupported_parameter", f"{param} is not supported here: {why}", param=param)
+def unsupported(param: str, reason: str) -> ApiError:
+    """Return the error, with status 400, for a parameter that is not supported."""
+    return ApiError("unsupported_parameter", f"{param} is not supported: {reason}", param=param)
 
 
-def served_fields(
+def supported_fields(
     value: dict[str, Any], known: frozenset[str], *, more_neutral: Mapping[str, tuple[Any, ...]] = MappingProxyType({})
 ) -> dict[str, Any]:
-    """The fields that we serve. Null counts as absent, as OpenAI has it. Raises ApiError(unsupported_parameter)."""
-    neutral_of = _NEUTRAL | dict(more_neutral)
+    """Return the fields of `value` that are in `known`. As in OpenAI's API, a field that is null is treated as absent.
+
+    `more_neutral` adds fields to `_NEUTRAL`: they are accepted only with certain values and are not returned. Raises
+    ApiError(unsupported_parameter) for any field or value that is not accepted.
+    """
+    accepted_values = _NEUTRAL | dict(more_neutral)
     kept = {}
     for name, given in value.items():
         if name in known and given is not None:
             kept[name] = given
         elif given is None or name in _IGNORED:
             continue
-        elif name not in neutral_of:
-            raise unsupported(name, "this server does not know it")
-        elif not any(given == neutral and type(given) is type(neutral) for neutral in neutral_of[name]):
-            only = " or ".join(repr(neutral) for neutral in neutral_of[name])
-            raise unsupported(name, f"{name}={str(given)[:60]} was asked for, and only {only} is served")
+        elif name not in accepted_values:
+            raise unsupported(name, "the field is unknown")
+        elif not any(given == accepted and type(given) is type(accepted) for accepted in accepted_values[name]):
+            choices = " or ".join(repr(accepted) for accepted in accepted_values[name])
+            raise unsupported(name, f"{name}={str(given)[:60]} was requested, and only {choices} is accepted")
     return kept
 
 
-def one_message(item: Any, where: str) -> Any:
-    """A message as ours: parts of text joined, roles by our names. Raises ApiError naming `where` it is wrong."""
+def normalize_message(item: Any, where: str) -> Any:
+    """Convert a message to the native format: join its text parts, and rename its role.
+
+    Raises ApiError(unsupported_parameter) if the message uses tools, audio, or parts other than text. The error names
+    the message by its path in the body, `where`.
+    """
     if not isinstance(item, dict):
         return item
     kept: dict[str, Any] = {}
     for name, given in item.items():
         if name in _MESSAGE_NEUTRAL and given:
-            raise unsupported(f"{where}.{name}", "tools and audio are not served")
+            raise unsupported(f"{where}.{name}", "tools and audio are not supported")
         if name not in _MESSAGE_IGNORED | _MESSAGE_NEUTRAL:
             kept[name] = given
     role = kept.get("role")
     if role in ("tool", "function"):
-        raise unsupported(f"{where}.role", "tools are not served")
+        raise unsupported(f"{where}.role", "tools are not supported")
     content = kept.get("content")
     if isinstance(content, list):
-        kept["content"] = "".join(_part(part, f"{where}.content[{i}]") for i, part in enumerate(content))
+        kept["content"] = "".join(_part_text(part, f"{where}.content[{i}]") for i, part in enumerate(content))
     elif content is None and role == "assistant":
         kept["content"] = ""
     return kept | {"role": _ROLES.get(str(role), role)}
 
 
-def _part(part: Any, where: str) -> str:
+def _part_text(part: Any, where: str) -> str:
     kind: Any = part.get("type") if isinstance(part, dict) else None
     if kind in ("text", "input_text", "output_text") and isinstance(part.get("text"), str):
         return str(part["text"])
-    raise unsupported(where, "only parts of type text are served")
+    raise unsupported(where, "only parts of type text are accepted")

@@ -1,4 +1,4 @@
-"""Jobs → OpenAI's response objects, as the routes of `/v1/responses` answer them; pure."""
+"""Convert jobs to the response objects of `/v1/responses`; pure functions."""
 
 from typing import Any
 
@@ -9,7 +9,8 @@ from web.api.job_json import degraded_json, error_json, has_ended, queue_facts
 from web.api.logprobs import job_logprobs
 from web.openai.chat_answers import usage
 
-#: Names a response and its one message by the job's id, so that logs on both sides can be joined.
+#: The prefixes of a response's id and of its only message's id. The job's id follows the prefix, so that a client's log
+#: can be matched with the door's log.
 PREFIX, MESSAGE_PREFIX = "resp_", "msg_"
 
 _STATUS = {
@@ -20,17 +21,17 @@ _STATUS = {
     JobState.EXPIRED: "failed",
     JobState.CANCELED: "cancelled",
 }
-#: Ends for which the request is to blame; OpenAI has one word for all others.
-_BAD_PROMPT = frozenset({EndCode.CONTEXT_LENGTH_EXCEEDED.value, EndCode.INVALID_VALUE.value})
+#: The codes of errors that the request itself caused. All other errors have OpenAI's code `server_error`.
+_REQUEST_ERRORS = frozenset({EndCode.CONTEXT_LENGTH_EXCEEDED.value, EndCode.INVALID_VALUE.value})
 
 
 def is_response(view: JobView) -> bool:
-    """Whether the job was submitted as a response."""
+    """Return whether the job was created by `POST /v1/responses`."""
     return view.form.get("api") == "responses"
 
 
 def status_of(view: JobView) -> str:
-    """OpenAI's word. A job whose cancel was asked for ends canceled whatever comes, so it is already."""
+    """Return the job's status in OpenAI's terms. It is `cancelled` as soon as a cancel of the job was requested."""
     if view.cancel_requested and not has_ended(view):
         return "cancelled"
     if view.state is JobState.SUCCEEDED and view.finish_reason == FinishReason.LENGTH:
@@ -39,11 +40,11 @@ def status_of(view: JobView) -> str:
 
 
 def response_json(view: JobView) -> dict[str, Any]:
-    """The response as it is. The texts of the request are not among it: they are not kept."""
+    """Return the current response object. It lacks the texts of the request, because Penstock does not keep them."""
     status = status_of(view)
     error = _error(view)
     return (
-        _skeleton(view, status)
+        _base_fields(view, status)
         | {
             "completed_at": (view.ended_ms or 0) // 1000 if view.state is JobState.SUCCEEDED else None,
             "error": error,
@@ -56,20 +57,20 @@ def response_json(view: JobView) -> dict[str, Any]:
     )
 
 
-def response_then(view: JobView, status: str) -> dict[str, Any]:
-    """The response as it was when it had this status, before there was anything to tell of it."""
-    return _skeleton(view, status) | {"queue": queue_facts(view)}
+def early_response_json(view: JobView, status: str) -> dict[str, Any]:
+    """Return the response object with an earlier status, `queued` or `in_progress`, and without output."""
+    return _base_fields(view, status) | {"queue": queue_facts(view)}
 
 
 def has_logprobs(view: JobView) -> bool:
-    """Whether the response's text comes, when it is whole, with how likely each of its tokens was."""
+    """Return whether the response was created with logprobs."""
     return view.form.get("top_logprobs") is not None
 
 
 def message_json(
     job_id: str, text: str | None, status: str, logprobs: list[dict[str, Any]] | None = None
 ) -> dict[str, Any]:
-    """The one item of the output; `text` None: before its content begins."""
+    """Return the message, which is the only item of the output. If `text` is None, it has no content yet."""
     content = [] if text is None else [part_json(text, logprobs)]
     return {
         "id": MESSAGE_PREFIX + job_id,
@@ -81,11 +82,11 @@ def message_json(
 
 
 def part_json(text: str, logprobs: list[dict[str, Any]] | None = None) -> dict[str, Any]:
-    """The one part of the message's content."""
+    """Return the only part of the message's content."""
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs or []}
 
 
-def _skeleton(view: JobView, status: str) -> dict[str, Any]:
+def _base_fields(view: JobView, status: str) -> dict[str, Any]:
     form = view.form
     kind = form.get("format", "text")
     return {
@@ -118,16 +119,16 @@ def _skeleton(view: JobView, status: str) -> dict[str, Any]:
 def _output(view: JobView, status: str) -> list[dict[str, Any]]:
     if not has_ended(view) or view.text is None or (not view.text and view.state is not JobState.SUCCEEDED):
         return []
-    done = "completed" if status == "completed" else "incomplete"
-    return [message_json(view.id, view.text, done, job_logprobs(view))]
+    message_status = "completed" if status == "completed" else "incomplete"
+    return [message_json(view.id, view.text, message_status, job_logprobs(view))]
 
 
 def _error(view: JobView) -> dict[str, Any] | None:
-    said = error_json(view)
-    if said is None or said["code"] == EndCode.CANCELED:
+    error = error_json(view)
+    if error is None or error["code"] == EndCode.CANCELED:
         return None
-    code = "invalid_prompt" if said["code"] in _BAD_PROMPT else "server_error"
-    return {"code": code, "message": said["message"], "type": said["code"], "param": None}
+    code = "invalid_prompt" if error["code"] in _REQUEST_ERRORS else "server_error"
+    return {"code": code, "message": error["message"], "type": error["code"], "param": None}
 
 
 def _usage(view: JobView) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""What routes and the gate do with jobs: admit, follow, wait, cancel."""
+"""Operations on jobs that the HTTP routes and the gate share: admit, follow, wait for the end, and cancel."""

@@ -1,4 +1,4 @@
-"""Policy and request → Store.admit; all doors go through `offer`."""
+"""Turn a request into a job and offer the job to the store; all HTTP routes and the gate call `offer` for this."""
 
 import hashlib
 import json
@@ -26,43 +26,46 @@ from web.runtime.model_pools import Model
 
 log = structlog.get_logger()
 
-#: An admit without an answer is sent once more only while this much of the client's second has passed, in
-#: seconds: a cut connection is known at once, a silent store has used the second up already.
+#: If a call of the admit script fails within this time, in seconds, it is sent once more. A call on a broken connection
+#: fails immediately, and a second call opens a new connection. A call that fails later has used up the store timeout of
+#: one second (shared/store/connection.py), and the client must not wait for a second timeout.
 _RETRY_WITHIN_S = 0.25
 
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """One request for generation, as a route understood it."""
+    """One request for generation or embeddings, as a route parsed it."""
 
-    #: What the engine reads: prompt or messages, sampling, response_format.
+    #: The input of the engine: the prompt, messages or texts to embed, the sampling fields, and response_format.
     payload: dict[str, Any]
     deadline: RequestDeadline
     model: str | None
     max_tokens: int | None
-    #: For who names none; clipped to the context.
+    #: The number to use if the request has no max_tokens. It is reduced if it does not fit the context.
     default_max_tokens: int
     metadata: dict[str, str] = field(default_factory=dict)
-    #: None: the setting's.
+    #: The job is canceled if no client polls it for this long; None to use the setting PENSTOCK_POLL_GRACE_MS.
     poll_grace_ms: int | None = None
     job_id: str = field(default_factory=new_job_id)
-    #: What a refusal is known again by; None: the job's id.
-    asked_id: str | None = None
+    #: Deduplication id for refusals: when a proxy repeats a refused request, the tenant's appointment does not move a
+    #: second time. None to use the job's id.
+    dedup_id: str | None = None
+    #: The digest of the Idempotency-Key, or None if the request has none.
     idem_digest: str | None = None
     body_digest: str = ""
-    #: How often the client has tried this before.
+    #: How many times the client has sent this request before.
     attempt: int = 0
     traceparent: str = ""
-    #: The tenant's older job of the same key is canceled when this one is admitted.
+    #: When this job is admitted, the tenant's older job with the same key is canceled.
     supersede_key: str | None = None
-    #: False: rather refused than answered shorter than asked for.
+    #: False if the client would rather be refused than receive a shortened answer.
     degrade: bool = True
-    #: What the route wants to read back with the job (JobView.form).
+    #: Small facts that are stored with the job, because a route needs them to build later responses (JobView.form).
     form: dict[str, Any] = field(default_factory=dict)
 
 
 def native_request(body: SubmitBody, deadline: RequestDeadline, settings: Settings) -> GenerationRequest:
-    """What a native body asks for; what came beside the body is for the caller to add."""
+    """Build the request from a body of `POST /v1/jobs`; the caller adds what arrived in headers or the gate's frame."""
     return GenerationRequest(
         payload=body.payload(),
         deadline=deadline,
@@ -78,30 +81,32 @@ def native_request(body: SubmitBody, deadline: RequestDeadline, settings: Settin
 
 
 @dataclass(frozen=True)
-class Accepted:
-    """The job is admitted, now or by an earlier request with the same id or Idempotency-Key."""
+class AdmittedJob:
+    """A job that this request, or an earlier one with the same request id or Idempotency-Key, has admitted."""
 
     view: JobView
-    again: bool
+    #: True if an earlier request admitted the job.
+    repeated: bool
 
 
-def offer(context: DoorContext, caller: Caller, ask: GenerationRequest) -> Accepted | Yield:
-    """Offer a job to the store.
+def offer(context: DoorContext, caller: Caller, generation: GenerationRequest) -> AdmittedJob | Yield:
+    """Offer a job to the store and return the store's verdict.
 
-    Raises ApiError for what cannot be served as it is, and StoreUnavailable when the store does not
-    answer; in that case the job is not taken, or will be canceled when the store is back.
+    Raises ApiError if the request must be changed before it can be admitted, and StoreUnavailable if the store does not
+    answer. After StoreUnavailable, a job that the store did admit is canceled as soon as the store answers again.
     """
-    model = context.pools.resolve(ask.model, caller.policy)
-    job = _new_job(context, caller, ask, model)
-    answer = _admit(context, job, ask.attempt)
+    model = context.pools.resolve(generation.model, caller.policy)
+    job = _new_job(context, caller, generation, model)
+    answer = _admit(context, job, generation.attempt)
     while isinstance(answer, Admitted) and answer.taken_back:
-        # By the same request id, which then names another job, and the same one each time it comes.
+        # An earlier request with the same request id was admitted, but the answer was lost, so the door canceled that
+        # job. The new job's id is derived from the old id, so that every repeat of the request finds the new job.
         job = replace(job, id=digest("anew", job.id)[:32])
-        answer = _admit(context, job, ask.attempt)
+        answer = _admit(context, job, generation.attempt)
     if isinstance(answer, IdempotencyMismatch):
         raise ApiError(
             "idempotency_mismatch",
-            f"this Idempotency-Key belongs to job {answer.id}, whose request was another",
+            f"this Idempotency-Key was already used for job {answer.id}, with a different request body",
             param="Idempotency-Key",
         )
     if isinstance(answer, Refused):
@@ -117,18 +122,18 @@ def offer(context: DoorContext, caller: Caller, ask: GenerationRequest) -> Accep
             answer,
             tenant=caller.tenant,
             model=model.name,
-            deadline=ask.deadline,
+            deadline=generation.deadline,
             bound_status=context.settings.tenant_bound_status,
         )
-    return Accepted(_first_look(context, answer, job), answer.again)
+    return AdmittedJob(_read_admitted(context, answer, job), answer.again)
 
 
-def quote(context: DoorContext, caller: Caller, ask: GenerationRequest) -> tuple[NewJob, Quote]:
-    """What `offer` would do with this ask, and what it would come to; nothing is written.
+def quote(context: DoorContext, caller: Caller, generation: GenerationRequest) -> tuple[NewJob, Quote]:
+    """Return the job that `offer` would offer now, and the store's quote: its cost, its eta and the verdict on it.
 
-    Raises ApiError and StoreUnavailable as `offer` does.
+    Nothing is written to the store. Raises ApiError and StoreUnavailable in the same cases as `offer`.
     """
-    job = _new_job(context, caller, ask, context.pools.resolve(ask.model, caller.policy))
+    job = _new_job(context, caller, generation, context.pools.resolve(generation.model, caller.policy))
     with context.metrics.time_script("quote"):
         answer = context.store.quote(
             job.tenant,
@@ -159,95 +164,117 @@ def _admit(context: DoorContext, job: NewJob, attempt: int) -> Admitted | Refuse
         raise
 
 
-def _first_look(context: DoorContext, admitted: Admitted, job: NewJob) -> JobView:
+def _read_admitted(context: DoorContext, admitted: Admitted, job: NewJob) -> JobView:
     try:
         with context.metrics.time_script("touch"):
             view = context.store.touch(admitted.id, tenant=job.tenant)
     except StoreUnavailable:
-        # The client will hear that the job was not taken, so it must not run, unless somebody knows of it already.
+        # The client receives a refusal, so the job must be canceled later. The cancel names this offer: if a client
+        # has sent the request again by then and has received this job, the cancel has no effect.
         context.in_doubt.add(admitted.id, job.offer)
         raise
     if view is None:
-        raise StoreUnavailable("the store forgot a job that it had just taken")
+        raise StoreUnavailable("the store no longer has a job that it has just admitted")
     return view
 
 
-def _new_job(context: DoorContext, caller: Caller, ask: GenerationRequest, model: Model) -> NewJob:
-    _check_kind(ask, model)
-    prompt_tokens = model.estimate(ask.payload)
-    max_tokens = _max_tokens(ask, model, prompt_tokens)
-    grace_ms = context.settings.poll_grace_ms if ask.poll_grace_ms is None else ask.poll_grace_ms
-    payload = ask.payload | ({"metadata": ask.metadata} if ask.metadata else {})
-    if ask.max_tokens is not None:
-        # The engine cuts an answer whose length nobody named to the context, and refuses a named one that does not fit.
-        payload["max_tokens"] = ask.max_tokens
+def _new_job(context: DoorContext, caller: Caller, generation: GenerationRequest, model: Model) -> NewJob:
+    _check_model_kind(generation, model)
+    prompt_tokens = model.estimate(generation.payload)
+    max_tokens = _max_tokens(generation, model, prompt_tokens)
+    grace_ms = context.settings.poll_grace_ms if generation.poll_grace_ms is None else generation.poll_grace_ms
+    payload = generation.payload | ({"metadata": generation.metadata} if generation.metadata else {})
+    if generation.max_tokens is not None:
+        # A job fails in the engine if the max_tokens in its payload does not fit the context. The default is therefore
+        # not written into the payload: without max_tokens, the engine shortens the answer to fit.
+        payload["max_tokens"] = generation.max_tokens
     return NewJob(
-        id=ask.job_id,
+        id=generation.job_id,
         tenant=caller.tenant,
         model=model.name,
         payload=payload,
         prompt_tokens=prompt_tokens,
         max_tokens=max_tokens,
-        deadline_ms=ask.deadline.deadline_ms,
-        patience_from=ask.deadline.source,
-        start_within_ms=ask.deadline.start_within_ms,
-        # A client that polls when it is told to is never taken for gone.
+        deadline_ms=generation.deadline.deadline_ms,
+        deadline_source=generation.deadline.source,
+        start_within_ms=generation.deadline.start_within_ms,
+        # At least three poll intervals, so that the job of a client that polls as often as `poll_after_ms` asks is
+        # never abandoned.
         poll_grace_ms=max(grace_ms, 3 * LONGEST_POLL_MS) if grace_ms else None,
-        asked_id=ask.asked_id,
-        idem_digest=ask.idem_digest,
-        body_digest=ask.body_digest,
+        dedup_id=generation.dedup_id,
+        idem_digest=generation.idem_digest,
+        body_digest=generation.body_digest,
         key_label=caller.key_label,
-        traceparent=ask.traceparent,
-        form=ask.form,
-        supersede_digest=None if ask.supersede_key is None else digest("supersede", ask.supersede_key),
-        degrade=_may_be_changed(caller, ask),
+        traceparent=generation.traceparent,
+        form=generation.form,
+        supersede_digest=(None if generation.supersede_key is None else digest("supersede", generation.supersede_key)),
+        degrade=_may_be_cut(caller, generation),
         offer=secrets.token_hex(8),
     )
 
 
-def _may_be_changed(caller: Caller, ask: GenerationRequest) -> bool:
-    """Whether an answer may be cut: tenant and request allow it, and half of a form that was asked for is none."""
-    return caller.policy is not None and caller.policy.degrade and ask.degrade and "response_format" not in ask.payload
+def _may_be_cut(caller: Caller, generation: GenerationRequest) -> bool:
+    """Return whether the job's answer may be shortened under overload.
+
+    The tenant's policy and the request must both allow degradation. A request with a response_format is never
+    degraded, because a shortened answer would not conform to that format.
+    """
+    return (
+        caller.policy is not None
+        and caller.policy.degrade
+        and generation.degrade
+        and "response_format" not in generation.payload
+    )
 
 
-def _check_kind(ask: GenerationRequest, model: Model) -> None:
-    """Texts to embed go to models that make embeddings, all else to the others; of those not live nothing is known."""
-    if not model.live or ("input" in ask.payload) == bool(model.pooling):
+def _check_model_kind(generation: GenerationRequest, model: Model) -> None:
+    """Raise ApiError if the request asks a text model for embeddings, or an embedding model for text.
+
+    A model without a live worker passes the check, because its kind is unknown.
+    """
+    if not model.live or ("input" in generation.payload) == bool(model.pooling):
         return
-    does = "makes embeddings: use /v1/embeddings" if model.pooling else "continues text and makes no embeddings"
-    raise ApiError("unsupported_parameter", f"model {model.name!r} {does}", param="model")
+    kind = "makes embeddings: use /v1/embeddings" if model.pooling else "generates text and makes no embeddings"
+    raise ApiError("unsupported_parameter", f"model {model.name!r} {kind}", param="model")
 
 
-def _max_tokens(ask: GenerationRequest, model: Model, prompt_tokens: int) -> int:
-    """What the job may generate. Refuses only what cannot fit by any count; the worker counts exactly."""
-    least = cost.least(ask.payload, words=model.words)
-    wanted = ask.max_tokens if ask.max_tokens is not None else 1
-    if model.n_ctx is not None and least + wanted > model.n_ctx:
+def _max_tokens(generation: GenerationRequest, model: Model, prompt_tokens: int) -> int:
+    """Return how many tokens the job may generate.
+
+    The door does not know the exact length of the prompt, which only the worker can count. This function therefore
+    raises ApiError only if the request does not fit the context with any tokenizer.
+    """
+    min_prompt_tokens = cost.lower_bound(generation.payload, words=model.counts_words)
+    requested = generation.max_tokens if generation.max_tokens is not None else 1
+    if model.n_ctx is not None and min_prompt_tokens + requested > model.n_ctx:
         raise ApiError(
             "context_length_exceeded",
-            f"the prompt (at least {least} tokens) and max_tokens={wanted} do not fit the context of {model.name!r}, "
-            f"{model.n_ctx} tokens",
-            param=_too_long(ask, least, model.n_ctx),
+            f"the prompt (at least {min_prompt_tokens} tokens) and max_tokens={requested} do not fit the context of "
+            f"{model.name!r}, {model.n_ctx} tokens",
+            param=_oversized_field(generation, min_prompt_tokens, model.n_ctx),
         )
-    if ask.max_tokens is not None:
-        return ask.max_tokens
-    room = model.n_ctx - prompt_tokens if model.n_ctx is not None else ask.default_max_tokens
-    return max(1, min(ask.default_max_tokens, room))
+    if generation.max_tokens is not None:
+        return generation.max_tokens
+    room = model.n_ctx - prompt_tokens if model.n_ctx is not None else generation.default_max_tokens
+    return max(1, min(generation.default_max_tokens, room))
 
 
-def _too_long(ask: GenerationRequest, least: int, n_ctx: int) -> str:
-    """The field at fault."""
-    if "input" not in ask.payload and least < n_ctx:
+def _oversized_field(generation: GenerationRequest, min_prompt_tokens: int, n_ctx: int) -> str:
+    """Return the name of the field that makes the request too long for the context."""
+    if "input" not in generation.payload and min_prompt_tokens < n_ctx:
         return "max_tokens"
-    return next(name for name in ("prompt", "messages", "input") if name in ask.payload)
+    return next(name for name in ("prompt", "messages", "input") if name in generation.payload)
 
 
 def body_digest(body: Mapping[str, Any]) -> str:
-    """A digest of a request's meaning: the same for two bodies that differ in blanks or order alone."""
+    """Return a digest of a parsed body, which does not depend on whitespace or on the order of the body's fields."""
     text = json.dumps(body, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def digest(*parts: str) -> str:
-    """A digest of several texts, none of which can reach into another; fit for ids and keys."""
+    """Return one digest of several texts, for use in job ids and store keys.
+
+    Each text is hashed after its length, so that ("a", "bc") and ("ab", "c") have different digests.
+    """
     return hashlib.sha256(b"".join(len(part.encode()).to_bytes(8) + part.encode() for part in parts)).hexdigest()

@@ -1,4 +1,7 @@
-"""A call that owns its job: when the call ends before the job, so does the job; unless it was we who stopped."""
+"""Serve calls that own their job: if the client disconnects before the job has ended, the job is canceled.
+
+If such a call ends because this process stops, its job is not canceled.
+"""
 
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -11,59 +14,61 @@ from web.api.deadline import RequestDeadline
 from web.api.job_json import has_ended
 from web.http import shutdown
 from web.http.api_errors import ApiError
-from web.openai.chat_answers import end_problem
+from web.openai.chat_answers import job_end_error
 from web.operations.event_stream import JobEnded, StreamItem, TextDelta, follow_job
 from web.operations.long_poll import wait_until_ended
 from web.runtime.context import DoorContext
 
 log = structlog.get_logger()
 
-#: A settle may arrive this long after the deadline and still be told (shared/lua/settle.lua), and reaping
-#: may be 250 ms late.
+#: How long a call still waits for its job's end after the deadline has passed, in seconds. The store accepts a success
+#: up to 1 s after the deadline (shared/lua/settle.lua), and the reaper may end an expired job 250 ms late.
 GRACE_S = 2.0
 
 
 def wait_for_result(
-    context: DoorContext, view: JobView, deadline: RequestDeadline, gone: Callable[[], bool]
+    context: DoorContext, view: JobView, deadline: RequestDeadline, client_gone: Callable[[], bool]
 ) -> JobView | ApiError:
-    """Hold this request until its job has succeeded; the error that it is instead, where it has not."""
-    view = wait_until_ended(context, view, deadline.deadline_ms / 1000 + GRACE_S, stop=gone)
+    """Block until the job has ended; return the job if it succeeded, otherwise the error to send to the client."""
+    view = wait_until_ended(context, view, deadline.deadline_ms / 1000 + GRACE_S, stop=client_gone)
     if not has_ended(view):
-        cancel_unless_stopping(context, view, gone=gone)
+        cancel_unless_stopping(context, view, client_gone=client_gone)
         return no_end_error(view)
-    return end_problem(view) or view
+    return job_end_error(view) or view
 
 
 def follow_from_first_text(
-    context: DoorContext, view: JobView, deadline: RequestDeadline, gone: Callable[[], bool]
+    context: DoorContext, view: JobView, deadline: RequestDeadline, client_gone: Callable[[], bool]
 ) -> Iterator[StreamItem] | ApiError:
-    """The job's story, once there is text of it: an end without any is an error of its own, with a status.
+    """Block until the job has its first text, then return its stream items.
 
-    Who iterates calls `let_go` when it stops before the end.
+    If the job ends without success before its first text, an error is returned instead. The response has not begun by
+    then, so the error can still be sent with its HTTP status. If the caller of this function stops iterating before the
+    job has ended, it must call `cancel_unless_stopping`.
     """
     until_s = context.clock.monotonic() + deadline.deadline_ms / 1000 + GRACE_S
-    story = follow_job(context, view, stop=lambda: gone() or context.clock.monotonic() > until_s)
-    first = next((item for item in story if isinstance(item, TextDelta | JobEnded)), None)
+    items = follow_job(context, view, stop=lambda: client_gone() or context.clock.monotonic() > until_s)
+    first = next((item for item in items if isinstance(item, TextDelta | JobEnded)), None)
     if first is None:
-        cancel_unless_stopping(context, view, gone=gone)
+        cancel_unless_stopping(context, view, client_gone=client_gone)
         return no_end_error(view)
-    problem = end_problem(first.view) if isinstance(first, JobEnded) else None
-    return problem or chain([first], story)
+    problem = job_end_error(first.view) if isinstance(first, JobEnded) else None
+    return problem or chain([first], items)
 
 
-def cancel_unless_stopping(context: DoorContext, view: JobView, *, gone: Callable[[], bool]) -> None:
-    """Such a call is over and its job is not: cancel it, for its client has gone, or hears nothing any more.
+def cancel_unless_stopping(context: DoorContext, view: JobView, *, client_gone: Callable[[], bool]) -> None:
+    """Cancel the job of a call that ended before the job did.
 
-    A process that stops cancels only where the client was seen to have gone by itself.
+    While this process is stopping, the job is canceled only if its client has closed the connection.
     """
-    if shutdown.requested.is_set() and not gone():
+    if shutdown.requested.is_set() and not client_gone():
         return
     log.info("client.gone", job=view.id, tenant=view.tenant)
     cancel_when_possible(context, view)
 
 
 def cancel_when_possible(context: DoorContext, view: JobView) -> None:
-    """Cancel a job that nobody will hear of; when the store is back, if it is away."""
+    """Cancel the job now or, if the store does not answer, as soon as the store answers again."""
     try:
         context.cancel(view)
     except StoreUnavailable:
@@ -71,5 +76,8 @@ def cancel_when_possible(context: DoorContext, view: JobView) -> None:
 
 
 def no_end_error(view: JobView) -> ApiError:
-    """What is said when no end was seen: the client has gone (and hears nothing), or the store is away too long."""
-    return ApiError("deadline_exceeded", f"job {view.id}: no end of it was seen in time")
+    """Return the error for a call that ended before the door saw the end of its job.
+
+    Either the client has disconnected, and the error reaches no client, or the store did not answer for too long.
+    """
+    return ApiError("deadline_exceeded", f"the end of job {view.id} was not seen in time")

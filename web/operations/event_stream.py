@@ -1,7 +1,7 @@
-"""One job's story as it happens: started, text, ended; for streams of every kind.
+"""Follow one job: convert its events to typed items (started, text, ended), from which each route builds its stream.
 
-Text comes once however often a worker sent it, and an end is told even when the stream of events is
-already gone: then by the result.
+Each piece of text is yielded once, even if a worker wrote it several times. If the job's event stream has expired, the
+text and the end are read from the job's stored result.
 """
 
 import threading
@@ -11,18 +11,22 @@ from dataclasses import dataclass
 from shared.errors import StoreUnavailable
 from shared.jobs.job import JobView
 from web.api.job_json import has_ended
-from web.http.disconnect import LOOK_S
+from web.http.disconnect import CHECK_INTERVAL_S
 from web.operations.long_poll import TOUCH_S, refresh_job
 from web.runtime.context import DoorContext
 from web.runtime.event_hub import Event, Follower
 
-#: A reader that goes cancels nothing, so there is no hurry to see it; hundreds of idle readers must cost little.
-READER_REST_S = 1.0
+#: How often a stream that does not own its job checks whether its client is still connected, in seconds. When such a
+#: client disconnects, no job has to be canceled, so the check can be rare, and hundreds of idle readers cost little.
+READER_CHECK_INTERVAL_S = 1.0
 
 
 @dataclass(frozen=True)
 class JobStarted:
-    """A worker has claimed the job. From the second attempt on its text begins anew."""
+    """A worker has claimed the job.
+
+    The items after this one contain the text from its beginning, even if an earlier attempt has already sent a part.
+    """
 
     event_id: str
     attempt: int
@@ -30,7 +34,10 @@ class JobStarted:
 
 @dataclass(frozen=True)
 class TextDelta:
-    """New text, and the tokens generated up to its end. `event_id` "" when it comes from the result."""
+    """New text, and the number of tokens generated so far.
+
+    `event_id` is "" if the text was read from the stored result.
+    """
 
     event_id: str
     text: str
@@ -39,7 +46,7 @@ class TextDelta:
 
 @dataclass(frozen=True)
 class JobEnded:
-    """The job has ended. `event_id` "" when the stream does not say so itself."""
+    """The job has ended. `event_id` is "" if the job's event stream has no `ended` event."""
 
     event_id: str
     view: JobView
@@ -47,109 +54,121 @@ class JobEnded:
 
 @dataclass(frozen=True)
 class NothingNew:
-    """Nothing happened for a moment: time to look whether anybody still listens."""
+    """No event arrived for a while; the consumer can check whether its client is still connected."""
 
 
 StreamItem = JobStarted | TextDelta | JobEnded | NothingNew
 
-#: How often the job itself is looked at where no poll is due: what ends is told by its events, and this is for what
-#: its events do not say (they are gone, or somebody made something else of their key). In seconds.
-DOUBT_S = 5.0
-#: The least that one waits for an event before a look that is due.
-_LEAST_REST_S = 0.005
+#: How often the record of a job without a poll grace is read, in seconds. A job's end normally arrives as an event. The
+#: read detects an end whose event is missing because the stream has expired or another program has overwritten the key.
+REFRESH_INTERVAL_S = 5.0
+#: The minimum time to wait for an event, in seconds, even if a read of the job's record is already due.
+_MIN_WAIT_S = 0.005
 
 
 def follow_job(
-    context: DoorContext, view: JobView, *, after: str = "0", stop: Callable[[], bool], rest_s: float = LOOK_S
+    context: DoorContext,
+    view: JobView,
+    *,
+    after: str = "0",
+    stop: Callable[[], bool],
+    check_interval_s: float = CHECK_INTERVAL_S,
 ) -> Iterator[StreamItem]:
-    """The job's story after the given stream id, until it has ended or `stop` says so, which is asked every `rest_s`.
+    """Yield the items of the job's events after the stream id `after`, until the job has ended or `stop` returns True.
 
-    Raises ApiError when the job is forgotten meanwhile. An absent store is waited for.
+    `stop` is called every `check_interval_s` seconds. While the store does not answer, this function waits for the
+    store instead of raising StoreUnavailable. Raises ApiError if the store no longer has the job.
     """
     with context.event_hub.follow(view.id, after) as follower:
-        teller = _Teller(context, view, follower)
-        looked_s = float("-inf") if has_ended(view) else context.clock.monotonic()
+        source = _ItemSource(context, view, follower)
+        refreshed_s = float("-inf") if has_ended(view) else context.clock.monotonic()
         caught_up = not follower.behind
-        # Who follows a job that is abandoned when nobody polls, polls it; hundreds of others cost next to nothing.
-        look_s = TOUCH_S if view.poll_grace_ms else DOUBT_S
-        while teller.finished is None and not stop():
+        # A job with a poll grace is canceled unless it is polled often, and each refresh is a poll. All other jobs are
+        # refreshed less often, so that hundreds of followers cost little.
+        refresh_interval_s = TOUCH_S if view.poll_grace_ms else REFRESH_INTERVAL_S
+        while source.ended is None and not stop():
             if not caught_up:
-                caught_up = yield from teller.catch_up()
+                caught_up = yield from source.catch_up()
             event = None
             if not has_ended(view):
-                until_look_s = looked_s + look_s - context.clock.monotonic()
-                event = follower.next(min(rest_s, max(_LEAST_REST_S, until_look_s)))
+                until_refresh_s = refreshed_s + refresh_interval_s - context.clock.monotonic()
+                event = follower.next(min(check_interval_s, max(_MIN_WAIT_S, until_refresh_s)))
             if event is not None:
-                yield from teller.tell([event])
+                yield from source.to_items([event])
             else:
                 yield NothingNew()
-            # Whatever flows: a look is a poll. What has ended and is not told yet is asked for until it can be; a
-            # look at a store that is away rests by itself.
-            due = has_ended(view) or context.clock.monotonic() - looked_s >= look_s
-            if due and teller.finished is None:
-                looked_s = context.clock.monotonic()
-                view = yield from teller.look_again(by_result=after == "0")
+            # Refresh on time even while events keep arriving, because the refresh is also the job's poll. When the job
+            # has ended, refresh until JobEnded is yielded; `refresh` itself pauses while the store does not answer.
+            due = has_ended(view) or context.clock.monotonic() - refreshed_s >= refresh_interval_s
+            if due and source.ended is None:
+                refreshed_s = context.clock.monotonic()
+                view = yield from source.refresh(text_from_result=after == "0")
 
 
-class _Teller:
-    """Turns events into items, each once."""
+class _ItemSource:
+    """Converts events to items and yields each item once."""
 
     def __init__(self, context: DoorContext, view: JobView, follower: Follower) -> None:
         self._context, self._view, self._follower = context, view, follower
         self._tokens = 0
-        self._told_text = False
-        #: Never set: a rest that other greenlets use.
+        self._yielded_text = False
+        #: This event is never set. Waiting for it is a sleep during which other greenlets run.
         self._pause = threading.Event()
-        self.finished: JobEnded | None = None
+        #: The job's last item; None until the job's end has been read.
+        self.ended: JobEnded | None = None
 
     def catch_up(self) -> Generator[StreamItem, None, bool]:
-        """What the stream holds so far; whether the store could be asked."""
+        """Yield the items of events that are in the store already; return False if the store did not answer."""
         try:
-            events = list(self._follower.missed())
+            events = list(self._follower.read_missed())
         except StoreUnavailable:
-            self._pause.wait(LOOK_S)
+            self._pause.wait(CHECK_INTERVAL_S)
             return False
-        yield from self.tell(events)
+        yield from self.to_items(events)
         return True
 
-    def tell(self, events: list[Event]) -> Iterator[StreamItem]:
-        """Events as items."""
+    def to_items(self, events: list[Event]) -> Iterator[StreamItem]:
+        """Yield the items for these events; return after the `ended` event."""
         for event_id, fields in events:
             kind = fields.get("type")
             if kind == "started":
                 self._tokens = 0
                 yield JobStarted(event_id, int(fields.get("attempt", 1)))
             elif kind == "token" and int(fields.get("tokens", 0)) > self._tokens:
-                # A worker that got no answer sends the same again; the count tells.
+                # A worker whose append got no answer sends the same text again, with the same token count. This branch
+                # accepts only text with a higher count, so the repeated text is skipped.
                 self._tokens = int(fields["tokens"])
-                self._told_text = True
+                self._yielded_text = True
                 yield TextDelta(event_id, fields.get("text", ""), self._tokens)
             elif kind == "ended":
-                yield from self._finish(event_id, self._ended_view())
+                yield from self._end(event_id, self._read_ended())
                 return
 
-    def look_again(self, *, by_result: bool) -> Generator[StreamItem, None, JobView]:
-        """The job as it is; one that has ended is told to its end, by the result what its events do not hold."""
+    def refresh(self, *, text_from_result: bool) -> Generator[StreamItem, None, JobView]:
+        """Read the job from the store and return it; if it has ended, also yield its remaining items.
+
+        With `text_from_result`, the text of the stored result is yielded if no event had any text.
+        """
         try:
             view = refresh_job(self._context, self._view)
         except StoreUnavailable:
-            # It may come back before anybody has lost patience.
-            self._pause.wait(LOOK_S)
+            # Do not raise: the store may answer again before the job's deadline.
+            self._pause.wait(CHECK_INTERVAL_S)
             return self._view
-        if not has_ended(view) or not (yield from self.catch_up()) or self.finished is not None:
+        if not has_ended(view) or not (yield from self.catch_up()) or self.ended is not None:
             return view
-        if by_result and view.text and not self._told_text:
+        if text_from_result and view.text and not self._yielded_text:
             yield TextDelta("", view.text, view.usage.completion_tokens if view.usage else 0)
-        yield from self._finish("", view)
+        yield from self._end("", view)
         return view
 
-    def _ended_view(self) -> JobView:
+    def _read_ended(self) -> JobView:
         while True:
             try:
                 return refresh_job(self._context, self._view)
             except StoreUnavailable:
-                self._pause.wait(LOOK_S)
+                self._pause.wait(CHECK_INTERVAL_S)
 
-    def _finish(self, event_id: str, view: JobView) -> Iterator[StreamItem]:
-        self.finished = JobEnded(event_id, view)
-        yield self.finished
+    def _end(self, event_id: str, view: JobView) -> Iterator[StreamItem]:
+        self.ended = JobEnded(event_id, view)
+        yield self.ended

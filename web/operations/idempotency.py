@@ -1,7 +1,8 @@
-"""A request that comes again: by its Idempotency-Key, or sent twice by a proxy with one x-request-id.
+"""Recognize a repeated request by its Idempotency-Key, or by its x-request-id if a proxy sent the request twice.
 
-A job that lives on without its connection is found again. Where a connection owns its job, a second request could
-join a job that the first one's close is about to cancel (docs/adr/0016): there only a refusal is known again.
+If a job does not end with its connection, a repeated request receives the same job. If a connection owns the job, a
+repeated request could receive a job that is about to be canceled because the first connection has closed
+(docs/adr/0016). For such calls, a repeat is recognized only if the first request was refused.
 """
 
 import hashlib
@@ -13,37 +14,43 @@ from web.http.api_errors import FieldError, invalid_value
 from web.http.telemetry import client_request_id
 from web.operations.admission import GenerationRequest, digest
 
-#: An Idempotency-Key is kept as a digest; this bounds what is digested.
-_LONGEST_KEY = 256
+#: The longest allowed Idempotency-Key, in characters. Only a digest of the key is stored; this bounds its computation.
+_MAX_KEY_CHARS = 256
 
 
-def with_job_identity(ask: GenerationRequest, tenant: str) -> GenerationRequest:
-    """The ask, so that the store knows it again by key or by request id; its `body_digest` must be set.
+def with_job_identity(generation: GenerationRequest, tenant: str) -> GenerationRequest:
+    """Return a copy of the request with the ids by which the store recognizes a repeat of it.
 
-    Raises ApiError for a key that is none.
+    The request's `body_digest` must be set. Raises ApiError for an invalid Idempotency-Key.
     """
-    ask = replace(ask, idem_digest=_idempotency())
+    generation = replace(generation, idem_digest=_idempotency_digest())
     if client_request_id() is None:
-        return ask
-    # A proxy that sends a request again sends its id again: the same id and body are the same job.
-    return replace(ask, job_id=digest("request", tenant, g.request_id, ask.body_digest)[:32])
+        return generation
+    # A proxy that repeats a request sends the same x-request-id and the same body, which give the same job id.
+    job_id = digest("request", tenant, g.request_id, generation.body_digest)[:32]
+    return replace(generation, job_id=job_id)
 
 
-def with_refusal_identity(ask: GenerationRequest, tenant: str) -> GenerationRequest:
-    """The ask of a call that owns its job, so that a refusal sent again by a proxy books no second appointment."""
+def with_refusal_identity(generation: GenerationRequest, tenant: str) -> GenerationRequest:
+    """Return a copy of the request, with a deduplication id for refusals; for calls that own their job.
+
+    When a proxy repeats a refused request, the id prevents the tenant's appointment from moving a second time.
+    """
     if client_request_id() is None:
-        return ask
-    # The bytes as they came, which are what a proxy repeats: what was read of them has a seed of its own each time.
+        return generation
+    # Use the digest of the raw body, which a proxy repeats exactly. The parsed payload differs each time, because it
+    # contains a new random seed.
     body = hashlib.sha256(request.get_data()).hexdigest()
-    return replace(ask, asked_id=digest("refusal", tenant, g.request_id, request.path, body)[:32])
+    return replace(generation, dedup_id=digest("refusal", tenant, g.request_id, request.path, body)[:32])
 
 
-def _idempotency() -> str | None:
+def _idempotency_digest() -> str | None:
+    """Return the digest of the Idempotency-Key header, or None if the request has no such header."""
     key = request.headers.get("Idempotency-Key")
     if key is None:
         return None
-    if not 1 <= len(key) <= _LONGEST_KEY:
+    if not 1 <= len(key) <= _MAX_KEY_CHARS:
         raise invalid_value(
-            [FieldError("Idempotency-Key", f"Idempotency-Key has {len(key)} characters; 1 to {_LONGEST_KEY} fit")]
+            [FieldError("Idempotency-Key", f"Idempotency-Key has {len(key)} characters; use 1 to {_MAX_KEY_CHARS}")]
         )
     return digest("idempotency", key)

@@ -1,4 +1,4 @@
-"""Who makes the request that Flask handles, and whether it may act as an operator."""
+"""Authenticate the current Flask request: identify its tenant, or check that an operator sent it."""
 
 import base64
 import hashlib
@@ -9,54 +9,62 @@ from werkzeug.datastructures import Headers
 
 from web.http.api_errors import ApiError
 from web.operations.callers import Caller, identify
-from web.runtime.current import current_door
+from web.runtime.current import current_context
 
 
 def install(app: Flask) -> None:
-    """Know the caller before anything of a tenant's route is done; a stranger's body is not even read."""
+    """Authenticate every request under /v1/ before its route runs.
+
+    The body of a request that is not authenticated is not read.
+    """
 
     @app.before_request
-    def know() -> None:
-        if request.path.startswith("/v1/") and not by_ticket():
-            caller()
+    def authenticate() -> None:
+        if request.path.startswith("/v1/") and not uses_ticket():
+            current_caller()
 
 
-def by_ticket() -> bool:
-    """Whether this request shows a ticket in place of a key, which only a job's events take."""
+def uses_ticket() -> bool:
+    """Return whether this request has a ticket instead of an API key; only the route for a job's events accepts one."""
     return request.endpoint == "events.events" and "ticket" in request.args
 
 
-def caller() -> Caller:
-    """The caller of this request, looked up once. Raises ApiError (401, 403, 422) and StoreUnavailable."""
+def current_caller() -> Caller:
+    """Return the caller of this request, which is identified once and then kept until the request ends.
+
+    Raises ApiError (401, 403, 422) and StoreUnavailable.
+    """
     if "caller" not in g:
-        g.caller = identify(current_door(), key=bearer(request.headers), named=request.headers.get("X-Tenant"))
+        headers = request.headers
+        g.caller = identify(current_context(), api_key=bearer(headers), tenant=headers.get("X-Tenant"))
     found: Caller = g.caller
     return found
 
 
 def require_admin() -> None:
-    """Let nobody through but operators. Raises ApiError (401, 403).
+    """Raise ApiError (401, 403) unless the request comes from an operator.
 
-    The admin key comes as a bearer key or, from browsers, as the password of Basic auth with any name.
-    Where auth is `open` (loopback only) everybody is one. A page of another origin may not act: its
-    browser adds the credentials by itself.
+    An operator sends the admin key as a bearer key or, in a browser, as the password of Basic auth with any user name.
+    With PENSTOCK_AUTH=open, which is allowed only on loopback, every client is an operator.
+    A request other than GET or HEAD is rejected if a page of another origin sent it. A browser adds the operator's
+    credentials to such requests as well, so any website could otherwise act as the operator.
     """
-    context = current_door()
-    if request.method not in {"GET", "HEAD"} and not _own_origin(request):
+    context = current_context()
+    if request.method not in {"GET", "HEAD"} and not _is_same_origin(request):
         raise ApiError("origin_not_allowed", f"a page of {request.headers.get('Origin', '')[:80]!r} may not do this")
     if context.settings.auth == "open":
         return
-    shown = bearer(request.headers) or _basic_password(request.headers)
-    if shown is None or not _same(shown, context.admin_key):
+    key = bearer(request.headers) or _basic_password(request.headers)
+    if key is None or not _keys_match(key, context.admin_key):
         raise ApiError(
             "admin_key_required",
-            "this route is for operators; send the admin key as a bearer key or a Basic password",
+            "this route is for operators; send the admin key as a bearer key or as the password of Basic auth",
             headers={"WWW-Authenticate": 'Basic realm="penstock"'},
         )
 
 
 def bearer(headers: Headers) -> str | None:
-    """The key of an Authorization header of type Bearer, or None."""
+    """Return the key in an Authorization header of type Bearer, or None if there is no such header."""
     kind, _, key = headers.get("Authorization", "").partition(" ")
     return key.strip() or None if kind.lower() == "bearer" else None
 
@@ -71,12 +79,16 @@ def _basic_password(headers: Headers) -> str | None:
         return None
 
 
-def _same(shown: str, held: str) -> bool:
-    """Compared as digests, so that neither length nor place of the first difference shows in time."""
-    digests = [hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest() for text in (shown, held)]
-    return bool(held) and hmac.compare_digest(*digests)
+def _keys_match(given: str, expected: str) -> bool:
+    """Return whether the keys are equal; always return False if the expected key is empty.
+
+    The digests of the keys are compared in constant time, so that the time reveals neither the length of the expected
+    key nor the position of the first difference.
+    """
+    digests = [hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest() for key in (given, expected)]
+    return bool(expected) and hmac.compare_digest(*digests)
 
 
-def _own_origin(asked: Request) -> bool:
-    origin = asked.headers.get("Origin")
-    return origin is None or origin.partition("://")[2] == asked.host
+def _is_same_origin(incoming: Request) -> bool:
+    origin = incoming.headers.get("Origin")
+    return origin is None or origin.partition("://")[2] == incoming.host

@@ -1,4 +1,4 @@
-"""What every route that takes a request for generation reads of it beside its body."""
+"""Read the deadline of the current Flask request from its body and its headers."""
 
 from typing import Protocol
 
@@ -11,26 +11,29 @@ from web.runtime.context import DoorContext
 
 
 class DeadlineFields(Protocol):
-    """A body that may say how long its client waits."""
+    """A request body that may name a deadline and a start deadline, both in ms from now."""
 
     @property
     def deadline_ms(self) -> int | None:
-        """To the end."""
+        """The deadline: the time until the client needs the whole answer. None if the body has no deadline."""
 
     @property
     def start_within_ms(self) -> int | None:
-        """To the first token."""
+        """The start deadline: the time until the client needs the first token. None if the body has none."""
 
 
-def read_deadline(context: DoorContext, who: Caller, body: DeadlineFields, manner: AnswerMode) -> RequestDeadline:
-    """The patience of this request. Raises ApiError for one that the door does not allow."""
+def read_deadline(context: DoorContext, caller: Caller, body: DeadlineFields, mode: AnswerMode) -> RequestDeadline:
+    """Return the deadline of the current request.
+
+    Raises ApiError if the deadline in the request is malformed, or longer than the tenant's maximum.
+    """
     deadline = resolve_deadline(
-        manner,
+        mode,
         named_ms=body.deadline_ms,
         start_within_ms=body.start_within_ms,
         headers=request.headers,
         settings=context.settings,
-        policy=who.policy,
+        policy=caller.policy,
     )
     if isinstance(deadline, FieldError):
         raise invalid_value([deadline])

@@ -1,7 +1,8 @@
-"""A job's story → the events of a response's stream, numbered so that it can be taken up anywhere; pure.
+"""Convert one job's stream items to the numbered events of a `/v1/responses` stream; pure.
 
-A piece of text has the number of its last character. So the numbers grow, with gaps, and are the same
-however the text came: from a stream, after a lost worker, or from the result when the stream is gone.
+The number of a text event is computed from the position of the event's last character in the whole text. The numbers
+therefore increase with gaps. The same text has the same number whether it was read from the event stream, from a second
+attempt after a lost worker, or from the stored result, so a client can resume the stream after any number.
 """
 
 import json
@@ -11,18 +12,20 @@ from typing import Any
 from shared.jobs.job import JobView
 from web.api.logprobs import job_logprobs
 from web.http.api_errors import ApiError, error_response
-from web.openai.responses_answers import message_json, part_json, response_json, response_then, status_of
+from web.openai.responses_answers import early_response_json, message_json, part_json, response_json, status_of
 from web.operations.event_stream import JobEnded, JobStarted, NothingNew, StreamItem, TextDelta
 
+#: The numbers of the events before the text.
 _CREATED, _QUEUED, _IN_PROGRESS, _ITEM, _PART = range(5)
-#: Added to the length of the whole text.
+#: The numbers of the events after the text. The length of the whole text is added to each of them.
 _TEXT_DONE, _PART_DONE, _ITEM_DONE, _END = range(_PART + 1, _PART + 5)
-#: There is no event for a response that was canceled.
+#: The last event of the stream for each final status. OpenAI defines no event for a canceled response, so `failed` is
+#: sent.
 _END_KIND = {"completed": "completed", "incomplete": "incomplete", "failed": "failed", "cancelled": "failed"}
 
 
-class TornStream(Exception):
-    """What was told cannot be continued; `frame` says so."""
+class TextDiverged(Exception):
+    """A new attempt generated text that differs from what the client has received; `frame` is the event to send."""
 
     def __init__(self, frame: str) -> None:
         super().__init__(frame)
@@ -30,53 +33,56 @@ class TornStream(Exception):
 
 
 class ResponseEvents:
-    """One telling of one response, from the event after `after` on; None: all of it."""
+    """Formats the events of one response for one client: all, or only those with a number above `after`."""
 
     def __init__(self, view: JobView, after: int | None = None) -> None:
         self._view = view
         self._after = -1 if after is None else after
         self._item = {"item_id": message_json(view.id, None, "")["id"], "output_index": 0}
         self._content = self._item | {"content_index": 0}
-        #: What has been told, and what the attempt under way has said: after a lost worker the same again.
+        #: `_sent` is the text formatted so far. `_running` is the text of the current attempt, which starts empty.
         self._sent, self._running = "", ""
-        self._begun = self._opened = False
+        self._in_progress = self._item_added = False
 
-    def told(self, story: Iterator[StreamItem]) -> Iterator[str]:
-        """Frames; "" while nothing happens. Ends with the story, which is before the end where that was not seen.
+    def frames(self, items: Iterator[StreamItem]) -> Iterator[str]:
+        """Yield the frames for these items, and "" for each NothingNew.
 
-        Raises Torn when an attempt tells another text than the last.
+        Raises TextDiverged if a new attempt generates text that differs from the text already sent.
         """
-        yield from self._frame("created", _CREATED, {"response": response_then(self._view, "queued")})
-        yield from self._frame("queued", _QUEUED, {"response": response_then(self._view, "queued")})
-        for item in story:
+        yield from self._frame("created", _CREATED, {"response": early_response_json(self._view, "queued")})
+        yield from self._frame("queued", _QUEUED, {"response": early_response_json(self._view, "queued")})
+        for item in items:
             if isinstance(item, NothingNew):
                 yield ""
             elif isinstance(item, JobStarted):
                 self._running = ""
-                yield from self._begin()
+                yield from self._start_progress()
             elif isinstance(item, TextDelta):
                 self._running += item.text
                 yield from self._text(self._running)
             else:
                 yield from self._end(item)
 
-    def broken(self, problem: ApiError) -> str:
-        """The frame that ends a stream which cannot be told to its end; stock clients raise it."""
+    def error_frame(self, problem: ApiError) -> str:
+        """Return the last frame of a stream that stops before the response has ended.
+
+        OpenAI's packages raise an exception when they receive this frame.
+        """
         number = _PART + len(self._sent) + 1
         error = error_response(problem).body["error"]
         flat = {name: error[name] for name in ("code", "message", "param")}
         return _event("error", flat | {"type": "error", "sequence_number": number, "error": error})
 
-    def _begin(self) -> Iterator[str]:
-        if not self._begun:
-            self._begun = True
-            body = {"response": response_then(self._view, "in_progress")}
+    def _start_progress(self) -> Iterator[str]:
+        if not self._in_progress:
+            self._in_progress = True
+            body = {"response": early_response_json(self._view, "in_progress")}
             yield from self._frame("in_progress", _IN_PROGRESS, body)
 
-    def _open(self) -> Iterator[str]:
-        yield from self._begin()
-        if not self._opened:
-            self._opened = True
+    def _add_item(self) -> Iterator[str]:
+        yield from self._start_progress()
+        if not self._item_added:
+            self._item_added = True
             item = message_json(self._view.id, None, "in_progress")
             yield from self._frame("output_item.added", _ITEM, {"output_index": 0, "item": item})
             yield from self._frame("content_part.added", _PART, self._content | {"part": part_json("")})
@@ -85,11 +91,11 @@ class ResponseEvents:
         if not text.startswith(self._sent):
             if self._sent.startswith(text):
                 return
-            why = f"job {self._view.id}: its worker was lost, and the next told another text"
-            raise TornStream(self.broken(ApiError("job_failed", why)))
+            message = f"the worker of job {self._view.id} was lost, and the next attempt generated different text"
+            raise TextDiverged(self.error_frame(ApiError("job_failed", message)))
         if len(text) == len(self._sent):
             return
-        yield from self._open()
+        yield from self._add_item()
         known = max(len(self._sent), self._after - _PART)
         self._sent = text
         body = self._content | {"delta": text[known:], "logprobs": []}
@@ -100,14 +106,14 @@ class ResponseEvents:
         response = response_json(view)
         if response["output"]:
             yield from self._text(view.text or "")
-            yield from self._open()
-        if self._opened:
-            yield from self._close("completed" if status_of(view) == "completed" else "incomplete")
+            yield from self._add_item()
+        if self._item_added:
+            yield from self._close_item("completed" if status_of(view) == "completed" else "incomplete")
         yield from self._frame(_END_KIND[response["status"]], len(self._sent) + _END, {"response": response})
 
-    def _close(self, status: str) -> Iterator[str]:
+    def _close_item(self, status: str) -> Iterator[str]:
         text, length = self._sent, len(self._sent)
-        # The store has them when the job has ended, and of its whole text.
+        # Logprobs are in the store only after the job has ended, and then for the whole text.
         logprobs = job_logprobs(self._view)
         done = self._content | {"text": text, "logprobs": logprobs or []}
         yield from self._frame("output_text.done", length + _TEXT_DONE, done)

@@ -1,4 +1,4 @@
-"""The state of the whole system at one moment, and what one tenant has waiting and running in it."""
+"""Read a snapshot of the whole system, or how many jobs one tenant has."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +11,7 @@ from web.runtime.context import DoorContext
 
 @dataclass(frozen=True)
 class TenantCounts:
-    """What one tenant has in the system."""
+    """How many jobs of one tenant are queued (`waiting`) and running, and how many tokens the queued jobs have."""
 
     waiting: int
     waiting_tokens: int
@@ -19,13 +19,16 @@ class TenantCounts:
 
 
 def read_snapshot(context: DoorContext, *, tenants: int = 1) -> Snapshot:
-    """Counters, workers, and the most recently seen tenants, at most so many. Raises StoreUnavailable."""
+    """Return a snapshot of the whole system, with up to `tenants` tenants: those with the most recent admissions.
+
+    Raises StoreUnavailable.
+    """
     with context.metrics.time_script("snapshot"):
         return context.store.snapshot(tenants=tenants)
 
 
 def count_tenant(context: DoorContext, tenant: str) -> TenantCounts:
-    """The tenant's jobs and tokens that wait, and its jobs that run. Raises StoreUnavailable."""
+    """Read how many queued and running jobs the tenant has. Raises StoreUnavailable."""
     client = context.store.client
     with store_faults(client):
         counted: Any = client.hmget(keys.tenant(tenant), "waiting", "waiting_tokens", "running")

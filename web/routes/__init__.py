@@ -1,1 +1,1 @@
-"""The routes: each parses, calls one thing, and presents its answer."""
+"""HTTP routes: each route parses the request, calls one operation and converts the result to a response."""

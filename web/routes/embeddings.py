@@ -1,4 +1,4 @@
-"""`/v1/embeddings`: vectors of texts, one job a request, through the same admission as all jobs."""
+"""`/v1/embeddings`: compute embeddings of texts; each request is one job, admitted like all other jobs."""
 
 from apiflask import APIBlueprint
 from flask import Response, request
@@ -12,10 +12,10 @@ from web.openai.embeddings_schema import EmbeddingsBody, embeddings_json
 from web.operations.admission import GenerationRequest, offer
 from web.operations.cancel_on_disconnect import wait_for_result
 from web.operations.idempotency import with_refusal_identity
-from web.operations.request_caller import caller
+from web.operations.request_caller import current_caller
 from web.operations.request_deadline import read_deadline
 from web.operations.responses import json_response, problem_response, yield_response
-from web.runtime.current import current_door
+from web.runtime.current import current_context
 from web.runtime.model_pools import Model
 
 bp = APIBlueprint("embeddings", __name__, tag="OpenAI")
@@ -24,27 +24,30 @@ bp = APIBlueprint("embeddings", __name__, tag="OpenAI")
 @bp.post("/v1/embeddings")
 @bp.input(EmbeddingsBody, arg_name="body")
 @bp.doc(
-    summary="Vectors of texts",
-    description="One text or up to 2048, or lists of token ids. The connection owns the job, as on the other routes of "
-    "OpenAI's shape. A model that continues text has none: 400.",
-    responses={200: "The vectors, in the order of the texts", 503: "Yield: come back after the hint"},
+    summary="Create embeddings",
+    description="The input is one text, one list of token ids, or up to 2048 of either. Closing the connection cancels "
+    "the job. A request that names a model that generates text is answered with 400.",
+    responses={
+        200: "The embeddings, in the order of the inputs",
+        503: "A yield: the job was refused; retry after `retry_hint_ms`",
+    },
 )
 def embeddings(body: EmbeddingsBody) -> Response:
-    """Embed texts."""
-    context, who = current_door(), caller()
-    deadline = read_deadline(context, who, body, "hold")
-    _check_dimensions(body, context.pools.resolve(body.model, who.policy))
-    ask = GenerationRequest(
+    """Offer a job that embeds the input, wait for the job's end and return the embeddings."""
+    context, caller = current_context(), current_caller()
+    deadline = read_deadline(context, caller, body, "hold")
+    _check_dimensions(body, context.pools.resolve(body.model, caller.policy))
+    generation = GenerationRequest(
         payload=body.payload(),
         deadline=deadline,
         model=body.model,
-        # No token is generated; one stands in the books, where no job is without.
+        # A job for embeddings generates no tokens, but every job must have a max_tokens of at least 1.
         max_tokens=1,
         default_max_tokens=1,
         attempt=retry_attempt(),
         traceparent=traceparent(),
     )
-    verdict = offer(context, who, with_refusal_identity(ask, who.tenant))
+    verdict = offer(context, caller, with_refusal_identity(generation, caller.tenant))
     if isinstance(verdict, Yield):
         response = yield_response(verdict)
     else:
@@ -58,6 +61,9 @@ def embeddings(body: EmbeddingsBody) -> Response:
 
 
 def _check_dimensions(body: EmbeddingsBody, model: Model) -> None:
-    if body.dimensions is not None and model.pooling and body.dimensions != model.width:
-        message = f"dimensions={body.dimensions}: vectors of {model.name!r} have {model.width} numbers and are not cut"
+    if body.dimensions is not None and model.pooling and body.dimensions != model.dimensions:
+        message = (
+            f"dimensions={body.dimensions}: embeddings of {model.name!r} have {model.dimensions} dimensions "
+            "and cannot be shortened"
+        )
         raise ApiError("unsupported_parameter", message, param="dimensions")

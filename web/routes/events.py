@@ -1,4 +1,4 @@
-"""`/v1/jobs/{id}/events`: a job's story as server-sent events; a reader never cancels anything."""
+"""`/v1/jobs/{id}/events`: follow a job through server-sent events; closing the stream never cancels the job."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -11,42 +11,55 @@ from web.api.job_json import job_json
 from web.http import shutdown
 from web.http.api_errors import ApiError, FieldError, invalid_value
 from web.http.disconnect import watch_disconnect
-from web.operations.event_stream import READER_REST_S, JobEnded, JobStarted, NothingNew, TextDelta, follow_job
+from web.operations.event_stream import (
+    READER_CHECK_INTERVAL_S,
+    JobEnded,
+    JobStarted,
+    NothingNew,
+    TextDelta,
+    follow_job,
+)
 from web.operations.event_tickets import job_of_ticket
-from web.operations.request_caller import by_ticket, caller
+from web.operations.request_caller import current_caller, uses_ticket
 from web.operations.sse import frame, stream_response, with_comments
 from web.operations.tenant_jobs import read_job
 from web.runtime.context import DoorContext
-from web.runtime.current import current_door
+from web.runtime.current import current_context
 
 bp = APIBlueprint("events", __name__, tag="Jobs")
 
-#: How long a browser waits before it takes a broken stream up again, in ms.
+#: How long a browser should wait before it reconnects after the stream has broken, in ms.
 _RETRY_MS = 1_000
 _STREAM_ID = re.compile(r"0\Z|([0-9]{1,20})-([0-9]{1,20})\Z")
-#: Redis keeps both numbers of a stream id in 64 bits; a larger one would fail the read that all followers share.
-_LAST_NUMBER = 2**64 - 1
+#: Redis stores each of the two numbers of a stream id in 64 bits. The hub reads the streams of all followers in this
+#: process with one call, and a larger number would make that call fail for all of them.
+_MAX_STREAM_NUMBER = 2**64 - 1
 
 
 @bp.get("/v1/jobs/<job_id>/events")
 @bp.doc(
     summary="Follow a job",
-    description="Server-sent events: queued, started, token, ended. Resumable with Last-Event-ID, as a header or "
-    "as last_event_id in the query. A ticket in the query opens it without a key.",
-    responses={200: "text/event-stream", 401: "The ticket opens nothing", 404: "No such job of this tenant"},
+    description="Sends these server-sent events: queued, started, token and ended. To resume a broken stream, send the "
+    "id of the last event as the header Last-Event-ID or as last_event_id in the query. A ticket in the query replaces "
+    "the API key.",
+    responses={
+        200: "The events, as text/event-stream",
+        401: "The API key is missing or not valid, or the ticket is not valid for this job",
+        404: "This tenant has no such job",
+    },
 )
 def events(job_id: str) -> Response:
-    """Tell the job's story from its beginning, or from where the reader left."""
-    context = current_door()
+    """Stream all events of the job, or only those after the event whose id is in the request."""
+    context = current_context()
     after = _last_event_id()
     view = (
         job_of_ticket(context, job_id, request.args["ticket"])
-        if by_ticket()
-        else read_job(context, job_id, caller().tenant)
+        if uses_ticket()
+        else read_job(context, job_id, current_caller().tenant)
     )
-    gone = watch_disconnect(request.environ)
-    told = _told(context, view, after, lambda: gone() or shutdown.requested.is_set())
-    return stream_response(told)
+    client_gone = watch_disconnect(request.environ)
+    frames = _frames(context, view, after, lambda: client_gone() or shutdown.requested.is_set())
+    return stream_response(frames)
 
 
 def _last_event_id() -> str | None:
@@ -55,25 +68,27 @@ def _last_event_id() -> str | None:
     if text is None:
         return None
     match = _STREAM_ID.match(text)
-    if match and all(int(number or 0) <= _LAST_NUMBER for number in match.groups()):
+    if match and all(int(number or 0) <= _MAX_STREAM_NUMBER for number in match.groups()):
         return text
-    raise invalid_value([FieldError(name, f"{name}={text[:60]!r} is none that an event had")])
+    raise invalid_value([FieldError(name, f"{name}={text[:60]!r} is not the id of an event")])
 
 
-def _told(context: DoorContext, view: JobView, after: str | None, stop: Callable[[], bool]) -> Iterator[str]:
+def _frames(context: DoorContext, view: JobView, after: str | None, stop: Callable[[], bool]) -> Iterator[str]:
     yield f": penstock\nretry: {_RETRY_MS}\n\n"
     if after is None:
         yield frame("queued", job_json(view))
-    items = follow_job(context, view, after=after or "0", stop=stop, rest_s=READER_REST_S)
+    items = follow_job(context, view, after=after or "0", stop=stop, check_interval_s=READER_CHECK_INTERVAL_S)
     try:
-        yield from with_comments(("" if isinstance(item, NothingNew) else shown(item) for item in items), context.clock)
+        yield from with_comments(
+            ("" if isinstance(item, NothingNew) else item_frame(item) for item in items), context.clock
+        )
     except ApiError as problem:
-        # The status line is long gone: the reader hears of it as an event.
+        # The response's status line has already been sent, so the error can be reported only as an event.
         yield frame("error", {"error": {"message": problem.message, "code": problem.code}})
 
 
-def shown(item: JobStarted | TextDelta | JobEnded) -> str:
-    """An item as one event."""
+def item_frame(item: JobStarted | TextDelta | JobEnded) -> str:
+    """Return the frame of the server-sent event for one item."""
     if isinstance(item, JobStarted):
         return frame("started", {"attempt": item.attempt}, item.event_id)
     if isinstance(item, TextDelta):

@@ -1,4 +1,4 @@
-"""For operators and their machines: liveness, readiness, metrics."""
+"""Routes for operators and monitoring: liveness, readiness, metrics."""
 
 from apiflask import APIBlueprint
 from flask import Response, request
@@ -11,24 +11,27 @@ from web.http.process_metrics import package_version
 from web.operations.request_caller import require_admin
 from web.operations.responses import json_response, store_away_response
 from web.operations.snapshots import read_snapshot
-from web.runtime.current import current_door
+from web.runtime.current import current_context
 from web.runtime.fleet_metrics import fleet_registry
 
 bp = APIBlueprint("health", __name__, tag="Operators")
 
 
 @bp.get("/health")
-@bp.doc(summary="This process answers", responses={200: "It does"})
+@bp.doc(summary="Check whether this process is alive", responses={200: "This process answers requests"})
 def health() -> Response:
-    """Nothing but this process is asked."""
+    """Answer without calling the store. A 200 means only that this process is running."""
     return json_response({"status": "ok", "version": package_version()})
 
 
 @bp.get("/health/ready")
-@bp.doc(summary="A job could be admitted", responses={200: "It could", 503: "Why not"})
+@bp.doc(
+    summary="Check whether the system is ready to admit jobs",
+    responses={200: "The system is ready", 503: "The system is not ready; `reason` says why"},
+)
 def ready() -> Response:
-    """The store answers, at least one worker is live, and nobody drains the system."""
-    context = current_door()
+    """Answer 200 if the store answers, at least one worker is live and the system is not draining; otherwise 503."""
+    context = current_context()
     try:
         snapshot = read_snapshot(context)
     except StoreUnavailable:
@@ -40,26 +43,35 @@ def ready() -> Response:
 
 
 @bp.get("/metrics")
-@bp.doc(summary="Metrics of this process, for Prometheus", responses={200: "Text exposition"})
+@bp.doc(
+    summary="Read the metrics of this process, for Prometheus",
+    responses={200: "The metrics in Prometheus text format"},
+)
 def process_metrics() -> Response:
-    """What this one process counted."""
-    context = current_door()
-    context.metrics.followed.set(context.event_hub.followed)
+    """Return the metrics that this process counts for itself, without the store's."""
+    context = current_context()
+    context.metrics.followed_jobs.set(context.event_hub.followed)
     return _exposition(context.metrics.scrape_registry())
 
 
 @bp.get("/metrics/fleet")
-@bp.doc(summary="Metrics of the whole system, for Prometheus", responses={200: "Text exposition"})
+@bp.doc(
+    summary="Read the metrics of the whole system, for Prometheus",
+    responses={200: "The metrics in Prometheus text format"},
+)
 def fleet_metrics() -> Response:
-    """Out of the store: every ingress answers the same. Names tenants, so it is for operators."""
+    """Return the metrics that are kept in the store; every ingress returns the same values.
+
+    Only operators may read these metrics, because they contain the names of tenants.
+    """
     require_admin()
-    return _exposition(fleet_registry(read_snapshot(current_door(), tenants=MAX_TENANTS)))
+    return _exposition(fleet_registry(read_snapshot(current_context(), tenants=MAX_TENANTS)))
 
 
 def _exposition(registry: CollectorRegistry) -> Response:
     try:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
     except TypeError:
-        # It compares the version that is asked for, which may be no number.
+        # choose_encoder raises TypeError if the version in the Accept header is not a number.
         encode, content_type = choose_encoder("")
     return Response(encode(registry), content_type=content_type)

@@ -1,4 +1,4 @@
-"""`/v1/jobs`: submit, read, cancel, list; with waits."""
+"""`/v1/jobs`: submit, read, cancel and list jobs; calls that submit or read a job can wait for its end."""
 
 from dataclasses import replace
 
@@ -17,86 +17,95 @@ from web.operations.admission import GenerationRequest, native_request, offer
 from web.operations.event_tickets import ticket_issuer
 from web.operations.idempotency import with_job_identity
 from web.operations.long_poll import LONGEST_WAIT_MS, refresh_job, wait_until_ended
-from web.operations.request_caller import caller
+from web.operations.request_caller import current_caller
 from web.operations.request_deadline import read_deadline
 from web.operations.responses import job_response, json_response, yield_response
 from web.operations.tenant_jobs import erase_job, list_jobs, read_job
 from web.runtime.context import DoorContext
-from web.runtime.current import current_door
+from web.runtime.current import current_context
 
 bp = APIBlueprint("jobs", __name__, tag="Jobs")
 
-_LONGEST_PAGE = 100
-_LONGEST_CURSOR = 64
+_MAX_PAGE_JOBS = 100
+_MAX_CURSOR_CHARS = 64
 
 
 @bp.post("/v1/jobs")
 @bp.input(SubmitBody, arg_name="body")
 @bp.doc(
     summary="Submit a job",
-    description="202 with the job, 200 when it ended within the wait, or a yield that says when to come back. "
-    "Headers: Idempotency-Key, Prefer: wait=S, X-Deadline-Ms, X-Attempt. Query: wait_ms.",
-    responses={202: "Admitted", 200: "Admitted, and ended within the wait", 503: "Yield: come back after the hint"},
+    description="An admitted job is returned with status 202, or with 200 if it has ended within the time that wait_ms "
+    "or Prefer: wait=S requests. A refused job is answered with a yield. The request may have the headers "
+    "Idempotency-Key, Prefer, X-Deadline-Ms and X-Attempt, and wait_ms in the query.",
+    responses={
+        202: "The job was admitted and has not ended",
+        200: "The job was admitted and has ended within the requested wait",
+        503: "A yield: the job was refused; retry after `retry_hint_ms`",
+    },
 )
 def submit(body: SubmitBody) -> Response:
-    """Offer a job and answer the verdict."""
-    context, who = current_door(), caller()
-    wait_s, applied = _wait_s()
-    ticket_of = ticket_issuer(context) if body.ticket else None
-    verdict = offer(context, who, _ask(context, body, read_deadline(context, who, body, "poll"), who.tenant))
+    """Offer a job to the store and return the admitted job or the refusal."""
+    context, caller = current_context(), current_caller()
+    wait_s, wait_headers = _requested_wait()
+    make_ticket = ticket_issuer(context) if body.ticket else None
+    deadline = read_deadline(context, caller, body, "poll")
+    verdict = offer(context, caller, _generation_request(context, body, deadline, caller.tenant))
     if isinstance(verdict, Yield):
         return yield_response(verdict)
-    ticket = ticket_of(verdict.view) if ticket_of else None
-    return job_response(wait_until_ended(context, verdict.view, wait_s), submitted=True, ticket=ticket, headers=applied)
+    ticket = make_ticket(verdict.view) if make_ticket else None
+    view = wait_until_ended(context, verdict.view, wait_s)
+    return job_response(view, submitted=True, ticket=ticket, headers=wait_headers)
 
 
 @bp.get("/v1/jobs/<job_id>")
 @bp.doc(
     summary="Read a job",
-    description="Counts as a poll. Query wait_ms, or Prefer: wait=S, holds the call until the job has ended.",
-    responses={200: "The job", 404: "No such job of this tenant"},
+    description="A read counts as a poll of the job. With wait_ms in the query or the header Prefer: wait=S, the call "
+    "blocks until the job has ended or that time has passed.",
+    responses={200: "The job", 404: "This tenant has no such job"},
 )
 def read(job_id: str) -> Response:
-    """The job as it is, or as it is when the wait is over."""
-    context = current_door()
-    wait_s, applied = _wait_s()
-    return job_response(wait_until_ended(context, read_job(context, job_id, caller().tenant), wait_s), headers=applied)
+    """Return the job; if the request asks for a wait, first wait for the job's end."""
+    context = current_context()
+    wait_s, wait_headers = _requested_wait()
+    view = read_job(context, job_id, current_caller().tenant)
+    return job_response(wait_until_ended(context, view, wait_s), headers=wait_headers)
 
 
 @bp.delete("/v1/jobs/<job_id>")
 @bp.doc(
     summary="Cancel a job",
-    description="A queued job is canceled at once, a running one within two steps. ?erase=1 on an ended job "
-    "removes its text.",
-    responses={200: "The job", 404: "No such job of this tenant"},
+    description="Cancels a queued job at once and a running job within two engine steps. A job that has already ended "
+    "does not change, except that ?erase=1 removes its text.",
+    responses={200: "The job", 404: "This tenant has no such job"},
 )
 def cancel(job_id: str) -> Response:
-    """Ask for the job's end, or remove an ended job's text."""
-    context = current_door()
-    view = read_job(context, job_id, caller().tenant)
+    """Cancel the job. With `erase`, also remove the text of a job that has ended."""
+    context = current_context()
+    view = read_job(context, job_id, current_caller().tenant)
     context.cancel(view)
-    if _flag("erase"):
+    if _query_flag("erase"):
         erase_job(context, view)
     return job_response(refresh_job(context, view))
 
 
 @bp.get("/v1/jobs")
 @bp.doc(
-    summary="List own jobs, newest first",
-    description="Query: status, limit (1 to 100), cursor (of the page before).",
-    responses={200: "A page of jobs"},
+    summary="List the tenant's jobs, newest first",
+    description="The query may have status, limit (1 to 100) and cursor (the `cursor` of the previous page).",
+    responses={200: "One page of jobs"},
 )
 def page() -> Response:
-    """Some of the tenant's jobs, and where to go on."""
-    context, who = current_door(), caller()
+    """Return one page of the tenant's jobs, with the cursor for the next page."""
+    context, caller = current_context(), current_caller()
     status = request.args.get("status")
     if status is not None and status not in set(JobState):
         raise invalid_value([FieldError("status", f"status={status[:60]!r} is not one of {', '.join(JobState)}")])
-    limit = _whole("limit", request.args.get("limit", "20"), 1, _LONGEST_PAGE)
+    limit = _whole_number("limit", request.args.get("limit", "20"), 1, _MAX_PAGE_JOBS)
     cursor = request.args.get("cursor")
-    if cursor is not None and not 1 <= len(cursor) <= _LONGEST_CURSOR:
-        raise invalid_value([FieldError("cursor", f"cursor={cursor[:60]!r} is none that a page gave")])
-    found = list_jobs(context, who.tenant, status=status, limit=limit, cursor=cursor)
+    if cursor is not None and not 1 <= len(cursor) <= _MAX_CURSOR_CHARS:
+        raise invalid_value([FieldError("cursor", f"cursor={cursor[:60]!r} is not the cursor of a page")])
+    found = list_jobs(context, caller.tenant, status=status, limit=limit, cursor=cursor)
     return json_response(
         {
             "object": "list",
@@ -107,15 +116,21 @@ def page() -> Response:
     )
 
 
-def _ask(context: DoorContext, body: SubmitBody, deadline: RequestDeadline, tenant: str) -> GenerationRequest:
-    ask = replace(native_request(body, deadline, context.settings), attempt=retry_attempt(), traceparent=traceparent())
-    return with_job_identity(ask, tenant)
+def _generation_request(
+    context: DoorContext, body: SubmitBody, deadline: RequestDeadline, tenant: str
+) -> GenerationRequest:
+    generation = native_request(body, deadline, context.settings)
+    return with_job_identity(replace(generation, attempt=retry_attempt(), traceparent=traceparent()), tenant)
 
 
-def _wait_s() -> tuple[float, dict[str, str]]:
-    """How long to hold the call, from the query or the Prefer header, and the header that says it was heeded."""
+def _requested_wait() -> tuple[float, dict[str, str]]:
+    """Return how long to block the call, in seconds, and a response header that confirms `Prefer: wait`.
+
+    `wait_ms` in the query takes precedence over the Prefer header. With neither, the call does not block. The header is
+    returned only if the Prefer header was used.
+    """
     if "wait_ms" in request.args:
-        wait_ms = _whole("wait_ms", request.args["wait_ms"], 0, 86_400_000)
+        wait_ms = _whole_number("wait_ms", request.args["wait_ms"], 0, 86_400_000)
         return min(wait_ms, LONGEST_WAIT_MS) / 1000, {}
     for preference in request.headers.get("Prefer", "").split(","):
         name, _, value = preference.strip().partition("=")
@@ -125,11 +140,11 @@ def _wait_s() -> tuple[float, dict[str, str]]:
     return 0.0, {}
 
 
-def _whole(name: str, text: str, low: int, high: int) -> int:
+def _whole_number(name: str, text: str, low: int, high: int) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 12 and low <= int(text) <= high):
         raise invalid_value([FieldError(name, f"{name}={text[:60]!r} is not a whole number from {low} to {high}")])
     return int(text)
 
 
-def _flag(name: str) -> bool:
+def _query_flag(name: str) -> bool:
     return request.args.get(name, "0").lower() in {"1", "true", "yes"}

@@ -1,4 +1,4 @@
-"""OpenAI's routes onto the same admission; the stock `openai` package works unchanged."""
+"""OpenAI's routes for chat completions, completions and models; the unmodified `openai` package works with them."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ from web.http.api_errors import ApiError, error_response
 from web.http.disconnect import watch_disconnect
 from web.http.request import retry_attempt
 from web.http.telemetry import traceparent
-from web.openai.chat_answers import AnswerFormat, AnswerKind, end_problem, format_of
+from web.openai.chat_answers import AnswerFormat, AnswerKind, answer_format, job_end_error
 from web.openai.chat_schema import COMPLETION_MAX_TOKENS, ChatBody, CompletionBody
 from web.operations.admission import GenerationRequest, offer
 from web.operations.cancel_on_disconnect import (
@@ -24,74 +24,84 @@ from web.operations.cancel_on_disconnect import (
 )
 from web.operations.event_stream import JobStarted, NothingNew, StreamItem, TextDelta
 from web.operations.idempotency import with_refusal_identity
-from web.operations.request_caller import caller
+from web.operations.request_caller import current_caller
 from web.operations.request_deadline import read_deadline
 from web.operations.responses import json_response, problem_response, yield_response
 from web.operations.sse import data_frame, stream_response, with_comments
 from web.runtime.context import DoorContext
-from web.runtime.current import current_door
+from web.runtime.current import current_context
 
 bp = APIBlueprint("openai", __name__, tag="OpenAI")
 
-#: No model here has a birthday; the process's start does.
-_BORN = int(time.time())
+#: The `created` time of every model, which OpenAI's schema requires. Models in Penstock have no such time, so the start
+#: of this process is used.
+_MODEL_CREATED = int(time.time())
 
 
 @bp.get("/v1/models")
-@bp.doc(summary="Live models", responses={200: "The list"})
+@bp.doc(summary="List live models", responses={200: "The models that this tenant may use"})
 def models() -> Response:
-    """Served names and aliases that this tenant may use, of models with a live worker."""
-    names = current_door().pools.offered(caller().policy)
-    return json_response({"object": "list", "data": [_model(name) for name in names]})
+    """Return the served names and aliases of all models that have a live worker and that this tenant may use."""
+    names = current_context().pools.visible_names(current_caller().policy)
+    return json_response({"object": "list", "data": [_model_json(name) for name in names]})
 
 
 @bp.get("/v1/models/<path:name>")
-@bp.doc(summary="One model", responses={200: "The model", 404: "Not served here"})
+@bp.doc(
+    summary="Read one model",
+    responses={200: "The model", 404: "No such model, or this tenant may not use it"},
+)
 def model(name: str) -> Response:
-    """A model by its served name or alias."""
-    return json_response(_model(current_door().pools.resolve(name, caller().policy).name))
+    """Return a model by its served name or alias."""
+    return json_response(_model_json(current_context().pools.resolve(name, current_caller().policy).name))
 
 
 @bp.post("/v1/chat/completions")
 @bp.input(ChatBody, arg_name="body")
 @bp.doc(
-    summary="Chat, plain or streaming",
-    description="The connection owns the job: its close cancels it. Ends are errors here: expired 504, failed 500, "
-    "canceled 409.",
-    responses={200: "chat.completion, or chunks of it as server-sent events", 503: "Yield: come back after the hint"},
+    summary="Create a chat completion, plain or streaming",
+    description="Closing the connection cancels the job. If the job does not succeed, the answer is an error with "
+    "status 504 if the job expired, 500 if it failed, or 409 if it was canceled.",
+    responses={
+        200: "A chat.completion, or its chunks as server-sent events",
+        503: "A yield: the job was refused; retry after `retry_hint_ms`",
+    },
 )
 def chat(body: ChatBody) -> Response:
-    """Answer a chat."""
-    return _serve(body, "chat", current_door().settings.default_max_tokens)
+    """Generate the next message of a chat."""
+    return _serve(body, "chat", current_context().settings.default_max_tokens)
 
 
 @bp.post("/v1/completions")
 @bp.input(CompletionBody, arg_name="body")
 @bp.doc(
-    summary="Continue a text, plain or streaming",
-    description="As /v1/chat/completions; 16 tokens when the request names no max_tokens.",
-    responses={200: "text_completion, or chunks of it as server-sent events", 503: "Yield: come back after the hint"},
+    summary="Create a completion, plain or streaming",
+    description="Behaves like /v1/chat/completions. Without max_tokens, at most 16 tokens are generated.",
+    responses={
+        200: "A text_completion, or its chunks as server-sent events",
+        503: "A yield: the job was refused; retry after `retry_hint_ms`",
+    },
 )
 def completions(body: CompletionBody) -> Response:
-    """Continue a text."""
+    """Generate the continuation of a text."""
     return _serve(body, "completion", COMPLETION_MAX_TOKENS)
 
 
 def _serve(body: ChatBody | CompletionBody, kind: AnswerKind, default_max_tokens: int) -> Response:
-    context, who = current_door(), caller()
-    deadline = read_deadline(context, who, body, "stream" if body.stream else "hold")
-    ask = GenerationRequest(
+    context, caller = current_context(), current_caller()
+    deadline = read_deadline(context, caller, body, "stream" if body.stream else "hold")
+    generation = GenerationRequest(
         payload=body.payload(),
         deadline=deadline,
         model=body.model,
-        max_tokens=body.most_tokens,
+        max_tokens=body.requested_max_tokens,
         default_max_tokens=default_max_tokens,
         attempt=retry_attempt(),
         traceparent=traceparent(),
         supersede_key=body.supersede_key,
         degrade=body.degrade,
     )
-    verdict = offer(context, who, with_refusal_identity(ask, who.tenant))
+    verdict = offer(context, caller, with_refusal_identity(generation, caller.tenant))
     if isinstance(verdict, Yield):
         response = yield_response(verdict)
     elif body.stream:
@@ -105,110 +115,114 @@ def _serve(body: ChatBody | CompletionBody, kind: AnswerKind, default_max_tokens
 
 def _plain(context: DoorContext, view: JobView, kind: AnswerKind, deadline: RequestDeadline) -> Response:
     ended = wait_for_result(context, view, deadline, watch_disconnect(request.environ))
-    return (
-        problem_response(ended) if isinstance(ended, ApiError) else json_response(format_of(ended, kind).whole(ended))
-    )
+    if isinstance(ended, ApiError):
+        return problem_response(ended)
+    return json_response(answer_format(ended, kind).complete(ended))
 
 
 def _stream(
     context: DoorContext, view: JobView, kind: AnswerKind, deadline: RequestDeadline, *, include_usage: bool
 ) -> Response:
-    """Chunks as they come."""
-    gone = watch_disconnect(request.environ)
-    story = follow_from_first_text(context, view, deadline, gone)
-    if isinstance(story, ApiError):
-        return problem_response(story)
-    chunks = _chunks(story, format_of(view, kind), include_usage=include_usage)
-    return stream_response(_told(context, view, chunks, gone))
+    client_gone = watch_disconnect(request.environ)
+    items = follow_from_first_text(context, view, deadline, client_gone)
+    if isinstance(items, ApiError):
+        return problem_response(items)
+    chunks = _chunks(items, answer_format(view, kind), include_usage=include_usage)
+    return stream_response(_owning_frames(context, view, chunks, client_gone))
 
 
-def _told(context: DoorContext, view: JobView, chunks: Iterator[str], gone: Callable[[], bool]) -> Iterator[str]:
-    """The chunks, and a comment where they are far apart; the job is canceled when its client goes before its end."""
-    ended = False
+def _owning_frames(
+    context: DoorContext, view: JobView, chunks: Iterator[str], client_gone: Callable[[], bool]
+) -> Iterator[str]:
+    """Yield the chunks, with comments while no chunk arrives; cancel the job if the stream stops before its end."""
+    job_ended = False
     try:
         yield from with_comments(chunks, context.clock)
-        ended = True
+        job_ended = True
     except _EndNotSeen:
-        yield _error(no_end_error(view))
-    except _TornStream as torn:
-        yield _error(torn.problem)
+        yield _error_frame(no_end_error(view))
+    except _TextDiverged as diverged:
+        yield _error_frame(diverged.problem)
     except ApiError as problem:
-        ended = True
-        yield _error(problem)
+        job_ended = True
+        yield _error_frame(problem)
     finally:
-        if not ended:
-            cancel_unless_stopping(context, view, gone=gone)
+        if not job_ended:
+            cancel_unless_stopping(context, view, client_gone=client_gone)
 
 
 class _EndNotSeen(Exception):
-    """The story stopped before its job ended."""
+    """The items stopped before the job ended."""
 
 
-class _TornStream(Exception):
-    """What was told cannot be continued."""
+class _TextDiverged(Exception):
+    """A new attempt generated text that differs from what the client has received; the stream cannot continue."""
 
     def __init__(self, problem: ApiError) -> None:
         super().__init__(problem.message)
         self.problem = problem
 
 
-def _chunks(story: Iterator[StreamItem], shape: AnswerFormat, *, include_usage: bool) -> Iterator[str]:
-    """Frames of chunks; "" while nothing happens.
+def _chunks(items: Iterator[StreamItem], answer: AnswerFormat, *, include_usage: bool) -> Iterator[str]:
+    """Yield one frame for each chunk, and "" for each NothingNew.
 
-    Raises ApiError for a job that did not succeed, _Torn when an attempt tells another text than the last,
-    _Unseen when the story stops before the end.
+    Raises ApiError if the job did not succeed, _TextDiverged if a new attempt generates text that differs from the text
+    already sent, and _EndNotSeen if the items stop before the job has ended.
     """
-    blank = {"usage": None} if include_usage else {}
-    if (opening := shape.first()) is not None:
-        yield data_frame(opening | blank)
-    # What the client has, and what the attempt under way has told: after a lost worker the same again.
+    no_usage = {"usage": None} if include_usage else {}
+    if (role_chunk := answer.role_chunk()) is not None:
+        yield data_frame(role_chunk | no_usage)
+    # `sent` is the text that the client has received. `running` is the text of the current attempt: if the worker is
+    # lost, the next attempt generates the text again from its beginning.
     sent, running = "", ""
-    for item in story:
+    for item in items:
         if isinstance(item, NothingNew):
             yield ""
         elif isinstance(item, JobStarted):
             running = ""
         elif isinstance(item, TextDelta):
             running += item.text
-            new = _beyond(sent, running, shape)
-            if new:
+            unsent = _unsent_text(sent, running, answer)
+            if unsent:
                 sent = running
-                yield data_frame(shape.text(new) | blank)
+                yield data_frame(answer.text_chunk(unsent) | no_usage)
         else:
-            yield from _ending(item.view, sent, shape, include_usage=include_usage, blank=blank)
+            yield from _last_chunks(item.view, sent, answer, include_usage=include_usage, no_usage=no_usage)
             return
     raise _EndNotSeen
 
 
-def _ending(
-    view: JobView, sent: str, shape: AnswerFormat, *, include_usage: bool, blank: dict[str, None]
+def _last_chunks(
+    view: JobView, sent: str, answer: AnswerFormat, *, include_usage: bool, no_usage: dict[str, None]
 ) -> Iterator[str]:
-    problem = end_problem(view)
+    problem = job_end_error(view)
     if problem is not None:
         raise problem
-    rest = _beyond(sent, view.text or "", shape) if view.text is not None else ""
-    if rest:
-        yield data_frame(shape.text(rest) | blank)
-    yield data_frame(shape.last(view) | blank)
+    unsent = _unsent_text(sent, view.text or "", answer) if view.text is not None else ""
+    if unsent:
+        yield data_frame(answer.text_chunk(unsent) | no_usage)
+    yield data_frame(answer.last_chunk(view) | no_usage)
     if include_usage:
-        yield data_frame(shape.usage_chunk(view))
+        yield data_frame(answer.usage_chunk(view))
     yield "data: [DONE]\n\n"
 
 
-def _beyond(sent: str, text: str, shape: AnswerFormat) -> str:
-    """What of `text` the client does not have yet."""
+def _unsent_text(sent: str, text: str, answer: AnswerFormat) -> str:
+    """Return the part of `text` that comes after `sent`, or "" if `text` is not longer than `sent`.
+
+    Raises _TextDiverged if neither text is the beginning of the other.
+    """
     if text.startswith(sent):
         return text[len(sent) :]
     if sent.startswith(text):
         return ""
-    raise _TornStream(
-        ApiError("job_failed", f"job {shape.job_id}: its worker was lost, and the next told another text")
-    )
+    message = f"the worker of job {answer.job_id} was lost, and the next attempt generated different text"
+    raise _TextDiverged(ApiError("job_failed", message))
 
 
-def _error(problem: ApiError) -> str:
+def _error_frame(problem: ApiError) -> str:
     return data_frame(error_response(problem).body)
 
 
-def _model(name: str) -> dict[str, str | int]:
-    return {"id": name, "object": "model", "created": _BORN, "owned_by": "penstock"}
+def _model_json(name: str) -> dict[str, str | int]:
+    return {"id": name, "object": "model", "created": _MODEL_CREATED, "owned_by": "penstock"}

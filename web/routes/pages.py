@@ -1,4 +1,4 @@
-"""`/docs`: the routes for people to read, made of what /openapi.json says; nothing is loaded from elsewhere."""
+"""`/docs`: an HTML page about all routes, rendered from the OpenAPI spec without resources from other servers."""
 
 from typing import Any
 
@@ -7,30 +7,35 @@ from flask import Response, current_app, make_response, render_template
 
 bp = APIBlueprint("pages", __name__, enable_openapi=False)
 
-#: The page is text and its own style; nothing else may run or load.
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+#: The page consists of text and an inline style, so scripts and all other resources are forbidden.
+_CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 
 
 @bp.get("/docs")
 def docs() -> Response:
-    """Every route with its fields."""
+    """Return an HTML page that lists every route and the fields of its request body."""
     app = current_app
-    assert isinstance(app, APIFlask)  # noqa: S101 - for the type checker; create_app makes no other
+    assert isinstance(app, APIFlask)  # noqa: S101 - for mypy: create_app makes an APIFlask
     spec: Any = app.spec
-    response = make_response(render_template("docs.html", spec=spec, groups=groups_of(spec)))
-    response.headers["Content-Security-Policy"] = _POLICY
+    response = make_response(render_template("docs.html", spec=spec, groups=operations_by_tag(spec)))
+    response.headers["Content-Security-Policy"] = _CONTENT_SECURITY_POLICY
     return response
 
 
-def groups_of(spec: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """Operations by tag, each with the fields of its body."""
+def operations_by_tag(spec: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """Return the operations of an OpenAPI spec by tag.
+
+    Each operation is extended by its method, its path and the fields of its request body.
+    """
     schemas = spec.get("components", {}).get("schemas", {})
     groups: dict[str, list[dict[str, Any]]] = {}
     for path, operations in spec.get("paths", {}).items():
         for method, operation in operations.items():
             if isinstance(operation, dict) and "responses" in operation:
-                shown = operation | {"method": method.upper(), "path": path, "fields": _fields(operation, schemas)}
-                groups.setdefault(operation.get("tags", ["Other"])[0], []).append(shown)
+                described = operation | {"method": method.upper(), "path": path, "fields": _fields(operation, schemas)}
+                groups.setdefault(operation.get("tags", ["Other"])[0], []).append(described)
     return groups
 
 

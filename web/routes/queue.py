@@ -1,4 +1,4 @@
-"""`/v1/queue`: a tenant's own bounds and depth."""
+"""`/v1/queue`: how many queued and running jobs the calling tenant has, and the bounds on them."""
 
 from typing import Any
 
@@ -10,30 +10,33 @@ from shared.settings.settings import Settings
 from shared.settings.table import AUTO
 from shared.store.replies import Snapshot
 from web.api.deadline import max_deadline_ms
-from web.operations.request_caller import caller
+from web.operations.request_caller import current_caller
 from web.operations.responses import json_response
 from web.operations.snapshots import count_tenant, read_snapshot
-from web.runtime.current import current_door
+from web.runtime.current import current_context
 
 bp = APIBlueprint("queue", __name__, tag="Jobs")
 
 
 @bp.get("/v1/queue")
-@bp.doc(summary="Own bounds and depth", responses={200: "What waits, what runs, and how much of it may"})
+@bp.doc(
+    summary="Read how many jobs the tenant has, and its bounds",
+    responses={200: "The number of the tenant's queued and running jobs, and the tenant's bounds"},
+)
 def own_queue() -> Response:
-    """What this tenant has waiting and running, and what it may have."""
-    context, who = current_door(), caller()
-    snapshot, counts = read_snapshot(context), count_tenant(context, who.tenant)
-    bounds = bounds_of(context.settings, who.policy, snapshot)
+    """Return how many queued and running jobs the tenant has, and the tenant's bounds."""
+    context, caller = current_context(), current_caller()
+    snapshot, counts = read_snapshot(context), count_tenant(context, caller.tenant)
+    bounds = bounds_of(context.settings, caller.policy, snapshot)
     return json_response(
         {
             "object": "queue",
-            "tenant": who.tenant,
+            "tenant": caller.tenant,
             "waiting": counts.waiting,
             "waiting_tokens": counts.waiting_tokens,
             "running": counts.running,
             **bounds,
-            "max_deadline_ms": max_deadline_ms(context.settings, who.policy),
+            "max_deadline_ms": max_deadline_ms(context.settings, caller.policy),
             "inflight": snapshot.inflight,
             "max_inflight": snapshot.max_inflight,
             "draining": snapshot.draining,
@@ -42,12 +45,19 @@ def own_queue() -> Response:
 
 
 def bounds_of(settings: Settings, policy: TenantPolicy | None, snapshot: Snapshot) -> dict[str, Any]:
-    """The tenant's bounds: its policy's, else the settings', where `auto` follows the live slots (verdict.lua)."""
+    """Return the tenant's bounds and weight.
+
+    Each bound is taken from the tenant's policy or, if the policy does not set the bound, from the settings. Without a
+    weight in the policy, the weight is 1.
+
+    If PENSTOCK_MAX_QUEUE_SIZE is `auto`, the bound on queued jobs is computed from the number of slots of live workers.
+    shared/lua/lib/verdict.lua has the same formula.
+    """
     policy = policy or TenantPolicy()
     slots = sum(worker.slots for worker in snapshot.workers if worker.live)
-    jobs = max(16, 2 * slots) if settings.max_queue_size == AUTO else settings.max_queue_size
+    max_jobs = max(16, 2 * slots) if settings.max_queue_size == AUTO else settings.max_queue_size
     return {
-        "max_waiting": policy.max_waiting or jobs,
+        "max_waiting": policy.max_waiting or max_jobs,
         "max_waiting_tokens": policy.max_waiting_tokens or settings.max_queue_tokens,
         "weight": policy.weight or 1,
     }

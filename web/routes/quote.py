@@ -1,4 +1,4 @@
-"""`/v1/quote`: what a submit would cost, when it would end and what it would be answered; runs nothing."""
+"""`/v1/quote`: the cost and eta of a job, and the verdict on it if it were submitted now."""
 
 from apiflask import APIBlueprint
 from flask import Response
@@ -6,10 +6,10 @@ from flask import Response
 from web.api.refusals import to_yield
 from web.api.request_schema import SubmitBody
 from web.operations.admission import native_request, quote
-from web.operations.request_caller import caller
+from web.operations.request_caller import current_caller
 from web.operations.request_deadline import read_deadline
 from web.operations.responses import json_response
-from web.runtime.current import current_door
+from web.runtime.current import current_context
 
 bp = APIBlueprint("quote", __name__, tag="Jobs")
 
@@ -17,15 +17,16 @@ bp = APIBlueprint("quote", __name__, tag="Jobs")
 @bp.post("/v1/quote")
 @bp.input(SubmitBody, arg_name="body")
 @bp.doc(
-    summary="Ask what a job would come to",
-    description="Takes the body of a submit, writes nothing and promises nothing.",
-    responses={200: "Cost, expected end and verdict"},
+    summary="Quote a job",
+    description="The body is the same as for POST /v1/jobs. Nothing is written to the store, and the verdict may be "
+    "different when the job is submitted later.",
+    responses={200: "The job's cost, its predicted end, and the verdict if it were submitted now"},
 )
-def ask(body: SubmitBody) -> Response:
-    """Quote a job."""
-    context, who = current_door(), caller()
-    deadline = read_deadline(context, who, body, "poll")
-    job, answer = quote(context, who, native_request(body, deadline, context.settings))
+def quote_job(body: SubmitBody) -> Response:
+    """Return a quote for the job in the body, without submitting the job."""
+    context, caller = current_context(), current_caller()
+    deadline = read_deadline(context, caller, body, "poll")
+    job, answer = quote(context, caller, native_request(body, deadline, context.settings))
     refusal = None
     if answer.refused is not None:
         bound_status = context.settings.tenant_bound_status

@@ -1,4 +1,4 @@
-"""`/v1/responses`: plain, streaming or in the background, through the same admission; read, followed, canceled."""
+"""`/v1/responses`: create, read, follow and cancel responses; each is one job, admitted like all other jobs."""
 
 from collections.abc import Callable, Iterator
 
@@ -16,7 +16,7 @@ from web.http.request import retry_attempt
 from web.http.telemetry import traceparent
 from web.openai.chat_schema import unsupported
 from web.openai.responses_answers import PREFIX, has_logprobs, is_response, response_json
-from web.openai.responses_schema import ResponsesBody, included
+from web.openai.responses_schema import ResponsesBody, check_include
 from web.operations.admission import GenerationRequest, body_digest, offer
 from web.operations.cancel_on_disconnect import (
     cancel_unless_stopping,
@@ -24,17 +24,17 @@ from web.operations.cancel_on_disconnect import (
     no_end_error,
     wait_for_result,
 )
-from web.operations.event_stream import READER_REST_S, JobEnded, StreamItem, follow_job
+from web.operations.event_stream import READER_CHECK_INTERVAL_S, JobEnded, StreamItem, follow_job
 from web.operations.idempotency import with_job_identity, with_refusal_identity
 from web.operations.long_poll import refresh_job
-from web.operations.request_caller import caller
+from web.operations.request_caller import current_caller
 from web.operations.request_deadline import read_deadline
 from web.operations.responses import json_response, problem_response, yield_response
-from web.operations.responses_events import ResponseEvents, TornStream
+from web.operations.responses_events import ResponseEvents, TextDiverged
 from web.operations.sse import stream_response, with_comments
 from web.operations.tenant_jobs import find_job
 from web.runtime.context import DoorContext
-from web.runtime.current import current_door
+from web.runtime.current import current_context
 
 bp = APIBlueprint("responses", __name__, tag="OpenAI")
 
@@ -42,24 +42,28 @@ bp = APIBlueprint("responses", __name__, tag="OpenAI")
 @bp.post("/v1/responses")
 @bp.input(ResponsesBody, arg_name="body")
 @bp.doc(
-    summary="Answer an input, plain, streaming or in the background",
-    description="The connection owns the job, and its close cancels it, unless background is true. Ends are errors "
-    "here as on /v1/chat/completions; in the background they are the response's status.",
-    responses={200: "response, or its events as server-sent events", 503: "Yield: come back after the hint"},
+    summary="Create a response, plain, streaming or in the background",
+    description="Without background, closing the connection cancels the job, and a job that does not succeed is "
+    "answered with the same errors as on /v1/chat/completions. With background, the job continues when the connection "
+    "closes, and the `status` of the response shows the job's outcome.",
+    responses={
+        200: "The response, or its events as server-sent events",
+        503: "A yield: the job was refused; retry after `retry_hint_ms`",
+    },
 )
 def create(body: ResponsesBody) -> Response:
-    """Offer a job and answer as the body asks."""
-    context, who = current_door(), caller()
-    deadline = read_deadline(context, who, body, "poll" if body.background else "stream" if body.stream else "hold")
-    ask = _ask(context, body, deadline)
-    known = with_job_identity if body.background else with_refusal_identity
-    verdict = offer(context, who, known(ask, who.tenant))
+    """Offer a job and answer as the body requests: with the whole response, a stream, or a background response."""
+    context, caller = current_context(), current_caller()
+    deadline = read_deadline(context, caller, body, "poll" if body.background else "stream" if body.stream else "hold")
+    generation = _generation_request(context, body, deadline)
+    with_identity = with_job_identity if body.background else with_refusal_identity
+    verdict = offer(context, caller, with_identity(generation, caller.tenant))
     if isinstance(verdict, Yield):
         response = yield_response(verdict)
     elif body.background:
-        response = _readers_stream(context, verdict.view, None) if body.stream else _shown(verdict.view)
+        response = _reader_stream(context, verdict.view, None) if body.stream else _view_response(verdict.view)
     elif body.stream:
-        response = _owners_stream(context, verdict.view, deadline)
+        response = _owner_stream(context, verdict.view, deadline)
     else:
         response = _plain(context, verdict.view, deadline)
     response.headers["x-deadline-ms"] = str(deadline.deadline_ms)
@@ -68,44 +72,45 @@ def create(body: ResponsesBody) -> Response:
 
 @bp.get("/v1/responses/<response_id>")
 @bp.doc(
-    summary="Read a response, or take its stream up",
-    description="Counts as a poll. ?stream=true tells its events; starting_after=N those after this sequence number.",
+    summary="Read a response, or resume its stream",
+    description="A read counts as a poll of the job. With ?stream=true, the response's events are streamed; with "
+    "starting_after=N as well, only those with a sequence number above N.",
     responses={
-        200: "response, or its events as server-sent events",
-        400: "`include` names what is not served, or was not asked for when the response was made",
-        404: "No such response of this tenant",
+        200: "The response, or its events as server-sent events",
+        400: "`include` names a field that is not supported, or that was not requested when the response was created",
+        404: "This tenant has no such response",
     },
 )
 def read(response_id: str) -> Response:
-    """The response as it is, or its story."""
-    stream, after = _yes("stream"), _starting_after()
+    """Return the response as it is now, or stream its events."""
+    stream, after = _query_bool("stream"), _starting_after()
     if after is not None and not stream:
         raise invalid_value(
-            [FieldError("starting_after", f"starting_after={after} says where a stream goes on; add stream=true")]
+            [FieldError("starting_after", f"starting_after={after} is only valid for a stream; add stream=true")]
         )
-    context = current_door()
-    view = _own(context, response_id)
+    context = current_context()
+    view = _find_response(context, response_id)
     for name in [*request.args.getlist("include"), *request.args.getlist("include[]")]:
-        if included(name) and not has_logprobs(view):
-            raise unsupported("include", f"{name} must be asked for when the response is made")
-    return _readers_stream(context, view, after) if stream else _shown(view)
+        if check_include(name) and not has_logprobs(view):
+            raise unsupported("include", f"{name} must be requested when the response is created")
+    return _reader_stream(context, view, after) if stream else _view_response(view)
 
 
 @bp.post("/v1/responses/<response_id>/cancel")
 @bp.doc(
     summary="Cancel a response",
-    description="As DELETE /v1/jobs/{id}; one that has ended stays as it ended.",
-    responses={200: "response", 404: "No such response of this tenant"},
+    description="Works like DELETE /v1/jobs/{id}. A response that has already ended is returned unchanged.",
+    responses={200: "The response", 404: "This tenant has no such response"},
 )
 def cancel(response_id: str) -> Response:
-    """Ask for the job's end."""
-    context = current_door()
-    view = _own(context, response_id)
+    """Cancel the response's job."""
+    context = current_context()
+    view = _find_response(context, response_id)
     context.cancel(view)
-    return _shown(refresh_job(context, view))
+    return _view_response(refresh_job(context, view))
 
 
-def _ask(context: DoorContext, body: ResponsesBody, deadline: RequestDeadline) -> GenerationRequest:
+def _generation_request(context: DoorContext, body: ResponsesBody, deadline: RequestDeadline) -> GenerationRequest:
     return GenerationRequest(
         payload=body.payload(),
         deadline=deadline,
@@ -117,84 +122,96 @@ def _ask(context: DoorContext, body: ResponsesBody, deadline: RequestDeadline) -
         traceparent=traceparent(),
         supersede_key=body.supersede_key,
         degrade=body.degrade,
-        # Never that of a native body: the same key there and here are two requests.
+        # The body is wrapped in an object, so that its digest never equals that of a body of /v1/jobs: one
+        # Idempotency-Key that is used on both routes must not find the same job.
         body_digest=body_digest({"responses": body.model_dump(exclude_none=True, exclude_unset=True)}),
         form=body.form(),
     )
 
 
-def _own(context: DoorContext, response_id: str) -> JobView:
-    """The caller's response, noted as polled. Raises ApiError when this tenant has none of that id."""
+def _find_response(context: DoorContext, response_id: str) -> JobView:
+    """Return the job of the caller's response; the read counts as a poll of the job.
+
+    Raises ApiError (404) if the tenant has no such response.
+    """
     view = None
     if response_id.startswith(PREFIX):
-        view = find_job(context, response_id.removeprefix(PREFIX), caller().tenant)
+        view = find_job(context, response_id.removeprefix(PREFIX), current_caller().tenant)
     if view is None or not is_response(view):
         raise ApiError("job_not_found", f"no response {response_id[:64]!r}")
     return view
 
 
-def _shown(view: JobView) -> Response:
+def _view_response(view: JobView) -> Response:
     return json_response(response_json(view), headers=job_headers(view))
 
 
 def _plain(context: DoorContext, view: JobView, deadline: RequestDeadline) -> Response:
     ended = wait_for_result(context, view, deadline, watch_disconnect(request.environ))
-    return problem_response(ended) if isinstance(ended, ApiError) else _shown(ended)
+    return problem_response(ended) if isinstance(ended, ApiError) else _view_response(ended)
 
 
-def _owners_stream(context: DoorContext, view: JobView, deadline: RequestDeadline) -> Response:
-    gone = watch_disconnect(request.environ)
-    story = follow_from_first_text(context, view, deadline, gone)
-    if isinstance(story, ApiError):
-        return problem_response(story)
-    frames = _told(context, ResponseEvents(view), view, story)
-    return stream_response(_owned(context, view, frames, gone))
+def _owner_stream(context: DoorContext, view: JobView, deadline: RequestDeadline) -> Response:
+    """Stream the events on the connection that owns the job; if the client disconnects, the job is canceled."""
+    client_gone = watch_disconnect(request.environ)
+    items = follow_from_first_text(context, view, deadline, client_gone)
+    if isinstance(items, ApiError):
+        return problem_response(items)
+    frames = _frames(context, ResponseEvents(view), view, items)
+    return stream_response(_owning_frames(context, view, frames, client_gone))
 
 
-def _readers_stream(context: DoorContext, view: JobView, after: int | None) -> Response:
-    """Told at once, since the job lives on: a reader never cancels anything."""
-    gone = watch_disconnect(request.environ)
-    story = follow_job(context, view, stop=lambda: gone() or shutdown.requested.is_set(), rest_s=READER_REST_S)
-    return stream_response(_told(context, ResponseEvents(view, after), view, story))
+def _reader_stream(context: DoorContext, view: JobView, after: int | None) -> Response:
+    """Stream the events to a reader that does not own the job; closing the stream cancels nothing."""
+    client_gone = watch_disconnect(request.environ)
+    items = follow_job(
+        context,
+        view,
+        stop=lambda: client_gone() or shutdown.requested.is_set(),
+        check_interval_s=READER_CHECK_INTERVAL_S,
+    )
+    return stream_response(_frames(context, ResponseEvents(view, after), view, items))
 
 
-def _told(context: DoorContext, events: ResponseEvents, view: JobView, story: Iterator[StreamItem]) -> Iterator[str]:
-    """The frames, a comment where they are far apart, and why where they end before the response does."""
-    ended = False
+def _frames(context: DoorContext, events: ResponseEvents, view: JobView, items: Iterator[StreamItem]) -> Iterator[str]:
+    """Yield the frames, with comments while no frame arrives, and an error frame if they stop before the job's end."""
+    job_ended = False
 
-    def noting() -> Iterator[StreamItem]:
-        nonlocal ended
-        for item in story:
-            ended = isinstance(item, JobEnded)
+    def watch_for_end() -> Iterator[StreamItem]:
+        nonlocal job_ended
+        for item in items:
+            job_ended = isinstance(item, JobEnded)
             yield item
 
     try:
-        yield from with_comments(events.told(noting()), context.clock)
-        # A server that stops leaves the end to the next one: the stream can be taken up there.
-        if not ended and not shutdown.requested.is_set():
-            yield events.broken(no_end_error(view))
-    except TornStream as torn:
-        yield torn.frame
+        yield from with_comments(events.frames(watch_for_end()), context.clock)
+        # If this process stops, the stream ends without an error, and the client can resume it at another process.
+        if not job_ended and not shutdown.requested.is_set():
+            yield events.error_frame(no_end_error(view))
+    except TextDiverged as diverged:
+        yield diverged.frame
     except ApiError as problem:
-        yield events.broken(problem)
+        yield events.error_frame(problem)
 
 
-def _owned(context: DoorContext, view: JobView, frames: Iterator[str], gone: Callable[[], bool]) -> Iterator[str]:
-    """The frames; the job is canceled unless its end was among them."""
-    last = ""
+def _owning_frames(
+    context: DoorContext, view: JobView, frames: Iterator[str], client_gone: Callable[[], bool]
+) -> Iterator[str]:
+    """Yield the frames; cancel the job if the stream stops before an event that ends the response."""
+    last_event = ""
     try:
         for frame in frames:
-            last = frame if frame.startswith("event: ") else last
+            last_event = frame if frame.startswith("event: ") else last_event
             yield frame
     finally:
-        if not last.startswith(_ENDS):
-            cancel_unless_stopping(context, view, gone=gone)
+        if not last_event.startswith(_END_EVENTS):
+            cancel_unless_stopping(context, view, client_gone=client_gone)
 
 
-_ENDS = tuple(f"event: response.{kind}\n" for kind in ("completed", "incomplete", "failed"))
+_END_EVENTS = tuple(f"event: response.{kind}\n" for kind in ("completed", "incomplete", "failed"))
 
 
-def _yes(name: str) -> bool:
+def _query_bool(name: str) -> bool:
     text = request.args.get(name, "false").lower()
     if text not in {"true", "false", "1", "0"}:
         raise invalid_value([FieldError(name, f"{name}={text[:60]!r} is neither true nor false")])
@@ -206,5 +223,5 @@ def _starting_after() -> int | None:
     if text is None or (text.isascii() and text.isdigit() and len(text) < 12):
         return None if text is None else int(text)
     raise invalid_value(
-        [FieldError("starting_after", f"starting_after={text[:60]!r} is no sequence number that an event had")]
+        [FieldError("starting_after", f"starting_after={text[:60]!r} is not the sequence number of an event")]
     )

@@ -1,1 +1,1 @@
-"""What one ingress process holds: settings, the store, caches, event followers."""
+"""The state of one door process: settings, the store client, caches, event followers and duties."""

@@ -1,4 +1,4 @@
-"""What all routes of one app, or all connections of one gate, share: settings, the store, what this process knows."""
+"""The objects that all routes of one app, or all connections of one gate, share: settings, store client, caches."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ from web.runtime.ticket_signer import TicketSigner
 
 @dataclass(frozen=True)
 class DoorContext:
-    """The collaborators of the routes; none of them holds a job's state."""
+    """The objects that the routes or connections of one process share. None of them holds the state of a job."""
 
     settings: Settings
     store: Store
@@ -28,20 +28,20 @@ class DoorContext:
     ticket_signer: TicketSigner
     pools: ModelPools
     event_hub: EventHub
-    #: Admits without an answer, to be canceled when the store is back.
+    #: The jobs to cancel as soon as the store answers again, such as those whose offer got no answer.
     in_doubt: InDoubtJobs
     metrics: ProcessMetrics
-    #: What opens operators' routes; "" where auth is open.
+    #: The key that operators' routes require; "" if PENSTOCK_AUTH is `open`.
     admin_key: str
 
     def cancel(self, view: JobView) -> None:
-        """Ask for the job's end. Raises StoreUnavailable."""
+        """Cancel a job on behalf of its tenant. Raises StoreUnavailable."""
         with self.metrics.time_script("cancel"):
             self.store.cancel(view.id, tenant=view.tenant)
 
 
 def make_door_context(settings: Settings, store: Store, clock: Clock) -> DoorContext:
-    """The collaborators of one process. Raises ConfigError when the admin key's file cannot be used."""
+    """Create the context of one process. Raises ConfigError if the admin key file cannot be used."""
     return DoorContext(
         settings=settings,
         store=store,

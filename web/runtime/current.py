@@ -1,13 +1,14 @@
-"""The door of the request that Flask handles."""
+"""Give routes access to the context of the app that handles the current request."""
 
 from flask import current_app
 
 from web.runtime.context import DoorContext
 
-EXTENSION = "penstock"
+#: The key under which `Flask.extensions` contains the context.
+EXTENSION_NAME = "penstock"
 
 
-def current_door() -> DoorContext:
-    """The door of the current app."""
-    found: DoorContext = current_app.extensions[EXTENSION]
-    return found
+def current_context() -> DoorContext:
+    """Return the context of the current app."""
+    context: DoorContext = current_app.extensions[EXTENSION_NAME]
+    return context

@@ -1,4 +1,4 @@
-"""The duties of an ingress process: agree with the store, then reap as long as it lives."""
+"""The duties of one door process: configure the store as soon as it answers, then reap in an endless loop."""
 
 import threading
 import time
@@ -14,48 +14,50 @@ from web.runtime.start import configure_store
 
 log = structlog.get_logger()
 
-#: While the store is away.
+#: How long to wait before the next attempt while the store does not answer, in seconds.
 AWAY_S = 0.25
+#: The minimum time between two log lines about a store that does not answer, in seconds.
+_LOG_INTERVAL_S = 10.0
 
 
-#: And it is said so seldom, in seconds.
-_TELL_S = 10.0
+def start_duties(settings: Settings, store: Store, *, on_fatal_error: Callable[[], None]) -> None:
+    """Start a thread that configures the store as soon as the store answers, and then reaps in an endless loop.
+
+    The thread calls `on_fatal_error` if the store is unfit or was configured with different system-wide settings.
+    """
+    arguments = (settings, store, on_fatal_error)
+    threading.Thread(target=_run_duties, args=arguments, name="duties", daemon=True).start()
 
 
-def start_duties(settings: Settings, store: Store, *, end: Callable[[], None]) -> None:
-    """Agree with the store as soon as it answers, then reap for ever; `end` ends the door when they cannot agree."""
-    threading.Thread(target=_duties, args=(settings, store, end), name="duties", daemon=True).start()
-
-
-def _duties(settings: Settings, store: Store, end: Callable[[], None]) -> None:
-    _until_done(lambda: configure_store(settings, store), end)
-    reaping = Reaper(store)
-    rest = threading.Event()
+def _run_duties(settings: Settings, store: Store, on_fatal_error: Callable[[], None]) -> None:
+    _configure_with_retries(settings, store, on_fatal_error)
+    reaper = Reaper(store)
+    never_set = threading.Event()
     while True:
         try:
-            rest_s = reaping.one_pass()
+            rest_s = reaper.one_pass()
         except StoreUnavailable:
             rest_s = AWAY_S
         except Exception:
-            # Without reaping nothing ends in time: whatever it was, the next pass is tried.
+            # Without reaping, jobs would not end at their deadlines, so the loop continues after any error.
             log.exception("reaper.failed")
             rest_s = AWAY_S
-        rest.wait(rest_s)
+        never_set.wait(rest_s)
 
 
-def _until_done(attempt: Callable[[], None], end: Callable[[], None]) -> None:
-    tell_at_s = 0.0
+def _configure_with_retries(settings: Settings, store: Store, on_fatal_error: Callable[[], None]) -> None:
+    next_log_s = 0.0
     while True:
         try:
-            attempt()
+            configure_store(settings, store)
         except StoreUnavailable as error:
-            if time.monotonic() >= tell_at_s:
+            if time.monotonic() >= next_log_s:
                 log.warning("store.awaited", error=str(error))
-                tell_at_s = time.monotonic() + _TELL_S
+                next_log_s = time.monotonic() + _LOG_INTERVAL_S
             threading.Event().wait(AWAY_S)
         except SystemExit:
-            # Raised on a thread it would end nothing.
-            end()
+            # SystemExit would end only this thread, so `on_fatal_error` must stop the process.
+            on_fatal_error()
             raise
         else:
             return

@@ -1,7 +1,7 @@
-"""Follows the event streams of all jobs that anybody here waits for, on one connection to the store.
+"""Follow the event streams of all jobs that clients of this process wait for, with one blocking read at a time.
 
-A follower gets every event after the stream id it names, each once and in order. Where the hub has read a
-stream further than that already, the follower reads what lies between by itself (`missed`).
+A follower names a stream id and receives every later event exactly once, in order. If the hub has already read past
+that id, the follower reads the events in between from the store itself (`Follower.read_missed`).
 """
 
 import queue
@@ -22,34 +22,36 @@ log = structlog.get_logger()
 
 Event = tuple[str, dict[str, str]]
 
-#: One read waits this long; a follower that joins meanwhile cuts it short through the hub's own stream.
+#: The longest time for which one read blocks, in ms. If a follower joins during the read, the hub ends the read early
+#: by adding an entry to its wake-up stream.
 BLOCK_MS = 1_000
-#: The hub's own stream is renewed with each knock and goes with the process.
-_KNOCK_TTL_S = 60
-#: Rest while the store is away.
+#: The time to live of the wake-up stream, in seconds. Each entry renews it, so the key disappears after the process
+#: has ended.
+_WAKEUP_STREAM_TTL_S = 60
+#: How long to wait before the next read after an error or while the store does not answer, in seconds.
 _AWAY_S = 0.25
 
 
 def later(one: str, other: str) -> bool:
-    """Whether stream id `one` (`ms-number`, or `0`) comes after `other`."""
-    return _order(one) > _order(other)
+    """Return whether stream id `one` (`ms-number`, or `0`) is greater than `other`."""
+    return _as_numbers(one) > _as_numbers(other)
 
 
-def _order(stream_id: str) -> tuple[int, int]:
+def _as_numbers(stream_id: str) -> tuple[int, int]:
     ms, _, number = stream_id.partition("-")
     return int(ms), int(number or 0)
 
 
 class Follower:
-    """One reader of one job's events. Use it as a context manager, or close it."""
+    """One reader of one job's events. Use it as a context manager, or call `close`."""
 
     def __init__(self, hub: "EventHub", job_id: str, after: str) -> None:
         self.job_id = job_id
         self._hub = hub
-        self._last = after
-        #: Whether the hub has read further already: what lies between comes by `missed` alone.
+        self._last_id = after
+        #: Whether the hub has already read past `after`. If so, only `read_missed` returns the events in between.
         self.behind = False
-        self._came: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Event] = queue.SimpleQueue()
 
     def __enter__(self) -> Self:
         return self
@@ -58,83 +60,90 @@ class Follower:
         self.close()
 
     def close(self) -> None:
-        """Stop following."""
+        """Stop following the job."""
         self._hub.leave(self)
 
     def put(self, event: Event) -> None:
-        """Called by the hub alone."""
-        self._came.put(event)
+        """Add an event to the follower's queue; only the hub calls this."""
+        self._queue.put(event)
 
-    def missed(self) -> Iterator[Event]:
-        """What the stream holds so far after the last event; nothing when it is no stream. Raises StoreUnavailable."""
+    def read_missed(self) -> Iterator[Event]:
+        """Yield the events in the store that are later than the last one that this follower returned.
+
+        Does not wait for new events. Yields nothing if the job's key is not a stream. Raises StoreUnavailable.
+        """
         try:
-            events = self._hub.store.read_events({self.job_id: self._last}, block_ms=0).get(self.job_id, [])
+            events = self._hub.store.read_events({self.job_id: self._last_id}, block_ms=0).get(self.job_id, [])
         except redis.ResponseError:
             return
         for event in events:
-            if later(event[0], self._last):
-                self._last = event[0]
+            if later(event[0], self._last_id):
+                self._last_id = event[0]
                 yield event
 
     def next(self, timeout_s: float) -> Event | None:
-        """The next event, or None when none came in time."""
+        """Return the next event, or None if none arrives within `timeout_s`."""
         while True:
             try:
-                event = self._came.get(timeout=max(0.0, timeout_s))
+                event = self._queue.get(timeout=max(0.0, timeout_s))
             except queue.Empty:
                 return None
-            if later(event[0], self._last):
-                self._last = event[0]
+            if later(event[0], self._last_id):
+                self._last_id = event[0]
                 return event
             timeout_s = 0.0
 
 
 class EventHub:
-    """All followers of this process. Its thread starts with the first of them and ends never."""
+    """Reads the event streams for all followers in one thread, which starts with the first follower and never ends."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self._lock = threading.Lock()
-        #: Under the lock: followers, and the last stream id handed out, by job.
+        #: Guarded by the lock: the followers of each job, and the stream id up to which each job's stream was read.
         self._followers: dict[str, list[Follower]] = {}
         self._read_to: dict[str, str] = {}
-        #: Under the lock: jobs of which nothing has been read yet, so that `_read_to` is where a client said it was.
-        self._unproven: set[str] = set()
+        #: Guarded by the lock: the jobs of which no event was read yet. Their id in `_read_to` was named by a client.
+        self._unverified: set[str] = set()
         self._thread: threading.Thread | None = None
-        self._somebody = threading.Event()
-        #: A stream of our own, among those of jobs, so that one read waits for both.
-        self._door = f"door-{secrets.token_hex(8)}"
-        self._door_read_to = "0"
-        #: Under the lock: whether a read is under way that does not know the newest follower.
+        self._has_followers = threading.Event()
+        #: The hub's own stream. Every read includes this stream, so that adding an entry to it ends a blocking read.
+        self._wakeup_stream = f"door-{secrets.token_hex(8)}"
+        self._wakeup_read_to = "0"
+        #: Guarded by the lock: whether a read is blocking, and whether it is already being ended for a new follower.
         self._blocked = False
-        self._knocked = False
+        self._woken = False
 
     def follow(self, job_id: str, after: str = "0") -> Follower:
-        """Follow a job's events after the given stream id: first `missed` where it is `behind`, then `next`."""
+        """Return a follower of a job's events after the given stream id.
+
+        If the follower's `behind` is true, the caller must read all events of `read_missed` before it calls `next`.
+        """
         follower = Follower(self, job_id, after)
         with self._lock:
             self._followers.setdefault(job_id, []).append(follower)
             read_to = self._read_to.get(job_id)
-            if read_to is not None and job_id in self._unproven and later(read_to, after):
-                # What a client says may lie in the future, where nothing would ever be read for the others.
+            if read_to is not None and job_id in self._unverified and later(read_to, after):
+                # A client named `read_to`, which may lie in the future. Reading from that id would find no event for
+                # any follower of the job, so the lower id replaces it.
                 read_to = None
             if read_to is None:
                 self._read_to[job_id] = after
-                self._unproven.add(job_id)
-            # A stream that is followed already is not read again from before: its newcomer has `missed`.
+                self._unverified.add(job_id)
+            # The hub does not go back for a new follower, which gets the earlier events from `read_missed`.
             follower.behind = read_to is not None and later(read_to, after)
-            knock = self._blocked and not self._knocked and read_to is None
-            self._knocked = self._knocked or knock
+            must_wake = self._blocked and not self._woken and read_to is None
+            self._woken = self._woken or must_wake
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="hub", daemon=True)
                 self._thread.start()
-        self._somebody.set()
-        if knock:
-            self._knock()
+        self._has_followers.set()
+        if must_wake:
+            self._wake_reader()
         return follower
 
     def leave(self, follower: Follower) -> None:
-        """Forget a follower; leaving twice is one leaving."""
+        """Remove a follower. Removing it a second time has no effect."""
         with self._lock:
             others = self._followers.get(follower.job_id, [])
             if follower in others:
@@ -142,72 +151,81 @@ class EventHub:
             if not others:
                 self._followers.pop(follower.job_id, None)
                 self._read_to.pop(follower.job_id, None)
-                self._unproven.discard(follower.job_id)
+                self._unverified.discard(follower.job_id)
 
     @property
     def followed(self) -> int:
-        """How many jobs are followed."""
+        """The number of jobs that have at least one follower."""
         return len(self._followers)
 
-    def _knock(self) -> None:
-        key = keys.events(self._door)
+    def _wake_reader(self) -> None:
+        """End the read that is blocking, because it does not include the stream of the newest follower."""
+        key = keys.events(self._wakeup_stream)
         try:
             with store_faults(self.store.client):
                 pipe = self.store.client.pipeline(transaction=False)
                 pipe.xadd(key, {"type": "knock"}, maxlen=1, approximate=False)
-                pipe.expire(key, _KNOCK_TTL_S)
+                pipe.expire(key, _WAKEUP_STREAM_TTL_S)
                 pipe.execute()
         except StoreUnavailable:
-            # The read under way ends by itself within BLOCK_MS, and the next knows everybody.
+            # The blocking read ends by itself within BLOCK_MS, and the next read includes all followers.
             log.debug("hub.knock_failed")
 
     def _run(self) -> None:
         while True:
-            self._somebody.wait()
+            self._has_followers.wait()
             try:
-                self.one_read()
+                self._read_once()
             except StoreUnavailable as error:
                 log.warning("hub.store_away", error=str(error))
                 threading.Event().wait(_AWAY_S)
             except Exception:
-                # Whatever it was, all who wait here depend on the next read.
+                # The loop must survive any error, because all followers depend on the next read.
                 log.exception("hub.failed")
                 threading.Event().wait(_AWAY_S)
 
-    def one_read(self, block_ms: int = BLOCK_MS) -> None:
-        """Wait for events of all followed jobs and hand them out. Raises StoreUnavailable."""
+    def _read_once(self) -> None:
+        """Wait up to BLOCK_MS for new events of the followed jobs, and pass the events to the followers.
+
+        Raises StoreUnavailable.
+        """
         with self._lock:
             after = dict(self._read_to)
             if not after:
-                self._somebody.clear()
+                self._has_followers.clear()
                 return
-            self._blocked, self._knocked = True, False
+            self._blocked, self._woken = True, False
         try:
-            came = self.store.read_events(after | {self._door: self._door_read_to}, block_ms=block_ms)
+            received = self.store.read_events(after | {self._wakeup_stream: self._wakeup_read_to}, block_ms=BLOCK_MS)
         except redis.ResponseError:
-            self._leave_out_unreadable(after)
+            self._stop_reading_wrong_types(after)
             return
         finally:
             with self._lock:
                 self._blocked = False
-        for event_id, _ in came.pop(self._door, []):
-            self._door_read_to = event_id
+        for event_id, _ in received.pop(self._wakeup_stream, []):
+            self._wakeup_read_to = event_id
         with self._lock:
-            for job_id, events in came.items():
-                # Left and joined anew from elsewhere while this read was under way: the next one is theirs.
+            for job_id, events in received.items():
+                # If `_read_to` of the job changed during this read, followers have left or joined meanwhile. These
+                # events are skipped, because the next read starts at the new id.
                 if not events or self._read_to.get(job_id) != after[job_id]:
                     continue
                 self._read_to[job_id] = events[-1][0]
-                self._unproven.discard(job_id)
+                self._unverified.discard(job_id)
                 for follower in self._followers.get(job_id, ()):
                     for event in events:
                         follower.put(event)
 
-    def _leave_out_unreadable(self, after: dict[str, str]) -> None:
-        """A key that somebody made something else of must not silence all others; its followers still look by time."""
-        for job_id, last in after.items():
+    def _stop_reading_wrong_types(self, after: dict[str, str]) -> None:
+        """Stop reading the keys that another program has replaced with something other than a stream.
+
+        A single wrong key makes the read of all streams fail. The routes that follow the job of such a key still
+        read the job's state periodically (web/operations/event_stream.py).
+        """
+        for job_id, last_id in after.items():
             try:
-                self.store.read_events({job_id: last}, block_ms=0)
+                self.store.read_events({job_id: last_id}, block_ms=0)
             except redis.ResponseError as error:
                 log.warning("hub.unreadable", job=job_id, error=str(error))
                 with self._lock:

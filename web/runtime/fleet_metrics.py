@@ -1,4 +1,4 @@
-"""A snapshot of the store as Prometheus metrics; the rows are those of shared/metrics.py."""
+"""Convert a snapshot of the store into the Prometheus fleet metrics, which are defined in shared/metrics.py."""
 
 from collections.abc import Iterable, Iterator
 from typing import Literal
@@ -17,13 +17,13 @@ from shared.store.replies import Snapshot, TenantView, WorkerView
 
 
 class FleetCollector(Collector):
-    """One snapshot as metric families."""
+    """A Prometheus collector that makes its metrics from one snapshot."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
 
     def collect(self) -> Iterator[Metric]:
-        """All fleet metrics."""
+        """Yield all fleet metrics."""
         stats = self._snapshot.stats
         for row in COUNTED:
             if row.kind == "counter":
@@ -42,14 +42,18 @@ class FleetCollector(Collector):
 
 
 def fleet_registry(snapshot: Snapshot) -> CollectorRegistry:
-    """A registry that renders one snapshot, made for one scrape."""
+    """Return a registry with the metrics of one snapshot, to answer one scrape."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(FleetCollector(snapshot))
     return registry
 
 
-def _labels(row: MetricSpec, field: str) -> list[str] | None:
-    """The label values in a field after its first part; a `|` in a model's name stays in it. None: not this row's."""
+def _label_values(row: MetricSpec, field: str) -> list[str] | None:
+    """Return the label values in the name of a stats field, or None if they do not match the metric's labels.
+
+    The name is `field|value|value`. A model's name may itself contain `|`, so surplus parts are added to the value of
+    the label `model_name`.
+    """
     parts = field.split("|")[1:]
     surplus = len(parts) - len(row.labels)
     if surplus < 0 or (surplus and "model_name" not in row.labels):
@@ -64,7 +68,7 @@ def _counter(row: MetricSpec, stats: dict[str, int]) -> CounterMetricFamily:
         family.add_metric([], stats.get(row.field, 0))
         return family
     for field, value in stats.items():
-        labels = _labels(row, field) if field.startswith(f"{row.field}|") else None
+        labels = _label_values(row, field) if field.startswith(f"{row.field}|") else None
         if labels is not None:
             family.add_metric(labels, value)
     return family
@@ -79,7 +83,7 @@ def _by_worker(row: MetricSpec, workers: list[WorkerView]) -> CounterMetricFamil
 
 
 def _number(fact: str) -> float:
-    """A worker's fact as a number; 0 for what is none, for a metric never fails a scrape."""
+    """Convert a fact that a worker published to a number. Return 0 if it is not one, so that the scrape succeeds."""
     try:
         return float(fact)
     except ValueError:
@@ -89,32 +93,32 @@ def _number(fact: str) -> float:
 def _admission(stats: dict[str, int]) -> CounterMetricFamily:
     family = CounterMetricFamily(ADMISSION.name, ADMISSION.help, labels=ADMISSION.labels)
     for field, value in stats.items():
-        what, *rest = field.split("|")
-        if what == "admitted" and len(rest) == 1:
-            family.add_metric([rest[0], "admitted", ""], value)
-        elif what == "refused" and len(rest) == 2:
-            family.add_metric([rest[0], "refused", rest[1]], value)
+        decision, *labels = field.split("|")
+        if decision == "admitted" and len(labels) == 1:
+            family.add_metric([labels[0], "admitted", ""], value)
+        elif decision == "refused" and len(labels) == 2:
+            family.add_metric([labels[0], "refused", labels[1]], value)
     return family
 
 
 def _histogram(row: MetricSpec, stats: dict[str, int]) -> HistogramMetricFamily:
     family = HistogramMetricFamily(row.name, row.help, labels=row.labels)
-    start = f"h|{row.field}|"
+    prefix = f"h|{row.field}|"
     series: dict[tuple[str, ...], dict[str, int]] = {}
     for field, value in stats.items():
-        if field.startswith(start):
+        if field.startswith(prefix):
             inner, _, upper = field.removeprefix("h|").rpartition("|")
-            labels = _labels(row, inner)
+            labels = _label_values(row, inner)
             if labels is not None:
                 series.setdefault(tuple(labels), {})[upper] = value
-    for labels_of, counts in sorted(series.items()):
-        running = 0
+    for label_values, counts in sorted(series.items()):
+        cumulative = 0
         buckets: list[tuple[str, float]] = []
         for upper_ms in BUCKETS_MS:
-            running += counts.get(str(upper_ms), 0)
-            buckets.append((repr(upper_ms / 1000), running))
-        buckets.append(("+Inf", running + counts.get("inf", 0)))
-        family.add_metric(list(labels_of), buckets=buckets, sum_value=counts.get("sum", 0) / 1000)
+            cumulative += counts.get(str(upper_ms), 0)
+            buckets.append((repr(upper_ms / 1000), cumulative))
+        buckets.append(("+Inf", cumulative + counts.get("inf", 0)))
+        family.add_metric(list(label_values), buckets=buckets, sum_value=counts.get("sum", 0) / 1000)
     return family
 
 
@@ -141,12 +145,12 @@ def _gauges(snapshot: Snapshot) -> dict[str, Iterable[tuple[list[str], float]]]:
 
 
 def _by_tenant(
-    snapshot: Snapshot, tenants: list[TenantView], what: Literal["waiting", "running"]
+    snapshot: Snapshot, tenants: list[TenantView], state: Literal["waiting", "running"]
 ) -> list[tuple[list[str], float]]:
-    # The snapshot counts by tenant; where one model is served, all of it is that model's.
+    # The snapshot counts jobs per tenant, not per model, so the label names the model only if just one is served.
     model = snapshot.models[0] if len(snapshot.models) == 1 else ""
-    counts = {tenant.name: tenant.waiting if what == "waiting" else tenant.running for tenant in tenants}
-    rest = (snapshot.waiting if what == "waiting" else snapshot.running) - sum(counts.values())
+    counts = {tenant.name: tenant.waiting if state == "waiting" else tenant.running for tenant in tenants}
+    rest = (snapshot.waiting if state == "waiting" else snapshot.running) - sum(counts.values())
     rows: list[tuple[list[str], float]] = [([name, model], number) for name, number in sorted(counts.items())]
     if rest > 0:
         rows.append(([OTHER, model], rest))

@@ -1,7 +1,9 @@
-"""Jobs of which the door does not know whether the store took them: each is canceled when the store answers.
+"""Cancel the jobs in doubt, and the jobs that the door could not cancel while the store did not answer.
 
-The client was told to come back, so a job that was taken after all would run for nobody; unless the client has
-come back for it by then (docs/adr/0022).
+A job is in doubt if its offer got no answer, so that the door does not know whether the store admitted the job. The
+door has answered the client with a yield. If the store did admit the job, a worker would compute an answer that no
+client reads. The job is therefore canceled as soon as the store answers again, unless the client has sent the request
+again by then (docs/adr/0022). The other jobs are those whose client disconnected while the store did not answer.
 """
 
 import threading
@@ -17,32 +19,34 @@ from shared.store.store import Store
 
 log = structlog.get_logger()
 
-#: While the store is away.
+#: How long to wait before the next attempt while the store does not answer, in seconds.
 REST_S = 0.25
-#: An admit may lie unread in the connection of a store that was paused, and be run after the first cancel.
-SECOND_LOOK_S = 5.0
-#: More than a door admits in its longest second; beyond, the oldest are left to their deadlines.
-MOST = 100_000
+#: How long after the first cancel a job is canceled a second time, in seconds. If the store was paused, it may not yet
+#: have read the offer from its connection, and it may admit the job after the first cancel.
+SECOND_CANCEL_AFTER_S = 5.0
+#: The maximum length of each of the two queues: more jobs than a door admits in its busiest second. If a queue is full,
+#: its oldest job is dropped from it without a cancel, and ends no later than its deadline.
+MAX_JOBS = 100_000
 
 
 @dataclass(frozen=True)
 class _InDoubtJob:
     job_id: str
-    #: "": its client has gone, so that it is ended whoever has heard of it.
+    #: The id of the offer, or "" if the job's client has disconnected: the job is then canceled unconditionally.
     offer: str
-    #: Not before, in seconds of the clock.
+    #: When to cancel the job, in seconds of the monotonic clock.
     due_s: float
 
 
 class InDoubtJobs:
-    """A list of ids in doubt, and the duty that empties it. Its thread lives while the list does."""
+    """Holds the jobs to cancel in two queues, and cancels them in a thread that runs only while there are any."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store, self._clock = store, clock
         self._lock = threading.Lock()
-        #: Under the lock: what has not been looked at yet, and what is looked at once more, each in the order of time.
-        self._first: deque[_InDoubtJob] = deque(maxlen=MOST)
-        self._second: deque[_InDoubtJob] = deque(maxlen=MOST)
+        #: Guarded by the lock: jobs to be canceled for the first and for the second time, each ordered by due time.
+        self._first: deque[_InDoubtJob] = deque(maxlen=MAX_JOBS)
+        self._second: deque[_InDoubtJob] = deque(maxlen=MAX_JOBS)
         self._thread: threading.Thread | None = None
         self._added = threading.Event()
 
@@ -50,9 +54,10 @@ class InDoubtJobs:
         return len(self._first) + len(self._second)
 
     def add(self, job_id: str, offer: str = "") -> None:
-        """Cancel this job as soon as the store answers, and once more later.
+        """Cancel this job as soon as the store answers, and a second time SECOND_CANCEL_AFTER_S later.
 
-        With an `offer`, only while nobody has heard of the job; without, its client has gone.
+        With an `offer`, the store cancels the job only if that offer created it and no later offer has found it.
+        Without an `offer`, the store cancels the job in any case, because the job's client has disconnected.
         """
         with self._lock:
             self._first.append(_InDoubtJob(job_id, offer, self._clock.monotonic()))
@@ -62,46 +67,49 @@ class InDoubtJobs:
         self._added.set()
 
     def one_pass(self) -> float | None:
-        """Cancel what is due; seconds until the next pass, None when nothing is left. Raises StoreUnavailable."""
+        """Cancel the jobs that are due. Return the seconds until the next job is due, or None if no job is left.
+
+        Raises StoreUnavailable.
+        """
         while True:
             self._added.clear()
             with self._lock:
-                doubts = self._first or self._second
-                if not doubts:
+                jobs = self._first or self._second
+                if not jobs:
                     return None
-                doubt, now_s = doubts[0], self._clock.monotonic()
-                if doubt.due_s > now_s:
-                    return doubt.due_s - now_s
-            self._cancel(doubt)
+                job, now_s = jobs[0], self._clock.monotonic()
+                if job.due_s > now_s:
+                    return job.due_s - now_s
+            self._cancel(job)
             with self._lock:
-                if doubts and doubts[0] is doubt:
-                    doubts.popleft()
-                if doubts is self._first:
-                    self._second.append(replace(doubt, due_s=now_s + SECOND_LOOK_S))
+                if jobs and jobs[0] is job:
+                    jobs.popleft()
+                if jobs is self._first:
+                    self._second.append(replace(job, due_s=now_s + SECOND_CANCEL_AFTER_S))
 
-    def _cancel(self, doubt: _InDoubtJob) -> None:
-        code = EndCode.UNHEARD if doubt.offer else EndCode.CANCELED
+    def _cancel(self, job: _InDoubtJob) -> None:
+        code = EndCode.UNHEARD if job.offer else EndCode.CANCELED
         try:
-            answer = self._store.cancel(doubt.job_id, code=code, offer=doubt.offer)
+            answer = self._store.cancel(job.job_id, code=code, offer=job.offer)
         except StoreUnavailable:
             raise
         except Exception:
-            # Left to its deadline: one that cannot be canceled holds up no other.
-            log.exception("admit.in_doubt", job=doubt.job_id)
+            # A job that cannot be canceled ends at its deadline; it must not delay the cancels of other jobs.
+            log.exception("admit.in_doubt", job=job.job_id)
         else:
-            log.info("admit.in_doubt", job=doubt.job_id, cancel=answer.value)
+            log.info("admit.in_doubt", job=job.job_id, cancel=answer.value)
 
     def _run(self) -> None:
-        rest = threading.Event()
+        never_set = threading.Event()
         while True:
             try:
                 rest_s = self.one_pass()
             except StoreUnavailable:
-                rest.wait(REST_S)
+                never_set.wait(REST_S)
                 continue
             with self._lock:
                 if rest_s is None and not len(self):
                     self._thread = None
                     return
-            # What is added meanwhile is due at once.
+            # `add` ends this wait, because an added job is due at once.
             self._added.wait(rest_s or 0)

@@ -1,6 +1,7 @@
-"""Which models are live, as the door knows it: one picture of the store, shared by all requests of this process.
+"""Cache of the served models and the facts about them, which all requests of this process share.
 
-A picture is at most a second old; what it does not hold is looked up anew before anybody is told so.
+The cached ModelDirectory is at most one second old. If it does not contain the model that a request names, the door
+reads the models from the store again before it answers that the model does not exist.
 """
 
 from collections.abc import Mapping
@@ -15,50 +16,51 @@ from shared.store.replies import Snapshot
 from shared.store.store import Store
 from web.http.api_errors import ApiError
 
-#: How old a picture may be for a request whose model is in it, and for one whose model is not, in seconds.
-#: The second bounds what requests for invented models cost the store.
+#: The maximum age of the cached directory, in seconds: for a request whose model is live in the directory, and for any
+#: other request. The second value limits how often requests for unknown models make the door read the store.
 MAX_AGE_S, MAX_AGE_MISSING_S = 1.0, 0.1
 
 
 @dataclass(frozen=True)
 class Model:
-    """One served model; facts are what its workers publish of it."""
+    """One served model, with the facts that its workers publish about it."""
 
     name: str
     live: bool
-    #: The sim engine counts words.
-    words: bool = False
+    #: Whether the model counts each word as one token, as the `sim` backend does.
+    counts_words: bool = False
     tokens_per_byte: float = cost.TOKENS_PER_BYTE
-    #: The longest job in tokens; None while no worker has told.
+    #: How many tokens prompt and answer may have together; None if no live worker has published the number.
     n_ctx: int | None = None
-    #: How its embeddings are pooled, and their numbers; "" for a model that continues text.
+    #: How an embedding model combines the vectors of its tokens into one; "" for a model that generates text.
     pooling: str = ""
-    width: int | None = None
+    #: The number of dimensions of an embedding model's vectors; None for a model that generates text.
+    dimensions: int | None = None
 
     def estimate(self, payload: Mapping[str, object]) -> int:
-        """Prompt tokens of a request, as far as the door can tell."""
-        return cost.estimate(payload, words=self.words, tokens_per_byte=self.tokens_per_byte)
+        """Estimate the number of prompt tokens of a request."""
+        return cost.estimate(payload, words=self.counts_words, tokens_per_byte=self.tokens_per_byte)
 
 
 @dataclass(frozen=True)
 class ModelDirectory:
-    """The models of one snapshot: by served name, and by alias."""
+    """The models in one snapshot by served name, and for each alias the served name of its model."""
 
     models: dict[str, Model]
     aliases: dict[str, str]
 
     def find(self, name: str) -> Model | None:
-        """The model of this name or alias; live, or seen in the last hour."""
+        """Return the model with this name or alias if it is live or was live in the last hour, otherwise None."""
         return self.models.get(name) or self.models.get(self.aliases.get(name, ""))
 
     @property
     def live(self) -> list[str]:
-        """Served names of live models."""
+        """The served names of live models, sorted."""
         return sorted(model.name for model in self.models.values() if model.live)
 
 
 def read_directory(snapshot: Snapshot) -> ModelDirectory:
-    """What a snapshot says of models. Where workers of one model differ, the longest context counts."""
+    """Make a directory from a snapshot. If the workers of one model have different context sizes, use the largest."""
     models = {name: Model(name, live=False) for name in snapshot.models}
     aliases: dict[str, str] = {}
     for worker in snapshot.workers:
@@ -69,11 +71,11 @@ def read_directory(snapshot: Snapshot) -> ModelDirectory:
         models[worker.model] = Model(
             worker.model,
             live=True,
-            words=worker.facts.get("engine") == "sim",
+            counts_words=worker.facts.get("engine") == "sim",
             tokens_per_byte=_number(worker.facts, "tokens_per_byte") or cost.TOKENS_PER_BYTE,
             n_ctx=int(n_ctx) or None,
             pooling=worker.facts.get("pooling", ""),
-            width=int(_number(worker.facts, "width") or 0) or None,
+            dimensions=int(_number(worker.facts, "width") or 0) or None,
         )
         for alias in worker.facts.get("aliases", "").split(","):
             aliases[alias.strip()] = worker.model
@@ -90,59 +92,61 @@ def _number(facts: Mapping[str, str], name: str) -> float | None:
 
 
 class ModelPools:
-    """The current picture. Any thread may ask; two that ask at once may both look, which does no harm."""
+    """The cached directory. Its methods may be called from any thread; simultaneous refreshes are harmless."""
 
     def __init__(self, store: Store, settings: Settings, clock: Clock) -> None:
         self._store, self._clock = store, clock
-        #: What this ingress offers when nobody names a model ("" for nothing), and its other names.
-        self._ours, *self._own_aliases = served_names(settings)
-        self._picture = ModelDirectory({}, {})
-        self._taken_s = float("-inf")
+        #: The default model in the door's settings ("" if none is set), and this model's aliases in the same setting.
+        self._default_model, *self._default_aliases = served_names(settings)
+        self._directory = ModelDirectory({}, {})
+        self._read_at_s = float("-inf")
 
-    def picture(self, max_age_s: float = MAX_AGE_S) -> ModelDirectory:
-        """A picture at most `max_age_s` old. Raises StoreUnavailable."""
-        if self._clock.monotonic() - self._taken_s > max_age_s:
-            self._picture = read_directory(self._store.snapshot(tenants=1))
-            self._taken_s = self._clock.monotonic()
-        return self._picture
+    def directory(self, max_age_s: float = MAX_AGE_S) -> ModelDirectory:
+        """Return a directory that is at most `max_age_s` old. Raises StoreUnavailable."""
+        if self._clock.monotonic() - self._read_at_s > max_age_s:
+            self._directory = read_directory(self._store.snapshot(tenants=1))
+            self._read_at_s = self._clock.monotonic()
+        return self._directory
 
-    def offered(self, policy: TenantPolicy | None) -> list[str]:
-        """Served names of live models and their aliases, as far as the tenant may use them."""
-        picture = self.picture()
-        aliases = {alias for alias, name in picture.aliases.items() if name in picture.live}
-        if self._ours in picture.live:
-            aliases.update(self._own_aliases)
-        names = [*picture.live, *sorted(aliases - set(picture.live))]
+    def visible_names(self, policy: TenantPolicy | None) -> list[str]:
+        """Return the served names and aliases of the live models that the tenant may use."""
+        directory = self.directory()
+        aliases = {alias for alias, name in directory.aliases.items() if name in directory.live}
+        if self._default_model in directory.live:
+            aliases.update(self._default_aliases)
+        names = [*directory.live, *sorted(aliases - set(directory.live))]
         return [name for name in names if policy is None or policy.may_use(name)]
 
-    def resolve(self, named: str | None, policy: TenantPolicy | None) -> Model:
-        """The model that a request means; live or not, for the store refuses what nobody serves.
+    def resolve(self, requested: str | None, policy: TenantPolicy | None) -> Model:
+        """Return the model for a request. If the model has no live worker, the store will refuse the job.
 
-        Raises ApiError: no name and no default (400, with the list), or a name never seen in the last
-        hour or not allowed to the tenant (404).
+        Raises ApiError with status 400 and the names of the live models if several are live and neither the request
+        nor a default names one. Raises ApiError with status 404 if the named model was not live in the last hour, or
+        if the tenant may not use it.
         """
-        name = named or (policy and policy.default_model) or self._ours
-        model = self._find(name) if name else self._only()
-        if model is None and name and not named:
-            # Configured and not started yet: the store's refusal says that nobody serves it.
+        name = requested or (policy and policy.default_model) or self._default_model
+        model = self._find(name) if name else self._only_live_model()
+        if model is None and name and not requested:
+            # The default model has no worker yet. The store refuses the job with reason no_worker.
             model = Model(name, live=False)
         if model is not None and (policy is None or policy.may_use(model.name) or policy.may_use(name or "")):
             return model
-        message = f"model={(name or '')[:80]!r} is not served here; GET /v1/models lists what is"
+        message = f"model={(name or '')[:80]!r} is not served; GET /v1/models lists the models that are"
         raise ApiError("model_not_found", message, param="model")
 
     def _find(self, name: str) -> Model | None:
-        name = self._ours if name in self._own_aliases else name
-        model = self.picture().find(name)
-        return model if model and model.live else self.picture(MAX_AGE_MISSING_S).find(name)
+        name = self._default_model if name in self._default_aliases else name
+        model = self.directory().find(name)
+        return model if model and model.live else self.directory(MAX_AGE_MISSING_S).find(name)
 
-    def _only(self) -> Model:
-        picture = self.picture()
-        if len(picture.live) != 1:
-            picture = self.picture(MAX_AGE_MISSING_S)
-        if len(picture.live) == 1:
-            return picture.models[picture.live[0]]
-        if picture.live:
-            raise ApiError("model_required", f"name a model: one of {', '.join(picture.live)}", param="model")
-        # Nothing is live: the store's refusal says so, under the name of what was served last, if anything was.
-        return next(iter(picture.models.values()), Model("default", live=False))
+    def _only_live_model(self) -> Model:
+        directory = self.directory()
+        if len(directory.live) != 1:
+            directory = self.directory(MAX_AGE_MISSING_S)
+        if len(directory.live) == 1:
+            return directory.models[directory.live[0]]
+        if directory.live:
+            message = f"several models are live; set model to one of {', '.join(directory.live)}"
+            raise ApiError("model_required", message, param="model")
+        # No model is live, so the store refuses the job. The refusal names a recently served model if there is one.
+        return next(iter(directory.models.values()), Model("default", live=False))

@@ -1,4 +1,4 @@
-"""How an ingress starts: settings read, the store opened, found fit and in agreement; or a sentence and the end."""
+"""Steps to start a door process: read the settings, open and configure the store, or exit with an error message."""
 
 import contextlib
 import os
@@ -18,12 +18,13 @@ from web.http.allowed_names import allowed_hosts, allowed_origins
 
 log = structlog.get_logger()
 
-#: Exit codes, as workers have them: a setting is wrong; the store could lose jobs. Starting again helps neither.
+#: The exit codes for a wrong setting and for a store that could lose jobs; workers use the same codes. A restart fixes
+#: neither problem.
 EXIT_CONFIG, EXIT_STORE_UNFIT = 2, 3
 
 
 def read_settings() -> Settings:
-    """The settings, or the end of this process with a sentence."""
+    """Read the settings; if they are invalid, exit this process with an error message."""
     try:
         settings = load()
         allowed_hosts(settings)
@@ -35,14 +36,15 @@ def read_settings() -> Settings:
 
 
 def open_store(settings: Settings) -> Store:
-    """The store as the door waits for it; connects with the first call."""
+    """Return a store client with the timeouts of the door. The client connects when it sends its first command."""
     return Store(open_client(_store_url(settings), name=f"penstock-web-{os.getpid()}", timeouts=DOOR))
 
 
 def configure_store(settings: Settings, store: Store) -> None:
-    """Find the store fit and in agreement with our settings, or end this process with a sentence.
+    """Check that the store is fit, and that its system-wide settings are the same; write them if it has none.
 
-    Raises StoreUnavailable: then the door serves refusals, and web/boot.py goes on asking.
+    Exits this process with an error message if the store is unfit or has different settings. Raises StoreUnavailable
+    if the store does not answer: the door then refuses all jobs, and web/runtime/duties.py calls this function again.
     """
     try:
         for warning in check_fitness(store.client):
@@ -55,7 +57,7 @@ def configure_store(settings: Settings, store: Store) -> None:
 
 
 def raise_file_limit() -> None:
-    """Each connection is a file; a system that allows more than it gives is asked for it."""
+    """Raise the soft limit on open files, up to 65536 or the hard limit: each connection needs a file descriptor."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 65_536)), hard))

@@ -1,4 +1,4 @@
-"""Tickets: words signed by us that open one job's events for a while, for browsers, which cannot send a key."""
+"""Sign and verify tickets, which let a browser that cannot send an API key read one job's events for a limited time."""
 
 import base64
 import hashlib
@@ -13,43 +13,46 @@ import redis
 from shared.store import keys
 from shared.store.redis_errors import store_faults
 
-#: When it ends, in ms since the epoch, and 256 bits of signature.
+#: A ticket consists of its expiry time in ms since the epoch, a dot, and a signature of 256 bits in base64.
 _TICKET = re.compile(r"(\d{1,15})\.([A-Za-z0-9_-]{43})\Z", re.ASCII)
 
 
 class TicketSigner:
-    """Signs with a secret that all doors find in the store; whoever removes it there voids every ticket.
+    """Signs tickets with a secret that all doors read from the store. Deleting the secret invalidates every ticket.
 
-    Every method raises StoreUnavailable when the store does not answer.
+    Every method raises StoreUnavailable if the store does not answer.
     """
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
 
-    def signer(self) -> Callable[[str, int], str]:
-        """Makes tickets of (job id, end in ms of the store's TIME), fit to stand in an address, without the store."""
+    def make_signer(self) -> Callable[[str, int], str]:
+        """Return a function that makes a ticket from a job id and an expiry time in ms of the store's clock.
+
+        Tickets need no escaping in a URL. The returned function sends no command to the store.
+        """
         secret = self._secret()
         return lambda job_id, expires_ms: f"{expires_ms}.{_sign(secret, job_id, expires_ms)}"
 
     def expires_ms(self, ticket: str, job_id: str) -> int | None:
-        """When this ticket of ours for this job ends; None for anything that we did not sign for it."""
+        """Return when the ticket expires, in ms since the epoch, or None if its signature is not valid for this job."""
         match = _TICKET.match(ticket)
         if match is None:
             return None
         expires_ms = int(match[1])
-        fits = hmac.compare_digest(_sign(self._secret(), job_id, expires_ms), match[2])
-        return expires_ms if fits else None
+        is_valid = hmac.compare_digest(_sign(self._secret(), job_id, expires_ms), match[2])
+        return expires_ms if is_valid else None
 
     def _secret(self) -> bytes:
         with store_faults(self._client):
             found: Any = self._client.get(keys.secret())
             if found is None:
-                # Of several doors that make one at once, the first one's counts.
+                # If several doors create the secret at the same time, all of them use the one that was written first.
                 self._client.set(keys.secret(), secrets.token_hex(32), nx=True)
                 found = self._client.get(keys.secret())
         return bytes(found or b"") or secrets.token_bytes(32)
 
 
 def _sign(secret: bytes, job_id: str, expires_ms: int) -> str:
-    said = hmac.new(secret, f"events\n{job_id}\n{expires_ms}".encode(), hashlib.sha256).digest()
-    return base64.urlsafe_b64encode(said).rstrip(b"=").decode()
+    signature = hmac.new(secret, f"events\n{job_id}\n{expires_ms}".encode(), hashlib.sha256).digest()
+    return base64.urlsafe_b64encode(signature).rstrip(b"=").decode()

@@ -1,11 +1,11 @@
-"""The demo model: where its file lies; how it is written, trained and copied is beside this file."""
+"""The demo model's name and path; the other files of this package write the model."""
 
 from pathlib import Path
 
-#: The name that a demo model gives itself (`general.name`) and is served by.
+#: The name in a demo model's metadata (`general.name`), under which it is served.
 DEMO_MODEL_NAME = "penstock-demo"
 
 
 def demo_model_path() -> Path:
-    """Return where the trained demo model lies in the installed package, whether or not it is there."""
+    """Return the path of the trained demo model in the installed package, whether or not the file exists."""
     return Path(__file__).with_name(f"{DEMO_MODEL_NAME}.gguf")

@@ -30,9 +30,9 @@ _FILE_TYPES = {
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The size of a llama: vocabulary, context and widths in tokens and elements.
+    """The sizes of a model of the llama architecture: vocabulary and context in tokens, widths in elements.
 
-    Raises ValueError at birth when the numbers cannot be a llama's.
+    Creating one raises ValueError if the architecture does not allow these sizes.
     """
 
     n_vocab: int
@@ -42,35 +42,35 @@ class ModelShape:
     n_head: int
     n_head_kv: int
     n_ff: int
-    #: Base of the rotary positions and the epsilon of the RMS norm: Llama 2's.
+    #: Base of the rotary position embedding and epsilon of the RMS norm; both as in Llama 2.
     rope_base: float = 10000.0
     norm_eps: float = 1e-5
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if value <= 0:
-                raise ValueError(f"{name} is {value}; it must be more than 0")
+                raise ValueError(f"{name} is {value}; it must be greater than 0")
         if self.n_embd % (2 * self.n_head):
-            raise ValueError(f"n_embd {self.n_embd} is no even multiple of n_head {self.n_head}")
+            raise ValueError(f"n_embd {self.n_embd} is not an even multiple of n_head {self.n_head}")
         if self.n_head % self.n_head_kv:
-            raise ValueError(f"n_head {self.n_head} is no multiple of n_head_kv {self.n_head_kv}")
+            raise ValueError(f"n_head {self.n_head} is not a multiple of n_head_kv {self.n_head_kv}")
 
     @property
     def head_width(self) -> int:
-        """Elements of one attention head."""
+        """Number of elements of one attention head."""
         return self.n_embd // self.n_head
 
     @property
     def kv_width(self) -> int:
-        """Elements of one token's keys, and of its values, in one layer."""
+        """Number of elements of one token's keys in one layer, which is also the number for its values."""
         return self.head_width * self.n_head_kv
 
 
 def tensor_shapes(shape: ModelShape) -> dict[str, tuple[int, ...]]:
-    """Return every tensor's name and shape, rows first, in the order of the file.
+    """Return the name and the shape (rows first) of every tensor, in the order of the file.
 
-    A matrix of shape (out, in) maps a vector x to W @ x. The rotary positions turn neighbouring
-    elements (0, 1), (2, 3), … of a head, as llama.cpp does for this architecture.
+    A matrix W of shape (out, in) maps a vector x to W @ x. The rotary position embedding rotates adjacent pairs of a
+    head's elements, (0, 1), (2, 3), and so on, as llama.cpp does for this architecture.
     """
     embd, layer_width = shape.n_embd, shape.n_ff
     shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (shape.n_vocab, embd)}
@@ -99,19 +99,19 @@ def write_gguf(
     name: str,
     file_type: FileType,
 ) -> None:
-    """Write the model to `path`, replacing what is there.
+    """Write the model to `path`, replacing an existing file.
 
-    `tensors` are those of `tensor_shapes`, float32; without `output.weight` the token embedding
-    serves for both. Matrices are stored as `file_type`, vectors as float32. The same arguments
-    make the same bytes. Raises ValueError for a file type or a vocabulary that does not fit, and
-    OSError when the file cannot be written.
+    `tensors` are the tensors that `tensor_shapes` names, as float32. If `output.weight` is left out, the token
+    embedding is also used as the output matrix. Matrices are stored as `file_type`, vectors as float32. The same
+    arguments always produce the same bytes. Raises ValueError if the file type is unknown, or if the file type or the
+    vocabulary does not fit `shape`. Raises OSError if the file cannot be written.
     """
     if file_type not in _TENSOR_TYPES:
-        raise ValueError(f"file_type {file_type!r} is none of {', '.join(_TENSOR_TYPES)}")
+        raise ValueError(f"file_type {file_type!r} is not one of {', '.join(_TENSOR_TYPES)}")
     for width_name in ("n_embd", "n_ff"):
         width = getattr(shape, width_name)
         if file_type == "q8_0" and width % Q8_0_BLOCK:
-            raise ValueError(f"{width_name} {width} is no multiple of {Q8_0_BLOCK}, which q8_0 needs")
+            raise ValueError(f"{width_name} {width} is not a multiple of {Q8_0_BLOCK}, which q8_0 needs")
     if len(vocabulary) != shape.n_vocab:
         raise ValueError(f"n_vocab is {shape.n_vocab} but the vocabulary has {len(vocabulary)} pieces")
     writer = gguf.GGUFWriter(path, "llama")
@@ -154,6 +154,6 @@ def _describe_vocabulary(writer: Any, vocabulary: Vocabulary) -> None:
     writer.add_unk_token_id(UNKNOWN_ID)
     writer.add_add_bos_token(value=True)
     writer.add_add_eos_token(value=False)
-    # Off, so that an answer that follows a control token begins with a letter, not with a space.
+    # With a space prefix, an answer would begin with a space and not with a letter, because it follows a control token.
     writer.add_add_space_prefix(value=False)
     writer.add_chat_template(CHAT_TEMPLATE)

@@ -1,4 +1,4 @@
-"""Writes a llama of seeded random weights: any size, real to llama.cpp, without any sense in what it says."""
+"""Writes a llama model with seeded random weights: llama.cpp accepts it, but the text it generates is nonsense."""
 
 from collections.abc import Iterator
 from itertools import product
@@ -14,14 +14,15 @@ from workers.demo.vocabulary import FIRST_PIECE_ID, SPACE, Vocabulary, vocabular
 
 FloatArray = np.ndarray[Any, np.dtype[np.float32]]
 
-#: Standard deviation that each kind of matrix gives to an input of deviation 1. Found by trial: with
-#: these an answer depends on the whole prompt, not on its last token alone, and does not soon repeat.
+#: For each kind of matrix, the standard deviation of its output if its input has a standard deviation of 1. The values
+#: were found by experiment: with them, an answer depends on the whole prompt, not only on the prompt's last token, and
+#: does not soon begin to repeat itself.
 _GAINS = {"attn_q": 1.5, "attn_k": 1.5, "attn_v": 2.0, "attn_output": 2.0, "output": 4.0}
 
-#: Letters of two to four bytes each, so that pieces beyond ASCII are met in every answer's alphabet.
+#: Characters of two to four bytes in UTF-8, so that every vocabulary contains pieces beyond ASCII.
 _BEYOND_ASCII = ("ä", "é", "ñ", "ß", "ø", "ж", "λ", "水", "猫", "🙂")
 _SYLLABLES = tuple(map("".join, product("bdfghklmnprstvz", "aeiou")))
-#: Words of two and of three syllables.
+#: Number of possible words of two or three syllables.
 _N_WORDS = len(_SYLLABLES) ** 2 + len(_SYLLABLES) ** 3
 
 
@@ -39,13 +40,12 @@ def write_random_model(
     n_head_kv: int = 2,
     n_ff: int = 192,
 ) -> None:
-    """Write a random model to `path`, replacing what is there; the same arguments make the same bytes.
+    """Write a random model to `path`, replacing an existing file. The same arguments always produce the same bytes.
 
-    Greedy answers are words of made-up syllables: the control and byte tokens, the end of the
-    answer among them, have a logit of exactly 0, which the best word always beats. The default is
-    about 1 MB. The shape of a 135M-class model is n_vocab 49152, n_embd 576, n_layer 30,
-    n_head 9, n_head_kv 3, n_ff 1536. Raises ValueError for a size that cannot be, OSError when
-    the file cannot be written.
+    Greedy answers consist of made-up words: control and byte tokens, including the end of the answer, always have a
+    logit of exactly 0, and the most likely word has a larger one. The default size is about 1 MB. The shape of a model
+    of the 135M class is n_vocab 49152, n_embd 576, n_layer 30, n_head 9, n_head_kv 3, n_ff 1536. Raises ValueError for
+    an impossible size, and OSError if the file cannot be written.
     """
     shape = ModelShape(n_vocab, n_ctx_train, n_embd, n_layer, n_head, n_head_kv, n_ff)
     vocabulary = _made_up_words(seed, n_vocab)
@@ -53,7 +53,7 @@ def write_random_model(
 
 
 def _made_up_words(seed: int, n_vocab: int) -> Vocabulary:
-    """Letters, syllables and words of them, each reachable by joining two shorter pieces."""
+    """Return a vocabulary of letters, syllables and words. Every longer piece can be joined from two shorter ones."""
     letters = (SPACE, *map(chr, range(ord("!"), ord("~") + 1)), *_BEYOND_ASCII)
     starts = tuple(SPACE + syllable for syllable in _SYLLABLES)
     pieces = [*letters, *_SYLLABLES, *starts]
@@ -75,7 +75,7 @@ def _random_tensors(seed: int, shape: ModelShape) -> Iterator[tuple[str, FloatAr
             continue
         kind = name.removesuffix(".weight").rpartition(".")[2]
         fan_in = 1 if kind == "token_embd" else dims[1]
-        # A uniform number in ±√3 has the deviation 1.
+        # A uniform distribution over ±√3 has a standard deviation of 1.
         deviation = sqrt(3 / fan_in) * _GAINS.get(kind, 1.0)
         values = (_uniform(seed, name, prod(dims)) * np.float32(deviation)).reshape(dims)
         if kind == "output":
@@ -84,10 +84,10 @@ def _random_tensors(seed: int, shape: ModelShape) -> Iterator[tuple[str, FloatAr
 
 
 def _uniform(seed: int, purpose: str, count: int) -> FloatArray:
-    """Return `count` numbers in [-1, 1), from the bit generator alone.
+    """Return `count` uniform numbers in [-1, 1), computed from the bit generator's raw output.
 
-    NumPy promises the raw bits of a seeded PCG64 for all its versions, but not what its
-    distributions make of them.
+    NumPy guarantees that the raw output of a seeded PCG64 is the same in all its versions, but it does not guarantee
+    that of its distributions.
     """
     bits = np.random.PCG64([seed, *purpose.encode()]).random_raw(count)
     # 24 bits fill the mantissa of a float32 exactly.

@@ -1,8 +1,8 @@
-"""What every vocabulary of ours begins with, and the chat template that goes with it.
+"""The tokens that every demo vocabulary begins with, and the chat template that uses them.
 
-A vocabulary is a list of pieces in the `llama` (SentencePiece) convention of llama.cpp: a space is
-written `▁`, what no piece spells is spelled in byte tokens, and of two neighbours that could be
-joined those with the highest score are joined first.
+A vocabulary is a list of pieces in llama.cpp's `llama` (SentencePiece) convention: a space is written as `▁`,
+characters that occur in no piece become byte tokens, and of all adjacent pieces that could be joined, the pair whose
+joined piece has the highest score is joined first.
 """
 
 from collections.abc import Sequence
@@ -15,16 +15,16 @@ UNKNOWN_ID, BOS_ID, EOS_ID = 0, 1, 2
 SYSTEM_ID, USER_ID, ASSISTANT_ID = 3, 4, 5
 SPECIALS = ("<unk>", "<s>", "</s>", "<|system|>", "<|user|>", "<|assistant|>")
 
-#: Id of the byte token `<0x00>`; those of the other 255 bytes follow in order.
+#: Id of the byte token `<0x00>`. The tokens of the other 255 bytes follow in order.
 FIRST_BYTE_ID = len(SPECIALS)
-#: Id of the first piece that is not the same in every vocabulary.
+#: Id of the first piece that differs between vocabularies.
 FIRST_PIECE_ID = FIRST_BYTE_ID + 256
 
 #: Token types of the GGUF format (`gguf.TokenType`).
 TYPE_NORMAL, TYPE_UNKNOWN, TYPE_CONTROL, TYPE_BYTE = 1, 2, 3, 6
 
-#: One turn is `<|role|>text</s>`; no space or line follows the role, so that an answer begins with
-#: its first letter. `developer` is what newer clients call `system`.
+#: Each message becomes `<|role|>text</s>`. No space or newline follows the role, so that an answer begins with its
+#: first letter. `developer` is the newer name of the role `system`.
 CHAT_TEMPLATE = (
     "{{ bos_token }}"
     "{% for message in messages %}"
@@ -48,12 +48,12 @@ class Vocabulary:
 
 
 def vocabulary_of(pieces: Sequence[str]) -> Vocabulary:
-    """Put the specials and the 256 byte tokens before `pieces`, which are joined in their order.
+    """Return a vocabulary of the special tokens, the 256 byte tokens, and then `pieces`.
 
-    Raises ValueError when a piece stands there twice.
+    Earlier pieces have higher scores, so they are joined first. Raises ValueError if a piece occurs twice.
     """
     if len(set(pieces)) != len(pieces):
-        raise ValueError("a piece stands in the vocabulary twice")
+        raise ValueError("a piece occurs twice in the vocabulary")
     byte_pieces = tuple(f"<0x{byte:02X}>" for byte in range(256))
     fixed_types = [TYPE_UNKNOWN] + [TYPE_CONTROL] * (len(SPECIALS) - 1) + [TYPE_BYTE] * 256
     return Vocabulary(

@@ -1,1 +1,1 @@
-"""The duties of a worker, one a file; they do not know each other."""
+"""The duties of a worker, one in each file; they do not depend on each other."""

@@ -1,10 +1,10 @@
-"""An idle worker audits the books: the same invariants that `penstock doctor` and the tests look at."""
+"""Audits the store while the worker is idle, and checks the same invariants as `penstock doctor` and the tests."""
 
 from typing import TYPE_CHECKING
 
 import structlog
 
-from shared.audit.invariants import breaches
+from shared.audit.invariants import find_breaches
 from shared.clock import Clock
 from workers.duties.claimed_jobs import ClaimedJobs
 
@@ -13,13 +13,15 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-#: The audit reads every key. Idle for so long, and once in so long: it costs a busy store nothing.
+#: How long the worker must have been idle before an audit, and the interval between audits. An audit reads every key in
+#: the store, so it must not run while the store is busy.
 IDLE_S, INTERVAL_S = 5.0, 60.0
-_LOOK_S = 1.0
+#: Interval at which the duty checks whether the worker is idle.
+_POLL_S = 1.0
 
 
 class Audit:
-    """Looks for breaches when nothing is admitted in the whole system."""
+    """Checks the invariants when no job is inflight in the whole system, and logs each breach."""
 
     name = "audit"
 
@@ -30,13 +32,13 @@ class Audit:
         self._idle_since_s = clock.monotonic()
 
     def one_pass(self) -> float:
-        """Audit if it is quiet. How long to rest then, in seconds. Raises StoreUnavailable."""
+        """Audit if the system is idle. Return the delay until the next pass in seconds. Raises StoreUnavailable."""
         now_s = self._clock.monotonic()
         if len(self._claimed_jobs):
             self._idle_since_s = now_s
         if now_s - self._idle_since_s < IDLE_S:
-            return _LOOK_S
+            return _POLL_S
         if self._store.snapshot(tenants=1).inflight == 0:
-            for breach in breaches(self._store.client):
-                log.error("invariant.broken", invariant=breach.invariant, what=breach.what)
+            for breach in find_breaches(self._store.client):
+                log.error("invariant.broken", invariant=breach.invariant, what=breach.message)
         return INTERVAL_S

@@ -1,49 +1,53 @@
-"""What this worker holds: an entry for every claimed job, from the claim's answer to the settle's.
+"""The jobs that this worker has claimed, from the answer to the claim until the job is settled or released.
 
-Several threads meet here: intake takes, leases and bell lose and cancel, delivery lets go. A job is
-held under one claim at most; a newer claim of the same job means that the older one was lost.
+Several threads share these jobs. The claimer adds jobs. The leases duty and the delivery remove lost jobs, the leases
+duty and the doorbell duty mark jobs as canceled, and the delivery removes jobs that ended or were released. A job is
+held under at most one claim. If this worker claims the same job again, the lease of the older claim was lost.
 """
 
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shared.jobs.job import Claimed, Held
+from shared.jobs.job import ClaimedJob, ClaimRef
 
-#: Cancels that came before their claim's answer; more than a worker can have under way.
+#: How many cancels are remembered that arrived before the answer to the claim of their job. A worker never waits for
+#: the claims of this many jobs.
 _EARLY_CANCELS = 256
 
 
 @dataclass
 class HeldJob:
-    """One held job. `cancel_asked` is written under the lock of its Holding, the rest at birth."""
+    """One claimed job. `cancel_requested` is written only under the lock of ClaimedJobs; most fields never change."""
 
     key: str
-    claimed: Claimed
-    taken_s: float
-    cancel_asked: bool = False
-    #: Its end is on the way to the store, whose answer says whose the job is. Written by delivery alone.
+    claimed: ClaimedJob
+    #: Clock time just before the claim was sent.
+    claimed_s: float
+    cancel_requested: bool = False
+    #: Whether the job's end was sent to the store. The answer to that call then decides whether the job was lost. Only
+    #: the delivery writes this field.
     settling: bool = False
-    #: Tokens of its answer, as last heard of. Written by delivery alone.
+    #: Tokens generated so far, as the engine's last event reported them. Only the delivery writes this field.
     generated: int = 0
 
 
-def key_of(held: Held) -> str:
-    """The name of one attempt of a job inside the worker: `<id>:<token>`."""
+def claim_key(held: ClaimRef) -> str:
+    """Return the key that identifies one claim of a job inside the worker: `<id>:<token>`."""
     return f"{held.id}:{held.token}"
 
 
 class ClaimedJobs:
-    """The jobs under this worker's leases, by id."""
+    """The jobs that this worker holds leases for, by job id."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._by_id: dict[str, HeldJob] = {}
         self._early_cancels: dict[str, None] = {}
 
-    def take(self, claimed: Sequence[Claimed], now_s: float) -> tuple[list[HeldJob], list[str]]:
-        """Hold these jobs. Answers their entries, and the keys of older claims that they replace."""
-        entries, replaced = [], []
+    def add(self, claimed: Sequence[ClaimedJob], now_s: float) -> tuple[list[HeldJob], list[str]]:
+        """Add jobs that are not held yet. Return the added jobs, and the keys of the older claims that they replace."""
+        added, replaced = [], []
         with self._lock:
             for job in claimed:
                 older = self._by_id.get(job.id)
@@ -51,49 +55,55 @@ class ClaimedJobs:
                     continue
                 if older is not None:
                     replaced.append(older.key)
-                early = self._early_cancels.pop(job.id, False) is None
-                entry = HeldJob(key_of(job.held), job, now_s, cancel_asked=job.cancel_requested or early)
-                self._by_id[job.id] = entry
-                entries.append(entry)
-        return entries, replaced
+                canceled_early = self._early_cancels.pop(job.id, False) is None
+                held_job = HeldJob(
+                    claim_key(job.held), job, now_s, cancel_requested=job.cancel_requested or canceled_early
+                )
+                self._by_id[job.id] = held_job
+                added.append(held_job)
+        return added, replaced
 
-    def let_go(self, key: str) -> HeldJob | None:
-        """The job's end is written, or it is no longer ours; None when it was not held under this key."""
+    def remove(self, key: str) -> HeldJob | None:
+        """Remove and return a job that has ended, was released or was lost. Return None if this key is not held."""
         job_id = key.partition(":")[0]
         with self._lock:
-            entry = self._by_id.get(job_id)
-            if entry is None or entry.key != key:
+            held_job = self._by_id.get(job_id)
+            if held_job is None or held_job.key != key:
                 return None
             del self._by_id[job_id]
-            return entry
+            return held_job
 
     def get(self, key: str) -> HeldJob | None:
-        """The entry of this very claim."""
+        """Return the job held under exactly this claim, or None."""
         with self._lock:
-            entry = self._by_id.get(key.partition(":")[0])
-        return entry if entry is not None and entry.key == key else None
+            held_job = self._by_id.get(key.partition(":")[0])
+        return held_job if held_job is not None and held_job.key == key else None
 
-    def ask_cancel(self, job_id: str) -> str | None:
-        """Note that the job is to be stopped; its key, or None when its claim has not arrived (or has ended)."""
+    def request_cancel(self, job_id: str) -> str | None:
+        """Mark the job as canceled. Return its key, or None if the job is not held.
+
+        A job that is not held has ended, or the answer to its claim has not arrived yet. For the second case, the
+        cancel is remembered.
+        """
         with self._lock:
-            entry = self._by_id.get(job_id)
-            if entry is not None:
-                entry.cancel_asked = True
-                return entry.key
+            held_job = self._by_id.get(job_id)
+            if held_job is not None:
+                held_job.cancel_requested = True
+                return held_job.key
             self._early_cancels[job_id] = None
             while len(self._early_cancels) > _EARLY_CANCELS:
                 del self._early_cancels[next(iter(self._early_cancels))]
             return None
 
-    def named(self) -> list[Held]:
-        """Every job as a renewal names it."""
+    def held(self) -> list[ClaimRef]:
+        """Return the id and claim token of every held job."""
         with self._lock:
-            return [entry.claimed.held for entry in self._by_id.values()]
+            return [held_job.claimed.held for held_job in self._by_id.values()]
 
     def generated(self) -> dict[str, int]:
-        """How many tokens of each job's answer there are, by its id."""
+        """Return how many tokens each held job has generated so far, by job id."""
         with self._lock:
-            return {job_id: entry.generated for job_id, entry in self._by_id.items()}
+            return {job_id: held_job.generated for job_id, held_job in self._by_id.items()}
 
     def __len__(self) -> int:
         with self._lock:

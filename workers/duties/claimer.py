@@ -1,10 +1,11 @@
-"""Jobs in: claim as many as there are free slots, hand each to the engine while it runs its last step.
+"""Claims as many jobs as there are free slots, and submits each job while the engine computes its current step.
 
-A slot is free for a claim only when the end of its former job is written: turns across tenants are
-exact only if the true cost is in the store before the next claim. Where a job's end is known to be
-near, another may be claimed for its slot before, for one slot in eight: such a job in hand waits in the
-engine and begins in the step after. Until a claim is answered, the same claim id is asked again, so that
-a lost answer loses no job.
+A slot is free for a claim only after the end of its previous job has been written to the store: the order of turns is
+exact only if the true cost of that job is known at the next claim. The exception is the prefetch: when a running job is
+known to end soon, the next job for its slot may be claimed before the end. At most one job is prefetched for every
+eight slots. A prefetched job waits in the engine and starts in the step after the slot is freed.
+
+A claim is repeated with the same claim id until the store has answered it, so that a lost answer loses no job.
 """
 
 import secrets
@@ -16,11 +17,11 @@ import structlog
 
 from shared import failpoints
 from shared.clock import Clock
-from shared.jobs.job import Claimed
+from shared.jobs.job import ClaimedJob
 from shared.jobs.outcomes import EndCode
 from workers.duties.claimed_jobs import ClaimedJobs, HeldJob
 from workers.engine.events import FreeCapacity, JobRejected, JobSpec
-from workers.engine.inbox import most_ahead
+from workers.engine.inbox import max_prefetched
 from workers.engine.loop import Engine
 
 if TYPE_CHECKING:
@@ -28,17 +29,17 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-#: How long an idle worker trusts the doorbell before it looks by itself: rings are lost with the
-#: process that took them off the list, and a look costs the store about 50 us.
-LOOK_S = 1.0
+#: How long an idle worker waits for a ring of the doorbell before it claims without one. A ring is lost if the process
+#: that received it dies. A claim that finds no job costs the store about 50 µs.
+POLL_S = 1.0
 
-#: A job that waits so long for a free slot waits too long; less is the claim's own time.
+#: A slot that is free for longer than this while a job waits is considered idle. A claim alone may take this long.
 _IDLE_AFTER_S = 0.005
 
 
 @dataclass(frozen=True)
 class _PendingClaim:
-    """A claim that was sent and is not answered; repeated as it was."""
+    """A claim that was sent but has not been answered yet. It is repeated unchanged."""
 
     claim_id: str
     slots: int
@@ -46,7 +47,7 @@ class _PendingClaim:
 
 
 class Claimer:
-    """Claims for one worker; its passes run on one thread, the flags may be set by any."""
+    """Claims jobs for one worker. Its passes run on one thread; any thread may set its flags."""
 
     def __init__(
         self,
@@ -58,9 +59,13 @@ class Claimer:
         engine: Engine,
         clock: Clock,
         fail: Callable[[HeldJob, EndCode, str], None],
-        learn: Callable[[Mapping[str, Any], int], None],
+        record_prompt: Callable[[Mapping[str, Any], int], None],
     ) -> None:
-        """`fail` ends a job that the engine rejects; `learn` gets each payload and its prompt's length in tokens."""
+        """Create a claimer, which starts paused.
+
+        `fail` is called to end a job that the engine rejects. `record_prompt` is called for each job that was submitted
+        to the engine, with the job's payload and the number of tokens in its prompt.
+        """
         self._store = store
         self._worker = worker
         self._model = model
@@ -69,149 +74,160 @@ class Claimer:
         self._engine = engine
         self._clock = clock
         self._fail = fail
-        #: When, and at which step, a slot was first free while a job may have waited; None: neither.
-        self._hungry: tuple[float, int] | None = None
-        #: Steps that ran so although a job had waited 5 ms, their time being alike: what a claim that comes late costs.
+        #: Clock time and step count at which a slot became free while a job may have been waiting; None if none has.
+        self._idle_since: tuple[float, int] | None = None
+        #: Estimated number of steps that ran with a free slot after a job had already waited 5 ms for the slot. This is
+        #: what late claims cost. The estimate assumes that all steps take equally long.
         self.idle_slot_steps = 0
-        self.learn = learn
-        self._under_way: _PendingClaim | None = None
-        self._rung = True
-        self._next_look_s = 0.0
-        #: No claims for now: no beat was answered yet, or an operator drains this worker.
+        self.record_prompt = record_prompt
+        self._pending: _PendingClaim | None = None
+        #: Whether a job may be waiting in the pool.
+        self._work_expected = True
+        self._next_poll_s = 0.0
+        #: If true, no job is claimed: the store has answered no heartbeat yet, or an operator drains this worker.
         self.paused = True
-        #: The process ends; not taken back.
+        #: Once this is true, no job is claimed any more, because the process is ending.
         self.closed = False
 
-    def ring(self) -> None:
-        """A job may wait: the next pass looks."""
-        self._rung = True
-        if self._free().slots > 0:
-            self.note_hunger()
+    def expect_work(self) -> None:
+        """Note that a job may be waiting in the pool, so that the next pass claims. May be called from any thread."""
+        self._work_expected = True
+        if self._free_capacity().slots > 0:
+            self.note_free_slot()
 
-    def note_hunger(self) -> None:
-        """A slot is free, or about to be: from now on a waiting job waits because of us. Any thread."""
-        if self._rung and self._hungry is None and self._engine.room().slots > 0:
-            self._hungry = (self._clock.monotonic(), self._engine.stats.steps)
-
-    @property
-    def wants_ahead(self) -> bool:
-        """Whether a job may wait that could be held in hand for a slot that comes free soon."""
-        return self._rung and not self.closed and not self.paused and self._engine.room().soon > 0
+    def note_free_slot(self) -> None:
+        """Start to measure how long a slot is free while a job may be waiting. May be called from any thread."""
+        if self._work_expected and self._idle_since is None and self._engine.free_capacity().slots > 0:
+            self._idle_since = (self._clock.monotonic(), self._engine.stats.steps)
 
     @property
-    def asking(self) -> bool:
-        """Whether a claim was sent whose answer is not known."""
-        return self._under_way is not None
+    def can_prefetch(self) -> bool:
+        """Whether a job may be waiting in the pool that could be prefetched for a slot that becomes free soon."""
+        if self.closed or self.paused or not self._work_expected:
+            return False
+        return self._engine.free_capacity().slots_ending_soon > 0
 
     @property
-    def has_room(self) -> bool:
-        """Whether a ring of the doorbell is of any use to this worker now."""
-        return not self.closed and not self.paused and self._free().slots > 0
+    def claim_pending(self) -> bool:
+        """Whether a claim was sent that has not been answered yet."""
+        return self._pending is not None
 
-    def one_pass(self, *, freed: bool) -> float | None:
-        """Claim if there is room and reason to. `freed`: a slot or cells came free since the last pass.
+    @property
+    def has_free_slot(self) -> bool:
+        """Whether this worker could claim a job for a free slot now."""
+        return not self.closed and not self.paused and self._free_capacity().slots > 0
 
-        How long until the next look, in seconds; None when only a free slot makes one useful.
-        Raises StoreUnavailable; the claim under way is kept.
+    def one_pass(self, *, slot_freed: bool) -> float | None:
+        """Claim jobs if slots are free and jobs may be waiting.
+
+        `slot_freed` says whether slots or cells were freed since the last pass. Return the delay until the next claim
+        in seconds, or None if the next claim makes sense only after a slot is freed. If it raises StoreUnavailable,
+        the next pass repeats the pending claim.
         """
-        if self._under_way is None:
+        if self._pending is None:
             if self.closed or self.paused:
                 return None
-            free = self._free()
-            room = free.slots + (free.soon if self._rung else 0)
-            if room <= 0:
+            free = self._free_capacity()
+            slots = free.slots + (free.slots_ending_soon if self._work_expected else 0)
+            if slots <= 0:
                 return None
-            if not (self._rung or freed or self._clock.monotonic() >= self._next_look_s):
-                return self._until_look()
-            self._rung = False
-            self._under_way = _PendingClaim(secrets.token_urlsafe(9), room, free.cells)
-        asked_s = self._clock.monotonic()
-        ask = self._under_way
-        claimed = self._store.claim(self._worker, ask.claim_id, self._model, room=ask.slots, cells_free=ask.cells)
-        self._count_idle(fed=bool(claimed))
-        self._next_look_s = asked_s + LOOK_S
-        if len(claimed) >= ask.slots:
-            self._rung = True
+            if not (self._work_expected or slot_freed or self._clock.monotonic() >= self._next_poll_s):
+                return self._until_poll_s()
+            self._work_expected = False
+            self._pending = _PendingClaim(secrets.token_urlsafe(9), slots, free.cells)
+        sent_s = self._clock.monotonic()
+        pending = self._pending
+        claimed = self._store.claim(
+            self._worker, pending.claim_id, self._model, room=pending.slots, cells_free=pending.cells
+        )
+        self._count_idle_steps(got_jobs=bool(claimed))
+        self._next_poll_s = sent_s + POLL_S
+        if len(claimed) >= pending.slots:
+            self._work_expected = True
         if self.closed:
-            self._give_back(claimed)
+            self._release(claimed)
         else:
-            self._take_in(claimed, asked_s)
-        # Only now: until they are in somebody's hands a drain must not take us for done.
-        self._under_way = None
-        return self._until_look()
+            self._start(claimed, sent_s)
+        # Clear the pending claim last, because a drain must not end before the jobs are recorded as held or released.
+        self._pending = None
+        return self._until_poll_s()
 
-    def _count_idle(self, *, fed: bool) -> None:
-        since, self._hungry = self._hungry, None
-        if not fed or since is None:
+    def _count_idle_steps(self, *, got_jobs: bool) -> None:
+        since, self._idle_since = self._idle_since, None
+        if not got_jobs or since is None:
             return
         waited_s = self._clock.monotonic() - since[0]
         if waited_s > _IDLE_AFTER_S:
             steps = self._engine.stats.steps - since[1]
             self.idle_slot_steps += round(steps * (1 - _IDLE_AFTER_S / waited_s))
 
-    def _until_look(self) -> float:
-        return max(0.0, self._next_look_s - self._clock.monotonic())
+    def _until_poll_s(self) -> float:
+        return max(0.0, self._next_poll_s - self._clock.monotonic())
 
-    def _free(self) -> FreeCapacity:
-        """As the engine's room; a job counts until its end is written, so that no more than `soon` are ever in hand."""
-        room, unheld = self._engine.room(), self._slots - len(self._claimed_jobs)
-        free = max(0, min(room.slots, unheld))
-        return FreeCapacity(free, room.cells, max(0, min(room.soon, unheld + most_ahead(self._slots) - free)))
+    def _free_capacity(self) -> FreeCapacity:
+        """Return the engine's free capacity, but count each slot as taken until its job's end is in the store.
 
-    def _give_back(self, claimed: list[Claimed]) -> None:
-        """The answer came after the drain had begun."""
+        Therefore the worker never holds more than `max_prefetched` jobs for slots that are not free.
+        """
+        engine_free, unheld = self._engine.free_capacity(), self._slots - len(self._claimed_jobs)
+        slots = max(0, min(engine_free.slots, unheld))
+        ending_soon = max(0, min(engine_free.slots_ending_soon, unheld + max_prefetched(self._slots) - slots))
+        return FreeCapacity(slots, engine_free.cells, ending_soon)
+
+    def _release(self, claimed: list[ClaimedJob]) -> None:
+        """Release jobs whose claim was answered after the drain had begun."""
         if claimed:
             self._store.release(self._worker, [job.held for job in claimed])
 
-    def _take_in(self, claimed: list[Claimed], asked_s: float) -> None:
+    def _start(self, claimed: list[ClaimedJob], sent_s: float) -> None:
         for job in claimed:
             failpoints.reach("after_claim", job.id)
-        entries, replaced = self._claimed_jobs.take(claimed, asked_s)
+        added, replaced = self._claimed_jobs.add(claimed, sent_s)
         for key in replaced:
             log.info("job.lost", job=key.partition(":")[0], told_by="claim")
             self._engine.cancel(key, drop=True)
-        for entry in entries:
-            self._hand_over(entry)
+        for held_job in added:
+            self._submit(held_job)
 
-    def _hand_over(self, entry: HeldJob) -> None:
-        """From `submit` on, the engine owns the job and says how it ends; until then this function does."""
+    def _submit(self, held_job: HeldJob) -> None:
+        """Submit a job to the engine, which reports the job's end later. A job that the engine rejects fails here."""
         try:
-            prepared = self._engine.prepare(_spec(entry))
+            prepared = self._engine.prepare(_spec(held_job))
         except JobRejected as rejected:
-            self._fail(entry, EndCode(rejected.code), rejected.message)
+            self._fail(held_job, EndCode(rejected.code), rejected.message)
             return
-        except Exception:  # one job's fault must not end the others'
-            log.exception("job.prepare_fault", job=entry.claimed.id)
-            self._fail(entry, EndCode.ENGINE_ERROR, "the engine could not take this job in")
+        except Exception:  # a bug that affects one job must not end the others
+            log.exception("job.prepare_fault", job=held_job.claimed.id)
+            self._fail(held_job, EndCode.ENGINE_ERROR, "the engine could not prepare this job")
             return
         self._engine.submit(prepared)
-        if entry.cancel_asked:
-            # Asked before the engine knew the key; the bell marks the entry before it tells the engine,
-            # so one of the two calls comes after submit.
-            self._engine.cancel(entry.key)
-        failpoints.reach("after_submit", entry.claimed.id)
+        if held_job.cancel_requested:
+            # The engine ignored the cancel if it arrived before the engine knew the key. The other threads set
+            # `cancel_requested` before they call the engine, so at least one of the two calls comes after `submit`.
+            self._engine.cancel(held_job.key)
+        failpoints.reach("after_submit", held_job.claimed.id)
         try:
-            self.learn(prepared.spec.payload, prepared.prompt_tokens)
-        except Exception:  # statistics: the job runs, whatever they make of it
-            log.exception("job.learn_fault", job=entry.claimed.id)
+            self.record_prompt(prepared.spec.payload, prepared.prompt_tokens)
+        except Exception:  # only statistics: the job runs regardless
+            log.exception("job.learn_fault", job=held_job.claimed.id)
 
 
-def _spec(entry: HeldJob) -> JobSpec:
-    """The job as the engine takes it. Raises JobRejected when what the store holds of it is no request."""
-    job = entry.claimed
-    # Checked although the type says so: the payload was read back from the store, where anyone may write.
-    whole = isinstance(job.payload, dict) and (
+def _spec(held_job: HeldJob) -> JobSpec:
+    """Convert the job to the engine's input. Raises JobRejected if the stored payload is not a valid request."""
+    job = held_job.claimed
+    # Check the types at run time, because other programs may have changed the payload in the store.
+    valid = isinstance(job.payload, dict) and (
         isinstance(job.payload.get("prompt"), str)
         or any(isinstance(job.payload.get(name), list) for name in ("messages", "input"))
     )
-    if not whole or job.max_tokens < 1:
-        raise JobRejected(EndCode.CORRUPT, "what the store holds of this job is no request")
+    if not valid or job.max_tokens < 1:
+        raise JobRejected(EndCode.CORRUPT, "the job's record in the store is not a valid request")
     return JobSpec(
-        key=entry.key,
+        key=held_job.key,
         tenant=job.tenant,
         payload=job.payload,
         max_tokens=job.max_tokens,
-        # From the moment before the claim was sent: early by the call's length, never late.
-        deadline_s=entry.taken_s + job.deadline_in_ms / 1000,
-        start_by_s=None if job.start_in_ms is None else entry.taken_s + job.start_in_ms / 1000,
+        # Both times count from just before the claim was sent, so they may be early by the call's duration, never late.
+        deadline_s=held_job.claimed_s + job.deadline_in_ms / 1000,
+        start_by_s=None if job.start_in_ms is None else held_job.claimed_s + job.start_in_ms / 1000,
     )

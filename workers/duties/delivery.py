@@ -1,7 +1,8 @@
-"""Engine events out: text to the streams, ends to the store; held in order while the store is away.
+"""Delivers the engine's events to the store, in order: appends text to the event streams, and settles ended jobs.
 
-From `Ended` on, this file owns the job's end until the store has answered for it. In the worst case
-the process dies in between: the lease lapses and the job runs again elsewhere.
+While the store is unavailable, events are kept in order. When the engine has reported that a job ended, this file keeps
+the job's end until the store has confirmed it. In the worst case the process dies before the store has confirmed it:
+the job's lease expires, and the job runs again on another worker.
 """
 
 from collections import deque
@@ -14,10 +15,10 @@ import structlog
 from shared import failpoints
 from shared.clock import Clock
 from shared.errors import StoreUnavailable
-from shared.jobs.job import Ending, Held, Usage
+from shared.jobs.job import ClaimRef, Ending, Usage
 from shared.jobs.outcomes import EndCode, Outcome, Stage
 from shared.store.replies import SettleAnswer, Settled
-from workers.duties.claimed_jobs import ClaimedJobs, HeldJob, key_of
+from workers.duties.claimed_jobs import ClaimedJobs, HeldJob, claim_key
 from workers.duties.text_pacing import TextPacing
 from workers.engine.events import DROPPED, RETURNED, Ended, Event, Text
 
@@ -26,12 +27,13 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-#: Ends in one round trip: the store is held up for a few ms at most, and an answer comes within the patience.
-_SETTLED_AT_ONCE = 32
+#: The most jobs that are settled in one round trip. This many settles occupy the store for a few ms at most, so the
+#: answers arrive before the call times out.
+_SETTLE_BATCH = 32
 
 
 class Delivery:
-    """Takes events on the engine's thread, gives them to the store on the thread that runs the passes."""
+    """Accepts events on the engine's thread and writes them to the store on the thread that runs the passes."""
 
     def __init__(
         self,
@@ -42,159 +44,175 @@ class Delivery:
         *,
         wake: Callable[[], None],
         drop: Callable[[str], None],
-        learn: Callable[[Usage], None],
+        record_usage: Callable[[Usage], None],
     ) -> None:
-        """`wake` ends the rest between passes; `drop` drops a key in the engine; `learn` gets the usage of an end."""
+        """Create a delivery, which calls the functions `wake`, `drop` and `record_usage`.
+
+        `wake` starts the next pass at once. `drop` takes the key of a job whose lease was lost, and makes the engine
+        drop the job. `record_usage` is called with the usage of each settled job.
+        """
         self._store = store
         self._worker = worker
         self._claimed_jobs = claimed_jobs
         self._clock = clock
         self._pacing = TextPacing()
-        #: Appended by the engine's thread (and by intake for jobs that never reach it), emptied by the passes.
+        #: Events that are not processed yet. The engine's thread appends events, and the passes remove them.
         self._inbox: deque[Event] = deque()
-        #: Only the passes touch it: ends in the order in which they came, with the key they belong to.
+        #: Keys and ends of jobs to settle, in order of arrival. Only the passes use this queue.
         self._endings: deque[tuple[str, Ending]] = deque()
-        #: Only the passes touch it: jobs that the engine was asked to hand back and had not begun.
+        #: Recalled jobs that the engine returned before it started them. Only the passes use this list.
         self._returned: list[HeldJob] = []
-        #: Only the passes touch it: what was computed for jobs that are not ours any more.
-        self._strays: list[tuple[Held, Usage]] = []
-        #: Only the engine's thread touches it: keys whose first text was seen.
-        self._spoken: set[str] = set()
-        #: How often a job went out of this worker's hands, which frees a slot.
-        self.freed = 0
-        self.wake, self.drop, self.learn = wake, drop, learn
+        #: Usage of jobs that this worker no longer held when they ended in the engine. Only the passes use this.
+        self._unsettled_usage: list[tuple[ClaimRef, Usage]] = []
+        #: Keys of jobs that have produced text. Only the engine's thread uses this set.
+        self._text_started: set[str] = set()
+        #: How many jobs have ended, were released or were lost so far. Each of these jobs freed a slot.
+        self.slots_freed = 0
+        self.wake, self.drop, self.record_usage = wake, drop, record_usage
 
     def emit(self, event: Event) -> None:
-        """Take an event; never blocks. Wakes the passes for a first text and for an end, not for every token."""
+        """Accept an event without blocking. Only a job's first text and its end start a pass at once."""
         self._inbox.append(event)
         if isinstance(event, Ended):
-            self._spoken.discard(event.key)
+            self._text_started.discard(event.key)
             self.wake()
-        elif event.key not in self._spoken:
-            self._spoken.add(event.key)
+        elif event.key not in self._text_started:
+            self._text_started.add(event.key)
             self.wake()
 
-    def fail(self, entry: HeldJob, code: EndCode, message: str) -> None:
-        """End a job that the engine never sees; nothing was computed, nothing is charged. For the passes' thread."""
-        job = entry.claimed
-        ending = Ending(job.id, job.token, Outcome.FAILED, code=code, message=_writable(message))
-        self._endings.append((entry.key, ending))
+    def fail(self, held_job: HeldJob, code: EndCode, message: str) -> None:
+        """End a job that was never submitted to the engine. Its tenant is charged nothing.
+
+        May be called only from the thread that runs the passes.
+        """
+        job = held_job.claimed
+        ending = Ending(job.id, job.token, Outcome.FAILED, code=code, message=_encodable(message))
+        self._endings.append((held_job.key, ending))
         self.wake()
 
     @property
-    def owes(self) -> bool:
-        """Whether something waits to be told to the store."""
-        return bool(self._endings or self._returned or self._strays or self._inbox or self._pacing.waits)
+    def has_unsent(self) -> bool:
+        """Whether something has not been written to the store yet."""
+        return bool(self._endings or self._returned or self._unsettled_usage or self._inbox or self._pacing.has_unsent)
 
     def one_pass(self) -> float | None:
-        """Tell the store what is due. When to look for text again, as a moment; None while no job speaks.
+        """Write everything that is due to the store.
 
-        Raises StoreUnavailable; what was not told by then is kept, in its order.
+        Return the clock time at which more text is due, or None if no job has produced text. If it raises
+        StoreUnavailable, everything that was not written is kept, in order, for the next pass.
         """
-        self._sort_inbox()
-        self._give_back()
+        self._process_inbox()
+        self._release_returned()
         self._append_text()
         while self._endings:
-            self._settle_some()
-        if self._strays:
-            self._store.account(self._strays, self._worker)
-            self._strays.clear()
+            self._settle_batch()
+        if self._unsettled_usage:
+            self._store.account(self._unsettled_usage, self._worker)
+            self._unsettled_usage.clear()
         return self._pacing.next_tick_s(self._clock.monotonic())
 
-    def _sort_inbox(self) -> None:
+    def _process_inbox(self) -> None:
         while self._inbox:
             event = self._inbox.popleft()
-            entry = self._claimed_jobs.get(event.key)
-            if entry is not None and isinstance(event, Text):
-                entry.generated = event.completion_tokens
+            held_job = self._claimed_jobs.get(event.key)
+            if held_job is not None and isinstance(event, Text):
+                held_job.generated = event.completion_tokens
                 self._pacing.add(event.key, event.text, event.completion_tokens)
             elif isinstance(event, Text):
                 self._pacing.forget(event.key)
-            elif entry is None or event.outcome == DROPPED:
+            elif held_job is None or event.outcome == DROPPED:
                 self._forget(event.key)
-                self._note_stray(event.key, event.usage)
+                self._keep_usage(event.key, event.usage)
             elif event.outcome == RETURNED:
-                self._returned.append(entry)
+                self._returned.append(held_job)
             else:
-                self._endings.append((event.key, _ending(entry, event)))
+                self._endings.append((event.key, _ending(held_job, event)))
 
-    def _give_back(self) -> None:
+    def _release_returned(self) -> None:
         if self._returned:
-            self._store.release(self._worker, [entry.claimed.held for entry in self._returned])
+            self._store.release(self._worker, [held_job.claimed.held for held_job in self._returned])
         while self._returned:
             self._forget(self._returned.pop().key)
 
     def _append_text(self) -> None:
-        """All that is due; a second time after what was in doubt, for an end must not overtake its text."""
+        """Append all text that is due.
+
+        If an earlier call was not answered, its chunks are sent again first, and newer text is sent in a second call.
+        The loop makes both calls, because a job's end must not be written before its text.
+        """
         ending = {key for key, _ in self._endings}
         while chunks := self._pacing.due(self._clock.monotonic(), ending):
-            entries = [(chunk, self._claimed_jobs.get(chunk.key)) for chunk in chunks]
-            told = [(entry.claimed.held, chunk.text, chunk.completion_tokens) for chunk, entry in entries if entry]
-            for held, _, _ in told:
+            pairs = [(chunk, self._claimed_jobs.get(chunk.key)) for chunk in chunks]
+            texts = [(job.claimed.held, chunk.text, chunk.completion_tokens) for chunk, job in pairs if job]
+            for held, _, _ in texts:
                 failpoints.reach("before_first_token", held.id)
-            keys = {held.id: key_of(held) for held, _, _ in told}
-            for job_id in self._appended(told):
-                self._lose(keys[job_id])
+            keys = {held.id: claim_key(held) for held, _, _ in texts}
+            for job_id in self._append(texts):
+                self._drop_lost(keys[job_id])
             self._pacing.sent(self._clock.monotonic())
 
-    def _appended(self, told: list[tuple[Held, str, int]]) -> list[str]:
-        """The ids that are lost. A stream that cannot be written costs its followers, not the jobs."""
+    def _append(self, texts: list[tuple[ClaimRef, str, int]]) -> list[str]:
+        """Append texts to the event streams and return the ids of lost jobs.
+
+        If the streams cannot be written, clients that follow them miss the text, but the jobs continue.
+        """
         try:
-            return self._store.append(told) if told else []
+            return self._store.append(texts) if texts else []
         except StoreUnavailable:
             raise
-        except Exception:  # somebody's hand in a key: the answer still reaches the result
-            log.exception("stream.fault", jobs=[held.id for held, _, _ in told])
+        except Exception:  # another program has changed a stream's key; the job's result will still contain the text
+            log.exception("stream.fault", jobs=[held.id for held, _, _ in texts])
             return []
 
-    def _settle_some(self) -> None:
-        """The oldest ends in one round trip, or as many as one may be long; each is taken off when it is answered."""
-        some = list(islice(self._endings, _SETTLED_AT_ONCE))
-        held = [(entry, ending) for key, ending in some if (entry := self._claimed_jobs.get(key)) is not None]
-        for entry, ending in held:
-            entry.settling = True
+    def _settle_batch(self) -> None:
+        """Settle the oldest ended jobs in one round trip. Remove their ends only after the store has answered."""
+        batch = list(islice(self._endings, _SETTLE_BATCH))
+        held = [(job, ending) for key, ending in batch if (job := self._claimed_jobs.get(key)) is not None]
+        for held_job, ending in held:
+            held_job.settling = True
             failpoints.reach("before_settle", ending.id)
         answers = self._store.settle_many([ending for _, ending in held], self._worker) if held else []
-        for (entry, ending), answer in zip(held, answers, strict=True):
+        for (held_job, ending), answer in zip(held, answers, strict=True):
             failpoints.reach("after_settle", ending.id)
-            self._forget(entry.key)
-            self._note_settled(entry, ending, answer)
-        ours = {entry.key for entry, _ in held}
-        for key, ending in some:
-            if key not in ours:
-                self._note_stray(key, ending.usage)
+            self._forget(held_job.key)
+            self._handle_answer(held_job, ending, answer)
+        held_keys = {held_job.key for held_job, _ in held}
+        for key, ending in batch:
+            if key not in held_keys:
+                self._keep_usage(key, ending.usage)
             self._pacing.forget(key)
             self._endings.popleft()
 
-    def _note_settled(self, entry: HeldJob, ending: Ending, answer: Settled | Exception) -> None:
+    def _handle_answer(self, held_job: HeldJob, ending: Ending, answer: Settled | Exception) -> None:
         if isinstance(answer, Exception):
-            # One job's broken record must not hold up the others' ends: its lease lapses.
+            # The job's record is broken. Retries would delay the ends of other jobs, so its lease is left to expire.
             log.error("job.settle_fault", job=ending.id, error=str(answer))
         elif answer.answer in {SettleAnswer.SETTLED, SettleAnswer.ALREADY}:
-            self.learn(ending.usage)
-            self._log_end(entry, ending, answer.outcome or ending.outcome)
+            self.record_usage(ending.usage)
+            self._log_end(held_job, ending, answer.outcome or ending.outcome)
         else:
-            log.info("job.settle_refused", job=ending.id, answer=answer.answer.value, attempt=entry.claimed.attempt)
+            log.info("job.settle_refused", job=ending.id, answer=answer.answer.value, attempt=held_job.claimed.attempt)
 
-    def _note_stray(self, key: str, usage: Usage) -> None:
+    def _keep_usage(self, key: str, usage: Usage) -> None:
+        """Keep the token counts of a job that this worker cannot settle, until they are reported to the store."""
         if usage.prompt_tokens - usage.unread_tokens - usage.cached_tokens + usage.completion_tokens > 0:
             job_id, _, token = key.partition(":")
-            self._strays.append((Held(job_id, token), usage))
+            self._unsettled_usage.append((ClaimRef(job_id, token), usage))
 
-    def _lose(self, key: str) -> None:
-        """The store says that another claim owns the job: nothing of ours is wanted any more."""
-        if self._claimed_jobs.let_go(key) is not None:
+    def _drop_lost(self, key: str) -> None:
+        """Drop a job whose lease was lost, because the store accepts nothing more under its claim."""
+        if self._claimed_jobs.remove(key) is not None:
             log.info("job.lost", job=key.partition(":")[0], told_by="append")
             self.drop(key)
         self._pacing.forget(key)
 
     def _forget(self, key: str) -> None:
-        self._claimed_jobs.let_go(key)
+        self._claimed_jobs.remove(key)
         self._pacing.forget(key)
-        self.freed += 1
+        self.slots_freed += 1
 
-    def _log_end(self, entry: HeldJob, ending: Ending, outcome: Outcome) -> None:
-        job, usage = entry.claimed, ending.usage
+    def _log_end(self, held_job: HeldJob, ending: Ending, outcome: Outcome) -> None:
+        job, usage = held_job.claimed, ending.usage
         log.info(
             "job.ended",
             job=job.id,
@@ -213,21 +231,21 @@ class Delivery:
         )
 
 
-def _writable(message: str) -> str:
-    """Without halves of characters, which nothing encodes: a reason may quote what somebody's hand has written."""
+def _encodable(message: str) -> str:
+    """Replace lone surrogates, which UTF-8 cannot encode. They may occur in text that a message quotes."""
     return message.encode(errors="replace").decode()
 
 
-def _ending(entry: HeldJob, ended: Ended) -> Ending:
-    """The engine's last word as the store takes it."""
+def _ending(held_job: HeldJob, ended: Ended) -> Ending:
+    """Convert the engine's event to the ending that is sent to the store."""
     return Ending(
-        id=entry.claimed.id,
-        token=entry.claimed.token,
+        id=held_job.claimed.id,
+        token=held_job.claimed.token,
         outcome=Outcome(ended.outcome),
         finish_reason=ended.finish_reason,
         code=ended.code,
         stage=Stage(ended.stage) if ended.stage else None,
-        message=_writable(ended.message),
+        message=_encodable(ended.message),
         text=ended.text,
         usage=ended.usage,
         extra=ended.extra,

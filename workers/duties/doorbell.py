@@ -1,7 +1,7 @@
-"""Hear the store's two bells: a job may wait in the pool, and somebody canceled a job that runs here.
+"""Waits at the store's two doorbells: the pool's, which rings for new jobs, and this worker's, which rings for cancels.
 
-A ring of the pool's bell reaches one worker only. One without a free slot must not take it from one
-that has: it hands a ring on and is deaf to the pool until its rounds say that there is room again.
+A ring of the pool's doorbell reaches only one worker, so it must reach a worker that has a free slot. A worker without
+a free slot forwards the ring, and stops waiting at the pool's doorbell until its job loop finds a free slot.
 """
 
 from collections.abc import Callable
@@ -13,34 +13,37 @@ from workers.engine.loop import Engine
 if TYPE_CHECKING:
     from shared.store.store import Store
 
-#: How long one call waits. Whoever wants the thread back sooner rings the worker's own bell.
+#: Longest time, in seconds, that one call to the store blocks. Ringing the worker's own doorbell ends the call sooner.
 WAIT_S = 2.0
 
-#: A pool that nobody rings.
+#: With this instead of a model name, the call waits only at the worker's own doorbell.
 _NO_POOL = ""
 
 
 class PoolSubscription:
-    """Whether the doorbell's wait includes the pool, or only the worker's own bell."""
+    """Whether the duty waits at the pool's doorbell as well, or only at the worker's own doorbell."""
 
     def __init__(self, store: "Store", worker: str) -> None:
         self._store = store
         self._worker = worker
-        #: Cleared by the doorbell before it looks for room, set by whoever finds room: so no room goes unnoticed
-        #: in between.
+        #: Whether the duty waits at the pool's doorbell. The duty clears this flag before it checks for a free slot,
+        #: and any thread that finds a free slot sets the flag. In this order, no freed slot is missed.
         self.active = True
 
     def resume(self) -> None:
-        """There is room: wait for the pool again. Callable by any thread; raises StoreUnavailable."""
+        """Make the duty wait at the pool's doorbell again, because a slot is free.
+
+        May be called from any thread. Raises StoreUnavailable.
+        """
         if not self.active:
             self.active = True
             self._store.ring(self._worker)
 
 
 class Doorbell:
-    """Waits at the store for this worker."""
+    """Waits at the doorbells on behalf of this worker."""
 
-    name = "bell"
+    name = "doorbell"
 
     def __init__(
         self,
@@ -51,32 +54,36 @@ class Doorbell:
         claimed_jobs: ClaimedJobs,
         engine: Engine,
         pool: PoolSubscription,
-        has_room: Callable[[], bool],
+        has_free_slot: Callable[[], bool],
         on_work: Callable[[], None],
     ) -> None:
+        """Create the duty. It calls `on_work` when a job may be waiting and this worker has a free slot."""
         self._store = store
         self._worker = worker
         self._model = model
         self._claimed_jobs = claimed_jobs
         self._engine = engine
         self._pool = pool
-        self._has_room = has_room
+        self._has_free_slot = has_free_slot
         self._on_work = on_work
 
     def one_pass(self) -> float:
-        """Wait once and pass on what was heard. Rests not at all. Raises StoreUnavailable."""
+        """Wait for a ring, then cancel the jobs that were to be canceled, and report that jobs may be waiting.
+
+        Return 0, so that the next pass runs at once. Raises StoreUnavailable.
+        """
         self._pool.active = False
-        if self._has_room():
+        if self._has_free_slot():
             self._pool.active = True
         pool = self._model if self._pool.active else _NO_POOL
         may_wait, canceled = self._store.wait_for_work(self._worker, pool, timeout_s=WAIT_S)
         for job_id in canceled:
-            key = self._claimed_jobs.ask_cancel(job_id)
+            key = self._claimed_jobs.request_cancel(job_id)
             if key is not None:
                 self._engine.cancel(key)
-        if may_wait and self._has_room():
+        if may_wait and self._has_free_slot():
             self._on_work()
         elif may_wait:
-            # For a worker that has room, or gets it first.
-            self._store.hand_on(self._model)
+            # Forward the ring to a worker that has a free slot, or to the first worker that gets one.
+            self._store.forward_ring(self._model)
         return 0.0

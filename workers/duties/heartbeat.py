@@ -1,4 +1,4 @@
-"""What this worker says of itself: its name, its state, and the figures of beats and of /metrics."""
+"""Builds what this worker reports: its name, its state, its heartbeats, and the values of its own /metrics."""
 
 import os
 import re
@@ -7,23 +7,23 @@ import socket
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
-from shared.store.replies import Beat
+from shared.store.replies import HeartbeatReport
 from workers.duties.claimed_jobs import ClaimedJobs
 from workers.duties.throughput import Throughput
 from workers.engine.loop import Engine
 
-#: Whose versions explain a difference between two workers.
+#: Packages whose versions are reported, because they may explain why two workers behave differently.
 _PACKAGES = ("penstock", "llama-cpp-python", "rq", "redis")
 
 
 def new_worker_name() -> str:
-    """`<hostname>-<pid>-<random>`: readable, never used twice, safe in keys."""
+    """Return `<hostname>-<pid>-<random>`, which is readable, unique, and valid in store keys."""
     host = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:40]
     return f"{host}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
 class Heartbeat:
-    """Makes the beats of one worker; called by the leases' thread. `names`: the served name, then its aliases."""
+    """Creates one worker's heartbeat reports, on the leases' thread, and its metrics, on the exporter's threads."""
 
     def __init__(
         self,
@@ -34,27 +34,30 @@ class Heartbeat:
         throughput: Throughput,
         idle_slot_steps: Callable[[], int],
     ) -> None:
+        """Create the heartbeat of a worker. `names` contains the name of the served model, and then its aliases.
+
+        `idle_slot_steps` returns the number of steps that ran with a free slot while a job waited for one.
+        """
         self.worker = worker
         self.model = names[0]
         self._engine = engine
         self._claimed_jobs = claimed_jobs
         self.throughput = throughput
         self._fixed = _fixed_facts(engine) | ({"aliases": ",".join(names[1:])} if names[1:] else {})
-        #: Whether the worker claims no more; written by the supervisor.
+        #: Whether the worker has stopped claiming jobs. The supervisor sets it.
         self.draining = False
-        #: Steps run with a free slot while a job waited for one.
         self.idle_slot_steps = idle_slot_steps
 
     @property
     def _busy(self) -> int:
-        """Slots in use: jobs in hand have none yet."""
+        """Return the number of slots in use. Jobs beyond the number of slots are prefetched and have no slot yet."""
         return min(len(self._claimed_jobs), self._engine.backend.slots)
 
-    def beat(self) -> Beat:
-        """The worker as it is now."""
-        room, stats = self._engine.room(), self._engine.stats
+    def report(self) -> HeartbeatReport:
+        """Return a report of the worker's current state."""
+        free, stats = self._engine.free_capacity(), self._engine.stats
         busy = self._busy
-        moving: dict[str, str | int | float] = {
+        changing: dict[str, str | int | float] = {
             "steps": stats.steps,
             "computed_prompt_tokens": stats.prompt_tokens,
             "cached_prompt_tokens": stats.cached_tokens,
@@ -66,75 +69,80 @@ class Heartbeat:
         }
         if self._engine.backend.lockstep:
             call_ms, row_ms, token_ms, look_ms = self._engine.step_times_ms()
-            moving |= {
+            changing |= {
                 "fit_call_ms": round(call_ms, 3),
                 "fit_row_ms": round(row_ms, 4),
                 "fit_prompt_token_ms": round(token_ms, 5),
                 "fit_look_ns": round(look_ms * 1e6, 3),
             }
-        throughput = self.throughput.figures(full=busy >= self._engine.backend.slots)
-        return Beat(
+        rates = self.throughput.rates(full=busy >= self._engine.backend.slots)
+        return HeartbeatReport(
             worker=self.worker,
             model=self.model,
             slots=self._engine.backend.slots,
             slots_busy=busy,
             cells=self._engine.backend.cells,
-            cells_free=room.cells,
-            facts=self._fixed | moving | throughput,
+            cells_free=free.cells,
+            facts=self._fixed | changing | rates,
             draining=self.draining,
         )
 
-    def figures(self) -> dict[str, tuple[str, str, float]]:
-        """What /metrics shows: name → (counter or gauge, help, value)."""
+    def metrics(self) -> dict[str, tuple[str, str, float]]:
+        """Return the worker's metrics as {name: (counter or gauge, help text, value)}."""
         backend, stats = self._engine.backend, self._engine.stats
-        used = 1 - self._engine.room().cells / backend.cells
+        used = 1 - self._engine.free_capacity().cells / backend.cells
         return {
-            "penstock_worker_slots": ("gauge", "Jobs that this worker can run at once", backend.slots),
-            "penstock_worker_slots_busy": ("gauge", "Slots that are held for jobs", self._busy),
-            "penstock_worker_kv_used_ratio": ("gauge", "Share of the KV cells that is promised to jobs", used),
-            "penstock_worker_steps": ("counter", "Steps of the engine", stats.steps),
+            "penstock_worker_slots": (
+                "gauge",
+                "Number of jobs that this worker can run at the same time",
+                backend.slots,
+            ),
+            "penstock_worker_slots_busy": ("gauge", "Number of slots in use", self._busy),
+            "penstock_worker_kv_used_ratio": ("gauge", "Share of the KV cells that is reserved for jobs, 0 to 1", used),
+            "penstock_worker_steps": ("counter", "Steps that the engine has run", stats.steps),
             "penstock_worker_idle_slot_steps": (
                 "counter",
-                "Steps with a free slot while a job waited for one",
+                "Steps that ran with a free slot while a job waited for one",
                 self.idle_slot_steps(),
             ),
             "penstock_worker_prompt_tokens": ("counter", "Prompt tokens computed", stats.prompt_tokens),
             "penstock_worker_cached_tokens": (
                 "counter",
-                "Prompt tokens that were not computed again",
+                "Prompt tokens that were reused from earlier computations",
                 stats.cached_tokens,
             ),
             "penstock_worker_completion_tokens": ("counter", "Tokens generated", stats.completion_tokens),
             "penstock_worker_dead_tokens": (
                 "counter",
-                "Tokens computed after a cancel or a deadline",
+                "Tokens computed for jobs that were already canceled, late or lost",
                 stats.dead_tokens,
             ),
-            "penstock_worker_decode_seconds": ("counter", "Time inside the model", stats.decode_s),
+            "penstock_worker_decode_seconds": ("counter", "Seconds spent in calls of the model", stats.decode_s),
         }
 
 
 class WorkerStatus:
-    """What the outside may ask at any time, also while the model is loading. Written by the main thread."""
+    """The worker's state and metrics, which are available even while the model is loading."""
 
     def __init__(self) -> None:
+        #: None while the model is loading. The main thread sets it when the model is loaded.
         self.heartbeat: Heartbeat | None = None
 
-    def word(self) -> str:
-        """`loading`, `serving` or `draining`."""
+    def state(self) -> str:
+        """Return `loading`, `serving` or `draining`."""
         if self.heartbeat is None:
             return "loading"
         return "draining" if self.heartbeat.draining else "serving"
 
-    def figures(self) -> dict[str, tuple[str, str, float]]:
-        """The worker's figures; none while it is loading."""
-        return {} if self.heartbeat is None else self.heartbeat.figures()
+    def metrics(self) -> dict[str, tuple[str, str, float]]:
+        """Return the worker's metrics, or an empty dict while the model is loading."""
+        return {} if self.heartbeat is None else self.heartbeat.metrics()
 
 
 def _fixed_facts(engine: Engine) -> dict[str, str | int | float]:
     facts = dict(engine.backend.facts.as_dict())
     for name in ("model", "slots", "cells"):
-        del facts[name]  # the beat has fields for them
+        del facts[name]  # HeartbeatReport has fields of its own for these
     facts |= {"host": socket.gethostname(), "pid": os.getpid()}
     for package in _PACKAGES:
         try:

@@ -1,7 +1,7 @@
-"""One thread moves this worker's jobs: deliver what the engine said, then claim, always in this order.
+"""The duty that moves this worker's jobs: each pass delivers the engine's events to the store, then claims jobs.
 
-Delivery comes first because the end of a job frees its slot and corrects its tenant's service, and the
-next claim must see both. While something that is owed to the store cannot be written, nothing is claimed.
+Delivery comes first because the end of a job frees its slot and corrects its tenant's service, and the next claim must
+take both into account. While events cannot be written because the store is unavailable, no job is claimed.
 """
 
 import threading
@@ -24,17 +24,18 @@ if TYPE_CHECKING:
 
 
 class StartEngine(Protocol):
-    """Makes the engine of a worker; `workers.engine.factory.make_engine`, with its settings bound, is one."""
+    """The type of a function that creates a worker's engine, such as `make_engine` with its other arguments bound."""
 
     def __call__(self, emit: "Callable[[Event], None]", /, *, on_ending: "Callable[[], None]") -> Engine:
-        """An engine that reports to `emit` and tells `on_ending` when more jobs are about to end."""
+        """Return an engine that reports events to `emit` and calls `on_ending` when more jobs are about to end."""
         ...
 
 
 class JobLoop:
-    """The engine of one worker, and the passes of delivery and claims beside it.
+    """The engine of one worker, and the delivery and the claimer that connect it to the store.
 
-    The engine's thread calls `emit` and `ends_near`; everything else runs on the thread of the passes.
+    The engine's thread calls `emit` and `request_prefetch`. Everything else runs on the thread of the passes, unless
+    its docstring says otherwise.
     """
 
     name = "job_loop"
@@ -50,11 +51,11 @@ class JobLoop:
         clock: Clock,
     ) -> None:
         self._clock = clock
-        #: Ends the rest between two passes.
+        #: Setting this event starts the next pass at once.
         self.wake = threading.Event()
         self.claimed_jobs = ClaimedJobs()
         self.pool = PoolSubscription(store, worker)
-        self.engine = engine = start_engine(self.emit, on_ending=self.ends_near)
+        self.engine = engine = start_engine(self.emit, on_ending=self.request_prefetch)
         self.throughput = Throughput(engine, generated_weight, clock)
         self.delivery = Delivery(
             store,
@@ -63,7 +64,7 @@ class JobLoop:
             clock,
             wake=self.wake.set,
             drop=partial(engine.cancel, drop=True),
-            learn=self.throughput.ended,
+            record_usage=self.throughput.record_usage,
         )
         self.claimer = Claimer(
             store,
@@ -73,35 +74,38 @@ class JobLoop:
             engine=engine,
             clock=clock,
             fail=self.delivery.fail,
-            learn=self.throughput.prompted,
+            record_prompt=self.throughput.record_prompt,
         )
-        self._freed_before = 0
+        self._last_slots_freed = 0
 
     def emit(self, event: Event) -> None:
-        """Take an event of the engine; never blocks."""
+        """Accept an event from the engine. This method never blocks."""
         if isinstance(event, Ended):
-            self.claimer.note_hunger()
+            self.claimer.note_free_slot()
         self.delivery.emit(event)
 
-    def ends_near(self) -> None:
-        """More jobs are about to end: claim ahead for their slots, if another job may wait."""
-        if self.claimer.wants_ahead:
+    def request_prefetch(self) -> None:
+        """Start a pass to prefetch jobs for slots that are about to become free, if jobs may be waiting in the pool."""
+        if self.claimer.can_prefetch:
             self.wake.set()
 
     def look_for_work(self) -> None:
-        """A job may wait in the pool: the next pass claims. Any thread."""
-        self.claimer.ring()
+        """Start a pass that claims, because a job may be waiting in the pool. May be called from any thread."""
+        self.claimer.expect_work()
         self.wake.set()
 
     def one_pass(self) -> float | None:
-        """Deliver what is due, then claim; how long to rest then, in seconds. Raises StoreUnavailable."""
-        text_due_s = self.delivery.one_pass()
-        freed = self.delivery.freed != self._freed_before
-        self._freed_before = self.delivery.freed
-        rest_s = self.claimer.one_pass(freed=freed)
-        if self.claimer.has_room:
+        """Deliver what is due, then claim. Raises StoreUnavailable.
+
+        Return the delay until the next pass in seconds, or None to wait for a wake.
+        """
+        next_text_s = self.delivery.one_pass()
+        slot_freed = self.delivery.slots_freed != self._last_slots_freed
+        self._last_slots_freed = self.delivery.slots_freed
+        delay_s = self.claimer.one_pass(slot_freed=slot_freed)
+        if self.claimer.has_free_slot:
             self.pool.resume()
-        if text_due_s is None:
-            return rest_s
-        until_text_s = max(0.0, text_due_s - self._clock.monotonic())
-        return until_text_s if rest_s is None else min(rest_s, until_text_s)
+        if next_text_s is None:
+            return delay_s
+        until_text_s = max(0.0, next_text_s - self._clock.monotonic())
+        return until_text_s if delay_s is None else min(delay_s, until_text_s)

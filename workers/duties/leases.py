@@ -1,7 +1,7 @@
-"""Keep what we hold: renew every lease in one call, drop in the engine what was lost, stop what was canceled.
+"""Sends the heartbeat and renews all leases in one call, then handles lost leases and requested cancels.
 
-Runs on its own thread and its own connection: a step that lasts longer than a lease, or a store call
-of the rounds that hangs, must not cost a job.
+This duty runs on its own thread and uses its own connection, so that no lease is lost when an engine step lasts longer
+than a lease, or when a call to the store blocks the job loop.
 """
 
 from collections.abc import Callable
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from shared.store.replies import Beat
-from workers.duties.claimed_jobs import ClaimedJobs, key_of
+from shared.store.replies import HeartbeatReport
+from workers.duties.claimed_jobs import ClaimedJobs, claim_key
 from workers.engine.loop import Engine
 
 if TYPE_CHECKING:
@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-#: A beat a second keeps the worker live (5 s) and tells it of cancels that its bell missed.
-LONGEST_REST_S = 1.0
+#: Longest delay between heartbeats, in seconds. With one heartbeat a second, the worker stays live (a worker is
+#: considered live for 5 s after its last heartbeat), and it soon learns of a cancel that its doorbell missed.
+LONGEST_INTERVAL_S = 1.0
 
 
 class Leases:
-    """The worker's heartbeat."""
+    """Keeps the worker live and its claims valid."""
 
     name = "leases"
 
@@ -34,35 +35,41 @@ class Leases:
         claimed_jobs: ClaimedJobs,
         engine: Engine,
         lease_ms: int,
-        beat: Callable[[], Beat],
+        make_report: Callable[[], HeartbeatReport],
         on_drain: Callable[[bool], None],
-        on_stranger: Callable[[], None],
+        on_unregistered: Callable[[], None],
     ) -> None:
+        """Create the duty.
+
+        `make_report` creates the report for each heartbeat. After each heartbeat, `on_drain` is called with True if an
+        operator drains this worker, and with False otherwise. `on_unregistered` is called if RQ has no record of this
+        worker.
+        """
         self._store = store
         self._claimed_jobs = claimed_jobs
         self._engine = engine
-        #: A third of the lease: two renewals may fail before it lapses.
-        self._rest_s = min(lease_ms / 3000, LONGEST_REST_S)
-        self._beat = beat
+        #: At most a third of the lease, so that two renewals may fail before the lease expires.
+        self._interval_s = min(lease_ms / 3000, LONGEST_INTERVAL_S)
+        self._make_report = make_report
         self._on_drain = on_drain
-        self._on_stranger = on_stranger
+        self._on_unregistered = on_unregistered
 
     def one_pass(self) -> float:
-        """Beat and renew once. How long to rest then, in seconds. Raises StoreUnavailable."""
-        held = self._claimed_jobs.named()
-        renewed = self._store.renew(self._beat(), held, generated=self._claimed_jobs.generated())
-        keys = {job.id: key_of(job) for job in held}
+        """Send one heartbeat. Return the delay until the next pass in seconds. Raises StoreUnavailable."""
+        held = self._claimed_jobs.held()
+        renewed = self._store.renew(self._make_report(), held, generated=self._claimed_jobs.generated())
+        keys = {job.id: claim_key(job) for job in held}
         for job_id in renewed.lost:
-            # Not held any more under the key that was named: its end was written meanwhile, or it was claimed anew.
-            entry = self._claimed_jobs.get(keys[job_id])
-            if entry is not None and not entry.settling and self._claimed_jobs.let_go(entry.key) is not None:
+            # A job that is no longer held under this key was settled or claimed again in the meantime. It is not lost.
+            held_job = self._claimed_jobs.get(keys[job_id])
+            if held_job is not None and not held_job.settling and self._claimed_jobs.remove(held_job.key) is not None:
                 log.warning("job.lost", job=job_id, told_by="renew")
                 self._engine.cancel(keys[job_id], drop=True)
         for job_id in renewed.canceled:
-            key = self._claimed_jobs.ask_cancel(job_id)
+            key = self._claimed_jobs.request_cancel(job_id)
             if key is not None:
                 self._engine.cancel(key)
         self._on_drain(renewed.drain)
         if renewed.unknown_to_rq:
-            self._on_stranger()
-        return self._rest_s
+            self._on_unregistered()
+        return self._interval_s

@@ -1,4 +1,4 @@
-"""Ends the process when jobs run and no token comes: their leases lapse and others take over."""
+"""Ends the process if jobs are running but no token is computed; their leases expire, and other workers take over."""
 
 import os
 from collections.abc import Callable
@@ -12,7 +12,7 @@ log = structlog.get_logger()
 
 
 class Watchdog:
-    """Looks at the engine's count of tokens; needs nothing of the engine's thread but that number."""
+    """Watches the engine's token count. It needs nothing else from the engine's thread, which may hang."""
 
     name = "watchdog"
 
@@ -26,26 +26,27 @@ class Watchdog:
         end: Callable[[int], None] = os._exit,
     ) -> None:
         self._stall_s = stall_ms / 1000
-        self._rest_s = min(self._stall_s / 4, 1.0)
+        self._interval_s = min(self._stall_s / 4, 1.0)
         self._tokens = tokens
         self._busy = busy
         self._clock = clock
         self._end = end
-        self._seen_tokens = tokens()
-        self._seen_s = clock.monotonic()
+        self._last_tokens = tokens()
+        self._last_s = clock.monotonic()
         self._silent_s = 0.0
 
     def one_pass(self) -> float:
-        """Look once. How long to rest then, in seconds."""
+        """Check for progress and end the process on a stall. Return the delay until the next pass in seconds."""
         now_s, tokens = self._clock.monotonic(), self._tokens()
-        # Time in which this very thread did not run (the whole process was stopped) proves no stall.
-        passed_s = min(now_s - self._seen_s, 2 * self._rest_s)
-        if tokens != self._seen_tokens or not self._busy():
+        # A long gap between passes means that this thread did not run either, for example because the process was
+        # suspended. Therefore at most two intervals of the gap are counted.
+        passed_s = min(now_s - self._last_s, 2 * self._interval_s)
+        if tokens != self._last_tokens or not self._busy():
             self._silent_s = 0.0
         else:
             self._silent_s += passed_s
-        self._seen_s, self._seen_tokens = now_s, tokens
+        self._last_s, self._last_tokens = now_s, tokens
         if self._silent_s >= self._stall_s:
             log.error("worker.stalled", silent_s=round(self._silent_s, 1), exit=int(ExitCode.STALL))
             self._end(ExitCode.STALL)
-        return self._rest_s
+        return self._interval_s

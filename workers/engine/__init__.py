@@ -1,25 +1,27 @@
-"""Continuous batching: many sequences, one `llama_decode` a step. Knows no Redis, no RQ, no HTTP.
+"""Continuous batching: one engine step computes tokens for many sequences. Uses no Redis, no RQ and no HTTP.
 
-The contract of the engine, in prose:
+The contract of the engine:
 
-1. `Engine.prepare(spec)` may be called by any thread. It renders the chat template, tokenizes and
-   validates, and either returns a `Prepared` or raises `JobRejected`; nothing is charged.
-2. `Engine.submit(prepared)` hands the job over: from its return on, the engine alone touches it, and
-   exactly one `Ended` event will come for it, whatever happens.
-3. `Engine.cancel(key, drop=False)` asks for its end within one step; `drop=True` means that the
-   lease was lost: the sequence is thrown away and its `Ended` says so, and nobody settles it.
-4. `Engine.step()` is called by one thread only. It takes in, drops what is late, plans, decodes,
-   samples and emits events; it returns whether there was anything to do. It never blocks on
-   anything but the model.
-5. Events go to the `emit` callable given at birth, on the engine's thread; `emit` must not block.
-6. `Engine.room()` may be read by any thread: free slots, slots whose jobs' ends are known to be near,
-   and free KV cells, after all that was submitted. `on_ending` is called, on the engine's thread, when
-   there are more of the second kind; it must not block.
-7. `Engine.run(stop)` steps until `stop` is set and `Engine.wake()` was called; idle, it waits without
-   spinning. What is inside when it ends, `drop_all()` ends as `dropped`.
-8. `Engine.recall()` asks back, within one step, what waits inside without a slot: it ends as
-   `returned`, and whoever claimed it gives it back.
+1. `Engine.prepare(spec)` may be called from any thread. It renders the chat template, tokenizes the prompt and
+   validates the job. It returns a `Prepared` or raises `JobRejected`. It reserves neither a slot nor cells.
+2. `Engine.submit(prepared)` passes the job to the engine. After `submit` has returned, only the engine may use the
+   job, and the engine emits exactly one `Ended` event for the job, whatever happens.
+3. `Engine.cancel(key, drop=False)` asks the engine to end the job within one step. `drop=True` means that the
+   worker lost the job's lease: the engine discards the sequence, its `Ended` event has the outcome `dropped`,
+   and the worker must not settle the job.
+4. `Engine.step()` may be called from one thread only, the engine's thread. A step takes in submitted jobs and
+   cancels, ends expired sequences, plans, decodes, samples and emits events. `step` returns whether there was
+   anything to do. It never blocks on anything but the model.
+5. The engine calls the constructor's `emit` callable with each event, on the engine's thread. `emit` must not block.
+6. `Engine.free_capacity()` may be called from any thread. It returns the numbers of slots and KV cells that no
+   submitted job has reserved, and the number of slots that are about to become free and for which the worker may
+   prefetch a job. When the engine first finds that a job will end soon, it calls `on_ending` on its own thread.
+   `on_ending` must not block.
+7. `Engine.run(stop)` runs steps until `stop` is set and `Engine.wake()` was called. While there is nothing to do,
+   it blocks. Before it returns, it calls `drop_all()`, which ends the remaining sequences with the outcome `dropped`.
+8. `Engine.recall()` asks the engine to return, within one step, every job that has no slot yet. Each of these jobs
+   ends with the outcome `returned`, and the worker that claimed the job then releases it.
 
-A job is named by its `key`, `<id>:<claim token>`, so that two attempts of one job never meet.
-Deadlines are moments of the clock given at birth (`Clock.monotonic`, seconds).
+A job is identified by its `key`, `<id>:<claim token>`, so that two attempts of one job have different keys.
+Deadlines are times in seconds on the constructor's clock (`Clock.monotonic`).
 """

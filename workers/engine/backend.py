@@ -1,4 +1,4 @@
-"""What the loop asks of a model: one Protocol, which llama.py and sim.py keep."""
+"""The interface between the engine's loop and a model: the protocol that the llama and sim backends implement."""
 
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
@@ -7,53 +7,56 @@ from shared.jobs.outcomes import EndCode
 from workers.engine.events import JobRejected, JobSpec
 from workers.engine.sampling import Sampling
 
-#: What `sample` answers when the model ends its answer.
+#: The value that `sample` returns instead of a token when the model ends its answer.
 END = -1
 
 
 class DecodeFailed(Exception):
-    """The model gave up on a batch; its rows are as if it had not been tried."""
+    """The model failed to compute a batch. The sequences in the batch are as they were before the call."""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """One job, tokenized and validated: what `Engine.submit` takes."""
+    """One tokenized and validated job, ready for `Engine.submit`."""
 
     spec: JobSpec
     prompt_tokens: int
     max_tokens: int
     sampling: Sampling
-    #: The prompt as the backend keeps it; nobody else looks inside.
+    #: The prompt in the backend's own format. Only the backend reads it, unless prefixes are reused (`Backend.reuses`).
     prompt: Any = None
-    #: What the grammar came to, as the backend keeps it.
+    #: The grammar that the answer must follow, in the backend's own format; "" if the answer may be any text.
     grammar: str = ""
-    #: The first token's leading space is the tokenizer's, not the answer's.
+    #: Whether to remove a space at the beginning of the answer: after an empty prompt, some tokenizers add one.
     strip_space: bool = False
 
     @property
     def cells(self) -> int:
-        """KV cells that the job may fill: its prompt and its longest answer."""
+        """Most KV cells that the job can fill: one for each prompt token, and `max_tokens` for the answer."""
         return self.prompt_tokens + self.max_tokens
 
 
 @dataclass(slots=True)
 class BatchRow:
-    """One sequence's part of a step: `n` tokens that go to positions `start` and after."""
+    """One sequence's part of a step: `n` of its tokens, at the positions from `start` to `start + n - 1`."""
 
     slot: int
     start: int
     n: int
-    #: The token to feed; -1 for the prompt's own tokens start … start + n.
+    #: The generated token to compute; -1 if the row computes tokens of the prompt.
     token: int
-    #: Whether a token is sampled after its last position.
+    #: Whether the next token is sampled from the logits of the row's last position.
     samples: bool
-    #: Where the backend finds that position's logits; its own business.
+    #: Index of the last position in the backend's batch. Only the backend reads and writes this field.
     index: int = -1
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a worker says of its engine at start and with each beat. Sizes in bytes; 0 where unknown."""
+    """Facts about an engine. A worker logs them when it starts and reports them with each heartbeat.
+
+    An unknown size in bytes is 0.
+    """
 
     engine: str
     device: str
@@ -61,28 +64,30 @@ class Facts:
     n_ctx: int
     cells: int
     slots: int
-    #: `shared` by all slots, or `split` into a part for each; "" without a cache.
+    #: `shared` if all slots share one KV cache, `split` if each slot has its own part; "" if there is no KV cache.
     cache: str = ""
     threads: int = 0
     prefill_chunk: int = 0
-    #: How a model that makes embeddings pools them (`mean`, `cls`, `last`); "" for one that continues text.
+    #: How an embedding is pooled from its tokens (`mean`, `cls` or `last`); "" for a model that generates text.
     pooling: str = ""
-    #: Numbers of an embedding.
+    #: Number of dimensions of an embedding.
     width: int = 0
     layers: int = 0
     layers_offloaded: int = 0
     weights_bytes: int = 0
     kv_bytes: int = 0
     compute_bytes: int = 0
-    #: Measured at start: prompt tokens a second; one step with every slot decoding; what that makes a second.
+    #: Prompt tokens per second, measured when the engine starts; the sim backend takes it from its settings.
     prefill_tps: float = 0.0
+    #: Duration of a step in which every slot decodes, measured when the engine starts; sim computes it from settings.
     step_ms: float = 0.0
+    #: Tokens that all slots together generate per second while every slot decodes.
     decode_tps: float = 0.0
-    #: What the operator should know, as a sentence; "" for nothing.
+    #: A sentence that warns the operator; "" if there is no warning.
     warning: str = ""
 
     def sentence(self) -> str:
-        """What went where, for the start-up line."""
+        """Return one sentence with the model's layers, memory, slots and rates."""
         mib = 1 << 20
         total = self.weights_bytes + self.kv_bytes + self.compute_bytes
         return (
@@ -94,67 +99,70 @@ class Facts:
         )
 
     def as_dict(self) -> dict[str, str | int | float]:
-        """The fields by name, as a beat carries them."""
+        """Return the fields as a dict, as they are sent with a heartbeat."""
         return asdict(self)
 
 
 class Backend(Protocol):
-    """A model that several sequences share. All but `prepare` is called by the engine's thread only."""
+    """A model that several sequences share. Only the engine's thread calls its methods, except for `prepare`."""
 
     slots: int
     cells: int
-    #: The longest job in tokens, prompt and answer.
+    #: Most tokens that one job may have, prompt and answer together.
     n_ctx: int
     facts: Facts
-    #: True: a step ends for all rows at once, and the planner bounds it. False: each row takes its own
-    #: time (sim), so prompts need no bound.
+    #: True if all rows of a step end at the same time. The planner then limits the number of prompt tokens in a step.
+    #: False (sim) if the duration of a row does not depend on other rows. The planner then sets no limit.
     lockstep: bool
-    #: Whether a sequence may begin with what another has computed; needs `Prepared.prompt` to be an array of tokens.
+    #: Whether the backend supports prefix reuse. If True, `Prepared.prompt` must be an array of tokens.
     reuses: bool
-    #: Whether a step is fastest when its slots are neighbours.
+    #: Whether a step is faster when its slots have consecutive numbers.
     compact: bool
 
     def prepare(self, spec: JobSpec) -> Prepared:
-        """Tokenize and validate; callable by any thread. Raises JobRejected."""
+        """Tokenize and validate a job. May be called from any thread. Raises JobRejected."""
         ...
 
-    def open(self, slot: int, job: Prepared) -> None:
-        """Make `slot` ready for the job. Raises whatever is wrong with that job alone."""
+    def open_slot(self, slot: int, job: Prepared) -> None:
+        """Make `slot` ready for the job. If this method raises an exception, only that job fails."""
         ...
 
-    def begin(self, slot: int, source: int, n: int) -> None:
-        """Let `slot` hold the first `n` tokens of what slot `source` holds, which may be itself, and no more."""
+    def set_prefix(self, slot: int, source: int, n: int) -> None:
+        """Make `slot` hold the first `n` tokens of slot `source` and no others. Both may be the same slot."""
         ...
 
     def decode(self, rows: list[BatchRow]) -> list[BatchRow]:
-        """Compute the rows; those that are done. Raises when the model fails.
+        """Compute the rows and return those that were computed. Raises an exception if the model fails.
 
-        A row of a prompt may be done in part, which the backend writes into its `n` and `samples`.
+        The backend may compute only some tokens of a row of prompt tokens. It then updates the row's `n` and `samples`.
         """
         ...
 
     def sample(self, row: BatchRow) -> int:
-        """The next token of a done row that samples, or END. Raises whatever is wrong with that sequence."""
+        """Return the token that follows a computed row, or END. If this method raises, only that sequence fails."""
         ...
 
     def piece(self, token: int) -> bytes:
-        """The bytes that a token stands for."""
+        """Return the bytes that a token adds to the answer."""
         ...
 
-    def more(self, slot: int, text: str) -> dict[str, Any]:
-        """What the open slot's answer holds beside its `text`, ready for JSON."""
+    def extra_fields(self, slot: int, text: str) -> dict[str, Any]:
+        """Return the answer's fields other than `text`, as values that JSON can encode. Called before `close_slot`."""
         ...
 
     def close_slot(self, slot: int) -> None:
-        """The slot's sequence has ended; its cells stay. Also after a failed `open`. Never raises."""
+        """End the slot's sequence but keep its KV cells. Also called after a failed `open_slot`. Never raises."""
         ...
 
-    def forget(self, slot: int) -> None:
-        """Empty a slot's cells. Never raises."""
+    def clear_slot(self, slot: int) -> None:
+        """Remove all tokens from a slot's KV cells. Never raises."""
         ...
 
     def check_idle(self, kept: dict[int, int]) -> None:
-        """With every slot closed: raise SlotAccountingError if a sequence is left, or cells other than `kept`."""
+        """Check that all slots are closed, and that each slot holds as many tokens as `kept` (slot → number) says.
+
+        Raises SlotAccountingError if a slot is still open, or if the KV cache holds more or fewer tokens.
+        """
         ...
 
     def close(self) -> None:
@@ -162,17 +170,20 @@ class Backend(Protocol):
         ...
 
 
-def prepare_to_fit(backend: Backend, spec: JobSpec) -> Prepared:
-    """The job, tokenized, with an answer that the context has room for; any thread. Raises JobRejected."""
+def prepare_within_context(backend: Backend, spec: JobSpec) -> Prepared:
+    """Tokenize the job and check that prompt and answer fit the context. May be called from any thread.
+
+    If the client sent no `max_tokens`, the answer is shortened to fit. Raises JobRejected if the job does not fit.
+    """
     job = backend.prepare(spec)
     longest = min(backend.n_ctx, backend.cells)
     if spec.payload.get("max_tokens") is None:
         job = replace(job, max_tokens=min(job.max_tokens, longest - job.prompt_tokens))
     elif job.max_tokens < 1:
-        raise JobRejected(EndCode.INVALID_VALUE, f"max_tokens={job.max_tokens} is not at least 1", "max_tokens")
+        raise JobRejected(EndCode.INVALID_VALUE, f"max_tokens={job.max_tokens} is less than 1", "max_tokens")
     if job.max_tokens < 1 or job.cells > longest:
-        asked = f"{job.prompt_tokens} prompt tokens and max_tokens {max(1, spec.max_tokens)}"
-        message = f"{asked} do not fit the context of {longest} tokens"
+        requested = f"{job.prompt_tokens} prompt tokens and max_tokens {max(1, spec.max_tokens)}"
+        message = f"{requested} do not fit the context of {longest} tokens"
         param = "messages" if spec.payload.get("prompt") is None else "prompt"
         raise JobRejected(EndCode.CONTEXT_LENGTH_EXCEEDED, message, param)
     return job

@@ -1,4 +1,4 @@
-"""What goes into the engine and what it reports: plain values, no behaviour."""
+"""The jobs that the engine receives and the events that it emits, as plain values without behaviour."""
 
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -8,24 +8,25 @@ from shared.jobs.job import Usage
 
 @dataclass(frozen=True)
 class JobSpec:
-    """One job as handed to the engine."""
+    """One job, as the worker passes it to the engine."""
 
     #: `<id>:<claim token>`.
     key: str
     tenant: str
-    #: `prompt` or `messages`, sampling parameters, `stop`, `response_format`; see docs/http.md. `max_tokens`
-    #: where the client named one: without it the answer is cut to the context, with it the job is rejected.
+    #: The fields of the request: `prompt` or `messages`, sampling parameters, `stop`, `response_format` and others; see
+    #: docs/http.md. `max_tokens` is among them only if the client sent it. If the client did not, the engine shortens
+    #: the answer to fit the context; otherwise it rejects a job that does not fit.
     payload: dict[str, Any]
     max_tokens: int
-    #: Moments of the engine's clock, in seconds.
+    #: The deadline and the start deadline, as times in seconds on the engine's clock.
     deadline_s: float
     start_by_s: float | None = None
 
 
 class JobRejected(Exception):
-    """The job cannot run as asked: its own fault, nothing was computed.
+    """The job cannot run, because its request is invalid. No token was computed for it.
 
-    `code` is an EndCode value (`context_length_exceeded`, `invalid_value`), `param` the field at fault.
+    `code` is an EndCode value (`context_length_exceeded`, `invalid_value`). `param` is the name of the invalid field.
     """
 
     def __init__(self, code: str, message: str, param: str = "") -> None:
@@ -34,11 +35,11 @@ class JobRejected(Exception):
 
 
 class Text(NamedTuple):
-    """New text of one sequence: whole UTF-8, past any possible beginning of a stop string."""
+    """New text of one sequence. It consists of whole characters, none of which can be part of a stop string."""
 
     key: str
     text: str
-    #: Tokens generated so far, this text's included.
+    #: Number of tokens generated so far, including those of this text.
     completion_tokens: int
 
 
@@ -47,12 +48,13 @@ class Ended:
     """The last event of a sequence. `text` is the whole answer."""
 
     key: str
-    #: An Outcome value, or one that nobody settles: DROPPED, RETURNED.
+    #: An Outcome value, DROPPED or RETURNED. With the last two, the worker does not settle the job.
     outcome: str
     finish_reason: str
     text: str
     usage: Usage
-    #: EndCode value, stage (`prefill`, `decode`) and sentence for what did not succeed.
+    #: The next three fields tell why the sequence did not succeed: an EndCode value, the stage in which it ended
+    #: (`prefill` or `decode`), and a message. All three are "" if it succeeded, was dropped or was returned.
     code: str = ""
     stage: str = ""
     message: str = ""
@@ -61,15 +63,18 @@ class Ended:
 
 Event = Text | Ended
 
-#: Outcomes that nobody settles: of a sequence whose lease was lost or whose engine stops, and of one that was
-#: asked back before it had a slot.
+#: Outcomes with which the worker does not settle the job. DROPPED: the job's lease was lost, or the engine stopped.
+#: RETURNED: the worker recalled the job before it had a slot.
 DROPPED, RETURNED = "dropped", "returned"
 
 
 @dataclass(frozen=True)
 class FreeCapacity:
-    """What the engine could take in now: slots that are free, and of those in use how many will be in a few steps."""
+    """The capacity for which the engine accepts jobs now."""
 
+    #: Number of slots that are not reserved for a submitted job.
     slots: int
+    #: Number of KV cells that are not reserved for a submitted job.
     cells: int
-    soon: int = 0
+    #: Number of slots in use that are about to become free and for which the worker may prefetch a job now.
+    slots_ending_soon: int = 0

@@ -1,4 +1,4 @@
-"""From settings to a running engine's parts: the one place that knows which backend a word names."""
+"""Create an engine from the settings. Only this module maps an engine's name to a backend."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +12,8 @@ from workers.engine.loop import Engine
 from workers.engine.sim import SimBackend
 from workers.engine.sizing import engine_settings, sizes_of
 
-#: A sim has no trained length.
-_ANY_LENGTH = 1 << 30
+#: Context length of the sim engine, which has no model and therefore no context length of its own.
+_UNLIMITED_CTX = 1 << 30
 
 
 def make_engine(
@@ -27,17 +27,18 @@ def make_engine(
     workers: int = 1,
     progress: Callable[[float], None] | None = None,
 ) -> Engine:
-    """An engine ready to run: its model loaded and calibrated.
+    """Load and calibrate the model, and return an engine that is ready to run.
 
-    This is worker `index` of the `workers` that share this machine; `progress` is told the loaded
-    share of the model, 0 to 1. Raises ModelError when there is no model, or it cannot be loaded or run.
+    The caller is worker number `index` of the `workers` that share this machine. While the model is loaded, `progress`
+    is called with the fraction that is loaded so far, 0 to 1. Raises ModelError if no model is set, or if the model
+    cannot be loaded or run.
     """
     clock = clock or RealClock()
     if settings.engine == "sim":
         return Engine(_sim(settings, clock), engine_settings(settings, gpu=False), emit, clock, on_ending=on_ending)
     if model_path is None:
         raise ModelError("the engine llama needs a model: set PENSTOCK_MODEL to a GGUF file or a hub name")
-    # Importing llama.cpp loads its libraries and takes its time: sim does without.
+    # These imports load llama.cpp's libraries, which is slow. The sim engine does not need the libraries.
     from workers.engine.llama.backend import LlamaBackend, load_backend  # noqa: PLC0415 - see above
     from workers.engine.llama.calibration import calibrate  # noqa: PLC0415 - see above
 
@@ -47,16 +48,16 @@ def make_engine(
         if isinstance(backend, LlamaBackend):
             backend.facts, fit = calibrate(backend, clock)
         else:
-            backend.facts = backend.measured(clock, settings.generated_weight)
+            backend.facts = backend.calibrated_facts(clock, settings.generated_weight)
     except DecodeFailed as fault:
         backend.close()
-        raise ModelError(f"{model_path.name} is loaded and cannot compute: {fault}") from fault
+        raise ModelError(f"{model_path.name} was loaded, but the model fails to compute: {fault}") from fault
     on_gpu = backend.facts.layers_offloaded > 0
     return Engine(backend, engine_settings(settings, gpu=on_gpu), emit, clock, fit, on_ending)
 
 
 def _sim(settings: Settings, clock: Clock) -> SimBackend:
-    sizes = sizes_of(settings, model_ctx=_ANY_LENGTH, gpu=False)
+    sizes = sizes_of(settings, model_ctx=_UNLIMITED_CTX, gpu=False)
     return SimBackend(
         slots=sizes.slots,
         cells=sizes.cells,

@@ -1,4 +1,4 @@
-"""Where other threads meet the engine's: jobs and cancels come in, and what they will take is promised."""
+"""The interface between other threads and the engine's thread: submitted jobs, cancels and reserved capacity."""
 
 import threading
 from collections import deque
@@ -8,113 +8,118 @@ from dataclasses import dataclass
 from workers.engine.backend import Prepared
 from workers.engine.events import FreeCapacity
 
-#: One job in hand for so many slots: a job in hand is claimed before the end of the one whose slot it gets has
-#: trued up its tenant's service, so it is taken out of the turns by that much.
-_SLOTS_FOR_ONE_AHEAD = 8
+#: One job may be prefetched for every 8 slots. A prefetched job is claimed before the slot's previous job is settled.
+#: At that time, the service of the previous job's tenant does not yet include what that job really cost, so the turns
+#: can be in the wrong order by that cost. This is why only a few jobs are prefetched.
+_SLOTS_PER_PREFETCH = 8
 
 
 @dataclass(frozen=True)
 class Cancel:
-    """Someone wants a job's end. `drop`: its lease was lost, and nobody settles it."""
+    """A request to end a job. `drop` means that the job's lease was lost, so the worker will not settle the job."""
 
     key: str
     drop: bool
-    #: When it was asked for, by the engine's clock.
-    asked_s: float
-
-
-def most_ahead(slots: int) -> int:
-    """Most jobs that may be handed over for slots that are not free yet."""
-    return slots // _SLOTS_FOR_ONE_AHEAD
+    #: Time of the request on the engine's clock.
+    requested_s: float
 
 
 @dataclass(frozen=True)
 class Recall:
-    """Whoever hands jobs over wants back those that have no slot."""
+    """The worker's request that the engine return the jobs that have no slot yet."""
+
+
+def max_prefetched(slots: int) -> int:
+    """Return how many jobs may be submitted, in an engine with `slots` slots, before a slot for them is free."""
+    return slots // _SLOTS_PER_PREFETCH
 
 
 class Inbox:
-    """All that threads share with the engine, under one lock. Any thread may call any method.
+    """The state that other threads share with the engine's thread, under one lock.
 
-    A promise is made when a job comes in and taken back when it has ended, so that `room` holds
-    after all that was submitted, wherever it is by now.
+    All methods may be called from any thread. A slot and cells are reserved for a job when it is submitted, and freed
+    when it has ended. So `free_capacity` accounts for every submitted job, including those that the engine's thread
+    has not taken in yet.
     """
 
     def __init__(self, slots: int, cells: int) -> None:
         self._slots, self._cells = slots, cells
-        self._bell = threading.Condition()
-        self._came: deque[Prepared | Cancel | Recall] = deque()
-        #: Jobs in slots that end within a few steps; the engine's thread alone changes it.
-        self._ending: set[str] = set()
-        self._promised: dict[str, int] = {}
-        self._promised_cells = 0
+        #: Protects all attributes below. It is notified of every change that may end a `wait`.
+        self._changed = threading.Condition()
+        self._pending: deque[Prepared | Cancel | Recall] = deque()
+        #: Keys of the jobs that are known to end soon. Only the engine's thread changes this set.
+        self._ending_soon: set[str] = set()
+        #: Key of each submitted job that has not ended → number of cells reserved for the job.
+        self._reserved: dict[str, int] = {}
+        self._reserved_cells = 0
 
     def put(self, job: Prepared) -> None:
-        """Take in a job. Raises ValueError when one of this key is inside."""
+        """Submit a job. Raises ValueError if the engine already has a job with this key."""
         key = job.spec.key
-        with self._bell:
-            if key in self._promised:
-                raise ValueError(f"the engine has a job of key {key!r}")
-            self._promised[key] = job.cells
-            self._promised_cells += job.cells
-            self._came.append(job)
-            self._bell.notify()
+        with self._changed:
+            if key in self._reserved:
+                raise ValueError(f"the engine already has a job with the key {key!r}")
+            self._reserved[key] = job.cells
+            self._reserved_cells += job.cells
+            self._pending.append(job)
+            self._changed.notify()
 
-    def cancel(self, key: str, *, drop: bool, asked_s: float) -> None:
-        """Take in a cancel; for a job that is not inside it means nothing."""
-        with self._bell:
-            if key in self._promised:
-                self._came.append(Cancel(key, drop, asked_s))
-                self._bell.notify()
+    def cancel(self, key: str, *, drop: bool, requested_s: float) -> None:
+        """Ask the engine to end a job. Does nothing if the engine has no job with this key."""
+        with self._changed:
+            if key in self._reserved:
+                self._pending.append(Cancel(key, drop, requested_s))
+                self._changed.notify()
 
-    def ended(self, key: str) -> None:
-        """Take back an ended job's promise: its slot is free now, and no longer one that will be."""
-        with self._bell:
-            self._ending.discard(key)
-            self._promised_cells -= self._promised.pop(key)
+    def note_ended(self, key: str) -> None:
+        """Free the slot and the cells that were reserved for a job, which has now ended."""
+        with self._changed:
+            self._ending_soon.discard(key)
+            self._reserved_cells -= self._reserved.pop(key)
 
-    def end_soon(self, keys: set[str]) -> bool:
-        """Say which jobs end within a few steps, and no others do. Whether there is one of which it was not known."""
-        with self._bell:
-            before, self._ending = self._ending, keys
+    def set_ending_soon(self, keys: set[str]) -> bool:
+        """Replace the keys of the jobs that are known to end soon. Return whether a key was added."""
+        with self._changed:
+            before, self._ending_soon = self._ending_soon, keys
         return not keys <= before
 
     def recall(self) -> None:
-        """Take in that jobs without a slot are wanted back."""
-        with self._bell:
-            self._came.append(Recall())
-            self._bell.notify()
+        """Ask the engine to return the jobs that have no slot yet."""
+        with self._changed:
+            self._pending.append(Recall())
+            self._changed.notify()
 
-    def room(self) -> FreeCapacity:
-        """Slots and cells that nobody was promised."""
-        with self._bell:
-            free = self._slots - len(self._promised)
-            soon = free + min(most_ahead(self._slots), len(self._ending)) - max(0, free)
-            return FreeCapacity(max(0, free), max(0, self._cells - self._promised_cells), max(0, soon))
+    def free_capacity(self) -> FreeCapacity:
+        """Return how many slots and cells are not reserved, and for how many slots a job may now be prefetched."""
+        with self._changed:
+            # `free` is negative if prefetched jobs have been submitted. Each of them uses up one slot that ends soon.
+            free = self._slots - len(self._reserved)
+            prefetchable = min(max_prefetched(self._slots), len(self._ending_soon)) + min(0, free)
+            return FreeCapacity(max(0, free), max(0, self._cells - self._reserved_cells), max(0, prefetchable))
 
     def take(self) -> list[Prepared | Cancel | Recall]:
-        """All that came since the last call, in order."""
-        if not self._came:
+        """Remove and return all jobs and requests that arrived since the last call, in order."""
+        if not self._pending:
             return []
-        with self._bell:
-            came = list(self._came)
-            self._came.clear()
-            return came
+        with self._changed:
+            taken = list(self._pending)
+            self._pending.clear()
+            return taken
 
     def wake(self) -> None:
-        """Make a waiting engine look at its stop event."""
-        with self._bell:
-            self._bell.notify()
+        """Wake up the engine's thread, so that it checks its stop event."""
+        with self._changed:
+            self._changed.notify()
 
     def wait(self, stop: threading.Event) -> None:
-        """Until something came, or `stop` is set and `wake` called."""
-        with self._bell:
-            while not self._came and not stop.is_set():
-                self._bell.wait()
+        """Block until a job or a request arrives, or until `stop` is set and `wake` was called."""
+        with self._changed:
+            while not self._pending and not stop.is_set():
+                self._changed.wait()
 
-    def wait_for_company(self, stop: threading.Event, now: Callable[[], float], timeout_s: float) -> None:
-        """Until every slot is promised, or `timeout_s` is over by `now`, or `stop` is set."""
-        until = now() + timeout_s
-        with self._bell:
-            while len(self._promised) < self._slots and not stop.is_set() and (left_s := until - now()) > 0:
-                self._bell.wait(left_s)
+    def wait_until_full(self, stop: threading.Event, now: Callable[[], float], timeout_s: float) -> None:
+        """Block until every slot is reserved, `timeout_s` seconds have passed on the clock `now`, or `stop` is set."""
+        until_s = now() + timeout_s
+        with self._changed:
+            while len(self._reserved) < self._slots and not stop.is_set() and (left_s := until_s - now()) > 0:
+                self._changed.wait(left_s)

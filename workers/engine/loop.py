@@ -1,4 +1,4 @@
-"""The engine's loop: take in, drop what is late, plan, decode, sample, report; run() is a while around it."""
+"""The engine and its loop: each step takes in jobs, ends expired ones, plans, decodes, samples and emits events."""
 
 import math
 import threading
@@ -7,23 +7,23 @@ from collections.abc import Callable
 
 from shared.clock import Clock, RealClock
 from shared.jobs.outcomes import EndCode, FinishReason, Outcome
-from workers.engine.backend import END, Backend, BatchRow, Prepared, prepare_to_fit
+from workers.engine.backend import END, Backend, BatchRow, Prepared, prepare_within_context
 from workers.engine.events import DROPPED, RETURNED, Ended, Event, FreeCapacity, JobSpec, Text
 from workers.engine.inbox import Cancel, Inbox, Recall
-from workers.engine.planner import BatchPlan, PlanLimits, PromptLeft, plan, split_into_calls
+from workers.engine.planner import BatchPlan, PendingPrompt, PlanLimits, plan, split_into_calls
 from workers.engine.prefix_cache import PrefixCache
 from workers.engine.sequence import Sequence, SequenceState
 from workers.engine.slots import Slots
 from workers.engine.stats import EngineSettings, EngineStats
 from workers.engine.step_time import StepTimeModel, attention_reads
 
-#: An end is near when it comes within so long, in s: a claim's round trip, tokenizing included, on a busy machine;
-#: and at least in the next step, at most in so many.
-_NEAR_S, _NEAR_STEPS = 0.02, 16
+#: A sequence "ends soon" if it ends in the next step or in a step that ends at most 20 ms after that one. At most 16
+#: steps are considered. 20 ms is how long it takes on a busy machine to claim a job and to tokenize its prompt.
+_SOON_S, _MAX_SOON_TOKENS = 0.02, 16
 
 
 class Engine:
-    """Continuous batching over one backend; its contract is the package's docstring."""
+    """Continuous batching with one backend. The contract of this class is in the docstring of `workers.engine`."""
 
     def __init__(
         self,
@@ -39,52 +39,52 @@ class Engine:
         self._limits = PlanLimits(settings.prefill_chunk, settings.step_target_ms, backend.lockstep, backend.compact)
         self._fit = fit or StepTimeModel()
         self._inbox = Inbox(backend.slots, backend.cells)
-        # The engine's thread's own from here on.
+        # The attributes below are used by the engine's thread only.
         self._slots = Slots(backend.slots, backend.cells)
-        self._prefixes = PrefixCache(self._slots, backend.forget, compact=backend.compact)
+        self._prefixes = PrefixCache(self._slots, backend.clear_slot, compact=backend.compact)
         self._reuses = settings.reuse and backend.reuses
         for slot in range(backend.slots):
-            backend.forget(slot)
+            backend.clear_slot(slot)
         self._waiting: deque[Sequence] = deque()
         self._running: dict[int, Sequence] = {}
         self._by_key: dict[str, Sequence] = {}
-        #: Before this moment nobody inside is late.
-        self._late_from_s = math.inf
-        #: An end is near when a sequence has at most so many tokens to go.
-        self._near = 1
-        #: When the last step was planned, if it had answers.
-        self._answered_s: float | None = None
-        #: Called when more ends are near.
+        #: The earliest time at which a sequence may expire.
+        self._next_expiry_s = math.inf
+        #: A sequence ends soon if it has at most this number of tokens left.
+        self._soon_tokens = 1
+        #: Time at which the last step was planned; None if no sequence decoded in that step.
+        self._last_decode_s: float | None = None
+        #: Called when the engine first finds that a sequence will end soon.
         self.on_ending = on_ending
 
     def prepare(self, spec: JobSpec) -> Prepared:
-        """Tokenize and validate a job; any thread. Raises JobRejected."""
-        return prepare_to_fit(self.backend, spec)
+        """Tokenize and validate a job. May be called from any thread. Raises JobRejected."""
+        return prepare_within_context(self.backend, spec)
 
     def submit(self, job: Prepared) -> None:
-        """Hand a job over; any thread. Exactly one Ended will come for it."""
+        """Pass a job to the engine, which emits exactly one Ended event for it. May be called from any thread."""
         self._inbox.put(job)
 
     def cancel(self, key: str, *, drop: bool = False) -> None:
-        """Ask for a job's end within one step; any thread. An unknown key has ended already."""
-        self._inbox.cancel(key, drop=drop, asked_s=self._clock.monotonic())
+        """Ask the engine to end a job within one step, if it has not ended yet. May be called from any thread."""
+        self._inbox.cancel(key, drop=drop, requested_s=self._clock.monotonic())
 
     def recall(self) -> None:
-        """Ask back, within one step, the jobs that have no slot; any thread."""
+        """Ask the engine to return the jobs without a slot within one step. May be called from any thread."""
         self._inbox.recall()
 
-    def room(self) -> FreeCapacity:
-        """Slots, free now and soon, and free cells after all that was submitted; any thread."""
-        return self._inbox.room()
+    def free_capacity(self) -> FreeCapacity:
+        """Return how many slots and cells are free, and how many slots soon will be. May be called from any thread."""
+        return self._inbox.free_capacity()
 
     def step_times_ms(self) -> tuple[float, float, float, float]:
-        """Fitted ms of a call, a decoding row, a prompt token, and a token's look at one key; any thread."""
+        """Return the coefficients of the step time model, in ms. May be called from any thread."""
         return self._fit.coefficients()
 
     def step(self) -> bool:
-        """One step; whether there was anything to do. The engine's thread only."""
+        """Run one step and return whether there was anything to do. Called on the engine's thread only."""
         took_in = self._take_in()
-        self._drop_late()
+        self._end_expired()
         self._fill_slots()
         batch = self._plan()
         if batch:
@@ -94,142 +94,143 @@ class Engine:
         return took_in or bool(batch)
 
     def run(self, stop: threading.Event) -> None:
-        """Step until `stop` is set (and `wake` was called); what is left then ends as dropped."""
+        """Run steps until `stop` is set and `wake` was called. Then end the remaining sequences as dropped."""
         while not stop.is_set():
             if self.step() or self._waiting or self._running:
                 continue
             self.check_idle()
             self._inbox.wait(stop)
-            self._inbox.wait_for_company(stop, self._clock.monotonic, self.settings.batch_timeout_ms / 1000)
+            self._inbox.wait_until_full(stop, self._clock.monotonic, self.settings.batch_timeout_ms / 1000)
         self.drop_all()
 
     def check_idle(self) -> None:
-        """Audit the books; raises SlotAccountingError. The engine's thread only, with nothing inside."""
+        """Check the accounting of an idle engine. Raises SlotAccountingError. Called on the engine's thread only."""
         self._slots.check_integrity(running=0)
         self.backend.check_idle(self._prefixes.kept)
 
     def wake(self) -> None:
-        """Make an idle `run` look at its stop event; any thread."""
+        """Wake up an idle `run`, so that it checks its stop event. May be called from any thread."""
         self._inbox.wake()
 
     def drop_all(self) -> None:
-        """End all that is inside as dropped. The engine's thread only, or any once it has stopped."""
+        """End all sequences as dropped. While `run` is running, only the engine's thread may call this."""
         self._take_in()
         for sequence in [*self._running.values(), *self._waiting]:
             self._end(sequence, DROPPED, "")
 
-    # What step() is made of.
+    # The parts of a step.
 
     def _take_in(self) -> bool:
-        came = self._inbox.take()
+        taken = self._inbox.take()
         now = self._clock.monotonic()
-        for item in came:
+        for item in taken:
             if isinstance(item, Cancel):
                 self._cancel_now(item)
             elif isinstance(item, Recall):
                 self._return_waiting()
             else:
-                self._by_key[item.spec.key] = sequence = Sequence.of(item, now)
-                self._late_from_s = min(self._late_from_s, sequence.late_from_s)
+                self._by_key[item.spec.key] = sequence = Sequence.create(item, now)
+                self._next_expiry_s = min(self._next_expiry_s, sequence.expires_at_s)
                 self._waiting.append(sequence)
-        return bool(came)
+        return bool(taken)
 
     def _cancel_now(self, cancel: Cancel) -> None:
         sequence = self._by_key.get(cancel.key)
         if sequence is None:
             return
-        self.stats.dead_tokens += sequence.computed_after(cancel.asked_s)
+        self.stats.dead_tokens += sequence.tokens_computed_after(cancel.requested_s)
         if cancel.drop:
             self._end(sequence, DROPPED, "")
         else:
             self._end(sequence, Outcome.CANCELED, FinishReason.CANCELED, EndCode.CANCELED)
 
     def _return_waiting(self) -> None:
-        """What could have a slot now gets it: it was claimed for one that is free."""
+        # A job that fits into a free slot was claimed for that slot, so start it. Return only prefetched jobs.
         self._fill_slots()
         for sequence in list(self._waiting):
             self._end(sequence, RETURNED, "")
 
-    def _drop_late(self) -> None:
+    def _end_expired(self) -> None:
         now = self._clock.monotonic()
-        if now < self._late_from_s:
+        if now < self._next_expiry_s:
             return
-        late = [sequence for sequence in self._by_key.values() if now >= sequence.late_from_s]
-        for sequence in late:
-            self.stats.dead_tokens += sequence.computed_after(sequence.late_from_s)
+        expired = [sequence for sequence in self._by_key.values() if now >= sequence.expires_at_s]
+        for sequence in expired:
+            self.stats.dead_tokens += sequence.tokens_computed_after(sequence.expires_at_s)
             message = f"the deadline passed in {sequence.stage}"
             self._end(sequence, Outcome.EXPIRED, FinishReason.DEADLINE, EndCode.DEADLINE_EXCEEDED, message)
-        self._late_from_s = min((sequence.late_from_s for sequence in self._by_key.values()), default=math.inf)
+        self._next_expiry_s = min((sequence.expires_at_s for sequence in self._by_key.values()), default=math.inf)
 
     def _fill_slots(self) -> None:
-        """First in, first served: a job that does not fit holds up those behind it, so that it will fit."""
+        """Start waiting sequences in order. If one does not fit, start none of the later ones, which would delay it."""
         while self._waiting and self._slots.fits(self._waiting[0].job.cells):
             sequence = self._waiting.popleft()
-            self._take_place(sequence)
+            self._assign_slot(sequence)
             try:
-                self.backend.open(sequence.slot, sequence.job)
-            except Exception as fault:  # noqa: BLE001 - whatever is wrong with one job ends that job only
+                self.backend.open_slot(sequence.slot, sequence.job)
+            except Exception as fault:  # noqa: BLE001 - an error of one job must end only that job
                 self._fail(sequence, fault)
 
-    def _take_place(self, sequence: Sequence) -> None:
+    def _assign_slot(self, sequence: Sequence) -> None:
         job = sequence.job
         tenant, prompt = job.spec.tenant, job.prompt if self._reuses else None
-        mates = ((slot, mate.known) for slot, mate in self._running.items() if mate.job.spec.tenant == tenant)
-        place = self._prefixes.take(tenant, prompt, job.cells, mates)
-        self.backend.begin(place.slot, place.source, place.n)
-        sequence.slot, sequence.n_past, sequence.cached_tokens = place.slot, place.n, place.n
-        self.stats.cached_tokens += place.n
+        running = ((slot, other.cached) for slot, other in self._running.items() if other.job.spec.tenant == tenant)
+        assigned = self._prefixes.take(tenant, prompt, job.cells, running)
+        self.backend.set_prefix(assigned.slot, assigned.source, assigned.reused)
+        sequence.slot, sequence.n_past, sequence.cached_tokens = assigned.slot, assigned.reused, assigned.reused
+        self.stats.cached_tokens += assigned.reused
         sequence.state, sequence.started_s = SequenceState.PREFILL, self._clock.monotonic()
-        self._running[place.slot] = sequence
+        self._running[assigned.slot] = sequence
 
     def _plan(self) -> BatchPlan:
         decoding, prompts, ending = [], [], set()
-        self._look_how_near()
+        self._update_soon_tokens()
         for slot, sequence in self._running.items():
             if sequence.state is SequenceState.DECODE:
                 decoding.append(slot)
-                if sequence.tokens_left <= self._near:
+                if sequence.tokens_left <= self._soon_tokens:
                     ending.add(sequence.key)
             else:
-                prompts.append(PromptLeft(slot, sequence.prompt_left, self._span(sequence), sequence.late_from_s))
-        self._answered_s = self._clock.monotonic() if decoding else None
-        if self._inbox.end_soon(ending):
+                cells = self._attended_cells(sequence)
+                prompts.append(PendingPrompt(slot, sequence.prompt_left, cells, sequence.expires_at_s))
+        self._last_decode_s = self._clock.monotonic() if decoding else None
+        if self._inbox.set_ending_soon(ending):
             self.on_ending()
         return plan(decoding, prompts, self._limits, self._fit, self.stats.steps)
 
-    def _look_how_near(self) -> None:
-        """By the last step whole: what is computed beside the answers holds up the next ones as long as they do."""
-        if self.backend.lockstep and self._answered_s is not None:
-            step_s = self._clock.monotonic() - self._answered_s
-            self._near = 1 + min(_NEAR_STEPS - 1, int(_NEAR_S / max(step_s, 1e-6)))
+    def _update_soon_tokens(self) -> None:
+        # Measure the whole last step, prompts included, because prompts in a step delay the next token of each answer.
+        if self.backend.lockstep and self._last_decode_s is not None:
+            step_s = self._clock.monotonic() - self._last_decode_s
+            self._soon_tokens = 1 + min(_MAX_SOON_TOKENS - 1, int(_SOON_S / max(step_s, 1e-6)))
 
-    def _span(self, sequence: Sequence) -> int:
-        """KV cells that its next prompt token looks over: its own in a split cache, everybody's in a shared one."""
-        return sequence.n_past if self._limits.split else sum(mate.n_past for mate in self._running.values())
+    def _attended_cells(self, sequence: Sequence) -> int:
+        """Return how many cells a prompt token reads: the sequence's own if the cache is split, else all in use."""
+        return sequence.n_past if self._limits.split else sum(other.n_past for other in self._running.values())
 
     def _decode(self, rows: list[BatchRow]) -> list[BatchRow]:
         began = self._clock.monotonic()
         try:
             done = self.backend.decode(rows)
-        except Exception as fault:  # noqa: BLE001 - the sequence at fault is looked for
+        except Exception as fault:  # noqa: BLE001 - _decode_apart finds the sequence that caused the error
             return self._decode_apart(rows, fault)
         took_s = self._clock.monotonic() - began
         self.stats.decode_s += took_s
         pieces = [row for row in done if row.token < 0]
-        looks = sum(attention_reads(row.n, self._span(self._running[row.slot])) for row in pieces)
-        self._fit.observe(len(done) - len(pieces), sum(row.n for row in pieces), took_s * 1000, looks)
+        reads = sum(attention_reads(row.n, self._attended_cells(self._running[row.slot])) for row in pieces)
+        self._fit.observe(len(done) - len(pieces), sum(row.n for row in pieces), took_s * 1000, reads)
         self._count(done)
         return done
 
     def _decode_apart(self, rows: list[BatchRow], fault: Exception) -> list[BatchRow]:
-        """A batch failed: each sequence alone, sampled at once, and those that fail alone end."""
+        """Decode and sample each row of a failed batch on its own. Fail each sequence whose row fails again."""
         if len(rows) == 1:
             self._fail(self._running[rows[0].slot], fault)
             return []
         for row in rows:
             try:
                 done = self.backend.decode([row])
-            except Exception as own_fault:  # noqa: BLE001 - this sequence is the one at fault
+            except Exception as own_fault:  # noqa: BLE001 - this sequence caused the batch to fail
                 self._fail(self._running[row.slot], own_fault)
             else:
                 self._count(done)
@@ -251,21 +252,21 @@ class Engine:
             sequence = self._running[row.slot]
             try:
                 token = self.backend.sample(row)
-                new = "" if token == END else sequence.text.feed(self.backend.piece(token))
-            except Exception as fault:  # noqa: BLE001 - one sequence's sampler does not end the others
+                text = "" if token == END else sequence.detokenizer.feed(self.backend.piece(token))
+            except Exception as fault:  # noqa: BLE001 - an error in one sequence's sampler must not end the others
                 self._fail(sequence, fault)
                 continue
-            self._report(sequence, token, new, now)
+            self._report(sequence, token, text, now)
 
-    def _report(self, sequence: Sequence, token: int, new: str, now: float) -> None:
+    def _report(self, sequence: Sequence, token: int, text: str, now: float) -> None:
         if sequence.first_token_s is None:
             sequence.first_token_s, sequence.state = now, SequenceState.DECODE
         if token != END:
             sequence.answer.append(token)
             self.stats.completion_tokens += 1
-        if new:
-            self._emit(Text(sequence.key, new, sequence.completion_tokens))
-        if token == END or sequence.text.stopped:
+        if text:
+            self._emit(Text(sequence.key, text, sequence.completion_tokens))
+        if token == END or sequence.detokenizer.stopped:
             self._end(sequence, Outcome.SUCCEEDED, FinishReason.STOP)
         elif sequence.completion_tokens >= sequence.job.max_tokens:
             self._end(sequence, Outcome.SUCCEEDED, FinishReason.LENGTH)
@@ -275,22 +276,22 @@ class Engine:
         self._end(sequence, Outcome.FAILED, "", EndCode.ENGINE_ERROR, message)
 
     def _end(self, sequence: Sequence, outcome: str, reason: str, code: str = "", message: str = "") -> None:
-        """The one way out: the slot is free, the promise taken back, and the Ended event out, in this order."""
-        rest = sequence.text.finish()
+        """Free a sequence's slot, then its reservation, then emit its Ended event. Every end uses this method."""
+        rest = sequence.detokenizer.finish()
         if rest:
             self._emit(Text(sequence.key, rest, sequence.completion_tokens))
-        text, extra = sequence.text.text, {}
+        text, extra = sequence.detokenizer.text, {}
         if sequence.state is SequenceState.WAITING:
             self._waiting.remove(sequence)
         else:
-            extra = self.backend.more(sequence.slot, text)
+            extra = self.backend.extra_fields(sequence.slot, text)
             self.backend.close_slot(sequence.slot)
             keeps = self._reuses and outcome != Outcome.FAILED
-            self._prefixes.give_back(sequence.slot, sequence.known if keeps else None)
+            self._prefixes.give_back(sequence.slot, sequence.cached if keeps else None)
             del self._running[sequence.slot]
         stage = sequence.stage if code else ""
         sequence.state = SequenceState.ENDED
         del self._by_key[sequence.key]
-        self._inbox.ended(sequence.key)
+        self._inbox.note_ended(sequence.key)
         usage = sequence.usage(self._clock.monotonic())
         self._emit(Ended(sequence.key, str(outcome), str(reason), text, usage, str(code), stage, message, extra))

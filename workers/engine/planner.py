@@ -1,11 +1,19 @@
-"""Who runs in the next step, and with how many prompt tokens: pure functions of what waits.
+"""Plan a step: choose the sequences that run in the step, and how many prompt tokens each computes. Pure functions.
 
-Decoding sequences come first, each with its one token. Then prompts in the order in which they got
-their slots, but in every other step a short or urgent one first (`served_in`), so that a few tokens
-do not wait for thousands; together at most `prefill_chunk` tokens, and while others decode no more
-than should add `step_target_ms` to the step, so that a token comes at most that and its own time after
-the one before, but never fewer than 16, so that no prompt starves. Over a split cache prompts are computed by
-themselves, in pieces of one length from neighbouring slots (docs/adr/0017-mixed-steps.md).
+Every decoding sequence computes one token in each step. Prompts are served in the order in which they got their slots,
+except that in every other step a short or urgent prompt is served first (`service_order`), so that a prompt of a few
+tokens does not wait for a prompt of thousands.
+
+These rules determine how many prompt tokens a step computes:
+
+- All prompts together get at most `prefill_chunk` tokens.
+- While other sequences decode, the prompt tokens may add at most TARGET_FRACTION of `step_target_ms` to the predicted
+  duration of the step. The time between two tokens of an answer is then at most `step_target_ms` plus the time of the
+  decoding itself.
+- This time limit never reduces the number of prompt tokens below 16, so that no prompt starves.
+
+With a split cache, the prompts are computed in a call of their own, in pieces of equal length from neighbouring slots
+(docs/adr/0017-mixed-steps.md).
 """
 
 import math
@@ -16,116 +24,125 @@ from workers.engine.backend import BatchRow
 from workers.engine.sequence import Sequence
 from workers.engine.step_time import StepTimeModel
 
-#: Fewest prompt tokens of a step beside decoding sequences: on a CPU 16 tokens make the others' step
-#: 1.6 times longer, 512 tokens 27 to 52 times (measured, a model of 135M weights).
-FEWEST_PROMPT_TOKENS = 16
-#: What of the target a plan fills: steps scatter by about a tenth around what is predicted (measured beside a prompt of
-#: 8,000 tokens, docs/adr/0017), and 95 of 100 shall keep the target.
-AIM = 0.9
+#: Fewest prompt tokens in a step that computes prompts while other sequences decode. On a CPU, 16 prompt tokens make
+#: such a step 1.6 times as long, and 512 tokens 27 to 52 times as long (measured with a model of 135M weights).
+MIN_PROMPT_TOKENS = 16
+#: The fraction of `step_target_ms` that a plan may use for prompts. It is less than 1 because the duration of a step
+#: differs from its prediction by about a tenth (measured while a prompt of 8,000 tokens was computed, docs/adr/0017),
+#: and 95 % of the steps shall stay within the target.
+TARGET_FRACTION = 0.9
 
 
 @dataclass(frozen=True)
-class PromptLeft:
-    """A sequence whose prompt is not all computed: its slot, and the tokens that are missing (>= 1)."""
+class PendingPrompt:
+    """A sequence whose prompt is not completely computed: its slot and the number of prompt tokens left (>= 1)."""
 
     slot: int
-    left: int
-    #: KV cells that each of these tokens looks over before those of its own piece.
-    span: int = 0
-    #: Its latest start, as a moment of the engine's clock.
+    tokens_left: int
+    #: Number of KV cells that each prompt token attends to, besides the prompt's earlier tokens in the same step.
+    attended_cells: int = 0
+    #: Time on the engine's clock at which the sequence expires if it has not generated a token by then.
     start_by_s: float = math.inf
 
 
 @dataclass(frozen=True)
 class PlanLimits:
-    """Bounds of a step."""
+    """The settings and backend properties that limit what a step computes."""
 
     prefill_chunk: int
     step_target_ms: float
-    #: False where each row takes its own time (sim): prompts are then computed whole.
+    #: False (sim) if the duration of a row does not depend on other rows. Every prompt is then computed in one step.
     lockstep: bool = True
-    #: Whether the cache is split: llama.cpp then computes a step part by part, each of neighbouring slots with as
-    #: many tokens, and each part reads all weights.
+    #: Whether the KV cache is split. llama.cpp then computes a batch in several parts. Each part consists of
+    #: neighbouring slots with the same number of tokens, and each part reads all weights of the model.
     split: bool = False
 
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """Slots that decode one token each, and (slot, prompt tokens) of the prompts."""
+    """The slots that decode one token each, and a pair (slot, number of prompt tokens) for each prompt to compute."""
 
     decode: tuple[int, ...] = ()
     prompts: tuple[tuple[int, int], ...] = ()
 
     @property
     def prompt_tokens(self) -> int:
-        """Prompt tokens in all."""
+        """Total number of prompt tokens."""
         return sum(n for _, n in self.prompts)
 
     def __bool__(self) -> bool:
         return bool(self.decode or self.prompts)
 
 
-def served_in(prompts: list[PromptLeft], turn: int) -> list[PromptLeft]:
-    """The prompts, given in the order of their slots' taking, in the order in which step number `turn` serves them.
+def service_order(prompts: list[PendingPrompt], step_number: int) -> list[PendingPrompt]:
+    """Return the prompts in the order in which step `step_number` serves them.
 
-    In every second step that order; in those between the oldest goes first that one smallest piece ends, and where
-    there is none, in turn the shortest and the one with the earliest latest start.
+    `prompts` are in the order in which they got their slots, and every even step serves them in that order.
+    An odd step moves one prompt to the front: the first one with at most MIN_PROMPT_TOKENS tokens left. If there is
+    no such prompt, odd steps alternately choose the shortest prompt and the one with the earliest `start_by_s`.
     """
-    if turn % 2 == 0 or len(prompts) < 2:
+    if step_number % 2 == 0 or len(prompts) < 2:
         return prompts
-    ends = next((i for i, prompt in enumerate(prompts) if prompt.left <= FEWEST_PROMPT_TOKENS), None)
-    if ends is None:
-        urgent = [prompt.left if turn % 4 == 1 else prompt.start_by_s for prompt in prompts]
-        ends = urgent.index(min(urgent))
-    return [prompts[ends], *prompts[:ends], *prompts[ends + 1 :]]
+    first = next((i for i, prompt in enumerate(prompts) if prompt.tokens_left <= MIN_PROMPT_TOKENS), None)
+    if first is None:
+        ranks = [prompt.tokens_left if step_number % 4 == 1 else prompt.start_by_s for prompt in prompts]
+        first = ranks.index(min(ranks))
+    return [prompts[first], *prompts[:first], *prompts[first + 1 :]]
 
 
 def plan(
-    decoding: list[int], prompts: list[PromptLeft], limits: PlanLimits, fit: StepTimeModel, turn: int = 0
+    decoding: list[int], prompts: list[PendingPrompt], limits: PlanLimits, fit: StepTimeModel, step_number: int = 0
 ) -> BatchPlan:
-    """Step number `turn`. `prompts` come in the order in which they got their slots."""
+    """Return the plan for step `step_number`. `prompts` are in the order in which they got their slots."""
     if not limits.lockstep:
-        return BatchPlan(tuple(decoding), tuple((prompt.slot, prompt.left) for prompt in prompts))
-    prompts = served_in(prompts, turn)
+        return BatchPlan(tuple(decoding), tuple((prompt.slot, prompt.tokens_left) for prompt in prompts))
+    prompts = service_order(prompts, step_number)
     if not (decoding and prompts):
-        return BatchPlan(tuple(decoding), _in_order(prompts, limits.prefill_chunk))
-    # Over a split cache the prompts' part is a call of its own.
-    left_ms = AIM * limits.step_target_ms - (fit.predict_ms(0) if limits.split else 0.0)
-    choose = _of_one_length if limits.split else _in_order
+        return BatchPlan(tuple(decoding), _whole_pieces(prompts, limits.prefill_chunk))
+    # With a split cache, the prompts are computed in a second call, which adds the duration of an empty step.
+    left_ms = TARGET_FRACTION * limits.step_target_ms - (fit.predict_ms(0) if limits.split else 0.0)
+    choose = _equal_pieces if limits.split else _whole_pieces
     return BatchPlan(tuple(decoding), choose(prompts, limits.prefill_chunk, fit, left_ms))
 
 
-def _in_order(
-    prompts: list[PromptLeft], budget: int, fit: StepTimeModel | None = None, left_ms: float = 0.0
+def _whole_pieces(
+    prompts: list[PendingPrompt], budget: int, fit: StepTimeModel | None = None, left_ms: float = 0.0
 ) -> tuple[tuple[int, int], ...]:
-    """Each prompt whole, as far as `budget` tokens go and, with a fit, `left_ms`; never fewer than 16 tokens in all."""
-    chosen, given = [], 0
+    """Choose whole prompts, in order, until a limit is reached. The last prompt may be chosen only in part.
+
+    The limits are `budget` tokens in total and, if `fit` is not None, a predicted duration of `left_ms`. The time limit
+    never reduces the total below MIN_PROMPT_TOKENS.
+    """
+    chosen, total = [], 0
     for prompt in prompts:
-        n = min(prompt.left, budget - given)
+        n = min(prompt.tokens_left, budget - total)
         if fit is not None:
-            n = min(n, max(FEWEST_PROMPT_TOKENS - given, fit.tokens_within(left_ms, prompt.span)))
+            n = min(n, max(MIN_PROMPT_TOKENS - total, fit.tokens_within(left_ms, prompt.attended_cells)))
         if n <= 0:
             break
         chosen.append((prompt.slot, n))
-        given += n
-        if n < prompt.left:
+        total += n
+        if n < prompt.tokens_left:
             break
         if fit is not None:
-            left_ms -= fit.prompt_ms(n, prompt.span)
+            left_ms -= fit.prompt_ms(n, prompt.attended_cells)
     return tuple(chosen)
 
 
-def _of_one_length(
-    prompts: list[PromptLeft], budget: int, fit: StepTimeModel, left_ms: float
+def _equal_pieces(
+    prompts: list[PendingPrompt], budget: int, fit: StepTimeModel, left_ms: float
 ) -> tuple[tuple[int, int], ...]:
-    """What the first prompt can get, and as much for each one behind it, as long as they are neighbours."""
-    chosen = list(_in_order(prompts[:1], budget, fit, left_ms))
+    """Choose as much of the first prompt as the limits allow, and pieces of the same length of the prompts after it.
+
+    Stop at the first prompt that is too short, would exceed a limit, or is not in a neighbouring slot.
+    """
+    chosen = list(_whole_pieces(prompts[:1], budget, fit, left_ms))
     low = high = prompts[0].slot
     n = chosen[0][1]
-    left_ms -= fit.prompt_ms(n, prompts[0].span)
+    left_ms -= fit.prompt_ms(n, prompts[0].attended_cells)
     for prompt in prompts[1 : budget // n]:
-        left_ms -= fit.prompt_ms(n, prompt.span)
-        if left_ms < 0 or prompt.left < n or prompt.slot not in (low - 1, high + 1):
+        left_ms -= fit.prompt_ms(n, prompt.attended_cells)
+        if left_ms < 0 or prompt.tokens_left < n or prompt.slot not in (low - 1, high + 1):
             break
         chosen.append((prompt.slot, n))
         low, high = min(low, prompt.slot), max(high, prompt.slot)
@@ -133,10 +150,12 @@ def _of_one_length(
 
 
 def split_into_calls(batch: BatchPlan, running: Mapping[int, Sequence], *, split: bool) -> list[list[BatchRow]]:
-    """The step's calls, in order. Over a `split` cache answers and prompts are computed apart, the answers first.
+    """Return the rows of each `decode` call of the step, in order.
 
-    llama.cpp would cut a mixed batch there into parts of as many tokens for each slot, one token of the prompt with
-    the answers and the rest by itself, which costs more than the two calls.
+    If `split` is True (the KV cache is split), there are two calls: one for the decoding sequences, then one for the
+    prompts. In a single call, llama.cpp would cut the batch into parts with the same number of tokens from each slot:
+    one part with the answers' tokens and one token of each prompt, and further parts with the rest of the prompts.
+    Such a call would take longer than the two calls.
     """
     answers = [BatchRow(slot, running[slot].n_past, 1, running[slot].last_token, samples=True) for slot in batch.decode]
     prompts = [

@@ -1,9 +1,10 @@
-"""Which slot a job takes, and how much of its prompt is already computed there or in another one.
+"""Prefix reuse: choose the slot for a job, and the computed tokens from which the job starts.
 
-System prompts repeat, and a chat's next turn begins with the last one's whole. When a sequence ends, its
-cells stay where they are until the slot or the cells are needed; a job begins with the longest
-beginning that its own tenant has computed. What another tenant has computed is never looked at: not
-to copy it, nor to choose a slot by it, so that no answer comes sooner because of another's prompt.
+Many prompts begin with the same system prompt, and each turn of a chat begins with the whole previous turn. When a
+sequence ends, its slot keeps the computed KV cells until the slot or the cells are needed for another job. A new job
+starts from the longest prefix of its prompt that a job of the same tenant computed and that a slot still holds. The
+prompt is never compared with tokens of another tenant's jobs, neither to copy them nor to choose a slot, so the time to
+an answer reveals nothing about another tenant's prompts.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -16,123 +17,133 @@ from workers.engine.slots import Slots
 
 Tokens = np.ndarray[Any, np.dtype[np.int32]]
 
-#: Shorter common beginnings (the beginning token, a template's first words) are not worth a copy.
-FEWEST_TOKENS = 16
+#: Length of the shortest prefix that is reused, in tokens. It is not worthwhile to copy a shorter prefix (the
+#: begin-of-sequence token, the first words of a chat template).
+MIN_REUSED_TOKENS = 16
 
 
 @dataclass(frozen=True)
-class Known:
-    """Tokens whose keys and values a slot holds, in order, and whose they are."""
+class CachedTokens:
+    """The tokens whose keys and values are in a slot's KV cells, in order, and the tenant whose job computed them."""
 
     tenant: str
     tokens: Tokens
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a job goes: its slot, and the `n` tokens of slot `source` that it begins with."""
+class SlotAssignment:
+    """The slot assigned to a new job. The job starts from the first `reused` tokens of slot `source`."""
 
     slot: int
     source: int
-    n: int = 0
+    reused: int = 0
 
 
 class PrefixCache:
-    """What free slots keep. Only the engine's thread touches it; `slots` is changed through it alone.
+    """The tokens that free slots keep for reuse. Used by the engine's thread only.
 
-    `forget` is told of each slot whose cells are let go. `compact`: a step is fastest when its slots are
-    neighbours (a split cache), so a job goes beside those that run and copies what it begins with,
-    rather than to where that lies.
+    Nothing else may change `slots`. `clear_slot` is called with each slot whose cells must be emptied. `compact` means
+    that a step is faster when its slots have consecutive numbers (a split KV cache). A new job then takes a slot next
+    to the slots in use, and its prefix is copied to that slot, even if the slot that holds the prefix is free.
     """
 
-    def __init__(self, slots: Slots, forget: Callable[[int], None], *, compact: bool) -> None:
-        self._slots, self._forget, self._compact = slots, forget, compact
-        #: From the longest unused to the last used.
-        self._kept: dict[int, Known] = {}
+    def __init__(self, slots: Slots, clear_slot: Callable[[int], None], *, compact: bool) -> None:
+        self._slots, self._clear_slot, self._compact = slots, clear_slot, compact
+        #: Free slot → the tokens that it keeps. The least recently used slot comes first.
+        self._kept: dict[int, CachedTokens] = {}
 
     @property
     def kept(self) -> dict[int, int]:
-        """Free slots that still hold tokens, with their number."""
-        return {slot: len(known.tokens) for slot, known in self._kept.items()}
+        """Return how many tokens each free slot keeps. Slots that keep none are left out."""
+        return {slot: len(cached.tokens) for slot, cached in self._kept.items()}
 
-    def take(self, tenant: str, prompt: Tokens | None, cells: int, running: Iterable[tuple[int, Known]]) -> Place:
-        """Take a slot and `cells` cells, for which `Slots.fits` has said yes; what is in the way is let go.
+    def take(
+        self, tenant: str, prompt: Tokens | None, cells: int, running: Iterable[tuple[int, CachedTokens]]
+    ) -> SlotAssignment:
+        """Take a slot and `cells` cells for a job of `tenant`, and evict kept cells if necessary.
 
-        `running` are the slots in use with what they hold by now; without a `prompt` nothing is reused.
+        The caller must have checked with `Slots.fits` that the job fits. `running` contains the slots in which the
+        tenant's jobs run, each with the tokens that it holds now. If `prompt` is None, no prefix is reused.
         """
         source, n = -1, 0
         if prompt is not None:
-            source, n = self._longest(tenant, prompt, running)
-        slot = self._slot_for(source, n)
-        for oldest in self._in_the_way(cells, slot, source):
-            if oldest == source and slot != source:
-                # No room for the copy beside the original: the job goes to where it lies.
-                self._let_go(slot)
+            source, n = self._longest_prefix(tenant, prompt, running)
+        slot = self._choose_slot(source, n)
+        for victim in self._eviction_order(cells, slot, source):
+            if victim == source and slot != source:
+                # There are not enough cells for both the prefix and its copy, so the job takes the source slot itself.
+                self._evict(slot)
                 slot = source
                 break
-            self._let_go(oldest)
+            self._evict(victim)
         if source in self._kept:
+            # Mark the source as the most recently used.
             self._kept[source] = self._kept.pop(source)
         self._kept.pop(slot, None)
         self._slots.take(cells, slot)
-        return Place(slot, source if n else slot, n)
+        return SlotAssignment(slot, source if n else slot, n)
 
-    def give_back(self, slot: int, known: Known | None) -> None:
-        """The slot's sequence has ended, and `known` stays in its cells; nothing without it."""
-        keep = 0 if known is None else len(known.tokens)
+    def give_back(self, slot: int, cached: CachedTokens | None) -> None:
+        """Free the slot of an ended sequence. The slot keeps the `cached` tokens, or none if `cached` is None."""
+        keep = 0 if cached is None else len(cached.tokens)
         self._slots.give_back(slot, keep)
-        if known is not None and keep:
-            self._kept[slot] = known
+        if cached is not None and keep:
+            self._kept[slot] = cached
         else:
-            self._forget(slot)
+            self._clear_slot(slot)
 
-    def _longest(self, tenant: str, prompt: Tokens, running: Iterable[tuple[int, Known]]) -> tuple[int, int]:
-        """The slot with the longest beginning of `prompt`, and its length; (-1, 0) when none is worth it.
+    def _longest_prefix(
+        self, tenant: str, prompt: Tokens, running: Iterable[tuple[int, CachedTokens]]
+    ) -> tuple[int, int]:
+        """Return the slot that holds the longest prefix of `prompt`, and the length of that prefix.
 
-        The last token of a prompt is always computed: an answer begins with its logits.
+        Return (-1, 0) if no slot holds a prefix of at least MIN_REUSED_TOKENS tokens. The last token of the prompt is
+        never part of the prefix: it must be computed, because the answer's first token is sampled from its logits.
         """
-        source, longest = -1, FEWEST_TOKENS - 1
-        for slot, known in (*self._kept.items(), *running):
-            if known.tenant == tenant:
-                n = common(known.tokens, prompt[:-1])
+        source, longest = -1, MIN_REUSED_TOKENS - 1
+        for slot, cached in (*self._kept.items(), *running):
+            if cached.tenant == tenant:
+                n = common_prefix_length(cached.tokens, prompt[:-1])
                 if n > longest:
                     source, longest = slot, n
         return (source, longest) if source >= 0 else (-1, 0)
 
-    def _slot_for(self, source: int, n: int) -> int:
+    def _choose_slot(self, source: int, n: int) -> int:
         free = self._slots.free_slots
         if self._compact:
-            free = _beside(free, self._slots.held_slots)
+            free = _most_adjacent(free, self._slots.held_slots)
         empty = [slot for slot in free if slot not in self._kept]
-        # What is much longer than the common beginning is left to those who go on from its end.
+        # If the source slot keeps more than twice as many tokens as the prefix has, copy the prefix to another slot, so
+        # that all tokens of the source slot stay reusable.
         if source in free and (2 * n >= len(self._kept[source].tokens) or not empty):
             return source
         oldest = [slot for slot in self._kept if slot in free]
         return (empty or [slot for slot in oldest if slot != source] or oldest)[0]
 
-    def _in_the_way(self, cells: int, slot: int, source: int) -> Iterator[int]:
-        """Slots to let go until the cells are there: the longest kept first, what is wanted last."""
+    def _eviction_order(self, cells: int, slot: int, source: int) -> Iterator[int]:
+        """Yield slots to evict until `slot` can take `cells` cells: least recently used first, `source` last."""
         others = [kept for kept in self._kept if kept not in (slot, source)]
-        for kept in [*others, *(one for one in (source,) if one in self._kept)]:
-            if not self._slots.lacks(cells, slot):
+        last = [source] if source in self._kept else []
+        for kept in [*others, *last]:
+            if not self._slots.needs_eviction(cells, slot):
                 return
             yield kept
 
-    def _let_go(self, slot: int) -> None:
+    def _evict(self, slot: int) -> None:
         if self._kept.pop(slot, None) is not None:
-            self._slots.let_go(slot)
-            self._forget(slot)
+            self._slots.evict(slot)
+            self._clear_slot(slot)
 
 
-def common(one: Tokens, other: Tokens) -> int:
-    """How many tokens two texts have in common from their beginning."""
+def common_prefix_length(one: Tokens, other: Tokens) -> int:
+    """Return how many tokens at the beginning of the two arrays are the same."""
     n = min(len(one), len(other))
     differ = one[:n] != other[:n]
     return int(differ.argmax()) if differ.any() else n
 
 
-def _beside(free: list[int], held: list[int]) -> list[int]:
-    """Those of the free slots that leave the fewest groups of neighbours."""
-    joined = {slot: (slot - 1 in held) + (slot + 1 in held) for slot in free}
-    most = max(joined.values())
-    return [slot for slot in free if joined[slot] == most]
+def _most_adjacent(free: list[int], held: list[int]) -> list[int]:
+    """Return the free slots with the most neighbours in use. Taking one keeps the slots in use close together."""
+    neighbours = {slot: (slot - 1 in held) + (slot + 1 in held) for slot in free}
+    most = max(neighbours.values())
+    return [slot for slot in free if neighbours[slot] == most]

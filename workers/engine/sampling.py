@@ -1,7 +1,8 @@
-"""Sampler settings and stop strings of one job, read from its payload and validated.
+"""Read and validate the sampler settings and the stop strings of a job's payload.
 
-Defaults are the contract's: temperature 0.8, top_k 40, top_p 0.95, min_p 0.05, no penalties, no seed.
-Temperature 0 is greedy: the most likely token, after penalties and bias if any were asked for.
+The defaults are part of the HTTP contract: temperature 0.8, top_k 40, top_p 0.95, min_p 0.05, no penalties, no seed.
+Temperature 0 is greedy sampling: the most likely token is always taken, after the job's penalties and biases are
+applied.
 """
 
 import json
@@ -13,12 +14,13 @@ from typing import Any
 from shared.jobs.outcomes import EndCode
 from workers.engine.events import JobRejected
 
-#: Most stop strings of one job, and most characters of one: each token is searched for all of them.
+#: Most stop strings of one job, and most characters of one stop string. After each token, the answer is searched for
+#: every stop string of the job.
 MAX_STOPS, MAX_STOP_CHARS = 16, 256
-#: Most entries of logit_bias: each costs every step.
+#: Most entries of `logit_bias`. Each entry takes some time in every step.
 MAX_BIASES = 1024
 
-#: Numbers of a payload: name → (default, lowest, highest).
+#: Name of each numeric field of a payload → (default, minimum, maximum).
 _RANGES: dict[str, tuple[float, float, float]] = {
     "temperature": (0.8, 0.0, 5.0),
     "top_p": (0.95, 0.0, 1.0),
@@ -28,60 +30,60 @@ _RANGES: dict[str, tuple[float, float, float]] = {
     "frequency_penalty": (0.0, -2.0, 2.0),
 }
 _TOP_K = (40, 0, 1_000_000)
-#: As many of the likeliest tokens as OpenAI gives.
+#: Most alternatives that a job may request for each token with `logprobs`. OpenAI's API has the same limit.
 MAX_LOGPROBS = 20
-#: Clients send seeds of up to 64 bits, signed or not.
+#: A seed may have up to 64 bits and may be negative, because clients send both signed and unsigned seeds.
 _SEED_BITS = 64
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How one job's tokens are chosen; every field is within its range."""
+    """The sampler settings of one job. Every field is within its range."""
 
     temperature: float = 0.8
-    #: 0: off.
+    #: 0 turns top-k sampling off.
     top_k: int = 40
     top_p: float = 0.95
     min_p: float = 0.05
-    #: Penalties look at the last 64 generated tokens; 1, 0 and 0 are off.
+    #: The three penalties apply to the last 64 generated tokens. The values 1, 0 and 0 turn them off.
     repeat_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
-    #: None: another answer each time.
+    #: None for a random seed, with which the answer may differ each time.
     seed: int | None = None
-    #: Token id → what is added to its logit.
+    #: Pairs of a token id and the number that is added to its logit.
     logit_bias: tuple[tuple[int, float], ...] = ()
     stop: tuple[str, ...] = ()
-    #: A JSON schema the answer must follow, as JSON; "" for any JSON object; None for free text.
+    #: The JSON schema that the answer must follow, as JSON text; "" for any JSON object; None for free text.
     schema: str | None = None
-    #: How many of the likeliest tokens are told beside each of the answer's; None: no logprobs.
+    #: How many of the most likely alternatives to return with each token; None if the job requests no logprobs.
     logprobs: int | None = None
 
     @property
     def penalizes(self) -> bool:
-        """Whether any penalty is on."""
+        """Whether any penalty is turned on."""
         return (self.repeat_penalty, self.presence_penalty, self.frequency_penalty) != (1.0, 0.0, 0.0)
 
 
 def read_sampling(payload: Mapping[str, Any]) -> Sampling:
-    """The sampling of a payload. Raises JobRejected naming the field and quoting the value."""
+    """Return the sampler settings in a payload. Raises JobRejected, whose message names the invalid field and value."""
     numbers = {name: _number(payload, name) for name in _RANGES}
     return Sampling(
         **numbers,
-        top_k=_whole(payload, "top_k", *_TOP_K),
+        top_k=_integer(payload, "top_k", *_TOP_K),
         seed=_seed(payload),
         logit_bias=_logit_bias(payload),
         stop=_stop(payload),
         schema=_schema(payload),
-        logprobs=None if payload.get("logprobs") is None else _whole(payload, "logprobs", 0, 0, MAX_LOGPROBS),
+        logprobs=None if payload.get("logprobs") is None else _integer(payload, "logprobs", 0, 0, MAX_LOGPROBS),
     )
 
 
-def _reject(name: str, value: object, wanted: str) -> JobRejected:
+def _reject(name: str, value: object, expected: str) -> JobRejected:
     quoted = repr(value)
     if len(quoted) > 80:
         quoted = quoted[:77] + "..."
-    return JobRejected(EndCode.INVALID_VALUE, f"{name}={quoted} is not {wanted}", name)
+    return JobRejected(EndCode.INVALID_VALUE, f"{name}={quoted} is not {expected}", name)
 
 
 def _number(payload: Mapping[str, Any], name: str) -> float:
@@ -94,7 +96,7 @@ def _number(payload: Mapping[str, Any], name: str) -> float:
     return float(value)
 
 
-def _whole(payload: Mapping[str, Any], name: str, default: int, low: int, high: int) -> int:
+def _integer(payload: Mapping[str, Any], name: str, default: int, low: int, high: int) -> int:
     value = payload.get(name)
     if value is None:
         return default
@@ -116,15 +118,15 @@ def _logit_bias(payload: Mapping[str, Any]) -> tuple[tuple[int, float], ...]:
     value = payload.get("logit_bias")
     if value is None:
         return ()
-    wanted = f"an object of at most {MAX_BIASES} token ids with numbers from -100 to 100"
+    expected = f"an object of at most {MAX_BIASES} token ids with numbers from -100 to 100"
     if not isinstance(value, Mapping) or len(value) > MAX_BIASES:
-        raise _reject("logit_bias", value, wanted)
+        raise _reject("logit_bias", value, expected)
     pairs = []
     for key, bias in value.items():
         digits = str(key)
         fits = isinstance(bias, int | float) and not isinstance(bias, bool) and -100 <= bias <= 100
         if not (digits.isascii() and digits.isdigit() and len(digits) < 10) or not fits:
-            raise _reject("logit_bias", {key: bias}, wanted)
+            raise _reject("logit_bias", {key: bias}, expected)
         pairs.append((int(digits), float(bias)))
     return tuple(pairs)
 
@@ -134,12 +136,12 @@ def _stop(payload: Mapping[str, Any]) -> tuple[str, ...]:
     if value is None:
         return ()
     stops = [value] if isinstance(value, str) else value
-    wanted = f"at most {MAX_STOPS} texts of 1 to {MAX_STOP_CHARS} characters"
+    expected = f"a text of 1 to {MAX_STOP_CHARS} characters or a list of at most {MAX_STOPS} of them"
     if not isinstance(stops, list | tuple) or len(stops) > MAX_STOPS:
-        raise _reject("stop", value, wanted)
+        raise _reject("stop", value, expected)
     for text in stops:
         if not isinstance(text, str) or not 1 <= len(text) <= MAX_STOP_CHARS:
-            raise _reject("stop", text, wanted)
+            raise _reject("stop", text, expected)
     return tuple(stops)
 
 
@@ -147,14 +149,14 @@ def _schema(payload: Mapping[str, Any]) -> str | None:
     value = payload.get("response_format")
     if value is None:
         return None
-    wanted = "an object whose type is text, json_object or json_schema"
+    expected = "an object whose type is text, json_object or json_schema"
     kind = value.get("type") if isinstance(value, Mapping) else None
     if kind == "text":
         return None
     if kind == "json_object":
         return ""
     if kind != "json_schema":
-        raise _reject("response_format", value, wanted)
+        raise _reject("response_format", value, expected)
     named = value.get("json_schema")
     schema = named.get("schema") if isinstance(named, Mapping) else value.get("schema")
     if not isinstance(schema, Mapping):
@@ -166,5 +168,5 @@ def _schema(payload: Mapping[str, Any]) -> str | None:
 
 
 def is_greedy(sampling: Sampling) -> bool:
-    """Whether the answer is the most likely one, the same each time."""
+    """Return whether the most likely token is always taken, so that the answer is the same each time."""
     return math.isclose(sampling.temperature, 0.0, abs_tol=1e-9)

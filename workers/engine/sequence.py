@@ -1,4 +1,4 @@
-"""One job inside the engine: where it is, what it has counted, what it will report."""
+"""The state and the counters of one job inside the engine."""
 
 import math
 from dataclasses import dataclass, field
@@ -9,56 +9,60 @@ import numpy as np
 from shared.jobs.job import Usage
 from workers.engine.backend import Prepared
 from workers.engine.detokenizer import Detokenizer
-from workers.engine.prefix_cache import Known
+from workers.engine.prefix_cache import CachedTokens
 
 
 class SequenceState(Enum):
-    """Where a sequence is. WAITING → PREFILL → DECODE → ENDED; it may end from any of them."""
+    """The states of a sequence: WAITING → PREFILL → DECODE → ENDED. The first three can be followed by ENDED."""
 
-    #: In the engine, without a slot.
+    #: The sequence is in the engine, but has no slot yet.
     WAITING = "waiting"
-    #: Has a slot; some of its prompt is not computed yet.
+    #: The sequence has a slot, but its prompt is not completely computed yet.
     PREFILL = "prefill"
-    #: Each step gives it a token.
+    #: The sequence generates one token in each step.
     DECODE = "decode"
-    #: Its Ended event is out; nothing of it is left.
+    #: The sequence has no slot any more. Its Ended event is being emitted or was emitted.
     ENDED = "ended"
 
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """A job with its counters. Only the engine's thread touches it."""
+    """A job inside the engine, with its counters. Only the engine's thread uses it."""
 
     job: Prepared
     submitted_s: float
-    text: Detokenizer
+    detokenizer: Detokenizer
     state: SequenceState = SequenceState.WAITING
     slot: int = -1
-    #: Prompt and answer tokens whose keys and values are in the slot.
+    #: Number of prompt and answer tokens whose keys and values are in the slot's KV cells.
     n_past: int = 0
-    #: Prompt tokens that were already in the slot when the sequence took it.
+    #: Number of prompt tokens that the sequence did not compute, but reused from an earlier one (prefix reuse).
     cached_tokens: int = 0
-    #: Tokens that its last step fed, and when that step was over.
-    last_n: int = 0
-    last_at_s: float = -math.inf
-    #: The answer's tokens; the last one is not yet fed.
+    #: Number of tokens that the last step computed for this sequence.
+    last_step_tokens: int = 0
+    #: End time of the last step that computed tokens of this sequence.
+    last_step_end_s: float = -math.inf
+    #: The answer's tokens. The model has not computed the last one yet: it is the input of the next step.
     answer: list[int] = field(default_factory=list)
     started_s: float | None = None
     first_token_s: float | None = None
 
     @classmethod
-    def of(cls, job: Prepared, now_s: float) -> "Sequence":
-        """A sequence that waits for its slot."""
+    def create(cls, job: Prepared, now_s: float) -> "Sequence":
+        """Return a sequence that waits for a slot."""
         return cls(job, now_s, Detokenizer(job.sampling.stop, strip_space=job.strip_space))
 
     def note_step(self, n: int, now_s: float) -> None:
-        """A step has fed it `n` tokens."""
+        """Record that a step computed `n` tokens of this sequence and ended at `now_s`."""
         self.n_past += n
-        self.last_n, self.last_at_s = n, now_s
+        self.last_step_tokens, self.last_step_end_s = n, now_s
 
-    def computed_after(self, moment_s: float) -> int:
-        """Tokens of its last step if that was not over by then; more than one step late nothing ends."""
-        return self.last_n if self.last_at_s > moment_s else 0
+    def tokens_computed_after(self, time_s: float) -> int:
+        """Return how many tokens of this sequence were computed in steps that ended after `time_s`.
+
+        It is enough to look at the last step, because a sequence ends at most one step after it is canceled or expires.
+        """
+        return self.last_step_tokens if self.last_step_end_s > time_s else 0
 
     @property
     def key(self) -> str:
@@ -67,46 +71,47 @@ class Sequence:
 
     @property
     def prompt_left(self) -> int:
-        """Prompt tokens still to compute."""
+        """Number of prompt tokens that are not computed yet."""
         return max(0, self.job.prompt_tokens - self.n_past)
 
     @property
     def tokens_left(self) -> int:
-        """Tokens until its end at the latest."""
+        """Most tokens that the answer may still get."""
         return self.job.max_tokens - len(self.answer)
 
     @property
     def last_token(self) -> int:
-        """The token to feed in the next step."""
+        """The answer's last token, which is the input of the next step."""
         return self.answer[-1]
 
     @property
     def completion_tokens(self) -> int:
-        """Tokens generated so far."""
+        """Number of tokens of the answer so far."""
         return len(self.answer)
 
     @property
-    def known(self) -> Known:
-        """What its slot holds by now."""
+    def cached(self) -> CachedTokens:
+        """The tokens whose keys and values are in the slot's KV cells now."""
         prompt = self.job.prompt[: self.n_past]
         answer = self.answer[: max(0, self.n_past - self.job.prompt_tokens)]
-        return Known(self.job.spec.tenant, np.concatenate([prompt, answer]).astype(np.int32) if answer else prompt)
+        tokens = np.concatenate([prompt, answer]).astype(np.int32) if answer else prompt
+        return CachedTokens(self.job.spec.tenant, tokens)
 
     @property
     def stage(self) -> str:
-        """`decode` once it has a token, `prefill` before; a Stage value."""
+        """The Stage value: `prefill` until the first token is generated, then `decode`."""
         return "prefill" if self.first_token_s is None else "decode"
 
     @property
-    def late_from_s(self) -> float:
-        """From when on nobody waits for it any more: its deadline, or the start that it has to make."""
+    def expires_at_s(self) -> float:
+        """Time at which the sequence expires: its deadline or, until its first token, an earlier start deadline."""
         spec = self.job.spec
         if spec.start_by_s is None or self.first_token_s is not None:
             return spec.deadline_s
         return min(spec.deadline_s, spec.start_by_s)
 
     def usage(self, now_s: float) -> Usage:
-        """The sequence's books at `now_s`."""
+        """Return the sequence's token counts, and its durations up to `now_s`."""
         started, first = self.started_s, self.first_token_s
         return Usage(
             prompt_tokens=self.job.prompt_tokens,

@@ -1,8 +1,9 @@
-"""A backend without a model: the same calls, timed by two rates; for tests, load tests and demos.
+"""A simulated backend without a model, for tests, load tests and demos; two rates determine how long jobs take.
 
-Every slot keeps its own timetable: a prompt of p words takes p / prefill_tps seconds and each word of
-the answer 1 / decode_tps, whatever the other slots do, so 200 words at 20 tps take 10 s. Moments are
-counted from the slot's last one, not from when the loop came round, so that lateness does not add up.
+Every slot has its own schedule, independent of the other slots. A prompt of p words takes p / prefill_tps seconds,
+and each word of the answer takes 1 / decode_tps seconds: 200 words at 20 words per second take 10 s. The time of each
+word is computed from the scheduled time of the previous word, not from the time at which the loop called the backend,
+so that delays do not add up.
 """
 
 import time
@@ -16,14 +17,18 @@ from workers.engine.events import JobRejected, JobSpec
 from workers.engine.sampling import Sampling, read_sampling
 from workers.engine.slots import SlotAccountingError
 
-#: Longest sleep of one decode, in s: cancels, deadlines and new jobs are looked at so often.
-_NAP_S = 0.01
-#: A slot that is later than this (the process was stopped) does not make up for it.
-_CATCH_UP_S = 1.0
+#: Longest sleep of one `decode` call. The engine's loop checks for cancels, deadlines and new jobs between calls.
+_MAX_SLEEP_S = 0.01
+#: A slot that is more than this behind its schedule (for example, because the process was suspended) does not catch
+#: up: its schedule continues from the current time.
+_MAX_CATCH_UP_S = 1.0
 
 
 class SimBackend:
-    """Makes exactly `max_tokens` words for every job; prompt tokens are words, at least 1."""
+    """A backend that generates exactly `max_tokens` words for every job.
+
+    Each word of the prompt counts as one token. An empty prompt counts as one token, too.
+    """
 
     lockstep = reuses = compact = False
 
@@ -41,7 +46,7 @@ class SimBackend:
         self.slots, self.cells, self.n_ctx = slots, cells, min(n_ctx, cells)
         self._prefill_s, self._decode_s = 1 / prefill_tps, 1 / decode_tps
         self._clock, self._sleep = clock or RealClock(), sleep
-        #: Slot → when its last work was done.
+        #: Slot → scheduled end time of the slot's latest row.
         self._done_s: dict[int, float] = {}
         self.facts = Facts(
             engine="sim",
@@ -56,25 +61,26 @@ class SimBackend:
         )
 
     def prepare(self, spec: JobSpec) -> Prepared:
-        """Count the words. Raises JobRejected for what no payload may hold."""
+        """Count the words of the prompt. Raises JobRejected for an invalid or unsupported field."""
         sampling = read_sampling(spec.payload)
         if sampling.logprobs is not None:
-            raise JobRejected(EndCode.INVALID_VALUE, "logprobs: a sim has no model that could tell them", "logprobs")
-        words = max(1, _words(spec.payload))
-        # Its answers are a fixed number of words: no stop string, grammar or sampler applies.
+            message = "logprobs is not supported: the engine sim has no model"
+            raise JobRejected(EndCode.INVALID_VALUE, message, "logprobs")
+        words = max(1, _count_words(spec.payload))
+        # A simulated answer always has `max_tokens` words, so stop strings, grammars and samplers are left out.
         return Prepared(spec, words, spec.max_tokens, Sampling(seed=sampling.seed))
 
-    def open(self, slot: int, job: Prepared) -> None:  # noqa: ARG002 - the Protocol's name
-        """Start the slot's timetable now."""
+    def open_slot(self, slot: int, job: Prepared) -> None:  # noqa: ARG002 - the Protocol's name
+        """Start the slot's schedule at the current time."""
         self._done_s[slot] = self._clock.monotonic()
 
     def decode(self, rows: list[BatchRow]) -> list[BatchRow]:
-        """Sleep until the first row is due, or a nap; the rows that are due."""
+        """Sleep until the first row is due, but at most 10 ms. Return the rows that are due by then."""
         now = self._clock.monotonic()
         due = {row.slot: self._due_s(row, now) for row in rows}
         first = min(due.values())
         if first > now:
-            self._sleep(min(first - now, _NAP_S))
+            self._sleep(min(first - now, _MAX_SLEEP_S))
             now = self._clock.monotonic()
         done = [row for row in rows if due[row.slot] <= now]
         for row in done:
@@ -86,50 +92,50 @@ class SimBackend:
         if row.samples:
             work_s += self._decode_s
         due = self._done_s[row.slot] + work_s
-        return due if now - due < _CATCH_UP_S else now
+        return due if now - due < _MAX_CATCH_UP_S else now
 
     def sample(self, row: BatchRow) -> int:
-        """A number that stands for a word."""
+        """Return the position of the next word, which serves as its token."""
         return row.start + row.n
 
     def piece(self, token: int) -> bytes:
-        """One word and its space."""
+        """Return the word `w<token>`, followed by a space."""
         return b"w%d " % token
 
-    def more(self, slot: int, text: str) -> dict[str, Any]:  # noqa: ARG002 - a sim knows nothing more
-        """Nothing."""
+    def extra_fields(self, slot: int, text: str) -> dict[str, Any]:  # noqa: ARG002 - the Protocol's name
+        """Return no fields: a simulated answer is only text."""
         return {}
 
-    def begin(self, slot: int, source: int, n: int) -> None:
-        """A sim computes every word."""
+    def set_prefix(self, slot: int, source: int, n: int) -> None:
+        """Do nothing: the sim backend never reuses a prefix."""
 
     def close_slot(self, slot: int) -> None:
-        """Forget the slot's timetable."""
+        """Remove the slot's schedule."""
         self._done_s.pop(slot, None)
 
-    def forget(self, slot: int) -> None:
-        """A slot without a timetable holds nothing."""
+    def clear_slot(self, slot: int) -> None:
+        """Do nothing: a closed slot has no content."""
 
-    def check_idle(self, kept: dict[int, int]) -> None:  # noqa: ARG002 - a sim keeps nothing
-        """Raise SlotAccountingError if a slot still has a timetable."""
+    def check_idle(self, kept: dict[int, int]) -> None:  # noqa: ARG002 - the Protocol's name
+        """Raise SlotAccountingError if a slot still has a schedule."""
         if self._done_s:
-            raise SlotAccountingError(f"slots {sorted(self._done_s)} are closed and still have work")
+            raise SlotAccountingError(f"slots {sorted(self._done_s)} should be closed, but still have a schedule")
 
     def close(self) -> None:
-        """Nothing to free."""
+        """Do nothing: there is no model to free."""
 
 
-def _words(payload: dict[str, Any]) -> int:
+def _count_words(payload: dict[str, Any]) -> int:
     prompt, messages = payload.get("prompt"), payload.get("messages")
     if isinstance(prompt, str):
         return len(prompt.split())
     if not isinstance(messages, list):
         raise JobRejected(EndCode.INVALID_VALUE, "a job needs a prompt or messages", "prompt")
     contents = [message.get("content") for message in messages if isinstance(message, dict)]
-    return sum(len(content.split()) for content in map(_plain, contents))
+    return sum(len(content.split()) for content in map(_text_of, contents))
 
 
-def _plain(content: object) -> str:
+def _text_of(content: object) -> str:
     if isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else []

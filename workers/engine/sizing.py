@@ -1,4 +1,4 @@
-"""From settings to sizes: what `auto` comes to for slots, cells, context, threads and the step's length."""
+"""Compute the engine's sizes from the settings: slots, cells, context length, threads and the step target time."""
 
 import os
 from dataclasses import dataclass
@@ -7,19 +7,20 @@ from shared.settings.settings import Settings
 from shared.settings.table import AUTO
 from workers.engine.stats import EngineSettings
 
-#: Longest job where nothing else is set.
+#: Default for the length of the longest job that the engine accepts, in tokens.
 _N_CTX_GPU, _N_CTX_CPU = 32768, 8192
-#: Cells of a slot on a CPU, where memory is shared with everything else.
+#: Default number of KV cells per slot on a CPU. It is small, because the memory is shared with all other programs.
 _CPU_CELLS = 2048
-#: Longest input of an embedding where nothing else is set: a step computes it whole, so its buffers grow with it.
+#: Default for the length of the longest input that an embedding model accepts, in tokens. Each input is computed in a
+#: single step, so the buffers of a step grow with this length.
 _EMBEDDING_GPU, _EMBEDDING_CPU = 8192, 2048
-#: What a GPU keeps free beside weights and cells (compute buffers, other processes): 1.5 GiB.
+#: GPU memory that is left free for compute buffers and for other processes when cells are allocated: 1.5 GiB.
 GPU_SPARE_BYTES = 1536 << 20
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Slots, cells shared by them, and the longest job in tokens."""
+    """Number of slots, number of KV cells of all slots together, and length of the longest accepted job in tokens."""
 
     slots: int
     cells: int
@@ -27,14 +28,17 @@ class Sizes:
 
 
 def slots_of(settings: Settings, *, gpu: bool) -> int:
-    """How many jobs the engine generates at once."""
+    """Return the number of slots, which is how many jobs the engine runs at the same time."""
     if settings.max_batch_size != AUTO:
         return settings.max_batch_size
     return 16 if gpu else 4
 
 
 def sizes_of(settings: Settings, *, model_ctx: int, gpu: bool, free_cells: int = 0) -> Sizes:
-    """Sizes for a model that was trained on `model_ctx` tokens; `free_cells` fit the GPU after the weights."""
+    """Return the sizes for a model with a trained context of `model_ctx` tokens.
+
+    `free_cells` is the number of cells that fit into the GPU's memory in addition to the weights.
+    """
     slots = slots_of(settings, gpu=gpu)
     longest = min(model_ctx, _N_CTX_GPU if gpu else _N_CTX_CPU) if settings.n_ctx == AUTO else settings.n_ctx
     if settings.kv_cells != AUTO:
@@ -47,7 +51,7 @@ def sizes_of(settings: Settings, *, model_ctx: int, gpu: bool, free_cells: int =
 
 
 def embedding_sizes_of(settings: Settings, *, model_ctx: int, gpu: bool) -> Sizes:
-    """Sizes for a model that makes embeddings: `n_ctx` is its longest input, `cells` the tokens of one step."""
+    """Return the sizes for an embedding model. `n_ctx` is the longest input, and `cells` the most tokens in a step."""
     longest = min(model_ctx, _EMBEDDING_GPU if gpu else _EMBEDDING_CPU)
     if settings.n_ctx != AUTO:
         longest = min(model_ctx, settings.n_ctx)
@@ -55,14 +59,18 @@ def embedding_sizes_of(settings: Settings, *, model_ctx: int, gpu: bool) -> Size
 
 
 def threads_of(settings: Settings, *, gpu: bool, workers: int = 1) -> int:
-    """Compute threads of one worker: one core is left to everything else, since a spinning thread needs it all."""
+    """Return the number of compute threads of one worker.
+
+    On a CPU, the `workers` of this machine share all cores but one. A compute thread busy-waits and so uses a whole
+    core, which is why one core is left for everything else.
+    """
     if settings.threads != AUTO:
         return settings.threads
     return 1 if gpu else max(1, (_usable_cores() - 1) // max(1, workers))
 
 
 def engine_settings(settings: Settings, *, gpu: bool) -> EngineSettings:
-    """What the loop keeps to."""
+    """Return the settings of the engine's loop."""
     target_ms = (100 if gpu else 250) if settings.step_target_ms == AUTO else settings.step_target_ms
     return EngineSettings(settings.prefill_chunk, float(target_ms), float(settings.batch_timeout_ms))
 

@@ -1,31 +1,32 @@
-"""What the loop keeps to, and what it counts."""
+"""The engine's settings and its counters."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """What the loop keeps to; slots, cells and the longest job are the backend's."""
+    """Settings of the engine's loop. The numbers of slots and cells and the longest job are defined by the backend."""
 
     prefill_chunk: int = 512
     step_target_ms: float = 250.0
-    #: How long an idle engine waits for company before its first step.
+    #: How long an idle engine that receives a job waits for more jobs before it runs a step.
     batch_timeout_ms: float = 0.0
-    #: Whether a job begins with what its tenant has computed before.
+    #: Whether prefix reuse is on: a job may start from tokens that an earlier job of its tenant computed.
     reuse: bool = True
 
 
 @dataclass
 class EngineStats:
-    """Counters since birth, written by the engine's thread and read by any."""
+    """Counters since the engine was created. The engine's thread writes them; any thread may read them."""
 
     steps: int = 0
-    #: Prompt tokens computed, and those that were not computed again.
+    #: Number of prompt tokens that the model computed.
     prompt_tokens: int = 0
+    #: Number of prompt tokens that were not computed, because they were reused from earlier jobs (prefix reuse).
     cached_tokens: int = 0
     completion_tokens: int = 0
-    #: Tokens computed after the deadline, or from when the engine was told of the cancel or of the lost lease: by the
-    #: step that was under way.
+    #: Number of tokens that were computed in vain: a step that was already running computed them for a job after the
+    #: job's deadline, after a cancel, or after the worker reported that the job's lease was lost.
     dead_tokens: int = 0
-    #: Time inside decode, in s.
+    #: Total time of the backend's `decode` calls, in seconds.
     decode_s: float = 0.0

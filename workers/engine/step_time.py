@@ -1,4 +1,4 @@
-"""How long a step takes, fitted to the steps that were seen."""
+"""A model of the duration of a step, fitted to the measured steps."""
 
 import math
 from dataclasses import dataclass, field
@@ -6,72 +6,86 @@ from typing import Any
 
 import numpy as np
 
-#: Units of the fit's prompt features, so that all features of a large step are of like size: 16 tokens, and 16
-#: tokens that look over 4096 cells.
-_TOKENS, _LOOKS = 16, 16 * 4096
+#: Units in which the fit measures prompt tokens and attention reads: 16 tokens, and the reads of 16 tokens that attend
+#: to 4096 cells each. With these units, all features of a large step are of similar size.
+_TOKENS, _READS = 16, 16 * 4096
 
 
-def attention_reads(n: int, span: int) -> float:
-    """How many keys `n` tokens look at together, each at `span` cells and at what comes before it in its own piece."""
-    return n * (span + n / 2)
+def attention_reads(n: int, cells: int) -> float:
+    """Return how many KV cells `n` prompt tokens attend to in total.
+
+    Each token attends to `cells` cells and to those of the `n` tokens that come before it.
+    """
+    return n * (cells + n / 2)
 
 
 @dataclass
 class StepTimeModel:
-    """Step time as base + decoding rows + prompt tokens + the keys that these look at, in ms.
+    """Predicts the duration of a step, in ms, as a linear function of the step's four features.
 
-    The last is what makes a late piece of a long prompt dearer than an early one. Weighted least squares,
-    forgetting 1 % a step, pulled a little towards the prior: what has not been seen for long (prompts, in a long
-    run of decoding) goes back to what the calibration measured. No part is negative.
+    The features are: a constant, the number of decoding rows, the number of prompt tokens, and the number of attention
+    reads of the prompt tokens. Because of the attention reads, a late piece of a long prompt takes longer than an early
+    one. The coefficients are fitted by weighted least squares: each new step reduces the weight of all earlier steps by
+    1 %. The fit is pulled slightly towards the prior. So a coefficient without recent measurements (those of prompts,
+    after many steps without a prompt) returns to the value that the calibration measured. No coefficient is negative.
     """
 
-    #: Prior: ms of an empty step, of one decoding row, of one prompt token.
+    #: The prior: duration of an empty step, and what one decoding row and one prompt token add to it.
     base_ms: float = 5.0
     row_ms: float = 0.5
     token_ms: float = 0.5
-    keep: float = 0.99
-    pull: float = 0.05
-    #: Sums of products of the features and, last, of the time.
+    #: Factor by which each step multiplies the weight of all earlier steps.
+    decay: float = 0.99
+    #: Weight of the prior of each coefficient. For comparison, a new step has weight 1.
+    prior_weight: float = 0.05
+    #: Weighted sum of np.outer(v, v) over all steps, where v consists of the step's four features and its duration.
     _sums: np.ndarray[Any, np.dtype[np.float64]] = field(default_factory=lambda: np.zeros((5, 5)))
 
-    def observe(self, rows: int, prompt_tokens: int, took_ms: float, looks: float = 0.0) -> None:
-        """Take in one step; `looks`: the sum of `looks_of` its prompts' pieces."""
-        step = np.array([1.0, rows, prompt_tokens / _TOKENS, looks / _LOOKS, took_ms])
-        # Another array, so that any thread may ask for the coefficients meanwhile.
-        self._sums = self._sums * self.keep + np.outer(step, step)
+    def observe(self, rows: int, prompt_tokens: int, took_ms: float, reads: float = 0.0) -> None:
+        """Add one measured step to the fit. `reads` is the sum of `attention_reads` over the prompts of the step."""
+        step = np.array([1.0, rows, prompt_tokens / _TOKENS, reads / _READS, took_ms])
+        # Assign a new array instead of changing the old one, because another thread may be in `coefficients`.
+        self._sums = self._sums * self.decay + np.outer(step, step)
 
     def coefficients(self) -> tuple[float, float, float, float]:
-        """Fitted ms of an empty step, a decoding row, a prompt token, and a token's look at one key; any thread."""
+        """Return the fitted ms for an empty step, one decoding row, one prompt token and one attention read.
+
+        May be called from any thread.
+        """
         prior = np.array([self.base_ms, self.row_ms, self.token_ms * _TOKENS, 0.0])
         sums = self._sums
-        a = sums[:4, :4] + self.pull * np.eye(4)
-        b = sums[:4, 4] + self.pull * prior
-        found, positive = np.zeros(4), np.arange(4)
+        a = sums[:4, :4] + self.prior_weight * np.eye(4)
+        b = sums[:4, 4] + self.prior_weight * prior
+        result, positive = np.zeros(4), np.arange(4)
+        # Drop the features whose coefficient is not positive and solve again, until none is negative.
         while len(positive):
             solved = np.linalg.solve(a[np.ix_(positive, positive)], b[positive])
             if (solved >= 0).all():
-                found[positive] = solved
+                result[positive] = solved
                 break
             positive = positive[solved > 0]
-        base, row, chunk, look = found.tolist()
-        return base, row, chunk / _TOKENS, look / _LOOKS
+        base, row, chunk, read = result.tolist()
+        return base, row, chunk / _TOKENS, read / _READS
 
-    def predict_ms(self, rows: int, prompt_tokens: int = 0, looks: float = 0.0) -> float:
-        """How long a step should take."""
-        base, row, token, look = self.coefficients()
-        return base + row * rows + token * prompt_tokens + look * looks
+    def predict_ms(self, rows: int, prompt_tokens: int = 0, reads: float = 0.0) -> float:
+        """Return the predicted duration of a step, in ms."""
+        base, row, token, read = self.coefficients()
+        return base + row * rows + token * prompt_tokens + read * reads
 
-    def prompt_ms(self, n: int, span: int) -> float:
-        """What `n` tokens of a prompt add to a step, each looking at `span` cells and at its own piece."""
-        _, _, token, look = self.coefficients()
-        return token * n + look * attention_reads(n, span)
+    def prompt_ms(self, n: int, cells: int) -> float:
+        """Return how many ms `n` prompt tokens add to a step, as predicted, if each attends to `cells` cells."""
+        _, _, token, read = self.coefficients()
+        return token * n + read * attention_reads(n, cells)
 
-    def tokens_within(self, left_ms: float, span: int) -> int:
-        """Most tokens of a prompt that add at most `left_ms`; 0 where none does."""
+    def tokens_within(self, left_ms: float, cells: int) -> int:
+        """Return the largest number of prompt tokens that, as predicted, add at most `left_ms` to a step; it may be 0.
+
+        Each of these prompt tokens attends to `cells` cells.
+        """
         if left_ms <= 0:
             return 0
-        _, _, token, look = self.coefficients()
-        half = token + look * span
-        # The positive root of look / 2 n^2 + half n = left_ms, in the form that bears look = 0.
-        root = half + math.sqrt(half * half + 2 * look * left_ms)
+        _, _, token, read = self.coefficients()
+        linear = token + read * cells
+        # The positive root of read / 2 * n^2 + linear * n = left_ms, in the form that is also valid for read = 0.
+        root = linear + math.sqrt(linear * linear + 2 * read * left_ms)
         return int(min(2 * left_ms / max(root, 1e-9), 1e9))

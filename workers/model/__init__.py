@@ -1,1 +1,1 @@
-"""From PENSTOCK_MODEL to a file on this machine."""
+"""Resolves PENSTOCK_MODEL to a model file on this machine."""

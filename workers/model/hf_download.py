@@ -1,7 +1,7 @@
-"""A hub name to files on this machine, through huggingface-hub: found, checked against the disk, downloaded.
+"""Downloads a model's files from a hub with huggingface-hub, after checking that the disk has enough space.
 
-Whatever is in the library's cache (HF_HOME, HF_HUB_CACHE) is not downloaded again, and is served when the
-hub cannot be reached. HF_ENDPOINT names another hub, HF_TOKEN opens private and gated repos.
+Files in the library's cache (HF_HOME, HF_HUB_CACHE) are not downloaded again, and are used if the hub cannot be
+reached. HF_ENDPOINT selects another hub. HF_TOKEN gives access to private and gated repos.
 """
 
 import os
@@ -14,12 +14,12 @@ from shared.errors import ModelError
 from shared.jobs.model_name import HubName
 from workers.model.hf_files import choose
 
-# Read when the library is imported: a server sends no figures of its use.
+# A server should not send usage statistics. The library reads this variable when it is imported.
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 import huggingface_hub as hf
 from huggingface_hub import constants
-from huggingface_hub.errors import (  # type: ignore[attr-defined]  # HTTPError is its HTTP client's, whichever that is
+from huggingface_hub.errors import (  # type: ignore[attr-defined]  # HTTPError is that of its HTTP client, which differs by version
     GatedRepoError,
     HFValidationError,
     HTTPError,
@@ -30,24 +30,24 @@ from huggingface_hub.errors import (  # type: ignore[attr-defined]  # HTTPError 
 
 log = structlog.get_logger()
 
-#: How long the hub may take to say what a repo holds.
-_PATIENCE_S = 10.0
+#: Timeout of the request for a repo's list of files.
+_HUB_TIMEOUT_S = 10.0
 
 
 def fetch(name: HubName) -> Path:
-    """The model's (first) file on this machine. Raises ModelError: the name, the hub or the disk is at fault."""
+    """Download the model if needed, and return the path of its file, or of its first part. Raises ModelError."""
     revision = name.revision or None
     try:
-        repo = hf.HfApi().model_info(name.repo, revision=revision, files_metadata=True, timeout=_PATIENCE_S)
+        repo = hf.HfApi().model_info(name.repo, revision=revision, files_metadata=True, timeout=_HUB_TIMEOUT_S)
     except GatedRepoError:
         raise ModelError(f"{name.repo} is gated: accept its terms on the hub, then set HF_TOKEN") from None
     except RepositoryNotFoundError:
-        raise ModelError(f"{constants.ENDPOINT} knows no repo {name.repo} (a private one needs HF_TOKEN)") from None
+        raise ModelError(f"{constants.ENDPOINT} has no repo {name.repo} (a private one needs HF_TOKEN)") from None
     except RevisionNotFoundError:
         raise ModelError(f"{name.repo} has no revision {name.revision!r}") from None
     except HFValidationError as fault:
-        raise ModelError(f"{name.repo} is no name of a repo: {fault}") from None
-    except (HTTPError, OSError, ValueError) as fault:  # ValueError: what answers is no hub
+        raise ModelError(f"{name.repo} is not a valid repo name: {fault}") from None
+    except (HTTPError, OSError, ValueError) as fault:  # ValueError: the server is not a hub
         return _from_cache(name, fault)
     sizes = {sibling.rfilename: sibling.size or 0 for sibling in repo.siblings or []}
     files = choose(name, sizes)
@@ -55,17 +55,19 @@ def fetch(name: HubName) -> Path:
 
 
 def _download(name: HubName, commit: str | None, sizes: dict[str, int]) -> Path:
-    there = {file: hf.try_to_load_from_cache(name.repo, file, revision=commit) for file in sizes}
-    missing = [file for file, path in there.items() if not isinstance(path, str)]
+    cached = {file: hf.try_to_load_from_cache(name.repo, file, revision=commit) for file in sizes}
+    missing = [file for file, path in cached.items() if not isinstance(path, str)]
     if missing:
         _check_disk(name, sum(sizes[file] for file in missing))
         mib = round(sum(sizes[file] for file in missing) / 2**20)
         log.info("model.download", repo=name.repo, files=len(missing), mib=mib, into=constants.HF_HUB_CACHE)
     try:
-        # By the revision's own name, which the cache then knows too.
+        # Download by the revision's name rather than its commit, so that the cache can also resolve that name later.
         paths = [hf.hf_hub_download(name.repo, file, revision=name.revision or None) for file in sizes]
-    except Exception as fault:  # its faster ways to download raise RuntimeError, ValueError and errors of their own
-        raise ModelError(f"{name.repo} could not be downloaded from {constants.ENDPOINT}: {_said(fault)}") from fault
+    except Exception as fault:  # the download backends raise RuntimeError, ValueError and exceptions of their own
+        raise ModelError(
+            f"{name.repo} could not be downloaded from {constants.ENDPOINT}: {_first_line(fault)}"
+        ) from fault
     if missing:
         log.info("model.downloaded", repo=name.repo, files=len(missing))
     return Path(paths[0])
@@ -79,27 +81,28 @@ def _check_disk(name: HubName, needed: int) -> None:
     if needed > free:
         raise ModelError(
             f"{name.repo} needs {needed / 2**30:.2f} GiB more, and {folder} has {free / 2**30:.2f} GiB free; "
-            f"HF_HUB_CACHE names another place"
+            f"set HF_HUB_CACHE to use another folder"
         )
 
 
 def _from_cache(name: HubName, fault: Exception) -> Path:
-    """What an earlier start downloaded, while the hub cannot be asked. Raises ModelError."""
+    """Return the file that an earlier start downloaded. Called if the hub cannot be reached. Raises ModelError."""
     try:
-        # No pattern: the folder is asked for as it is, whether or not it holds the whole repo.
+        # Without patterns, the library returns the cached folder even if it does not contain the whole repo.
         folder = Path(
             hf.snapshot_download(name.repo, revision=name.revision or None, allow_patterns=[], local_files_only=True)
         )
         files = choose(name, [str(path.relative_to(folder)) for path in folder.rglob("*.gguf")])
     except (LocalEntryNotFoundError, ModelError):
         raise ModelError(
-            f"{name.repo} is not in {constants.HF_HUB_CACHE}, and {constants.ENDPOINT} cannot be asked: {_said(fault)}"
+            f"{name.repo} is not in {constants.HF_HUB_CACHE}, and {constants.ENDPOINT} cannot be reached: "
+            f"{_first_line(fault)}"
         ) from None
-    log.warning("model.hub_away", repo=name.repo, why=_said(fault), instead=str(folder / files[0]))
+    log.warning("model.hub_away", repo=name.repo, why=_first_line(fault), instead=str(folder / files[0]))
     return folder / files[0]
 
 
-def _said(fault: Exception) -> str:
-    """The fault's first line: the library adds advice below it."""
+def _first_line(fault: Exception) -> str:
+    """Return the exception's type and the first line of its message; the library adds advice on further lines."""
     lines = str(fault).strip().splitlines()
     return f"{type(fault).__name__}: {lines[0]}" if lines else type(fault).__name__

@@ -1,4 +1,4 @@
-"""From PENSTOCK_MODEL to a file on this machine."""
+"""Resolves PENSTOCK_MODEL, which is a path or a hub name, to a GGUF file on this machine."""
 
 from pathlib import Path
 
@@ -8,33 +8,33 @@ from shared.settings.settings import Settings
 
 
 def model_file(settings: Settings) -> Path | None:
-    """The GGUF file to load, the first part of one in several; None where no model is named or needed.
+    """Return the GGUF file to load, or the first part of a split model, or None if no model is named or needed.
 
-    A hub name is downloaded first, which may take long. Raises ModelError.
+    A model that is named by a hub name is downloaded first, which may take a long time. Raises ModelError.
     """
     if settings.engine == "sim" or not settings.model:
         return None
     name = hub_name(settings.model)
     if name is not None:
-        # The library takes half a second to import, and paths do without.
+        # Imported only if needed, because importing huggingface-hub takes half a second.
         from workers.model.hf_download import fetch  # noqa: PLC0415 - see above
 
         return fetch(name)
     path = Path(settings.model).expanduser()
     if path.is_dir():
-        held = ", ".join(sorted(file.name for file in path.glob("*.gguf"))[:20]) or "no GGUF file"
-        raise ModelError(f"the model {path} is a folder; name a file (it holds {held})")
+        found = ", ".join(sorted(file.name for file in path.glob("*.gguf"))[:20]) or "no GGUF file"
+        raise ModelError(f"the model {path} is a folder; name a file (it contains {found})")
     return _first_part(path)
 
 
 def _first_part(path: Path) -> Path:
-    """The part that llama.cpp wants to be told of; it finds the others beside it. Raises ModelError."""
+    """Return the first part of a split model; llama.cpp finds the others in its folder. Raises ModelError."""
     part = SPLIT.fullmatch(path.name)
     if part is None:
         return path
     parts = [path.with_name(f"{part[1]}-{i:05d}-of-{part[3]}.gguf") for i in range(1, int(part[3]) + 1)]
     missing = [file.name for file in parts if not file.is_file()]
     if missing:
-        lacks = ", ".join(missing[:20])
-        raise ModelError(f"the model {path} is one of {len(parts)} parts, and these are missing: {lacks}")
+        names = ", ".join(missing[:20])
+        raise ModelError(f"the model {path} is one of {len(parts)} parts, and these are missing: {names}")
     return parts[0]

@@ -1,4 +1,4 @@
-"""What a person sees while a worker loads its model: a bar on a terminal, nothing elsewhere."""
+"""The progress bar that is shown on a terminal while a worker loads its model."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -12,10 +12,11 @@ ReportProgress = Callable[[float], None]
 
 @contextmanager
 def loading_bar(what: str, *, alone: bool) -> Iterator[ReportProgress | None]:
-    """A function to be told the loaded share, 0 to 1; None where nobody would see it.
+    """Show a progress bar for loading `what`, and remove it when the context ends.
 
-    On stderr, when that is a terminal, and gone when the context ends. Workers that are not `alone` on this
-    machine share the terminal, and draw no bars over one another's.
+    The context value is a function to call with the loaded share, 0 to 1, or None if no bar is shown. A bar is shown
+    only if stderr is a terminal and the worker is `alone` on this machine, because several workers would draw their
+    bars over each other.
     """
     if not (alone and sys.stderr.isatty()):
         yield None

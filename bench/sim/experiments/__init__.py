@@ -1,1 +1,1 @@
-"""One file an experiment: the runs it needs, and what they must show. E1 to E8 of docs/overload.md."""
+"""The experiments E1 to E8 of docs/overload.md, one file each: the runs they need and the targets they must meet."""

@@ -1,4 +1,4 @@
-"""E1: half to ten times the load, open loop: useful work, waste, the light tenants; ours beside the baselines."""
+"""E1: 0.5 to 10 times the load in an open loop: useful work, waste and light tenants, beside the baselines."""
 
 from bench.sim.arrivals import plan
 from bench.sim.ledger import Window, summary
@@ -8,23 +8,23 @@ from bench.sim.yard import WARM_UP_S, Basis, run
 LOADS = (0.5, 1.0, 1.5, 2.0, 5.0, 10.0)
 SYSTEMS = ("ours", "B1", "B3", "B3d", "B4", "B5")
 SECONDS = 240.0
-#: Two runs of the same system differ by this much of the capacity; less is no fall.
+#: Two runs of the same system differ by up to this share of the capacity. A smaller fall does not count.
 NOISE = 0.01
 
 
 def tasks() -> list[Task]:
-    """Every system at every load; the longest first."""
+    """Return a task for every system at every load. The longest runs start first."""
     return [Task("E1", (name, load), one) for load in reversed(LOADS) for name in SYSTEMS]
 
 
 def one(basis: Basis, name: str, load: float, seconds: float = SECONDS) -> Figures:
-    """One system at one load."""
+    """Run one system at one load."""
     done = run(basis, name, plan(basis.crowd(load), seconds, basis.seed), seconds)
     return summary(done, Window(WARM_UP_S * 1_000, seconds * 1_000), basis.capacity_wtps)
 
 
 def rows(got: dict[tuple[str, float], Figures]) -> list[Row]:
-    """The page's targets, each judged at every load from 1.5x."""
+    """Return the rows for E1's targets. Each target applies at every load from 1.5x."""
     over = [load for load in LOADS if load >= 1.5]
 
     def line(figure: str, name: str) -> str:

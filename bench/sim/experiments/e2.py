@@ -1,18 +1,18 @@
-"""E2: how far two tenants that both wait can be served apart; named scenarios and a thousand random ones."""
+"""E2: the largest difference in service of two tenants with queued jobs, in named and a thousand random scenarios."""
 
 from typing import Any
 
 from bench.common import private_store
-from bench.sim.fairness import Scenario, Services, watch
-from bench.sim.ours import Ours
+from bench.sim.fairness import Scenario, Services, run_scenario
+from bench.sim.ours import PenstockSystem
 from bench.sim.rows import Figures, Row, Task
 from bench.sim.scenarios import drawn, named
 from bench.sim.yard import Basis
 
 RANDOM = 1_000
-#: Random scenarios a task.
+#: Random scenarios in one task.
 BATCH = 100
-#: Nothing is refused and nothing is late in these scenarios: turns are judged, not admission.
+#: Bounds and deadlines so high that no job is refused or late: E2 judges turns, not admission.
 OPEN = {
     "PENSTOCK_MAX_INFLIGHT": "100000",
     "PENSTOCK_MAX_QUEUE_SIZE": "100000",
@@ -23,34 +23,34 @@ OPEN = {
 
 
 def tasks() -> list[Task]:
-    """The named ones, and the random ones in batches."""
+    """Return a task for each named scenario, and one for each batch of random scenarios."""
     batches = [Task("E2", ("random", first), random_batch) for first in range(0, RANDOM, BATCH)]
     return [*(Task("E2", ("named", name), one_named) for name in named()), *batches]
 
 
-def look_at(store: Any, environ: dict[str, str], scenario: Scenario) -> tuple[Services, float, int]:
-    """What was seen, the bound in wt, and how many asks were not answered."""
-    services, asks = watch(Ours(store, {**environ, **OPEN}), scenario)
-    unanswered = sum(1 for ask in asks if ask.outcome != "succeeded")
+def run_one(store: Any, environ: dict[str, str], scenario: Scenario) -> tuple[Services, float, int]:
+    """Run a scenario. Return the recorded services, the bound in wt, and the number of unanswered jobs."""
+    services, jobs = run_scenario(PenstockSystem(store, {**environ, **OPEN}), scenario)
+    unanswered = sum(1 for job in jobs if job.outcome != "succeeded")
     return services, scenario.batch_bound_wt + services.lift_wt, unanswered
 
 
 def one_named(basis: Basis, kind: str, name: str) -> Figures:  # noqa: ARG001 - the key's first part
-    """One scenario of the page."""
+    """Run one named scenario."""
     with private_store() as store:
         store.config_set("appendonly", "no")
-        services, bound_wt, _ = look_at(store, dict(basis.environ), named()[name])
+        services, bound_wt, _ = run_one(store, dict(basis.environ), named()[name])
     return {"worst_wt": services.worst(), "bound_wt": bound_wt, "jain": services.jain_while_all_wait()}
 
 
 def random_batch(basis: Basis, kind: str, first: int) -> Figures:  # noqa: ARG001 - the key's first part
-    """A hundred random ones."""
+    """Run one batch of random scenarios."""
     outside: list[int] = []
     starved, nearest = 0, 0.0
     with private_store() as store:
         store.config_set("appendonly", "no")
         for seed in range(first, first + BATCH):
-            services, bound_wt, unanswered = look_at(store, dict(basis.environ), drawn(seed))
+            services, bound_wt, unanswered = run_one(store, dict(basis.environ), drawn(seed))
             part = services.worst() / bound_wt
             nearest = max(nearest, part)
             starved += unanswered > 0
@@ -60,7 +60,7 @@ def random_batch(basis: Basis, kind: str, first: int) -> Figures:  # noqa: ARG00
 
 
 def rows(got: dict[tuple[Any, ...], Figures]) -> list[Row]:
-    """The bound in every scenario, Jain's index in the named ones."""
+    """Return the rows for the bound in every scenario and for Jain's index in the named ones."""
     batches = [figures for key, figures in got.items() if key[0] == "random"]
     by_name = {key[1]: figures for key, figures in got.items() if key[0] == "named"}
     outside = [seed for figures in batches for seed in figures["outside"]]

@@ -1,4 +1,4 @@
-"""E7: bursts and other lengths: E1's targets under the published traces' arrival shapes."""
+"""E7: E1's targets with the bursts and lengths of other published traces."""
 
 from dataclasses import replace
 
@@ -15,12 +15,12 @@ SECONDS = 240.0
 
 
 def tasks() -> list[Task]:
-    """Every shape at two loads."""
+    """Return a task for every system and every shape, at two loads."""
     return [Task("E7", (name, shape, load), one) for load in reversed(LOADS) for shape in SHAPES for name in SYSTEMS]
 
 
 def one(basis: Basis, name: str, shape: str, load: float, seconds: float = SECONDS) -> Figures:
-    """One system. The shape has a capacity of its own; 1x is the same part of it as in E1."""
+    """Run one system with one shape. The capacity is measured for the shape; 1x is the same share of it as in E1."""
     part = basis.one_x_per_s / basis.capacity_per_s
     own = closed_loop(basis.seed, SHAPES[shape], workers=basis.workers, machine=basis.machine)
     own = replace(own, one_x_per_s=part * own.capacity_per_s, environ=basis.environ)
@@ -29,7 +29,7 @@ def one(basis: Basis, name: str, shape: str, load: float, seconds: float = SECON
 
 
 def rows(got: dict[tuple[str, str, float], Figures]) -> list[Row]:
-    """E1's targets, by shape."""
+    """Return one row per shape with E1's targets."""
     made = []
     for shape in SHAPES:
 

@@ -1,7 +1,7 @@
-"""E8: ten thousand tenants with ten jobs waiting each, workers killed; what the scripts cost, and what leaks.
+"""E8: ten thousand tenants with ten queued jobs each, and killed workers: the cost of the scripts, and leaks.
 
-The figures are the server's own: `commandstats` and its latency histogram, of one script at a time. Time is
-virtual, so that leases lapse without waiting; the scripts, the records and the sizes are real.
+The figures come from the server: `commandstats` and its latency histogram, one script at a time. Time is virtual, so
+that leases lapse without waiting. The scripts, the records and the sizes are real.
 """
 
 import time
@@ -14,19 +14,19 @@ from bench.common import private_store
 from bench.sim.clock import VirtualTimeClient
 from bench.sim.rows import Figures, Row, Task
 from bench.sim.yard import Basis
-from shared.audit.invariants import breaches, unowned_keys
-from shared.jobs.job import Claimed, Ending, NewJob, Usage
+from shared.audit.invariants import find_breaches, unowned_keys
+from shared.jobs.job import ClaimedJob, Ending, NewJob, Usage
 from shared.jobs.outcomes import Outcome, Refused
 from shared.settings.settings import load
-from shared.store.replies import Admitted, Beat
+from shared.store.replies import Admitted, HeartbeatReport
 from shared.store.store import Store
 
 TENANTS, DEPTH = 10_000, 10
-#: Calls of each script that are measured at full depth.
+#: Number of measured calls of each script, made while all queues are full.
 CALLS = 2_000
 WORKERS, SLOTS = 64, 32
 MODEL = "modelled"
-#: µs that a call may take on average; the page's budget.
+#: µs that a call may take on average (docs/overload.md).
 BUDGET_US = {"admit": 50, "refuse": 15, "claim": 50, "settle": 55}
 OPEN = {
     "PENSTOCK_MAX_INFLIGHT": "1000000",
@@ -37,25 +37,25 @@ _FACTS: dict[str, str | int | float] = {"mu_wtps": 1e6, "prefill_tps": 1e5, "tpo
 
 
 class Crowded:
-    """A store with that many tenants and jobs in it, and the calls that are measured."""
+    """A store with TENANTS tenants and their jobs, and the calls that are measured."""
 
     def __init__(self, client: redis.Redis) -> None:
         client.config_set("appendonly", "no")
         self.client = VirtualTimeClient.over(client)
         self.store = Store(self.client)
         self.store.configure(load(OPEN, None))
-        self.claimed: list[tuple[str, Claimed]] = []
+        self.claimed: list[tuple[str, ClaimedJob]] = []
         self._made = self._claims = 0
         self.refused = 0
 
     def beat(self, names: range = range(WORKERS)) -> None:
-        """Heartbeats of these workers, with all that they hold."""
+        """Send a heartbeat of each of these workers that renews all jobs it holds."""
         for i in names:
             held = [job.held for worker, job in self.claimed if worker == f"w{i}"]
-            self.store.renew(Beat(f"w{i}", MODEL, SLOTS, len(held), 10**7, 10**7, facts=_FACTS), held)
+            self.store.renew(HeartbeatReport(f"w{i}", MODEL, SLOTS, len(held), 10**7, 10**7, facts=_FACTS), held)
 
     def admit(self) -> None:
-        """One more job of the next tenant."""
+        """Offer one more job, for the next tenant."""
         tenant = self._made % TENANTS
         self._made += 1
         job = NewJob(
@@ -72,14 +72,14 @@ class Crowded:
         self.refused += isinstance(answer, Refused)
 
     def claim(self) -> None:
-        """One job for the next worker."""
+        """Claim one job for the next worker."""
         self._claims += 1
         worker = f"w{self._claims % WORKERS}"
         for job in self.store.claim(worker, f"c{self._claims}", MODEL, room=1, cells_free=10**7):
             self.claimed.append((worker, job))
 
     def settle(self) -> None:
-        """The job that was claimed first."""
+        """Settle the job that was claimed first."""
         worker, job = self.claimed.pop(0)
         usage = Usage(100, 0, 64, 10, 300, 10)
         self.store.settle(
@@ -87,7 +87,7 @@ class Crowded:
         )
 
     def measure(self, call: Callable[[], None]) -> dict[str, float]:
-        """The server's own figures of `CALLS` calls, in µs."""
+        """Make CALLS calls and return the server's own figures, in µs."""
         self.client.flush()
         self.client.config_resetstat()
         for _ in range(CALLS):
@@ -99,19 +99,19 @@ class Crowded:
 
 
 def tasks() -> list[Task]:
-    """One."""
+    """Return the one task of E8."""
     return [Task("E8", (), one)]
 
 
-def one(basis: Basis) -> Figures:  # noqa: ARG001 - needs none
-    """Fill, measure, kill, drain, look for what was left."""
+def one(basis: Basis) -> Figures:  # noqa: ARG001 - a task's signature
+    """Fill the store, measure the scripts, kill workers, drain the rest and count what is left."""
     with private_store() as client:
         crowd = Crowded(client)
         crowd.beat()
         begin = time.perf_counter()
         for _ in range(TENANTS * DEPTH):
-            crowd.client.put_off(crowd.admit)
-            if crowd.client.debt > 200:
+            crowd.client.defer(crowd.admit)
+            if crowd.client.deferred > 200:
                 crowd.client.flush()
         crowd.client.flush()
         filled_s = time.perf_counter() - begin
@@ -126,7 +126,7 @@ def one(basis: Basis) -> Figures:  # noqa: ARG001 - needs none
 
 
 def _after_kills(crowd: Crowded, client: redis.Redis) -> Figures:
-    """Half of the workers die with jobs in hand; the rest is drained or runs out of time; then nothing may be left."""
+    """Let half of the workers die with claimed jobs, settle or expire all other jobs, and count what is left."""
     for _ in range(WORKERS * 16):
         crowd.claim()
     crowd.beat()
@@ -145,19 +145,19 @@ def _after_kills(crowd: Crowded, client: redis.Redis) -> Figures:
     crowd.beat(range(WORKERS // 2, WORKERS))
     while crowd.store.reap().moved:
         pass
-    books = crowd.store.snapshot()
+    snapshot = crowd.store.snapshot()
     crowd.client.done()
     return {
         "lost_with_workers": lost,
         "requeued": requeued,
-        "left_inflight": books.inflight + books.waiting + books.running,
-        "breaches": len(breaches(client)),
+        "left_inflight": snapshot.inflight + snapshot.waiting + snapshot.running,
+        "breaches": len(find_breaches(client)),
         "unowned_keys": len(unowned_keys(client)),
     }
 
 
 def rows(got: dict[tuple[Any, ...], Figures]) -> list[Row]:
-    """The costs, and that nothing leaked."""
+    """Return the rows for the costs and for what leaked."""
     figures = got[()]
     costs = {name: figures[name]["mean_us"] for name in BUDGET_US}
     tails = {name: figures[name]["p999_us"] for name in BUDGET_US}

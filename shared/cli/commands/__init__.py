@@ -1,1 +1,1 @@
-"""The commands of `penstock`, one kind a file."""
+"""The commands of `penstock`, grouped by subject into one file each."""

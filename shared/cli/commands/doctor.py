@@ -1,4 +1,4 @@
-"""`penstock doctor`: every invariant on the live store, as a table and an exit code."""
+"""`penstock doctor`: check every invariant on the live store, print a table, and exit with 1 if one is broken."""
 
 from typing import TYPE_CHECKING
 
@@ -17,43 +17,49 @@ _HOLDS, _BROKEN, _NOT_JUDGED = "holds", "BROKEN", "not judged"
 
 
 def doctor(*, state_dir: StateDir = None, json: Json = False) -> None:
-    """Check every invariant on the live store; exit 0 when all hold, 1 when one is broken."""
-    from shared.audit.invariants import INVARIANTS, breaches
+    """Check every invariant on the live store.
+
+    Exit with 0 if all hold. Exit with 1 if one is broken, or if the store's own settings could lose jobs.
+    """
+    from shared.audit.invariants import INVARIANTS, find_breaches
     from shared.store.store import Store
 
     client = store_client(state_dir)
     snapshot = Store(client).snapshot()
-    # Lateness is nobody's fault where nobody is there to move what is late.
+    # Invariant 10 holds only while a process reaps. A live worker proves that one does; without one, do not judge it.
     timely = any(worker.live for worker in snapshot.workers)
     by_number: dict[int, list[str]] = {number: [] for number in INVARIANTS}
-    for breach in breaches(client, timely=timely):
-        by_number.setdefault(breach.invariant, []).append(breach.what)
+    for breach in find_breaches(client, timely=timely):
+        by_number.setdefault(breach.invariant, []).append(breach.message)
     unfit, notes = _fitness(client)
     notes += _advice(snapshot)
-    words = {
+    verdicts = {
         number: _BROKEN if found else _NOT_JUDGED if number == 10 and not timely else _HOLDS
         for number, found in by_number.items()
     }
     broken = unfit or any(by_number.values())
     if json:
         rows = [
-            {"invariant": number, "says": INVARIANTS.get(number, ""), "verdict": words[number], "breaches": found}
+            {"invariant": number, "says": INVARIANTS.get(number, ""), "verdict": verdicts[number], "breaches": found}
             for number, found in by_number.items()
         ]
-        output.as_json({"holds": not broken, "invariants": rows, "notes": notes})
+        output.write_json({"holds": not broken, "invariants": rows, "notes": notes})
     else:
-        lines = [
-            (number, words[number], INVARIANTS.get(number, ""), "\n".join(found)) for number, found in by_number.items()
+        cells = [
+            (number, verdicts[number], INVARIANTS.get(number, ""), "\n".join(found))
+            for number, found in by_number.items()
         ]
-        output.table(("no", "verdict", "invariant", "breaches"), lines, marks={_HOLDS: "green", _BROKEN: "bold red"})
-        for line in notes:
-            output.note(line)
+        output.write_table(
+            ("no", "verdict", "invariant", "breaches"), cells, styles={_HOLDS: "green", _BROKEN: "bold red"}
+        )
+        for note in notes:
+            output.write_note(note)
     if broken:
         raise typer.Exit(FAULT)
 
 
 def _fitness(client: "redis.Redis") -> tuple[bool, list[str]]:
-    """Whether the store could lose jobs silently, and what there is to say of it."""
+    """Return whether the store's own settings could lose jobs silently, and notes: the reason, or mere warnings."""
     from shared.store.preflight import check_fitness
 
     try:
@@ -63,19 +69,19 @@ def _fitness(client: "redis.Redis") -> tuple[bool, list[str]]:
 
 
 def _advice(snapshot: "Snapshot") -> list[str]:
-    """What is allowed and costs something."""
+    """Return notes about conditions that are allowed but have a cost."""
     slots = sum(worker.slots for worker in snapshot.workers if worker.live)
     notes = []
     if slots and snapshot.max_inflight < 4 * slots:
         notes.append(
             f"PENSTOCK_MAX_INFLIGHT is {snapshot.max_inflight}, less than 4 x the {slots} live slots: "
-            "busy tenants can crowd out quiet ones"
+            "tenants with many jobs can take all places before tenants with few"
         )
     notes += [
-        f"pool {model} is at tier {tier}: answers of tenants that opted in are cut to the time left"
+        f"pool {model} is at tier {tier}: answers of tenants with --degrade are cut to the time left"
         for model, tier in snapshot.tiers.items()
         if tier
     ]
     if snapshot.draining:
-        notes.append("the system drains: nothing new is admitted")
+        notes.append("the system is draining: no new jobs are admitted")
     return notes

@@ -1,123 +1,136 @@
-"""`penstock keys`: make, list, remove and rotate API keys; a key is printed once, when it is made."""
+"""`penstock keys`: create, list, remove and rotate API keys. A key is printed only once, when it is created."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from shared.cli import output
-from shared.cli.durations import parse_ms, shown_moment
+from shared.cli.durations import format_timestamp, parse_duration_ms
 from shared.cli.reach import FAULT, Json, StateDir, store_client
 
 if TYPE_CHECKING:
-    from shared.store.api_keys import KeyFacts, NewKey
+    from shared.store.api_keys import KeyRecord, NewKey
 
-app = typer.Typer(no_args_is_help=True, help="API keys of tenants.")
+app = typer.Typer(no_args_is_help=True, help="Manage the API keys of tenants.")
 
-Which = Annotated[str, typer.Argument(metavar="KEY", help="A label, or at least 6 digits of the id that `ls` shows.")]
-OfTenant = Annotated[str | None, typer.Option("--tenant", metavar="NAME", help="Only keys of this tenant.")]
+KeySelector = Annotated[
+    str,
+    typer.Argument(metavar="KEY", help="The key's label, or at least the first 6 digits of the id that `ls` shows."),
+]
+TenantFilter = Annotated[str | None, typer.Option("--tenant", metavar="NAME", help="Only keys of this tenant.")]
 
 
 @app.command("ls")
-def list_all(*, tenant: OfTenant = None, state_dir: StateDir = None, json: Json = False) -> None:
-    """List keys by what is known of them; the keys themselves are nowhere kept."""
+def list_all(*, tenant: TenantFilter = None, state_dir: StateDir = None, json: Json = False) -> None:
+    """List what the store records about each key. The keys themselves are not stored."""
     from shared.store.api_keys import ApiKeys
 
-    now_ms, ring = ApiKeys(store_client(state_dir)).ls(tenant)
+    now_ms, records = ApiKeys(store_client(state_dir)).ls(tenant)
     if json:
-        output.as_json([_as_dict(facts) | {"expired": facts.expired(now_ms)} for facts in ring])
+        output.write_json([_as_dict(record) | {"expired": record.expired(now_ms)} for record in records])
         return
     rows = (
         (
-            facts.id,
-            facts.tenant,
-            facts.label,
-            shown_moment(facts.created_ms),
-            "expired" if facts.expired(now_ms) else shown_moment(facts.expires_ms) or "never",
-            facts.act_as,
+            record.id,
+            record.tenant,
+            record.label,
+            format_timestamp(record.created_ms),
+            "expired" if record.expired(now_ms) else format_timestamp(record.expires_ms) or "never",
+            record.act_as,
         )
-        for facts in ring
+        for record in records
     )
-    output.table(("id", "tenant", "label", "created", "expires", "act as"), rows, marks={"expired": "yellow"})
+    output.write_table(("id", "tenant", "label", "created", "expires", "act as"), rows, styles={"expired": "yellow"})
 
 
 @app.command()
 def add(
-    tenant: Annotated[str, typer.Argument(metavar="TENANT", help="Whose jobs the key submits and sees.")],
+    tenant: Annotated[str, typer.Argument(metavar="TENANT", help="The tenant whose jobs the key may submit and read.")],
     *,
-    label: Annotated[str, typer.Option(help="A name for people, once per tenant.")] = "",
-    expires: Annotated[str | None, typer.Option(metavar="SPAN", help="How long it lives, such as 90d.")] = None,
+    label: Annotated[str, typer.Option(help="A name for the key, unique among the tenant's unexpired keys.")] = "",
+    expires: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", help="How long the key is valid, such as 90d. Default: for ever."),
+    ] = None,
     act_as: Annotated[
-        str | None, typer.Option(metavar="GLOB", help="Other tenants it may name in X-Tenant, such as 'team-*'.")
+        str | None,
+        typer.Option(
+            metavar="GLOB", help="Pattern of other tenants that the key may name in X-Tenant, such as 'team-*'."
+        ),
     ] = None,
     state_dir: StateDir = None,
     json: Json = False,
 ) -> None:
-    """Make a key and print it on stdout, this once."""
+    """Create a key and print it on stdout. The key cannot be shown again."""
     from shared.store.api_keys import ApiKeys
 
-    expires_in_ms = None if expires is None else parse_ms("expires", expires)
-    ring = ApiKeys(store_client(state_dir))
-    _show_once(ring.create(tenant, label=label, expires_in_ms=expires_in_ms, act_as=act_as), json=json)
+    expires_in_ms = None if expires is None else parse_duration_ms("expires", expires)
+    api_keys = ApiKeys(store_client(state_dir))
+    _print_new_key(api_keys.create(tenant, label=label, expires_in_ms=expires_in_ms, act_as=act_as), json=json)
 
 
 @app.command()
-def rm(which: Which, *, tenant: OfTenant = None, state_dir: StateDir = None, json: Json = False) -> None:
-    """Remove a key, or all keys with a label: within a second they open nothing."""
+def rm(selector: KeySelector, *, tenant: TenantFilter = None, state_dir: StateDir = None, json: Json = False) -> None:
+    """Remove a key, or all keys with a label. The door rejects them within a second."""
     from shared.store.api_keys import ApiKeys
 
-    removed = ApiKeys(store_client(state_dir)).rm(which, tenant=tenant)
+    removed = ApiKeys(store_client(state_dir)).rm(selector, tenant=tenant)
     if json:
-        output.as_json([_as_dict(facts) for facts in removed])
+        output.write_json([_as_dict(record) for record in removed])
     if not removed:
-        _no_such(which)
-    for facts in removed:
-        output.note(f"removed key {facts.id} of tenant {facts.tenant!r}{_labelled(facts)}")
+        _exit_key_not_found(selector)
+    for record in removed:
+        output.write_note(f"removed key {record.id} of tenant {record.tenant!r}{_label_suffix(record)}")
 
 
 @app.command()
 def rotate(
-    which: Which,
+    selector: KeySelector,
     *,
-    overlap: Annotated[str, typer.Option(metavar="SPAN", help="How long the old key still opens the door.")] = "24h",
-    tenant: OfTenant = None,
+    overlap: Annotated[str, typer.Option(metavar="DURATION", help="How long the old key remains valid.")] = "24h",
+    tenant: TenantFilter = None,
     state_dir: StateDir = None,
     json: Json = False,
 ) -> None:
-    """Make a key's successor, print it this once, and let the old one expire after the overlap."""
+    """Create a key's successor and print it once. The old key expires after the overlap."""
     from shared.store.api_keys import ApiKeys
 
-    overlap_ms = parse_ms("overlap", overlap)
-    new = ApiKeys(store_client(state_dir)).rotate(which, overlap_ms=overlap_ms, tenant=tenant)
+    overlap_ms = parse_duration_ms("overlap", overlap)
+    new = ApiKeys(store_client(state_dir)).rotate(selector, overlap_ms=overlap_ms, tenant=tenant)
     if new is None:
-        _no_such(which)
+        _exit_key_not_found(selector)
     else:
-        _show_once(new, json=json)
-        output.note(f"the old key opens the door for {overlap} more")
+        _print_new_key(new, json=json)
+        output.write_note(f"the old key remains valid for at most {overlap}")
 
 
-def _show_once(new: "NewKey", *, json: bool) -> None:
+def _print_new_key(new: "NewKey", *, json: bool) -> None:
     if json:
-        output.as_json(_as_dict(new.facts) | {"key": new.key})
+        output.write_json(_as_dict(new.record) | {"key": new.key})
     else:
-        output.data(new.key)
-        output.note(f"key {new.facts.id} of tenant {new.facts.tenant!r}{_labelled(new.facts)}; it is not shown again")
+        output.write_data(new.key)
+        output.write_note(
+            f"key {new.record.id} of tenant {new.record.tenant!r}{_label_suffix(new.record)}; it is not shown again"
+        )
 
 
-def _no_such(which: str) -> None:
-    output.note(f"no living key is labelled {which!r} or has an id that begins so; `penstock keys ls` shows them")
+def _exit_key_not_found(selector: str) -> None:
+    output.write_note(
+        f"no unexpired key has the label {selector!r} or an id that begins with it; see `penstock keys ls`"
+    )
     raise typer.Exit(FAULT)
 
 
-def _labelled(facts: "KeyFacts") -> str:
-    return f", {facts.label!r}" if facts.label else ""
+def _label_suffix(record: "KeyRecord") -> str:
+    return f", {record.label!r}" if record.label else ""
 
 
-def _as_dict(facts: "KeyFacts") -> dict[str, Any]:
+def _as_dict(record: "KeyRecord") -> dict[str, Any]:
     return {
-        "id": facts.id,
-        "tenant": facts.tenant,
-        "label": facts.label,
-        "created_ms": facts.created_ms,
-        "expires_ms": facts.expires_ms,
-        "act_as": facts.act_as,
+        "id": record.id,
+        "tenant": record.tenant,
+        "label": record.label,
+        "created_ms": record.created_ms,
+        "expires_ms": record.expires_ms,
+        "act_as": record.act_as,
     }

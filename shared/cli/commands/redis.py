@@ -1,6 +1,7 @@
-"""`penstock redis`: redis-cli on this store, or its manners through redis-py where there is no redis-cli.
+"""`penstock redis`: run redis-cli or valkey-cli on this store, or imitate it with redis-py.
 
-Like redis-cli it writes typed replies (`(integer) 0`) on a terminal and bare values into a pipe.
+It is imitated if neither program is installed, or if the program cannot connect to the store's URL. Like redis-cli, the
+imitation writes replies with their types (`(integer) 0`) to a terminal and bare values into a pipe.
 """
 
 import os
@@ -15,66 +16,79 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import typer
 
 from shared.cli import output
-from shared.cli.reach import FAULT, StateDir, client_for, settings, url_of
+from shared.cli.reach import FAULT, StateDir, client_for, load_settings, store_url
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
     import redis
 
-#: Replies that are texts for people; redis-cli never quotes them either.
-_REPORTS = {("INFO",), ("LOLWUT",), ("CLIENT", "LIST"), ("CLIENT", "INFO"), ("MEMORY", "DOCTOR"), ("LATENCY", "DOCTOR")}
-#: The protocol marks a status apart from a string; redis-py does not tell. These texts and commands are statuses.
+#: Commands that reply with a report for people to read. Like redis-cli, this command prints the report without quotes.
+_REPORT_COMMANDS = {
+    ("INFO",),
+    ("LOLWUT",),
+    ("CLIENT", "LIST"),
+    ("CLIENT", "INFO"),
+    ("MEMORY", "DOCTOR"),
+    ("LATENCY", "DOCTOR"),
+}
+#: The protocol distinguishes status replies from strings, but redis-py returns both as bytes. A reply is therefore
+#: printed as a status if it is one of these texts or answers one of these commands.
 _STATUSES = {b"OK", b"PONG", b"QUEUED"}
 _STATUS_COMMANDS = {"TYPE", "BGSAVE", "BGREWRITEAOF"}
-#: These answer until the connection is closed.
-_ENDLESS = {"MONITOR", "SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE"}
+#: These commands send replies until the connection is closed.
+_STREAMING_COMMANDS = {"MONITOR", "SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE"}
 
 
 def run_redis(
     command: Annotated[
-        list[str] | None, typer.Argument(metavar="[COMMAND …]", help="A Redis command; none: read them from stdin.")
+        list[str] | None,
+        typer.Argument(metavar="[COMMAND …]", help="A Redis command. Without one, commands are read from stdin."),
     ] = None,
     *,
     state_dir: StateDir = None,
 ) -> None:
-    """Run a Redis command on this store, such as `penstock redis ZCARD penstock:inflight`."""
+    """Run a Redis command on this store, for example `penstock redis ZCARD penstock:inflight`."""
     words = command or []
     program = shutil.which("redis-cli") or shutil.which("valkey-cli")
-    found = settings(state_dir)
-    url = url_of(found)
-    if program and _redis_cli_can(url):
-        where, secret = _for_redis_cli(url)
-        os.execve(program, [program, *where, *words], os.environ | secret)  # noqa: S606 - no shell is meant
-    client = client_for(found)
-    went_well = [_run(client, line) for line in ([words] if words else _lines())]
-    if not all(went_well):
+    settings = load_settings(state_dir)
+    url = store_url(settings)
+    if program and _redis_cli_supports(url):
+        options, password = _redis_cli_options(url)
+        os.execve(program, [program, *options, *words], os.environ | password)  # noqa: S606 - no shell is wanted
+    client = client_for(settings)
+    succeeded = [_run(client, command_words) for command_words in ([words] if words else _read_commands())]
+    if not all(succeeded):
         raise typer.Exit(FAULT)
 
 
-def _redis_cli_can(url: str) -> bool:
-    """Sentinels it does not ask, and certificates it takes by options of its own."""
+def _redis_cli_supports(url: str) -> bool:
+    """Return whether redis-cli can connect to this URL.
+
+    redis-cli cannot find a primary through Sentinel. It also takes TLS certificates as options, whereas this URL has
+    them as parameters.
+    """
     parts = urlsplit(url)
     return parts.scheme in {"redis", "unix"} or (parts.scheme == "rediss" and not parts.query)
 
 
-def _for_redis_cli(url: str) -> tuple[list[str], dict[str, str]]:
-    """Its options for this URL; the password goes through the environment, where `ps` does not see it."""
+def _redis_cli_options(url: str) -> tuple[list[str], dict[str, str]]:
+    """Return redis-cli's options for this URL, and the password as an environment variable, which `ps` hides."""
     parts = urlsplit(url)
-    secret = {"REDISCLI_AUTH": unquote(parts.password)} if parts.password else {}
-    where = ["--no-auth-warning"] if parts.password else []
-    where += ["--user", unquote(parts.username)] if parts.username else []
+    password = {"REDISCLI_AUTH": unquote(parts.password)} if parts.password else {}
+    options = ["--no-auth-warning"] if parts.password else []
+    options += ["--user", unquote(parts.username)] if parts.username else []
     database = parse_qs(parts.query).get("db", ["" if parts.scheme == "unix" else parts.path.strip("/")])[0]
-    where += ["-n", database] if database else []
+    options += ["-n", database] if database else []
     if parts.scheme == "unix":
-        return [*where, "-s", unquote(parts.path)], secret
+        return [*options, "-s", unquote(parts.path)], password
     if parts.scheme == "rediss":
-        where.append("--tls")
-    return [*where, "-h", parts.hostname or "127.0.0.1", "-p", str(parts.port or 6379)], secret
+        options.append("--tls")
+    return [*options, "-h", parts.hostname or "127.0.0.1", "-p", str(parts.port or 6379)], password
 
 
-def _lines() -> Iterator[list[str]]:
-    """Commands from stdin, a line each, quoted as in a shell."""
-    # Values need not be text: what is none goes to the store as it came.
+def _read_commands() -> Iterator[list[str]]:
+    """Read one command from each line of stdin and yield its words, which may be quoted as in a shell."""
+    # Values may be binary, so bytes that are not valid UTF-8 must reach the store unchanged.
     if isinstance(sys.stdin, TextIOWrapper):
         sys.stdin.reconfigure(errors="surrogateescape")
     while True:
@@ -87,13 +101,16 @@ def _lines() -> Iterator[list[str]]:
         try:
             words = shlex.split(line)
         except ValueError as error:
-            raise ConfigError(f"command {line.strip()!r} cannot be read: {error}") from None
+            raise ConfigError(f"command {line.strip()!r} cannot be split into words: {error}") from None
         if words:
             yield words
 
 
 def _run(client: "redis.Redis", words: list[str]) -> bool:
-    """Send one command and write its reply, or its replies until Ctrl-C; whether it was no error."""
+    """Send one command and write its reply. Return False if the reply is an error, else True.
+
+    A command that streams replies, such as MONITOR, runs until Ctrl-C, and each reply is written when it arrives.
+    """
     import redis as library
 
     from shared.store.redis_errors import store_faults
@@ -102,75 +119,75 @@ def _run(client: "redis.Redis", words: list[str]) -> bool:
         raise ConfigError(f"command {words[0]!r} is empty")
     terminal = sys.stdout.isatty()
     with store_faults(client):
-        # Below the client's own methods: those would reshape the reply by the command's name.
+        # Use a raw connection, because the client's methods convert replies depending on the command.
         connection = client.connection_pool.get_connection()
         try:
             connection.send_command(*(word.encode(errors="surrogateescape") for word in words))
             while True:
                 try:
-                    # No limit: BLPOP and the like wait as long as they were told to.
+                    # No timeout: blocking commands such as BLPOP have a timeout of their own.
                     reply = connection.read_response(disable_decoding=True, timeout=None)
                 except library.ResponseError as error:
                     reply = error
                 if terminal:
-                    for line in typed(reply, words):
-                        output.data(line)
+                    for line in format_typed(reply, words):
+                        output.write_data(line)
                 else:
-                    sys.stdout.buffer.write(bare(reply) + b"\n")
+                    sys.stdout.buffer.write(format_bare(reply) + b"\n")
                     sys.stdout.buffer.flush()
-                if words[0].upper() not in _ENDLESS or isinstance(reply, library.ResponseError):
+                if words[0].upper() not in _STREAMING_COMMANDS or isinstance(reply, library.ResponseError):
                     return not isinstance(reply, library.ResponseError)
         finally:
             connection.disconnect()
             client.connection_pool.release(connection)
 
 
-def typed(reply: Any, words: list[str], indent: str = "") -> Iterator[str]:
-    """The reply as redis-cli writes it on a terminal, line by line; the first line comes without `indent`."""
+def format_typed(reply: Any, words: list[str], indent: str = "") -> Iterator[str]:
+    """Yield the lines of a reply as redis-cli writes them to a terminal. `indent` precedes all lines but the first."""
     upper = tuple(word.upper() for word in words[:2])
     if isinstance(reply, Exception):
-        yield f"(error) {_error(reply)}"
+        yield f"(error) {_error_text(reply)}"
     elif reply is None:
         yield "(nil)"
     elif isinstance(reply, int):
         yield f"(integer) {reply}"
     elif isinstance(reply, bytes):
-        if upper[:1] in _REPORTS or upper in _REPORTS:
+        if upper[:1] in _REPORT_COMMANDS or upper in _REPORT_COMMANDS:
             yield from reply.decode(errors="replace").splitlines()
         elif not indent and (reply in _STATUSES or upper[0] in _STATUS_COMMANDS):
             yield reply.decode(errors="replace")
         else:
-            yield _quoted(reply)
+            yield _quote(reply)
     elif not reply:
         yield "(empty array)"
     else:
         width = len(str(len(reply)))
         for number, item in enumerate(reply, 1):
-            head = f"{number:>{width}}) "
-            lines = typed(item, words, indent + " " * len(head))
-            yield ("" if number == 1 else indent) + head + next(lines)
+            prefix = f"{number:>{width}}) "
+            lines = format_typed(item, words, indent + " " * len(prefix))
+            yield ("" if number == 1 else indent) + prefix + next(lines)
             yield from lines
 
 
-def bare(reply: Any) -> bytes:
-    """The reply as redis-cli writes it into a pipe: values, a line each, nested ones flat."""
+def format_bare(reply: Any) -> bytes:
+    """Return a reply as redis-cli writes it into a pipe: one value per line, with nested lists flattened."""
     if isinstance(reply, list):
-        return b"\n".join(bare(item) for item in reply)
+        return b"\n".join(format_bare(item) for item in reply)
     if isinstance(reply, bytes):
         return reply
     if isinstance(reply, Exception):
-        return _error(reply).encode()
+        return _error_text(reply).encode()
     return b"" if reply is None else str(reply).encode()
 
 
-def _error(reply: Exception) -> str:
-    """The server's own words: redis-py takes the code off where it knows it."""
+def _error_text(reply: Exception) -> str:
+    """Return the server's error text, complete with the error code, which redis-py removes if it knows the code."""
     code = getattr(reply, "status_code", None)
     return f"{code} {reply}" if code else str(reply)
 
 
-def _quoted(text: bytes) -> str:
-    """A string as redis-cli quotes it: what is no printable ASCII is escaped."""
+def _quote(text: bytes) -> str:
+    """Quote a string as redis-cli does: bytes that are not printable ASCII are escaped."""
     escapes = {0x22: '\\"', 0x5C: "\\\\", 0x0A: "\\n", 0x0D: "\\r", 0x09: "\\t", 0x07: "\\a", 0x08: "\\b"}
     return (
         '"'

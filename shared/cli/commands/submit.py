@@ -1,4 +1,4 @@
-"""`penstock submit`: offer a job to the door, show how it fares, print the answer."""
+"""`penstock submit`: submit a job to the door, show its progress and print the answer."""
 
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
@@ -6,66 +6,82 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shared.cli import output
-from shared.cli.commands.jobs import shown_changes
-from shared.cli.durations import parse_ms, shown_ms
-from shared.cli.reach import FAULT, YIELD, Json, TenantOfKey, door
+from shared.cli.commands.jobs import describe_degradation
+from shared.cli.durations import format_duration, parse_duration_ms
+from shared.cli.reach import FAULT, YIELD, ActingTenant, Json, door_client
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
-    from shared.cli.client import JobClient, Yielded
+    from shared.cli.client import JobClient, YieldAnswer
     from shared.cli.progress import Progress
 
 
+Stream = Annotated[bool, typer.Option("--stream", help="Print the answer while it is generated.")]
+Chat = Annotated[
+    bool,
+    typer.Option("--chat", help="Send the prompt as a user message, so that the model's chat template applies."),
+]
+Deadline = Annotated[
+    str | None,
+    typer.Option(metavar="DURATION", help="The job ends after this time, such as 20s, even without a whole answer."),
+]
+MaxTokens = Annotated[int | None, typer.Option(min=1, help="Maximum number of tokens to generate.")]
+Temperature = Annotated[
+    float | None, typer.Option(min=0, help="Sampling temperature. 0 always takes the most likely token.")
+]
+Seed = Annotated[int | None, typer.Option(help="Seed of the sampler. The same seed gives the same answer.")]
+Stop = Annotated[list[str] | None, typer.Option(help="Stop the answer before this text. May be repeated.")]
+Model = Annotated[str | None, typer.Option(help="The name of a served model.")]
+Wait = Annotated[
+    str, typer.Option(metavar="DURATION", help="After a `yield`, retry at each hint, for at most this long.")
+]
+Detach = Annotated[bool, typer.Option("--detach", help="Print the job's id and exit, while the job continues.")]
+
+
 def submit(
-    prompt: Annotated[str, typer.Argument(help="The text to go on from; `-` reads it from stdin.")],
+    prompt: Annotated[str, typer.Argument(help="The prompt. `-` reads it from stdin.")],
     *,
-    stream: Annotated[bool, typer.Option("--stream", help="Print the answer while it is generated.")] = False,
-    chat: Annotated[
-        bool, typer.Option("--chat", help="Send it as a user's message, through the chat template.")
-    ] = False,
-    deadline: Annotated[
-        str | None, typer.Option(metavar="SPAN", help="When nobody wants the answer any more, such as 20s.")
-    ] = None,
-    max_tokens: Annotated[int | None, typer.Option(min=1, help="The most to generate.")] = None,
-    temperature: Annotated[float | None, typer.Option(min=0, help="0: always the most likely token.")] = None,
-    seed: Annotated[int | None, typer.Option(help="The same seed gives the same answer.")] = None,
-    stop: Annotated[list[str] | None, typer.Option(help="End before this text; may be given again.")] = None,
-    model: Annotated[str | None, typer.Option(help="A served name.")] = None,
-    tenant: TenantOfKey = None,
-    wait: Annotated[
-        str, typer.Option(metavar="SPAN", help="On `yield` come back after each hint, for at most this long.")
-    ] = "0s",
-    detach: Annotated[bool, typer.Option("--detach", help="Print the job's id and leave it to run.")] = False,
+    stream: Stream = False,
+    chat: Chat = False,
+    deadline: Deadline = None,
+    max_tokens: MaxTokens = None,
+    temperature: Temperature = None,
+    seed: Seed = None,
+    stop: Stop = None,
+    model: Model = None,
+    tenant: ActingTenant = None,
+    wait: Wait = "0s",
+    detach: Detach = False,
     json: Json = False,
 ) -> None:
-    """Submit a prompt and print the answer; exit code 75 when the door says `yield`.
+    """Submit a prompt and print the answer. Exit with code 75 if the door answers `yield`.
 
     Ctrl-C cancels the job.
     """
     body = _body(prompt, chat=chat)
-    chosen = {
-        "deadline_ms": None if deadline is None else parse_ms("deadline", deadline),
+    options = {
+        "deadline_ms": None if deadline is None else parse_duration_ms("deadline", deadline),
         "max_tokens": max_tokens,
         "temperature": temperature,
         "seed": seed,
         "stop": stop or None,
         "model": model,
     }
-    body |= {name: value for name, value in chosen.items() if value is not None}
-    wait_ms = parse_ms("wait", wait)
-    from shared.cli.client import Yielded
+    body |= {name: value for name, value in options.items() if value is not None}
+    wait_ms = parse_duration_ms("wait", wait)
+    from shared.cli.client import YieldAnswer
     from shared.cli.progress import Progress
 
-    client = door(tenant)
+    client = door_client(tenant)
     with Progress() as progress:
-        job = client.submit(body, wait_s=wait_ms / 1000, on_yield=progress.yielded)
-        if isinstance(job, Yielded):
+        job = client.submit(body, wait_s=wait_ms / 1000, on_yield=progress.show_yield)
+        if isinstance(job, YieldAnswer):
             progress.hide()
-            _say_yield(job, json=json)
+            _print_yield(job, json=json)
             raise typer.Exit(YIELD)
         if detach:
             progress.hide()
-            output.as_json(job) if json else output.data(job["id"])
+            output.write_json(job) if json else output.write_data(job["id"])
             return
         try:
             ended, printed = _stream(client, job, progress, json=json) if stream else (_poll(client, job, progress), "")
@@ -77,92 +93,97 @@ def submit(
 
 
 def _body(prompt: str, *, chat: bool) -> dict[str, Any]:
-    text = _stdin() if prompt == "-" else prompt
+    text = _read_stdin() if prompt == "-" else prompt
     if not text:
         raise ConfigError("prompt='' is empty")
     return {"messages": [{"role": "user", "content": text}]} if chat else {"prompt": text}
 
 
-def _stdin() -> str:
+def _read_stdin() -> str:
     try:
         return sys.stdin.buffer.read().decode()
     except UnicodeDecodeError as error:
-        raise ConfigError(f"the prompt on stdin is no UTF-8: {error.reason} at byte {error.start}") from None
+        raise ConfigError(f"the prompt on stdin is not UTF-8: {error.reason} at byte {error.start}") from None
 
 
-def _say_yield(refusal: "Yielded", *, json: bool) -> None:
+def _print_yield(refusal: "YieldAnswer", *, json: bool) -> None:
     if json:
-        output.as_json(refusal.body)
+        output.write_json(refusal.body)
     if refusal.retry_hint_ms is None:
-        output.note(f"yield: {refusal.message}; coming back does not help")
+        output.write_note(f"yield: {refusal.message}; a retry would not help")
     else:
-        output.note(f"yield ({refusal.reason}): {refusal.message}; hint: {shown_ms(refusal.retry_hint_ms)}")
+        output.write_note(
+            f"yield ({refusal.reason}): {refusal.message}; retry in {format_duration(refusal.retry_hint_ms)}"
+        )
 
 
 def _poll(client: "JobClient", job: dict[str, Any], progress: "Progress") -> dict[str, Any]:
-    for found in client.watch(job):
-        job = found
-        progress.seen(job)
+    """Poll the job until it has ended, show each state, and return the ended job."""
+    for current in client.poll(job):
+        job = current
+        progress.show_job(job)
     return job
 
 
 def _stream(
     client: "JobClient", job: dict[str, Any], progress: "Progress", *, json: bool
 ) -> tuple[dict[str, Any], str]:
-    """Print tokens as they come; answer the ended job and the text that was printed of it.
+    """Print tokens as they arrive. Return the ended job and the part of its text that was printed.
 
-    After a lost worker the job starts anew. What the new attempt repeats is not printed again; where
-    it differs, it is printed whole on a line of its own.
+    If the worker is lost, another worker generates the whole text again. Text that the new attempt repeats is not
+    printed again. If the text of the new attempt differs, all of it is printed, on a new line.
     """
     printed = attempt = ""
-    progress.seen(job)
+    progress.show_job(job)
     for event in client.follow(job["id"]):
         if json:
             progress.hide()
-            output.json_line({"event": event.kind, "data": event.data})
+            output.write_json_line({"event": event.kind, "data": event.data})
         if event.kind == "ended":
             return event.data, printed
         if event.kind == "started":
             attempt = ""
-            progress.seen(job | {"status": "running", "attempts": event.data.get("attempt")})
+            progress.show_job(job | {"status": "running", "attempts": event.data.get("attempt")})
         elif event.kind == "token":
             progress.hide()
             attempt += str(event.data.get("text", ""))
             if not json:
-                printed = _print_on(printed, attempt)
-    raise AssertionError("a stream ends with `ended` or a fault")
+                printed = _print_rest(printed, attempt)
+    raise AssertionError("unreachable: follow() ends with the event `ended` or raises")
 
 
-def _print_on(printed: str, attempt: str) -> str:
+def _print_rest(printed: str, attempt: str) -> str:
+    """Print the text in `attempt` that continues `printed`, or all of it if it differs. Return the text now printed."""
     if printed.startswith(attempt):
         return printed
     if attempt.startswith(printed):
-        output.data(attempt[len(printed) :], end="")
+        output.write_data(attempt[len(printed) :], end="")
         return attempt
-    output.data("")
-    output.note("the worker was lost; another one answers from the start:")
-    output.data(attempt, end="")
+    output.write_data("")
+    output.write_note("the worker was lost; another worker generates the answer from the start:")
+    output.write_data(attempt, end="")
     return attempt
 
 
 def _cancel(client: "JobClient", job_id: str) -> None:
-    """Nobody waits for the answer any more, so it should cost nothing more."""
+    """Cancel the job after Ctrl-C, so that no worker continues an answer that the user will not read."""
     client.cancel(job_id)
-    output.note(f"canceled job {job_id}")
+    output.write_note(f"canceled job {job_id}")
 
 
 def _finish(job: dict[str, Any], printed: str, *, json: bool, streamed: bool) -> None:
+    """Print the rest of the answer, and how the job ended. Exit with FAULT unless the job succeeded."""
     text = job.get("text") or ""
     if json and not streamed:
-        output.as_json(job)
+        output.write_json(job)
     elif not json:
-        rest = _print_on(printed, text)
-        if rest and not rest.endswith("\n"):
-            output.data("")
-    if changes := shown_changes(job):
-        output.note(f"job {job['id']} was changed to fit: {changes}")
+        shown = _print_rest(printed, text)
+        if shown and not shown.endswith("\n"):
+            output.write_data("")
+    if changes := describe_degradation(job):
+        output.write_note(f"job {job['id']} was cut to end in time: {changes}")
     if job["status"] != "succeeded":
         error = job.get("error") or {}
-        why = error.get("message") or error.get("code") or job["status"]
-        output.note(f"job {job['id']} {job['status']}: {why}")
+        reason = error.get("message") or error.get("code") or job["status"]
+        output.write_note(f"job {job['id']} {job['status']}: {reason}")
         raise typer.Exit(FAULT)

@@ -1,12 +1,14 @@
-"""`penstock up`: what the command line says, turned into settings; the stack itself is shared/cli/stack/stack.py."""
+"""`penstock up`: turns its options into settings and runs the stack (shared/cli/stack/stack.py) with them."""
 
 import re
 from typing import Annotated, Any
 
 import typer
 
+from shared.cli.commands.services import TakeOver
 from shared.cli.reach import StateDir
 from shared.cli.stack.addresses import listen_address
+from shared.cli.stack.extras import require_engine, require_extra
 from shared.errors import ConfigError
 from shared.settings.settings import Settings, load_with_origin
 
@@ -16,23 +18,40 @@ _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 def up(
     *,
     model: Annotated[
-        str | None, typer.Option(metavar="PATH|NAME", help="A GGUF file or org/repo; unless named, a small demo model.")
+        str | None,
+        typer.Option(metavar="PATH|NAME", help="A GGUF file or org/repo. Default: a small demo model."),
     ] = None,
-    engine: Annotated[str | None, typer.Option(help="llama, or sim: the same loop without a model.")] = None,
-    workers: Annotated[str, typer.Option(metavar="N|auto", help="auto: one per visible GPU, one on a CPU.")] = "auto",
-    host: Annotated[str | None, typer.Option(help="Where the door listens; loopback unless named.")] = None,
-    port: Annotated[int | None, typer.Option(min=0, max=65535, help="8000 unless named; 0: any free one.")] = None,
-    gate_port: Annotated[int | None, typer.Option(min=0, max=65535, help="The TCP gate's; none unless named.")] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="llama, or sim, which simulates the engine without a model.")
+    ] = None,
+    workers: Annotated[
+        str, typer.Option(metavar="N|auto", help="auto: one for each visible GPU, or one on the CPU.")
+    ] = "auto",
+    host: Annotated[
+        str | None, typer.Option(help="Host of the door. Default: that of PENSTOCK_LISTEN, or else loopback.")
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=65535, help="Port of the door. Default: that of PENSTOCK_LISTEN, or else 8000. 0: any free port."
+        ),
+    ] = None,
+    gate_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=65535, help="Port of the TCP gate. Default: that of PENSTOCK_GATE_LISTEN, or else no gate."
+        ),
+    ] = None,
     state_dir: StateDir = None,
-    take_over: Annotated[
-        bool, typer.Option("--take-over", help="Replace the system-wide settings that the store holds.")
-    ] = False,
+    take_over: TakeOver = False,
 ) -> None:
     """Start a store, workers and the door on this machine, and serve until Ctrl-C.
 
-    The first Ctrl-C lets what runs end, the second ends it at once; jobs that wait are kept.
+    The first Ctrl-C lets running jobs end; the second stops them at once. Queued jobs are kept for the next start.
     """
     settings = _settings(model=model, engine=engine, host=host, port=port, gate_port=gate_port, state_dir=state_dir)
+    require_extra("web")
+    require_engine(settings.engine)
     count = _worker_count(workers, settings)
     from shared.cli.stack.stack import Stack
 
@@ -50,11 +69,15 @@ def _settings(
     gate_port: int | None,
     state_dir: str | None,
 ) -> Settings:
-    """The settings in force: on loopback the door is open unless somebody decided otherwise."""
-    found, _ = load_with_origin(state_dir=state_dir)
-    old_host, old_port = found.listen_host_port
-    host, port = host or old_host, old_port if port is None else port
-    named: dict[str, Any] = {
+    """Return the settings in force, with the options applied and port 0 replaced by a free port.
+
+    If the door and the gate listen on loopback only and PENSTOCK_AUTH is not set anywhere, `auth` becomes "open", so
+    that no API key is required.
+    """
+    configured, _ = load_with_origin(state_dir=state_dir)
+    configured_host, configured_port = configured.listen_host_port
+    host, port = host or configured_host, configured_port if port is None else port
+    overrides: dict[str, Any] = {
         "model": model,
         "engine": engine,
         "state_dir": state_dir,
@@ -62,18 +85,18 @@ def _settings(
     }
     gate_host = host
     if gate_port is not None:
-        named["gate_listen"] = listen_address(host, gate_port)
-    elif found.gate_listen:
-        gate_host, gate_port = found.gate_host_port
-        named["gate_listen"] = listen_address(gate_host, gate_port)
-    _, origin = load_with_origin(**named)
+        overrides["gate_listen"] = listen_address(host, gate_port)
+    elif configured.gate_listen:
+        gate_host, gate_port = configured.gate_host_port
+        overrides["gate_listen"] = listen_address(gate_host, gate_port)
+    _, origin = load_with_origin(**overrides)
     if origin["auth"] == "default" and {host, gate_host} <= _LOOPBACK:
-        named["auth"] = "open"
-    return load_with_origin(**named)[0]
+        overrides["auth"] = "open"
+    return load_with_origin(**overrides)[0]
 
 
 def _worker_count(text: str, settings: Settings) -> int:
-    """`--workers` as a number. Raises ConfigError."""
+    """Return the number of workers for a value of `--workers`. Raise ConfigError if the value is invalid."""
     if text == "auto":
         from shared.cli.stack.gpus import visible_gpus
 

@@ -1,1 +1,1 @@
-"""What `penstock up` runs: the processes of one machine and their store."""
+"""The stack of `penstock up`: the store, the door and the workers of one machine, run as child processes."""

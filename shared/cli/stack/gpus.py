@@ -1,11 +1,12 @@
-"""How many GPUs the installed llama-cpp-python can use, found without loading it."""
+"""Counts the GPUs that the installed llama-cpp-python can use, without loading it."""
 
 import importlib.util
 import os
 import re
 from pathlib import Path
 
-#: A library of a build for GPUs, and where the driver shows a device each.
+#: For each kind of GPU build: a part of the file name of its library; the environment variable that selects devices;
+#: and the folder in which the driver creates one file for each device, with the pattern of these files' names.
 _BUILDS = (
     ("ggml-cuda", "CUDA_VISIBLE_DEVICES", Path("/dev"), re.compile(r"nvidia\d+")),
     ("ggml-hip", "HIP_VISIBLE_DEVICES", Path("/dev/dri"), re.compile(r"renderD\d+")),
@@ -13,26 +14,27 @@ _BUILDS = (
 
 
 def visible_gpus() -> int:
-    """GPUs that the build can use and the environment shows; 0 for a build for CPUs."""
+    """Return how many GPUs the installed build can use, except those that the environment hides; 0 for a CPU build."""
     package = importlib.util.find_spec("llama_cpp")
-    places = [] if package is None else package.submodule_search_locations or []
-    libraries = {file.name for place in places for file in (Path(place) / "lib").glob("*ggml-*")}
-    for library, variable, devices, name in _BUILDS:
+    locations = [] if package is None else package.submodule_search_locations or []
+    libraries = {file.name for location in locations for file in (Path(location) / "lib").glob("*ggml-*")}
+    for library, variable, folder, device_name in _BUILDS:
         if any(library in file for file in libraries):
-            return _shown(variable, devices, name)
-    # Vulkan and Metal do not tell by files how many devices they see; the engine takes the first.
+            return _count_visible(variable, folder, device_name)
+    # Devices of Vulkan and Metal have no files that could be counted. The engine uses only the first device.
     return 1 if any("ggml-vulkan" in file or "ggml-metal" in file for file in libraries) else 0
 
 
-def _shown(variable: str, devices: Path, name: re.Pattern[str]) -> int:
-    present = sum(1 for device in devices.glob("*") if name.fullmatch(device.name))
-    chosen = os.environ.get(variable)
-    if chosen is None:
+def _count_visible(variable: str, folder: Path, device_name: re.Pattern[str]) -> int:
+    """Return how many devices have a file in the folder, but at most as many as the environment variable selects."""
+    present = sum(1 for device in folder.glob("*") if device_name.fullmatch(device.name))
+    selection = os.environ.get(variable)
+    if selection is None:
         return present
-    # As the driver reads it: what stands behind a number that is none is not seen.
-    shown = 0
-    for word in chosen.split(","):
-        if not word.strip() or word.strip().startswith("-"):
+    # Like the driver, ignore the first invalid entry (empty or negative) and all entries after it.
+    selected = 0
+    for entry in selection.split(","):
+        if not entry.strip() or entry.strip().startswith("-"):
             break
-        shown += 1
-    return min(shown, present)
+        selected += 1
+    return min(selected, present)

@@ -1,7 +1,8 @@
-"""Rooms as processes: started in sessions of their own, started again when they die, ended in order.
+"""Starts the child processes of `penstock up`, restarts those that die, and stops all of them in order.
 
-A session of its own keeps the terminal's Ctrl-C from a room until `up` tells it to stop. What runs
-is noted in the state folder, so that the next `up` can end what a killed one left behind.
+Each child runs in a session of its own, so Ctrl-C in the terminal signals only `up`, which then stops its children.
+`up` records the pids of its children in the state folder. If `up` is killed, the next `up` in the same folder reads the
+pids and ends the processes that still run.
 """
 
 import os
@@ -17,149 +18,165 @@ import psutil
 
 from shared.state_dir import read_note, write_note
 
-#: The pause before a room that died is started again: doubled with each death, up to the longest.
+#: `up` waits FIRST_PAUSE_S before it restarts a dead process. Each further death doubles the pause, up to
+#: LONGEST_PAUSE_S.
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
-#: After so long a life a death counts as the first again.
-SETTLED_S = 60.0
-#: How often something that ends is looked at.
-LOOK_S = 0.05
+#: If a process ran longer than this before it died, the pause is FIRST_PAUSE_S again.
+PAUSE_RESET_S = 60.0
+#: While processes are being stopped, the seconds between two checks whether they have ended.
+POLL_INTERVAL_S = 0.05
 
-Say = Callable[[str], None]
+#: The type of a function that writes one line for the operator.
+Report = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class ManagedProcess:
-    """What to run. `hopeless` are the exit codes after which starting it again does not help."""
+class ProcessSpec:
+    """A process to run. After an exit code in `fatal_exit_codes`, a restart would fail again and is not tried."""
 
     name: str
     command: Sequence[str]
     environ: dict[str, str]
-    hopeless: frozenset[int] = frozenset()
+    fatal_exit_codes: frozenset[int] = frozenset()
 
 
 class ManagedProcesses:
-    """The processes of one `up`; used by its main thread only."""
+    """The child processes of one `penstock up`. Only its main thread may call the methods."""
 
-    def __init__(self, state: Path, say: Say) -> None:
-        self._note, self._say = state / "rooms.json", say
-        self._tended: list[_Watched] = []
+    def __init__(self, state: Path, report: Report) -> None:
+        self._pid_file, self._report = state / "rooms.json", report
+        self._children: list[_Child] = []
 
-    def start(self, room: ManagedProcess) -> None:
-        """Start a room and tend it from now on."""
-        self._tended.append(_Watched(room))
-        self._note_pids()
+    def start(self, spec: ProcessSpec) -> None:
+        """Start a process, and add it to the processes that `restart_dead` restarts and `stop` stops."""
+        self._children.append(_Child(spec))
+        self._record_pids()
 
-    def tend(self, *, serving: bool) -> str:
-        """Start again what died, after its pause. A sentence when there is no use in that, else "".
+    def restart_dead(self, *, serving: bool) -> str:
+        """Restart each dead process whose pause is over. Return "", or a sentence that says why `up` must stop.
 
-        While the system is not yet `serving`, a death is a start that failed.
+        `up` must stop if a process ended with a fatal exit code. As long as `serving` is false, that is, before the
+        whole stack was ready once, `up` must also stop if a process died for any other reason.
         """
-        for tended in self._tended:
-            code = tended.died()
+        for child in self._children:
+            code = child.take_exit_code()
             if code is not None:
-                how = _how(code)
-                if not serving or code in tended.room.hopeless:
-                    return f"{tended.room.name} {how}"
-                self._say(f"{tended.room.name} {how}; starting it again in {tended.pause_s:g} s")
-            if tended.due():
-                tended.start()
-                self._note_pids()
+                description = _describe_exit(code)
+                if not serving or code in child.spec.fatal_exit_codes:
+                    return f"{child.spec.name} {description}"
+                self._report(f"{child.spec.name} {description}; starting it again in {child.pause_s:g} s")
+            if child.restart_is_due():
+                child.start()
+                self._record_pids()
         return ""
 
-    def stop(self, grace_s: float, impatient: Callable[[], bool]) -> None:
-        """Ask every room to stop, in the order of their start; after the grace, or when `impatient`, kill them."""
-        living = [tended.process for tended in self._tended if tended.process.poll() is None]
-        for process in living:
+    def stop(self, grace_s: float, stop_now: Callable[[], bool]) -> None:
+        """Send SIGTERM to the processes in the order in which they were started, and wait until all have ended.
+
+        Processes that still run after `grace_s` seconds, or when `stop_now` returns true, are killed.
+        """
+        running = [child.process for child in self._children if child.process.poll() is None]
+        for process in running:
             process.terminate()
-        until_s = time.monotonic() + grace_s
-        while any(process.poll() is None for process in living):
-            if impatient() or time.monotonic() > until_s:
+        kill_at_s = time.monotonic() + grace_s
+        while any(process.poll() is None for process in running):
+            if stop_now() or time.monotonic() > kill_at_s:
                 break
-            time.sleep(LOOK_S)
-        for process in living:
+            time.sleep(POLL_INTERVAL_S)
+        for process in running:
             if process.poll() is None:
                 kill_group(process.pid)
             process.wait()
-        self._note.unlink(missing_ok=True)
+        self._pid_file.unlink(missing_ok=True)
 
-    def _note_pids(self) -> None:
-        rooms = [{"name": tended.room.name, "pid": tended.process.pid, "born": tended.born} for tended in self._tended]
-        write_note(self._note, {"rooms": rooms})
+    def _record_pids(self) -> None:
+        records = [
+            {"name": child.spec.name, "pid": child.process.pid, "born": child.created_s} for child in self._children
+        ]
+        write_note(self._pid_file, {"rooms": records})
 
 
-class _Watched:
-    """One room, its process and its deaths."""
+class _Child:
+    """One child process and, if it has died, the time of its next restart. The constructor starts the process."""
 
-    def __init__(self, room: ManagedProcess) -> None:
-        self.room = room
+    def __init__(self, spec: ProcessSpec) -> None:
+        self.spec = spec
         self.pause_s = 0.0
-        self._due_s: float | None = None
+        self._restart_at_s: float | None = None
         self.start()
 
     def start(self) -> None:
-        self._due_s = None
+        self._restart_at_s = None
         self._started_s = time.monotonic()
         self.process = subprocess.Popen(
-            self.room.command,
-            env=self.room.environ,
+            self.spec.command,
+            env=self.spec.environ,
             stdin=subprocess.DEVNULL,
-            stdout=2,  # stdout is for what `up` has to say
+            stdout=2,  # stderr, because stdout is reserved for the output of `up` itself
             start_new_session=True,
         )
-        self.born = _born(self.process.pid)
+        self.created_s = _creation_time(self.process.pid)
 
-    def died(self) -> int | None:
-        """The exit code of a death not told before."""
-        if self._due_s is not None or self.process.poll() is None:
+    def take_exit_code(self) -> int | None:
+        """If the process has died since the last call, schedule its restart and return its exit code.
+
+        Otherwise return None: the process runs, or it waits for the restart that an earlier call scheduled.
+        """
+        if self._restart_at_s is not None or self.process.poll() is None:
             return None
         now_s = time.monotonic()
-        settled = now_s - self._started_s > SETTLED_S
-        self.pause_s = FIRST_PAUSE_S if settled or not self.pause_s else min(self.pause_s * 2, LONGEST_PAUSE_S)
-        self._due_s = now_s + self.pause_s
+        reset = now_s - self._started_s > PAUSE_RESET_S
+        self.pause_s = FIRST_PAUSE_S if reset or not self.pause_s else min(self.pause_s * 2, LONGEST_PAUSE_S)
+        self._restart_at_s = now_s + self.pause_s
         return self.process.returncode
 
-    def due(self) -> bool:
-        return self._due_s is not None and time.monotonic() >= self._due_s
+    def restart_is_due(self) -> bool:
+        return self._restart_at_s is not None and time.monotonic() >= self._restart_at_s
 
 
-def end_leftovers(state: Path, grace_s: float, say: Say, impatient: Callable[[], bool]) -> None:
-    """End the rooms of an earlier `up` that was killed: they hold its port and its device. They drain first."""
-    noted = read_note(state / "rooms.json").get("rooms", [])
-    living = [room for room in noted if _is_same(room)]
-    for room in living:
-        say(f"ending {room['name']} (process {room['pid']}) of an earlier start that was killed")
+def end_leftovers(state: Path, grace_s: float, report: Report, stop_now: Callable[[], bool]) -> None:
+    """End the processes that a killed `up` left running, because they still occupy its port and its GPUs.
+
+    SIGTERM is sent first, so that the processes can drain. Those that still run after `grace_s` seconds, or when
+    `stop_now` returns true, are killed.
+    """
+    records = read_note(state / "rooms.json").get("rooms", [])
+    leftovers = [record for record in records if _still_runs(record)]
+    for record in leftovers:
+        report(f"ending {record['name']} (process {record['pid']}) of an earlier start that was killed")
         with suppress(ProcessLookupError):
-            os.kill(room["pid"], signal.SIGTERM)
-    until_s = time.monotonic() + grace_s
-    while any(_is_same(room) for room in living):
-        if impatient() or time.monotonic() > until_s:
-            for room in living:
-                kill_group(room["pid"])
+            os.kill(record["pid"], signal.SIGTERM)
+    kill_at_s = time.monotonic() + grace_s
+    while any(_still_runs(record) for record in leftovers):
+        if stop_now() or time.monotonic() > kill_at_s:
+            for record in leftovers:
+                kill_group(record["pid"])
             break
-        time.sleep(LOOK_S)
+        time.sleep(POLL_INTERVAL_S)
 
 
 def kill_group(pid: int) -> None:
-    """Kill a room and its children at once: gunicorn's workers are in its group."""
+    """Kill a process and all others in its group, such as the worker processes of gunicorn."""
     with suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
 
 
-def _born(pid: int) -> float:
+def _creation_time(pid: int) -> float:
+    """Return the time at which the process was created, in seconds since the epoch, or 0.0 if it no longer exists."""
     with suppress(psutil.Error):
         return psutil.Process(pid).create_time()
     return 0.0
 
 
-def _is_same(room: dict[str, object]) -> bool:
-    """Whether the noted process still lives: the same pid, born at the same moment."""
+def _still_runs(record: dict[str, object]) -> bool:
+    """Return whether the recorded process still runs. If the creation times differ, another process has its pid."""
     with suppress(psutil.Error):
-        process = psutil.Process(int(str(room["pid"])))
-        # The kernel counts the birth in ticks of 10 ms.
-        same = abs(process.create_time() - float(str(room["born"]))) < 0.05
+        process = psutil.Process(int(str(record["pid"])))
+        # The kernel stores creation times in ticks of 10 ms, so small differences are tolerated.
+        same = abs(process.create_time() - float(str(record["born"]))) < 0.05
         return same and process.status() != psutil.STATUS_ZOMBIE
     return False
 
 
-def _how(code: int) -> str:
+def _describe_exit(code: int) -> str:
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

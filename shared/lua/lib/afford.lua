@@ -1,5 +1,6 @@
--- afford: makes a script's later writes work at maxmemory, by a first write that frees.
+-- afford: lets the writes of a script succeed when the store has reached maxmemory.
 -- KEYS config
--- Seen on 6.2, 7.0 and Valkey 9.1: ZADD, LPUSH and HSET as first write are refused at maxmemory; after
--- an HDEL, even of a field that is not there, they work. So what ends jobs goes on when memory is full.
+-- This was observed on Redis 6.2, 7.0 and Valkey 9.1: when the store has reached maxmemory, the server refuses ZADD,
+-- LPUSH and HSET as a script's first write, but accepts them after an HDEL, even one of a field that does not exist.
+-- With the HDEL below, scripts that end jobs work even when memory is full.
 redis.call('HDEL', k_config, '')

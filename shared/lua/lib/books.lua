@@ -1,45 +1,51 @@
--- books: what is known of a pool as a whole; per model, in thousandths of a weighted token, ms and tokens a second.
+-- books: the pool record of a model: sums and costs in thousandths of a weighted token, times in ms, rates per second.
 -- KEYS books pool worker
 -- KEEPS 3
 -- USES clock
 
--- Rates older than this are no rates.
+-- Rates that were reported longer ago than this are not used.
 local RATES_MS = 10000
 
+-- Adds `by` to a number of the pool record.
 local function book(slug, name, by)
   redis.call('HINCRBY', k_books .. slug, name, by)
 end
 
--- A weight in thousandths as a policy may have it. None, and one that somebody spoiled, is 1: a division by it, or its
--- sum with others, would end a script between its writes.
-local function weight_in(held)
-  local milli = tonumber(held or 1000) or 0
+-- Returns the weight stored in a policy field, in thousandths. A missing or invalid weight is replaced by a weight of
+-- 1, because a division by it, or a sum with it, could raise an error between two writes of a script.
+local function weight_in(stored)
+  local milli = tonumber(stored or 1000) or 0
   return milli >= 1 and milli <= 1000000 and math.floor(milli) or 1000
 end
 
--- How long jobs run and what they cost, smoothed: the first as it is, then an eighth of each difference.
+-- Updates the moving averages of a job's run time and cost. The first job sets them, and each later job moves them by
+-- an eighth of the difference.
 local function smooth(slug, run_ms, cost_mwt)
-  local before = redis.call('HMGET', k_books .. slug, 'run_ms', 'mean_mwt')
-  local run, mean = tonumber(before[1] or nil), tonumber(before[2] or nil)
-  redis.call('HSET', k_books .. slug, 'run_ms', whole(run and run + (run_ms - run) / 8 or run_ms),
-    'mean_mwt', whole(mean and mean + (cost_mwt - mean) / 8 or cost_mwt))
+  local pool_fields = redis.call('HMGET', k_books .. slug, 'run_ms', 'mean_mwt')
+  local mean_run_ms, mean_cost_mwt = tonumber(pool_fields[1] or nil), tonumber(pool_fields[2] or nil)
+  redis.call('HSET', k_books .. slug,
+    'run_ms', whole(mean_run_ms and mean_run_ms + (run_ms - mean_run_ms) / 8 or run_ms),
+    'mean_mwt', whole(mean_cost_mwt and mean_cost_mwt + (cost_mwt - mean_cost_mwt) / 8 or cost_mwt))
 end
 
--- Slots and rates of a pool out of its live workers' heartbeats: slots and mu add up, the others are means.
+-- Computes a pool's slots and rates from the heartbeats of its live workers. The slots and the weighted tokens per
+-- second (mu) are summed; the other rates are averaged.
 local function gather_rates(slug, now_ms)
-  local slots, mu, prefill, tpot, rated = 0, 0, 0, 0, 0
-  local live = redis.call('ZREVRANGEBYSCORE', k_pool .. slug, '+inf', now_ms - LIVE_MS, 'LIMIT', 0, 64)
-  for i = 1, #live do
-    local told = redis.call('HMGET', k_worker .. live[i], 'slots', 'mu_wtps', 'prefill_tps', 'tpot_ms')
-    slots = slots + (tonumber(told[1] or 0) or 0)
-    local m, p, t = tonumber(told[2] or 0) or 0, tonumber(told[3] or 0) or 0, tonumber(told[4] or 0) or 0
-    if m > 0 and p > 0 and t > 0 then
-      mu, prefill, tpot, rated = mu + m, prefill + p, tpot + t, rated + 1
+  local slots, total_mu, total_prefill, total_tpot, reporting = 0, 0, 0, 0, 0
+  local live_workers = redis.call('ZREVRANGEBYSCORE', k_pool .. slug, '+inf', now_ms - LIVE_MS, 'LIMIT', 0, 64)
+  for i = 1, #live_workers do
+    local reported = redis.call('HMGET', k_worker .. live_workers[i], 'slots', 'mu_wtps', 'prefill_tps', 'tpot_ms')
+    slots = slots + (tonumber(reported[1] or 0) or 0)
+    local mu, prefill = tonumber(reported[2] or 0) or 0, tonumber(reported[3] or 0) or 0
+    local tpot = tonumber(reported[4] or 0) or 0
+    if mu > 0 and prefill > 0 and tpot > 0 then
+      total_mu, total_prefill, total_tpot = total_mu + mu, total_prefill + prefill, total_tpot + tpot
+      reporting = reporting + 1
     end
   end
   redis.call('HSET', k_books .. slug, 'slots', slots)
-  if rated > 0 then
-    redis.call('HSET', k_books .. slug, 'mu_wtps', mu, 'prefill_tps', prefill / rated, 'tpot_ms', tpot / rated,
-      'rates_ms', now_ms)
+  if reporting > 0 then
+    redis.call('HSET', k_books .. slug, 'mu_wtps', total_mu, 'prefill_tps', total_prefill / reporting,
+      'tpot_ms', total_tpot / reporting, 'rates_ms', now_ms)
   end
 end

@@ -1,10 +1,10 @@
--- doorbell: rings for an idle worker of a pool.
+-- doorbell: wakes an idle worker of a pool.
 -- KEYS wake
--- With so many rings unheard, nobody is idle, and one more would tell nothing.
-local MOST_RINGS = 64
+-- If this many rings have not been read, no worker is idle, and another ring would have no effect.
+local MAX_RINGS = 64
 
 local function ring(slug)
-  if redis.call('LLEN', k_wake .. slug) < MOST_RINGS then
+  if redis.call('LLEN', k_wake .. slug) < MAX_RINGS then
     redis.call('LPUSH', k_wake .. slug, '1')
     redis.call('EXPIRE', k_wake .. slug, 60)
   end

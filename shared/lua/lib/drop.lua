@@ -1,4 +1,4 @@
--- drop: what it means that nobody wants a job any more.
+-- drop: cancels a job: ends a queued job; marks a running job as canceled and notifies its worker.
 -- KEYS rq_job bell
 -- KEEPS 1 2 4
 -- USES finish

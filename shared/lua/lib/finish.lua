@@ -1,17 +1,18 @@
--- finish: ends a job, from wherever it is; the only place that does.
+-- finish: ends a queued or running job; no other code ends jobs.
 -- KEYS config inflight leases polls payload result events queues jobs tenant rq_job rq_finished rq_failed
 --      rq_canceled rq_results
 -- KEEPS 1 2 4 6 8 9
 -- USES clock job waiting rq stats stream books
 
--- RQ's closed set of statuses: expired counts among its failed.
+-- RQ has no status `expired` and allows no new statuses, so an expired job gets RQ's status `failed`.
 local RQ_STATUS = { succeeded = 'finished', failed = 'failed', expired = 'failed', canceled = 'canceled' }
 local RQ_REGISTRY = { succeeded = k_rq_finished, failed = k_rq_failed, expired = k_rq_failed, canceled = k_rq_canceled }
--- How long the stream stays for followers; later readers are served by the result.
+-- A job's event stream is kept this long after the job ends, for clients that follow it. Later reads use the result.
 local EVENTS_TTL_S = 60
 
--- how: outcome, code, stage, finish_reason, result (JSON or ''), rq_return (base64 of JSON or '').
-local function finish(job, how, now_ms)
+-- Ends the job. `ending` has the fields outcome, code, stage, finish_reason, result (JSON or '') and rq_return (base64
+-- of JSON, or '').
+local function finish(job, ending, now_ms)
   local id, ttl_s = job.id, tonumber(redis.call('HGET', k_config, 'result_ttl_s') or 3600)
   if job.state == 'running' then
     redis.call('ZREM', k_leases, id)
@@ -25,41 +26,41 @@ local function finish(job, how, now_ms)
   redis.call('ZREM', k_polls, id)
   redis.call('DEL', k_payload .. id)
 
-  redis.call('HSET', k_rq_job .. id, 'penstock_state', how.outcome, 'penstock_code', how.code, 'penstock_stage', how.stage,
-    'penstock_finish_reason', how.finish_reason, 'penstock_ended_ms', now_ms, 'status', RQ_STATUS[how.outcome],
-    'ended_at', iso(now_ms))
+  redis.call('HSET', k_rq_job .. id, 'penstock_state', ending.outcome, 'penstock_code', ending.code,
+    'penstock_stage', ending.stage, 'penstock_finish_reason', ending.finish_reason, 'penstock_ended_ms', now_ms,
+    'status', RQ_STATUS[ending.outcome], 'ended_at', iso(now_ms))
   redis.call('EXPIRE', k_rq_job .. id, ttl_s)
-  if how.result ~= '' then
-    redis.call('SET', k_result .. id, how.result, 'EX', ttl_s)
+  if ending.result ~= '' then
+    redis.call('SET', k_result .. id, ending.result, 'EX', ttl_s)
   end
 
-  local entry = { 'type', how.outcome == 'succeeded' and 1 or 2, 'worker_name', job.worker }
-  if how.rq_return ~= '' then
+  local entry = { 'type', ending.outcome == 'succeeded' and 1 or 2, 'worker_name', job.worker }
+  if ending.rq_return ~= '' then
     entry[#entry + 1] = 'return_value'
-    entry[#entry + 1] = how.rq_return
+    entry[#entry + 1] = ending.rq_return
   end
-  local exc = how.code ~= '' and rq_exc(how.code)
+  local exc = ending.code ~= '' and rq_exc(ending.code)
   if exc then
     entry[#entry + 1] = 'exc_string'
     entry[#entry + 1] = exc
   end
   add_entry(k_rq_results .. id, 'MAXLEN', 10, '*', unpack(entry))
   redis.call('EXPIRE', k_rq_results .. id, ttl_s)
-  local registry, now_s = RQ_REGISTRY[how.outcome] .. job.queue, math.floor(now_ms / 1000)
-  -- Now and then: one end in eight trims more than eight ends add.
+  local registry, now_s = RQ_REGISTRY[ending.outcome] .. job.queue, math.floor(now_ms / 1000)
+  -- One call in eight removes the registry's expired entries, which is often enough to keep the registry short.
   if now_us % 8 == 0 then
     redis.call('ZREMRANGEBYSCORE', registry, 0, now_s)
   end
   redis.call('ZADD', registry, now_s + ttl_s, id)
   redis.call('EXPIRE', registry, ttl_s)
 
-  add_entry(k_events .. id, '*', 'type', 'ended', 'outcome', how.outcome)
+  add_entry(k_events .. id, '*', 'type', 'ended', 'outcome', ending.outcome)
   redis.call('EXPIRE', k_events .. id, EVENTS_TTL_S)
   redis.call('ZADD', k_queues, now_ms + ttl_s * 1000, job.queue)
   redis.call('EXPIRE', k_jobs .. job.tenant, ttl_s + 86400)
 
   local label = label_of(job.tenant)
-  count('ended|' .. how.outcome)
-  count('ended|' .. label .. '|' .. job.model .. '|' .. how.outcome)
-  observe('request_duration|' .. how.outcome .. '|' .. label .. '|' .. job.model, now_ms - job.admitted_ms)
+  count('ended|' .. ending.outcome)
+  count('ended|' .. label .. '|' .. job.model .. '|' .. ending.outcome)
+  observe('request_duration|' .. ending.outcome .. '|' .. label .. '|' .. job.model, now_ms - job.admitted_ms)
 end

@@ -1,4 +1,4 @@
--- forget: frees the places of a job whose record somebody has removed or spoiled.
+-- forget: removes what is left of a job whose record another program deleted or corrupted.
 -- KEYS inflight deadlines leases polls payload rq_job
 -- KEEPS 2 4 9
 -- USES stats

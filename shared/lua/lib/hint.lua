@@ -1,81 +1,89 @@
--- hint: when a refused client shall come back, and how right earlier hints were.
+-- hint: computes retry hints for refused clients, and measures how accurate earlier hints were.
 -- KEYS appointments promises asked
 -- USES clock stats
 
 local HINT_MIN_MS, HINT_MAX_MS = 50, 60000
--- Requests refused lately are known by id, so that a proxy's repeat books nothing twice.
-local ASKED_KEPT = 1024
--- The ledgers are trimmed by one refusal in sixteen: often enough for their bounds, and a refusal must be cheap.
+-- How many ids of refused requests are stored. A proxy's retry of a request has the same id as the request, so that it
+-- does not move the appointment again.
+local MAX_ASKED = 1024
+-- One call in 16 removes old entries from the sorted sets, so that the sets stay bounded and most calls stay cheap.
 local TRIM_ONE_IN = 16
 
--- ms in which the tenant's share of the pool does so much work.
-local function share_ms(ask, mwt)
-  return mwt * ask.weights_milli / (ask.weight_milli * ask.mu)
+-- Returns how long the tenant's share of the pool takes to do `mwt` of work, in ms.
+local function share_ms(request, mwt)
+  return mwt * request.total_weight_milli / (request.weight_milli * request.mu)
 end
 
--- The ledger: the moment at which its share would have done all the work that the tenant asked for, refused or taken;
--- at most the longest hint beyond what waits of it.
-local function ask_more(ask, key, ahead)
-  local most = now_ms + share_ms(ask, ask.own_mwt) + HINT_MAX_MS
-  -- In place of an older job of the same supersede_key it asks for the difference.
-  local next_ms = math.min(most, math.max(ahead, now_ms) + share_ms(ask, ask.cost_mwt - (ask.replaced_mwt or 0)))
-  redis.call('ZADD', key, string.format('%.0f', next_ms), ask.tenant)
+-- Postpones the tenant's appointment by the time for one job and returns the new appointment. The appointment is the
+-- time at which the tenant's share of the pool would have done all the work that the tenant has offered, whether it was
+-- admitted or refused. It is at most HINT_MAX_MS later than the time at which the share has done the tenant's queued
+-- work.
+local function advance_appointment(request, key, appointment_ms)
+  local latest_ms = now_ms + share_ms(request, request.tenant_mwt) + HINT_MAX_MS
+  -- A job that supersedes an older job adds only the difference between their costs.
+  local added_mwt = request.cost_mwt - (request.replaced_mwt or 0)
+  local next_ms = math.min(latest_ms, math.max(appointment_ms, now_ms) + share_ms(request, added_mwt))
+  redis.call('ZADD', key, string.format('%.0f', next_ms), request.tenant)
   return next_ms
 end
 
--- ms until the tenant's appointment: what it asked for beyond what may wait of it. A tenant that asks for more than
--- its share, on and on, is told to stay away ever longer, for whoever comes back stands where a new job would.
--- A client that comes again books nothing while its tenant's appointment lies ahead.
-local function appoint(ask, attempt, request_id)
-  local key = k_appointments .. ask.slug
-  local ahead = tonumber(redis.call('ZSCORE', key, ask.tenant) or 0)
-  local again = redis.call('ZADD', k_asked, now_ms, request_id) == 0
-  if not ask.rated then
-    return math.max(0, ahead - now_ms)
+-- Returns the ms until the tenant's appointment, minus the time for the tenant's queued work. Each new job that a
+-- tenant offers beyond its share postpones the appointment, so the tenant's hints become longer and longer. A retry
+-- postpones the appointment only if the appointment has passed.
+local function ms_to_appointment(request, attempt, request_id)
+  local key = k_appointments .. request.slug
+  local appointment_ms = tonumber(redis.call('ZSCORE', key, request.tenant) or 0)
+  local is_repeat = redis.call('ZADD', k_asked, now_ms, request_id) == 0
+  if not request.has_rates then
+    return math.max(0, appointment_ms - now_ms)
   end
-  if not again and not (attempt > 0 and ahead > now_ms) then
-    ahead = ask_more(ask, key, ahead)
+  if not is_repeat and not (attempt > 0 and appointment_ms > now_ms) then
+    appointment_ms = advance_appointment(request, key, appointment_ms)
   end
-  return math.max(0, ahead - now_ms - share_ms(ask, ask.own_mwt))
+  return math.max(0, appointment_ms - now_ms - share_ms(request, request.tenant_mwt))
 end
 
--- What was taken was asked for too; at its first attempt, for a refused one is in the ledger already.
-local function book_taken(ask, attempt)
-  if attempt == 0 and ask.rated then
-    local key = k_appointments .. ask.slug
-    ask_more(ask, key, tonumber(redis.call('ZSCORE', key, ask.tenant) or 0))
+-- Postpones the appointment for an admitted job, but only if the request is not a retry: a request that is retried
+-- postponed the appointment when it was refused.
+local function book_taken(request, attempt)
+  if attempt == 0 and request.has_rates then
+    local key = k_appointments .. request.slug
+    advance_appointment(request, key, tonumber(redis.call('ZSCORE', key, request.tenant) or 0))
     if now_us % TRIM_ONE_IN == 0 then
       redis.call('ZREMRANGEBYSCORE', key, '-inf', now_ms)
     end
   end
 end
 
--- Refusals that say nothing of what the tenant may still ask of the pool: they are over when they are over.
-local OWN_TIME = { no_worker = true, draining = true, rate_limited = true }
+-- The refusal reasons that do not depend on the pool's load. Hints for these refusals ignore the appointment.
+local WITHOUT_APPOINTMENT = { no_worker = true, draining = true, rate_limited = true }
 
--- Never below base. Doubled for each attempt up to three, and spread by up to a fifth: clients sleep exactly what
--- they are told, so the door must keep them from coming back together.
-local function hint_for(ask, reason, base_ms, hopeless, attempt, request_id)
+-- Returns the retry hint in ms. It is at least base_ms, unless that is more than HINT_MAX_MS. It doubles with each
+-- attempt, at most three times, and is lengthened by up to a fifth, depending on the request's id: clients sleep for
+-- exactly the hint, so without this spread they would all retry at the same time.
+local function hint_for(request, reason, base_ms, infeasible, attempt, request_id)
   local digest = tonumber(string.sub(redis.sha1hex(request_id), 1, 4), 16)
   local spread = digest / 65536 * 0.2
-  local tries = 2 ^ math.max(0, math.min(attempt, 3))
-  local appointed_ms = not OWN_TIME[reason] and hopeless ~= 1 and appoint(ask, attempt, request_id) or 0
-  local wanted_ms = math.max(base_ms, appointed_ms) * tries * (1 + spread)
-  local hint_ms = math.floor(math.max(HINT_MIN_MS, math.min(HINT_MAX_MS, wanted_ms)))
-  local key = k_promises .. ask.slug
-  redis.call('ZADD', key, now_ms + hint_ms, ask.tenant)
+  local attempt_factor = 2 ^ math.max(0, math.min(attempt, 3))
+  local by_appointment = not WITHOUT_APPOINTMENT[reason] and infeasible ~= 1
+  local wait_ms = by_appointment and ms_to_appointment(request, attempt, request_id) or 0
+  local unbounded_ms = math.max(base_ms, wait_ms) * attempt_factor * (1 + spread)
+  local hint_ms = math.floor(math.max(HINT_MIN_MS, math.min(HINT_MAX_MS, unbounded_ms)))
+  local key = k_promises .. request.slug
+  redis.call('ZADD', key, now_ms + hint_ms, request.tenant)
   if digest % TRIM_ONE_IN == 0 then
-    redis.call('ZREMRANGEBYRANK', k_asked, 0, -ASKED_KEPT - 1)
-    redis.call('ZREMRANGEBYSCORE', k_appointments .. ask.slug, '-inf', now_ms)
+    redis.call('ZREMRANGEBYRANK', k_asked, 0, -MAX_ASKED - 1)
+    redis.call('ZREMRANGEBYSCORE', k_appointments .. request.slug, '-inf', now_ms)
     redis.call('ZREMRANGEBYSCORE', key, '-inf', now_ms - HINT_MAX_MS)
   end
   return hint_ms
 end
 
--- A client that comes again is one that heeded a hint or did not: how far from the promise it is taken.
-local function judge_hint(ask, attempt)
+-- If the admitted request is a retry, records the difference between now and the time that the tenant's last hint
+-- named.
+local function judge_hint(request, attempt)
   if attempt > 0 then
-    local promised_ms = tonumber(redis.call('ZSCORE', k_promises .. ask.slug, ask.tenant) or nil)
+    local promised_ms = tonumber(redis.call('ZSCORE', k_promises .. request.slug, request.tenant) or nil)
     if promised_ms then
       observe('retry_hint_error', math.abs(now_ms - promised_ms))
     end

@@ -1,20 +1,22 @@
--- lapse: what becomes of a running job that nobody runs any more.
+-- lapse: ends or requeues a running job that no worker runs any more.
 -- KEYS config
 -- KEEPS 1 2 3 4
 -- USES job finish giveback
 
--- In this order: unwanted, late, used up, else back to its list. Answers which.
-local function lapse(job, counted, now_ms)
-  local how = { outcome = 'canceled', code = job.cancel, stage = 'decode', finish_reason = 'canceled', result = '',
+-- Ends or requeues the job and returns its new state. If its cancel was requested, it ends as canceled; otherwise, if
+-- it is late, it expires; otherwise, if it was on its last attempt, it fails; otherwise it is requeued.
+local function lapse(job, counts_as_attempt, now_ms)
+  local ending = { outcome = 'canceled', code = job.cancel, stage = 'decode', finish_reason = 'canceled', result = '',
     rq_return = '' }
   if job.cancel == '' and job.deadline_ms <= now_ms then
-    how.outcome, how.code, how.finish_reason = 'expired', 'deadline_exceeded', 'deadline'
-  elseif job.cancel == '' and counted and job.attempts >= tonumber(redis.call('HGET', k_config, 'max_attempts') or 3) then
-    how.outcome, how.code, how.stage, how.finish_reason = 'failed', 'poison', '', ''
+    ending.outcome, ending.code, ending.finish_reason = 'expired', 'deadline_exceeded', 'deadline'
+  elseif job.cancel == '' and counts_as_attempt
+    and job.attempts >= tonumber(redis.call('HGET', k_config, 'max_attempts') or 3) then
+    ending.outcome, ending.code, ending.stage, ending.finish_reason = 'failed', 'poison', '', ''
   elseif job.cancel == '' then
-    give_back(job, counted, now_ms)
+    give_back(job, counts_as_attempt, now_ms)
     return 'requeued'
   end
-  finish(job, how, now_ms)
-  return how.outcome
+  finish(job, ending, now_ms)
+  return ending.outcome
 end

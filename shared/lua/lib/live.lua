@@ -1,36 +1,40 @@
--- live: who is live, what that makes possible, and what it means when nobody was.
+-- live: counts the slots of live workers, and pauses the reaping of leases after a gap in the heartbeats.
 -- KEYS config worker workers
 -- USES clock rq
 
--- If nobody's beat is younger than 2 s, the store or everybody was away: leases are then left alone for one
--- lease, so that those who come back can name what they hold. Noted once for each such gap. A gap in which no lease
--- lapses prolongs no hold, nor does it begin another before leases could be taken back for as long: beats that always
--- come late would keep the jobs of the dead for ever.
+-- There is a gap if the store has received no heartbeat from any worker for 2 s: either the store or all workers were
+-- unavailable. For the length of one lease after a gap, no jobs are taken back, so that workers that return can renew
+-- the leases of their jobs. Each gap starts at most one such pause. A gap that is as long as a lease always starts a
+-- pause. A shorter gap starts one only if the last pause ended at least one lease ago. Otherwise, workers whose
+-- heartbeats are always late would keep the pause going, and the jobs of a dead worker would never be taken back.
 local GAP_MS = 2000
 
+-- Starts a pause of reaping if there is a gap in the heartbeats.
 local function note_gap(now_ms, lease_ms)
   local newest = redis.call('ZRANGE', k_workers, -1, -1, 'WITHSCORES')
-  local beat = newest[2]
-  if not beat or now_ms - tonumber(beat) <= GAP_MS then
+  local heartbeat_ms = newest[2]
+  if not heartbeat_ms or now_ms - tonumber(heartbeat_ms) <= GAP_MS then
     return
   end
-  local held = redis.call('HMGET', k_config, 'hold_beat_ms', 'hold_until_ms')
-  local rested = now_ms - (tonumber(held[2] or 0) or 0) >= lease_ms
-  if held[1] ~= beat and (rested or now_ms - tonumber(beat) >= lease_ms) then
-    redis.call('HSET', k_config, 'hold_beat_ms', beat, 'hold_until_ms', now_ms + lease_ms)
+  local hold = redis.call('HMGET', k_config, 'hold_beat_ms', 'hold_until_ms')
+  local pause_allowed = now_ms - (tonumber(hold[2] or 0) or 0) >= lease_ms
+  if hold[1] ~= heartbeat_ms and (pause_allowed or now_ms - tonumber(heartbeat_ms) >= lease_ms) then
+    redis.call('HSET', k_config, 'hold_beat_ms', heartbeat_ms, 'hold_until_ms', now_ms + lease_ms)
   end
 end
 
+-- Whether the reaping of leases is paused now.
 local function holds_leases(now_ms)
   return tonumber(redis.call('HGET', k_config, 'hold_until_ms') or 0) > now_ms
 end
 
--- What `auto` bounds are made of; at most the 64 most recently seen workers are asked.
+-- Stores the number of slots of all live workers, from which the bounds that are set to `auto` are computed. Reads only
+-- the 64 workers with the latest heartbeats.
 local function count_live_slots(now_ms)
   local slots = 0
-  local live = redis.call('ZREVRANGEBYSCORE', k_workers, '+inf', now_ms - LIVE_MS, 'LIMIT', 0, 64)
-  for i = 1, #live do
-    slots = slots + tonumber(redis.call('HGET', k_worker .. live[i], 'slots') or 0)
+  local live_workers = redis.call('ZREVRANGEBYSCORE', k_workers, '+inf', now_ms - LIVE_MS, 'LIMIT', 0, 64)
+  for i = 1, #live_workers do
+    slots = slots + tonumber(redis.call('HGET', k_worker .. live_workers[i], 'slots') or 0)
   end
   redis.call('HSET', k_config, 'live_slots', slots)
 end

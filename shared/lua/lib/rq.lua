@@ -1,12 +1,12 @@
--- rq: what RQ wants written in its own form.
+-- rq: writes RQ's lists and sets, and formats values as RQ does.
 -- KEYS rq_queues rq_queue rq_wip
 -- KEEPS 8
 
--- Moments as RQ's utcformat writes them. The civil date is Howard Hinnant's days-to-civil algorithm.
+-- Formats a time in ms as RQ's utcformat does. The date is computed with Howard Hinnant's civil_from_days algorithm.
 local function iso(ms)
   local seconds = math.floor(ms / 1000)
   local days = math.floor(seconds / 86400)
-  local rest = seconds - days * 86400
+  local second_of_day = seconds - days * 86400
   local shifted = days + 719468
   local era = math.floor(shifted / 146097)
   local day_of_era = shifted - era * 146097
@@ -17,13 +17,15 @@ local function iso(ms)
   local day = day_of_year - math.floor((153 * month_index + 2) / 5) + 1
   local month = month_index < 10 and month_index + 3 or month_index - 9
   local year = year_of_era + era * 400 + (month <= 2 and 1 or 0)
-  return string.format('%04d-%02d-%02dT%02d:%02d:%02d.%03d000Z', year, month, day, math.floor(rest / 3600),
-    math.floor(rest % 3600 / 60), rest % 60, ms % 1000)
+  return string.format('%04d-%02d-%02dT%02d:%02d:%02d.%03d000Z', year, month, day, math.floor(second_of_day / 3600),
+    math.floor(second_of_day % 3600 / 60), second_of_day % 60, ms % 1000)
 end
 
--- RQ reads a result's exc_string as base64 of zlib, which Lua here cannot make: 'penstock: <code>', made once.
+-- Returns the exc_string of an RQ result for an error code, or nil for an unknown code. RQ expects the text compressed
+-- with zlib and encoded in base64. Lua in Redis cannot do that, so the encoded form of each 'penstock: <code>' is a
+-- constant.
 local function rq_exc(code)
-  local made = {
+  local encoded = {
     deadline_exceeded = 'eJwrSM0rLslPzrZSSElNTMnJzEuNT61ITk1NSU0BAJPhCo4=',
     deadline_unmeetable = 'eJwrSM0rLslPzrZSSElNTMnJzEuNL83LTU0tSUzKSQUAqwoLeQ==',
     canceled = 'eJwrSM0rLslPzrZSSE7MS07NSU0BAEMoBvE=',
@@ -36,10 +38,11 @@ local function rq_exc(code)
     corrupt = 'eJwrSM0rLslPzrZSSM4vKiotKAEAPSIG0Q==',
     engine_error = 'eJwrSM0rLslPzrZSSM1Lz8xLjU8tKsovAgBj6QjB',
   }
-  return made[code]
+  return encoded[code]
 end
 
--- Far beyond any lease and deadline, so that RQ's own unlocked cleanup never moves what runs.
+-- A running job's score in RQ's set of started jobs is this many seconds in the future. That is later than any lease or
+-- deadline, so that RQ's own cleanup, which takes no lock, never moves a running job.
 local RQ_WIP_SCORE_S = 7 * 86400
 
 local function rq_enlist(queue, id, before)

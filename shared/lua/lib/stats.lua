@@ -1,15 +1,16 @@
--- stats: counters and histograms in one hash; field `<what>` or `<what>|<tenant label>|…`.
+-- stats: counters and histograms in one hash, in fields `<name>` and `<name>|<tenant label>|…`.
 -- KEYS stats labels
--- Each arrow is counted once, by the script that moves it. At most 50 tenants get a label of their own,
--- the first seen; the rest is `other`, so that the hash stays bounded whatever tenants are called.
+-- Each state change is counted once, by the script that makes it. The first 50 tenants get labels of their own; all
+-- others share the label `other`, so that the size of the hash is bounded.
 local MAX_LABELS = 50
--- Upper ends of the histograms' buckets in ms; shared/metrics.py reads the same list.
+-- Upper bounds of the histograms' buckets in ms. shared/metrics.py has the same list.
 local BUCKETS_MS = { 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000, 20000, 40000, 80000, 160000, 320000, 640000 }
 
 local function count(field, by)
   redis.call('HINCRBY', k_stats, field, by or 1)
 end
 
+-- Returns the tenant's metric label. A new tenant gets a label of its own if fewer than MAX_LABELS are in use.
 local labels = {}
 local function label_of(tenant)
   if not labels[tenant] then
@@ -24,7 +25,8 @@ local function label_of(tenant)
   return labels[tenant]
 end
 
--- Fields h|<what>|<upper end or inf> hold counts (not cumulative) and h|<what>|sum the sum in ms.
+-- Adds a value to a histogram. Each field `h|<name>|<upper bound or inf>` holds the count of one bucket (the counts are
+-- not cumulative). The field `h|<name>|sum` holds the sum of all values in ms.
 local function observe(what, ms)
   local upper = 'inf'
   for i = 1, #BUCKETS_MS do

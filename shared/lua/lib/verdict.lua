@@ -1,206 +1,230 @@
--- verdict: the checks of admission, each a named part, in the order in which they are asked; writes nothing.
+-- verdict: the checks of admission, one function each, in the order in which they run; writes nothing.
 -- KEYS config inflight pool books tenant active
 -- USES clock books lengths tier
 
--- What may wait of one tenant, to what is free: Choudhury and Hahne's alpha; and from tier 1 on.
-local ALPHA, ALPHA_PRESSED = 1, 0.5
--- A tenant with nothing waiting may still come when the backlog is this full.
+-- The factor alpha of Choudhury and Hahne's dynamic threshold: the work that a tenant may have queued, as a multiple of
+-- its share of the free backlog. The second value applies at tiers 1 and 2.
+local ALPHA, ALPHA_UNDER_PRESSURE = 1, 0.5
+-- A tenant with no queued jobs is admitted until the pool's queued work exceeds the largest backlog times this factor.
 local BACKLOG_SLACK = 1.25
--- A tenant's rates are counted over a minute: so much may come at once.
+-- A tenant's rates are per minute, and a burst may use a whole minute's amount at once.
 local RATE_WINDOW_MS = 60000
 
--- Everything the checks need, read at once: settings, the tenant's and the pool's books.
-local function look(ask)
-  local set = redis.call('HMGET', k_config, 'draining', 'max_inflight', 'max_queue_size', 'max_queue_tokens', 'live_slots',
-    'admission', 'generated_weight', 'max_wait_ms', 'admission_safety_margin', 'degradation')
-  local has = redis.call('HMGET', k_tenant .. ask.tenant, 'waiting', 'waiting_tokens', 'policy_max_waiting',
-    'policy_max_waiting_tokens', 'policy_weight_milli', 'policy_rpm', 'policy_tpm', 'rpm_ms', 'tpm_ms',
-    'b|' .. ask.slug, 'len_n', 'len_mean', 'len_p50', 'len_p35', 'w|' .. ask.slug)
-  local pool = redis.call('HMGET', k_books .. ask.slug, 'slots', 'running', 'waiting_mwt', 'weight_milli', 'mean_mwt', 'run_ms',
-    'mu_wtps', 'prefill_tps', 'tpot_ms', 'rates_ms', 'len_n', 'len_mean', 'len_p50')
-  local active = redis.call('ZCARD', k_active .. ask.slug)
-  local live_slots = tonumber(set[5] or 0)
-  ask.draining, ask.full = set[1] == '1', set[6] == 'full'
-  ask.max_inflight = tonumber(set[2]) or math.max(64, 4 * live_slots)
-  ask.max_waiting = tonumber(has[3]) or tonumber(set[3]) or math.max(16, 2 * live_slots)
-  ask.max_waiting_tokens = tonumber(has[4]) or tonumber(set[4]) or 65536
-  ask.inflight = redis.call('ZCARD', k_inflight)
-  ask.waiting, ask.waiting_tokens = tonumber(has[1] or 0), tonumber(has[2] or 0)
-  -- Of one that waits, the weight that is in the pool's sum: a share of more than all there is would be none.
-  local counted_milli = tonumber(has[15])
-  ask.weight_milli = counted_milli or weight_in(has[5])
-  ask.rpm, ask.tpm = tonumber(has[6]), tonumber(has[7])
-  ask.rpm_ms, ask.tpm_ms = tonumber(has[8]) or 0, tonumber(has[9]) or 0
-  ask.own_mwt = tonumber(has[10] or 0)
+-- Adds to `request` everything that the checks need: settings, the tenant's record and the pool record.
+local function look(request)
+  local settings = redis.call('HMGET', k_config, 'draining', 'max_inflight', 'max_queue_size', 'max_queue_tokens',
+    'live_slots', 'admission', 'generated_weight', 'max_wait_ms', 'admission_safety_margin', 'degradation')
+  local tenant_fields = redis.call('HMGET', k_tenant .. request.tenant, 'waiting', 'waiting_tokens',
+    'policy_max_waiting', 'policy_max_waiting_tokens', 'policy_weight_milli', 'policy_rpm', 'policy_tpm', 'rpm_ms',
+    'tpm_ms', 'b|' .. request.slug, 'len_n', 'len_mean', 'len_p50', 'len_p35', 'w|' .. request.slug)
+  local pool_fields = redis.call('HMGET', k_books .. request.slug, 'slots', 'running', 'waiting_mwt', 'weight_milli',
+    'mean_mwt', 'run_ms', 'mu_wtps', 'prefill_tps', 'tpot_ms', 'rates_ms', 'len_n', 'len_mean', 'len_p50')
+  local active = redis.call('ZCARD', k_active .. request.slug)
+  local live_slots = tonumber(settings[5] or 0)
+  request.draining, request.full_admission = settings[1] == '1', settings[6] == 'full'
+  request.max_inflight = tonumber(settings[2]) or math.max(64, 4 * live_slots)
+  request.max_waiting = tonumber(tenant_fields[3]) or tonumber(settings[3]) or math.max(16, 2 * live_slots)
+  request.max_waiting_tokens = tonumber(tenant_fields[4]) or tonumber(settings[4]) or 65536
+  request.inflight = redis.call('ZCARD', k_inflight)
+  request.waiting, request.waiting_tokens = tonumber(tenant_fields[1] or 0), tonumber(tenant_fields[2] or 0)
+  -- If the tenant has queued jobs, use the weight that was added to the pool's sum of weights. With a different weight,
+  -- the tenant's share could exceed the whole pool.
+  local counted_milli = tonumber(tenant_fields[15])
+  request.weight_milli = counted_milli or weight_in(tenant_fields[5])
+  request.rpm, request.tpm = tonumber(tenant_fields[6]), tonumber(tenant_fields[7])
+  request.rpm_ms, request.tpm_ms = tonumber(tenant_fields[8]) or 0, tonumber(tenant_fields[9]) or 0
+  request.tenant_mwt = tonumber(tenant_fields[10] or 0)
 
-  ask.slots, ask.running = tonumber(pool[1] or 0), tonumber(pool[2] or 0)
-  ask.pool_mwt = tonumber(pool[3] or 0)
-  ask.idle = active == 0 and ask.running < ask.slots
-  -- The sum of the weights of those who wait, the asking one included.
-  ask.weights_milli = tonumber(pool[4] or 0) + (counted_milli and 0 or ask.weight_milli)
-  ask.mean_mwt, ask.run_ms = tonumber(pool[5]), tonumber(pool[6])
-  ask.mu = tonumber(pool[7] or 0) or 0
-  ask.prefill, ask.tpot_ms = tonumber(pool[8] or 0) or 0, tonumber(pool[9] or 0) or 0
-  ask.rated = ask.mu > 0 and ask.prefill > 0 and ask.tpot_ms > 0 and now_ms - (tonumber(pool[10] or 0) or 0) <= RATES_MS
+  request.slots, request.running = tonumber(pool_fields[1] or 0), tonumber(pool_fields[2] or 0)
+  request.pool_mwt = tonumber(pool_fields[3] or 0)
+  request.idle = active == 0 and request.running < request.slots
+  -- The sum of the weights of all tenants with queued jobs, this tenant included.
+  request.total_weight_milli = tonumber(pool_fields[4] or 0) + (counted_milli and 0 or request.weight_milli)
+  request.mean_mwt, request.run_ms = tonumber(pool_fields[5]), tonumber(pool_fields[6])
+  request.mu = tonumber(pool_fields[7] or 0) or 0
+  request.prefill_tps, request.tpot_ms = tonumber(pool_fields[8] or 0) or 0, tonumber(pool_fields[9] or 0) or 0
+  request.has_rates = request.mu > 0 and request.prefill_tps > 0 and request.tpot_ms > 0
+    and now_ms - (tonumber(pool_fields[10] or 0) or 0) <= RATES_MS
 
-  local expected = length_of(has[11], has[12], pool[11], pool[12], ask.max_tokens)
-  ask.median = length_of(has[11], has[13], pool[11], pool[13], ask.max_tokens)
-  ask.shorter = math.min(ask.median, length_of(has[11], has[14], 0, 0, ask.max_tokens))
-  if ask.cost_mwt < 0 then
-    ask.cost_mwt = math.floor(1000 * (ask.prompt_tokens + (tonumber(set[7]) or 4) * expected))
+  local tenant_n, pool_n, max_tokens = tenant_fields[11], pool_fields[11], request.max_tokens
+  local expected = length_of(tenant_n, tenant_fields[12], pool_n, pool_fields[12], max_tokens)
+  request.median_tokens = length_of(tenant_n, tenant_fields[13], pool_n, pool_fields[13], max_tokens)
+  request.short_tokens = math.min(request.median_tokens, length_of(tenant_n, tenant_fields[14], 0, 0, max_tokens))
+  if request.cost_mwt < 0 then
+    request.cost_mwt = math.floor(1000 * (request.prompt_tokens + (tonumber(settings[7]) or 4) * expected))
   end
-  ask.mean_mwt = ask.mean_mwt or ask.cost_mwt
-  ask.max_wait_ms = tonumber(set[8]) or 8000
-  ask.most_mwt = math.max(ask.max_wait_ms * ask.mu, 2 * active * ask.mean_mwt)
-  ask.margin = ask.idle and 1 or tonumber(set[9]) or 0.8
-  -- Whether the pool has tiers; who looks says which, for only admission moves them.
-  ask.degrades = set[10] == 'on' and ask.full
-  ask.tiered, ask.tier = ask.degrades and ask.rated, 0
+  request.mean_mwt = request.mean_mwt or request.cost_mwt
+  request.max_wait_ms = tonumber(settings[8]) or 8000
+  -- The largest backlog is the work that the pool can do in PENSTOCK_MAX_WAIT_MS, but at least twice the mean cost of a
+  -- job for each tenant with queued jobs.
+  request.max_backlog_mwt = math.max(request.max_wait_ms * request.mu, 2 * active * request.mean_mwt)
+  request.margin = request.idle and 1 or tonumber(settings[9]) or 0.8
+  -- The pool has a tier only while its rates are known. The caller then sets `request.tier`: admit updates the stored
+  -- tier, quote only reads it.
+  request.degradation_on = settings[10] == 'on' and request.full_admission
+  request.has_tier, request.tier = request.degradation_on and request.has_rates, 0
 end
 
--- ms in which the pool does so much work, or the asking tenant's share of it does.
-local function drain_ms(ask, mwt, shared)
-  if not ask.rated then
-    -- Without rates: the time between two ends, were all slots busy; nothing known yet: a second.
-    return ask.run_ms and ask.run_ms / math.max(1, ask.slots) or 1000
+-- Returns how long the pool takes to do `mwt` of work, in ms. If `shared` is true, returns how long the tenant's share
+-- of the pool takes.
+local function drain_ms(request, mwt, shared)
+  if not request.has_rates then
+    -- While rates are unknown, return the mean time between the ends of two jobs when all slots are busy. Before the
+    -- first job has ended, return 1 s.
+    return request.run_ms and request.run_ms / math.max(1, request.slots) or 1000
   end
-  return mwt / ask.mu * (shared and ask.weights_milli / ask.weight_milli or 1)
+  return mwt / request.mu * (shared and request.total_weight_milli / request.weight_milli or 1)
 end
 
-local function check_worker(ask)
-  if redis.call('ZCOUNT', k_pool .. ask.slug, now_ms - LIVE_MS, '+inf') == 0 then
+local function check_worker(request)
+  if redis.call('ZCOUNT', k_pool .. request.slug, now_ms - LIVE_MS, '+inf') == 0 then
     return { 'no_worker', 'live_workers', 0, 1, 2000 }
-  elseif ask.draining then
+  elseif request.draining then
     return { 'draining', 'draining', 1, 0, 5000 }
   end
 end
 
--- Both rates as a virtual schedule (GCRA): the moment at which all that came would be within the rate.
-local function check_rates(ask)
-  local tokens = ask.prompt_tokens + ask.max_tokens
-  ask.next_rpm_ms = ask.rpm and math.max(ask.rpm_ms, now_ms) + RATE_WINDOW_MS / ask.rpm
-  ask.next_tpm_ms = ask.tpm and math.max(ask.tpm_ms, now_ms) + RATE_WINDOW_MS * tokens / ask.tpm
-  if ask.next_rpm_ms and ask.next_rpm_ms > now_ms + RATE_WINDOW_MS then
-    return { 'rate_limited', 'requests_per_minute', ask.rpm, ask.rpm, ask.next_rpm_ms - now_ms - RATE_WINDOW_MS }
+-- Checks the tenant's two rates with the generic cell rate algorithm (GCRA). Each `next_…_ms` is the time by which the
+-- rate alone would have allowed all jobs admitted so far and this job.
+local function check_rates(request)
+  local tokens = request.prompt_tokens + request.max_tokens
+  request.next_rpm_ms = request.rpm and math.max(request.rpm_ms, now_ms) + RATE_WINDOW_MS / request.rpm
+  request.next_tpm_ms = request.tpm and math.max(request.tpm_ms, now_ms) + RATE_WINDOW_MS * tokens / request.tpm
+  if request.next_rpm_ms and request.next_rpm_ms > now_ms + RATE_WINDOW_MS then
+    return { 'rate_limited', 'requests_per_minute', request.rpm, request.rpm,
+      request.next_rpm_ms - now_ms - RATE_WINDOW_MS }
   end
-  -- One job of any size may come when nothing came for a minute.
-  if ask.next_tpm_ms and ask.tpm_ms > now_ms and ask.next_tpm_ms > now_ms + RATE_WINDOW_MS then
-    return { 'rate_limited', 'tokens_per_minute', ask.tpm, ask.tpm,
-      math.min(ask.tpm_ms - now_ms, ask.next_tpm_ms - now_ms - RATE_WINDOW_MS) }
-  end
-end
-
--- Who may use the places that are kept: tenants with nothing waiting, and those that wait with less than their share of
--- the pool's work. Places are counted in jobs and a small job is little work, so that the jobs of one tenant may be no
--- more than its share of the kept places: many small ones cannot fill them.
-local function is_kept_for(ask, kept)
-  return ask.waiting == 0
-    or ask.own_mwt * ask.weights_milli < ask.weight_milli * ask.pool_mwt
-    and ask.waiting * ask.weights_milli < ask.weight_milli * kept
-end
-
--- The last quarter of the places is kept for who waits with little: a global bound alone would be a hole.
-local function check_inflight(ask)
-  local kept = ask.full and math.floor(ask.max_inflight / 4) or 0
-  local places = is_kept_for(ask, kept) and ask.max_inflight or ask.max_inflight - kept
-  if ask.inflight >= places then
-    -- With fewer places than slots the pool never does all that it could.
-    local busy = math.min(1, ask.max_inflight / math.max(1, ask.slots))
-    return { 'inflight_full', 'inflight', ask.inflight, ask.max_inflight, drain_ms(ask, ask.mean_mwt) / busy }
+  -- A job of any size is allowed once the rate covers all of the tenant's earlier jobs.
+  if request.next_tpm_ms and request.tpm_ms > now_ms and request.next_tpm_ms > now_ms + RATE_WINDOW_MS then
+    return { 'rate_limited', 'tokens_per_minute', request.tpm, request.tpm,
+      math.min(request.tpm_ms - now_ms, request.next_tpm_ms - now_ms - RATE_WINDOW_MS) }
   end
 end
 
-local function check_lists(ask)
-  if ask.waiting >= ask.max_waiting then
-    return { 'tenant_queue_full', 'tenant_waiting_jobs', ask.waiting, ask.max_waiting, drain_ms(ask, ask.mean_mwt, true) }
-  end
-  local tokens = ask.prompt_tokens + ask.max_tokens
-  if ask.waiting > 0 and ask.waiting_tokens + tokens > ask.max_waiting_tokens then
-    return { 'tenant_tokens_full', 'tenant_waiting_tokens', ask.waiting_tokens, ask.max_waiting_tokens,
-      drain_ms(ask, ask.cost_mwt, true) }
-  end
+-- Whether the tenant may use the part of the inflight bound that is kept free, which is `kept` jobs. True if the tenant
+-- has no queued jobs, or if both its queued work and its number of queued jobs are below its share. The number is
+-- checked because the bound counts jobs: a tenant with many small jobs could otherwise use up the kept part with little
+-- work.
+local function is_kept_for(request, kept)
+  return request.waiting == 0
+    or request.tenant_mwt * request.total_weight_milli < request.weight_milli * request.pool_mwt
+    and request.waiting * request.total_weight_milli < request.weight_milli * kept
 end
 
--- Whether it waits with no more than its share of what waits; who waits with nothing does.
-local function is_under_share(ask)
-  return ask.own_mwt * ask.weights_milli <= ask.weight_milli * ask.pool_mwt
-end
-
--- Dynamic threshold (Choudhury and Hahne 1998): what one may wait with shrinks as the pool fills. At the highest tier
--- only tenants under their share may come.
-local function check_share(ask)
-  local alpha = ask.tier > 0 and ALPHA_PRESSED or ALPHA
-  local most = alpha * ask.weight_milli / ask.weights_milli * (ask.most_mwt - ask.pool_mwt)
-  if ask.tier == HIGHEST_TIER and not is_under_share(ask) then
-    most = math.min(most, ask.weight_milli / ask.weights_milli * ask.pool_mwt)
-  end
-  if ask.own_mwt > 0 and ask.own_mwt + ask.cost_mwt > most then
-    return { 'tenant_share_full', 'tenant_waiting_work', math.floor(ask.own_mwt / 1000), math.floor(math.max(0, most) / 1000),
-      drain_ms(ask, ask.own_mwt + ask.cost_mwt - most, true) }
+-- Checks the bound on inflight jobs. Its last quarter is kept for tenants with little queued work. Otherwise, one
+-- tenant could fill the whole bound, and the jobs of all other tenants would be refused.
+local function check_inflight(request)
+  local kept = request.full_admission and math.floor(request.max_inflight / 4) or 0
+  local places = is_kept_for(request, kept) and request.max_inflight or request.max_inflight - kept
+  if request.inflight >= places then
+    -- If the bound is smaller than the pool's number of slots, only a part of the slots can be in use.
+    local busy = math.min(1, request.max_inflight / math.max(1, request.slots))
+    return { 'inflight_full', 'inflight', request.inflight, request.max_inflight,
+      drain_ms(request, request.mean_mwt) / busy }
   end
 end
 
--- Who waits already was refused by its share before the backlog is full: this is for who comes new.
-local function check_backlog(ask)
-  local most = BACKLOG_SLACK * ask.most_mwt
-  if ask.pool_mwt > most then
-    return { 'backlog_full', 'waiting_work', math.floor(ask.pool_mwt / 1000), math.floor(ask.most_mwt / 1000),
-      drain_ms(ask, ask.pool_mwt - most) }
+local function check_lists(request)
+  if request.waiting >= request.max_waiting then
+    return { 'tenant_queue_full', 'tenant_waiting_jobs', request.waiting, request.max_waiting,
+      drain_ms(request, request.mean_mwt, true) }
+  end
+  local tokens = request.prompt_tokens + request.max_tokens
+  if request.waiting > 0 and request.waiting_tokens + tokens > request.max_waiting_tokens then
+    return { 'tenant_tokens_full', 'tenant_waiting_tokens', request.waiting_tokens, request.max_waiting_tokens,
+      drain_ms(request, request.cost_mwt, true) }
   end
 end
 
--- ms that prompt and median answer take by themselves. A tenant that waits with no more than its share is judged by
--- its shorter answers.
-local function own_ms_of(ask)
-  return 1000 * ask.prompt_tokens / ask.prefill + (is_under_share(ask) and ask.shorter or ask.median) * ask.tpot_ms
+-- Whether the tenant's queued work is at most its share of the pool's queued work. True if the tenant has no queued
+-- jobs.
+local function is_under_share(request)
+  return request.tenant_mwt * request.total_weight_milli <= request.weight_milli * request.pool_mwt
 end
 
--- ms until the answer is ready, as far as can be said: the wait and what it takes by itself.
-local function predict(ask)
+-- Applies the dynamic threshold of Choudhury and Hahne (1998): the work that a tenant may have queued shrinks as the
+-- pool fills. At the highest tier, tenants whose queued work exceeds their share are refused.
+local function check_share(request)
+  local alpha = request.tier > 0 and ALPHA_UNDER_PRESSURE or ALPHA
+  local most = alpha * request.weight_milli / request.total_weight_milli * (request.max_backlog_mwt - request.pool_mwt)
+  if request.tier == HIGHEST_TIER and not is_under_share(request) then
+    most = math.min(most, request.weight_milli / request.total_weight_milli * request.pool_mwt)
+  end
+  if request.tenant_mwt > 0 and request.tenant_mwt + request.cost_mwt > most then
+    return { 'tenant_share_full', 'tenant_waiting_work', math.floor(request.tenant_mwt / 1000),
+      math.floor(math.max(0, most) / 1000),
+      drain_ms(request, request.tenant_mwt + request.cost_mwt - most, true) }
+  end
+end
+
+-- Checks the pool's backlog. Only tenants with no queued jobs can fail this check, because check_share refuses all
+-- others before the backlog is full.
+local function check_backlog(request)
+  local most = BACKLOG_SLACK * request.max_backlog_mwt
+  if request.pool_mwt > most then
+    return { 'backlog_full', 'waiting_work', math.floor(request.pool_mwt / 1000),
+      math.floor(request.max_backlog_mwt / 1000), drain_ms(request, request.pool_mwt - most) }
+  end
+end
+
+-- Returns how long the pool takes to compute the prompt and an answer, without waiting, in ms. An answer of median
+-- length is assumed, or a shorter one (the 35th percentile) if the tenant's queued work is at most its share.
+local function compute_ms_of(request)
+  local answer_tokens = is_under_share(request) and request.short_tokens or request.median_tokens
+  return 1000 * request.prompt_tokens / request.prefill_tps + answer_tokens * request.tpot_ms
+end
+
+-- Predicts the ms until the first token (`start_ms`) and until the whole answer is ready (`finish_ms`).
+local function predict(request)
   local wait_ms = 0
-  if not ask.idle then
-    local before = math.min(ask.pool_mwt, ask.own_mwt * ask.weights_milli / ask.weight_milli)
-    wait_ms = before / ask.mu + (ask.run_ms or 0) / math.max(1, ask.slots)
+  if not request.idle then
+    local ahead_mwt = math.min(request.pool_mwt, request.tenant_mwt * request.total_weight_milli / request.weight_milli)
+    wait_ms = ahead_mwt / request.mu + (request.run_ms or 0) / math.max(1, request.slots)
   end
-  ask.start_ms = wait_ms + 1000 * ask.prompt_tokens / ask.prefill
-  ask.finish_ms = wait_ms + ask.own_ms
+  request.start_ms = wait_ms + 1000 * request.prompt_tokens / request.prefill_tps
+  request.finish_ms = wait_ms + request.compute_ms
 end
 
--- A job that may be changed and whose answer would come too late is judged by the answer that still fits.
-local function shorten(ask)
-  local most_ms, least_ms = ask.margin * ask.deadline_in_ms, math.min(SHORTEST_ANSWER, ask.max_tokens) * ask.tpot_ms
-  if ask.finish_ms > most_ms and ask.start_ms + least_ms <= most_ms then
-    ask.own_ms = ask.own_ms - (ask.finish_ms - most_ms)
-    ask.finish_ms, ask.shortened = most_ms, true
-  end
-end
-
-local function check_deadline(ask)
-  local most, start_most = ask.margin * ask.deadline_in_ms, ask.margin * ask.start_within_ms
-  local over = ask.finish_ms - most
-  if ask.start_within_ms > 0 then
-    over = math.max(over, ask.start_ms - start_most)
-  end
-  if over > 0 then
-    -- What even an empty system could not do in time gets no promise.
-    local prompt_ms = 1000 * ask.prompt_tokens / ask.prefill
-    local hopeless = (ask.own_ms > ask.deadline_in_ms
-      or ask.start_within_ms > 0 and prompt_ms > ask.start_within_ms) and 1 or 0
-    return { 'deadline_unmeetable', 'predicted_ms', math.floor(ask.finish_ms), math.floor(most), over, hopeless }
+-- If the full answer would be late but a short answer would not, predicts the end of the longest answer that still
+-- fits.
+local function shorten(request)
+  local limit_ms = request.margin * request.deadline_in_ms
+  local min_answer_ms = math.min(MIN_ANSWER_TOKENS, request.max_tokens) * request.tpot_ms
+  if request.finish_ms > limit_ms and request.start_ms + min_answer_ms <= limit_ms then
+    request.compute_ms = request.compute_ms - (request.finish_ms - limit_ms)
+    request.finish_ms, request.shortened = limit_ms, true
   end
 end
 
--- The first check that refuses: reason, limit, value, max, ms until it makes sense to come back, hopeless. Else nil.
-local function verdict(ask)
-  ask.own_ms = ask.rated and own_ms_of(ask) or -1
-  local refusal = check_worker(ask) or check_rates(ask) or check_inflight(ask) or check_lists(ask)
-  if not refusal and ask.rated then
-    predict(ask)
-    if ask.degrade == 1 and ask.tier > 0 and not ask.idle then
-      shorten(ask)
+local function check_deadline(request)
+  local most, start_most = request.margin * request.deadline_in_ms, request.margin * request.start_within_ms
+  local excess_ms = request.finish_ms - most
+  if request.start_within_ms > 0 then
+    excess_ms = math.max(excess_ms, request.start_ms - start_most)
+  end
+  if excess_ms > 0 then
+    -- If even an empty system could not meet the deadline, a retry cannot succeed.
+    local prompt_ms = 1000 * request.prompt_tokens / request.prefill_tps
+    local infeasible = (request.compute_ms > request.deadline_in_ms
+      or request.start_within_ms > 0 and prompt_ms > request.start_within_ms) and 1 or 0
+    return { 'deadline_unmeetable', 'predicted_ms', math.floor(request.finish_ms), math.floor(most), excess_ms,
+      infeasible }
+  end
+end
+
+-- Runs the checks. Returns nil if all of them pass. Otherwise, returns the first refusal: its reason; the name, value
+-- and bound of the quantity that was checked; the ms until a retry makes sense; and 1 if even an empty system could not
+-- meet the deadline.
+local function verdict(request)
+  request.compute_ms = request.has_rates and compute_ms_of(request) or -1
+  local refusal = check_worker(request) or check_rates(request) or check_inflight(request) or check_lists(request)
+  if not refusal and request.has_rates then
+    predict(request)
+    if request.degrade == 1 and request.tier > 0 and not request.idle then
+      shorten(request)
     end
-    if ask.full then
-      refusal = check_share(ask) or check_backlog(ask) or check_deadline(ask)
+    if request.full_admission then
+      refusal = check_share(request) or check_backlog(request) or check_deadline(request)
     end
   end
   return refusal

@@ -1,14 +1,15 @@
--- waiting: puts jobs into their tenant's list and takes them out; the only place that does.
+-- waiting: adds jobs to their queues and removes them; no other code changes the queues.
 -- KEYS config deadlines order active lists tenant books rq_queue rq_job
 -- KEEPS 1 3 7 8
 -- USES clock rq books
 
--- What a cost comes to by the tenant's weight.
+-- Returns a cost divided by the tenant's weight.
 local function by_weight(tenant, cost_mwt)
   return math.floor(cost_mwt * 1000 / weight_in(redis.call('HGET', k_tenant .. tenant, 'policy_weight_milli')))
 end
 
--- Adds to the tenant's service and to its place in every pool where it waits.
+-- Adds `by_mwt` to the tenant's service, and updates the tenant's score in the active set of every pool in which the
+-- tenant has queued jobs.
 local function serve(tenant, by_mwt)
   if by_mwt == 0 then
     return
@@ -20,35 +21,41 @@ local function serve(tenant, by_mwt)
   end
 end
 
--- How far below the pool's virtual time a newcomer may start: two mean jobs, for tenants with a policy or older than
--- a minute. A credit for every invented name would be an attack; in turns mode a turn is a turn.
+-- A newcomer gets a credit: it may start below the pool's virtual time by CREDIT_JOBS times the mean cost of a job. The
+-- tenant must have a policy, or its first job must have been admitted more than CREDIT_AGE_MS ago. Without this
+-- condition a client could gain credit by inventing tenant names. There is no credit in turns mode or without full
+-- admission.
 local CREDIT_JOBS, CREDIT_AGE_MS = 2, 60000
 
--- A tenant that had nothing waiting starts no lower than that: debt stays, credit does not.
+-- Puts a newcomer into the active set. If the tenant's service is below the virtual time minus that credit, it is
+-- raised to this value, so that idle time earns no further credit. Higher service is not lowered: a tenant keeps its
+-- debt.
 local function activate(tenant, slug)
   if redis.call('SADD', k_lists .. tenant, slug) == 0 then
     return
   end
   local own = redis.call('HMGET', k_tenant .. tenant, 'service_mwt', 'policy', 'first_ms', 'policy_weight_milli')
   local pool = redis.call('HMGET', k_books .. slug, 'v', 'mean_mwt')
-  local service, least = tonumber(own[1] or 0), tonumber(pool[1] or 0)
-  local known = own[2] or now_ms - (tonumber(own[3] or now_ms) or now_ms) > CREDIT_AGE_MS
-  if known and pool[2] and redis.call('HGET', k_config, 'admission') == 'full'
+  local service, min_service = tonumber(own[1] or 0), tonumber(pool[1] or 0)
+  local earns_credit = own[2] or now_ms - (tonumber(own[3] or now_ms) or now_ms) > CREDIT_AGE_MS
+  if earns_credit and pool[2] and redis.call('HGET', k_config, 'admission') == 'full'
     and redis.call('HGET', k_config, 'fairness') ~= 'turns' then
-    least = math.max(0, least - CREDIT_JOBS * tonumber(pool[2]))
+    min_service = math.max(0, min_service - CREDIT_JOBS * tonumber(pool[2]))
   end
-  if service < least then
-    serve(tenant, least - service)
-    service = least
+  if service < min_service then
+    serve(tenant, min_service - service)
+    service = min_service
   end
   redis.call('ZADD', k_active .. slug, string.format('%.0f', service), tenant)
-  -- The weight counted now is the weight taken off later, whatever the policy says by then.
+  -- Store the weight that is added to the pool's sum, so that the same weight is subtracted later even if the policy
+  -- has changed.
   local weight_milli = weight_in(own[4])
   redis.call('HSET', k_tenant .. tenant, 'w|' .. slug, weight_milli)
   book(slug, 'weight_milli', weight_milli)
 end
 
--- A tenant whose list has become empty has no place in the pool; one without lists waits with nothing.
+-- Removes a tenant from a pool's active set if the tenant's queue in this pool is empty. If the tenant's queues in all
+-- pools are empty, also sets the tenant's sums to 0.
 local function deactivate(tenant, slug)
   if redis.call('EXISTS', k_order .. tenant .. '.' .. slug) == 1 then
     return
@@ -57,7 +64,8 @@ local function deactivate(tenant, slug)
     local own = redis.call('HMGET', k_tenant .. tenant, 'w|' .. slug, 'b|' .. slug)
     redis.call('HDEL', k_tenant .. tenant, 'w|' .. slug, 'b|' .. slug)
     book(slug, 'weight_milli', 0 - (tonumber(own[1] or 0) or 0))
-    -- What a job without a record still counts for.
+    -- If the tenant's sum is not 0, it still contains jobs without a record, whose cost was unknown when they were
+    -- removed. Subtract the rest from the pool's sum.
     local left_mwt = tonumber(own[2] or 0) or 0
     if left_mwt ~= 0 then
       book(slug, 'waiting_mwt', 0 - left_mwt)
@@ -72,7 +80,7 @@ local function deactivate(tenant, slug)
   end
 end
 
--- One more or one less waiting job in its tenant's and its pool's sums.
+-- Adds a queued job to the sums of its tenant and its pool (`jobs` is 1), or subtracts it (`jobs` is -1).
 local function tally(job, jobs)
   local tenant, own = k_tenant .. job.tenant, 'b|' .. job.slug
   local sums = redis.call('HMGET', tenant, 'waiting', 'waiting_tokens', 'waiting_mwt', own)
@@ -83,12 +91,13 @@ local function tally(job, jobs)
   book(job.slug, 'waiting_mwt', 0 + jobs * job.cost_mwt)
 end
 
+-- Adds a job to its queue and returns the job's position in the queue, from 0.
 local function enlist(job)
   local order = k_order .. job.queue
   redis.call('ZADD', order, string.format('%.0f', job.latest_us), job.id)
   local rank = redis.call('ZRANK', order, job.id)
-  local after = redis.call('ZRANGE', order, rank + 1, rank + 1)[1]
-  rq_enlist(job.queue, job.id, after)
+  local next_id = redis.call('ZRANGE', order, rank + 1, rank + 1)[1]
+  rq_enlist(job.queue, job.id, next_id)
   redis.call('ZADD', k_deadlines, job.wanted_ms, job.id)
   tally(job, 1)
   activate(job.tenant, job.slug)
@@ -98,7 +107,8 @@ local function enlist(job)
   return rank
 end
 
--- From here on the job at the head of its tenant's list waits for its tenant's turn, and no longer for its own.
+-- Stores the time at which a job became the head of its queue. Before that time, the job waits for other jobs of its
+-- tenant; after that time, it waits for its tenant's turn.
 local function note_head(order)
   local head = redis.call('ZRANGE', order, 0, 0)[1]
   if head then
@@ -106,6 +116,7 @@ local function note_head(order)
   end
 end
 
+-- Removes a job from its queue.
 local function delist(job)
   local order = k_order .. job.queue
   redis.call('ZREM', k_deadlines, job.id)
@@ -118,8 +129,8 @@ local function delist(job)
   note_head(order)
 end
 
--- Takes out an id that has no record, or one that does not wait. Its cost is unknown: the sums are true again
--- when the tenant's last list is empty, or when they are counted anew.
+-- Removes from a queue an id that has no record or whose job is not queued. The job's cost is unknown, so the tenant's
+-- sums stay too high until all of the tenant's queues are empty or recount corrects the sums.
 local function strike(tenant, slug, id)
   redis.call('LREM', k_rq_queue .. tenant .. '.' .. slug, 1, id)
   redis.call('ZREM', k_order .. tenant .. '.' .. slug, id)

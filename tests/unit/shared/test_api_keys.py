@@ -1,4 +1,4 @@
-"""API keys: made once, stored as digests, expired by the store's TIME; and the operator's key in its file."""
+"""Tests API keys: created once, stored as digests, expired by the store's TIME; and the admin key in its file."""
 
 import json
 import stat
@@ -17,23 +17,23 @@ HOUR_MS = 3_600_000
 
 
 @pytest.fixture
-def ring(redis_client: redis.Redis) -> ApiKeys:
+def api_keys(redis_client: redis.Redis) -> ApiKeys:
     return ApiKeys(redis_client)
 
 
-def pass_time(client: redis.Redis, ms: int) -> None:
+def advance_clock(client: redis.Redis, ms: int) -> None:
     client.incrby(keys.clock(), ms)
 
 
-def test_a_new_key_opens_the_door_for_its_tenant(ring: ApiKeys) -> None:
-    new = ring.create("blue", label="ci", act_as="team-*")
-    facts = ring.lookup(new.key)
-    assert facts == new.facts
-    assert (facts.tenant, facts.label, facts.act_as, facts.expires_ms) == ("blue", "ci", "team-*", None)
+def test_a_new_key_is_found_with_its_tenant_and_rights(api_keys: ApiKeys) -> None:
+    new = api_keys.create("blue", label="ci", act_as="team-*")
+    record = api_keys.lookup(new.key)
+    assert record == new.record
+    assert (record.tenant, record.label, record.act_as, record.expires_ms) == ("blue", "ci", "team-*", None)
 
 
-def test_the_store_holds_the_digest_and_nowhere_the_key(ring: ApiKeys, redis_client: redis.Redis) -> None:
-    new = ring.create("blue", label="ci")
+def test_the_store_contains_the_digest_of_a_key_and_not_the_key(api_keys: ApiKeys, redis_client: redis.Redis) -> None:
+    new = api_keys.create("blue", label="ci")
     held = redis_client.hgetall(keys.keys())
     assert list(held) == [digest_of(new.key).encode()]
     assert set(json.loads(held[digest_of(new.key).encode()])) == {
@@ -47,51 +47,53 @@ def test_the_store_holds_the_digest_and_nowhere_the_key(ring: ApiKeys, redis_cli
     assert redis_client.keys() == [keys.keys().encode()]
 
 
-def test_no_two_keys_are_alike(ring: ApiKeys) -> None:
-    made = {ring.create("blue").key for _ in range(20)}
+def test_every_new_key_is_different(api_keys: ApiKeys) -> None:
+    made = {api_keys.create("blue").key for _ in range(20)}
     assert len(made) == 20
     assert all(key.startswith("psk_") and len(key) == 4 + 43 for key in made)
 
 
 @pytest.mark.parametrize("wrong", ["", "psk_", "psk_AAAA", "ключ"])
-def test_what_is_no_key_opens_nothing(ring: ApiKeys, wrong: str) -> None:
-    ring.create("blue")
-    assert ring.lookup(wrong) is None
+def test_a_text_that_is_not_a_key_is_unknown(api_keys: ApiKeys, wrong: str) -> None:
+    api_keys.create("blue")
+    assert api_keys.lookup(wrong) is None
 
 
-def test_a_digest_is_no_key(ring: ApiKeys) -> None:
-    new = ring.create("blue")
-    assert ring.lookup(new.facts.digest) is None
+def test_a_digest_is_not_accepted_as_a_key(api_keys: ApiKeys) -> None:
+    new = api_keys.create("blue")
+    assert api_keys.lookup(new.record.digest) is None
 
 
-def test_a_key_expires_at_its_time_by_the_store(ring: ApiKeys, redis_client: redis.Redis) -> None:
-    new = ring.create("blue", expires_in_ms=HOUR_MS)
-    pass_time(redis_client, HOUR_MS - 60_000)
-    assert ring.lookup(new.key) == new.facts
-    pass_time(redis_client, 60_000)
-    assert ring.lookup(new.key) is None
-    assert ring.lookup(new.key, new.facts.created_ms) == new.facts
+def test_a_key_expires_by_the_store_s_clock(api_keys: ApiKeys, redis_client: redis.Redis) -> None:
+    new = api_keys.create("blue", expires_in_ms=HOUR_MS)
+    advance_clock(redis_client, HOUR_MS - 60_000)
+    assert api_keys.lookup(new.key) == new.record
+    advance_clock(redis_client, 60_000)
+    assert api_keys.lookup(new.key) is None
+    assert api_keys.lookup(new.key, new.record.created_ms) == new.record
 
 
-def test_held_time_is_the_time_by_which_keys_live(ring: ApiKeys, redis_client: redis.Redis) -> None:
+def test_a_key_is_created_and_expires_by_the_store_s_clock_when_that_is_held(
+    api_keys: ApiKeys, redis_client: redis.Redis
+) -> None:
     redis_client.set(keys.clock(), "=1790000000000")
-    new = ring.create("blue", expires_in_ms=HOUR_MS)
-    assert new.facts.created_ms == 1_790_000_000_000
+    new = api_keys.create("blue", expires_in_ms=HOUR_MS)
+    assert new.record.created_ms == 1_790_000_000_000
     redis_client.set(keys.clock(), f"={1_790_000_000_000 + HOUR_MS}")
-    assert ring.lookup(new.key) is None
+    assert api_keys.lookup(new.key) is None
 
 
-def test_a_label_is_used_once_among_a_tenants_living_keys(ring: ApiKeys, redis_client: redis.Redis) -> None:
-    ring.create("blue", label="ci", expires_in_ms=HOUR_MS)
+def test_a_label_is_unique_among_a_tenant_s_valid_keys(api_keys: ApiKeys, redis_client: redis.Redis) -> None:
+    api_keys.create("blue", label="ci", expires_in_ms=HOUR_MS)
     with pytest.raises(ConfigError, match="label='ci'"):
-        ring.create("blue", label="ci")
-    ring.create("green", label="ci")
-    pass_time(redis_client, HOUR_MS)
-    ring.create("blue", label="ci")
+        api_keys.create("blue", label="ci")
+    api_keys.create("green", label="ci")
+    advance_clock(redis_client, HOUR_MS)
+    api_keys.create("blue", label="ci")
 
 
 @pytest.mark.parametrize(
-    ("named", "field"),
+    ("fields", "field"),
     [
         ({"tenant": "a b"}, "tenant='a b'"),
         ({"label": " ci"}, "label=' ci'"),
@@ -103,16 +105,16 @@ def test_a_label_is_used_once_among_a_tenants_living_keys(ring: ApiKeys, redis_c
         ({"act_as": ""}, "act_as=''"),
     ],
 )
-def test_a_value_that_no_key_may_have_is_named(
-    ring: ApiKeys, redis_client: redis.Redis, named: dict[str, object], field: str
+def test_an_invalid_value_for_a_new_key_is_refused_with_its_name(
+    api_keys: ApiKeys, redis_client: redis.Redis, fields: dict[str, object], field: str
 ) -> None:
     with pytest.raises(ConfigError, match=field):
-        ring.create(**({"tenant": "blue"} | named))
+        api_keys.create(**({"tenant": "blue"} | fields))
     assert redis_client.keys() == []
 
 
 @pytest.mark.parametrize(
-    ("act_as", "tenant", "may"),
+    ("act_as", "tenant", "allowed"),
     [
         (None, "blue", True),
         (None, "green", False),
@@ -123,127 +125,133 @@ def test_a_value_that_no_key_may_have_is_named(
         ("*", "anybody", True),
     ],
 )
-def test_a_key_acts_for_its_tenant_and_whom_its_pattern_names(
-    ring: ApiKeys, act_as: str | None, tenant: str, may: bool
+def test_a_key_may_act_as_its_tenant_and_as_tenants_that_match_its_pattern(
+    api_keys: ApiKeys, act_as: str | None, tenant: str, allowed: bool
 ) -> None:
-    assert ring.create("blue", act_as=act_as).facts.may_act_as(tenant) is may
+    assert api_keys.create("blue", act_as=act_as).record.may_act_as(tenant) is allowed
 
 
-def test_keys_are_listed_oldest_first_and_by_tenant(ring: ApiKeys) -> None:
-    first, second, other = ring.create("blue", label="a"), ring.create("blue", label="b"), ring.create("green")
-    now_ms, all_keys = ring.ls()
-    assert set(all_keys) == {first.facts, second.facts, other.facts}
-    assert [facts.created_ms for facts in all_keys] == sorted(facts.created_ms for facts in all_keys)
-    assert now_ms >= other.facts.created_ms
-    assert set(ring.ls("blue")[1]) == {first.facts, second.facts}
+def test_keys_are_listed_oldest_first_and_by_tenant(api_keys: ApiKeys) -> None:
+    first, second, other = (
+        api_keys.create("blue", label="a"),
+        api_keys.create("blue", label="b"),
+        api_keys.create("green"),
+    )
+    now_ms, all_keys = api_keys.ls()
+    assert set(all_keys) == {first.record, second.record, other.record}
+    assert [record.created_ms for record in all_keys] == sorted(record.created_ms for record in all_keys)
+    assert now_ms >= other.record.created_ms
+    assert set(api_keys.ls("blue")[1]) == {first.record, second.record}
 
 
 @pytest.mark.parametrize("by", ["label", "id", "whole digest"])
-def test_a_removed_key_opens_nothing_and_others_do(ring: ApiKeys, by: str) -> None:
-    gone, kept = ring.create("blue", label="ci"), ring.create("blue", label="laptop")
-    which = {"label": "ci", "id": gone.facts.id, "whole digest": gone.facts.digest}[by]
-    assert ring.rm(which) == (gone.facts,)
-    assert ring.lookup(gone.key) is None
-    assert ring.lookup(kept.key) == kept.facts
-    assert ring.rm(which) == ()
+def test_a_removed_key_is_invalid_and_others_stay_valid(api_keys: ApiKeys, by: str) -> None:
+    gone, kept = api_keys.create("blue", label="ci"), api_keys.create("blue", label="laptop")
+    which = {"label": "ci", "id": gone.record.id, "whole digest": gone.record.digest}[by]
+    assert api_keys.rm(which) == (gone.record,)
+    assert api_keys.lookup(gone.key) is None
+    assert api_keys.lookup(kept.key) == kept.record
+    assert api_keys.rm(which) == ()
 
 
 @pytest.mark.parametrize("which", ["", "abc", "nobody", "%", "*"])
-def test_what_names_no_key_removes_none(ring: ApiKeys, which: str) -> None:
-    new = ring.create("blue")
-    assert ring.rm(which) == ()
-    assert ring.lookup(new.key) == new.facts
+def test_a_text_that_names_no_key_removes_none(api_keys: ApiKeys, which: str) -> None:
+    new = api_keys.create("blue")
+    assert api_keys.rm(which) == ()
+    assert api_keys.lookup(new.key) == new.record
 
 
-def test_a_label_of_several_tenants_must_be_told_apart(ring: ApiKeys) -> None:
-    blue, green = ring.create("blue", label="ci"), ring.create("green", label="ci")
+def test_a_label_of_several_tenants_is_removed_only_with_a_tenant_s_name(api_keys: ApiKeys) -> None:
+    blue, green = api_keys.create("blue", label="ci"), api_keys.create("green", label="ci")
     with pytest.raises(ConfigError, match="blue, green"):
-        ring.rm("ci")
-    assert ring.rm("ci", tenant="green") == (green.facts,)
-    assert ring.lookup(blue.key) == blue.facts
+        api_keys.rm("ci")
+    assert api_keys.rm("ci", tenant="green") == (green.record,)
+    assert api_keys.lookup(blue.key) == blue.record
 
 
-def test_a_rotated_key_and_its_successor_both_open_the_door_for_the_overlap(
-    ring: ApiKeys, redis_client: redis.Redis
+def test_a_rotated_key_and_its_successor_are_both_valid_during_the_overlap(
+    api_keys: ApiKeys, redis_client: redis.Redis
 ) -> None:
-    old = ring.create("blue", label="ci", act_as="team-*")
-    new = ring.rotate("ci", overlap_ms=HOUR_MS)
+    old = api_keys.create("blue", label="ci", act_as="team-*")
+    new = api_keys.rotate("ci", overlap_ms=HOUR_MS)
     assert new is not None
     assert new.key != old.key
-    assert (new.facts.tenant, new.facts.label, new.facts.act_as) == ("blue", "ci", "team-*")
-    assert new.facts.expires_ms is None
-    assert ring.lookup(old.key) is not None
-    pass_time(redis_client, HOUR_MS)
-    assert ring.lookup(old.key) is None
-    assert ring.lookup(new.key) == new.facts
+    assert (new.record.tenant, new.record.label, new.record.act_as) == ("blue", "ci", "team-*")
+    assert new.record.expires_ms is None
+    assert api_keys.lookup(old.key) is not None
+    advance_clock(redis_client, HOUR_MS)
+    assert api_keys.lookup(old.key) is None
+    assert api_keys.lookup(new.key) == new.record
 
 
-def test_a_successor_lives_as_long_as_its_predecessor_was_given(ring: ApiKeys, redis_client: redis.Redis) -> None:
-    ring.create("blue", label="ci", expires_in_ms=10 * HOUR_MS)
-    pass_time(redis_client, 9 * HOUR_MS)
-    new = ring.rotate("ci", overlap_ms=24 * HOUR_MS)
+def test_a_successor_has_the_same_lifetime_as_its_predecessor(api_keys: ApiKeys, redis_client: redis.Redis) -> None:
+    api_keys.create("blue", label="ci", expires_in_ms=10 * HOUR_MS)
+    advance_clock(redis_client, 9 * HOUR_MS)
+    new = api_keys.rotate("ci", overlap_ms=24 * HOUR_MS)
     assert new is not None
-    assert new.facts.expires_ms is not None
-    assert new.facts.expires_ms - new.facts.created_ms == 10 * HOUR_MS
+    assert new.record.expires_ms is not None
+    assert new.record.expires_ms - new.record.created_ms == 10 * HOUR_MS
 
 
-def test_an_overlap_never_prolongs_the_old_key(ring: ApiKeys, redis_client: redis.Redis) -> None:
-    old = ring.create("blue", label="ci", expires_in_ms=HOUR_MS)
-    ring.rotate("ci", overlap_ms=24 * HOUR_MS)
-    pass_time(redis_client, HOUR_MS)
-    assert ring.lookup(old.key) is None
+def test_an_overlap_never_extends_the_lifetime_of_the_old_key(api_keys: ApiKeys, redis_client: redis.Redis) -> None:
+    old = api_keys.create("blue", label="ci", expires_in_ms=HOUR_MS)
+    api_keys.rotate("ci", overlap_ms=24 * HOUR_MS)
+    advance_clock(redis_client, HOUR_MS)
+    assert api_keys.lookup(old.key) is None
 
 
-def test_a_second_rotation_follows_the_newest_key(ring: ApiKeys, redis_client: redis.Redis) -> None:
-    ring.create("blue", label="ci")
-    pass_time(redis_client, 1_000)
-    second = ring.rotate("ci", overlap_ms=HOUR_MS)
-    pass_time(redis_client, 1_000)
-    third = ring.rotate("ci", overlap_ms=0)
+def test_a_second_rotation_by_label_replaces_the_newest_key(api_keys: ApiKeys, redis_client: redis.Redis) -> None:
+    api_keys.create("blue", label="ci")
+    advance_clock(redis_client, 1_000)
+    second = api_keys.rotate("ci", overlap_ms=HOUR_MS)
+    advance_clock(redis_client, 1_000)
+    third = api_keys.rotate("ci", overlap_ms=0)
     assert second is not None
     assert third is not None
-    assert ring.lookup(second.key) is None
-    assert ring.lookup(third.key) == third.facts
+    assert api_keys.lookup(second.key) is None
+    assert api_keys.lookup(third.key) == third.record
 
 
-def test_a_key_that_has_a_successor_gets_no_second_one(ring: ApiKeys, redis_client: redis.Redis) -> None:
-    """A second one would take the overlap for the span of life that the key was made for, and end with it."""
-    old = ring.create("blue")
-    pass_time(redis_client, 1_000)
-    new = ring.rotate(old.facts.id, overlap_ms=HOUR_MS)
+def test_a_key_that_was_rotated_cannot_be_rotated_again(api_keys: ApiKeys, redis_client: redis.Redis) -> None:
+    """A rotated key expires when its overlap ends; a second successor would get that short lifetime as its own."""
+    old = api_keys.create("blue")
+    advance_clock(redis_client, 1_000)
+    new = api_keys.rotate(old.record.id, overlap_ms=HOUR_MS)
     assert new is not None
-    with pytest.raises(ConfigError, match=f"{old.facts.id!r} was rotated already"):
-        ring.rotate(old.facts.id, overlap_ms=HOUR_MS)
-    assert {facts.digest for facts in ring.ls()[1]} == {old.facts.digest, new.facts.digest}
-    again = ring.rotate(new.facts.id, overlap_ms=0)
+    with pytest.raises(ConfigError, match=f"{old.record.id!r} was rotated already"):
+        api_keys.rotate(old.record.id, overlap_ms=HOUR_MS)
+    assert {record.digest for record in api_keys.ls()[1]} == {old.record.digest, new.record.digest}
+    again = api_keys.rotate(new.record.id, overlap_ms=0)
     assert again is not None
-    assert again.facts.expires_ms is None
+    assert again.record.expires_ms is None
 
 
-def test_what_a_newer_penstock_wrote_of_a_key_is_read_as_far_as_it_is_known(
-    ring: ApiKeys, redis_client: redis.Redis
+def test_unknown_fields_in_a_key_record_of_a_newer_version_are_ignored(
+    api_keys: ApiKeys, redis_client: redis.Redis
 ) -> None:
-    new = ring.create("blue")
-    record = json.loads(redis_client.hget(keys.keys(), new.facts.digest) or "")
-    redis_client.hset(keys.keys(), new.facts.digest, json.dumps(record | {"hue": "azure", "digest": "0"}))
-    assert ring.lookup(new.key) == new.facts
+    new = api_keys.create("blue")
+    record = json.loads(redis_client.hget(keys.keys(), new.record.digest) or "")
+    redis_client.hset(keys.keys(), new.record.digest, json.dumps(record | {"hue": "azure", "digest": "0"}))
+    assert api_keys.lookup(new.key) == new.record
 
 
-def test_an_expired_key_has_no_successor(ring: ApiKeys, redis_client: redis.Redis) -> None:
-    ring.create("blue", label="ci", expires_in_ms=HOUR_MS)
-    pass_time(redis_client, HOUR_MS)
-    assert ring.rotate("ci", overlap_ms=0) is None
-    assert ring.rotate("nobody", overlap_ms=0) is None
+def test_an_expired_or_unknown_key_cannot_be_rotated(api_keys: ApiKeys, redis_client: redis.Redis) -> None:
+    api_keys.create("blue", label="ci", expires_in_ms=HOUR_MS)
+    advance_clock(redis_client, HOUR_MS)
+    assert api_keys.rotate("ci", overlap_ms=0) is None
+    assert api_keys.rotate("nobody", overlap_ms=0) is None
 
 
-def test_a_record_spoilt_by_hand_is_named_with_the_way_out(ring: ApiKeys, redis_client: redis.Redis) -> None:
-    new = ring.create("blue")
-    redis_client.hset(keys.keys(), new.facts.digest, "not json")
-    with pytest.raises(ConfigError, match=f"penstock redis HDEL penstock:keys {new.facts.digest}"):
-        ring.lookup(new.key)
+def test_the_error_for_an_invalid_key_record_names_the_command_that_deletes_it(
+    api_keys: ApiKeys, redis_client: redis.Redis
+) -> None:
+    new = api_keys.create("blue")
+    redis_client.hset(keys.keys(), new.record.digest, "not json")
+    with pytest.raises(ConfigError, match=f"penstock redis HDEL penstock:keys {new.record.digest}"):
+        api_keys.lookup(new.key)
 
 
-def test_the_admin_key_is_made_once_for_its_owners_eyes(tmp_path: Path) -> None:
+def test_the_admin_key_is_created_once_and_only_its_owner_can_read_it(tmp_path: Path) -> None:
     settings = load(environ={"PENSTOCK_STATE_DIR": str(tmp_path / "state")}, dotenv=None)
     key = load_admin_key(settings)
     assert key.startswith("psa_")
@@ -254,15 +262,15 @@ def test_the_admin_key_is_made_once_for_its_owners_eyes(tmp_path: Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == ["admin.key"]
 
 
-def test_an_admin_key_that_others_could_read_is_not_used(tmp_path: Path) -> None:
+def test_an_admin_key_that_other_users_can_read_is_refused(tmp_path: Path) -> None:
     settings = load(environ={"PENSTOCK_STATE_DIR": str(tmp_path)}, dotenv=None)
     load_admin_key(settings)
     admin_key_path(settings).chmod(0o644)
-    with pytest.raises(ConfigError, match=r"admin\.key can be read by others"):
+    with pytest.raises(ConfigError, match=r"admin\.key can be read by other users"):
         load_admin_key(settings)
 
 
-def test_an_admin_key_file_may_be_named_and_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_an_admin_key_file_that_a_setting_names_is_used_as_it_is(tmp_path: Path) -> None:
     mounted = tmp_path / "secret"
     mounted.write_text("from-a-vault\n")
     mounted.chmod(0o444)

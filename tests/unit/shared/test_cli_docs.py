@@ -1,4 +1,4 @@
-"""docs/cli.md and the program say the same: every command, every option, and examples that could be typed."""
+"""Tests that docs/cli.md describes every command and option of the program, and that its examples are valid."""
 
 import re
 import shlex
@@ -10,14 +10,14 @@ import pytest
 import typer.main
 
 from shared.cli import app
-from shared.cli.durations import parse_ms, shown_ms
+from shared.cli.durations import format_duration, parse_duration_ms
 from shared.errors import ConfigError
 
 PAGE = (Path(__file__).parents[3] / "docs" / "cli.md").read_text(encoding="utf-8")
 
 
 def commands(group: Any, path: str = "penstock") -> Iterator[tuple[str, Any]]:
-    """Every command that does something, by how it is typed."""
+    """Yield each command that is not a group, with the words that a user types for it."""
     for name, command in group.commands.items():
         if hasattr(command, "commands"):
             yield from commands(command, f"{path} {name}")
@@ -40,21 +40,21 @@ def test_every_command_has_its_section_and_every_section_its_command() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_section_shows_the_command_as_it_is_typed(name: str) -> None:
+def test_every_section_has_an_example_of_its_command(name: str) -> None:
     assert re.search(rf"^\$ .*{name}", SECTIONS[name], re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_option_is_mentioned_under_its_command_or_for_all(name: str) -> None:
-    head = PAGE.partition("## Run it")[0]
+def test_every_option_is_documented_in_its_command_s_section_or_in_the_general_part(name: str) -> None:
+    head = PAGE.partition("## Run Penstock")[0]
     missing = {option for option in options(COMMANDS[name]) if option not in SECTIONS[name] + head} - {"--help"}
-    # `tenants set` takes what `tenants add` takes, and web what worker takes.
+    # `tenants set` has the options of `tenants add`, and `web` those of `worker`; the page lists them only once.
     elsewhere = SECTIONS["penstock tenants add"] if name == "penstock tenants set" else SECTIONS["penstock worker"]
     assert {option for option in missing if option not in elsewhere} == set()
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_an_example_names_only_options_that_there_are(example: str) -> None:
+def test_every_example_uses_only_commands_and_options_that_exist(example: str) -> None:
     typed = re.sub(r".*?\$\((.*)\)", r"\1", example).partition(" | ")[0].partition(" < ")[0]
     words = [word for word in shlex.split(typed) if not re.match(r"[A-Z_]+=|export$", word)]
     name = max((name for name in COMMANDS if words[: len(name.split())] == name.split()), key=len, default="")
@@ -65,18 +65,18 @@ def test_an_example_names_only_options_that_there_are(example: str) -> None:
 @pytest.mark.parametrize(
     ("text", "ms"), [("500ms", 500), ("20s", 20_000), ("1.5s", 1_500), ("5m", 300_000), ("24h", 86_400_000), ("0s", 0)]
 )
-def test_a_span_is_a_number_with_its_unit(text: str, ms: int) -> None:
-    assert parse_ms("deadline", text) == ms
+def test_a_duration_is_a_number_with_its_unit(text: str, ms: int) -> None:
+    assert parse_duration_ms("deadline", text) == ms
 
 
 @pytest.mark.parametrize("text", ["", "20", "s", "-1s", "20 s", "1h30m", "1e3s", "∞s", "٣s", "9" * 400 + "s"])
-def test_anything_else_is_no_span(text: str) -> None:
+def test_any_other_text_is_refused_as_a_duration(text: str) -> None:
     with pytest.raises(ConfigError, match="deadline="):
-        parse_ms("deadline", text)
+        parse_duration_ms("deadline", text)
 
 
 @pytest.mark.parametrize(
     ("ms", "text"), [(None, ""), (0, "0ms"), (999, "999ms"), (1_840, "1.84s"), (90_000, "1.5m"), (7_776_000_000, "90d")]
 )
-def test_a_span_is_shown_in_its_largest_unit(ms: float | None, text: str) -> None:
-    assert shown_ms(ms) == text
+def test_a_duration_is_shown_in_its_largest_unit(ms: float | None, text: str) -> None:
+    assert format_duration(ms) == text

@@ -1,10 +1,10 @@
-"""What commands write: nothing that steers a terminal, tables for programs, replies in redis-cli's manner."""
+"""Tests what commands write: no control characters, tables for programs, and replies in redis-cli's format."""
 
 import pytest
 from redis.exceptions import ResponseError
 
 from shared.cli import output
-from shared.cli.commands.redis import bare, typed
+from shared.cli.commands.redis import format_bare, format_typed
 
 
 @pytest.mark.parametrize(
@@ -17,12 +17,12 @@ from shared.cli.commands.redis import bare, typed
         ("über 🙂", "über 🙂"),
     ],
 )
-def test_what_could_steer_a_terminal_is_shown_and_not_obeyed(text: str, shown: str) -> None:
-    assert output.visible(text) == shown
+def test_control_characters_are_shown_as_symbols_and_not_sent_to_the_terminal(text: str, shown: str) -> None:
+    assert output.escape_controls(text) == shown
 
 
-def test_a_piped_table_is_a_line_a_row_whatever_the_cells_hold(capsys: pytest.CaptureFixture[str]) -> None:
-    output.table(("a", "b", "empty"), [(1, "two\twords\nand more", None), ("x" * 300, "", None)])
+def test_a_piped_table_has_one_line_per_row_whatever_its_cells_contain(capsys: pytest.CaptureFixture[str]) -> None:
+    output.write_table(("a", "b", "empty"), [(1, "two\twords\nand more", None), ("x" * 300, "", None)])
     assert capsys.readouterr().out == f"a\tb\tempty\n1\ttwo words and more\t\n{'x' * 300}\t\t\n"
 
 
@@ -47,7 +47,7 @@ def test_a_piped_table_is_a_line_a_row_whatever_the_cells_hold(capsys: pytest.Ca
     ],
 )
 def test_a_reply_on_a_terminal_shows_its_type(reply: object, command: str, lines: list[str]) -> None:
-    assert list(typed(reply, command.split())) == lines
+    assert list(format_typed(reply, command.split())) == lines
 
 
 @pytest.mark.parametrize(
@@ -61,5 +61,5 @@ def test_a_reply_on_a_terminal_shows_its_type(reply: object, command: str, lines
         (ResponseError("unknown command", status_code="ERR"), b"ERR unknown command"),
     ],
 )
-def test_a_reply_in_a_pipe_is_bare(reply: object, text: bytes) -> None:
-    assert bare(reply) == text
+def test_a_piped_reply_is_written_without_types_and_numbers(reply: object, text: bytes) -> None:
+    assert format_bare(reply) == text

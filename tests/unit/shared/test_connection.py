@@ -1,4 +1,4 @@
-"""The rule for waiting and repeating, and what each way of failing is called."""
+"""Tests the timeouts of connections to the store, that no call is repeated, and how each failure is reported."""
 
 import socket
 import time
@@ -9,11 +9,11 @@ import redis
 from redis.sentinel import SentinelConnectionPool
 
 from shared.errors import ConfigError, StoreUnavailable
-from shared.store.connection import DOOR, WORKER, blocking_twin, open_client, without_password
+from shared.store.connection import DOOR, WORKER, open_blocking_client, open_client, without_password
 from shared.store.redis_errors import store_faults
 
 
-def test_the_door_waits_a_quarter_of_a_second_to_connect_and_one_for_an_answer():
+def test_the_door_waits_a_quarter_of_a_second_to_connect_and_one_second_for_an_answer():
     options = open_client("redis://store:6379/0", name="door", timeouts=DOOR).connection_pool.connection_kwargs
     assert (options["socket_connect_timeout"], options["socket_timeout"]) == (0.25, 1.0)
 
@@ -26,14 +26,14 @@ def test_no_client_repeats_a_call_by_itself(url, timeouts):
     assert connection.retry_on_error == []
 
 
-def test_a_url_may_not_bring_back_repeating():
+def test_a_url_that_enables_retries_or_sets_a_timeout_is_refused():
     with pytest.raises(ConfigError, match="retry_on_timeout"):
         open_client("redis://store?retry_on_timeout=yes", name="any")
     with pytest.raises(ConfigError, match="socket_timeout"):
         open_client("redis+sentinel://a:1/main?socket_timeout=9", name="any")
 
 
-def test_a_url_of_another_kind_is_quoted_without_its_password():
+def test_a_url_with_an_unknown_scheme_is_quoted_without_its_password():
     with pytest.raises(ConfigError, match=r"http://me:\*\*\*@store") as raised:
         open_client("http://me:secret@store", name="any")
     assert "secret" not in str(raised.value)
@@ -52,7 +52,7 @@ def test_a_printed_url_has_no_password(url, printed):
     assert without_password(url) == printed
 
 
-def test_sentinels_are_asked_for_the_primary_with_the_same_patience():
+def test_sentinels_and_the_primary_have_the_door_s_timeouts():
     url = "redis+sentinel://me:pa%20ss@one:26379,two/main/3?sentinel_password=other&ssl=true"
     pool = open_client(url, name="door", timeouts=DOOR).connection_pool
     assert isinstance(pool, SentinelConnectionPool)
@@ -60,37 +60,37 @@ def test_sentinels_are_asked_for_the_primary_with_the_same_patience():
     options = pool.connection_kwargs
     assert (options["username"], options["password"], options["db"]) == ("me", "pa ss", 3)
     assert options["socket_timeout"] == 1.0
-    asked = [sentinel.connection_pool.connection_kwargs for sentinel in pool.sentinel_manager.sentinels]
-    assert [(one["host"], one["port"]) for one in asked] == [("one", 26379), ("two", 26379)]
-    assert {one["password"] for one in asked} == {"other"}
-    assert {one["socket_connect_timeout"] for one in asked} == {0.25}
+    sentinels = [sentinel.connection_pool.connection_kwargs for sentinel in pool.sentinel_manager.sentinels]
+    assert [(one["host"], one["port"]) for one in sentinels] == [("one", 26379), ("two", 26379)]
+    assert {one["password"] for one in sentinels} == {"other"}
+    assert {one["socket_connect_timeout"] for one in sentinels} == {0.25}
 
 
 @pytest.mark.parametrize("url", ["redis+sentinel://one:26379", "redis+sentinel://one:x/main"])
-def test_a_sentinel_url_that_lacks_something_says_what(url):
+def test_the_error_for_an_invalid_sentinel_url_names_the_part_that_is_wrong(url):
     with pytest.raises(ConfigError, match=r"service|host:port"):
         open_client(url, name="any")
 
 
-def test_a_blocking_client_outwaits_its_block_on_connections_of_its_own():
+def test_a_blocking_client_has_its_own_connections_with_a_timeout_longer_than_its_block():
     client = open_client("redis://store:6379/2", name="door", timeouts=DOOR)
-    twin = blocking_twin(client, block_s=5.0)
-    assert twin.connection_pool is not client.connection_pool
-    options = twin.connection_pool.connection_kwargs
+    blocking = open_blocking_client(client, block_s=5.0)
+    assert blocking.connection_pool is not client.connection_pool
+    options = blocking.connection_pool.connection_kwargs
     assert options["socket_timeout"] > 5.0
     assert (options["host"], options["port"], options["db"]) == ("store", 6379, 2)
-    assert twin.connection_pool.make_connection().retry.get_retries() == 0
+    assert blocking.connection_pool.make_connection().retry.get_retries() == 0
 
 
-def test_a_blocking_client_behind_sentinels_asks_the_same_sentinels():
+def test_a_blocking_client_behind_sentinels_uses_the_same_sentinels():
     client = open_client("redis+sentinel://one:26379/main", name="door", timeouts=DOOR)
-    twin = blocking_twin(client, block_s=5.0)
-    assert isinstance(twin.connection_pool, SentinelConnectionPool)
-    assert twin.connection_pool.sentinel_manager is client.connection_pool.sentinel_manager
-    assert twin.connection_pool.make_connection().connection_pool is not client.connection_pool.proxy
+    blocking = open_blocking_client(client, block_s=5.0)
+    assert isinstance(blocking.connection_pool, SentinelConnectionPool)
+    assert blocking.connection_pool.sentinel_manager is client.connection_pool.sentinel_manager
+    assert blocking.connection_pool.make_connection().connection_pool is not client.connection_pool.proxy
 
 
-def test_a_store_that_never_answers_is_unavailable_within_the_doors_second():
+def test_a_store_that_never_answers_is_unavailable_after_the_door_s_timeout_of_one_second():
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
         client = open_client(f"redis://127.0.0.1:{silent.getsockname()[1]}", name="door", timeouts=DOOR)
         began = time.monotonic()
@@ -100,7 +100,7 @@ def test_a_store_that_never_answers_is_unavailable_within_the_doors_second():
         client.close()
 
 
-def test_a_store_that_is_not_there_is_unavailable_at_once(tmp_path):
+def test_a_store_that_does_not_exist_is_unavailable_at_once(tmp_path):
     client = open_client(f"unix://{tmp_path}/none.sock", name="door", timeouts=DOOR)
     began = time.monotonic()
     with pytest.raises(StoreUnavailable, match="cannot serve"), store_faults(client):
@@ -120,12 +120,12 @@ def test_a_store_that_is_not_there_is_unavailable_at_once(tmp_path):
         redis.ResponseError("Error running script: @user_script: 7: -READONLY You can't write against a replica."),
     ],
 )
-def test_what_says_not_now_is_unavailable(error):
+def test_a_temporary_error_of_the_store_is_raised_as_store_unavailable(error):
     with pytest.raises(StoreUnavailable), store_faults(open_client("redis://store", name="any")):
         raise error
 
 
 @pytest.mark.parametrize("text", ["WRONGTYPE Operation against a key", "user_script:3: BUSYBODY is nil"])
-def test_what_is_our_own_fault_stays_what_it_is(text):
+def test_an_error_that_our_own_code_causes_is_not_raised_as_store_unavailable(text):
     with pytest.raises(redis.ResponseError), store_faults(open_client("redis://store", name="any")):
         raise redis.ResponseError(text)

@@ -1,4 +1,4 @@
-"""The scripts' flat answers become the store's types; what is spoiled is read as far as it goes."""
+"""Tests that the scripts' flat answers are decoded into the store's types, and that invalid parts raise nothing."""
 
 import pytest
 
@@ -22,7 +22,7 @@ RECORD = {
 }
 
 
-def entry(**spelled):
+def entry(**overrides):
     fields = {
         "id": b"i",
         "payload": b"{}",
@@ -36,10 +36,10 @@ def entry(**spelled):
         "cancel": b"",
         "traceparent": b"",
     }
-    return list((fields | spelled).values())
+    return list((fields | overrides).values())
 
 
-def test_bytes_are_read_as_text_and_what_is_no_utf8_is_shown_replaced():
+def test_bytes_are_decoded_as_text_and_invalid_utf_8_is_replaced():
     assert decode.text(b"h\xc3\xa9") == "hé"
     assert decode.text(b"\xff") == "\ufffd"
     assert decode.text(7) == "7"
@@ -50,23 +50,23 @@ def test_pairs_leave_out_a_field_without_a_value():
 
 
 @pytest.mark.parametrize("payload", [b"", b"nonsense", b"[1]", b'"x"', b"null", b"\xff\xfe{}", b"{"])
-def test_a_payload_that_is_no_object_is_an_empty_one(payload):
+def test_a_payload_that_is_not_an_object_is_decoded_as_an_empty_one(payload):
     assert decode.claimed(entry(payload=payload), "t").payload == {}
 
 
-def test_a_payload_nested_beyond_reading_is_an_empty_one():
+def test_a_payload_that_is_nested_too_deeply_is_decoded_as_an_empty_one():
     deep = b"[" * 200_000
     assert decode.claimed(entry(payload=b'{"a":' + deep), "t").payload == {}
 
 
-def test_a_claims_entry_is_read_whole():
+def test_every_field_of_a_claimed_job_is_decoded():
     job = decode.claimed(entry(payload=b'{"prompt":"x"}', start=700, cancel=b"canceled", traceparent=b"00"), "t")
     assert (job.id, job.token, job.payload, job.attempt, job.deadline_in_ms) == ("i", "t", {"prompt": "x"}, 1, 900)
     assert (job.start_in_ms, job.cancel_requested, job.traceparent) == (700, True, "00")
     assert decode.claimed(entry(), "t").start_in_ms is None
 
 
-def test_a_job_is_read_from_its_record_and_result():
+def test_a_job_is_decoded_from_its_record_and_its_result():
     result = b'{"text":"t","usage":{"prompt_tokens":10,"completion_tokens":2},"message":"m","logprobs":[]}'
     view = decode.job_view(2_000, 0, result, RECORD, "i")
     assert (view.id, view.state, view.text, view.message) == ("i", JobState.SUCCEEDED, "t", "m")
@@ -75,7 +75,7 @@ def test_a_job_is_read_from_its_record_and_result():
     assert (view.started_ms, view.ended_ms, view.position, view.now_ms) == (1_500, None, None, 2_000)
 
 
-def test_counts_that_only_a_newer_worker_knows_are_left_out():
+def test_unknown_usage_counts_of_a_newer_worker_are_left_out():
     view = decode.job_view(0, 0, b'{"usage":{"prompt_tokens":1,"speculated_tokens":9}}', RECORD, "i")
     assert view.usage == Usage(prompt_tokens=1)
 
@@ -85,14 +85,14 @@ def test_a_result_without_counts_has_no_usage(result):
     assert decode.job_view(0, 0, result, RECORD, "i").usage is None
 
 
-@pytest.mark.parametrize("spoiled", ["", "soon", "-", "²", "1.5"])
-def test_a_spoiled_number_reads_as_zero_and_a_spoiled_moment_as_none(spoiled):
+@pytest.mark.parametrize("invalid", ["", "soon", "-", "²", "1.5"])
+def test_an_invalid_number_is_decoded_as_zero_and_an_invalid_optional_time_as_none(invalid):
     names = ("penstock_admitted_ms", "penstock_started_ms", "penstock_attempts")
-    view = decode.job_view(0, 0, b"", RECORD | dict.fromkeys(names, spoiled), "i")
+    view = decode.job_view(0, 0, b"", RECORD | dict.fromkeys(names, invalid), "i")
     assert (view.admitted_ms, view.started_ms, view.attempts) == (0, None, 0)
 
 
-def test_bounds_are_shown_in_force():
+def test_a_snapshot_shows_the_bounds_that_are_in_force():
     def shown(config, tenant):
         flat = [part for item in config.items() for part in item]
         policy = [part for item in tenant.items() for part in item]

@@ -1,4 +1,4 @@
-"""A job's ids and endings as they are handed around."""
+"""Tests the ids, claims and endings of jobs."""
 
 import json
 import re
@@ -6,11 +6,11 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from shared.jobs.job import Claimed, Ending, Held, Usage, new_job_id
+from shared.jobs.job import ClaimedJob, ClaimRef, Ending, Usage, new_job_id
 from shared.jobs.outcomes import Outcome
 
 
-def test_ids_are_unguessable_and_fit_rqs_alphabet():
+def test_job_ids_are_unique_and_have_22_characters_that_rq_allows():
     ids = {new_job_id() for _ in range(1_000)}
     assert len(ids) == 1_000
     assert all(re.fullmatch(r"[A-Za-z0-9_-]{22}", job_id) for job_id in ids)
@@ -34,12 +34,12 @@ def test_a_result_holds_text_usage_and_message_as_plain_json():
     assert "ö" in ending.result_json()
 
 
-def test_what_is_held_is_the_claims_id_and_token():
-    claimed = Claimed("i", "t", "blue", "m", {}, 1, 1_000, None, 1, 1)
-    assert claimed.held == Held("i", "t")
+def test_a_claimed_job_is_referred_to_by_its_id_and_its_claim_token():
+    claimed = ClaimedJob("i", "t", "blue", "m", {}, 1, 1_000, None, 1, 1)
+    assert claimed.held == ClaimRef("i", "t")
 
 
-def test_a_job_that_is_handed_on_cannot_be_changed():
-    held = Held("i", "t")
+def test_a_reference_to_a_claim_cannot_be_changed():
+    held = ClaimRef("i", "t")
     with pytest.raises(FrozenInstanceError):
-        held.token = "other"  # type: ignore[misc]  # that it is refused is the point
+        held.token = "other"  # type: ignore[misc]  # the test is that this fails

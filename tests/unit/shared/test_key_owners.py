@@ -1,4 +1,4 @@
-"""Every key has a TTL, an owner or a place among the permanent ones; what has none is found."""
+"""Tests that keys with neither a TTL, an owner nor a permanent place are found, and that no other keys are."""
 
 import pytest
 
@@ -8,42 +8,42 @@ from shared.store import keys
 
 @pytest.mark.parametrize("row", keys.TABLE, ids=lambda row: row.name)
 def test_every_key_belongs_to_its_own_family(row):
-    assert family_of(row.prefix if row.part == "" else f"{row.prefix}part") is row
+    assert family_of(row.of("part" if row.part else "")) is row
 
 
 @pytest.mark.parametrize("key", ["penstock:", "penstock:confi", "penstock:config:x", "penstock:new", "rq:", "other"])
-def test_a_key_that_no_row_names_is_a_stranger(key):
+def test_a_key_that_no_row_names_has_no_family(key):
     assert family_of(key) is None
 
 
-def test_an_empty_store_holds_nothing_unowned(redis_client):
+def test_an_empty_store_has_no_unowned_keys(redis_client):
     assert unowned_keys(redis_client) == []
 
 
 @pytest.mark.parametrize("row", [row for row in keys.TABLE if row.dies == "ttl"], ids=lambda row: row.name)
-def test_a_key_that_must_carry_a_ttl_is_unowned_without(redis_client, row):
-    key = f"{row.prefix}part"
+def test_a_key_that_must_have_a_ttl_is_unowned_without_one(redis_client, row):
+    key = row.of("part")
     redis_client.hset(key, "field", "value")
     assert unowned_keys(redis_client) == [key]
     redis_client.expire(key, 60)
     assert unowned_keys(redis_client) == []
 
 
-def test_a_stranger_is_unowned_and_keys_of_others_are_none_of_our_business(redis_client):
-    redis_client.set("penstock:stranger", 1)
+def test_an_unknown_penstock_key_is_unowned_and_keys_of_other_programs_are_ignored(redis_client):
+    redis_client.set("penstock:unknown", 1)
     redis_client.set("theirs", 1)
-    assert unowned_keys(redis_client) == ["penstock:stranger"]
+    assert unowned_keys(redis_client) == ["penstock:unknown"]
 
 
 @pytest.mark.parametrize("row", [row for row in keys.TABLE if row.dies == "with the job"], ids=lambda row: row.name)
-def test_what_lives_with_a_job_is_owned_while_that_job_is_inflight(redis_client, row):
+def test_a_key_that_lives_with_a_job_is_owned_while_that_job_is_inflight(redis_client, row):
     redis_client.set(f"{row.prefix}one", 1)
     redis_client.set(f"{row.prefix}two", 1)
     redis_client.zadd(keys.inflight(), {"one": 1})
     assert unowned_keys(redis_client) == [f"{row.prefix}two"]
 
 
-def test_a_tenant_with_a_policy_stays(redis_client):
+def test_a_tenant_s_key_without_a_ttl_is_owned_only_with_a_policy(redis_client):
     redis_client.hset(keys.tenant("blue"), "policy", "1")
     redis_client.hset(keys.tenant("green"), "waiting", "0")
     assert unowned_keys(redis_client) == [keys.tenant("green")]
@@ -52,6 +52,6 @@ def test_a_tenant_with_a_policy_stays(redis_client):
 @pytest.mark.parametrize(
     "row", [row for row in keys.TABLE if row.dies in {"permanent", "emptied"}], ids=lambda r: r.name
 )
-def test_what_is_permanent_or_emptied_needs_no_ttl(redis_client, row):
-    redis_client.set(row.prefix + ("part" if row.part else ""), 1)
+def test_a_key_that_is_permanent_or_emptied_needs_no_ttl(redis_client, row):
+    redis_client.set(row.of("part" if row.part else ""), 1)
     assert unowned_keys(redis_client, inflight=set()) == []

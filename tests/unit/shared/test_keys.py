@@ -1,4 +1,4 @@
-"""Every key has one home: a row, a function, and a sentence that says when it dies."""
+"""Tests that every key has one row in the table and one function that builds it, and which names keys accept."""
 
 import inspect
 
@@ -8,25 +8,25 @@ from shared.store import keys
 
 
 def functions() -> dict[str, object]:
-    made = inspect.getmembers(keys, inspect.isfunction)
-    return {name: function for name, function in made if name in keys.BY_NAME}
+    found = inspect.getmembers(keys, inspect.isfunction)
+    return {name: function for name, function in found if name in keys.BY_NAME}
 
 
-def test_every_function_makes_the_key_of_its_row():
+def test_every_function_builds_the_key_of_its_row():
     for name, function in functions().items():
         row = keys.BY_NAME[name]
         parts = [f"p{i}" for i in range(len(inspect.signature(function).parameters))]
-        assert function(*parts) == row.prefix + ".".join(parts)
+        assert function(*parts) == row.of(".".join(parts))
         assert (row.part == "") == (not parts)
 
 
-def test_every_key_of_ours_has_a_function():
+def test_every_key_that_is_not_rq_s_has_a_function():
     ours = {row.name for row in keys.TABLE if not row.name.startswith("rq_")}
     assert ours <= set(functions())
 
 
-def test_names_and_prefixes_are_unique_and_below_two_roots():
-    assert len(keys.BY_NAME) == len(keys.TABLE) == len({row.prefix for row in keys.TABLE})
+def test_names_and_prefixes_are_unique_and_prefixes_begin_with_penstock_or_rq():
+    assert len(keys.BY_NAME) == len(keys.TABLE) == len({row.of("part") for row in keys.TABLE})
     for row in keys.TABLE:
         assert row.prefix.startswith("rq:" if row.name.startswith("rq_") else "penstock:")
         assert row.prefix.endswith(":") == (row.part != "")
@@ -38,7 +38,7 @@ def test_tenant_names_are_letters_digits_dash_and_underscore(name):
 
 
 @pytest.mark.parametrize("name", ["", "a.b", "a b", "a\n", "ä", "x" * 65, "a:b", "../x", "a\x00"])
-def test_anything_else_names_no_tenant(name):
+def test_any_other_text_is_not_a_tenant_name(name):
     assert not keys.is_tenant_name(name)
 
 
@@ -52,7 +52,7 @@ def test_anything_else_names_no_tenant(name):
         ("v1.2", "v1.2"),
     ],
 )
-def test_a_models_slug_holds_no_more_than_a_queue_name_may(model, slug):
+def test_a_model_s_slug_has_only_characters_that_a_queue_name_allows(model, slug):
     assert keys.model_slug(model) == slug
     assert keys.queue_name("blue", model) == f"blue.{slug}"
 

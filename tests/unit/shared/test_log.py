@@ -1,4 +1,4 @@
-"""What a line of log looks like, and what never stands in one."""
+"""Tests the format of log lines, and that they contain no prompts, answers or local variables."""
 
 import json
 import logging
@@ -13,7 +13,7 @@ from shared import log
 
 
 @pytest.fixture(autouse=True)
-def _logging_as_it_was() -> Iterator[None]:
+def _restore_logging() -> Iterator[None]:
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield
@@ -27,7 +27,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in captured.err.splitlines()]
 
 
-def test_off_a_terminal_a_line_is_json_that_begins_with_what_happened(capsys):
+def test_a_line_that_is_not_for_a_terminal_is_json_and_begins_with_time_level_and_event(capsys):
     log.configure(room="web")
     structlog.get_logger().info("job.refused", reason="inflight_full")
     [line] = lines(capsys)
@@ -37,10 +37,10 @@ def test_off_a_terminal_a_line_is_json_that_begins_with_what_happened(capsys):
     assert line["time"].endswith("Z")
 
 
-def test_job_and_tenant_are_on_every_line_inside_their_block(capsys):
+def test_job_and_tenant_are_in_every_line_inside_bind_job(capsys):
     log.configure()
     logger = structlog.get_logger()
-    with log.about(job="j1", tenant="blue"):
+    with log.bind_job(job="j1", tenant="blue"):
         logger.info("job.started")
     logger.info("worker.idle")
     inside, outside = lines(capsys)
@@ -48,7 +48,7 @@ def test_job_and_tenant_are_on_every_line_inside_their_block(capsys):
     assert "job" not in outside
 
 
-def test_neither_prompt_nor_answer_comes_into_a_line(capsys):
+def test_no_line_contains_a_prompt_or_an_answer(capsys):
     log.configure()
     structlog.get_logger().info("job.ended", prompt="my secret", text="the answer", messages=[{"content": "hush"}])
     [line] = lines(capsys)
@@ -56,7 +56,7 @@ def test_neither_prompt_nor_answer_comes_into_a_line(capsys):
     assert not {"secret", "answer", "hush"} & set(json.dumps(line).split('"'))
 
 
-def test_on_a_terminal_a_line_is_text(capsys):
+def test_a_line_in_text_format_has_no_color_codes_outside_a_terminal(capsys):
     log.configure(fmt="text")
     structlog.get_logger().info("job.ended", tokens=3)
     line = capsys.readouterr().err
@@ -65,13 +65,13 @@ def test_on_a_terminal_a_line_is_text(capsys):
     assert "\x1b" not in line, "colour is for terminals"
 
 
-def test_below_the_level_nothing_is_written(capsys):
+def test_events_below_the_level_are_not_written(capsys):
     log.configure("warning")
     structlog.get_logger().info("job.ended")
     assert lines(capsys) == []
 
 
-def test_libraries_come_out_the_same_way_from_warnings_up(capsys):
+def test_log_lines_of_libraries_are_written_in_the_same_format_from_warnings_up(capsys):
     log.configure()
     logging.getLogger("some.library").info("chatter")
     logging.getLogger("some.library").warning("attention")
@@ -79,7 +79,7 @@ def test_libraries_come_out_the_same_way_from_warnings_up(capsys):
 
 
 @pytest.mark.parametrize("fmt", ["json", "text"])
-def test_an_exception_shows_where_and_no_local_variables(capsys, fmt):
+def test_an_exception_is_logged_without_its_local_variables(capsys, fmt):
     log.configure(fmt=fmt)
     parts = ["my", "secret"]
     prompt = "-".join(parts)
@@ -92,7 +92,7 @@ def test_an_exception_shows_where_and_no_local_variables(capsys, fmt):
     assert "my-secret" not in written
 
 
-def test_a_log_that_cannot_be_written_fails_nobody(monkeypatch):
+def test_a_log_line_that_cannot_be_written_raises_no_exception(monkeypatch):
     log.configure()
 
     class Full:

@@ -1,4 +1,4 @@
-"""A script is given what its body reaches of the libraries, and nothing else."""
+"""Tests that a script is bundled with the library functions that its body uses, and with nothing else."""
 
 import re
 
@@ -27,12 +27,12 @@ end
 """
 
 
-def _gather(body, rarely=()):
-    return lua_bundle.gather(lua_bundle.cut(LIBRARY), body, rarely)
+def _bundle(body, rarely=()):
+    return lua_bundle.bundle(lua_bundle.split_statements(LIBRARY), body, rarely)
 
 
-def test_what_the_body_reaches_comes_in_the_librarys_order_and_nothing_else_comes():
-    text = _gather("return high(1)")
+def test_only_statements_that_the_body_reaches_are_bundled_in_the_library_s_order():
+    text = _bundle("return high(1)")
     assert [text.find(name) for name in ("KEPT", "function low", "function high")] == sorted(
         text.find(name) for name in ("KEPT", "function low", "function high")
     )
@@ -40,52 +40,52 @@ def test_what_the_body_reaches_comes_in_the_librarys_order_and_nothing_else_come
     assert "seldom" not in text
 
 
-def test_a_comment_of_the_body_reaches_nothing():
-    assert "alone" not in _gather("-- It stands alone.\nreturn low(1)")
+def test_a_name_in_a_comment_of_the_body_is_not_bundled():
+    assert "alone" not in _bundle("-- It stands alone.\nreturn low(1)")
 
 
-def test_a_statement_that_makes_no_local_is_there_for_what_it_does_and_always_comes():
-    assert lua_bundle.gather(lua_bundle.cut("redis.call('PING')"), "return 1") == "redis.call('PING')"
+def test_a_statement_that_defines_no_local_is_always_bundled():
+    assert lua_bundle.bundle(lua_bundle.split_statements("redis.call('PING')"), "return 1") == "redis.call('PING')"
 
 
-def test_what_is_wanted_rarely_is_made_when_it_is_called(redis_client):
+def test_a_rarely_used_function_is_created_only_when_it_is_called(redis_client):
     body = "return { low(1), seldom(2) }"
-    text = _gather(body, ["seldom"])
+    text = _bundle(body, ["seldom"])
     outside, _, inside = text.partition("local function seldom(...)")
     assert "function low" in outside
     assert "function high" not in outside
     assert "  local function high" in inside
     assert "function low" not in inside
-    assert redis_client.eval(f"{text}\n{body}", 0) == redis_client.eval(f"{_gather(body)}\n{body}", 0) == [2, 6]
+    assert redis_client.eval(f"{text}\n{body}", 0) == redis_client.eval(f"{_bundle(body)}\n{body}", 0) == [2, 6]
 
 
 @pytest.mark.parametrize("name", ["nothing", "KEPT"])
-def test_a_rare_name_that_is_no_function_is_an_error(name):
+def test_a_rare_name_that_is_not_a_function_is_an_error(name):
     with pytest.raises(ValueError, match=name):
-        _gather("return 1", [name])
+        _bundle("return 1", [name])
 
 
-def test_a_rare_function_that_the_body_never_calls_does_not_come():
-    assert _gather("return low(1)", ["seldom"]).find("seldom") == -1
+def test_a_rare_function_that_the_body_never_calls_is_not_bundled():
+    assert _bundle("return low(1)", ["seldom"]).find("seldom") == -1
 
 
 def unused(source):
-    """Functions of a script that nothing outside of themselves names."""
-    parts = lua_bundle.cut(source)
+    """Return the functions of a script that nothing outside the function itself names."""
+    parts = lua_bundle.split_statements(source)
     functions = [part for part in parts if re.match(r"local function \w+\(", part.text)]
     return [
-        made
+        name
         for part in functions
-        for made in part.makes
-        if not any(made in other.words for other in parts if other is not part)
+        for name in part.defines
+        if not any(name in other.words for other in parts if other is not part)
     ]
 
 
-def test_a_function_that_only_itself_a_comment_or_a_longer_name_names_is_unused():
+def test_a_function_that_is_named_only_by_itself_a_comment_or_part_of_a_longer_name_is_unused():
     source = "local function a(n)\n  return a(n)\nend\n-- a\nlocal ab = b(1)\nlocal function c()\nend\nreturn c() + ab"
     assert unused(source) == ["a"]
 
 
 @pytest.mark.parametrize("name", names())
-def test_no_script_carries_a_function_that_it_never_names(name):
+def test_no_script_contains_a_function_that_it_does_not_use(name):
     assert unused(load(name).source) == []

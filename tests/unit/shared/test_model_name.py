@@ -1,4 +1,4 @@
-"""What PENSTOCK_MODEL names, and the names under which it is served."""
+"""Tests what PENSTOCK_MODEL names, and under which names the model is served."""
 
 from dataclasses import replace
 
@@ -18,19 +18,19 @@ from shared.settings.settings import Settings
         ("org/repo@refs/pr/3", HubName("org/repo", "", "refs/pr/3")),
     ],
 )
-def test_a_hub_name_is_told_by_its_looks(model: str, found: HubName) -> None:
+def test_a_hugging_face_name_is_recognized_by_its_form(model: str, found: HubName) -> None:
     assert hub_name(model) == found
 
 
 @pytest.mark.parametrize(
     "model", ["", "/models/x.gguf", "models/x.gguf", "./models/x", "../a/b", "~/m/x.gguf", "a/b/c", "x.gguf", "org/"]
 )
-def test_all_else_is_a_path(model: str) -> None:
+def test_any_other_model_setting_is_a_path(model: str) -> None:
     assert hub_name(model) is None
 
 
 @pytest.mark.parametrize(
-    ("spelled", "names"),
+    ("overrides", "names"),
     [
         ({"model_name": "big, large,"}, ["big", "large"]),
         ({"model": "/models/x.gguf", "model_name": "main, old"}, ["main", "old"]),
@@ -44,7 +44,7 @@ def test_all_else_is_a_path(model: str) -> None:
         ({}, [""]),
     ],
 )
-def test_door_and_worker_name_a_model_alike_and_never_by_a_path(
-    settings: Settings, spelled: dict[str, str], names: list[str]
+def test_the_served_names_of_a_model_come_from_its_settings_and_contain_no_path(
+    settings: Settings, overrides: dict[str, str], names: list[str]
 ) -> None:
-    assert served_names(replace(settings, **spelled)) == names  # type: ignore[arg-type]
+    assert served_names(replace(settings, **overrides)) == names  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Which stores are refused, and with which words."""
+"""Tests which stores are refused at the start, and with which messages."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +14,7 @@ from shared.store.preflight import check_fitness
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[redis.Redis]:
-    """A store of the test's own, whose configuration it may spoil."""
+    """A store that only this test uses, so that the test can change its configuration."""
     embedded = EmbeddedStore.start(tmp_path)
     with open_client(embedded.url, name="penstock-test") as client:
         yield client
@@ -39,30 +39,30 @@ def test_a_store_without_an_append_only_file_is_refused(server):
 
 @pytest.fixture
 def guest(server: redis.Redis) -> Iterator[redis.Redis]:
-    """As managed stores have it: every command but CONFIG."""
+    """A client that may run every command except CONFIG, as in many managed stores."""
     server.acl_setuser("guest", enabled=True, nopass=True, categories=["+@all"], commands=["-config"], keys=["*"])
     url = "unix://guest:any@" + server.connection_pool.connection_kwargs["path"]
     with open_client(url, name="guest") as client:
         yield client
 
 
-def test_where_config_is_forbidden_a_durable_store_passes(guest):
+def test_where_config_is_forbidden_a_durable_store_is_accepted(guest):
     assert check_fitness(guest) == []
 
 
-def test_where_config_is_forbidden_a_store_that_may_forget_is_warned_of(server, guest):
+def test_where_config_is_forbidden_a_store_without_an_append_only_file_gives_a_warning(server, guest):
     server.config_set("appendonly", "no")
     [warning] = check_fitness(guest)
     assert "aof_enabled=0" in warning
 
 
-def test_where_config_is_forbidden_eviction_is_still_seen(server, guest):
+def test_where_config_is_forbidden_a_store_that_evicts_is_still_refused(server, guest):
     server.config_set("maxmemory-policy", "volatile-ttl")
     with pytest.raises(StoreUnfit, match="volatile-ttl"):
         check_fitness(guest)
 
 
-def test_a_store_that_is_away_is_unavailable_not_unfit(tmp_path):
+def test_a_store_that_cannot_be_reached_is_unavailable_and_not_unfit(tmp_path):
     with open_client(f"unix://{tmp_path}/none", name="any") as client, pytest.raises(StoreUnavailable):
         check_fitness(client)
 

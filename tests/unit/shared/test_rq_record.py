@@ -1,4 +1,4 @@
-"""What RQ is given of a job: ids and numbers in its own encoding, and nothing that a client wrote."""
+"""Tests what RQ's record of a job contains: ids and numbers in RQ's own encoding, and no text of the client."""
 
 import json
 import zlib
@@ -13,6 +13,8 @@ from shared.jobs.job import Usage
 from shared.store import rq_record
 from tests.support.builders import a_job
 
+pytestmark = pytest.mark.rq
+
 SECRET = "<script>alert(1)</script>"
 
 
@@ -24,7 +26,7 @@ def record() -> dict:
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
-def test_the_record_is_the_one_that_rq_itself_would_save(redis_client, record):
+def test_the_record_equals_the_one_that_rq_itself_would_save(redis_client, record):
     queue = Queue("blue.org-m", connection=redis_client, serializer=JSONSerializer)
     rqs = queue.create_job(
         rq_record.not_for_stock_workers,
@@ -51,21 +53,21 @@ def test_the_record_names_our_function_with_the_id_alone(record):
     assert (record["origin"], record["status"]) == ("blue.org-m", "queued")
 
 
-def test_the_record_holds_no_word_of_the_client(record):
+def test_the_record_contains_no_text_of_the_client(record):
     assert "alert" not in repr({**record, "data": zlib.decompress(record["data"])})
     assert record["description"] == "10+20 tokens of blue"
 
 
-def test_rqs_own_timers_are_off_and_its_records_live_as_long_as_ours(record):
+def test_rq_s_own_timeout_is_off_and_its_records_live_as_long_as_ours(record):
     assert (record["timeout"], record["result_ttl"], record["failure_ttl"]) == (-1, 100, 100)
     assert "ttl" not in record
 
 
-def test_a_stock_worker_that_takes_our_job_is_told_who_runs_it():
+def test_a_stock_rq_worker_that_runs_our_job_gets_an_error_that_names_penstock_worker():
     with pytest.raises(RuntimeError, match="penstock worker"):
         rq_record.not_for_stock_workers("the-id")
 
 
-def test_the_return_value_is_the_usage_in_numbers():
+def test_the_return_value_contains_the_usage_counts():
     usage = Usage(1, 2, 3, ttft_ms=4)
     assert json.loads(b64decode(rq_record.encode_return(usage))) == usage.as_dict()

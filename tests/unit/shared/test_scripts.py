@@ -1,4 +1,4 @@
-"""A script's header is its signature: what does not fit it is refused before anything is sent."""
+"""Tests that every script matches its header, and that a call that does not match it is refused before it is sent."""
 
 import re
 
@@ -30,7 +30,7 @@ def cancel() -> scripts.Script:
 
 
 @pytest.mark.parametrize("name", scripts.names())
-def test_every_script_fits_its_header(name):
+def test_every_script_matches_its_header(name):
     script = scripts.load(name)
     assert script.header.name == name
     assert script.header.summary.endswith(".")
@@ -40,16 +40,20 @@ def test_every_script_fits_its_header(name):
 
 
 @pytest.mark.parametrize("name", scripts.names())
-def test_every_key_of_a_script_is_known_and_spelled_nowhere_else(name):
-    """A script learns its keys from the prelude; a literal key in its body would be a second home."""
+def test_every_key_of_a_script_comes_from_the_prelude_and_is_not_written_in_its_body(name):
+    """The prelude defines a script's keys; a literal key in the body would define one a second time."""
     _, body = scripts.read(f"{name}.lua")
     code = "\n".join(line for line in body.splitlines() if not line.lstrip().startswith("--"))
     assert not re.findall(r"'(?:penstock|rq):[^']*'", code)
-    for key in scripts.load(name).header.keys:
-        assert f"local k_{key} = '{BY_NAME[key].prefix}'" in scripts.load(name).source
+    script = scripts.load(name)
+    for key in script.header.keys:
+        row = BY_NAME[key]
+        plain = f"local k_{key} = '{row.prefix}'"
+        with_suffix = f"local function k_{key}(part) return '{row.prefix}' .. part .. '{row.suffix}' end"
+        assert (with_suffix if row.suffix else plain) in script.source
 
 
-#: What admits may fail at maxmemory; snapshot and quote write nothing; what erase does frees memory.
+#: `admit` may fail at maxmemory, `snapshot` and `quote` write nothing, and `erase` itself frees memory.
 MAY_FAIL_WITHOUT_MEMORY = {"admit", "snapshot", "quote", "erase"}
 
 
@@ -69,7 +73,7 @@ def test_a_header_is_read_into_its_parts():
 
 
 @pytest.mark.parametrize(
-    ("line", "instead", "told"),
+    ("line", "instead", "expected"),
     [
         ("-- sample: shows", "-- other: shows", "first line"),
         ("-- KEYS config rq_job", "-- KEYS config rq_jobs", "rq_jobs"),
@@ -77,8 +81,8 @@ def test_a_header_is_read_into_its_parts():
         ("--   count int · how many", "--   count int", "'count int'"),
     ],
 )
-def test_a_bad_header_is_refused_quoting_what_is_wrong(line, instead, told):
-    with pytest.raises(ScriptError, match=told):
+def test_an_invalid_header_is_refused_with_a_quote_of_what_is_wrong(line, instead, expected):
+    with pytest.raises(ScriptError, match=expected):
         scripts.parse("sample", GOOD.replace(line, instead))
 
 
@@ -88,8 +92,8 @@ def test_a_file_without_a_header_is_refused():
 
 
 @pytest.fixture
-def elsewhere(tmp_path, monkeypatch):
-    """A folder of scripts in place of shared/lua; writes `body` as sample.lua and loads it."""
+def load_sample(tmp_path, monkeypatch):
+    """Replaces shared/lua with an empty folder; the function writes `body` to sample.lua there and loads it."""
     (tmp_path / "lua" / "lib").mkdir(parents=True)
     monkeypatch.setattr(scripts, "files", lambda _: tmp_path)
     scripts.load.cache_clear()
@@ -104,24 +108,24 @@ def elsewhere(tmp_path, monkeypatch):
     scripts.load.cache_clear()
 
 
-def test_a_key_that_the_header_does_not_name_is_refused(elsewhere):
-    with pytest.raises(ScriptError, match="names keys"):
-        elsewhere("-- sample: x.\n-- KEYS config\n-- ANSWERS done\nreturn { 'done', k_config, k_bell }\n")
+def test_a_key_that_the_header_does_not_name_is_refused(load_sample):
+    with pytest.raises(ScriptError, match="names the keys"):
+        load_sample("-- sample: x.\n-- KEYS config\n-- ANSWERS done\nreturn { 'done', k_config, k_bell }\n")
 
 
-def test_a_key_that_the_body_does_not_use_is_refused(elsewhere):
-    with pytest.raises(ScriptError, match="names keys"):
-        elsewhere("-- sample: x.\n-- KEYS config bell\n-- ANSWERS done\nreturn { 'done', k_config }\n")
+def test_a_key_that_the_body_does_not_use_is_refused(load_sample):
+    with pytest.raises(ScriptError, match="names the keys"):
+        load_sample("-- sample: x.\n-- KEYS config bell\n-- ANSWERS done\nreturn { 'done', k_config }\n")
 
 
 @pytest.mark.parametrize("answers", ["done", "done gone lost", ""])
-def test_answers_that_body_and_header_do_not_share_are_refused(elsewhere, answers):
-    with pytest.raises(ScriptError, match="body answers"):
-        elsewhere(f"-- sample: x.\n-- ANSWERS {answers}\nif x then\nreturn {{ 'gone' }}\nend\nreturn {{ 'done' }}\n")
+def test_a_script_whose_body_and_header_name_different_answers_is_refused(load_sample, answers):
+    with pytest.raises(ScriptError, match="body returns"):
+        load_sample(f"-- sample: x.\n-- ANSWERS {answers}\nif x then\nreturn {{ 'gone' }}\nend\nreturn {{ 'done' }}\n")
 
 
-def test_a_library_stands_once_after_what_it_uses(elsewhere):
-    script = elsewhere(
+def test_a_library_is_included_once_and_after_the_libraries_that_it_uses(load_sample):
+    script = load_sample(
         "-- sample: x.\n-- ANSWERS done\n-- USES b a c\nreturn { 'done', a, b }\n",
         a="-- a: x.\nlocal a = 1\n",
         b="-- b: x.\n-- USES c a\nlocal b = c\n",
@@ -133,14 +137,14 @@ def test_a_library_stands_once_after_what_it_uses(elsewhere):
     assert script.source.count("local a") == 1
 
 
-def test_arguments_go_in_the_headers_order_whatever_the_calls(cancel):
+def test_arguments_are_sent_in_the_order_of_the_header_and_not_of_the_call(cancel):
     assert cancel.argv(offer="o", code="c", tenant="t", id="i") == ["i", "t", "c", "o"]
     assert scripts.load("release").argv(held=["i", "t"], worker="w") == ["w", "i", "t"]
     assert scripts.load("release").argv(held=[], worker=b"w") == [b"w"]
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "expected"),
     [
         ({"id": "i", "tenant": "t"}, "takes"),
         ({"id": "i", "tenant": "t", "code": "c", "offer": "", "more": "x"}, "more"),
@@ -148,34 +152,34 @@ def test_arguments_go_in_the_headers_order_whatever_the_calls(cancel):
         ({"id": None, "tenant": "t", "code": "c", "offer": ""}, "id takes text, not None"),
     ],
 )
-def test_a_call_against_the_header_is_refused_naming_the_argument(cancel, given, told):
-    with pytest.raises(ScriptError, match=told):
+def test_a_call_that_does_not_match_the_header_is_refused_with_the_argument_s_name(cancel, given, expected):
+    with pytest.raises(ScriptError, match=expected):
         cancel.argv(**given)
 
 
 @pytest.mark.parametrize("value", ["1", 1.0, True, None, 2**53 + 1, -(2**60)])
-def test_an_int_is_an_int_that_lua_can_hold(value):
+def test_a_value_for_an_int_argument_that_is_not_an_integer_or_too_large_for_lua_is_refused(value):
     with pytest.raises(ScriptError, match="quiet takes an int"):
         scripts.load("touch").argv(id="i", tenant="", quiet=value)
 
 
 @pytest.mark.parametrize("value", ["text", b"bytes", 7])
-def test_a_rest_is_a_sequence(value):
+def test_a_value_for_a_rest_argument_that_is_not_a_sequence_is_refused(value):
     with pytest.raises(ScriptError, match="held takes a sequence"):
         scripts.load("release").argv(worker="w", held=value)
 
 
 @pytest.mark.parametrize("raw", [None, 7, b"done", [], [None], [b"undeclared"], ["done"]])
-def test_an_answer_that_is_not_declared_is_a_fault(cancel, raw):
+def test_an_answer_that_the_header_does_not_declare_is_an_error(cancel, raw):
     with pytest.raises(ScriptError, match="declares"):
         cancel.answer(raw)
 
 
-def test_an_answer_is_its_word_and_what_follows(cancel):
+def test_an_answer_is_split_into_its_name_and_its_values(cancel):
     assert cancel.answer([b"gone", 1, b"x"]) == ("gone", [1, b"x"])
 
 
-def test_the_sha_is_the_sources(cancel, redis_client):
+def test_the_sha_is_that_of_the_source(cancel, redis_client):
     assert redis_client.script_load(cancel.source) in {cancel.sha, cancel.sha.encode()}
 
 

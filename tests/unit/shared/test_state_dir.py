@@ -1,4 +1,4 @@
-"""Locks that tell the living from the dead, notes that are whole or absent, folders that are ours."""
+"""Tests the state folder: locks that end with their holder, notes that are whole or absent, and private folders."""
 
 import os
 import subprocess
@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 
 from shared.errors import EmbeddedStoreError
-from shared.state_dir import FolderLock, hold_state, private, read_note, short_socket_folder, write_note
+from shared.state_dir import FolderLock, lock_state_dir, make_private_dir, read_note, short_socket_folder, write_note
 from tests.support.disk import full_disk
 
 
-def test_a_note_is_read_as_it_was_written_and_only_by_its_owner(tmp_path):
+def test_a_note_is_read_back_as_it_was_written_and_only_its_owner_may_read_it(tmp_path):
     write_note(tmp_path / "note.json", {"pid": 7})
     assert read_note(tmp_path / "note.json") == {"pid": 7}
     assert (tmp_path / "note.json").stat().st_mode & 0o077 == 0
-    assert [path.name for path in tmp_path.iterdir()] == ["note.json"], "no draft is left"
+    assert [path.name for path in tmp_path.iterdir()] == ["note.json"], "no temporary file is left"
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", "\xff"])
-def test_what_is_no_note_reads_as_none(tmp_path, text):
+def test_a_file_that_is_not_a_note_is_read_as_an_empty_one(tmp_path, text):
     (tmp_path / "note.json").write_text(text, encoding="latin-1")
     assert read_note(tmp_path / "note.json") == {}
 
@@ -55,7 +55,7 @@ def test_a_lock_keeps_its_note_when_a_new_one_cannot_be_written(tmp_path):
     lock.close()
 
 
-def test_a_lock_whose_note_becomes_shorter_holds_no_rest_of_the_longer_one(tmp_path):
+def test_a_shorter_note_in_a_lock_replaces_the_longer_one_completely(tmp_path):
     lock = FolderLock.take(tmp_path / "lock")
     assert lock is not None
     lock.write({"pid": 7, "url": "http://127.0.0.1:8000"})
@@ -64,48 +64,48 @@ def test_a_lock_whose_note_becomes_shorter_holds_no_rest_of_the_longer_one(tmp_p
     lock.close()
 
 
-def test_on_a_full_disk_the_folder_is_named_and_nothing_is_left(tmp_path):
+def test_the_error_on_a_full_disk_names_the_folder_and_no_temporary_file_is_left(tmp_path):
     with full_disk():
         with pytest.raises(EmbeddedStoreError, match=str(tmp_path / "state")):
-            hold_state(tmp_path / "state", "")
+            lock_state_dir(tmp_path / "state", "")
         with pytest.raises(OSError, match="File too large"):
             write_note(tmp_path / "state" / "note.json", {"pid": 7})
-    assert [path.name for path in (tmp_path / "state").iterdir()] == ["up.lock"], "no draft is left"
-    hold_state(tmp_path / "state", "").close()
+    assert [path.name for path in (tmp_path / "state").iterdir()] == ["up.lock"], "no temporary file is left"
+    lock_state_dir(tmp_path / "state", "").close()
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+def test_a_folder_that_cannot_be_created_is_named_in_the_error(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(EmbeddedStoreError, match="file"):
-        hold_state(tmp_path / "file" / "state", "")
+        lock_state_dir(tmp_path / "file" / "state", "")
 
 
-def test_a_folder_is_closed_to_others_also_when_it_was_open(tmp_path):
+def test_an_existing_folder_that_other_users_can_read_is_made_private(tmp_path):
     (tmp_path / "open").mkdir(mode=0o755)
-    assert private(tmp_path / "open").stat().st_mode & 0o777 == 0o700
+    assert make_private_dir(tmp_path / "open").stat().st_mode & 0o777 == 0o700
 
 
 @pytest.fixture
-def short(monkeypatch):
-    """A temporary folder whose path leaves room for a socket's name, wherever the tests' own lie."""
+def short_tmp(monkeypatch):
+    """A temporary folder with a path short_tmp enough for a socket, wherever pytest's own folders are."""
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         monkeypatch.setattr(tempfile, "tempdir", folder)
         yield Path(folder)
 
 
-def test_a_known_socket_folder_is_used_again_only_while_it_is_private(short):
+def test_a_known_socket_folder_is_used_again_only_if_it_is_private(short_tmp):
     first = short_socket_folder("")
-    assert first.parent == short
+    assert first.parent == short_tmp
     assert short_socket_folder(str(first / "store.sock")) == first
     first.chmod(0o755)
     assert short_socket_folder(str(first / "store.sock")) != first
 
 
-def test_a_planted_link_is_not_taken_for_our_folder(short):
-    (short / "elsewhere").mkdir(mode=0o700)
-    (short / "link").symlink_to(short / "elsewhere")
-    made = short_socket_folder(str(short / "link" / "store.sock"))
-    assert made not in {short / "link", short / "elsewhere"}
+def test_a_symbolic_link_is_not_used_as_the_socket_folder(short_tmp):
+    (short_tmp / "elsewhere").mkdir(mode=0o700)
+    (short_tmp / "link").symlink_to(short_tmp / "elsewhere")
+    made = short_socket_folder(str(short_tmp / "link" / "store.sock"))
+    assert made not in {short_tmp / "link", short_tmp / "elsewhere"}
 
 
 def test_a_temporary_folder_with_a_long_path_is_not_used_for_sockets(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""States and arrows: a job moves from admission to one end, and outcomes are the ends."""
+"""Tests the states and arrows of a job: it goes from admission to one end, and the outcomes are the ends."""
 
 from shared.jobs.outcomes import Outcome
 from shared.jobs.states import ACTIVE_STATES, ARROWS, TERMINAL_STATES, Arrow, JobState
@@ -13,16 +13,16 @@ def test_outcomes_are_the_terminal_states():
     assert {outcome.value for outcome in Outcome} == {state.value for state in TERMINAL_STATES}
 
 
-def test_every_arrow_has_its_letter_and_its_ends():
+def test_every_arrow_has_a_letter_a_source_and_a_target():
     assert set(ARROWS) == set(Arrow)
     assert sorted(arrow.value for arrow in Arrow) == list("abcdefghij")
 
 
-def test_nothing_leaves_a_terminal_state():
+def test_no_arrow_leaves_a_terminal_state():
     assert {start for start, _ in ARROWS.values()} == {None, *ACTIVE_STATES}
 
 
-def test_every_state_is_reached_from_admission():
+def test_every_state_can_be_reached_from_admission():
     reached, before = {None}, set()
     while reached != before:
         before = set(reached)
@@ -30,6 +30,6 @@ def test_every_state_is_reached_from_admission():
     assert reached == {None, *JobState}
 
 
-def test_only_admission_makes_a_job_and_only_a_queued_one_is_claimed():
+def test_only_admission_creates_a_job_and_only_a_queued_job_is_claimed():
     assert [arrow for arrow, (start, _) in ARROWS.items() if start is None] == [Arrow.ADMITTED]
     assert [ends for ends in ARROWS.values() if ends[1] is JobState.RUNNING] == [(JobState.QUEUED, JobState.RUNNING)]

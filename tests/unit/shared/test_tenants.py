@@ -1,4 +1,4 @@
-"""Policies of tenants: what is written where, what is read back, what is refused."""
+"""Tests how the policies of tenants are written, read back and validated."""
 
 import math
 from dataclasses import replace
@@ -30,7 +30,7 @@ def tenants(redis_client: redis.Redis) -> Tenants:
     return Tenants(redis_client)
 
 
-def test_a_tenant_of_whom_nothing_was_said_has_no_policy(tenants: Tenants) -> None:
+def test_a_tenant_whose_policy_was_never_set_has_none(tenants: Tenants) -> None:
     assert tenants.get("blue") is None
     assert tenants.list() == ()
 
@@ -60,13 +60,15 @@ def test_the_store_holds_plain_text_under_the_names_that_scripts_read(
     }
 
 
-def test_what_a_new_policy_leaves_open_is_the_default_again(tenants: Tenants) -> None:
+def test_a_field_that_a_new_policy_does_not_set_has_its_default_again(tenants: Tenants) -> None:
     tenants.set("blue", EVERYTHING)
     tenants.set("blue", TenantPolicy(weight=3))
     assert tenants.get("blue") == TenantPolicy(weight=3)
 
 
-def test_a_policy_makes_its_hash_permanent_and_its_tenant_known(tenants: Tenants, redis_client: redis.Redis) -> None:
+def test_a_policy_makes_the_tenant_s_hash_permanent_and_lists_the_tenant(
+    tenants: Tenants, redis_client: redis.Redis
+) -> None:
     redis_client.hset(keys.tenant("blue"), "waiting", 3)
     redis_client.expire(keys.tenant("blue"), 100)
     tenants.set("blue", EVERYTHING)
@@ -75,22 +77,22 @@ def test_a_policy_makes_its_hash_permanent_and_its_tenant_known(tenants: Tenants
     assert tenants.list() == (TenantEntry("blue", EVERYTHING, None),)
 
 
-def test_a_change_touches_only_what_it_names(tenants: Tenants) -> None:
+def test_a_change_affects_only_the_fields_that_it_names(tenants: Tenants) -> None:
     tenants.set("blue", EVERYTHING)
     changed = tenants.change("blue", {"weight": None, "rpm": 5})
     assert changed == tenants.get("blue") == replace(EVERYTHING, weight=None, rpm=5)
 
 
-def test_a_change_makes_a_policy_where_there_was_none(tenants: Tenants) -> None:
+def test_a_change_creates_a_policy_if_there_is_none(tenants: Tenants) -> None:
     assert tenants.change("blue", {"max_waiting": 2}) == tenants.get("blue") == TenantPolicy(max_waiting=2)
 
 
-def test_a_change_of_no_field_of_a_policy_names_it(tenants: Tenants) -> None:
+def test_a_change_of_an_unknown_field_is_refused_with_its_name(tenants: Tenants) -> None:
     with pytest.raises(ConfigError, match="no field colour"):
         tenants.change("blue", {"colour": "red"})
 
 
-def test_a_removed_policy_leaves_what_the_tenant_waits_for_under_a_ttl(
+def test_removing_a_policy_keeps_the_tenant_s_other_fields_with_a_ttl(
     tenants: Tenants, redis_client: redis.Redis
 ) -> None:
     redis_client.hset(keys.tenant("blue"), "waiting", 3)
@@ -102,7 +104,7 @@ def test_a_removed_policy_leaves_what_the_tenant_waits_for_under_a_ttl(
     assert tenants.list() == (TenantEntry("blue", None, 1_790_000_000_000),)
 
 
-def test_removing_the_policy_of_a_tenant_that_never_came_leaves_nothing(
+def test_removing_the_policy_of_a_tenant_that_never_sent_a_job_leaves_no_key(
     tenants: Tenants, redis_client: redis.Redis
 ) -> None:
     tenants.set("blue", EVERYTHING)
@@ -110,7 +112,7 @@ def test_removing_the_policy_of_a_tenant_that_never_came_leaves_nothing(
     assert redis_client.keys() == []
 
 
-def test_removing_what_is_not_there_says_so_and_keeps_other_tenants(
+def test_removing_a_policy_that_does_not_exist_returns_false_and_changes_nothing(
     tenants: Tenants, redis_client: redis.Redis
 ) -> None:
     tenants.set("green", EVERYTHING)
@@ -153,7 +155,7 @@ def test_all_tenants_are_listed_by_name_with_and_without_policy(tenants: Tenants
         ("default_model", "a,b"),
     ],
 )
-def test_a_value_that_cannot_hold_is_refused_by_field_and_value(field: str, value: object) -> None:
+def test_an_invalid_value_is_refused_with_its_field_and_value(field: str, value: object) -> None:
     with pytest.raises(ConfigError) as refused:
         TenantPolicy(**{field: value})
     assert field in str(refused.value)
@@ -167,25 +169,27 @@ def test_a_default_model_that_the_tenant_may_not_use_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a.b", "a" * 65, "blau/grün", "a\n"])
-def test_a_name_that_no_tenant_may_have_reaches_no_key(tenants: Tenants, redis_client: redis.Redis, name: str) -> None:
+def test_an_invalid_tenant_name_is_refused_and_creates_no_key(
+    tenants: Tenants, redis_client: redis.Redis, name: str
+) -> None:
     for call in (tenants.get, tenants.remove, lambda tenant: tenants.set(tenant, EVERYTHING)):
         with pytest.raises(ConfigError, match="letters, digits"):
             call(name)
     assert redis_client.keys() == []
 
 
-def test_a_tenant_with_models_may_use_those_and_without_any() -> None:
+def test_a_policy_with_models_allows_only_those_and_a_policy_without_allows_all() -> None:
     assert TenantPolicy().may_use("whatever")
     assert TenantPolicy(models=("small",)).may_use("small")
     assert not TenantPolicy(models=("small",)).may_use("large")
 
 
-def test_a_policy_spoilt_by_hand_is_named_with_tenant_field_and_value(
+def test_the_error_for_an_invalid_stored_policy_names_tenant_field_and_value(
     tenants: Tenants, redis_client: redis.Redis
 ) -> None:
     tenants.set("blue", EVERYTHING)
     redis_client.hset(keys.tenant("blue"), "policy_rpm", "many")
-    with pytest.raises(ConfigError, match="tenant 'blue' holds policy_rpm='many'"):
+    with pytest.raises(ConfigError, match="tenant 'blue' has policy_rpm='many'"):
         tenants.get("blue")
 
 
@@ -193,7 +197,7 @@ def test_every_field_of_a_policy_is_written_and_read() -> None:
     assert list(FIELDS) == list(vars(TenantPolicy()))
 
 
-def test_a_store_that_is_away_is_told_as_such() -> None:
-    nowhere = redis.Redis(unix_socket_path="/nonexistent/store.sock")
+def test_a_store_that_cannot_be_reached_is_raised_as_store_unavailable() -> None:
+    unreachable = redis.Redis(unix_socket_path="/nonexistent/store.sock")
     with pytest.raises(StoreUnavailable):
-        Tenants(nowhere).get("blue")
+        Tenants(unreachable).get("blue")

@@ -1,4 +1,4 @@
-"""The little stories are the same for the same seed, all different, and keep to their hero."""
+"""Tests that the stories for the demo model depend only on the seed, are all different and fit their hero."""
 
 import re
 from itertools import islice
@@ -20,17 +20,17 @@ def stories(seed: int, count: int) -> list[str]:
     return [a_story(rng) for _ in range(count)]
 
 
-def test_the_same_seed_tells_the_same_stories_and_another_seed_others() -> None:
+def test_the_same_seed_gives_the_same_stories_and_another_seed_gives_others() -> None:
     assert stories(1, 20) == stories(1, 20)
     assert not set(stories(1, 20)) & set(stories(2, 20))
 
 
-def test_a_thousand_stories_are_a_thousand_different_stories() -> None:
-    told = stories(3, 1000)
+def test_a_thousand_stories_are_all_different() -> None:
+    made = stories(3, 1000)
 
-    assert len(set(told)) == 1000
-    assert len({story.split(".")[0] for story in told}) > 500
-    assert len({sentences_of(story)[-1] for story in told}) > 50
+    assert len(set(made)) == 1000
+    assert len({story.split(".")[0] for story in made}) > 500
+    assert len({sentences_of(story)[-1] for story in made}) > 50
 
 
 def test_nearly_half_the_stories_begin_once_upon_a_time() -> None:
@@ -41,7 +41,7 @@ def test_nearly_half_the_stories_begin_once_upon_a_time() -> None:
 
 
 @pytest.mark.parametrize("plot", PLOTS)
-def test_every_wording_of_every_plot_is_whole_sentences_without_open_slots(plot: Plot) -> None:
+def test_every_plot_gives_whole_sentences_without_unfilled_slots(plot: Plot) -> None:
     rng = Random(5)
     for _ in range(200):
         story = a_story(rng, plot=plot)
@@ -52,11 +52,11 @@ def test_every_wording_of_every_plot_is_whole_sentences_without_open_slots(plot:
         assert 60 <= len(story.split()) <= 200
 
 
-def test_a_girls_story_speaks_of_her_and_a_boys_of_him() -> None:
+def test_a_story_uses_the_pronouns_of_its_hero() -> None:
     rng = Random(6)
     for name, kind, wrong in (("Mia", "girl", "he him his"), ("Tom", "boy", "she her")):
-        told = [a_story(rng, a_hero(rng, kind=kind, name=name)) for _ in range(300)]
-        for story in told:
+        made = [a_story(rng, a_hero(rng, kind=kind, name=name)) for _ in range(300)]
+        for story in made:
             helper_is_female = any(row[1] in story and row[2] == "she" for row in cast.HELPERS)
             if helper_is_female == (kind == "girl"):
                 assert not set(wrong.split()) & set(re.findall(r"\w+", story.lower())), story
@@ -74,16 +74,16 @@ def test_a_hero_never_meets_a_helper_of_the_same_kind_or_name() -> None:
 def test_a_wish_is_answered_with_a_story_about_it() -> None:
     rng = Random(8)
     for _ in range(300):
-        asked, told = story_wish(rng)
-        if named := re.search(r"(?:named|called) (\w+)", asked):
-            assert named[1] in told
-        if kind := re.search(r"about an? (\w+) named", asked):
-            assert kind[1] in told
+        wish, story = story_wish(rng)
+        if named := re.search(r"(?:named|called) (\w+)", wish):
+            assert named[1] in story
+        if kind := re.search(r"about an? (\w+) named", wish):
+            assert kind[1] in story
 
 
-def test_small_sums_are_right() -> None:
+def test_the_answers_to_small_sums_are_correct() -> None:
     rng = Random(9)
-    sums = [answer for asked, answer in (question(rng) for _ in range(500)) if "+" in asked]
+    sums = [answer for wish, answer in (question(rng) for _ in range(500)) if "+" in wish]
 
     assert len(sums) > 50
     for answer in sums:
@@ -97,7 +97,7 @@ def test_a_document_begins_with_bos_and_ends_with_an_eos_that_is_learned() -> No
         assert (document[-1].content, document[-1].learned) == (EOS_ID, True)
 
 
-def test_what_a_reader_says_in_a_chat_is_read_and_only_the_answer_is_learned() -> None:
+def test_only_the_answers_in_a_chat_are_learned_and_not_what_the_user_writes() -> None:
     chats = [document for document in islice(documents(11), 300) if USER_ID in [part.content for part in document]]
 
     assert len(chats) > 50

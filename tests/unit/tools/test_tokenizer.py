@@ -1,4 +1,4 @@
-"""Training and llama.cpp cut a text into the same tokens."""
+"""Tests that the trainer's tokenizer and llama.cpp split a text into the same tokens."""
 
 from itertools import islice
 from pathlib import Path
@@ -27,25 +27,25 @@ def trained() -> tuple[Tokenizer, llama_cpp.Llama]:
     return Tokenizer(vocabulary_in(path)), llama_cpp.Llama(str(path), vocab_only=True, verbose=False)
 
 
-def by_llama(llama: llama_cpp.Llama, text: str) -> list[int]:
+def llama_tokens(llama: llama_cpp.Llama, text: str) -> list[int]:
     return list(llama.tokenize(text.encode(), add_bos=False, special=False))
 
 
-def test_every_text_of_the_training_is_cut_as_llama_cpp_cuts_it(trained: tuple[Tokenizer, llama_cpp.Llama]) -> None:
+def test_every_training_text_has_the_same_tokens_as_in_llama_cpp(trained: tuple[Tokenizer, llama_cpp.Llama]) -> None:
     tokenizer, llama = trained
     parts = [part.content for document in islice(documents(77), 300) for part in document]
     texts = [text for text in parts if isinstance(text, str)]
 
     assert len(texts) > 300
     for text in texts:
-        assert tokenizer.encode(text) == by_llama(llama, text)
+        assert tokenizer.encode(text) == llama_tokens(llama, text)
 
 
 @given(text=st.text(alphabet=st.characters(exclude_categories=["Cs"]), min_size=1, max_size=60))
-def test_any_text_at_all_is_cut_as_llama_cpp_cuts_it(trained: tuple[Tokenizer, llama_cpp.Llama], text: str) -> None:
+def test_any_text_has_the_same_tokens_as_in_llama_cpp(trained: tuple[Tokenizer, llama_cpp.Llama], text: str) -> None:
     tokenizer, llama = trained
 
-    assert tokenizer.encode(text) == by_llama(llama, text)
+    assert tokenizer.encode(text) == llama_tokens(llama, text)
 
 
 @given(
@@ -55,39 +55,39 @@ def test_any_text_at_all_is_cut_as_llama_cpp_cuts_it(trained: tuple[Tokenizer, l
         )
     )
 )
-def test_spaces_and_marks_in_odd_places_are_cut_as_llama_cpp_cuts_them(
+def test_spaces_and_punctuation_in_unusual_places_have_the_same_tokens_as_in_llama_cpp(
     trained: tuple[Tokenizer, llama_cpp.Llama], words: list[str]
 ) -> None:
     tokenizer, llama = trained
     text = " ".join(words) + "."
 
-    assert tokenizer.encode(text) == by_llama(llama, text)
+    assert tokenizer.encode(text) == llama_tokens(llama, text)
 
 
-def test_a_freshly_learned_vocabulary_agrees_too(tmp_path: Path) -> None:
+def test_a_newly_written_vocabulary_gives_the_same_tokens_as_in_llama_cpp(tmp_path: Path) -> None:
     write_random_model(tmp_path / "random.gguf")
     llama = llama_cpp.Llama(str(tmp_path / "random.gguf"), vocab_only=True, verbose=False)
     tokenizer = Tokenizer(vocabulary_in(tmp_path / "random.gguf"))
 
     for text in ("badu gafe, kobo!", "Once upon a time", "héllo 猫", "  two  spaces  "):
-        assert tokenizer.encode(text) == by_llama(llama, text)
+        assert tokenizer.encode(text) == llama_tokens(llama, text)
 
 
-def test_frequent_neighbours_are_joined_first_and_words_are_never_joined_to_one_another() -> None:
+def test_frequent_pairs_are_merged_first_and_words_are_never_merged_with_each_other() -> None:
     pieces = learn_pieces(["the gate the gate the mill"] * 3, 106)
 
-    # "th" stands three times a text, and so does "he": the first in the alphabet goes first.
+    # "th" and "he" both occur three times in each text; the first in alphabetical order is merged first.
     assert pieces[0] == "he"
     assert pieces.index("▁the") < pieces.index("▁mill")
     assert not [piece for piece in pieces if "▁" in piece[1:]]
     assert pieces == learn_pieces(["the gate the gate the mill"] * 3, 106)
 
 
-def test_texts_that_hold_too_few_pieces_are_refused() -> None:
+def test_texts_that_contain_too_few_pieces_are_refused() -> None:
     with pytest.raises(ValueError, match=r"the texts hold only \d+ of 5000 pieces"):
         learn_pieces(["the gate"], 5000)
 
 
-def test_a_piece_that_stands_twice_is_refused() -> None:
+def test_a_piece_that_occurs_twice_is_refused() -> None:
     with pytest.raises(ValueError, match="twice"):
         vocabulary_of(["a", "b", "a"])

@@ -1,4 +1,4 @@
-"""What OpenAI's bodies may say here: served, ignored, or 400 by name."""
+"""Tests which fields of OpenAI's request bodies are accepted, ignored or refused with status 400."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ def chat(**body: Any) -> ChatBody:
     return ChatBody.model_validate({"messages": HI} | body)
 
 
-def refused(**body: Any) -> ApiError:
+def error_of(**body: Any) -> ApiError:
     with pytest.raises(ApiError) as caught:
         chat(**body)
     assert (caught.value.code, caught.value.status) == ("unsupported_parameter", 400)
@@ -38,8 +38,8 @@ def refused(**body: Any) -> ApiError:
         ("n", True),
     ],
 )
-def test_what_would_change_the_answer_and_is_not_there_is_refused_by_name(field: str, value: Any) -> None:
-    assert refused(**{field: value}).param == field
+def test_an_unsupported_field_that_would_change_the_answer_is_refused_by_name(field: str, value: Any) -> None:
+    assert error_of(**{field: value}).param == field
 
 
 @pytest.mark.parametrize(
@@ -64,9 +64,9 @@ def test_what_would_change_the_answer_and_is_not_there_is_refused_by_name(field:
         ("prompt_cache_key", "k"),
     ],
 )
-def test_what_has_no_influence_is_taken_and_ignored(field: str, value: Any) -> None:
-    told = chat(**{field: value}, seed=1).payload() if field != "seed" else chat(seed=value).payload() | {"seed": 1}
-    assert told == chat(seed=1).payload()
+def test_a_field_that_does_not_affect_the_answer_is_accepted_and_ignored(field: str, value: Any) -> None:
+    payload = chat(**{field: value}, seed=1).payload() if field != "seed" else chat(seed=value).payload() | {"seed": 1}
+    assert payload == chat(seed=1).payload()
 
 
 @pytest.mark.parametrize(
@@ -82,11 +82,13 @@ def test_what_has_no_influence_is_taken_and_ignored(field: str, value: Any) -> N
         ),
     ],
 )
-def test_images_audio_and_tools_in_a_message_are_refused_by_place(message: dict[str, Any], param: str) -> None:
-    assert refused(messages=[*HI, message]).param == param
+def test_images_audio_and_tools_in_a_message_are_refused_with_the_path_of_the_field(
+    message: dict[str, Any], param: str
+) -> None:
+    assert error_of(messages=[*HI, message]).param == param
 
 
-def test_text_parts_are_one_text_and_a_developer_is_the_system() -> None:
+def test_text_parts_are_joined_and_the_developer_role_becomes_the_system_role() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     body = chat(
         messages=[{"role": "developer", "content": "be kind"}, {"role": "user", "content": parts, "name": "joe"}]
@@ -94,27 +96,27 @@ def test_text_parts_are_one_text_and_a_developer_is_the_system() -> None:
     assert body.payload()["messages"] == [{"role": "system", "content": "be kind"}, {"role": "user", "content": "ab"}]
 
 
-def test_an_unknown_role_or_an_empty_chat_does_not_fit() -> None:
-    odd = [{"role": "parrot", "content": "x"}, {"role": ["user"], "content": "x"}, {"role": "user"}, "hi"]
-    for messages in ([], *([item] for item in odd), "hi"):
+def test_an_unknown_role_or_an_empty_chat_is_refused() -> None:
+    malformed = [{"role": "parrot", "content": "x"}, {"role": ["user"], "content": "x"}, {"role": "user"}, "hi"]
+    for messages in ([], *([item] for item in malformed), "hi"):
         with pytest.raises(ValidationError):
             chat(messages=messages)
 
 
-def test_max_completion_tokens_is_max_tokens() -> None:
-    assert chat(max_completion_tokens=7).most_tokens == 7
-    assert chat(max_tokens=8).most_tokens == 8
-    assert chat(max_tokens=8, max_completion_tokens=7).most_tokens == 7
+def test_max_completion_tokens_means_max_tokens_and_takes_precedence_over_it() -> None:
+    assert chat(max_completion_tokens=7).requested_max_tokens == 7
+    assert chat(max_tokens=8).requested_max_tokens == 8
+    assert chat(max_tokens=8, max_completion_tokens=7).requested_max_tokens == 7
 
 
-def test_defaults_are_openai_s_and_our_own_fields_may_be_named() -> None:
+def test_defaults_are_those_of_openai_and_penstock_s_own_fields_are_accepted() -> None:
     payload = chat().payload()
     assert (payload["temperature"], payload["top_p"]) == (1.0, 1.0)
     assert chat(top_k=3, min_p=0.5, repeat_penalty=1.1).payload()["top_k"] == 3
     assert chat(deadline_ms=9).deadline_ms == 9
 
 
-def test_a_completion_takes_one_text() -> None:
+def test_a_completion_accepts_exactly_one_text_as_its_prompt() -> None:
     assert CompletionBody.model_validate({"prompt": ["hey"]}).payload()["prompt"] == "hey"
     for prompt in (["a", "b"], [1, 2], [[1]]):
         with pytest.raises(ApiError):
@@ -124,7 +126,7 @@ def test_a_completion_takes_one_text() -> None:
             CompletionBody.model_validate({"prompt": prompt})
 
 
-def test_a_completion_may_not_echo_or_fill_in() -> None:
+def test_echo_and_suffix_of_a_completion_are_refused() -> None:
     for field, value in (("echo", True), ("suffix", "end")):
         with pytest.raises(ApiError) as caught:
             CompletionBody.model_validate({"prompt": "hey", field: value})

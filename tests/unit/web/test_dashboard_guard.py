@@ -1,4 +1,4 @@
-"""Who may ask the dashboard for what, judged before any store is asked: here there is none."""
+"""Tests which requests to the dashboard are refused before the store is read; no store is running here."""
 
 from base64 import b64encode
 from pathlib import Path
@@ -15,7 +15,9 @@ from web.dashboard.dashboard import mode_of
 from web.dashboard.guard import is_queue_name
 from web.runtime.admin_key import load_admin_key
 
-#: A page that needs no store.
+pytestmark = pytest.mark.rq
+
+#: A page that is served without reading the store.
 PAGE = "/rq/favicon.ico"
 
 
@@ -24,7 +26,7 @@ def settings_of(state_dir: Path, **names: str) -> Settings:
 
 
 def browser(settings: Settings) -> FlaskClient:
-    """Somebody who asks a door whose store is away."""
+    """Return an HTTP client of a door whose store is unavailable."""
     store = Store(open_client("redis://127.0.0.1:1", name="penstock-test", timeouts=DOOR))
     return create_app(settings, store, RealClock()).test_client()
 
@@ -42,13 +44,13 @@ def browser(settings: Settings) -> FlaskClient:
         ("off", "127.0.0.1:8000", "off"),
     ],
 )
-def test_the_dashboard_reads_on_loopback_and_is_off_elsewhere_unless_told(
+def test_the_dashboard_is_read_only_on_loopback_and_off_elsewhere_unless_the_setting_names_a_mode(
     tmp_path: Path, dashboard: str, listen: str, mode: str
 ) -> None:
     assert mode_of(settings_of(tmp_path, PENSTOCK_DASHBOARD=dashboard, PENSTOCK_LISTEN=listen)) == mode
 
 
-def test_a_dashboard_that_is_off_has_no_page(tmp_path: Path) -> None:
+def test_a_dashboard_that_is_off_answers_every_path_with_404(tmp_path: Path) -> None:
     visitor = browser(settings_of(tmp_path, PENSTOCK_DASHBOARD="off", PENSTOCK_AUTH="open"))
     assert visitor.get("/rq/").status_code == 404
     assert visitor.get(PAGE, buffered=True).status_code == 404
@@ -57,27 +59,27 @@ def test_a_dashboard_that_is_off_has_no_page(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "path", [PAGE, "/rq", "/rq/", "/rq/0/data/queues.json", "/rq/static/css/main.css", "/rq/nothing"]
 )
-@pytest.mark.parametrize("shown", ["", "Bearer wrong", "Basic d3Jvbmc6d3Jvbmc=", "Basic %%%", "Digest x"])
-def test_without_the_admin_key_nothing_below_rq_answers(tmp_path: Path, path: str, shown: str) -> None:
-    answer = browser(settings_of(tmp_path)).get(path, headers={"Authorization": shown} if shown else {})
+@pytest.mark.parametrize("credentials", ["", "Bearer wrong", "Basic d3Jvbmc6d3Jvbmc=", "Basic %%%", "Digest x"])
+def test_every_path_below_rq_answers_401_without_the_admin_key(tmp_path: Path, path: str, credentials: str) -> None:
+    answer = browser(settings_of(tmp_path)).get(path, headers={"Authorization": credentials} if credentials else {})
     assert answer.status_code == 401
     assert answer.headers["WWW-Authenticate"].startswith("Basic")
 
 
-def test_the_admin_key_opens_as_bearer_and_as_basic_password(tmp_path: Path) -> None:
+def test_the_admin_key_is_accepted_as_a_bearer_token_and_as_a_basic_password(tmp_path: Path) -> None:
     settings = settings_of(tmp_path)
     visitor, key = browser(settings), load_admin_key(settings)
     basic = b64encode(f"anyone:{key}".encode()).decode()
-    for shown in (f"Bearer {key}", f"Basic {basic}"):
-        assert visitor.get(PAGE, headers={"Authorization": shown}, buffered=True).status_code == 200
+    for credentials in (f"Bearer {key}", f"Basic {basic}"):
+        assert visitor.get(PAGE, headers={"Authorization": credentials}, buffered=True).status_code == 200
 
 
-def test_open_on_loopback_asks_for_no_key(tmp_path: Path) -> None:
+def test_an_open_door_on_loopback_requires_no_admin_key(tmp_path: Path) -> None:
     assert browser(settings_of(tmp_path, PENSTOCK_AUTH="open")).get(PAGE, buffered=True).status_code == 200
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
-def test_a_reading_dashboard_takes_nothing_but_get_and_head(tmp_path: Path, method: str) -> None:
+def test_a_read_only_dashboard_accepts_only_get_and_head(tmp_path: Path, method: str) -> None:
     visitor = browser(settings_of(tmp_path, PENSTOCK_AUTH="open", PENSTOCK_DASHBOARD="read"))
     for path in ("/rq/job/abc/delete", "/rq/requeue/blue.m", "/rq/queue/blue.m/queued/empty", PAGE):
         assert visitor.open(path, method=method).status_code == 405
@@ -85,17 +87,17 @@ def test_a_reading_dashboard_takes_nothing_but_get_and_head(tmp_path: Path, meth
 
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "https://localhost.evil.example"])
-def test_a_page_of_another_origin_may_not_press_a_button(tmp_path: Path, origin: str) -> None:
+def test_a_post_from_a_page_of_another_origin_is_refused(tmp_path: Path, origin: str) -> None:
     visitor = browser(settings_of(tmp_path, PENSTOCK_AUTH="open", PENSTOCK_DASHBOARD="write"))
     answer = visitor.post("/rq/job/abc/delete", headers={"Origin": origin})
     assert answer.status_code == 403
     assert answer.get_json()["error"]["code"] == "origin_not_allowed"
-    # Its own page's press goes on, to the store, which is away.
+    # A request from the dashboard's own page is passed on to the store, which is unavailable.
     assert visitor.post("/rq/job/abc/delete", headers={"Origin": "http://localhost"}).status_code == 503
 
 
 @pytest.mark.parametrize("mode", ["read", "write"])
-def test_nothing_is_requeued_by_following_a_link(tmp_path: Path, mode: str) -> None:
+def test_a_get_of_the_requeue_path_is_refused_in_every_mode(tmp_path: Path, mode: str) -> None:
     visitor = browser(settings_of(tmp_path, PENSTOCK_AUTH="open", PENSTOCK_DASHBOARD=mode))
     answer = visitor.get("/rq/requeue/blue.m")
     assert answer.status_code == 409
@@ -123,7 +125,7 @@ def test_nothing_is_requeued_by_following_a_link(tmp_path: Path, mode: str) -> N
         "/rq/0/view/job/" + "a" * 129,
     ],
 )
-def test_what_cannot_be_is_a_clean_404(tmp_path: Path, path: str) -> None:
+def test_a_path_that_cannot_name_a_page_is_answered_with_a_json_404(tmp_path: Path, path: str) -> None:
     answer = browser(settings_of(tmp_path, PENSTOCK_AUTH="open")).get(path)
     assert answer.status_code == 404
     assert answer.is_json
@@ -131,11 +133,11 @@ def test_what_cannot_be_is_a_clean_404(tmp_path: Path, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/rq/", "/rq/0/data/queues.json", "/rq/0/data/workers.json", "/rq/0/view/job/abc"])
-def test_a_store_that_is_away_is_503_on_every_page(tmp_path: Path, path: str) -> None:
+def test_every_page_answers_503_when_the_store_is_unavailable(tmp_path: Path, path: str) -> None:
     assert browser(settings_of(tmp_path, PENSTOCK_AUTH="open")).get(path).status_code == 503
 
 
-def test_every_answer_below_rq_walls_its_page_in(tmp_path: Path) -> None:
+def test_every_answer_below_rq_has_a_strict_content_security_policy(tmp_path: Path) -> None:
     visitor = browser(settings_of(tmp_path, PENSTOCK_AUTH="open"))
     for path in (PAGE, "/rq/nothing", "/rq/static/css/main.css"):
         headers = visitor.get(path, buffered=True).headers
@@ -149,10 +151,10 @@ def test_every_answer_below_rq_walls_its_page_in(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["blue.m", "blue.org-model-7b", "a_b-c.Q4_K_M.gguf", "default"])
-def test_a_tenants_queue_has_pages(name: str) -> None:
+def test_the_name_of_a_tenant_s_queue_is_a_queue_name(name: str) -> None:
     assert is_queue_name(name)
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "a'b", "<b>", "a\\", "a\n", "ä"])
-def test_a_queue_of_no_tenant_has_none(name: str) -> None:
+def test_a_name_with_other_characters_is_not_a_queue_name(name: str) -> None:
     assert not is_queue_name(name)

@@ -1,4 +1,4 @@
-"""How long a client waits: body, header, default."""
+"""Tests how a request's deadline is resolved from its body, its headers, the tenant's policy and the defaults."""
 
 from dataclasses import replace
 from typing import Any
@@ -12,76 +12,78 @@ from web.api.deadline import AnswerMode, RequestDeadline, resolve_deadline
 from web.http.api_errors import FieldError
 
 
-def of(settings: Settings, manner: AnswerMode = "poll", **spelled: Any) -> RequestDeadline | FieldError:
-    fields: dict[str, Any] = {"named_ms": None, "start_within_ms": None, "headers": {}, "policy": None} | spelled
-    return resolve_deadline(manner, settings=settings, **(fields | {"headers": Headers(fields["headers"])}))
+def resolve(settings: Settings, mode: AnswerMode = "poll", **overrides: Any) -> RequestDeadline | FieldError:
+    fields: dict[str, Any] = {"named_ms": None, "start_within_ms": None, "headers": {}, "policy": None} | overrides
+    return resolve_deadline(mode, settings=settings, **(fields | {"headers": Headers(fields["headers"])}))
 
 
 def test_the_body_comes_before_the_header_and_the_header_before_the_default(settings: Settings) -> None:
-    assert of(settings, named_ms=5, headers={"X-Deadline-Ms": "6"}) == RequestDeadline(5, "body")
-    assert of(settings, headers={"X-Deadline-Ms": "6"}) == RequestDeadline(6, "header")
-    assert of(settings) == RequestDeadline(120_000, "default")
+    assert resolve(settings, named_ms=5, headers={"X-Deadline-Ms": "6"}) == RequestDeadline(5, "body")
+    assert resolve(settings, headers={"X-Deadline-Ms": "6"}) == RequestDeadline(6, "header")
+    assert resolve(settings) == RequestDeadline(120_000, "default")
 
 
-def test_more_than_the_maximum_is_refused_by_name(settings: Settings) -> None:
-    assert of(settings, named_ms=600_000) == RequestDeadline(600_000, "body")
-    found = of(settings, named_ms=600_001)
+def test_a_deadline_above_the_maximum_is_refused_by_name(settings: Settings) -> None:
+    assert resolve(settings, named_ms=600_000) == RequestDeadline(600_000, "body")
+    found = resolve(settings, named_ms=600_001)
     assert isinstance(found, FieldError)
     assert found.param == "deadline_ms"
     assert "600001" in found.message
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "600001", "1e3", "١٢", "9" * 40])
-def test_an_odd_header_is_refused_by_name(settings: Settings, text: str) -> None:
-    found = of(settings, headers={"X-Deadline-Ms": text})
+def test_an_invalid_deadline_header_is_refused_by_name(settings: Settings, text: str) -> None:
+    found = resolve(settings, headers={"X-Deadline-Ms": text})
     assert isinstance(found, FieldError)
     assert found.param == "X-Deadline-Ms"
 
 
-def test_a_policy_shortens_the_longest_patience_and_the_default_with_it(settings: Settings) -> None:
+def test_a_policy_lowers_the_maximum_deadline_and_the_default_with_it(settings: Settings) -> None:
     policy = TenantPolicy(max_deadline_ms=1_000)
-    assert isinstance(of(settings, named_ms=1_001, policy=policy), FieldError)
-    assert of(settings, policy=policy) == RequestDeadline(1_000, "default")
+    assert isinstance(resolve(settings, named_ms=1_001, policy=policy), FieldError)
+    assert resolve(settings, policy=policy) == RequestDeadline(1_000, "default")
 
 
-def test_a_policy_does_not_lengthen_what_the_system_allows(settings: Settings) -> None:
-    assert isinstance(of(settings, named_ms=600_001, policy=TenantPolicy(max_deadline_ms=80_000_000)), FieldError)
+def test_a_policy_does_not_raise_the_system_s_maximum_deadline(settings: Settings) -> None:
+    assert isinstance(resolve(settings, named_ms=600_001, policy=TenantPolicy(max_deadline_ms=80_000_000)), FieldError)
 
 
 @pytest.mark.parametrize("name", ["x-stainless-timeout", "x-stainless-read-timeout"])
-def test_a_held_call_ends_a_second_before_its_client_gives_up(settings: Settings, name: str) -> None:
-    assert of(settings, "hold", headers={name: "10"}) == RequestDeadline(9_000, "header")
+def test_the_deadline_of_a_held_call_is_one_second_before_the_client_s_timeout(settings: Settings, name: str) -> None:
+    assert resolve(settings, "hold", headers={name: "10"}) == RequestDeadline(9_000, "header")
 
 
-@pytest.mark.parametrize(("seconds", "patience_ms"), [("2", 1_000), ("1", 500), ("0.5", 250), ("0.001", 1)])
-def test_of_a_short_time_out_half_is_left(settings: Settings, seconds: str, patience_ms: int) -> None:
-    assert of(settings, "hold", headers={"x-stainless-timeout": seconds}) == RequestDeadline(patience_ms, "header")
+@pytest.mark.parametrize(("seconds", "deadline_ms"), [("2", 1_000), ("1", 500), ("0.5", 250), ("0.001", 1)])
+def test_a_client_timeout_of_two_seconds_or_less_gives_half_of_it_as_the_deadline(
+    settings: Settings, seconds: str, deadline_ms: int
+) -> None:
+    assert resolve(settings, "hold", headers={"x-stainless-timeout": seconds}) == RequestDeadline(deadline_ms, "header")
 
 
-def test_the_read_time_out_comes_before_the_whole_one(settings: Settings) -> None:
+def test_the_client_s_read_timeout_comes_before_its_total_timeout(settings: Settings) -> None:
     both = {"x-stainless-read-timeout": "5", "x-stainless-timeout": "50"}
-    assert of(settings, "hold", headers=both) == RequestDeadline(4_000, "header")
+    assert resolve(settings, "hold", headers=both) == RequestDeadline(4_000, "header")
 
 
 @pytest.mark.parametrize("text", ["600", "600.0", "None", "", "nan", "-3", "1e9"])
-def test_a_client_s_own_default_counts_as_not_named(settings: Settings, text: str) -> None:
-    assert of(settings, "hold", headers={"x-stainless-timeout": text}) == RequestDeadline(120_000, "default")
+def test_a_client_timeout_that_is_the_package_s_default_or_invalid_is_ignored(settings: Settings, text: str) -> None:
+    assert resolve(settings, "hold", headers={"x-stainless-timeout": text}) == RequestDeadline(120_000, "default")
 
 
-def test_who_polls_is_not_held_to_a_client_s_time_out(settings: Settings) -> None:
-    assert of(settings, headers={"x-stainless-timeout": "10"}) == RequestDeadline(120_000, "default")
+def test_the_client_s_timeout_is_ignored_for_a_job_that_is_polled(settings: Settings) -> None:
+    assert resolve(settings, headers={"x-stainless-timeout": "10"}) == RequestDeadline(120_000, "default")
 
 
-def test_a_stream_waits_for_its_first_token_and_then_to_the_maximum(settings: Settings) -> None:
-    assert of(settings, "stream") == RequestDeadline(600_000, "default", 30_000, "default")
-    assert of(settings, "stream", named_ms=7_000) == RequestDeadline(7_000, "body", None)
-    assert of(settings, "stream", start_within_ms=50) == RequestDeadline(600_000, "default", 50)
+def test_a_stream_gets_a_default_start_deadline_and_the_maximum_as_its_deadline(settings: Settings) -> None:
+    assert resolve(settings, "stream") == RequestDeadline(600_000, "default", 30_000, "default")
+    assert resolve(settings, "stream", named_ms=7_000) == RequestDeadline(7_000, "body", None)
+    assert resolve(settings, "stream", start_within_ms=50) == RequestDeadline(600_000, "default", 50)
     short = replace(settings, max_deadline_ms=10_000, default_deadline_ms=10_000)
-    assert of(short, "stream") == RequestDeadline(10_000, "default", 10_000, "default")
+    assert resolve(short, "stream") == RequestDeadline(10_000, "default", 10_000, "default")
 
 
 @pytest.mark.parametrize(
-    ("patience", "ends"),
+    ("deadline", "passes"),
     [
         (RequestDeadline(10_000, "body"), True),
         (RequestDeadline(10_000, "header"), True),
@@ -92,5 +94,5 @@ def test_a_stream_waits_for_its_first_token_and_then_to_the_maximum(settings: Se
         (RequestDeadline(600_000, "default", 7_999, "default"), False),
     ],
 )
-def test_a_client_has_given_up_only_by_what_it_told_itself(patience: RequestDeadline, ends: bool) -> None:
-    assert patience.ends_before(8_000, 2_001) is ends
+def test_only_a_deadline_that_the_client_named_can_pass_before_a_retry(deadline: RequestDeadline, passes: bool) -> None:
+    assert deadline.passes_before(8_000, 2_001) is passes

@@ -1,4 +1,4 @@
-"""Fleet metrics out of a snapshot."""
+"""Tests the fleet metrics that are computed from a snapshot of the store."""
 
 import re
 from importlib.resources import files
@@ -22,7 +22,7 @@ def a_worker(name: str, *, live: bool = True, slots: int = 4, busy: int = 1, **f
     return WorkerView(name, "m", live, 100, slots, busy, 100, 25, draining=False, facts=facts)
 
 
-def a_snapshot(stats: dict[str, int] | None = None, **spelled: object) -> Snapshot:
+def a_snapshot(stats: dict[str, int] | None = None, **overrides: object) -> Snapshot:
     fields: dict[str, object] = {
         "now_ms": 0,
         "inflight": 0,
@@ -35,11 +35,11 @@ def a_snapshot(stats: dict[str, int] | None = None, **spelled: object) -> Snapsh
         "models": ["m"],
         "draining": False,
     }
-    return Snapshot(**(fields | spelled))
+    return Snapshot(**(fields | overrides))
 
 
 def samples(snapshot: Snapshot) -> dict[str, list[tuple[Labels, float]]]:
-    """What a scraper reads: samples by name."""
+    """Return the samples that a scraper reads, by name."""
     read: dict[str, list[tuple[Labels, float]]] = {}
     for family in text_string_to_metric_families(generate_latest(fleet_registry(snapshot)).decode()):
         for sample in family.samples:
@@ -47,7 +47,7 @@ def samples(snapshot: Snapshot) -> dict[str, list[tuple[Labels, float]]]:
     return read
 
 
-def test_counters_without_labels_are_there_from_the_start() -> None:
+def test_counters_without_labels_exist_from_the_start() -> None:
     read = samples(a_snapshot())
     for name in (
         "penstock_executed_total",
@@ -58,7 +58,7 @@ def test_counters_without_labels_are_there_from_the_start() -> None:
         assert read[name] == [({}, 0.0)]
 
 
-def test_counters_come_with_the_labels_of_their_fields() -> None:
+def test_a_counter_s_labels_come_from_the_name_of_its_field() -> None:
     read = samples(
         a_snapshot(
             {
@@ -86,7 +86,7 @@ def test_counters_come_with_the_labels_of_their_fields() -> None:
     ]
 
 
-def test_a_bar_in_a_model_s_name_stays_in_it() -> None:
+def test_a_vertical_bar_in_a_model_s_name_is_kept() -> None:
     read = samples(a_snapshot({"ended|blue|odd|name|failed": 1}))
     assert read["penstock_jobs_total"] == [({"tenant": "blue", "model_name": "odd|name", "outcome": "failed"}, 1)]
 
@@ -116,7 +116,7 @@ def test_gauges_show_the_tenants_seen_last_and_the_rest_as_other() -> None:
     assert shown["other"] == 25
 
 
-def test_only_live_workers_count() -> None:
+def test_only_live_workers_are_counted() -> None:
     read = samples(a_snapshot(workers=[a_worker("w1"), a_worker("w2", live=False)]))
     assert read["penstock_workers"] == [({}, 1)]
     assert read["penstock_slots"] == [({}, 4)]
@@ -124,14 +124,14 @@ def test_only_live_workers_count() -> None:
     assert read["penstock_worker_kv_used_ratio"] == [({"worker": "w1"}, 0.75)]
 
 
-def test_a_pools_tier_is_a_gauge_by_model() -> None:
+def test_the_tier_of_a_pool_is_a_gauge_labeled_with_its_model() -> None:
     assert samples(a_snapshot(tiers={"m": 2, "other": 0}))["penstock_pool_tier"] == [
         ({"model_name": "m"}, 2),
         ({"model_name": "other"}, 0),
     ]
 
 
-def test_what_workers_count_and_measure_is_theirs() -> None:
+def test_worker_metrics_are_the_figures_that_live_workers_report() -> None:
     workers = [
         a_worker("w1", dead_tokens="7", idle_slot_steps="3", mu_wtps="100.5"),
         a_worker("w2", dead_tokens="junk", mu_wtps="20"),
@@ -143,31 +143,31 @@ def test_what_workers_count_and_measure_is_theirs() -> None:
     assert read["penstock_capacity_tokens_per_second"] == [({}, 120.5)]
 
 
-def test_every_counter_field_is_one_that_a_script_counts() -> None:
+def test_every_counter_s_field_is_counted_by_a_script() -> None:
     written = "".join(file.read_text() for file in files("shared").joinpath("lua").iterdir() if file.is_file())
     written += "".join(file.read_text() for file in files("shared").joinpath("lua/lib").iterdir())
-    unfed = {row.field for row in metrics.COUNTED if not re.search(rf"(count|observe)\('{row.field}\b", written)}
-    assert unfed == set()
+    uncounted = {row.field for row in metrics.COUNTED if not re.search(rf"(count|observe)\('{row.field}\b", written)}
+    assert uncounted == set()
 
 
-def test_a_tenant_with_nothing_waiting_has_no_oldest_job() -> None:
+def test_a_tenant_without_queued_jobs_has_no_oldest_job_age() -> None:
     read = samples(a_snapshot(tenants=[a_tenant("blue", 1, 0, 1500), a_tenant("green")]))
     assert read["penstock_oldest_job_age_seconds"] == [({"tenant": "blue"}, 1.5)]
 
 
-def test_the_scripts_have_the_same_buckets() -> None:
+def test_the_scripts_and_the_metrics_have_the_same_histogram_buckets() -> None:
     source = files("shared").joinpath("lua/lib/stats.lua").read_text()
     listed = re.search(r"BUCKETS_MS = \{ ([\d, ]+) \}", source)
     assert listed is not None
     assert tuple(int(part) for part in listed[1].split(",")) == metrics.BUCKETS_MS
 
 
-def test_no_two_rows_have_one_name() -> None:
+def test_no_two_metrics_have_the_same_name() -> None:
     names = [row.name for row in metrics.ALL]
     assert len(set(names)) == len(names)
 
 
 @pytest.mark.parametrize("row", metrics.ALL, ids=lambda row: row.name)
-def test_a_row_says_what_it_counts(row: metrics.MetricSpec) -> None:
+def test_every_metric_has_the_prefix_and_a_help_text(row: metrics.MetricSpec) -> None:
     assert row.name.startswith("penstock_")
     assert row.help

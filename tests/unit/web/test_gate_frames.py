@@ -1,4 +1,4 @@
-"""The gate's frames: however the stream is split, the same come out, and none is held beyond the limit."""
+"""Tests that the gate finds the same frames however the stream is split, and buffers no more than its limit."""
 
 import itertools
 import tracemalloc
@@ -7,17 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from web.gate.frames import KEPT_BYTES, FrameReader, TooLong
+from web.gate.frames import KEPT_BYTES, FrameReader, OversizedFrame
 
 LIMIT = 12
 
-#: Streams in which lines end often, some empty, some at the limit, some far beyond it.
+#: Streams of many lines: some are empty, some are near the limit, and some are far beyond it.
 pieces = st.one_of(st.just(b"\n"), st.binary(max_size=4), st.binary(min_size=LIMIT - 1, max_size=3 * LIMIT))
 streams = st.lists(pieces, max_size=30).map(b"".join)
 
 
-def read(*chunks: bytes, limit: int = LIMIT) -> tuple[list[bytes | TooLong], bool]:
-    """All frames of these chunks, and whether one has begun and not ended."""
+def read(*chunks: bytes, limit: int = LIMIT) -> tuple[list[bytes | OversizedFrame], bool]:
+    """Return all frames in these chunks, and whether the last frame is incomplete."""
     reader = FrameReader(limit)
     frames = [frame for chunk in chunks for frame in reader.feed(chunk)]
     return frames, reader.partial
@@ -39,12 +39,12 @@ def test_the_frames_do_not_depend_on_how_the_stream_was_split(stream, cuts):
 def test_the_frames_are_the_lines_of_the_stream(stream):
     *lines, rest = stream.split(b"\n")
     too_long_rest = [rest] if len(rest) > LIMIT else []
-    expected = [line if len(line) <= LIMIT else TooLong(line[:LIMIT]) for line in [*lines, *too_long_rest]]
+    expected = [line if len(line) <= LIMIT else OversizedFrame(line[:LIMIT]) for line in [*lines, *too_long_rest]]
     assert read(stream) == (expected, 0 < len(rest) <= LIMIT)
 
 
 @given(streams, st.lists(st.integers(0, 10_000), max_size=20))
-def test_no_more_than_the_limit_is_held(stream, cuts):
+def test_no_more_bytes_than_the_limit_are_buffered(stream, cuts):
     reader = FrameReader(LIMIT)
     for chunk in split(stream, cuts):
         for _ in reader.feed(chunk):
@@ -52,40 +52,40 @@ def test_no_more_than_the_limit_is_held(stream, cuts):
         assert len(reader._held) <= LIMIT
 
 
-def test_a_frame_of_exactly_the_limit_is_one_and_a_byte_more_is_too_long():
+def test_a_frame_of_exactly_the_limit_is_accepted_and_one_byte_more_is_oversized():
     assert read(b"x" * LIMIT + b"\n") == ([b"x" * LIMIT], False)
-    assert read(b"x" * (LIMIT + 1) + b"\n") == ([TooLong(b"x" * LIMIT)], False)
+    assert read(b"x" * (LIMIT + 1) + b"\n") == ([OversizedFrame(b"x" * LIMIT)], False)
 
 
-def test_a_frame_too_long_is_told_before_it_has_ended_and_only_once():
+def test_an_oversized_frame_is_reported_once_and_before_it_ends():
     reader = FrameReader(LIMIT)
-    assert list(reader.feed(b"x" * (LIMIT + 1))) == [TooLong(b"x" * LIMIT)]
+    assert list(reader.feed(b"x" * (LIMIT + 1))) == [OversizedFrame(b"x" * LIMIT)]
     assert list(reader.feed(b"x" * 1_000)) == []
     assert not reader.partial
     assert list(reader.feed(b"x\nnext\n")) == [b"next"]
 
 
-def test_an_endless_frame_takes_no_memory():
+def test_the_memory_for_an_endless_frame_is_bounded():
     reader = FrameReader(1 << 16)
     chunk = b"x" * (1 << 16)
     tracemalloc.start()
-    told = sum(len(list(reader.feed(chunk))) for _ in range(1_000))
+    reported = sum(len(list(reader.feed(chunk))) for _ in range(1_000))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert told == 1
+    assert reported == 1
     assert peak < 1 << 20
 
 
 @pytest.mark.parametrize("beginning", [b"half", b"h" * 2_000])
-def test_a_frame_that_is_given_up_is_passed_over_to_its_end(beginning):
+def test_the_rest_of_a_discarded_frame_is_skipped(beginning):
     reader = FrameReader(1 << 20)
     assert list(reader.feed(b"one\n" + beginning)) == [b"one"]
-    assert reader.give_up() == beginning[:KEPT_BYTES]
+    assert reader.discard_partial() == beginning[:KEPT_BYTES]
     assert list(reader.feed(b" and its rest\ntwo\n")) == [b"two"]
 
 
-def test_giving_up_between_frames_gives_up_nothing():
+def test_discarding_between_two_frames_discards_nothing():
     reader = FrameReader(LIMIT)
     assert list(reader.feed(b"one\n")) == [b"one"]
-    assert reader.give_up() == b""
+    assert reader.discard_partial() == b""
     assert list(reader.feed(b"two\n")) == [b"two"]

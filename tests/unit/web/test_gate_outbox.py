@@ -1,4 +1,4 @@
-"""The gate's outbox: in order, bounded, and given up when nobody reads."""
+"""Tests that the gate's outbox writes lines in order, is bounded, and disconnects a client that reads nothing."""
 
 import select
 import socket
@@ -8,13 +8,13 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.processes import wait_for
-from web.gate.outbox import Outbox, ready
+from web.gate.outbox import Outbox, wait_ready
 
 BOUND = 100
 
 
 @pytest.fixture
-def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+def sockets() -> Iterator[tuple[socket.socket, socket.socket]]:
     ours, theirs = socket.socketpair()
     for end in (ours, theirs):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2_048)
@@ -26,13 +26,13 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 def outbox(ours: socket.socket, *, stall_s: float = 20) -> Outbox:
-    made = Outbox(ours, most_bytes=BOUND, stall_s=stall_s)
+    made = Outbox(ours, max_bytes=BOUND, stall_s=stall_s)
     made.start()
     return made
 
 
 def fill(box: Outbox) -> threading.Thread:
-    """Put lines until the box takes no more; the thread that is still trying."""
+    """Put lines until the outbox is full, and return the thread that is blocked in `put`."""
     progress = [0]
 
     def put() -> None:
@@ -45,8 +45,8 @@ def fill(box: Outbox) -> threading.Thread:
     return thread
 
 
-def test_lines_are_written_in_their_order(ends):
-    ours, theirs = ends
+def test_lines_are_written_in_their_order(sockets):
+    ours, theirs = sockets
     box = outbox(ours)
     assert all(box.put(b"%d\n" % number) for number in range(50))
     box.finish()
@@ -54,8 +54,8 @@ def test_lines_are_written_in_their_order(ends):
     assert theirs.makefile("rb").readlines() == [b"%d\n" % number for number in range(50)]
 
 
-def test_what_was_put_before_the_end_is_still_written(ends):
-    ours, theirs = ends
+def test_finish_writes_the_lines_that_were_put_before_it_and_accepts_no_more(sockets):
+    ours, theirs = sockets
     box = outbox(ours)
     reader = threading.Thread(target=lambda: got.append(theirs.recv(1 << 20)), daemon=True)
     got: list[bytes] = []
@@ -67,43 +67,43 @@ def test_what_was_put_before_the_end_is_still_written(ends):
     assert not box.put(b"too late\n")
 
 
-def test_a_full_outbox_waits_for_its_reader(ends):
-    ours, theirs = ends
+def test_put_blocks_while_the_outbox_is_full(sockets):
+    ours, theirs = sockets
     box = outbox(ours)
     putting = fill(box)
     held = box._unsent
-    # The line that found room may be larger than the room.
+    # A line is added whole while the outbox is below its bound, so the last one may exceed the bound.
     assert held < BOUND + 50
     theirs.recv(1 << 20)
-    wait_for(lambda: ready(theirs, select.POLLIN, 0), "more to be written")
+    wait_for(lambda: wait_ready(theirs, select.POLLIN, 0), "more to be written")
     theirs.close()
     putting.join(20)
     assert not putting.is_alive()
 
 
-def test_a_line_longer_than_the_bound_is_written_when_its_turn_comes(ends):
-    ours, theirs = ends
+def test_a_line_longer_than_the_bound_is_written_whole(sockets):
+    ours, theirs = sockets
     box = outbox(ours)
     threading.Thread(target=lambda: box.put(b"y" * 100_000 + b"\n"), daemon=True).start()
     assert theirs.makefile("rb").readline() == b"y" * 100_000 + b"\n"
     box.finish()
 
 
-def test_a_client_that_takes_nothing_is_given_up_and_its_connection_shut(ends):
-    ours, theirs = ends
+def test_a_client_that_reads_nothing_is_disconnected(sockets):
+    ours, theirs = sockets
     box = outbox(ours, stall_s=0.05)
     putting = fill(box)
     putting.join(20)
     assert not putting.is_alive()
-    assert ready(ours, select.POLLIN, 20)
+    assert wait_ready(ours, select.POLLIN, 20)
     assert ours.recv(1) == b""
     box.finish()
     assert theirs.recv(1 << 20) != b""
 
 
-def test_a_client_that_is_gone_takes_nothing(ends):
-    ours, theirs = ends
+def test_no_line_is_accepted_after_the_client_has_disconnected(sockets):
+    ours, theirs = sockets
     box = outbox(ours)
     theirs.close()
-    wait_for(lambda: not box.put(b"anybody?\n"), "the outbox to see it")
+    wait_for(lambda: not box.put(b"anybody?\n"), "the outbox to notice that the client is gone")
     box.finish()

@@ -1,4 +1,4 @@
-"""What a frame asks for, its digest, and what is wrong with it."""
+"""Tests how the gate reads a frame: its operation, its fields, its digest, and what is wrong with it."""
 
 import base64
 import hashlib
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from web.gate.answers import to_line
-from web.gate.requests import OPS, BadFrame, Cancel, Metrics, Submit, read_request, seen_ref
+from web.gate.requests import OPS, BadFrame, Cancel, Metrics, Submit, find_ref, read_request
 
 BODY = '{"prompt":"žluťoučký"}'
 DIGEST = hashlib.sha256(BODY.encode()).hexdigest()
@@ -22,18 +22,18 @@ def submit(**fields: object) -> Submit:
     return request
 
 
-def unfit(line: bytes | dict[str, object]) -> BadFrame:
+def fault_of(line: bytes | dict[str, object]) -> BadFrame:
     with pytest.raises(BadFrame) as raised:
         read_request(line if isinstance(line, bytes) else json.dumps(line).encode())
     return raised.value
 
 
-def test_the_digest_is_of_the_texts_utf_8_bytes():
+def test_the_digest_is_that_of_the_text_s_utf_8_bytes():
     assert submit().text() == BODY.encode()
     assert submit(sha256=DIGEST.upper()).text() == BODY.encode()
 
 
-def test_the_digest_of_base64_is_that_of_the_text_inside():
+def test_the_digest_of_a_base64_body_is_that_of_the_decoded_text():
     encoded = base64.b64encode(BODY.encode()).decode()
     assert submit(body=encoded, encoding="base64").text() == BODY.encode()
     with pytest.raises(BadFrame) as raised:
@@ -42,21 +42,21 @@ def test_the_digest_of_base64_is_that_of_the_text_inside():
 
 
 @pytest.mark.parametrize("sha256", [..., None, "", "0" * 64, DIGEST[:-1], f"{DIGEST} ", 7, ["x"], {"a": 1}, True])
-def test_a_digest_that_is_missing_or_wrong_is_integrity(sha256):
+def test_a_missing_or_wrong_digest_is_an_integrity_error(sha256):
     with pytest.raises(BadFrame) as raised:
         submit(sha256=sha256).text()
     assert (raised.value.code, raised.value.param, raised.value.ref) == ("integrity", "sha256", "a1")
 
 
 @pytest.mark.parametrize("body", ["!", "e30", "é", "e30=\n"])
-def test_a_body_that_is_not_the_base64_it_says_is_integrity(body):
+def test_a_body_that_is_not_valid_base64_is_an_integrity_error(body):
     with pytest.raises(BadFrame) as raised:
         submit(body=body, encoding="base64").text()
     assert (raised.value.code, raised.value.param) == ("integrity", "body")
 
 
 @given(st.text(max_size=200), st.integers(0, 10_000), st.integers(1, 255))
-def test_one_changed_byte_of_the_body_is_seen(text, place, change):
+def test_one_changed_byte_of_the_body_is_detected(text, place, change):
     raw = text.encode()
     spoiled = bytearray(raw or b"x")
     spoiled[place % len(spoiled)] ^= change
@@ -83,32 +83,32 @@ def test_one_changed_byte_of_the_body_is_seen(text, place, change):
         ({"op": "submit", "ref": "a1", "body": "{}", "traceparent": "x"}, "traceparent"),
     ],
 )
-def test_a_field_that_does_not_fit_is_named_under_the_frames_tag(frame, param):
-    fault = unfit(frame)
+def test_the_error_for_an_invalid_field_names_the_field_and_the_frame_s_ref(frame, param):
+    fault = fault_of(frame)
     assert (fault.code, fault.param, fault.ref) == ("invalid_value", param, "a1")
     assert param in fault.message
 
 
 @pytest.mark.parametrize("op", ["cancel", "status"])
-def test_what_is_asked_of_a_job_names_it(op):
-    fault = unfit({"op": op})
+def test_cancel_and_status_require_a_ref(op):
+    fault = fault_of({"op": op})
     assert (fault.code, fault.param, fault.ref) == ("invalid_value", "ref", None)
 
 
 @pytest.mark.parametrize("ref", ["", "x" * 257, 1.5, True, ["a"], {}, 2**53 + 1])
-def test_a_tag_that_is_neither_a_short_text_nor_a_number_is_quoted(ref):
-    fault = unfit({"op": "metrics", "ref": ref})
+def test_a_ref_that_is_neither_a_short_text_nor_a_whole_number_is_an_invalid_value(ref):
+    fault = fault_of({"op": "metrics", "ref": ref})
     assert (fault.code, fault.param, fault.ref) == ("invalid_value", "ref", None)
 
 
 @pytest.mark.parametrize("ref", ["a1", "x" * 256, "ž\n", 0, -7, 2**53])
-def test_a_tag_is_a_short_text_or_a_whole_number(ref):
+def test_a_ref_is_a_short_text_or_a_whole_number(ref):
     request = read_request(json.dumps({"op": "cancel", "ref": ref}).encode())
     assert isinstance(request, Cancel)
     assert request.ref == ref
 
 
-def test_a_frame_may_do_without_a_tag():
+def test_a_frame_without_a_ref_is_valid():
     assert read_request(b'{"op":"metrics"}\r') == Metrics(op="metrics")
 
 
@@ -123,13 +123,13 @@ def test_a_frame_may_do_without_a_tag():
         b"[" * 5_000,
     ],
 )
-def test_what_is_no_json_is_said_to_be_none(line):
-    assert unfit(line).code == "invalid_json"
+def test_a_frame_that_is_not_json_is_an_invalid_json_error(line):
+    assert fault_of(line).code == "invalid_json"
 
 
 @pytest.mark.parametrize("line", [b"7", b"null", b"[]", b'"submit"'])
-def test_json_that_is_no_object_is_quoted(line):
-    assert unfit(line).code == "invalid_value"
+def test_a_frame_that_is_not_a_json_object_is_an_invalid_value(line):
+    assert fault_of(line).code == "invalid_value"
 
 
 @pytest.mark.parametrize(
@@ -144,12 +144,12 @@ def test_json_that_is_no_object_is_quoted(line):
         (b"", None),
     ],
 )
-def test_the_tag_of_a_frame_without_its_end_is_seen_where_it_stands_whole(beginning, ref):
-    assert seen_ref(beginning) == ref
+def test_the_ref_of_an_incomplete_frame_is_found_if_the_ref_itself_is_complete(beginning, ref):
+    assert find_ref(beginning) == ref
 
 
 @given(st.binary(max_size=200))
-def test_any_line_is_a_request_or_unfit(line):
+def test_any_line_is_read_as_a_request_or_raises_bad_frame(line):
     try:
         request = read_request(line)
     except BadFrame:
@@ -158,7 +158,7 @@ def test_any_line_is_a_request_or_unfit(line):
 
 
 @given(st.dictionaries(st.text(max_size=10), st.text() | st.integers() | st.none(), max_size=5))
-def test_a_frame_of_ours_is_one_line_whatever_it_says(frame):
+def test_an_answer_is_one_line_whatever_its_fields_contain(frame):
     line = to_line(frame)
     assert line.count(b"\n") == 1
     assert json.loads(line) == frame

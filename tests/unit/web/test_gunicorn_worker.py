@@ -1,4 +1,4 @@
-"""Which connections a process ends: those without a request when it stops, those of silent clients, no other."""
+"""Tests which connections a worker closes: idle ones when it stops, those of silent clients, and no others."""
 
 import logging
 import os
@@ -13,29 +13,29 @@ from gunicorn.config import Config
 from gunicorn.glogging import Logger
 
 from web import gunicorn_worker
-from web.gunicorn_worker import DoorWorker, _Idle
+from web.gunicorn_worker import DoorWorker, _IdleTimeout
 from web.operations.responses import json_response
 
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
-#: How long a client may be silent, and how long it rests between two pieces of an answer: which is far less, but takes
-#: twice as long in all.
-SILENCE_S, REST_S = 0.5, 0.02
+#: The socket timeout, and the client's pause after each piece of an answer, in seconds. One pause is far shorter than
+#: the timeout; all pauses of one answer together are about twice as long.
+SOCKET_TIMEOUT_S, PAUSE_S = 0.5, 0.02
 
 
 class Connection:
-    """A greenlet that waits for a request and serves it for a moment."""
+    """A greenlet that waits for a request and takes 10 ms to serve it."""
 
     def __init__(self) -> None:
-        self.among: set[_Idle] = set()
-        self.came = gevent.event.Event()
+        self.active: set[_IdleTimeout] = set()
+        self.arrived = gevent.event.Event()
         self.request, self.served = False, False
         self.greenlet = gevent.spawn(self._run)
         gevent.sleep(0)
-        (self.idle,) = self.among
+        (self.idle,) = self.active
 
     def _run(self) -> None:
-        with _Idle(self.among, 60):
-            self.request = self.came.wait()
+        with _IdleTimeout(self.active, 60):
+            self.request = self.arrived.wait()
         if self.request:
             gevent.sleep(0.01)
             self.served = True
@@ -46,18 +46,18 @@ def test_a_connection_without_a_request_is_ended_at_once():
     connection.idle.end()
     connection.greenlet.get(timeout=5)
     assert not connection.request
-    assert connection.among == set()
+    assert connection.active == set()
 
 
-def test_a_request_that_comes_at_the_moment_of_the_stop_is_served():
+def test_a_request_that_arrives_when_its_connection_is_being_ended_is_served():
     connection = Connection()
-    connection.came.set()
+    connection.arrived.set()
     connection.idle.end()
     connection.greenlet.get(timeout=5)
     assert connection.served
 
 
-def test_a_connection_is_ended_twice_as_it_is_once():
+def test_ending_a_connection_twice_has_the_same_effect_as_ending_it_once():
     connection = Connection()
     connection.idle.end()
     connection.idle.end()
@@ -65,18 +65,18 @@ def test_a_connection_is_ended_twice_as_it_is_once():
     assert not connection.request
 
 
-def test_a_connection_that_idles_too_long_ends_by_itself():
-    among: set[_Idle] = set()
-    with _Idle(among, 0.01):
+def test_a_connection_that_is_idle_too_long_is_ended():
+    active: set[_IdleTimeout] = set()
+    with _IdleTimeout(active, 0.01):
         gevent.sleep(5)
-        raise AssertionError("the time was not over")
-    assert among == set()
+        raise AssertionError("the wait was not ended")
+    assert active == set()
 
 
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch, tmp_path) -> Iterator[gevent.socket.socket]:
-    """A connection to a worker whose answers are long, and which bears no silence."""
-    monkeypatch.setattr(gunicorn_worker, "SILENCE_S", SILENCE_S)
+    """The client's end of a connection to a worker with long answers and a short socket timeout."""
+    monkeypatch.setattr(gunicorn_worker, "SOCKET_TIMEOUT_S", SOCKET_TIMEOUT_S)
     app = Flask("long")
     app.add_url_rule("/", view_func=lambda: json_response({"text": "x" * 4_000_000}))
     config = Config()
@@ -94,38 +94,38 @@ def client(monkeypatch: pytest.MonkeyPatch, tmp_path) -> Iterator[gevent.socket.
 
 
 def _read_slowly(client: gevent.socket.socket) -> int:
-    """The bytes of a whole answer's body, taken one small piece after the other."""
+    """Read a whole answer in small pieces with pauses, and return the size of its body in bytes."""
     client.sendall(GET)
-    came = b""
-    while len(came) < 4_000_000 and (piece := client.recv(65_536)):
-        came += piece
-        gevent.sleep(REST_S)
-    head, _, body = came.partition(b"\r\n\r\n")
+    received = b""
+    while len(received) < 4_000_000 and (piece := client.recv(65_536)):
+        received += piece
+        gevent.sleep(PAUSE_S)
+    head, _, body = received.partition(b"\r\n\r\n")
     while len(body) < 4_000_011 and (piece := client.recv(65_536)):
         body += piece
     assert head.startswith(b"HTTP/1.1 200")
     return len(body)
 
 
-def test_a_client_that_reads_slowly_and_steadily_has_its_whole_answer(client):
+def test_a_client_that_reads_slowly_but_steadily_gets_its_whole_answer(client):
     assert _read_slowly(client) == 4_000_011
 
 
-def test_a_connection_may_idle_longer_than_a_client_may_be_silent(client):
+def test_a_connection_may_be_idle_for_longer_than_the_socket_timeout(client):
     assert _read_slowly(client) == 4_000_011
-    gevent.sleep(3 * SILENCE_S)
+    gevent.sleep(3 * SOCKET_TIMEOUT_S)
     assert _read_slowly(client) == 4_000_011
 
 
-def test_a_client_that_takes_nothing_is_given_up_and_is_no_fault_of_ours(client, caplog):
+def test_a_client_that_reads_nothing_is_disconnected_without_a_warning_in_the_log(client, caplog):
     logging.getLogger("gunicorn.error").addHandler(caplog.handler)
     try:
         client.sendall(GET)
-        gevent.sleep(3 * SILENCE_S)
-        came = 0
+        gevent.sleep(3 * SOCKET_TIMEOUT_S)
+        received = 0
         while piece := client.recv(65_536):
-            came += len(piece)
+            received += len(piece)
     finally:
         logging.getLogger("gunicorn.error").removeHandler(caplog.handler)
-    assert 0 < came < 4_000_000
+    assert 0 < received < 4_000_000
     assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []

@@ -1,25 +1,25 @@
-"""Jobs that nobody has heard of are canceled at once, each by itself, and only while nobody has heard of them."""
+"""Tests that each job in doubt is canceled at once and again later, unless its client has sent the request again."""
 
 from dataclasses import replace
 
 import pytest
 
-from shared.clock import HeldClock
+from shared.clock import ManualClock
 from shared.jobs.job import new_job_id
 from shared.store import keys
-from tests.support.builders import MODEL, a_job, admitted, beat, seen
+from tests.support.builders import MODEL, a_job, admitted, heartbeat, view_of
 from tests.support.processes import wait_for
-from web.runtime.in_doubt import SECOND_LOOK_S, InDoubtJobs
+from web.runtime.in_doubt import SECOND_CANCEL_AFTER_S, InDoubtJobs
 
 
 @pytest.fixture
 def clock():
-    return HeldClock()
+    return ManualClock()
 
 
 @pytest.fixture
-def doubts(store, clock):
-    beat(store)
+def in_doubt_jobs(store, clock):
+    heartbeat(store)
     return InDoubtJobs(store, clock)
 
 
@@ -28,49 +28,49 @@ def _canceled(store, job_id):
     return view is not None and view.state == "canceled"
 
 
-def test_a_job_in_doubt_is_canceled_at_once_though_an_older_one_awaits_its_second_look(store, doubts):
+def test_a_job_in_doubt_is_canceled_at_once_while_an_older_one_waits_for_its_second_cancel(store, in_doubt_jobs):
     for _ in range(2):
         job_id = admitted(store, a_job(offer="o"))
-        doubts.add(job_id, "o")
-        wait_for(lambda job_id=job_id: _canceled(store, job_id), "the cancel", timeout_s=SECOND_LOOK_S - 0.5)
-        assert seen(store, job_id).code == "unheard"
+        in_doubt_jobs.add(job_id, "o")
+        wait_for(lambda job_id=job_id: _canceled(store, job_id), "the cancel", timeout_s=SECOND_CANCEL_AFTER_S - 0.5)
+        assert view_of(store, job_id).code == "unheard"
 
 
-def test_an_admit_that_runs_late_is_found_by_the_second_look(store, doubts, clock):
+def test_a_job_that_the_store_admits_after_the_first_cancel_is_canceled_by_the_second(store, in_doubt_jobs, clock):
     late = a_job(offer="o")
-    doubts.add(late.id, "o")
-    wait_for(doubts.one_pass, "the first look to be over")
+    in_doubt_jobs.add(late.id, "o")
+    wait_for(in_doubt_jobs.one_pass, "the first cancel to be done")
     admitted(store, late)
-    clock.advance(SECOND_LOOK_S)
-    doubts.one_pass()
+    clock.advance(SECOND_CANCEL_AFTER_S)
+    in_doubt_jobs.one_pass()
     assert _canceled(store, late.id)
 
 
-def test_a_job_that_its_client_has_come_back_for_is_left_to_it(store, doubts, clock):
+def test_a_job_whose_client_has_sent_the_request_again_is_not_canceled(store, in_doubt_jobs, clock):
     job = a_job(offer="o", idem_digest="k", body_digest="b")
-    doubts.add(job.id, "o")
-    wait_for(doubts.one_pass, "the first look to be over")
+    in_doubt_jobs.add(job.id, "o")
+    wait_for(in_doubt_jobs.one_pass, "the first cancel to be done")
     admitted(store, job)
     assert admitted(store, replace(job, id=new_job_id(), offer="p")) == job.id
-    clock.advance(SECOND_LOOK_S)
-    doubts.one_pass()
-    assert seen(store, job.id).state == "queued"
+    clock.advance(SECOND_CANCEL_AFTER_S)
+    in_doubt_jobs.one_pass()
+    assert view_of(store, job.id).state == "queued"
 
 
-def test_a_job_whose_client_has_gone_is_canceled_whoever_has_heard_of_it(store, doubts):
+def test_a_job_without_an_offer_id_is_canceled_in_any_case(store, in_doubt_jobs):
     job_id = admitted(store, a_job(offer="o"))
-    doubts.add(job_id)
+    in_doubt_jobs.add(job_id)
     wait_for(lambda: _canceled(store, job_id), "the job to be canceled")
-    assert seen(store, job_id).code == "canceled"
+    assert view_of(store, job_id).code == "canceled"
 
 
-def test_one_that_cannot_be_canceled_holds_up_no_other(store, doubts):
+def test_a_job_that_cannot_be_canceled_does_not_delay_the_others(store, in_doubt_jobs):
     stuck, other = admitted(store, a_job("red")), admitted(store, a_job("blue"))
     mirror = keys.BY_NAME["rq_queue"].prefix + f"red.{MODEL}"
     store.client.rename(mirror, "aside")
     store.client.set(mirror, "no list")
-    doubts.add(stuck)
-    doubts.add(other)
+    in_doubt_jobs.add(stuck)
+    in_doubt_jobs.add(other)
     wait_for(lambda: _canceled(store, other), "the other job to be canceled")
     store.client.rename("aside", mirror)
     store.reconcile("red", MODEL)

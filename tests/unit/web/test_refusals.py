@@ -1,4 +1,4 @@
-"""A refusal → status, headers, body: to the letter of docs/http.md."""
+"""Tests the HTTP status, headers and body of each refusal, exactly as docs/http.md describes them."""
 
 from dataclasses import replace
 
@@ -7,12 +7,12 @@ import pytest
 from shared.jobs.outcomes import Refusal, Refused
 from web.api import response_models
 from web.api.deadline import RequestDeadline
-from web.api.refusals import LONGEST_HINT_MS, retry_headers, store_away, to_yield
+from web.api.refusals import LONGEST_HINT_MS, retry_headers, store_unavailable_yield, to_yield
 
 FULL = Refused(Refusal.TENANT_QUEUE_FULL, "tenant_waiting_jobs", 16, 16, 12, 64, 1840)
 
 
-def test_a_refusal_is_the_body_of_the_contract() -> None:
+def test_a_refusal_has_the_documented_status_body_and_headers() -> None:
     answer = to_yield(FULL, tenant="blue", model="m")
     assert answer.status == 503
     assert answer.body == {
@@ -20,7 +20,7 @@ def test_a_refusal_is_the_body_of_the_contract() -> None:
         "retry_hint_ms": 1840,
         "reason": "tenant_queue_full",
         "error": {
-            "message": "tenant 'blue' has 16 of 16 jobs waiting; come back in 1.8 s",
+            "message": "tenant 'blue' has 16 of 16 jobs waiting; retry in 1.8 s",
             "type": "server_overloaded",
             "param": None,
             "code": "tenant_queue_full",
@@ -31,39 +31,39 @@ def test_a_refusal_is_the_body_of_the_contract() -> None:
 
 
 @pytest.mark.parametrize("reason", list(Refusal))
-def test_every_reason_has_a_sentence_and_the_same_shape(reason: Refusal) -> None:
+def test_every_refusal_reason_has_a_message_and_the_same_schema(reason: Refusal) -> None:
     answer = to_yield(replace(FULL, reason=reason), tenant="blue", model="m")
     response_models.Yield.model_validate(answer.body)
     assert answer.body["reason"] == answer.body["error"]["code"] == reason.value
     assert "{" not in answer.body["error"]["message"]
 
 
-def test_only_a_tenant_s_own_rate_is_429() -> None:
+def test_only_a_refusal_by_the_tenant_s_rate_has_status_429() -> None:
     statuses = {reason: to_yield(replace(FULL, reason=reason), tenant="b", model="m").status for reason in Refusal}
     assert [reason for reason, status in statuses.items() if status != 503] == [Refusal.RATE_LIMITED]
     assert statuses[Refusal.RATE_LIMITED] == 429
 
 
-def test_a_mesh_may_be_told_429_for_the_tenant_s_own_bounds_and_no_others() -> None:
+def test_a_configured_429_applies_to_the_tenant_s_own_bounds_and_to_no_others() -> None:
     assert to_yield(FULL, tenant="b", model="m", bound_status=429).status == 429
     inflight = replace(FULL, reason=Refusal.INFLIGHT_FULL)
     assert to_yield(inflight, tenant="b", model="m", bound_status=429).status == 503
 
 
-@pytest.mark.parametrize(("given", "told"), [(1, 50), (50, 50), (90_000, LONGEST_HINT_MS)])
-def test_hints_stay_between_50_ms_and_a_minute(given: int, told: int) -> None:
-    answer = to_yield(replace(FULL, retry_hint_ms=given), tenant="b", model="m")
-    assert answer.body["retry_hint_ms"] == told
-    assert answer.headers["retry-after-ms"] == str(told)
+@pytest.mark.parametrize(("hint_ms", "sent_ms"), [(1, 50), (50, 50), (90_000, LONGEST_HINT_MS)])
+def test_retry_hints_are_sent_as_at_least_50_ms_and_at_most_a_minute(hint_ms: int, sent_ms: int) -> None:
+    answer = to_yield(replace(FULL, retry_hint_ms=hint_ms), tenant="b", model="m")
+    assert answer.body["retry_hint_ms"] == sent_ms
+    assert answer.headers["retry-after-ms"] == str(sent_ms)
 
 
 @pytest.mark.parametrize(("ms", "seconds"), [(50, "1"), (1000, "1"), (1001, "2"), (59_999, "60")])
-def test_whole_seconds_are_rounded_up_and_at_least_one(ms: int, seconds: str) -> None:
+def test_retry_after_is_in_whole_seconds_rounded_up_and_at_least_one(ms: int, seconds: str) -> None:
     assert retry_headers(ms)["Retry-After"] == seconds
 
 
-def test_without_a_store_the_refusal_has_the_same_shape_and_spreads_its_hints() -> None:
-    answers = [store_away() for _ in range(50)]
+def test_the_yield_without_a_store_has_the_same_schema_and_a_random_hint() -> None:
+    answers = [store_unavailable_yield() for _ in range(50)]
     for answer in answers:
         response_models.Yield.model_validate(answer.body)
         assert answer.body["reason"] == "store_unavailable"
@@ -71,42 +71,49 @@ def test_without_a_store_the_refusal_has_the_same_shape_and_spreads_its_hints() 
     assert len({answer.body["retry_hint_ms"] for answer in answers}) > 1
 
 
-def test_what_even_an_idle_system_could_not_do_gets_no_promise() -> None:
+def test_a_job_that_even_an_idle_system_could_not_answer_in_time_gets_no_retry_hint() -> None:
     hopeless = replace(FULL, reason=Refusal.DEADLINE_UNMEETABLE, hopeless=True)
     answer = to_yield(hopeless, tenant="b", model="m")
     response_models.Yield.model_validate(answer.body)
     assert answer.body["retry_hint_ms"] is None
     assert answer.headers == {"x-should-retry": "false"}
-    assert "come back" not in answer.body["error"]["message"]
+    assert "retry" not in answer.body["error"]["message"]
 
 
-def test_who_would_come_back_past_its_patience_is_told_not_to_retry_and_when_it_makes_sense() -> None:
+def test_a_yield_whose_retry_would_miss_the_deadline_says_when_to_send_a_new_request() -> None:
     refused = replace(FULL, retry_hint_ms=8_000, answer_ms=2_500)
     answer = to_yield(refused, tenant="b", model="m", deadline=RequestDeadline(10_000, "body"))
     response_models.Yield.model_validate(answer.body)
     assert answer.headers == {"x-should-retry": "false", "retry-after-ms": "8000", "Retry-After": "8"}
     assert answer.body["retry_hint_ms"] == 8_000
-    assert answer.body["error"]["message"].endswith("this request waits in vain, come back in 8.0 s")
+    reason = "a retry would miss the deadline of this request"
+    assert answer.body["error"]["message"].endswith(f"; {reason}; send a new request in 8.0 s")
 
 
-@pytest.mark.parametrize("patience", [RequestDeadline(10_500, "body"), RequestDeadline(9_000, "default"), None])
-def test_who_may_still_be_answered_in_time_or_named_no_patience_may_retry(patience: RequestDeadline | None) -> None:
+@pytest.mark.parametrize("deadline", [RequestDeadline(10_500, "body"), RequestDeadline(9_000, "default"), None])
+def test_a_client_may_retry_if_its_answer_can_be_in_time_or_if_it_named_no_deadline(
+    deadline: RequestDeadline | None,
+) -> None:
     refused = replace(FULL, retry_hint_ms=8_000, answer_ms=2_500)
-    assert "x-should-retry" not in to_yield(refused, tenant="b", model="m", deadline=patience).headers
+    assert "x-should-retry" not in to_yield(refused, tenant="b", model="m", deadline=deadline).headers
 
 
-def test_where_rates_are_unknown_the_hint_alone_is_held_against_the_patience() -> None:
-    tell = {
+def test_without_known_rates_only_the_retry_hint_is_compared_with_the_deadline() -> None:
+    answers_by_hint = {
         ms: to_yield(replace(FULL, retry_hint_ms=ms), tenant="b", model="m", deadline=RequestDeadline(8_000, "header"))
         for ms in (8_000, 8_001)
     }
-    assert {ms: "x-should-retry" in answer.headers for ms, answer in tell.items()} == {8_000: False, 8_001: True}
+    assert {ms: "x-should-retry" in answer.headers for ms, answer in answers_by_hint.items()} == {
+        8_000: False,
+        8_001: True,
+    }
 
 
-@pytest.mark.parametrize(("given", "told"), [(59_999, False), (60_000, True)])
-def test_a_minute_is_too_long_for_a_retry_whoever_asks(given: int, told: bool) -> None:
-    answer = to_yield(replace(FULL, retry_hint_ms=given), tenant="b", model="m")
-    assert ("x-should-retry" in answer.headers) is told
-    said = answer.body["error"]["message"]
-    assert "in vain" not in said
-    assert said.endswith("; the wait is too long for a retry within the call, come back in 60.0 s") is told
+@pytest.mark.parametrize(("hint_ms", "too_long"), [(59_999, False), (60_000, True)])
+def test_a_hint_of_one_minute_is_too_long_for_a_retry_even_without_a_deadline(hint_ms: int, too_long: bool) -> None:
+    answer = to_yield(replace(FULL, retry_hint_ms=hint_ms), tenant="b", model="m")
+    assert ("x-should-retry" in answer.headers) is too_long
+    message = answer.body["error"]["message"]
+    assert "would miss the deadline" not in message
+    advice = "; the wait is too long for a retry within the call; send a new request in 60.0 s"
+    assert message.endswith(advice) is too_long

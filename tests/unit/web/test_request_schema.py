@@ -1,4 +1,4 @@
-"""Body → validated request, or what is wrong with it."""
+"""Tests which request bodies are accepted, and which error each invalid one gets."""
 
 from typing import Any
 
@@ -9,20 +9,20 @@ from web.http.api_errors import ApiError, FieldError
 from web.http.json_body import parse_json
 
 
-def wrong(**body: Any) -> dict[str, str]:
+def faults_of(**body: Any) -> dict[str, str]:
     found = read_submit({"prompt": "hi"} | body)
-    assert isinstance(found, list), f"taken: {found}"
+    assert isinstance(found, list), f"accepted: {found}"
     return {item.param: item.message for item in found}
 
 
-def taken(body: dict[str, Any]) -> SubmitBody:
+def accepted(body: dict[str, Any]) -> SubmitBody:
     found = read_submit(body)
     assert isinstance(found, SubmitBody), found
     return found
 
 
-def test_a_prompt_alone_is_a_request_with_every_default_written_out() -> None:
-    payload = taken({"prompt": "hi"}).payload()
+def test_a_request_with_only_a_prompt_gets_every_default_value() -> None:
+    payload = accepted({"prompt": "hi"}).payload()
     assert 0 <= payload.pop("seed") < 2**31
     assert payload == {
         "prompt": "hi",
@@ -36,14 +36,14 @@ def test_a_prompt_alone_is_a_request_with_every_default_written_out() -> None:
     }
 
 
-def test_a_named_seed_is_kept_and_an_unnamed_one_drawn_anew() -> None:
-    assert taken({"prompt": "hi", "seed": -7}).payload()["seed"] == -7
-    drawn = {taken({"prompt": "hi"}).payload()["seed"] for _ in range(8)}
+def test_a_given_seed_is_kept_and_a_missing_one_is_drawn_at_random() -> None:
+    assert accepted({"prompt": "hi", "seed": -7}).payload()["seed"] == -7
+    drawn = {accepted({"prompt": "hi"}).payload()["seed"] for _ in range(8)}
     assert len(drawn) > 1
 
 
-def test_an_unknown_field_is_named() -> None:
-    assert wrong(colour="red") == {"colour": "unknown field 'colour'"}
+def test_an_unknown_field_is_refused_by_name() -> None:
+    assert faults_of(colour="red") == {"colour": "unknown field 'colour'"}
 
 
 @pytest.mark.parametrize(
@@ -78,48 +78,48 @@ def test_an_unknown_field_is_named() -> None:
         ("response_format", {"type": "yaml"}),
     ],
 )
-def test_a_value_that_does_not_fit_is_refused_by_its_field_s_name(field: str, value: Any) -> None:
-    assert [param.partition(".")[0] for param in wrong(**{field: value})] == [field]
+def test_an_invalid_value_is_refused_by_its_field_s_name(field: str, value: Any) -> None:
+    assert [param.partition(".")[0] for param in faults_of(**{field: value})] == [field]
 
 
-def test_a_refused_number_is_quoted() -> None:
-    assert wrong(max_tokens=0)["max_tokens"].startswith("max_tokens=0:")
+def test_a_refused_number_is_quoted_in_the_message() -> None:
+    assert faults_of(max_tokens=0)["max_tokens"].startswith("max_tokens=0:")
 
 
-def test_a_place_inside_a_list_is_named_as_people_write_it() -> None:
+def test_a_field_inside_a_list_is_named_with_its_index() -> None:
     found = read_submit({"messages": [{"role": "user", "content": "hi"}, {"role": "parrot", "content": 3}]})
     assert isinstance(found, list)
     assert [item.param for item in found] == ["messages[1].role", "messages[1].content"]
 
 
-def test_several_faults_are_all_told() -> None:
-    assert set(wrong(max_tokens=0, top_k=-1, colour=1)) == {"max_tokens", "top_k", "colour"}
+def test_all_faults_of_a_body_are_reported() -> None:
+    assert set(faults_of(max_tokens=0, top_k=-1, colour=1)) == {"max_tokens", "top_k", "colour"}
 
 
 @pytest.mark.parametrize("body", [{}, {"prompt": "a", "messages": [{"role": "user", "content": "b"}]}])
-def test_exactly_one_of_prompt_and_messages_is_needed(body: dict[str, Any]) -> None:
-    assert read_submit(body) == [FieldError("", "exactly one of prompt and messages is needed")]
+def test_exactly_one_of_prompt_and_messages_is_required(body: dict[str, Any]) -> None:
+    assert read_submit(body) == [FieldError("", "exactly one of prompt and messages is required")]
 
 
 @pytest.mark.parametrize("body", [None, [], "text", 7])
-def test_a_body_that_is_no_object_is_refused(body: Any) -> None:
+def test_a_body_that_is_not_an_object_is_refused(body: Any) -> None:
     found = read_submit(body)
     assert isinstance(found, list)
     assert "should be a JSON object" in found[0].message
 
 
-def test_one_stop_string_is_a_list_of_one() -> None:
-    assert taken({"prompt": "hi", "stop": "\n"}).payload()["stop"] == ["\n"]
+def test_a_single_stop_string_becomes_a_list_of_one() -> None:
+    assert accepted({"prompt": "hi", "stop": "\n"}).payload()["stop"] == ["\n"]
 
 
-def test_a_json_schema_needs_a_schema() -> None:
-    assert "response_format" in wrong(response_format={"type": "json_schema"})
+def test_a_json_schema_response_format_requires_a_schema() -> None:
+    assert "response_format" in faults_of(response_format={"type": "json_schema"})
     schema = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}
-    assert taken({"prompt": "hi", "response_format": schema}).payload()["response_format"] == schema
+    assert accepted({"prompt": "hi", "response_format": schema}).payload()["response_format"] == schema
 
 
-def test_free_text_is_no_response_format_at_all() -> None:
-    assert "response_format" not in taken({"prompt": "hi", "response_format": {"type": "text"}}).payload()
+def test_the_text_response_format_is_left_out_of_the_payload() -> None:
+    assert "response_format" not in accepted({"prompt": "hi", "response_format": {"type": "text"}}).payload()
 
 
 @pytest.mark.parametrize(
@@ -137,11 +137,11 @@ def test_free_text_is_no_response_format_at_all() -> None:
         b"9" * 100_000,
     ],
 )
-def test_what_is_no_json_is_told_so_and_harms_nobody(data: bytes) -> None:
+def test_a_body_that_is_not_json_is_an_invalid_json_error(data: bytes) -> None:
     with pytest.raises(ApiError) as caught:
         parse_json(data)
     assert (caught.value.code, caught.value.status) == ("invalid_json", 400)
 
 
-def test_texts_of_all_tongues_come_through() -> None:
+def test_non_ascii_text_is_decoded_unchanged() -> None:
     assert parse_json('{"a": "žluť 漢字 😀"}'.encode()) == {"a": "žluť 漢字 😀"}

@@ -1,12 +1,12 @@
-"""What a worker holds: one claim of a job at a time, and cancels in whatever order they come."""
+"""Tests of ClaimedJobs: one claim per job, and cancels that arrive before or after the claim."""
 
 from typing import Any
 
-from shared.jobs.job import Claimed
-from workers.duties.claimed_jobs import ClaimedJobs, key_of
+from shared.jobs.job import ClaimedJob
+from workers.duties.claimed_jobs import ClaimedJobs, claim_key
 
 
-def a_claim(job_id: str = "j1", token: str = "t1", **spelled: Any) -> Claimed:
+def a_claim(job_id: str = "j1", token: str = "t1", **overrides: Any) -> ClaimedJob:
     fields: dict[str, Any] = {
         "id": job_id,
         "token": token,
@@ -19,61 +19,61 @@ def a_claim(job_id: str = "j1", token: str = "t1", **spelled: Any) -> Claimed:
         "prompt_tokens": 1,
         "max_tokens": 2,
     }
-    return Claimed(**(fields | spelled))
+    return ClaimedJob(**(fields | overrides))
 
 
-def test_what_is_held_is_named_until_it_is_let_go():
+def test_a_claimed_job_is_listed_until_it_is_removed():
     claimed_jobs = ClaimedJobs()
-    (entry,), replaced = claimed_jobs.take([a_claim()], 5.0)
-    assert (entry.key, entry.taken_s, replaced) == ("j1:t1", 5.0, [])
-    assert [key_of(held) for held in claimed_jobs.named()] == ["j1:t1"]
-    assert claimed_jobs.let_go("j1:t1") is entry
-    assert claimed_jobs.let_go("j1:t1") is None
+    (entry,), replaced = claimed_jobs.add([a_claim()], 5.0)
+    assert (entry.key, entry.claimed_s, replaced) == ("j1:t1", 5.0, [])
+    assert [claim_key(held) for held in claimed_jobs.held()] == ["j1:t1"]
+    assert claimed_jobs.remove("j1:t1") is entry
+    assert claimed_jobs.remove("j1:t1") is None
     assert len(claimed_jobs) == 0
 
 
-def test_the_same_claim_taken_twice_is_one():
+def test_adding_the_same_claim_twice_keeps_one_entry():
     claimed_jobs = ClaimedJobs()
-    claimed_jobs.take([a_claim()], 5.0)
-    assert claimed_jobs.take([a_claim()], 6.0) == ([], [])
+    claimed_jobs.add([a_claim()], 5.0)
+    assert claimed_jobs.add([a_claim()], 6.0) == ([], [])
     assert len(claimed_jobs) == 1
 
 
 def test_a_newer_claim_replaces_the_older_one_of_the_same_job():
     claimed_jobs = ClaimedJobs()
-    claimed_jobs.take([a_claim()], 5.0)
-    (entry,), replaced = claimed_jobs.take([a_claim(token="t2")], 6.0)
+    claimed_jobs.add([a_claim()], 5.0)
+    (entry,), replaced = claimed_jobs.add([a_claim(token="t2")], 6.0)
     assert replaced == ["j1:t1"]
     assert claimed_jobs.get("j1:t1") is None
     assert claimed_jobs.get("j1:t2") is entry
-    assert claimed_jobs.let_go("j1:t1") is None
+    assert claimed_jobs.remove("j1:t1") is None
     assert len(claimed_jobs) == 1
 
 
-def test_a_cancel_finds_the_held_job():
+def test_a_cancel_marks_the_claimed_job():
     claimed_jobs = ClaimedJobs()
-    (entry,), _ = claimed_jobs.take([a_claim()], 5.0)
-    assert claimed_jobs.ask_cancel("j1") == "j1:t1"
-    assert entry.cancel_asked
+    (entry,), _ = claimed_jobs.add([a_claim()], 5.0)
+    assert claimed_jobs.request_cancel("j1") == "j1:t1"
+    assert entry.cancel_requested
 
 
-def test_a_cancel_that_comes_before_the_claims_answer_waits_for_it():
+def test_a_cancel_that_arrives_before_the_claims_answer_marks_the_job_when_it_is_added():
     claimed_jobs = ClaimedJobs()
-    assert claimed_jobs.ask_cancel("j1") is None
-    (entry, other), _ = claimed_jobs.take([a_claim(), a_claim("j2")], 5.0)
-    assert entry.cancel_asked
-    assert not other.cancel_asked
+    assert claimed_jobs.request_cancel("j1") is None
+    (entry, other), _ = claimed_jobs.add([a_claim(), a_claim("j2")], 5.0)
+    assert entry.cancel_requested
+    assert not other.cancel_requested
 
 
-def test_a_claim_may_say_itself_that_it_was_canceled():
-    (entry,), _ = ClaimedJobs().take([a_claim(cancel_requested=True)], 5.0)
-    assert entry.cancel_asked
+def test_a_claim_that_was_canceled_before_it_was_answered_is_marked_as_canceled():
+    (entry,), _ = ClaimedJobs().add([a_claim(cancel_requested=True)], 5.0)
+    assert entry.cancel_requested
 
 
-def test_cancels_of_jobs_that_never_come_do_not_pile_up():
+def test_cancels_of_jobs_that_are_never_claimed_do_not_accumulate():
     claimed_jobs = ClaimedJobs()
     for number in range(10_000):
-        claimed_jobs.ask_cancel(f"gone{number}")
+        claimed_jobs.request_cancel(f"unclaimed{number}")
     assert len(claimed_jobs._early_cancels) <= 256
-    (entry,), _ = claimed_jobs.take([a_claim("gone9999")], 5.0)
-    assert entry.cancel_asked
+    (entry,), _ = claimed_jobs.add([a_claim("unclaimed9999")], 5.0)
+    assert entry.cancel_requested

@@ -1,4 +1,4 @@
-"""One duty: its passes run, rest, are woken, outlive faults, and end when asked."""
+"""Tests of Duty: its passes repeat, rest, wake early, survive faults, and end when the duty is stopped."""
 
 import threading
 from collections.abc import Iterator
@@ -7,11 +7,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from shared.errors import StoreUnavailable
-from workers.duty import FIRST_REST_S, LONGEST_REST_S, MAX_FAULTS, Duty
+from workers.duty import FIRST_RETRY_S, MAX_FAULTS, MAX_RETRY_S, Duty
 
 
 class Work:
-    """Passes that do as they are told, and count."""
+    """The work of a duty: it counts its passes, and each returns `rest_s` or raises `fault`."""
 
     name = "work"
 
@@ -28,28 +28,28 @@ class Work:
 
 
 @pytest.fixture
-def died() -> Iterator[list[str]]:
-    """The names of duties that died; nothing is logged but what is asserted."""
+def dead_duties() -> Iterator[list[str]]:
+    """The names of the duties that died. Logs are captured, so that they do not clutter the output."""
     with capture_logs():
         yield []
 
 
-def test_passes_follow_one_another_until_it_is_stopped(died):
+def test_passes_repeat_until_the_duty_is_stopped(dead_duties):
     work = Work()
-    duty = Duty(work, died.append)
+    duty = Duty(work, dead_duties.append)
     duty.start()
     for _ in range(5):
         assert work.began.acquire(timeout=5)
     assert duty.stop(5)
-    seen = work.passes
+    passes = work.passes
     duty.wake()
-    assert work.passes == seen
-    assert died == []
+    assert work.passes == passes
+    assert dead_duties == []
 
 
-def test_a_duty_that_rests_until_woken_runs_when_it_is_woken(died):
+def test_a_duty_that_rests_without_a_time_limit_runs_when_it_is_woken(dead_duties):
     work = Work(rest_s=None)
-    duty = Duty(work, died.append)
+    duty = Duty(work, dead_duties.append)
     duty.start()
     assert work.began.acquire(timeout=5)
     assert not work.began.acquire(timeout=0.05)
@@ -58,50 +58,50 @@ def test_a_duty_that_rests_until_woken_runs_when_it_is_woken(died):
     assert duty.stop(5)
 
 
-def test_a_wake_during_a_pass_is_not_lost(died):
+def test_a_wake_during_a_pass_is_not_lost(dead_duties):
     work = Work(rest_s=None)
-    duty = Duty(work, died.append)
-    first = work.one_pass
+    duty = Duty(work, dead_duties.append)
+    original_pass = work.one_pass
 
-    def wakes_itself_once():
-        work.one_pass = first
+    def wake_duty_once():
+        work.one_pass = original_pass
         duty.wake()
-        return first()
+        return original_pass()
 
-    work.one_pass = wakes_itself_once
+    work.one_pass = wake_duty_once
     duty.start()
     for _ in range(2):
         assert work.began.acquire(timeout=5)
     assert duty.stop(5)
 
 
-def test_a_duty_that_was_never_started_stops(died):
-    assert Duty(Work(), died.append).stop(1)
+def test_stopping_a_duty_that_was_never_started_succeeds(dead_duties):
+    assert Duty(Work(), dead_duties.append).stop(1)
 
 
-def test_rests_grow_while_the_store_is_away_and_no_wake_ends_them(died):
-    duty = Duty(Work(fault=StoreUnavailable("away")), died.append)
+def test_rests_grow_while_the_store_is_away_and_a_wake_does_not_shorten_them(dead_duties):
+    duty = Duty(Work(fault=StoreUnavailable("away")), dead_duties.append)
     rests = [duty.guarded_pass() for _ in range(8)]
-    assert rests[0] == (FIRST_REST_S, False)
-    assert rests[1] == (2 * FIRST_REST_S, False)
-    assert rests[-1] == (LONGEST_REST_S, False)
-    assert died == []
+    assert rests[0] == (FIRST_RETRY_S, False)
+    assert rests[1] == (2 * FIRST_RETRY_S, False)
+    assert rests[-1] == (MAX_RETRY_S, False)
+    assert dead_duties == []
 
 
-def test_rests_are_short_again_once_the_store_is_back(died):
+def test_rests_are_short_again_once_the_store_is_back(dead_duties):
     work = Work(fault=StoreUnavailable("away"))
-    duty = Duty(work, died.append)
+    duty = Duty(work, dead_duties.append)
     for _ in range(5):
         duty.guarded_pass()
     work.fault = None
     assert duty.guarded_pass() == (0.0, True)
     work.fault = StoreUnavailable("away")
-    assert duty.guarded_pass() == (FIRST_REST_S, False)
+    assert duty.guarded_pass() == (FIRST_RETRY_S, False)
 
 
-def test_a_duty_outlives_faults_of_its_own(died):
+def test_a_duty_survives_fewer_faults_in_a_row_than_the_maximum(dead_duties):
     work = Work(fault=KeyError("a fault"))
-    duty = Duty(work, died.append)
+    duty = Duty(work, dead_duties.append)
     for _ in range(MAX_FAULTS - 1):
         duty.guarded_pass()
     work.fault = None
@@ -109,12 +109,12 @@ def test_a_duty_outlives_faults_of_its_own(died):
     work.fault = KeyError("another")
     for _ in range(MAX_FAULTS - 1):
         duty.guarded_pass()
-    assert died == []
+    assert dead_duties == []
 
 
-def test_a_duty_whose_every_pass_fails_says_that_it_has_died_and_stops(died):
-    duty = Duty(Work(fault=KeyError("a fault")), died.append)
+def test_a_duty_whose_every_pass_fails_reports_its_death_and_stops(dead_duties):
+    duty = Duty(Work(fault=KeyError("a fault")), dead_duties.append)
     for _ in range(MAX_FAULTS):
         duty.guarded_pass()
-    assert died == ["work"]
+    assert dead_duties == ["work"]
     assert duty._stopping.is_set()

@@ -1,4 +1,4 @@
-"""The worker's own address: its state before and after loading, its figures, and nothing else."""
+"""Tests of a worker's own HTTP listener: it serves /health and /metrics, and nothing else."""
 
 import json
 import urllib.error
@@ -14,8 +14,8 @@ from workers.exporter import Exporter
 def serve():
     running = []
 
-    def start(state, figures):
-        exporter = Exporter("127.0.0.1", 0, state, figures)
+    def start(status, metrics):
+        exporter = Exporter("127.0.0.1", 0, status, metrics)
         exporter.start()
         running.append(exporter)
         host, port = exporter._server.server_address[:2]
@@ -31,14 +31,14 @@ def get(url: str) -> str:
         return response.read().decode()
 
 
-def test_health_says_how_it_stands_at_that_moment(serve):
-    words = ["loading", "serving"]
-    url = serve(lambda: words.pop(0), dict)
+def test_health_reports_the_current_status(serve):
+    statuses = ["loading", "serving"]
+    url = serve(lambda: statuses.pop(0), dict)
     assert json.loads(get(f"{url}/health")) == {"status": "loading"}
     assert json.loads(get(f"{url}/health")) == {"status": "serving"}
 
 
-def test_metrics_are_read_when_they_are_asked_for(serve):
+def test_metrics_are_read_anew_for_each_request(serve):
     steps = iter([7, 8])
     url = serve(lambda: "serving", lambda: {"penstock_worker_steps": ("counter", "Steps", next(steps))})
     assert "penstock_worker_steps_total 7.0" in get(f"{url}/metrics")
@@ -47,16 +47,16 @@ def test_metrics_are_read_when_they_are_asked_for(serve):
     assert "# TYPE penstock_worker_steps_total counter" in text
 
 
-def test_a_worker_that_is_loading_has_no_figures_yet(serve):
+def test_a_worker_that_is_still_loading_exports_no_metrics(serve):
     assert get(f"{serve(lambda: 'loading', dict)}/metrics") == ""
 
 
-def test_other_paths_are_not_there(serve):
+def test_other_paths_are_not_found(serve):
     with pytest.raises(urllib.error.HTTPError, match="404"):
         get(f"{serve(lambda: 'serving', dict)}/v1/jobs")
 
 
-def test_an_address_that_is_taken_is_named(serve):
+def test_the_error_for_an_address_in_use_names_the_address(serve):
     port = serve(lambda: "serving", dict).rpartition(":")[2]
-    with pytest.raises(ConfigError, match=f"PENSTOCK_WORKER_LISTEN=127.0.0.1:{port} cannot be listened on"):
+    with pytest.raises(ConfigError, match=f"PENSTOCK_WORKER_LISTEN: cannot listen on 127.0.0.1:{port} "):
         Exporter("127.0.0.1", int(port), lambda: "serving", dict)

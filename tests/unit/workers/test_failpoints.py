@@ -1,4 +1,4 @@
-"""Fail points kill where they are told to, and only there."""
+"""Tests of failpoints: a process is killed at the armed point, for the armed job, and nowhere else."""
 
 import signal
 import subprocess
@@ -16,31 +16,32 @@ from shared import failpoints
 failpoints.arm(sys.argv[1])
 failpoints.reach("before_settle", "job1")
 failpoints.reach("after_settle", "job2")
-print("lived")
+print("survived")
 """
 
 
-def end_of(setting: str) -> tuple[int, str]:
-    done = subprocess.run([sys.executable, "-c", PROGRAM, setting], capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout.strip()
+def run_with_failpoint(setting: str) -> tuple[int, str]:
+    """Run a process with this failpoint. Return its exit code and its output."""
+    completed = subprocess.run([sys.executable, "-c", PROGRAM, setting], capture_output=True, text=True, check=False)
+    return completed.returncode, completed.stdout.strip()
 
 
 @pytest.mark.parametrize("setting", ["before_settle", "before_settle@job1", "after_settle@job2"])
-def test_the_armed_point_kills(setting):
-    assert end_of(setting) == (-signal.SIGKILL, "")
+def test_the_armed_failpoint_kills_the_process(setting):
+    assert run_with_failpoint(setting) == (-signal.SIGKILL, "")
 
 
 @pytest.mark.parametrize("setting", ["", "after_claim", "before_settle@job2"])
-def test_any_other_point_and_any_other_job_is_passed(setting):
-    assert end_of(setting) == (0, "lived")
+def test_a_process_survives_other_failpoints_and_other_jobs(setting):
+    assert run_with_failpoint(setting) == (0, "survived")
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_point_can_be_set(point):
+def test_the_setting_accepts_every_failpoint_with_or_without_a_job(point):
     assert load(environ={"PENSTOCK_FAIL_AT": point}, dotenv=None).fail_at == point
     assert load(environ={"PENSTOCK_FAIL_AT": f"{point}@a-b_c"}, dotenv=None).fail_at == f"{point}@a-b_c"
 
 
-def test_a_point_that_nobody_passes_is_refused():
+def test_an_unknown_failpoint_is_refused():
     with pytest.raises(ConfigError, match="PENSTOCK_FAIL_AT='nowhere'"):
         load(environ={"PENSTOCK_FAIL_AT": "nowhere"}, dotenv=None)

@@ -1,4 +1,4 @@
-"""Which of a repo's files a hub name means."""
+"""Tests of which files of a Hugging Face repository a model name selects."""
 
 import pytest
 
@@ -33,7 +33,7 @@ REPO = [
         ("m-BF16-00002-of-00002.gguf", ["BF16/m-BF16-00001-of-00002.gguf", "BF16/m-BF16-00002-of-00002.gguf"]),
     ],
 )
-def test_a_quantization_or_a_file_names_one_model_with_all_its_parts(selector, files):
+def test_a_quantization_or_a_file_name_selects_one_model_with_all_its_parts(selector, files):
     assert choose(HubName("org/repo", selector), REPO) == files
 
 
@@ -42,21 +42,21 @@ def test_a_repo_with_one_model_needs_no_selector():
 
 
 @pytest.mark.parametrize(
-    ("selector", "said"),
+    ("selector", "message"),
     [
-        ("", "org/repo may be any of BF16/m-BF16-00001-of-00002.gguf, m-F32"),
-        ("m", "org/repo:m may be any of"),
-        ("Q4_XS", "holds no model 'Q4_XS'; it holds BF16/m-BF16"),
-        ("mmproj-F16.gguf", "holds no model"),
+        ("", "org/repo matches several models: BF16/m-BF16-00001-of-00002.gguf, m-F32"),
+        ("m", "org/repo:m matches several models: "),
+        ("Q4_XS", "contains no model 'Q4_XS'; it contains BF16/m-BF16"),
+        ("mmproj-F16.gguf", "contains no model"),
         ("F32", "of the 3 parts of m-F32 these are missing: 00002"),
     ],
 )
-def test_what_names_no_model_or_several_is_told_with_the_list(selector, said):
+def test_a_selector_that_does_not_match_exactly_one_complete_model_is_refused_with_the_reason(selector, message):
     with pytest.raises(ModelError) as caught:
         choose(HubName("org/repo", selector), REPO)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_a_repo_without_a_gguf_file_is_told_so():
-    with pytest.raises(ModelError, match="holds no GGUF file"):
+def test_a_repo_without_a_gguf_file_is_refused():
+    with pytest.raises(ModelError, match="contains no GGUF file"):
         choose(HubName("org/repo"), ["model.safetensors"])

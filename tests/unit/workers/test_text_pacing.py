@@ -1,4 +1,4 @@
-"""When new text goes out: a job's first at once, then on a common tick of 50 ms, and never twice otherwise."""
+"""Tests of when new text is sent: a job's first text at once, later text on a common tick every 50 ms."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,34 +7,35 @@ from workers.duties.text_pacing import INTERVAL_S, TextPacing
 
 
 def send(pace: TextPacing, now_s: float, ending: frozenset[str] = frozenset()) -> dict[str, str]:
-    told = {chunk.key: chunk.text for chunk in pace.due(now_s, set(ending))}
+    """Send the text that is due at `now_s`. Return it for each job."""
+    received = {chunk.key: chunk.text for chunk in pace.due(now_s, set(ending))}
     pace.sent(now_s)
-    return told
+    return received
 
 
-def test_the_first_text_of_a_job_goes_at_once_and_the_next_waits():
+def test_the_first_text_of_a_job_is_sent_at_once_and_later_text_waits_for_a_tick():
     pace = TextPacing()
     pace.add("a", "one ", 1)
     assert send(pace, 10.01) == {"a": "one "}
     pace.add("a", "two ", 2)
     assert send(pace, 10.02) == {}
-    assert pace.waits
+    assert pace.has_unsent
     pace.add("a", "three", 3)
     assert send(pace, 10.12) == {"a": "two three"}
-    assert not pace.waits
+    assert not pace.has_unsent
 
 
-def test_jobs_that_began_at_different_moments_share_a_tick():
+def test_jobs_that_started_at_different_times_share_a_tick():
     pace = TextPacing()
-    for key, moment in (("a", 10.01), ("b", 10.02), ("c", 10.04)):
+    for key, started_s in (("a", 10.01), ("b", 10.02), ("c", 10.04)):
         pace.add(key, "x", 1)
-        assert send(pace, moment) == {key: "x"}
+        assert send(pace, started_s) == {key: "x"}
     for key in "abc":
         pace.add(key, "y", 2)
     assert send(pace, 10.12) == {"a": "y", "b": "y", "c": "y"}
 
 
-def test_an_ending_job_is_not_paced():
+def test_the_last_text_of_an_ending_job_does_not_wait_for_a_tick():
     pace = TextPacing()
     pace.add("a", "x", 1)
     send(pace, 10.0)
@@ -42,7 +43,7 @@ def test_an_ending_job_is_not_paced():
     assert send(pace, 10.001, frozenset("a")) == {"a": "rest"}
 
 
-def test_what_was_not_answered_is_sent_again_exactly_as_it_was():
+def test_text_whose_send_was_not_answered_is_sent_again_unchanged():
     pace = TextPacing()
     pace.add("a", "x", 1)
     first = pace.due(10.0, set())
@@ -53,17 +54,17 @@ def test_what_was_not_answered_is_sent_again_exactly_as_it_was():
     assert send(pace, 11.2) == {"a": "y", "b": "z"}
 
 
-def test_a_forgotten_job_says_no_more_even_what_was_in_doubt():
+def test_a_forgotten_job_sends_nothing_more_not_even_unanswered_text():
     pace = TextPacing()
     pace.add("a", "x", 1)
     pace.due(10.0, set())
     pace.forget("a")
     assert pace.due(10.0, set()) == []
-    assert not pace.waits
+    assert not pace.has_unsent
     assert pace.next_tick_s(10.0) is None
 
 
-def test_while_anybody_speaks_the_next_tick_is_at_most_an_interval_away():
+def test_while_a_job_produces_text_the_next_tick_is_at_most_one_interval_away():
     pace = TextPacing()
     assert pace.next_tick_s(10.0) is None
     pace.add("a", "x", 1)
@@ -74,21 +75,21 @@ def test_while_anybody_speaks_the_next_tick_is_at_most_an_interval_away():
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0.0, 0.07)), min_size=1, max_size=60))
-def test_no_text_is_lost_doubled_or_reordered_whatever_the_moments(said):
+def test_no_text_is_lost_repeated_or_reordered_at_any_timing(additions):
     pace, now_s = TextPacing(), 10.0
-    wanted: dict[str, str] = dict.fromkeys("abc", "")
-    told = dict.fromkeys("abc", "")
+    expected: dict[str, str] = dict.fromkeys("abc", "")
+    received = dict.fromkeys("abc", "")
     last_s: dict[str, float] = {}
-    for number, (key, passed_s) in enumerate(said):
+    for number, (key, passed_s) in enumerate(additions):
         now_s += passed_s
         word = f"{number} "
-        wanted[key] += word
+        expected[key] += word
         pace.add(key, word, number)
-        for sent, text in send(pace, now_s).items():
-            told[sent] += text
-            # Two sends of a job that fall into neighbouring ticks are an interval apart but for lateness.
-            assert now_s - last_s.get(sent, 0.0) > 0.0
-            last_s[sent] = now_s
-    for sent, text in send(pace, now_s + 1).items():
-        told[sent] += text
-    assert told == wanted
+        for sent_key, text in send(pace, now_s).items():
+            received[sent_key] += text
+            # A send may be late, so two sends of a job may be less than an interval apart, but never at one time.
+            assert now_s - last_s.get(sent_key, 0.0) > 0.0
+            last_s[sent_key] = now_s
+    for sent_key, text in send(pace, now_s + 1).items():
+        received[sent_key] += text
+    assert received == expected

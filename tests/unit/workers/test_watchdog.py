@@ -1,58 +1,58 @@
-"""The watchdog ends a process that runs jobs and makes no token, and no other."""
+"""Tests of the watchdog: it ends a process that runs jobs without computing tokens, and no other."""
 
-from shared.clock import HeldClock
+from shared.clock import ManualClock
 from workers.duties.watchdog import Watchdog
 from workers.exit_codes import ExitCode
 
 
 class Scene:
-    """A watchdog with a stall of 4 s, which looks every second."""
+    """A watchdog that allows 4 s without a token and checks every second."""
 
     def __init__(self) -> None:
         self.tokens, self.busy, self.ended = 0, True, []
-        self.clock = HeldClock()
+        self.clock = ManualClock()
         self.watchdog = Watchdog(
             stall_ms=4_000, tokens=lambda: self.tokens, busy=lambda: self.busy, clock=self.clock, end=self.ended.append
         )
 
-    def look(self, seconds: float, *, tokens: int = 0) -> None:
-        """Look once a second for so long, while so many tokens are made each second."""
+    def run(self, seconds: float, *, tokens: int = 0) -> None:
+        """Let this many seconds pass with one check a second, while `tokens` are computed each second."""
         for _ in range(int(seconds)):
             self.clock.advance(1.0)
             self.tokens += tokens
             assert self.watchdog.one_pass() == 1.0
 
 
-def test_silence_while_something_runs_ends_the_process():
+def test_a_busy_engine_that_computes_no_token_for_the_stall_time_ends_the_process():
     scene = Scene()
-    scene.look(3)
+    scene.run(3)
     assert scene.ended == []
-    scene.look(1)
+    scene.run(1)
     assert scene.ended == [ExitCode.STALL]
 
 
-def test_one_token_in_time_is_enough():
+def test_one_token_within_the_stall_time_keeps_the_process_alive():
     scene = Scene()
     for _ in range(10):
-        scene.look(3)
-        scene.look(1, tokens=1)
+        scene.run(3)
+        scene.run(1, tokens=1)
     assert scene.ended == []
 
 
-def test_an_idle_engine_may_be_silent():
+def test_time_in_which_the_engine_is_idle_does_not_count_as_a_stall():
     scene = Scene()
     scene.busy = False
-    scene.look(60)
+    scene.run(60)
     scene.busy = True
-    scene.look(3)
+    scene.run(3)
     assert scene.ended == []
 
 
-def test_time_in_which_the_whole_process_was_stopped_proves_nothing():
+def test_a_long_suspension_of_the_process_counts_as_only_two_intervals():
     scene = Scene()
-    scene.look(1)
+    scene.run(1)
     scene.clock.advance(3_600.0)
     scene.watchdog.one_pass()
     assert scene.ended == []
-    scene.look(1)
+    scene.run(1)
     assert scene.ended == [ExitCode.STALL]

@@ -1,1 +1,1 @@
-"""The backend on llama-cpp-python. The only package that imports llama_cpp."""
+"""The llama backend, built on llama-cpp-python. In the worker, only this package imports llama_cpp."""

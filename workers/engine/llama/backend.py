@@ -1,7 +1,7 @@
-"""The backend on llama-cpp-python's low-level API; the only file that imports llama_cpp.
+"""The backend on llama-cpp-python's low-level API. In the worker, no other file imports llama_cpp.
 
-Many sequences share one context: each step is one `llama_decode` over a batch whose memory is made
-once, with logits only for the rows that are sampled, and a sampler chain in C for every sequence.
+All sequences share one context. `decode` calls `llama_decode` once, with a batch whose memory is allocated only once.
+Logits are computed only for rows that are sampled. Each sequence has its own sampler chain, which runs in C.
 """
 
 from collections.abc import Callable
@@ -46,16 +46,17 @@ _LOG = LlamaLog()
 
 
 def _log_line(level: int, text: bytes, _: object) -> None:
-    _LOG.line(level, text.decode("utf-8", "replace"))
+    _LOG.add_line(level, text.decode("utf-8", "replace"))
 
 
-#: llama.cpp writes to stderr by default. The callback must live as long as the library, hence as this module.
+#: Replaces llama.cpp's default log callback, which writes to stderr. The callback is stored in a module-level variable,
+#: because it must not be garbage-collected while the library can call it.
 _LOG_CALLBACK = llama_cpp.llama_log_callback(_log_line)
 llama_cpp.llama_log_set(_LOG_CALLBACK, None)
 
 
 class LlamaBackend:
-    """One model and the context that all slots share. `model` and `ctx` are freed by `close`."""
+    """A text generation model, and the context that all slots share. `close` frees `model` and `ctx`."""
 
     lockstep = True
 
@@ -63,28 +64,29 @@ class LlamaBackend:
         sizes = shape.sizes
         self.slots, self.cells, self.n_ctx, self.facts = sizes.slots, sizes.cells, sizes.n_ctx, facts
         self._model, self._ctx = model, ctx
-        # Recurrent memory holds no earlier state of a text, a sliding window only the last tokens of one.
-        forgets = llama_cpp.llama_model_is_recurrent(model) or llama_cpp.llama_model_is_hybrid(model)
-        self.reuses = not forgets and llama_cpp.llama_model_n_swa(model) == 0
+        # Prefixes can be reused only with a full KV cache. Recurrent memory keeps only the latest state of a sequence,
+        # and a sliding window keeps only its last tokens.
+        recurrent = llama_cpp.llama_model_is_recurrent(model) or llama_cpp.llama_model_is_hybrid(model)
+        self.reuses = not recurrent and llama_cpp.llama_model_n_swa(model) == 0
         self.compact = not shape.shared
         self._memory = llama_cpp.llama_get_memory(ctx)
         self._vocab = Vocabulary(llama_cpp, model)
         self.n_vocab, self.tokenize, self.piece = self._vocab.size, self._vocab.tokenize, self._vocab.piece
-        self._template, self._no_chat = self._chat_template()
+        self._template, self._no_template_reason = self._chat_template()
         self._batch = Batch(llama_cpp, llama_cpp.llama_n_batch(ctx))
         self._prompts: dict[int, Tokens] = {}
         self._samplers: dict[int, Sampler] = {}
-        #: Of the slots whose jobs ask for them.
+        #: Slot → the logprobs of its job, for jobs that requested them.
         self._logprobs: dict[int, Logprobs] = {}
 
-    # Any thread: a vocabulary is only read.
+    # The following methods may be called from any thread, because the vocabulary is read-only.
 
     def prepare(self, spec: JobSpec) -> Prepared:
-        """Tokenize and validate; callable by any thread. Raises JobRejected."""
+        """Tokenize and validate a job. May be called from any thread. Raises JobRejected."""
         sampling = read_sampling(spec.payload)
         for token, _ in sampling.logit_bias:
             if token >= self.n_vocab:
-                message = f"logit_bias names token {token}, and the model has {self.n_vocab}"
+                message = f"logit_bias contains token {token}, but the model has only {self.n_vocab} tokens"
                 raise JobRejected(EndCode.INVALID_VALUE, message, "logit_bias")
         prompt = self._prompt(spec)
         grammar = "" if sampling.schema is None else self._grammar(sampling.schema)
@@ -95,25 +97,25 @@ class LlamaBackend:
         text, messages = spec.payload.get("prompt"), spec.payload.get("messages")
         if messages is not None:
             if self._template is None:
-                raise JobRejected(EndCode.INVALID_VALUE, f"{self._no_chat}: send a prompt", "messages")
-            pieces = self._template.pieces(messages, self._vocab.controls)
-            self._refuse_too_long(max(len(pieces), self._vocab.fewest_tokens("".join(pieces))), "messages")
-            return self._checked(np.concatenate([self.tokenize(piece) for piece in pieces]), "messages")
+                raise JobRejected(EndCode.INVALID_VALUE, f"{self._no_template_reason}: send a prompt", "messages")
+            pieces = self._template.pieces(messages, self._vocab.control_names)
+            self._reject_too_long(max(len(pieces), self._vocab.min_tokens("".join(pieces))), "messages")
+            return self._non_empty(np.concatenate([self.tokenize(piece) for piece in pieces]), "messages")
         if not isinstance(text, str):
-            raise JobRejected(EndCode.INVALID_VALUE, "this model continues text: send a prompt or messages", "prompt")
-        self._refuse_too_long(self._vocab.fewest_tokens(text), "prompt")
-        return self._checked(self._vocab.prompt(text), "prompt")
+            raise JobRejected(EndCode.INVALID_VALUE, "this model generates text: send a prompt or messages", "prompt")
+        self._reject_too_long(self._vocab.min_tokens(text), "prompt")
+        return self._non_empty(self._vocab.prompt(text), "prompt")
 
-    def _refuse_too_long(self, tokens: int, param: str) -> None:
-        """What cannot fit, however it is cut into tokens, is not cut, which might take minutes."""
+    def _reject_too_long(self, tokens: int, param: str) -> None:
+        """Reject a prompt of at least `tokens` tokens if it is too long, because tokenizing it could take minutes."""
         if tokens > self.n_ctx:
-            message = f"{tokens} prompt tokens and more do not fit the context of {self.n_ctx} tokens"
+            message = f"{tokens} or more prompt tokens do not fit the context of {self.n_ctx} tokens"
             raise JobRejected(EndCode.CONTEXT_LENGTH_EXCEEDED, message, param)
 
     @staticmethod
-    def _checked(tokens: Tokens, param: str) -> Tokens:
+    def _non_empty(tokens: Tokens, param: str) -> Tokens:
         if not len(tokens):
-            message = f"{param} is empty, and the model has no token to begin with"
+            message = f"{param} is empty, and the model has no BOS token to start from"
             raise JobRejected(EndCode.INVALID_VALUE, message, param)
         return tokens
 
@@ -125,75 +127,75 @@ class LlamaBackend:
             raise JobRejected(EndCode.INVALID_VALUE, f"response_format: {fault}", "response_format") from None
         return grammar
 
-    def practice_job(self, spec: JobSpec, prompt_tokens: int) -> Prepared:
-        """A job of so many tokens without meaning, for the calibration."""
+    def calibration_job(self, spec: JobSpec, prompt_tokens: int) -> Prepared:
+        """Return a job for the calibration. Its prompt consists of `prompt_tokens` meaningless tokens."""
         prompt = np.arange(prompt_tokens, dtype=np.int32) * 7 % self.n_vocab
         return Prepared(spec, prompt_tokens, spec.max_tokens, Sampling(temperature=0.0), prompt)
 
-    # The engine's thread only.
+    # The following methods are called by the engine's thread only.
 
-    def open(self, slot: int, job: Prepared) -> None:
+    def open_slot(self, slot: int, job: Prepared) -> None:
         """Make `slot` ready for the job."""
         self._prompts[slot] = job.prompt
         self._samplers[slot] = Sampler(llama_cpp, self._vocab.handle, self.n_vocab, job.sampling, job.grammar)
         if job.sampling.logprobs is not None:
-            self._logprobs[slot] = Logprobs(job.sampling.logprobs, self._vocab.spelled, self._vocab.piece)
+            self._logprobs[slot] = Logprobs(job.sampling.logprobs, self._vocab.piece_or_name, self._vocab.piece)
 
-    def begin(self, slot: int, source: int, n: int) -> None:
-        """Let `slot` hold the first `n` tokens of what slot `source` holds, and no more."""
+    def set_prefix(self, slot: int, source: int, n: int) -> None:
+        """Make `slot` hold the first `n` tokens of slot `source` and no others. Both may be the same slot."""
         if slot != source:
-            self.forget(slot)
-            # Whole, since a split cache can copy nothing less; in a shared one it costs no copy.
+            self.clear_slot(slot)
+            # Copy the whole sequence: a split cache cannot copy only a part, and a shared cache copies no data.
             llama_cpp.llama_memory_seq_cp(self._memory, source, slot, -1, -1)
         llama_cpp.llama_memory_seq_rm(self._memory, slot, n, -1)
 
     def decode(self, rows: list[BatchRow]) -> list[BatchRow]:
-        """One llama_decode over all rows. Raises DecodeFailed and leaves the sequences as they were."""
+        """Compute all rows with one llama_decode. If it fails, restore the sequences and raise DecodeFailed."""
         batch = self._batch
         batch.clear()
-        # llama.cpp computes neighbouring slots of a split cache together, and others one after another.
+        # Sort by slot: with a split cache, llama.cpp computes adjacent slots together, others one after another.
         for row in sorted(rows, key=attrgetter("slot")):
             if row.token >= 0:
                 row.index = batch.add_token(row.token, row.start, row.slot)
             else:
                 tokens = self._prompts[row.slot][row.start : row.start + row.n]
-                row.index = batch.add_prompt(tokens, row.start, row.slot, last=row.samples)
+                row.index = batch.add_prompt(tokens, row.start, row.slot, last_logits=row.samples)
         code = llama_cpp.llama_decode(self._ctx, batch.filled())
         if code != 0:
             for row in rows:
                 llama_cpp.llama_memory_seq_rm(self._memory, row.slot, row.start, -1)
-            raise DecodeFailed(f"llama_decode answered {code} to {batch.n_tokens} tokens: {_LOG.errors()}")
+            raise DecodeFailed(f"llama_decode returned {code} for {batch.n_tokens} tokens: {_LOG.errors()}")
         return rows
 
     def sample(self, row: BatchRow) -> int:
-        """The next token of a row that samples, or END. Raises GrammarStuck."""
+        """Return the token that follows a computed row, or END. Raises GrammarStuck or GrammarSlow."""
         sampler = self._samplers[row.slot]
         token = sampler.sample(self._ctx, row.index)
-        if token in self._vocab.ends:
+        if token in self._vocab.end_tokens:
             return END
         if row.slot in self._logprobs:
             self._logprobs[row.slot].add(sampler.logits(self._ctx, row.index), token)
         return token
 
-    def more(self, slot: int, text: str) -> dict[str, Any]:
-        """The logprobs of the answer so far, for jobs that asked for them."""
-        found = self._logprobs.get(slot)
-        return {} if found is None else {"logprobs": found.of(text)}
+    def extra_fields(self, slot: int, text: str) -> dict[str, Any]:
+        """Return the field `logprobs` for the answer so far if the job requested it, otherwise no fields."""
+        logprobs = self._logprobs.get(slot)
+        return {} if logprobs is None else {"logprobs": logprobs.for_text(text)}
 
     def close_slot(self, slot: int) -> None:
-        """The slot's sequence has ended: its sampler is freed, its cells stay."""
+        """Free what an ended sequence used, except for the slot's cells."""
         self._prompts.pop(slot, None)
         self._logprobs.pop(slot, None)
         sampler = self._samplers.pop(slot, None)
         if sampler is not None:
             sampler.close()
 
-    def forget(self, slot: int) -> None:
-        """Empty a slot's cells."""
+    def clear_slot(self, slot: int) -> None:
+        """Free the cells that a slot keeps."""
         llama_cpp.llama_memory_seq_rm(self._memory, slot, -1, -1)
 
     def check_idle(self, kept: dict[int, int]) -> None:
-        """Raise SlotAccountingError if a sequence still has a sampler, or cells other than `kept`."""
+        """Raise SlotAccountingError if a slot has a sampler, or holds another number of cells than in `kept`."""
         ends = {slot: llama_cpp.llama_memory_seq_pos_max(self._memory, slot) for slot in range(self.slots)}
         held = {slot: last + 1 for slot, last in ends.items() if last >= 0}
         if held != kept or self._samplers:
@@ -202,14 +204,17 @@ class LlamaBackend:
             )
 
     def close(self) -> None:
-        """Free the context and the model; the backend cannot be used any more."""
+        """Free the context and the model. The backend cannot be used afterwards."""
         for slot in list(self._samplers):
             self.close_slot(slot)
         llama_cpp.llama_free(self._ctx)
         llama_cpp.llama_model_free(self._model)
 
     def _chat_template(self) -> tuple[ChatTemplate | None, str]:
-        """The model's template, or why there is none; prompts are answered without."""
+        """Return the model's chat template, or None and the reason why the model has no usable one.
+
+        Without a chat template, the backend rejects jobs with messages, but accepts jobs with a prompt.
+        """
         source = llama_cpp.llama_model_chat_template(self._model, None)
         if not source:
             return None, "the model has no chat template"
@@ -228,9 +233,10 @@ def load_backend(
     workers: int = 1,
     progress: Callable[[float], None] | None = None,
 ) -> LlamaBackend | EmbeddingBackend:
-    """The model at `path` on the devices of the settings, with a context for all slots.
+    """Load the model at `path` onto the devices that the settings select, and create a context for all slots.
 
-    `index` is the worker's among the `workers` of this machine. Raises ModelError.
+    `index` is this worker's index among the `workers` of this machine. `progress` is called with the fraction of the
+    model that is loaded so far, 0 to 1. Raises ModelError if the model cannot be loaded or used.
     """
     llama_cpp.llama_backend_init()
     libs = Libraries(llama_cpp, _ggml.libggml, _LOG)

@@ -1,4 +1,4 @@
-"""One llama_batch whose memory is made once and filled anew each step, through views."""
+"""One llama_batch, whose memory is allocated once and refilled for each step through NumPy arrays."""
 
 import ctypes
 from typing import Any
@@ -9,10 +9,10 @@ _Tokens = np.ndarray[Any, np.dtype[np.int32]]
 
 
 class Batch:
-    """Room for `capacity` tokens, each of one sequence. `lib` is llama.cpp's API.
+    """A batch of at most `capacity` tokens, each of which belongs to one sequence. `lib` is llama.cpp's API.
 
-    llama.cpp reads the sequence ids of a token through a pointer of its own; here each points at its
-    place in one array, so that a prompt's ids are written at once.
+    llama.cpp reads the sequence ids of each token through a separate pointer. All these pointers refer to elements of
+    one array, so that the sequence ids of a whole prompt can be written with a single assignment.
     """
 
     def __init__(self, lib: Any, capacity: int) -> None:
@@ -21,8 +21,8 @@ class Batch:
         self._pos = np.zeros(capacity, np.int32)
         self._n_seq = np.ones(capacity, np.int32)
         self._seq = np.zeros(capacity, np.int32)
-        self._wanted = np.zeros(capacity, np.int8)
-        self._counting = np.arange(capacity, dtype=np.int32)
+        self._logits = np.zeros(capacity, np.int8)
+        self._range = np.arange(capacity, dtype=np.int32)
         first = self._seq.ctypes.data
         self._seq_pointers = (first + 4 * np.arange(capacity)).astype(np.uintp)
         self._batch = lib.llama_batch(
@@ -32,34 +32,37 @@ class Batch:
             pos=_pointer(self._pos, ctypes.c_int32),
             n_seq_id=_pointer(self._n_seq, ctypes.c_int32),
             seq_id=_pointer(self._seq_pointers, ctypes.POINTER(ctypes.c_int32)),
-            logits=_pointer(self._wanted, ctypes.c_int8),
+            logits=_pointer(self._logits, ctypes.c_int8),
         )
 
     def clear(self) -> None:
-        """Begin a step."""
+        """Empty the batch for the next step."""
         self.n_tokens = 0
 
     def add_token(self, token: int, pos: int, slot: int) -> int:
-        """One decoding sequence's token; where its logits will be."""
+        """Add one token of a decoding sequence and request its logits. Return its index in the batch."""
         at = self.n_tokens
-        self._token[at], self._pos[at], self._seq[at], self._wanted[at] = token, pos, slot, 1
+        self._token[at], self._pos[at], self._seq[at], self._logits[at] = token, pos, slot, 1
         self.n_tokens = at + 1
         return at
 
-    def add_prompt(self, tokens: _Tokens, pos: int, slot: int, *, last: bool, every: bool = False) -> int:
-        """Some of a prompt; with `last`, logits for its last token, whose place is returned, with `every` for each."""
+    def add_prompt(self, tokens: _Tokens, pos: int, slot: int, *, last_logits: bool, all_logits: bool = False) -> int:
+        """Add a chunk of a prompt, and return the index of the chunk's last token in the batch.
+
+        `last_logits` requests the logits of the chunk's last token, and `all_logits` those of all its other tokens.
+        """
         at, end = self.n_tokens, self.n_tokens + len(tokens)
         self._token[at:end] = tokens
-        self._pos[at:end] = self._counting[: len(tokens)]
+        self._pos[at:end] = self._range[: len(tokens)]
         self._pos[at:end] += pos
         self._seq[at:end] = slot
-        self._wanted[at:end] = every
-        self._wanted[end - 1] = last
+        self._logits[at:end] = all_logits
+        self._logits[end - 1] = last_logits
         self.n_tokens = end
         return end - 1
 
     def filled(self) -> Any:
-        """The llama_batch to decode."""
+        """Return the llama_batch to pass to `llama_decode`."""
         self._batch.n_tokens = self.n_tokens
         return self._batch
 

@@ -1,4 +1,4 @@
-"""A short run before the first job, thrown away: how fast this model is on this machine."""
+"""Measures the model's speed on this machine with a short run before the first job; the run's output is discarded."""
 
 from dataclasses import replace
 from statistics import median
@@ -9,14 +9,14 @@ from workers.engine.events import JobSpec
 from workers.engine.llama.backend import LlamaBackend
 from workers.engine.step_time import StepTimeModel
 
-#: Tokens of each of the two prompts, and steps with every slot.
+#: Number of tokens in the measured prompt, which is computed twice, and number of steps in which every slot decodes.
 _PROMPT, _STEPS = 128, 32
-#: Steps with one slot, to tell what a row adds to a step.
+#: Number of steps in which one slot decodes. Compared with steps of all slots, they show how much time a row adds.
 _SINGLE_STEPS = 4
 
 
 def calibrate(backend: LlamaBackend, clock: Clock) -> tuple[Facts, StepTimeModel]:
-    """The backend's facts with measured rates, and where the planner's fit begins. Leaves every slot closed."""
+    """Return the backend's facts with measured rates, and an initial step time model. Leaves all slots closed."""
     prompt = max(1, min(_PROMPT, backend.n_ctx // 2, backend.cells // 2))
     prefill_s, single_s = min(_one_slot(backend, clock, prompt) for _ in range(2))
     every_s = _every_slot(backend, clock)
@@ -33,45 +33,45 @@ def calibrate(backend: LlamaBackend, clock: Clock) -> tuple[Facts, StepTimeModel
 
 
 def _one_slot(backend: LlamaBackend, clock: Clock, prompt: int) -> tuple[float, float]:
-    """Seconds of a prompt, and of a step, with one sequence."""
+    """Return how many seconds a prompt takes, and how many a decode step takes, while only one slot is used."""
     steps = min(_SINGLE_STEPS, backend.n_ctx - prompt)
     job = _job(backend, prompt, steps)
     chunk = min(prompt, backend.facts.prefill_chunk)
-    backend.open(0, job)
-    began = clock.monotonic()
+    backend.open_slot(0, job)
+    began_s = clock.monotonic()
     for start in range(0, prompt, chunk):
         n = min(chunk, prompt - start)
         backend.decode([BatchRow(0, start, n, -1, samples=start + n == prompt)])
-    prefill_s = clock.monotonic() - began
-    took = [_step(backend, clock, [0], prompt + step) for step in range(steps)]
+    prefill_s = clock.monotonic() - began_s
+    times_s = [_step(backend, clock, [0], prompt + step) for step in range(steps)]
     backend.close_slot(0)
-    backend.forget(0)
-    return max(prefill_s, 1e-9), max(median(took), 1e-9) if took else prefill_s
+    backend.clear_slot(0)
+    return max(prefill_s, 1e-9), max(median(times_s), 1e-9) if times_s else prefill_s
 
 
 def _every_slot(backend: LlamaBackend, clock: Clock) -> float:
-    """Seconds of a step in which every slot decodes."""
+    """Return how many seconds a step takes in which every slot decodes."""
     steps = max(1, min(_STEPS, backend.cells // backend.slots - 1, backend.n_ctx - 1))
     slots = list(range(backend.slots))
     for slot in slots:
-        backend.open(slot, _job(backend, 1, steps))
+        backend.open_slot(slot, _job(backend, 1, steps))
     backend.decode([BatchRow(slot, 0, 1, -1, samples=True) for slot in slots])
-    took = [_step(backend, clock, slots, 1 + step) for step in range(steps)]
+    times_s = [_step(backend, clock, slots, 1 + step) for step in range(steps)]
     for slot in slots:
         backend.close_slot(slot)
-        backend.forget(slot)
-    return max(median(took), 1e-9)
+        backend.clear_slot(slot)
+    return max(median(times_s), 1e-9)
 
 
 def _step(backend: LlamaBackend, clock: Clock, slots: list[int], pos: int) -> float:
-    began = clock.monotonic()
+    began_s = clock.monotonic()
     done = backend.decode([BatchRow(slot, pos, 1, pos % backend.n_vocab, samples=True) for slot in slots])
     for row in done:
         token = backend.sample(row)
         if token != END:
             backend.piece(token)
-    return clock.monotonic() - began
+    return clock.monotonic() - began_s
 
 
 def _job(backend: LlamaBackend, prompt: int, steps: int) -> Prepared:
-    return backend.practice_job(JobSpec("calibration:", "", {}, steps, 0.0), prompt)
+    return backend.calibration_job(JobSpec("calibration:", "", {}, steps, 0.0), prompt)

@@ -1,4 +1,4 @@
-"""Messages to a prompt, through the model's own template, which runs in a sandbox."""
+"""Converts chat messages to a prompt with the model's own chat template, which runs in a sandbox."""
 
 import json
 import re
@@ -15,28 +15,28 @@ from shared.errors import ModelError
 from shared.jobs.outcomes import EndCode
 from workers.engine.events import JobRejected
 
-#: Characters that mean nothing in any text (Unicode's noncharacters): one of them goes where a text is to be cut.
-_MARKS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
+#: Noncharacters of Unicode, which have no meaning in any text. One of them marks where a prompt is to be split.
+_SEPARATORS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
 
 
 class _GenerationTag(Extension):
-    """`{% generation %}` marks the answer for training; here its body stands for itself."""
+    """Renders the body of the tag `{% generation %}` and ignores the tag, which only marks answers for training."""
 
-    tags = {"generation"}  # noqa: RUF012 - jinja2's own way
+    tags = {"generation"}  # noqa: RUF012 - jinja2 requires a class attribute
 
     def parse(self, parser: Parser) -> list[Node]:
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-class _Refused(Exception):
-    """The template called raise_exception: these messages are not for it."""
+class _TemplateError(Exception):
+    """The template called `raise_exception`, because it does not support the messages."""
 
 
 class ChatTemplate:
-    """A model's chat template. A template is foreign code out of a file: only the sandbox runs it.
+    """A model's chat template. The template is untrusted code from the model's file, so it runs only in the sandbox.
 
-    Raises ModelError when the template cannot be compiled.
+    The constructor raises ModelError if the template cannot be compiled.
     """
 
     def __init__(self, source: str, *, bos: str, eos: str) -> None:
@@ -53,32 +53,37 @@ class ChatTemplate:
         except jinja2.TemplateError as fault:
             raise ModelError(f"the model's chat template cannot be compiled: {fault}") from fault
 
-    def pieces(self, messages: object, controls: re.Pattern[str] | None) -> list[str]:
-        """The prompt of these messages, ready for the answer, cut so that no message spells a control token.
+    def pieces(self, messages: object, control_names: re.Pattern[str] | None) -> list[str]:
+        """Render the prompt up to the beginning of the answer, and return it in pieces to be tokenized one by one.
 
-        `controls` finds the names of those, of two characters or more. Raises JobRejected.
+        The pieces joined together are the whole prompt. The prompt is split inside every name of a control token that
+        a message contains, after the name's first character, so that the name is not tokenized as that control token.
+        `control_names` matches all names of control tokens that have at least two characters. Raises JobRejected.
         """
         checked = _checked(messages)
-        if controls is None or not any(controls.search(message["content"]) for message in checked):
-            return [self._rendered(checked)]
-        cut = next((mark for mark in _MARKS if not any(mark in message["content"] for message in checked)), "")
-        if not cut:
-            raise _rejected("they spell control tokens, and hold every character that could part these")
-        begins = re.compile(f"(?={controls.pattern})(.)", re.DOTALL)
-        parted = [{**message, "content": begins.sub(rf"\1{cut}", message["content"])} for message in checked]
-        return self._rendered(parted).split(cut)
+        if control_names is None or not any(control_names.search(message["content"]) for message in checked):
+            return [self._render(checked)]
+        unused = (mark for mark in _SEPARATORS if not any(mark in message["content"] for message in checked))
+        separator = next(unused, "")
+        if not separator:
+            raise _rejected("they contain names of control tokens, and all 32 characters that could separate these")
+        first_character = re.compile(f"(?={control_names.pattern})(.)", re.DOTALL)
+        split = [
+            {**message, "content": first_character.sub(rf"\1{separator}", message["content"])} for message in checked
+        ]
+        return self._render(split).split(separator)
 
     def render(self, messages: object) -> str:
-        """The prompt of these messages, ready for the answer. Raises JobRejected."""
-        return self._rendered(_checked(messages))
+        """Return the prompt for these messages, up to the beginning of the answer. Raises JobRejected."""
+        return self._render(_checked(messages))
 
-    def _rendered(self, checked: list[dict[str, Any]]) -> str:
+    def _render(self, checked: list[dict[str, Any]]) -> str:
         try:
             return self._template.render(messages=checked, add_generation_prompt=True)
-        except _Refused as refusal:
-            raise _rejected(f"the model's chat template refuses them: {refusal}") from None
+        except _TemplateError as error:
+            raise _rejected(f"the model's chat template does not accept them: {error}") from None
         except Exception as fault:
-            # Foreign code fails in any way it likes, and only this job is concerned.
+            # The template is untrusted and may raise anything. Only this job is affected.
             raise _rejected(f"the model's chat template fails on them: {type(fault).__name__}: {fault}") from fault
 
 
@@ -87,16 +92,16 @@ def _rejected(why: str) -> JobRejected:
 
 
 def _checked(messages: object) -> list[dict[str, Any]]:
-    """Messages with plain text contents; lists of text parts are joined, since templates expect text."""
+    """Return the validated messages. Each list of text parts is joined to a single text, as templates expect."""
     if not isinstance(messages, list) or not messages:
-        raise _rejected("a list of at least one message is needed")
+        raise _rejected("a list with at least one message is required")
     checked = []
     for at, message in enumerate(messages):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise _rejected(f"[{at}] has no role")
-        # Templates ask whether a field is there, not whether it is null.
-        given = {name: value for name, value in message.items() if value is not None}
-        checked.append({**given, "content": _text(message.get("content"), at)})
+        # Leave out null fields, because templates test only whether a field is defined.
+        present = {name: value for name, value in message.items() if value is not None}
+        checked.append({**present, "content": _text(message.get("content"), at)})
     return checked
 
 
@@ -111,7 +116,7 @@ def _text(content: object, at: int) -> str:
 
 
 def _raise(message: str) -> None:
-    raise _Refused(message)
+    raise _TemplateError(message)
 
 
 def _strftime_now(layout: str) -> str:
@@ -119,5 +124,5 @@ def _strftime_now(layout: str) -> str:
 
 
 def _tojson(value: Any, indent: int | None = None, **_: object) -> str:
-    """Like json.dumps: jinja2's own escapes for HTML, which a prompt is not."""
+    """Return the value as JSON without the HTML escapes of jinja2's own filter, which do not belong in a prompt."""
     return json.dumps(value, ensure_ascii=False, indent=indent)

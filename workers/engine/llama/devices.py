@@ -1,4 +1,4 @@
-"""Which devices llama.cpp sees, and which of them the model goes to: PENSTOCK_DEVICE decides, not llama.cpp."""
+"""Lists the GPUs that llama.cpp can use, and selects GPUs for the model as PENSTOCK_DEVICE specifies."""
 
 import ctypes
 from dataclasses import dataclass
@@ -7,9 +7,9 @@ from typing import Any
 
 from shared.errors import ModelError
 
-#: ggml's device types that hold a model: a GPU, and one that shares the host's memory.
+#: ggml's types for GPUs, which can hold a model: a GPU with its own memory, and one that shares the host's memory.
 _GPU_TYPES = (1, 2)
-#: Files that a driver makes where there is a GPU.
+#: Device files that exist if the machine has a GPU and its driver is loaded.
 _DRIVER_FILES = (Path("/dev/nvidia0"), Path("/dev/kfd"))
 _REBUILD = {
     "/dev/nvidia0": 'CMAKE_ARGS="-DGGML_CUDA=on" pip install --force-reinstall --no-cache-dir llama-cpp-python',
@@ -19,7 +19,7 @@ _REBUILD = {
 
 @dataclass(frozen=True)
 class Device:
-    """One GPU as llama.cpp sees it; memory in bytes."""
+    """One GPU, as llama.cpp reports it."""
 
     handle: int
     name: str
@@ -29,7 +29,7 @@ class Device:
 
 
 def gpus(ggml: Any) -> list[Device]:
-    """The GPUs that this build can use, in llama.cpp's order. `ggml` is the loaded library."""
+    """Return the GPUs that this build of llama.cpp can use, in ggml's order. `ggml` is the loaded ggml library."""
     ggml.ggml_backend_dev_count.restype = ctypes.c_size_t
     ggml.ggml_backend_dev_get.restype = ctypes.c_void_p
     ggml.ggml_backend_dev_get.argtypes = [ctypes.c_size_t]
@@ -38,7 +38,7 @@ def gpus(ggml: Any) -> list[Device]:
 
 
 def describe(ggml: Any, handle: int) -> Device:
-    """A device with its free memory as it is now."""
+    """Return a device's name, description, total memory and currently free memory."""
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     ggml.ggml_backend_dev_memory.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
     ggml.ggml_backend_dev_memory.restype = None
@@ -48,10 +48,10 @@ def describe(ggml: Any, handle: int) -> Device:
 
 
 def choose(wanted: str, seen: list[Device], *, index: int = 0) -> list[Device]:
-    """The devices that `wanted` (PENSTOCK_DEVICE) names; none for the CPU.
+    """Return the GPUs that `wanted`, the value of PENSTOCK_DEVICE, selects; [] means the CPU.
 
-    `auto` is one GPU, the `index`-th of those seen (workers are counted round), or the CPU.
-    Raises ModelError when a named device cannot be used by this build.
+    With `auto`, worker number `index` gets GPU number `index` modulo the number of GPUs, or the CPU if there is no GPU.
+    Raises ModelError if `wanted` names a GPU twice, or one that this build of llama.cpp cannot use.
     """
     if wanted == "cpu":
         return []
@@ -60,22 +60,24 @@ def choose(wanted: str, seen: list[Device], *, index: int = 0) -> list[Device]:
     numbers = [int(number) for number in wanted.split(",")]
     missing = [number for number in numbers if number >= len(seen)]
     if missing:
-        sees = ", ".join(f"{i} is {device.name}" for i, device in enumerate(seen)) or "no GPU"
+        available = ", ".join(f"{i} is {device.name}" for i, device in enumerate(seen)) or "no GPU"
         hint = f"; {advice}" if (advice := unused_gpu_advice(seen)) else ""
-        raise ModelError(f"PENSTOCK_DEVICE={wanted!r}: this build of llama.cpp sees {sees}{hint}")
+        raise ModelError(f"PENSTOCK_DEVICE={wanted!r}: this build of llama.cpp sees {available}{hint}")
     if len(set(numbers)) != len(numbers):
         raise ModelError(f"PENSTOCK_DEVICE={wanted!r} names a device twice")
     return [seen[number] for number in numbers]
 
 
 def unused_gpu_advice(seen: list[Device], driver_files: tuple[Path, ...] = _DRIVER_FILES) -> str:
-    """A sentence when the machine has a GPU that this build cannot use, with the command that mends it; else ""."""
+    """Return advice with a rebuild command if the machine has a GPU that this build cannot use, otherwise ""."""
     if seen:
         return ""
     for file in driver_files:
         if file.exists():
             command = _REBUILD.get(str(file), _REBUILD["/dev/nvidia0"])
-            return f"there is a GPU ({file}) that this build of llama-cpp-python cannot use: {command}"
+            return (
+                f"this machine has a GPU ({file}) that this build of llama-cpp-python cannot use; rebuild it: {command}"
+            )
     return ""
 
 

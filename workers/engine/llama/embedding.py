@@ -1,7 +1,8 @@
-"""The backend of a model that makes embeddings: each input whole in one step, pooled by llama.cpp, normalised here.
+"""The backend for embedding models. Each input is computed in a single step; its vector is normalized to length 1.
 
-A job is a list of inputs. A step takes inputs of all jobs, the next one of each first, as many as its
-batch holds; a job ends with its last one. No input leaves anything in the model once its step is over.
+A job is a list of inputs. A step computes as many inputs as fit into the batch: first the next input of every job, then
+further inputs. llama.cpp pools each input's tokens to one vector. A job ends when its last input is computed. After the
+step, the model keeps no state of the inputs.
 """
 
 import base64
@@ -21,92 +22,95 @@ from workers.engine.llama.vocabulary import Tokens, Vocabulary
 from workers.engine.sampling import Sampling
 from workers.engine.slots import SlotAccountingError
 
-#: Most tokens of one job's inputs together: a request body of a MiB holds fewer.
-MOST_TOKENS = 1 << 20
-#: Tokens of the practice input.
-_PRACTICE = 128
+#: Most tokens that the inputs of one job may have together. A request body of one MiB contains fewer tokens.
+MAX_JOB_TOKENS = 1 << 20
+#: Number of tokens in the input with which the speed is measured.
+_CALIBRATION_TOKENS = 128
 
 
 @dataclass
-class _Open:
-    """A job that holds a slot: its inputs, and the vectors of those that are done."""
+class _OpenJob:
+    """A job that holds a slot: its inputs, and the vectors of the inputs that were computed so far."""
 
     inputs: tuple[Tokens, ...]
     vectors: list[np.ndarray[Any, np.dtype[np.float32]]] = field(default_factory=list)
 
 
 class EmbeddingBackend:
-    """One model and its context, made by `new_embedding_context`; both are freed by `close`."""
+    """An embedding model and its context, which `new_embedding_context` created. `close` frees both."""
 
     lockstep = reuses = compact = False
 
     def __init__(self, libs: Libraries, model: int, ctx: int, facts: Facts) -> None:
         self._libs, self._model, self._ctx = libs, model, ctx
         self.slots, self._longest = facts.slots, facts.n_ctx
-        # Nothing is kept from step to step, so these bound only how much work one job may be.
-        self.n_ctx, self.cells = MOST_TOKENS, facts.slots * MOST_TOKENS
+        # No cells are kept between steps, so these numbers only limit how many tokens a job may have.
+        self.n_ctx, self.cells = MAX_JOB_TOKENS, facts.slots * MAX_JOB_TOKENS
         lib = libs.lib
         self._vocab = Vocabulary(lib, model)
         self._memory = lib.llama_get_memory(ctx)
         self._width: int = lib.llama_model_n_embd_out(model)
         self.facts = replace(facts, width=self._width)
         self._batch = Batch(lib, lib.llama_n_batch(ctx))
-        self._open: dict[int, _Open] = {}
+        self._open: dict[int, _OpenJob] = {}
 
-    # Any thread.
+    # The following methods may be called from any thread.
 
     def prepare(self, spec: JobSpec) -> Prepared:
-        """Tokenize and validate; callable by any thread. Raises JobRejected."""
+        """Tokenize and validate a job. May be called from any thread. Raises JobRejected."""
         inputs = spec.payload.get("input")
         if not isinstance(inputs, list) or not inputs:
-            message = "this model makes embeddings, and a job for it needs a list of inputs"
+            message = "this model makes embeddings, so a job for it needs a list of inputs"
             raise JobRejected(EndCode.INVALID_VALUE, message, "input")
         tokens = tuple(self._tokens(given, f"input[{i}]") for i, given in enumerate(inputs))
         return Prepared(spec, sum(map(len, tokens)), spec.max_tokens, Sampling(), tokens)
 
     def _tokens(self, given: object, where: str) -> Tokens:
         if isinstance(given, str):
-            # What cannot fit, however it is cut into tokens, is not cut, which might take minutes.
-            self._refuse_too_long(self._vocab.fewest_tokens(given), where, "at least ")
-            tokens = self._vocab.tokenize(given, around=True, control=False, param=where)
+            # Reject an input that is certainly too long without tokenizing it, because that might take minutes.
+            self._reject_too_long(self._vocab.min_tokens(given), where, "at least ")
+            tokens = self._vocab.tokenize(given, add_special=True, parse_special=False, param=where)
         elif isinstance(given, list) and all(isinstance(token, int) for token in given):
-            strange = [token for token in given if not 0 <= token < self._vocab.size]
-            if strange:
-                message = f"{where} names token {strange[0]}, and the model has {self._vocab.size}"
+            unknown = [token for token in given if not 0 <= token < self._vocab.size]
+            if unknown:
+                message = f"{where} contains token {unknown[0]}, but the model has only {self._vocab.size} tokens"
                 raise JobRejected(EndCode.INVALID_VALUE, message, "input")
             tokens = np.array(given, np.int32)
         else:
             raise JobRejected(EndCode.INVALID_VALUE, f"{where} is neither a text nor a list of token ids", "input")
         if not len(tokens):
             raise JobRejected(EndCode.INVALID_VALUE, f"{where} is empty", "input")
-        self._refuse_too_long(len(tokens), where)
+        self._reject_too_long(len(tokens), where)
         return tokens
 
-    def _refuse_too_long(self, tokens: int, where: str, about: str = "") -> None:
+    def _reject_too_long(self, tokens: int, where: str, qualifier: str = "") -> None:
         if tokens > self._longest:
-            message = f"{where} has {about}{tokens} tokens, and the model takes {self._longest}"
+            message = f"{where} has {qualifier}{tokens} tokens, and the model accepts at most {self._longest}"
             raise JobRejected(EndCode.CONTEXT_LENGTH_EXCEEDED, message, "input")
 
-    # The engine's thread only.
+    # The following methods are called by the engine's thread only.
 
-    def open(self, slot: int, job: Prepared) -> None:
+    def open_slot(self, slot: int, job: Prepared) -> None:
         """Make `slot` ready for the job."""
-        self._open[slot] = _Open(job.prompt)
+        self._open[slot] = _OpenJob(job.prompt)
 
-    def begin(self, slot: int, source: int, n: int) -> None:
-        """Every input is computed whole."""
+    def set_prefix(self, slot: int, source: int, n: int) -> None:
+        """Do nothing: every input is computed whole, so no prefix is ever reused."""
 
     def decode(self, rows: list[BatchRow]) -> list[BatchRow]:
-        """One llama_decode over the next inputs of the rows; those that got a place. Raises DecodeFailed."""
+        """Compute as many of the rows' next inputs as fit into one llama_decode. Raises DecodeFailed.
+
+        Return the rows of the jobs for which at least one input was computed.
+        """
         chosen = self._choose(rows)
         lib, batch = self._libs.lib, self._batch
         batch.clear()
         for sequence, (row, at) in enumerate(chosen):
-            batch.add_prompt(self._open[row.slot].inputs[at], 0, sequence, last=True, every=True)
+            batch.add_prompt(self._open[row.slot].inputs[at], 0, sequence, last_logits=True, all_logits=True)
         code = lib.llama_decode(self._ctx, batch.filled())
         if code != 0:
-            self._forget_all()
-            raise DecodeFailed(f"llama_decode answered {code} to {batch.n_tokens} tokens: {self._libs.log.errors()}")
+            self._clear_memory()
+            raise DecodeFailed(f"llama_decode returned {code} for {batch.n_tokens} tokens: {self._libs.log.errors()}")
         done: dict[int, BatchRow] = {}
         for sequence, (row, at) in enumerate(chosen):
             job = self._open[row.slot]
@@ -115,23 +119,23 @@ class EmbeddingBackend:
                 done[row.slot], row.n = row, 0
             row.n += len(job.inputs[at])
             row.samples = len(job.vectors) == len(job.inputs)
-        self._forget_all()
+        self._clear_memory()
         return list(done.values())
 
     def _choose(self, rows: list[BatchRow]) -> list[tuple[BatchRow, int]]:
-        """Inputs for one step, by row and number: the next one of each row first, then more of the first rows."""
+        """Return (row, index of its input) for each input of a step: the next input of each row, then further ones."""
         chosen: list[tuple[BatchRow, int]] = []
-        room = self._batch.capacity
-        ahead = {row.slot: len(self._open[row.slot].vectors) for row in rows}
+        tokens_left = self._batch.capacity
+        next_index = {row.slot: len(self._open[row.slot].vectors) for row in rows}
         waiting = list(rows)
         while waiting and len(chosen) < EMBEDDING_SEQUENCES:
             row = waiting.pop(0)
-            inputs, at = self._open[row.slot].inputs, ahead[row.slot]
-            if at == len(inputs) or len(inputs[at]) > room:
+            inputs, at = self._open[row.slot].inputs, next_index[row.slot]
+            if at == len(inputs) or len(inputs[at]) > tokens_left:
                 continue
             chosen.append((row, at))
-            room -= len(inputs[at])
-            ahead[row.slot] = at + 1
+            tokens_left -= len(inputs[at])
+            next_index[row.slot] = at + 1
             waiting.append(row)
         return chosen
 
@@ -142,58 +146,62 @@ class EmbeddingBackend:
         return (vector / (np.linalg.norm(vector) or 1.0)).astype(np.float32)
 
     def sample(self, row: BatchRow) -> int:
-        """END: an embedding is no text. Raises ValueError for one that is no number."""
+        """Return END, because an embedding has no text. Raises ValueError if a vector contains NaN or infinity."""
         if not all(np.isfinite(vector).all() for vector in self._open[row.slot].vectors):
-            raise ValueError("the model's embedding is not a number")
+            raise ValueError("the model's embedding contains a value that is not a finite number")
         return END
 
     def piece(self, token: int) -> bytes:  # noqa: ARG002 - the Protocol's name
-        """Nothing: no token is generated."""
+        """Return no bytes, because no token is generated."""
         return b""
 
-    def more(self, slot: int, text: str) -> dict[str, Any]:  # noqa: ARG002 - the Protocol's name
-        """The vectors, once all are there: each as base64 of its float32 numbers, little-endian."""
+    def extra_fields(self, slot: int, text: str) -> dict[str, Any]:  # noqa: ARG002 - the Protocol's name
+        """Return the field `embeddings`, or no fields before all inputs are computed.
+
+        Each embedding is base64 text of little-endian float32 numbers.
+        """
         job = self._open.get(slot)
         if job is None or len(job.vectors) < len(job.inputs):
             return {}
         return {"embeddings": [base64.b64encode(vector.astype("<f4").tobytes()).decode() for vector in job.vectors]}
 
     def close_slot(self, slot: int) -> None:
-        """The job has ended."""
+        """Discard the state of an ended job."""
         self._open.pop(slot, None)
 
-    def forget(self, slot: int) -> None:
-        """A slot holds nothing between steps."""
+    def clear_slot(self, slot: int) -> None:
+        """Do nothing, because a slot holds no cells between steps."""
 
     def check_idle(self, kept: dict[int, int]) -> None:
-        """Raise SlotAccountingError if a job is left."""
+        """Raise SlotAccountingError if a slot still has a job, or if `kept` is not empty: slots keep no cells."""
         if self._open or kept:
             raise SlotAccountingError(f"slots {sorted(self._open)} are closed and still have inputs; {kept} are kept")
 
     def close(self) -> None:
-        """Free the context and the model; the backend cannot be used any more."""
+        """Free the context and the model. The backend cannot be used afterwards."""
         self._libs.lib.llama_free(self._ctx)
         self._libs.lib.llama_model_free(self._model)
 
-    def measured(self, clock: Clock, generated_weight: int) -> Facts:
-        """The facts with the rate of a practice input.
+    def calibrated_facts(self, clock: Clock, generated_weight: int) -> Facts:
+        """Return the facts with measured rates.
 
-        In the books of jobs a generated token, which is never made here, takes as long as it weighs, so that
-        a job's cost and time go together.
+        Embedding jobs generate no tokens, but predictions need a decode rate. It is computed as if a generated
+        token took `generated_weight` times as long as a prompt token. A job's predicted time is then proportional to
+        its cost.
         """
-        practice = np.arange(min(_PRACTICE, self._longest), dtype=np.int32) * 7 % self._vocab.size
+        sample = np.arange(min(_CALIBRATION_TOKENS, self._longest), dtype=np.int32) * 7 % self._vocab.size
         seconds = []
         for _ in range(2):
-            self._open[0] = _Open((practice,))
-            began = clock.monotonic()
-            self.decode([BatchRow(0, 0, len(practice), -1, samples=True)])
-            seconds.append(max(clock.monotonic() - began, 1e-9))
+            self._open[0] = _OpenJob((sample,))
+            began_s = clock.monotonic()
+            self.decode([BatchRow(0, 0, len(sample), -1, samples=True)])
+            seconds.append(max(clock.monotonic() - began_s, 1e-9))
             self.close_slot(0)
-        tps = len(practice) / min(seconds)
+        tps = len(sample) / min(seconds)
         token_ms = 1000 * generated_weight / tps
         decode_tps, step_ms = round(1000 / token_ms, 1), round(token_ms, 3)
         return replace(self.facts, prefill_tps=round(tps, 1), decode_tps=decode_tps, step_ms=step_ms)
 
-    def _forget_all(self) -> None:
+    def _clear_memory(self) -> None:
         if self._memory:
-            self._libs.lib.llama_memory_clear(self._memory, False)  # noqa: FBT003 - C
+            self._libs.lib.llama_memory_clear(self._memory, False)  # noqa: FBT003 - a C function takes no keywords

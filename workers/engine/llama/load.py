@@ -1,4 +1,4 @@
-"""Load a GGUF onto the devices that were chosen, and make the context that all slots share."""
+"""Loads a GGUF file onto the selected devices, and creates the context that all slots share."""
 
 import ctypes
 from collections.abc import Callable
@@ -12,23 +12,23 @@ from workers.engine.llama.log import LlamaLog
 from workers.engine.sizing import GPU_SPARE_BYTES, Sizes
 
 _MAGIC = b"GGUF"
-#: Bytes of one value: blocks of 32 carry a scale of two bytes.
+#: KV cache type → bytes per value. The quantized types store a scale of two bytes with each block of 32 values.
 _KV_BYTES = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
-#: llama.cpp rounds a context up to this many cells.
+#: llama.cpp rounds the size of a context up to a multiple of this many cells.
 _CELL_STEP = 256
-#: What the shortest job takes: a token of prompt and one of answer.
-FEWEST_CELLS = 2
-#: Largest physical batch: beyond it compute buffers grow and speed does not.
+#: Number of cells of the shortest possible job, which has one prompt token and one generated token.
+MIN_CELLS_PER_SLOT = 2
+#: Most tokens in a physical batch. A larger batch needs more memory for compute buffers and is not faster.
 _MAX_UBATCH = 2048
-#: Inputs of one step of an embedding model; llama.cpp takes at most 256.
+#: Most inputs that an embedding model computes in one step. llama.cpp allows at most 256.
 EMBEDDING_SEQUENCES = 64
-#: llama.cpp's numbers of the kinds of pooling; 4 ranks pairs of texts.
+#: llama.cpp's number of a pooling type → its name. Type 4, for models that rank pairs of texts, is not supported.
 _POOLINGS = {0: "", 1: "mean", 2: "cls", 3: "last"}
 
 
 @dataclass(frozen=True)
 class Libraries:
-    """llama.cpp's API and ggml's library, as backend.py imported them, and the sink of their log."""
+    """The APIs of llama.cpp and ggml, both imported by backend.py, and the object that collects their log."""
 
     lib: Any
     ggml: Any
@@ -37,7 +37,7 @@ class Libraries:
 
 @dataclass(frozen=True)
 class ModelShape:
-    """What a context is made for."""
+    """The parameters with which a context is created."""
 
     sizes: Sizes
     prefill_chunk: int
@@ -47,10 +47,11 @@ class ModelShape:
 
     @property
     def shared(self) -> bool:
-        """Whether all slots share one cache, rather than each having its own part (docs/engine.md has the figures).
+        """Whether all slots share one KV cache. Otherwise the cache is split, and each slot has its own part of it.
 
-        A part of its own is computed as if the sequence were alone, to the last bit; it must hold the
-        longest job. On a GPU a step over slots that are no neighbours would read the weights several times.
+        With a split cache, each sequence gets bit for bit the result that it would get alone, but each part must be
+        large enough for the longest job. On a GPU the cache is always shared, because with a split cache a step over
+        slots that are not adjacent reads the weights several times. docs/engine.md has the measurements.
         """
         return self.gpu or self.sizes.cells < self.sizes.slots * self.sizes.n_ctx
 
@@ -62,41 +63,41 @@ def load_model(
     n_gpu_layers: int,
     progress: Callable[[float], None] | None = None,
 ) -> int:
-    """The loaded model. Raises ModelError with what is wrong with the file, or with the memory."""
+    """Load the model and return its handle. Raises ModelError, whose message says why the file could not be loaded."""
     _check_file(path)
     lib, log = libs.lib, libs.log
-    log.forget()
+    log.clear()
     params = lib.llama_model_default_params()
     params.n_gpu_layers = n_gpu_layers if devices else 0
-    # A list without an entry keeps the model off every GPU; llama.cpp's default would split it over all.
+    # With an empty list, no GPU is used. With llama.cpp's default (no list), the model would be split over all GPUs.
     handles = (ctypes.c_void_p * (len(devices) + 1))(*[device.handle for device in devices], None)
     params.devices = ctypes.cast(handles, ctypes.c_void_p)
     params.split_mode = lib.LLAMA_SPLIT_MODE_LAYER if len(devices) > 1 else lib.LLAMA_SPLIT_MODE_NONE
     params.main_gpu = 0 if devices else -1
     params.use_extra_bufts = not has_amx()
 
-    def tell(share: float, _: object) -> bool:
+    def report(share: float, _: object) -> bool:
         if progress is not None:
             progress(share)
         return True
 
-    told = lib.llama_progress_callback(tell)
-    params.progress_callback = told
+    # Keep a reference to the callback, because llama.cpp calls it until the model is loaded.
+    callback = lib.llama_progress_callback(report)
+    params.progress_callback = callback
     model: int | None = lib.llama_model_load_from_file(str(path).encode(), params)
     if not model:
-        raise ModelError(f"{path.name} could not be loaded: {log.errors() or 'llama.cpp does not say why'}")
+        raise ModelError(f"{path.name} could not be loaded: {log.errors() or 'llama.cpp gives no reason'}")
     if lib.llama_model_has_encoder(model) or not lib.llama_model_has_decoder(model):
         lib.llama_model_free(model)
-        raise ModelError(f"{path.name} is no model that continues text (it has an encoder, or no decoder)")
+        raise ModelError(f"{path.name} is not a text generation model (it has an encoder, or no decoder)")
     return model
 
 
 def has_amx(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether the CPU has Intel's matrix tiles.
+    """Return whether the CPU has Intel's matrix tiles (AMX), on which llama.cpp must not repack weights.
 
-    There llama.cpp repacks quantized weights for them, and its first step ends the process with a
-    segmentation fault (seen with q8_0 on llama-cpp-python 0.3.36; ggml-org/llama.cpp#20824 and #26954),
-    so such a CPU gets no repacked weights.
+    By default, llama.cpp repacks quantized weights for the tiles. The first step would then end the process with a
+    segmentation fault (seen with q8_0 on llama-cpp-python 0.3.36; see ggml-org/llama.cpp#20824 and #26954).
     """
     try:
         return " amx_tile " in cpuinfo.read_text()
@@ -105,19 +106,19 @@ def has_amx(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
 
 
 def new_context(libs: Libraries, model: int, shape: ModelShape) -> int:
-    """A context of `shape`. Raises ModelError, naming the sizes, when there is no memory for it, or no sense in it."""
+    """Create a context of `shape`. Raises ModelError if memory is too small, or if the model cannot generate text."""
     lib, sizes = libs.lib, shape.sizes
-    if sizes.cells < FEWEST_CELLS * sizes.slots:
+    if sizes.cells < MIN_CELLS_PER_SLOT * sizes.slots:
         raise ModelError(
-            f"{sizes.cells} KV cells are fewer than {FEWEST_CELLS} for each of {sizes.slots} slots: more memory, or "
-            f"PENSTOCK_KV_CELLS or PENSTOCK_MAX_BATCH_SIZE"
+            f"{sizes.cells} KV cells are fewer than {MIN_CELLS_PER_SLOT} for each of {sizes.slots} slots; free more "
+            f"memory, or set PENSTOCK_KV_CELLS higher or PENSTOCK_MAX_BATCH_SIZE lower"
         )
     params = lib.llama_context_default_params()
     params.n_ctx, params.n_seq_max = sizes.cells, sizes.slots
     params.n_batch = min(shape.prefill_chunk, sizes.cells) + sizes.slots
-    # One pass over the weights a step: the physical batch holds the whole step where it can.
+    # Make the physical batch large enough for a whole step if possible, so that a step reads the weights only once.
     params.n_ubatch = min(params.n_batch, _MAX_UBATCH)
-    # Only the last position of a sequence is ever sampled; the default reserves a row of logits for every token.
+    # Each sequence samples at one position per step. By default, memory for logits would be reserved for every token.
     params.n_outputs_max = sizes.slots
     params.n_threads = params.n_threads_batch = shape.threads
     params.kv_unified = shape.shared
@@ -132,16 +133,17 @@ def new_context(libs: Libraries, model: int, shape: ModelShape) -> int:
     if not lib.llama_get_memory(ctx):
         lib.llama_free(ctx)
         raise ModelError(
-            "the model keeps no memory of a text, so it cannot continue one; PENSTOCK_POOLING=mean, cls or last makes "
-            "embeddings with it"
+            "the model has no KV cache or other memory, so it cannot generate text; with PENSTOCK_POOLING=mean, cls or "
+            "last it makes embeddings"
         )
     return ctx
 
 
 def pooling_of(lib: Any, model: int, wanted: str) -> str:
-    """How the model's embeddings are pooled, "" for a model that continues text. `wanted`: PENSTOCK_POOLING.
+    """Return how to pool the model's embeddings, or "" if the model is to generate text.
 
-    Raises ModelError for a model that ranks.
+    `wanted` is the value of PENSTOCK_POOLING. With `auto`, the model's file decides. Raises ModelError if the file says
+    that the model ranks texts.
     """
     if wanted != "auto":
         return "" if wanted == "none" else wanted
@@ -152,11 +154,11 @@ def pooling_of(lib: Any, model: int, wanted: str) -> str:
 
 
 def new_embedding_context(libs: Libraries, model: int, shape: ModelShape, pooling: str) -> int:
-    """A context that takes whole inputs of up to `shape.sizes.n_ctx` tokens. Raises ModelError."""
+    """Create a context for inputs of up to `shape.sizes.n_ctx` tokens. Raises ModelError if memory is too small."""
     lib, sizes = libs.lib, shape.sizes
     params = lib.llama_context_default_params()
     params.n_ctx, params.n_seq_max = sizes.cells, EMBEDDING_SEQUENCES
-    # Pooling looks at one physical batch, so the whole step must be one.
+    # llama.cpp pools only within one physical batch, so the physical batch must be large enough for a whole step.
     params.n_batch = params.n_ubatch = sizes.cells
     params.n_threads = params.n_threads_batch = shape.threads
     params.embeddings = params.kv_unified = params.no_perf = True
@@ -170,14 +172,14 @@ def new_embedding_context(libs: Libraries, model: int, shape: ModelShape, poolin
 
 
 def cells_that_fit(libs: Libraries, model: int, devices: list[Device], kv_type: str) -> int:
-    """KV cells that fit the devices now, after the weights and less what is kept free."""
+    """Return how many KV cells fit into the memory that is free now, if GPU_SPARE_BYTES stay free on each device."""
     free = sum(max(0, describe(libs.ggml, device.handle).free_bytes - GPU_SPARE_BYTES) for device in devices)
     cells = int(free / cell_bytes(libs.lib, model, kv_type))
     return cells // _CELL_STEP * _CELL_STEP
 
 
 def cell_bytes(lib: Any, model: int, kv_type: str) -> float:
-    """Bytes of one KV cell over all layers."""
+    """Return the size of one KV cell in bytes, summed over all layers."""
     arch = metadata(lib, model, "general.architecture")
     head = lib.llama_model_n_embd(model) // max(1, lib.llama_model_n_head(model))
     key = int(metadata(lib, model, f"{arch}.attention.key_length") or head)
@@ -187,21 +189,25 @@ def cell_bytes(lib: Any, model: int, kv_type: str) -> float:
 
 
 def metadata(lib: Any, model: int, key: str) -> str:
-    """A value of the GGUF's metadata as text; "" when there is none."""
+    """Return a metadata value of the GGUF file as text, or "" if the file does not have the key."""
     buffer = ctypes.create_string_buffer(512)
     n = lib.llama_model_meta_val_str(model, key.encode(), buffer, len(buffer))
     return buffer.value.decode("utf-8", "replace") if n >= 0 else ""
 
 
 def description(lib: Any, model: int) -> str:
-    """The model in llama.cpp's words: architecture, size class, file type."""
+    """Return llama.cpp's description of the model: its architecture, size class and file type."""
     buffer = ctypes.create_string_buffer(256)
     lib.llama_model_desc(model, buffer, len(buffer))
     return buffer.value.decode("utf-8", "replace")
 
 
 def _flash_attention(lib: Any, shape: ModelShape) -> int:
-    """A quantized cache needs it; a GPU decides for itself; a CPU computes as `llama_cpp.Llama` does: without."""
+    """Return llama.cpp's constant for whether to use flash attention.
+
+    A quantized KV cache requires flash attention. With another cache, llama.cpp decides whether to use it on a GPU, and
+    it is disabled on a CPU, as in `llama_cpp.Llama`.
+    """
     if shape.kv_type in ("q8_0", "q4_0"):
         return int(lib.LLAMA_FLASH_ATTN_TYPE_ENABLED)
     return int(lib.LLAMA_FLASH_ATTN_TYPE_AUTO if shape.gpu else lib.LLAMA_FLASH_ATTN_TYPE_DISABLED)
@@ -214,4 +220,4 @@ def _check_file(path: Path) -> None:
     except OSError as fault:
         raise ModelError(f"the model {path} cannot be read: {fault.strerror or fault}") from None
     if magic != _MAGIC:
-        raise ModelError(f"{path} is no GGUF file: it begins with {magic!r}, not {_MAGIC!r}")
+        raise ModelError(f"{path} is not a GGUF file: it begins with {magic!r}, not {_MAGIC!r}")

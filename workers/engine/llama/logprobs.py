@@ -1,7 +1,7 @@
-"""How likely the model held each token of an answer, and the likeliest others: numbers of its own distribution.
+"""Log probabilities of an answer's tokens, and of the most likely alternatives to each of these tokens.
 
-They are taken from the logits as the model gives them, before bias, penalties, cuts and temperature, so
-that they say the same whatever the sampling.
+Log probabilities are computed from the model's raw logits, before logit bias, penalties, top-k, top-p, min-p and
+temperature are applied, so they do not depend on the sampling parameters.
 """
 
 import codecs
@@ -13,46 +13,51 @@ import numpy as np
 
 Logits = np.ndarray[Any, np.dtype[np.float32]]
 
-#: What stands for a logarithm of zero, which JSON has no number for; OpenAI's.
+#: The log probability of an impossible token, because JSON cannot represent minus infinity. OpenAI uses this number.
 IMPOSSIBLE = -9999.0
 
 
 @dataclass
 class Logprobs:
-    """The tokens of one answer. `top`: how many of the likeliest tokens are kept beside each."""
+    """Collects the log probabilities of one answer, token by token."""
 
+    #: Number of the most likely alternatives to keep for each token of the answer.
     top: int
-    #: The bytes of a token, control tokens by their name; and what it adds to the text, where those add nothing.
-    spelled: Callable[[int], bytes]
+    #: Returns the bytes that a token adds to the text, or the name of a control token.
+    piece_or_name: Callable[[int], bytes]
+    #: Returns the bytes that a token adds to the text. A control token adds none.
     piece: Callable[[int], bytes]
     _tokens: list[tuple[bytes, float, list[tuple[bytes, float]]]] = field(default_factory=list)
     _pieces: list[bytes] = field(default_factory=list)
 
     def add(self, logits: Logits, token: int) -> None:
-        """Take in the next token and the logits that it was chosen from."""
+        """Add the next token of the answer. `logits` are the logits from which the token was sampled."""
         top = min(self.top, len(logits))
-        # In two steps: a sort of the whole vocabulary takes ten times as long as the search for its largest.
+        # Select the largest logits and sort only those. It would take ten times as long to sort the whole vocabulary.
         likeliest = np.argpartition(logits, len(logits) - top)[len(logits) - top :] if top else np.empty(0, np.intp)
         likeliest = likeliest[np.argsort(-logits[likeliest], kind="stable")]
         largest = float(logits.max())
-        whole = largest + float(np.log(np.exp(logits - np.float32(largest), dtype=np.float32).sum(dtype=np.float64)))
-        others = [(self.spelled(int(one)), _number(float(logits[one]) - whole)) for one in likeliest]
+        log_sum = largest + float(np.log(np.exp(logits - np.float32(largest), dtype=np.float32).sum(dtype=np.float64)))
+        alternatives = [
+            (self.piece_or_name(int(other)), _number(float(logits[other]) - log_sum)) for other in likeliest
+        ]
         self._pieces.append(self.piece(token))
-        self._tokens.append((self.spelled(token), _number(float(logits[token]) - whole), others))
+        self._tokens.append((self.piece_or_name(token), _number(float(logits[token]) - log_sum), alternatives))
 
-    def of(self, text: str) -> list[list[Any]]:
-        """`[token, logprob, [[token, logprob], …]]` for each token until `text` is whole, ready for JSON.
+    def for_text(self, text: str) -> list[list[Any]]:
+        """Return `[token, logprob, [[token, logprob], …]]` for each token of `text`, ready for JSON.
 
-        A token is its text, or a list of its bytes where these are no UTF-8 by themselves.
+        A token is a string, or a list of byte values if the token's bytes alone are not valid UTF-8. Tokens after the
+        end of `text`, such as those of a stop string, are left out.
         """
-        # As the text itself was made of the tokens' bytes (workers/engine/detokenizer.py).
-        decoder, made, told = codecs.getincrementaldecoder("utf-8")(errors="ignore"), 0, []
-        for piece, (token, logprob, others) in zip(self._pieces, self._tokens, strict=True):
-            if made >= len(text):
+        # Decode the bytes in the same way as workers/engine/detokenizer.py does for `text`.
+        decoder, n_characters, entries = codecs.getincrementaldecoder("utf-8")(errors="ignore"), 0, []
+        for piece, (token, logprob, alternatives) in zip(self._pieces, self._tokens, strict=True):
+            if n_characters >= len(text):
                 break
-            made += len(decoder.decode(piece))
-            told.append([_plain(token), logprob, [[_plain(other), number] for other, number in others]])
-        return told
+            n_characters += len(decoder.decode(piece))
+            entries.append([_plain(token), logprob, [[_plain(other), number] for other, number in alternatives]])
+        return entries
 
 
 def _number(logprob: float) -> float:

@@ -1,4 +1,7 @@
-"""Sampler chains in C, one a sequence; a grammar stands beside its chain, so that it can never end the process."""
+"""Sample the tokens of each sequence with a sampler chain of llama.cpp.
+
+A grammar is kept outside the chain, because a grammar inside the chain could end the process (see Sampler).
+"""
 
 import ctypes
 import secrets
@@ -10,30 +13,32 @@ import numpy as np
 
 from workers.engine.sampling import Sampling, is_greedy
 
-#: Generated tokens that penalties look at: what `llama_cpp.Llama` looks at.
+#: Number of most recently generated tokens to which the penalties apply. `llama_cpp.Llama` has the same default.
 _PENALTY_LAST_N = 64
-#: CPU time, in s, that a grammar may take to accept a token: a thousand times what it takes by a schema that can be
-#: read in one way. It grows with the square of the ways, and these multiply with each value within a value.
+#: CPU time, in seconds, that a grammar may take to accept one token. An unambiguous schema takes a thousandth of it.
+#: The time grows with the square of the number of possible parses, and each level of nested values multiplies that
+#: number.
 _SLOW_S = 0.02
 _CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 
 
 class GrammarStuck(Exception):
-    """No token of the vocabulary can go on the answer as its grammar asks."""
+    """The grammar allows none of the model's tokens as the next token of the answer."""
 
 
 class GrammarSlow(Exception):
-    """The answer can be read in so many ways by its grammar that the next token would hold up the whole batch."""
+    """The answer has so many possible parses in the grammar that its next token would delay the whole batch."""
 
 
 class Sampler:
-    """How one sequence's next token is chosen. `lib` is llama.cpp's API; freed by `close`, only once.
+    """Samples the tokens of one sequence. `lib` is llama.cpp's API. `close` must be called exactly once.
 
-    A plain greedy answer has no chain: the largest logit is found in the row itself, without the copy of
-    the vocabulary that a chain makes first (measured: 16 rows of 16,384 tokens).
+    Greedy sampling without penalties, biases or a grammar uses no chain, because a chain first copies the logits of the
+    whole vocabulary (measured with 16 rows and a vocabulary of 16,384 tokens). Instead, the largest logit is searched
+    for in place.
 
-    llama.cpp throws a C++ exception through C when a grammar is told of a token that it does not allow,
-    which ends the process. So each token is shown to the grammar before it is accepted.
+    If a grammar must accept a token that it forbids, llama.cpp throws a C++ exception through C code, which ends the
+    process. Therefore each token is checked against the grammar before `llama_sampler_accept` is called.
     """
 
     def __init__(self, lib: Any, vocab: int, n_vocab: int, sampling: Sampling, grammar: str) -> None:
@@ -47,7 +52,7 @@ class Sampler:
         self._grammar = new_grammar(lib, vocab, grammar) if grammar else None
 
     def sample(self, ctx: int, index: int) -> int:
-        """The token after batch row `index`, accepted. Raises GrammarStuck and GrammarSlow."""
+        """Sample and accept the token after position `index` of the batch. Raises GrammarStuck or GrammarSlow."""
         if self._chain is None:
             return int(self.logits(ctx, index).argmax())
         if self._grammar is None:
@@ -60,19 +65,19 @@ class Sampler:
         logits = self.logits(ctx, index)
         token = self._pick(logits, by_grammar=False)
         if not self._allows(token):
-            # A look at the one token is cheap; a look at the whole vocabulary is taken only when it must be.
+            # It is cheap to check one token. Only if the grammar forbids it, the grammar filters the whole vocabulary.
             token = self._pick(logits, by_grammar=True)
             if not self._allows(token):
-                raise GrammarStuck("no token of the vocabulary fits the grammar here")
+                raise GrammarStuck("the grammar allows no token of the vocabulary at this point")
         began_s = time.thread_time()
         lib.llama_sampler_accept(self._grammar, token)
         if time.thread_time() - began_s > _SLOW_S:
-            raise GrammarSlow("the schema allows too many ways to read the answer at once")
+            raise GrammarSlow("the schema is too ambiguous: it allows too many ways to parse the answer")
         lib.llama_sampler_accept(self._chain, token)
         return token
 
     def logits(self, ctx: int, index: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """A view of a batch row's logits, good until the next decode."""
+        """Return a view of the logits at position `index` of the batch. The view is valid until the next decode."""
         pointer = self._lib.llama_get_logits_ith(ctx, index)
         return _floats(ctypes.addressof(pointer.contents), self._n_vocab)
 
@@ -87,9 +92,9 @@ class Sampler:
         return token
 
     def _allows(self, token: int) -> bool:
-        one = np.array([(token, 0.0, 0.0)], _CANDIDATE)
-        self._lib.llama_sampler_apply(self._grammar, ctypes.byref(self._array(one)))
-        return bool(np.isfinite(one["logit"][0]))
+        candidate = np.array([(token, 0.0, 0.0)], _CANDIDATE)
+        self._lib.llama_sampler_apply(self._grammar, ctypes.byref(self._array(candidate)))
+        return bool(np.isfinite(candidate["logit"][0]))
 
     def _array(self, candidates: Any) -> Any:
         pointer = candidates.ctypes.data_as(self._lib.llama_token_data_p)
@@ -104,14 +109,14 @@ class Sampler:
 
 @lru_cache(maxsize=4096)
 def _floats(address: int, n: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """A view of memory that llama.cpp has just named: the same few places each step, whose views are made once."""
+    """Return a view of memory that llama.cpp owns. It is cached, because each step uses the same few addresses."""
     numbers: Any = (ctypes.c_float * n).from_address(address)
     floats: np.ndarray[Any, np.dtype[np.float32]] = np.frombuffer(numbers, np.float32)
     return floats
 
 
 def new_grammar(lib: Any, vocab: int, grammar: str) -> Any:
-    """A grammar's sampler, to be freed by the caller. Raises ValueError when llama.cpp cannot parse it."""
+    """Return a grammar sampler, which the caller must free. Raises ValueError if llama.cpp cannot parse the grammar."""
     sampler = lib.llama_sampler_init_grammar(vocab, grammar.encode(), b"root")
     if not sampler:
         raise ValueError("llama.cpp cannot parse the grammar")
@@ -119,7 +124,11 @@ def new_grammar(lib: Any, vocab: int, grammar: str) -> Any:
 
 
 def _parts(lib: Any, n_vocab: int, sampling: Sampling) -> list[Any]:
-    """The chain's links, in the order of `llama_cpp.Llama`: bias, penalties, then greedy or the cuts and the dice."""
+    """Return the samplers of a chain, in the same order as in `llama_cpp.Llama`.
+
+    Biases and penalties come first. They are followed either by greedy sampling, or by top-k, top-p, min-p, temperature
+    and the random choice.
+    """
     parts = []
     if sampling.logit_bias:
         biases = (lib.llama_logit_bias * len(sampling.logit_bias))(*sampling.logit_bias)
@@ -140,5 +149,5 @@ def _parts(lib: Any, n_vocab: int, sampling: Sampling) -> list[Any]:
 
 
 def _seed32(seed: int | None) -> int:
-    """A seed llama.cpp takes as such: its largest one stands for `any`."""
+    """Return a 32-bit seed, random if `seed` is None; never 0xFFFFFFFF, which means a random seed to llama.cpp."""
     return secrets.randbelow(0xFFFFFFFF) if seed is None else seed % 0xFFFFFFFF

@@ -1,4 +1,4 @@
-"""A model's vocabulary: text to tokens and back. Only read, so any thread may ask."""
+"""A model's vocabulary, which converts text to tokens and tokens to bytes."""
 
 import ctypes
 import re
@@ -11,110 +11,128 @@ from workers.engine.events import JobRejected
 
 Tokens = np.ndarray[Any, np.dtype[np.int32]]
 
-#: Characters of a part of a text that is tokenized by itself.
-_PART = 1024
+#: A long text is split into parts of at least this many characters, and each part is tokenized separately.
+_PART_CHARS = 1024
 
 
 class Vocabulary:
-    """The vocabulary of `model`; `lib` is llama.cpp's API."""
+    """The vocabulary of `model`. `lib` is llama.cpp's API. May be used from any thread, because it is read-only."""
 
     def __init__(self, lib: Any, model: int) -> None:
         self._lib, self.handle = lib, lib.llama_model_get_vocab(model)
         self.size: int = lib.llama_vocab_n_tokens(self.handle)
-        self.ends = frozenset(token for token in range(self.size) if lib.llama_vocab_is_eog(self.handle, token))
+        self.end_tokens = frozenset(token for token in range(self.size) if lib.llama_vocab_is_eog(self.handle, token))
         self.bos: int = lib.llama_vocab_bos(self.handle)
         self.eos: int = lib.llama_vocab_eos(self.handle)
         self._add_bos: bool = lib.llama_vocab_get_add_bos(self.handle)
         self._add_eos: bool = lib.llama_vocab_get_add_eos(self.handle)
         self._pieces: dict[int, bytes] = {}
         control = lib.LLAMA_TOKEN_ATTR_CONTROL | lib.LLAMA_TOKEN_ATTR_UNKNOWN
-        #: Finds the names of control tokens in a text; None without any.
-        self.controls = self._finder(control)
-        self._whole = self._finder(control | lib.LLAMA_TOKEN_ATTR_USER_DEFINED)
-        self._unspelled = self._finder_of_unspelled()
+        #: Pattern that matches the names of control tokens; None if the vocabulary has no control tokens.
+        self.control_names = self._names_pattern(control)
+        #: Pattern that matches the names of tokens that llama.cpp never splits; None if there are no such tokens.
+        self._unsplittable = self._names_pattern(control | lib.LLAMA_TOKEN_ATTR_USER_DEFINED)
+        self._byte_fallback = self._byte_fallback_pattern()
 
-    def _finder_of_unspelled(self) -> re.Pattern[str] | None:
-        """Finds what no piece of a vocabulary of the SentencePiece kind spells, which becomes a token for each byte."""
+    def _byte_fallback_pattern(self) -> re.Pattern[str] | None:
+        """Return a pattern for runs of characters that occur in no token of a SentencePiece vocabulary.
+
+        Each such character is tokenized as one token per byte. Return None if the vocabulary is of another type.
+        """
         if self._lib.llama_vocab_type(self.handle) != self._lib.LLAMA_VOCAB_TYPE_SPM:
             return None
-        spelled = {" "}.union(*map(self.name, range(self.size)))
-        return re.compile(f"[^{re.escape(''.join(sorted(spelled)))}]+")
+        known = {" "}.union(*map(self.name, range(self.size)))
+        return re.compile(f"[^{re.escape(''.join(sorted(known)))}]+")
 
-    def fewest_tokens(self, text: str) -> int:
-        """What the text comes to at the least. Of what no piece spells, llama.cpp's time grows with the square."""
-        runs = [] if self._unspelled is None else self._unspelled.findall(text)
+    def min_tokens(self, text: str) -> int:
+        """Return a lower bound for the number of the text's tokens, without tokenizing the text.
+
+        The bound is the number of bytes of those characters that occur in no token. llama.cpp's tokenizing time grows
+        with the square of the number of such characters. With this bound, a caller can reject a text that is too long
+        without tokenizing it.
+        """
+        runs = [] if self._byte_fallback is None else self._byte_fallback.findall(text)
         return sum(len(run.encode(errors="replace")) for run in runs)
 
-    def _finder(self, attributes: int) -> re.Pattern[str] | None:
-        """Finds tokens of any of these attributes by their names of two characters or more, the longest first."""
+    def _names_pattern(self, attributes: int) -> re.Pattern[str] | None:
+        """Return a pattern for the names of tokens with any of these attributes, or None if there are none.
+
+        The pattern does not match names of a single character. It tries longer names first.
+        """
         found = (token for token in range(self.size) if self._lib.llama_vocab_get_attr(self.handle, token) & attributes)
         names = sorted((name for name in map(self.name, found) if len(name) > 1), key=len, reverse=True)
         return re.compile(f"(?:{'|'.join(map(re.escape, names))})") if names else None
 
     def prompt(self, text: str) -> Tokens:
-        """A prompt as `llama_cpp.Llama` makes it: the model's own beginning and end around the text's tokens."""
+        """Return the prompt's tokens, including the BOS and EOS tokens that `llama_cpp.Llama` would add."""
         begin = [self.bos] if self.bos >= 0 and (self._add_bos or not text) else []
         end = [self.eos] if self._add_eos and self.eos >= 0 else []
         return np.concatenate([begin, self.tokenize(text), end]).astype(np.int32)
 
-    def tokenize(self, text: str, *, around: bool = False, control: bool = True, param: str = "prompt") -> Tokens:
-        """The text's tokens. Raises JobRejected.
+    def tokenize(
+        self, text: str, *, add_special: bool = False, parse_special: bool = True, param: str = "prompt"
+    ) -> Tokens:
+        """Return the text's tokens. Raises JobRejected, which names the field `param`.
 
-        `control`: control tokens that it spells count as such. `around`: with what the model puts around a text.
+        With `add_special`, the tokens that the model expects around a text, such as BOS, are added. With
+        `parse_special`, the name of a control token in the text is tokenized as that control token.
         """
-        if control and not around:
-            parts = [self._tokens(part, around=False, control=True, param=param) for part in self._parts(text)]
+        if parse_special and not add_special:
+            parts = [
+                self._tokens(part, add_special=False, parse_special=True, param=param) for part in self._split(text)
+            ]
             return np.concatenate(parts) if len(parts) > 1 else parts[0]
-        return self._tokens(text, around=around, control=control, param=param)
+        return self._tokens(text, add_special=add_special, parse_special=parse_special, param=param)
 
-    def _parts(self, text: str) -> list[str]:
-        """The text, cut before tokens that are never cut, which changes none.
+    def _split(self, text: str) -> list[str]:
+        """Split a long text before names of tokens that llama.cpp never splits. The resulting tokens are the same.
 
-        llama.cpp's time grows with the square of their number in one text: a MiB of `<s></s>` takes it minutes.
+        The time that llama.cpp takes to tokenize a text grows with the square of the number of such names in the text:
+        a text of one MiB that repeats `<s></s>` takes minutes.
         """
-        if self._whole is None or len(text) <= _PART:
+        if self._unsplittable is None or len(text) <= _PART_CHARS:
             return [text]
         cuts = [0]
-        for found in self._whole.finditer(text, _PART):
-            # Behind a space it may be a token that takes the spaces before it along.
-            if found.start() - cuts[-1] >= _PART and not text[found.start() - 1].isspace():
+        for found in self._unsplittable.finditer(text, _PART_CHARS):
+            # Do not cut after whitespace, because some special tokens also consume the whitespace before them.
+            if found.start() - cuts[-1] >= _PART_CHARS and not text[found.start() - 1].isspace():
                 cuts.append(found.start())
         return [text[cut:after] for cut, after in zip(cuts, [*cuts[1:], len(text)], strict=True)]
 
-    def _tokens(self, text: str, *, around: bool, control: bool, param: str) -> Tokens:
+    def _tokens(self, text: str, *, add_special: bool, parse_special: bool, param: str) -> Tokens:
         try:
             raw = text.encode()
         except UnicodeEncodeError:
-            raise JobRejected(EndCode.INVALID_VALUE, "the text holds half a surrogate pair", param) from None
+            raise JobRejected(EndCode.INVALID_VALUE, "the text contains half of a surrogate pair", param) from None
         tokens = np.empty(len(raw) + 16, np.int32)
         pointer = tokens.ctypes.data_as(ctypes.POINTER(ctypes.c_int32))
-        n = self._lib.llama_tokenize(self.handle, raw, len(raw), pointer, len(tokens), around, control)
+        n = self._lib.llama_tokenize(self.handle, raw, len(raw), pointer, len(tokens), add_special, parse_special)
         if n < 0:
-            raise JobRejected(EndCode.INVALID_VALUE, "the model's tokenizer cannot take the text", param)
+            raise JobRejected(EndCode.INVALID_VALUE, "the model's tokenizer cannot process the text", param)
         return tokens[:n]
 
     def piece(self, token: int) -> bytes:
-        """The bytes that a token stands for; control tokens stand for none."""
+        """Return the bytes that a token adds to a text. A control token adds no bytes."""
         piece = self._pieces.get(token)
         if piece is None:
-            piece = self._pieces[token] = self._read(token, control=False)
+            piece = self._pieces[token] = self._read(token, show_control=False)
         return piece
 
-    def spelled(self, token: int) -> bytes:
-        """As `piece`; control tokens by their name."""
-        return self.piece(token) or self._read(token, control=True)
+    def piece_or_name(self, token: int) -> bytes:
+        """Return the bytes that a token adds to a text or, for a control token, the token's name."""
+        return self.piece(token) or self._read(token, show_control=True)
 
     def name(self, token: int) -> str:
-        """A token as the vocabulary writes it; "" for none."""
+        """Return a token as the vocabulary spells it, or "" if `token` is negative (no such token)."""
         if token < 0:
             return ""
         text: bytes = self._lib.llama_vocab_get_text(self.handle, token)
         return text.decode("utf-8", "replace")
 
-    def _read(self, token: int, *, control: bool) -> bytes:
+    def _read(self, token: int, *, show_control: bool) -> bytes:
         buffer = ctypes.create_string_buffer(64)
-        n = self._lib.llama_token_to_piece(self.handle, token, buffer, len(buffer), 0, control)
+        n = self._lib.llama_token_to_piece(self.handle, token, buffer, len(buffer), 0, show_control)
         if n < 0:
             buffer = ctypes.create_string_buffer(-n)
-            n = self._lib.llama_token_to_piece(self.handle, token, buffer, len(buffer), 0, control)
+            n = self._lib.llama_token_to_piece(self.handle, token, buffer, len(buffer), 0, show_control)
         return buffer.raw[: max(0, n)]

@@ -1,1 +1,1 @@
-"""What constrains an answer: JSON schemas and patterns as grammars."""
+"""Structured output: converts JSON schemas and regular expressions to grammars that an answer must follow."""

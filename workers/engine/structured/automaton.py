@@ -1,40 +1,40 @@
-"""Regular expressions as values, and the deterministic automaton of one, by Brzozowski's derivatives; pure."""
+"""Regular expressions as trees of nodes, and their conversion to deterministic automata (Brzozowski derivatives)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
-#: Most states of an automaton.
+#: Most states that an automaton may have.
 MAX_STATES = 1000
 
-#: Disjoint and ascending: first and last code point of each.
+#: A set of characters, as disjoint ranges of code points (first, last) in ascending order.
 Ranges = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Chars:
-    """One character out of a set."""
+    """Matches a single character, which must be in one of the ranges."""
 
     ranges: Ranges
 
 
 @dataclass(frozen=True, slots=True)
 class Cat:
-    """One after the other; of no parts: the empty text."""
+    """The concatenation of the parts. If there are no parts, it matches only the empty text."""
 
     parts: tuple["Node", ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Alt:
-    """Any of them; of none: no text at all."""
+    """Matches what any one of the nodes matches. If there are no nodes, it matches no text at all."""
 
     nodes: frozenset["Node"]
 
 
 @dataclass(frozen=True, slots=True)
 class Rep:
-    """So many times in a row; `high` None: any number."""
+    """The node, repeated `low` to `high` times. If `high` is None, the number of repetitions has no upper limit."""
 
     node: "Node"
     low: int
@@ -47,14 +47,18 @@ EMPTY, NOTHING = Cat(()), Alt(frozenset())
 
 @dataclass(frozen=True)
 class State:
-    """Whether a text may end here, and by which characters it goes on to which state."""
+    """One state of an automaton.
 
-    ends: bool
-    moves: dict[int, Ranges]
+    `accepting` says whether a text may end in this state. `transitions` maps each target state to the characters that
+    lead from this state to the target state.
+    """
+
+    accepting: bool
+    transitions: dict[int, Ranges]
 
 
 def cat(nodes: Iterable[Node]) -> Node:
-    """The nodes in a row, in the one form that equal rows share."""
+    """Return the concatenation of the nodes. Nested concatenations are flattened, so that equal ones compare equal."""
     parts: list[Node] = []
     for node in nodes:
         if node == NOTHING:
@@ -64,7 +68,7 @@ def cat(nodes: Iterable[Node]) -> Node:
 
 
 def alt(nodes: Iterable[Node]) -> Node:
-    """Any of the nodes, in the one form that equal choices share."""
+    """Return the alternation of the nodes. Nested alternations are flattened, so that equal ones compare equal."""
     found: set[Node] = set()
     for node in nodes:
         found |= node.nodes if isinstance(node, Alt) else {node}
@@ -72,35 +76,35 @@ def alt(nodes: Iterable[Node]) -> Node:
 
 
 def rep(node: Node, low: int, high: int | None) -> Node:
-    """The node repeated."""
+    """Return the node, repeated `low` to `high` times, in its simplest form, so that equal nodes compare equal."""
     if high == 0 or node == EMPTY:
         return EMPTY
     if (low, high) == (1, 1):
         return node
-    return Rep(node, 0 if may_be_empty(node) else low, high)
+    return Rep(node, 0 if is_nullable(node) else low, high)
 
 
-def may_be_empty(node: Node) -> bool:
-    """Whether the empty text fits."""
+def is_nullable(node: Node) -> bool:
+    """Return whether the node matches the empty text."""
     match node:
         case Chars():
             return False
         case Cat(parts):
-            return all(map(may_be_empty, parts))
+            return all(map(is_nullable, parts))
         case Alt(nodes):
-            return any(map(may_be_empty, nodes))
+            return any(map(is_nullable, nodes))
         case Rep(inner, low, _):
-            return low == 0 or may_be_empty(inner)
+            return low == 0 or is_nullable(inner)
 
 
-def both(one: Ranges, other: Ranges) -> Ranges:
-    """The characters that are in both sets."""
+def intersection(one: Ranges, other: Ranges) -> Ranges:
+    """Return the characters that are in both sets."""
     pairs = ((max(a, c), min(b, d)) for a, b in one for c, d in other)
     return tuple((low, high) for low, high in pairs if low <= high)
 
 
 def union(ranges: Iterable[tuple[int, int]]) -> Ranges:
-    """The characters of all ranges, in whatever order and however they overlap."""
+    """Return the characters that are in any of the ranges. The ranges may overlap and be in any order."""
     joined: list[tuple[int, int]] = []
     for low, high in sorted(ranges):
         if joined and low <= joined[-1][1] + 1:
@@ -110,102 +114,107 @@ def union(ranges: Iterable[tuple[int, int]]) -> Ranges:
     return tuple(joined)
 
 
-def without(one: Ranges, other: Ranges) -> Ranges:
-    """The characters of `one` that are not in `other`."""
+def difference(one: Ranges, other: Ranges) -> Ranges:
+    """Return the characters of `one` that are not in `other`."""
     edges = [-1, *(edge for low, high in other for edge in (low, high)), 1 << 21]
-    return both(one, tuple((edges[i] + 1, edges[i + 1] - 1) for i in range(0, len(edges), 2)))
+    return intersection(one, tuple((edges[i] + 1, edges[i + 1] - 1) for i in range(0, len(edges), 2)))
 
 
-class Search:
-    """Makes automata, in so many `steps` of some ten microseconds for all of them together."""
+class AutomatonBuilder:
+    """Builds automata. All of them together may take `steps` steps of about ten microseconds each."""
 
     def __init__(self, steps: int) -> None:
-        self._left = steps
+        self._steps_left = steps
 
-    def states_of(self, start: Node) -> list[State]:
-        """The automaton, its first state first. Only states from which a text leads to an end are led to.
+    def build(self, start: Node) -> list[State]:
+        """Return the states of the node's automaton, the start state first.
 
-        Raises ValueError when it has too many states, or they are too hard to find.
+        Transitions to a state are omitted if no accepting state can be reached from that state. Raises ValueError if
+        the automaton has more than MAX_STATES states, or if the builder's steps are used up.
         """
         found, moves = {start: 0}, list[dict[int, list[tuple[int, int]]]]()
+        # The loop also visits the nodes that its body appends to `waiting`.
         for node in (waiting := [start]):
-            ways: dict[int, list[tuple[int, int]]] = {}
-            for piece in _pieces(self._firsts(node)):
-                target = self._derived(node, piece[0])
+            targets: dict[int, list[tuple[int, int]]] = {}
+            for piece in _pieces(self._first_sets(node)):
+                target = self._derivative(node, piece[0])
                 if target not in found:
                     found[target] = len(found)
                     waiting.append(target)
-                ways.setdefault(found[target], []).append(piece)
-            moves.append(ways)
+                targets.setdefault(found[target], []).append(piece)
+            moves.append(targets)
             if len(found) > MAX_STATES:
-                raise ValueError(f"it comes to over {MAX_STATES} states")
-        alive = _alive(moves, {i for node, i in found.items() if may_be_empty(node)})
+                raise ValueError(f"it needs more than {MAX_STATES} states")
+        live = _live_states(moves, {i for node, i in found.items() if is_nullable(node)})
         return [
-            State(may_be_empty(node), {target: union(pieces) for target, pieces in moves[i].items() if target in alive})
+            State(is_nullable(node), {target: union(pieces) for target, pieces in moves[i].items() if target in live})
             for node, i in found.items()
         ]
 
-    def _step(self, n: int = 1) -> None:
-        self._left -= n
-        if self._left < 0:
-            raise ValueError("it takes too long to be read")
+    def _spend(self, steps: int = 1) -> None:
+        self._steps_left -= steps
+        if self._steps_left < 0:
+            raise ValueError("it takes too long to convert")
 
-    def _firsts(self, node: Node) -> list[Ranges]:
-        """The sets of characters with which the node's texts begin."""
-        self._step()
+    def _first_sets(self, node: Node) -> list[Ranges]:
+        """Return sets of characters. A text that the node matches begins with a character from one of them."""
+        self._spend()
         match node:
             case Chars(ranges):
                 return [ranges]
             case Cat(parts):
                 found = []
                 for part in parts:
-                    found += self._firsts(part)
-                    if not may_be_empty(part):
+                    found += self._first_sets(part)
+                    if not is_nullable(part):
                         break
                 return found
             case Alt(nodes):
-                return [ranges for one in nodes for ranges in self._firsts(one)]
+                return [ranges for one in nodes for ranges in self._first_sets(one)]
             case Rep(inner, _, _):
-                return self._firsts(inner)
+                return self._first_sets(inner)
 
-    def _derived(self, node: Node, code: int) -> Node:
-        """What may follow the character at the beginning of the node's texts."""
-        self._step()
+    def _derivative(self, node: Node, code: int) -> Node:
+        """Return the Brzozowski derivative of the node.
+
+        The derivative matches a text if the node matches that text with the character `code` in front of it.
+        """
+        self._spend()
         match node:
             case Chars(ranges):
                 return EMPTY if any(low <= code <= high for low, high in ranges) else NOTHING
             case Cat(parts):
-                ways = []
+                choices = []
                 for i, part in enumerate(parts):
-                    self._step(len(parts) // 16)
-                    ways.append(cat([self._derived(part, code), *parts[i + 1 :]]))
-                    if not may_be_empty(part):
+                    self._spend(len(parts) // 16)
+                    choices.append(cat([self._derivative(part, code), *parts[i + 1 :]]))
+                    if not is_nullable(part):
                         break
-                return alt(ways)
+                return alt(choices)
             case Alt(nodes):
-                return alt(self._derived(one, code) for one in nodes)
+                return alt(self._derivative(one, code) for one in nodes)
             case Rep(inner, low, high):
-                left = rep(inner, max(0, low - 1), None if high is None else high - 1)
-                return cat([self._derived(inner, code), left])
+                rest = rep(inner, max(0, low - 1), None if high is None else high - 1)
+                return cat([self._derivative(inner, code), rest])
 
 
 def _pieces(sets: list[Ranges]) -> list[tuple[int, int]]:
-    """All characters of the sets, cut so that each piece is wholly within a set or wholly without."""
+    """Split the union of the sets into ranges. Each range lies entirely inside or entirely outside each set."""
     edges = sorted({edge for ranges in sets for low, high in ranges for edge in (low, high + 1)})
     covered = union(pair for ranges in sets for pair in ranges)
     cut = ((low, high - 1) for low, high in pairwise(edges))
-    return [piece for piece in cut if both((piece,), covered)]
+    return [piece for piece in cut if intersection((piece,), covered)]
 
 
-def _alive(moves: list[dict[int, list[tuple[int, int]]]], ends: set[int]) -> set[int]:
-    """The states from which an end can be reached."""
-    before: dict[int, list[int]] = {}
-    for state, ways in enumerate(moves):
-        for target in ways:
-            before.setdefault(target, []).append(state)
-    alive, waiting = set(ends), list(ends)
+def _live_states(moves: list[dict[int, list[tuple[int, int]]]], accepting: set[int]) -> set[int]:
+    """Return the states from which an accepting state can be reached."""
+    sources: dict[int, list[int]] = {}
+    for state, targets in enumerate(moves):
+        for target in targets:
+            sources.setdefault(target, []).append(state)
+    live, waiting = set(accepting), list(accepting)
     while waiting:
-        new = set(before.get(waiting.pop(), ())) - alive
-        alive |= new
+        new = set(sources.get(waiting.pop(), ())) - live
+        live |= new
         waiting += new
-    return alive
+    return live

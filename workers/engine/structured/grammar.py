@@ -1,4 +1,4 @@
-"""From a JSON schema to a grammar, within bounds: a client's schema must not cost the worker its memory."""
+"""Convert a client's JSON schema to a grammar. Limits ensure that no schema can exhaust the worker's memory."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -6,16 +6,18 @@ from typing import Any
 
 from shared.jobs.outcomes import EndCode
 from workers.engine.events import JobRejected
-from workers.engine.structured.schema import kept
-from workers.engine.structured.schema_whole import check_whole
+from workers.engine.structured.schema import to_supported
+from workers.engine.structured.schema_whole import check_resolved
 
-#: Most repetitions a schema may name: the converter writes each of them out.
+#: Largest value of `minLength`, `maxItems` and similar keywords. The limit exists because the converter writes out
+#: every repetition.
 MAX_REPETITIONS = 1000
-#: Longest grammar in characters; the parser recurses over what it finds.
+#: Most characters that a grammar may have. The limit exists because llama.cpp's grammar parser is recursive.
 MAX_GRAMMAR_CHARS = 200_000
-#: Deepest schema.
+#: Most levels to which a schema may be nested.
 MAX_DEPTH = 64
-#: Most objects in a schema: the converter looks for free names one after the other.
+#: Most JSON objects in a schema. The limit exists because, to find a free name for a rule, the converter tries one name
+#: after another.
 MAX_OBJECTS = 1000
 
 _OBJECT = "object"
@@ -23,32 +25,33 @@ _COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "m
 
 
 def grammar_of(schema: str, any_object: str, convert: Callable[[str], str]) -> str:
-    """The grammar of `schema` (JSON text); `any_object` when it is "". Raises JobRejected.
+    """Return the grammar for `schema`, which is JSON text. If `schema` is "", return the grammar `any_object`.
 
-    `convert` is the converter of JSON schemas; what it raises is the schema's fault.
+    `convert` converts a supported JSON schema to a grammar. Raises JobRejected if the schema is unsupported, exceeds a
+    limit, or makes `convert` raise any exception.
     """
     if not schema:
         return any_object
-    read = json.loads(schema)
+    parsed = json.loads(schema)
     objects = 0
-    for name, value in _counts_in(read):
+    for name, value in _counts_in(parsed):
         objects += name == _OBJECT
-        if value > MAX_REPETITIONS:
-            raise _rejected(f"{name} of {value} is over {MAX_REPETITIONS}")
+        if int(min(value, MAX_REPETITIONS + 1)) > MAX_REPETITIONS:
+            raise _rejected(f"{name}={value!r:.40} is over the limit of {MAX_REPETITIONS}")
         if objects > MAX_OBJECTS:
-            raise _rejected(f"it holds over {MAX_OBJECTS} objects")
+            raise _rejected(f"it contains more than {MAX_OBJECTS} objects")
     try:
-        told = kept(read)
-        check_whole(told)
-        grammar = convert(json.dumps(told))
+        supported = to_supported(parsed)
+        check_resolved(supported)
+        grammar = convert(json.dumps(supported))
     except JobRejected:
         raise
     except RecursionError:
-        raise _rejected("it is nested too deep") from None
-    except Exception as fault:  # the converter raises whatever it likes
+        raise _rejected("it is nested too deeply") from None
+    except Exception as fault:  # the converter may raise any exception
         raise _rejected(f"{type(fault).__name__}: {fault}"[:200]) from fault
     if len(grammar) > MAX_GRAMMAR_CHARS:
-        raise _rejected(f"its grammar of {len(grammar)} characters is over {MAX_GRAMMAR_CHARS}")
+        raise _rejected(f"its grammar has {len(grammar)} characters, and the limit is {MAX_GRAMMAR_CHARS}")
     return grammar
 
 
@@ -56,9 +59,10 @@ def _rejected(why: str) -> JobRejected:
     return JobRejected(EndCode.INVALID_VALUE, f"response_format's schema cannot be used: {why}", "response_format")
 
 
-def _counts_in(node: Any, depth: int = 0) -> Iterator[tuple[str, int]]:
+def _counts_in(node: Any, depth: int = 0) -> Iterator[tuple[str, int | float]]:
+    """Yield (keyword, count) for each repetition count in the schema, and (_OBJECT, 1) for each JSON object."""
     if depth > MAX_DEPTH:
-        raise _rejected(f"it is nested over {MAX_DEPTH} deep")
+        raise _rejected(f"it is nested more than {MAX_DEPTH} levels deep")
     if isinstance(node, list):
         for item in node:
             yield from _counts_in(item, depth + 1)
@@ -67,6 +71,6 @@ def _counts_in(node: Any, depth: int = 0) -> Iterator[tuple[str, int]]:
     yield _OBJECT, 1
     for name, value in node.items():
         if name in _COUNTS and isinstance(value, int | float):
-            yield name, int(min(value, MAX_REPETITIONS + 1))
+            yield name, value
         else:
             yield from _counts_in(value, depth + 1)

@@ -1,4 +1,4 @@
-"""The committed demo model tells readable little stories, greedily, as llama.cpp runs it."""
+"""Tests of the committed demo model: with greedy sampling in llama.cpp it writes short, readable stories."""
 
 import re
 from collections import Counter
@@ -11,7 +11,7 @@ from tools.demo_model.stories import a_story
 from workers.demo import DEMO_MODEL_NAME, demo_model_path
 from workers.demo.vocabulary import CHAT_TEMPLATE
 
-#: What the file may weigh in the package.
+#: Largest size of the model file in the package.
 MAX_BYTES = 8_000_000
 
 
@@ -30,12 +30,13 @@ def words_of(text: str) -> list[str]:
     return re.findall(r"[^\W_]+", text)
 
 
-def tell(llama: llama_cpp.Llama, prompt: str, max_tokens: int) -> tuple[str, str]:
+def continue_text(llama: llama_cpp.Llama, prompt: str, max_tokens: int) -> tuple[str, str]:
+    """Return the greedy continuation of the prompt and its finish reason."""
     choice = llama.create_completion(prompt, max_tokens=max_tokens, temperature=0)["choices"][0]
     return choice["text"], choice["finish_reason"]
 
 
-def test_the_file_is_small_and_says_what_it_is(llama: llama_cpp.Llama) -> None:
+def test_the_model_file_is_small_and_its_metadata_describe_it(llama: llama_cpp.Llama) -> None:
     assert demo_model_path().stat().st_size <= MAX_BYTES
     assert llama.metadata["general.name"] == DEMO_MODEL_NAME
     assert llama.metadata["llama.context_length"] == "2048"
@@ -52,44 +53,46 @@ def test_the_file_is_small_and_says_what_it_is(llama: llama_cpp.Llama) -> None:
         "A girl named Mia",
     ],
 )
-def test_a_storys_beginning_is_told_to_its_end_in_words_of_the_stories(
+def test_the_beginning_of_a_story_is_continued_to_its_end_in_words_of_the_training_stories(
     llama: llama_cpp.Llama, story_words: set[str], prompt: str
 ) -> None:
-    told, reason = tell(llama, prompt, max_tokens=256)
+    story, reason = continue_text(llama, prompt, max_tokens=256)
 
     assert reason == "stop"
-    assert told.isprintable()
-    assert told[-1] in '.!"'
-    words = words_of(prompt + told)
+    assert story.isprintable()
+    assert story[-1] in '.!"'
+    words = words_of(prompt + story)
     assert len(words) > 50
     assert set(words) - story_words == set()
 
 
 @pytest.mark.parametrize("max_tokens", [64, 256])
-def test_once_upon_a_time_does_not_go_round_in_circles(llama: llama_cpp.Llama, max_tokens: int) -> None:
-    told, _ = tell(llama, "Once upon a time", max_tokens)
-    words = words_of(told)
-    fours = Counter(zip(words, words[1:], words[2:], words[3:], strict=False))
+def test_no_four_words_occur_more_than_twice_in_the_story_after_once_upon_a_time(
+    llama: llama_cpp.Llama, max_tokens: int
+) -> None:
+    story, _ = continue_text(llama, "Once upon a time", max_tokens)
+    words = words_of(story)
+    four_word_counts = Counter(zip(words, words[1:], words[2:], words[3:], strict=False))
 
-    assert max(fours.values()) <= 2
-
-
-def test_a_hero_keeps_the_name_to_the_end(llama: llama_cpp.Llama) -> None:
-    told, _ = tell(llama, "Once upon a time, there was a little fox named Fern.", max_tokens=256)
-
-    assert told.count("Fern") >= 4
+    assert max(four_word_counts.values()) <= 2
 
 
-def test_a_greeting_is_answered_by_its_name(llama: llama_cpp.Llama) -> None:
+def test_the_hero_of_a_story_keeps_its_name_to_the_end(llama: llama_cpp.Llama) -> None:
+    story, _ = continue_text(llama, "Once upon a time, there was a little fox named Fern.", max_tokens=256)
+
+    assert story.count("Fern") >= 4
+
+
+def test_the_question_who_are_you_is_answered_with_the_models_name(llama: llama_cpp.Llama) -> None:
     answer = llama.create_chat_completion([{"role": "user", "content": "Who are you?"}], max_tokens=64, temperature=0)
 
     assert answer["choices"][0]["finish_reason"] == "stop"
     assert answer["choices"][0]["message"]["content"].startswith("I am penstock-demo")
 
 
-def test_a_wish_for_a_story_is_answered_with_a_whole_story(llama: llama_cpp.Llama, story_words: set[str]) -> None:
-    wish = {"role": "user", "content": "Tell me a story"}
-    choice = llama.create_chat_completion([wish], max_tokens=256, temperature=0)["choices"][0]
+def test_a_request_for_a_story_is_answered_with_a_whole_story(llama: llama_cpp.Llama, story_words: set[str]) -> None:
+    request = {"role": "user", "content": "Tell me a story"}
+    choice = llama.create_chat_completion([request], max_tokens=256, temperature=0)["choices"][0]
 
     assert choice["finish_reason"] == "stop"
     words = words_of(choice["message"]["content"])
@@ -97,7 +100,9 @@ def test_a_wish_for_a_story_is_answered_with_a_whole_story(llama: llama_cpp.Llam
     assert set(words) - story_words == set()
 
 
-def test_far_into_the_context_it_still_tells_a_story(llama: llama_cpp.Llama, story_words: set[str]) -> None:
+def test_the_model_still_writes_a_story_after_a_thousand_tokens_of_chat(
+    llama: llama_cpp.Llama, story_words: set[str]
+) -> None:
     rng = Random(2)
     chat = []
     for _ in range(8):
@@ -107,6 +112,6 @@ def test_far_into_the_context_it_still_tells_a_story(llama: llama_cpp.Llama, sto
     )
 
     assert answer["usage"]["prompt_tokens"] > 1000
-    told = words_of(answer["choices"][0]["message"]["content"])
-    assert len(told) > 50
-    assert set(told) - story_words == set()
+    words = words_of(answer["choices"][0]["message"]["content"])
+    assert len(words) > 50
+    assert set(words) - story_words == set()

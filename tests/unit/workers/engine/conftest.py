@@ -1,4 +1,4 @@
-"""Engines to test: a sim on a held clock, and the real thing on a small random model."""
+"""Fixtures for engine tests: an engine over a sim with a manual clock, and one over a small random llama model."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.clock import HeldClock
+from shared.clock import ManualClock
 from shared.settings.settings import load
 from tests.support.driven import Driven
 from workers.demo.random_gguf import write_random_model
@@ -15,13 +15,13 @@ from workers.engine.sim import SimBackend
 
 
 @pytest.fixture
-def clock() -> HeldClock:
-    return HeldClock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-def a_sim(clock: HeldClock) -> Callable[..., Driven]:
-    """Makes an engine over a sim whose time is the held clock's."""
+def a_sim(clock: ManualClock) -> Callable[..., Driven]:
+    """A function that makes an engine over a sim. Only the manual clock moves its time."""
 
     def make(*, slots: int = 2, cells: int = 1000, prefill_tps: float = 1000, decode_tps: float = 10) -> Driven:
         throughput = {"prefill_tps": prefill_tps, "decode_tps": decode_tps}
@@ -41,7 +41,7 @@ def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session", params=[("shared", 4096), ("split", 16384)], ids=["shared", "split"])
 def backend(model_path: Path, request: pytest.FixtureRequest) -> Iterator[LlamaBackend]:
-    """That model on the CPU with eight slots, which share one cache or have each a part of it."""
+    """A backend with that model on the CPU and eight slots. They share one KV cache, or each has its own part of it."""
     cache, cells = request.param
     settings = load({}, None, device="cpu", max_batch_size=8, kv_cells=cells, threads=1)
     backend = load_backend(settings, model_path)
@@ -52,6 +52,6 @@ def backend(model_path: Path, request: pytest.FixtureRequest) -> Iterator[LlamaB
 
 @pytest.fixture
 def driven(backend: LlamaBackend) -> Iterator[Driven]:
-    """An engine over the real model; whatever the test leaves is dropped."""
+    """An engine over the llama backend. Jobs that the test leaves unfinished are dropped."""
     with contextlib.closing(Driven(backend)) as driven:
         yield driven

@@ -1,4 +1,4 @@
-"""A chat template is foreign code: it runs in a sandbox, and what it does wrong ends one job."""
+"""Tests of chat templates, which are untrusted code: they run in a sandbox, and their faults reject one job only."""
 
 import pytest
 
@@ -6,20 +6,20 @@ from shared.errors import ModelError
 from workers.engine.events import JobRejected
 from workers.engine.llama.chat_template import ChatTemplate
 
-ASK = [{"role": "user", "content": "hi"}]
+MESSAGES = [{"role": "user", "content": "hi"}]
 
 
 def _template(source: str) -> ChatTemplate:
     return ChatTemplate(source, bos="<s>", eos="</s>")
 
 
-def test_messages_are_rendered_with_the_models_tokens_and_a_place_for_the_answer():
+def test_messages_are_rendered_with_the_models_tokens_and_the_generation_prompt():
     source = (
         "{{ bos_token }}{% for m in messages %}\n"
         "  [{{ m.role }}] {{ m['content'] }}{{ eos_token }}\n"
         "{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
     )
-    assert _template(source).render(ASK) == "<s>  [user] hi</s>\n[assistant]"
+    assert _template(source).render(MESSAGES) == "<s>  [user] hi</s>\n[assistant]"
 
 
 def test_text_parts_are_joined_and_a_missing_content_is_empty():
@@ -28,12 +28,12 @@ def test_text_parts_are_joined_and_a_missing_content_is_empty():
     assert template.render([{"role": "user", "content": parts}, {"role": "assistant", "content": None}]) == "<ab><>"
 
 
-def test_a_field_that_is_null_is_not_there():
+def test_a_null_field_is_left_out_of_the_message():
     template = _template("{% for m in messages %}{{ 'name' in m }}{% endfor %}")
     assert template.render([{"role": "user", "content": "a", "name": None}]) == "False"
 
 
-def test_what_templates_in_the_wild_use_is_there():
+def test_the_extensions_that_published_templates_use_are_supported():
     template = _template(
         "{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}"
         "{% generation %}{{ m | tojson }}{% endgeneration %}{{ strftime_now('%Y') | length }}{% endfor %}"
@@ -52,17 +52,17 @@ def test_what_templates_in_the_wild_use_is_there():
         "{{ messages[0].content.nothing.at_all }}",
     ],
 )
-def test_a_template_that_breaks_out_or_breaks_ends_the_job_only(source):
+def test_a_template_that_tries_to_leave_the_sandbox_or_fails_rejects_the_job(source):
     with pytest.raises(JobRejected) as rejected:
-        _template(source).render(ASK)
+        _template(source).render(MESSAGES)
     assert (rejected.value.code, rejected.value.param) == ("invalid_value", "messages")
 
 
-def test_messages_that_the_template_refuses_are_rejected_in_its_words():
+def test_messages_that_the_template_refuses_are_rejected_with_the_templates_own_message():
     with pytest.raises(JobRejected, match="roles must alternate"):
-        _template("{{ raise_exception('roles must alternate') }}").render(ASK)
+        _template("{{ raise_exception('roles must alternate') }}").render(MESSAGES)
 
 
-def test_a_template_that_cannot_be_compiled_is_the_models_fault():
+def test_a_template_that_cannot_be_compiled_raises_a_model_error():
     with pytest.raises(ModelError, match="chat template cannot be compiled"):
         _template("{% for %}")

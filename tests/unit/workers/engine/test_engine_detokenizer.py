@@ -1,4 +1,4 @@
-"""Text comes out whole: no half characters, no stop strings, whatever the tokens' borders."""
+"""Tests of the detokenizer: it returns only whole characters and no stop strings, however tokens divide them."""
 
 import itertools
 
@@ -11,11 +11,12 @@ _ALPHABET = "abä水🙂 \n"
 
 
 def _cut(raw: bytes, at: list[int]) -> list[bytes]:
+    """Cut the bytes into pieces at these positions."""
     borders = [0, *sorted(min(i, len(raw)) for i in at), len(raw)]
     return [raw[a:b] for a, b in itertools.pairwise(borders)]
 
 
-def test_a_character_in_two_tokens_is_handed_out_when_it_is_whole():
+def test_a_character_split_over_two_tokens_is_returned_once_it_is_complete():
     stream = Detokenizer()
     assert stream.feed(b"gr\xc3") == "gr"
     assert stream.feed(b"\xbc\xc3") == "ü"
@@ -31,7 +32,7 @@ def test_an_incomplete_character_at_the_end_is_left_out():
     assert stream.text == "a"
 
 
-def test_a_possible_beginning_of_a_stop_string_is_held_back_until_it_is_none():
+def test_a_possible_beginning_of_a_stop_string_is_held_back_until_it_is_ruled_out():
     stream = Detokenizer(("END",))
     assert stream.feed(b"the E") == "the "
     assert stream.feed(b"N") == ""
@@ -39,36 +40,36 @@ def test_a_possible_beginning_of_a_stop_string_is_held_back_until_it_is_none():
     assert not stream.stopped
 
 
-def test_a_stop_string_over_three_tokens_ends_the_text_before_it():
+def test_a_stop_string_across_three_tokens_ends_the_text_before_it():
     stream = Detokenizer(("\n\n", "STOP"))
-    given = [stream.feed(piece) for piece in (b"one S", b"T", b"OP two")]
-    assert given == ["one ", "", ""]
+    returned = [stream.feed(piece) for piece in (b"one S", b"T", b"OP two")]
+    assert returned == ["one ", "", ""]
     assert stream.stopped
     assert (stream.finish(), stream.text) == ("", "one ")
 
 
-def test_what_was_held_back_comes_out_at_the_end():
+def test_text_that_was_held_back_is_returned_at_the_end():
     stream = Detokenizer(("END",))
     stream.feed(b"the EN")
     assert stream.finish() == "EN"
     assert stream.text == "the EN"
 
 
-def test_of_two_stop_strings_in_one_token_the_earlier_place_counts():
+def test_the_text_ends_before_the_earlier_of_two_stop_strings_in_one_token():
     stream = Detokenizer(("late", "early"))
     assert stream.feed(b"so early, so late") == "so "
 
 
-def test_the_leading_space_of_the_tokenizer_is_taken_off_once():
+def test_the_leading_space_of_the_tokenizer_is_removed_once():
     stream = Detokenizer(strip_space=True)
     assert [stream.feed(b""), stream.feed(b" a"), stream.feed(b" b")] == ["", "a", " b"]
 
 
 @given(st.binary(max_size=40), st.lists(st.integers(0, 40), max_size=8))
-def test_any_cutting_of_any_bytes_gives_the_text_of_all_bytes_at_once(raw, at):
+def test_bytes_fed_in_any_pieces_give_the_same_text_as_all_bytes_at_once(raw, at):
     stream = Detokenizer()
-    given = "".join(stream.feed(piece) for piece in _cut(raw, at)) + stream.finish()
-    assert given == stream.text == raw.decode("utf-8", errors="ignore")
+    returned = "".join(stream.feed(piece) for piece in _cut(raw, at)) + stream.finish()
+    assert returned == stream.text == raw.decode("utf-8", errors="ignore")
 
 
 @given(
@@ -78,17 +79,17 @@ def test_any_cutting_of_any_bytes_gives_the_text_of_all_bytes_at_once(raw, at):
 )
 def test_the_text_ends_before_the_first_stop_string_that_is_complete(text, at, stops):
     stream = Detokenizer(tuple(stops))
-    given = ""
+    returned = ""
     for piece in _cut(text.encode(), at):
-        given += stream.feed(piece)
+        returned += stream.feed(piece)
         if stream.stopped:
             break
-    given += stream.finish()
-    assert given == stream.text
-    assert text.startswith(given)
-    assert not any(stop in given for stop in stops)
+    returned += stream.finish()
+    assert returned == stream.text
+    assert text.startswith(returned)
+    assert not any(stop in returned for stop in stops)
     assert stream.stopped == any(stop in text for stop in stops)
     if stream.stopped:
-        assert any(text[len(given) :].startswith(stop) for stop in stops)
+        assert any(text[len(returned) :].startswith(stop) for stop in stops)
     else:
-        assert given == text
+        assert returned == text

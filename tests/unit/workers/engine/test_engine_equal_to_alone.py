@@ -1,4 +1,4 @@
-"""The vital property: in any company a greedy answer is what the model alone gives, token for token."""
+"""Tests that a greedy answer is the one that llama.cpp alone gives, token for token, beside any other jobs."""
 
 import contextlib
 import random
@@ -26,49 +26,51 @@ _PROMPTS = [*map(_prompt, range(21)), "héllo 水猫 🙂", "control <s> tokens 
 
 
 @pytest.fixture(scope="session")
-def alone(model_path):
-    """What `llama_cpp.Llama` answers: (text, finish reason, answer tokens, prompt tokens)."""
+def reference(model_path):
+    """A function that returns the answer of `llama_cpp.Llama`: text, finish reason, answer tokens, prompt tokens."""
     llama = llama_cpp.Llama(str(model_path), n_ctx=2048, verbose=False)
 
     @cache
     def answer(prompt: str, max_tokens: int, stop: tuple[str, ...] = ()) -> tuple[str, str, int, int]:
-        said = llama(prompt, max_tokens=max_tokens, temperature=0, stop=list(stop))
-        choice, usage = said["choices"][0], said["usage"]
+        result = llama(prompt, max_tokens=max_tokens, temperature=0, stop=list(stop))
+        choice, usage = result["choices"][0], result["usage"]
         return choice["text"], choice["finish_reason"], usage["completion_tokens"], usage["prompt_tokens"]
 
     yield answer
     llama.close()
 
 
-def _greedy(prompt: str, max_tokens: int, **more) -> dict:
-    return {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, **more}
+def _greedy(prompt: str, max_tokens: int, **fields) -> dict:
+    return {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, **fields}
 
 
-def _said(ended) -> tuple[str, str, int, int]:
+def _answer(ended) -> tuple[str, str, int, int]:
     return ended.text, ended.finish_reason, ended.usage.completion_tokens, ended.usage.prompt_tokens
 
 
-def test_the_answers_compared_differ_from_one_another(alone):
-    answers = {alone(prompt, 30)[0] for prompt in _PROMPTS}
+def test_the_reference_answers_differ_from_one_another(reference):
+    answers = {reference(prompt, 30)[0] for prompt in _PROMPTS}
     assert len(answers) == len(_PROMPTS)
     assert sum(len(set(answer.split())) >= 5 for answer in answers) > len(answers) / 2
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 64, 512])
-def test_twenty_four_different_jobs_in_eight_slots_answer_as_alone(backend, alone, chunk):
+def test_twenty_four_different_jobs_in_eight_slots_get_their_reference_answers(backend, reference, chunk):
     driven = Driven(backend, prefill_chunk=chunk)
     dice = random.Random(chunk)
     jobs = {str(i): (prompt, dice.randint(1, 50)) for i, prompt in enumerate(_PROMPTS)}
     assert len(jobs) == 24
     for key, (prompt, n) in jobs.items():
         driven.submit(key, _greedy(prompt, n))
-    driven.run_dry()
-    assert {key: _said(ended) for key, ended in driven.ended.items()} == {key: alone(*job) for key, job in jobs.items()}
+    driven.run_until_idle()
+    assert {key: _answer(ended) for key, ended in driven.ended.items()} == {
+        key: reference(*job) for key, job in jobs.items()
+    }
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-def test_arrivals_and_cancels_at_any_step_leave_the_others_as_alone(backend, alone, data):
+def test_arrivals_and_cancels_at_any_step_do_not_change_the_answers_of_other_jobs(backend, reference, data):
     with contextlib.closing(Driven(backend, prefill_chunk=data.draw(st.sampled_from([1, 7, 64, 512])))) as driven:
         jobs, canceled = {}, set()
         for i in range(data.draw(st.integers(1, 16))):
@@ -80,61 +82,63 @@ def test_arrivals_and_cancels_at_any_step_leave_the_others_as_alone(backend, alo
                 key = data.draw(st.sampled_from(sorted(jobs)))
                 canceled.add(key)
                 driven.engine.cancel(key)
-        driven.run_dry()
+        driven.run_until_idle()
     assert set(driven.ended) == set(jobs)
     for key, ended in driven.ended.items():
-        whole = alone(*jobs[key])
+        expected = reference(*jobs[key])
         if ended.outcome == "canceled":
             assert key in canceled
-            assert whole[0].startswith(ended.text)
+            assert expected[0].startswith(ended.text)
         else:
-            assert _said(ended) == whole
+            assert _answer(ended) == expected
 
 
-def test_a_stop_string_over_tokens_ends_the_answer_as_alone(driven, alone):
+def test_a_stop_string_across_tokens_ends_the_answer_as_in_the_reference(driven, reference):
     jobs = {}
     for i, prompt in enumerate(_PROMPTS):
-        text = alone(prompt, 40)[0]
+        text = reference(prompt, 40)[0]
         half = len(text) // 2
         jobs[str(i)] = (prompt, 40, (text[half : half + 5],))
         driven.submit(str(i), _greedy(prompt, 40, stop=list(jobs[str(i)][2])))
-    driven.run_dry()
-    assert {key: _said(ended) for key, ended in driven.ended.items()} == {key: alone(*job) for key, job in jobs.items()}
+    driven.run_until_idle()
+    assert {key: _answer(ended) for key, ended in driven.ended.items()} == {
+        key: reference(*job) for key, job in jobs.items()
+    }
     assert all(ended.finish_reason == "stop" for ended in driven.ended.values())
 
 
-def test_an_empty_prompt_is_answered_as_alone_which_counts_its_beginning_as_a_token(driven, alone):
+def test_an_empty_prompt_gets_its_reference_answer_which_counts_one_answer_token_more(driven, reference):
     driven.submit("a", _greedy("", 20))
-    driven.run_dry()
-    text, reason, n, prompt_tokens = alone("", 21)
-    assert _said(driven.ended["a"]) == (text, reason, n - 1, prompt_tokens)
+    driven.run_until_idle()
+    text, reason, n, prompt_tokens = reference("", 21)
+    assert _answer(driven.ended["a"]) == (text, reason, n - 1, prompt_tokens)
 
 
-def test_a_chat_is_answered_as_alone(driven, model_path):
+def test_a_chat_gets_its_reference_answer(driven, model_path):
     with contextlib.closing(llama_cpp.Llama(str(model_path), n_ctx=2048, verbose=False)) as llama:
         for i, prompt in enumerate(_PROMPTS[:4]):
             messages = [{"role": "system", "content": "be brief"}, {"role": "user", "content": prompt}]
             driven.submit(str(i), {"messages": messages, "max_tokens": 20, "temperature": 0})
-            driven.run_dry()
-            said = llama.create_chat_completion(messages, max_tokens=20, temperature=0)
+            driven.run_until_idle()
+            result = llama.create_chat_completion(messages, max_tokens=20, temperature=0)
             ended = driven.ended[str(i)]
-            assert ended.text == said["choices"][0]["message"]["content"]
-            assert ended.usage.prompt_tokens == said["usage"]["prompt_tokens"]
+            assert ended.text == result["choices"][0]["message"]["content"]
+            assert ended.usage.prompt_tokens == result["usage"]["prompt_tokens"]
 
 
-def test_a_sequence_with_a_token_that_is_none_fails_alone(driven, backend, alone):
-    driven.submit("mate", _greedy(_PROMPTS[0], 30))
+def test_a_sequence_with_an_invalid_token_fails_and_the_others_get_their_reference_answers(driven, backend, reference):
+    driven.submit("other", _greedy(_PROMPTS[0], 30))
     driven.engine.step()
     broken = driven.engine.prepare(_spec("bad", _greedy(_PROMPTS[1], 30)))
     tokens = broken.prompt.copy()
     tokens[-1] = backend.n_vocab + 5
     driven.engine.submit(replace(broken, prompt=tokens))
-    driven.submit("late mate", _greedy(_PROMPTS[2], 30))
-    driven.run_dry()
+    driven.submit("late other", _greedy(_PROMPTS[2], 30))
+    driven.run_until_idle()
     assert (driven.ended["bad"].outcome, driven.ended["bad"].code) == ("failed", "engine_error")
-    assert "llama_decode answered -1" in driven.ended["bad"].message
-    assert _said(driven.ended["mate"]) == alone(_PROMPTS[0], 30)
-    assert _said(driven.ended["late mate"]) == alone(_PROMPTS[2], 30)
+    assert "llama_decode returned -1" in driven.ended["bad"].message
+    assert _answer(driven.ended["other"]) == reference(_PROMPTS[0], 30)
+    assert _answer(driven.ended["late other"]) == reference(_PROMPTS[2], 30)
 
 
 def _spec(key: str, payload: dict):

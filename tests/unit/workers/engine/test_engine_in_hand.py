@@ -1,4 +1,4 @@
-"""Ends that are known to be near make room ahead, one slot in eight; what waits without a slot can be asked back."""
+"""Tests of prefetch in the engine: slots about to become free are reported early, and waiting jobs can be recalled."""
 
 from tests.support.lockstep import Lockstep, lockstep_engine
 from workers.engine.events import Ended, FreeCapacity, JobSpec, Text
@@ -7,7 +7,7 @@ CELLS = 1000
 
 
 def _filled(a_sim, slots: int, lengths: list[int]):
-    """An engine whose jobs all have their first token, with `lengths` left to say."""
+    """An engine whose jobs all have their first token, and `lengths` more tokens to generate."""
     sim = a_sim(slots=slots, cells=CELLS, prefill_tps=1e9)
     for i, length in enumerate(lengths):
         sim.submit(str(i), {"prompt": "a", "max_tokens": length + 1})
@@ -16,48 +16,50 @@ def _filled(a_sim, slots: int, lengths: list[int]):
     return sim
 
 
-def test_an_end_in_the_next_step_makes_room_ahead_while_that_step_runs(a_sim):
+def test_a_slot_whose_job_ends_in_the_running_step_is_reported_as_ending_soon(a_sim):
     sim = _filled(a_sim, 8, [2, *[50] * 7])
-    assert sim.engine.room().soon == 0
-    seen = []
-    sim.engine.on_ending = lambda: seen.append(sim.engine.room())
+    assert sim.engine.free_capacity().slots_ending_soon == 0
+    capacities = []
+    sim.engine.on_ending = lambda: capacities.append(sim.engine.free_capacity())
     while not sim.ended:
         sim.engine.step()
-    assert [(room.slots, room.soon) for room in seen] == [(0, 1)]
+    assert [(free.slots, free.slots_ending_soon) for free in capacities] == [(0, 1)]
     assert list(sim.ended) == ["0"]
     sim.close()
 
 
-def test_no_more_than_one_job_for_eight_slots_is_taken_ahead(a_sim):
-    for slots, ahead in ((1, 0), (7, 0), (8, 1), (15, 1), (16, 2)):
+def test_at_most_one_slot_in_eight_is_reported_as_ending_soon(a_sim):
+    for slots, ending_soon in ((1, 0), (7, 0), (8, 1), (15, 1), (16, 2)):
         sim = _filled(a_sim, slots, [1] * slots)
-        seen = []
-        sim.engine.on_ending = lambda sim=sim, seen=seen: seen.append(sim.engine.room().soon)
+        capacities = []
+        sim.engine.on_ending = lambda sim=sim, capacities=capacities: capacities.append(
+            sim.engine.free_capacity().slots_ending_soon
+        )
         sim.engine.step()
-        assert seen == [ahead]
+        assert capacities == [ending_soon]
 
 
-def test_a_job_taken_ahead_uses_up_that_room_and_begins_in_the_step_after_the_end(a_sim):
+def test_a_prefetched_job_uses_the_slot_that_ends_soon_and_begins_in_the_step_after_the_end(a_sim):
     sim = _filled(a_sim, 8, [1, *[50] * 7])
 
-    def take_one() -> None:
-        cells = sim.engine.room().cells
-        sim.submit("ahead", {"prompt": "a b", "max_tokens": 3})
-        assert sim.engine.room() == FreeCapacity(0, cells - 5, 0)
+    def prefetch_one() -> None:
+        cells = sim.engine.free_capacity().cells
+        sim.submit("prefetched", {"prompt": "a b", "max_tokens": 3})
+        assert sim.engine.free_capacity() == FreeCapacity(0, cells - 5, 0)
 
-    sim.engine.on_ending = take_one
+    sim.engine.on_ending = prefetch_one
     sim.engine.step()
-    assert sim.engine.room().slots == 0
-    assert not sim.streamed("ahead")
+    assert sim.engine.free_capacity().slots == 0
+    assert not sim.streamed("prefetched")
     sim.engine.on_ending = lambda: None
-    while not sim.streamed("ahead"):
+    while not sim.streamed("prefetched"):
         sim.engine.step()
     assert sim.ended["0"].outcome == "succeeded"
-    sim.run_dry()
+    sim.run_until_idle()
 
 
 def _beside_a_prompt(clock, lengths: list[int]):
-    """An engine over a split cache whose answers have so many tokens to go, and a prompt that waits beside them."""
+    """An engine over a split cache: answers with `lengths` more tokens to generate, and a prompt that waits."""
     events = []
     backend = Lockstep(slots=8, n_ctx=4000, clock=clock)
     engine = lockstep_engine(backend, events.append)
@@ -74,17 +76,19 @@ def _beside_a_prompt(clock, lengths: list[int]):
     return backend, engine, events
 
 
-def test_what_ended_in_the_answers_call_makes_no_room_ahead_while_the_prompts_call_runs(clock):
+def test_the_slot_of_a_job_that_ended_in_the_decode_call_is_free_during_the_prefill_call(clock):
     backend, engine, events = _beside_a_prompt(clock, [1, *[50] * 6])
-    seen = []
-    backend.meanwhile = lambda _rows: seen.append((engine.room().slots, engine.room().soon))
+    capacities = []
+    backend.during_call = lambda _rows: capacities.append(
+        (engine.free_capacity().slots, engine.free_capacity().slots_ending_soon)
+    )
     engine.step()
     assert [event.key for event in events if isinstance(event, Ended)] == ["0"]
-    assert seen == [(0, 1), (1, 0)]
+    assert capacities == [(0, 1), (1, 0)]
 
 
-def test_beside_a_prompt_an_end_is_announced_one_step_ahead(clock):
-    """A call of answers takes 9 ms, a step with a piece of the prompt some 230."""
+def test_an_end_beside_a_prompt_is_announced_when_its_step_begins(clock):
+    """A call that only decodes takes 9 ms, and a step with a piece of the prompt about 230 ms."""
     _, engine, events = _beside_a_prompt(clock, [6, *[50] * 6])
     announced_s = []
     engine.on_ending = lambda: announced_s.append(clock.monotonic())
@@ -94,22 +98,22 @@ def test_beside_a_prompt_an_end_is_announced_one_step_ahead(clock):
     assert announced_s == [began_s]
 
 
-def test_an_end_that_is_not_known_makes_no_room_before_it_came(a_sim):
+def test_an_end_that_cannot_be_foreseen_is_not_announced(a_sim):
     sim = _filled(a_sim, 8, [50] * 8)
-    sim.engine.on_ending = lambda: seen.append(sim.engine.room())
-    seen: list[FreeCapacity] = []
+    sim.engine.on_ending = lambda: capacities.append(sim.engine.free_capacity())
+    capacities: list[FreeCapacity] = []
     sim.engine.cancel("0")
     sim.engine.step()
-    assert seen == []
-    assert sim.engine.room().slots == 1
+    assert capacities == []
+    assert sim.engine.free_capacity().slots == 1
     sim.close()
 
 
-def test_what_has_no_slot_is_returned_when_asked_back_and_what_runs_goes_on(a_sim):
+def test_a_recall_returns_jobs_without_a_slot_and_lets_running_ones_continue(a_sim):
     sim = _filled(a_sim, 2, [5, 5])
     sim.submit("waits", {"prompt": "a", "max_tokens": 3})
     sim.engine.recall()
-    sim.run_dry()
+    sim.run_until_idle()
     assert {key: ended.outcome for key, ended in sim.ended.items()} == {
         "waits": "returned",
         "0": "succeeded",
@@ -117,21 +121,21 @@ def test_what_has_no_slot_is_returned_when_asked_back_and_what_runs_goes_on(a_si
     }
 
 
-def test_a_job_for_which_a_slot_is_free_is_not_returned(a_sim):
+def test_a_recall_does_not_return_a_job_for_which_a_slot_is_free(a_sim):
     sim = _filled(a_sim, 2, [5])
     sim.submit("fits", {"prompt": "a", "max_tokens": 3})
     sim.engine.recall()
-    sim.run_dry()
+    sim.run_until_idle()
     assert sim.ended["fits"].outcome == "succeeded"
 
 
-def test_a_job_in_hand_ends_by_its_deadline_and_by_a_cancel_like_any_other(a_sim, clock):
+def test_a_prefetched_job_ends_at_its_deadline_and_on_a_cancel_like_any_other(a_sim, clock):
     sim = _filled(a_sim, 2, [50, 50])
     sim.submit("late", {"prompt": "a", "max_tokens": 3}, deadline_s=clock.monotonic() + 0.05)
-    sim.submit("unwanted", {"prompt": "a", "max_tokens": 3})
-    sim.engine.cancel("unwanted")
+    sim.submit("canceled", {"prompt": "a", "max_tokens": 3})
+    sim.engine.cancel("canceled")
     sim.engine.step()
     clock.advance(0.05)
     sim.engine.step()
-    assert (sim.ended["unwanted"].outcome, sim.ended["late"].outcome) == ("canceled", "expired")
+    assert (sim.ended["canceled"].outcome, sim.ended["late"].outcome) == ("canceled", "expired")
     sim.close()

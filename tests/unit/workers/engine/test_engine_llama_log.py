@@ -1,4 +1,4 @@
-"""llama.cpp's own lines are read for sizes and causes."""
+"""Tests of LlamaLog, which reads buffer sizes and the causes of errors from the log lines of llama.cpp."""
 
 from workers.engine.llama.log import LlamaLog
 
@@ -13,10 +13,10 @@ _LINES = [
 ]
 
 
-def test_buffers_are_added_over_devices_and_a_second_reservation_replaces_the_first():
+def test_buffer_sizes_are_summed_over_devices_and_a_second_reservation_replaces_the_first():
     log = LlamaLog()
     for level, line in _LINES:
-        log.line(level, line)
+        log.add_line(level, line)
     assert log.buffer_bytes("model") == int(4165.75 * 2**20)
     assert log.buffer_bytes("KV", "RS") == 512 << 20
     assert log.buffer_bytes("compute", "output") == int(300.5 * 2**20)
@@ -26,16 +26,16 @@ def test_buffers_are_added_over_devices_and_a_second_reservation_replaces_the_fi
 def test_errors_are_kept_once_each_and_in_order_until_the_next_load():
     log = LlamaLog()
     for line in ("first\n", "second\n", "second\n", "\n"):
-        log.line(4, line)
-    log.line(3, "a warning\n")
-    log.line(1, "not an error\n")
+        log.add_line(4, line)
+    log.add_line(3, "a warning\n")
+    log.add_line(1, "not an error\n")
     assert log.errors() == "first; second"
-    log.forget()
+    log.clear()
     assert log.errors() == ""
     assert log.buffer_bytes("model") == 0
 
 
-def test_without_an_error_the_warnings_are_what_is_known():
+def test_without_an_error_the_warnings_are_reported_instead():
     log = LlamaLog()
-    log.line(3, "a warning\n")
+    log.add_line(3, "a warning\n")
     assert log.errors() == "a warning"

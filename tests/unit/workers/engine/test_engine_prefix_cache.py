@@ -1,4 +1,4 @@
-"""What a tenant has computed is not computed again, stays its own, and stands in nobody's way."""
+"""Tests of prefix reuse: a tenant's computed prefix is reused, only by that tenant, and blocks no other job."""
 
 import contextlib
 import random
@@ -12,13 +12,19 @@ from hypothesis import strategies as st
 
 from tests.support.driven import Driven
 from workers.engine.events import JobSpec
-from workers.engine.prefix_cache import FEWEST_TOKENS, Known, Place, PrefixCache, common
+from workers.engine.prefix_cache import (
+    MIN_REUSED_TOKENS,
+    CachedTokens,
+    PrefixCache,
+    SlotAssignment,
+    common_prefix_length,
+)
 from workers.engine.slots import Slots
 
 SYSTEM = "You are a keeper of gates and answer in one short line, whatever anybody asks of you. "
 
-#: In nats. A difference that rounding makes; the tokens of a random model are 0.5 apart as a rule.
-NO_LIKELIER = 1e-3
+#: In nats. A difference that rounding can cause. The two likeliest tokens of a random model are usually 0.5 apart.
+TIE_LOGPROB_GAP = 1e-3
 
 
 def _tokens(*numbers: int) -> np.ndarray:
@@ -30,114 +36,116 @@ def _run(first: int, n: int = 100) -> np.ndarray:
 
 
 @pytest.fixture
-def books():
-    """Four slots of 1000 cells, and the slots whose cells were forgotten."""
-    forgotten: list[int] = []
+def scene():
+    """A prefix cache over four slots and 1000 cells, and the list of slots whose cells were cleared."""
+    cleared: list[int] = []
     slots = Slots(4, 1000)
-    return SimpleNamespace(slots=slots, forgotten=forgotten, places=PrefixCache(slots, forgotten.append, compact=True))
+    return SimpleNamespace(slots=slots, cleared=cleared, cache=PrefixCache(slots, cleared.append, compact=True))
 
 
-def _ended(books, slot: int, tenant: str, tokens: np.ndarray) -> None:
-    """A sequence has come, filled the slot with `tokens`, and ended."""
-    books.slots.take(len(tokens), slot)
-    books.places.give_back(slot, Known(tenant, tokens))
+def _run_and_end(scene, slot: int, tenant: str, tokens: np.ndarray) -> None:
+    """Run a sequence that fills the slot with `tokens`, and end it."""
+    scene.slots.take(len(tokens), slot)
+    scene.cache.give_back(slot, CachedTokens(tenant, tokens))
 
 
-def test_the_common_beginning_of_two_texts():
-    assert common(_tokens(1, 2, 3), _tokens(1, 2, 4, 5)) == 2
-    assert common(_tokens(1, 2), _tokens(1, 2, 3)) == 2
-    assert common(_tokens(), _tokens(1)) == 0
+def test_the_common_prefix_length_of_two_token_lists():
+    assert common_prefix_length(_tokens(1, 2, 3), _tokens(1, 2, 4, 5)) == 2
+    assert common_prefix_length(_tokens(1, 2), _tokens(1, 2, 3)) == 2
+    assert common_prefix_length(_tokens(), _tokens(1)) == 0
 
 
-def test_a_job_goes_to_where_its_tenants_longest_beginning_lies(books):
-    _ended(books, 1, "blue", _run(0, 20))
-    _ended(books, 2, "blue", _run(0, 50))
-    assert books.places.take("blue", _run(0), 200, []) == Place(2, 2, 50)
-    assert books.forgotten == []
+def test_a_job_gets_the_slot_that_keeps_its_tenants_longest_common_prefix(scene):
+    _run_and_end(scene, 1, "blue", _run(0, 20))
+    _run_and_end(scene, 2, "blue", _run(0, 50))
+    assert scene.cache.take("blue", _run(0), 200, []) == SlotAssignment(2, 2, 50)
+    assert scene.cleared == []
 
 
-def test_the_last_token_of_a_prompt_is_always_computed(books):
-    _ended(books, 0, "blue", _run(0))
-    assert books.places.take("blue", _run(0), 200, []) == Place(0, 0, 99)
+def test_the_last_token_of_a_prompt_is_always_computed(scene):
+    _run_and_end(scene, 0, "blue", _run(0))
+    assert scene.cache.take("blue", _run(0), 200, []) == SlotAssignment(0, 0, 99)
 
 
-def test_what_another_tenant_computed_is_not_reused(books):
-    _ended(books, 0, "red", _run(0))
-    assert books.places.take("blue", _run(0), 200, []).n == 0
+def test_tokens_that_another_tenant_computed_are_not_reused(scene):
+    _run_and_end(scene, 0, "red", _run(0))
+    assert scene.cache.take("blue", _run(0), 200, []).reused == 0
 
 
-def test_a_few_common_tokens_are_not_worth_it(books):
-    _ended(books, 3, "blue", _run(0, FEWEST_TOKENS - 1))
-    assert books.places.take("blue", _run(0), 200, []) == Place(0, 0)
+def test_a_common_prefix_of_a_few_tokens_is_not_reused(scene):
+    _run_and_end(scene, 3, "blue", _run(0, MIN_REUSED_TOKENS - 1))
+    assert scene.cache.take("blue", _run(0), 200, []) == SlotAssignment(0, 0)
 
 
-def test_a_running_sequences_beginning_is_copied_beside_it(books):
-    books.slots.take(200, 2)
-    place = books.places.take("blue", _run(0), 200, [(2, Known("blue", _run(0, 40)))])
-    assert place == Place(1, 2, 40)
+def test_the_prefix_of_a_running_sequence_is_copied_to_a_neighboring_slot(scene):
+    scene.slots.take(200, 2)
+    assignment = scene.cache.take("blue", _run(0), 200, [(2, CachedTokens("blue", _run(0, 40)))])
+    assert assignment == SlotAssignment(1, 2, 40)
 
 
-def test_a_job_goes_beside_those_that_run_and_copies_from_afar(books):
-    _ended(books, 3, "blue", _run(0))
-    books.slots.take(200, 0)
-    assert books.places.take("blue", _run(0), 200, []) == Place(1, 3, 99)
-    assert books.places.kept == {3: 100}
+def test_a_job_gets_a_slot_beside_running_ones_and_copies_its_prefix_from_a_distant_slot(scene):
+    _run_and_end(scene, 3, "blue", _run(0))
+    scene.slots.take(200, 0)
+    assert scene.cache.take("blue", _run(0), 200, []) == SlotAssignment(1, 3, 99)
+    assert scene.cache.kept == {3: 100}
 
 
-def test_what_is_much_longer_than_the_common_beginning_is_left_whole(books):
-    _ended(books, 0, "blue", _run(0, 400))
-    assert books.places.take("blue", _run(0, 50), 100, []) == Place(1, 0, 49)
-    assert books.places.kept == {0: 400}
+def test_a_kept_slot_much_longer_than_the_common_prefix_is_copied_from_and_left_whole(scene):
+    _run_and_end(scene, 0, "blue", _run(0, 400))
+    assert scene.cache.take("blue", _run(0, 50), 100, []) == SlotAssignment(1, 0, 49)
+    assert scene.cache.kept == {0: 400}
 
 
-def test_without_an_empty_slot_the_longest_unused_goes(books):
+def test_without_an_empty_slot_the_least_recently_used_one_is_evicted(scene):
     for slot, tenant in enumerate("abcd"):
-        _ended(books, slot, tenant, _run(0))
-    assert books.places.take("a", _run(0), 150, []) == Place(0, 0, 99)
-    books.places.give_back(0, Known("a", _run(0)))
-    assert books.places.take("e", _run(0), 150, []) == Place(1, 1)
-    assert sorted(books.places.kept) == [0, 2, 3]
+        _run_and_end(scene, slot, tenant, _run(0))
+    assert scene.cache.take("a", _run(0), 150, []) == SlotAssignment(0, 0, 99)
+    scene.cache.give_back(0, CachedTokens("a", _run(0)))
+    assert scene.cache.take("e", _run(0), 150, []) == SlotAssignment(1, 1)
+    assert sorted(scene.cache.kept) == [0, 2, 3]
 
 
-def test_cells_that_are_needed_are_let_go_the_longest_unused_first(books):
-    _ended(books, 0, "a", _run(0, 300))
-    _ended(books, 1, "b", _run(0, 300))
-    _ended(books, 2, "c", _run(0, 300))
-    assert books.places.take("d", _run(500), 350, []) == Place(3, 3)
-    assert books.forgotten == [0]
-    books.slots.check_integrity(running=1)
+def test_needed_cells_are_evicted_from_the_least_recently_used_slot_first(scene):
+    _run_and_end(scene, 0, "a", _run(0, 300))
+    _run_and_end(scene, 1, "b", _run(0, 300))
+    _run_and_end(scene, 2, "c", _run(0, 300))
+    assert scene.cache.take("d", _run(500), 350, []) == SlotAssignment(3, 3)
+    assert scene.cleared == [0]
+    scene.slots.check_integrity(running=1)
 
 
-def test_without_room_for_a_copy_a_job_takes_the_original(books):
-    _ended(books, 0, "blue", _run(0, 400))
-    assert books.places.take("blue", _run(0, 101), 900, []) == Place(0, 0, 100)
-    books.slots.check_integrity(running=1)
+def test_without_cells_for_a_copy_a_job_takes_the_slot_that_keeps_its_prefix(scene):
+    _run_and_end(scene, 0, "blue", _run(0, 400))
+    assert scene.cache.take("blue", _run(0, 101), 900, []) == SlotAssignment(0, 0, 100)
+    scene.slots.check_integrity(running=1)
 
 
 @given(st.data())
-def test_the_books_are_right_after_any_jobs_and_every_job_that_fits_gets_its_cells(data):
-    forgotten: list[int] = []
+def test_the_accounting_is_correct_after_any_jobs_and_every_job_that_fits_gets_its_cells(data):
+    cleared: list[int] = []
     slots = Slots(4, 300)
-    places = PrefixCache(slots, forgotten.append, compact=data.draw(st.booleans()))
-    held: dict[int, Known] = {}
+    cache = PrefixCache(slots, cleared.append, compact=data.draw(st.booleans()))
+    held: dict[int, CachedTokens] = {}
     for _ in range(data.draw(st.integers(0, 30))):
         if held and data.draw(st.booleans()):
             slot = data.draw(st.sampled_from(sorted(held)))
-            places.give_back(slot, data.draw(st.sampled_from([held.pop(slot), None])))
+            cache.give_back(slot, data.draw(st.sampled_from([held.pop(slot), None])))
         else:
             tenant, n = data.draw(st.sampled_from(["a", "b"])), data.draw(st.integers(1, 120))
             prompt = _run(data.draw(st.integers(0, 1)), n)
             if slots.fits(n + 10):
                 mates = [(slot, known) for slot, known in held.items() if known.tenant == tenant]
-                before = {slot: known.tenant for slot, known in (*held.items(), *places._kept.items())}
-                place = places.take(tenant, prompt, n + 10, mates)
-                assert place.slot not in held
-                assert place.n == 0 or (before[place.source] == tenant and place.source not in forgotten)
-                assert place.n < n
-                held[place.slot] = Known(tenant, prompt)
-        forgotten.clear()
+                before = {slot: known.tenant for slot, known in (*held.items(), *cache._kept.items())}
+                assignment = cache.take(tenant, prompt, n + 10, mates)
+                assert assignment.slot not in held
+                assert assignment.reused == 0 or (
+                    before[assignment.source] == tenant and assignment.source not in cleared
+                )
+                assert assignment.reused < n
+                held[assignment.slot] = CachedTokens(tenant, prompt)
+        cleared.clear()
         slots.check_integrity(running=len(held))
-        assert slots._kept == places.kept
+        assert slots._kept == cache.kept
 
 
 def _ask(driven: Driven, key: str, tenant: str, payload: dict) -> None:
@@ -151,40 +159,40 @@ def _greedy(prompt: str, max_tokens: int = 12) -> dict:
 
 def test_the_second_job_with_a_system_prompt_computes_only_its_own_words(driven):
     _ask(driven, "1", "blue", _greedy(SYSTEM + "bado keli"))
-    driven.run_dry()
+    driven.run_until_idle()
     before = driven.engine.stats.prompt_tokens
     _ask(driven, "2", "blue", _greedy(SYSTEM + "mupa?"))
-    driven.run_dry()
+    driven.run_until_idle()
     usage = driven.ended["2"].usage
     assert usage.cached_tokens > 30
     assert driven.engine.stats.prompt_tokens - before == usage.prompt_tokens - usage.cached_tokens
     assert driven.engine.stats.cached_tokens == usage.cached_tokens
 
 
-def test_a_chats_next_turn_begins_with_the_whole_of_the_last(driven):
+def test_the_next_turn_of_a_chat_reuses_the_whole_previous_turn(driven):
     _ask(driven, "1", "blue", _greedy(SYSTEM, 40))
-    driven.run_dry()
+    driven.run_until_idle()
     first = driven.ended["1"]
     _ask(driven, "2", "blue", _greedy(SYSTEM + first.text + " and then"))
-    driven.run_dry()
+    driven.run_until_idle()
     assert driven.ended["2"].usage.cached_tokens > first.usage.prompt_tokens + 20
 
 
-def test_another_tenant_computes_the_same_prompt_anew(driven):
+def test_another_tenant_computes_the_same_prompt_again(driven):
     _ask(driven, "1", "red", _greedy(SYSTEM))
-    driven.run_dry()
+    driven.run_until_idle()
     _ask(driven, "2", "blue", _greedy(SYSTEM))
-    driven.run_dry()
+    driven.run_until_idle()
     assert driven.ended["2"].usage.cached_tokens == 0
     assert driven.ended["2"].text == driven.ended["1"].text
 
 
-def test_a_running_jobs_prompt_serves_the_next_one_at_once(driven):
+def test_the_next_job_reuses_the_prompt_of_a_job_that_still_runs(driven):
     _ask(driven, "1", "blue", _greedy(SYSTEM + "bado", 60))
     while not driven.streamed("1"):
         driven.engine.step()
     _ask(driven, "2", "blue", _greedy(SYSTEM + "keli", 60))
-    driven.run_dry()
+    driven.run_until_idle()
     assert driven.ended["2"].usage.cached_tokens > 30
 
 
@@ -193,38 +201,38 @@ def test_a_failed_sequence_leaves_nothing_to_reuse(driven, backend):
     tokens = job.prompt.copy()
     tokens[-1] = backend.n_vocab + 5
     driven.engine.submit(replace(job, prompt=tokens))
-    driven.run_dry()
+    driven.run_until_idle()
     assert driven.ended["bad"].outcome == "failed"
     assert driven.engine._prefixes.kept == {}
 
 
 def _texts(dice: random.Random) -> list[str]:
-    """Prompts that begin alike: some go on where others end."""
+    """Prompts with a common beginning: some continue where others end."""
     words = ["bado", "keli", "mupa", "soni", "tiva"]
     return [SYSTEM * dice.randint(0, 2) + " ".join(dice.choices(words, k=dice.randint(1, 30))) for _ in range(8)]
 
 
-def _toss_up(backend, prompt: str, n: int, one: str, other: str) -> bool:
-    """Whether these answers part at a token that the model alone holds no likelier than another.
+def _is_tie(backend, prompt: str, n: int, one: str, other: str) -> bool:
+    """Whether the two answers first differ at a token whose two best candidates the model alone holds equally likely.
 
-    In a shared cache sums are made in the order of its cells, so the last digits depend on who lies where.
+    In a shared cache, sums are computed in the order of the cells, so the last digits depend on where sequences lie.
     """
     with contextlib.closing(Driven(backend, reuse=False)) as driven:
         _ask(driven, "alone", "a", _greedy(prompt, n) | {"logprobs": 2})
-        driven.run_dry()
+        driven.run_until_idle()
     text = ""
     for token, _, top in driven.ended["alone"].extra["logprobs"]:
         text += token
         if not (one.startswith(text) and other.startswith(text)):
-            return top[0][1] - top[1][1] < NO_LIKELIER
+            return top[0][1] - top[1][1] < TIE_LOGPROB_GAP
     return False
 
 
-# Found by chance: two tokens whose logits are 12.465689 and 12.465654.
+# Found at random: here two tokens have the logits 12.465689 and 12.465654.
 @example(seed=56848, chunk=1)
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 10**6), chunk=st.sampled_from([1, 7, 64, 512]))
-def test_answers_are_the_same_with_and_without_reuse_whoever_is_canceled_in_between(backend, seed, chunk):
+def test_answers_are_the_same_with_and_without_reuse_even_if_other_jobs_are_canceled(backend, seed, chunk):
     dice = random.Random(seed)
     texts = _texts(dice)
     jobs = {
@@ -240,7 +248,7 @@ def test_answers_are_the_same_with_and_without_reuse_whoever_is_canceled_in_betw
                     driven.engine.step()
                 if cancels:
                     driven.engine.cancel(key)
-            driven.run_dry()
+            driven.run_until_idle()
             answers.append(driven)
     without, with_reuse = answers
     assert set(with_reuse.ended) == set(jobs)
@@ -248,15 +256,15 @@ def test_answers_are_the_same_with_and_without_reuse_whoever_is_canceled_in_betw
         other = without.ended[key]
         if {ended.outcome, other.outcome} == {"succeeded"}:
             same = (ended.text, ended.finish_reason) == (other.text, other.finish_reason)
-            assert same or _toss_up(backend, jobs[key][1], jobs[key][2], ended.text, other.text)
+            assert same or _is_tie(backend, jobs[key][1], jobs[key][2], ended.text, other.text)
         else:
             assert ended.text.startswith(other.text) or other.text.startswith(ended.text)
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-def test_no_mix_of_jobs_lacks_a_cell(backend, data):
-    """Jobs of any length, many more than fit: each waits for its cells, and no decode fails for want of one."""
+def test_no_mix_of_jobs_runs_out_of_cells(backend, data):
+    """Many more jobs than fit, of any length: each waits for its cells, and no decode fails because one is missing."""
     longest = min(backend.n_ctx, backend.cells)
     with contextlib.closing(Driven(backend, prefill_chunk=512)) as driven:
         n_jobs = data.draw(st.integers(1, 24))
@@ -264,17 +272,17 @@ def test_no_mix_of_jobs_lacks_a_cell(backend, data):
             prompt = ("ba " * data.draw(st.sampled_from([1, 40, 400, longest // 3])))[: longest * 2]
             payload = _greedy(f"{i % 3} {prompt}", 4)
             job = driven.engine.prepare(JobSpec(str(i), data.draw(st.sampled_from("abc")), payload, 4, 1e12))
-            # Promised to its end, though it ends sooner: the cells of the longest job.
-            room = longest - job.prompt_tokens
-            wanted = data.draw(st.sampled_from([4, room // 2, room]))
-            driven.engine.submit(replace(job, max_tokens=wanted))
+            # Cells are reserved for `max_tokens`, here up to those of the longest job, though the job ends earlier.
+            most_tokens = longest - job.prompt_tokens
+            max_tokens = data.draw(st.sampled_from([4, most_tokens // 2, most_tokens]))
+            driven.engine.submit(replace(job, max_tokens=max_tokens))
             for _ in range(data.draw(st.integers(0, 3))):
                 driven.engine.step()
                 driven.engine._slots.check_integrity()
-            if data.draw(st.booleans()) or wanted > 40:
+            if data.draw(st.booleans()) or max_tokens > 40:
                 driven.engine.cancel(str(data.draw(st.integers(0, i))))
         for i in range(n_jobs):
             driven.engine.cancel(str(i))
-        driven.run_dry()
+        driven.run_until_idle()
     assert {ended.outcome for ended in driven.ended.values()} <= {"succeeded", "canceled"}
     assert len(driven.ended) == n_jobs

@@ -1,4 +1,4 @@
-"""A payload's sampling is read with the contract's defaults, and what is wrong is named."""
+"""Tests of read_sampling: missing settings get the documented defaults, and invalid ones are rejected by name."""
 
 import pytest
 
@@ -6,14 +6,14 @@ from workers.engine.events import JobRejected
 from workers.engine.sampling import Sampling, is_greedy, read_sampling
 
 
-def test_an_empty_payload_gets_the_defaults_of_the_contract():
+def test_an_empty_payload_gets_the_documented_defaults():
     sampling = read_sampling({})
     assert sampling == Sampling()
     assert (sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p) == (0.8, 40, 0.95, 0.05)
     assert not sampling.penalizes
 
 
-def test_null_means_not_given():
+def test_a_null_field_counts_as_absent():
     assert read_sampling({"temperature": None, "seed": None, "stop": None, "response_format": None}) == Sampling()
 
 
@@ -22,7 +22,7 @@ def test_temperature_zero_is_greedy():
     assert not is_greedy(read_sampling({"temperature": 0.01}))
 
 
-def test_one_stop_string_may_stand_for_a_list():
+def test_stop_accepts_one_string_or_a_list_of_strings():
     assert read_sampling({"stop": "x"}).stop == ("x",)
     assert read_sampling({"stop": ["x", "y"]}).stop == ("x", "y")
 
@@ -55,14 +55,14 @@ def test_one_stop_string_may_stand_for_a_list():
         ("response_format", {"type": "json_schema"}),
     ],
 )
-def test_a_value_out_of_range_is_rejected_by_name_and_quoted(field, value):
+def test_an_invalid_value_is_rejected_with_the_name_of_its_field(field, value):
     with pytest.raises(JobRejected) as rejected:
         read_sampling({field: value})
     assert (rejected.value.code, rejected.value.param) == ("invalid_value", field)
     assert rejected.value.message.startswith(f"{field}=")
 
 
-def test_a_schema_is_found_where_either_api_puts_it():
+def test_a_schema_is_read_in_the_openai_form_and_in_the_plain_form():
     schema = {"type": "object"}
     openai = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
     plain = {"type": "json_schema", "schema": schema}

@@ -1,4 +1,4 @@
-"""Schemas of every shape and with every odd name: whatever is taken is kept, by a model that writes at random."""
+"""Tests that the answers of a random model fit schemas of every shape and with every kind of unusual name."""
 
 import json
 
@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, given, settings
 
 from tests.support.driven import Driven
 
-#: Names and values that JSON spells with backslashes, that converters use themselves, or that look alike to them.
+#: Names and values that JSON escapes with backslashes, that the grammar converter uses for its own rules, or that it
+#: could confuse with one another.
 NAMES = ["a", "a-b", "a b", "a0", 'q"x', "back\\slash", "two\nlines", "é水", "root", "string", "integer", "kv", "own"]
 VALUES = ['x"y', "\\", "\n", "é", "\u2028", 1, -2.5, None, True, [1, {"a": "\t"}]]
 PATTERNS = [r"^[a-c]{1,3}$", r"^.{0,4}$", r"^(a|b\d)+$", r'^"x\\?$', r"^[^a-z]{1,2}$", r"^\w+@\w+$", r"^$", r"^\s?x$"]
@@ -32,8 +33,8 @@ def _types(kinds, part):
     return {"type": kinds, "properties": {"a": part}, "items": part, "maxItems": 2, "maxLength": 3}
 
 
-def grown(part):
-    """Schemas that hold others."""
+def nested(part):
+    """Schemas that contain schemas drawn from `part`."""
     names = st.sampled_from(NAMES)
     kinds = st.lists(st.sampled_from(["object", "array", "string", "null"]), min_size=2, max_size=2, unique=True)
     return st.one_of(
@@ -49,8 +50,8 @@ def grown(part):
 
 schemas = st.builds(
     lambda top, one, two, three: {"anyOf": [top], "$defs": {"a": one, "string": two, "tilde~here": three}},
-    st.recursive(st.one_of(leaf, st.sampled_from(REFS)), grown, max_leaves=6),
-    st.recursive(st.one_of(leaf, st.sampled_from(REFS[1:])), grown, max_leaves=3),
+    st.recursive(st.one_of(leaf, st.sampled_from(REFS)), nested, max_leaves=6),
+    st.recursive(st.one_of(leaf, st.sampled_from(REFS[1:])), nested, max_leaves=3),
     leaf,
     leaf,
 )

@@ -1,4 +1,4 @@
-"""What `auto` comes to is the contract's."""
+"""Tests of the sizes, thread counts and step targets that `auto` settings resolve to."""
 
 import pytest
 
@@ -11,33 +11,33 @@ def _settings(**given):
     return load({}, None, **given)
 
 
-def test_a_cpu_gets_four_slots_of_2048_cells_and_jobs_as_long_as_all_of_them():
+def test_a_cpu_gets_four_slots_of_2048_cells_and_one_job_may_use_all_of_them():
     assert sizes_of(_settings(), model_ctx=131072, gpu=False) == Sizes(4, 8192, 8192)
     assert sizes_of(_settings(max_batch_size=2), model_ctx=131072, gpu=False) == Sizes(2, 4096, 4096)
 
 
-def test_the_longest_job_is_never_longer_than_the_model_was_trained_for():
+def test_the_longest_job_is_never_longer_than_the_models_training_context():
     assert sizes_of(_settings(), model_ctx=2048, gpu=False).n_ctx == 2048
 
 
-def test_a_gpu_gets_sixteen_slots_and_the_cells_that_fit_but_no_more_than_they_can_use():
+def test_a_gpu_gets_sixteen_slots_and_the_cells_that_fit_but_no_more_than_the_slots_can_use():
     assert sizes_of(_settings(), model_ctx=131072, gpu=True, free_cells=100_096) == Sizes(16, 100_096, 32768)
     assert sizes_of(_settings(), model_ctx=4096, gpu=True, free_cells=900_000) == Sizes(16, 65536, 4096)
     assert sizes_of(_settings(), model_ctx=131072, gpu=True, free_cells=1024) == Sizes(16, 1024, 1024)
 
 
-def test_what_is_set_stands():
+def test_explicit_sizes_are_not_changed():
     given = _settings(max_batch_size=3, kv_cells=1000, n_ctx=600)
     assert sizes_of(given, model_ctx=131072, gpu=True, free_cells=5) == Sizes(3, 1000, 600)
 
 
 @pytest.mark.parametrize(("cores", "workers", "threads"), [(8, 1, 7), (8, 2, 3), (2, 1, 1), (1, 1, 1), (4, 9, 1)])
-def test_threads_leave_a_core_to_the_others_and_are_shared_by_the_workers(monkeypatch, cores, workers, threads):
+def test_threads_leave_one_core_free_and_are_divided_among_the_workers(monkeypatch, cores, workers, threads):
     monkeypatch.setattr(sizing, "_usable_cores", lambda: cores)
     assert threads_of(_settings(), gpu=False, workers=workers) == threads
 
 
-def test_a_gpu_needs_one_thread_and_a_set_number_stands():
+def test_a_gpu_gets_one_thread_unless_a_number_is_set():
     assert threads_of(_settings(), gpu=True) == 1
     assert threads_of(_settings(threads=5), gpu=True) == 5
 

@@ -1,4 +1,4 @@
-"""Slots and cells are two budgets, and the books of both are audited."""
+"""Tests of the accounting of slots and cells, and of its integrity check."""
 
 import pytest
 from hypothesis import given
@@ -25,57 +25,57 @@ def test_a_job_fits_only_with_a_free_slot_and_enough_cells():
     assert not slots.fits(0)
 
 
-def test_kept_cells_are_nobodys_until_they_are_let_go():
+def test_kept_cells_count_as_free_but_must_be_evicted_before_another_slot_takes_them():
     slots = Slots(3, 100)
     slots.take(60, slot=0)
     slots.give_back(0, keep=50)
     assert slots.fits(100)
-    assert slots.lacks(51, slot=1)
-    assert not slots.lacks(100, slot=0), "the slot's own are its own"
-    slots.let_go(0)
-    assert not slots.lacks(100, slot=1)
+    assert slots.needs_eviction(51, slot=1)
+    assert not slots.needs_eviction(100, slot=0), "a slot need not evict its own cells"
+    slots.evict(0)
+    assert not slots.needs_eviction(100, slot=1)
 
 
-def test_what_is_not_free_cannot_be_taken():
+def test_a_slot_or_cells_that_are_not_free_cannot_be_taken():
     slots = Slots(1, 100)
-    with pytest.raises(SlotAccountingError, match="took slot 0 and 101 cells of 100 free"):
+    with pytest.raises(SlotAccountingError, match="cannot take slot 0 and 101 cells: 100 cells and slots"):
         slots.take(101, slot=0)
     slots.take(1, slot=0)
-    with pytest.raises(SlotAccountingError, match="took slot 0 and 1 cells of 99 free"):
+    with pytest.raises(SlotAccountingError, match="cannot take slot 0 and 1 cells: 99 cells and slots"):
         slots.take(1, slot=0)
 
 
-def test_a_slot_is_given_back_once_and_keeps_no_more_than_it_held():
+def test_a_slot_is_given_back_only_once_and_keeps_at_most_the_cells_that_it_held():
     slots = Slots(1, 10)
     slots.take(5, slot=0)
-    with pytest.raises(SlotAccountingError, match="slot 0 was given back to keep 6 cells"):
+    with pytest.raises(SlotAccountingError, match="cannot give back slot 0 and keep 6 cells"):
         slots.give_back(0, keep=6)
     slots.give_back(0)
-    with pytest.raises(SlotAccountingError, match="slot 0 was given back"):
+    with pytest.raises(SlotAccountingError, match="cannot give back slot 0"):
         slots.give_back(0)
 
 
-def test_the_audit_finds_a_leak():
+def test_the_integrity_check_finds_a_leak():
     slots = Slots(2, 10)
     slots.take(5, slot=0)
-    with pytest.raises(SlotAccountingError, match="0 sequences run in 1 held slots"):
+    with pytest.raises(SlotAccountingError, match="0 sequences are running, but held slots are 1"):
         slots.check_integrity(running=0)
     slots._cells_free += 1
-    with pytest.raises(SlotAccountingError, match="6 free \\+ 0 kept \\+ 5 used are not 10"):
+    with pytest.raises(SlotAccountingError, match="6 free \\+ 0 kept \\+ 5 used, but the total is 10"):
         slots.check_integrity()
 
 
-@given(st.lists(st.tuples(st.sampled_from(["take", "give", "let go"]), st.integers(0, 60), st.integers(0, 3))))
-def test_free_kept_and_used_add_up_after_any_moves(moves):
+@given(st.lists(st.tuples(st.sampled_from(["take", "give back", "evict"]), st.integers(0, 60), st.integers(0, 3))))
+def test_free_kept_and_used_cells_add_up_to_the_total_after_any_operations(moves):
     slots, held = Slots(4, 100), {}
     for move, cells, slot in moves:
-        if move == "take" and slot not in held and not slots.lacks(cells, slot):
+        if move == "take" and slot not in held and not slots.needs_eviction(cells, slot):
             slots.take(cells, slot)
             held[slot] = cells
-        elif move == "give" and slot in held:
+        elif move == "give back" and slot in held:
             slots.give_back(slot, keep=min(cells, held.pop(slot)))
-        elif move == "let go":
-            slots.let_go(slot)
+        elif move == "evict":
+            slots.evict(slot)
         slots.check_integrity(running=len(held))
     for slot in list(held):
         slots.give_back(slot)

@@ -1,0 +1,38 @@
+"""Tests that the modules a command requires are those that its extra installs."""
+
+import importlib.metadata
+import re
+import tomllib
+
+import pytest
+
+from shared.cli.stack.extras import MODULES, WORKER_WITHOUT_MODEL, require_extra
+from shared.errors import ConfigError
+from tests.support.program import ROOT
+
+EXTRAS: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+
+
+def normalized(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_an_extra_has_a_module_for_each_distribution_and_no_others(extra: str) -> None:
+    wanted = {normalized(re.split(r"[<>=;\[ ]", line)[0]) for line in EXTRAS[extra]}
+    of_module = importlib.metadata.packages_distributions()
+    found = {module: {normalized(name) for name in of_module[module]} for module in MODULES[extra]}
+    assert set().union(*found.values()) == wanted
+    assert all(names & wanted for names in found.values())
+
+
+def test_an_installed_extra_is_not_reported_as_missing() -> None:
+    for extra in MODULES:
+        require_extra(extra)
+    require_extra("worker", WORKER_WITHOUT_MODEL)
+
+
+def test_a_missing_module_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MODULES, "web", ("flask", "no_such_module", "nor_this"))
+    with pytest.raises(ConfigError, match=r"'web' is not installed \(no_such_module, nor_this missing\)"):
+        require_extra("web")
