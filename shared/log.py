@@ -1,7 +1,7 @@
 """Structured logging: each line has one event name and fields, and never contains a prompt or an answer.
 
-Lines are text on a terminal and JSON elsewhere. Modules call `log = structlog.get_logger()` and
-`log.info("job.ended", job=…, tenant=…)`: the first argument is the event, a dotted name, and the others are fields. Log
+By default, lines are text on a terminal and JSON elsewhere. Modules call `log = structlog.get_logger()` and
+`log.info("job.ended", job=…, tenant=…)`: the first argument is the name of the event, and the others are fields. Log
 lines are written to stderr; the output of commands is written to stdout.
 """
 

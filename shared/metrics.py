@@ -28,8 +28,8 @@ BUCKETS_MS = (
     320_000,
     640_000,
 )
-#: Gauges have a separate label for each of this many tenants, those with the most recent admissions. All other tenants
-#: share the label OTHER.
+#: In gauges, this many tenants have a label value of their own: those with the most recent admissions. All other
+#: tenants share the label value OTHER.
 MAX_TENANTS = 50
 OTHER = "other"
 
@@ -141,7 +141,7 @@ ADMISSION = MetricSpec(
     "",
 )
 
-#: Counters that each worker keeps from its start on; `field` is the counter's name in a heartbeat.
+#: Counters that each worker keeps, starting from 0 when it starts; `field` is the counter's name in a heartbeat.
 BY_WORKER: tuple[MetricSpec, ...] = (
     MetricSpec(
         "penstock_worker_idle_slot_steps",

@@ -47,9 +47,9 @@ def read_note(path: Path) -> dict[str, Any]:
 class FolderLock:
     """A lock file held by this process and by every process that inherits `fd`.
 
-    The kernel releases the lock when the last of these processes has ended, even if it was killed with SIGKILL. If the
-    lock is held, a holder is therefore alive. A note that a holder wrote into the file stays there after the lock is
-    released.
+    The kernel releases the lock when the last of these processes has ended, even if it was killed with SIGKILL. As long
+    as the lock is held, at least one of them is therefore alive. A note that a holder wrote into the file stays there
+    after the lock is released.
     """
 
     path: Path

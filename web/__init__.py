@@ -1,1 +1,1 @@
-"""The door, which receives requests over HTTP and TCP and returns verdicts and answers; it keeps no state of jobs."""
+"""The door, which receives requests over HTTP and TCP and returns verdicts and answers; it stores no job state."""

@@ -2,7 +2,7 @@
 
 from gevent import monkey
 
-# The patches must be applied before any module imports names from ssl. Worker processes inherit this one's modules.
+# The patches must be applied before any module imports names from ssl. Worker processes inherit the patches.
 monkey.patch_all()
 
 import os  # noqa: E402 - nothing may be imported before the patches
@@ -19,7 +19,7 @@ logging.configure(_settings.log_level, _settings.log_format, room="web", pid=os.
 wsgi_app = "web.wsgi:app"
 bind = _settings.listen
 workers = _settings.web_workers
-#: A gevent worker runs one greenlet per connection. A waiting call or a stream takes a few kB instead of a thread.
+#: A gevent worker runs one greenlet per connection. A waiting call or a stream needs only a few kB, not a thread.
 worker_class = "web.gunicorn_worker.DoorWorker"
 #: Each idle or slow client occupies one connection of a worker process. The limit is high so that thousands of such
 #: clients do not prevent others from connecting.

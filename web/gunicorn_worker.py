@@ -55,7 +55,7 @@ class _IdleTimeout:
 
     def __init__(self, active: "set[_IdleTimeout]", seconds: float) -> None:
         self._active = active
-        #: False: the timeout ends the `with` block without an exception, as gunicorn's own timeout does.
+        #: Because of the argument False, the timeout ends the `with` block silently, as gunicorn's own timeout does.
         self._timeout = gevent.Timeout(seconds, False)  # noqa: FBT003 - gevent's signature
         self._greenlet = gevent.getcurrent()
 

@@ -39,9 +39,9 @@ from workers.supervisor import Supervisor
 
 log = structlog.get_logger()
 
-#: A starting worker that waits for the store tries again at the first interval, and logs at the second.
+#: While a starting worker waits for the store: how long it pauses between tries, and how often it logs that it waits.
 _RETRY_S, _LOG_INTERVAL_S = 0.2, 10.0
-#: Terminal sequence that shows the cursor again, which the progress bar hides.
+#: Terminal sequence that shows the cursor again after the progress bar has hidden it.
 _SHOW_CURSOR = "\x1b[?25h"
 
 

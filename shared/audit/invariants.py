@@ -153,7 +153,7 @@ def _check_active_set(snapshot: StoreSnapshot) -> Iterator[str]:
             yield f"active tenants of {slug} differ from those with queued jobs by {sorted(set(active) ^ waiting)[:5]}"
         for tenant, service in active.items():
             own = snapshot.tenants.get(tenant, {}).get("service_mwt", "0")
-            # Compare as doubles, because scores are doubles, and these are not exact beyond 2^53.
+            # Compare as doubles: Redis stores a score as a double, which cannot hold every integer above 2^53.
             if not is_integer(own) or float(own) != service:
                 yield f"tenant {tenant} has score {int(service)} in the active set of {slug}, but its service is {own}"
             if slug not in snapshot.lists.get(tenant, set()):
@@ -198,7 +198,7 @@ def _check_timely(snapshot: StoreSnapshot) -> Iterator[str]:
 
 
 def _number(record: dict[str, str], name: str) -> int:
-    """Return a number from a job's record, or 0 if the field is invalid; the mismatch of the sums is then reported."""
+    """Return a number from a job's record, or 0 if the field is missing or is not a number."""
     value = record.get(f"penstock_{name}", "")
     return int(value) if value.isdecimal() else 0
 

@@ -1,4 +1,4 @@
-"""Reads the data that the invariant checks need from the store, in one transaction, so that the data is consistent."""
+"""Reads the data that the invariant checks need. The contents are read in one transaction, so they are consistent."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +22,8 @@ class StoreSnapshot:
     leases: dict[str, float] = field(default_factory=dict)
     #: For each inflight job id, the job's record, or {} if the record is missing.
     records: dict[str, dict[str, str]] = field(default_factory=dict)
-    #: `tenants` maps each tenant to its hash; `lists` maps it to the slugs of models with queued jobs.
+    #: `tenants` maps each tenant to its hash. `lists` maps each tenant to the slugs of the models for which the tenant
+    #: has queued jobs.
     tenants: dict[str, dict[str, str]] = field(default_factory=dict)
     lists: dict[str, set[str]] = field(default_factory=dict)
     #: For each queue: its job ids in order, RQ's list of the same ids, and the entries of RQ's started registry.

@@ -36,7 +36,7 @@ app.command(rich_help_panel=_PARTS)(services.gate)
 app.add_typer(services.model_app, name="model", rich_help_panel=_PARTS)
 app.command(rich_help_panel=_JOBS)(submit.submit)
 app.command(rich_help_panel=_JOBS)(jobs.jobs)
-# Job ids are base64url text, so one in 64 begins with a dash. It must not be parsed as an option.
+# Job ids are base64url text, so one in 64 begins with a dash. Such an id must not be parsed as an option.
 _ACCEPTS_JOB_ID = {"ignore_unknown_options": True, "help_option_names": ["--help"]}
 app.command(rich_help_panel=_JOBS, context_settings=_ACCEPTS_JOB_ID)(jobs.job)
 app.command(rich_help_panel=_JOBS, context_settings=_ACCEPTS_JOB_ID)(jobs.cancel)
@@ -80,7 +80,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return FAULT
     except Exception as error:
         # Report errors that Redis answered, for example because a key has the wrong type or the Redis user lacks a
-        # permission. A command that uses the store has imported redis. If it is not imported, the cause is different.
+        # permission. Every command that uses the store imports redis, so without that module the cause is different.
         library = sys.modules.get("redis")
         if library is None or not isinstance(error, library.ResponseError):
             raise

@@ -115,7 +115,7 @@ class JobClient:
         key = str(uuid.uuid4())
         until = self._clock.monotonic() + wait_s
         for attempt in itertools.count():
-            # From X-Attempt, the door recognizes retries, on which it measures how accurate its retry hints are.
+            # X-Attempt tells the door which requests are retries, so that it can measure how accurate its hints are.
             headers = {"Idempotency-Key": key, "X-Attempt": str(attempt)}
             answer = self._job_or_yield(self._send("POST", "/v1/jobs", body, headers))
             if not isinstance(answer, YieldAnswer) or answer.retry_hint_ms is None:
@@ -137,7 +137,7 @@ class JobClient:
         return self._require_job(self._job_or_yield(self._send("DELETE", _path(job_id))))
 
     def list_jobs(self, *, status: str | None = None, limit: int = 20, cursor: str | None = None) -> Json:
-        """Return one page of the tenant's jobs, newest first: `data` has the jobs, `cursor` leads to the next page."""
+        """Return one page of the tenant's jobs, newest first: `data` holds the jobs, `cursor` selects the next page."""
         parameters = {"status": status, "limit": str(limit), "cursor": cursor}
         query = urllib.parse.urlencode({name: value for name, value in parameters.items() if value is not None})
         return self._require_job(self._job_or_yield(self._send("GET", f"/v1/jobs?{query}")))

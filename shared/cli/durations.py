@@ -10,7 +10,7 @@ _DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)(ms|s|m|h|d)\Z")
 
 
 def parse_duration_ms(option: str, text: str) -> int:
-    """Parse a number with a unit and return whole ms. Raise ConfigError, which names the option, if it is invalid."""
+    """Parse a number with a unit and return whole ms. If `text` is invalid, raise ConfigError, which names `option`."""
     match = _DURATION.match(text.strip())
     if not match:
         raise ConfigError(f"{option}={text!r} is not a duration; write it like 500ms, 20s, 5m, 24h or 90d")

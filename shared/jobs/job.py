@@ -1,4 +1,4 @@
-"""The types in which the door, the store and the workers exchange jobs: to admit, run, settle and read them."""
+"""The types that describe a job when it is admitted, claimed, settled and read; the door and the workers use them."""
 
 import json
 import secrets
@@ -44,7 +44,7 @@ class NewJob:
     #: Deduplication id for refusals: if a proxy repeats a refused request, the refusal is counted only once. If None,
     #: the job's id is used.
     dedup_id: str | None = None
-    #: Digests of the Idempotency-Key and of the body; None and "" if the client sent no key.
+    #: Digests of the Idempotency-Key and of the body. If the client sent no key, they are None and "" respectively.
     idem_digest: str | None = None
     body_digest: str = ""
     key_label: str = ""
@@ -102,7 +102,8 @@ class Usage:
     completion_tokens: int = 0
     prefill_ms: int | None = None
     decode_ms: int | None = None
-    #: Time from the job's submission to the engine to its first token; the door adds the time that the job was queued.
+    #: Time to the first token, measured from when the worker submits the job to the engine. The door adds the time for
+    #: which the job was queued.
     ttft_ms: int | None = None
     #: Prompt tokens that had not been computed when the job ended. The tenant is not charged for them. This count is
     #: not stored in the result.
@@ -149,7 +150,7 @@ class WaitTimes:
     own_ms: int
     #: From reaching the head until its first claim: the job waited for other tenants' turns or for a free slot.
     turn_ms: int
-    #: How long the job was queued again, after its lease had ended or a draining worker had released it.
+    #: Time spent back in the queue after a claim, because the lease ended or a draining worker released the job.
     requeued_ms: int
 
 
@@ -176,7 +177,7 @@ class JobView:
     tenant: str
     model: str
     state: JobState
-    #: Points in time by the store's TIME, in ms since the epoch; None if the job has not reached that point.
+    #: The next four fields are times by the store's TIME, in ms since the epoch; None if the job has not got that far.
     admitted_ms: int
     deadline_at_ms: int
     started_ms: int | None
@@ -220,7 +221,7 @@ class JobView:
 
     @property
     def waited(self) -> WaitTimes:
-        """The parts of the wait until the first claim; for a job that was never claimed, until its end or now."""
+        """How long the job has waited. If it was never claimed, the wait is counted until its end, or until now."""
         until = self.first_claim_ms or self.ended_ms or self.now_ms
         head = min(until, self.head_ms or until)
         return WaitTimes(max(0, head - self.admitted_ms), max(0, until - head), self.requeued_ms)

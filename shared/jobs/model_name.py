@@ -19,7 +19,7 @@ class HubName:
     """A model on a hub."""
 
     repo: str
-    #: A quantization such as Q4_K_M, the name of a file, or "" if the value names neither.
+    #: A quantization such as Q4_K_M, or the name of a file; "" if PENSTOCK_MODEL names neither.
     selector: str = ""
     #: A branch, tag or commit; "" means the repository's main branch.
     revision: str = ""

@@ -22,7 +22,7 @@ class Refusal(StrEnum):
     TENANT_TOKENS_FULL = "tenant_tokens_full"
     #: With the offered job, the tenant's queued work would exceed its share of the work that may be queued.
     TENANT_SHARE_FULL = "tenant_share_full"
-    #: The pool has more queued work than it can compute within PENSTOCK_MAX_WAIT_MS.
+    #: The pool already has too much queued work, relative to what it can compute within PENSTOCK_MAX_WAIT_MS.
     BACKLOG_FULL = "backlog_full"
     #: The predicted end is too late for the deadline, or the predicted first token is too late for the start deadline.
     DEADLINE_UNMEETABLE = "deadline_unmeetable"
@@ -84,7 +84,7 @@ class Refused:
     """The verdict for an offer that was refused. The store has kept nothing of the offered job."""
 
     reason: Refusal
-    #: The name of the bound because of which the offer was refused; `value` is its current value, `max` its maximum.
+    #: The name of the quantity whose bound caused the refusal; `value` is its current value, and `max` is the bound.
     limit: str
     value: int
     max: int

@@ -16,7 +16,7 @@ class JobState(StrEnum):
     FAILED = "failed"
     #: Ended: its client, an operator or the door canceled it.
     CANCELED = "canceled"
-    #: Ended: its deadline passed or could no longer be met, in the queue or while it ran.
+    #: Ended: while it was queued or running, its deadline passed or could no longer be met.
     EXPIRED = "expired"
 
 

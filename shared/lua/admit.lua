@@ -150,7 +150,7 @@ if supersede_digest ~= '' then
   redis.call('SET', supersede, id, 'PX', ends_in_ms)
 end
 redis.call('ZADD', k_jobs .. tenant, now_ms, id)
--- One admission in 16 removes the ids of expired jobs from the tenant's index of jobs.
+-- One admission in 16 removes from the tenant's index of jobs the ids of jobs that are too old to have a record.
 if now_us % 16 == 0 then
   redis.call('ZREMRANGEBYSCORE', k_jobs .. tenant, 0, now_ms - 86400000 - ttl_s * 1000)
 end

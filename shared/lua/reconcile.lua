@@ -1,4 +1,4 @@
--- reconcile: repairs what other programs did to RQ's keys for one queue; examines 64 positions of the queue.
+-- reconcile: undoes other programs' changes to RQ's keys for one queue; examines 64 positions of the queue.
 -- KEYS order rq_queue rq_wip rq_job rq_finished rq_failed rq_canceled rq_workers
 --      rq_workers_of config
 -- ARGV
@@ -95,7 +95,7 @@ for i = 1, #started do
     repaired()
   end
 end
--- RQ keeps a queue's workers in a set, and does not remove workers that have stopped from this set.
+-- RQ keeps a queue's workers in a set, but does not remove a worker from the set when the worker stops.
 for _, worker_key in ipairs(redis.call('SRANDMEMBER', k_rq_workers_of .. queue, WINDOW)) do
   if redis.call('SISMEMBER', k_rq_workers, worker_key) == 0 then
     redis.call('SREM', k_rq_workers_of .. queue, worker_key)

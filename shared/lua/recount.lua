@@ -1,4 +1,4 @@
--- recount: recomputes a tenant's sums from its jobs, and repairs RQ's record of its running jobs.
+-- recount: recomputes a tenant's sums from its jobs, and repairs RQ's record of the tenant's running jobs.
 -- KEYS config leases lists order active tenant books rq_job rq_wip
 -- ARGV
 --   tenant text · the tenant
@@ -22,14 +22,14 @@ local slugs, listed_jobs = redis.call('SMEMBERS', k_lists .. tenant), 0
 for i = 1, #slugs do
   listed_jobs = listed_jobs + redis.call('ZCARD', k_order .. tenant .. '.' .. slugs[i])
 end
--- Apply a weight that was changed while the tenant had queued jobs, or that was lost with the tenant's record.
+-- Apply the tenant's weight again if it was changed while the tenant had queued jobs, or was lost with its record.
 local policy = redis.call('HMGET', k_tenant .. tenant, 'policy', 'policy_weight_milli')
 for i = 1, #slugs do
   local counted, weight_milli = redis.call('HGET', k_tenant .. tenant, 'w|' .. slugs[i]), weight_in(policy[2])
   if tonumber(counted or 0) ~= weight_milli then
     redis.call('HSET', k_tenant .. tenant, 'w|' .. slugs[i], weight_milli)
-    -- If the tenant's record was deleted, the pool's sum still contains the old weight. The old weight
-    -- is unknown, so it is assumed to be 1, the weight of most tenants.
+    -- If the tenant's record was deleted, the pool's sum of weights still contains the tenant's old weight. The old
+    -- weight is unknown, so it is assumed to be 1, the weight of most tenants.
     book(slugs[i], 'weight_milli', weight_milli - (tonumber(counted) or 1000))
     repairs = repairs + 1
   end

@@ -18,7 +18,7 @@ Value = str | int | float
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting. `choices` lists the allowed words, `low` and `high` bound a number, `pattern` must match other text.
+    """One setting. Where they are given, `choices` and `pattern` restrict a text, and `low` and `high` a number.
 
     `why` explains what the setting does and, where the reason for the default is not obvious, also that reason.
     """
@@ -152,7 +152,7 @@ ROWS: tuple[Setting, ...] = (
         "fairness",
         "tokens",
         ("tokens", "turns"),
-        "tokens: a turn is charged its weighted tokens; turns: each turn costs the same (weighted round robin)",
+        "tokens: each job costs its weighted tokens; turns: every job costs the same (weighted round robin)",
     ),
     _word(
         "degradation",
@@ -241,7 +241,7 @@ ROWS: tuple[Setting, ...] = (
         "ms",
         1,
         60_000,
-        "how long the prompts of new jobs may extend a step while other jobs decode; auto: 100 on a GPU, 250 on a CPU",
+        "longest time that new jobs' prompts may add to a step while other jobs decode; auto: 100 on a GPU, 250 on a CPU",
         auto=True,
     ),
     _int("batch_timeout_ms", 0, "ms", 0, 10_000, "how long an idle engine waits for more jobs before its first step"),

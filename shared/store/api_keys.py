@@ -45,7 +45,7 @@ class KeyRecord:
     #: Creation and expiry, in ms since the epoch by the store's TIME. If `expires_ms` is None, the key never expires.
     created_ms: int
     expires_ms: int | None = None
-    #: Glob pattern of the other tenants that a request with this key may name in X-Tenant; None allows none.
+    #: Glob pattern of the other tenants that a request with this key may name in X-Tenant; None allows no other tenant.
     act_as: str | None = None
     #: Whether the key was replaced by `rotate` and is valid only until the overlap ends.
     rotated: bool = False
@@ -137,9 +137,10 @@ class ApiKeys:
         return now_ms, tuple(sorted(chosen, key=lambda record: (record.created_ms, record.digest)))
 
     def rm(self, selector: str, *, tenant: str | None = None) -> tuple[KeyRecord, ...]:
-        """Remove the key whose digest starts with `selector`, or all keys of one tenant whose label is `selector`.
+        """Remove the key whose digest starts with `selector`, or all keys of one tenant that have the label `selector`.
 
-        Return the records of the removed keys. Raises ConfigError if keys of several tenants match.
+        Return the records of the removed keys. Raises ConfigError if keys of several tenants have this label, or if
+        the digests of several keys start with `selector`.
         """
         found = self._find(selector, tenant)[1]
         if found:
@@ -148,7 +149,7 @@ class ApiKeys:
         return found
 
     def rotate(self, selector: str, *, overlap_ms: int, tenant: str | None = None) -> NewKey | None:
-        """Create the successor of a key; the old key expires after `overlap_ms`. Return None if no valid key matches.
+        """Create the successor of a key; the old key expires within `overlap_ms`. Return None if no valid key matches.
 
         The successor has the same tenant, label, `act_as` and lifetime as the old key. If several keys have the label
         because of earlier rotations, the newest one is rotated. Raises ConfigError for a key that was already rotated:

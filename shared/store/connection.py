@@ -30,8 +30,8 @@ class Timeouts:
 #: `store_unavailable`. A store that needs 0.1 ms per call serves 512 calls in 50 ms, so if more than 512 calls are open
 #: at the same time, the store has stopped answering.
 DOOR = Timeouts(connect_s=0.25, answer_s=1.0, connections=512)
-#: For workers. The answer timeout is long enough for a store that rewrites its append-only file, and short enough to
-#: renew a lease of 15 s in time.
+#: For workers. The answer timeout is long enough for a store that rewrites its append-only file, and short enough
+#: that a lease of 15 s can still be renewed in time.
 WORKER = Timeouts(connect_s=1.0, answer_s=4.0, connections=64)
 #: For operators' commands, which must also work while the store is busy.
 OPERATOR = Timeouts(connect_s=2.0, answer_s=10.0, connections=8)

@@ -33,7 +33,8 @@ from shared.state_dir import (
 from shared.store.connection import Timeouts, open_client
 from shared.store.redis_errors import store_faults
 
-#: The longest time that `start` waits for the server, which first reads its append-only file. Many GB take minutes.
+#: The longest time that `start` waits for the server to answer. The server first reads its append-only file, which
+#: takes minutes if the file has many GB.
 START_TIMEOUT_S = 300.0
 #: How long a stopping server may take to write its data before it is killed.
 STOP_GRACE_S = 10.0
@@ -43,7 +44,7 @@ _PROBE_TIMEOUTS = Timeouts(connect_s=0.5, answer_s=1.0, connections=1)
 
 
 class EmbeddedStore:
-    """A running server that this process owns: this process started it, or took it over after its starter died."""
+    """A running server that this process owns, because it started the server or took it over from a dead process."""
 
     def __init__(self, state: Path, lock: FolderLock, appendfsync: str) -> None:
         self._state, self._lock, self._appendfsync = state, lock, appendfsync
@@ -65,10 +66,10 @@ class EmbeddedStore:
         wait_s: float = START_TIMEOUT_S,
         should_abort: Callable[[], bool] = lambda: False,
     ) -> "EmbeddedStore":
-        """Start the server of a state folder, or take over a running server whose starter is dead.
+        """Start the server of a state folder, or take over a running server whose owner has died.
 
         A caller that already holds the folder's lock passes it as `lock`; this class then releases the lock.
-        Raises EmbeddedStoreError if a living process holds the folder, if the server does not answer within `wait_s`
+        Raises EmbeddedStoreError if a living process holds that lock, if the server does not answer within `wait_s`
         seconds, or if `should_abort` returns true before the server answers.
         """
         lock = lock or lock_state_dir(state, "")
@@ -90,14 +91,14 @@ class EmbeddedStore:
         return not self._server_lock_is_free()
 
     def revive(self, *, wait_s: float = START_TIMEOUT_S, should_abort: Callable[[], bool] = lambda: False) -> None:
-        """Start the server again after it died; it restores its data from its file. Raises EmbeddedStoreError."""
+        """Start the server again after it died. It restores its data from disk. Raises EmbeddedStoreError."""
         try:
             self._bring_up(wait_s, should_abort)
         except OSError as error:
             raise EmbeddedStoreError(f"the state folder {self._state} cannot be used: {error}") from error
 
     def stop(self, grace_s: float = STOP_GRACE_S) -> None:
-        """Stop the server and release the folder's lock. Does nothing in a forked child of the starter."""
+        """Stop the server and release the folder's lock. Does nothing in a forked child process."""
         if os.getpid() != self._starter:
             return
         for signal_number, timeout_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, STOP_GRACE_S)):
@@ -137,7 +138,7 @@ class EmbeddedStore:
                 )
             if should_abort():
                 if process is not None:
-                    process.kill()  # safe: a server that does not answer yet only reads its file
+                    process.kill()  # safe: a server that is still loading its file has no unsaved data
                     process.wait()
                 raise EmbeddedStoreError("stopped before the store answered")
             if time.monotonic() > timeout_at_s:
@@ -169,8 +170,8 @@ class EmbeddedStore:
             server_lock.write({"socket": str(socket), "pid": process.pid})
             return process
         finally:
-            # Close it even if the launch failed: otherwise this process would hold the lock, and every later pass would
-            # wait for a server that does not exist.
+            # Close this process's copy of the lock even if the launch failed: otherwise this process would hold the
+            # lock, and every later pass would wait for a server that does not exist.
             server_lock.close()
 
     def _arguments(self, socket: Path, log: Path) -> list[str]:
@@ -198,7 +199,7 @@ class EmbeddedStore:
         with open_client(self.url, name="penstock-up", timeouts=_PROBE_TIMEOUTS) as client:
             try:
                 with store_faults(client):
-                    client.ping()  # fails while the server is still reading its file; INFO alone would succeed
+                    client.ping()  # fails while the server is still loading its data; INFO alone would succeed
                     return int(client.info("server")["process_id"])
             except StoreUnavailable:
                 return 0

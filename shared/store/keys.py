@@ -31,7 +31,7 @@ class Key:
     suffix: str = ""
 
     def of(self, part: str = "") -> str:
-        """Return the key for one value of the variable part, or the only key of a family that has none."""
+        """Return the key for one value of the variable part, or the only key if the family has no variable part."""
         return f"{self.prefix}{part}{self.suffix}"
 
 
@@ -57,7 +57,7 @@ TABLE: tuple[Key, ...] = (
     Key("payload", "penstock:payload:", "id", "string", "request as JSON; deleted when the job ends", "with the job"),
     Key("result", "penstock:result:", "id", "string", "text and usage as JSON", "ttl"),
     Key("events", "penstock:events:", "id", "stream", "the events of a job, for clients that follow it", "ttl"),
-    Key("idem", "penstock:idem:", "name", "string", "job id, body digest of a tenant's Idempotency-Key", "ttl"),
+    Key("idem", "penstock:idem:", "name", "string", "for a tenant's Idempotency-Key: job id and body digest", "ttl"),
     Key("supersede", "penstock:supersede:", "name", "string", "newest job id for a tenant's supersede_key", "ttl"),
     Key("wake", "penstock:wake:", "model", "list", "doorbell of a pool, on which idle workers block; capped", "ttl"),
     Key("bell", "penstock:bell:", "worker", "list", "doorbell of a worker: ids of its jobs to cancel", "ttl"),
@@ -67,7 +67,7 @@ TABLE: tuple[Key, ...] = (
     Key("models", "penstock:models", "", "zset", "all models ever served, ordered by last heartbeat", "permanent"),
     Key("books", "penstock:books:", "model", "hash", "pool record: virtual time, sums, rates, lengths", "permanent"),
     Key("appointments", "penstock:appointments:", "model", "zset", "tenants, ordered by appointment", "permanent"),
-    Key("promises", "penstock:promises:", "model", "zset", "tenants, ordered by last hinted retry time", "permanent"),
+    Key("promises", "penstock:promises:", "model", "zset", "tenants, ordered by retry time of last hint", "permanent"),
     Key("asked", "penstock:asked", "", "zset", "ids of recent refusals; a repeat is not counted again", "permanent"),
     Key("polls", "penstock:polls", "", "zset", "jobs that must be polled, ordered by poll deadline", "emptied"),
     Key("labels", "penstock:labels", "", "set", "tenants with a metric label of their own", "permanent"),
@@ -135,7 +135,7 @@ def config() -> str:
 
 
 def clock() -> str:
-    """Return the key of the STRING with the ms to add to TIME, or `=<ms>` to fix it; for tests and benchmarks only."""
+    """Return the key of the STRING with the ms to add to TIME, or `=<ms>` to replace it; for tests and benchmarks."""
     return _key("clock")
 
 
@@ -200,12 +200,12 @@ def events(job_id: str) -> str:
 
 
 def idem(tenant_name: str, digest: str) -> str:
-    """Return the key of the STRING with the job of the Idempotency-Key that has this digest."""
+    """Return the key of the STRING with the id of the job whose Idempotency-Key has this digest."""
     return _key("idem", f"{tenant_name}.{digest}")
 
 
 def supersede(tenant_name: str, digest: str) -> str:
-    """Return the key of the STRING with the newest job of the supersede_key that has this digest."""
+    """Return the key of the STRING with the id of the newest job whose supersede_key has this digest."""
     return _key("supersede", f"{tenant_name}.{digest}")
 
 
@@ -215,7 +215,7 @@ def wake(model: str) -> str:
 
 
 def bell(worker_name: str) -> str:
-    """Return the key of the LIST that is the doorbell of one worker, with the ids of its jobs to cancel."""
+    """Return the key of the LIST that is one worker's doorbell and holds the ids of the jobs that it must stop."""
     return _key("bell", worker_name)
 
 

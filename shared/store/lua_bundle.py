@@ -93,9 +93,9 @@ def _reachable(
 def _lazy_function(
     rare: Statement, statements: Sequence[Statement], definitions: dict[str, Statement], included: set[Statement]
 ) -> str:
-    """Return Lua code for a function named like that of `rare`, which creates the real function and calls it.
+    """Return Lua code for a function with the same name as the function in `rare`, which creates that one and calls it.
 
-    When called, it also executes the statements that the real function needs and that are not in `included`.
+    When called, it first executes the statements that the real function needs and that are not in `included`.
     """
     needed = _reachable(definitions, rare.words) - included | {rare}
     (name,) = rare.defines

@@ -46,7 +46,7 @@ def check_fitness(client: redis.Redis) -> list[str]:
 
 
 def _configured(client: redis.Redis, name: str) -> str | None:
-    """Return the value of one server setting, or None if the store forbids or does not have the command CONFIG."""
+    """Return the value of one server setting, or None if the store forbids the command CONFIG or does not have it."""
     try:
         answer: dict[str, str] = client.config_get(name)  # type: ignore[assignment]  # a synchronous client never returns a coroutine
     except failed.NoPermissionError:

@@ -149,7 +149,7 @@ class StoreReads:
         return False, [job_id for raw in [popped[1], *(more or [])] if (job_id := decode.text(raw))]
 
     def ring(self, worker: str) -> None:
-        """Ring a worker's doorbell without a job id to end its `wait_for_work`; called when the worker shuts down."""
+        """Ring a worker's doorbell without a job id. This ends the worker's `wait_for_work`."""
         with store_faults(self.client):
             pipe = self.client.pipeline(transaction=True)
             pipe.rpush(keys.bell(worker), "")

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-#: The longest and the shortest time between two passes. All reapers wait for the same time, at which the next job is
-#: due. The shortest time prevents them from calling the store without a pause just before that time.
+#: The longest and the shortest pause between two passes, in seconds. A reaper pauses until the next job is due. The
+#: shortest pause prevents it from calling the store again and again in the last few milliseconds before that.
 MAX_REST_S, MIN_REST_S = 0.25, 0.02
 
 #: Bound on the number of calls in one pass. One call handles up to 64 jobs of each kind, so this bound allows more jobs

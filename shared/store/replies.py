@@ -85,7 +85,7 @@ class Renewed:
 
     lost: list[str]
     canceled: list[str]
-    #: Whether an operator has requested that this worker drains.
+    #: Whether an operator has requested that this worker drain.
     drain: bool
     #: Whether RQ has no record of this worker, so that the worker must register with RQ (again).
     unknown_to_rq: bool = False

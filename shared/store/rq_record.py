@@ -94,7 +94,7 @@ def check_ended_jobs(client: redis.Redis, *, limit: int) -> list[str]:
 
 
 def _check_ended_job(client: redis.Redis, job_id: str) -> str:
-    """Return a message if RQ's record or registries do not match the job's state, else ""."""
+    """Return a message if RQ's record or registries do not match the job's state, or "" if they do."""
     pipe = client.pipeline(transaction=True)
     record_key = keys.rq_job(job_id)
     pipe.hmget(record_key, "penstock_state", "status", "origin")

@@ -149,8 +149,8 @@ class Store(StoreReads):
         """Settle the jobs in order, in one round trip, and return one answer for each of them.
 
         For a job whose record is broken, the answer is the store's error. Raises StoreUnavailable if the store could
-        not settle one of the jobs. If the caller then repeats the call, the answer for a job that was settled
-        before is `already`.
+        not settle at least one job. If the caller then repeats the call, the answer for a job that was settled before
+        is `already`.
         """
         answers = self._call_many("settle", [self._settle_call(ending, worker) for ending in endings])
         return [
@@ -159,9 +159,9 @@ class Store(StoreReads):
         ]
 
     def account(self, computed: Sequence[tuple[ClaimRef, Usage]], worker: str) -> None:
-        """Add the tokens that a worker computed for jobs it has lost to the token counters. The jobs do not change.
+        """Count the tokens that a worker computed for jobs that it has since lost. The jobs do not change.
 
-        Raises StoreUnavailable if the store could not count the tokens of one of the jobs. The call can then be
+        Raises StoreUnavailable if the store could not count the tokens of at least one job. The call can then be
         repeated: the tokens of one claim are counted only once.
         """
         endings = [Ending(job.id, job.token, Outcome.CANCELED, usage=usage) for job, usage in computed]
@@ -203,8 +203,8 @@ class Store(StoreReads):
         """End a queued job, or request that the worker of a running job stop it.
 
         If `tenant` is not None, a job of another tenant is not canceled. If `offer` (NewJob.offer) is not empty, the
-        job is canceled only if this offer created it and no later offer returned it. If these
-        conditions are not met, return GONE.
+        job is canceled only if this offer created it and no later offer returned it. If these conditions are
+        not met, return GONE.
         """
         return CancelAnswer(self._call("cancel", id=job_id, tenant=tenant or "", code=code, offer=offer)[0])
 
@@ -231,7 +231,7 @@ class Store(StoreReads):
         return released
 
     def reap(self) -> Reaped:
-        """End late queued jobs and take back jobs whose lease has ended, up to 64 of each. Return the counts."""
+        """End queued jobs whose deadline has passed and take back jobs whose lease has ended, up to 64 of each."""
         _, (expired, requeued, failed, canceled, due_in_ms) = self._call("reap", limit=_REAP_LIMIT)
         return Reaped(expired, requeued, failed, canceled, None if due_in_ms < 0 else due_in_ms)
 

@@ -34,7 +34,7 @@ class TenantEntry:
     """One tenant, as listed by `penstock tenants ls`."""
 
     name: str
-    #: None if the tenant has no policy; it is then listed because jobs of it were admitted.
+    #: None if the tenant has no policy; it is then listed because jobs of this tenant were admitted.
     policy: TenantPolicy | None
     #: In ms since the epoch by the store's TIME; None if no job of the tenant was ever admitted.
     last_admission_ms: int | None
@@ -53,7 +53,10 @@ def check_name(tenant: str) -> str:
 
 
 class Tenants:
-    """The policies of all tenants. Methods raise ConfigError for an invalid tenant name, and StoreUnavailable."""
+    """The policies of all tenants.
+
+    Methods raise ConfigError for an invalid tenant name, and StoreUnavailable if the store does not answer.
+    """
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
@@ -127,7 +130,7 @@ class Tenants:
             return bool(self._client.transaction(remove_fields, key, value_from_callable=True))  # type: ignore[arg-type]
 
     def list(self) -> tuple[TenantEntry, ...]:
-        """Return all tenants that have a policy or of which jobs were admitted, sorted by name."""
+        """Return all tenants that have a policy or have had a job admitted, sorted by name."""
         with store_faults(self._client):
             seen: Any = self._client.zrange(keys.tenants(), 0, -1, withscores=True)
             scores = {text(name): float(score) for name, score in seen}

@@ -1,4 +1,4 @@
-"""Tests that one pass repairs what other programs did to RQ's keys, so that the invariants hold again."""
+"""Tests that one pass undoes the changes that other programs made to RQ's keys, so that the invariants hold again."""
 
 from concurrent.futures import ThreadPoolExecutor
 

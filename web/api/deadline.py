@@ -15,8 +15,8 @@ AnswerMode = Literal["poll", "hold", "stream"]
 #: The timeout that OpenAI's client package sends if its user has set none, in seconds. A request with this timeout is
 #: treated as a request without one.
 _STAINLESS_DEFAULT_S = 600.0
-#: How many seconds are subtracted from the client's timeout, so that the answer arrives before the client gives up. For
-#: a short timeout, only half of it is subtracted.
+#: How many seconds are subtracted from the client's timeout, so that the answer arrives before the client gives up. At
+#: most half of the timeout is subtracted.
 _STAINLESS_MARGIN_S = 1.0
 
 

@@ -8,8 +8,8 @@ from typing import Any
 from shared.jobs.outcomes import Refusal, Refused
 from web.api.deadline import RequestDeadline
 
-#: The shortest and the longest retry hint, in ms. A shorter hint would only cost work, because the retry would come too
-#: early. With a longer hint, the client would give up.
+#: The shortest and the longest retry hint, in ms. After a shorter hint, the retry would come too early and be refused
+#: again, which costs work. A client that receives a longer hint would give up instead of retrying.
 SHORTEST_HINT_MS, LONGEST_HINT_MS = 50, 60_000
 #: The retry hint while the store does not answer, in ms: about the time that a restart of the store takes.
 STORE_HINT_MS = 1_000

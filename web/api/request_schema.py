@@ -78,7 +78,10 @@ Stops = Annotated[
 ]
 Metadata = Annotated[dict[str, NulFreeText], Field(max_length=MAX_METADATA), AfterValidator(_check_metadata)]
 #: The description of the field `degrade` on every route.
-DEGRADE = "false: refuse the job rather than cut its answer; has no effect unless system and tenant allow cuts"
+DEGRADE = (
+    "false: never shorten the answer, even if the job is then refused or expires; has an effect only if the system "
+    "and the tenant allow shortened answers"
+)
 SupersedeKey = Annotated[NulFreeText, Field(min_length=1, max_length=MAX_SUPERSEDE_KEY)]
 Biases = Annotated[dict[str, float], Field(max_length=MAX_BIASES), AfterValidator(_check_biases)]
 

@@ -55,7 +55,7 @@ class Patience(ResponseModel):
 
 
 class Queue(ResponseModel):
-    """Where a job that has not ended is in its queue, and when to poll it again."""
+    """The place in the queue of a job that has not ended, and when to poll the job again."""
 
     position: int | None = Field(description="the place in its tenant's queue, 1 for the next job; null while it runs")
     ahead_tokens: int | None

@@ -30,7 +30,7 @@ def _conflict(message: str) -> ApiError:
 def install(app: Flask, store: Store, ids_of: Callable[[str, str], list[str]]) -> None:
     """Replace the functions behind rq-dashboard's routes.
 
-    `ids_of` returns the ids of the jobs in one registry of one queue; its arguments are the two names.
+    `ids_of` takes the name of a queue and the name of a registry, and returns the ids of the jobs in that registry.
     """
 
     def delete_job(job_id: str) -> Response:

@@ -156,7 +156,7 @@ class JsonWorker(BaseWorker):
         )
 
     def _set_connection(self, connection: redis.Redis) -> redis.Redis:
-        """Return the connection unchanged: RQ would raise the timeouts of its whole pool to seven minutes."""
+        """Return the connection unchanged. RQ's own method raises the timeouts of its whole pool to seven minutes."""
         return connection
 
     @classmethod
@@ -176,7 +176,7 @@ class JsonWorker(BaseWorker):
         return found
 
     def get_current_job(self) -> Job | None:
-        """Return the job whose id is in the worker's record, or None. RQ 3 would read other keys and delete some."""
+        """Return the job whose id is in the worker's record, or None. RQ 3 itself reads other keys and deletes some."""
         job_id: Any = self.connection.hget(self.key, "current_job")
         try:
             return None if job_id is None else JsonJob.fetch(text(job_id), connection=self.connection)

@@ -19,7 +19,7 @@ _ARGUMENT_PATTERNS: dict[str, re.Pattern[str]] = {
     "registry_name": re.compile(r"(queued|scheduled|deferred|started|finished|failed|canceled)\Z"),
     "order": re.compile(r"(asc|dsc)\Z"),
     "page": re.compile(r"[1-9][0-9]{0,5}\Z"),
-    # 1 to 200, which is the range of the input field on rq-dashboard's page.
+    # A number from 1 to 200, the range that the input field on rq-dashboard's page allows.
     "per_page": re.compile(r"([1-9][0-9]?|1[0-9]{2}|200)\Z"),
 }
 

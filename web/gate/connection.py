@@ -35,7 +35,7 @@ from web.runtime.context import DoorContext
 
 log = structlog.get_logger()
 
-#: The most bytes that one read takes from the socket; much more than the frame of a short request has.
+#: The maximum number of bytes that one read takes from the socket. The frame of a short request is much smaller.
 _READ_BYTES = 65_536
 _CREDENTIAL_FIELDS = CredentialFields("tenant", "as tenant_key")
 _NO_HEADERS = Headers()
@@ -43,7 +43,7 @@ _NO_HEADERS = Headers()
 
 @dataclass(frozen=True)
 class Bounds:
-    """The bounds on what one connection may use of this process."""
+    """The bounds on one connection: its frames, its jobs, its unsent answers and its idle time."""
 
     #: The maximum size of a frame from the client.
     frame_bytes: int

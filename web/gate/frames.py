@@ -1,4 +1,4 @@
-"""Split a byte stream into frames, one per line; skip frames that are too long without storing them; pure."""
+"""Split a byte stream into frames, one per line, without I/O; skip frames that are too long without storing them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class FrameReader:
 
     @property
     def partial(self) -> bool:
-        """Whether part of a frame is stored whose end has not arrived; False while a frame is being skipped."""
+        """Whether the beginning of an incomplete frame is stored. False while a frame is being skipped."""
         return bool(self._held)
 
     def feed(self, data: bytes) -> Iterator[bytes | OversizedFrame]:

@@ -17,7 +17,7 @@ log = structlog.get_logger()
 
 
 class GateJob:
-    """One job in flight: its view at admission, the client's `ref`, and whether to stream its text to the client."""
+    """One job in flight: the job when it was admitted, its `ref`, and whether to stream its text to the client."""
 
     def __init__(self, view: JobView, ref: Ref, *, stream: bool) -> None:
         self.view, self.ref, self.stream = view, ref, stream
@@ -33,12 +33,12 @@ class ConnectionJobs:
         """
         self._context, self._send, self._on_empty = context, send, on_empty
         self._lock = threading.Lock()
-        #: Guarded by the lock, as is `_by_ref`.
+        #: `_jobs` and `_by_ref` are changed only while `_lock` is held.
         self._jobs: set[GateJob] = set()
         self._by_ref: dict[str | int, GateJob] = {}
         #: Set when the connection ends, and never cleared. No frames are sent after that.
         self._connection_over = False
-        #: When the most recent job ended, in seconds of the monotonic clock; before that, when the connection began.
+        #: When the most recent job ended; until a job has ended, when the connection began (monotonic clock, in s).
         self.last_end_s = context.clock.monotonic()
 
     def __len__(self) -> int:

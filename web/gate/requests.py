@@ -48,7 +48,7 @@ class Request(Body):
 class Submit(Request):
     """Offer a job. If the job is admitted, the connection owns the job."""
 
-    #: The JSON text of a body of `POST /v1/jobs`, in base64 if `encoding` is "base64".
+    #: A body of `POST /v1/jobs` as JSON text, which is encoded in base64 if `encoding` is "base64".
     body: str
     #: The SHA-256 digest of the JSON text's UTF-8 bytes, in hex. The field's type is Any, so that a value of the wrong
     #: type causes the same error code, `integrity`, as a wrong digest.
@@ -97,7 +97,7 @@ class Status(Request):
 
 
 class Metrics(Request):
-    """Ask for three metrics of the whole system."""
+    """Ask for three metrics of the whole system: `inflight`, `executed_total` and `yielded_total`."""
 
 
 class Ping(Request):
@@ -133,7 +133,7 @@ def read_request(line: bytes) -> Request:
     try:
         return kind.model_validate(value)
     except ValidationError as error:
-        # pydantic reports an invalid `ref` twice, as an invalid text and as an invalid number. Report it only once.
+        # pydantic reports an invalid `ref` twice: as an invalid text and as an invalid number. Report it only once.
         found = [wrong for wrong in field_errors(error) if not wrong.param.startswith("ref.")]
         if not found:
             message = f"ref={quoted(value['ref'])} is neither a text of 1 to 256 characters nor a whole number"

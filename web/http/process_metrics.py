@@ -13,8 +13,8 @@ from shared import metrics as specs
 from shared.clock import Clock
 
 _BUCKETS_S = tuple(ms / 1000 for ms in specs.BUCKETS_MS)
-#: The buckets for round trips to the store. They are finer, because a round trip to a nearby store takes far less time
-#: than a request.
+#: The buckets for round trips to the store. They begin at smaller values than the buckets for requests, because a round
+#: trip to a nearby store takes far less time than a request.
 _SCRIPT_BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 
 

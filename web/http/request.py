@@ -41,7 +41,8 @@ class DoorRequest(Request):
             message = "the client stopped sending the body, or the body ended within a chunk"
             raise ApiError("invalid_request", message) from None
         if self.content_length is None and len(data) >= (self.max_content_length or sys.maxsize):
-            # A body of unknown length is read only up to the limit. A body that reaches the limit may be longer.
+            # A body of unknown length is read only up to the limit. If that much was read, there may be more, so the
+            # body is refused.
             raise RequestEntityTooLarge
         if self.content_length is not None and len(data) < self.content_length:
             raise ApiError("invalid_request", f"the body ended after {len(data)} of {self.content_length} bytes")

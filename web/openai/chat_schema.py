@@ -158,7 +158,7 @@ class CompletionBody(OpenAIBody):
     def _unwrap_single_prompt(cls, value: Any) -> Any:
         prompt = value.get("prompt") if isinstance(value, dict) else None
         if isinstance(value, dict) and value.get("logprobs") is False:
-            # On the chat route, false means no logprobs, so clients may send false to the completions route too.
+            # On the chat route, false means no logprobs. Some clients send false to the completions route too.
             value = value | {"logprobs": None}
         if not isinstance(prompt, list):
             return value

@@ -41,14 +41,14 @@ class GenerationRequest:
     deadline: RequestDeadline
     model: str | None
     max_tokens: int | None
-    #: The number to use if the request has no max_tokens. It is reduced if it does not fit the context.
+    #: The value of max_tokens to assume if the request has none. It is reduced if it does not fit the context.
     default_max_tokens: int
     metadata: dict[str, str] = field(default_factory=dict)
-    #: The job is canceled if no client polls it for this long; None to use the setting PENSTOCK_POLL_GRACE_MS.
+    #: The job is canceled if no client polls it for this long. If None, PENSTOCK_POLL_GRACE_MS applies.
     poll_grace_ms: int | None = None
     job_id: str = field(default_factory=new_job_id)
     #: Deduplication id for refusals: when a proxy repeats a refused request, the tenant's appointment does not move a
-    #: second time. None to use the job's id.
+    #: second time. If None, the job's id is used.
     dedup_id: str | None = None
     #: The digest of the Idempotency-Key, or None if the request has none.
     idem_digest: str | None = None
@@ -169,8 +169,8 @@ def _read_admitted(context: DoorContext, admitted: Admitted, job: NewJob) -> Job
         with context.metrics.time_script("touch"):
             view = context.store.touch(admitted.id, tenant=job.tenant)
     except StoreUnavailable:
-        # The client receives a refusal, so the job must be canceled later. The cancel names this offer: if a client
-        # has sent the request again by then and has received this job, the cancel has no effect.
+        # The client receives a refusal, so the job must be canceled later. The cancel names this offer. It has
+        # no effect if, before it is sent, the client repeats the request and receives this job as the answer.
         context.in_doubt.add(admitted.id, job.offer)
         raise
     if view is None:
@@ -198,8 +198,8 @@ def _new_job(context: DoorContext, caller: Caller, generation: GenerationRequest
         deadline_ms=generation.deadline.deadline_ms,
         deadline_source=generation.deadline.source,
         start_within_ms=generation.deadline.start_within_ms,
-        # At least three poll intervals, so that the job of a client that polls as often as `poll_after_ms` asks is
-        # never abandoned.
+        # The grace lasts for at least three of the longest poll intervals, so that a client that obeys `poll_after_ms`
+        # never loses its job.
         poll_grace_ms=max(grace_ms, 3 * LONGEST_POLL_MS) if grace_ms else None,
         dedup_id=generation.dedup_id,
         idem_digest=generation.idem_digest,
@@ -275,6 +275,6 @@ def body_digest(body: Mapping[str, Any]) -> str:
 def digest(*parts: str) -> str:
     """Return one digest of several texts, for use in job ids and store keys.
 
-    Each text is hashed after its length, so that ("a", "bc") and ("ab", "c") have different digests.
+    The length of each text is hashed before the text, so that ("a", "bc") and ("ab", "c") have different digests.
     """
     return hashlib.sha256(b"".join(len(part.encode()).to_bytes(8) + part.encode() for part in parts)).hexdigest()

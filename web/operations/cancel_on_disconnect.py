@@ -78,6 +78,6 @@ def cancel_when_possible(context: DoorContext, view: JobView) -> None:
 def no_end_error(view: JobView) -> ApiError:
     """Return the error for a call that ended before the door saw the end of its job.
 
-    Either the client has disconnected, and the error reaches no client, or the store did not answer for too long.
+    Either the client has disconnected, so that nobody receives the error, or the door has stopped waiting for the end.
     """
     return ApiError("deadline_exceeded", f"the end of job {view.id} was not seen in time")

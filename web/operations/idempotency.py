@@ -1,8 +1,8 @@
 """Recognize a repeated request by its Idempotency-Key, or by its x-request-id if a proxy sent the request twice.
 
-If a job does not end with its connection, a repeated request receives the same job. If a connection owns the job, a
-repeated request could receive a job that is about to be canceled because the first connection has closed
-(docs/adr/0016). For such calls, a repeat is recognized only if the first request was refused.
+If no connection owns the job, a repeated request receives the same job. If a connection owns the job, a repeated
+request could receive a job that is about to be canceled because the first connection has closed (docs/adr/0016). For
+jobs that a connection owns, a repeat is therefore recognized only if the first request was refused.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""Convert one job's stream items to the numbered events of a `/v1/responses` stream; pure.
+"""Convert one job's stream items to the numbered events of a `/v1/responses` stream, without I/O.
 
 The number of a text event is computed from the position of the event's last character in the whole text. The numbers
 therefore increase with gaps. The same text has the same number whether it was read from the event stream, from a second
@@ -40,7 +40,7 @@ class ResponseEvents:
         self._after = -1 if after is None else after
         self._item = {"item_id": message_json(view.id, None, "")["id"], "output_index": 0}
         self._content = self._item | {"content_index": 0}
-        #: `_sent` is the text formatted so far. `_running` is the text of the current attempt, which starts empty.
+        #: `_sent` is the text formatted so far. `_running` is the text that the current attempt has generated so far.
         self._sent, self._running = "", ""
         self._in_progress = self._item_added = False
 

@@ -27,7 +27,7 @@ def data_frame(data: object) -> str:
 
 
 def with_comments(frames: Iterable[str], clock: Clock) -> Iterator[str]:
-    """Yield the frames that are not empty, and a comment whenever COMMENT_S seconds have passed without one.
+    """Yield the frames that are not empty, and a comment whenever nothing was sent for COMMENT_S seconds.
 
     The source must yield an empty frame from time to time while it has nothing to send.
     """

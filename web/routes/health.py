@@ -48,7 +48,7 @@ def ready() -> Response:
     responses={200: "The metrics in Prometheus text format"},
 )
 def process_metrics() -> Response:
-    """Return the metrics that this process counts for itself, without the store's."""
+    """Return the metrics that this process keeps in its own memory, without those that are kept in the store."""
     context = current_context()
     context.metrics.followed_jobs.set(context.event_hub.followed)
     return _exposition(context.metrics.scrape_registry())

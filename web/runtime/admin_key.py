@@ -47,7 +47,7 @@ def _create_if_missing(path: Path) -> None:
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(ADMIN_KEY_PREFIX + secrets.token_urlsafe(32) + "\n")
     try:
-        # Unlike a rename, a link never replaces a key file that another process has created meanwhile.
+        # Unlike a rename, a link never replaces a key file that another process has created in the meantime.
         os.link(draft, path)
     except FileExistsError:
         pass

@@ -12,7 +12,7 @@ from shared.jobs.tenant_policy import TenantPolicy
 from shared.store.api_keys import ApiKeys, KeyRecord, digest_of
 from shared.store.tenants import Tenants
 
-#: How long a cached entry is valid, in seconds: half of the second that the documentation promises.
+#: The longest time for which a cached entry is valid, in seconds. The promise above allows up to 1 s.
 _TTL_S = 0.5
 #: The maximum number of cached keys, and of cached policies. The least recently used entry is dropped first.
 _MAX_ENTRIES = 4096

@@ -4,7 +4,7 @@ from flask import current_app
 
 from web.runtime.context import DoorContext
 
-#: The key under which `Flask.extensions` contains the context.
+#: The key of the context in the dict `Flask.extensions`.
 EXTENSION_NAME = "penstock"
 
 

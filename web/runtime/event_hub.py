@@ -103,7 +103,8 @@ class EventHub:
         #: Guarded by the lock: the followers of each job, and the stream id up to which each job's stream was read.
         self._followers: dict[str, list[Follower]] = {}
         self._read_to: dict[str, str] = {}
-        #: Guarded by the lock: the jobs of which no event was read yet. Their id in `_read_to` was named by a client.
+        #: Guarded by the lock: the jobs of which no event was read yet. Their stream id in `_read_to` is the one that a
+        #: follower asked for, which no read has confirmed.
         self._unverified: set[str] = set()
         self._thread: threading.Thread | None = None
         self._has_followers = threading.Event()
@@ -130,7 +131,7 @@ class EventHub:
             if read_to is None:
                 self._read_to[job_id] = after
                 self._unverified.add(job_id)
-            # The hub does not go back for a new follower, which gets the earlier events from `read_missed`.
+            # The hub does not read earlier events again for a new follower, which gets them from `read_missed`.
             follower.behind = read_to is not None and later(read_to, after)
             must_wake = self._blocked and not self._woken and read_to is None
             self._woken = self._woken or must_wake

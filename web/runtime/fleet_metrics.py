@@ -83,7 +83,7 @@ def _by_worker(row: MetricSpec, workers: list[WorkerView]) -> CounterMetricFamil
 
 
 def _number(fact: str) -> float:
-    """Convert a fact that a worker published to a number. Return 0 if it is not one, so that the scrape succeeds."""
+    """Convert a worker's fact to a number. Return 0 if the fact is not a number, so that the scrape succeeds."""
     try:
         return float(fact)
     except ValueError:

@@ -96,7 +96,7 @@ class ModelPools:
 
     def __init__(self, store: Store, settings: Settings, clock: Clock) -> None:
         self._store, self._clock = store, clock
-        #: The default model in the door's settings ("" if none is set), and this model's aliases in the same setting.
+        #: The default model according to the door's settings ("" if they name none), and the aliases of this model.
         self._default_model, *self._default_aliases = served_names(settings)
         self._directory = ModelDirectory({}, {})
         self._read_at_s = float("-inf")

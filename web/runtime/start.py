@@ -41,7 +41,9 @@ def open_store(settings: Settings) -> Store:
 
 
 def configure_store(settings: Settings, store: Store) -> None:
-    """Check that the store is fit, and that its system-wide settings are the same; write them if it has none.
+    """Check that the store is fit and has the same system-wide settings as this process.
+
+    If the store has no system-wide settings yet, write this process's settings to it.
 
     Exits this process with an error message if the store is unfit or has different settings. Raises StoreUnavailable
     if the store does not answer: the door then refuses all jobs, and web/runtime/duties.py calls this function again.
@@ -57,7 +59,7 @@ def configure_store(settings: Settings, store: Store) -> None:
 
 
 def raise_file_limit() -> None:
-    """Raise the soft limit on open files, up to 65536 or the hard limit: each connection needs a file descriptor."""
+    """Raise the soft limit on open files for the connections: to 65536, or to the hard limit if that is lower."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 65_536)), hard))

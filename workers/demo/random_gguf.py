@@ -42,10 +42,10 @@ def write_random_model(
 ) -> None:
     """Write a random model to `path`, replacing an existing file. The same arguments always produce the same bytes.
 
-    Greedy answers consist of made-up words: control and byte tokens, including the end of the answer, always have a
-    logit of exactly 0, and the most likely word has a larger one. The default size is about 1 MB. The shape of a model
-    of the 135M class is n_vocab 49152, n_embd 576, n_layer 30, n_head 9, n_head_kv 3, n_ff 1536. Raises ValueError for
-    an impossible size, and OSError if the file cannot be written.
+    Greedy answers consist of made-up words: control and byte tokens, including the token that ends the answer, always
+    have a logit of exactly 0, and the most likely word has a logit above 0. The default size is about 1 MB. The
+    shape of a model of the 135M class is n_vocab 49152, n_embd 576, n_layer 30, n_head 9, n_head_kv 3, n_ff 1536.
+    Raises ValueError for an impossible size, and OSError if the file cannot be written.
     """
     shape = ModelShape(n_vocab, n_ctx_train, n_embd, n_layer, n_head, n_head_kv, n_ff)
     vocabulary = _made_up_words(seed, n_vocab)

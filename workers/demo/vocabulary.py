@@ -23,8 +23,8 @@ FIRST_PIECE_ID = FIRST_BYTE_ID + 256
 #: Token types of the GGUF format (`gguf.TokenType`).
 TYPE_NORMAL, TYPE_UNKNOWN, TYPE_CONTROL, TYPE_BYTE = 1, 2, 3, 6
 
-#: Each message becomes `<|role|>text</s>`. No space or newline follows the role, so that an answer begins with its
-#: first letter. `developer` is the newer name of the role `system`.
+#: Each message becomes `<|role|>text</s>`. No space or newline follows the role, so that an answer begins
+#: with a letter and not with white space. `developer` is the newer name of the role `system`.
 CHAT_TEMPLATE = (
     "{{ bos_token }}"
     "{% for message in messages %}"
@@ -50,7 +50,7 @@ class Vocabulary:
 def vocabulary_of(pieces: Sequence[str]) -> Vocabulary:
     """Return a vocabulary of the special tokens, the 256 byte tokens, and then `pieces`.
 
-    Earlier pieces have higher scores, so they are joined first. Raises ValueError if a piece occurs twice.
+    Earlier pieces have higher scores, so the tokenizer joins them first. Raises ValueError if a piece occurs twice.
     """
     if len(set(pieces)) != len(pieces):
         raise ValueError("a piece occurs twice in the vocabulary")

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from shared.jobs.job import ClaimedJob, ClaimRef
 
-#: How many cancels are remembered that arrived before the answer to the claim of their job. A worker never waits for
-#: the claims of this many jobs.
+#: Maximum number of remembered cancels of jobs that this worker does not hold. Such a job has either ended, or its
+#: cancel arrived before the answer to its claim. A worker never waits for the answers to this many claims at once.
 _EARLY_CANCELS = 256
 
 

@@ -90,7 +90,7 @@ class Claimer:
         self.closed = False
 
     def expect_work(self) -> None:
-        """Note that a job may be waiting in the pool, so that the next pass claims. May be called from any thread."""
+        """Record that a job may be waiting in the pool, so that the next pass claims. May be called from any thread."""
         self._work_expected = True
         if self._free_capacity().slots > 0:
             self.note_free_slot()
@@ -202,8 +202,8 @@ class Claimer:
             return
         self._engine.submit(prepared)
         if held_job.cancel_requested:
-            # The engine ignored the cancel if it arrived before the engine knew the key. The other threads set
-            # `cancel_requested` before they call the engine, so at least one of the two calls comes after `submit`.
+            # Repeat the cancel, because the engine ignored the other thread's call if it came before `submit`. That
+            # thread sets `cancel_requested` before it calls the engine, so its call or this one comes after `submit`.
             self._engine.cancel(held_job.key)
         failpoints.reach("after_submit", held_job.claimed.id)
         try:

@@ -165,7 +165,7 @@ class Delivery:
             return []
 
     def _settle_batch(self) -> None:
-        """Settle the oldest ended jobs in one round trip. Remove their ends only after the store has answered."""
+        """Settle the oldest entries of `_endings` in one round trip. Remove them only after the store has answered."""
         batch = list(islice(self._endings, _SETTLE_BATCH))
         held = [(job, ending) for key, ending in batch if (job := self._claimed_jobs.get(key)) is not None]
         for held_job, ending in held:

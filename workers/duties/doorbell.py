@@ -68,7 +68,10 @@ class Doorbell:
         self._on_work = on_work
 
     def one_pass(self) -> float:
-        """Wait for a ring, then cancel the jobs that were to be canceled, and report that jobs may be waiting.
+        """Wait until a doorbell rings, for up to `WAIT_S` seconds, and act on the ring.
+
+        If the worker's doorbell rang, cancel the jobs whose ids it delivered. If the pool's doorbell rang, call
+        `on_work` if this worker has a free slot; otherwise forward the ring to another worker.
 
         Return 0, so that the next pass runs at once. Raises StoreUnavailable.
         """

@@ -1,4 +1,4 @@
-"""Repairs what other programs did to RQ's keys; each pass examines a limited number of queues."""
+"""Undoes the changes that other programs made to RQ's keys; each pass examines a limited number of queues."""
 
 from typing import TYPE_CHECKING
 

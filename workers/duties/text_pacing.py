@@ -14,7 +14,7 @@ INTERVAL_S = 0.05
 
 @dataclass(frozen=True)
 class Chunk:
-    """New text of one job, and the number of tokens generated up to its end."""
+    """New text of one job, and the number of answer tokens that the job had generated when this text ended."""
 
     key: str
     text: str

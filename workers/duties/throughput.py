@@ -18,12 +18,12 @@ from workers.engine.loop import Engine
 #: Weight of a new value in a moving average. With this weight, an average adapts to a change of load within about ten
 #: jobs or heartbeats.
 _SMOOTHING = 1 / 8
-#: Shortest prompt, in computed tokens, whose time is used to measure the prefill rate. A shorter prompt takes one step,
-#: whatever its length.
+#: A prompt is used to measure the prefill rate only if at least this many of its tokens were computed. The time of a
+#: shorter prompt does not show the rate, because it is the time of one step, whatever the prompt's length.
 _MIN_PROMPT_TOKENS = 64
 #: Number of prompt tokens for each generated token, as assumed for the first estimate, before any job has run.
 _INITIAL_MIX = 1.0
-#: Tokens per byte are reported only after this many bytes of prompts, because fewer would describe only single prompts.
+#: Tokens per byte are reported only after this many bytes of prompts, so that no single prompt has a large effect.
 _MIN_BYTES = 2_000
 #: When more bytes of prompts than this were counted, the sums are halved, so that older prompts matter less and less.
 _MAX_BYTES = 200_000

@@ -32,7 +32,7 @@ class Prepared:
 
     @property
     def cells(self) -> int:
-        """Most KV cells that the job can fill: one for each prompt token, and `max_tokens` for the answer."""
+        """The maximum number of KV cells of the job: one for each prompt token, and `max_tokens` for the answer."""
         return self.prompt_tokens + self.max_tokens
 
 
@@ -108,7 +108,7 @@ class Backend(Protocol):
 
     slots: int
     cells: int
-    #: Most tokens that one job may have, prompt and answer together.
+    #: Maximum number of tokens that one job may have, prompt and answer together.
     n_ctx: int
     facts: Facts
     #: True if all rows of a step end at the same time. The planner then limits the number of prompt tokens in a step.

@@ -48,7 +48,7 @@ class Ended:
     """The last event of a sequence. `text` is the whole answer."""
 
     key: str
-    #: An Outcome value, DROPPED or RETURNED. With the last two, the worker does not settle the job.
+    #: An Outcome value, or else DROPPED or RETURNED, which mean that the worker does not settle the job.
     outcome: str
     finish_reason: str
     text: str
@@ -63,8 +63,8 @@ class Ended:
 
 Event = Text | Ended
 
-#: Outcomes with which the worker does not settle the job. DROPPED: the job's lease was lost, or the engine stopped.
-#: RETURNED: the worker recalled the job before it had a slot.
+#: The worker does not settle a job that ends with one of these outcomes. DROPPED: the job's lease was lost, or the
+#: engine stopped. RETURNED: the worker recalled the job before it had a slot.
 DROPPED, RETURNED = "dropped", "returned"
 
 

@@ -30,7 +30,7 @@ class Recall:
 
 
 def max_prefetched(slots: int) -> int:
-    """Return how many jobs may be submitted, in an engine with `slots` slots, before a slot for them is free."""
+    """Return how many jobs may be submitted to an engine with `slots` slots while no slot is free for them yet."""
     return slots // _SLOTS_PER_PREFETCH
 
 
@@ -92,7 +92,7 @@ class Inbox:
     def free_capacity(self) -> FreeCapacity:
         """Return how many slots and cells are not reserved, and for how many slots a job may now be prefetched."""
         with self._changed:
-            # `free` is negative if prefetched jobs have been submitted. Each of them uses up one slot that ends soon.
+            # `free` is negative while prefetched jobs wait. Each of them will take one slot that becomes free soon.
             free = self._slots - len(self._reserved)
             prefetchable = min(max_prefetched(self._slots), len(self._ending_soon)) + min(0, free)
             return FreeCapacity(max(0, free), max(0, self._cells - self._reserved_cells), max(0, prefetchable))

@@ -48,7 +48,7 @@ class Engine:
         self._waiting: deque[Sequence] = deque()
         self._running: dict[int, Sequence] = {}
         self._by_key: dict[str, Sequence] = {}
-        #: The earliest time at which a sequence may expire.
+        #: No sequence expires before this time, so deadlines are not checked until then.
         self._next_expiry_s = math.inf
         #: A sequence ends soon if it has at most this number of tokens left.
         self._soon_tokens = 1
@@ -162,7 +162,7 @@ class Engine:
         self._next_expiry_s = min((sequence.expires_at_s for sequence in self._by_key.values()), default=math.inf)
 
     def _fill_slots(self) -> None:
-        """Start waiting sequences in order. If one does not fit, start none of the later ones, which would delay it."""
+        """Start waiting sequences in order. If one does not fit, start no later one, which could delay it further."""
         while self._waiting and self._slots.fits(self._waiting[0].job.cells):
             sequence = self._waiting.popleft()
             self._assign_slot(sequence)

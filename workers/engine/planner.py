@@ -24,8 +24,9 @@ from workers.engine.backend import BatchRow
 from workers.engine.sequence import Sequence
 from workers.engine.step_time import StepTimeModel
 
-#: Fewest prompt tokens in a step that computes prompts while other sequences decode. On a CPU, 16 prompt tokens make
-#: such a step 1.6 times as long, and 512 tokens 27 to 52 times as long (measured with a model of 135M weights).
+#: Minimum number of prompt tokens in a step that computes prompts while other sequences decode. On a CPU, 16 prompt
+#: tokens make such a step 1.6 times as long, and 512 tokens 27 to 52 times as long (measured with a model of 135M
+#: weights).
 MIN_PROMPT_TOKENS = 16
 #: The fraction of `step_target_ms` that a plan may use for prompts. It is less than 1 because the duration of a step
 #: differs from its prediction by about a tenth (measured while a prompt of 8,000 tokens was computed, docs/adr/0017),

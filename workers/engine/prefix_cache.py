@@ -113,8 +113,8 @@ class PrefixCache:
         if self._compact:
             free = _most_adjacent(free, self._slots.held_slots)
         empty = [slot for slot in free if slot not in self._kept]
-        # If the source slot keeps more than twice as many tokens as the prefix has, copy the prefix to another slot, so
-        # that all tokens of the source slot stay reusable.
+        # If the source slot keeps more than twice as many tokens as the prefix has, and another free slot keeps no
+        # tokens, copy the prefix to that slot, so that all tokens of the source slot stay reusable.
         if source in free and (2 * n >= len(self._kept[source].tokens) or not empty):
             return source
         oldest = [slot for slot in self._kept if slot in free]

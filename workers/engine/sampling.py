@@ -14,10 +14,10 @@ from typing import Any
 from shared.jobs.outcomes import EndCode
 from workers.engine.events import JobRejected
 
-#: Most stop strings of one job, and most characters of one stop string. After each token, the answer is searched for
-#: every stop string of the job.
+#: Maximum number of stop strings of one job, and maximum number of characters in one. After each token, the answer is
+#: searched for every stop string of the job.
 MAX_STOPS, MAX_STOP_CHARS = 16, 256
-#: Most entries of `logit_bias`. Each entry takes some time in every step.
+#: Maximum number of entries of `logit_bias`. Each entry takes some time in every step.
 MAX_BIASES = 1024
 
 #: Name of each numeric field of a payload → (default, minimum, maximum).
@@ -30,7 +30,8 @@ _RANGES: dict[str, tuple[float, float, float]] = {
     "frequency_penalty": (0.0, -2.0, 2.0),
 }
 _TOP_K = (40, 0, 1_000_000)
-#: Most alternatives that a job may request for each token with `logprobs`. OpenAI's API has the same limit.
+#: Maximum number of alternatives that a job may request for each token with `logprobs`. OpenAI's API has the same
+#: limit.
 MAX_LOGPROBS = 20
 #: A seed may have up to 64 bits and may be negative, because clients send both signed and unsigned seeds.
 _SEED_BITS = 64

@@ -21,7 +21,7 @@ class SequenceState(Enum):
     PREFILL = "prefill"
     #: The sequence generates one token in each step.
     DECODE = "decode"
-    #: The sequence has no slot any more. Its Ended event is being emitted or was emitted.
+    #: The sequence no longer has a slot. Its Ended event is being emitted or was emitted.
     ENDED = "ended"
 
 
@@ -76,7 +76,7 @@ class Sequence:
 
     @property
     def tokens_left(self) -> int:
-        """Most tokens that the answer may still get."""
+        """The maximum number of tokens that the answer may still get."""
         return self.job.max_tokens - len(self.answer)
 
     @property
@@ -104,7 +104,7 @@ class Sequence:
 
     @property
     def expires_at_s(self) -> float:
-        """Time at which the sequence expires: its deadline or, until its first token, an earlier start deadline."""
+        """Time at which the sequence expires: its deadline, or before its first token its start deadline if earlier."""
         spec = self.job.spec
         if spec.start_by_s is None or self.first_token_s is not None:
             return spec.deadline_s

@@ -14,7 +14,7 @@ _TOKENS, _READS = 16, 16 * 4096
 def attention_reads(n: int, cells: int) -> float:
     """Return how many KV cells `n` prompt tokens attend to in total.
 
-    Each token attends to `cells` cells and to those of the `n` tokens that come before it.
+    Each token attends to `cells` other cells, and to the cells of the tokens that precede it among the `n`.
     """
     return n * (cells + n / 2)
 
@@ -44,11 +44,11 @@ class StepTimeModel:
     def observe(self, rows: int, prompt_tokens: int, took_ms: float, reads: float = 0.0) -> None:
         """Add one measured step to the fit. `reads` is the sum of `attention_reads` over the prompts of the step."""
         step = np.array([1.0, rows, prompt_tokens / _TOKENS, reads / _READS, took_ms])
-        # Assign a new array instead of changing the old one, because another thread may be in `coefficients`.
+        # Assign a new array instead of changing the old one, because another thread may be running `coefficients`.
         self._sums = self._sums * self.decay + np.outer(step, step)
 
     def coefficients(self) -> tuple[float, float, float, float]:
-        """Return the fitted ms for an empty step, one decoding row, one prompt token and one attention read.
+        """Return the fitted times, in ms, of an empty step, one decoding row, one prompt token and one attention read.
 
         May be called from any thread.
         """
@@ -73,12 +73,12 @@ class StepTimeModel:
         return base + row * rows + token * prompt_tokens + read * reads
 
     def prompt_ms(self, n: int, cells: int) -> float:
-        """Return how many ms `n` prompt tokens add to a step, as predicted, if each attends to `cells` cells."""
+        """Return the predicted time, in ms, that `n` prompt tokens add to a step if each attends to `cells` cells."""
         _, _, token, read = self.coefficients()
         return token * n + read * attention_reads(n, cells)
 
     def tokens_within(self, left_ms: float, cells: int) -> int:
-        """Return the largest number of prompt tokens that, as predicted, add at most `left_ms` to a step; it may be 0.
+        """Return the largest number of prompt tokens that are predicted to add at most `left_ms` to a step, possibly 0.
 
         Each of these prompt tokens attends to `cells` cells.
         """

@@ -88,7 +88,7 @@ def _check_disk(name: HubName, needed: int) -> None:
 def _from_cache(name: HubName, fault: Exception) -> Path:
     """Return the file that an earlier start downloaded. Called if the hub cannot be reached. Raises ModelError."""
     try:
-        # Without patterns, the library returns the cached folder even if it does not contain the whole repo.
+        # With an empty list of patterns, the library returns the cached folder even if files of the repo are missing.
         folder = Path(
             hf.snapshot_download(name.repo, revision=name.revision or None, allow_patterns=[], local_files_only=True)
         )

@@ -1,4 +1,4 @@
-"""`penstock config`: list the settings in force and their sources; `--check` tests whether a start would succeed."""
+"""`penstock config`: list the settings in force and their sources; `--check` tests them against the store."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -42,9 +42,9 @@ def config(
 
 
 def _check(settings: Settings) -> str:
-    """Check the settings against the store, as a start does, and return a sentence that says what was checked.
+    """Check the settings against the store, as a starting process does, and return a sentence about what was checked.
 
-    If a start would fail, raise the error that it would raise: StoreUnavailable, StoreUnfit or SettingsConflict.
+    If that process would fail, raise the same error: StoreUnavailable, StoreUnfit or SettingsConflict.
     """
     from shared.store.connection import without_password
     from shared.store.preflight import check_fitness
@@ -64,7 +64,7 @@ def _check(settings: Settings) -> str:
 def _check_agreement(client: "redis.Redis", settings: Settings) -> None:
     """Raise SettingsConflict if a system-wide setting differs from its value in the store.
 
-    A start would write its settings to a store that has none. This check writes nothing.
+    A starting process would write its settings to a store that has none. This check writes nothing.
     """
     from shared.store.decode import text
     from shared.store.redis_errors import store_faults

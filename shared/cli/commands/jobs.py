@@ -47,7 +47,7 @@ def job(job_id: JobId, *, tenant: ActingTenant = None, json: Json = False) -> No
 
 
 def cancel(job_id: JobId, *, tenant: ActingTenant = None, json: Json = False) -> None:
-    """Cancel a job. A queued job ends at once, a running job within two steps of the engine."""
+    """Cancel a job. A queued job ends at once. A running job ends within two steps of the engine."""
     found = door_client(tenant).cancel(job_id)
     if json:
         output.write_json(found)

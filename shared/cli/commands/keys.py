@@ -71,7 +71,7 @@ def add(
 
 @app.command()
 def rm(selector: KeySelector, *, tenant: TenantFilter = None, state_dir: StateDir = None, json: Json = False) -> None:
-    """Remove a key, or all keys with a label. The door rejects them within a second."""
+    """Remove a key, or all keys with a label. Within a second, the door stops accepting them."""
     from shared.store.api_keys import ApiKeys
 
     removed = ApiKeys(store_client(state_dir)).rm(selector, tenant=tenant)

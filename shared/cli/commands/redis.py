@@ -72,7 +72,10 @@ def _redis_cli_supports(url: str) -> bool:
 
 
 def _redis_cli_options(url: str) -> tuple[list[str], dict[str, str]]:
-    """Return redis-cli's options for this URL, and the password as an environment variable, which `ps` hides."""
+    """Return redis-cli's options for this URL, and the environment variable that passes the password.
+
+    The password is not passed as an option, because `ps` shows the options of a process to every user.
+    """
     parts = urlsplit(url)
     password = {"REDISCLI_AUTH": unquote(parts.password)} if parts.password else {}
     options = ["--no-auth-warning"] if parts.password else []

@@ -153,7 +153,10 @@ def _stream(
 
 
 def _print_rest(printed: str, attempt: str) -> str:
-    """Print the text in `attempt` that continues `printed`, or all of it if it differs. Return the text now printed."""
+    """Print the part of `attempt` that is not yet in `printed`, and return the text that is now printed.
+
+    If neither text begins with the other, print all of `attempt`, on a new line.
+    """
     if printed.startswith(attempt):
         return printed
     if attempt.startswith(printed):

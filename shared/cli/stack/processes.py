@@ -23,7 +23,7 @@ from shared.state_dir import read_note, write_note
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 #: If a process ran longer than this before it died, the pause is FIRST_PAUSE_S again.
 PAUSE_RESET_S = 60.0
-#: While processes are being stopped, the seconds between two checks whether they have ended.
+#: How often `up` checks whether the processes that it is stopping have ended, in seconds.
 POLL_INTERVAL_S = 0.05
 
 #: The type of a function that writes one line for the operator.

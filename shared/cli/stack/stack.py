@@ -84,7 +84,8 @@ class Stack:
             if self._embedded is not None:
                 self._embedded.stop()
                 report("store: stopped")
-            elif self._settings.redis_url:  # without a URL, the embedded store failed to start and released the lock
+            elif self._settings.redis_url:
+                # If there is no URL here, the embedded store failed to start and has already released the lock.
                 lock.close()
 
     def _serve(self) -> int:
@@ -118,7 +119,7 @@ class Stack:
                         reported_s = time.monotonic()
                         report(f"not ready after {reported_s - began_s:.0f} s: {reason}")
                 time.sleep(POLL_INTERVAL_S)
-        report("stopping: running jobs may end; Ctrl-C again stops them at once")
+        report("stopping: waiting for running jobs to end; Ctrl-C again stops them at once")
         return 0
 
     def _configure(self, client: redis.Redis) -> None:
@@ -133,7 +134,7 @@ class Stack:
         Store(client).configure(self._settings, take_over=self._take_over or store_is_unused)
 
     def _process_specs(self) -> list[ProcessSpec]:
-        """Return the processes to run, in the order of their start."""
+        """Return the processes to run, in the order in which they are started."""
         environ = os.environ | as_environ(self._settings)
         specs = [ProcessSpec("door", module_command("web"), environ, FATAL_EXIT_CODES)]
         if self._settings.gate_listen:
@@ -183,7 +184,7 @@ class Stack:
         return bool(self._signals)
 
     def _stop_now(self) -> bool:
-        """Return whether running jobs must be ended at once, because a second signal has arrived."""
+        """Return whether a second signal has arrived, after which running jobs are ended at once."""
         return len(self._signals) > 1
 
     @property
@@ -208,7 +209,7 @@ def _worker_settings(settings: Settings, index: int) -> Settings:
 
 
 def _with_model(settings: Settings) -> Settings:
-    """Return the settings. If the engine needs a model and none is set, write the demo model and set its path.
+    """Return the settings. If the engine needs a model and none is set, write the demo model and use it.
 
     The file is written again at every start, because an older version of Penstock may have written the existing one.
     """

@@ -11,8 +11,8 @@ local function book(slug, name, by)
   redis.call('HINCRBY', k_books .. slug, name, by)
 end
 
--- Returns the weight stored in a policy field, in thousandths. A missing or invalid weight is replaced by a weight of
--- 1, because a division by it, or a sum with it, could raise an error between two writes of a script.
+-- Returns the weight stored in a policy field, in thousandths. If the weight is missing or
+-- invalid, returns 1000 (weight 1): calculating with an invalid weight could raise an error between two writes.
 local function weight_in(stored)
   local milli = tonumber(stored or 1000) or 0
   return milli >= 1 and milli <= 1000000 and math.floor(milli) or 1000

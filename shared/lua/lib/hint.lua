@@ -3,8 +3,8 @@
 -- USES clock stats
 
 local HINT_MIN_MS, HINT_MAX_MS = 50, 60000
--- How many ids of refused requests are stored. A proxy's retry of a request has the same id as the request, so that it
--- does not move the appointment again.
+-- The number of ids of refused requests that are stored. When a proxy retries a request, the retry has the same id as
+-- the request. The stored id prevents the retry from postponing the appointment again.
 local MAX_ASKED = 1024
 -- One call in 16 removes old entries from the sorted sets, so that the sets stay bounded and most calls stay cheap.
 local TRIM_ONE_IN = 16
@@ -14,10 +14,10 @@ local function share_ms(request, mwt)
   return mwt * request.total_weight_milli / (request.weight_milli * request.mu)
 end
 
--- Postpones the tenant's appointment by the time for one job and returns the new appointment. The appointment is the
--- time at which the tenant's share of the pool would have done all the work that the tenant has offered, whether it was
--- admitted or refused. It is at most HINT_MAX_MS later than the time at which the share has done the tenant's queued
--- work.
+-- Postpones the tenant's appointment by the time that the tenant's share of the pool needs for one job, and returns the
+-- new appointment. The appointment is the predicted time at which the share has done all the work that the tenant has
+-- offered, both admitted and refused. It is at most HINT_MAX_MS later than the predicted time at which the share has
+-- done the tenant's queued work.
 local function advance_appointment(request, key, appointment_ms)
   local latest_ms = now_ms + share_ms(request, request.tenant_mwt) + HINT_MAX_MS
   -- A job that supersedes an older job adds only the difference between their costs.
@@ -27,9 +27,9 @@ local function advance_appointment(request, key, appointment_ms)
   return next_ms
 end
 
--- Returns the ms until the tenant's appointment, minus the time for the tenant's queued work. Each new job that a
--- tenant offers beyond its share postpones the appointment, so the tenant's hints become longer and longer. A retry
--- postpones the appointment only if the appointment has passed.
+-- Returns the ms until the tenant's appointment, minus the time that the tenant's share needs for its queued work. Each
+-- new job that is refused postpones the appointment, so a tenant that keeps offering more than its share gets longer
+-- and longer hints. A retry postpones the appointment only if the appointment has passed.
 local function ms_to_appointment(request, attempt, request_id)
   local key = k_appointments .. request.slug
   local appointment_ms = tonumber(redis.call('ZSCORE', key, request.tenant) or 0)
@@ -43,8 +43,8 @@ local function ms_to_appointment(request, attempt, request_id)
   return math.max(0, appointment_ms - now_ms - share_ms(request, request.tenant_mwt))
 end
 
--- Postpones the appointment for an admitted job, but only if the request is not a retry: a request that is retried
--- postponed the appointment when it was refused.
+-- Postpones the appointment for an admitted job, unless the request is a retry: the appointment was already postponed
+-- when the request was refused.
 local function book_taken(request, attempt)
   if attempt == 0 and request.has_rates then
     local key = k_appointments .. request.slug
@@ -79,8 +79,7 @@ local function hint_for(request, reason, base_ms, infeasible, attempt, request_i
   return hint_ms
 end
 
--- If the admitted request is a retry, records the difference between now and the time that the tenant's last hint
--- named.
+-- If the admitted request is a retry, records by how many ms it came earlier or later than the tenant's last hint said.
 local function judge_hint(request, attempt)
   if attempt > 0 then
     local promised_ms = tonumber(redis.call('ZSCORE', k_promises .. request.slug, request.tenant) or nil)

@@ -6,13 +6,13 @@
 -- Tier 1 begins when the pressure exceeds the first value, and tier 2 when it exceeds the second. The pressure is the
 -- greater of two ratios: the pool's queued work divided by its largest allowed backlog, and the shortest wait among the
 -- jobs claimed recently divided by PENSTOCK_MAX_WAIT_MS.
--- The values were chosen for these reasons. At loads below 1x (docs/overload.md), no work stays queued for a second. At
--- 1.2x, a fifth of the largest backlog is queued. Admission's dynamic threshold lets the backlog fill to a half, or
--- to a third at tier 1. A pressure above two fifths therefore shows that tier 1 was not enough.
+-- The values were chosen for these reasons. At loads below 1x (docs/overload.md), no work stays queued for as long
+-- as a second. At 1.2x, a fifth of the largest backlog is queued. Admission's dynamic threshold lets the backlog fill
+-- to a half at tier 0, and to a third at tier 1. A pressure above two fifths shows that tier 1 was not enough.
 local TIER_THRESHOLDS = { 0.15, 0.4 }
 -- The tier rises by one when the pressure has been above the next tier's threshold for TIER_UP_MS. It falls by one when
--- the pressure has been below half of the current tier's threshold for TIER_DOWN_MS. The tier is
--- checked at most once in every TIER_CHECK_MS.
+-- the pressure has been below half of the current tier's threshold for TIER_DOWN_MS. The tier is checked
+-- at most once every TIER_CHECK_MS.
 local TIER_UP_MS, TIER_DOWN_MS, TIER_CHECK_MS = 1000, 2000, 100
 local HIGHEST_TIER = 2
 -- The shortest wait is measured in windows of WAIT_WINDOW_MS. It is used until the same time has passed after the end

@@ -69,8 +69,8 @@ end
 -- of the pool takes.
 local function drain_ms(request, mwt, shared)
   if not request.has_rates then
-    -- While rates are unknown, return the mean time between the ends of two jobs when all slots are busy. Before the
-    -- first job has ended, return 1 s.
+    -- While rates are unknown, return the mean time between the ends of consecutive jobs when all slots are busy.
+    -- Before the first job has ended, return 1 s.
     return request.run_ms and request.run_ms / math.max(1, request.slots) or 1000
   end
   return mwt / request.mu * (shared and request.total_weight_milli / request.weight_milli or 1)

@@ -21,15 +21,15 @@ local function serve(tenant, by_mwt)
   end
 end
 
--- A newcomer gets a credit: it may start below the pool's virtual time by CREDIT_JOBS times the mean cost of a job. The
--- tenant must have a policy, or its first job must have been admitted more than CREDIT_AGE_MS ago. Without this
--- condition a client could gain credit by inventing tenant names. There is no credit in turns mode or without full
--- admission.
+-- A newcomer may get a credit: its service may start below the pool's virtual time, by CREDIT_JOBS times the mean cost
+-- of a job. Only a tenant that has a policy, or whose first job was admitted more than CREDIT_AGE_MS ago, gets the
+-- credit. Otherwise, a client could gain credit by inventing tenant names. There is no credit in turns mode or without
+-- full admission.
 local CREDIT_JOBS, CREDIT_AGE_MS = 2, 60000
 
--- Puts a newcomer into the active set. If the tenant's service is below the virtual time minus that credit, it is
--- raised to this value, so that idle time earns no further credit. Higher service is not lowered: a tenant keeps its
--- debt.
+-- Puts a newcomer into the active set. If the tenant's service is below the virtual time minus the credit, raises
+-- it to that value, so that the tenant gains no further advantage from having been idle. Never lowers the service, so
+-- that a tenant that has received more than others does not gain by leaving and returning.
 local function activate(tenant, slug)
   if redis.call('SADD', k_lists .. tenant, slug) == 0 then
     return
@@ -64,8 +64,8 @@ local function deactivate(tenant, slug)
     local own = redis.call('HMGET', k_tenant .. tenant, 'w|' .. slug, 'b|' .. slug)
     redis.call('HDEL', k_tenant .. tenant, 'w|' .. slug, 'b|' .. slug)
     book(slug, 'weight_milli', 0 - (tonumber(own[1] or 0) or 0))
-    -- If the tenant's sum is not 0, it still contains jobs without a record, whose cost was unknown when they were
-    -- removed. Subtract the rest from the pool's sum.
+    -- If the tenant's sum is not 0, it still contains the costs of jobs without a record: these costs were unknown when
+    -- the jobs were removed. Subtract what is left in the tenant's sum from the pool's sum.
     local left_mwt = tonumber(own[2] or 0) or 0
     if left_mwt ~= 0 then
       book(slug, 'waiting_mwt', 0 - left_mwt)

@@ -107,7 +107,10 @@ class LlamaBackend:
         return self._non_empty(self._vocab.prompt(text), "prompt")
 
     def _reject_too_long(self, tokens: int, param: str) -> None:
-        """Reject a prompt of at least `tokens` tokens if it is too long, because tokenizing it could take minutes."""
+        """Raise JobRejected if a prompt with at least `tokens` tokens cannot fit the context.
+
+        This check comes before the prompt is tokenized, because tokenizing a very long text could take minutes.
+        """
         if tokens > self.n_ctx:
             message = f"{tokens} or more prompt tokens do not fit the context of {self.n_ctx} tokens"
             raise JobRejected(EndCode.CONTEXT_LENGTH_EXCEEDED, message, param)
@@ -153,7 +156,7 @@ class LlamaBackend:
         """Compute all rows with one llama_decode. If it fails, restore the sequences and raise DecodeFailed."""
         batch = self._batch
         batch.clear()
-        # Sort by slot: with a split cache, llama.cpp computes adjacent slots together, others one after another.
+        # Sort by slot: with a split cache, llama.cpp computes adjacent slots together and all others one by one.
         for row in sorted(rows, key=attrgetter("slot")):
             if row.token >= 0:
                 row.index = batch.add_token(row.token, row.start, row.slot)
@@ -195,7 +198,7 @@ class LlamaBackend:
         llama_cpp.llama_memory_seq_rm(self._memory, slot, -1, -1)
 
     def check_idle(self, kept: dict[int, int]) -> None:
-        """Raise SlotAccountingError if a slot has a sampler, or holds another number of cells than in `kept`."""
+        """Raise SlotAccountingError if a slot has a sampler, or if the cells that the slots hold differ from `kept`."""
         ends = {slot: llama_cpp.llama_memory_seq_pos_max(self._memory, slot) for slot in range(self.slots)}
         held = {slot: last + 1 for slot, last in ends.items() if last >= 0}
         if held != kept or self._samplers:

@@ -11,7 +11,8 @@ from workers.engine.step_time import StepTimeModel
 
 #: Number of tokens in the measured prompt, which is computed twice, and number of steps in which every slot decodes.
 _PROMPT, _STEPS = 128, 32
-#: Number of steps in which one slot decodes. Compared with steps of all slots, they show how much time a row adds.
+#: Number of steps in which only one slot decodes. Their duration is compared with that of the steps in which every slot
+#: decodes, to find out how much time one row adds to a step.
 _SINGLE_STEPS = 4
 
 
@@ -33,7 +34,7 @@ def calibrate(backend: LlamaBackend, clock: Clock) -> tuple[Facts, StepTimeModel
 
 
 def _one_slot(backend: LlamaBackend, clock: Clock, prompt: int) -> tuple[float, float]:
-    """Return how many seconds a prompt takes, and how many a decode step takes, while only one slot is used."""
+    """Return the seconds that a prompt takes and the seconds that a decode step takes, if only one slot is in use."""
     steps = min(_SINGLE_STEPS, backend.n_ctx - prompt)
     job = _job(backend, prompt, steps)
     chunk = min(prompt, backend.facts.prefill_chunk)
@@ -50,7 +51,7 @@ def _one_slot(backend: LlamaBackend, clock: Clock, prompt: int) -> tuple[float, 
 
 
 def _every_slot(backend: LlamaBackend, clock: Clock) -> float:
-    """Return how many seconds a step takes in which every slot decodes."""
+    """Return how many seconds a step takes if every slot decodes in it."""
     steps = max(1, min(_STEPS, backend.cells // backend.slots - 1, backend.n_ctx - 1))
     slots = list(range(backend.slots))
     for slot in slots:

@@ -92,7 +92,7 @@ def _rejected(why: str) -> JobRejected:
 
 
 def _checked(messages: object) -> list[dict[str, Any]]:
-    """Return the validated messages. Each list of text parts is joined to a single text, as templates expect."""
+    """Return the validated messages. Each list of text parts is joined into one text, as templates expect."""
     if not isinstance(messages, list) or not messages:
         raise _rejected("a list with at least one message is required")
     checked = []

@@ -1,8 +1,8 @@
 """The backend for embedding models. Each input is computed in a single step; its vector is normalized to length 1.
 
 A job is a list of inputs. A step computes as many inputs as fit into the batch: first the next input of every job, then
-further inputs. llama.cpp pools each input's tokens to one vector. A job ends when its last input is computed. After the
-step, the model keeps no state of the inputs.
+further inputs. llama.cpp pools each input's tokens into one vector. A job ends when its last input is computed. After
+the step, the model keeps no state of the inputs.
 """
 
 import base64
@@ -22,7 +22,8 @@ from workers.engine.llama.vocabulary import Tokens, Vocabulary
 from workers.engine.sampling import Sampling
 from workers.engine.slots import SlotAccountingError
 
-#: Most tokens that the inputs of one job may have together. A request body of one MiB contains fewer tokens.
+#: Maximum number of tokens that the inputs of one job may have together. A request body of one MiB, which is
+#: the default maximum, contains fewer tokens.
 MAX_JOB_TOKENS = 1 << 20
 #: Number of tokens in the input with which the speed is measured.
 _CALIBRATION_TOKENS = 128
@@ -123,7 +124,7 @@ class EmbeddingBackend:
         return list(done.values())
 
     def _choose(self, rows: list[BatchRow]) -> list[tuple[BatchRow, int]]:
-        """Return (row, index of its input) for each input of a step: the next input of each row, then further ones."""
+        """Choose the inputs of a step, taking the rows in turn while inputs fit. Return (row, input index) for each."""
         chosen: list[tuple[BatchRow, int]] = []
         tokens_left = self._batch.capacity
         next_index = {row.slot: len(self._open[row.slot].vectors) for row in rows}

@@ -18,9 +18,9 @@ _KV_BYTES = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
 _CELL_STEP = 256
 #: Number of cells of the shortest possible job, which has one prompt token and one generated token.
 MIN_CELLS_PER_SLOT = 2
-#: Most tokens in a physical batch. A larger batch needs more memory for compute buffers and is not faster.
+#: Maximum number of tokens in a physical batch. A larger batch needs more memory for compute buffers and is not faster.
 _MAX_UBATCH = 2048
-#: Most inputs that an embedding model computes in one step. llama.cpp allows at most 256.
+#: Maximum number of inputs that an embedding model computes in one step. llama.cpp allows at most 256.
 EMBEDDING_SEQUENCES = 64
 #: llama.cpp's number of a pooling type → its name. Type 4, for models that rank pairs of texts, is not supported.
 _POOLINGS = {0: "", 1: "mean", 2: "cls", 3: "last"}
@@ -94,9 +94,9 @@ def load_model(
 
 
 def has_amx(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Return whether the CPU has Intel's matrix tiles (AMX), on which llama.cpp must not repack weights.
+    """Return whether the CPU has Intel's matrix tiles (AMX). If it has them, llama.cpp must not repack weights.
 
-    By default, llama.cpp repacks quantized weights for the tiles. The first step would then end the process with a
+    By default, llama.cpp repacks quantized weights for the tiles. The first step then ends the process with a
     segmentation fault (seen with q8_0 on llama-cpp-python 0.3.36; see ggml-org/llama.cpp#20824 and #26954).
     """
     try:
@@ -118,7 +118,7 @@ def new_context(libs: Libraries, model: int, shape: ModelShape) -> int:
     params.n_batch = min(shape.prefill_chunk, sizes.cells) + sizes.slots
     # Make the physical batch large enough for a whole step if possible, so that a step reads the weights only once.
     params.n_ubatch = min(params.n_batch, _MAX_UBATCH)
-    # Each sequence samples at one position per step. By default, memory for logits would be reserved for every token.
+    # Each sequence samples at one position per step. By default, llama.cpp reserves memory for every token's logits.
     params.n_outputs_max = sizes.slots
     params.n_threads = params.n_threads_batch = shape.threads
     params.kv_unified = shape.shared
@@ -205,8 +205,8 @@ def description(lib: Any, model: int) -> str:
 def _flash_attention(lib: Any, shape: ModelShape) -> int:
     """Return llama.cpp's constant for whether to use flash attention.
 
-    A quantized KV cache requires flash attention. With another cache, llama.cpp decides whether to use it on a GPU, and
-    it is disabled on a CPU, as in `llama_cpp.Llama`.
+    A quantized KV cache requires flash attention. With any other cache type, llama.cpp decides on a GPU
+    whether to use flash attention; on a CPU, flash attention is disabled, as in `llama_cpp.Llama`.
     """
     if shape.kv_type in ("q8_0", "q4_0"):
         return int(lib.LLAMA_FLASH_ATTN_TYPE_ENABLED)

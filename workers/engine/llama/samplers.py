@@ -15,9 +15,9 @@ from workers.engine.sampling import Sampling, is_greedy
 
 #: Number of most recently generated tokens to which the penalties apply. `llama_cpp.Llama` has the same default.
 _PENALTY_LAST_N = 64
-#: CPU time, in seconds, that a grammar may take to accept one token. An unambiguous schema takes a thousandth of it.
-#: The time grows with the square of the number of possible parses, and each level of nested values multiplies that
-#: number.
+#: CPU time, in seconds, that a grammar may take to accept one token. With an unambiguous schema,
+#: a token takes about a thousandth of this time. The time grows with the square of the number of possible parses, and
+#: each level of nested values multiplies that number.
 _SLOW_S = 0.02
 _CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 
@@ -33,12 +33,12 @@ class GrammarSlow(Exception):
 class Sampler:
     """Samples the tokens of one sequence. `lib` is llama.cpp's API. `close` must be called exactly once.
 
-    Greedy sampling without penalties, biases or a grammar uses no chain, because a chain first copies the logits of the
-    whole vocabulary (measured with 16 rows and a vocabulary of 16,384 tokens). Instead, the largest logit is searched
-    for in place.
+    Greedy sampling without penalties, biases or a grammar uses no chain. A chain is slower, because it first copies the
+    logits of the whole vocabulary (measured with 16 rows and a vocabulary of 16,384 tokens). Instead, the largest logit
+    is found in place.
 
-    If a grammar must accept a token that it forbids, llama.cpp throws a C++ exception through C code, which ends the
-    process. Therefore each token is checked against the grammar before `llama_sampler_accept` is called.
+    If a grammar is told to accept a token that it forbids, llama.cpp throws a C++ exception through C code, which ends
+    the process. Therefore each token is checked against the grammar before `llama_sampler_accept` is called.
     """
 
     def __init__(self, lib: Any, vocab: int, n_vocab: int, sampling: Sampling, grammar: str) -> None:
@@ -65,7 +65,7 @@ class Sampler:
         logits = self.logits(ctx, index)
         token = self._pick(logits, by_grammar=False)
         if not self._allows(token):
-            # It is cheap to check one token. Only if the grammar forbids it, the grammar filters the whole vocabulary.
+            # Checking one token is cheap, so the grammar filters the whole vocabulary only if it forbids that token.
             token = self._pick(logits, by_grammar=True)
             if not self._allows(token):
                 raise GrammarStuck("the grammar allows no token of the vocabulary at this point")

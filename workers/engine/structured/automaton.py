@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
-#: Most states that an automaton may have.
+#: Maximum number of states that an automaton may have.
 MAX_STATES = 1000
 
 #: A set of characters, as disjoint ranges of code points (first, last) in ascending order.
@@ -157,7 +157,7 @@ class AutomatonBuilder:
             raise ValueError("it takes too long to convert")
 
     def _first_sets(self, node: Node) -> list[Ranges]:
-        """Return sets of characters. A text that the node matches begins with a character from one of them."""
+        """Return sets of characters. Every non-empty text that the node matches begins with a character of one set."""
         self._spend()
         match node:
             case Chars(ranges):
@@ -199,7 +199,7 @@ class AutomatonBuilder:
 
 
 def _pieces(sets: list[Ranges]) -> list[tuple[int, int]]:
-    """Split the union of the sets into ranges. Each range lies entirely inside or entirely outside each set."""
+    """Split the union of the sets into ranges, so that each range lies entirely inside or entirely outside each set."""
     edges = sorted({edge for ranges in sets for low, high in ranges for edge in (low, high + 1)})
     covered = union(pair for ranges in sets for pair in ranges)
     cut = ((low, high - 1) for low, high in pairwise(edges))

@@ -68,7 +68,10 @@ class _Overrides:
         return '"' + re.sub(r'[\\"]', r"\\\g<0>", plain) + '"'
 
     def resolve_ref(self, ref: str) -> str:
-        """Return the name of the rule for a $ref's target. A name is stored first, because a $ref may be recursive."""
+        """Return the name of the rule for a $ref's target.
+
+        A name is stored before the target is visited, because the target may contain the same $ref.
+        """
         name = self._ref_rules.get(ref)
         if name is None:
             name = self._ref_rules[ref] = f"{self._prefix}-{len(self._ref_rules)}"

@@ -12,12 +12,13 @@ from workers.engine.structured.schema_whole import check_resolved
 #: Largest value of `minLength`, `maxItems` and similar keywords. The limit exists because the converter writes out
 #: every repetition.
 MAX_REPETITIONS = 1000
-#: Most characters that a grammar may have. The limit exists because llama.cpp's grammar parser is recursive.
+#: Maximum number of characters that a grammar may have. The limit exists because llama.cpp's grammar parser is
+#: recursive, so a very long grammar could overflow the stack.
 MAX_GRAMMAR_CHARS = 200_000
-#: Most levels to which a schema may be nested.
+#: Maximum number of levels to which a schema may be nested.
 MAX_DEPTH = 64
-#: Most JSON objects in a schema. The limit exists because, to find a free name for a rule, the converter tries one name
-#: after another.
+#: Maximum number of JSON objects in a schema. The limit exists because the converter finds a free name for a rule by
+#: trying one name after another, which takes long for a schema with many objects.
 MAX_OBJECTS = 1000
 
 _OBJECT = "object"

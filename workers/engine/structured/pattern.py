@@ -26,7 +26,7 @@ from workers.engine.structured.automaton import (
     union,
 )
 
-#: Most characters that an expression may have.
+#: Maximum number of characters that an expression may have.
 MAX_CHARS = 1000
 
 #: Code point of a character that must be escaped in a JSON string → the escape sequence as it is written in a grammar.
@@ -146,7 +146,7 @@ class _Parser:
             high = low if not found[2] else int(found[3]) if found[3] else None
         if high is not None and high < low:
             raise ValueError(f"the bounds of {found[0]} run backwards")
-        # Skip the ? of a lazy quantifier, which matches the same texts as the quantifier without it.
+        # Skip the ? of a lazy quantifier: with or without the ?, a quantifier matches the same texts.
         self._accept("?")
         if self._at < len(self._text) and self._text[self._at] in "*+?":
             raise ValueError(f"{self._text[self._at]} cannot follow another quantifier")

@@ -118,8 +118,7 @@ def _unwrap_all_of(schema: dict[str, Any]) -> dict[str, Any]:
 def _split_types(schema: dict[str, Any]) -> dict[str, Any]:
     """Rewrite a list of types as `anyOf` with one alternative for each type.
 
-    Each alternative contains only the keywords that apply to its type, so that no keyword is copied to an
-    alternative that it does not concern.
+    A keyword that applies only to certain types is copied only to the alternatives for these types.
     """
     types = schema.get("type")
     if not isinstance(types, list):

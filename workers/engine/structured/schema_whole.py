@@ -29,15 +29,15 @@ class Alternatives:
         return self.total > limits.total or self.containers > limits.containers or self.lists > limits.lists
 
 
-#: Most alternatives for one value. There are two reasons for these limits. First, llama.cpp searches a grammar for left
-#: recursion along every path. In a chain of definitions, each with two alternatives that both lead to the next
-#: definition, this search takes minutes for 30 definitions and days for 40. Second, llama.cpp tracks all ways to match
-#: a text at the same time. If values are nested, the number of ways multiplies: each bracket of a token such as `[[[[`
-#: multiplies it by the number of alternatives that are lists.
+#: Maximum number of alternatives for one value. There are two reasons for these limits. First, llama.cpp searches a
+#: grammar for left recursion along every path. In a chain of definitions, each with two alternatives that both lead to
+#: the next definition, this search takes minutes for 30 definitions and days for 40. Second, llama.cpp tracks all ways
+#: to match a text at the same time. If values are nested, the number of ways multiplies: each bracket of a token such
+#: as `[[[[` multiplies it by the number of alternatives that are lists.
 MAX_ALTERNATIVES = Alternatives(1000, 100, 10)
 _TOO_MANY = Alternatives(MAX_ALTERNATIVES.total + 1)
 
-#: The keywords that a part of an `allOf` may have. The first three restrict a value, the last three do not.
+#: The keywords that a part of an `allOf` may have. The first three restrict a value, and the others do not.
 _PART = frozenset({"type", "properties", "required", "title", "description", "$comment"})
 
 
