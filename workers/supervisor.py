@@ -256,7 +256,7 @@ class Supervisor:
         until_s = self._clock.monotonic() + _REPORT_S
         while self._clock.monotonic() < until_s and (self._busy() or self._delivery.has_unsent):
             self._job_loop.wake.set()
-            # Only sleep: the event is not set until `_stop`. Sleeping in `_next_notice` would consume notices.
+            # This wait only sleeps, because `_stop` sets the event later. `_next_notice` would consume a notice.
             self._engine_stop.wait(_DRAIN_POLL_S)
 
     def _check_late_faults(self) -> None:

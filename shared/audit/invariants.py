@@ -132,7 +132,7 @@ def _check_counted_once(snapshot: StoreSnapshot) -> Iterator[str]:
     off = admitted - ended - len(snapshot.inflight)
     if off:
         # The message contains only the difference, because on a busy store the numbers themselves change from check to
-        # check, and only a breach with the same message in each check is reported.
+        # check, and a breach is reported only if each check finds it with the same message.
         yield f"the numbers of admitted jobs and of ended or inflight jobs differ by {off:+d}"
 
 
@@ -186,7 +186,8 @@ def _check_rq_agrees(snapshot: StoreSnapshot) -> Iterator[str]:
 
 
 def _check_timely(snapshot: StoreSnapshot) -> Iterator[str]:
-    # The messages do not contain the current time: only a breach with the same message in each check is reported.
+    # The messages do not contain the current time, because a breach is reported only if its message is the same in
+    # repeated checks.
     for job_id, expires_ms in snapshot.deadlines.items():
         if expires_ms < snapshot.now_ms - _LATE_MS:
             yield f"{job_id} is still queued, but should have expired at {expires_ms:.0f}"

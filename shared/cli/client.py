@@ -143,7 +143,7 @@ class JobClient:
         return self._require_job(self._job_or_yield(self._send("GET", f"/v1/jobs?{query}")))
 
     def poll(self, job: Json) -> Iterator[Json]:
-        """Yield `job`, then the job as each poll returns it, until it has ended. The door's answers set the pauses."""
+        """Yield `job`, then the job as each poll returns it, until it has ended. The door sets the poll interval."""
         outage_began: float | None = None
         pause_ms = _poll_after_ms(job)
         while True:

@@ -18,8 +18,9 @@ Value = str | int | float
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting. Where they are given, `choices` and `pattern` restrict a text, and `low` and `high` a number.
+    """One setting.
 
+    If given, `choices` and `pattern` restrict the value of a text setting, and `low` and `high` that of a number.
     `why` explains what the setting does and, where the reason for the default is not obvious, also that reason.
     """
 

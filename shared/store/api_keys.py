@@ -78,7 +78,7 @@ def digest_of(key: str) -> str:
 
 
 class ApiKeys:
-    """All API keys in the store. Methods raise ConfigError for invalid values, and StoreUnavailable like Store."""
+    """All API keys in the store. Methods raise ConfigError for invalid values, and StoreUnavailable as in Store."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client

@@ -33,7 +33,7 @@ DOOR = Timeouts(connect_s=0.25, answer_s=1.0, connections=512)
 #: For workers. The answer timeout is long enough for a store that rewrites its append-only file, and short enough
 #: that a lease of 15 s can still be renewed in time.
 WORKER = Timeouts(connect_s=1.0, answer_s=4.0, connections=64)
-#: For operators' commands, which must also work while the store is busy.
+#: For operators' commands. The timeouts are long, so that the commands work even if the store is busy.
 OPERATOR = Timeouts(connect_s=2.0, answer_s=10.0, connections=8)
 
 #: Options that REDIS_URL must not set, because this module fixes their values.
@@ -77,7 +77,7 @@ def open_blocking_client(client: redis.Redis, *, block_s: float) -> redis.Redis:
     options = {key: value for key, value in pool.connection_kwargs.items() if key != "himport_registry"}
     options |= {"socket_timeout": block_s + 1.0, "max_connections": pool.max_connections}
     if isinstance(pool, SentinelConnectionPool):
-        del options["connection_pool"]  # it belongs to the old pool; the new pool creates its own
+        del options["connection_pool"]  # this object belongs to the old pool; the new pool creates its own
         options |= {"connection_class": pool.connection_class, "is_master": True}
         return redis.Redis.from_pool(SentinelConnectionPool(pool.service_name, pool.sentinel_manager, **options))
     return redis.Redis.from_pool(ConnectionPool(connection_class=pool.connection_class, **options))
@@ -99,10 +99,11 @@ def _connection_options(name: str, timeouts: Timeouts) -> dict[str, object]:
         "retry": Retry(NoBackoff(), 0),
         "max_connections": timeouts.connections,
         "decode_responses": False,
-        # All servers answer scripts in RESP2. With RESP3, the library would also subscribe to notifications that make
-        # it extend its timeouts.
+        # Every server supports RESP2, and the scripts need no more. With RESP3, the library would also subscribe to
+        # notifications that make it extend its timeouts.
         "protocol": 2,
-        # None saves two round trips per new connection; the door must open a connection within its timeout.
+        # With None, the library does not report its name and version on each new connection. This saves two round
+        # trips, and the door must open a connection within its timeout.
         "driver_info": None,
     }
 

@@ -93,9 +93,10 @@ def _reachable(
 def _lazy_function(
     rare: Statement, statements: Sequence[Statement], definitions: dict[str, Statement], included: set[Statement]
 ) -> str:
-    """Return Lua code for a function with the same name as the function in `rare`, which creates that one and calls it.
+    """Return Lua code of a stand-in for the function that `rare` defines. It has the same name.
 
-    When called, it first executes the statements that the real function needs and that are not in `included`.
+    When called, the stand-in first executes the statements that the real function needs and that are not in
+    `included`. Then it defines the real function and calls it.
     """
     needed = _reachable(definitions, rare.words) - included | {rare}
     (name,) = rare.defines

@@ -161,7 +161,7 @@ class Store(StoreReads):
     def account(self, computed: Sequence[tuple[ClaimRef, Usage]], worker: str) -> None:
         """Count the tokens that a worker computed for jobs that it has since lost. The jobs do not change.
 
-        Raises StoreUnavailable if the store could not count the tokens of at least one job. The call can then be
+        Raises StoreUnavailable if the tokens of one or more jobs could not be counted. The call can then be
         repeated: the tokens of one claim are counted only once.
         """
         endings = [Ending(job.id, job.token, Outcome.CANCELED, usage=usage) for job, usage in computed]

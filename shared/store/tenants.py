@@ -124,8 +124,8 @@ class Tenants:
             return had_policy
 
         # The transaction watches the tenant's hash and starts again if it changes, so that a tenant whose job is
-        # admitted at the same time is not removed from the set. The library declares that the callable returns nothing,
-        # but returns the callable's return value.
+        # admitted at the same time is not removed from the set. By the library's type hints, the callable returns
+        # nothing; in fact, `transaction` returns the callable's value.
         with store_faults(self._client):
             return bool(self._client.transaction(remove_fields, key, value_from_callable=True))  # type: ignore[arg-type]
 

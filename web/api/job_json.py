@@ -9,8 +9,8 @@ from shared.jobs.states import TERMINAL_STATES, JobState
 from web.api.logprobs import job_logprobs
 from web.api.refusals import retry_headers
 
-#: How long a client should wait between two polls, in ms: of a job that runs or is next in its tenant's queue, and of a
-#: job further back in the queue.
+#: How long a client should wait between two polls of a job, in ms. The first value applies if the job runs or is next
+#: in its tenant's queue, the second if it is further back in the queue.
 POLL_MS, LONGEST_POLL_MS = 250, 500
 
 _MESSAGES = {

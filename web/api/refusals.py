@@ -1,4 +1,4 @@
-"""Convert a refusal to the status, headers and body of its yield, which are the same on every route; pure functions."""
+"""Convert a refusal to a yield, an HTTP response that has the same form on every route; pure functions."""
 
 import math
 import random
@@ -27,7 +27,7 @@ _MESSAGES = {
     Refusal.NO_WORKER: "no live worker serves model {model!r}",
     Refusal.STORE_UNAVAILABLE: "the store does not answer",
 }
-#: The two reasons why a client must not retry automatically.
+#: Why a client must not retry automatically, although a new request may be admitted later.
 _DEADLINE_PASSES = "a retry would miss the deadline of this request"
 _TOO_LONG = "the wait is too long for a retry within the call"
 
@@ -48,8 +48,9 @@ def to_yield(
 ) -> Yield:
     """Return the response to a refusal by the store. `bound_status` is PENSTOCK_TENANT_BOUND_STATUS.
 
-    The response asks the client not to retry automatically if the retry hint is a minute or more, or if a retry would
-    miss the deadline that the client named. The hint then says when to send a new request.
+    The response asks the client not to retry automatically in three cases: the retry hint is a minute or more, a retry
+    would miss the deadline that the client named, or the job could not be admitted even on an idle system. In the first
+    two cases, the hint says when to send a new request. In the third case, there is no hint.
     """
     reason = refused.reason
     status = 429 if reason is Refusal.RATE_LIMITED else bound_status if reason in _TENANT_BOUNDS else 503

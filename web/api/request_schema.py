@@ -24,11 +24,11 @@ MAX_MESSAGES = 10_000
 #: How many entries metadata may have, and how many characters a key and a value may have. The limits exist because the
 #: metadata is kept in the job's record, in the store's memory.
 MAX_METADATA, MAX_METADATA_KEY, MAX_METADATA_VALUE = 16, 64, 512
-#: The maximum of every time in ms: the largest value that PENSTOCK_MAX_DEADLINE_MS may have. `deadline_ms` is compared
-#: with the setting itself later.
+#: The maximum of the times in ms except `deadline_ms`: the largest value that PENSTOCK_MAX_DEADLINE_MS may have. The
+#: limit for `deadline_ms` depends on the settings and the tenant; web/api/deadline.py checks it.
 MAX_MS = 86_400_000
 MAX_TOKENS = 10_000_000
-#: The maximum length of a supersede_key. The store keeps only a digest; the limit bounds how much text is digested.
+#: The maximum length of a supersede_key. The limit bounds the time to compute the key's digest.
 MAX_SUPERSEDE_KEY = 256
 #: Random seeds are less than this number, because some clients read the seed as a signed 32-bit integer.
 _SEEDS = 2**31 - 1

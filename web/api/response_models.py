@@ -206,7 +206,7 @@ class Ready(ResponseModel):
 
 
 class Health(ResponseModel):
-    """The answer of a process that is running."""
+    """The response to `GET /health`, which every running process gives."""
 
     status: Literal["ok"]
     version: str

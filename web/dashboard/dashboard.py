@@ -156,12 +156,12 @@ class JsonWorker(BaseWorker):
         )
 
     def _set_connection(self, connection: redis.Redis) -> redis.Redis:
-        """Return the connection unchanged. RQ's own method raises the timeouts of its whole pool to seven minutes."""
+        """Return the connection unchanged. RQ's method raises the timeouts of the connection pool to seven minutes."""
         return connection
 
     @classmethod
     def all(cls, connection: redis.Redis | None = None, *_: Any, **__: Any) -> list[Self]:  # type: ignore[override]  # RQ's signature lists each argument
-        """Return the workers whose records can be read. Unlike RQ, do not remove the names of other workers."""
+        """Return the workers whose records can be read. Unlike RQ's method, do not remove the names of the others."""
         assert connection is not None  # noqa: S101 - for mypy: rq-dashboard always passes it
         members: Any = connection.smembers(cls.redis_workers_keys)
         found = []
@@ -255,7 +255,7 @@ def register_dashboard(app: Flask, store: Store, mode: Mode) -> None:
         setattr(upstream, name, replacement)
     upstream.config.serializer = JSONSerializer
     app.config.update(
-        # The names of the Redis instances, which the pages only show as labels. Penstock has one.
+        # A label for each Redis instance, which the pages only display. Penstock has one instance.
         RQ_DASHBOARD_REDIS_URL=["penstock"],
         RQ_DASHBOARD_POLL_INTERVAL=_POLL_MS,
         RQ_DASHBOARD_DISABLE_DELETE=mode != "write",

@@ -54,7 +54,7 @@ def install(app: Flask, prefix: str, *, may_write: bool) -> None:
             raise ApiError("method_not_allowed", f"the dashboard does not allow {request.method}{advice}")
         for name, value in (request.view_args or {}).items():
             pattern = _ARGUMENT_PATTERNS.get(name)
-            # An argument that is missing from the path has the value None.
+            # rq-dashboard's routes give an argument the value None if the path does not contain it.
             if pattern is not None and value is not None and not pattern.match(str(value)):
                 raise ApiError("route_not_found", f"no page has {name}={str(value)[:80]!r}", param=name)
 

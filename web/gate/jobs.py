@@ -17,7 +17,7 @@ log = structlog.get_logger()
 
 
 class GateJob:
-    """One job in flight: the job when it was admitted, its `ref`, and whether to stream its text to the client."""
+    """One job in flight: its view at admission, its `ref`, and whether to stream its text to the client."""
 
     def __init__(self, view: JobView, ref: Ref, *, stream: bool) -> None:
         self.view, self.ref, self.stream = view, ref, stream

@@ -110,7 +110,7 @@ def error_from_status(status: int, description: str | None) -> ApiError:
 
 
 def invalid_value(invalid_fields: Sequence[FieldError]) -> ApiError:
-    """Return the 422 error for invalid fields. Its message is about the first field; its list `errors` contains all."""
+    """Return the 422 error for invalid fields. Its message is about the first one; several are listed in `errors`."""
     first = invalid_fields[0]
     more = f" (and {len(invalid_fields) - 1} more)" if len(invalid_fields) > 1 else ""
     return ApiError("invalid_value", first.message + more, param=first.param or None, invalid_fields=invalid_fields)

@@ -198,8 +198,8 @@ def _new_job(context: DoorContext, caller: Caller, generation: GenerationRequest
         deadline_ms=generation.deadline.deadline_ms,
         deadline_source=generation.deadline.source,
         start_within_ms=generation.deadline.start_within_ms,
-        # The grace lasts for at least three of the longest poll intervals, so that a client that obeys `poll_after_ms`
-        # never loses its job.
+        # The grace is at least three times the longest poll interval, so that a client that obeys `poll_after_ms` never
+        # loses its job.
         poll_grace_ms=max(grace_ms, 3 * LONGEST_POLL_MS) if grace_ms else None,
         dedup_id=generation.dedup_id,
         idem_digest=generation.idem_digest,

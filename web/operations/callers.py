@@ -28,7 +28,7 @@ class CredentialFields:
 
     #: The name of the header or field that holds the tenant.
     tenant: str
-    #: How to send the API key; an error message has this text after "send it".
+    #: How to send the API key. In error messages, this text follows the words "send it".
     key: str
 
 

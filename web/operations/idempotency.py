@@ -14,7 +14,7 @@ from web.http.api_errors import FieldError, invalid_value
 from web.http.telemetry import client_request_id
 from web.operations.admission import GenerationRequest, digest
 
-#: The longest allowed Idempotency-Key, in characters. Only a digest of the key is stored; this bounds its computation.
+#: The longest allowed Idempotency-Key, in characters. The limit bounds the time to compute the key's digest.
 _MAX_KEY_CHARS = 256
 
 
@@ -32,9 +32,10 @@ def with_job_identity(generation: GenerationRequest, tenant: str) -> GenerationR
 
 
 def with_refusal_identity(generation: GenerationRequest, tenant: str) -> GenerationRequest:
-    """Return a copy of the request, with a deduplication id for refusals; for calls that own their job.
+    """Return a copy of the request with a deduplication id for refusals.
 
-    When a proxy repeats a refused request, the id prevents the tenant's appointment from moving a second time.
+    Routes whose calls own their job use this function. When a proxy repeats a refused request, the id prevents the
+    tenant's appointment from moving a second time.
     """
     if client_request_id() is None:
         return generation

@@ -15,9 +15,9 @@ from web.http.api_errors import ApiError, error_response
 from web.openai.responses_answers import early_response_json, message_json, part_json, response_json, status_of
 from web.operations.event_stream import JobEnded, JobStarted, NothingNew, StreamItem, TextDelta
 
-#: The numbers of the events before the text.
+#: The sequence numbers of the events before the text.
 _CREATED, _QUEUED, _IN_PROGRESS, _ITEM, _PART = range(5)
-#: The numbers of the events after the text. The length of the whole text is added to each of them.
+#: The sequence numbers of the events after the text, for an empty text. The length of the text is added to each number.
 _TEXT_DONE, _PART_DONE, _ITEM_DONE, _END = range(_PART + 1, _PART + 5)
 #: The last event of the stream for each final status. OpenAI defines no event for a canceled response, so `failed` is
 #: sent.

@@ -152,7 +152,7 @@ def _owning_frames(
 
 
 class _EndNotSeen(Exception):
-    """The items stopped before the job ended."""
+    """Raised if the stream of items stops before the job has ended."""
 
 
 class _TextDiverged(Exception):

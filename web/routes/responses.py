@@ -174,7 +174,7 @@ def _reader_stream(context: DoorContext, view: JobView, after: int | None) -> Re
 
 
 def _frames(context: DoorContext, events: ResponseEvents, view: JobView, items: Iterator[StreamItem]) -> Iterator[str]:
-    """Yield the frames, with comments while no frame arrives, and an error frame if they stop before the job's end."""
+    """Yield the frames, with comments while none arrives; if the items stop before the job's end, yield an error."""
     job_ended = False
 
     def watch_for_end() -> Iterator[StreamItem]:

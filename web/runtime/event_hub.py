@@ -125,8 +125,8 @@ class EventHub:
             self._followers.setdefault(job_id, []).append(follower)
             read_to = self._read_to.get(job_id)
             if read_to is not None and job_id in self._unverified and later(read_to, after):
-                # A client named `read_to`, which may lie in the future. Reading from that id would find no event for
-                # any follower of the job, so the lower id replaces it.
+                # `read_to` is an id that a client sent, and it may lie in the future. A read from such an id would find
+                # no event for any follower of the job. The lower id, `after`, therefore replaces it.
                 read_to = None
             if read_to is None:
                 self._read_to[job_id] = after

@@ -154,6 +154,7 @@ def _describe_vocabulary(writer: Any, vocabulary: Vocabulary) -> None:
     writer.add_unk_token_id(UNKNOWN_ID)
     writer.add_add_bos_token(value=True)
     writer.add_add_eos_token(value=False)
-    # With a space prefix, text after a control token begins with a space, and an answer follows a control token.
+    # With a space prefix, llama.cpp would insert a space before text that follows a control token, and so before
+    # each message of a chat prompt.
     writer.add_add_space_prefix(value=False)
     writer.add_chat_template(CHAT_TEMPLATE)

@@ -18,15 +18,15 @@ _EARLY_CANCELS = 256
 
 @dataclass
 class HeldJob:
-    """One claimed job. `cancel_requested` is written only under the lock of ClaimedJobs; most fields never change."""
+    """One claimed job. `cancel_requested` is written only by a thread that holds the lock of ClaimedJobs."""
 
     key: str
     claimed: ClaimedJob
     #: Clock time just before the claim was sent.
     claimed_s: float
     cancel_requested: bool = False
-    #: Whether the job's end was sent to the store. The answer to that call then decides whether the job was lost. Only
-    #: the delivery writes this field.
+    #: Whether the job's end was sent to the store. If so, only the answer to that call decides whether the job was
+    #: lost. Only the delivery writes this field.
     settling: bool = False
     #: Tokens generated so far, as the engine's last event reported them. Only the delivery writes this field.
     generated: int = 0

@@ -74,7 +74,7 @@ class Claimer:
         self._engine = engine
         self._clock = clock
         self._fail = fail
-        #: Clock time and step count at which a slot became free while a job may have been waiting; None if none has.
+        #: Clock time and step count at which a slot became free while a job may have been waiting; None if no slot did.
         self._idle_since: tuple[float, int] | None = None
         #: Estimated number of steps that ran with a free slot after a job had already waited 5 ms for the slot. This is
         #: what late claims cost. The estimate assumes that all steps take equally long.
@@ -90,7 +90,7 @@ class Claimer:
         self.closed = False
 
     def expect_work(self) -> None:
-        """Record that a job may be waiting in the pool, so that the next pass claims. May be called from any thread."""
+        """Make the next pass claim, because a job may be waiting in the pool. May be called from any thread."""
         self._work_expected = True
         if self._free_capacity().slots > 0:
             self.note_free_slot()
@@ -102,7 +102,7 @@ class Claimer:
 
     @property
     def can_prefetch(self) -> bool:
-        """Whether a job may be waiting in the pool that could be prefetched for a slot that becomes free soon."""
+        """Whether a slot becomes free soon and a job that could be prefetched for it may be waiting in the pool."""
         if self.closed or self.paused or not self._work_expected:
             return False
         return self._engine.free_capacity().slots_ending_soon > 0

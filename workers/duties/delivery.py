@@ -66,7 +66,7 @@ class Delivery:
         self._unsettled_usage: list[tuple[ClaimRef, Usage]] = []
         #: Keys of jobs that have produced text. Only the engine's thread uses this set.
         self._text_started: set[str] = set()
-        #: How many jobs have ended, were released or were lost so far. Each of these jobs freed a slot.
+        #: Number of jobs that have ended or have been released or lost so far. Each of them freed a slot.
         self.slots_freed = 0
         self.wake, self.drop, self.record_usage = wake, drop, record_usage
 
@@ -92,7 +92,7 @@ class Delivery:
 
     @property
     def has_unsent(self) -> bool:
-        """Whether something has not been written to the store yet."""
+        """Whether anything remains to be written to the store."""
         return bool(self._endings or self._returned or self._unsettled_usage or self._inbox or self._pacing.has_unsent)
 
     def one_pass(self) -> float | None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 #: Longest time, in seconds, that one call to the store blocks. Ringing the worker's own doorbell ends the call sooner.
 WAIT_S = 2.0
 
-#: With this instead of a model name, the call waits only at the worker's own doorbell.
+#: Passed to the store instead of a model name, to wait only at the worker's own doorbell.
 _NO_POOL = ""
 
 

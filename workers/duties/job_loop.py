@@ -90,7 +90,7 @@ class JobLoop:
             self.wake.set()
 
     def look_for_work(self) -> None:
-        """Start a pass that claims, because a job may be waiting in the pool. May be called from any thread."""
+        """Start a pass that claims jobs, because one may be waiting in the pool. May be called from any thread."""
         self.claimer.expect_work()
         self.wake.set()
 

@@ -18,8 +18,8 @@ from workers.engine.loop import Engine
 #: Weight of a new value in a moving average. With this weight, an average adapts to a change of load within about ten
 #: jobs or heartbeats.
 _SMOOTHING = 1 / 8
-#: A prompt is used to measure the prefill rate only if at least this many of its tokens were computed. The time of a
-#: shorter prompt does not show the rate, because it is the time of one step, whatever the prompt's length.
+#: A prompt is used to measure the prefill rate only if at least this many of its tokens were computed. A
+#: shorter prompt takes about one step, whatever its length, so its time does not show the rate.
 _MIN_PROMPT_TOKENS = 64
 #: Number of prompt tokens for each generated token, as assumed for the first estimate, before any job has run.
 _INITIAL_MIX = 1.0

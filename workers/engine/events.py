@@ -70,7 +70,7 @@ DROPPED, RETURNED = "dropped", "returned"
 
 @dataclass(frozen=True)
 class FreeCapacity:
-    """The capacity for which the engine accepts jobs now."""
+    """The engine's capacity for further jobs now."""
 
     #: Number of slots that are not reserved for a submitted job.
     slots: int

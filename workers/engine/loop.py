@@ -276,7 +276,7 @@ class Engine:
         self._end(sequence, Outcome.FAILED, "", EndCode.ENGINE_ERROR, message)
 
     def _end(self, sequence: Sequence, outcome: str, reason: str, code: str = "", message: str = "") -> None:
-        """Free a sequence's slot, then its reservation, then emit its Ended event. Every end uses this method."""
+        """Free a sequence's slot, then its reservation, then emit its Ended event. No other method does so."""
         rest = sequence.detokenizer.finish()
         if rest:
             self._emit(Text(sequence.key, rest, sequence.completion_tokens))

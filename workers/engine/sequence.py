@@ -13,7 +13,7 @@ from workers.engine.prefix_cache import CachedTokens
 
 
 class SequenceState(Enum):
-    """The states of a sequence: WAITING → PREFILL → DECODE → ENDED. The first three can be followed by ENDED."""
+    """The states of a sequence: WAITING → PREFILL → DECODE → ENDED. WAITING and PREFILL can also change to ENDED."""
 
     #: The sequence is in the engine, but has no slot yet.
     WAITING = "waiting"
@@ -99,12 +99,16 @@ class Sequence:
 
     @property
     def stage(self) -> str:
-        """The Stage value: `prefill` until the first token is generated, then `decode`."""
+        """The stage, as a value of `Stage`: `prefill` until the first token is generated, then `decode`."""
         return "prefill" if self.first_token_s is None else "decode"
 
     @property
     def expires_at_s(self) -> float:
-        """Time at which the sequence expires: its deadline, or before its first token its start deadline if earlier."""
+        """Time at which the sequence expires.
+
+        Until its first token is generated, this is the earlier of its deadline and its start deadline. After that, it
+        is the deadline.
+        """
         spec = self.job.spec
         if spec.start_by_s is None or self.first_token_s is not None:
             return spec.deadline_s

@@ -43,7 +43,7 @@ class Slots:
         return self._cells_free
 
     def fits(self, cells: int) -> bool:
-        """Return whether a job that needs `cells` cells can start now or after kept cells are evicted."""
+        """Return whether a job that needs `cells` cells can start now, or could start if kept cells were evicted."""
         return bool(self._free) and cells <= self._cells_free + sum(self._kept.values())
 
     def needs_eviction(self, cells: int, slot: int) -> bool:

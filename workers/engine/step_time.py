@@ -26,8 +26,8 @@ class StepTimeModel:
     The features are: a constant, the number of decoding rows, the number of prompt tokens, and the number of attention
     reads of the prompt tokens. Because of the attention reads, a late piece of a long prompt takes longer than an early
     one. The coefficients are fitted by weighted least squares: each new step reduces the weight of all earlier steps by
-    1 %. The fit is pulled slightly towards the prior. So a coefficient without recent measurements (those of prompts,
-    after many steps without a prompt) returns to the value that the calibration measured. No coefficient is negative.
+    1 %. The fit is pulled slightly towards the prior. A coefficient therefore returns to the value that the calibration
+    measured if many steps do not have its feature, as when no prompts arrive. No coefficient is negative.
     """
 
     #: The prior: duration of an empty step, and what one decoding row and one prompt token add to it.
@@ -73,14 +73,17 @@ class StepTimeModel:
         return base + row * rows + token * prompt_tokens + read * reads
 
     def prompt_ms(self, n: int, cells: int) -> float:
-        """Return the predicted time, in ms, that `n` prompt tokens add to a step if each attends to `cells` cells."""
+        """Return the predicted time, in ms, that `n` prompt tokens add to a step.
+
+        Each token attends to `cells` cells, and to the cells of the tokens that precede it among the `n`.
+        """
         _, _, token, read = self.coefficients()
         return token * n + read * attention_reads(n, cells)
 
     def tokens_within(self, left_ms: float, cells: int) -> int:
         """Return the largest number of prompt tokens that are predicted to add at most `left_ms` to a step, possibly 0.
 
-        Each of these prompt tokens attends to `cells` cells.
+        `cells` is the number of cells that each of them attends to, besides those of the tokens before it.
         """
         if left_ms <= 0:
             return 0

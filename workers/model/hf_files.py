@@ -13,7 +13,7 @@ _MAX_LISTED = 20
 
 
 def choose(name: HubName, files: Iterable[str]) -> list[str]:
-    """Return the files to load, parts in order. Raises ModelError unless exactly one model matches `name`."""
+    """Return the files to load (all parts in order). Raises ModelError unless exactly one model matches `name`."""
     models = _models(files)
     if not models:
         raise ModelError(f"{name.repo} contains no GGUF file, and no other kind of model can be served")
@@ -29,7 +29,7 @@ def choose(name: HubName, files: Iterable[str]) -> list[str]:
 
 
 def _models(files: Iterable[str]) -> dict[str, list[str]]:
-    """Return each model's files in order, by the path that they share, without part number and file extension."""
+    """Return the models as {path without part number and extension: the model's files in order}."""
     models: dict[str, list[str]] = {}
     for file in sorted(files):
         if file.lower().endswith(".gguf") and not _PROJECTOR.search(file):

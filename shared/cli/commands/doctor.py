@@ -26,7 +26,8 @@ def doctor(*, state_dir: StateDir = None, json: Json = False) -> None:
 
     client = store_client(state_dir)
     snapshot = Store(client).snapshot()
-    # Invariant 10 holds only while a process reaps. A live worker proves that one does; without one, do not judge it.
+    # Invariant 10 holds only while some process reaps. A live worker proves that a process does. If no worker is live,
+    # do not judge invariant 10.
     timely = any(worker.live for worker in snapshot.workers)
     by_number: dict[int, list[str]] = {number: [] for number in INVARIANTS}
     for breach in find_breaches(client, timely=timely):
@@ -59,7 +60,10 @@ def doctor(*, state_dir: StateDir = None, json: Json = False) -> None:
 
 
 def _fitness(client: "redis.Redis") -> tuple[bool, list[str]]:
-    """Return whether the store's own settings could lose jobs silently, and notes: the reason, or mere warnings."""
+    """Return whether the store's own settings could lose jobs silently, and a list of notes.
+
+    If they could, the only note is the reason. Otherwise the notes are warnings about the store.
+    """
     from shared.store.preflight import check_fitness
 
     try:

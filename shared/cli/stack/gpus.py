@@ -14,14 +14,14 @@ _BUILDS = (
 
 
 def visible_gpus() -> int:
-    """Return how many GPUs the installed build can use, except those that the environment hides; 0 for a CPU build."""
+    """Return how many GPUs llama-cpp-python can use, without those that the environment hides; 0 for a CPU build."""
     package = importlib.util.find_spec("llama_cpp")
     locations = [] if package is None else package.submodule_search_locations or []
     libraries = {file.name for location in locations for file in (Path(location) / "lib").glob("*ggml-*")}
     for library, variable, folder, device_name in _BUILDS:
         if any(library in file for file in libraries):
             return _count_visible(variable, folder, device_name)
-    # Devices of Vulkan and Metal have no files that could be counted. The engine uses only the first device.
+    # Vulkan and Metal devices have no files that could be counted. Return 1, because the engine uses just one device.
     return 1 if any("ggml-vulkan" in file or "ggml-metal" in file for file in libraries) else 0
 
 

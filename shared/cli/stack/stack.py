@@ -85,7 +85,8 @@ class Stack:
                 self._embedded.stop()
                 report("store: stopped")
             elif self._settings.redis_url:
-                # If there is no URL here, the embedded store failed to start and has already released the lock.
+                # This is an external store. If the URL is empty, the embedded store failed to start, and it has already
+                # released the lock.
                 lock.close()
 
     def _serve(self) -> int:

@@ -13,7 +13,8 @@ import numpy as np
 
 Logits = np.ndarray[Any, np.dtype[np.float32]]
 
-#: The log probability of an impossible token, because JSON cannot represent minus infinity. OpenAI uses this number.
+#: Stands for the log probability of an impossible token, minus infinity, which JSON cannot represent. OpenAI's API uses
+#: the same number.
 IMPOSSIBLE = -9999.0
 
 
@@ -31,7 +32,7 @@ class Logprobs:
     _pieces: list[bytes] = field(default_factory=list)
 
     def add(self, logits: Logits, token: int) -> None:
-        """Add the next token of the answer. `logits` are the logits from which the token was sampled."""
+        """Add the next token of the answer. `logits` are the model's raw logits at the token's position."""
         top = min(self.top, len(logits))
         # Select the largest logits and sort only those. It would take ten times as long to sort the whole vocabulary.
         likeliest = np.argpartition(logits, len(logits) - top)[len(logits) - top :] if top else np.empty(0, np.intp)

@@ -85,9 +85,11 @@ class Vocabulary:
         return self._tokens(text, add_special=add_special, parse_special=parse_special, param=param)
 
     def _split(self, text: str) -> list[str]:
-        """Split a long text before names of tokens that llama.cpp never splits. The resulting tokens are the same.
+        """Split a long text into parts that can be tokenized separately and give the same tokens as the whole text.
 
-        The time that llama.cpp takes to tokenize a text grows with the square of the number of such names in the text:
+        The text is cut only before the names of control tokens and user-defined tokens, which llama.cpp never splits.
+
+        The time that llama.cpp takes to tokenize a text grows with the square of the number of these names in the text:
         a text of one MiB that repeats `<s></s>` takes minutes.
         """
         if self._unsplittable is None or len(text) <= _PART_CHARS:

@@ -121,7 +121,7 @@ def difference(one: Ranges, other: Ranges) -> Ranges:
 
 
 class AutomatonBuilder:
-    """Builds automata. All of them together may take `steps` steps of about ten microseconds each."""
+    """Builds automata. All automata of one builder together may take `steps` steps of about ten microseconds each."""
 
     def __init__(self, steps: int) -> None:
         self._steps_left = steps

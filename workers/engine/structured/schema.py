@@ -12,7 +12,7 @@ from workers.engine.events import JobRejected
 
 #: An integer with a lower and an upper bound is rewritten as the list of its values if there are at most this many.
 MAX_LISTED_INTEGERS = 1000
-#: Keywords that restrict a value, but are ignored by the converter.
+#: Keywords that restrict a value, but that the converter ignores. `_check` rejects schemas that need them.
 _UNSUPPORTED = frozenset(
     {
         "minimum",

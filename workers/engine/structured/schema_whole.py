@@ -71,7 +71,7 @@ def check_resolved(schema: Mapping[str, Any]) -> None:
 
 
 def _nodes(node: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield every JSON object in the schema, even if it is not a schema itself, because a $ref may refer to any."""
+    """Yield every JSON object in the schema, even if it is not a schema itself, because a $ref may point to it."""
     if isinstance(node, Mapping):
         yield node
         for value in node.values():
