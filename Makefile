@@ -23,7 +23,9 @@ OS := $(shell uname -s)
 NATIVE_GPU := $(if $(filter Darwin,$(OS)),metal,cpu)
 GPU ?= $(or $(shell cat $(STAMPS)/gpu 2>/dev/null),$(NATIVE_GPU))
 CMAKE_cpu := $(if $(filter Darwin,$(OS)),-DGGML_METAL=off)
-CMAKE_cuda := -DGGML_CUDA=on
+# CMake looks for nvcc on PATH only, and the toolkit's default folder is often not on it.
+NVCC = $(shell command -v nvcc || echo $${CUDA_HOME:-$${CUDA_PATH:-/usr/local/cuda}}/bin/nvcc)
+CMAKE_cuda = -DGGML_CUDA=on -DCMAKE_CUDA_COMPILER=$(NVCC)
 CMAKE_rocm := -DGGML_HIP=on
 CMAKE_vulkan := -DGGML_VULKAN=on
 CMAKE_metal := -DGGML_METAL=on
@@ -82,7 +84,7 @@ clean: ## remove .venv
 # --- installation --------------------------------------------------------------------------------
 
 toolchain:
-	@test -e $(STAMPS)/engine-$(GPU) || tools/check_toolchain.sh $(GPU)
+	@test $(STAMPS)/engine-$(GPU) -nt requirements/engine.txt || tools/check_toolchain.sh $(GPU)
 
 $(STAMPS)/build: requirements/build.txt | toolchain
 	@$(or $(PYTHON),false) -c $(NEW_ENOUGH) || { \
@@ -145,4 +147,4 @@ lock: $(STAMPS)/build ## write requirements/*.txt again with the newest versions
 	grep '^llama-cpp-python' build/union.txt | sed 's/ \\$$//' | $(COMPILE) --no-deps - -o requirements/engine.txt
 	$(COMPILE) --group test --group lint -c build/union.txt -o requirements/dev.txt
 	for group in bench build lock; do $(COMPILE) --group $$group -c build/union.txt -o requirements/$$group.txt; done
-	echo 'rq>=2.12,<3' | $(COMPILE) --no-deps - -o requirements/rq-2.txt
+	echo 'rq>=2.12,<3' | $(COMPILE) --no-deps --upgrade - -o requirements/rq-2.txt

@@ -61,6 +61,9 @@ def write_results(name: str, facts: dict[str, Any], figures: dict[str, Any]) -> 
         # Without a time in its header, so that equal results are equal files.
         data = gzip.compress(data, mtime=0)
     path.write_bytes(data)
+    # A result of the same day may have had the other size.
+    for other in {path.with_name(f"{path.name.partition('.')[0]}{end}") for end in (".json", ".json.gz")} - {path}:
+        other.unlink(missing_ok=True)
     print(f"# written to bench/results/{path.name}")
     return path
 

@@ -213,7 +213,7 @@ def main() -> None:
         # Results are written after each model, so that an interrupted run keeps those that it has.
         facts["load_after"] = os.getloadavg()
         path = write_results(chosen.name, facts, figures)
-        draw(figures, path.with_suffix(".png"))
+        draw(figures, path.with_name(f"{path.name.partition('.')[0]}.png"))
 
 
 if __name__ == "__main__":

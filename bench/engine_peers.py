@@ -114,6 +114,11 @@ def _serve(model: str, port: str, shape: str) -> None:
 
 def _build(folder: Path) -> Path:
     """Build the server and link it with the libraries of the installed llama-cpp-python."""
+    for name in ("cmake", "ninja"):
+        if not Path(_tool(name)).exists():
+            raise SystemExit(f"{name} is not installed; run `make .venv/stamps/bench` first")
+    # The linker runs in another folder.
+    folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     package = f"llama-cpp-python=={version('llama-cpp-python')}"
     # pip asks the source for its metadata, and installs its build backend in an environment of its own for that.

@@ -43,7 +43,8 @@ def main() -> None:
     began_s = time.monotonic()
     status, job = submit("blue", "There was a fox", max_tokens=16, wait_ms=30_000)
     took_s = time.monotonic() - began_s
-    print(f"blue: 1 job sent, {status} {job.get('status')} after {took_s:.1f} s: {str(job.get('text', '')).strip()!r}")
+    text = json.dumps(str(job.get("text", "")).strip(), ensure_ascii=False)
+    print(f"blue: 1 job sent, {status} {job.get('status')} after {took_s:.1f} s: {text}")
 
 
 if __name__ == "__main__":

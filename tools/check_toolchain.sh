@@ -14,17 +14,21 @@ stop() {
 # Succeeds if at least one of the programs exists.
 found() { command -v "$@" >/dev/null; }
 
-# has_library NAME FOLDER…: succeeds if a FOLDER or the linker's cache has a library whose name begins with NAME.
+# has_library FILE FOLDER…: succeeds if a FOLDER or the linker's cache has a library with exactly this file name.
 has_library() {
     local name=$1 folder
     shift
     for folder in "$@"; do
-        compgen -G "$folder/$name*" >/dev/null && return 0
+        [ -e "$folder/$name" ] && return 0
     done
-    PATH="$PATH:/sbin:/usr/sbin" ldconfig -p 2>/dev/null | grep -F "$name" >/dev/null
+    PATH="$PATH:/sbin:/usr/sbin" ldconfig -p 2>/dev/null | grep -F "$name (" >/dev/null
 }
 
-found "${CXX:-c++}" g++ clang++ || stop 'no C++ compiler found; on Debian and Ubuntu: apt install g++'
+# CMake uses CXX and CC if they are set, and searches for a compiler only otherwise.
+if [ -n "${CXX:-}" ]; then found "${CXX%% *}" || stop "CXX=$CXX was not found"; fi
+if [ -n "${CC:-}" ]; then found "${CC%% *}" || stop "CC=$CC was not found"; fi
+[ -n "${CXX:-}" ] || found c++ g++ clang++ || stop 'no C++ compiler found; on Debian and Ubuntu: apt install g++'
+[ -n "${CC:-}" ] || found cc gcc clang || stop 'no C compiler found; on Debian and Ubuntu: apt install gcc'
 
 case $gpu in
     cuda)

@@ -139,7 +139,7 @@ def test_the_readmes_chat_snippet_works(up, tmp_path):
 FLOOD = re.compile(
     r"red: +200 jobs sent, (?P<admitted>\d+) admitted, (?P<refused>\d+) refused\n"
     r"red: +503 tenant_queue_full; retry after [\d.]+ to [\d.]+ s\n"
-    r"blue: 1 job sent, 200 succeeded after (?P<blue_s>[\d.]+) s: '.+'\n"
+    r"blue: 1 job sent, 200 succeeded after (?P<blue_s>[\d.]+) s: \".+\"\n"
 )
 
 

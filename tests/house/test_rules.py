@@ -51,6 +51,15 @@ def test_every_file_that_may_be_longer_is_still_longer_and_has_a_reason():
     assert all(len(str(exception["reason"]).split()) > 3 for exception in LONG_FILES.values())
 
 
+def test_routes_and_the_gate_do_not_call_the_store():
+    """The import contract cannot see a call through the context that every route has."""
+    callers = [path for path in PYTHON if named(path).startswith(("web/routes/", "web/gate/"))]
+    assert callers
+    assert [
+        named(path) for path in callers if ".store." in re.sub(r"^.*import .*$", "", text_of(path), flags=re.MULTILINE)
+    ] == []
+
+
 def test_a_package_has_at_most_fifteen_modules():
     packages = {path.parent for path in PYTHON if named(path).startswith(MAIN_PACKAGES)}
     sizes = {named(folder): len([p for p in folder.glob("*.py") if p.name != "__init__.py"]) for folder in packages}

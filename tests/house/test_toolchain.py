@@ -22,6 +22,8 @@ def machine(tmp_path: Path) -> Path:
         found = shutil.which(name)
         if found:
             (programs / name).symlink_to(found)
+    # This machine may have the libraries that the tests expect to be missing.
+    add(programs, "ldconfig")
     return programs
 
 
@@ -44,19 +46,32 @@ def test_a_missing_compiler_is_named_in_the_error_for_every_kind_of_build(machin
         assert "no C++ compiler" in error
 
 
+def test_a_missing_c_compiler_and_a_wrong_cxx_are_named(machine, tmp_path):
+    add(machine, "c++")
+    assert "no C compiler" in check(machine, "cpu", tmp_path)[1]
+    add(machine, "cc")
+    environ = {"PATH": str(machine), "CXX": "no-such-compiler -O2"}
+    done = subprocess.run([SCRIPT, "cpu"], env=environ, capture_output=True, text=True, check=False)
+    assert "CXX=no-such-compiler -O2 was not found" in done.stderr
+
+
 def test_a_compiler_is_enough_for_a_build_for_cpus(machine, tmp_path):
     add(machine, "c++")
+    add(machine, "cc")
     assert check(machine, "cpu", tmp_path) == (0, "")
 
 
 def test_a_build_for_cuda_is_checked_for_nvcc_then_cublas_then_a_visible_gpu(machine, tmp_path):
     add(machine, "g++")
+    add(machine, "gcc")
     cuda = tmp_path / "cuda"
     (cuda / "lib64").mkdir(parents=True)
     assert "nvcc was found neither on PATH nor in" in check(machine, "cuda", cuda)[1]
     add(machine, "nvcc")
     assert "cuBLAS (libcublas.so) was not found" in check(machine, "cuda", cuda)[1]
     (cuda / "lib64" / "libcublas.so.13").touch()
+    assert "cuBLAS (libcublas.so) was not found" in check(machine, "cuda", cuda)[1]
+    (cuda / "lib64" / "libcublas.so").touch()
     assert "nvidia-smi was not found" in check(machine, "cuda", cuda)[1]
     add(machine, "nvidia-smi", "No devices were found")
     assert "nvidia-smi lists no GPU" in check(machine, "cuda", cuda)[1]
@@ -67,6 +82,7 @@ def test_a_build_for_cuda_is_checked_for_nvcc_then_cublas_then_a_visible_gpu(mac
 @pytest.mark.parametrize(("gpu", "program"), [("rocm", "hipcc"), ("vulkan", "glslc")])
 def test_builds_for_rocm_and_vulkan_need_their_own_compiler(machine, tmp_path, gpu, program):
     add(machine, "c++")
+    add(machine, "cc")
     assert program in check(machine, gpu, tmp_path)[1]
     add(machine, program)
     assert check(machine, gpu, tmp_path)[0] == 0

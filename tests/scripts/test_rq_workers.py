@@ -27,9 +27,27 @@ def test_rq_shows_the_queues_of_a_registered_worker_and_the_first_job_that_it_ho
     queue = Queue(f"blue.{MODEL}", connection=store.client, serializer=JSONSerializer)
     assert [worker.name for worker in Worker.all(queue=queue, serializer=JSONSerializer)] == ["w1"]
     assert current_job_id(store) == claimed.id
+    (execution,) = store.client.smembers("rq:worker:w1:executions")
+    record = {
+        name.decode(): value.decode() for name, value in store.client.hgetall(b"rq:execution:" + execution).items()
+    }
+    assert (record["job_id"], record["id"], record["worker_name"]) == (claimed.id, claimed.token, "w1")
     store.settle(an_ending(claimed.held), "w1")
     store.renew(a_heartbeat(), [])
     assert current_job_id(store) is None
     registered.register_death()
     store.reconcile("blue", MODEL)
     assert Worker.count(queue=queue) == 0
+
+
+def test_a_worker_that_says_farewell_leaves_no_execution(store):
+    store.renew(a_heartbeat(), [])
+    registered = Worker([], name="w1", connection=store.client, serializer=JSONSerializer)
+    registered.register_birth()
+    admitted(store, a_job())
+    (claimed,) = store.claim("w1", "c1", MODEL, room=1, cells_free=4_096)
+    store.renew(a_heartbeat(), [claimed.held])
+    assert store.client.exists("rq:worker:w1:executions")
+    store.settle(an_ending(claimed.held), "w1")
+    store.farewell("w1", MODEL)
+    assert not store.client.exists("rq:worker:w1:executions")

@@ -32,7 +32,7 @@ _CONTENT_SECURITY_POLICY = (
 
 
 def is_queue_name(name: str) -> bool:
-    """Return whether a queue with this name has pages in the dashboard. The queues of all tenants have pages."""
+    """Return whether the dashboard shows a queue with this name. It shows all names that a tenant's queue can have."""
     return _QUEUE_NAME.match(name) is not None
 
 

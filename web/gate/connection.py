@@ -31,6 +31,7 @@ from web.operations.admission import native_request, offer
 from web.operations.callers import CredentialFields, identify
 from web.operations.cancel_on_disconnect import cancel_when_possible
 from web.operations.long_poll import refresh_job
+from web.operations.snapshots import read_snapshot
 from web.runtime.context import DoorContext
 
 log = structlog.get_logger()
@@ -207,9 +208,7 @@ class Connection:
             view = refresh_job(self._context, self._job_in_flight(request.ref))
             self._send(answers.job_status(request.ref, view))
         elif isinstance(request, Metrics):
-            with self._context.metrics.time_script("snapshot"):
-                snapshot = self._context.store.snapshot(tenants=1)
-            self._send(answers.metrics(request.ref, snapshot))
+            self._send(answers.metrics(request.ref, read_snapshot(self._context)))
         elif isinstance(request, Ping):
             self._send(answers.pong(request.ref))
 

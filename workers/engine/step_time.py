@@ -83,7 +83,7 @@ class StepTimeModel:
     def tokens_within(self, left_ms: float, cells: int) -> int:
         """Return the largest number of prompt tokens that are predicted to add at most `left_ms` to a step, possibly 0.
 
-        `cells` is the number of cells that each of them attends to, besides those of the tokens before it.
+        Each of these tokens attends to `cells` cells, and to the cells of the tokens that precede it among them.
         """
         if left_ms <= 0:
             return 0
