@@ -74,7 +74,8 @@ class _EngineProxy:
                 emit(event)
 
     def cancel(self, key: str, *, drop: bool = False) -> None:
-        raise NotImplementedError(f"this benchmark cancels no jobs: {key}, {drop}")
+        # The worker drops a job only if its lease is lost, and then the figures would be of another run.
+        raise RuntimeError(f"the lease of {key} was lost (drop={drop}); run the benchmark on a less busy machine")
 
     def prepare(self, spec: JobSpec) -> JobSpec:
         return spec

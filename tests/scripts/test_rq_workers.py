@@ -4,10 +4,22 @@ import pytest
 from rq import Queue, Worker
 from rq.serializers import JSONSerializer
 
+from shared.jobs.job import ClaimedJob
 from shared.store.store import Store
 from tests.support.builders import MODEL, a_heartbeat, a_job, admitted, an_ending
 
 pytestmark = pytest.mark.rq
+
+
+def registered_worker_with_a_job(store: Store) -> tuple[Worker, ClaimedJob]:
+    """Register the worker w1 with RQ, let it claim a job, and report that it holds the job."""
+    store.renew(a_heartbeat(), [])
+    registered = Worker([], name="w1", connection=store.client, serializer=JSONSerializer)
+    registered.register_birth()
+    admitted(store, a_job())
+    (claimed,) = store.claim("w1", "c1", MODEL, room=1, cells_free=4_096)
+    store.renew(a_heartbeat(), [claimed.held])
+    return registered, claimed
 
 
 def current_job_id(store: Store) -> str | None:
@@ -18,12 +30,7 @@ def current_job_id(store: Store) -> str | None:
 
 
 def test_rq_shows_the_queues_of_a_registered_worker_and_the_first_job_that_it_holds(store):
-    store.renew(a_heartbeat(), [])
-    registered = Worker([], name="w1", connection=store.client, serializer=JSONSerializer)
-    registered.register_birth()
-    admitted(store, a_job())
-    (claimed,) = store.claim("w1", "c1", MODEL, room=1, cells_free=4_096)
-    store.renew(a_heartbeat(), [claimed.held])
+    registered, claimed = registered_worker_with_a_job(store)
     queue = Queue(f"blue.{MODEL}", connection=store.client, serializer=JSONSerializer)
     assert [worker.name for worker in Worker.all(queue=queue, serializer=JSONSerializer)] == ["w1"]
     assert current_job_id(store) == claimed.id
@@ -41,12 +48,7 @@ def test_rq_shows_the_queues_of_a_registered_worker_and_the_first_job_that_it_ho
 
 
 def test_a_worker_that_says_farewell_leaves_no_execution(store):
-    store.renew(a_heartbeat(), [])
-    registered = Worker([], name="w1", connection=store.client, serializer=JSONSerializer)
-    registered.register_birth()
-    admitted(store, a_job())
-    (claimed,) = store.claim("w1", "c1", MODEL, room=1, cells_free=4_096)
-    store.renew(a_heartbeat(), [claimed.held])
+    _, claimed = registered_worker_with_a_job(store)
     assert store.client.exists("rq:worker:w1:executions")
     store.settle(an_ending(claimed.held), "w1")
     store.farewell("w1", MODEL)
