@@ -9,9 +9,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from shared import metrics
+from shared.settings.setting import Setting
 from shared.settings.settings import SYSTEM_WIDE
-from shared.settings.table import ROWS, Setting
-from shared.store import keys
+from shared.settings.table import ROWS
+from shared.store import key_table
 
 ROOT = Path(__file__).parent.parent
 
@@ -30,7 +31,7 @@ name is unknown or a value is out of range, the process does not start, and the 
 Settings marked ● must be equal in the whole system. The first process writes them to the store. A process that starts
 with another value ends with an error, unless `--take-over` is given, which replaces the values in the store.
 
-`make docs` generates this page from `shared/settings/table.py`.
+`make docs` generates this page from the tables in `shared/settings`.
 
 | name | default | unit or values | range | meaning |
 |---|---|---|---|---|
@@ -55,10 +56,10 @@ def settings_page() -> str:
 
 
 def keys_table() -> str:
-    """Return the table of all keys in shared/store/keys.py."""
+    """Return the table of all keys in shared/store/key_table.py."""
     rows = (
         (f"`{key.of(f'<{key.part}>' if key.part else '')}`", key.type, key.holds.replace("|", "\\|"), key.dies)
-        for key in keys.TABLE
+        for key in key_table.TABLE
     )
     return _table(("key", "type", "holds", "dies"), rows)
 

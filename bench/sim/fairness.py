@@ -15,9 +15,9 @@ from bench.sim.fleet import Machine, SimWorker
 from bench.sim.ledger import jain
 from bench.sim.ours import PenstockSystem
 from bench.sim.simulation import Simulation, fleet
+from shared.accounts.tenants import Tenants
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.store import keys
-from shared.store.tenants import Tenants
 
 #: Interval at which services are sampled, in ms.
 SAMPLE_MS = 200.0

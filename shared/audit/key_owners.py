@@ -4,17 +4,17 @@ from typing import Any
 
 import redis
 
-from shared.store import keys
+from shared.store import key_table, keys
 from shared.store.decode import text
 from shared.store.redis_errors import store_faults
 
 #: All rows of the key table. Those with the longest prefix and suffix are first, so that `rq:workers:` is matched
 #: before `rq:workers`.
-_BY_PREFIX = sorted(keys.TABLE, key=lambda key: -len(key.of()))
+_BY_PREFIX = sorted(key_table.TABLE, key=lambda key: -len(key.of()))
 
 
-def family_of(key: str) -> keys.Key | None:
-    """Return the row of the table in shared/store/keys.py that describes a key, or None for an unknown key."""
+def family_of(key: str) -> key_table.Key | None:
+    """Return the row of the table in shared/store/key_table.py that describes a key, or None for an unknown key."""
     for row in _BY_PREFIX:
         if key == row.prefix if row.part == "" else key.startswith(row.prefix) and key.endswith(row.suffix):
             return row

@@ -14,7 +14,8 @@ from pathlib import Path
 from dotenv import dotenv_values
 
 from shared.errors import ConfigError
-from shared.settings.table import AUTO, ROWS, Setting
+from shared.settings.setting import AUTO, Setting
+from shared.settings.table import ROWS
 
 _MAX_PORT = 65_535
 #: The address on which `penstock gate` listens if PENSTOCK_GATE_LISTEN is not set.
@@ -35,12 +36,18 @@ class Settings:
     allowed_hosts: str
     cors_origins: str
     dashboard: str
+    tenant_bound_status: int
+    max_body_bytes: int
+    gate_listen: str
+    gate_metrics_listen: str
+    gate_frame_ms: int
+    gate_idle_ms: int
+    gate_max_frames: int
     admission: str
     max_inflight: int
     max_queue_size: int
     max_queue_tokens: int
     max_wait_ms: int
-    tenant_bound_status: int
     fairness: str
     degradation: str
     default_deadline_ms: int
@@ -50,8 +57,6 @@ class Settings:
     poll_grace_ms: int
     lease_ms: int
     max_attempts: int
-    drain_grace_ms: int
-    stall_ms: int
     result_ttl_s: int
     default_max_tokens: int
     generated_weight: int
@@ -71,15 +76,11 @@ class Settings:
     engine: str
     sim_prefill_tps: float
     sim_decode_tps: float
-    max_body_bytes: int
+    drain_grace_ms: int
+    stall_ms: int
+    worker_listen: str
     log_level: str
     log_format: str
-    worker_listen: str
-    gate_listen: str
-    gate_metrics_listen: str
-    gate_frame_ms: int
-    gate_idle_ms: int
-    gate_max_frames: int
     fail_at: str
     url: str
     api_key: str

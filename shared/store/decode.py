@@ -8,7 +8,7 @@ from typing import Any
 from shared.jobs.job import Change, ClaimedJob, JobView, Usage
 from shared.jobs.outcomes import Outcome, Refusal, Refused
 from shared.jobs.states import JobState
-from shared.settings.table import AUTO
+from shared.settings.setting import AUTO
 from shared.store.replies import SettleAnswer, Settled, Snapshot, TenantView, WorkerView
 
 #: A worker whose last heartbeat is older than this is not live. shared/lua/lib/clock.lua has the same value.

@@ -1,111 +1,11 @@
-"""The names of all store keys: a table of their types, contents and lifetimes, and one function for each name.
+"""The names of all store keys: one function for each row of shared/store/key_table.py that Python code uses.
 
-A key is a fixed prefix, followed by at most one variable part. The script loader (shared/store/scripts.py) passes the
-prefixes to the scripts, so that a script can build the key of a job whose id it learns only while it runs. A part named
-`queue` is always `<tenant>.<model slug>`.
-
-To add a key: add a row to TABLE and a function at the end of this file, and regenerate docs/keys.md (`make docs`).
+To add a key: add a row to the table and a function at the end of this file, and regenerate docs/keys.md (`make docs`).
 """
 
 import re
-from dataclasses import dataclass
-from typing import Literal
 
-Lifetime = Literal["permanent", "ttl", "emptied", "with the job"]
-
-
-@dataclass(frozen=True)
-class Key:
-    """One family of keys with the same prefix. If `part` is empty, `prefix` is the whole and only key."""
-
-    name: str
-    prefix: str
-    #: What follows the prefix: "" (nothing), "id", "tenant", "model", "queue", "worker", "execution" or "name".
-    part: str
-    type: Literal["hash", "zset", "list", "string", "stream", "set"]
-    holds: str
-    #: permanent: the key never expires. ttl: it always has a TTL. emptied: Redis deletes it when its last member is
-    #: removed. with the job: it has no TTL while its job is inflight, and a TTL afterwards.
-    dies: Lifetime
-    #: What follows the variable part. Only a key of RQ has a suffix.
-    suffix: str = ""
-
-    def of(self, part: str = "") -> str:
-        """Return the key for one value of the variable part, or the only key if the family has no variable part."""
-        return f"{self.prefix}{part}{self.suffix}"
-
-
-TABLE: tuple[Key, ...] = (
-    Key(
-        "config",
-        "penstock:config",
-        "",
-        "hash",
-        "system-wide settings, whether the system drains, and until when no lease is taken back",
-        "permanent",
-    ),
-    Key("clock", "penstock:clock", "", "string", "clock offset for tests; absent in production", "permanent"),
-    Key("inflight", "penstock:inflight", "", "zset", "all inflight jobs, ordered by admission time", "emptied"),
-    Key("deadlines", "penstock:deadlines", "", "zset", "queued jobs, ordered by when they expire", "emptied"),
-    Key("leases", "penstock:leases", "", "zset", "running jobs, ordered by the end of their lease", "emptied"),
-    Key("active", "penstock:active:", "model", "zset", "the active set (tenants), ordered by service", "emptied"),
-    Key("order", "penstock:order:", "queue", "zset", "a queue's jobs, ordered by latest start", "emptied"),
-    Key("tenant", "penstock:tenant:", "tenant", "hash", "service, queue sums, policy; no TTL with a policy", "ttl"),
-    Key("tenants", "penstock:tenants", "", "zset", "tenants admitted or with a policy, by last admission", "permanent"),
-    Key("lists", "penstock:lists:", "tenant", "set", "models for which the tenant has queued jobs", "emptied"),
-    Key("jobs", "penstock:jobs:", "tenant", "zset", "a tenant's readable jobs, ordered by admission time", "ttl"),
-    Key("payload", "penstock:payload:", "id", "string", "request as JSON; deleted when the job ends", "with the job"),
-    Key("result", "penstock:result:", "id", "string", "text and usage as JSON", "ttl"),
-    Key("events", "penstock:events:", "id", "stream", "the events of a job, for clients that follow it", "ttl"),
-    Key("idem", "penstock:idem:", "name", "string", "for a tenant's Idempotency-Key: job id and body digest", "ttl"),
-    Key("supersede", "penstock:supersede:", "name", "string", "newest job id for a tenant's supersede_key", "ttl"),
-    Key("wake", "penstock:wake:", "model", "list", "doorbell of a pool, on which idle workers block; capped", "ttl"),
-    Key("bell", "penstock:bell:", "worker", "list", "doorbell of a worker: ids of its jobs to cancel", "ttl"),
-    Key("worker", "penstock:worker:", "worker", "hash", "slots, KV cells, rates, last heartbeat, last claim", "ttl"),
-    Key("workers", "penstock:workers", "", "zset", "workers, ordered by last heartbeat", "emptied"),
-    Key("pool", "penstock:pool:", "model", "zset", "workers of one model, ordered by last heartbeat", "ttl"),
-    Key("models", "penstock:models", "", "zset", "all models ever served, ordered by last heartbeat", "permanent"),
-    Key("books", "penstock:books:", "model", "hash", "pool record: virtual time, sums, rates, lengths", "permanent"),
-    Key("appointments", "penstock:appointments:", "model", "zset", "tenants, ordered by appointment", "permanent"),
-    Key("promises", "penstock:promises:", "model", "zset", "tenants, ordered by retry time of last hint", "permanent"),
-    Key("asked", "penstock:asked", "", "zset", "ids of recent refusals; a repeat is not counted again", "permanent"),
-    Key("polls", "penstock:polls", "", "zset", "jobs that must be polled, ordered by poll deadline", "emptied"),
-    Key("labels", "penstock:labels", "", "set", "tenants with a metric label of their own", "permanent"),
-    Key("queues", "penstock:queues", "", "zset", "queues, ordered by when their last result expires", "emptied"),
-    Key("stats", "penstock:stats", "", "hash", "counters and histogram buckets", "permanent"),
-    Key("keys", "penstock:keys", "", "hash", "tenant, label and expiry of each API key, by its SHA-256", "permanent"),
-    Key("secret", "penstock:secret", "", "string", "the secret used to sign event tickets", "permanent"),
-    Key("rq_queues", "rq:queues", "", "set", "RQ: the keys of all queues", "emptied"),
-    Key("rq_queue", "rq:queue:", "queue", "list", "RQ: ids of a queue's jobs, ordered by latest start", "emptied"),
-    Key("rq_job", "rq:job:", "id", "hash", "RQ: a job's record, with Penstock's own penstock_ fields", "with the job"),
-    Key("rq_wip", "rq:wip:", "queue", "zset", "RQ: running jobs as <id>:<claim token>", "emptied"),
-    Key("rq_finished", "rq:finished:", "queue", "zset", "RQ: succeeded jobs, ordered by deletion time", "ttl"),
-    Key("rq_failed", "rq:failed:", "queue", "zset", "RQ: failed and expired jobs, ordered by deletion time", "ttl"),
-    Key("rq_canceled", "rq:canceled:", "queue", "zset", "RQ: canceled jobs, ordered by deletion time", "ttl"),
-    Key("rq_results", "rq:results:", "id", "stream", "RQ: how a job ended, as token counts and times", "ttl"),
-    Key("rq_workers", "rq:workers", "", "set", "RQ: the keys of all workers", "emptied"),
-    Key("rq_workers_of", "rq:workers:", "queue", "set", "RQ: the keys of a queue's workers", "emptied"),
-    Key("rq_worker", "rq:worker:", "worker", "hash", "RQ: the record of a worker", "ttl"),
-    Key(
-        "rq_executions",
-        "rq:worker:",
-        "worker",
-        "set",
-        "RQ 3: the execution of the worker's current job",
-        "ttl",
-        suffix=":executions",
-    ),
-    Key(
-        "rq_execution",
-        "rq:execution:",
-        "execution",
-        "hash",
-        "RQ 3: the record of the execution <id>:<claim token>",
-        "ttl",
-    ),
-)
-
-BY_NAME: dict[str, Key] = {key.name: key for key in TABLE}
+from shared.store.key_table import BY_NAME
 
 _TENANT = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 

@@ -1,10 +1,10 @@
 """Loads the scripts shared/lua/*.lua, and checks each call and each answer against the header of its script.
 
-The header is the script's signature. Its sections (shared/lua/README.md) are KEYS (names from shared/store/keys.py),
-ARGV (name, type and meaning of each argument), ANSWERS (the closed set of first words), KEEPS (invariants of
-docs/states.md), USES (library files) and RARELY (functions that are created only when called). The loader puts a
-prelude before the body of the script. The prelude defines a local `k_<name>` for each key, which holds the key or its
-prefix, and a local for each argument. After the prelude comes the library code that the body uses
+The header is the script's signature. Its sections (shared/lua/README.md) are KEYS (names from
+shared/store/key_table.py), ARGV (name, type and meaning of each argument), ANSWERS (the closed set of first words),
+KEEPS (invariants of docs/states.md), USES (library files) and RARELY (functions that are created only when called). The
+loader puts a prelude before the body of the script. The prelude defines a local `k_<name>` for each key, which holds
+the key or its prefix, and a local for each argument. After the prelude comes the library code that the body uses
 (shared/store/lua_bundle.py).
 """
 
@@ -21,7 +21,7 @@ from redis.exceptions import NoScriptError, ResponseError
 
 from shared.errors import ScriptError
 from shared.store import lua_bundle
-from shared.store.keys import BY_NAME, Key
+from shared.store.key_table import BY_NAME, Key
 
 ArgType = Literal["text", "int", "rest"]
 Value = str | bytes | int
@@ -191,7 +191,7 @@ def parse(name: str, text: str) -> Header:
     keys = tuple(" ".join(found["KEYS"]).split())
     unknown = [key for key in keys if key not in BY_NAME]
     if unknown:
-        raise ScriptError(f"{name}: these keys are not in shared/store/keys.py: {unknown}")
+        raise ScriptError(f"{name}: these keys are not in shared/store/key_table.py: {unknown}")
     return Header(
         name=name,
         summary=lines[0].split(": ", 1)[1],

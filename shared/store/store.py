@@ -9,8 +9,8 @@ import redis
 from shared.errors import SettingsConflict
 from shared.jobs.job import ClaimedJob, ClaimRef, Ending, NewJob, Usage
 from shared.jobs.outcomes import Outcome, Refused
+from shared.settings.setting import AUTO
 from shared.settings.settings import SYSTEM_WIDE, Settings
-from shared.settings.table import AUTO
 from shared.store import decode, keys, rq_record
 from shared.store.keys import model_slug
 from shared.store.reads import StoreReads

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import redis
 
+from shared.accounts.api_keys import ApiKeys
+from shared.accounts.tenants import Tenants
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.store import keys
-from shared.store.api_keys import ApiKeys
 from shared.store.store import Store
-from shared.store.tenants import Tenants
 from tests.support.builders import a_job
 from tests.support.program import Program, program
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
+from shared.accounts.tenants import Tenants
 from shared.jobs.job import ClaimRef
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.settings.settings import Settings
 from shared.store import keys
 from shared.store.store import Store
-from shared.store.tenants import Tenants
 from tests.support.builders import MODEL, a_heartbeat, claim_one, reconfigure, view_of
 from tests.support.door import a_door, admitted_job, job_of, settle, submit, worker
 from tests.support.processes import wait_for

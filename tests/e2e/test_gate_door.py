@@ -9,12 +9,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from shared.accounts.api_keys import ApiKeys
+from shared.accounts.tenants import Tenants
 from shared.jobs.outcomes import Outcome
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.settings.settings import Settings
-from shared.store.api_keys import ApiKeys
 from shared.store.store import Store
-from shared.store.tenants import Tenants
 from tests.support.builders import reconfigure, stat, view_of
 from tests.support.door import door_store, run_next, serve, settle
 from tests.support.gate import Served, served, submit_frame

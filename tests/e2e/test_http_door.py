@@ -8,12 +8,12 @@ import pytest
 from flask.testing import FlaskClient
 from prometheus_client.parser import text_string_to_metric_families
 
+from shared.accounts.api_keys import ApiKeys
+from shared.accounts.tenants import Tenants
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.settings.settings import Settings
 from shared.store import keys
-from shared.store.api_keys import ApiKeys
 from shared.store.store import Store
-from shared.store.tenants import Tenants
 from tests.support.door import a_door, admitted_job, fault, refused, serve, submit
 from web.api import response_models
 from web.runtime.admin_key import load_admin_key

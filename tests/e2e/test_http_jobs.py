@@ -6,12 +6,12 @@ import time
 import pytest
 from flask.testing import FlaskClient
 
+from shared.accounts.tenants import Tenants
 from shared.jobs.outcomes import Outcome
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.settings.settings import Settings
 from shared.store import keys
 from shared.store.store import Store
-from shared.store.tenants import Tenants
 from tests.support.builders import contents
 from tests.support.door import a_door, admitted_job, fault, job_of, refused, run_next, serve, settle, submit
 from web.api import response_models

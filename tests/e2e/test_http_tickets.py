@@ -6,12 +6,12 @@ from urllib.parse import urlsplit
 import pytest
 from flask.testing import FlaskClient
 
+from shared.accounts.api_keys import ApiKeys
+from shared.accounts.tenants import Tenants
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.settings.settings import Settings
 from shared.store import keys
-from shared.store.api_keys import ApiKeys
 from shared.store.store import Store
-from shared.store.tenants import Tenants
 from tests.support.builders import pass_time, view_of
 from tests.support.door import a_door, admitted_job, fault, run_next, serve, settle, submit
 from tests.support.processes import wait_for

@@ -7,9 +7,9 @@ import openai
 import pytest
 from openai import OpenAI
 
+from shared.accounts.api_keys import ApiKeys
+from shared.accounts.tenants import Tenants
 from shared.jobs.tenant_policy import TenantPolicy
-from shared.store.api_keys import ApiKeys
-from shared.store.tenants import Tenants
 from tests.support.processes import wait_for
 from tests.support.served import Address, Served, sim_served
 

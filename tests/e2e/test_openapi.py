@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.store.api_keys import ApiKeys
+from shared.accounts.api_keys import ApiKeys
 from tests.support.served import Address, Served, sim_served
 
 pytestmark = pytest.mark.ways("direct", reason="nginx answers a request that it does not pass on in its own words")

@@ -10,7 +10,7 @@ import typer.main
 from shared import cli, metrics
 from shared.jobs.outcomes import EndCode, Refusal
 from shared.jobs.states import ARROWS, Arrow, JobState
-from shared.store.keys import TABLE
+from shared.store.key_table import TABLE
 from tools.generated_pages import pages
 from workers.exit_codes import ExitCode
 

@@ -1,7 +1,7 @@
 """Tests of a tenant's bounds on requests and tokens a minute; the door answers their refusals with HTTP 429."""
 
+from shared.accounts.tenants import Tenants
 from shared.jobs.tenant_policy import TenantPolicy
-from shared.store.tenants import Tenants
 from tests.support.builders import a_heartbeat, a_job, admitted, advance_clock, refused
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from shared.accounts.tenants import Tenants
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.store import keys
-from shared.store.tenants import Tenants
 from tests.support.builders import MODEL, a_heartbeat, a_job, admitted, reconfigure, refused
 
 #: The rates of a pool that computes 1,000 weighted tokens a second.

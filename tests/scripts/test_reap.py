@@ -4,13 +4,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from shared.accounts.tenants import Tenants
 from shared.jobs.job import ClaimRef
 from shared.jobs.states import JobState
 from shared.jobs.tenant_policy import TenantPolicy
-from shared.store import keys
+from shared.store import key_table, keys
 from shared.store.keys import queue_name
 from shared.store.replies import Reaped
-from shared.store.tenants import Tenants
 from tests.support.builders import (
     MODEL,
     a_job,
@@ -255,7 +255,7 @@ def test_a_key_of_the_wrong_type_does_not_stop_reap(store, family):
     heartbeat(store)
     job_id = admitted(store, a_job())
     claim_one(store)
-    key = keys.BY_NAME[family].prefix + job_id
+    key = key_table.BY_NAME[family].prefix + job_id
     store.client.delete(key)
     store.client.sadd(key, "foreign")
     pass_time(store, 16_500)

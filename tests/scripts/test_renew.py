@@ -2,10 +2,10 @@
 
 import pytest
 
+from shared.accounts.tenants import Tenants
 from shared.jobs.job import ClaimRef, Usage
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.store import keys
-from shared.store.tenants import Tenants
 from tests.support.builders import (
     MODEL,
     a_heartbeat,

@@ -6,8 +6,8 @@ from apiflask import APIBlueprint
 from flask import Response
 
 from shared.jobs.tenant_policy import TenantPolicy
+from shared.settings.setting import AUTO
 from shared.settings.settings import Settings
-from shared.settings.table import AUTO
 from shared.store.replies import Snapshot
 from web.api.deadline import max_deadline_ms
 from web.operations.request_caller import current_caller

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
+from shared.accounts.api_keys import ApiKeys
+from shared.accounts.tenants import Tenants
 from shared.clock import Clock
 from shared.jobs.job import JobView
 from shared.settings.settings import Settings
-from shared.store.api_keys import ApiKeys
 from shared.store.store import Store
-from shared.store.tenants import Tenants
 from web.http.process_metrics import ProcessMetrics
 from web.runtime.admin_key import load_admin_key
 from web.runtime.credential_cache import CredentialCache

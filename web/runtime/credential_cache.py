@@ -7,10 +7,10 @@ promises that a revoked key, a disabled tenant and a changed policy take effect 
 
 from functools import lru_cache
 
+from shared.accounts.api_keys import ApiKeys, KeyRecord, digest_of
+from shared.accounts.tenants import Tenants
 from shared.clock import Clock
 from shared.jobs.tenant_policy import TenantPolicy
-from shared.store.api_keys import ApiKeys, KeyRecord, digest_of
-from shared.store.tenants import Tenants
 
 #: The longest time for which a cached entry is valid, in seconds. The promise above allows up to 1 s.
 _TTL_S = 0.5

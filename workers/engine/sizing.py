@@ -3,8 +3,8 @@
 import os
 from dataclasses import dataclass
 
+from shared.settings.setting import AUTO
 from shared.settings.settings import Settings
-from shared.settings.table import AUTO
 from workers.engine.stats import EngineSettings
 
 #: Default for the length of the longest job that the engine accepts, in tokens.

@@ -7,8 +7,9 @@ import typer
 from shared.cli import output
 from shared.cli.reach import Json, StateDir, client_for, store_url
 from shared.errors import EmbeddedStoreError, SettingsConflict
+from shared.settings.setting import AUTO, Setting
 from shared.settings.settings import SYSTEM_WIDE, Settings, load_with_origin
-from shared.settings.table import AUTO, ROWS, Setting
+from shared.settings.table import ROWS
 from shared.store import keys
 
 if TYPE_CHECKING:

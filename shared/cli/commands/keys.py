@@ -9,7 +9,7 @@ from shared.cli.durations import format_timestamp, parse_duration_ms
 from shared.cli.reach import FAULT, Json, StateDir, store_client
 
 if TYPE_CHECKING:
-    from shared.store.api_keys import KeyRecord, NewKey
+    from shared.accounts.api_keys import KeyRecord, NewKey
 
 app = typer.Typer(no_args_is_help=True, help="Manage the API keys of tenants.")
 
@@ -23,7 +23,7 @@ TenantFilter = Annotated[str | None, typer.Option("--tenant", metavar="NAME", he
 @app.command("ls")
 def list_all(*, tenant: TenantFilter = None, state_dir: StateDir = None, json: Json = False) -> None:
     """List what the store records about each key. The keys themselves are not stored."""
-    from shared.store.api_keys import ApiKeys
+    from shared.accounts.api_keys import ApiKeys
 
     now_ms, records = ApiKeys(store_client(state_dir)).ls(tenant)
     if json:
@@ -62,7 +62,7 @@ def add(
     json: Json = False,
 ) -> None:
     """Create a key and print it on stdout. The key cannot be shown again."""
-    from shared.store.api_keys import ApiKeys
+    from shared.accounts.api_keys import ApiKeys
 
     expires_in_ms = None if expires is None else parse_duration_ms("expires", expires)
     api_keys = ApiKeys(store_client(state_dir))
@@ -72,7 +72,7 @@ def add(
 @app.command()
 def rm(selector: KeySelector, *, tenant: TenantFilter = None, state_dir: StateDir = None, json: Json = False) -> None:
     """Remove a key, or all keys with a label. Within a second, the door stops accepting them."""
-    from shared.store.api_keys import ApiKeys
+    from shared.accounts.api_keys import ApiKeys
 
     removed = ApiKeys(store_client(state_dir)).rm(selector, tenant=tenant)
     if json:
@@ -93,7 +93,7 @@ def rotate(
     json: Json = False,
 ) -> None:
     """Create a key's successor and print it once. The old key expires after the overlap."""
-    from shared.store.api_keys import ApiKeys
+    from shared.accounts.api_keys import ApiKeys
 
     overlap_ms = parse_duration_ms("overlap", overlap)
     new = ApiKeys(store_client(state_dir)).rotate(selector, overlap_ms=overlap_ms, tenant=tenant)

@@ -11,8 +11,8 @@ from shared.cli.reach import FAULT, Json, StateDir, store_client
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
+    from shared.accounts.tenants import TenantEntry
     from shared.jobs.tenant_policy import TenantPolicy, Value
-    from shared.store.tenants import TenantEntry
 
 app = typer.Typer(no_args_is_help=True, help="Manage the policies of tenants: weights, bounds, models.")
 
@@ -50,8 +50,8 @@ Disabled = Annotated[
 @app.command("ls")
 def list_all(*, state_dir: StateDir = None, json: Json = False) -> None:
     """List the tenants that have a policy or recently had a job admitted."""
+    from shared.accounts.tenants import Tenants
     from shared.jobs.tenant_policy import FIELDS
-    from shared.store.tenants import Tenants
 
     entries = Tenants(store_client(state_dir)).list()
     if json:
@@ -79,8 +79,8 @@ def add(
     json: Json = False,
 ) -> None:
     """Give a tenant a policy. Fails if the tenant already has one."""
+    from shared.accounts.tenants import Tenants
     from shared.jobs.tenant_policy import TenantPolicy
-    from shared.store.tenants import Tenants
 
     changes = _changes(weight, max_waiting, max_waiting_tokens, rpm, tpm, max_deadline, models, default_model)
     changes |= _flags(disabled=disabled, degrade=degrade)
@@ -112,7 +112,7 @@ def change(
     json: Json = False,
 ) -> None:
     """Change the named fields of a tenant's policy and keep the others. Takes effect within a second."""
-    from shared.store.tenants import Tenants
+    from shared.accounts.tenants import Tenants
 
     changes = _changes(weight, max_waiting, max_waiting_tokens, rpm, tpm, max_deadline, models, default_model)
     changes |= _flags(disabled=disabled, degrade=degrade)
@@ -124,7 +124,7 @@ def change(
 @app.command()
 def rm(tenant: Name, *, state_dir: StateDir = None) -> None:
     """Remove a tenant's policy, so that the defaults apply again. The tenant's jobs and keys stay."""
-    from shared.store.tenants import Tenants
+    from shared.accounts.tenants import Tenants
 
     if not Tenants(store_client(state_dir)).remove(tenant):
         output.write_note(f"tenant {tenant!r} has no policy")

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import redis
 
+from shared.accounts.api_keys import ApiKeys, digest_of
 from shared.errors import ConfigError
 from shared.settings.settings import load
 from shared.store import keys
-from shared.store.api_keys import ApiKeys, digest_of
 from web.runtime.admin_key import admin_key_path, load_admin_key
 
 HOUR_MS = 3_600_000

@@ -3,10 +3,10 @@
 import pytest
 
 from shared.audit.key_owners import family_of, unowned_keys
-from shared.store import keys
+from shared.store import key_table, keys
 
 
-@pytest.mark.parametrize("row", keys.TABLE, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", key_table.TABLE, ids=lambda row: row.name)
 def test_every_key_belongs_to_its_own_family(row):
     assert family_of(row.of("part" if row.part else "")) is row
 
@@ -20,7 +20,7 @@ def test_an_empty_store_has_no_unowned_keys(redis_client):
     assert unowned_keys(redis_client) == []
 
 
-@pytest.mark.parametrize("row", [row for row in keys.TABLE if row.dies == "ttl"], ids=lambda row: row.name)
+@pytest.mark.parametrize("row", [row for row in key_table.TABLE if row.dies == "ttl"], ids=lambda row: row.name)
 def test_a_key_that_must_have_a_ttl_is_unowned_without_one(redis_client, row):
     key = row.of("part")
     redis_client.hset(key, "field", "value")
@@ -35,7 +35,7 @@ def test_an_unknown_penstock_key_is_unowned_and_keys_of_other_programs_are_ignor
     assert unowned_keys(redis_client) == ["penstock:unknown"]
 
 
-@pytest.mark.parametrize("row", [row for row in keys.TABLE if row.dies == "with the job"], ids=lambda row: row.name)
+@pytest.mark.parametrize("row", [row for row in key_table.TABLE if row.dies == "with the job"], ids=lambda r: r.name)
 def test_a_key_that_lives_with_a_job_is_owned_while_that_job_is_inflight(redis_client, row):
     redis_client.set(f"{row.prefix}one", 1)
     redis_client.set(f"{row.prefix}two", 1)
@@ -50,7 +50,7 @@ def test_a_tenant_s_key_without_a_ttl_is_owned_only_with_a_policy(redis_client):
 
 
 @pytest.mark.parametrize(
-    "row", [row for row in keys.TABLE if row.dies in {"permanent", "emptied"}], ids=lambda r: r.name
+    "row", [row for row in key_table.TABLE if row.dies in {"permanent", "emptied"}], ids=lambda r: r.name
 )
 def test_a_key_that_is_permanent_or_emptied_needs_no_ttl(redis_client, row):
     redis_client.set(row.of("part" if row.part else ""), 1)

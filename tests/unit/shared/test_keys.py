@@ -4,30 +4,30 @@ import inspect
 
 import pytest
 
-from shared.store import keys
+from shared.store import key_table, keys
 
 
 def functions() -> dict[str, object]:
     found = inspect.getmembers(keys, inspect.isfunction)
-    return {name: function for name, function in found if name in keys.BY_NAME}
+    return {name: function for name, function in found if name in key_table.BY_NAME}
 
 
 def test_every_function_builds_the_key_of_its_row():
     for name, function in functions().items():
-        row = keys.BY_NAME[name]
+        row = key_table.BY_NAME[name]
         parts = [f"p{i}" for i in range(len(inspect.signature(function).parameters))]
         assert function(*parts) == row.of(".".join(parts))
         assert (row.part == "") == (not parts)
 
 
 def test_every_key_that_is_not_rq_s_has_a_function():
-    ours = {row.name for row in keys.TABLE if not row.name.startswith("rq_")}
+    ours = {row.name for row in key_table.TABLE if not row.name.startswith("rq_")}
     assert ours <= set(functions())
 
 
 def test_names_and_prefixes_are_unique_and_prefixes_begin_with_penstock_or_rq():
-    assert len(keys.BY_NAME) == len(keys.TABLE) == len({row.of("part") for row in keys.TABLE})
-    for row in keys.TABLE:
+    assert len(key_table.BY_NAME) == len(key_table.TABLE) == len({row.of("part") for row in key_table.TABLE})
+    for row in key_table.TABLE:
         assert row.prefix.startswith("rq:" if row.name.startswith("rq_") else "penstock:")
         assert row.prefix.endswith(":") == (row.part != "")
 

@@ -6,7 +6,7 @@ import pytest
 
 from shared.errors import ScriptError
 from shared.store import scripts
-from shared.store.keys import BY_NAME
+from shared.store.key_table import BY_NAME
 
 GOOD = """-- sample: shows a header.
 -- KEYS config rq_job

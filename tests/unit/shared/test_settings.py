@@ -5,8 +5,9 @@ from dataclasses import fields
 import pytest
 
 from shared.errors import ConfigError
+from shared.settings.setting import AUTO
 from shared.settings.settings import SYSTEM_WIDE, Settings, as_environ, load, load_with_origin
-from shared.settings.table import AUTO, ROWS
+from shared.settings.table import ROWS
 from web.runtime.admin_key import load_admin_key
 
 

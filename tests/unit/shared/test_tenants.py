@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 import redis
 
+from shared.accounts.tenants import TenantEntry, Tenants
 from shared.errors import ConfigError, StoreUnavailable
 from shared.jobs.tenant_policy import FIELDS, TenantPolicy
 from shared.store import keys
-from shared.store.tenants import TenantEntry, Tenants
 
 EVERYTHING = TenantPolicy(
     weight=2.5,

@@ -2,11 +2,11 @@
 
 import pytest
 
+from shared.accounts.api_keys import ApiKeys
+from shared.accounts.tenants import Tenants
 from shared.clock import ManualClock
 from shared.errors import StoreUnavailable
 from shared.jobs.tenant_policy import TenantPolicy
-from shared.store.api_keys import ApiKeys
-from shared.store.tenants import Tenants
 from web.runtime.credential_cache import CredentialCache
 
 HALF_A_SECOND = 0.5

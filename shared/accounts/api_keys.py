@@ -16,11 +16,11 @@ from typing import Any
 
 import redis
 
+from shared.accounts.tenants import check_name
 from shared.errors import ConfigError
 from shared.store import keys
 from shared.store.decode import text
 from shared.store.redis_errors import store_faults
-from shared.store.tenants import check_name
 
 #: The prefix by which people and scanners for leaked secrets recognize a key.
 KEY_PREFIX = "psk_"

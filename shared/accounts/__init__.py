@@ -1,0 +1,1 @@
+"""Who may use Penstock: tenants and their policies, and API keys."""

@@ -1,0 +1,36 @@
+"""The settings of the door: its addresses, who may use it, and the size of a request."""
+
+from shared.settings.setting import HOST_PORT, Setting, int_row, text_row, word_row
+
+ROWS: tuple[Setting, ...] = (
+    text_row(
+        "listen", "127.0.0.1:8000", "host:port", "the door's address; the default is loopback only", pattern=HOST_PORT
+    ),
+    int_row("web_workers", 2, "processes", 1, 64, "HTTP processes of the door; one can restart while others serve"),
+    word_row(
+        "auth",
+        "required",
+        ("required", "open"),
+        "open (loopback addresses only): API keys are ignored, and the X-Tenant header names the tenant",
+    ),
+    text_row(
+        "admin_key_file", "", "a file", "unset: admin.key in the state folder; a missing file is created with mode 0600"
+    ),
+    text_row(
+        "allowed_hosts",
+        "",
+        "host names, comma-separated",
+        "accepted Host headers; others get status 421, against DNS rebinding; unset: loopback names",
+    ),
+    text_row("cors_origins", "", "origins, comma-separated", "origins whose web pages may read answers; unset: none"),
+    word_row("dashboard", "auto", ("auto", "off", "read", "write"), "auto: read on loopback addresses, otherwise off"),
+    int_row(
+        "tenant_bound_status",
+        503,
+        "HTTP status",
+        400,
+        599,
+        "status of refusals by a tenant's own bounds; set 429 if a service mesh ejects backends on 5xx",
+    ),
+    int_row("max_body_bytes", 1_048_576, "bytes", 1_024, 1_073_741_824, "longer request bodies get status 413"),
+)

@@ -1,0 +1,65 @@
+"""The settings of admission, fairness, deadlines and leases."""
+
+from shared.settings.setting import AUTO, Setting, float_row, int_row, word_row
+
+ROWS: tuple[Setting, ...] = (
+    word_row("admission", "full", ("full", "bounds"), "bounds: admit without checks of share, backlog and deadline"),
+    int_row(
+        "max_inflight",
+        AUTO,
+        "jobs",
+        1,
+        10_000_000,
+        "inflight jobs of all tenants; auto: max(64, 4 x live slots); a low bound weakens the isolation of tenants",
+        auto=True,
+    ),
+    int_row(
+        "max_queue_size", AUTO, "jobs", 1, 1_000_000, "queued jobs per tenant; auto: max(16, 2 x live slots)", auto=True
+    ),
+    int_row(
+        "max_queue_tokens", 65_536, "tokens", 1, 10**12, "bound on prompt tokens plus max_tokens of a tenant's queue"
+    ),
+    int_row("max_wait_ms", 8_000, "ms", 1, 3_600_000, "longest time that a pool's queued work may take to compute"),
+    word_row(
+        "fairness",
+        "tokens",
+        ("tokens", "turns"),
+        "tokens: each job costs its weighted tokens; turns: every job costs the same (weighted round robin)",
+    ),
+    word_row(
+        "degradation",
+        "off",
+        ("off", "on"),
+        "on: under overload, tenants that opted in get shorter answers instead of refusals or late answers",
+    ),
+    int_row("default_deadline_ms", 120_000, "ms", 1, 86_400_000, "deadline of requests that do not name one"),
+    int_row("max_deadline_ms", 600_000, "ms", 1, 86_400_000, "the longest deadline that a request may name"),
+    int_row(
+        "default_start_ms", 30_000, "ms", 1, 86_400_000, "start deadline of streaming requests that do not name one"
+    ),
+    float_row(
+        "admission_safety_margin", 0.8, "fraction of the deadline", 0.05, 1.0, "latest predicted end of an admitted job"
+    ),
+    int_row(
+        "poll_grace_ms",
+        0,
+        "ms",
+        0,
+        86_400_000,
+        "a job that no client polls for this long is canceled; 0: never",
+    ),
+    int_row("lease_ms", 15_000, "ms", 100, 600_000, "how long a worker keeps a job without renewing its lease"),
+    int_row(
+        "max_attempts",
+        3,
+        "claims",
+        1,
+        100,
+        "a job whose lease ends on the last of these claims fails as poison",
+    ),
+    int_row("result_ttl_s", 3_600, "s", 1, 31_536_000, "how long an ended job and its result can be read"),
+    int_row(
+        "default_max_tokens", 256, "tokens", 1, 10_000_000, "max_tokens of requests that set none; cut to the context"
+    ),
+    int_row("generated_weight", 4, "prompt tokens", 1, 1_000, "cost of a generated token; a prompt token costs 1"),
+)

@@ -1,0 +1,22 @@
+"""The settings of the store and of the folder in which Penstock keeps its files."""
+
+from shared.settings.setting import Setting, text_row, word_row
+
+ROWS: tuple[Setting, ...] = (
+    text_row(
+        "redis_url",
+        "",
+        "a URL of Redis >= 6.2 or Valkey",
+        "the URL of the store; unset: the embedded store in PENSTOCK_STATE_DIR",
+        name="REDIS_URL",
+        pattern=r"|(redis|rediss|unix|redis\+sentinel)://.*",
+    ),
+    text_row("state_dir", "", "a folder", "the state folder; unset: `penstock` in the user's data folder"),
+    word_row(
+        "appendfsync",
+        "everysec",
+        ("everysec", "always"),
+        "for the embedded store; everysec: a power failure loses the last second of admissions; "
+        "always: a power failure loses nothing, but admission is slower",
+    ),
+)
