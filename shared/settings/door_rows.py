@@ -22,6 +22,12 @@ ROWS: tuple[Setting, ...] = (
         "host names, comma-separated",
         "accepted Host headers; others get status 421, against DNS rebinding; unset: loopback names",
     ),
+    text_row(
+        "trusted_proxies",
+        "",
+        "addresses or networks, comma-separated",
+        "proxies whose X-Forwarded-For is believed (`unix`: those on a Unix socket); unset: the peer is the client",
+    ),
     text_row("cors_origins", "", "origins, comma-separated", "origins whose web pages may read answers; unset: none"),
     word_row("dashboard", "auto", ("auto", "off", "read", "write"), "auto: read on loopback addresses, otherwise off"),
     int_row(

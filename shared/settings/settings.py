@@ -34,6 +34,7 @@ class Settings:
     auth: str
     admin_key_file: str
     allowed_hosts: str
+    trusted_proxies: str
     cors_origins: str
     dashboard: str
     tenant_bound_status: int

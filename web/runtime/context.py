@@ -8,6 +8,7 @@ from shared.clock import Clock
 from shared.jobs.job import JobView
 from shared.settings.settings import Settings
 from shared.store.store import Store
+from web.http.client_address import TrustedProxies, parse_trusted_proxies
 from web.http.process_metrics import ProcessMetrics
 from web.runtime.admin_key import load_admin_key
 from web.runtime.credential_cache import CredentialCache
@@ -24,6 +25,7 @@ class DoorContext:
     settings: Settings
     store: Store
     clock: Clock
+    trusted_proxies: TrustedProxies
     credentials: CredentialCache
     ticket_signer: TicketSigner
     pools: ModelPools
@@ -41,11 +43,15 @@ class DoorContext:
 
 
 def make_door_context(settings: Settings, store: Store, clock: Clock) -> DoorContext:
-    """Create the context of one process. Raises ConfigError if the admin key file cannot be used."""
+    """Create the context of one process.
+
+    Raises ConfigError if the admin key file cannot be used, or if PENSTOCK_TRUSTED_PROXIES contains an invalid entry.
+    """
     return DoorContext(
         settings=settings,
         store=store,
         clock=clock,
+        trusted_proxies=parse_trusted_proxies(settings.trusted_proxies),
         credentials=CredentialCache(ApiKeys(store.client), Tenants(store.client), clock),
         ticket_signer=TicketSigner(store.client),
         pools=ModelPools(store, settings, clock),

@@ -15,6 +15,7 @@ from shared.store.embedded import find_url
 from shared.store.preflight import check_fitness
 from shared.store.store import Store
 from web.http.allowed_names import allowed_hosts, allowed_origins
+from web.http.client_address import parse_trusted_proxies
 
 log = structlog.get_logger()
 
@@ -29,6 +30,7 @@ def read_settings() -> Settings:
         settings = load()
         allowed_hosts(settings)
         allowed_origins(settings)
+        parse_trusted_proxies(settings.trusted_proxies)
         _store_url(settings)
     except (ConfigError, EmbeddedStoreError) as error:
         _exit_with(error, EXIT_CONFIG)
