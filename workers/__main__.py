@@ -21,8 +21,9 @@ from shared import log as logging
 from shared.clock import RealClock
 from shared.errors import ConfigError, EmbeddedStoreError, ModelError, StoreUnavailable, StoreUnfit
 from shared.jobs.model_name import served_names
+from shared.settings.secret_values import without_password
 from shared.settings.settings import Settings, load
-from shared.store.connection import open_client, without_password
+from shared.store.connection import open_client
 from shared.store.embedded import find_url
 from shared.store.keys import model_slug
 from shared.store.preflight import check_fitness

@@ -19,5 +19,11 @@ ROWS: tuple[Setting, ...] = (
         pattern=failpoints.PATTERN,
     ),
     text_row("url", "http://127.0.0.1:8000", "a URL", "the door's address for `penstock submit`, `jobs` and `cancel`"),
-    text_row("api_key", "", "an API key", "the key that `penstock submit`, `jobs` and `cancel` send to the door"),
+    text_row(
+        "api_key",
+        "",
+        "an API key",
+        "the key that `penstock submit`, `jobs` and `cancel` send; PENSTOCK_API_KEY_FILE may name a file with it",
+        secret=True,
+    ),
 )

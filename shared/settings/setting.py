@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from shared.errors import ConfigError
+from shared.settings.secret_values import shown_value
 
 #: The integer that represents `auto` in those settings that allow it.
 AUTO = -2
@@ -31,6 +32,8 @@ class Setting:
     choices: tuple[str, ...] = ()
     pattern: str = ""
     auto: bool = False
+    #: Whether the value is or contains a secret. It is then never shown, and `<name>_FILE` may name a file that has it.
+    secret: bool = False
 
     def parse(self, text: str) -> Value:
         """Return the value that `text` represents.
@@ -56,7 +59,8 @@ class Setting:
         if self.choices and text not in self.choices:
             raise ConfigError(f"{self.name}={text!r} is not one of {', '.join(self.choices)}")
         if self.pattern and not re.fullmatch(self.pattern, text):
-            raise ConfigError(f"{self.name}={text!r} does not look like {self.unit}")
+            shown = shown_value(text) if self.secret else repr(text)
+            raise ConfigError(f"{self.name}={shown} does not look like {self.unit}")
         return text
 
     @staticmethod
@@ -64,14 +68,22 @@ class Setting:
         return "any" if number is None else f"{number:g}"
 
     @property
+    def file_name(self) -> str:
+        """The variable that may name a file with the value of a secret setting."""
+        return f"{self.name}_FILE"
+
+    @property
     def shown_default(self) -> str:
         """The default as it would be written in `.env`."""
         return "auto" if self.auto and self.default == AUTO else str(self.default)
 
 
-def text_row(field: str, default: str, unit: str, why: str, *, name: str = "", pattern: str = "") -> Setting:
+def text_row(
+    field: str, default: str, unit: str, why: str, *, name: str = "", pattern: str = "", secret: bool = False
+) -> Setting:
     """Return the row of a setting that is any text, or a text of `pattern`."""
-    return Setting(field, name or f"PENSTOCK_{field.upper()}", "text", default, unit, why, pattern=pattern)
+    name = name or f"PENSTOCK_{field.upper()}"
+    return Setting(field, name, "text", default, unit, why, pattern=pattern, secret=secret)
 
 
 def word_row(field: str, default: str, choices: tuple[str, ...], why: str) -> Setting:

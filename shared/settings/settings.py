@@ -14,6 +14,7 @@ from pathlib import Path
 from dotenv import dotenv_values
 
 from shared.errors import ConfigError
+from shared.settings.secret_values import read_secret_file
 from shared.settings.setting import AUTO, Setting
 from shared.settings.table import ROWS
 
@@ -134,6 +135,9 @@ SYSTEM_WIDE = (
 #: Variables that Kubernetes adds to every pod's environment for a Service called penstock.
 _KUBERNETES_VARIABLE = re.compile(r"PENSTOCK_(SERVICE_HOST|SERVICE_PORT\w*|PORT\w*)\Z")
 
+#: Names whose values are probably secrets, such as a mistyped PENSTOCK_APIKEY.
+_SECRET_NAME = re.compile(r"(KEY|SECRET|PASSWORD|TOKEN)\Z")
+
 
 def load(environ: Mapping[str, str] | None = None, dotenv: Path | None = Path(".env"), **overrides: object) -> Settings:
     """Read the settings from `environ` (default: the process's environment); names missing there are read from `.env`.
@@ -163,12 +167,13 @@ def load_with_origin(
         given = overrides.get(row.field)
         if given is not None:
             values[row.field], origin[row.field] = row.parse(str(given)), "command line"
-        elif row.name in env:
-            values[row.field], origin[row.field] = row.parse(env[row.name]), "environment"
-        elif row.name in from_file:
-            values[row.field], origin[row.field] = row.parse(from_file[row.name]), str(dotenv)
-        else:
-            values[row.field], origin[row.field] = row.default, "default"
+            continue
+        values[row.field], origin[row.field] = row.default, "default"
+        for source, names in (("environment", env), (str(dotenv), from_file)):
+            text = _text_of(row, names, source)
+            if text is not None:
+                values[row.field], origin[row.field] = row.parse(text), source
+                break
     unknown = set(overrides) - {row.field for row in ROWS}
     if unknown:
         raise ConfigError(f"no such setting: {', '.join(sorted(unknown))}")
@@ -186,6 +191,9 @@ def as_environ(settings: Settings) -> dict[str, str]:
     for row in ROWS:
         value = getattr(settings, row.field)
         environ[row.name] = "auto" if value == AUTO and row.auto else str(value)
+        if row.secret:
+            # The child inherits this process's environment, which may name the file from which the value was read.
+            environ[row.file_name] = ""
     return environ
 
 
@@ -205,6 +213,20 @@ def expand_path(name: str, text: str) -> Path:
         raise ConfigError(f"{name}={text!r} starts with a home folder that is not known; use another path") from None
 
 
+def _text_of(row: Setting, names: Mapping[str, str], source: str) -> str | None:
+    """Return the text of a setting in one source, or None if the source does not set it.
+
+    Raises ConfigError if the source sets a secret both as a value and by the name of a file, or if the file cannot be
+    used.
+    """
+    path = names.get(row.file_name, "") if row.secret else ""
+    if not path:
+        return names.get(row.name)
+    if names.get(row.name):
+        raise ConfigError(f"{row.name} and {row.file_name}={path!r} are both set in the {source}; set one of them")
+    return read_secret_file(row.file_name, path)
+
+
 def _read_dotenv(path: Path) -> dict[str, str]:
     try:
         return {name: value for name, value in dotenv_values(path).items() if value is not None}
@@ -213,11 +235,11 @@ def _read_dotenv(path: Path) -> dict[str, str]:
 
 
 def _check_names_known(names: Mapping[str, str], source: str) -> None:
-    known = {row.name for row in ROWS}
+    known = {row.name for row in ROWS} | {row.file_name for row in ROWS if row.secret}
     for name in sorted(names):
         if name.startswith("PENSTOCK_") and name not in known and not _KUBERNETES_VARIABLE.match(name):
-            message = f"unknown setting {name}={names[name]!r} in the {source}; `penstock config` lists all settings"
-            raise ConfigError(message)
+            value = "(not shown)" if _SECRET_NAME.search(name) else repr(names[name])
+            raise ConfigError(f"unknown setting {name}={value} in the {source}; `penstock config` lists all settings")
 
 
 def _check_combinations(settings: Settings) -> None:

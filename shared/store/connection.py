@@ -4,7 +4,6 @@ No other module creates redis.Redis clients. shared/store/redis_errors.py maps e
 Penstock's exceptions. shared/store/preflight.py checks whether the store's configuration is safe for jobs.
 """
 
-import re
 from dataclasses import dataclass
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -15,6 +14,7 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel, SentinelConnectionPool
 
 from shared.errors import ConfigError
+from shared.settings.secret_values import without_password
 
 
 @dataclass(frozen=True)
@@ -81,12 +81,6 @@ def open_blocking_client(client: redis.Redis, *, block_s: float) -> redis.Redis:
         options |= {"connection_class": pool.connection_class, "is_master": True}
         return redis.Redis.from_pool(SentinelConnectionPool(pool.service_name, pool.sentinel_manager, **options))
     return redis.Redis.from_pool(ConnectionPool(connection_class=pool.connection_class, **options))
-
-
-def without_password(url: str) -> str:
-    """Return the URL with all passwords masked, for use in messages."""
-    url = re.sub(r"(://[^:@/]*):[^@]*@", r"\1:***@", url)
-    return re.sub(r"(password=)[^&]*", r"\1***", url)
 
 
 def _connection_options(name: str, timeouts: Timeouts) -> dict[str, object]:

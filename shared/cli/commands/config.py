@@ -7,6 +7,7 @@ import typer
 from shared.cli import output
 from shared.cli.reach import Json, StateDir, client_for, store_url
 from shared.errors import EmbeddedStoreError, SettingsConflict
+from shared.settings.secret_values import without_password
 from shared.settings.setting import AUTO, Setting
 from shared.settings.settings import SYSTEM_WIDE, Settings, load_with_origin
 from shared.settings.table import ROWS
@@ -47,7 +48,6 @@ def _check(settings: Settings) -> str:
 
     If that process would fail, raise the same error: StoreUnavailable, StoreUnfit or SettingsConflict.
     """
-    from shared.store.connection import without_password
     from shared.store.preflight import check_fitness
 
     try:
@@ -81,10 +81,8 @@ def _check_agreement(client: "redis.Redis", settings: Settings) -> None:
 def _display_value(row: Setting, settings: Settings) -> Any:
     value = getattr(settings, row.field)
     if row.field == "redis_url" and value:
-        from shared.store.connection import without_password
-
         return without_password(value)
-    if row.field == "api_key" and value:
+    if row.secret and value:
         return "(set)"
     return "auto" if row.auto and value == AUTO else value
 

@@ -9,7 +9,8 @@ import redis
 from redis.sentinel import SentinelConnectionPool
 
 from shared.errors import ConfigError, StoreUnavailable
-from shared.store.connection import DOOR, WORKER, open_blocking_client, open_client, without_password
+from shared.settings.secret_values import without_password
+from shared.store.connection import DOOR, WORKER, open_blocking_client, open_client
 from shared.store.redis_errors import store_faults
 
 
@@ -46,6 +47,14 @@ def test_a_url_with_an_unknown_scheme_is_quoted_without_its_password():
         ("unix:///run/s.sock?password=secret", "unix:///run/s.sock?password=***"),
         ("redis+sentinel://me:secret@a:1,b:2/main", "redis+sentinel://me:***@a:1,b:2/main"),
         ("redis://store", "redis://store"),
+        ("redis://me:se@cret@store:6379/1", "redis://me:***@store:6379/1"),
+        ("redis://:se/cr#et?@store", "redis://:***@store"),
+        ("redis://store/0?password=sec&ret&db=1", "redis://store/0?password=***&db=1"),
+        ("redis://store:6379/0?password=se@cret", "redis://store:6379/0?password=***"),
+        (
+            "redis+sentinel://me:s@a:1/main?sentinel_password=se@c",
+            "redis+sentinel://me:***@a:1/main?sentinel_password=***",
+        ),
     ],
 )
 def test_a_printed_url_has_no_password(url, printed):

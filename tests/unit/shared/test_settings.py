@@ -119,3 +119,59 @@ def test_a_maximum_deadline_below_the_default_deadline_is_refused():
 
 def test_every_system_wide_name_is_a_setting():
     assert set(SYSTEM_WIDE) <= {field.name for field in fields(Settings)}
+
+
+def test_a_secret_is_read_from_the_file_that_its_variable_names(tmp_path):
+    file = tmp_path / "url"
+    file.write_text("redis://me:secret@store:6379/0\n")
+    assert read(REDIS_URL_FILE=str(file)).redis_url == "redis://me:secret@store:6379/0"
+    dotenv = tmp_path / ".env"
+    dotenv.write_text(f"REDIS_URL_FILE={file}\n")
+    assert load({}, dotenv).redis_url == "redis://me:secret@store:6379/0"
+    assert load({"REDIS_URL": "redis://other"}, dotenv).redis_url == "redis://other"
+
+
+def test_every_secret_setting_may_be_read_from_a_file(tmp_path):
+    file = tmp_path / "secret"
+    for row in (row for row in ROWS if row.secret):
+        file.write_text("redis://store\n" if row.field == "redis_url" else "psk_one\n")
+        assert getattr(read(**{row.file_name: str(file)}), row.field) == file.read_text().strip()
+
+
+def test_a_secret_that_is_set_twice_is_refused_without_showing_it(tmp_path):
+    file = tmp_path / "key"
+    file.write_text("psk_two")
+    with pytest.raises(ConfigError, match="PENSTOCK_API_KEY and PENSTOCK_API_KEY_FILE=") as raised:
+        read(PENSTOCK_API_KEY="psk_one", PENSTOCK_API_KEY_FILE=str(file))
+    assert "psk_" not in str(raised.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"psk_one\npsk_two\n", b"\xff\xfe", b"k" * 20_000, None])
+def test_a_file_that_does_not_hold_one_secret_is_named_and_not_quoted(tmp_path, content):
+    file = tmp_path / "key"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(ConfigError, match=f"PENSTOCK_API_KEY_FILE='{file}'") as raised:
+        read(PENSTOCK_API_KEY_FILE=str(file))
+    assert "psk_" not in str(raised.value)
+
+
+def test_a_child_process_ignores_the_file_from_which_its_parent_read_a_secret(tmp_path):
+    file = tmp_path / "key"
+    file.write_text("psk_one")
+    environ = {"PENSTOCK_API_KEY_FILE": str(file)}
+    settings = load(environ, dotenv=None)
+    file.unlink()
+    assert load(environ | as_environ(settings), dotenv=None) == settings
+
+
+def test_an_error_quotes_no_secret():
+    for environ in (
+        {"REDIS_URL": "http://me:s3cret@store"},
+        {"REDIS_URL": "s3cret"},
+        {"PENSTOCK_APIKEY": "s3cret"},
+        {"PENSTOCK_REDIS_PASSWORD": "s3cret"},
+    ):
+        with pytest.raises(ConfigError) as raised:
+            load(environ, dotenv=None)
+        assert "s3cret" not in str(raised.value)
