@@ -4,7 +4,7 @@ import runpy
 import sys
 from pathlib import Path
 
-NAMES = ("queue", "engine", "door", "overload", "fairness")
+NAMES = ("queue", "engine", "door", "overload", "fairness", "memory")
 
 
 def main() -> None:

@@ -1,5 +1,5 @@
 -- admit: admits a job, or refuses it without storing the request.
--- KEYS config inflight order jobs tenant tenants payload idem supersede polls queues rq_job
+-- KEYS config inflight order tenant tenants payload idem supersede polls queues rq_job
 -- ARGV
 --   id text · the job's id; a repeated call with the same id returns the same admission
 --   tenant text · the tenant that owns the job and is charged for it
@@ -35,7 +35,7 @@
 --   prompt and the answer without waiting, or -1 while rates are unknown
 --   mismatch: id of the job that was submitted with the same Idempotency-Key and a different body
 -- KEEPS 1 2 3 6 7 8 9
--- USES clock job waiting rq stats books lengths verdict hint doorbell finish drop tier
+-- USES clock job waiting rq stats books lengths verdict hint doorbell finish drop tier index
 -- RARELY drop move_tier shorten
 
 local queue = tenant .. '.' .. slug
@@ -149,12 +149,7 @@ end
 if supersede_digest ~= '' then
   redis.call('SET', supersede, id, 'PX', ends_in_ms)
 end
-redis.call('ZADD', k_jobs .. tenant, now_ms, id)
--- One admission in 16 removes from the tenant's index of jobs the ids of jobs that are too old to have a record.
-if now_us % 16 == 0 then
-  redis.call('ZREMRANGEBYSCORE', k_jobs .. tenant, 0, now_ms - 86400000 - ttl_s * 1000)
-end
-redis.call('EXPIRE', k_jobs .. tenant, ttl_s + 86400)
+index_job(tenant, id, ends_in_ms + ttl_s * 1000)
 redis.call('ZADD', k_tenants, now_ms, tenant)
 redis.call('HSETNX', k_tenant .. tenant, 'first_ms', now_ms)
 if request.next_rpm_ms then

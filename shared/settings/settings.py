@@ -30,6 +30,7 @@ class Settings:
     redis_url: str
     state_dir: str
     appendfsync: str
+    store_max_bytes: int
     listen: str
     web_workers: int
     auth: str

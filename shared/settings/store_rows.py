@@ -1,6 +1,6 @@
 """The settings of the store and of the folder in which Penstock keeps its files."""
 
-from shared.settings.setting import Setting, text_row, word_row
+from shared.settings.setting import AUTO, Setting, int_row, text_row, word_row
 
 ROWS: tuple[Setting, ...] = (
     text_row(
@@ -19,5 +19,15 @@ ROWS: tuple[Setting, ...] = (
         ("everysec", "always"),
         "for the embedded store; everysec: a power failure loses the last second of admissions; "
         "always: a power failure loses nothing, but admission is slower",
+    ),
+    int_row(
+        "store_max_bytes",
+        AUTO,
+        "bytes",
+        16_777_216,
+        10**15,
+        "maxmemory of the embedded store, beyond which it refuses jobs; auto: half of the memory that the machine or "
+        "the control group has, because the store's memory can double while it rewrites its file",
+        auto=True,
     ),
 )

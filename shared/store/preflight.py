@@ -1,4 +1,4 @@
-"""Checks whether the store is safe for jobs: its version, its eviction policy and its append-only file."""
+"""Checks whether the store is safe for jobs: its version, its eviction policy, its append-only file and its memory."""
 
 import re
 from typing import Any
@@ -9,20 +9,25 @@ from redis import exceptions as failed
 from shared.errors import StoreUnfit
 from shared.store.redis_errors import store_faults
 
+#: The two settings by which an ended job keeps about a third of the memory (see SMALL_RECORDS in
+#: shared/store/embedded.py), and what they have to be: at most, or at least.
+_STREAM_NODE_BYTES, _HASH_VALUE_BYTES = 256, 512
+_READ_SETTINGS = ("maxmemory-policy", "appendonly", "maxmemory", "stream-node-max-bytes", "hash-max-ziplist-value")
+
 #: The oldest version of Redis that has all commands that Penstock uses (scripts, streams, LPOS). Valkey reports the
 #: version of Redis from which it was forked.
 MIN_VERSION = (6, 2)
 
 
 def check_fitness(client: redis.Redis) -> list[str]:
-    """Check that the store cannot silently lose jobs; return a warning for each setting that could not be read.
+    """Check that the store cannot silently lose jobs; return a warning for each setting that is unread or costs memory.
 
     Raises StoreUnfit, whose message quotes the unsafe value, and StoreUnavailable if the store does not answer. INFO is
     read in addition to CONFIG, because managed stores often forbid CONFIG.
     """
     with store_faults(client):
         info: dict[str, Any] = client.info("all")
-        configured = {name: _configured(client, name) for name in ("maxmemory-policy", "appendonly")}
+        configured = {name: _configured(client, name) for name in _READ_SETTINGS}
     _check_version(str(info.get("redis_version", "")))
     if str(info.get("cluster_enabled", "0")) == "1":
         raise StoreUnfit("the store is a Redis Cluster; a deployment needs one primary (docs/runbook.md)")
@@ -42,6 +47,7 @@ def check_fitness(client: redis.Redis) -> list[str]:
             f"the store keeps no append-only file: appendonly is {configured['appendonly']!r} and must be 'yes', or a "
             "restart loses admitted jobs (`penstock redis CONFIG SET appendonly yes`)"
         )
+    warnings += [_limit_warning(configured["maxmemory"] or info.get("maxmemory")), *_record_warnings(configured)]
     return [warning for warning in warnings if warning]
 
 
@@ -66,6 +72,30 @@ def _durability_warning(aof_enabled: object) -> str:
         f"the store forbids CONFIG and reports aof_enabled={aof_enabled}; "
         "unless it persists its data by other means, a restart of the store loses admitted jobs"
     )
+
+
+def _limit_warning(maxmemory: object) -> str:
+    """Return the warning for a store without a limit on its memory, or "" if it has one or does not report it."""
+    if str(maxmemory) != "0":
+        return ""
+    return (
+        "the store has no maxmemory: when jobs use up the machine's memory, the kernel kills the store or other "
+        "processes; set it to about half of the memory (`penstock redis CONFIG SET maxmemory 4gb`)"
+    )
+
+
+def _record_warnings(configured: dict[str, str | None]) -> list[str]:
+    """Return a warning if ended jobs take more memory than necessary. Settings that cannot be read are not judged."""
+    node, value = configured["stream-node-max-bytes"], configured["hash-max-ziplist-value"]
+    wrong = []
+    # 0 means no limit; the server then allocates 4 KiB for each stream.
+    if node is not None and not 0 < int(node) <= _STREAM_NODE_BYTES:
+        wrong.append(f"stream-node-max-bytes is {node} and should be {_STREAM_NODE_BYTES}")
+    if value is not None and int(value) < _HASH_VALUE_BYTES:
+        wrong.append(f"hash-max-listpack-value is {value} and should be {_HASH_VALUE_BYTES}")
+    if not wrong:
+        return []
+    return [f"ended jobs take up to three times the memory that they need: {'; '.join(wrong)} (docs/runbook.md)"]
 
 
 def _check_version(version: str) -> None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from shared.errors import EmbeddedStoreError
@@ -229,10 +230,18 @@ def test_the_store_is_private_and_durable_and_listens_on_no_port(folder):
     assert configured["port"] == "0"
     assert (configured["appendonly"], configured["appendfsync"]) == ("yes", "always")
     assert configured["maxmemory-policy"] == "noeviction"
+    assert 0 < int(configured["maxmemory"]) <= psutil.virtual_memory().total // 2
     assert configured["save"] == ""
     socket = Path(configured["unixsocket"])
     assert socket.stat().st_mode & 0o077 == 0
     assert socket.parent.stat().st_mode & 0o777 == 0o700
+    store.stop()
+
+
+def test_the_store_has_the_limit_on_its_memory_that_the_operator_sets(folder):
+    store = EmbeddedStore.start(folder, max_bytes=64 * 2**20)
+    with open_client(store.url, name="test") as client:
+        assert client.config_get("maxmemory") == {"maxmemory": str(64 * 2**20)}
     store.stop()
 
 

@@ -72,7 +72,11 @@ class Stack:
         try:
             if not self._settings.redis_url:
                 self._embedded = EmbeddedStore.start(
-                    self._state, lock=lock, appendfsync=self._settings.appendfsync, should_abort=self._stopping
+                    self._state,
+                    lock=lock,
+                    appendfsync=self._settings.appendfsync,
+                    max_bytes=self._settings.store_max_bytes,
+                    should_abort=self._stopping,
                 )
                 self._keeper = StoreKeeper(self._embedded, report, self._stopping)
                 self._settings = replace(self._settings, redis_url=self._embedded.url)

@@ -1,8 +1,8 @@
 -- finish: ends a queued or running job; no other code ends jobs.
--- KEYS config inflight leases polls payload result events queues jobs tenant rq_job rq_finished rq_failed
+-- KEYS config inflight leases polls payload result events queues tenant rq_job rq_finished rq_failed
 --      rq_canceled rq_results
 -- KEEPS 1 2 4 6 8 9
--- USES clock job waiting rq stats stream books
+-- USES clock job waiting rq stats stream books index
 
 -- RQ has no status `expired` and allows no new statuses, so an expired job gets RQ's status `failed`.
 local RQ_STATUS = { succeeded = 'finished', failed = 'failed', expired = 'failed', canceled = 'canceled' }
@@ -57,7 +57,7 @@ local function finish(job, ending, now_ms)
   add_entry(k_events .. id, '*', 'type', 'ended', 'outcome', ending.outcome)
   redis.call('EXPIRE', k_events .. id, EVENTS_TTL_S)
   redis.call('ZADD', k_queues, now_ms + ttl_s * 1000, job.queue)
-  redis.call('EXPIRE', k_jobs .. job.tenant, ttl_s + 86400)
+  keep_index(job.tenant, ttl_s * 1000)
 
   local label = label_of(job.tenant)
   count('ended|' .. ending.outcome)

@@ -74,3 +74,25 @@ def test_an_old_server_is_refused_with_its_version():
         _check_version("6.0.16")
     _check_version("6.2.0")
     _check_version("7.2.4")
+
+
+def test_a_store_without_a_limit_on_its_memory_gives_a_warning(server):
+    server.config_set("maxmemory", "0")
+    [warning] = check_fitness(server)
+    assert "no maxmemory" in warning
+
+
+def test_where_config_is_forbidden_a_store_without_a_limit_still_gives_a_warning(server, guest):
+    server.config_set("maxmemory", "0")
+    [warning] = check_fitness(guest)
+    assert "no maxmemory" in warning
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("stream-node-max-bytes", "0"), ("stream-node-max-bytes", "4096"), ("hash-max-ziplist-value", "64")],
+)
+def test_a_store_whose_ended_jobs_keep_more_memory_than_necessary_gives_a_warning(server, name, value):
+    server.config_set(name, value)
+    [warning] = check_fitness(server)
+    assert f"{name.replace('ziplist', 'listpack')} is {value} " in warning
