@@ -16,6 +16,7 @@ from typing import Any
 
 import redis
 
+from shared.accounts.admin_actions import Actor, add_record, local_actor, record
 from shared.accounts.tenants import check_name
 from shared.errors import ConfigError
 from shared.store import keys
@@ -80,8 +81,10 @@ def digest_of(key: str) -> str:
 class ApiKeys:
     """All API keys in the store. Methods raise ConfigError for invalid values, and StoreUnavailable as in Store."""
 
-    def __init__(self, client: redis.Redis) -> None:
+    def __init__(self, client: redis.Redis, actor: Actor | None = None) -> None:
         self._client = client
+        #: The changes that these methods make are recorded as this actor's.
+        self._actor = actor or local_actor()
 
     def create(
         self, tenant: str, *, label: str = "", expires_in_ms: int | None = None, act_as: str | None = None
@@ -94,7 +97,7 @@ class ApiKeys:
             raise ConfigError(
                 f"act_as={act_as!r} is not a pattern of tenant names: letters, digits, '_', '-', '*', '?', '[…]'"
             )
-        _check_span("expires_in_ms", expires_in_ms)
+        check_span("expires_in_ms", expires_in_ms)
         now_ms, records = self._read()
         if label and any(
             record.tenant == tenant and record.label == label and not record.expired(now_ms) for record in records
@@ -104,8 +107,7 @@ class ApiKeys:
             )
         expires_ms = None if expires_in_ms is None else now_ms + expires_in_ms
         new = _new_key(KeyRecord("", tenant, label, now_ms, expires_ms, act_as))
-        with store_faults(self._client):
-            self._client.hset(keys.keys(), new.record.digest, _dump(new.record))
+        self._write("key.add", new.record)
         return new
 
     def lookup(self, key: str, now_ms: int | None = None) -> KeyRecord | None:
@@ -120,12 +122,12 @@ class ApiKeys:
         with store_faults(self._client), self._client.pipeline(transaction=False) as pipe:
             pipe.hget(keys.keys(), digest)
             if now_ms is None:
-                _add_time_reads(pipe)
+                add_time_reads(pipe)
             stored, *time = pipe.execute()
         if stored is None:
             return None
         record = _parse(digest, text(stored))
-        return None if record.expired(_now_ms(*time) if now_ms is None else now_ms) else record
+        return None if record.expired(store_now_ms(*time) if now_ms is None else now_ms) else record
 
     def ls(self, tenant: str | None = None) -> tuple[int, tuple[KeyRecord, ...]]:
         """Return (the store's TIME in ms, the records of all keys or of one tenant's keys), the oldest key first.
@@ -145,7 +147,9 @@ class ApiKeys:
         found = self._find(selector, tenant)[1]
         if found:
             with store_faults(self._client):
-                self._client.hdel(keys.keys(), *(record.digest for record in found))
+                self._client.hdel(keys.keys(), *(one.digest for one in found))
+        for one in found:
+            record(self._client, self._actor, "key.rm", _describe(one))
         return found
 
     def rotate(self, selector: str, *, overlap_ms: int, tenant: str | None = None) -> NewKey | None:
@@ -155,7 +159,7 @@ class ApiKeys:
         because of earlier rotations, the newest one is rotated. Raises ConfigError for a key that was already rotated:
         its original lifetime is no longer known, and a successor would inherit the shortened lifetime.
         """
-        _check_span("overlap_ms", overlap_ms, min_ms=0)
+        check_span("overlap_ms", overlap_ms, min_ms=0)
         now_ms, found = self._find(selector, tenant)
         valid = [record for record in found if not record.expired(now_ms)]
         if not valid:
@@ -171,11 +175,15 @@ class ApiKeys:
         retired = replace(old, expires_ms=ends_ms, rotated=True)
         expires_ms = None if old.expires_ms is None else now_ms + old.expires_ms - old.created_ms
         new = _new_key(replace(old, created_ms=now_ms, expires_ms=expires_ms))
-        with store_faults(self._client):
-            self._client.hset(
-                keys.keys(), mapping={new.record.digest: _dump(new.record), retired.digest: _dump(retired)}
-            )
+        self._write("key.rotate", new.record, retired)
         return new
+
+    def _write(self, what: str, changed: KeyRecord, *others: KeyRecord) -> None:
+        """Store the records and, together with them, the record of the action on `changed`."""
+        with store_faults(self._client), self._client.pipeline(transaction=True) as pipe:
+            pipe.hset(keys.keys(), mapping={one.digest: _dump(one) for one in (changed, *others)})
+            add_record(pipe, self._actor, what, _describe(changed))
+            pipe.execute()
 
     def _find(self, selector: str, tenant: str | None) -> tuple[int, tuple[KeyRecord, ...]]:
         now_ms, records = self.ls(tenant)
@@ -197,20 +205,25 @@ class ApiKeys:
     def _read(self) -> tuple[int, list[KeyRecord]]:
         with store_faults(self._client), self._client.pipeline(transaction=False) as pipe:
             pipe.hgetall(keys.keys())
-            _add_time_reads(pipe)
+            add_time_reads(pipe)
             stored, *time = pipe.execute()
-        return _now_ms(*time), [_parse(text(digest), text(raw)) for digest, raw in stored.items()]
+        return store_now_ms(*time), [_parse(text(digest), text(raw)) for digest, raw in stored.items()]
 
 
-def _add_time_reads(pipe: Any) -> None:
+def add_time_reads(pipe: Any) -> None:
+    """Add the two reads to a pipeline whose answers `store_now_ms` takes."""
     pipe.time()
     pipe.get(keys.clock())
 
 
-def _now_ms(time: tuple[int, int], clock: bytes | None) -> int:
+def store_now_ms(time: tuple[int, int], clock: bytes | None) -> int:
     """Return the store's TIME in ms, shifted or fixed by `penstock:clock` as in shared/lua/lib/clock.lua."""
     shift = text(clock or b"0")
     return int(shift[1:]) if shift.startswith("=") else time[0] * 1000 + time[1] // 1000 + int(shift)
+
+
+def _describe(key: KeyRecord) -> str:
+    return f"key {key.id} of tenant {key.tenant}" + (f", {key.label!r}" if key.label else "")
 
 
 def _new_key(record: KeyRecord) -> NewKey:
@@ -218,7 +231,8 @@ def _new_key(record: KeyRecord) -> NewKey:
     return NewKey(key, replace(record, digest=digest_of(key)))
 
 
-def _check_span(name: str, span_ms: int | None, *, min_ms: int = 1) -> None:
+def check_span(name: str, span_ms: int | None, *, min_ms: int = 1) -> None:
+    """Raise ConfigError, naming the value as `name`, if a lifetime is below `min_ms` or over ten years."""
     if span_ms is not None and not min_ms <= span_ms <= _MAX_SPAN_MS:
         raise ConfigError(f"{name}={span_ms} is out of range: {min_ms} to {_MAX_SPAN_MS} (ten years)")
 

@@ -17,6 +17,7 @@ from typing import Any
 import redis
 from redis.client import Pipeline
 
+from shared.accounts.admin_actions import Actor, add_record, local_actor, record
 from shared.errors import ConfigError
 from shared.jobs.tenant_policy import FIELDS, TenantPolicy, Value
 from shared.store import keys
@@ -58,8 +59,10 @@ class Tenants:
     Methods raise ConfigError for an invalid tenant name, and StoreUnavailable if the store does not answer.
     """
 
-    def __init__(self, client: redis.Redis) -> None:
+    def __init__(self, client: redis.Redis, actor: Actor | None = None) -> None:
         self._client = client
+        #: The changes that these methods make are recorded as this actor's.
+        self._actor = actor or local_actor()
 
     def get(self, tenant: str) -> TenantPolicy | None:
         """Return the tenant's policy, or None if the tenant has none."""
@@ -88,6 +91,7 @@ class Tenants:
             pipe.persist(key)
             # The score 0 means that no job was ever admitted. Each admission overwrites it with its time.
             pipe.zadd(keys.tenants(), {tenant: 0}, nx=True)
+            add_record(pipe, self._actor, "tenant.set", _describe(tenant, policy))
             pipe.execute()
 
     def change(self, tenant: str, changes: Mapping[str, Value | None]) -> TenantPolicy:
@@ -127,7 +131,10 @@ class Tenants:
         # admitted at the same time is not removed from the set. By the library's type hints, the callable returns
         # nothing; in fact, `transaction` returns the callable's value.
         with store_faults(self._client):
-            return bool(self._client.transaction(remove_fields, key, value_from_callable=True))  # type: ignore[arg-type]
+            removed = bool(self._client.transaction(remove_fields, key, value_from_callable=True))  # type: ignore[arg-type]
+        if removed:
+            record(self._client, self._actor, "tenant.rm", f"tenant {tenant}")
+        return removed
 
     def list(self) -> tuple[TenantEntry, ...]:
         """Return all tenants that have a policy or have had a job admitted, sorted by name."""
@@ -143,6 +150,12 @@ class Tenants:
             TenantEntry(name, _parse_policy(name, fields), abs(int(scores[name])) or None)
             for name, fields in zip(names, hashes, strict=True)
         )
+
+
+def _describe(tenant: str, policy: TenantPolicy) -> str:
+    values = ((name, getattr(policy, name)) for name in FIELDS)
+    named = " ".join(f"{name}={value}" for name, value in values if value not in (None, False))
+    return f"tenant {tenant}: {named or 'the defaults'}"
 
 
 def _parse_policy(tenant: str, fields: Mapping[bytes | str, bytes | str]) -> TenantPolicy | None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from shared.cli import output
-from shared.cli.commands import config, doctor, jobs, keys, redis, services, submit, tenants, up
+from shared.cli.commands import admin_keys, audit, config, doctor, jobs, keys, redis, services, submit, tenants, up
 from shared.cli.reach import FAULT, USAGE
 from shared.errors import ConfigError, PenstockError
 
@@ -42,6 +42,8 @@ app.command(rich_help_panel=_JOBS, context_settings=_ACCEPTS_JOB_ID)(jobs.job)
 app.command(rich_help_panel=_JOBS, context_settings=_ACCEPTS_JOB_ID)(jobs.cancel)
 app.add_typer(tenants.app, name="tenants", rich_help_panel=_OPERATORS)
 app.add_typer(keys.app, name="keys", rich_help_panel=_OPERATORS)
+app.add_typer(admin_keys.app, name="admin-keys", rich_help_panel=_OPERATORS)
+app.command(rich_help_panel=_OPERATORS)(audit.audit)
 app.command(rich_help_panel=_OPERATORS)(doctor.doctor)
 app.command(rich_help_panel=_OPERATORS)(config.config)
 app.command(

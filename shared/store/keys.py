@@ -184,6 +184,16 @@ def keys() -> str:
     return _key("keys")
 
 
+def admin_keys() -> str:
+    """Return the key of the HASH that maps the SHA-256 digest of each admin key to its record."""
+    return _key("admin_keys")
+
+
+def admin_actions() -> str:
+    """Return the key of the STREAM that is the audit log of admin actions."""
+    return _key("admin_actions")
+
+
 def secret() -> str:
     """Return the key of the STRING with the secret that signs event tickets."""
     return _key("secret")

@@ -3,14 +3,13 @@
 from collections.abc import Callable
 from typing import Never
 
-import structlog
 from flask import Flask, Response, jsonify
 
+from shared.accounts.admin_actions import log_action, record
 from shared.store.replies import CancelAnswer
 from shared.store.store import Store
 from web.http.api_errors import ApiError
-
-log = structlog.get_logger()
+from web.operations.request_caller import acting_admin
 
 
 def requeue_error(subject: str) -> ApiError:
@@ -35,15 +34,15 @@ def install(app: Flask, store: Store, ids_of: Callable[[str, str], list[str]]) -
 
     def delete_job(job_id: str) -> Response:
         answer = _remove(store, job_id)
-        log.info("admin.action", action="dashboard.delete", job=job_id, answer=answer.value)
         if answer is CancelAnswer.GONE:
             raise ApiError("job_not_found", f"no job {job_id!r}")
+        _record(store, "job.delete", f"job {job_id}: {answer.value}")
         return jsonify(status="OK", answer=answer.value)
 
     def empty_queue(queue_name: str, registry_name: str) -> Response:
         answers = [_remove(store, job_id) for job_id in ids_of(queue_name, registry_name)]
         found = sum(answer is not CancelAnswer.GONE for answer in answers)
-        log.info("admin.action", action="dashboard.empty", queue=queue_name, registry=registry_name, jobs=found)
+        _record(store, "queue.empty", f"{registry_name} jobs of queue {queue_name}: {found}")
         return jsonify(status="OK", count=found)
 
     def requeue_job(job_id: str) -> Never:
@@ -62,6 +61,12 @@ def install(app: Flask, store: Store, ids_of: Callable[[str, str], list[str]]) -
         "rq_dashboard.requeue_all": requeue_all,
         "rq_dashboard.compact_queue": compact_queue,
     }
+
+
+def _record(store: Store, what: str, on: str) -> None:
+    actor = acting_admin()
+    log_action(actor, what, on)
+    record(store.client, actor, what, on)
 
 
 def _remove(store: Store, job_id: str) -> CancelAnswer:

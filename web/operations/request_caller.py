@@ -7,8 +7,11 @@ import hmac
 from flask import Flask, Request, g, request
 from werkzeug.datastructures import Headers
 
+from shared.accounts.admin_actions import Actor
+from shared.accounts.admin_keys import ADMIN_KEY_PREFIX, FILE_KEY_NAME
 from web.http.api_errors import ApiError
 from web.operations.callers import Caller, identify
+from web.runtime.context import DoorContext
 from web.runtime.current import current_context
 
 
@@ -42,7 +45,7 @@ def current_caller() -> Caller:
 
 
 def require_admin() -> None:
-    """Raise ApiError (401, 403) unless the request comes from an operator.
+    """Raise ApiError (401, 403) unless the request comes from an operator. May raise StoreUnavailable.
 
     An operator sends the admin key as a bearer key or, in a browser, as the password of Basic auth with any user name.
     With PENSTOCK_AUTH=open, which is allowed only on loopback, every client is an operator.
@@ -53,14 +56,37 @@ def require_admin() -> None:
     if request.method not in {"GET", "HEAD"} and not _is_same_origin(request):
         raise ApiError("origin_not_allowed", f"a page of {request.headers.get('Origin', '')[:80]!r} may not do this")
     if context.settings.auth == "open":
+        g.acting_admin = "anyone"
         return
     key = bearer(request.headers) or _basic_password(request.headers)
-    if key is None or not _keys_match(key, context.admin_key):
+    g.acting_admin = _admin_name(context, key) if key else None
+    if not g.acting_admin:
         raise ApiError(
             "admin_key_required",
             "this route is for operators; send the admin key as a bearer key or as the password of Basic auth",
             headers={"WWW-Authenticate": 'Basic realm="penstock"'},
         )
+
+
+def acting_admin() -> Actor:
+    """Return the operator who sent this request, for the audit log; `require_admin` must have run before."""
+    client = current_context().trusted_proxies.client_address(
+        request.environ.get("REMOTE_ADDR", ""), request.headers.getlist("X-Forwarded-For")
+    )
+    return Actor(g.acting_admin, client)
+
+
+def _admin_name(context: DoorContext, key: str) -> str | None:
+    """Return the name of an admin key, or None if the key is unknown or has expired. Raises StoreUnavailable.
+
+    The key in the file is checked first, so that it works while the store does not answer.
+    """
+    if _keys_match(key, context.admin_key):
+        return FILE_KEY_NAME
+    if not key.startswith(ADMIN_KEY_PREFIX):
+        return None
+    found = context.credentials.admin_key(key)
+    return None if found is None else found.name
 
 
 def bearer(headers: Headers) -> str | None:

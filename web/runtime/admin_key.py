@@ -4,11 +4,9 @@ import os
 import secrets
 from pathlib import Path
 
+from shared.accounts.admin_keys import ADMIN_KEY_PREFIX
 from shared.errors import ConfigError
 from shared.settings.settings import Settings, expand_path
-
-#: Each admin key that Penstock creates begins with this prefix, so that people can tell it from a tenant's API key.
-ADMIN_KEY_PREFIX = "psa_"
 
 
 def admin_key_path(settings: Settings) -> Path:

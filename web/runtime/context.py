@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from shared.accounts.admin_keys import AdminKeys
 from shared.accounts.api_keys import ApiKeys
 from shared.accounts.tenants import Tenants
 from shared.clock import Clock
@@ -33,7 +34,7 @@ class DoorContext:
     #: The jobs to cancel as soon as the store answers again, such as those whose offer got no answer.
     in_doubt: InDoubtJobs
     metrics: ProcessMetrics
-    #: The key that operators' routes require; "" if PENSTOCK_AUTH is `open`.
+    #: The key in the admin key file, which operators' routes accept; "" if PENSTOCK_AUTH is `open`.
     admin_key: str
 
     def cancel(self, view: JobView) -> None:
@@ -52,7 +53,7 @@ def make_door_context(settings: Settings, store: Store, clock: Clock) -> DoorCon
         store=store,
         clock=clock,
         trusted_proxies=parse_trusted_proxies(settings.trusted_proxies),
-        credentials=CredentialCache(ApiKeys(store.client), Tenants(store.client), clock),
+        credentials=CredentialCache(ApiKeys(store.client), Tenants(store.client), AdminKeys(store.client), clock),
         ticket_signer=TicketSigner(store.client),
         pools=ModelPools(store, settings, clock),
         event_hub=EventHub(store),

@@ -7,6 +7,7 @@ promises that a revoked key, a disabled tenant and a changed policy take effect 
 
 from functools import lru_cache
 
+from shared.accounts.admin_keys import AdminKey, AdminKeys
 from shared.accounts.api_keys import ApiKeys, KeyRecord, digest_of
 from shared.accounts.tenants import Tenants
 from shared.clock import Clock
@@ -16,6 +17,8 @@ from shared.jobs.tenant_policy import TenantPolicy
 _TTL_S = 0.5
 #: The maximum number of cached keys, and of cached policies. The least recently used entry is dropped first.
 _MAX_ENTRIES = 4096
+#: The maximum number of cached admin keys. There is one for each operator.
+_MAX_ADMIN_ENTRIES = 256
 
 
 class _UnknownKeyError(Exception):
@@ -23,9 +26,9 @@ class _UnknownKeyError(Exception):
 
 
 class CredentialCache:
-    """Caches what ApiKeys and Tenants return. Exceptions that they raise are passed on and are not cached."""
+    """Caches what ApiKeys, Tenants and AdminKeys return. Their exceptions are passed on and are not cached."""
 
-    def __init__(self, api_keys: ApiKeys, tenants: Tenants, clock: Clock) -> None:
+    def __init__(self, api_keys: ApiKeys, tenants: Tenants, admin_keys: AdminKeys, clock: Clock) -> None:
         self._clock = clock
 
         @lru_cache(maxsize=_MAX_ENTRIES)
@@ -39,7 +42,14 @@ class CredentialCache:
                 raise _UnknownKeyError
             return found
 
-        self._policy, self._facts = policy, facts
+        @lru_cache(maxsize=_MAX_ADMIN_ENTRIES)
+        def admin_facts(digest: str, _period: int) -> AdminKey:
+            found = admin_keys.find(digest)
+            if found is None:
+                raise _UnknownKeyError
+            return found
+
+        self._policy, self._facts, self._admin_facts = policy, facts, admin_facts
 
     def policy(self, tenant: str) -> TenantPolicy | None:
         """Return the tenant's policy, or None if no policy is set for it."""
@@ -49,6 +59,13 @@ class CredentialCache:
         """Return the tenant and the rights of an API key, or None if the key is unknown or has expired."""
         try:
             return self._facts(digest_of(key), self._period())
+        except _UnknownKeyError:
+            return None
+
+    def admin_key(self, key: str) -> AdminKey | None:
+        """Return the name and expiry of an admin key in the store, or None if the key is unknown or has expired."""
+        try:
+            return self._admin_facts(digest_of(key), self._period())
         except _UnknownKeyError:
             return None
 

@@ -96,9 +96,12 @@ def exec_module(module: Sequence[str], settings: Settings, *, take_over: bool = 
     environment variables. If `take_over` is true, the system-wide settings in the store are replaced first.
     """
     if take_over:
+        from shared.accounts.admin_actions import local_actor, record
         from shared.store.store import Store
 
-        Store(client_for(settings)).configure(settings, take_over=True)
+        client = client_for(settings)
+        Store(client).configure(settings, take_over=True)
+        record(client, local_actor(), "settings.replace", "the system-wide settings")
     sys.stdout.flush()
     environ = os.environ | as_environ(settings)
     os.execve(sys.executable, module_command(*module), environ)  # noqa: S606 - executed without a shell on purpose

@@ -18,6 +18,7 @@ from types import FrameType
 
 import redis
 
+from shared.accounts.admin_actions import local_actor, record
 from shared.cli import output
 from shared.cli.reach import FAULT
 from shared.cli.stack.addresses import check_can_listen, connect_host
@@ -137,6 +138,8 @@ class Stack:
             report(warning)
         store_is_unused = self._embedded is not None and not self._embedded.adopted
         Store(client).configure(self._settings, take_over=self._take_over or store_is_unused)
+        if self._take_over:
+            record(client, local_actor(), "settings.replace", "the system-wide settings")
 
     def _process_specs(self) -> list[ProcessSpec]:
         """Return the processes to run, in the order in which they are started."""

@@ -109,7 +109,7 @@ def test_removing_the_policy_of_a_tenant_that_never_sent_a_job_leaves_no_key(
 ) -> None:
     tenants.set("blue", EVERYTHING)
     assert tenants.remove("blue")
-    assert redis_client.keys() == []
+    assert redis_client.keys() == [b"penstock:admin_actions"]
 
 
 def test_removing_a_policy_that_does_not_exist_returns_false_and_changes_nothing(

@@ -2,6 +2,7 @@
 
 import pytest
 
+from shared.accounts.admin_keys import AdminKeys
 from shared.accounts.api_keys import ApiKeys
 from shared.accounts.tenants import Tenants
 from shared.clock import ManualClock
@@ -19,7 +20,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def cache(redis_client, clock) -> CredentialCache:
-    return CredentialCache(ApiKeys(redis_client), Tenants(redis_client), clock)
+    return CredentialCache(ApiKeys(redis_client), Tenants(redis_client), AdminKeys(redis_client), clock)
 
 
 def _command_calls(redis_client, command: str) -> int:
@@ -50,6 +51,14 @@ def test_a_removed_key_is_invalid_after_half_a_second(redis_client, cache, clock
     assert cache.key(new.key) is None
 
 
+def test_a_removed_admin_key_is_invalid_after_half_a_second(redis_client, cache, clock):
+    key, record = AdminKeys(redis_client).create("ada")
+    assert cache.admin_key(key) == record
+    AdminKeys(redis_client).rm("ada")
+    clock.advance(HALF_A_SECOND)
+    assert cache.admin_key(key) is None
+
+
 def test_a_key_that_was_unknown_is_valid_as_soon_as_it_exists(redis_client, cache):
     new = ApiKeys(redis_client).create("blue")
     record = redis_client.hgetall("penstock:keys")
@@ -62,7 +71,7 @@ def test_a_key_that_was_unknown_is_valid_as_soon_as_it_exists(redis_client, cach
 def test_a_read_that_failed_is_repeated_at_the_next_request(redis_client, clock):
     unreachable = redis_client.__class__(host="127.0.0.1", port=1, retry=None)
     tenants = Tenants(unreachable)
-    cache = CredentialCache(ApiKeys(unreachable), tenants, clock)
+    cache = CredentialCache(ApiKeys(unreachable), tenants, AdminKeys(unreachable), clock)
     with pytest.raises(StoreUnavailable):
         cache.policy("blue")
     tenants._client = redis_client

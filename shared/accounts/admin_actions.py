@@ -1,0 +1,99 @@
+"""Records every change that an operator makes: who made it, what it did, on what, and from where.
+
+The records are a stream in the store, because a change made on a command line leaves no line in the log of a server.
+The door and the dashboard also write each record to their log, as the event `admin.action`. The fields are `who`,
+`what`, `on` and `from` in both places. No record contains a key, only its id.
+"""
+
+import getpass
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+import structlog
+
+from shared.errors import StoreUnavailable
+from shared.store import keys
+from shared.store.decode import text
+from shared.store.redis_errors import store_faults
+
+log = structlog.get_logger()
+
+#: The store keeps about this many records, the newest. At a few changes a day, they reach back for years.
+MAX_RECORDS = 10_000
+#: The longest value of a field, in characters; longer values are cut.
+_MAX_FIELD = 200
+
+
+@dataclass(frozen=True)
+class Actor:
+    """Who makes a change, and from where."""
+
+    #: A user of the operating system, the name of an admin key, or `anyone` at a door with PENSTOCK_AUTH=open.
+    who: str
+    #: The field `from`: `command line on HOST`, or the address of the client.
+    origin: str
+
+
+@dataclass(frozen=True)
+class AdminAction:
+    """One record."""
+
+    #: In ms since the epoch, by the store's TIME.
+    at_ms: int
+    who: str
+    #: What was done, such as `key.add` or `tenant.set`.
+    what: str
+    #: What it was done to, such as `key 1f2e3d4c5b6a of tenant red`.
+    on: str
+    origin: str
+
+
+def local_actor() -> Actor:
+    """Return the user of the operating system that runs this process."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):
+        user = f"uid {os.getuid()}"
+    return Actor(user, f"command line on {socket.gethostname()}")
+
+
+def add_record(pipe: Any, actor: Actor, what: str, on: str) -> None:
+    """Add the command that writes a record to a pipeline, so that it is written together with the change."""
+    fields = {"who": actor.who, "what": what, "on": on, "from": actor.origin}
+    cut: Any = {name: value[:_MAX_FIELD] for name, value in fields.items()}
+    pipe.xadd(keys.admin_actions(), cut, maxlen=MAX_RECORDS, approximate=True)
+
+
+def record(client: redis.Redis, actor: Actor, what: str, on: str) -> None:
+    """Write the record of a change that was made.
+
+    A store that is full accepts no record, but a key can still be removed from it. The change is then only logged.
+    """
+    try:
+        with store_faults(client):
+            add_record(client, actor, what, on)
+    except StoreUnavailable as error:
+        log.warning("admin.unrecorded", error=str(error), **_fields(actor, what, on))
+
+
+def log_action(actor: Actor, what: str, on: str) -> None:
+    """Write the event `admin.action` to this process's log."""
+    log.info("admin.action", **_fields(actor, what, on))
+
+
+def list_actions(client: redis.Redis, *, limit: int) -> Iterator[AdminAction]:
+    """Yield up to `limit` records, the newest first. Raises StoreUnavailable."""
+    with store_faults(client):
+        entries: Any = client.xrevrange(keys.admin_actions(), count=limit)
+    for entry_id, raw in entries:
+        fields = {text(name): text(value) for name, value in raw.items()}
+        at_ms = int(text(entry_id).partition("-")[0])
+        yield AdminAction(at_ms, *(fields.get(name, "") for name in ("who", "what", "on", "from")))
+
+
+def _fields(actor: Actor, what: str, on: str) -> dict[str, str]:
+    return {"who": actor.who, "what": what, "on": on, "from": actor.origin}

@@ -1,0 +1,85 @@
+"""`penstock admin-keys`: create, list and remove the keys of operators. A key is printed only once."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from shared.cli import output
+from shared.cli.durations import format_timestamp, parse_duration_ms
+from shared.cli.reach import FAULT, Json, StateDir, store_client
+
+if TYPE_CHECKING:
+    from shared.accounts.admin_keys import AdminKey
+
+app = typer.Typer(no_args_is_help=True, help="Manage the keys of operators (the admin key file works beside them).")
+
+
+@app.command("ls")
+def list_all(*, state_dir: StateDir = None, json: Json = False) -> None:
+    """List what the store records about each admin key. The keys themselves are not stored."""
+    from shared.accounts.admin_keys import AdminKeys
+
+    now_ms, records = AdminKeys(store_client(state_dir)).ls()
+    if json:
+        output.write_json([_as_dict(one) | {"expired": one.expired(now_ms)} for one in records])
+        return
+    rows = (
+        (
+            one.id,
+            one.name,
+            format_timestamp(one.created_ms),
+            "expired" if one.expired(now_ms) else format_timestamp(one.expires_ms) or "never",
+        )
+        for one in records
+    )
+    output.write_table(("id", "name", "created", "expires"), rows, styles={"expired": "yellow"})
+
+
+@app.command()
+def add(
+    *,
+    name: Annotated[str, typer.Option(help="A unique name for the operator's key, which the audit log shows.")],
+    expires: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", help="How long the key is valid, such as 90d. Default: for ever."),
+    ] = None,
+    state_dir: StateDir = None,
+    json: Json = False,
+) -> None:
+    """Create an admin key and print it on stdout. The key cannot be shown again."""
+    from shared.accounts.admin_keys import AdminKeys
+
+    expires_in_ms = None if expires is None else parse_duration_ms("expires", expires)
+    key, new = AdminKeys(store_client(state_dir)).create(name, expires_in_ms=expires_in_ms)
+    if json:
+        output.write_json(_as_dict(new) | {"key": key})
+    else:
+        output.write_data(key)
+        output.write_note(f"admin key {new.id}, {new.name!r}; it is not shown again")
+
+
+@app.command()
+def rm(
+    selector: Annotated[
+        str,
+        typer.Argument(metavar="KEY", help="The key's name, or at least the first 6 digits of its id."),
+    ],
+    *,
+    state_dir: StateDir = None,
+    json: Json = False,
+) -> None:
+    """Remove an admin key. Within a second, the door stops accepting it."""
+    from shared.accounts.admin_keys import AdminKeys
+
+    removed = AdminKeys(store_client(state_dir)).rm(selector)
+    if json:
+        output.write_json([_as_dict(one) for one in removed])
+    if not removed:
+        output.write_note(f"no admin key has the name {selector!r} or an id that begins with it")
+        raise typer.Exit(FAULT)
+    for one in removed:
+        output.write_note(f"removed admin key {one.id}, {one.name!r}")
+
+
+def _as_dict(one: "AdminKey") -> dict[str, Any]:
+    return {"id": one.id, "name": one.name, "created_ms": one.created_ms, "expires_ms": one.expires_ms}
