@@ -192,6 +192,12 @@ SCRIPT_SECONDS = MetricSpec(
 REFUSED_WITHOUT_STORE = MetricSpec(
     "penstock_refused_without_store", "counter", (), "yields that were sent because the store did not answer"
 )
+FAILED_KEYS = MetricSpec(
+    "penstock_failed_keys",
+    "counter",
+    ("code", "limited"),
+    "keys that were not valid, by the error code for such keys; limited is yes if the address had sent too many before",
+)
 FOLLOWED_JOBS = MetricSpec(
     "penstock_followed_jobs", "gauge", (), "jobs that clients of this process follow or wait for"
 )
@@ -208,6 +214,7 @@ PROCESS: tuple[MetricSpec, ...] = (
     HTTP_SECONDS,
     SCRIPT_SECONDS,
     REFUSED_WITHOUT_STORE,
+    FAILED_KEYS,
     FOLLOWED_JOBS,
     GATE_FRAMES,
     GATE_CONNECTIONS,

@@ -29,6 +29,9 @@ KEY_PREFIX = "psk_"
 #: accept. With fewer digits, a mistyped id could match another key.
 ID_DIGITS, MIN_ID_DIGITS = 12, 6
 
+#: Longer texts are not keys; a key has 47 characters.
+_MAX_KEY_CHARS = 128
+
 _LABEL = re.compile(r"[^\s]([^\n\r\t]{0,62}[^\s])?\Z")
 _GLOB = re.compile(r"[A-Za-z0-9_*?!\[\]-]{1,128}\Z")
 #: Ten years, in ms; a longer lifetime is assumed to be a typo.
@@ -71,6 +74,11 @@ class NewKey:
 
     key: str
     record: KeyRecord
+
+
+def may_be_key(text: str) -> bool:
+    """Return whether this text has the form of a key, so that it is worth a look-up."""
+    return text.startswith(KEY_PREFIX) and len(text) <= _MAX_KEY_CHARS
 
 
 def digest_of(key: str) -> str:

@@ -28,6 +28,14 @@ ROWS: tuple[Setting, ...] = (
         "addresses or networks, comma-separated",
         "proxies whose X-Forwarded-For is believed (`unix`: those on a Unix socket); unset: the peer is the client",
     ),
+    int_row(
+        "failed_keys_per_minute",
+        30,
+        "keys a minute",
+        1,
+        1_000_000,
+        "for one client address and process: further keys that are not valid get 429; a valid key is always accepted",
+    ),
     text_row("cors_origins", "", "origins, comma-separated", "origins whose web pages may read answers; unset: none"),
     word_row("dashboard", "auto", ("auto", "off", "read", "write"), "auto: read on loopback addresses, otherwise off"),
     int_row(

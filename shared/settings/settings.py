@@ -37,6 +37,7 @@ class Settings:
     admin_key_file: str
     allowed_hosts: str
     trusted_proxies: str
+    failed_keys_per_minute: int
     cors_origins: str
     dashboard: str
     tenant_bound_status: int

@@ -83,6 +83,15 @@ def test_an_unparsable_request_gets_the_error_object_and_ends_its_connection(
     assert served.http.get("/health").status_code == 200
 
 
+@pytest.mark.ways("direct", reason="nginx refuses two Host headers and a Host with a fragment itself")
+@pytest.mark.parametrize("hosts", [[b"localhost", b"evil.example"], [b"evil.example", b"localhost"], [b"localhost#@x"]])
+def test_a_request_with_two_hosts_or_with_more_than_a_host_is_refused(served: Address, hosts: list[bytes]) -> None:
+    lines = b"".join(b"Host: " + host + b"\r\n" for host in hosts)
+    status, body, _ = exchange(served, b"GET /v1/queue HTTP/1.1\r\n" + lines + b"\r\n")
+    error = response_models.Error.model_validate(json.loads(body)).error
+    assert (status, error.code) in {(421, "unknown_host"), (400, "invalid_request")}
+
+
 def test_no_header_changes_the_path_of_a_request(served: Address) -> None:
     request = b"GET /aside/health HTTP/1.1\r\nHost: localhost\r\nSCRIPT_NAME: /aside\r\n\r\n"
     assert exchange(served, request)[0] == 404

@@ -114,7 +114,9 @@ class Served:
         gate_end, client_end = socket.socketpair()
         self.client = GateClient(client_end)
         self.counted: Counter[str] = Counter()
-        self.connection = Connection(context, gate_end, bounds, lambda status: self.counted.update([status]))
+        self.connection = Connection(
+            context, gate_end, bounds, lambda status: self.counted.update([status]), client="127.0.0.1"
+        )
         self._thread = threading.Thread(target=self.connection.serve, daemon=True)
         self._thread.start()
 
@@ -125,9 +127,17 @@ class Served:
 
 
 @contextmanager
-def served(store: Store, settings: Settings, *, auth: str = "open", **bounds: Any) -> Iterator[Served]:
+def served(
+    store: Store,
+    settings: Settings,
+    *,
+    auth: str = "open",
+    settings_of_test: dict[str, Any] | None = None,
+    **bounds: Any,
+) -> Iterator[Served]:
     """Serve one connection on this store; bounds are high and auth is open unless set."""
-    context = make_door_context(replace(settings, auth=auth), store, RealClock())
+    settings = replace(settings, **({"auth": auth} | (settings_of_test or {})))
+    context = make_door_context(settings, store, RealClock())
     serving = Served(context, replace(BOUNDS, **bounds))
     try:
         yield serving

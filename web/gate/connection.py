@@ -64,9 +64,22 @@ class Connection:
     One thread calls `serve` and owns the connection. Other threads may call only `wind_down` and `leave`.
     """
 
-    def __init__(self, context: DoorContext, sock: socket.socket, bounds: Bounds, count: Callable[[str], None]) -> None:
-        """Prepare to serve the socket; `count` is called with the status of each frame sent."""
+    def __init__(
+        self,
+        context: DoorContext,
+        sock: socket.socket,
+        bounds: Bounds,
+        count: Callable[[str], None],
+        *,
+        client: str,
+    ) -> None:
+        """Prepare to serve the socket.
+
+        `count` is called with the status of each frame sent. `client` is the client's address, against whose limit
+        failed keys count.
+        """
         self._context, self._sock, self._bounds, self._count = context, sock, bounds, count
+        self._client = client
         self._sock.settimeout(0)
         self._frames = FrameReader(bounds.frame_bytes)
         self._outbox = Outbox(sock, max_bytes=bounds.unsent_bytes, stall_s=bounds.frame_s)
@@ -229,7 +242,13 @@ class Connection:
             message = f"{len(self._jobs)} jobs of this connection are in flight (PENSTOCK_GATE_MAX_FRAMES)"
             raise BadFrame("too_many_frames", message)
         text = request.text()
-        caller = identify(context, api_key=request.tenant_key, tenant=request.tenant, fields=_CREDENTIAL_FIELDS)
+        caller = identify(
+            context,
+            api_key=request.tenant_key,
+            tenant=request.tenant,
+            client=self._client,
+            fields=_CREDENTIAL_FIELDS,
+        )
         body = read_submit(parse_json(text))
         if isinstance(body, list):
             raise invalid_value(body)

@@ -94,9 +94,10 @@ class Gate:
         self._wait_for_connections(self._bounds.frame_s, stop_now)
         log.info("gate.stopped", cut_short=len(remaining))
 
-    def _serve(self, sock: socket.socket, _address: object) -> None:
+    def _serve(self, sock: socket.socket, address: tuple[str, int]) -> None:
         _set_socket_options(sock)
-        connection = Connection(self._context, sock, self._bounds, self._metrics.count)
+        client = self._context.trusted_proxies.client_address(address[0])
+        connection = Connection(self._context, sock, self._bounds, self._metrics.count, client=client)
         self._connections.add(connection)
         self._metrics.connections.inc()
         try:

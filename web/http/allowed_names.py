@@ -2,7 +2,6 @@
 
 import ipaddress
 import re
-from urllib.parse import urlsplit
 
 from shared.errors import ConfigError
 from shared.settings.settings import Settings
@@ -11,6 +10,9 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 #: A host name, an IPv4 address, or an IPv6 address with or without brackets.
 _HOST = re.compile(r"[a-z0-9._-]+|\[?[0-9a-f:.]*:[0-9a-f:.]*\]?")
+
+#: A Host header: a host name, an IPv4 address, or an IPv6 address in brackets, and an optional port (RFC 9110).
+_HOST_HEADER = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{0,5})?")
 
 #: An origin as browsers send it. Desktop apps may use a scheme of their own, such as tauri://localhost.
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?")
@@ -45,11 +47,13 @@ def allowed_origins(settings: Settings) -> frozenset[str]:
 
 
 def host_name(host: str) -> str:
-    """Return the host name of a Host header, in lower case, without port and brackets; "" if the header is invalid."""
-    try:
-        return (urlsplit(f"//{host}").hostname or "").lower()
-    except ValueError:
-        return ""
+    """Return the host name of a Host header, in lower case, without port and brackets; "" if the header is invalid.
+
+    Everything but a name or an address with an optional port is invalid. A parser for URLs would accept a user name, a
+    path or a fragment too, and could find another name in them than a proxy or a browser does.
+    """
+    match = _HOST_HEADER.fullmatch(host)
+    return match[1].strip("[]").lower() if match else ""
 
 
 def is_loopback(host: str) -> bool:

@@ -36,6 +36,7 @@ CODES: dict[str, tuple[int, str]] = {
     "unknown_host": (421, "invalid_request_error"),
     "invalid_value": (422, "invalid_request_error"),
     "idempotency_mismatch": (422, "invalid_request_error"),
+    "too_many_failed_keys": (429, "rate_limit_exceeded"),
     "internal_error": (500, "server_error"),
     "job_failed": (500, "job_error"),
     "deadline_exceeded": (504, "job_error"),

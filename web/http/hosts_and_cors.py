@@ -26,9 +26,12 @@ def install(app: Flask, settings: Settings) -> None:
 
     @app.before_request
     def check_host() -> Response | None:
-        name = host_name(request.headers.get("Host", ""))
+        host = request.headers.get("Host", "")
+        name = host_name(host)
+        if "*" in hosts and host and not name:
+            raise ApiError("invalid_request", f"Host {host[:80]!r} is not a name or address with a port", param="Host")
         if "*" not in hosts and name not in hosts and request.path not in _ANY_HOST:
-            message = f"Host {name[:80]!r} is not served here (PENSTOCK_ALLOWED_HOSTS)"
+            message = f"Host {host[:80]!r} is not served here (PENSTOCK_ALLOWED_HOSTS)"
             raise ApiError("unknown_host", message, param="Host")
         if request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers:
             return Response(status=204)

@@ -51,6 +51,7 @@ class ProcessMetrics:
         self.request_seconds = self._histogram(specs.HTTP_SECONDS, _BUCKETS_S)
         self.script_seconds = self._histogram(specs.SCRIPT_SECONDS, _SCRIPT_BUCKETS_S)
         self.refused_without_store = self._counter(specs.REFUSED_WITHOUT_STORE)
+        self.failed_keys = self._counter(specs.FAILED_KEYS)
         self.followed_jobs = Gauge(specs.FOLLOWED_JOBS.name, specs.FOLLOWED_JOBS.help, registry=self.registry)
         build = Gauge(specs.BUILD_INFO.name, specs.BUILD_INFO.help, specs.BUILD_INFO.labels, registry=self.registry)
         build.labels(package_version(), platform.python_version()).set(1)
@@ -66,6 +67,11 @@ class ProcessMetrics:
         registry = CollectorRegistry(auto_describe=False)
         registry.register(ProcessLabelCollector(self.registry))
         return registry
+
+    def count_failed_key(self, code: str, *, limited: bool) -> None:
+        """Count a key that was not valid. An error of the metrics package does not affect the request."""
+        with suppress(Exception):
+            self.failed_keys.labels(code, "yes" if limited else "no").inc()
 
     @contextmanager
     def time_script(self, name: str) -> Iterator[None]:

@@ -1,9 +1,12 @@
 """Identify the tenant of a request by the API key or, with PENSTOCK_AUTH=open, by the tenant that the request names."""
 
+import math
 from dataclasses import dataclass
 
+from shared.accounts.api_keys import KeyRecord, digest_of, may_be_key
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.store.keys import is_tenant_name
+from web.api.refusals import retry_headers
 from web.http.api_errors import ApiError, FieldError, invalid_value
 from web.runtime.context import DoorContext
 
@@ -36,20 +39,62 @@ _HEADERS = CredentialFields("X-Tenant", "as Authorization: Bearer …")
 
 
 def identify(
-    context: DoorContext, *, api_key: str | None, tenant: str | None, fields: CredentialFields = _HEADERS
+    context: DoorContext,
+    *,
+    api_key: str | None,
+    tenant: str | None,
+    client: str,
+    fields: CredentialFields = _HEADERS,
 ) -> Caller:
     """Return the caller for the API key and the tenant in a request; either may be missing.
 
-    Raises ApiError (401, 403, 422) and StoreUnavailable.
+    `client` is the client's address, against whose limit a failed key counts. The key is checked before the tenant.
+    Raises ApiError (401, 403, 422, 429) and StoreUnavailable.
     """
+    record = check_key(context, api_key, client=client, fields=fields)
     if tenant is not None and not is_tenant_name(tenant):
         problem = "is not 1 to 64 of letters, digits, '_' and '-'"
         raise invalid_value([FieldError(fields.tenant, f"{fields.tenant}={tenant[:80]!r} {problem}")])
-    if context.settings.auth == "open":
+    if record is None:
         name, label = tenant or DEFAULT_TENANT, ""
+    elif tenant is None or record.may_act_as(tenant):
+        name, label = tenant or record.tenant, record.label
     else:
-        name, label = _tenant_of_key(context, api_key, tenant, fields)
+        raise ApiError("tenant_not_allowed", f"this key may not act as tenant {tenant!r}", param=fields.tenant)
     return Caller(name, label, enabled_policy(context, name))
+
+
+def check_key(
+    context: DoorContext, api_key: str | None, *, client: str, fields: CredentialFields = _HEADERS
+) -> KeyRecord | None:
+    """Return the record of the API key in a request; None if PENSTOCK_AUTH is `open`, which requires no key.
+
+    Raises ApiError (401, or 429 if the client's address has sent too many failed keys) and StoreUnavailable. A key that
+    may be valid is always looked up, so no failure of another client on the same address causes its refusal.
+    """
+    if context.settings.auth == "open":
+        return None
+    headers = {"WWW-Authenticate": 'Bearer realm="penstock"'}
+    if not api_key:
+        raise ApiError("invalid_api_key", f"the API key is missing; send it {fields.key}", headers=headers)
+    digest = digest_of(api_key) if may_be_key(api_key) else ""
+    known_as_invalid = not digest or context.failed_keys.was_just_rejected(client, digest)
+    record = None if known_as_invalid else context.credentials.key(api_key)
+    if record is None:
+        message = f"the API key is unknown or no longer valid; send it {fields.key}"
+        raise failed_key_error(context, client, ApiError("invalid_api_key", message, headers=headers), digest=digest)
+    return record
+
+
+def failed_key_error(context: DoorContext, client: str, error: ApiError, *, digest: str = "") -> ApiError:
+    """Count a key that failed; return `error`, or the error 429 if the client's address has sent too many such keys."""
+    wait_s = context.failed_keys.record(client, digest)
+    context.metrics.count_failed_key(error.code, limited=wait_s > 0)
+    if not wait_s:
+        return error
+    wait_ms = math.ceil(wait_s * 1000)
+    message = f"too many keys from {client} were not valid, like this one; retry with a valid key, or in {wait_s:.1f} s"
+    return ApiError("too_many_failed_keys", message, headers=retry_headers(wait_ms))
 
 
 def enabled_policy(context: DoorContext, tenant: str) -> TenantPolicy | None:
@@ -58,20 +103,3 @@ def enabled_policy(context: DoorContext, tenant: str) -> TenantPolicy | None:
     if policy is not None and policy.disabled:
         raise ApiError("tenant_disabled", f"tenant {tenant!r} is disabled")
     return policy
-
-
-def _tenant_of_key(
-    context: DoorContext, api_key: str | None, tenant: str | None, fields: CredentialFields
-) -> tuple[str, str]:
-    """Return the tenant on whose behalf the request is made, and the label of the API key."""
-    facts = context.credentials.key(api_key) if api_key else None
-    if facts is None:
-        problem = "is unknown or no longer valid" if api_key else "is missing"
-        raise ApiError(
-            "invalid_api_key",
-            f"the API key {problem}; send it {fields.key}",
-            headers={"WWW-Authenticate": 'Bearer realm="penstock"'},
-        )
-    if tenant is not None and not facts.may_act_as(tenant):
-        raise ApiError("tenant_not_allowed", f"this key may not act as tenant {tenant!r}", param=fields.tenant)
-    return tenant or facts.tenant, facts.label

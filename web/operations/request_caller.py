@@ -10,7 +10,7 @@ from werkzeug.datastructures import Headers
 from shared.accounts.admin_actions import Actor
 from shared.accounts.admin_keys import ADMIN_KEY_PREFIX, FILE_KEY_NAME
 from web.http.api_errors import ApiError
-from web.operations.callers import Caller, identify
+from web.operations.callers import Caller, check_key, failed_key_error, identify
 from web.runtime.context import DoorContext
 from web.runtime.current import current_context
 
@@ -23,8 +23,14 @@ def install(app: Flask) -> None:
 
     @app.before_request
     def authenticate() -> None:
-        if request.path.startswith("/v1/") and not uses_ticket():
+        if not request.path.startswith("/v1/") or uses_ticket():
+            return
+        if request.routing_exception is None:
             current_caller()
+        else:
+            # Flask answers with 404 or 405 afterwards. Who may make the request, and in whose name, is a question only
+            # if there is a route for it.
+            check_key(current_context(), bearer(request.headers), client=client_address())
 
 
 def uses_ticket() -> bool:
@@ -35,17 +41,25 @@ def uses_ticket() -> bool:
 def current_caller() -> Caller:
     """Return the caller of this request, which is identified once and then kept until the request ends.
 
-    Raises ApiError (401, 403, 422) and StoreUnavailable.
+    Raises ApiError (401, 403, 422, 429) and StoreUnavailable.
     """
     if "caller" not in g:
         headers = request.headers
-        g.caller = identify(current_context(), api_key=bearer(headers), tenant=headers.get("X-Tenant"))
+        g.caller = identify(
+            current_context(), api_key=bearer(headers), tenant=headers.get("X-Tenant"), client=client_address()
+        )
     found: Caller = g.caller
     return found
 
 
+def client_address() -> str:
+    """Return the address of this request's client: the peer's, or the one that a trusted proxy reports."""
+    forwarded_for = request.headers.getlist("X-Forwarded-For")
+    return current_context().trusted_proxies.client_address(request.remote_addr or "", forwarded_for)
+
+
 def require_admin() -> None:
-    """Raise ApiError (401, 403) unless the request comes from an operator. May raise StoreUnavailable.
+    """Raise ApiError (401, 403, 429) unless the request comes from an operator. May raise StoreUnavailable.
 
     An operator sends the admin key as a bearer key or, in a browser, as the password of Basic auth with any user name.
     With PENSTOCK_AUTH=open, which is allowed only on loopback, every client is an operator.
@@ -54,26 +68,25 @@ def require_admin() -> None:
     """
     context = current_context()
     if request.method not in {"GET", "HEAD"} and not _is_same_origin(request):
-        raise ApiError("origin_not_allowed", f"a page of {request.headers.get('Origin', '')[:80]!r} may not do this")
+        page = request.headers.get("Origin", "another site")
+        raise ApiError("origin_not_allowed", f"a page of {page[:80]!r} may not do this")
     if context.settings.auth == "open":
         g.acting_admin = "anyone"
         return
     key = bearer(request.headers) or _basic_password(request.headers)
     g.acting_admin = _admin_name(context, key) if key else None
     if not g.acting_admin:
-        raise ApiError(
+        error = ApiError(
             "admin_key_required",
             "this route is for operators; send the admin key as a bearer key or as the password of Basic auth",
             headers={"WWW-Authenticate": 'Basic realm="penstock"'},
         )
+        raise failed_key_error(context, client_address(), error) if key else error
 
 
 def acting_admin() -> Actor:
     """Return the operator who sent this request, for the audit log; `require_admin` must have run before."""
-    client = current_context().trusted_proxies.client_address(
-        request.environ.get("REMOTE_ADDR", ""), request.headers.getlist("X-Forwarded-For")
-    )
-    return Actor(g.acting_admin, client)
+    return Actor(g.acting_admin, client_address())
 
 
 def _admin_name(context: DoorContext, key: str) -> str | None:
@@ -116,5 +129,11 @@ def _keys_match(given: str, expected: str) -> bool:
 
 
 def _is_same_origin(incoming: Request) -> bool:
+    """Return whether no other origin's page sent the request, as far as the browser says; other programs say nothing.
+
+    `same-site` is not sufficient: pages of other ports and of sibling domains belong to the same site.
+    """
     origin = incoming.headers.get("Origin")
+    if incoming.headers.get("Sec-Fetch-Site", "same-origin") not in {"same-origin", "none"}:
+        return False
     return origin is None or origin.partition("://")[2] == incoming.host

@@ -14,6 +14,7 @@ from web.http.process_metrics import ProcessMetrics
 from web.runtime.admin_key import load_admin_key
 from web.runtime.credential_cache import CredentialCache
 from web.runtime.event_hub import EventHub
+from web.runtime.failed_keys import FailedKeys
 from web.runtime.in_doubt import InDoubtJobs
 from web.runtime.model_pools import ModelPools
 from web.runtime.ticket_signer import TicketSigner
@@ -27,6 +28,7 @@ class DoorContext:
     store: Store
     clock: Clock
     trusted_proxies: TrustedProxies
+    failed_keys: FailedKeys
     credentials: CredentialCache
     ticket_signer: TicketSigner
     pools: ModelPools
@@ -48,11 +50,13 @@ def make_door_context(settings: Settings, store: Store, clock: Clock) -> DoorCon
 
     Raises ConfigError if the admin key file cannot be used, or if PENSTOCK_TRUSTED_PROXIES contains an invalid entry.
     """
+    proxies = parse_trusted_proxies(settings.trusted_proxies)
     return DoorContext(
         settings=settings,
         store=store,
         clock=clock,
-        trusted_proxies=parse_trusted_proxies(settings.trusted_proxies),
+        trusted_proxies=proxies,
+        failed_keys=FailedKeys(settings.failed_keys_per_minute, proxies, clock),
         credentials=CredentialCache(ApiKeys(store.client), Tenants(store.client), AdminKeys(store.client), clock),
         ticket_signer=TicketSigner(store.client),
         pools=ModelPools(store, settings, clock),

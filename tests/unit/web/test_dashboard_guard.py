@@ -96,6 +96,19 @@ def test_a_post_from_a_page_of_another_origin_is_refused(tmp_path: Path, origin:
     assert visitor.post("/rq/job/abc/delete", headers={"Origin": "http://localhost"}).status_code == 503
 
 
+@pytest.mark.parametrize("site", ["cross-site", "same-site", "nonsense"])
+@pytest.mark.parametrize("origin", [{}, {"Origin": "http://localhost"}])
+def test_a_post_that_the_browser_attributes_to_another_site_is_refused_even_without_origin(
+    tmp_path: Path, site: str, origin: dict[str, str]
+) -> None:
+    visitor = browser(settings_of(tmp_path, PENSTOCK_AUTH="open", PENSTOCK_DASHBOARD="write"))
+    answer = visitor.post("/rq/job/abc/delete", headers=origin | {"Sec-Fetch-Site": site})
+    assert answer.status_code == 403
+    assert answer.get_json()["error"]["code"] == "origin_not_allowed"
+    for own in ("same-origin", "none"):
+        assert visitor.post("/rq/job/abc/delete", headers=origin | {"Sec-Fetch-Site": own}).status_code == 503
+
+
 @pytest.mark.parametrize("mode", ["read", "write"])
 def test_a_get_of_the_requeue_path_is_refused_in_every_mode(tmp_path: Path, mode: str) -> None:
     visitor = browser(settings_of(tmp_path, PENSTOCK_AUTH="open", PENSTOCK_DASHBOARD=mode))
