@@ -9,6 +9,7 @@ from werkzeug.datastructures import Headers
 
 from shared.accounts.admin_actions import Actor
 from shared.accounts.admin_keys import ADMIN_KEY_PREFIX, FILE_KEY_NAME
+from shared.accounts.api_keys import digest_of
 from web.http.api_errors import ApiError
 from web.operations.callers import Caller, check_key, failed_key_error, identify
 from web.runtime.context import DoorContext
@@ -81,7 +82,7 @@ def require_admin() -> None:
             "this route is for operators; send the admin key as a bearer key or as the password of Basic auth",
             headers={"WWW-Authenticate": 'Basic realm="penstock"'},
         )
-        raise failed_key_error(context, client_address(), error) if key else error
+        raise failed_key_error(context, client_address(), error, digest=digest_of(key)) if key else error
 
 
 def acting_admin() -> Actor:
@@ -96,7 +97,7 @@ def _admin_name(context: DoorContext, key: str) -> str | None:
     """
     if _keys_match(key, context.admin_key):
         return FILE_KEY_NAME
-    if not key.startswith(ADMIN_KEY_PREFIX):
+    if not key.startswith(ADMIN_KEY_PREFIX) or context.failed_keys.was_just_rejected(client_address(), digest_of(key)):
         return None
     found = context.credentials.admin_key(key)
     return None if found is None else found.name
