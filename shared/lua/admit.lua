@@ -25,6 +25,7 @@
 --   supersede_digest text · digest of the supersede_key, '' for none; the tenant's older job with that key is canceled
 --   payload text · the request as JSON
 --   offer text · this offer's id, '' for none; the door uses it to cancel the job if no client gets the answer
+--   ack_replicas int · how many replicas the caller waits for (WAIT) after this call; a repeated call must then write
 --   rq_fields rest · the fields that RQ would save in the job's hash: field, value, …
 -- ANSWERS admitted refused mismatch
 --   admitted: the job's id; 0 if this call admitted the job, 1 if an earlier call did, 2 if an earlier call did and the
@@ -47,8 +48,15 @@ end
 local function admitted_before(other_id)
   -- This call's client now receives the job's id. If another offer created the job, that offer must no longer be able
   -- to cancel it.
-  if redis.pcall('HGET', k_rq_job .. other_id, 'penstock_offer') ~= offer then
+  local is_own = redis.pcall('HGET', k_rq_job .. other_id, 'penstock_offer') == offer
+  if not is_own then
     redis.pcall('HDEL', k_rq_job .. other_id, 'penstock_offer')
+  end
+  if ack_replicas > 0 then
+    -- WAIT returns at once on a connection that has written nothing. With this write it waits until the replicas have
+    -- everything up to here, the job included. The HDEL comes first for the reason that lib/afford.lua gives.
+    redis.call('HDEL', k_rq_job .. other_id, '')
+    redis.call('HSET', k_rq_job .. other_id, 'penstock_offer', is_own and offer or '')
   end
   local rank = redis.call('ZRANK', k_order .. queue, other_id)
   return { 'admitted', other_id, was_unheard(other_id) and 2 or 1, rank and rank + 1 or 0,

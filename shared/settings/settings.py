@@ -31,6 +31,7 @@ class Settings:
     state_dir: str
     appendfsync: str
     store_max_bytes: int
+    ack_replicas: int
     listen: str
     web_workers: int
     auth: str
@@ -250,6 +251,10 @@ def _check_combinations(settings: Settings) -> None:
         raise ConfigError(
             f"PENSTOCK_DEFAULT_DEADLINE_MS={settings.default_deadline_ms} is greater than "
             f"PENSTOCK_MAX_DEADLINE_MS={settings.max_deadline_ms}"
+        )
+    if settings.ack_replicas and not settings.redis_url:
+        raise ConfigError(
+            f"PENSTOCK_ACK_REPLICAS={settings.ack_replicas} needs REDIS_URL: the embedded store has no replicas"
         )
     for row in ROWS:
         address = str(getattr(settings, row.field))

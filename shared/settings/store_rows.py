@@ -30,4 +30,12 @@ ROWS: tuple[Setting, ...] = (
         "the control group has, because the store's memory can double while it rewrites its file",
         auto=True,
     ),
+    int_row(
+        "ack_replicas",
+        0,
+        "replicas",
+        0,
+        16,
+        "how many replicas must have a job before its client gets an id; with fewer, jobs are refused; needs REDIS_URL",
+    ),
 )

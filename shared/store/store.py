@@ -15,6 +15,7 @@ from shared.store import decode, keys, rq_record
 from shared.store.keys import model_slug
 from shared.store.reads import StoreReads
 from shared.store.redis_errors import raise_if_unavailable, store_faults
+from shared.store.replication import call_acknowledged
 from shared.store.replies import Admitted, CancelAnswer, HeartbeatReport, IdempotencyMismatch, Reaped, Renewed, Settled
 from shared.store.scripts import Call, load
 
@@ -49,36 +50,46 @@ class Store(StoreReads):
             parts = [decode.text(part) for part in rest]
             raise SettingsConflict({parts[i]: (parts[i + 1], parts[i + 2]) for i in range(0, len(parts), 3)})
 
-    def admit(self, job: NewJob, *, attempt: int = 0) -> Admitted | Refused | IdempotencyMismatch:
-        """Admit the job or refuse it, atomically. `attempt` is the number of times the client has tried before."""
-        word, rest = self._call(
-            "admit",
-            id=job.id,
-            tenant=job.tenant,
-            slug=model_slug(job.model),
-            model=job.model,
-            prompt_tokens=job.prompt_tokens,
-            max_tokens=job.max_tokens,
-            cost_mwt=-1 if job.cost_mwt is None else job.cost_mwt,
-            deadline_in_ms=job.deadline_ms,
-            latest_in_ms=-1 if job.latest_start_ms is None else job.latest_start_ms,
-            start_within_ms=job.start_within_ms or 0,
-            poll_grace_ms=job.poll_grace_ms or 0,
-            patience_from=job.deadline_source,
-            idem_digest=job.idem_digest or "",
-            body_digest=job.body_digest,
-            attempt=attempt,
-            asked_id=job.dedup_id or job.id,
-            key_label=job.key_label,
-            traceparent=job.traceparent,
-            metadata=_json(job.payload.get("metadata") or {}),
-            form=_json(job.form),
-            degrade=int(job.degrade),
-            supersede_digest=job.supersede_digest or "",
-            offer=job.offer,
-            payload=_json(job.payload),
-            rq_fields=rq_record.encode(job, self._result_ttl_s),
-        )
+    def admit(
+        self, job: NewJob, *, attempt: int = 0, ack_replicas: int = 0
+    ) -> Admitted | Refused | IdempotencyMismatch:
+        """Admit the job or refuse it, atomically. `attempt` is the number of times the client has tried before.
+
+        The answer is Admitted only after `ack_replicas` replicas have the job. If too few of them confirm it within
+        half a second, this method raises StoreUnavailable, and the job stays admitted until its offer is canceled.
+        """
+        call: Call = {
+            "id": job.id,
+            "tenant": job.tenant,
+            "slug": model_slug(job.model),
+            "model": job.model,
+            "prompt_tokens": job.prompt_tokens,
+            "max_tokens": job.max_tokens,
+            "cost_mwt": -1 if job.cost_mwt is None else job.cost_mwt,
+            "deadline_in_ms": job.deadline_ms,
+            "latest_in_ms": -1 if job.latest_start_ms is None else job.latest_start_ms,
+            "start_within_ms": job.start_within_ms or 0,
+            "poll_grace_ms": job.poll_grace_ms or 0,
+            "patience_from": job.deadline_source,
+            "idem_digest": job.idem_digest or "",
+            "body_digest": job.body_digest,
+            "attempt": attempt,
+            "asked_id": job.dedup_id or job.id,
+            "key_label": job.key_label,
+            "traceparent": job.traceparent,
+            "metadata": _json(job.payload.get("metadata") or {}),
+            "form": _json(job.form),
+            "degrade": int(job.degrade),
+            "supersede_digest": job.supersede_digest or "",
+            "offer": job.offer,
+            "ack_replicas": ack_replicas,
+            "payload": _json(job.payload),
+            "rq_fields": rq_record.encode(job, self._result_ttl_s),
+        }
+        if ack_replicas:
+            word, rest = call_acknowledged(self.client, load("admit"), call, word="admitted", replicas=ack_replicas)
+        else:
+            word, rest = self._call("admit", **call)
         if word == "admitted":
             job_id, seen, position, inflight = rest
             return Admitted(decode.text(job_id), seen > 0, position, inflight, taken_back=seen == 2)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from shared.errors import StoreUnavailable
 from shared.jobs.outcomes import Outcome
 from shared.jobs.states import JobState
 from shared.store import keys
@@ -118,6 +119,22 @@ def test_a_repeat_of_the_same_offer_can_still_be_canceled_by_its_id(store):
     job = a_job(offer="one")
     assert admitted(store, job) == admitted(store, job)
     assert store.cancel(job.id, offer="one") is CancelAnswer.CANCELED
+
+
+@pytest.mark.parametrize(("second", "canceled"), [("one", CancelAnswer.CANCELED), ("two", CancelAnswer.GONE)])
+def test_a_repeat_that_waits_for_replicas_writes_even_in_full_memory_and_leaves_the_offer_rule_as_it_is(
+    store, memory_is_full, second, canceled
+):
+    heartbeat(store)
+    job = a_job(offer="one")
+    admitted(store, job)
+    for _ in range(2):
+        with memory_is_full(), pytest.raises(StoreUnavailable, match="0 of 1 replicas"):
+            store.admit(replace(job, offer=second), ack_replicas=1)
+        assert store.client.hget(keys.rq_job(job.id), "penstock_offer") == (b"one" if second == "one" else b"")
+    assert store.cancel(job.id, offer=second) is canceled
+    if canceled is CancelAnswer.GONE:
+        assert store.cancel(job.id, offer="one") is CancelAnswer.GONE
 
 
 @pytest.mark.parametrize("running", [True, False])

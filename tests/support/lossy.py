@@ -12,7 +12,7 @@ class LossyProxy:
     """A unix socket in front of the store's own; `lose` chooses the answers to lose, with their connection."""
 
     def __init__(self, folder: Path, store_url: str) -> None:
-        self._store = store_url.removeprefix("unix://")
+        self._store_url = store_url
         self._path = folder / "proxy.sock"
         self.url = f"unix://{self._path}"
         self._listener = socket.socket(socket.AF_UNIX)
@@ -46,8 +46,7 @@ class LossyProxy:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                store = socket.socket(socket.AF_UNIX)
-                store.connect(self._store)
+                store = _connect(self._store_url)
                 self._open += [client, store]
                 self._start(self._forward_requests, client, store)
                 self._start(self._forward_answers, store, client)
@@ -77,6 +76,17 @@ class LossyProxy:
                 return False
             self._left -= 1
             return True
+
+
+def _connect(url: str) -> socket.socket:
+    """Connect to a `unix://` or a `redis://` address."""
+    scheme, _, address = url.partition("://")
+    if scheme == "redis":
+        host, _, port = address.partition(":")
+        return socket.create_connection((host, int(port)))
+    store = socket.socket(socket.AF_UNIX)
+    store.connect(address)
+    return store
 
 
 def _close_all(*sockets: socket.socket) -> None:

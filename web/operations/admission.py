@@ -93,7 +93,8 @@ def offer(context: DoorContext, caller: Caller, generation: GenerationRequest) -
     """Offer a job to the store and return the store's verdict.
 
     Raises ApiError if the request must be changed before it can be admitted, and StoreUnavailable if the store does not
-    answer. After StoreUnavailable, a job that the store did admit is canceled as soon as the store answers again.
+    answer, or if fewer than PENSTOCK_ACK_REPLICAS replicas have the job. After StoreUnavailable, a job that the store
+    did admit is canceled as soon as the store answers again.
     """
     model = context.pools.resolve(generation.model, caller.policy)
     job = _new_job(context, caller, generation, model)
@@ -148,17 +149,17 @@ def quote(context: DoorContext, caller: Caller, generation: GenerationRequest) -
 
 
 def _admit(context: DoorContext, job: NewJob, attempt: int) -> Admitted | Refused | IdempotencyMismatch:
-    began_s = context.clock.monotonic()
+    began_s, ack_replicas = context.clock.monotonic(), context.settings.ack_replicas
     try:
         with context.metrics.time_script("admit"):
-            return context.store.admit(job, attempt=attempt)
+            return context.store.admit(job, attempt=attempt, ack_replicas=ack_replicas)
     except StoreUnavailable:
         if context.clock.monotonic() - began_s > _RETRY_WITHIN_S:
             context.in_doubt.add(job.id, job.offer)
             raise
     try:
         with context.metrics.time_script("admit"):
-            return context.store.admit(job, attempt=attempt)
+            return context.store.admit(job, attempt=attempt, ack_replicas=ack_replicas)
     except StoreUnavailable:
         context.in_doubt.add(job.id, job.offer)
         raise

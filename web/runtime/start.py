@@ -13,6 +13,7 @@ from shared.settings.settings import Settings, load
 from shared.store.connection import DOOR, open_client
 from shared.store.embedded import find_url
 from shared.store.preflight import check_fitness
+from shared.store.replication import too_few_replicas
 from shared.store.store import Store
 from web.http.allowed_names import allowed_hosts, allowed_origins
 from web.http.client_address import parse_trusted_proxies
@@ -51,8 +52,9 @@ def configure_store(settings: Settings, store: Store) -> None:
     if the store does not answer: the door then refuses all jobs, and web/runtime/duties.py calls this function again.
     """
     try:
-        for warning in check_fitness(store.client):
-            log.warning("store.doubt", warning=warning)
+        for warning in (*check_fitness(store.client), too_few_replicas(store.client, settings.ack_replicas)):
+            if warning:
+                log.warning("store.doubt", warning=warning)
         store.configure(settings)
     except StoreUnfit as error:
         _exit_with(error, EXIT_STORE_UNFIT)

@@ -117,6 +117,12 @@ def test_a_maximum_deadline_below_the_default_deadline_is_refused():
         read(PENSTOCK_MAX_DEADLINE_MS="1000")
 
 
+def test_waiting_for_replicas_needs_a_store_that_can_have_some():
+    assert read(PENSTOCK_ACK_REPLICAS="2", REDIS_URL="redis://db:6379").ack_replicas == 2
+    with pytest.raises(ConfigError, match="PENSTOCK_ACK_REPLICAS=2 needs REDIS_URL"):
+        read(PENSTOCK_ACK_REPLICAS="2")
+
+
 def test_every_system_wide_name_is_a_setting():
     assert set(SYSTEM_WIDE) <= {field.name for field in fields(Settings)}
 
