@@ -30,7 +30,7 @@ def create_app(settings: Settings, store: Store, clock: Clock) -> APIFlask:
     the store. Raises ConfigError if the admin key file cannot be used, or if PENSTOCK_ALLOWED_HOSTS or
     PENSTOCK_CORS_ORIGINS contains an invalid entry.
     """
-    app = DoorApp("web", title="Penstock", version=package_version(), docs_path=None, json_errors=False)
+    app = DoorApp("web", title="Penstock", version=package_version(), docs_path=None, spec_path=None, json_errors=False)
     app.config.update(
         MAX_CONTENT_LENGTH=settings.max_body_bytes,
         AUTO_404_RESPONSE=False,

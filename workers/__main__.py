@@ -167,7 +167,7 @@ def _open_store(settings: Settings, worker: str) -> Store:
 def _check_name_is_free(store: Store, name: str) -> None:
     """Raise ConfigError if a live worker serves another model whose name becomes the same slug in store keys."""
     slug = model_slug(name)
-    for other in store.snapshot(tenants=1).workers:
+    for other in store.snapshot(tenants=0).workers:
         if other.live and other.model != name and model_slug(other.model) == slug:
             raise ConfigError(
                 f"PENSTOCK_MODEL_NAME={name!r}: worker {other.name} serves {other.model!r}, and both names become "

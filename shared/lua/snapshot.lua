@@ -1,17 +1,22 @@
 -- snapshot: returns one consistent view of the whole system; writes nothing.
--- KEYS config inflight deadlines leases tenants tenant stats workers worker models order lists rq_job books
+-- KEYS config inflight deadlines leases tenants tenant stats workers worker models pool order lists rq_job books
 -- ARGV
 --   limit int · the largest number of tenants to return, at most 64; those with the latest admissions come first
+--   worker_limit int · the largest number of workers to return, at most 64; each pool gets an equal part of them
+--   with_stats int · 1 to return all counters and histogram buckets, of which there may be more than ten thousand
 -- ANSWERS snapshot
 --   snapshot: now in ms; numbers of inflight, queued and running jobs; config; stats; for each tenant its name, the age
 --   of its oldest queued job in ms (-1 for none) and its fields; for each worker its name and fields; models; for each
---   model of a live worker its name and its pool's tier (an empty list if PENSTOCK_DEGRADATION is off)
+--   live model its name and its pool's tier (-1 if PENSTOCK_DEGRADATION is off); number of live workers; the weighted
+--   tokens per second that the live pools can compute
 -- KEEPS 1
--- USES clock tier
+-- USES clock tier slug
 
 -- At most this many queued jobs of a tenant are examined to find the oldest. If the tenant has more, only the jobs at
 -- the front of its queues are examined.
 local MAX_EXAMINED = 16
+-- A worker is listed for this long after its last heartbeat, and a model for this long after that of its last worker.
+local WORKER_LISTED_MS, MODEL_LISTED_MS = 60000, 3600000
 
 -- Returns the age in ms of a tenant's oldest queued job, or -1 if it has none.
 local function oldest_ms(tenant)
@@ -35,21 +40,38 @@ for _, name in ipairs(redis.call('ZREVRANGEBYSCORE', k_tenants, '+inf', '-inf', 
   math.max(0, math.min(limit, 64)))) do
   tenants[#tenants + 1] = { name, oldest_ms(name), redis.call('HGETALL', k_tenant .. name) }
 end
-local workers = {}
-for _, name in ipairs(redis.call('ZREVRANGE', k_workers, 0, 63)) do
-  workers[#workers + 1] = { name, redis.call('HGETALL', k_worker .. name) }
-end
-local tiers, seen = {}, {}
-if redis.call('HGET', k_config, 'degradation') == 'on' then
-  for _, name in ipairs(redis.call('ZREVRANGEBYSCORE', k_workers, '+inf', now_ms - LIVE_MS, 'LIMIT', 0, 64)) do
-    local slug, model = unpack(redis.call('HMGET', k_worker .. name, 'slug', 'model'))
-    if slug and not seen[slug] then
-      seen[slug] = true
-      tiers[#tiers + 1] = model or slug
-      tiers[#tiers + 1] = tier_in_force(unpack(redis.call('HMGET', k_books .. slug, 'tier', 'tier_look_ms')))
+
+-- The workers with the latest heartbeats of each pool. Without an equal part for each pool, the workers of a large pool
+-- would hide those of a small one.
+local workers, is_listed = {}, {}
+worker_limit = math.max(0, math.min(worker_limit, 64))
+local function list_workers(names)
+  for _, name in ipairs(names) do
+    if #workers < worker_limit and not is_listed[name] then
+      is_listed[name] = true
+      workers[#workers + 1] = { name, redis.call('HGETALL', k_worker .. name) }
     end
   end
 end
+local recent_models = redis.call('ZREVRANGEBYSCORE', k_models, '+inf', now_ms - WORKER_LISTED_MS, 'LIMIT', 0, 64)
+local part = math.max(1, math.floor(worker_limit / math.max(1, #recent_models)))
+for _, model in ipairs(recent_models) do
+  list_workers(redis.call('ZREVRANGE', k_pool .. slug_of(model), 0, part - 1))
+end
+list_workers(redis.call('ZREVRANGE', k_workers, 0, worker_limit))
+
+local has_tiers, live_models, capacity_wtps = redis.call('HGET', k_config, 'degradation') == 'on', {}, 0
+for _, model in ipairs(redis.call('ZREVRANGEBYSCORE', k_models, '+inf', now_ms - LIVE_MS, 'LIMIT', 0, 64)) do
+  local slug = slug_of(model)
+  if redis.call('ZCOUNT', k_pool .. slug, now_ms - LIVE_MS, '+inf') > 0 then
+    local pool_fields = redis.call('HMGET', k_books .. slug, 'tier', 'tier_look_ms', 'mu_wtps')
+    capacity_wtps = capacity_wtps + (tonumber(pool_fields[3] or 0) or 0)
+    live_models[#live_models + 1] = model
+    live_models[#live_models + 1] = has_tiers and tier_in_force(pool_fields[1], pool_fields[2]) or -1
+  end
+end
 return { 'snapshot', now_ms, redis.call('ZCARD', k_inflight), redis.call('ZCARD', k_deadlines),
-  redis.call('ZCARD', k_leases), redis.call('HGETALL', k_config), redis.call('HGETALL', k_stats), tenants, workers,
-  redis.call('ZRANGEBYSCORE', k_models, now_ms - 3600000, '+inf', 'LIMIT', 0, 64), tiers }
+  redis.call('ZCARD', k_leases), redis.call('HGETALL', k_config),
+  with_stats == 1 and redis.call('HGETALL', k_stats) or {}, tenants, workers,
+  redis.call('ZRANGEBYSCORE', k_models, now_ms - MODEL_LISTED_MS, '+inf', 'LIMIT', 0, 64), live_models,
+  redis.call('ZCOUNT', k_workers, now_ms - LIVE_MS, '+inf'), string.format('%.17g', capacity_wtps) }

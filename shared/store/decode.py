@@ -9,7 +9,7 @@ from shared.jobs.job import Change, ClaimedJob, JobView, Usage
 from shared.jobs.outcomes import Outcome, Refusal, Refused
 from shared.jobs.states import JobState
 from shared.settings.setting import AUTO
-from shared.store.replies import SettleAnswer, Settled, Snapshot, TenantView, WorkerView
+from shared.store.replies import Overview, SettleAnswer, Settled, Snapshot, TenantView, WorkerView
 
 #: A worker whose last heartbeat is older than this is not live. shared/lua/lib/clock.lua has the same value.
 LIVE_MS = 5_000
@@ -132,51 +132,67 @@ def job_view(now_ms: int, position: int, result: Any, record: dict[str, str], jo
 
 def snapshot(answer: list[Any]) -> Snapshot:
     """Decode the answer of the snapshot script."""
-    now_ms, inflight, waiting, running, raw_config, stats, tenants, workers, models, tiers = answer
+    now_ms, inflight, waiting, running, raw_config, stats, tenants, workers, models, *rest = answer
+    live_models, live_workers, capacity_wtps = rest
     config = pairs(raw_config)
-    live_slots = _integer(config.get("live_slots"))
+    live_slots = integer(config.get("live_slots"))
     return Snapshot(
         now_ms=now_ms,
         inflight=inflight,
-        max_inflight=_bound(config.get("max_inflight"), max(64, 4 * live_slots)),
+        max_inflight=_max_inflight(config.get("max_inflight"), live_slots),
         waiting=waiting,
         running=running,
-        stats={name: _integer(value) for name, value in pairs(stats).items()},
+        stats={name: integer(value) for name, value in pairs(stats).items()},
         tenants=[_tenant(entry, config, live_slots) for entry in tenants],
         workers=[_worker(entry, now_ms) for entry in workers],
         models=[text(name) for name in models],
         draining=config.get("draining") == "1",
-        tiers={model: int(tier) for model, tier in pairs(tiers).items()},
+        tiers={model: int(tier) for model, tier in pairs(live_models).items() if tier != "-1"},
+        live_models=list(pairs(live_models)),
+        live_workers=live_workers,
+        live_slots=live_slots,
+        capacity_wtps=float(capacity_wtps),
     )
+
+
+def overview(answer: list[Any]) -> Overview:
+    """Decode the answer of the overview script."""
+    inflight, max_inflight, workers, raw_slots, draining = answer
+    slots = integer(text(raw_slots))
+    return Overview(inflight, _max_inflight(text(max_inflight), slots), workers, slots, draining=draining == 1)
+
+
+def _max_inflight(setting: str | None, live_slots: int) -> int:
+    return _bound(setting, max(64, 4 * live_slots))
 
 
 def _tenant(entry: list[Any], config: dict[str, str], live_slots: int) -> TenantView:
     name, oldest_ms, fields = text(entry[0]), int(entry[1]), pairs(entry[2])
     return TenantView(
         name=name,
-        weight=(_integer(fields.get("policy_weight_milli")) or 1000) / 1000,
-        waiting=_integer(fields.get("waiting")),
-        waiting_tokens=_integer(fields.get("waiting_tokens")),
+        weight=(integer(fields.get("policy_weight_milli")) or 1000) / 1000,
+        waiting=integer(fields.get("waiting")),
+        waiting_tokens=integer(fields.get("waiting_tokens")),
         max_waiting=_bound(fields.get("policy_max_waiting", config.get("max_queue_size")), max(16, 2 * live_slots)),
         max_waiting_tokens=_bound(fields.get("policy_max_waiting_tokens", config.get("max_queue_tokens")), 65_536),
-        running=_integer(fields.get("running")),
-        service_mwt=_integer(fields.get("service_mwt")),
+        running=integer(fields.get("running")),
+        service_mwt=integer(fields.get("service_mwt")),
         oldest_age_ms=None if oldest_ms < 0 else oldest_ms,
     )
 
 
 def _worker(entry: list[Any], now_ms: int) -> WorkerView:
     fields = pairs(entry[1])
-    age_ms = now_ms - _integer(fields.get("beat_ms"))
+    age_ms = now_ms - integer(fields.get("beat_ms"))
     return WorkerView(
         name=text(entry[0]),
         model=fields.get("model", ""),
         live=age_ms <= LIVE_MS,
         heartbeat_age_ms=age_ms,
-        slots=_integer(fields.get("slots")),
-        slots_busy=_integer(fields.get("slots_busy")),
-        cells=_integer(fields.get("cells")),
-        cells_free=_integer(fields.get("cells_free")),
+        slots=integer(fields.get("slots")),
+        slots_busy=integer(fields.get("slots_busy")),
+        cells=integer(fields.get("cells")),
+        cells_free=integer(fields.get("cells_free")),
         draining=fields.get("draining") == "1",
         facts={name: value for name, value in fields.items() if name not in _WORKER_FIELDS | _WORKER_INTERNAL},
     )
@@ -198,8 +214,10 @@ def is_integer(value: str) -> bool:
     return re.fullmatch(r"-?[0-9]{1,19}", value) is not None
 
 
-def _integer(value: str | None) -> int:
-    return int(value) if value and is_integer(value) else 0
+def integer(value: str | None) -> int:
+    """Return the integer in a field. Return 0 if the field is missing or holds something else."""
+    # The first check is the quicker one, which matters for the more than ten thousand fields of the statistics.
+    return int(value) if value and ((value.isdecimal() and len(value) < 19) or is_integer(value)) else 0
 
 
 def _object(raw: Any) -> dict[str, Any]:

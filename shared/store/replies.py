@@ -147,14 +147,35 @@ class Snapshot:
     max_inflight: int
     waiting: int
     running: int
-    #: Counters and histogram buckets by the field names that shared/metrics.py describes.
+    #: Counters and histogram buckets by the field names that shared/metrics.py describes; empty if the caller did not
+    #: ask for them.
     stats: dict[str, int]
     tenants: list[TenantView]
+    #: At most 64 workers: those with the latest heartbeats, an equal number of each pool. Some may not be live.
     workers: list[WorkerView]
     models: list[str]
     draining: bool
     #: Maps the served model of each pool to the pool's tier; empty if degradation is off.
     tiers: dict[str, int] = field(default_factory=dict)
+    #: The models that at least one live worker serves.
+    live_models: list[str] = field(default_factory=list)
+    #: The numbers of all live workers and of their slots, and the weighted tokens per second that they can compute;
+    #: these figures include workers that `workers` does not list.
+    live_workers: int = 0
+    live_slots: int = 0
+    capacity_wtps: float = 0.0
+
+
+@dataclass(frozen=True)
+class Overview:
+    """The few numbers that show whether and how many jobs are admitted."""
+
+    inflight: int
+    max_inflight: int
+    #: The numbers of live workers and of their slots.
+    workers: int
+    slots: int
+    draining: bool
 
 
 @dataclass(frozen=True)

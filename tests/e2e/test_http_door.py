@@ -159,12 +159,11 @@ def test_metrics_are_sent_in_the_accepted_format_or_else_as_text(client: FlaskCl
 
 
 def test_the_readiness_check_says_why_the_door_is_not_ready(store: Store, settings: Settings) -> None:
-    client = a_door(store, settings)
-    response = client.get("/health/ready")
+    response = a_door(store, settings).get("/health/ready")
     assert response.status_code == 503
     assert response.get_json() == {"status": "not_ready", "reason": "no_worker", "workers": 0}
     serve(store)
-    response = client.get("/health/ready")
+    response = a_door(store, settings).get("/health/ready")
     assert response.status_code == 200
     response_models.Ready.model_validate(response.get_json())
 

@@ -52,7 +52,7 @@ def test_one_job_and_no_second_one_is_claimed_before_the_end_that_frees_its_slot
     worker, queued_ids = make_full_worker(flaky, 3)
     run_until_prefetched(worker)
     assert worker.engine.stats.completion_tokens < SLOTS * 5
-    assert flaky.snapshot().stats.get("ended|succeeded", 0) == 0
+    assert flaky.snapshot(stats=True).stats.get("ended|succeeded", 0) == 0
     assert state_and_attempts(flaky, queued_ids[0]) == (JobState.RUNNING, 1)
     assert run_to_end(worker) == SLOTS + 1
     assert {state_and_attempts(flaky, job_id) for job_id in queued_ids} == {(JobState.SUCCEEDED, 1)}
@@ -92,7 +92,7 @@ def test_a_drain_releases_a_prefetched_job_without_an_attempt_and_lets_the_other
     worker.engine.recall()
     worker.run_until(lambda: not len(worker.claimed_jobs) and not worker.delivery.has_unsent)
     assert state_and_attempts(flaky, queued_ids[0]) == (JobState.QUEUED, 0)
-    assert flaky.snapshot().stats["ended|succeeded"] == SLOTS
+    assert flaky.snapshot(stats=True).stats["ended|succeeded"] == SLOTS
     flaky.cancel(queued_ids[0])
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from shared.store import keys
+from shared.store.replies import Overview
 from tests.support.builders import (
     MODEL,
     a_job,
@@ -35,7 +36,7 @@ def test_a_snapshot_shows_tenants_workers_and_counters_and_changes_nothing(store
         admitted(store, a_job(tenant))
     claim_one(store)
     before = contents(store)
-    snapshot = store.snapshot()
+    snapshot = store.snapshot(stats=True)
     assert contents(store) == before
     assert (snapshot.inflight, snapshot.waiting, snapshot.running) == (3, 2, 1)
     a, b = sorted(snapshot.tenants, key=lambda tenant: tenant.name)
@@ -88,6 +89,68 @@ def test_a_snapshot_shows_at_most_the_requested_number_of_tenants_and_at_most_si
         store.client.zadd(keys.tenants(), {f"t{number:02}": number})
     tenants = store.snapshot(tenants=limit).tenants
     assert [tenant.name for tenant in tenants] == [f"t{number:02}" for number in range(69, 69 - shown, -1)]
+
+
+def test_a_snapshot_and_an_overview_read_counters_only_if_they_are_requested(store):
+    heartbeat(store)
+    admitted(store, a_job())
+    store.client.hset(keys.stats(), mapping={f"h|queue_wait|blue|m|{number}": 1 for number in range(15_000)})
+    assert len(store.snapshot(stats=True).stats) > 15_000
+    sent_before = store.client.info("stats")["total_net_output_bytes"]
+    assert store.snapshot().stats == {}
+    store.overview()
+    assert store.client.info("stats")["total_net_output_bytes"] - sent_before < 20_000
+
+
+def test_counters_are_read_by_name(store):
+    heartbeat(store)
+    admitted(store, a_job())
+    store.client.hset(keys.stats(), "executed", "many")
+    assert store.counters("admitted", "executed", "yielded") == [1, 0, 0]
+
+
+def test_the_overview_has_the_same_numbers_as_the_snapshot(store, settings):
+    def compared():
+        overview, snapshot = store.overview(), store.snapshot()
+        assert (overview.inflight, overview.max_inflight) == (snapshot.inflight, snapshot.max_inflight)
+        assert (overview.workers, overview.slots) == (snapshot.live_workers, snapshot.live_slots)
+        assert overview.draining == snapshot.draining
+        return overview
+
+    assert compared() == Overview(0, 64, 0, 0, draining=False)
+    heartbeat(store, slots=20)
+    heartbeat(store, "w2", slots=30)
+    admitted(store, a_job())
+    assert compared() == Overview(1, 200, 2, 50, draining=False)
+    reconfigure(store, settings, max_inflight=7)
+    store.client.hset(keys.config(), "draining", "1")
+    advance_clock(store, 6_000)
+    store.reap()
+    assert compared() == Overview(1, 7, 0, 0, draining=True)
+
+
+def test_a_snapshot_lists_workers_of_every_pool_even_if_one_pool_is_large(store):
+    heartbeat(store, "small", model="s/m ä", slots=1)
+    for number in range(70):
+        advance_clock(store, 10)
+        heartbeat(store, f"w{number:02}")
+    snapshot = store.snapshot()
+    assert len(snapshot.workers) == 64
+    assert "small" in [worker.name for worker in snapshot.workers]
+    assert {worker.model for worker in store.snapshot(workers=2).workers} == {MODEL, "s/m ä"}
+    assert snapshot.live_workers == 71
+    assert sorted(snapshot.live_models) == [MODEL, "s/m ä"]
+    advance_clock(store, 6_000)
+    assert store.snapshot().live_models == []
+    assert store.snapshot(workers=0).workers == []
+
+
+@pytest.mark.parametrize("model", ["m", "org/model:7b", "Ünï-€-😀 x", "a.b_c-D9", "\x7f\n|"])
+def test_the_scripts_use_the_same_form_of_a_models_name_in_keys(store, model):
+    heartbeat(store, model=model)
+    assert store.snapshot().live_models == [model]
+    store.farewell("w1", model)
+    assert store.snapshot().live_models == []
 
 
 def test_a_worker_whose_heartbeats_stopped_is_shown_as_not_live(store):

@@ -247,7 +247,7 @@ class Stage:
 
     def stat(self, name: str) -> int:
         """Return one of the store's counters."""
-        return self.store.snapshot().stats.get(name, 0)
+        return self.store.snapshot(stats=True).stats.get(name, 0)
 
 
 def _answers(url: str) -> bool:

@@ -4,11 +4,11 @@ import json
 from typing import Any
 
 from shared.jobs.job import JobView
-from shared.store.replies import Snapshot
 from web.api.job_json import degraded_json, error_json, job_json, usage_json
 from web.gate.requests import BadFrame
 from web.http.api_errors import ApiError, error_response
 from web.operations.event_stream import JobStarted, TextDelta
+from web.operations.snapshots import Totals
 
 Frame = dict[str, Any]
 Ref = str | int | None
@@ -63,12 +63,12 @@ def job_status(ref: Ref, view: JobView) -> Frame:
     return with_ref(ref, {name: fields[name] for name in names} | degraded_json(view))
 
 
-def metrics(ref: Ref, snapshot: Snapshot) -> Frame:
+def metrics(ref: Ref, totals: Totals) -> Frame:
     """Return the answer to a `metrics` frame: three metrics of the whole system, which /metrics/fleet also has."""
     values = {
-        "inflight": snapshot.inflight,
-        "executed_total": snapshot.stats.get("executed", 0),
-        "yielded_total": snapshot.stats.get("yielded", 0),
+        "inflight": totals.inflight,
+        "executed_total": totals.executed,
+        "yielded_total": totals.yielded,
     }
     return with_ref(ref, values)
 

@@ -31,7 +31,7 @@ from web.operations.admission import native_request, offer
 from web.operations.callers import CredentialFields, identify
 from web.operations.cancel_on_disconnect import cancel_when_possible
 from web.operations.long_poll import refresh_job
-from web.operations.snapshots import read_snapshot
+from web.operations.snapshots import read_totals
 from web.runtime.context import DoorContext
 
 log = structlog.get_logger()
@@ -221,7 +221,7 @@ class Connection:
             view = refresh_job(self._context, self._job_in_flight(request.ref))
             self._send(answers.job_status(request.ref, view))
         elif isinstance(request, Metrics):
-            self._send(answers.metrics(request.ref, read_snapshot(self._context)))
+            self._send(answers.metrics(request.ref, read_totals(self._context)))
         elif isinstance(request, Ping):
             self._send(answers.pong(request.ref))
 

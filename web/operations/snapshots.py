@@ -1,11 +1,11 @@
-"""Read a snapshot of the whole system, or how many jobs one tenant has."""
+"""Read how the whole system is doing, or how many jobs one tenant has."""
 
 from dataclasses import dataclass
 from typing import Any
 
 from shared.store import keys
 from shared.store.redis_errors import store_faults
-from shared.store.replies import Snapshot
+from shared.store.replies import Overview
 from web.runtime.context import DoorContext
 
 
@@ -18,13 +18,24 @@ class TenantCounts:
     running: int
 
 
-def read_snapshot(context: DoorContext, *, tenants: int = 1) -> Snapshot:
-    """Return a snapshot of the whole system, with up to `tenants` tenants: those with the most recent admissions.
+@dataclass(frozen=True)
+class Totals:
+    """The number of inflight jobs, of jobs that were claimed at least once, and of refused offers."""
 
-    Raises StoreUnavailable.
-    """
-    with context.metrics.time_script("snapshot"):
-        return context.store.snapshot(tenants=tenants)
+    inflight: int
+    executed: int
+    yielded: int
+
+
+def read_overview(context: DoorContext) -> Overview:
+    """Return how many jobs are inflight, the bounds and the number of live workers. Raises StoreUnavailable."""
+    with context.metrics.time_script("overview"):
+        return context.store.overview()
+
+
+def read_totals(context: DoorContext) -> Totals:
+    """Return the three metrics that the gate's `metrics` frame answers. Raises StoreUnavailable."""
+    return Totals(read_overview(context).inflight, *context.store.counters("executed", "yielded"))
 
 
 def count_tenant(context: DoorContext, tenant: str) -> TenantCounts:

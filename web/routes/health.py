@@ -1,18 +1,18 @@
 """Routes for operators and monitoring: liveness, readiness, metrics."""
 
+from collections.abc import Callable
+
 from apiflask import APIBlueprint
 from flask import Response, request
-from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
 
 from shared.errors import StoreUnavailable
-from shared.metrics import MAX_TENANTS
 from web.http.process_metrics import package_version
 from web.operations.request_caller import require_admin
 from web.operations.responses import json_response, store_away_response
-from web.operations.snapshots import read_snapshot
 from web.runtime.current import current_context
-from web.runtime.fleet_metrics import fleet_registry
+from web.runtime.fleet_page import CONTENT_TYPES, Format
 
 bp = APIBlueprint("health", __name__, tag="Operators")
 
@@ -30,15 +30,17 @@ def health() -> Response:
     responses={200: "The system is ready", 503: "The system is not ready; `reason` says why"},
 )
 def ready() -> Response:
-    """Answer 200 if the store answers, at least one worker is live and the system is not draining; otherwise 503."""
+    """Answer 200 if the store answers, at least one worker is live and the system is not draining; otherwise 503.
+
+    The answer is up to a second old, because anybody may send this request as often as they like.
+    """
     context = current_context()
     try:
-        snapshot = read_snapshot(context)
+        overview = context.readiness.get()
     except StoreUnavailable:
         return store_away_response(context)
-    workers = sum(worker.live for worker in snapshot.workers)
-    reason = "no_worker" if workers == 0 else "draining" if snapshot.draining else None
-    body = {"status": "ready" if reason is None else "not_ready", "reason": reason, "workers": workers}
+    reason = "no_worker" if overview.workers == 0 else "draining" if overview.draining else None
+    body = {"status": "ready" if reason is None else "not_ready", "reason": reason, "workers": overview.workers}
     return json_response(body, 200 if reason is None else 503)
 
 
@@ -51,7 +53,8 @@ def process_metrics() -> Response:
     """Return the metrics that this process keeps in its own memory, without those that are kept in the store."""
     context = current_context()
     context.metrics.followed_jobs.set(context.event_hub.followed)
-    return _exposition(context.metrics.scrape_registry())
+    encode, content_type = _encoder()
+    return Response(encode(context.metrics.scrape_registry()), content_type=content_type)
 
 
 @bp.get("/metrics/fleet")
@@ -65,13 +68,15 @@ def fleet_metrics() -> Response:
     Only operators may read these metrics, because they contain the names of tenants.
     """
     require_admin()
-    return _exposition(fleet_registry(read_snapshot(current_context(), tenants=MAX_TENANTS)))
+    page_format: Format = "openmetrics" if _encoder()[1].startswith("application/openmetrics-text") else "text"
+    page = current_context().fleet_page.render(page_format)
+    return Response(page, content_type=CONTENT_TYPES[page_format])
 
 
-def _exposition(registry: CollectorRegistry) -> Response:
+def _encoder() -> tuple[Callable[[Collector], bytes], str]:
+    """Return the function that encodes metrics in the format that the client accepts, and its content type."""
     try:
-        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        return choose_encoder(request.headers.get("Accept", ""))
     except TypeError:
         # choose_encoder raises TypeError if the version in the Accept header is not a number.
-        encode, content_type = choose_encoder("")
-    return Response(encode(registry), content_type=content_type)
+        return choose_encoder("")

@@ -1,9 +1,14 @@
-"""`/docs`: an HTML page about all routes, rendered from the OpenAPI spec without resources from other servers."""
+"""`/openapi.json` and `/docs`: the OpenAPI document, and an HTML page about it without foreign resources.
 
+Anybody may request them as often as they like. Making them takes a tenth of a second, so each process makes them once.
+"""
+
+import json
+from collections.abc import Callable
 from typing import Any
 
 from apiflask import APIBlueprint, APIFlask
-from flask import Response, current_app, make_response, render_template
+from flask import Response, current_app, render_template
 
 bp = APIBlueprint("pages", __name__, enable_openapi=False)
 
@@ -13,15 +18,35 @@ _CONTENT_SECURITY_POLICY = (
 )
 
 
+#: The key of the finished pages in the dict `Flask.extensions`, by name.
+_FINISHED = "penstock_pages"
+
+
+@bp.get("/openapi.json")
+def openapi_json() -> Response:
+    """Return the OpenAPI document of all routes."""
+    text = _made_once("openapi.json", lambda spec: json.dumps(spec, separators=(",", ":")))
+    return Response(text, mimetype="application/json")
+
+
 @bp.get("/docs")
 def docs() -> Response:
     """Return an HTML page that lists every route and the fields of its request body."""
-    app = current_app
-    assert isinstance(app, APIFlask)  # noqa: S101 - for mypy: create_app makes an APIFlask
-    spec: Any = app.spec
-    response = make_response(render_template("docs.html", spec=spec, groups=operations_by_tag(spec)))
+    text = _made_once("docs", lambda spec: render_template("docs.html", spec=spec, groups=operations_by_tag(spec)))
+    response = Response(text, mimetype="text/html")
     response.headers["Content-Security-Policy"] = _CONTENT_SECURITY_POLICY
     return response
+
+
+def _made_once(name: str, make: Callable[[dict[str, Any]], str]) -> str:
+    """Return the text that `make` returns for the OpenAPI document. Only the first call for this app calls `make`."""
+    app = current_app
+    assert isinstance(app, APIFlask)  # noqa: S101 - for mypy: create_app makes an APIFlask
+    finished: dict[str, str] = app.extensions.setdefault(_FINISHED, {})
+    if name not in finished:
+        spec: Any = app.spec
+        finished[name] = make(spec)
+    return finished[name]
 
 
 def operations_by_tag(spec: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:

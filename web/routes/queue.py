@@ -8,11 +8,11 @@ from flask import Response
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.settings.setting import AUTO
 from shared.settings.settings import Settings
-from shared.store.replies import Snapshot
+from shared.store.replies import Overview
 from web.api.deadline import max_deadline_ms
 from web.operations.request_caller import current_caller
 from web.operations.responses import json_response
-from web.operations.snapshots import count_tenant, read_snapshot
+from web.operations.snapshots import count_tenant, read_overview
 from web.runtime.current import current_context
 
 bp = APIBlueprint("queue", __name__, tag="Jobs")
@@ -26,8 +26,8 @@ bp = APIBlueprint("queue", __name__, tag="Jobs")
 def own_queue() -> Response:
     """Return how many queued and running jobs the tenant has, and the tenant's bounds."""
     context, caller = current_context(), current_caller()
-    snapshot, counts = read_snapshot(context), count_tenant(context, caller.tenant)
-    bounds = bounds_of(context.settings, caller.policy, snapshot)
+    overview, counts = read_overview(context), count_tenant(context, caller.tenant)
+    bounds = bounds_of(context.settings, caller.policy, overview)
     return json_response(
         {
             "object": "queue",
@@ -37,14 +37,14 @@ def own_queue() -> Response:
             "running": counts.running,
             **bounds,
             "max_deadline_ms": max_deadline_ms(context.settings, caller.policy),
-            "inflight": snapshot.inflight,
-            "max_inflight": snapshot.max_inflight,
-            "draining": snapshot.draining,
+            "inflight": overview.inflight,
+            "max_inflight": overview.max_inflight,
+            "draining": overview.draining,
         }
     )
 
 
-def bounds_of(settings: Settings, policy: TenantPolicy | None, snapshot: Snapshot) -> dict[str, Any]:
+def bounds_of(settings: Settings, policy: TenantPolicy | None, overview: Overview) -> dict[str, Any]:
     """Return the tenant's bounds and weight.
 
     Each bound is taken from the tenant's policy or, if the policy does not set the bound, from the settings. Without a
@@ -54,8 +54,7 @@ def bounds_of(settings: Settings, policy: TenantPolicy | None, snapshot: Snapsho
     shared/lua/lib/verdict.lua has the same formula.
     """
     policy = policy or TenantPolicy()
-    slots = sum(worker.slots for worker in snapshot.workers if worker.live)
-    max_jobs = max(16, 2 * slots) if settings.max_queue_size == AUTO else settings.max_queue_size
+    max_jobs = max(16, 2 * overview.slots) if settings.max_queue_size == AUTO else settings.max_queue_size
     return {
         "max_waiting": policy.max_waiting or max_jobs,
         "max_waiting_tokens": policy.max_waiting_tokens or settings.max_queue_tokens,

@@ -8,6 +8,7 @@ from shared.accounts.tenants import Tenants
 from shared.clock import Clock
 from shared.jobs.job import JobView
 from shared.settings.settings import Settings
+from shared.store.replies import Overview
 from shared.store.store import Store
 from web.http.client_address import TrustedProxies, parse_trusted_proxies
 from web.http.process_metrics import ProcessMetrics
@@ -15,8 +16,10 @@ from web.runtime.admin_key import load_admin_key
 from web.runtime.credential_cache import CredentialCache
 from web.runtime.event_hub import EventHub
 from web.runtime.failed_keys import FailedKeys
+from web.runtime.fleet_page import FleetPage
 from web.runtime.in_doubt import InDoubtJobs
 from web.runtime.model_pools import ModelPools
+from web.runtime.shared_answer import SharedAnswer
 from web.runtime.ticket_signer import TicketSigner
 
 
@@ -36,6 +39,9 @@ class DoorContext:
     #: The jobs to cancel as soon as the store answers again, such as those whose offer got no answer.
     in_doubt: InDoubtJobs
     metrics: ProcessMetrics
+    #: What /health/ready and /metrics/fleet answer, which anybody may request as often as they like.
+    readiness: SharedAnswer[Overview]
+    fleet_page: FleetPage
     #: The key in the admin key file, which operators' routes accept; "" if PENSTOCK_AUTH is `open`.
     admin_key: str
 
@@ -51,6 +57,12 @@ def make_door_context(settings: Settings, store: Store, clock: Clock) -> DoorCon
     Raises ConfigError if the admin key file cannot be used, or if PENSTOCK_TRUSTED_PROXIES contains an invalid entry.
     """
     proxies = parse_trusted_proxies(settings.trusted_proxies)
+    metrics = ProcessMetrics(clock)
+
+    def read_overview() -> Overview:
+        with metrics.time_script("overview"):
+            return store.overview()
+
     return DoorContext(
         settings=settings,
         store=store,
@@ -62,6 +74,8 @@ def make_door_context(settings: Settings, store: Store, clock: Clock) -> DoorCon
         pools=ModelPools(store, settings, clock),
         event_hub=EventHub(store),
         in_doubt=InDoubtJobs(store, clock),
-        metrics=ProcessMetrics(clock),
+        metrics=metrics,
+        readiness=SharedAnswer(read_overview, clock),
+        fleet_page=FleetPage(store, metrics, clock),
         admin_key="" if settings.auth == "open" else load_admin_key(settings),
     )

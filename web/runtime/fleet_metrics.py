@@ -1,7 +1,12 @@
-"""Convert a snapshot of the store into the Prometheus fleet metrics, which are defined in shared/metrics.py."""
+"""Convert a snapshot of the store into the Prometheus fleet metrics, which are defined in shared/metrics.py.
 
+There may be more than 15,000 samples, which take a tenth of a second or more. Other greenlets of the process run in
+between (`in_turns`).
+"""
+
+import time
 from collections.abc import Iterable, Iterator
-from typing import Literal
+from typing import Literal, TypeVar
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
@@ -11,9 +16,34 @@ from prometheus_client.core import (
     Metric,
 )
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
 from shared.metrics import ADMISSION, BUCKETS_MS, BY_WORKER, COUNTED, GAUGES, MAX_TENANTS, OTHER, MetricSpec
 from shared.store.replies import Snapshot, TenantView, WorkerView
+
+#: After this many fields or samples, which take 1 or 2 ms, other greenlets run. A series of a histogram has 20 samples.
+_TURN, _SERIES_TURN = 200, 10
+
+T = TypeVar("T")
+
+
+def in_turns(items: Iterable[T], turn: int = _TURN) -> Iterator[T]:
+    """Yield the items, and let other greenlets run after every `turn` items."""
+    for number, item in enumerate(items, 1):
+        yield item
+        if number % turn == 0:
+            time.sleep(0)
+
+
+class _Samples(list[Sample]):
+    """The samples of a family. Other greenlets run while an encoder iterates over them."""
+
+    def __iter__(self) -> Iterator[Sample]:
+        return in_turns(super().__iter__())
+
+
+#: The labels and the value of each field of the `stats` hash, by the first part of the field's name.
+_Fields = dict[str, list[tuple[list[str], int]]]
 
 
 class FleetCollector(Collector):
@@ -24,13 +54,18 @@ class FleetCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield all fleet metrics."""
-        stats = self._snapshot.stats
+        for family in self._families():
+            family.samples = _Samples(family.samples)
+            yield family
+
+    def _families(self) -> Iterator[Metric]:
+        counters, histograms = _by_name(self._snapshot.stats)
         for row in COUNTED:
             if row.kind == "counter":
-                yield _counter(row, stats)
+                yield _counter(row, counters.get(row.field, []))
             else:
-                yield _histogram(row, stats)
-        yield _admission(stats)
+                yield _histogram(row, histograms.get(row.field, []))
+        yield _admission(counters)
         for row in BY_WORKER:
             yield _by_worker(row, self._snapshot.workers)
         values = _gauges(self._snapshot)
@@ -48,13 +83,25 @@ def fleet_registry(snapshot: Snapshot) -> CollectorRegistry:
     return registry
 
 
-def _label_values(row: MetricSpec, field: str) -> list[str] | None:
+def _by_name(stats: dict[str, int]) -> tuple[_Fields, _Fields]:
+    """Return the fields `<name>|<value>|…` of counters and `h|<name>|<value>|…|<bound>` of histograms, by name."""
+    counters: _Fields = {}
+    histograms: _Fields = {}
+    for field, value in in_turns(stats.items()):
+        name, *parts = field.split("|")
+        if name == "h" and parts:
+            name, *parts = parts
+            histograms.setdefault(name, []).append((parts, value))
+        else:
+            counters.setdefault(name, []).append((parts, value))
+    return counters, histograms
+
+
+def _label_values(row: MetricSpec, parts: list[str]) -> list[str] | None:
     """Return the label values in the name of a stats field, or None if they do not match the metric's labels.
 
-    The name is `field|value|value`. A model's name may itself contain `|`, so surplus parts are added to the value of
-    the label `model_name`.
+    A model's name may itself contain `|`, so surplus parts are added to the value of the label `model_name`.
     """
-    parts = field.split("|")[1:]
     surplus = len(parts) - len(row.labels)
     if surplus < 0 or (surplus and "model_name" not in row.labels):
         return None
@@ -62,13 +109,13 @@ def _label_values(row: MetricSpec, field: str) -> list[str] | None:
     return [*parts[:at], "|".join(parts[at : at + surplus + 1]), *parts[at + surplus + 1 :]] if surplus else parts
 
 
-def _counter(row: MetricSpec, stats: dict[str, int]) -> CounterMetricFamily:
+def _counter(row: MetricSpec, fields: list[tuple[list[str], int]]) -> CounterMetricFamily:
     family = CounterMetricFamily(row.name, row.help, labels=row.labels)
     if not row.labels:
-        family.add_metric([], stats.get(row.field, 0))
+        family.add_metric([], sum(value for parts, value in fields if not parts))
         return family
-    for field, value in stats.items():
-        labels = _label_values(row, field) if field.startswith(f"{row.field}|") else None
+    for parts, value in in_turns(fields):
+        labels = _label_values(row, parts) if parts else None
         if labels is not None:
             family.add_metric(labels, value)
     return family
@@ -90,34 +137,34 @@ def _number(fact: str) -> float:
         return 0.0
 
 
-def _admission(stats: dict[str, int]) -> CounterMetricFamily:
+def _admission(counters: _Fields) -> CounterMetricFamily:
     family = CounterMetricFamily(ADMISSION.name, ADMISSION.help, labels=ADMISSION.labels)
-    for field, value in stats.items():
-        decision, *labels = field.split("|")
-        if decision == "admitted" and len(labels) == 1:
-            family.add_metric([labels[0], "admitted", ""], value)
-        elif decision == "refused" and len(labels) == 2:
+    for labels, value in counters.get("refused", []):
+        if len(labels) == 2:
             family.add_metric([labels[0], "refused", labels[1]], value)
+    for labels, value in counters.get("admitted", []):
+        if len(labels) == 1:
+            family.add_metric([labels[0], "admitted", ""], value)
     return family
 
 
-def _histogram(row: MetricSpec, stats: dict[str, int]) -> HistogramMetricFamily:
+#: For each bucket of a histogram, the end of its field's name in the `stats` hash and its bound in seconds.
+_BOUNDS = [*((str(upper_ms), repr(upper_ms / 1000)) for upper_ms in BUCKETS_MS), ("inf", "+Inf")]
+
+
+def _histogram(row: MetricSpec, fields: list[tuple[list[str], int]]) -> HistogramMetricFamily:
     family = HistogramMetricFamily(row.name, row.help, labels=row.labels)
-    prefix = f"h|{row.field}|"
     series: dict[tuple[str, ...], dict[str, int]] = {}
-    for field, value in stats.items():
-        if field.startswith(prefix):
-            inner, _, upper = field.removeprefix("h|").rpartition("|")
-            labels = _label_values(row, inner)
-            if labels is not None:
-                series.setdefault(tuple(labels), {})[upper] = value
-    for label_values, counts in sorted(series.items()):
+    for parts, value in in_turns(fields):
+        labels = _label_values(row, parts[:-1]) if parts else None
+        if labels is not None:
+            series.setdefault(tuple(labels), {})[parts[-1]] = value
+    for label_values, counts in in_turns(sorted(series.items()), _SERIES_TURN):
         cumulative = 0
         buckets: list[tuple[str, float]] = []
-        for upper_ms in BUCKETS_MS:
-            cumulative += counts.get(str(upper_ms), 0)
-            buckets.append((repr(upper_ms / 1000), cumulative))
-        buckets.append(("+Inf", cumulative + counts.get("inf", 0)))
+        for upper, upper_s in _BOUNDS:
+            cumulative += counts.get(upper, 0)
+            buckets.append((upper_s, cumulative))
         family.add_metric(list(label_values), buckets=buckets, sum_value=counts.get("sum", 0) / 1000)
     return family
 
@@ -133,10 +180,10 @@ def _gauges(snapshot: Snapshot) -> dict[str, Iterable[tuple[list[str], float]]]:
         "penstock_oldest_job_age_seconds": [
             ([tenant.name], tenant.oldest_age_ms / 1000) for tenant in tenants if tenant.oldest_age_ms is not None
         ],
-        "penstock_workers": [([], len(live))],
-        "penstock_slots": [([], sum(worker.slots for worker in live))],
+        "penstock_workers": [([], snapshot.live_workers)],
+        "penstock_slots": [([], snapshot.live_slots)],
         "penstock_pool_tier": [([model], tier) for model, tier in sorted(snapshot.tiers.items())],
-        "penstock_capacity_tokens_per_second": [([], sum(_number(w.facts.get("mu_wtps", "0")) for w in live))],
+        "penstock_capacity_tokens_per_second": [([], snapshot.capacity_wtps)],
         "penstock_worker_slots_busy": [([worker.name], worker.slots_busy) for worker in live],
         "penstock_worker_kv_used_ratio": [
             ([worker.name], 1 - worker.cells_free / worker.cells) for worker in live if worker.cells > 0

@@ -19,6 +19,9 @@ from web.http.api_errors import ApiError
 #: The maximum age of the cached directory, in seconds: for a request whose model is live in the directory, and for any
 #: other request. The second value limits how often requests for unknown models make the door read the store.
 MAX_AGE_S, MAX_AGE_MISSING_S = 1.0, 0.1
+#: The number of workers whose facts one reading includes: enough for two workers of each of 16 models. If more than
+#: 32 models are live, the defaults are used for the facts of some of them.
+_WORKERS_READ = 32
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ class ModelDirectory:
 
 def read_directory(snapshot: Snapshot) -> ModelDirectory:
     """Make a directory from a snapshot. If the workers of one model have different context sizes, use the largest."""
-    models = {name: Model(name, live=False) for name in snapshot.models}
+    models = {name: Model(name, live=name in snapshot.live_models) for name in snapshot.models}
     aliases: dict[str, str] = {}
     for worker in snapshot.workers:
         if not worker.live:
@@ -104,7 +107,7 @@ class ModelPools:
     def directory(self, max_age_s: float = MAX_AGE_S) -> ModelDirectory:
         """Return a directory that is at most `max_age_s` old. Raises StoreUnavailable."""
         if self._clock.monotonic() - self._read_at_s > max_age_s:
-            self._directory = read_directory(self._store.snapshot(tenants=1))
+            self._directory = read_directory(self._store.snapshot(tenants=0, workers=_WORKERS_READ))
             self._read_at_s = self._clock.monotonic()
         return self._directory
 

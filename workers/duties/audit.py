@@ -38,7 +38,7 @@ class Audit:
             self._idle_since_s = now_s
         if now_s - self._idle_since_s < IDLE_S:
             return _POLL_S
-        if self._store.snapshot(tenants=1).inflight == 0:
+        if self._store.overview().inflight == 0:
             for breach in find_breaches(self._store.client):
                 log.error("invariant.broken", invariant=breach.invariant, what=breach.message)
         return INTERVAL_S

@@ -28,7 +28,7 @@ def doctor(*, state_dir: StateDir = None, json: Json = False) -> None:
     snapshot = Store(client).snapshot()
     # Invariant 10 holds only while some process reaps. A live worker proves that a process does. If no worker is live,
     # do not judge invariant 10.
-    timely = any(worker.live for worker in snapshot.workers)
+    timely = snapshot.live_workers > 0
     by_number: dict[int, list[str]] = {number: [] for number in INVARIANTS}
     for breach in find_breaches(client, timely=timely):
         by_number.setdefault(breach.invariant, []).append(breach.message)
@@ -74,7 +74,7 @@ def _fitness(client: "redis.Redis") -> tuple[bool, list[str]]:
 
 def _advice(snapshot: "Snapshot") -> list[str]:
     """Return notes about conditions that are allowed but have a cost."""
-    slots = sum(worker.slots for worker in snapshot.workers if worker.live)
+    slots = snapshot.live_slots
     notes = []
     if slots and snapshot.max_inflight < 4 * slots:
         notes.append(

@@ -181,7 +181,7 @@ class Stack:
         return ""
 
     def _greet(self, client: redis.Redis) -> None:
-        models = [worker.model for worker in Store(client).snapshot().workers if worker.live]
+        models = [worker.model for worker in Store(client).snapshot(tenants=0).workers if worker.live]
         with suppress(OSError):
             output.write_data(greeting(self._settings, self._url, models[0] if models else "the model"))
 

@@ -117,9 +117,11 @@ def test_gauges_show_the_tenants_seen_last_and_the_rest_as_other() -> None:
 
 
 def test_only_live_workers_are_counted() -> None:
-    read = samples(a_snapshot(workers=[a_worker("w1"), a_worker("w2", live=False)]))
-    assert read["penstock_workers"] == [({}, 1)]
-    assert read["penstock_slots"] == [({}, 4)]
+    workers = [a_worker("w1"), a_worker("w2", live=False)]
+    read = samples(a_snapshot(workers=workers, live_workers=256, live_slots=1_024, capacity_wtps=120.5))
+    assert read["penstock_workers"] == [({}, 256)]
+    assert read["penstock_slots"] == [({}, 1_024)]
+    assert read["penstock_capacity_tokens_per_second"] == [({}, 120.5)]
     assert read["penstock_worker_slots_busy"] == [({"worker": "w1"}, 1)]
     assert read["penstock_worker_kv_used_ratio"] == [({"worker": "w1"}, 0.75)]
 
@@ -133,14 +135,12 @@ def test_the_tier_of_a_pool_is_a_gauge_labeled_with_its_model() -> None:
 
 def test_worker_metrics_are_the_figures_that_live_workers_report() -> None:
     workers = [
-        a_worker("w1", dead_tokens="7", idle_slot_steps="3", mu_wtps="100.5"),
-        a_worker("w2", dead_tokens="junk", mu_wtps="20"),
-        a_worker("w3", live=False, mu_wtps="1000"),
+        a_worker("w1", dead_tokens="7", idle_slot_steps="3"),
+        a_worker("w2", dead_tokens="junk"),
     ]
     read = samples(a_snapshot(workers=workers))
     assert read["penstock_dead_tokens_total"] == [({"worker": "w1"}, 7), ({"worker": "w2"}, 0)]
     assert read["penstock_worker_idle_slot_steps_total"] == [({"worker": "w1"}, 3)]
-    assert read["penstock_capacity_tokens_per_second"] == [({}, 120.5)]
 
 
 def test_every_counter_s_field_is_counted_by_a_script() -> None:

@@ -1,0 +1,13 @@
+-- overview: returns the few numbers that show whether and how many jobs are admitted; writes nothing.
+-- KEYS config inflight workers
+-- ARGV
+-- ANSWERS overview
+--   overview: number of inflight jobs; the bound on them (a number or `auto`); number of live workers; number of their
+--   slots; 1 if no new jobs are admitted. The cost of this script does not depend on the numbers of workers, tenants and
+--   metrics.
+-- KEEPS 1
+-- USES clock
+
+local settings = redis.call('HMGET', k_config, 'max_inflight', 'live_slots', 'draining')
+return { 'overview', redis.call('ZCARD', k_inflight), settings[1] or '',
+  redis.call('ZCOUNT', k_workers, now_ms - LIVE_MS, '+inf'), settings[2] or '', settings[3] == '1' and 1 or 0 }

@@ -1,0 +1,99 @@
+"""What requests without a key cost the store and the door: the same for one request as for a hundred in a second."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from apiflask import APIFlask
+
+from shared.metrics import BUCKETS_MS
+from shared.settings.settings import Settings
+from shared.store import keys
+from shared.store.store import Store
+from tests.support.builders import a_job, admitted
+from tests.support.door import a_door, door_store, refused, serve
+from tests.support.lossy import LossyProxy
+from tests.support.processes import wait_for
+
+REQUESTS = 100
+
+
+@pytest.fixture
+def busy_store(store: Store) -> Store:
+    """A store with a live worker and as many fields of statistics as 50 tenants with four models leave."""
+    serve(store)
+    admitted(store, a_job())
+    bounds = [*(str(bound) for bound in BUCKETS_MS), "inf", "sum"]
+    series = [f"h|queue_wait|tenant{tenant}|m{model}" for tenant in range(200) for model in range(4)]
+    store.client.hset(keys.stats(), mapping={f"{one}|{bound}": 1 for one in series for bound in bounds})
+    assert store.client.hlen(keys.stats()) > 15_000
+    return store
+
+
+def work_of(store: Store) -> tuple[int, int]:
+    """Return how many scripts the store has run, and how many bytes it has sent."""
+    commands: Any = store.client.info("commandstats")
+    stats: Any = store.client.info("stats")
+    return commands.get("cmdstat_evalsha", {"calls": 0})["calls"], stats["total_net_output_bytes"]
+
+
+def test_a_hundred_readiness_checks_at_once_cost_the_store_as_much_as_one(
+    busy_store: Store, settings: Settings
+) -> None:
+    client = a_door(busy_store, settings)
+    assert client.get("/health/ready").status_code == 200
+    scripts, sent = work_of(busy_store)
+    threads = [threading.Thread(target=client.application.test_client().get, args=("/health/ready",)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    statuses = {client.get("/health/ready").status_code for _ in range(REQUESTS)}
+    scripts_after, sent_after = work_of(busy_store)
+    assert statuses == {200}
+    # One script a second; a slow machine takes some seconds for the requests.
+    assert scripts_after - scripts < REQUESTS / 4
+    assert sent_after - sent < 100_000
+
+
+@pytest.mark.parametrize("path", ["/openapi.json", "/docs"])
+def test_the_pages_about_the_routes_are_made_once_a_process(store: Store, settings: Settings, path: str) -> None:
+    client = a_door(store, settings)
+    assert isinstance(client.application, APIFlask)
+    made: list[object] = []
+    complete = client.application.spec_callback
+    client.application.spec_processor(lambda spec: made.append(spec) or complete(spec))
+    assert len({client.get(path).data for _ in range(3)}) == 1
+    assert len(made) == 1
+
+
+@pytest.mark.parametrize("path", ["/health", "/metrics", "/docs", "/openapi.json"])
+def test_other_requests_without_a_key_cost_the_store_nothing(busy_store: Store, settings: Settings, path: str) -> None:
+    client = a_door(busy_store, settings, auth="required")
+    scripts, _ = work_of(busy_store)
+    for _ in range(3):
+        assert client.get(path).status_code == 200
+    assert work_of(busy_store)[0] == scripts
+
+
+def test_the_fleet_metrics_are_read_and_rendered_once_a_second(busy_store: Store, settings: Settings) -> None:
+    client = a_door(busy_store, settings)
+    first = client.get("/metrics/fleet")
+    assert first.text.count("penstock_queue_wait_seconds_bucket") > 14_000
+    scripts, _ = work_of(busy_store)
+    pages = {client.get("/metrics/fleet").data for _ in range(REQUESTS)}
+    assert len(pages) < REQUESTS / 4
+    assert work_of(busy_store)[0] - scripts < REQUESTS / 4
+
+
+def test_readiness_checks_in_an_outage_are_refused_and_the_door_is_ready_within_a_second_of_its_end(
+    store: Store, store_url: str, settings: Settings, tmp_path: Path
+) -> None:
+    proxy = LossyProxy(tmp_path, store_url)
+    client = a_door(door_store(proxy.url), settings)
+    for _ in range(REQUESTS):
+        refused(client.get("/health/ready"), "store_unavailable")
+    serve(store)
+    with proxy:
+        wait_for(lambda: client.get("/health/ready").status_code == 200, "the door to be ready")

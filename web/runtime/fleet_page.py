@@ -1,0 +1,45 @@
+"""The page /metrics/fleet, rendered at most once a second for each of its two formats."""
+
+from typing import Literal
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.openmetrics import exposition as openmetrics
+
+from shared.clock import Clock
+from shared.metrics import MAX_TENANTS
+from shared.store.store import Store
+from web.http.process_metrics import ProcessMetrics
+from web.runtime.fleet_metrics import fleet_registry
+from web.runtime.shared_answer import SharedAnswer
+
+Format = Literal["text", "openmetrics"]
+
+CONTENT_TYPES: dict[Format, str] = {
+    "text": CONTENT_TYPE_PLAIN_0_0_4,
+    "openmetrics": openmetrics.CONTENT_TYPE_LATEST,
+}
+
+
+class FleetPage:
+    """Reads and renders the metrics of the whole system. Scrapes of the same second share one page."""
+
+    def __init__(self, store: Store, metrics: ProcessMetrics, clock: Clock) -> None:
+        self._store, self._metrics = store, metrics
+        self._registry = SharedAnswer(self._read, clock)
+        self._pages: dict[Format, SharedAnswer[bytes]] = {
+            "text": SharedAnswer(lambda: generate_latest(self._registry.get()), clock),
+            "openmetrics": SharedAnswer(self._render_openmetrics, clock),
+        }
+
+    def render(self, page_format: Format) -> bytes:
+        """Return the page; its values are at most two seconds old. Raises StoreUnavailable."""
+        return self._pages[page_format].get()
+
+    def _render_openmetrics(self) -> bytes:
+        page: bytes = openmetrics.generate_latest(self._registry.get())  # type: ignore[no-untyped-call]  # has no types
+        return page
+
+    def _read(self) -> CollectorRegistry:
+        with self._metrics.time_script("snapshot"):
+            return fleet_registry(self._store.snapshot(tenants=MAX_TENANTS, stats=True))

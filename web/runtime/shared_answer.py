@@ -1,0 +1,60 @@
+"""An answer that all requests of this process share for up to a second, so that many requests cost one computation."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Generic, TypeVar
+
+from shared.clock import Clock
+
+#: For how long an answer is shared, in seconds, counted from the end of its computation. If it were counted from the
+#: beginning, an answer whose computation takes longer than this would not be shared at all.
+MAX_AGE_S = 1.0
+
+T = TypeVar("T")
+
+
+class SharedAnswer(Generic[T]):
+    """Calls a function at most once at a time and at most once a second, and gives its answer to every caller.
+
+    An error is an answer too. It is raised for every caller, and for no longer than a second, so that requests during
+    an outage do not all wait for the store.
+    """
+
+    def __init__(self, compute: Callable[[], T], clock: Clock) -> None:
+        self._compute, self._clock = compute, clock
+        self._lock = threading.Lock()
+        #: The newest computation, which may still run, and when the newest one that does not run any more ended.
+        self._newest: Future[T] | None = None
+        self._ended_s = 0.0
+
+    def get(self) -> T:
+        """Return an answer whose computation ended at most a second ago or was running when this was called.
+
+        Raises what the function raises.
+        """
+        with self._lock:
+            answer, now_s = self._newest, self._clock.monotonic()
+            is_shared = answer is not None and (not answer.done() or now_s - self._ended_s <= MAX_AGE_S)
+            if answer is None or not is_shared:
+                answer = self._newest = Future()
+        if not is_shared:
+            self._run(answer)
+        error = answer.exception()
+        if error is not None:
+            # All callers raise the same object. Without its traceback, which each of them would lengthen.
+            raise error.with_traceback(None)
+        return answer.result()
+
+    def _run(self, answer: "Future[T]") -> None:
+        try:
+            computed = self._compute()
+        except BaseException as error:
+            # Also when this greenlet is killed: otherwise, the callers that wait for the answer would wait forever.
+            self._ended_s = self._clock.monotonic()
+            answer.set_exception(error)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            self._ended_s = self._clock.monotonic()
+            answer.set_result(computed)
