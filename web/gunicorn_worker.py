@@ -1,8 +1,9 @@
-"""gunicorn's gevent worker, changed in three ways: socket timeouts, JSON errors for bad requests, a faster stop.
+"""gunicorn's gevent worker, changed in four ways: bounded reads, socket timeouts, JSON errors, a faster stop.
 
 The original worker differs as follows:
 
-- While a connection is open, it waits without a limit for the body of a request and for the client to read a response.
+- It reads what a client sends without bounds, and while bytes keep arriving it serves no other connection.
+- While a connection is open, it waits without a limit for the client to read a response.
 - It answers a request that it cannot parse with an HTML page.
 - When it is asked to stop, it waits up to `graceful_timeout` seconds for every open connection, even if the connection
   is idle between two requests.
@@ -24,23 +25,29 @@ from gunicorn.http.errors import (  # type: ignore[import-untyped]  # ships no t
     InvalidResponseHeaderName,
     LimitRequestHeaders,
     LimitRequestLine,
+    NoMoreData,
     ParseException,
 )
 from gunicorn.workers.ggevent import GeventWorker  # type: ignore[import-untyped]  # ships no types
 
+from web.gunicorn_closing import close_gently
+from web.gunicorn_parser import DRAIN_S, DoorParser, ReadLimits, SlowHead, yield_to_others
 from web.http import shutdown
 from web.http.api_errors import error_from_status, error_response
 
 log = structlog.get_logger()
 
 #: The HTTP status for some of gunicorn's parse errors. All other parse errors have status 400.
-_STATUSES = {LimitRequestLine: 414, LimitRequestHeaders: 431}
+_STATUSES = {SlowHead: 408, LimitRequestLine: 414, LimitRequestHeaders: 431}
 #: Subclasses of ParseException that are not caused by the client.
 _SERVER_ERRORS = (ConfigurationProblem, InvalidResponseHeader, InvalidResponseHeaderName)
 
 #: A connection is closed if its client sends no byte of a request's body, or reads no byte of a response, for this many
 #: seconds. While a request waits for its job, this timeout does not apply, because the door has nothing to send.
 SOCKET_TIMEOUT_S = 30.0
+#: The errors of a connection whose client has gone.
+_CLOSED_BY_CLIENT = (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN)
+_HEAD_S, _BODY_S, _MAX_BODY_BYTES = 20.0, 60.0, 1_048_576
 #: How often the worker checks whether it was asked to stop, in seconds.
 _STOP_CHECK_INTERVAL_S = 0.1
 #: How long a worker that is stopping waits for the next request on an open connection, in seconds.
@@ -84,10 +91,38 @@ class DoorWorker(GeventWorker):  # type: ignore[misc]  # GeventWorker ships no t
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._idle_timeouts: set[_IdleTimeout] = set()
+        self._read_limits = ReadLimits(self.cfg.keepalive, _HEAD_S, _BODY_S, _MAX_BODY_BYTES)
 
-    def timeout_ctx(self) -> _IdleTimeout:
-        """Return the context manager that gunicorn puts around its wait for a connection's next request."""
-        return _IdleTimeout(self._idle_timeouts, self.cfg.keepalive if self.alive else _STOPPING_KEEPALIVE_S)
+    def handle(self, listener: Any, client: Any, addr: Any) -> None:
+        """Serve the requests of one connection, one after the other, and close the connection."""
+        # Connections that the server socket accepts may have inherited a timeout.
+        client.setblocking(True)
+        parser = DoorParser(self.cfg, client, addr, self._read_limits)
+        request = None
+        try:
+            while (request := self._next_request(parser)) is not None:
+                self.handle_request(listener.getsockname(), request, client, addr)
+                yield_to_others()
+        except (StopIteration, NoMoreData):
+            # The client has closed the connection, or it cannot be used again.
+            pass
+        except OSError as error:
+            if error.errno not in _CLOSED_BY_CLIENT:
+                log.exception("http.connection_failed")
+        except Exception as error:  # noqa: BLE001 - every error of a connection ends this connection only
+            self.handle_error(request, client, addr, error)
+        finally:
+            close_gently(client, hurry=shutdown.requested.is_set)
+
+    def _next_request(self, parser: DoorParser) -> Any:
+        """Return the connection's next request, or None if the process is asked to stop while the connection is idle.
+
+        Raises what the parser raises.
+        """
+        longest_s = self._read_limits.idle_s + self._read_limits.head_s + 2 * DRAIN_S
+        with _IdleTimeout(self._idle_timeouts, longest_s if self.alive else _STOPPING_KEEPALIVE_S):
+            return next(parser)
+        return None
 
     def handle_request(self, listener_name: Any, req: Any, sock: Any, addr: Any) -> Any:
         """Handle one request.

@@ -1,0 +1,209 @@
+"""gunicorn's request parser with bounds: on a head's size and time, on a body's, and on what is read of an unread body.
+
+gunicorn's own parser reads the rest of a body that nobody wanted, and the next requests of a client that pipelines,
+for as long as bytes keep arriving. gevent's `recv` returns at once while there are bytes, so the event loop never runs,
+and every other connection of the process waits.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
+
+import gevent
+from gunicorn.http.body import LengthReader  # type: ignore[import-untyped]  # ships no types
+from gunicorn.http.errors import LimitRequestHeaders, ParseException  # type: ignore[import-untyped]  # ships no types
+from gunicorn.http.message import Request  # type: ignore[import-untyped]  # ships no types
+from gunicorn.http.parser import RequestParser  # type: ignore[import-untyped]  # ships no types
+
+from web.http.api_errors import ApiError
+
+#: The longest head of a request, in bytes, as in nginx's default. gunicorn's own limits allow 800 KiB.
+HEAD_MAX_BYTES = 32_768
+#: How much of a body that the app did not read is read so that the connection can be used again, in bytes and seconds.
+#: A client that sends a small body with a wrong key keeps its connection; a longer body costs it the connection.
+DRAIN_MAX_BYTES, DRAIN_S = 65_536, 1.0
+#: How long a connection is read and parsed without a pause, in seconds; then all others that have something get a turn.
+_TURN_S = 0.002
+#: Sleeping for any time above zero continues in the next iteration of the event loop, after every connection that has
+#: something was served. A sleep of zero may continue in the same iteration.
+_NEXT_ITERATION_S = 1e-6
+#: The pause before each request that arrived before its predecessor was answered, in seconds. The clients of an API wait
+#: for an answer before they send again, and so do proxies: only a flood is slowed down, to 50 requests a second.
+_PIPELINE_PAUSE_S = 0.02
+
+
+@dataclass(frozen=True)
+class ReadLimits:
+    """What a client may take to send a request: times in seconds, and the size of a body in bytes."""
+
+    idle_s: float
+    head_s: float
+    body_s: float
+    max_body_bytes: int
+
+    @property
+    def body_wire_bytes(self) -> int:
+        """The most bytes that a body may take on the wire: chunks of one byte take six times their size."""
+        return 8 * self.max_body_bytes + DRAIN_MAX_BYTES
+
+
+class SlowHead(ParseException):  # type: ignore[misc]  # its base class has no types
+    """The client did not send the head of a request in time."""
+
+
+class _Undrained(Exception):
+    """More of an unread body remains than is worth reading."""
+
+
+class _Phase(Enum):
+    IDLE = auto()
+    HEAD = auto()
+    BODY = auto()
+    DRAIN = auto()
+
+
+def yield_to_others() -> None:
+    """Let every other connection of this process that has something to do have a turn."""
+    gevent.sleep(_NEXT_ITERATION_S)
+
+
+class PacedSocket:
+    """What the parser reads from: a socket whose reads give way to other connections and are limited in each phase."""
+
+    def __init__(self, sock: Any, limits: ReadLimits) -> None:
+        self._sock, self._limits = sock, limits
+        self._phase = _Phase.IDLE
+        self._until_s = self._turn_began_s = time.monotonic()
+        self._left_bytes = 0
+        #: Whether the client waits for `100 Continue` before it sends the body.
+        self.awaits_continue = False
+
+    def begin_wait(self, idle_s: float) -> None:
+        """Wait for the first byte of a request for `idle_s` seconds."""
+        self._begin(_Phase.IDLE, idle_s, HEAD_MAX_BYTES)
+
+    def begin_head(self) -> None:
+        """Read the head of a request, of which some bytes are there."""
+        self._begin(_Phase.HEAD, self._limits.head_s, HEAD_MAX_BYTES)
+
+    def begin_body(self, *, awaits_continue: bool) -> None:
+        """Read the body for the app."""
+        self.awaits_continue = awaits_continue
+        self._begin(_Phase.BODY, self._limits.body_s, self._limits.body_wire_bytes)
+
+    def begin_drain(self) -> None:
+        """Read what the app left of a body."""
+        self._begin(_Phase.DRAIN, DRAIN_S, DRAIN_MAX_BYTES)
+
+    def recv(self, size: int) -> bytes:
+        """Return the next bytes, or b"" if the client has closed its side or sent no request for too long.
+
+        Raises SlowHead, LimitRequestHeaders, ApiError (408 and 413, for a body) or _Undrained where the limit of a
+        phase is exceeded, and TimeoutError if the client sends nothing of a body for the socket's own timeout.
+        """
+        if self.awaits_continue and self._phase is _Phase.BODY:
+            self.awaits_continue = False
+            self._sock.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if time.monotonic() - self._turn_began_s > _TURN_S:
+            yield_to_others()
+            self._turn_began_s = time.monotonic()
+        began_s = time.monotonic()
+        left_s = self._until_s - began_s
+        if left_s <= 0 or self._left_bytes <= 0:
+            return self._exceeded(too_slow=left_s <= 0)
+        stall_s = self._sock.gettimeout()
+        self._sock.settimeout(left_s if stall_s is None else min(left_s, stall_s))
+        try:
+            data: bytes = self._sock.recv(min(size, self._left_bytes) if self._phase is _Phase.DRAIN else size)
+        except TimeoutError:
+            if stall_s is not None and stall_s < left_s:
+                raise
+            return self._exceeded(too_slow=True)
+        finally:
+            # The app's response is written with the socket's own timeout.
+            self._sock.settimeout(stall_s)
+        now_s = time.monotonic()
+        if now_s - began_s > _TURN_S:
+            self._turn_began_s = now_s
+        self._left_bytes -= len(data)
+        if self._phase is _Phase.IDLE:
+            self._phase, self._until_s = _Phase.HEAD, now_s + self._limits.head_s
+        return data
+
+    def _begin(self, phase: _Phase, seconds: float, max_bytes: int) -> None:
+        self._phase, self._left_bytes = phase, max_bytes
+        self._until_s = time.monotonic() + seconds
+
+    def _exceeded(self, *, too_slow: bool) -> bytes:
+        """Return b"" or raise, as `recv` documents."""
+        limits = self._limits
+        if self._phase is _Phase.IDLE:
+            return b""
+        if self._phase is _Phase.DRAIN:
+            raise _Undrained
+        if self._phase is _Phase.HEAD and too_slow:
+            raise SlowHead(f"the head of the request took longer than {limits.head_s:g} s")
+        if self._phase is _Phase.HEAD:
+            raise LimitRequestHeaders(f"the head of the request is longer than {HEAD_MAX_BYTES} bytes")
+        if too_slow:
+            raise ApiError("request_timeout", f"the body took longer than {limits.body_s:g} s")
+        raise ApiError("request_too_large", f"the body takes more than {limits.body_wire_bytes} bytes with its chunks")
+
+
+class _BoundedRequest(Request):  # type: ignore[misc]  # its base class has no types
+    """A request that is answered with `Connection: close` if its connection cannot be used again."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        # gunicorn would ask for the body before the app has looked at the key.
+        self._source: PacedSocket = self.unreader.sock
+        self._source.begin_body(awaits_continue=self._expected_100_continue)
+        self._expected_100_continue = False
+
+    def should_close(self) -> bool:
+        """Return whether the connection is closed after this request."""
+        reader = self.body.reader
+        too_much_unread = isinstance(reader, LengthReader) and reader.length > DRAIN_MAX_BYTES
+        return bool(
+            too_much_unread or self._source.awaits_continue or self.body.failed or super().should_close()
+        )
+
+
+class DoorParser(RequestParser):  # type: ignore[misc]  # its base class has no types
+    """Yields the requests of one connection, until the connection should be closed."""
+
+    mesg_class = _BoundedRequest
+
+    def __init__(self, cfg: Any, sock: Any, address: Any, limits: ReadLimits) -> None:
+        self._source, self._limits = PacedSocket(sock, limits), limits
+        super().__init__(cfg, self._source, address)
+
+    def __next__(self) -> Any:
+        """Return the next request.
+
+        Raises StopIteration if the connection should be closed, and what PacedSocket raises for a head.
+        """
+        if self.mesg is not None and (self.mesg.should_close() or not self.finish_body()):
+            raise StopIteration
+        if self.unreader.buf.getbuffer().nbytes:
+            gevent.sleep(_PIPELINE_PAUSE_S)
+            self._source.begin_head()
+        else:
+            self._source.begin_wait(self._limits.head_s if self.mesg is None else self._limits.idle_s)
+        self.req_count += 1
+        self.mesg = _BoundedRequest(self.cfg, self.unreader, self.source_addr, self.req_count)
+        return self.mesg
+
+    def finish_body(self, *_: Any, **__: Any) -> bool:
+        """Read what the app left of the body; return False if that is too much, too slow or no body."""
+        if self.mesg is None:
+            return True
+        self._source.begin_drain()
+        try:
+            while self.mesg.body.read(8_192):
+                pass
+        except (_Undrained, ParseException, OSError):
+            return False
+        return not self.mesg.body.failed
