@@ -68,7 +68,7 @@ def attack(port: int, tally: Tally, until_s: float) -> None:
     while time.monotonic() < until_s:
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
             tally.connections += 1
-            connection.setblocking(False)
+            connection.settimeout(0)
             _send_until_closed(connection, once, again, tally, until_s)
         time.sleep(_RECONNECT_S)
 

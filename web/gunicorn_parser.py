@@ -6,7 +6,6 @@ and every other connection of the process waits.
 """
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
@@ -29,8 +28,8 @@ _TURN_S = 0.002
 #: Sleeping for any time above zero continues in the next iteration of the event loop, after every connection that has
 #: something was served. A sleep of zero may continue in the same iteration.
 _NEXT_ITERATION_S = 1e-6
-#: The pause before each request that arrived before its predecessor was answered, in seconds. The clients of an API wait
-#: for an answer before they send again, and so do proxies: only a flood is slowed down, to 50 requests a second.
+#: The pause before each request that arrived before its predecessor was answered, in seconds. The clients of an API
+#: wait for an answer before they send again, and so do proxies: only a flood is slowed down, to 50 requests a second.
 _PIPELINE_PAUSE_S = 0.02
 
 
@@ -38,6 +37,9 @@ _PIPELINE_PAUSE_S = 0.02
 class ReadLimits:
     """What a client may take to send a request: times in seconds, and the size of a body in bytes."""
 
+    #: The wait for the first request of a connection. Only proxies open connections before they have a request to send.
+    first_wait_s: float
+    #: The wait for each further request.
     idle_s: float
     head_s: float
     body_s: float
@@ -144,16 +146,20 @@ class PacedSocket:
         if self._phase is _Phase.DRAIN:
             raise _Undrained
         if self._phase is _Phase.HEAD and too_slow:
-            raise SlowHead(f"the head of the request took longer than {limits.head_s:g} s")
+            raise SlowHead(f"the head took longer than {limits.head_s:g} s (PENSTOCK_REQUEST_HEAD_MS)")
         if self._phase is _Phase.HEAD:
             raise LimitRequestHeaders(f"the head of the request is longer than {HEAD_MAX_BYTES} bytes")
         if too_slow:
-            raise ApiError("request_timeout", f"the body took longer than {limits.body_s:g} s")
+            raise ApiError(
+                "request_timeout", f"the body took longer than {limits.body_s:g} s (PENSTOCK_REQUEST_BODY_MS)"
+            )
         raise ApiError("request_too_large", f"the body takes more than {limits.body_wire_bytes} bytes with its chunks")
 
 
 class _BoundedRequest(Request):  # type: ignore[misc]  # its base class has no types
     """A request that is answered with `Connection: close` if its connection cannot be used again."""
+
+    _expected_100_continue: bool
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -166,15 +172,15 @@ class _BoundedRequest(Request):  # type: ignore[misc]  # its base class has no t
         """Return whether the connection is closed after this request."""
         reader = self.body.reader
         too_much_unread = isinstance(reader, LengthReader) and reader.length > DRAIN_MAX_BYTES
-        return bool(
-            too_much_unread or self._source.awaits_continue or self.body.failed or super().should_close()
-        )
+        return bool(too_much_unread or self._source.awaits_continue or self.body.failed or super().should_close())
 
 
 class DoorParser(RequestParser):  # type: ignore[misc]  # its base class has no types
     """Yields the requests of one connection, until the connection should be closed."""
 
     mesg_class = _BoundedRequest
+    #: The request that was returned last.
+    mesg: Any
 
     def __init__(self, cfg: Any, sock: Any, address: Any, limits: ReadLimits) -> None:
         self._source, self._limits = PacedSocket(sock, limits), limits
@@ -191,7 +197,7 @@ class DoorParser(RequestParser):  # type: ignore[misc]  # its base class has no 
             gevent.sleep(_PIPELINE_PAUSE_S)
             self._source.begin_head()
         else:
-            self._source.begin_wait(self._limits.head_s if self.mesg is None else self._limits.idle_s)
+            self._source.begin_wait(self._limits.first_wait_s if self.mesg is None else self._limits.idle_s)
         self.req_count += 1
         self.mesg = _BoundedRequest(self.cfg, self.unreader, self.source_addr, self.req_count)
         return self.mesg

@@ -10,10 +10,6 @@ The original worker differs as follows:
 """
 
 import errno
-import json
-import secrets
-from contextlib import suppress
-from http import HTTPStatus
 from types import FrameType
 from typing import Any
 
@@ -30,10 +26,13 @@ from gunicorn.http.errors import (  # type: ignore[import-untyped]  # ships no t
 )
 from gunicorn.workers.ggevent import GeventWorker  # type: ignore[import-untyped]  # ships no types
 
+from shared.settings.settings import load
 from web.gunicorn_closing import close_gently
+from web.gunicorn_errors import send_error
 from web.gunicorn_parser import DRAIN_S, DoorParser, ReadLimits, SlowHead, yield_to_others
 from web.http import shutdown
-from web.http.api_errors import error_from_status, error_response
+from web.http.api_errors import error_from_status
+from web.http.client_address import parse_trusted_proxies
 
 log = structlog.get_logger()
 
@@ -47,7 +46,8 @@ _SERVER_ERRORS = (ConfigurationProblem, InvalidResponseHeader, InvalidResponseHe
 SOCKET_TIMEOUT_S = 30.0
 #: The errors of a connection whose client has gone.
 _CLOSED_BY_CLIENT = (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN)
-_HEAD_S, _BODY_S, _MAX_BODY_BYTES = 20.0, 60.0, 1_048_576
+#: The parser limits its waits itself. The context around it, which can be ended, lasts this many seconds longer.
+_LEEWAY_S = 5.0
 #: How often the worker checks whether it was asked to stop, in seconds.
 _STOP_CHECK_INTERVAL_S = 0.1
 #: How long a worker that is stopping waits for the next request on an open connection, in seconds.
@@ -70,9 +70,9 @@ class _IdleTimeout:
         self._active.add(self)
         self._timeout.__enter__()
 
-    def __exit__(self, *exc_info: object) -> Any:
+    def __exit__(self, *exc_info: object) -> bool:
         self._active.discard(self)
-        return self._timeout.__exit__(*exc_info)
+        return bool(self._timeout.__exit__(*exc_info))
 
     def end(self) -> None:
         """End the wait, unless a request arrives first."""
@@ -91,13 +91,14 @@ class DoorWorker(GeventWorker):  # type: ignore[misc]  # GeventWorker ships no t
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._idle_timeouts: set[_IdleTimeout] = set()
-        self._read_limits = ReadLimits(self.cfg.keepalive, _HEAD_S, _BODY_S, _MAX_BODY_BYTES)
+        self._settings = load()
+        self._proxies = parse_trusted_proxies(self._settings.trusted_proxies)
 
     def handle(self, listener: Any, client: Any, addr: Any) -> None:
         """Serve the requests of one connection, one after the other, and close the connection."""
-        # Connections that the server socket accepts may have inherited a timeout.
-        client.setblocking(True)
-        parser = DoorParser(self.cfg, client, addr, self._read_limits)
+        # The connection may have inherited a timeout from the listening socket.
+        client.settimeout(None)
+        parser = DoorParser(self.cfg, client, addr, self._read_limits(addr))
         request = None
         try:
             while (request := self._next_request(parser)) is not None:
@@ -119,10 +120,21 @@ class DoorWorker(GeventWorker):  # type: ignore[misc]  # GeventWorker ships no t
 
         Raises what the parser raises.
         """
-        longest_s = self._read_limits.idle_s + self._read_limits.head_s + 2 * DRAIN_S
+        longest_s = DRAIN_S + self.cfg.keepalive + self._settings.request_head_ms / 1000 + _LEEWAY_S
         with _IdleTimeout(self._idle_timeouts, longest_s if self.alive else _STOPPING_KEEPALIVE_S):
             return next(parser)
         return None
+
+    def _read_limits(self, addr: Any) -> ReadLimits:
+        head_s = self._settings.request_head_ms / 1000
+        is_proxy = self._proxies.trusts(addr[0] if addr else "")
+        return ReadLimits(
+            first_wait_s=self.cfg.keepalive if is_proxy else min(head_s, self.cfg.keepalive),
+            idle_s=self.cfg.keepalive,
+            head_s=head_s,
+            body_s=self._settings.request_body_ms / 1000,
+            max_body_bytes=self._settings.max_body_bytes,
+        )
 
     def handle_request(self, listener_name: Any, req: Any, sock: Any, addr: Any) -> Any:
         """Handle one request.
@@ -136,7 +148,7 @@ class DoorWorker(GeventWorker):  # type: ignore[misc]  # GeventWorker ships no t
         except TimeoutError:
             # gunicorn would log a TimeoutError with a traceback, as if it were an error of the server.
             raise ConnectionResetError(errno.ECONNRESET, "the client does not read its response") from None
-        # The wait for the next request is limited by `timeout_ctx`, so the socket needs no timeout.
+        # The parser limits the wait for the next request itself.
         sock.settimeout(None)
         return keep_open
 
@@ -146,15 +158,8 @@ class DoorWorker(GeventWorker):  # type: ignore[misc]  # GeventWorker ships no t
             super().handle_error(req, client, addr, exc)
             return
         status = next((status for kind, status in _STATUSES.items() if isinstance(exc, kind)), 400)
-        request_id = secrets.token_hex(16)
-        log.info("http.unreadable", request_id=request_id, error=str(exc)[:200])
-        error = error_response(error_from_status(status, f"the request could not be parsed: {str(exc)[:200]}"))
-        body = json.dumps(error.body).encode()
-        headers = {"x-request-id": request_id, "Content-Type": "application/json", "Content-Length": len(body)}
-        lines = [f"{name}: {value}" for name, value in (headers | error.headers | {"Connection": "close"}).items()]
-        head = "\r\n".join([f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", *lines, "", ""])
-        with suppress(OSError):
-            client.sendall(head.encode() + body)
+        error = error_from_status(status, f"the request could not be parsed: {str(exc)[:200]}")
+        log.info("http.unreadable", request_id=send_error(client, error), error=str(exc)[:200])
 
     def run(self) -> None:
         """Serve requests until the process is asked to stop."""

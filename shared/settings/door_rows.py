@@ -47,4 +47,20 @@ ROWS: tuple[Setting, ...] = (
         "status of refusals by a tenant's own bounds; set 429 if a service mesh ejects backends on 5xx",
     ),
     int_row("max_body_bytes", 1_048_576, "bytes", 1_024, 1_073_741_824, "longer request bodies get status 413"),
+    int_row(
+        "request_head_ms",
+        20_000,
+        "ms",
+        100,
+        600_000,
+        "a request whose head takes longer to arrive gets status 408; a head is one or two packets",
+    ),
+    int_row(
+        "request_body_ms",
+        60_000,
+        "ms",
+        100,
+        3_600_000,
+        "a body that takes longer to arrive gets status 408; 1 MiB in this time is 140 kbit/s",
+    ),
 )

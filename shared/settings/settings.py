@@ -43,6 +43,8 @@ class Settings:
     dashboard: str
     tenant_bound_status: int
     max_body_bytes: int
+    request_head_ms: int
+    request_body_ms: int
     gate_listen: str
     gate_metrics_listen: str
     gate_frame_ms: int

@@ -3,15 +3,14 @@
 import time
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 from statistics import median
 
 import psutil
 import pytest
 
 from bench.attackers import SIX_BODIES, TWO_PIPELINES, attacking
+from tests.support.processes import Stage
 from tests.support.served import Address, Served
-from tests.support.processes import Stage, wait_for
 
 pytestmark = pytest.mark.ways("direct", reason="a proxy reads the requests of its clients itself")
 
@@ -39,7 +38,9 @@ def probe_health(served: Address, seconds: float) -> list[float]:
     return took
 
 
-@pytest.mark.parametrize("kinds", [SIX_BODIES, TWO_PIPELINES, ("endless_head",) * 4], ids=["bodies", "pipelines", "heads"])
+@pytest.mark.parametrize(
+    "kinds", [SIX_BODIES, TWO_PIPELINES, ("endless_head",) * 4], ids=["bodies", "pipelines", "heads"]
+)
 def test_health_is_answered_while_strangers_send_without_end(served: Address, kinds: tuple[str, ...]) -> None:
     before = processes_of(served)
     with attacking(served.port, kinds):
