@@ -33,7 +33,7 @@ ifeq ($(filter $(GPU),cpu cuda rocm vulkan metal),)
 $(error GPU=$(GPU) is not one of cuda, rocm, vulkan, metal, cpu)
 endif
 
-.PHONY: help up install toolchain test check bench bench-overload bench-engine docs lock clean
+.PHONY: help up install toolchain test check bench bench-overload bench-engine docs lock sbom clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1: /p' Makefile
@@ -77,6 +77,9 @@ bench-engine: $(STAMPS)/penstock $(STAMPS)/bench ## compare the engine with its 
 
 docs: $(STAMPS)/penstock ## regenerate .env.example, docs/settings.md and the tables of keys and metrics from the code
 	$(BIN)/python -m tools.generated_pages
+
+sbom: $(STAMPS)/penstock $(STAMPS)/dev ## write a CycloneDX bill of materials of what is installed to build/penstock.cdx.json
+	$(BIN)/python -m tools.sbom build/penstock.cdx.json
 
 clean: ## remove .venv
 	rm -rf $(VENV)

@@ -26,7 +26,10 @@ def environ(service: dict[str, Any], **dotenv: str) -> dict[str, str]:
     """Return a service's environment if the user's `.env` sets these variables."""
     file = dotenv if service["env_file"] == [{"path": ".env", "required": False}] else {}
     named = {name: re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text) for name, text in service["environment"].items()}
-    return file | named
+    # The file exists only in the containers; the service `credentials` writes it into the volume `url`.
+    assert named.pop("REDIS_URL_FILE") == "/run/penstock/redis-url"
+    assert "url:/run/penstock:ro" in service["volumes"]
+    return file | named | {"REDIS_URL": "redis://penstock:secret@store:6379/0"}
 
 
 def settings(name: str, **dotenv: str) -> Settings:

@@ -1,0 +1,15 @@
+#!/bin/sh
+# Creates the store's password at the first start: an ACL file for the store, and a file with the URL for the others.
+# Usage: make_credentials.sh TEMPLATE ACL_FOLDER URL_FOLDER HOST. A later start keeps the password that exists.
+set -eu
+template=$1 acl_folder=$2 url_folder=$3 host=$4
+if [ -s "$acl_folder/users.acl" ] && [ -s "$url_folder/redis-url" ]; then
+  exit 0
+fi
+password=$(head -c 32 /dev/urandom | od -An -v -tx1 | tr -d ' \n')
+digest=$(printf %s "$password" | sha256sum | cut -d ' ' -f 1)
+# Each folder is a volume that is mounted only where its file is needed. The users of the containers differ from the
+# user of this script, so the files are readable by all users who can reach them.
+umask 022
+sed "s/PASSWORD_SHA256/$digest/" "$template" > "$acl_folder/users.acl"
+printf 'redis://penstock:%s@%s/0\n' "$password" "$host" > "$url_folder/redis-url"
