@@ -1,8 +1,8 @@
 """Clocks for measuring durations; code receives its clock as a parameter, so that tests can control time.
 
 A process never sends its machine's wall-clock time to another process. It passes deadlines to the store as milliseconds
-from now. Only the scripts convert deadlines to points in time. They use the store's TIME, plus the offset in
-`penstock:clock`, which only tests and virtual-time benchmarks set.
+from now. Only the scripts convert deadlines to points in time, with a clock of their own that never goes back
+(shared/lua/lib/clock.lua). Tests and virtual-time benchmarks control that clock with the key `penstock:clock`.
 """
 
 import time

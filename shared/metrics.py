@@ -167,6 +167,12 @@ GAUGES: tuple[MetricSpec, ...] = (
     MetricSpec("penstock_oldest_job_age_seconds", "gauge", ("tenant",), "age of the tenant's oldest queued job"),
     MetricSpec("penstock_workers", "gauge", (), "live workers"),
     MetricSpec("penstock_slots", "gauge", (), "slots of live workers"),
+    MetricSpec(
+        "penstock_clock_ahead_seconds",
+        "gauge",
+        (),
+        "by how much the queue's time is ahead of the clock of the store's machine, because that clock was set back",
+    ),
     MetricSpec("penstock_pool_tier", "gauge", ("model_name",), "how overloaded a pool is, 0 to 2"),
     MetricSpec(
         "penstock_capacity_tokens_per_second",

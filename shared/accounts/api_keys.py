@@ -12,10 +12,10 @@ import json
 import re
 import secrets
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 import redis
 
+from shared import store_clock
 from shared.accounts.admin_actions import Actor, add_record, local_actor, record
 from shared.accounts.tenants import check_name
 from shared.errors import ConfigError
@@ -130,12 +130,13 @@ class ApiKeys:
         with store_faults(self._client), self._client.pipeline(transaction=False) as pipe:
             pipe.hget(keys.keys(), digest)
             if now_ms is None:
-                add_time_reads(pipe)
+                pipe.time()
+                pipe.mget(keys.of_time())
             stored, *time = pipe.execute()
         if stored is None:
             return None
         record = _parse(digest, text(stored))
-        return None if record.expired(store_now_ms(*time) if now_ms is None else now_ms) else record
+        return None if record.expired(store_clock.parse(*time).now_ms if now_ms is None else now_ms) else record
 
     def ls(self, tenant: str | None = None) -> tuple[int, tuple[KeyRecord, ...]]:
         """Return (the store's TIME in ms, the records of all keys or of one tenant's keys), the oldest key first.
@@ -213,21 +214,10 @@ class ApiKeys:
     def _read(self) -> tuple[int, list[KeyRecord]]:
         with store_faults(self._client), self._client.pipeline(transaction=False) as pipe:
             pipe.hgetall(keys.keys())
-            add_time_reads(pipe)
+            pipe.time()
+            pipe.mget(keys.of_time())
             stored, *time = pipe.execute()
-        return store_now_ms(*time), [_parse(text(digest), text(raw)) for digest, raw in stored.items()]
-
-
-def add_time_reads(pipe: Any) -> None:
-    """Add the two reads to a pipeline whose answers `store_now_ms` takes."""
-    pipe.time()
-    pipe.get(keys.clock())
-
-
-def store_now_ms(time: tuple[int, int], clock: bytes | None) -> int:
-    """Return the store's TIME in ms, shifted or fixed by `penstock:clock` as in shared/lua/lib/clock.lua."""
-    shift = text(clock or b"0")
-    return int(shift[1:]) if shift.startswith("=") else time[0] * 1000 + time[1] // 1000 + int(shift)
+        return store_clock.parse(*time).now_ms, [_parse(text(digest), text(raw)) for digest, raw in stored.items()]
 
 
 def _describe(key: KeyRecord) -> str:

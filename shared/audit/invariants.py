@@ -25,10 +25,14 @@ INVARIANTS: dict[int, str] = {
     8: "RQ agrees: each job is in exactly the RQ list or registry that matches its state",
     9: "each key has a TTL or an owner, or is one of the permanent keys",
     10: "a queued job past its deadline and a job whose lease has ended are moved in time",
+    11: "no heartbeat, admission or pause of reaping is in the future",
 }
 
 #: How late the reaper may be before invariant 10 is breached: its period of 250 ms, plus an allowance for a busy store.
 _LATE_MS = 2_000
+#: By how much a time in the store may be in the future: a read computes the store's time from a mark that may be 100 ms
+#: old (shared/lua/lib/clock.lua).
+_EARLY_MS = 1_000
 
 
 @dataclass(frozen=True, order=True)
@@ -198,6 +202,19 @@ def _check_timely(snapshot: StoreSnapshot) -> Iterator[str]:
             yield f"{job_id} is still running, but its lease ended at {lease_end_ms:.0f}"
 
 
+def _check_not_in_the_future(snapshot: StoreSnapshot) -> Iterator[str]:
+    latest_ms = snapshot.now_ms + _EARLY_MS
+    for worker, heartbeat_ms in snapshot.heartbeats.items():
+        if heartbeat_ms > latest_ms:
+            yield f"worker {worker} counts as live until its heartbeat, which is in the future: {heartbeat_ms:.0f}"
+    for job_id, admitted_ms in snapshot.inflight.items():
+        if admitted_ms > latest_ms:
+            yield f"{job_id} was admitted in the future: {admitted_ms:.0f}"
+    hold, lease = snapshot.config.get("hold_until_ms", "0"), snapshot.config.get("lease_ms", "0")
+    if hold.isdecimal() and lease.isdecimal() and int(hold) > latest_ms + int(lease):
+        yield f"no lease is taken back until {hold}, which is more than one lease in the future"
+
+
 def _number(record: dict[str, str], name: str) -> int:
     """Return a number from a job's record, or 0 if the field is missing or is not a number."""
     value = record.get(f"penstock_{name}", "")
@@ -216,4 +233,5 @@ _CHECKS: tuple[tuple[int, Callable[[StoreSnapshot], Iterator[str]]], ...] = (
     (5, _check_claimed_in_time),
     (7, _check_active_set),
     (8, _check_rq_agrees),
+    (11, _check_not_in_the_future),
 )

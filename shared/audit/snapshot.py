@@ -5,6 +5,7 @@ from typing import Any
 
 import redis
 
+from shared import store_clock
 from shared.store import keys
 from shared.store.decode import pairs, text
 from shared.store.redis_errors import store_faults
@@ -12,7 +13,7 @@ from shared.store.redis_errors import store_faults
 
 @dataclass
 class StoreSnapshot:
-    """The contents of the store at one point in time. All times are in ms by the store's TIME."""
+    """The contents of the store at one point in time. All times are in ms by the scripts' clock."""
 
     now_ms: int = 0
     config: dict[str, str] = field(default_factory=dict)
@@ -93,7 +94,7 @@ def _read(
 ) -> StoreSnapshot:
     def add_reads(pipe: Any) -> None:
         pipe.time()
-        pipe.get(keys.clock())
+        pipe.mget(keys.of_time())
         pipe.hgetall(keys.config())
         pipe.hgetall(keys.stats())
         for key in (keys.inflight(), keys.deadlines(), keys.leases(), keys.workers()):
@@ -111,10 +112,7 @@ def _read(
             pipe.zrange(keys.active(slug), 0, -1, withscores=True)
 
     answers = iter(_transaction(client, add_reads))
-    seconds, micros = next(answers)
-    clock = text(next(answers) or b"0")
-    now_ms = seconds * 1_000 + micros // 1_000
-    snapshot = StoreSnapshot(now_ms=int(clock[1:]) if clock.startswith("=") else now_ms + int(clock))
+    snapshot = StoreSnapshot(now_ms=store_clock.parse(next(answers), next(answers)).now_ms)
     snapshot.config, snapshot.stats = _hash(next(answers)), _hash(next(answers))
     snapshot.inflight, snapshot.deadlines = _scores(next(answers)), _scores(next(answers))
     snapshot.leases, snapshot.heartbeats = _scores(next(answers)), _scores(next(answers))

@@ -36,7 +36,7 @@
 --   prompt and the answer without waiting, or -1 while rates are unknown
 --   mismatch: id of the job that was submitted with the same Idempotency-Key and a different body
 -- KEEPS 1 2 3 6 7 8 9
--- USES clock job waiting rq stats books lengths verdict hint doorbell finish drop tier index
+-- USES clock mark job waiting rq stats books lengths verdict hint doorbell finish drop tier index
 -- RARELY drop move_tier shorten
 
 local queue = tenant .. '.' .. slug

@@ -7,7 +7,7 @@
 --   offer text · cancel only if this offer created the job and no later offer has returned it; '' to cancel in any case
 -- ANSWERS canceled requested ended gone
 -- KEEPS 1 2 4
--- USES clock afford job waiting rq stats finish drop
+-- USES clock afford mark job waiting rq stats finish drop
 
 local job = read_job(id)
 if not job or (tenant ~= '' and job.tenant ~= tenant) then

@@ -10,7 +10,7 @@
 --   claimed: one list for each job: id, payload or '', attempt number, ms to the deadline, ms to the start deadline or
 --   -1, tenant, model, prompt tokens, max tokens, cancel code or '', traceparent
 -- KEEPS 1 2 3 5 7 8
--- USES clock afford job waiting rq stats stream books lengths tier finish forget
+-- USES clock afford mark job waiting rq stats stream books lengths tier finish forget
 -- RARELY finish forget strike note_wait
 
 -- The most entries of the active set that one call examines, whether or not it can lease their jobs.

@@ -5,7 +5,7 @@
 --   slug text · the worker's model: its name in the form used in store keys
 -- ANSWERS gone
 -- KEEPS 9
--- USES clock afford books live
+-- USES clock afford mark books live
 
 redis.call('ZREM', k_workers, worker)
 redis.call('ZREM', k_pool .. slug, worker)

@@ -7,7 +7,7 @@
 --   reaped: numbers of jobs expired, requeued, failed and canceled; ms until the next deadline, lease or poll is due,
 --   or -1 if there is none
 -- KEEPS 1 2 4 5 8 9 10
--- USES clock afford job waiting rq stats finish forget giveback lapse drop live
+-- USES clock afford mark job waiting rq stats finish forget giveback lapse drop live
 
 local settings = redis.call('HMGET', k_config, 'lease_ms', 'result_ttl_s')
 local lease_ms, ttl_s = tonumber(settings[1] or 15000), tonumber(settings[2] or 3600)

@@ -7,7 +7,7 @@
 -- ANSWERS recounted
 --   recounted: number of repairs
 -- KEEPS 1 2 3 8
--- USES clock afford job stats forget rq books
+-- USES clock afford mark job stats forget rq books
 
 -- This script may examine more than 64 entries, because a sum over half of a queue is useless. It reads few fields of
 -- each job, and it examines the jobs only if the sums may be wrong. For example, when claim removes an id without a

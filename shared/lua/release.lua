@@ -6,7 +6,7 @@
 -- ANSWERS released
 --   released: number of jobs that were requeued; the other jobs ended, or the worker had lost them
 -- KEEPS 1 2 3 7 8
--- USES clock afford job waiting rq stats finish giveback lapse
+-- USES clock afford mark job waiting rq stats finish giveback lapse
 
 local released = 0
 for i = held, #ARGV, 2 do

@@ -14,7 +14,7 @@
 -- ANSWERS renewed
 --   renewed: 1 if the worker must drain; 1 if RQ has no record of the worker; ids of lost jobs; ids of jobs to cancel
 -- KEEPS 1 8 9
--- USES clock afford job live books waiting
+-- USES clock afford mark job live books waiting
 -- RARELY serve
 
 local reported = cjson.decode(facts)

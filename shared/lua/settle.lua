@@ -19,7 +19,7 @@
 -- ANSWERS settled already lost gone
 --   settled: the outcome that this call wrote · already: the outcome that an earlier call wrote
 -- KEEPS 1 2 4 8
--- USES clock afford job waiting rq stats books lengths finish
+-- USES clock afford mark job waiting rq stats books lengths finish
 -- RARELY delist rq_exc
 
 -- A success is still accepted if it is settled at most this long after the deadline. The door also waits this long.

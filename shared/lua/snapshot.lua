@@ -8,7 +8,8 @@
 --   snapshot: now in ms; numbers of inflight, queued and running jobs; config; stats; for each tenant its name, the age
 --   of its oldest queued job in ms (-1 for none) and its fields; for each worker its name and fields; models; for each
 --   live model its name and its pool's tier (-1 if PENSTOCK_DEGRADATION is off); number of live workers; the weighted
---   tokens per second that the live pools can compute
+--   tokens per second that the live pools can compute; by how many ms the scripts' time is ahead of the clock of
+--   the store's machine
 -- KEEPS 1
 -- USES clock tier slug
 
@@ -74,4 +75,5 @@ return { 'snapshot', now_ms, redis.call('ZCARD', k_inflight), redis.call('ZCARD'
   redis.call('ZCARD', k_leases), redis.call('HGETALL', k_config),
   with_stats == 1 and redis.call('HGETALL', k_stats) or {}, tenants, workers,
   redis.call('ZRANGEBYSCORE', k_models, now_ms - MODEL_LISTED_MS, '+inf', 'LIMIT', 0, 64), live_models,
-  redis.call('ZCOUNT', k_workers, now_ms - LIVE_MS, '+inf'), string.format('%.17g', capacity_wtps) }
+  redis.call('ZCOUNT', k_workers, now_ms - LIVE_MS, '+inf'), string.format('%.17g', capacity_wtps),
+  math.floor((now_us - machine_us) / 1000) }

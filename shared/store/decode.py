@@ -133,7 +133,7 @@ def job_view(now_ms: int, position: int, result: Any, record: dict[str, str], jo
 def snapshot(answer: list[Any]) -> Snapshot:
     """Decode the answer of the snapshot script."""
     now_ms, inflight, waiting, running, raw_config, stats, tenants, workers, models, *rest = answer
-    live_models, live_workers, capacity_wtps = rest
+    live_models, live_workers, capacity_wtps, ahead_ms = rest
     config = pairs(raw_config)
     live_slots = integer(config.get("live_slots"))
     return Snapshot(
@@ -152,6 +152,7 @@ def snapshot(answer: list[Any]) -> Snapshot:
         live_workers=live_workers,
         live_slots=live_slots,
         capacity_wtps=float(capacity_wtps),
+        ahead_ms=ahead_ms,
     )
 
 

@@ -42,6 +42,7 @@ TABLE: tuple[Key, ...] = (
         "permanent",
     ),
     Key("clock", "penstock:clock", "", "string", "clock offset for tests; absent in production", "permanent"),
+    Key("mark", "penstock:mark", "", "string", "latest time of a script, and how far it is ahead of TIME", "permanent"),
     Key("inflight", "penstock:inflight", "", "zset", "all inflight jobs, ordered by admission time", "emptied"),
     Key("deadlines", "penstock:deadlines", "", "zset", "queued jobs, ordered by when they expire", "emptied"),
     Key("leases", "penstock:leases", "", "zset", "running jobs, ordered by the end of their lease", "emptied"),

@@ -35,8 +35,18 @@ def config() -> str:
 
 
 def clock() -> str:
-    """Return the key of the STRING with the ms to add to TIME, or `=<ms>` to replace it; for tests and benchmarks."""
+    """Return the key of the STRING that tests and benchmarks set to control time (shared/lua/lib/clock.lua)."""
     return _key("clock")
+
+
+def mark() -> str:
+    """Return the key of the STRING with the latest time that a script has seen, and its offset from TIME, in µs."""
+    return _key("mark")
+
+
+def of_time() -> list[str]:
+    """Return the two keys from which, with TIME, shared/store_clock.py computes the store's time."""
+    return [clock(), mark()]
 
 
 def inflight() -> str:

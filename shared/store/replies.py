@@ -164,6 +164,8 @@ class Snapshot:
     live_workers: int = 0
     live_slots: int = 0
     capacity_wtps: float = 0.0
+    #: By how many ms the scripts' time is ahead of the clock of the store's machine, because that clock was set back.
+    ahead_ms: int = 0
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,13 @@
-"""A fixture that fills the store's memory for as long as a test needs it."""
+"""Fixtures that fill the store's memory, and that set the clock of the store's machine."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 import redis
+
+from shared.store.store import Store
+from tests.support.store_clock import MachineClock
 
 
 @pytest.fixture
@@ -21,3 +24,9 @@ def memory_is_full(redis_client: redis.Redis) -> Callable[[], AbstractContextMan
             redis_client.config_set("maxmemory", before)
 
     return full
+
+
+@pytest.fixture
+def clock(store: Store) -> MachineClock:
+    """The clock of the store's machine, in which no real time passes."""
+    return MachineClock(store)

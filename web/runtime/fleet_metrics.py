@@ -182,6 +182,7 @@ def _gauges(snapshot: Snapshot) -> dict[str, Iterable[tuple[list[str], float]]]:
         ],
         "penstock_workers": [([], snapshot.live_workers)],
         "penstock_slots": [([], snapshot.live_slots)],
+        "penstock_clock_ahead_seconds": [([], snapshot.ahead_ms / 1000)],
         "penstock_pool_tier": [([model], tier) for model, tier in sorted(snapshot.tiers.items())],
         "penstock_capacity_tokens_per_second": [([], snapshot.capacity_wtps)],
         "penstock_worker_slots_busy": [([worker.name], worker.slots_busy) for worker in live],

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from shared.store.replies import Snapshot
 
 _HOLDS, _BROKEN, _NOT_JUDGED = "holds", "BROKEN", "not judged"
+#: An offset of the store's time that is reported. A failover to a replica whose clock is behind leaves a smaller one.
+_AHEAD_MS = 1_000
 
 
 def doctor(*, state_dir: StateDir = None, json: Json = False) -> None:
@@ -86,6 +88,12 @@ def _advice(snapshot: "Snapshot") -> list[str]:
         for model, tier in snapshot.tiers.items()
         if tier
     ]
+    if snapshot.ahead_ms > _AHEAD_MS:
+        notes.append(
+            f"the queue's time is {snapshot.ahead_ms / 1000:.1f} s ahead of the clock of the store's machine, because "
+            "that clock was set back: created_at and expiry times are wrong by as much, deadlines and leases are not "
+            "(docs/runbook.md)"
+        )
     if snapshot.draining:
         notes.append("the system is draining: no new jobs are admitted")
     return notes

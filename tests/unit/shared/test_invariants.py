@@ -140,6 +140,21 @@ VIOLATIONS = {
         6,
         "payload:ghost",
     ),
+    "a worker's heartbeat is in the future": (
+        lambda scene: scene.client.zadd(keys.workers(), {"w9": 9e12}),
+        11,
+        "w9",
+    ),
+    "a job was admitted in the future": (
+        lambda scene: scene.client.zadd(keys.inflight(), {scene.first: 9e12}),
+        11,
+        "first",
+    ),
+    "reaping pauses for longer than a lease": (
+        lambda scene: scene.client.hset(keys.config(), "hold_until_ms", 9_000_000_000_000),
+        11,
+        "no lease is taken back until",
+    ),
     "a key has neither ttl nor owner": (lambda scene: scene.client.set("penstock:result:ghost", 1), 9, "result:ghost"),
 }
 
@@ -221,5 +236,5 @@ def test_a_requeued_job_beyond_the_bound_is_not_a_breach(scene):
 
 def test_every_violation_has_an_explained_invariant_and_breaches_are_ordered_by_it(scene):
     assert {number for _, number, _ in VIOLATIONS.values()} <= set(INVARIANTS)
-    assert sorted(INVARIANTS) == list(range(1, 11))
+    assert sorted(INVARIANTS) == list(range(1, 12))
     assert Breach(1, "a") < Breach(1, "b") < Breach(2, "a")

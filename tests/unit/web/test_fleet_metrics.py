@@ -171,3 +171,8 @@ def test_no_two_metrics_have_the_same_name() -> None:
 def test_every_metric_has_the_prefix_and_a_help_text(row: metrics.MetricSpec) -> None:
     assert row.name.startswith("penstock_")
     assert row.help
+
+
+def test_the_offset_of_the_stores_time_is_exported_in_seconds() -> None:
+    assert samples(a_snapshot())["penstock_clock_ahead_seconds"] == [({}, 0.0)]
+    assert samples(a_snapshot(ahead_ms=1_500))["penstock_clock_ahead_seconds"] == [({}, 1.5)]
