@@ -8,9 +8,18 @@ an answer does not depend on the version of the worker that computes it.
 import secrets
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
-from web.http.api_errors import FieldError, field_errors, quoted
+from web.api.body_sizes import MAX_FIELDS, check_sizes
+from web.http.api_errors import ApiError, FieldError, field_errors, quoted
 
 #: How many stop strings a request may have, and how many characters each of them may have. The limits exist because
 #: the engine searches the text for every stop string at each token.
@@ -24,6 +33,14 @@ MAX_MESSAGES = 10_000
 #: How many entries metadata may have, and how many characters a key and a value may have. The limits exist because the
 #: metadata is kept in the job's record, in the store's memory.
 MAX_METADATA, MAX_METADATA_KEY, MAX_METADATA_VALUE = 16, 64, 512
+#: The lengths that are checked before the fields are validated (web/api/body_sizes.py).
+SIZES = {
+    "messages": MAX_MESSAGES,
+    "stop": MAX_STOPS,
+    "logit_bias": MAX_BIASES,
+    "metadata": MAX_METADATA,
+    "response_format": MAX_FIELDS,
+}
 #: The maximum of the times in ms except `deadline_ms`: the largest value that PENSTOCK_MAX_DEADLINE_MS may have. The
 #: limit for `deadline_ms` depends on the settings and the tenant; web/api/deadline.py checks it.
 MAX_MS = 86_400_000
@@ -99,6 +116,10 @@ class Message(Body):
     content: NulFreeText
 
 
+#: fail_fast: after the first invalid message, the others are not validated, because each would add an error.
+Messages = Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
+
+
 class Sampling(Body):
     """The sampling fields, which control how tokens are chosen; the defaults are those of llama.cpp."""
 
@@ -144,7 +165,7 @@ class JobFields(Body):
     """The fields of `POST /v1/jobs` that are not sampling fields."""
 
     prompt: Annotated[str, AfterValidator(_reject_nul), AfterValidator(require_text)] | None = None
-    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)] | None = Field(
+    messages: Messages | None = Field(
         None, description="a chat, formatted with the model's own template; send either messages or prompt"
     )
     max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
@@ -175,6 +196,12 @@ class JobFields(Body):
 
 class SubmitBody(Sampling, JobFields):
     """The body of `POST /v1/jobs`: either `prompt` or `messages`, and optional fields."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_sizes(cls, value: Any) -> Any:
+        check_sizes(value, SIZES, messages="messages")
+        return value
 
     @model_validator(mode="after")
     def _require_one_prompt(self) -> "SubmitBody":
@@ -208,3 +235,5 @@ def read_submit(value: Any) -> SubmitBody | list[FieldError]:
         return SubmitBody.model_validate(value)
     except ValidationError as error:
         return field_errors(error)
+    except ApiError as error:
+        return list(error.invalid_fields)

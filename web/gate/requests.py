@@ -9,7 +9,9 @@ from pydantic import Field, ValidationError
 from pydantic_core import from_json
 
 from web.api.request_schema import Body
-from web.http.api_errors import field_errors, invalid_value, quoted
+from web.gate.frames import KEPT_BYTES
+from web.http.api_errors import ApiError, field_errors, invalid_value, quoted
+from web.http.json_budget import check_budget
 from web.http.surrogates import find_lone_surrogate, is_utf8_encodable
 
 #: The error codes that only the gate uses, and the meaning of each. All other codes are in web/http/api_errors.py.
@@ -116,11 +118,14 @@ OPS: dict[str, type[Request]] = {
 def read_request(line: bytes) -> Request:
     """Return the request in a frame. Raises BadFrame for an invalid frame, with the frame's `ref` if it is readable."""
     try:
+        check_budget(line)
         value = from_json(line, allow_inf_nan=False)
+    except ApiError as refused:
+        raise BadFrame(refused.code, refused.message, ref=find_ref(line[:KEPT_BYTES])) from None
     except ValueError as error:
-        refused = find_lone_surrogate(line)
-        if refused is not None:
-            value, wrong = refused
+        found_surrogate = find_lone_surrogate(line)
+        if found_surrogate is not None:
+            value, wrong = found_surrogate
             ref = _valid_ref(value) if isinstance(value, dict) else None
             raise BadFrame("invalid_value", wrong.message, param=wrong.param or None, ref=ref) from None
         raise BadFrame("invalid_json", f"the frame is not JSON: {error}", ref=find_ref(line)) from None

@@ -5,7 +5,7 @@ Every response that is neither a success (2xx), a redirect (3xx) nor a refusal h
 To add a code, add a row to CODES and a line to docs/http.md.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -55,6 +55,11 @@ _BY_STATUS = {
 }
 
 
+#: The longest value that a message quotes, and the longest message and name of a field in an error, in characters. A
+#: client chooses the names of its unknown fields, so without these limits an error could be as long as the request.
+_MAX_QUOTED, _MAX_MESSAGE, _MAX_PARAM = 60, 2_000, 200
+
+
 @dataclass(frozen=True)
 class FieldError:
     """One invalid field of a request: its name, such as `messages[0].content`, and a message that quotes its value."""
@@ -76,7 +81,8 @@ class ApiError(Exception):
         invalid_fields: Sequence[FieldError] = (),
     ) -> None:
         super().__init__(message)
-        self.code, self.message, self.param = code, message, param
+        self.code, self.message = code, _shortened(message, _MAX_MESSAGE)
+        self.param = None if param is None else _shortened(param, _MAX_PARAM)
         self.headers, self.invalid_fields = headers or {}, tuple(invalid_fields)
         self.status, self.type = CODES[code]
 
@@ -99,7 +105,10 @@ def error_response(error: ApiError) -> ErrorResponse:
         "code": error.code,
     }
     if len(error.invalid_fields) > 1:
-        error_object["errors"] = [{"param": one.param, "message": one.message} for one in error.invalid_fields]
+        error_object["errors"] = [
+            {"param": _shortened(one.param, _MAX_PARAM), "message": _shortened(one.message, _MAX_PARAM)}
+            for one in error.invalid_fields
+        ]
     # Without x-should-retry, OpenAI's client packages would retry on 409 and 5xx.
     return ErrorResponse(error.status, {"error": error_object}, {"x-should-retry": "false"} | error.headers)
 
@@ -152,5 +161,33 @@ def field_name(loc: Sequence[int | str]) -> str:
 
 def quoted(value: object) -> str:
     """Return the repr of a value, shortened to 60 characters, for use in an error message."""
-    text = repr(value) if not isinstance(value, str | list | dict) or len(value) < 200 else f"{str(value)[:200]!r}"
-    return text if len(text) <= 60 else text[:57] + "…"
+    text = ""
+    # Stop as soon as the text is long enough: the repr of a whole list of a large body would take tens of ms.
+    for part in _repr_parts(value):
+        text += part
+        if len(text) > _MAX_QUOTED:
+            return text[: _MAX_QUOTED - 3] + "…"
+    return text
+
+
+def _repr_parts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield repr(value[: _MAX_QUOTED + 1])
+    elif isinstance(value, list):
+        yield "["
+        for i, item in enumerate(value):
+            yield ", " if i else ""
+            yield from _repr_parts(item)
+        yield "]"
+    elif isinstance(value, dict):
+        yield "{"
+        for i, (name, item) in enumerate(value.items()):
+            yield f"{', ' if i else ''}{quoted(name)}: "
+            yield from _repr_parts(item)
+        yield "}"
+    else:
+        yield repr(value)
+
+
+def _shortened(text: str, characters: int) -> str:
+    return text if len(text) <= characters else text[: characters - 1] + "…"

@@ -14,14 +14,15 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, model_validator
 
+from web.api.body_sizes import MAX_FIELDS, check_sizes
 from web.api.request_schema import (
     DEGRADE,
     MAX_LOGPROBS,
-    MAX_MESSAGES,
     MAX_MS,
     MAX_TOKENS,
+    SIZES,
     Body,
-    Message,
+    Messages,
     NulFreeText,
     ResponseFormat,
     Sampling,
@@ -29,11 +30,13 @@ from web.api.request_schema import (
     build_payload,
     require_text,
 )
-from web.http.api_errors import ApiError
+from web.http.api_errors import ApiError, quoted
 
 #: The default of `max_tokens` on the completions route, as in OpenAI's API.
 COMPLETION_MAX_TOKENS = 16
 
+#: The lengths that are checked before the fields are validated. OpenAI's metadata is ignored, whatever its length.
+OPENAI_SIZES = {name: limit for name, limit in SIZES.items() if name != "metadata"} | {"stream_options": MAX_FIELDS}
 #: Fields that are accepted and ignored.
 _IGNORED = frozenset(
     {
@@ -68,6 +71,8 @@ _MESSAGE_IGNORED = frozenset({"annotations", "name", "reasoning", "reasoning_con
 _MESSAGE_NEUTRAL = frozenset({"audio", "function_call", "tool_calls"})
 #: Maps the name of a role in OpenAI's API to the name that chat templates know.
 _ROLES = {"developer": "system"}
+#: A message with one of these roles and a text needs no conversion; nearly all messages are of this kind.
+_PLAIN_ROLES = ("system", "user", "assistant")
 
 
 class StreamOptions(Body):
@@ -108,7 +113,7 @@ class OpenAIBody(OpenAISampling):
 class ChatBody(OpenAIBody):
     """The body of `POST /v1/chat/completions`."""
 
-    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)]
+    messages: Messages
     max_completion_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
     response_format: ResponseFormat | None = None
     logprobs: bool = False
@@ -125,6 +130,7 @@ class ChatBody(OpenAIBody):
     @model_validator(mode="before")
     @classmethod
     def _normalize_messages(cls, value: Any) -> Any:
+        check_sizes(value, OPENAI_SIZES, messages="messages")
         if isinstance(value, dict) and isinstance(value.get("messages"), list):
             messages = [normalize_message(item, f"messages[{i}]") for i, item in enumerate(value["messages"])]
             return value | {"messages": messages}
@@ -156,6 +162,7 @@ class CompletionBody(OpenAIBody):
     @model_validator(mode="before")
     @classmethod
     def _unwrap_single_prompt(cls, value: Any) -> Any:
+        check_sizes(value, OPENAI_SIZES)
         prompt = value.get("prompt") if isinstance(value, dict) else None
         if isinstance(value, dict) and value.get("logprobs") is False:
             # On the chat route, false means no logprobs. Some clients send false to the completions route too.
@@ -181,6 +188,11 @@ def unsupported(param: str, reason: str) -> ApiError:
     return ApiError("unsupported_parameter", f"{param} is not supported: {reason}", param=param)
 
 
+def shown(value: Any) -> str:
+    """Return a value for use in an error message: a text without quotes, other values as their repr, both shortened."""
+    return value[:60] if isinstance(value, str) else quoted(value)
+
+
 def supported_fields(
     value: dict[str, Any], known: frozenset[str], *, more_neutral: Mapping[str, tuple[Any, ...]] = MappingProxyType({})
 ) -> dict[str, Any]:
@@ -200,7 +212,7 @@ def supported_fields(
             raise unsupported(name, "the field is unknown")
         elif not any(given == accepted and type(given) is type(accepted) for accepted in accepted_values[name]):
             choices = " or ".join(repr(accepted) for accepted in accepted_values[name])
-            raise unsupported(name, f"{name}={str(given)[:60]} was requested, and only {choices} is accepted")
+            raise unsupported(name, f"{name}={shown(given)} was requested, and only {choices} is accepted")
     return kept
 
 
@@ -211,6 +223,8 @@ def normalize_message(item: Any, where: str) -> Any:
     the message by its path in the body, `where`.
     """
     if not isinstance(item, dict):
+        return item
+    if len(item) == 2 and item.get("role") in _PLAIN_ROLES and isinstance(item.get("content"), str):
         return item
     kept: dict[str, Any] = {}
     for name, given in item.items():

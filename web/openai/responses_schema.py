@@ -4,18 +4,20 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from web.api.body_sizes import MAX_FIELDS, check_sizes
 from web.api.request_schema import (
     MAX_LOGPROBS,
     MAX_MESSAGES,
+    MAX_METADATA,
     MAX_TOKENS,
-    Message,
+    Messages,
     Metadata,
     NulFreeText,
     ResponseFormat,
     build_payload,
     require_text,
 )
-from web.openai.chat_schema import OpenAISampling, normalize_message, supported_fields, unsupported
+from web.openai.chat_schema import OPENAI_SIZES, OpenAISampling, normalize_message, shown, supported_fields, unsupported
 
 #: Fields that are accepted only with these values, in addition to the fields in `_NEUTRAL` of chat_schema.py.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -23,6 +25,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "reasoning": ({},),
     "truncation": ("disabled",),
 }
+_SIZES = OPENAI_SIZES | {"input": MAX_MESSAGES, "metadata": MAX_METADATA, "text": MAX_FIELDS, "include": MAX_FIELDS}
 #: The only value that `include` may contain.
 LOGPROBS = "message.output_text.logprobs"
 #: Fields of an input item that are ignored. They are sent by clients whose input repeats an item of a response.
@@ -32,7 +35,7 @@ _ITEM_IGNORED = frozenset({"id", "phase", "status", "type"})
 def check_include(name: Any) -> bool:
     """Return True if `include` may contain this name; otherwise raise ApiError(unsupported_parameter)."""
     if name != LOGPROBS:
-        raise unsupported("include", f"{str(name)[:60]!r} was requested, and only {LOGPROBS!r} is supported")
+        raise unsupported("include", f"{shown(name)!r} was requested, and only {LOGPROBS!r} is supported")
     return True
 
 
@@ -52,7 +55,7 @@ def _as_message(item: Any, index: int) -> Any:
     where = f"input[{index}]"
     kind = item.get("type") or "message"
     if kind != "message":
-        raise unsupported(f"{where}.type", f"type={str(kind)[:60]!r}; only messages are supported")
+        raise unsupported(f"{where}.type", f"type={shown(kind)!r}; only messages are supported")
     return normalize_message({name: given for name, given in item.items() if name not in _ITEM_IGNORED}, where)
 
 
@@ -62,11 +65,11 @@ def _as_response_format(text: Any) -> Any:
         return text
     for name, given in text.items():
         if name != "format" and given is not None and (name, given) != ("verbosity", "medium"):
-            raise unsupported(f"text.{name}", f"{name}={str(given)[:60]!r} was requested")
+            raise unsupported(f"text.{name}", f"{name}={shown(given)!r} was requested")
     given = text.get("format") or {"type": "text"}
     kind = given.get("type") if isinstance(given, dict) else given
     if kind not in ("text", "json_object", "json_schema"):
-        raise unsupported("text.format", f"format={str(given)[:60]!r} was requested")
+        raise unsupported("text.format", f"format={shown(given)!r} was requested")
     if kind != "json_schema":
         return {"type": kind}
     return {"type": kind, "json_schema": {name: part for name, part in given.items() if name != "type"}}
@@ -76,8 +79,8 @@ class ResponsesBody(OpenAISampling):
     """The body of `POST /v1/responses`."""
 
     input: Annotated[
-        list[Message],
-        Field(min_length=1, max_length=MAX_MESSAGES, description="a text, or a list of messages"),
+        Messages,
+        Field(description="a text, or a list of messages"),
         BeforeValidator(_as_messages, json_schema_input_type=str | list[dict[str, Any]]),
     ]
     instructions: NulFreeText | None = Field(None, description="a system message that precedes the input")
@@ -97,6 +100,7 @@ class ResponsesBody(OpenAISampling):
     @model_validator(mode="before")
     @classmethod
     def _keep_supported_fields(cls, value: Any) -> Any:
+        check_sizes(value, _SIZES, messages="input")
         if not isinstance(value, dict):
             return value
         return supported_fields(value, frozenset(cls.model_fields), more_neutral=_NEUTRAL)
