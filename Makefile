@@ -33,7 +33,7 @@ ifeq ($(filter $(GPU),cpu cuda rocm vulkan metal),)
 $(error GPU=$(GPU) is not one of cuda, rocm, vulkan, metal, cpu)
 endif
 
-.PHONY: help up install toolchain test check bench bench-overload bench-engine docs lock sbom clean
+.PHONY: help up install toolchain test check bench bench-overload bench-engine chaos chaos-mutations docs lock sbom clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1: /p' Makefile
@@ -74,6 +74,12 @@ bench-overload: $(STAMPS)/penstock $(STAMPS)/bench ## run experiments E1 to E8 i
 
 bench-engine: $(STAMPS)/penstock $(STAMPS)/bench ## compare the engine with its upper bound and a C++ server; ENGINE='--models 135m' selects a model
 	$(BIN)/python -m bench.engine $(ENGINE)
+
+chaos: $(STAMPS)/penstock $(STAMPS)/dev ## kill, stop and cut off processes at random for MINUTES=10, in both admission modes; SEED=…, KEEP=1 writes the report
+	$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) $(if $(KEEP),--keep) $(CHAOS)
+
+chaos-mutations: $(STAMPS)/penstock $(STAMPS)/dev ## check that `make chaos` finds each of five planted defects; takes about ten minutes
+	$(BIN)/python -m tests.chaos.mutations $(CHAOS)
 
 docs: $(STAMPS)/penstock ## regenerate .env.example, docs/settings.md and the tables of keys and metrics from the code
 	$(BIN)/python -m tools.generated_pages

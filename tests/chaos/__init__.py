@@ -1,0 +1,1 @@
+"""Runs Penstock in separate processes under random faults, and judges it by what its clients have written down."""

@@ -1,0 +1,193 @@
+"""Judges a run by the clients' ledger: what was promised must have happened once, and stays as it was read."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tests.chaos.calls import Doors, Unreachable
+from tests.chaos.ledger import ENDED, Entry, Ledger, ending_of
+from tests.chaos.stores import Loss
+
+#: How long jobs may take to end after the last fault: the longest deadline, two leases, and a busy machine.
+END_WITHIN_S = 60.0
+#: Ends of a failed job that show a fault of the product. The others (poison) can be the work of the faults.
+_OWN_FAULTS = {"engine_error", "corrupt", "invalid_value", "context_length_exceeded"}
+_PAGE = 100
+
+Job = dict[str, Any]
+
+
+class Judge:
+    """Compares the ledger with what the doors answer after the faults."""
+
+    def __init__(self, ledger: Ledger, losses: list[Loss], doors: dict[str, Doors]) -> None:
+        self.ledger, self._losses, self._doors = ledger, losses, doors
+        self.anomalies: list[dict[str, Any]] = []
+        self.lost_by_durability: list[str] = []
+        self._acks, self._reads = ledger.by("ack", "id"), ledger.by("read", "id")
+        self._missing, self._canceled = ledger.by("missing", "id"), ledger.by("canceled", "id")
+        #: The job as the tenant reads it at the end, by id; None if it cannot be read.
+        self._finals: dict[str, Job | None] = {}
+
+    def judge(self) -> None:
+        """Read every acknowledged job until all have ended, and make all comparisons."""
+        self._read_until_ended()
+        for entry in self.ledger.of("anomaly"):
+            self._report("seen by a client", entry.get("id", ""), what=entry["what"])
+        for job_id, acks in self._acks.items():
+            self._check_job(job_id, acks)
+        self._check_streams()
+        self._check_requests()
+        self._check_tenants()
+
+    def check_unchanged(self) -> None:
+        """Read every job again: nothing may have changed since `judge`."""
+        for job_id, job in self._finals.items():
+            again = self._read(self._acks[job_id][0]["tenant"], job_id)
+            if job is not None and (again is None or ending_of(again) != ending_of(job)):
+                self._report("changed after its end", job_id, before=job, after=again)
+
+    def counts(self) -> dict[str, Any]:
+        """Return the numbers of the report."""
+        ends = Counter(job["status"] if job else "unreadable" for job in self._finals.values())
+        return {
+            "acknowledged_jobs": len(self._acks),
+            "ends": dict(ends),
+            "run_more_than_once": sum(1 for job in self._finals.values() if job and job["attempts"] > 1),
+            "compared_streams": len(self.ledger.of("stream")),
+            "reads_of_other_tenants_jobs": len(self.ledger.of("snoop")),
+            "lost_by_durability": len(self.lost_by_durability),
+            **self.ledger.counts(),
+        }
+
+    def _report(self, kind: str, job_id: str, **details: Any) -> None:
+        story = [entry for entry in self.ledger.entries if entry.get("id") == job_id][:12] if job_id else []
+        self.anomalies.append({"kind": kind, "job": job_id, "story": story} | details)
+
+    # --- one job ----------------------------------------------------------------------------------------------------
+
+    def _read_until_ended(self) -> None:
+        waiting, until = set(self._acks), time.monotonic() + END_WITHIN_S
+        while waiting:
+            for job_id in sorted(waiting):
+                job = self._read(self._acks[job_id][0]["tenant"], job_id)
+                self._finals[job_id] = job
+                if job is None or job["status"] in ENDED:
+                    waiting.discard(job_id)
+            if waiting and time.monotonic() > until:
+                for job_id in sorted(waiting):
+                    self._report("never ended", job_id, status=self._finals[job_id])
+                return
+            time.sleep(0.2 if waiting else 0)
+
+    def _check_job(self, job_id: str, acks: list[Entry]) -> None:
+        job = self._finals[job_id]
+        may_be_lost = any(
+            loss.covers(acks[0]["since"], acks[0]["t"]) for loss in self._losses if not loss.acknowledged_jobs_are_safe
+        )
+        if job is None:
+            if may_be_lost:
+                self.lost_by_durability.append(job_id)
+            else:
+                self._report("acknowledged and lost", job_id)
+            return
+        if job["status"] not in ENDED:
+            return
+        if job_id in self._missing:
+            self._report("could not be read in between", job_id)
+        code = (job["error"] or {}).get("code")
+        if code == "unheard" and not may_be_lost:
+            self._report("acknowledged and taken back", job_id)
+        is_owned = any(entry["owned"] for entry in acks)
+        if code == "canceled" and not is_owned and job_id not in self._canceled:
+            self._report("canceled by nobody", job_id)
+        if code in _OWN_FAULTS:
+            self._report("failed by a fault of the product", job_id, error=job["error"])
+        self._check_reads(job_id, job)
+
+    def _check_reads(self, job_id: str, job: Job) -> None:
+        """An end that a client has read must be the end for good, unless the store has lost it since."""
+        for entry in self._reads.get(job_id, []):
+            seen = entry["job"]
+            if seen["status"] in ENDED and ending_of(seen) != ending_of(job) and not self._lost_since(entry):
+                self._report("changed after its end", job_id, before=seen, after=ending_of(job))
+                return
+
+    def _lost_since(self, entry: Entry) -> bool:
+        """Return whether what was read may have been lost: a fault after the job's end may have undone the end."""
+        ended_s = entry["t"] - max(0.0, entry["wall"] - entry["job"]["ended_at"])
+        return any(loss.covers(ended_s - 0.5, entry["t"]) for loss in self._losses)
+
+    # --- streams, requests, tenants ---------------------------------------------------------------------------------
+
+    def _check_streams(self) -> None:
+        for entry in self.ledger.of("stream"):
+            job = self._finals.get(entry["id"])
+            if job is None or job["status"] not in ENDED:
+                continue
+            # A stream shows the text of the last attempt; a failover may have lost a part of its events.
+            if any(loss.covers(self._acks[entry["id"]][0]["since"], entry["t"]) for loss in self._losses):
+                continue
+            if entry["job"] is not None and ending_of(entry["job"]) != ending_of(job):
+                self._report("the stream's end differs from the result", entry["id"], via=entry["via"])
+            if (job["text"] or "") != entry["text"]:
+                self._report("the stream differs from the result", entry["id"], via=entry["via"], text=job["text"])
+
+    def _check_requests(self) -> None:
+        """Each request has at most one job, and a request that was only refused has none."""
+        listed: dict[str, list[Job]] = {}
+        for tenant in self._doors:
+            for job in self._list(tenant):
+                if job["tenant"] != tenant:
+                    self._report("listed for another tenant", job["id"], listed_for=tenant)
+                listed.setdefault(job["metadata"].get("ref", ""), []).append(job)
+        acks, refused, unknown = (self.ledger.by(event, "ref") for event in ("ack", "refused", "unknown"))
+        for ref in acks.keys() | refused.keys() | unknown.keys():
+            ran = [job for job in listed.get(ref, []) if (job["error"] or {}).get("code") != "unheard"]
+            if len(ran) > 1:
+                self._report("one request, several jobs", ran[0]["id"], jobs=[job["id"] for job in ran])
+            ids = {entry["id"] for entry in acks.get(ref, [])} - set(self.lost_by_durability)
+            if len(ids) > 1:
+                self._report("one request, several ids", min(ids), ids=sorted(ids))
+            reasons = {entry["reason"] for entry in refused.get(ref, [])}
+            if ran and ref not in acks and ref not in unknown and "store_unavailable" not in reasons:
+                self._report("refused and run", ran[0]["id"], reasons=sorted(reasons))
+
+    def _check_tenants(self) -> None:
+        for entry in self.ledger.of("snoop"):
+            if entry["status"] != 404 and entry["reason"] is None:
+                self._report("another tenant's job was answered", entry["id"], status=entry["status"])
+        for job_id, acks in self._acks.items():
+            for tenant in self._doors:
+                if tenant != acks[0]["tenant"] and self._read(tenant, job_id) is not None:
+                    self._report("readable by another tenant", job_id, tenant=tenant)
+
+    # --- reads ------------------------------------------------------------------------------------------------------
+
+    def _read(self, tenant: str, job_id: str) -> Job | None:
+        answer = _patiently(lambda: self._doors[tenant].call("GET", f"/v1/jobs/{job_id}"))
+        return answer.body if answer.status == 200 else None
+
+    def _list(self, tenant: str) -> Iterator[Job]:
+        path = f"/v1/jobs?limit={_PAGE}"
+        while path:
+            page = _patiently(lambda path=path: self._doors[tenant].call("GET", path)).body
+            yield from page["data"]
+            path = f"/v1/jobs?limit={_PAGE}&cursor={page['cursor']}" if page["has_more"] else ""
+
+
+def _patiently(call: Callable[[], Any]) -> Any:
+    """Repeat a call until a door answers it with something other than a yield. Raises Unreachable after a while."""
+    until = time.monotonic() + END_WITHIN_S
+    while True:
+        try:
+            answer = call()
+        except Unreachable:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.2)
+            continue
+        if answer.refusal is None or time.monotonic() > until:
+            return answer
+        time.sleep(0.2)
