@@ -14,7 +14,8 @@ import redis
 
 from shared import store_clock
 from shared.accounts.admin_actions import Actor, add_record, local_actor, record
-from shared.accounts.api_keys import ID_DIGITS, MIN_ID_DIGITS, check_span, digest_of
+from shared.accounts.api_keys import MIN_ID_DIGITS, check_span
+from shared.accounts.key_record import ID_DIGITS, digest_of
 from shared.errors import ConfigError
 from shared.store import keys
 from shared.store.decode import text

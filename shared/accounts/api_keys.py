@@ -6,84 +6,32 @@ may depend on the digest, but a client cannot choose a digest without inverting 
 key.
 """
 
-import fnmatch
-import hashlib
-import json
 import re
 import secrets
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 
 import redis
 
 from shared import store_clock
 from shared.accounts.admin_actions import Actor, add_record, local_actor, record
+from shared.accounts.key_record import KEY_PREFIX, KeyRecord, NewKey, digest_of, dump, parse
 from shared.accounts.tenants import check_name
 from shared.errors import ConfigError
+from shared.jobs.key_bounds import KeyBounds
 from shared.store import keys
 from shared.store.decode import text
 from shared.store.redis_errors import store_faults
 
-#: The prefix by which people and scanners for leaked secrets recognize a key.
-KEY_PREFIX = "psk_"
-#: The number of hex digits of the digest that lists show as a key's id, and the smallest number that `rm` and `rotate`
-#: accept. With fewer digits, a mistyped id could match another key.
-ID_DIGITS, MIN_ID_DIGITS = 12, 6
+#: The smallest number of digits of an id that `rm` and `rotate` accept. With fewer digits, a mistyped id could match
+#: another key.
+MIN_ID_DIGITS = 6
 
-#: Longer texts are not keys; a key has 47 characters.
-_MAX_KEY_CHARS = 128
 
 _LABEL = re.compile(r"[^\s]([^\n\r\t]{0,62}[^\s])?\Z")
 _GLOB = re.compile(r"[A-Za-z0-9_*?!\[\]-]{1,128}\Z")
 #: Ten years, in ms; a longer lifetime is assumed to be a typo.
 _MAX_SPAN_MS = 10 * 366 * 86_400_000
-
-
-@dataclass(frozen=True)
-class KeyRecord:
-    """What the store records about a key. The key itself is not stored."""
-
-    #: SHA-256 of the key, in hex.
-    digest: str
-    tenant: str
-    label: str
-    #: Creation and expiry, in ms since the epoch by the store's TIME. If `expires_ms` is None, the key never expires.
-    created_ms: int
-    expires_ms: int | None = None
-    #: Glob pattern of the other tenants that a request with this key may name in X-Tenant; None allows no other tenant.
-    act_as: str | None = None
-    #: Whether the key was replaced by `rotate` and is valid only until the overlap ends.
-    rotated: bool = False
-
-    @property
-    def id(self) -> str:
-        """The first digits of the digest; lists and commands identify the key by them."""
-        return self.digest[:ID_DIGITS]
-
-    def expired(self, now_ms: int) -> bool:
-        """Return whether the key has expired at `now_ms` by the store's TIME."""
-        return self.expires_ms is not None and now_ms >= self.expires_ms
-
-    def may_act_as(self, tenant: str) -> bool:
-        """Return whether a request with this key may be made for `tenant`."""
-        return tenant == self.tenant or (self.act_as is not None and fnmatch.fnmatchcase(tenant, self.act_as))
-
-
-@dataclass(frozen=True)
-class NewKey:
-    """A new key and its record; the key itself is not stored anywhere."""
-
-    key: str
-    record: KeyRecord
-
-
-def may_be_key(text: str) -> bool:
-    """Return whether this text has the form of a key, so that it is worth a look-up."""
-    return text.startswith(KEY_PREFIX) and len(text) <= _MAX_KEY_CHARS
-
-
-def digest_of(key: str) -> str:
-    """Return the SHA-256 of a key in hex, the only form in which it is stored."""
-    return hashlib.sha256(key.encode()).hexdigest()
 
 
 class ApiKeys:
@@ -95,7 +43,13 @@ class ApiKeys:
         self._actor = actor or local_actor()
 
     def create(
-        self, tenant: str, *, label: str = "", expires_in_ms: int | None = None, act_as: str | None = None
+        self,
+        tenant: str,
+        *,
+        label: str = "",
+        expires_in_ms: int | None = None,
+        act_as: str | None = None,
+        bounds: KeyBounds | None = None,
     ) -> NewKey:
         """Create a key for a tenant. A non-empty label must be unique among the tenant's unexpired keys."""
         check_name(tenant)
@@ -114,7 +68,7 @@ class ApiKeys:
                 f"tenant {tenant!r} already has a key with label={label!r}; rotate it, or remove it first"
             )
         expires_ms = None if expires_in_ms is None else now_ms + expires_in_ms
-        new = _new_key(KeyRecord("", tenant, label, now_ms, expires_ms, act_as))
+        new = _new_key(KeyRecord("", tenant, label, now_ms, expires_ms, act_as, bounds))
         self._write("key.add", new.record)
         return new
 
@@ -135,7 +89,7 @@ class ApiKeys:
             stored, *time = pipe.execute()
         if stored is None:
             return None
-        record = _parse(digest, text(stored))
+        record = parse(digest, text(stored))
         return None if record.expired(store_clock.parse(*time).now_ms if now_ms is None else now_ms) else record
 
     def ls(self, tenant: str | None = None) -> tuple[int, tuple[KeyRecord, ...]]:
@@ -161,12 +115,30 @@ class ApiKeys:
             record(self._client, self._actor, "key.rm", _describe(one))
         return found
 
+    def bound(self, selector: str, changes: Mapping[str, int | None], *, tenant: str | None = None) -> KeyRecord | None:
+        """Set the bounds in `changes` on a key, where None removes a bound. Return its record; None if no key matches.
+
+        The key is selected as in `rm`. Raises ConfigError if several keys have the label, or if a value is invalid.
+        """
+        now_ms, found = self._find(selector, tenant)
+        valid = [record for record in found if not record.expired(now_ms)]
+        if len(valid) > 1:
+            raise ConfigError(
+                f"{selector!r} is the label of {len(valid)} keys; name one by its id (`penstock keys ls`)"
+            )
+        if not valid:
+            return None
+        bounds = replace(valid[0].bounds or KeyBounds(), **changes)
+        changed = replace(valid[0], bounds=None if bounds == KeyBounds() else bounds)
+        self._write("key.set", changed)
+        return changed
+
     def rotate(self, selector: str, *, overlap_ms: int, tenant: str | None = None) -> NewKey | None:
         """Create the successor of a key; the old key expires within `overlap_ms`. Return None if no valid key matches.
 
-        The successor has the same tenant, label, `act_as` and lifetime as the old key. If several keys have the label
-        because of earlier rotations, the newest one is rotated. Raises ConfigError for a key that was already rotated:
-        its original lifetime is no longer known, and a successor would inherit the shortened lifetime.
+        The successor has the same tenant, label, `act_as`, bounds and lifetime as the old key. If several keys have the
+        label because of earlier rotations, the newest one is rotated. Raises ConfigError for a key that was already
+        rotated: its original lifetime is no longer known, and a successor would inherit the shortened lifetime.
         """
         check_span("overlap_ms", overlap_ms, min_ms=0)
         now_ms, found = self._find(selector, tenant)
@@ -190,7 +162,7 @@ class ApiKeys:
     def _write(self, what: str, changed: KeyRecord, *others: KeyRecord) -> None:
         """Store the records and, together with them, the record of the action on `changed`."""
         with store_faults(self._client), self._client.pipeline(transaction=True) as pipe:
-            pipe.hset(keys.keys(), mapping={one.digest: _dump(one) for one in (changed, *others)})
+            pipe.hset(keys.keys(), mapping={one.digest: dump(one) for one in (changed, *others)})
             add_record(pipe, self._actor, what, _describe(changed))
             pipe.execute()
 
@@ -217,11 +189,13 @@ class ApiKeys:
             pipe.time()
             pipe.mget(keys.of_time())
             stored, *time = pipe.execute()
-        return store_clock.parse(*time).now_ms, [_parse(text(digest), text(raw)) for digest, raw in stored.items()]
+        return store_clock.parse(*time).now_ms, [parse(text(digest), text(raw)) for digest, raw in stored.items()]
 
 
 def _describe(key: KeyRecord) -> str:
-    return f"key {key.id} of tenant {key.tenant}" + (f", {key.label!r}" if key.label else "")
+    given = {} if key.bounds is None else asdict(key.bounds)
+    bounds = "".join(f" {name}={value}" for name, value in given.items() if value is not None)
+    return f"key {key.id} of tenant {key.tenant}" + (f", {key.label!r}" if key.label else "") + bounds
 
 
 def _new_key(record: KeyRecord) -> NewKey:
@@ -233,23 +207,3 @@ def check_span(name: str, span_ms: int | None, *, min_ms: int = 1) -> None:
     """Raise ConfigError, naming the value as `name`, if a lifetime is below `min_ms` or over ten years."""
     if span_ms is not None and not min_ms <= span_ms <= _MAX_SPAN_MS:
         raise ConfigError(f"{name}={span_ms} is out of range: {min_ms} to {_MAX_SPAN_MS} (ten years)")
-
-
-def _dump(record: KeyRecord) -> str:
-    fields = asdict(record)
-    del fields["digest"]
-    if not record.rotated:
-        del fields["rotated"]
-    return json.dumps(fields, ensure_ascii=False)
-
-
-def _parse(digest: str, raw: str) -> KeyRecord:
-    try:
-        # Ignore unknown fields, which a newer version of Penstock may have written.
-        known = {name: value for name, value in json.loads(raw).items() if name in KeyRecord.__dataclass_fields__}
-        return KeyRecord(**(known | {"digest": digest}))
-    except (ValueError, TypeError, AttributeError):
-        raise ConfigError(
-            f"the record of key {digest[:ID_DIGITS]} in {keys.keys()} cannot be parsed; "
-            f"remove it with `penstock redis HDEL {keys.keys()} {digest}`"
-        ) from None

@@ -5,6 +5,7 @@ import secrets
 from dataclasses import dataclass, field
 from typing import Any
 
+from shared.jobs.key_bounds import KeyBounds
 from shared.jobs.outcomes import Outcome, Stage
 from shared.jobs.states import JobState
 
@@ -48,6 +49,9 @@ class NewJob:
     idem_digest: str | None = None
     body_digest: str = ""
     key_label: str = ""
+    #: The id and the bounds of the client's API key; None if the key has no bounds of its own.
+    key_id: str = ""
+    key_bounds: KeyBounds | None = None
     traceparent: str = ""
     #: Small values that the route stores with the job and later reads from JobView.form; never a prompt or an answer.
     form: dict[str, Any] = field(default_factory=dict)

@@ -1,5 +1,5 @@
 -- admit: admits a job, or refuses it without storing the request.
--- KEYS config inflight order tenant tenants payload idem supersede polls queues rq_job
+-- KEYS config inflight order tenant tenants payload idem supersede polls queues rq_job key_rates
 -- ARGV
 --   id text · the job's id; a repeated call with the same id returns the same admission
 --   tenant text · the tenant that owns the job and is charged for it
@@ -22,6 +22,10 @@
 --   metadata text · the client's own metadata as JSON
 --   form text · JSON that the HTTP route stores and builds its later responses from
 --   degrade int · 1 if the answer may be shortened under overload
+--   key_id text · id of the client's API key if the key has bounds of its own, else ''
+--   key_rpm int · the key's requests per minute, 0 for no bound
+--   key_tpm int · the key's tokens per minute, 0 for no bound
+--   key_max_waiting int · the key's largest number of queued jobs, 0 for no bound
 --   supersede_digest text · digest of the supersede_key, '' for none; the tenant's older job with that key is canceled
 --   payload text · the request as JSON
 --   offer text · this offer's id, '' for none; the door uses it to cancel the job if no client gets the answer
@@ -81,7 +85,8 @@ if idem_digest ~= '' then
 end
 
 local request = { tenant = tenant, slug = slug, prompt_tokens = prompt_tokens, max_tokens = max_tokens,
-  cost_mwt = cost_mwt, deadline_in_ms = deadline_in_ms, start_within_ms = start_within_ms, degrade = degrade }
+  cost_mwt = cost_mwt, deadline_in_ms = deadline_in_ms, start_within_ms = start_within_ms, degrade = degrade,
+  key = key_bounds(key_id, key_rpm, key_tpm, key_max_waiting) }
 look(request)
 if request.has_tier then
   request.tier = move_tier(request)
@@ -93,6 +98,9 @@ local superseded = supersede_digest ~= '' and read_job(redis.call('GET', superse
 if superseded and superseded.state == 'queued' then
   request.inflight, request.waiting = request.inflight - 1, request.waiting - 1
   request.waiting_tokens = request.waiting_tokens - superseded.prompt_tokens - superseded.max_tokens
+  if request.key and superseded.key_id == key_id then
+    request.key.waiting = request.key.waiting - 1
+  end
   if superseded.slug == slug then
     request.tenant_mwt = request.tenant_mwt - superseded.cost_mwt
     request.pool_mwt = request.pool_mwt - superseded.cost_mwt
@@ -137,7 +145,7 @@ redis.call('HSET', job_key, 'enqueued_at', iso(now_ms), 'penstock_state', 'queue
   'penstock_poll_grace_ms', poll_grace_ms, 'penstock_admitted_ms', now_ms,
   'penstock_eta_ms', request.has_rates and math.floor(now_ms + request.finish_ms) or '', 'penstock_attempts', 0,
   'penstock_claim', '', 'penstock_worker', '', 'penstock_cancel', '', 'penstock_key_label', key_label,
-  'penstock_traceparent', traceparent, 'penstock_metadata', metadata, 'penstock_form', form, 'penstock_offer', offer)
+  'penstock_key_id', key_max_waiting > 0 and key_id or '', 'penstock_traceparent', traceparent, 'penstock_metadata', metadata, 'penstock_form', form, 'penstock_offer', offer)
 if request.degradation_on and degrade == 1 then
   -- The claim must apply the tier that was in force at admission: a job that was admitted only because a short answer
   -- fits must not get a long one.
@@ -146,7 +154,7 @@ end
 redis.call('SET', k_payload .. id, payload)
 redis.call('ZADD', k_inflight, now_ms, id)
 local rank = enlist({ id = id, tenant = tenant, slug = slug, queue = queue, prompt_tokens = prompt_tokens,
-  max_tokens = max_tokens, cost_mwt = request.cost_mwt, wanted_ms = wanted_until(deadline_ms, now_ms, start_within_ms),
+  max_tokens = max_tokens, cost_mwt = request.cost_mwt, key_id = key_max_waiting > 0 and key_id or '', wanted_ms = wanted_until(deadline_ms, now_ms, start_within_ms),
   latest_us = latest_us })
 if poll_grace_ms > 0 then
   redis.call('ZADD', k_polls, now_ms + poll_grace_ms, id)
@@ -165,6 +173,12 @@ if request.next_rpm_ms then
 end
 if request.next_tpm_ms then
   redis.call('HSET', k_tenant .. tenant, 'tpm_ms', math.floor(request.next_tpm_ms))
+end
+if request.key and (request.key.next_rpm_ms or request.key.next_tpm_ms) then
+  local rpm_ms = math.floor(request.key.next_rpm_ms or 0)
+  local tpm_ms = math.floor(request.key.next_tpm_ms or 0)
+  redis.call('HSET', k_key_rates .. key_id, 'rpm_ms', rpm_ms, 'tpm_ms', tpm_ms)
+  redis.call('PEXPIRE', k_key_rates .. key_id, math.max(rpm_ms, tpm_ms) - now_ms + 60000)
 end
 if not redis.call('HGET', k_tenant .. tenant, 'policy') then
   -- The record counts the tenant's inflight jobs, so it must exist for longer than the longest deadline that a

@@ -8,6 +8,10 @@
 --   deadline_in_ms int · ms from now to the deadline
 --   start_within_ms int · ms from now to the start deadline, 0 for none
 --   degrade int · 1 if the answer may be shortened under overload
+--   key_id text · id of the client's API key if the key has bounds of its own, else ''
+--   key_rpm int · the key's requests per minute, 0 for no bound
+--   key_tpm int · the key's tokens per minute, 0 for no bound
+--   key_max_waiting int · the key's largest number of queued jobs, 0 for no bound
 -- ANSWERS quoted
 --   quoted: the job's cost in thousandths of a weighted token; ms until the job would end, or -1 while rates are
 --   unknown; then '' if the job would be admitted, else the elements that follow `refused` in admit's answer. The retry
@@ -17,7 +21,8 @@
 -- RARELY shorten
 
 local request = { tenant = tenant, slug = slug, prompt_tokens = prompt_tokens, max_tokens = max_tokens, cost_mwt = -1,
-  deadline_in_ms = deadline_in_ms, start_within_ms = start_within_ms, degrade = degrade }
+  deadline_in_ms = deadline_in_ms, start_within_ms = start_within_ms, degrade = degrade,
+  key = key_bounds(key_id, key_rpm, key_tpm, key_max_waiting) }
 look(request)
 if request.has_tier then
   request.tier = tier_in_force(unpack(redis.call('HMGET', k_books .. slug, 'tier', 'tier_look_ms')))

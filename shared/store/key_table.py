@@ -17,7 +17,7 @@ class Key:
 
     name: str
     prefix: str
-    #: What follows the prefix: "" (nothing), "id", "tenant", "model", "queue", "worker", "execution" or "name".
+    #: What follows the prefix: "" (nothing), "id", "tenant", "model", "queue", "worker", "key", "execution" or "name".
     part: str
     type: Literal["hash", "zset", "list", "string", "stream", "set"]
     holds: str
@@ -88,6 +88,8 @@ TABLE: tuple[Key, ...] = (
         "audit log: the newest 10,000 admin actions",
         "permanent",
     ),
+    Key("key_rates", "penstock:key_rates:", "key", "hash", "how much of its rates an API key has used", "ttl"),
+    Key("key_jobs", "penstock:key_jobs:", "key", "zset", "an API key's queued jobs, ordered by expiry", "ttl"),
     Key("secret", "penstock:secret", "", "string", "the secret used to sign event tickets", "permanent"),
     Key("rq_queues", "rq:queues", "", "set", "RQ: the keys of all queues", "emptied"),
     Key("rq_queue", "rq:queue:", "queue", "list", "RQ: ids of a queue's jobs, ordered by latest start", "emptied"),

@@ -204,6 +204,16 @@ def admin_actions() -> str:
     return _key("admin_actions")
 
 
+def key_rates(key_id: str) -> str:
+    """Return the key of the HASH with how much of its rates an API key has used."""
+    return _key("key_rates", key_id)
+
+
+def key_jobs(key_id: str) -> str:
+    """Return the key of the ZSET of an API key's queued jobs, if the key has a bound on them, ordered by expiry."""
+    return _key("key_jobs", key_id)
+
+
 def secret() -> str:
     """Return the key of the STRING with the secret that signs event tickets."""
     return _key("secret")

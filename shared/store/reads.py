@@ -7,6 +7,7 @@ from typing import Any
 import redis
 
 from shared.jobs.job import JobView
+from shared.jobs.key_bounds import KeyBounds, script_arguments
 from shared.store import decode, keys, scripts
 from shared.store.connection import open_blocking_client
 from shared.store.keys import model_slug
@@ -41,6 +42,8 @@ class StoreReads:
         deadline_ms: int,
         start_within_ms: int = 0,
         degrade: bool = False,
+        key_id: str = "",
+        key_bounds: KeyBounds | None = None,
     ) -> Quote:
         """Return the verdict that `admit` would return now, the job's cost and its predicted end. Writes nothing."""
         _, (cost_mwt, eta_ms, *refusal) = self._call(
@@ -52,6 +55,7 @@ class StoreReads:
             deadline_in_ms=deadline_ms,
             start_within_ms=start_within_ms,
             degrade=int(degrade),
+            **script_arguments(key_id, key_bounds),
         )
         refused = decode.refused(refusal) if len(refusal) > 1 else None
         return Quote(cost_mwt, None if eta_ms < 0 else eta_ms, refused)

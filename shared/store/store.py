@@ -8,6 +8,7 @@ import redis
 
 from shared.errors import SettingsConflict
 from shared.jobs.job import ClaimedJob, ClaimRef, Ending, NewJob, Usage
+from shared.jobs.key_bounds import script_arguments
 from shared.jobs.outcomes import Outcome, Refused
 from shared.settings.setting import AUTO
 from shared.settings.settings import SYSTEM_WIDE, Settings
@@ -85,6 +86,7 @@ class Store(StoreReads):
             "ack_replicas": ack_replicas,
             "payload": _json(job.payload),
             "rq_fields": rq_record.encode(job, self._result_ttl_s),
+            **script_arguments(job.key_id, job.key_bounds),
         }
         if ack_replicas:
             word, rest = call_acknowledged(self.client, load("admit"), call, word="admitted", replicas=ack_replicas)

@@ -15,6 +15,7 @@ from shared.jobs.states import JobState
 from shared.settings.settings import load
 from shared.store.connection import DOOR, open_client
 from shared.store.store import Store
+from tests.support.builders import a_heartbeat
 from tests.support.dashboard_scene import set_scene
 from tests.support.program import Program, program
 from web.app import create_app
@@ -116,3 +117,24 @@ def test_admin_keys_are_listed_without_the_keys(penstock):
     assert (again.returncode, again.stdout) == (2, "")
     assert "name='ada'" in again.stderr
     assert penstock("admin-keys", "rm", "bob").returncode == 1
+
+
+def test_the_door_refuses_a_job_above_the_bounds_of_its_key_and_serves_the_tenant_s_other_key(
+    store, tmp_path, penstock
+):
+    bounded = penstock("keys", "add", "blue", "--label", "ci", "--rpm", "1").stdout.strip()
+    free = penstock("keys", "add", "blue", "--label", "free").stdout.strip()
+    body = {"prompt": "hello", "max_tokens": 5}
+    visitor = door(store, tmp_path)
+    store.renew(a_heartbeat(), [])
+    assert visitor.post("/v1/jobs", json=body, headers=bearer(bounded)).status_code == 202
+    refused = visitor.post("/v1/jobs", json=body, headers=bearer(bounded))
+    assert (refused.status_code, refused.get_json()["limits"]["limit"]) == (429, "key_requests_per_minute")
+    assert visitor.post("/v1/jobs", json=body, headers=bearer(free)).status_code == 202
+    changed = penstock("keys", "set", "ci", "--rpm", "none", "--max-waiting", "9", "--json")
+    assert json.loads(changed.stdout)["bounds"] == {"rpm": None, "tpm": None, "max_waiting": 9}
+    store.renew(a_heartbeat(), [])
+    assert door(store, tmp_path).post("/v1/jobs", json=body, headers=bearer(bounded)).status_code == 202
+    for wrong in (["keys", "set", "ci"], ["keys", "set", "ci", "--rpm", "0"], ["keys", "set", "ci", "--tpm", "many"]):
+        done = penstock(*wrong)
+        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)

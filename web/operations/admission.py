@@ -144,6 +144,8 @@ def quote(context: DoorContext, caller: Caller, generation: GenerationRequest) -
             deadline_ms=job.deadline_ms,
             start_within_ms=job.start_within_ms or 0,
             degrade=job.degrade,
+            key_id=job.key_id,
+            key_bounds=job.key_bounds,
         )
     return job, answer
 
@@ -206,6 +208,8 @@ def _new_job(context: DoorContext, caller: Caller, generation: GenerationRequest
         idem_digest=generation.idem_digest,
         body_digest=generation.body_digest,
         key_label=caller.key_label,
+        key_id=caller.key_id,
+        key_bounds=caller.key_bounds,
         traceparent=generation.traceparent,
         form=generation.form,
         supersede_digest=(None if generation.supersede_key is None else digest("supersede", generation.supersede_key)),

@@ -3,7 +3,8 @@
 import math
 from dataclasses import dataclass
 
-from shared.accounts.api_keys import KeyRecord, digest_of, may_be_key
+from shared.accounts.key_record import KeyRecord, digest_of, may_be_key
+from shared.jobs.key_bounds import KeyBounds
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.store.keys import is_tenant_name
 from web.api.refusals import retry_headers
@@ -23,6 +24,9 @@ class Caller:
     key_label: str
     #: The tenant's policy; None if an operator has set none.
     policy: TenantPolicy | None
+    #: The id of the API key, and its own bounds; "" and None with PENSTOCK_AUTH=open.
+    key_id: str = ""
+    key_bounds: KeyBounds | None = None
 
 
 @dataclass(frozen=True)
@@ -56,12 +60,12 @@ def identify(
         problem = "is not 1 to 64 of letters, digits, '_' and '-'"
         raise invalid_value([FieldError(fields.tenant, f"{fields.tenant}={tenant[:80]!r} {problem}")])
     if record is None:
-        name, label = tenant or DEFAULT_TENANT, ""
-    elif tenant is None or record.may_act_as(tenant):
-        name, label = tenant or record.tenant, record.label
-    else:
+        name = tenant or DEFAULT_TENANT
+        return Caller(name, "", enabled_policy(context, name))
+    if tenant is not None and not record.may_act_as(tenant):
         raise ApiError("tenant_not_allowed", f"this key may not act as tenant {tenant!r}", param=fields.tenant)
-    return Caller(name, label, enabled_policy(context, name))
+    name = tenant or record.tenant
+    return Caller(name, record.label, enabled_policy(context, name), key_id=record.id, key_bounds=record.bounds)
 
 
 def check_key(

@@ -9,7 +9,7 @@ from werkzeug.datastructures import Headers
 
 from shared.accounts.admin_actions import Actor
 from shared.accounts.admin_keys import ADMIN_KEY_PREFIX, FILE_KEY_NAME
-from shared.accounts.api_keys import digest_of
+from shared.accounts.key_record import digest_of
 from web.http.api_errors import ApiError
 from web.operations.callers import Caller, check_key, failed_key_error, identify
 from web.runtime.context import DoorContext

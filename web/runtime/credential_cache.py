@@ -8,7 +8,8 @@ promises that a revoked key, a disabled tenant and a changed policy take effect 
 from functools import lru_cache
 
 from shared.accounts.admin_keys import AdminKey, AdminKeys
-from shared.accounts.api_keys import ApiKeys, KeyRecord, digest_of
+from shared.accounts.api_keys import ApiKeys
+from shared.accounts.key_record import KeyRecord, digest_of
 from shared.accounts.tenants import Tenants
 from shared.clock import Clock
 from shared.jobs.tenant_policy import TenantPolicy

@@ -7,9 +7,13 @@ import typer
 from shared.cli import output
 from shared.cli.durations import format_timestamp, parse_duration_ms
 from shared.cli.reach import FAULT, Json, StateDir, store_client
+from shared.errors import ConfigError
 
 if TYPE_CHECKING:
-    from shared.accounts.api_keys import KeyRecord, NewKey
+    from shared.accounts.key_record import KeyRecord, NewKey
+
+#: The bounds of a key, by their names in lists (shared/jobs/key_bounds.py).
+_BOUNDS = ("rpm", "tpm", "max_waiting")
 
 app = typer.Typer(no_args_is_help=True, help="Manage the API keys of tenants.")
 
@@ -17,6 +21,10 @@ KeySelector = Annotated[
     str,
     typer.Argument(metavar="KEY", help="The key's label, or at least the first 6 digits of the id that `ls` shows."),
 ]
+_OR_NONE = "or `none`"
+Rpm = Annotated[str | None, typer.Option(help=f"Requests per minute with this key, {_OR_NONE}.")]
+Tpm = Annotated[str | None, typer.Option(help=f"Tokens per minute with this key, {_OR_NONE}.")]
+MaxWaiting = Annotated[str | None, typer.Option(help=f"Maximum number of queued jobs of this key, {_OR_NONE}.")]
 TenantFilter = Annotated[str | None, typer.Option("--tenant", metavar="NAME", help="Only keys of this tenant.")]
 
 
@@ -37,10 +45,12 @@ def list_all(*, tenant: TenantFilter = None, state_dir: StateDir = None, json: J
             format_timestamp(record.created_ms),
             "expired" if record.expired(now_ms) else format_timestamp(record.expires_ms) or "never",
             record.act_as,
+            *(getattr(record.bounds, name, None) for name in _BOUNDS),
         )
         for record in records
     )
-    output.write_table(("id", "tenant", "label", "created", "expires", "act as"), rows, styles={"expired": "yellow"})
+    columns = ("id", "tenant", "label", "created", "expires", "act as", *_BOUNDS)
+    output.write_table(columns, rows, styles={"expired": "yellow"})
 
 
 @app.command()
@@ -58,15 +68,52 @@ def add(
             metavar="GLOB", help="Pattern of other tenants that the key may name in X-Tenant, such as 'team-*'."
         ),
     ] = None,
+    rpm: Rpm = None,
+    tpm: Tpm = None,
+    max_waiting: MaxWaiting = None,
     state_dir: StateDir = None,
     json: Json = False,
 ) -> None:
     """Create a key and print it on stdout. The key cannot be shown again."""
     from shared.accounts.api_keys import ApiKeys
+    from shared.jobs.key_bounds import KeyBounds
 
     expires_in_ms = None if expires is None else parse_duration_ms("expires", expires)
+    changes = _bound_changes(rpm=rpm, tpm=tpm, max_waiting=max_waiting)
+    bounds = KeyBounds(**changes) if any(changes.values()) else None
     api_keys = ApiKeys(store_client(state_dir))
-    _print_new_key(api_keys.create(tenant, label=label, expires_in_ms=expires_in_ms, act_as=act_as), json=json)
+    new = api_keys.create(tenant, label=label, expires_in_ms=expires_in_ms, act_as=act_as, bounds=bounds)
+    _print_new_key(new, json=json)
+
+
+@app.command("set")
+def change(
+    selector: KeySelector,
+    *,
+    rpm: Rpm = None,
+    tpm: Tpm = None,
+    max_waiting: MaxWaiting = None,
+    tenant: TenantFilter = None,
+    state_dir: StateDir = None,
+    json: Json = False,
+) -> None:
+    """Change the named bounds of a key and keep the others. Takes effect within a second."""
+    from shared.accounts.api_keys import ApiKeys
+
+    changes = _bound_changes(rpm=rpm, tpm=tpm, max_waiting=max_waiting)
+    if not changes:
+        raise ConfigError("nothing to set: name at least one option, such as --rpm 60")
+    changed = ApiKeys(store_client(state_dir)).bound(selector, changes, tenant=tenant)
+    if changed is None:
+        _exit_key_not_found(selector)
+    elif json:
+        output.write_json(_as_dict(changed))
+    else:
+        named = ((name, getattr(changed.bounds, name, None)) for name in _BOUNDS)
+        bounds = ", ".join(f"{name}={value}" for name, value in named if value is not None)
+        output.write_note(
+            f"key {changed.id} of tenant {changed.tenant!r}{_label_suffix(changed)}: {bounds or 'no bounds'}"
+        )
 
 
 @app.command()
@@ -104,6 +151,19 @@ def rotate(
         output.write_note(f"the old key remains valid for at most {overlap}")
 
 
+def _bound_changes(**named: str | None) -> dict[str, int | None]:
+    """Return the bounds whose options are on the command line. The value `none` becomes None."""
+    changes: dict[str, int | None] = {}
+    for name, text in named.items():
+        if text is None:
+            continue
+        try:
+            changes[name] = None if text == "none" else int(text)
+        except ValueError:
+            raise ConfigError(f"{name}={text!r} is neither a whole number nor `none`") from None
+    return changes
+
+
 def _print_new_key(new: "NewKey", *, json: bool) -> None:
     if json:
         output.write_json(_as_dict(new.record) | {"key": new.key})
@@ -133,4 +193,5 @@ def _as_dict(record: "KeyRecord") -> dict[str, Any]:
         "created_ms": record.created_ms,
         "expires_ms": record.expires_ms,
         "act_as": record.act_as,
+        "bounds": {name: getattr(record.bounds, name, None) for name in _BOUNDS},
     }

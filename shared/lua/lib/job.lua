@@ -14,7 +14,7 @@ local function read_job(id)
     'penstock_model', 'penstock_claim', 'penstock_worker', 'penstock_cancel', 'penstock_prompt_tokens',
     'penstock_max_tokens', 'penstock_cost_mwt', 'penstock_charged_mwt', 'penstock_deadline_ms', 'penstock_latest_us',
     'penstock_attempts', 'penstock_admitted_ms', 'penstock_poll_grace_ms', 'penstock_skips', 'penstock_requeued_at_ms',
-    'penstock_degrade', 'penstock_cut_tokens', 'penstock_start_within_ms')
+    'penstock_degrade', 'penstock_cut_tokens', 'penstock_start_within_ms', 'penstock_key_id')
   if fields.err or not JOB_STATES[fields[1]] or not fields[2] or not fields[3] then
     return nil
   end
@@ -27,6 +27,6 @@ local function read_job(id)
     prompt_tokens = number(8), max_tokens = number(9), cost_mwt = number(10), charged_mwt = number(11),
     deadline_ms = number(12), latest_us = number(13), attempts = number(14),
     admitted_ms = number(15), poll_grace_ms = number(16), skips = number(17), requeued_at_ms = number(18),
-    degrade = tonumber(fields[19] or nil) or -1, cut_tokens = number(20), start_within_ms = number(21),
+    degrade = tonumber(fields[19] or nil) or -1, cut_tokens = number(20), start_within_ms = number(21), key_id = fields[22] or '',
     wanted_ms = wanted_until(number(12), number(15), number(21)) }
 end

@@ -1,5 +1,5 @@
 -- verdict: the checks of admission, one function each, in the order in which they run; writes nothing.
--- KEYS config inflight pool books tenant active
+-- KEYS config inflight pool books tenant active key_rates key_jobs
 -- USES clock books lengths tier
 
 -- The factor alpha of Choudhury and Hahne's dynamic threshold: the work that a tenant may have queued, as a multiple of
@@ -9,6 +9,18 @@ local ALPHA, ALPHA_UNDER_PRESSURE = 1, 0.5
 local BACKLOG_SLACK = 1.25
 -- A tenant's rates are per minute, and a burst may use a whole minute's amount at once.
 local RATE_WINDOW_MS = 60000
+
+-- Returns the bounds of an API key and how much of them is used; nil if the key has no bounds. A bound of 0 is none. The
+-- jobs in the key's set that should have ended by now are not counted: their records are gone.
+local function key_bounds(id, rpm, tpm, max_waiting)
+  if id == '' then
+    return nil
+  end
+  local used = redis.call('HMGET', k_key_rates .. id, 'rpm_ms', 'tpm_ms')
+  return { id = id, rpm = rpm > 0 and rpm or nil, tpm = tpm > 0 and tpm or nil, rpm_ms = tonumber(used[1]) or 0,
+    tpm_ms = tonumber(used[2]) or 0, max_waiting = max_waiting > 0 and max_waiting or nil,
+    waiting = max_waiting > 0 and redis.call('ZCOUNT', k_key_jobs .. id, now_ms, '+inf') or 0 }
+end
 
 -- Adds to `request` everything that the checks need: settings, the tenant's record and the pool record.
 local function look(request)
@@ -84,21 +96,26 @@ local function check_worker(request)
   end
 end
 
--- Checks the tenant's two rates with the generic cell rate algorithm (GCRA). Each `next_…_ms` is the time by which the
--- rate alone would have allowed all jobs admitted so far and this job.
-local function check_rates(request)
+-- Checks two rates with the generic cell rate algorithm (GCRA). `used` is the request, for the rates of its tenant, or
+-- the bounds of its API key. Each `next_…_ms` is the time by which the rate alone would have allowed all jobs admitted so
+-- far and this job.
+local function check_rates(used, tokens, prefix)
+  used.next_rpm_ms = used.rpm and math.max(used.rpm_ms, now_ms) + RATE_WINDOW_MS / used.rpm
+  used.next_tpm_ms = used.tpm and math.max(used.tpm_ms, now_ms) + RATE_WINDOW_MS * tokens / used.tpm
+  if used.next_rpm_ms and used.next_rpm_ms > now_ms + RATE_WINDOW_MS then
+    return { 'rate_limited', prefix .. 'requests_per_minute', used.rpm, used.rpm,
+      used.next_rpm_ms - now_ms - RATE_WINDOW_MS }
+  end
+  -- A job of any size is allowed once the rate covers all earlier jobs.
+  if used.next_tpm_ms and used.tpm_ms > now_ms and used.next_tpm_ms > now_ms + RATE_WINDOW_MS then
+    return { 'rate_limited', prefix .. 'tokens_per_minute', used.tpm, used.tpm,
+      math.min(used.tpm_ms - now_ms, used.next_tpm_ms - now_ms - RATE_WINDOW_MS) }
+  end
+end
+
+local function check_all_rates(request)
   local tokens = request.prompt_tokens + request.max_tokens
-  request.next_rpm_ms = request.rpm and math.max(request.rpm_ms, now_ms) + RATE_WINDOW_MS / request.rpm
-  request.next_tpm_ms = request.tpm and math.max(request.tpm_ms, now_ms) + RATE_WINDOW_MS * tokens / request.tpm
-  if request.next_rpm_ms and request.next_rpm_ms > now_ms + RATE_WINDOW_MS then
-    return { 'rate_limited', 'requests_per_minute', request.rpm, request.rpm,
-      request.next_rpm_ms - now_ms - RATE_WINDOW_MS }
-  end
-  -- A job of any size is allowed once the rate covers all of the tenant's earlier jobs.
-  if request.next_tpm_ms and request.tpm_ms > now_ms and request.next_tpm_ms > now_ms + RATE_WINDOW_MS then
-    return { 'rate_limited', 'tokens_per_minute', request.tpm, request.tpm,
-      math.min(request.tpm_ms - now_ms, request.next_tpm_ms - now_ms - RATE_WINDOW_MS) }
-  end
+  return check_rates(request, tokens, '') or request.key and check_rates(request.key, tokens, 'key_') or nil
 end
 
 -- Whether the tenant may use the part of the inflight bound that is kept free, which is `kept` jobs. True if the tenant
@@ -125,6 +142,11 @@ local function check_inflight(request)
 end
 
 local function check_lists(request)
+  local key = request.key
+  if key and key.max_waiting and key.waiting >= key.max_waiting then
+    return { 'tenant_queue_full', 'key_waiting_jobs', key.waiting, key.max_waiting,
+      drain_ms(request, request.mean_mwt, true) }
+  end
   if request.waiting >= request.max_waiting then
     return { 'tenant_queue_full', 'tenant_waiting_jobs', request.waiting, request.max_waiting,
       drain_ms(request, request.mean_mwt, true) }
@@ -217,7 +239,7 @@ end
 -- meet the deadline.
 local function verdict(request)
   request.compute_ms = request.has_rates and compute_ms_of(request) or -1
-  local refusal = check_worker(request) or check_rates(request) or check_inflight(request) or check_lists(request)
+  local refusal = check_worker(request) or check_all_rates(request) or check_inflight(request) or check_lists(request)
   if not refusal and request.has_rates then
     predict(request)
     if request.degrade == 1 and request.tier > 0 and not request.idle then

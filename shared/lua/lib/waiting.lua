@@ -1,5 +1,5 @@
 -- waiting: adds jobs to their queues and removes them; no other code changes the queues.
--- KEYS config deadlines order active lists tenant books rq_queue rq_job
+-- KEYS config deadlines order active lists tenant books rq_queue rq_job key_jobs
 -- KEEPS 1 3 7 8
 -- USES clock rq books
 
@@ -91,6 +91,19 @@ local function tally(job, jobs)
   book(job.slug, 'waiting_mwt', 0 + jobs * job.cost_mwt)
 end
 
+-- How long the set of a key's queued jobs is kept. The longest deadline that a request can name is 24 hours.
+local KEY_JOBS_TTL_S = 90000
+
+-- Adds a job to the set of its key's queued jobs. Only jobs of keys with a bound on queued jobs have a `key_id`. The
+-- set is ordered by when the jobs expire, so that an id whose record was lost is counted no longer than that.
+local function enlist_for_key(job)
+  if job.key_id ~= '' then
+    redis.call('ZADD', k_key_jobs .. job.key_id, job.wanted_ms, job.id)
+    redis.call('ZREMRANGEBYSCORE', k_key_jobs .. job.key_id, '-inf', now_ms)
+    redis.call('EXPIRE', k_key_jobs .. job.key_id, KEY_JOBS_TTL_S)
+  end
+end
+
 -- Adds a job to its queue and returns the job's position in the queue, from 0.
 local function enlist(job)
   local order = k_order .. job.queue
@@ -99,6 +112,7 @@ local function enlist(job)
   local next_id = redis.call('ZRANGE', order, rank + 1, rank + 1)[1]
   rq_enlist(job.queue, job.id, next_id)
   redis.call('ZADD', k_deadlines, job.wanted_ms, job.id)
+  enlist_for_key(job)
   tally(job, 1)
   activate(job.tenant, job.slug)
   if rank == 0 then
@@ -123,6 +137,9 @@ local function delist(job)
   redis.call('LREM', k_rq_queue .. job.queue, 1, job.id)
   if redis.call('ZREM', order, job.id) == 0 then
     return
+  end
+  if job.key_id ~= '' then
+    redis.call('ZREM', k_key_jobs .. job.key_id, job.id)
   end
   tally(job, -1)
   deactivate(job.tenant, job.slug)

@@ -5,7 +5,8 @@ import redis
 
 from shared.accounts.admin_actions import MAX_RECORDS, Actor, add_record, list_actions, local_actor, record
 from shared.accounts.admin_keys import AdminKeys
-from shared.accounts.api_keys import ApiKeys, digest_of
+from shared.accounts.api_keys import ApiKeys
+from shared.accounts.key_record import digest_of
 from shared.accounts.tenants import Tenants
 from shared.errors import ConfigError
 from shared.jobs.tenant_policy import TenantPolicy

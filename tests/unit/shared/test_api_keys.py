@@ -1,17 +1,16 @@
-"""Tests API keys: created once, stored as digests, expired by the store's TIME; and the admin key in its file."""
+"""Tests API keys: created once, stored as digests, expired by the store's TIME."""
 
 import json
-import stat
-from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
 
-from shared.accounts.api_keys import ApiKeys, digest_of
+from shared.accounts.api_keys import ApiKeys
+from shared.accounts.key_record import digest_of
 from shared.errors import ConfigError
-from shared.settings.settings import load
+from shared.jobs.key_bounds import KeyBounds
 from shared.store import keys
-from web.runtime.admin_key import admin_key_path, load_admin_key
 
 HOUR_MS = 3_600_000
 
@@ -44,7 +43,7 @@ def test_the_store_contains_the_digest_of_a_key_and_not_the_key(api_keys: ApiKey
         "act_as",
     }
     assert new.key.encode() not in b"".join(held.values())
-    assert redis_client.keys() == [keys.keys().encode()]
+    assert set(redis_client.keys()) == {keys.keys().encode(), keys.admin_actions().encode()}
 
 
 def test_every_new_key_is_different(api_keys: ApiKeys) -> None:
@@ -251,35 +250,26 @@ def test_the_error_for_an_invalid_key_record_names_the_command_that_deletes_it(
         api_keys.lookup(new.key)
 
 
-def test_the_admin_key_is_created_once_and_only_its_owner_can_read_it(tmp_path: Path) -> None:
-    settings = load(environ={"PENSTOCK_STATE_DIR": str(tmp_path / "state")}, dotenv=None)
-    key = load_admin_key(settings)
-    assert key.startswith("psa_")
-    assert load_admin_key(settings) == key
-    path = admin_key_path(settings)
-    assert path == tmp_path / "state" / "admin.key"
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert [file.name for file in path.parent.iterdir()] == ["admin.key"]
+def test_the_bounds_of_a_key_are_set_changed_and_inherited_by_its_successor(api_keys: ApiKeys) -> None:
+    new = api_keys.create("blue", label="ci", bounds=KeyBounds(rpm=5, max_waiting=2))
+    assert api_keys.lookup(new.key) == new.record
+    changed = api_keys.bound("ci", {"rpm": None, "tpm": 100})
+    assert changed is not None
+    assert changed.bounds == KeyBounds(tpm=100, max_waiting=2)
+    assert api_keys.lookup(new.key) == changed
+    successor = api_keys.rotate("ci", overlap_ms=1_000)
+    assert successor is not None
+    assert successor.record.bounds == changed.bounds
+    assert api_keys.bound("nothing", {"rpm": 1}) is None
+    with pytest.raises(ConfigError, match="'ci' is the label of 2 keys"):
+        api_keys.bound("ci", {"rpm": 1})
+    cleared = api_keys.bound(successor.record.id, {"tpm": None, "max_waiting": None})
+    assert cleared is not None
+    assert cleared.bounds is None
 
 
-def test_an_admin_key_that_other_users_can_read_is_refused(tmp_path: Path) -> None:
-    settings = load(environ={"PENSTOCK_STATE_DIR": str(tmp_path)}, dotenv=None)
-    load_admin_key(settings)
-    admin_key_path(settings).chmod(0o644)
-    with pytest.raises(ConfigError, match=r"admin\.key can be read by other users"):
-        load_admin_key(settings)
-
-
-def test_an_admin_key_file_that_a_setting_names_is_used_as_it_is(tmp_path: Path) -> None:
-    mounted = tmp_path / "secret"
-    mounted.write_text("from-a-vault\n")
-    mounted.chmod(0o444)
-    settings = load(environ={"PENSTOCK_ADMIN_KEY_FILE": str(mounted)}, dotenv=None)
-    assert load_admin_key(settings) == "from-a-vault"
-
-
-def test_an_empty_admin_key_file_is_refused(tmp_path: Path) -> None:
-    empty = tmp_path / "secret"
-    empty.write_text("\n")
-    with pytest.raises(ConfigError, match="is empty"):
-        load_admin_key(load(environ={"PENSTOCK_ADMIN_KEY_FILE": str(empty)}, dotenv=None))
+@pytest.mark.parametrize("bounds", [{"rpm": 0}, {"tpm": -1}, {"max_waiting": 1.5}, {"rpm": True}])
+def test_a_bound_of_a_key_that_is_not_a_positive_whole_number_is_quoted(bounds: dict[str, Any]) -> None:
+    ((name, value),) = bounds.items()
+    with pytest.raises(ConfigError, match=f"{name}={value}"):
+        KeyBounds(**bounds)

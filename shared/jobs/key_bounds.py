@@ -1,0 +1,34 @@
+"""The bounds that an operator may set on one API key, in addition to those of its tenant."""
+
+from dataclasses import dataclass, fields
+
+from shared.jobs.tenant_policy import FIELDS
+
+
+@dataclass(frozen=True)
+class KeyBounds:
+    """The bounds of one API key; a field that is None sets no bound. A bound holds over all tenants and models."""
+
+    #: Requests per minute, and tokens (prompt plus max_tokens) per minute.
+    rpm: int | None = None
+    tpm: int | None = None
+    #: The largest number of the key's queued jobs.
+    max_waiting: int | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError if a value is out of range; the message names the field and quotes the value."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None:
+                FIELDS[field.name].check(field.name, value)
+
+
+def script_arguments(key_id: str, bounds: KeyBounds | None) -> dict[str, str | int]:
+    """Return the arguments with which the scripts receive a key's bounds; a key without bounds has an empty id."""
+    given = bounds or KeyBounds()
+    return {
+        "key_id": "" if given == KeyBounds() else key_id,
+        "key_rpm": given.rpm or 0,
+        "key_tpm": given.tpm or 0,
+        "key_max_waiting": given.max_waiting or 0,
+    }
