@@ -74,6 +74,8 @@ class EndCode(StrEnum):
     UNHEARD = "unheard"
     CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
     INVALID_VALUE = "invalid_value"
+    #: The request is valid, but asks for something that the worker does not support, such as a keyword of a schema.
+    UNSUPPORTED_PARAMETER = "unsupported_parameter"
     POISON = "poison"
     CORRUPT = "corrupt"
     ENGINE_ERROR = "engine_error"

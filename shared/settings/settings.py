@@ -80,6 +80,9 @@ class Settings:
     prefill_chunk: int
     step_target_ms: int
     batch_timeout_ms: int
+    max_schema_bytes: int
+    schema_cpu_ms: int
+    schema_step_ms: float
     engine: str
     sim_prefill_tps: float
     sim_decode_tps: float

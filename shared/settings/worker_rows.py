@@ -77,6 +77,31 @@ ROWS: tuple[Setting, ...] = (
     int_row(
         "batch_timeout_ms", 0, "ms", 0, 10_000, "how long an idle engine waits for more jobs before its first step"
     ),
+    int_row(
+        "max_schema_bytes",
+        65_536,
+        "bytes",
+        256,
+        1 << 20,
+        "longest JSON schema, regular expression or grammar of a response_format; 400 bounded integers take 23 kB",
+    ),
+    int_row(
+        "schema_cpu_ms",
+        500,
+        "ms",
+        10,
+        60_000,
+        "CPU time in which a response_format must be compiled; those of real programs take 1 to 20 ms",
+    ),
+    float_row(
+        "schema_step_ms",
+        5.0,
+        "ms",
+        0.01,
+        1_000,
+        "CPU time that a response_format may take for each token on average, and ten times as much for one token; "
+        "usual schemas take 0.1 ms with 152,000 tokens",
+    ),
     word_row("engine", "llama", ("llama", "sim"), "sim: the same loop with a simulated model, for load tests"),
     float_row("sim_prefill_tps", 2_000.0, "tokens/s", 0.001, 1e9, "prompt tokens per second of a sim slot"),
     float_row("sim_decode_tps", 20.0, "tokens/s", 0.001, 1e9, "generated tokens per second of a sim slot"),

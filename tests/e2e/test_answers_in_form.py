@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -32,6 +33,10 @@ SCHEMA = {
 }
 RESPONSE_FORMAT = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}
 REQUEST: Any = {"model": "m", "messages": [{"role": "user", "content": "dibo kufe"}], "max_tokens": 200}
+LIST_OF_OBJECTS: Any = {
+    "type": "json_schema",
+    "json_schema": {"name": "n", "schema": {"type": "array", "items": {"type": "object"}, "minItems": 1}},
+}
 LONG_REQUEST: Any = REQUEST | {"max_tokens": 400}
 
 
@@ -98,10 +103,13 @@ def test_json_mode_produces_a_json_object(client: OpenAI) -> None:
     assert all((reply.choices[0].message.content or "").startswith("{") for reply in answers)
 
 
-def test_a_schema_that_cannot_become_a_grammar_is_a_client_error(client: OpenAI) -> None:
+def test_a_schema_that_cannot_be_compiled_is_a_client_error(client: OpenAI) -> None:
     schema: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nonsense"}}}
-    with pytest.raises(openai.UnprocessableEntityError, match="response_format's schema cannot be used"):
+    with pytest.raises(
+        openai.BadRequestError, match="response_format cannot be used: Invalid type: nonsense"
+    ) as caught:
         client.chat.completions.create(**REQUEST, response_format=schema)
+    assert (caught.value.code, caught.value.param) == ("unsupported_parameter", "response_format")
 
 
 def test_a_stuck_grammar_fails_its_job_and_no_other(client: OpenAI, braceless: Process) -> None:
@@ -110,10 +118,43 @@ def test_a_stuck_grammar_fails_its_job_and_no_other(client: OpenAI, braceless: P
     with ThreadPoolExecutor(3) as pool:
         others = [pool.submit(client.chat.completions.create, **request_fields) for _ in range(2)]
         with pytest.raises(openai.InternalServerError, match="GrammarStuck") as caught:
-            client.chat.completions.create(**request_fields, response_format={"type": "json_object"})
+            client.chat.completions.create(**request_fields, response_format=LIST_OF_OBJECTS)
         assert caught.value.code == "job_failed"
         assert [other.result().choices[0].message.content for other in others] == [unconstrained, unconstrained]
     assert braceless.alive
+
+
+def test_a_grammar_that_the_model_cannot_even_begin_is_a_client_error(client: OpenAI, braceless: Process) -> None:
+    with pytest.raises(openai.BadRequestError, match="the grammar allows no token of the vocabulary"):
+        client.chat.completions.create(**REQUEST | {"model": "braceless"}, response_format={"type": "json_object"})
+    assert braceless.alive
+
+
+def test_a_keyword_that_cannot_be_enforced_is_a_client_error_on_every_route(client: OpenAI, served: Address) -> None:
+    schema = {"type": "object", "properties": {"x": {"type": "array", "uniqueItems": True}}}
+    form: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    with pytest.raises(openai.BadRequestError, match=r"the keyword uniqueItems at properties\.x is not supported"):
+        client.chat.completions.create(**REQUEST, response_format=form)
+    body = {"prompt": "dibo", "model": "m", "response_format": form}
+    answer = served.http.post("/v1/jobs", json=body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "response_format")
+
+
+@pytest.mark.parametrize(
+    ("response_format", "pattern"),
+    [
+        ({"type": "choice", "choice": ["yes", "no"]}, "yes|no"),
+        ({"type": "regex", "regex": "[a-c]{3}[0-9]"}, "[a-c]{3}[0-9]"),
+        ({"type": "grammar", "grammar": 'start: "a" ("," "b")~2'}, "a,b,b"),
+    ],
+)
+def test_a_native_job_is_held_to_choices_a_pattern_or_a_grammar(
+    served: Address, response_format: dict[str, Any], pattern: str
+) -> None:
+    body = {"prompt": "dibo", "model": "m", "max_tokens": 20, "response_format": response_format}
+    job = served.http.post("/v1/jobs?wait_ms=30000", json=body).json()
+    assert (job["status"], job["finish_reason"]) == ("succeeded", "stop"), job
+    assert re.fullmatch(pattern, job["text"])
 
 
 def test_the_tokens_of_a_chats_logprobs_join_to_its_answer(client: OpenAI) -> None:

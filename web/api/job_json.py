@@ -22,6 +22,7 @@ _MESSAGES = {
     EndCode.UNHEARD: "the store's answer to the offer was lost, and the client was asked to send the request again",
     EndCode.CONTEXT_LENGTH_EXCEEDED: "the prompt and the answer do not fit into the model's context",
     EndCode.INVALID_VALUE: "the engine cannot run the job with these parameters",
+    EndCode.UNSUPPORTED_PARAMETER: "the engine does not support what the request asks for",
     EndCode.POISON: "the job was given up because each worker that ran it was lost",
     EndCode.CORRUPT: "the job's record in the store cannot be read",
     EndCode.ENGINE_ERROR: "the engine failed on this job",

@@ -18,6 +18,7 @@ from pydantic import (
     model_validator,
 )
 
+from shared.jobs.schema_keywords import unsupported_keyword
 from web.api.body_sizes import MAX_FIELDS, check_sizes
 from web.http.api_errors import ApiError, FieldError, field_errors, quoted
 
@@ -151,6 +152,7 @@ class ResponseFormat(Body):
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: dict[str, Any] | None = None
+    plain_schema: dict[str, Any] | None = Field(None, alias="schema", description="only with json_object")
 
     @model_validator(mode="after")
     def _require_schema(self) -> "ResponseFormat":
@@ -158,7 +160,45 @@ class ResponseFormat(Body):
             raise ValueError(
                 "a response_format of type json_schema requires json_schema.schema, which must be an object"
             )
+        if self.plain_schema is not None and self.type != "json_object":
+            raise ValueError(f"schema is not a field of a response_format of type {self.type}")
+        for schema in ((self.json_schema or {}).get("schema"), self.plain_schema):
+            if isinstance(schema, dict):
+                check_keywords(schema, "response_format")
         return self
+
+
+class JobResponseFormat(ResponseFormat):
+    """The formats of the native route."""
+
+    type: Literal["text", "json_object", "json_schema", "regex", "grammar", "choice"]  # type: ignore[assignment] # wider
+    regex: Annotated[NulFreeText, Field(min_length=1)] | None = None
+    grammar: Annotated[NulFreeText, Field(min_length=1, description="a grammar in llguidance's Lark format")] | None = (
+        None
+    )
+    choice: (
+        Annotated[
+            list[Annotated[NulFreeText, Field(min_length=1, max_length=4096)]], Field(min_length=1, max_length=1000)
+        ]
+        | None
+    ) = None
+
+    @model_validator(mode="after")
+    def _require_own_field(self) -> "JobResponseFormat":
+        for name in ("regex", "grammar", "choice"):
+            if (getattr(self, name) is None) == (self.type == name):
+                verb = "requires" if self.type == name else "does not allow"
+                raise ValueError(f"a response_format of type {self.type} {verb} the field {name}")
+        return self
+
+
+def check_keywords(schema: dict[str, Any], param: str) -> None:
+    """Raise ApiError(unsupported_parameter) if no answer can be held to a keyword of the schema."""
+    found = unsupported_keyword(schema)
+    if found is not None:
+        place = f" at {found.path}" if found.path else ""
+        message = f"{param} cannot be used: the keyword {found.keyword}{place} is not supported"
+        raise ApiError("unsupported_parameter", message, param=param)
 
 
 class JobFields(Body):
@@ -170,7 +210,7 @@ class JobFields(Body):
     )
     max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
     model: Annotated[NulFreeText, Field(min_length=1, max_length=200)] | None = None
-    response_format: ResponseFormat | None = None
+    response_format: JobResponseFormat | None = None
     logprobs: int | None = Field(
         None,
         ge=0,
@@ -225,7 +265,7 @@ def build_payload(
     if logprobs is not None:
         payload["logprobs"] = logprobs
     if response_format is not None and response_format.type != "text":
-        payload["response_format"] = response_format.model_dump(exclude_none=True)
+        payload["response_format"] = response_format.model_dump(exclude_none=True, by_alias=True)
     return payload
 
 

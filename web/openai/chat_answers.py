@@ -12,6 +12,11 @@ from web.http.api_errors import ApiError
 
 AnswerKind = Literal["chat", "completion"]
 
+#: The codes with which a worker rejects a job because of its request.
+REQUEST_ERRORS = frozenset(
+    code.value for code in (EndCode.CONTEXT_LENGTH_EXCEEDED, EndCode.INVALID_VALUE, EndCode.UNSUPPORTED_PARAMETER)
+)
+
 
 @dataclass(frozen=True)
 class AnswerFormat:
@@ -112,6 +117,6 @@ def job_end_error(view: JobView) -> ApiError | None:
         return ApiError("deadline_exceeded", message)
     if view.state is JobState.CANCELED:
         return ApiError("job_canceled", message)
-    if view.code in {EndCode.CONTEXT_LENGTH_EXCEEDED, EndCode.INVALID_VALUE}:
-        return ApiError(view.code, message)
+    if view.code in REQUEST_ERRORS:
+        return ApiError(view.code, message, param=view.extra.get("param"))
     return ApiError("job_failed", message)

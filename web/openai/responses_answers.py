@@ -7,7 +7,7 @@ from shared.jobs.outcomes import EndCode, FinishReason
 from shared.jobs.states import JobState
 from web.api.job_json import degraded_json, error_json, has_ended, queue_facts
 from web.api.logprobs import job_logprobs
-from web.openai.chat_answers import usage
+from web.openai.chat_answers import REQUEST_ERRORS, usage
 
 #: The prefixes of a response's id and of its only message's id. The job's id follows the prefix, so that a client's log
 #: can be matched with the door's log.
@@ -21,8 +21,6 @@ _STATUS = {
     JobState.EXPIRED: "failed",
     JobState.CANCELED: "cancelled",
 }
-#: The codes of errors that the request itself caused. All other errors have OpenAI's code `server_error`.
-_REQUEST_ERRORS = frozenset({EndCode.CONTEXT_LENGTH_EXCEEDED.value, EndCode.INVALID_VALUE.value})
 
 
 def is_response(view: JobView) -> bool:
@@ -127,8 +125,9 @@ def _error(view: JobView) -> dict[str, Any] | None:
     error = error_json(view)
     if error is None or error["code"] == EndCode.CANCELED:
         return None
-    code = "invalid_prompt" if error["code"] in _REQUEST_ERRORS else "server_error"
-    return {"code": code, "message": error["message"], "type": error["code"], "param": None}
+    # OpenAI's code for an error that the request itself caused, and for all others.
+    code = "invalid_prompt" if error["code"] in REQUEST_ERRORS else "server_error"
+    return {"code": code, "message": error["message"], "type": error["code"], "param": view.extra.get("param")}
 
 
 def _usage(view: JobView) -> dict[str, Any]:

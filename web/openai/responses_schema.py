@@ -15,6 +15,7 @@ from web.api.request_schema import (
     NulFreeText,
     ResponseFormat,
     build_payload,
+    check_keywords,
     require_text,
 )
 from web.openai.chat_schema import OPENAI_SIZES, OpenAISampling, normalize_message, shown, supported_fields, unsupported
@@ -72,6 +73,8 @@ def _as_response_format(text: Any) -> Any:
         raise unsupported("text.format", f"format={shown(given)!r} was requested")
     if kind != "json_schema":
         return {"type": kind}
+    if isinstance(given.get("schema"), dict):
+        check_keywords(given["schema"], "text.format")
     return {"type": kind, "json_schema": {name: part for name, part in given.items() if name != "type"}}
 
 

@@ -58,7 +58,7 @@ class Claimer:
         claimed_jobs: ClaimedJobs,
         engine: Engine,
         clock: Clock,
-        fail: Callable[[HeldJob, EndCode, str], None],
+        fail: Callable[[HeldJob, EndCode, str, str], None],
         record_prompt: Callable[[Mapping[str, Any], int], None],
     ) -> None:
         """Create a claimer, which starts paused.
@@ -194,11 +194,11 @@ class Claimer:
         try:
             prepared = self._engine.prepare(_spec(held_job))
         except JobRejected as rejected:
-            self._fail(held_job, EndCode(rejected.code), rejected.message)
+            self._fail(held_job, EndCode(rejected.code), rejected.message, rejected.param)
             return
         except Exception:  # a bug that affects one job must not end the others
             log.exception("job.prepare_fault", job=held_job.claimed.id)
-            self._fail(held_job, EndCode.ENGINE_ERROR, "the engine could not prepare this job")
+            self._fail(held_job, EndCode.ENGINE_ERROR, "the engine could not prepare this job", "")
             return
         self._engine.submit(prepared)
         if held_job.cancel_requested:

@@ -80,13 +80,14 @@ class Delivery:
             self._text_started.add(event.key)
             self.wake()
 
-    def fail(self, held_job: HeldJob, code: EndCode, message: str) -> None:
-        """End a job that was never submitted to the engine. Its tenant is charged nothing.
+    def fail(self, held_job: HeldJob, code: EndCode, message: str, param: str = "") -> None:
+        """End a job that was never submitted to the engine. `param` names the field of the request that is to blame.
 
         May be called only from the thread that runs the passes.
         """
         job = held_job.claimed
-        ending = Ending(job.id, job.token, Outcome.FAILED, code=code, message=_encodable(message))
+        extra = {"param": param} if param else {}
+        ending = Ending(job.id, job.token, Outcome.FAILED, code=code, message=_encodable(message), extra=extra)
         self._endings.append((held_job.key, ending))
         self.wake()
 

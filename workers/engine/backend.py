@@ -25,10 +25,12 @@ class Prepared:
     sampling: Sampling
     #: The prompt in the backend's own format. Only the backend reads it, unless prefixes are reused (`Backend.reuses`).
     prompt: Any = None
-    #: The grammar that the answer must follow, in the backend's own format; "" if the answer may be any text.
-    grammar: str = ""
+    #: The grammar that the answer must follow, in the backend's own format; None if the answer may be any text.
+    grammar: Any = None
     #: Whether to remove a space at the beginning of the answer: after an empty prompt, some tokenizers add one.
     strip_space: bool = False
+    #: CPU time that another process spent on preparing the job.
+    helper_cpu_s: float = 0.0
 
     @property
     def cells(self) -> int:

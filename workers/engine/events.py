@@ -26,12 +26,13 @@ class JobSpec:
 class JobRejected(Exception):
     """The job cannot run, because its request is invalid. No token was computed for it.
 
-    `code` is an EndCode value (`context_length_exceeded`, `invalid_value`). `param` is the name of the invalid field.
+    `code` is an EndCode value (`context_length_exceeded`, `invalid_value`, `unsupported_parameter`). `param` names the
+    invalid field. `helper_cpu_s` is the CPU time that another process spent to find this out.
     """
 
-    def __init__(self, code: str, message: str, param: str = "") -> None:
+    def __init__(self, code: str, message: str, param: str = "", *, helper_cpu_s: float = 0.0) -> None:
         super().__init__(message)
-        self.code, self.message, self.param = code, message, param
+        self.code, self.message, self.param, self.helper_cpu_s = code, message, param, helper_cpu_s
 
 
 class Text(NamedTuple):

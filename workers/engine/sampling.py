@@ -5,7 +5,6 @@ Temperature 0 is greedy sampling: the most likely token is always taken, after t
 applied.
 """
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -55,8 +54,6 @@ class Sampling:
     #: Pairs of a token id and the number that is added to its logit.
     logit_bias: tuple[tuple[int, float], ...] = ()
     stop: tuple[str, ...] = ()
-    #: The JSON schema that the answer must follow, as JSON text; "" for any JSON object; None for free text.
-    schema: str | None = None
     #: How many of the most likely alternatives to return with each token; None if the job requests no logprobs.
     logprobs: int | None = None
 
@@ -75,7 +72,6 @@ def read_sampling(payload: Mapping[str, Any]) -> Sampling:
         seed=_seed(payload),
         logit_bias=_logit_bias(payload),
         stop=_stop(payload),
-        schema=_schema(payload),
         logprobs=None if payload.get("logprobs") is None else _integer(payload, "logprobs", 0, 0, MAX_LOGPROBS),
     )
 
@@ -144,28 +140,6 @@ def _stop(payload: Mapping[str, Any]) -> tuple[str, ...]:
         if not isinstance(text, str) or not 1 <= len(text) <= MAX_STOP_CHARS:
             raise _reject("stop", text, expected)
     return tuple(stops)
-
-
-def _schema(payload: Mapping[str, Any]) -> str | None:
-    value = payload.get("response_format")
-    if value is None:
-        return None
-    expected = "an object whose type is text, json_object or json_schema"
-    kind = value.get("type") if isinstance(value, Mapping) else None
-    if kind == "text":
-        return None
-    if kind == "json_object":
-        return ""
-    if kind != "json_schema":
-        raise _reject("response_format", value, expected)
-    named = value.get("json_schema")
-    schema = named.get("schema") if isinstance(named, Mapping) else value.get("schema")
-    if not isinstance(schema, Mapping):
-        raise _reject("response_format", value, "a json_schema that holds a schema object")
-    try:
-        return json.dumps(schema, allow_nan=False)
-    except (TypeError, ValueError, RecursionError):
-        raise _reject("response_format", value, "a JSON schema") from None
 
 
 def is_greedy(sampling: Sampling) -> bool:

@@ -10,7 +10,7 @@ from shared.errors import ConfigError
 #: a module is installed, it is looked up but never imported.
 MODULES: dict[str, tuple[str, ...]] = {
     "web": ("apiflask", "flask", "gevent", "gunicorn", "prometheus_client", "rq_dashboard", "six"),
-    "worker": ("gguf", "huggingface_hub", "jinja2", "llama_cpp", "numpy", "prometheus_client"),
+    "worker": ("gguf", "huggingface_hub", "jinja2", "llama_cpp", "llguidance", "numpy", "prometheus_client"),
 }
 #: The modules that a worker with the engine `sim` needs.
 WORKER_WITHOUT_MODEL = ("numpy", "prometheus_client")

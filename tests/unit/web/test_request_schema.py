@@ -4,9 +4,13 @@ from typing import Any
 
 import pytest
 
+from shared.jobs.schema_keywords import unsupported_keyword
+from tests.support.cpu_time import cpu_time_below
 from web.api.request_schema import SubmitBody, read_submit
 from web.http.api_errors import ApiError, FieldError
 from web.http.json_body import parse_json
+from web.openai.chat_schema import ChatBody
+from web.openai.responses_schema import ResponsesBody
 
 
 def faults_of(**body: Any) -> dict[str, str]:
@@ -145,3 +149,53 @@ def test_a_body_that_is_not_json_is_an_invalid_json_error(data: bytes) -> None:
 
 def test_non_ascii_text_is_decoded_unchanged() -> None:
     assert parse_json('{"a": "žluť 漢字 😀"}'.encode()) == {"a": "žluť 漢字 😀"}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"type": "json_object", "schema": {"type": "object"}},
+        {"type": "regex", "regex": "[a-c]+"},
+        {"type": "grammar", "grammar": 'start: "a"'},
+        {"type": "choice", "choice": ["yes", "no"]},
+    ],
+)
+def test_the_native_route_accepts_more_response_formats(value: Any) -> None:
+    assert accepted({"prompt": "hi", "response_format": value}).payload()["response_format"] == value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"type": "regex"},
+        {"type": "regex", "regex": "a", "choice": ["a"]},
+        {"type": "choice", "choice": []},
+        {"type": "choice", "choice": ["a"] * 1_001},
+        {"type": "text", "schema": {}},
+        {"type": "grammar", "grammar": ""},
+    ],
+)
+def test_a_response_format_has_the_field_of_its_type_and_no_other(value: Any) -> None:
+    assert [param.partition(".")[0] for param in faults_of(response_format=value)] == ["response_format"]
+
+
+@pytest.mark.parametrize("read", [read_submit, ChatBody.model_validate, ResponsesBody.model_validate])
+def test_a_keyword_that_no_answer_can_be_held_to_is_unsupported(read: Any) -> None:
+    schema = {"type": "object", "properties": {"x": {"type": "array", "items": {"not": {}}}}}
+    body: dict[str, Any] = {"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}}
+    if read == ResponsesBody.model_validate:
+        body = {"input": "hi", "text": {"format": {"type": "json_schema", "name": "n", "schema": schema}}}
+    elif read == ChatBody.model_validate:
+        body["messages"] = [{"role": "user", "content": "hi"}]
+    else:
+        body["prompt"] = "hi"
+    with pytest.raises(ApiError, match=r"the keyword not at properties\.x\.items is not supported") as caught:
+        read(body)
+    assert caught.value.code == "unsupported_parameter"
+    assert caught.value.param in {"response_format", "text.format"}
+
+
+def test_a_schema_with_very_many_parts_is_looked_at_for_a_short_time_only() -> None:
+    schema = {"anyOf": [{"type": "null"}] * 300_000}
+    with cpu_time_below(0.2):
+        assert unsupported_keyword(schema) is None

@@ -5,13 +5,12 @@ Logits are computed only for rows that are sampled. Each sequence has its own sa
 """
 
 from collections.abc import Callable
-from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from llama_cpp import _ggml, llama_cpp, llama_grammar
+from llama_cpp import _ggml, llama_cpp
 
 from shared.errors import ModelError
 from shared.jobs.outcomes import EndCode
@@ -34,13 +33,13 @@ from workers.engine.llama.load import (
 )
 from workers.engine.llama.log import LlamaLog
 from workers.engine.llama.logprobs import Logprobs
-from workers.engine.llama.samplers import Sampler, new_grammar
+from workers.engine.llama.samplers import Sampler
 from workers.engine.llama.vocabulary import Tokens, Vocabulary
 from workers.engine.sampling import Sampling, read_sampling
 from workers.engine.sizing import embedding_sizes_of, sizes_of, threads_of
 from workers.engine.slots import SlotAccountingError
-from workers.engine.structured.converter import to_grammar
-from workers.engine.structured.grammar import grammar_of
+from workers.engine.structured.compiler import GrammarCompiler, Limits
+from workers.engine.structured.constraint import read_constraint
 
 _LOG = LlamaLog()
 
@@ -60,7 +59,7 @@ class LlamaBackend:
 
     lockstep = True
 
-    def __init__(self, model: int, ctx: int, shape: ModelShape, facts: Facts) -> None:
+    def __init__(self, model: int, ctx: int, shape: ModelShape, facts: Facts, limits: Limits) -> None:
         sizes = shape.sizes
         self.slots, self.cells, self.n_ctx, self.facts = sizes.slots, sizes.cells, sizes.n_ctx, facts
         self._model, self._ctx = model, ctx
@@ -73,6 +72,7 @@ class LlamaBackend:
         self._vocab = Vocabulary(llama_cpp, model)
         self.n_vocab, self.tokenize, self.piece = self._vocab.size, self._vocab.tokenize, self._vocab.piece
         self._template, self._no_template_reason = self._chat_template()
+        self._grammars = GrammarCompiler(self._vocab.table(), limits)
         self._batch = Batch(llama_cpp, llama_cpp.llama_n_batch(ctx))
         self._prompts: dict[int, Tokens] = {}
         self._samplers: dict[int, Sampler] = {}
@@ -89,9 +89,18 @@ class LlamaBackend:
                 message = f"logit_bias contains token {token}, but the model has only {self.n_vocab} tokens"
                 raise JobRejected(EndCode.INVALID_VALUE, message, "logit_bias")
         prompt = self._prompt(spec)
-        grammar = "" if sampling.schema is None else self._grammar(sampling.schema)
-        strip_space = spec.payload.get("prompt") == ""
-        return Prepared(spec, len(prompt), spec.max_tokens, sampling, prompt, grammar, strip_space)
+        constraint = read_constraint(spec.payload, max_bytes=self._grammars.limits.max_bytes)
+        grammar = None if constraint is None else self._grammars.compile(constraint, spec.tenant)
+        return Prepared(
+            spec,
+            len(prompt),
+            spec.max_tokens,
+            sampling,
+            prompt,
+            grammar,
+            strip_space=spec.payload.get("prompt") == "",
+            helper_cpu_s=0.0 if grammar is None else grammar.helper_cpu_s,
+        )
 
     def _prompt(self, spec: JobSpec) -> Tokens:
         text, messages = spec.payload.get("prompt"), spec.payload.get("messages")
@@ -122,14 +131,6 @@ class LlamaBackend:
             raise JobRejected(EndCode.INVALID_VALUE, message, param)
         return tokens
 
-    def _grammar(self, schema: str) -> str:
-        grammar = grammar_of(schema, llama_grammar.JSON_GBNF, partial(to_grammar, llama_grammar))
-        try:
-            llama_cpp.llama_sampler_free(new_grammar(llama_cpp, self._vocab.handle, grammar))
-        except ValueError as fault:
-            raise JobRejected(EndCode.INVALID_VALUE, f"response_format: {fault}", "response_format") from None
-        return grammar
-
     def calibration_job(self, spec: JobSpec, prompt_tokens: int) -> Prepared:
         """Return a job for the calibration. Its prompt consists of `prompt_tokens` meaningless tokens."""
         prompt = np.arange(prompt_tokens, dtype=np.int32) * 7 % self.n_vocab
@@ -140,7 +141,8 @@ class LlamaBackend:
     def open_slot(self, slot: int, job: Prepared) -> None:
         """Make `slot` ready for the job."""
         self._prompts[slot] = job.prompt
-        self._samplers[slot] = Sampler(llama_cpp, self._vocab.handle, self.n_vocab, job.sampling, job.grammar)
+        grammar = None if job.grammar is None else job.grammar.start()
+        self._samplers[slot] = Sampler(llama_cpp, self.n_vocab, job.sampling, grammar)
         if job.sampling.logprobs is not None:
             self._logprobs[slot] = Logprobs(job.sampling.logprobs, self._vocab.piece_or_name, self._vocab.piece)
 
@@ -173,6 +175,8 @@ class LlamaBackend:
     def sample(self, row: BatchRow) -> int:
         """Return the token that follows a computed row, or END. Raises GrammarStuck or GrammarSlow."""
         sampler = self._samplers[row.slot]
+        if sampler.ended:
+            return END
         token = sampler.sample(self._ctx, row.index)
         if token in self._vocab.end_tokens:
             return END
@@ -210,6 +214,7 @@ class LlamaBackend:
         """Free the context and the model. The backend cannot be used afterwards."""
         for slot in list(self._samplers):
             self.close_slot(slot)
+        self._grammars.close()
         llama_cpp.llama_free(self._ctx)
         llama_cpp.llama_model_free(self._model)
 
@@ -283,4 +288,5 @@ def load_backend(
     )
     if pooling:
         return EmbeddingBackend(libs, model, ctx, facts)
-    return LlamaBackend(model, ctx, shape, facts)
+    limits = Limits(settings.max_schema_bytes, settings.schema_cpu_ms, settings.schema_step_ms)
+    return LlamaBackend(model, ctx, shape, facts, limits)

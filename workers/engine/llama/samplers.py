@@ -1,126 +1,108 @@
-"""Sample the tokens of each sequence with a sampler chain of llama.cpp.
-
-A grammar is kept outside the chain, because a grammar inside the chain could end the process (see Sampler).
-"""
+"""Sample the tokens of each sequence with a sampler chain of llama.cpp, and hold them to the sequence's grammar."""
 
 import ctypes
 import secrets
-import time
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from workers.engine.sampling import Sampling, is_greedy
+from workers.engine.structured.matcher import GrammarStuck, Matcher
 
 #: Number of most recently generated tokens to which the penalties apply. `llama_cpp.Llama` has the same default.
 _PENALTY_LAST_N = 64
-#: CPU time, in seconds, that a grammar may take to accept one token. With an unambiguous schema,
-#: a token takes about a thousandth of this time. The time grows with the square of the number of possible parses, and
-#: each level of nested values multiplies that number.
-_SLOW_S = 0.02
 _CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 
-
-class GrammarStuck(Exception):
-    """The grammar allows none of the model's tokens as the next token of the answer."""
-
-
-class GrammarSlow(Exception):
-    """The answer has so many possible parses in the grammar that its next token would delay the whole batch."""
+_Logits = np.ndarray[Any, np.dtype[np.float32]]
+_Ids = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Sampler:
     """Samples the tokens of one sequence. `lib` is llama.cpp's API. `close` must be called exactly once.
 
-    Greedy sampling without penalties, biases or a grammar uses no chain. A chain is slower, because it first copies the
-    logits of the whole vocabulary (measured with 16 rows and a vocabulary of 16,384 tokens). Instead, the largest logit
-    is found in place.
+    Greedy sampling without penalties or biases uses no chain. A chain is slower, because it first copies the logits of
+    the whole vocabulary (measured with 16 rows and a vocabulary of 16,384 tokens). Instead, the largest logit is found
+    in place.
 
-    If a grammar is told to accept a token that it forbids, llama.cpp throws a C++ exception through C code, which ends
-    the process. Therefore each token is checked against the grammar before `llama_sampler_accept` is called.
+    With a grammar, a token is sampled as if there were none. Only if the grammar forbids this token, another one is
+    sampled from the tokens that the grammar allows. Usually the first token is allowed, and checking one token takes
+    much less time than finding all allowed ones. Which tokens are sampled depends on nothing but the logits and the
+    seed.
     """
 
-    def __init__(self, lib: Any, vocab: int, n_vocab: int, sampling: Sampling, grammar: str) -> None:
-        self._lib, self._n_vocab = lib, n_vocab
-        self._chain = self._grammar = None
-        if is_greedy(sampling) and not (sampling.penalizes or sampling.logit_bias or grammar):
+    def __init__(self, lib: Any, n_vocab: int, sampling: Sampling, grammar: Matcher | None) -> None:
+        self._lib, self._n_vocab, self._grammar = lib, n_vocab, grammar
+        self._penalizes = sampling.penalizes
+        self._chain = None
+        if is_greedy(sampling) and not (sampling.penalizes or sampling.logit_bias):
             return
         self._chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
         for part in _parts(lib, n_vocab, sampling):
             lib.llama_sampler_chain_add(self._chain, part)
-        self._grammar = new_grammar(lib, vocab, grammar) if grammar else None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the grammar allows nothing more, because the answer is complete."""
+        return self._grammar is not None and self._grammar.ended
 
     def sample(self, ctx: int, index: int) -> int:
         """Sample and accept the token after position `index` of the batch. Raises GrammarStuck or GrammarSlow."""
+        if self._grammar is not None:
+            return self._sample_by_grammar(self._grammar, ctx, index)
         if self._chain is None:
             return int(self.logits(ctx, index).argmax())
-        if self._grammar is None:
-            token: int = self._lib.llama_sampler_sample(self._chain, ctx, index)
-            return token
-        return self._sample_by_grammar(ctx, index)
-
-    def _sample_by_grammar(self, ctx: int, index: int) -> int:
-        lib = self._lib
-        logits = self.logits(ctx, index)
-        token = self._pick(logits, by_grammar=False)
-        if not self._allows(token):
-            # Checking one token is cheap, so the grammar filters the whole vocabulary only if it forbids that token.
-            token = self._pick(logits, by_grammar=True)
-            if not self._allows(token):
-                raise GrammarStuck("the grammar allows no token of the vocabulary at this point")
-        began_s = time.thread_time()
-        lib.llama_sampler_accept(self._grammar, token)
-        if time.thread_time() - began_s > _SLOW_S:
-            raise GrammarSlow("the schema is too ambiguous: it allows too many ways to parse the answer")
-        lib.llama_sampler_accept(self._chain, token)
+        token: int = self._lib.llama_sampler_sample(self._chain, ctx, index)
         return token
 
-    def logits(self, ctx: int, index: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+    def _sample_by_grammar(self, grammar: Matcher, ctx: int, index: int) -> int:
+        logits = self.logits(ctx, index)
+        if self._chain is not None and not self._penalizes:
+            # This also accepts the token, which changes nothing in a chain without penalties. It is faster than _pick.
+            token = int(self._lib.llama_sampler_sample(self._chain, ctx, index))
+        else:
+            token = self._pick(logits, None)
+        if not grammar.allows(token):
+            token = self._pick(logits, grammar.allowed())
+            if not grammar.allows(token):
+                raise GrammarStuck("the sampler chose a token that the grammar forbids")
+        grammar.accept(token)
+        if self._penalizes:
+            self._lib.llama_sampler_accept(self._chain, token)
+        return token
+
+    def logits(self, ctx: int, index: int) -> _Logits:
         """Return a view of the logits at position `index` of the batch. The view is valid until the next decode."""
         pointer = self._lib.llama_get_logits_ith(ctx, index)
         return _floats(ctypes.addressof(pointer.contents), self._n_vocab)
 
-    def _pick(self, logits: np.ndarray[Any, np.dtype[np.float32]], *, by_grammar: bool) -> int:
-        candidates = np.empty(self._n_vocab, _CANDIDATE)
-        candidates["id"], candidates["logit"], candidates["p"] = np.arange(self._n_vocab), logits, 0.0
-        array = self._array(candidates)
-        if by_grammar:
-            self._lib.llama_sampler_apply(self._grammar, ctypes.byref(array))
+    def _pick(self, logits: _Logits, ids: _Ids | None) -> int:
+        """Return one of the tokens `ids`, or of all tokens, without accepting it."""
+        logits = logits if ids is None else logits[ids]
+        if self._chain is None:
+            best = int(logits.argmax())
+            return best if ids is None else int(ids[best])
+        candidates = np.empty(len(logits), _CANDIDATE)
+        candidates["id"] = np.arange(len(logits)) if ids is None else ids
+        candidates["logit"], candidates["p"] = logits, 0.0
+        pointer = candidates.ctypes.data_as(self._lib.llama_token_data_p)
+        array = self._lib.llama_token_data_array(data=pointer, size=len(candidates), selected=-1, sorted=False)
         self._lib.llama_sampler_apply(self._chain, ctypes.byref(array))
         token: int = array.data[array.selected].id
         return token
 
-    def _allows(self, token: int) -> bool:
-        candidate = np.array([(token, 0.0, 0.0)], _CANDIDATE)
-        self._lib.llama_sampler_apply(self._grammar, ctypes.byref(self._array(candidate)))
-        return bool(np.isfinite(candidate["logit"][0]))
-
-    def _array(self, candidates: Any) -> Any:
-        pointer = candidates.ctypes.data_as(self._lib.llama_token_data_p)
-        return self._lib.llama_token_data_array(data=pointer, size=len(candidates), selected=-1, sorted=False)
-
     def close(self) -> None:
-        """Free the chain and the grammar."""
-        for sampler in (self._chain, self._grammar):
-            if sampler is not None:
-                self._lib.llama_sampler_free(sampler)
+        """Free the chain."""
+        if self._chain is not None:
+            self._lib.llama_sampler_free(self._chain)
 
 
 @lru_cache(maxsize=4096)
-def _floats(address: int, n: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+def _floats(address: int, n: int) -> _Logits:
     """Return a view of memory that llama.cpp owns. It is cached, because each step uses the same few addresses."""
     numbers: Any = (ctypes.c_float * n).from_address(address)
-    floats: np.ndarray[Any, np.dtype[np.float32]] = np.frombuffer(numbers, np.float32)
+    floats: _Logits = np.frombuffer(numbers, np.float32)
     return floats
-
-
-def new_grammar(lib: Any, vocab: int, grammar: str) -> Any:
-    """Return a grammar sampler, which the caller must free. Raises ValueError if llama.cpp cannot parse the grammar."""
-    sampler = lib.llama_sampler_init_grammar(vocab, grammar.encode(), b"root")
-    if not sampler:
-        raise ValueError("llama.cpp cannot parse the grammar")
-    return sampler
 
 
 def _parts(lib: Any, n_vocab: int, sampling: Sampling) -> list[Any]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from shared.jobs.outcomes import EndCode
 from workers.engine.events import JobRejected
+from workers.engine.structured.compiler import TokenTable
 
 Tokens = np.ndarray[Any, np.dtype[np.int32]]
 
@@ -123,6 +124,12 @@ class Vocabulary:
     def piece_or_name(self, token: int) -> bytes:
         """Return the bytes that a token adds to a text or, for a control token, the token's name."""
         return self.piece(token) or self._read(token, show_control=True)
+
+    def table(self) -> TokenTable:
+        """Return the bytes of all tokens, and which tokens end an answer or add no text to it."""
+        special = self._lib.LLAMA_TOKEN_ATTR_CONTROL | self._lib.LLAMA_TOKEN_ATTR_UNKNOWN
+        marked = (t for t in range(self.size) if self._lib.llama_vocab_get_attr(self.handle, t) & special)
+        return TokenTable([self.piece(token) for token in range(self.size)], self.end_tokens, frozenset(marked))
 
     def name(self, token: int) -> str:
         """Return a token as the vocabulary spells it, or "" if `token` is negative (no such token)."""

@@ -1,1 +1,5 @@
-"""Structured output: converts JSON schemas and regular expressions to grammars that an answer must follow."""
+"""Structured output: makes an answer follow a JSON schema, a regular expression, a grammar or a list of choices.
+
+The library llguidance does the work, and no other package imports it. A grammar is compiled twice: first by a helper
+process, which is killed if that takes too long, and then by this process, which nothing could interrupt.
+"""

@@ -14,7 +14,7 @@ def test_an_empty_payload_gets_the_documented_defaults():
 
 
 def test_a_null_field_counts_as_absent():
-    assert read_sampling({"temperature": None, "seed": None, "stop": None, "response_format": None}) == Sampling()
+    assert read_sampling({"temperature": None, "seed": None, "stop": None}) == Sampling()
 
 
 def test_temperature_zero_is_greedy():
@@ -50,9 +50,6 @@ def test_stop_accepts_one_string_or_a_list_of_strings():
         ("logit_bias", {"a": 1}),
         ("logit_bias", {"1": 101}),
         ("logit_bias", [1]),
-        ("response_format", {"type": "xml"}),
-        ("response_format", "json_object"),
-        ("response_format", {"type": "json_schema"}),
     ],
 )
 def test_an_invalid_value_is_rejected_with_the_name_of_its_field(field, value):
@@ -60,12 +57,3 @@ def test_an_invalid_value_is_rejected_with_the_name_of_its_field(field, value):
         read_sampling({field: value})
     assert (rejected.value.code, rejected.value.param) == ("invalid_value", field)
     assert rejected.value.message.startswith(f"{field}=")
-
-
-def test_a_schema_is_read_in_the_openai_form_and_in_the_plain_form():
-    schema = {"type": "object"}
-    openai = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-    plain = {"type": "json_schema", "schema": schema}
-    assert read_sampling({"response_format": openai}).schema == read_sampling({"response_format": plain}).schema
-    assert read_sampling({"response_format": {"type": "json_object"}}).schema == ""
-    assert read_sampling({"response_format": {"type": "text"}}).schema is None

@@ -1,0 +1,172 @@
+"""Compiles what an answer must match, within limits, and keeps the last compiled grammars of each tenant."""
+
+import hashlib
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import llguidance
+
+from workers.engine.events import JobRejected
+from workers.engine.structured.constraint import Constraint, unusable
+from workers.engine.structured.matcher import GrammarSlow, GrammarStuck, MaskShape, Matcher
+from workers.engine.structured.probe import Probes
+
+#: llguidance's own limits. They bound the memory of a grammar and the work of one step; its defaults allow ten times
+#: as many lexer states, of 1 to 2 kB each, and five times as many parser items in a step. Without
+#: `precompute_large_lexemes`, the time to compile a grammar does not depend on the vocabulary.
+_LIMITS: dict[str, Any] = {
+    "max_lexer_states": 25_000,
+    "step_max_items": 20_000,
+    "step_lexer_fuel": 200_000,
+    "precompute_large_lexemes": False,
+    "verbose_errors": False,
+}
+#: White space between the parts of a JSON text: one space, or a line end and an indentation. Without a limit, a model
+#: that has lost its way can generate white space until `max_tokens`.
+_SPACE = r"( |\n[ \t]{0,20})"
+#: How many compiled grammars are kept, and how many of one tenant. A grammar keeps up to a few MB.
+_MAX_KEPT, _MAX_KEPT_PER_TENANT = 64, 16
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits from the settings: size in bytes, CPU time to compile, and average CPU time for a token, in ms."""
+
+    max_bytes: int
+    compile_ms: int
+    step_ms: float
+
+
+@dataclass(frozen=True)
+class TokenTable:
+    """A model's vocabulary: the bytes of each token, and which tokens end an answer or stand for no text."""
+
+    pieces: Sequence[bytes]
+    end_tokens: frozenset[int]
+    special: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """A compiled grammar, and the CPU time that the helper process took for it; 0 if the grammar was kept."""
+
+    _matcher: llguidance.LLMatcher
+    _vocab: MaskShape
+    _step_ms: float
+    helper_cpu_s: float = 0.0
+
+    def start(self) -> Matcher:
+        """Return a matcher for a new answer."""
+        return Matcher(self._matcher.deep_copy(), self._vocab, step_ms=self._step_ms)
+
+
+class _Vocabulary:
+    """The vocabulary in llguidance's form.
+
+    llguidance calls it with the text that a grammar prescribes next, to find that text's tokens. They are taken from
+    llguidance's own search for the longest tokens, because the model's tokenizer may take long.
+    """
+
+    bos_token_id, is_tokenizer_wrapper = None, True
+
+    def __init__(self, table: TokenTable) -> None:
+        names = {token: b"\xff<%d>" % token for token in table.special | table.end_tokens}
+        self.tokens = [names.get(token, piece) for token, piece in enumerate(table.pieces)]
+        if not table.end_tokens:
+            # llguidance needs a token that ends the answer. The model cannot generate this one.
+            self.tokens.append(b"\xff<end>")
+        self.end_tokens = sorted(table.end_tokens) or [len(table.pieces)]
+        self.eos_token_id = self.end_tokens[0]
+        self.special_token_ids = sorted({*names, *self.end_tokens})
+        self.tokenizer: llguidance.LLTokenizer | None = None
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        if self.tokenizer is None:
+            return []
+        return self.tokenizer.greedy_tokenize(text.decode("utf-8", "replace") if isinstance(text, bytes) else text)
+
+
+class GrammarCompiler:
+    """Compiles grammars for one model. May be used from any thread. `close` ends its helper processes."""
+
+    def __init__(self, table: TokenTable, limits: Limits) -> None:
+        vocabulary: Any = _Vocabulary(table)
+        self.limits = limits
+        special = table.special - table.end_tokens
+        self._vocab = MaskShape(len(table.pieces), len(vocabulary.tokens), special)
+        self._tokenizer = llguidance.LLTokenizer(
+            vocabulary, n_vocab=len(vocabulary.tokens), eos_token=vocabulary.end_tokens
+        )
+        vocabulary.tokenizer = self._tokenizer
+        self._parser_limits = llguidance.LLParserLimits(**_LIMITS)
+        self._probes = Probes(limits.compile_ms, _LIMITS)
+        self._lock = threading.Lock()
+        #: (tenant, digest) → grammar, the least recently used first. A tenant does not see what others have compiled:
+        #: the time of an answer would tell.
+        self._kept: OrderedDict[tuple[str, bytes], Grammar] = OrderedDict()
+
+    def compile(self, constraint: Constraint, tenant: str) -> Grammar:
+        """Return the grammar for the constraint. Raises JobRejected if it is unsupported or exceeds a limit.
+
+        `helper_cpu_s` of the grammar or of the JobRejected is the CPU time that was spent outside this process.
+        """
+        key = tenant, hashlib.sha256(f"{constraint.kind} {constraint.text}".encode()).digest()
+        with self._lock:
+            kept = self._kept.get(key)
+            if kept is not None:
+                self._kept.move_to_end(key)
+                return kept
+        text = _grammar_text(constraint)
+        verdict = self._probes.check(text)
+        if verdict.error:
+            raise _rejected(verdict.error, verdict.cpu_s)
+        matcher = llguidance.LLMatcher(self._tokenizer, text, log_level=0, limits=self._parser_limits)
+        if matcher.is_error():
+            raise _rejected(matcher.get_error(), verdict.cpu_s)
+        grammar = Grammar(matcher, self._vocab, self.limits.step_ms)
+        try:
+            # The first mask is the first to meet the limits of a step, and takes longest.
+            grammar.start().allowed()
+        except (GrammarStuck, GrammarSlow) as fault:
+            raise _rejected(str(fault), verdict.cpu_s) from None
+        self._keep(key, grammar)
+        return replace(grammar, helper_cpu_s=verdict.cpu_s)
+
+    def _keep(self, key: tuple[str, bytes], grammar: Grammar) -> None:
+        with self._lock:
+            self._kept[key] = grammar
+            own = [other for other in self._kept if other[0] == key[0]]
+            if len(own) > _MAX_KEPT_PER_TENANT:
+                del self._kept[own[0]]
+            elif len(self._kept) > _MAX_KEPT:
+                self._kept.popitem(last=False)
+
+    def close(self) -> None:
+        """End the helper processes."""
+        self._probes.close()
+
+
+def _grammar_text(constraint: Constraint) -> str:
+    """Return the grammar in llguidance's format."""
+    if constraint.kind == "json":
+        try:
+            return llguidance.LLMatcher.grammar_from_json_schema(
+                constraint.text, overrides={"whitespace_pattern": _SPACE}
+            )
+        except ValueError as fault:  # the schema is nested too deeply
+            raise unusable(str(fault)[:200]) from None
+    if constraint.kind == "regex":
+        return llguidance.LLMatcher.grammar_from_regex(constraint.text)
+    if constraint.kind == "lark":
+        return llguidance.LLMatcher.grammar_from_lark(constraint.text)
+    choices = [json.dumps(text, ensure_ascii=False) for text in json.loads(constraint.text)]
+    return llguidance.LLMatcher.grammar_from_lark("start: " + " | ".join(choices))
+
+
+def _rejected(error: str, helper_cpu_s: float) -> JobRejected:
+    # With `verbose_errors` off, llguidance still adds a line that says so.
+    return unusable(" ".join(error.replace("<non-verbose/>", "").split())[:300], helper_cpu_s=helper_cpu_s)

@@ -1,0 +1,125 @@
+"""Compiles a grammar in a helper process first, and kills the process if that takes too much CPU time.
+
+llguidance's limits do not bound the time to compile a grammar: twenty properties with `multipleOf` and six digits each
+took longer than 25 s of CPU time. A thread that compiles cannot be stopped, but a process can.
+"""
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_MAIN = Path(__file__).with_name("probe_main.py")
+#: The helper process gets only these variables of this process, and so none of its passwords.
+_ENVIRONMENT = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "SYSTEMROOT")
+#: How long a helper process may take to start or to answer, in wall time. Its CPU time is bounded more closely; this
+#: time ends the wait if the machine is overloaded or the process is stopped.
+_ANSWER_S = 30.0
+#: CPU time that is charged for a helper process that could not be measured.
+_START_S = 0.1
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a grammar can be compiled in this process: `error` is "" if so. `cpu_s` is the CPU time it took."""
+
+    error: str
+    cpu_s: float
+
+
+class Probes:
+    """Helper processes that compile grammars. May be used from any thread; each thread uses a process of its own."""
+
+    def __init__(self, cpu_ms: int, limits: dict[str, Any]) -> None:
+        self._cpu_ms, self._limits = cpu_ms, limits
+        self._lock = threading.Lock()
+        self._idle: list[_Probe] = []
+        self._closed = False
+
+    def check(self, grammar: str) -> Verdict:
+        """Compile the grammar in a helper process. This takes at most the allowed CPU time."""
+        with self._lock:
+            probe = self._idle.pop() if self._idle else None
+        probe = probe or _Probe(self._cpu_ms, self._limits)
+        try:
+            verdict = probe.check(grammar)
+        except BaseException:
+            probe.kill()
+            raise
+        if verdict is None:
+            probe.kill()
+            return Verdict(f"it takes more than {self._cpu_ms} ms to compile", self._cpu_ms / 1000 + probe.start_s)
+        with self._lock:
+            if not self._closed:
+                self._idle.append(probe)
+                return verdict
+        probe.kill()
+        return verdict
+
+    def close(self) -> None:
+        """End the helper processes."""
+        with self._lock:
+            idle, self._idle, self._closed = self._idle, [], True
+        for probe in idle:
+            probe.kill()
+
+
+class _Probe:
+    """One helper process."""
+
+    def __init__(self, cpu_ms: int, limits: dict[str, Any]) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", str(_MAIN), str(cpu_ms), json.dumps(limits)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
+            close_fds=True,
+        )
+        self._buffer = b""
+        ready = self._read()
+        #: CPU time that the process took to start.
+        self.start_s = _START_S if ready is None else ready[1]
+
+    def check(self, grammar: str) -> Verdict | None:
+        """Return the verdict, or None if the process ended or did not answer in time."""
+        stream = self._process.stdin
+        try:
+            if stream is not None:
+                stream.write(json.dumps(grammar).encode() + b"\n")
+                stream.flush()
+        except OSError:
+            return None
+        answer = self._read()
+        return None if answer is None else Verdict(*answer)
+
+    def _read(self) -> tuple[str, float] | None:
+        """Return the next answer, or None if the process ended or did not answer in time."""
+        stream = self._process.stdout
+        until_s = time.monotonic() + _ANSWER_S
+        while stream is not None and b"\n" not in self._buffer:
+            if not select.select([stream], [], [], max(0.0, until_s - time.monotonic()))[0]:
+                return None
+            data = os.read(stream.fileno(), 65_536)
+            if not data:
+                return None
+            self._buffer += data
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        text, cpu_s = json.loads(line)
+        return text, cpu_s
+
+    def kill(self) -> None:
+        """End the process."""
+        self._process.kill()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+        self._process.wait()
