@@ -209,6 +209,12 @@ FOLLOWED_JOBS = MetricSpec(
 )
 GATE_FRAMES = MetricSpec("penstock_gate_frames", "counter", ("status",), "frames that the TCP gate sent")
 GATE_CONNECTIONS = MetricSpec("penstock_gate_connections", "gauge", (), "open connections of the TCP gate")
+GATE_REFUSED_CONNECTIONS = MetricSpec(
+    "penstock_gate_refused_connections",
+    "counter",
+    ("bound",),
+    "connections that the TCP gate refused, by the setting whose bound was reached",
+)
 BUILD_INFO = MetricSpec(
     "penstock_build_info",
     "gauge",
@@ -224,6 +230,7 @@ PROCESS: tuple[MetricSpec, ...] = (
     FOLLOWED_JOBS,
     GATE_FRAMES,
     GATE_CONNECTIONS,
+    GATE_REFUSED_CONNECTIONS,
     BUILD_INFO,
 )
 

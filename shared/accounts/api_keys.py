@@ -8,7 +8,7 @@ key.
 
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, replace
 
 import redis
@@ -91,6 +91,23 @@ class ApiKeys:
             return None
         record = parse(digest, text(stored))
         return None if record.expired(store_clock.parse(*time).now_ms if now_ms is None else now_ms) else record
+
+    def find_valid(self, digests: Collection[str]) -> frozenset[str]:
+        """Return those of the digests whose keys exist and have not expired, in one round trip.
+
+        A key whose record cannot be parsed counts as valid here, so that a spoiled record ends no open stream.
+        """
+        if not digests:
+            return frozenset()
+        asked = list(digests)
+        with store_faults(self._client), self._client.pipeline(transaction=False) as pipe:
+            pipe.hmget(keys.keys(), asked)
+            pipe.time()
+            pipe.mget(keys.of_time())
+            stored, *time = pipe.execute()
+        now_ms = store_clock.parse(*time).now_ms
+        found = zip(asked, stored, strict=True)
+        return frozenset(digest for digest, raw in found if raw is not None and not _has_expired(raw, now_ms))
 
     def ls(self, tenant: str | None = None) -> tuple[int, tuple[KeyRecord, ...]]:
         """Return (the store's TIME in ms, the records of all keys or of one tenant's keys), the oldest key first.
@@ -207,3 +224,10 @@ def check_span(name: str, span_ms: int | None, *, min_ms: int = 1) -> None:
     """Raise ConfigError, naming the value as `name`, if a lifetime is below `min_ms` or over ten years."""
     if span_ms is not None and not min_ms <= span_ms <= _MAX_SPAN_MS:
         raise ConfigError(f"{name}={span_ms} is out of range: {min_ms} to {_MAX_SPAN_MS} (ten years)")
+
+
+def _has_expired(raw: bytes, now_ms: int) -> bool:
+    try:
+        return parse("", text(raw)).expired(now_ms)
+    except ConfigError:
+        return False

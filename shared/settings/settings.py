@@ -49,6 +49,11 @@ class Settings:
     gate_metrics_listen: str
     gate_frame_ms: int
     gate_idle_ms: int
+    gate_max_connections: int
+    gate_max_connections_per_address: int
+    gate_stranger_bytes: int
+    gate_stranger_frame_ms: int
+    gate_stranger_idle_ms: int
     gate_max_frames: int
     admission: str
     max_inflight: int

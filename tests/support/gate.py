@@ -15,7 +15,9 @@ from shared.clock import RealClock
 from shared.settings.settings import Settings
 from shared.store.store import Store
 from tests.support.processes import Process, Stage, wait_for
-from web.gate.connection import Bounds, Connection
+from web.gate.bounds import Bounds
+from web.gate.connection import Connection
+from web.gate.stranger_budget import StrangerBudget
 from web.runtime.context import DoorContext, make_door_context
 
 Frame = dict[str, Any]
@@ -33,7 +35,7 @@ SLOW = {
 }
 
 #: Bounds so high that no test reaches one without setting it.
-BOUNDS = Bounds(frame_bytes=1 << 20, frame_s=20, idle_s=60, jobs=256)
+BOUNDS = Bounds(frame_bytes=1 << 20, frame_s=20, idle_s=60, jobs=256, stranger_frame_s=20, stranger_idle_s=60)
 
 
 def submit_frame(ref: str | int | None = "a1", *, tenant: str = "blue", **body: Any) -> Frame:
@@ -109,13 +111,18 @@ class GateClient:
 class Served:
     """A connection that the gate serves on a thread, and the client at its other end."""
 
-    def __init__(self, context: DoorContext, bounds: Bounds) -> None:
+    def __init__(self, context: DoorContext, bounds: Bounds, budget: StrangerBudget | None = None) -> None:
         self.context = context
         gate_end, client_end = socket.socketpair()
         self.client = GateClient(client_end)
         self.counted: Counter[str] = Counter()
         self.connection = Connection(
-            context, gate_end, bounds, lambda status: self.counted.update([status]), client="127.0.0.1"
+            context,
+            gate_end,
+            bounds,
+            lambda status: self.counted.update([status]),
+            client="127.0.0.1",
+            budget=budget or StrangerBudget(1 << 24),
         )
         self._thread = threading.Thread(target=self.connection.serve, daemon=True)
         self._thread.start()
@@ -133,12 +140,13 @@ def served(
     *,
     auth: str = "open",
     settings_of_test: dict[str, Any] | None = None,
+    budget: StrangerBudget | None = None,
     **bounds: Any,
 ) -> Iterator[Served]:
     """Serve one connection on this store; bounds are high and auth is open unless set."""
     settings = replace(settings, **({"auth": auth} | (settings_of_test or {})))
     context = make_door_context(settings, store, RealClock())
-    serving = Served(context, replace(BOUNDS, **bounds))
+    serving = Served(context, replace(BOUNDS, **bounds), budget)
     try:
         yield serving
     finally:

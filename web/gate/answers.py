@@ -78,6 +78,11 @@ def pong(ref: Ref) -> Frame:
     return with_ref(ref, {"status": "pong"})
 
 
+def authenticated(ref: Ref) -> Frame:
+    """Return the answer to an `auth` frame whose key is valid."""
+    return with_ref(ref, {"status": "ok"})
+
+
 def stopping(ref: Ref) -> Frame:
     """Return the refusal with which a stopping gate answers every `submit` frame."""
     error = {

@@ -12,15 +12,16 @@ from web.http.api_errors import ApiError
 from web.operations.cancel_on_disconnect import cancel_when_possible
 from web.operations.event_stream import JobEnded, JobStarted, TextDelta, follow_job
 from web.runtime.context import DoorContext
+from web.runtime.key_watch import KeyUse
 
 log = structlog.get_logger()
 
 
 class GateJob:
-    """One job in flight: its view at admission, its `ref`, and whether to stream its text to the client."""
+    """One job in flight: its view at admission, its `ref`, whether to stream its text, and the use of its key."""
 
-    def __init__(self, view: JobView, ref: Ref, *, stream: bool) -> None:
-        self.view, self.ref, self.stream = view, ref, stream
+    def __init__(self, view: JobView, ref: Ref, *, stream: bool, use: KeyUse) -> None:
+        self.view, self.ref, self.stream, self.use = view, ref, stream, use
 
 
 class ConnectionJobs:
@@ -80,6 +81,11 @@ class ConnectionJobs:
             except Exception:
                 log.exception("gate.fault", job=job.view.id)
 
+    def any_with_valid_key(self) -> bool:
+        """Return whether the key of at least one job in flight is valid."""
+        with self._lock:
+            return any(not job.use.ended for job in self._jobs)
+
     def leave(self) -> list[GateJob]:
         """Stop sending frames, and return the jobs that have not ended. This method cancels no job."""
         with self._lock:
@@ -88,11 +94,14 @@ class ConnectionJobs:
 
     def _follow(self, job: GateJob) -> None:
         try:
-            for item in follow_job(self._context, job.view, stop=lambda: self._connection_over):
+            for item in follow_job(self._context, job.view, stop=lambda: self._connection_over or job.use.ended):
                 if isinstance(item, JobEnded):
                     self._end(job, final(job.ref, item.view))
                 elif job.stream and isinstance(item, JobStarted | TextDelta):
                     self._send(progress(job.ref, job.view, item))
+            if job.use.problem is not None and not self._connection_over and job in self._jobs:
+                cancel_when_possible(self._context, job.view)
+                self._end(job, error_frame(job.ref, job.use.problem))
         except ApiError as problem:
             self._end(job, error_frame(job.ref, problem))
         except Exception:

@@ -42,6 +42,12 @@ class Outbox:
         """Whether a write has failed, because the client has disconnected or has read nothing for `stall_s` seconds."""
         return self._disconnected
 
+    def set_max_bytes(self, max_bytes: int) -> None:
+        """Change how many bytes may be unsent before `put` blocks."""
+        with self._changed:
+            self._max_bytes = max_bytes
+            self._changed.notify_all()
+
     def put(self, line: bytes) -> bool:
         """Add a line. Blocks while `max_bytes` or more are unsent. Returns False if the line will not be written."""
         with self._changed:

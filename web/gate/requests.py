@@ -19,6 +19,8 @@ CODES = {
     "integrity": "the digest is missing, or does not match the request's text",
     "half_frame": "the end of the frame did not arrive",
     "too_many_frames": "this connection has reached its bound on jobs in flight",
+    "auth_required": "clients without a valid key hold too many bytes; show a key first, with an `auth` frame",
+    "too_many_connections": "the gate, or the client's address, has reached its bound on connections",
     "idle": "no frame arrived for too long and no job is in flight",
 }
 
@@ -86,6 +88,12 @@ class Submit(Request):
         return raw
 
 
+class Auth(Request):
+    """Show an API key, which raises the connection's limits and is used for later frames without a key."""
+
+    tenant_key: str
+
+
 class Cancel(Request):
     """Cancel the job that was submitted as `ref` on this connection."""
 
@@ -101,12 +109,15 @@ class Status(Request):
 class Metrics(Request):
     """Ask for three metrics of the whole system: `inflight`, `executed_total` and `yielded_total`."""
 
+    tenant_key: str | None = None
+
 
 class Ping(Request):
     """Ask for a `pong` frame, to check that the gate is alive."""
 
 
 OPS: dict[str, type[Request]] = {
+    "auth": Auth,
     "submit": Submit,
     "cancel": Cancel,
     "status": Status,

@@ -6,21 +6,21 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import structlog
-from gevent.pool import Pool
 from gevent.server import StreamServer
 from prometheus_client import Counter, Gauge
 
 from shared import metrics as specs
 from shared.errors import ConfigError
-from shared.settings.settings import Settings
-from web.gate.connection import Bounds, Connection
+from web.gate.answers import error_frame, to_line
+from web.gate.bounds import Bounds
+from web.gate.connection import Connection
+from web.gate.connection_table import ConnectionTable
+from web.gate.requests import BadFrame
+from web.gate.stranger_budget import StrangerBudget
 from web.runtime.context import DoorContext
 
 log = structlog.get_logger()
 
-#: The maximum number of open connections. Idle clients occupy connections too, so the maximum is high enough that
-#: thousands of idle clients do not block others. An HTTP process has the same maximum (web/gunicorn_conf.py).
-MAX_CONNECTIONS = 10_000
 #: How long a stopping gate waits for its jobs in flight to end, in seconds. A stopping HTTP process waits equally long
 #: for its calls. The results of jobs that end later can be read over HTTP.
 GRACE_S = 30.0
@@ -33,29 +33,26 @@ _CHECK_INTERVAL_S = 0.02
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
 
-def bounds_of(settings: Settings) -> Bounds:
-    """Return the bounds on one connection that the settings define."""
-    return Bounds(
-        frame_bytes=settings.max_body_bytes,
-        frame_s=settings.gate_frame_ms / 1000,
-        idle_s=settings.gate_idle_ms / 1000,
-        jobs=settings.gate_max_frames,
-    )
-
-
 class GateMetrics:
     """The metrics of one gate, registered with the other metrics of the process."""
 
     def __init__(self, context: DoorContext) -> None:
         registry = context.metrics.registry
         frames, connections = specs.GATE_FRAMES, specs.GATE_CONNECTIONS
+        refused = specs.GATE_REFUSED_CONNECTIONS
         self._frames = Counter(frames.name, frames.help, frames.labels, registry=registry)
+        self._refused = Counter(refused.name, refused.help, refused.labels, registry=registry)
         self.connections = Gauge(connections.name, connections.help, registry=registry)
 
     def count(self, status: str) -> None:
         """Count one frame that is sent to a client. An error of the metrics package must not prevent the sending."""
         with suppress(Exception):
             self._frames.labels(status).inc()
+
+    def count_refused(self, bound: str) -> None:
+        """Count one connection that was refused because of this bound."""
+        with suppress(Exception):
+            self._refused.labels(bound).inc()
 
 
 class Gate:
@@ -64,8 +61,11 @@ class Gate:
     def __init__(self, context: DoorContext, address: tuple[str, int], bounds: Bounds) -> None:
         self._context, self._bounds, self._clock = context, bounds, context.clock
         self._metrics = GateMetrics(context)
+        settings = context.settings
+        self._budget = StrangerBudget(settings.gate_stranger_bytes)
+        self._table = ConnectionTable(settings.gate_max_connections, settings.gate_max_connections_per_address)
         self._connections: set[Connection] = set()
-        self._server = StreamServer(address, self._serve, spawn=Pool(MAX_CONNECTIONS), backlog=_BACKLOG)
+        self._server = StreamServer(address, self._serve, backlog=_BACKLOG)
         self.stopping = False
 
     def start(self) -> None:
@@ -97,7 +97,20 @@ class Gate:
     def _serve(self, sock: socket.socket, address: tuple[str, int]) -> None:
         _set_socket_options(sock)
         client = self._context.trusted_proxies.client_address(address[0])
-        connection = Connection(self._context, sock, self._bounds, self._metrics.count, client=client)
+        connection = Connection(
+            self._context,
+            sock,
+            self._bounds,
+            self._metrics.count,
+            client=client,
+            budget=self._budget,
+            on_standing=lambda changed: self._table.mark(changed, stranger=changed.is_stranger),
+        )
+        limited = self._context.trusted_proxies.limiting_key(client)
+        bound = self._table.add(connection, limited, stranger=connection.is_stranger)
+        if bound is not None:
+            self._refuse(sock, bound)
+            return
         self._connections.add(connection)
         self._metrics.connections.inc()
         try:
@@ -105,6 +118,15 @@ class Gate:
         finally:
             self._metrics.connections.dec()
             self._connections.discard(connection)
+            self._table.remove(connection)
+
+    def _refuse(self, sock: socket.socket, bound: str) -> None:
+        """Tell the client which bound is reached, unless that would block, and close the connection."""
+        self._metrics.count_refused(bound)
+        fault = BadFrame("too_many_connections", f"the gate accepts no further connection now ({bound}); retry later")
+        with suppress(OSError):
+            sock.send(to_line(error_frame(None, fault)))
+        sock.close()
 
     def _wait_for_connections(self, timeout_s: float, stop_now: Callable[[], bool]) -> None:
         """Block until all connections have ended, `timeout_s` has passed or `stop_now` returns True."""

@@ -27,6 +27,8 @@ class Caller:
     #: The id of the API key, and its own bounds; "" and None with PENSTOCK_AUTH=open.
     key_id: str = ""
     key_bounds: KeyBounds | None = None
+    #: The SHA-256 digest of the API key; "" with PENSTOCK_AUTH=open.
+    key_digest: str = ""
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,8 @@ def identify(
     if tenant is not None and not record.may_act_as(tenant):
         raise ApiError("tenant_not_allowed", f"this key may not act as tenant {tenant!r}", param=fields.tenant)
     name = tenant or record.tenant
-    return Caller(name, record.label, enabled_policy(context, name), key_id=record.id, key_bounds=record.bounds)
+    policy = enabled_policy(context, name)
+    return Caller(name, record.label, policy, record.id, record.bounds, key_digest=record.digest)
 
 
 def check_key(

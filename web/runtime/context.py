@@ -18,6 +18,7 @@ from web.runtime.event_hub import EventHub
 from web.runtime.failed_keys import FailedKeys
 from web.runtime.fleet_page import FleetPage
 from web.runtime.in_doubt import InDoubtJobs
+from web.runtime.key_watch import KeyWatch
 from web.runtime.model_pools import ModelPools
 from web.runtime.shared_answer import SharedAnswer
 from web.runtime.ticket_signer import TicketSigner
@@ -33,6 +34,7 @@ class DoorContext:
     trusted_proxies: TrustedProxies
     failed_keys: FailedKeys
     credentials: CredentialCache
+    key_watch: KeyWatch
     ticket_signer: TicketSigner
     pools: ModelPools
     event_hub: EventHub
@@ -63,13 +65,16 @@ def make_door_context(settings: Settings, store: Store, clock: Clock) -> DoorCon
         with metrics.time_script("overview"):
             return store.overview()
 
+    api_keys = ApiKeys(store.client)
+    credentials = CredentialCache(api_keys, Tenants(store.client), AdminKeys(store.client), clock)
     return DoorContext(
         settings=settings,
         store=store,
         clock=clock,
         trusted_proxies=proxies,
         failed_keys=FailedKeys(settings.failed_keys_per_minute, proxies, clock),
-        credentials=CredentialCache(ApiKeys(store.client), Tenants(store.client), AdminKeys(store.client), clock),
+        credentials=credentials,
+        key_watch=KeyWatch(api_keys, credentials),
         ticket_signer=TicketSigner(store.client),
         pools=ModelPools(store, settings, clock),
         event_hub=EventHub(store),

@@ -49,7 +49,7 @@ def test_no_more_bytes_than_the_limit_are_buffered(stream, cuts):
     for chunk in split(stream, cuts):
         for _ in reader.feed(chunk):
             pass
-        assert len(reader._held) <= LIMIT
+        assert reader.held_bytes <= LIMIT
 
 
 def test_a_frame_of_exactly_the_limit_is_accepted_and_one_byte_more_is_oversized():

@@ -1,0 +1,109 @@
+"""Ends open streams, waits and gate connections soon after their API key was removed or their tenant was disabled."""
+
+import threading
+import weakref
+from collections.abc import Callable
+
+import structlog
+
+from shared.accounts.api_keys import ApiKeys
+from shared.errors import StoreUnavailable
+from web.http.api_errors import ApiError
+from web.runtime.credential_cache import CredentialCache
+
+log = structlog.get_logger()
+
+#: The time between two passes, in seconds. A stream notices the result of a pass within another half second, so that it
+#: ends about a second after the change, as docs/http.md promises.
+_INTERVAL_S = 0.5
+
+
+class KeyUse:
+    """One use of a key that outlasts a request's start: a stream, a waiting call or a gate connection.
+
+    It is watched for as long as somebody holds a reference to it.
+    """
+
+    def __init__(self, digest: str, tenant: str, on_end: Callable[[ApiError], None] | None = None) -> None:
+        """Watch the key with this digest, which acts for the tenant; with the digest "", watch only the tenant.
+
+        `on_end` is called once, on the watching thread, when the key is no longer valid; it must not block.
+        """
+        self.digest, self.tenant, self._on_end = digest, tenant, on_end
+        #: Why the key is no longer valid; None while it is. Set once, by the watching thread.
+        self.problem: ApiError | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the key is no longer valid."""
+        return self.problem is not None
+
+    def check(self) -> None:
+        """Raise ApiError (401, 403) if the key is no longer valid."""
+        if self.problem is not None:
+            raise self.problem
+
+    def end(self, problem: ApiError) -> None:
+        """Set `problem` and call `on_end`; only the watching thread calls this."""
+        self.problem = problem
+        if self._on_end is not None:
+            self._on_end(problem)
+
+
+class KeyWatch:
+    """Checks all uses in one thread, which starts with the first use and never ends.
+
+    While the store does not answer, every key counts as valid.
+    """
+
+    def __init__(self, api_keys: ApiKeys, credentials: CredentialCache) -> None:
+        self._api_keys, self._credentials = api_keys, credentials
+        self._lock = threading.Lock()
+        #: Guarded by the lock. A use disappears from the set when nobody refers to it any more.
+        self._uses: weakref.WeakSet[KeyUse] = weakref.WeakSet()
+        self._thread: threading.Thread | None = None
+
+    def watch(self, digest: str, tenant: str, on_end: Callable[[ApiError], None] | None = None) -> KeyUse:
+        """Return a new use, which is watched from now on."""
+        use = KeyUse(digest, tenant, on_end)
+        with self._lock:
+            self._uses.add(use)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="key-watch", daemon=True)
+                self._thread.start()
+        return use
+
+    def one_pass(self) -> None:
+        """Check all uses once. Raises StoreUnavailable."""
+        with self._lock:
+            uses = [use for use in self._uses if not use.ended]
+        valid = self._api_keys.find_valid({use.digest for use in uses if use.digest})
+        for use in uses:
+            problem = self._problem_of(use, valid)
+            if problem is not None:
+                log.info("key.ended", tenant=use.tenant, code=problem.code)
+                use.end(problem)
+
+    def _problem_of(self, use: KeyUse, valid: frozenset[str]) -> ApiError | None:
+        if use.digest and use.digest not in valid:
+            return ApiError("invalid_api_key", "the API key was removed, or has expired, while the connection was open")
+        policy = self._credentials.policy(use.tenant)
+        if policy is not None and policy.disabled:
+            return ApiError("tenant_disabled", f"tenant {use.tenant!r} was disabled while the connection was open")
+        return None
+
+    def _run(self) -> None:
+        pause = threading.Event()
+        failed_before = False
+        while True:
+            pause.wait(_INTERVAL_S)
+            try:
+                self.one_pass()
+                failed_before = False
+            except StoreUnavailable:
+                continue
+            except Exception:
+                # Log only the first of several failures in a row: the pass is repeated twice a second.
+                if not failed_before:
+                    log.exception("key_watch.fault")
+                failed_before = True
