@@ -204,8 +204,9 @@ def test_the_end_of_a_key_ends_its_connection_and_cancels_its_jobs(
     run_next(store)
     began_s = time.monotonic()
     end(store)
-    codes = [frame["code"] for frame in iter(lambda: read_or_none(closed), None)]
-    assert set(codes) == {code}
+    frames = list(iter(lambda: read_or_none(closed), None))
+    assert [(frame["status"], frame["code"]) for frame in frames] == [("error", code)] * 3
+    assert {frame.get("ref") for frame in frames} == {"a1", "a2", None}
     assert time.monotonic() - began_s < SOON_S
     assert closed.ended()
     assert view_of(store, waiting).state is JobState.CANCELED

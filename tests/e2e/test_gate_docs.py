@@ -16,7 +16,7 @@ from shared.settings.settings import Settings
 from tests.support.gate import SLOW, a_gate
 from tests.support.processes import ROOT, Stage
 from web.gate.requests import CODES, OPS
-from web.gate.server import GRACE_S, MAX_CONNECTIONS
+from web.gate.server import GRACE_S
 
 PAGE = (ROOT / "docs" / "tcp.md").read_text(encoding="utf-8")
 CONSOLE = re.findall(r"^```console\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
@@ -80,7 +80,9 @@ def test_every_error_code_of_the_gate_is_documented_with_its_sentence() -> None:
 
 def test_the_documented_numbers_are_those_in_the_code(settings: Settings) -> None:
     assert f"for up to {GRACE_S:g} s" in PAGE
-    assert f"Up to {MAX_CONNECTIONS:,} connections" in PAGE
+    assert f"`PENSTOCK_GATE_STRANGER_BYTES` ({settings.gate_stranger_bytes >> 20} MiB)" in PAGE
+    assert f"`PENSTOCK_GATE_STRANGER_FRAME_MS`\n  ({settings.gate_stranger_frame_ms / 1000:g} s)" in PAGE
+    assert f"`PENSTOCK_GATE_STRANGER_IDLE_MS` ({settings.gate_stranger_idle_ms / 1000:g} s)" in PAGE
     assert f"penstock gate --listen {settings.gate_host_port[0]}:{settings.gate_host_port[1]}" in PAGE
 
 

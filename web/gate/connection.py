@@ -98,6 +98,9 @@ class Connection:
             unfinished = self._jobs.leave()
             if client_gone and not self._leaving:
                 self._jobs.cancel(unfinished)
+            if self._key_problem is not None:
+                for ref in [*(job.ref for job in unfinished), None]:
+                    self._send(answers.error_frame(ref, self._key_problem))
             self._outbox.finish()
             self._sock.close()
 
@@ -156,9 +159,7 @@ class Connection:
             except OSError:
                 return True
             if not data:
-                if self._key_problem is not None:
-                    self._send(answers.error_frame(None, self._key_problem))
-                elif self._frames.partial and not self._leaving:
+                if self._frames.partial and not self._leaving and self._key_problem is None:
                     self._discard_half_frame("the connection ended within a frame")
                 return True
             self._process(data)

@@ -111,11 +111,13 @@ class ConnectionJobs:
             self._end(job, error_frame(job.ref, internal_error))
 
     def _end(self, job: GateJob, last_frame: Frame) -> None:
-        """Free the job's `ref`, then send the job's last frame.
+        """Free the job's `ref`, then send the job's last frame; do nothing if the connection is over.
 
         In this order, a client that has read the last frame can use the `ref` again at once.
         """
         with self._lock:
+            if self._connection_over:
+                return
             self._jobs.discard(job)
             if job.ref is not None:
                 self._by_ref.pop(job.ref, None)

@@ -51,7 +51,7 @@ class KeyUse:
 
 
 class KeyWatch:
-    """Checks all uses in one thread, which starts with the first use and never ends.
+    """Checks all uses in one thread, which runs while there are any.
 
     While the store does not answer, every key counts as valid.
     """
@@ -93,10 +93,15 @@ class KeyWatch:
         return None
 
     def _run(self) -> None:
+        #: This event is never set. Waiting for it is a sleep.
         pause = threading.Event()
         failed_before = False
         while True:
             pause.wait(_INTERVAL_S)
+            with self._lock:
+                if not self._uses:
+                    self._thread = None
+                    return
             try:
                 self.one_pass()
                 failed_before = False
