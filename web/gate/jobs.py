@@ -12,7 +12,7 @@ from web.http.api_errors import ApiError
 from web.operations.cancel_on_disconnect import cancel_when_possible
 from web.operations.event_stream import JobEnded, JobStarted, TextDelta, follow_job
 from web.runtime.context import DoorContext
-from web.runtime.key_watch import KeyUse
+from web.runtime.credentials.key_watch import KeyUse
 
 log = structlog.get_logger()
 

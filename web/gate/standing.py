@@ -6,7 +6,7 @@ from web.gate.requests import Auth, Metrics, Request, Submit
 from web.http.api_errors import ApiError
 from web.operations.callers import Caller, CredentialFields, identify
 from web.runtime.context import DoorContext
-from web.runtime.key_watch import KeyUse
+from web.runtime.credentials.key_watch import KeyUse
 
 _CREDENTIAL_FIELDS = CredentialFields("tenant", "as tenant_key")
 

@@ -13,12 +13,12 @@ from shared.store.store import Store
 from web.http.client_address import TrustedProxies, parse_trusted_proxies
 from web.http.process_metrics import ProcessMetrics
 from web.runtime.admin_key import load_admin_key
-from web.runtime.credential_cache import CredentialCache
+from web.runtime.credentials.credential_cache import CredentialCache
+from web.runtime.credentials.failed_keys import FailedKeys
+from web.runtime.credentials.key_watch import KeyWatch
 from web.runtime.event_hub import EventHub
-from web.runtime.failed_keys import FailedKeys
 from web.runtime.fleet_page import FleetPage
 from web.runtime.in_doubt import InDoubtJobs
-from web.runtime.key_watch import KeyWatch
 from web.runtime.model_pools import ModelPools
 from web.runtime.shared_answer import SharedAnswer
 from web.runtime.ticket_signer import TicketSigner

@@ -8,7 +8,7 @@ from shared.accounts.tenants import Tenants
 from shared.clock import ManualClock
 from shared.errors import StoreUnavailable
 from shared.jobs.tenant_policy import TenantPolicy
-from web.runtime.credential_cache import CredentialCache
+from web.runtime.credentials.credential_cache import CredentialCache
 
 HALF_A_SECOND = 0.5
 

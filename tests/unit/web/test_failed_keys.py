@@ -4,8 +4,8 @@ import pytest
 
 from shared.clock import ManualClock
 from web.http.client_address import parse_trusted_proxies
-from web.runtime import failed_keys
-from web.runtime.failed_keys import FailedKeys
+from web.runtime.credentials import failed_keys
+from web.runtime.credentials.failed_keys import FailedKeys
 
 PER_MINUTE = 6
 

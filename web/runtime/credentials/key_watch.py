@@ -9,7 +9,7 @@ import structlog
 from shared.accounts.api_keys import ApiKeys
 from shared.errors import StoreUnavailable
 from web.http.api_errors import ApiError
-from web.runtime.credential_cache import CredentialCache
+from web.runtime.credentials.credential_cache import CredentialCache
 
 log = structlog.get_logger()
 
