@@ -26,6 +26,7 @@ INVARIANTS: dict[int, str] = {
     9: "each key has a TTL or an owner, or is one of the permanent keys",
     10: "a queued job past its deadline and a job whose lease has ended are moved in time",
     11: "no heartbeat, admission or pause of reaping is in the future",
+    12: "the numbers of slots, of each pool and in all, are the sums over the workers that are counted as live",
 }
 
 #: How late the reaper may be before invariant 10 is breached: its period of 250 ms, plus an allowance for a busy store.
@@ -189,6 +190,25 @@ def _check_rq_agrees(snapshot: StoreSnapshot) -> Iterator[str]:
             yield f"RQ's started registry of {queue} contains {entry}, which is not running"
 
 
+def _check_slots(snapshot: StoreSnapshot) -> Iterator[str]:
+    if off := sorted(set(snapshot.live) ^ set(snapshot.counted)):
+        yield f"workers have a heartbeat or a part of the sums over live workers, but not both: {off[:5]}"
+    sums = dict.fromkeys(snapshot.slots, 0)
+    for name, part in snapshot.counted.items():
+        slug, _, numbers = part.partition(" ")
+        slots = numbers.partition(" ")[0]
+        if not slots.isdecimal():
+            yield f"the part of worker {name} is {part!r}, which has no number of slots"
+        else:
+            sums[slug] = sums.get(slug, 0) + int(slots)
+    for slug, slots_held in snapshot.slots.items():
+        if slots_held != str(sums[slug]):
+            yield f"the slots of {slug} are {slots_held!r}, but its live workers have {sums[slug]}"
+    total = snapshot.config.get("live_slots", "0")
+    if total != str(sum(sums.values())):
+        yield f"the slots of all pools are {total!r}, but the live workers have {sum(sums.values())}"
+
+
 def _check_timely(snapshot: StoreSnapshot) -> Iterator[str]:
     # The messages do not contain the current time, because a breach is reported only if its message is the same in
     # repeated checks.
@@ -234,4 +254,5 @@ _CHECKS: tuple[tuple[int, Callable[[StoreSnapshot], Iterator[str]]], ...] = (
     (7, _check_active_set),
     (8, _check_rq_agrees),
     (11, _check_not_in_the_future),
+    (12, _check_slots),
 )

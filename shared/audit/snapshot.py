@@ -34,6 +34,11 @@ class StoreSnapshot:
     #: For each model slug: the active set, which maps each tenant with queued jobs to its service.
     active: dict[str, dict[str, float]] = field(default_factory=dict)
     heartbeats: dict[str, float] = field(default_factory=dict)
+    #: The workers that are counted as live, the part of each in the sums over live workers, and the slots of each pool
+    #: according to its sums.
+    live: dict[str, float] = field(default_factory=dict)
+    counted: dict[str, str] = field(default_factory=dict)
+    slots: dict[str, str] = field(default_factory=dict)
 
 
 def take_snapshot(client: redis.Redis) -> StoreSnapshot:
@@ -48,7 +53,10 @@ def take_snapshot(client: redis.Redis) -> StoreSnapshot:
         queues = {text(raw) for raw in names[1]} | {text(raw).removeprefix("rq:queue:") for raw in names[2]}
         tenants = sorted({text(raw) for raw in names[3]})
         queues |= {f"{tenant}.{slug}" for tenant, slug in _queues_of_tenants(client, tenants)}
-        slugs = sorted({queue.split(".", 1)[1] for queue in queues if "." in queue})
+        slugs = sorted(
+            {queue.split(".", 1)[1] for queue in queues if "." in queue}
+            | {text(raw).partition(" ")[0] for raw in names[4]}
+        )
         return _read(client, ids, sorted(queues), tenants, slugs)
 
 
@@ -57,6 +65,7 @@ def _add_name_reads(pipe: Any) -> None:
     pipe.zrange(keys.queues(), 0, -1)
     pipe.smembers("rq:queues")
     pipe.zrange(keys.tenants(), 0, -1)
+    pipe.hvals(keys.counted())
 
 
 def _queues_of_tenants(client: redis.Redis, tenants: list[str]) -> list[tuple[str, str]]:
@@ -97,8 +106,9 @@ def _read(
         pipe.mget(keys.of_time())
         pipe.hgetall(keys.config())
         pipe.hgetall(keys.stats())
-        for key in (keys.inflight(), keys.deadlines(), keys.leases(), keys.workers()):
+        for key in (keys.inflight(), keys.deadlines(), keys.leases(), keys.workers(), keys.live()):
             pipe.zrange(key, 0, -1, withscores=True)
+        pipe.hgetall(keys.counted())
         for job_id in ids:
             pipe.hgetall(keys.rq_job(job_id))
         for tenant in tenants:
@@ -110,12 +120,15 @@ def _read(
             pipe.zrange(f"rq:wip:{queue}", 0, -1)
         for slug in slugs:
             pipe.zrange(keys.active(slug), 0, -1, withscores=True)
+        for slug in slugs:
+            pipe.hget(keys.books(slug), "slots")
 
     answers = iter(_transaction(client, add_reads))
     snapshot = StoreSnapshot(now_ms=store_clock.parse(next(answers), next(answers)).now_ms)
     snapshot.config, snapshot.stats = _hash(next(answers)), _hash(next(answers))
     snapshot.inflight, snapshot.deadlines = _scores(next(answers)), _scores(next(answers))
     snapshot.leases, snapshot.heartbeats = _scores(next(answers)), _scores(next(answers))
+    snapshot.live, snapshot.counted = _scores(next(answers)), _hash(next(answers))
     snapshot.records = {job_id: _hash(next(answers)) for job_id in ids}
     for tenant in tenants:
         snapshot.tenants[tenant] = _hash(next(answers))
@@ -125,6 +138,7 @@ def _read(
         snapshot.mirror[queue] = [text(raw) for raw in next(answers)]
         snapshot.wip[queue] = [text(raw) for raw in next(answers)]
     snapshot.active = {slug: _scores(next(answers)) for slug in slugs}
+    snapshot.slots = {slug: text(next(answers) or b"0") for slug in slugs}
     return snapshot
 
 

@@ -4,12 +4,12 @@
 --   worker text · the worker that stops; it must hold no jobs
 --   slug text · the worker's model: its name in the form used in store keys
 -- ANSWERS gone
--- KEEPS 9
--- USES clock afford mark books live
+-- KEEPS 9 12
+-- USES clock afford mark fleet
 
 redis.call('ZREM', k_workers, worker)
 redis.call('ZREM', k_pool .. slug, worker)
 redis.call('DEL', k_worker .. worker, k_bell .. worker, k_rq_executions(worker))
-count_live_slots(now_ms)
-gather_rates(slug, now_ms)
+discount(worker)
+retire_silent(now_ms)
 return { 'gone' }

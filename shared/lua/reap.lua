@@ -6,8 +6,8 @@
 -- ANSWERS reaped
 --   reaped: numbers of jobs expired, requeued, failed and canceled; ms until the next deadline, lease or poll is due,
 --   or -1 if there is none
--- KEEPS 1 2 4 5 8 9 10
--- USES clock afford mark job waiting rq stats finish forget giveback lapse drop live
+-- KEEPS 1 2 4 5 8 9 10 12
+-- USES clock afford mark job waiting rq stats finish forget giveback lapse drop live fleet
 
 local settings = redis.call('HMGET', k_config, 'lease_ms', 'result_ttl_s')
 local lease_ms, ttl_s = tonumber(settings[1] or 15000), tonumber(settings[2] or 3600)
@@ -84,7 +84,7 @@ for i = 1, #stale_tenants do
     redis.call('ZREM', k_tenants, tenant)
   end
 end
-count_live_slots(now_ms)
+retire_silent(now_ms)
 
 local due_ms = -1
 local function consider(score)

@@ -13,8 +13,8 @@
 --   held rest · for each job that the worker holds: id, claim token, number of tokens generated so far
 -- ANSWERS renewed
 --   renewed: 1 if the worker must drain; 1 if RQ has no record of the worker; ids of lost jobs; ids of jobs to cancel
--- KEEPS 1 8 9
--- USES clock afford mark job live books waiting
+-- KEEPS 1 8 9 12
+-- USES clock afford mark job live fleet books waiting
 -- RARELY serve
 
 local reported = cjson.decode(facts)
@@ -63,8 +63,7 @@ redis.call('ZADD', k_pool .. slug, now_ms, worker)
 redis.call('ZREMRANGEBYSCORE', k_pool .. slug, '-inf', now_ms - 60000)
 redis.call('EXPIRE', k_pool .. slug, 3600)
 redis.call('ZADD', k_models, now_ms, model)
-count_live_slots(now_ms)
-gather_rates(slug, now_ms)
+count_worker(worker, slug, slots, now_ms)
 if redis.call('EXISTS', k_leases) == 0 then
   redis.call('HSET', k_books .. slug, 'running', 0)
 end

@@ -65,8 +65,8 @@ local has_tiers, live_models, capacity_wtps = redis.call('HGET', k_config, 'degr
 for _, model in ipairs(redis.call('ZREVRANGEBYSCORE', k_models, '+inf', now_ms - LIVE_MS, 'LIMIT', 0, 64)) do
   local slug = slug_of(model)
   if redis.call('ZCOUNT', k_pool .. slug, now_ms - LIVE_MS, '+inf') > 0 then
-    local pool_fields = redis.call('HMGET', k_books .. slug, 'tier', 'tier_look_ms', 'mu_wtps')
-    capacity_wtps = capacity_wtps + (tonumber(pool_fields[3] or 0) or 0)
+    local pool_fields = redis.call('HMGET', k_books .. slug, 'tier', 'tier_look_ms', 'mu_milli')
+    capacity_wtps = capacity_wtps + (tonumber(pool_fields[3] or 0) or 0) / 1000
     live_models[#live_models + 1] = model
     live_models[#live_models + 1] = has_tiers and tier_in_force(pool_fields[1], pool_fields[2]) or -1
   end

@@ -61,6 +61,8 @@ TABLE: tuple[Key, ...] = (
     Key("bell", "penstock:bell:", "worker", "list", "doorbell of a worker: ids of its jobs to cancel", "ttl"),
     Key("worker", "penstock:worker:", "worker", "hash", "slots, KV cells, rates, last heartbeat, last claim", "ttl"),
     Key("workers", "penstock:workers", "", "zset", "workers, ordered by last heartbeat", "emptied"),
+    Key("live", "penstock:live", "", "zset", "workers whose parts are counted, ordered by last heartbeat", "emptied"),
+    Key("counted", "penstock:counted", "", "hash", "each live worker's part of the sums of slots and rates", "emptied"),
     Key("pool", "penstock:pool:", "model", "zset", "workers of one model, ordered by last heartbeat", "ttl"),
     Key("models", "penstock:models", "", "zset", "all models ever served, ordered by last heartbeat", "permanent"),
     Key("books", "penstock:books:", "model", "hash", "pool record: virtual time, sums, rates, lengths", "permanent"),

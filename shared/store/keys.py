@@ -139,6 +139,16 @@ def workers() -> str:
     return _key("workers")
 
 
+def live() -> str:
+    """Return the key of the ZSET of workers whose parts are in the sums over live workers, ordered by last heartbeat."""
+    return _key("live")
+
+
+def counted() -> str:
+    """Return the key of the HASH with each live worker's part of the sums of slots and rates."""
+    return _key("counted")
+
+
 def pool(model: str) -> str:
     """Return the key of the ZSET of a model slug's workers, ordered by last heartbeat."""
     return _key("pool", model)

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from tests.support.model_admission import LIVE_MS, AdmissionView, apply_admission, is_hopeless, least_service, verdict
-from tests.support.model_books import Lengths, Pool, Rate, Rates
+from tests.support.model_books import Lengths, Pool, Rate
 from tests.support.model_records import GENERATED_WEIGHT, ModelJob, ModelWorker
 from tests.support.model_tiers import cut
 
@@ -147,8 +147,8 @@ class Model:
         self._note_gap()
         me = self.workers.setdefault(worker, ModelWorker(slug, slots, cells, self.now_ms))
         me.slug, me.slots, me.cells, me.heartbeat_ms = slug, slots, cells, self.now_ms
-        self.slots_at_last_count = self.live_slots()
-        self._update_pool(slug, rates)
+        me.rates = rates
+        self._count_workers(slug)
         lost, canceled = [], []
         for job_id, token in held:
             job = self.jobs.get(job_id)
@@ -234,7 +234,7 @@ class Model:
                 self.cancel(job.id, None, "abandoned")
         for name in [name for name, worker in self.workers.items() if worker.heartbeat_ms <= self.now_ms - 60_000]:
             self.workers[name].heartbeat_ms = -LIVE_MS * 1_000_000
-        self.slots_at_last_count = self.live_slots()
+        self._count_workers()
         return moved
 
     # The steps that several scripts share.
@@ -282,12 +282,13 @@ class Model:
     def _by_weight(self, tenant: str, cost_mwt: int) -> int:
         return cost_mwt * 1_000 // self.weights_milli.get(tenant, 1_000)
 
-    def _update_pool(self, slug: str, rates: tuple[int, int, int]) -> None:
-        """Update the pool's slots and rates. Every worker has the same rates; mu adds up."""
-        live = [w for w in self.workers.values() if w.slug == slug and self.now_ms - w.heartbeat_ms <= LIVE_MS]
-        self.pools[slug].slots = sum(worker.slots for worker in live)
-        if rates[0]:
-            self.pools[slug].rates = Rates(rates[0] * len(live), rates[1], rates[2], self.now_ms)
+    def _count_workers(self, reported: str = "") -> None:
+        """Recompute the slots and rates of all pools; a worker of the pool `reported` has just sent a heartbeat."""
+        self.slots_at_last_count = self.live_slots()
+        for slug in {worker.slug for worker in self.workers.values()}:
+            live = [w for w in self.workers.values() if w.slug == slug and self.now_ms - w.heartbeat_ms <= LIVE_MS]
+            self.pools[slug].slots = sum(worker.slots for worker in live)
+            self.pools[slug].update_rates([w.rates for w in live], self.now_ms if slug == reported else None)
 
     def _note_gap(self) -> None:
         heartbeats = [worker.heartbeat_ms for worker in self.workers.values() if worker.heartbeat_ms >= 0]

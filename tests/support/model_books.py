@@ -71,6 +71,16 @@ class Pool:
         before = getattr(self, name)
         setattr(self, name, rounded(value if before is None else before + (value - before) / 8))
 
+    def update_rates(self, of_workers: list[tuple[int, int, int]], reported_ms: int | None) -> None:
+        """Combine the rates of the live workers that report any; `reported_ms` is the time of a heartbeat, if any."""
+        reported = [rates for rates in of_workers if rates[0]]
+        if reported:
+            mu, prefill, tpot = (sum(column) for column in zip(*reported, strict=True))
+            before_ms = self.rates.reported_ms if self.rates else 0
+            self.rates = Rates(
+                mu, prefill / len(reported), tpot / len(reported), before_ms if reported_ms is None else reported_ms
+            )
+
     def rates_at(self, now_ms: int) -> Rates | None:
         """Return the rates, or None if they are unknown or too old."""
         return self.rates if self.rates is not None and now_ms - self.rates.reported_ms <= RATES_VALID_MS else None

@@ -65,3 +65,5 @@ class ModelWorker:
     claim_id: str = ""
     claim_ids: list[str] = field(default_factory=list)
     suspect: str = ""
+    #: Weighted tokens a second, prompt tokens a second and ms for each generated token; 0 if it reports none.
+    rates: tuple[int, int, int] = (0, 0, 0)

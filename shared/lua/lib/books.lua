@@ -1,5 +1,5 @@
 -- books: the pool record of a model: sums and costs in thousandths of a weighted token, times in ms, rates per second.
--- KEYS books pool worker
+-- KEYS books
 -- KEEPS 3
 -- USES clock
 
@@ -26,26 +26,4 @@ local function smooth(slug, run_ms, cost_mwt)
   redis.call('HSET', k_books .. slug,
     'run_ms', whole(mean_run_ms and mean_run_ms + (run_ms - mean_run_ms) / 8 or run_ms),
     'mean_mwt', whole(mean_cost_mwt and mean_cost_mwt + (cost_mwt - mean_cost_mwt) / 8 or cost_mwt))
-end
-
--- Computes a pool's slots and rates from the heartbeats of its live workers. The slots and the weighted tokens per
--- second (mu) are summed; the other rates are averaged.
-local function gather_rates(slug, now_ms)
-  local slots, total_mu, total_prefill, total_tpot, reporting = 0, 0, 0, 0, 0
-  local live_workers = redis.call('ZREVRANGEBYSCORE', k_pool .. slug, '+inf', now_ms - LIVE_MS, 'LIMIT', 0, 64)
-  for i = 1, #live_workers do
-    local reported = redis.call('HMGET', k_worker .. live_workers[i], 'slots', 'mu_wtps', 'prefill_tps', 'tpot_ms')
-    slots = slots + (tonumber(reported[1] or 0) or 0)
-    local mu, prefill = tonumber(reported[2] or 0) or 0, tonumber(reported[3] or 0) or 0
-    local tpot = tonumber(reported[4] or 0) or 0
-    if mu > 0 and prefill > 0 and tpot > 0 then
-      total_mu, total_prefill, total_tpot = total_mu + mu, total_prefill + prefill, total_tpot + tpot
-      reporting = reporting + 1
-    end
-  end
-  redis.call('HSET', k_books .. slug, 'slots', slots)
-  if reporting > 0 then
-    redis.call('HSET', k_books .. slug, 'mu_wtps', total_mu, 'prefill_tps', total_prefill / reporting,
-      'tpot_ms', total_tpot / reporting, 'rates_ms', now_ms)
-  end
 end

@@ -1,5 +1,5 @@
--- live: counts the slots of live workers, and pauses the reaping of leases after a gap in the heartbeats.
--- KEYS config worker workers
+-- live: pauses the reaping of leases after a gap in the heartbeats.
+-- KEYS config workers
 -- USES clock rq
 
 -- There is a gap if the store has received no heartbeat from any worker for 2 s: either the store or all workers were
@@ -26,15 +26,4 @@ end
 -- Whether the reaping of leases is paused now.
 local function holds_leases(now_ms)
   return tonumber(redis.call('HGET', k_config, 'hold_until_ms') or 0) > now_ms
-end
-
--- Stores the number of slots of all live workers, from which the bounds that are set to `auto` are computed. Reads only
--- the 64 workers with the latest heartbeats.
-local function count_live_slots(now_ms)
-  local slots = 0
-  local live_workers = redis.call('ZREVRANGEBYSCORE', k_workers, '+inf', now_ms - LIVE_MS, 'LIMIT', 0, 64)
-  for i = 1, #live_workers do
-    slots = slots + tonumber(redis.call('HGET', k_worker .. live_workers[i], 'slots') or 0)
-  end
-  redis.call('HSET', k_config, 'live_slots', slots)
 end

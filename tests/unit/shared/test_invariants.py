@@ -156,6 +156,8 @@ VIOLATIONS = {
         "no lease is taken back until",
     ),
     "a key has neither ttl nor owner": (lambda scene: scene.client.set("penstock:result:ghost", 1), 9, "result:ghost"),
+    "a pool's slots are wrong": (lambda scene: scene.client.hset(keys.books(MODEL), "slots", 9), 12, "'9'"),
+    "a worker is counted without a heartbeat": (lambda scene: scene.client.delete(keys.live()), 12, "['w1']"),
 }
 
 
@@ -236,5 +238,5 @@ def test_a_requeued_job_beyond_the_bound_is_not_a_breach(scene):
 
 def test_every_violation_has_an_explained_invariant_and_breaches_are_ordered_by_it(scene):
     assert {number for _, number, _ in VIOLATIONS.values()} <= set(INVARIANTS)
-    assert sorted(INVARIANTS) == list(range(1, 12))
+    assert sorted(INVARIANTS) == list(range(1, 13))
     assert Breach(1, "a") < Breach(1, "b") < Breach(2, "a")

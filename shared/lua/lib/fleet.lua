@@ -1,0 +1,136 @@
+-- fleet: keeps the sums of the live workers' slots and rates, of each pool and of all pools.
+-- KEYS config live counted pool worker books
+-- KEEPS 12
+-- USES clock
+
+-- What a live worker adds to the sums is stored as its *part*, in the hash `counted`. A heartbeat adds the difference
+-- between the worker's new part and its stored one. Farewell subtracts the stored part; so do renew, reap and farewell
+-- for each worker that is no longer live because its heartbeats stopped. A heartbeat therefore costs the same for any
+-- number of workers. All numbers of a part are integers, so that adding and subtracting leaves no rounding errors.
+--
+-- Rates above RATE_MAX are not believed: sums over thousands of workers must stay below 2^53.
+local RATE_MAX = 1e10
+-- At most this many workers are removed by one call.
+local MAX_RETIRED = 64
+local SUMS = { 'slots', 'rated', 'mu_milli', 'prefill_milli', 'tpot_ns' }
+
+-- Returns a reported rate as an integer number of units, or 0 if it is not a positive number.
+local function rate_in_units(reported, units)
+  local rate = tonumber(reported or 0) or 0
+  return rate > 0 and math.max(1, math.floor(math.min(rate, RATE_MAX) * units + 0.5)) or 0
+end
+
+-- Returns the part of a worker: its slots and, if it reports all three rates, `rated` 1 and the rates.
+local function part_from(slug, slots, mu_wtps, prefill_tps, tpot_ms)
+  local mu_milli, prefill_milli = rate_in_units(mu_wtps, 1000), rate_in_units(prefill_tps, 1000)
+  local tpot_ns = rate_in_units(math.min(tonumber(tpot_ms or 0) or 0, RATE_MAX / 1000), 1000000)
+  if mu_milli == 0 or prefill_milli == 0 or tpot_ns == 0 then
+    return { slug, math.max(0, slots), 0, 0, 0, 0 }
+  end
+  return { slug, math.max(0, slots), 1, mu_milli, prefill_milli, tpot_ns }
+end
+
+-- Converts a part to the text that is stored, and back. `parse_part` returns nil for text that is not a part.
+local function format_part(part)
+  local words = { part[1] }
+  for i = 2, 6 do
+    words[i] = whole(part[i])
+  end
+  return table.concat(words, ' ')
+end
+local function parse_part(text)
+  local part = text and { string.match(text, '^(%S+) (%d+) (%d+) (%d+) (%d+) (%d+)$') } or {}
+  for i = 2, #part do
+    part[i] = tonumber(part[i])
+  end
+  return part[1] and part or nil
+end
+
+-- Writes a pool's sums, and the rates that admission reads: the sum of the weighted tokens per second, and the means of
+-- the other rates. `reported_ms` is the time of the heartbeat that changed the sums, or nil.
+local function write_sums(slug, sums, reported_ms)
+  local key, fields = k_books .. slug, {}
+  for i = 1, #SUMS do
+    fields[2 * i - 1], fields[2 * i] = SUMS[i], whole(sums[i])
+  end
+  redis.call('HSET', key, unpack(fields))
+  local rated = sums[2]
+  if rated > 0 then
+    redis.call('HSET', key, 'mu_wtps', sums[3] / 1000, 'prefill_tps', sums[4] / 1000 / rated,
+      'tpot_ms', sums[5] / 1000000 / rated)
+    if reported_ms then
+      redis.call('HSET', key, 'rates_ms', reported_ms)
+    end
+  end
+end
+
+-- Adds `after` to the sums of its pool and subtracts `before`, which must be of the same pool. Either may be nil.
+local function change_sums(before, after, reported_ms)
+  local slug = (before or after)[1]
+  local sums, added_slots = redis.call('HMGET', k_books .. slug, unpack(SUMS)), 0
+  for i = 1, #SUMS do
+    local by = (after and after[i + 1] or 0) - (before and before[i + 1] or 0)
+    sums[i] = math.max(0, (tonumber(sums[i] or 0) or 0) + by)
+    added_slots = i == 1 and by or added_slots
+  end
+  write_sums(slug, sums, reported_ms)
+  if added_slots ~= 0 then
+    local live_slots = tonumber(redis.call('HGET', k_config, 'live_slots') or 0) or 0
+    redis.call('HSET', k_config, 'live_slots', whole(math.max(0, live_slots + added_slots)))
+  end
+end
+
+-- Returns the stored text of a worker's part, or nil. A key of another type was written by another program.
+local function stored_part(name)
+  local stored = redis.pcall('HGET', k_counted, name)
+  if type(stored) == 'table' then
+    redis.call('DEL', k_counted)
+  end
+  return type(stored) == 'string' and stored or nil
+end
+
+-- Subtracts a worker's part, if it has one.
+local function discount(name)
+  local before = parse_part(stored_part(name))
+  if before then
+    change_sums(before, nil)
+  end
+  redis.call('HDEL', k_counted, name)
+  redis.call('ZREM', k_live, name)
+end
+
+-- Subtracts the parts of workers whose last heartbeat is older than LIVE_MS.
+local function retire_silent(now_ms)
+  local silent = redis.pcall('ZRANGEBYSCORE', k_live, '-inf', '(' .. whole(now_ms - LIVE_MS), 'LIMIT', 0, MAX_RETIRED)
+  if silent.err then
+    redis.call('DEL', k_live)
+    return
+  end
+  for i = 1, #silent do
+    discount(silent[i])
+  end
+end
+
+-- Counts a worker's heartbeat. The rates are those in the worker's hash, which keeps a rate until another is reported.
+local function count_worker(name, slug, slots, now_ms)
+  retire_silent(now_ms)
+  local stored, after = stored_part(name), part_from(slug, slots,
+    unpack(redis.call('HMGET', k_worker .. name, 'mu_wtps', 'prefill_tps', 'tpot_ms')))
+  local before, text = parse_part(stored), format_part(after)
+  if not before and redis.call('EXISTS', k_counted) == 0 then
+    -- No worker is counted, so both sums are 0. Other figures are those of a store that was emptied in part, or of a
+    -- version that did not store parts.
+    redis.call('HSET', k_config, 'live_slots', 0)
+    write_sums(slug, { 0, 0, 0, 0, 0 })
+  end
+  if before and before[1] ~= slug then
+    redis.call('ZREM', k_pool .. before[1], name)
+    change_sums(before, nil)
+    before = nil
+  end
+  change_sums(before, after, now_ms)
+  if text ~= stored then
+    redis.call('HSET', k_counted, name, text)
+  end
+  redis.call('ZADD', k_live, now_ms, name)
+end

@@ -1,0 +1,86 @@
+-- recount_workers: recomputes the sums over live workers from the workers' parts, and removes parts that are not valid.
+-- KEYS config live counted workers models books
+-- ARGV
+-- ANSWERS recounted
+--   recounted: number of repairs
+-- KEEPS 12
+-- USES clock afford mark fleet slug stats
+
+-- This script may examine more than 64 entries, because a sum over a part of the workers is useless. It does nothing if
+-- there are more workers than this.
+local MAX_COUNTED, MAX_MODELS = 4096, 1024
+local repairs = 0
+local function repaired()
+  repairs = repairs + 1
+  count('reconciled')
+end
+
+for key, kind in pairs({ [k_live] = 'zset', [k_counted] = 'hash' }) do
+  local found = redis.call('TYPE', key).ok
+  if found ~= kind and found ~= 'none' then
+    redis.call('DEL', key)
+    repaired()
+  end
+end
+if redis.call('HLEN', k_counted) > MAX_COUNTED or redis.call('ZCARD', k_live) > MAX_COUNTED then
+  return { 'recounted', repairs }
+end
+
+-- The heartbeats that `live` has, without those of workers that have no part: their next heartbeat counts them.
+local heartbeats, stored_parts = {}, redis.call('HGETALL', k_counted)
+local is_counted = {}
+for i = 1, #stored_parts, 2 do
+  is_counted[stored_parts[i]] = true
+end
+local live = redis.call('ZRANGE', k_live, 0, -1)
+for i = 1, #live do
+  if is_counted[live[i]] then
+    heartbeats[live[i]] = true
+  else
+    redis.call('ZREM', k_live, live[i])
+    repaired()
+  end
+end
+
+local sums, live_slots = {}, 0
+local function sums_of(slug)
+  sums[slug] = sums[slug] or { 0, 0, 0, 0, 0 }
+  return sums[slug]
+end
+for i = 1, #stored_parts, 2 do
+  local name, part = stored_parts[i], parse_part(stored_parts[i + 1])
+  local heartbeat_ms = tonumber(redis.call('ZSCORE', k_workers, name) or 0)
+  if part and not heartbeats[name] and heartbeat_ms >= now_ms - LIVE_MS then
+    redis.call('ZADD', k_live, heartbeat_ms, name)
+    repaired()
+  elseif not part or not heartbeats[name] then
+    redis.call('HDEL', k_counted, name)
+    redis.call('ZREM', k_live, name)
+    repaired()
+    part = nil
+  end
+  for j = 1, part and #SUMS or 0 do
+    sums_of(part[1])[j] = sums_of(part[1])[j] + part[j + 1]
+  end
+  live_slots = live_slots + (part and part[2] or 0)
+end
+
+-- A pool without live workers may have sums too, if its worker's part was removed by another program.
+for _, model in ipairs(redis.call('ZREVRANGEBYSCORE', k_models, '+inf', now_ms - 3600000, 'LIMIT', 0, MAX_MODELS)) do
+  sums_of(slug_of(model))
+end
+for slug, true_sums in pairs(sums) do
+  local held = redis.call('HMGET', k_books .. slug, unpack(SUMS))
+  for i = 1, #SUMS do
+    if tonumber(held[i] or 0) ~= true_sums[i] then
+      write_sums(slug, true_sums)
+      repaired()
+      break
+    end
+  end
+end
+if tonumber(redis.call('HGET', k_config, 'live_slots') or 0) ~= live_slots then
+  redis.call('HSET', k_config, 'live_slots', whole(live_slots))
+  repaired()
+end
+return { 'recounted', repairs }
