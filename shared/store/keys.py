@@ -140,7 +140,7 @@ def workers() -> str:
 
 
 def live() -> str:
-    """Return the key of the ZSET of workers whose parts are in the sums over live workers, ordered by last heartbeat."""
+    """Return the key of the ZSET of the workers that are counted as live, ordered by last heartbeat."""
     return _key("live")
 
 

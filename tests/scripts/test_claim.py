@@ -281,7 +281,7 @@ def test_the_executed_counter_counts_a_job_once_however_often_it_is_claimed(stor
     store.release("w1", [claim_one(store).held])
     claim_one(store)
     assert stat(store, "executed") == 1
-    assert stat(store, f"h|queue_wait|blue|{MODEL}|sum") >= 0
+    assert stat(store, f"h|queue_wait|blue|{MODEL}|sum_us") >= 0
 
 
 def test_claim_works_when_memory_is_full(store, memory_is_full):

@@ -44,7 +44,9 @@ def commands_of_a_heartbeat(store: Store) -> int:
     heartbeat(store, facts=RATES | {"mu_wtps": random.uniform(90, 110)})
     store.reap()
     stats = store.client.info("commandstats")
-    return sum(entry["calls"] for name, entry in stats.items() if not name.startswith(("cmdstat_config", "cmdstat_info")))
+    return sum(
+        entry["calls"] for name, entry in stats.items() if not name.startswith(("cmdstat_config", "cmdstat_info"))
+    )
 
 
 def test_a_heartbeat_costs_the_same_for_two_workers_as_for_two_hundred_and_fifty_six(store):

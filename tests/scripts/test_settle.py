@@ -191,7 +191,15 @@ def test_an_ended_job_is_counted_once_by_tenant_model_and_outcome(store, held):
     assert [stat(store, f"tokens|blue|{MODEL}|{kind}") for kind in ("prompt", "cached", "completion")] == [300, 40, 21]
     assert stat(store, f"h|time_to_first_token|blue|{MODEL}|m|50") == 1
     assert stat(store, f"h|time_per_output_token|blue|{MODEL}|10") == 1
-    assert stat(store, f"h|request_duration|succeeded|blue|{MODEL}|sum") >= 0
+    assert stat(store, f"h|request_duration|succeeded|blue|{MODEL}|sum_us") >= 0
+
+
+def test_the_time_for_a_token_of_a_fast_model_is_counted_in_microseconds(store, held):
+    """21 tokens in 7 ms: 20 intervals of 350 µs each."""
+    store.settle(an_ending(held, usage=Usage(300, 0, 21, 5, 7, 200)), "w1")
+    assert stat(store, f"h|time_per_output_token|blue|{MODEL}|5") == 1
+    assert stat(store, f"h|time_per_output_token|blue|{MODEL}|sum_us") == 350
+    assert stat(store, f"h|time_to_first_token|blue|{MODEL}|m|sum_us") == 200_000
 
 
 def test_an_ended_job_without_tokens_adds_no_measurement(store, held):

@@ -165,7 +165,8 @@ def _histogram(row: MetricSpec, fields: list[tuple[list[str], int]]) -> Histogra
         for upper, upper_s in _BOUNDS:
             cumulative += counts.get(upper, 0)
             buckets.append((upper_s, cumulative))
-        family.add_metric(list(label_values), buckets=buckets, sum_value=counts.get("sum", 0) / 1000)
+        sum_s = counts.get("sum", 0) / 1000 + counts.get("sum_us", 0) / 1_000_000
+        family.add_metric(list(label_values), buckets=buckets, sum_value=sum_s)
     return family
 
 

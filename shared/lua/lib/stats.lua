@@ -1,5 +1,6 @@
 -- stats: counters and histograms in one hash, in fields `<name>` and `<name>|<tenant label>|…`.
 -- KEYS stats labels
+-- USES clock
 -- Each state change is counted once, by the script that makes it. The first 50 tenants get labels of their own; all
 -- others share the label `other`, so that the size of the hash is bounded.
 local MAX_LABELS = 50
@@ -26,7 +27,8 @@ local function label_of(tenant)
 end
 
 -- Adds a value to a histogram. Each field `h|<name>|<upper bound or inf>` holds the count of one bucket (the counts are
--- not cumulative). The field `h|<name>|sum` holds the sum of all values in ms.
+-- not cumulative). The field `h|<name>|sum_us` holds the sum of all values in µs, because a fast model needs less than
+-- 1 ms for a token. The metrics also add the field `h|<name>|sum`, in which some stores hold an older sum in ms.
 local function observe(what, ms)
   local upper = 'inf'
   for i = 1, #BUCKETS_MS do
@@ -36,5 +38,5 @@ local function observe(what, ms)
     end
   end
   count('h|' .. what .. '|' .. upper)
-  count('h|' .. what .. '|sum', math.max(0, math.floor(ms)))
+  count('h|' .. what .. '|sum_us', whole(math.max(0, ms * 1000)))
 end

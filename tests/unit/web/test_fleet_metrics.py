@@ -108,6 +108,14 @@ def test_histograms_are_cumulative_and_in_seconds() -> None:
     assert read["penstock_queue_wait_seconds_sum"][0][1] == 700.123
 
 
+def test_a_histograms_sum_adds_microseconds_to_the_milliseconds_of_older_stores() -> None:
+    stats = {"h|time_per_output_token|blue|m|5": 3, "h|time_per_output_token|blue|m|sum_us": 350}
+    read = samples(a_snapshot(stats))
+    assert read["penstock_time_per_output_token_seconds_sum"][0][1] == pytest.approx(0.00035)
+    read = samples(a_snapshot(stats | {"h|time_per_output_token|blue|m|sum": 2}))
+    assert read["penstock_time_per_output_token_seconds_sum"][0][1] == pytest.approx(0.00235)
+
+
 def test_gauges_show_the_tenants_seen_last_and_the_rest_as_other() -> None:
     tenants = [a_tenant(f"t{i}", waiting=1) for i in range(60)]
     read = samples(a_snapshot(tenants=tenants, waiting=75, running=0))
