@@ -72,6 +72,7 @@ TABLE: tuple[Key, ...] = (
     Key("polls", "penstock:polls", "", "zset", "jobs that must be polled, ordered by poll deadline", "emptied"),
     Key("labels", "penstock:labels", "", "set", "tenants with a metric label of their own", "permanent"),
     Key("queues", "penstock:queues", "", "zset", "queues, ordered by when their last result expires", "emptied"),
+    Key("patrol", "penstock:patrol", "", "hash", "which process reconciles queues, and how far the round is", "ttl"),
     Key("stats", "penstock:stats", "", "hash", "counters and histogram buckets", "permanent"),
     Key("keys", "penstock:keys", "", "hash", "tenant, label and expiry of each API key, by its SHA-256", "permanent"),
     Key(

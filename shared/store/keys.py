@@ -194,6 +194,11 @@ def queues() -> str:
     return _key("queues")
 
 
+def patrol() -> str:
+    """Return the key of the HASH that says which process reconciles queues, and how far the round over them is."""
+    return _key("patrol")
+
+
 def stats() -> str:
     """Return the key of the HASH of counters and histogram buckets."""
     return _key("stats")

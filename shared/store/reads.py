@@ -12,7 +12,7 @@ from shared.store import decode, keys, scripts
 from shared.store.connection import open_blocking_client
 from shared.store.keys import model_slug
 from shared.store.redis_errors import store_faults
-from shared.store.replies import JobPage, Overview, Quote, Snapshot
+from shared.store.replies import JobPage, Overview, Quote, Snapshot, Turn
 
 #: The longest time that one blocking read blocks; a caller that wants to wait longer repeats the read.
 _MAX_BLOCK_S = 5.0
@@ -60,11 +60,21 @@ class StoreReads:
         refused = decode.refused(refusal) if len(refusal) > 1 else None
         return Quote(cost_mwt, None if eta_ms < 0 else eta_ms, refused)
 
-    def queues(self) -> list[tuple[str, str]]:
-        """Return (tenant, model slug) for each queue that has queued, running or readable ended jobs."""
-        with store_faults(self.client):
-            names: Any = self.client.zrange(keys.queues(), 0, -1)
-        return [(tenant, slug) for name in names for tenant, _, slug in [decode.text(name).partition(".")]]
+    def patrol(self, asker: str, *, limit: int, rest_ms: int, pause_ms: int) -> Turn:
+        """Return the next queues to reconcile, about `limit`, or none if another process has the turn.
+
+        `asker` names the calling process. `rest_ms` is the time between two rounds over all queues, and `pause_ms` the
+        time between two calls in a round.
+        """
+        given = {"limit": limit, "rest_ms": rest_ms, "pause_ms": pause_ms}
+        _, (next_ms, round_, begins, *names) = self._call("patrol", asker=asker, **given)
+        queues = [(tenant, slug) for name in names for tenant, _, slug in [decode.text(name).partition(".")]]
+        return Turn(next_ms, round_, begins == 1, queues)
+
+    def recount_workers(self) -> int:
+        """Recompute the sums of the live workers' slots and rates. Return the number of repairs."""
+        repairs: int = self._call("recount_workers")[1][0]
+        return repairs
 
     def touch(self, job_id: str, *, tenant: str | None = None, quiet: bool = False) -> JobView | None:
         """Return the job. Unless `quiet` is true, also record that the job was polled.

@@ -181,6 +181,18 @@ class Overview:
 
 
 @dataclass(frozen=True)
+class Turn:
+    """The next queues that a process reconciles, each as (tenant, model slug); none if it is not this process's turn."""
+
+    #: When the process should ask again, in ms from now.
+    rest_ms: int
+    #: The number of the round over all queues, and whether these queues are its first ones.
+    round: int
+    begins_round: bool
+    queues: list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
 class JobPage:
     """A page of a tenant's jobs, newest first. `cursor` requests the next page; it is None on the last page."""
 

@@ -248,11 +248,6 @@ class Store(StoreReads):
         _, (expired, requeued, failed, canceled, due_in_ms) = self._call("reap", limit=_REAP_LIMIT)
         return Reaped(expired, requeued, failed, canceled, None if due_in_ms < 0 else due_in_ms)
 
-    def recount_workers(self) -> int:
-        """Recompute the sums of the live workers' slots and rates. Return the number of repairs."""
-        repairs: int = self._call("recount_workers")[1][0]
-        return repairs
-
     def reconcile(self, tenant: str, slug: str, *, thorough: bool = True) -> int:
         """Repair what other programs changed in one queue and in its tenant's sums. Return the number of repairs.
 

@@ -14,7 +14,6 @@ from shared.jobs.states import JobState
 from shared.store import keys
 from shared.store.store import Store
 from tests.support.builders import MODEL, a_heartbeat, a_job, admitted, an_ending, contents, reconfigure, stat
-from workers.duties.reconciler import PERIOD_S, Reconciler
 
 pytestmark = pytest.mark.rq
 
@@ -228,7 +227,8 @@ def test_reconcile_does_not_change_the_queues_of_other_tenants_and_models(busy):
     store.reconcile("blue", MODEL)
     after = {key: value for key, value in contents(store).items() if f"blue.{MODEL}" not in key}
     assert after == before | {"rq:queues": after["rq:queues"]}
-    assert set(store.queues()) == {("blue", MODEL), ("blue", "n"), ("green", MODEL)}
+    turn = store.patrol("w1", limit=64, rest_ms=3_000, pause_ms=250)
+    assert set(turn.queues) == {("blue", MODEL), ("blue", "n"), ("green", MODEL)}
 
 
 def test_sums_left_wrong_by_a_claim_that_met_a_job_without_a_record_are_repaired(busy):
@@ -238,16 +238,4 @@ def test_sums_left_wrong_by_a_claim_that_met_a_job_without_a_record_are_repaired
     assert [job.id for job in store.claim("w1", "c2", MODEL, room=1, cells_free=4_096)] == [ids[2]]
     assert [breach.invariant for breach in find_breaches(store.client)] == [3, 3, 3]
     assert store.reconcile("blue", MODEL, thorough=False) == 4
-    assert find_breaches(store.client) == []
-
-
-def test_only_the_reconcilers_first_pass_checks_queues_that_show_no_fault(busy):
-    store, *_ = busy
-    duty = Reconciler(store)
-    for repaired in (True, False):
-        store.client.hincrby(keys.tenant("blue"), "running", 1)
-        assert duty.one_pass() == PERIOD_S
-        assert (find_breaches(store.client) == []) == repaired
-    store.client.delete(f"rq:queue:blue.{MODEL}")
-    duty.one_pass()
     assert find_breaches(store.client) == []

@@ -1,5 +1,6 @@
-"""Undoes the changes that other programs made to RQ's keys; each pass examines a limited number of queues."""
+"""Undoes the changes that other programs made to RQ's keys and to sums; each pass examines a few queues."""
 
+import secrets
 from typing import TYPE_CHECKING
 
 import structlog
@@ -9,40 +10,41 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-#: Interval between passes, in seconds. More frequent passes are not needed, because most damage is done by hand, and
-#: the reaper and the claims skip damaged entries until they are repaired.
+#: Interval between two rounds, in seconds. A round examines all queues. More frequent rounds are not needed, because
+#: most damage is done by hand, and the reaper and the claims skip damaged entries until they are repaired.
 PERIOD_S = 3.0
-#: One cycle in this many recomputes every sum, even if nothing looks wrong. A cycle examines all queues. If it takes
-#: one pass of 3 s, every sum is recomputed about every five minutes. Sums are not recomputed more often, because that
-#: costs the store 12 µs for each running job and each queue, and every worker does it.
-_THOROUGH_EVERY = 100
-#: How many queues one pass examines. If there are more, the next pass continues where this pass stopped.
-_QUEUES_A_PASS = 64
+#: About how many queues one pass examines, and the delay until the next pass of the same round, in seconds. A round
+#: over 10,000 queues takes about 40 s, plus the time of the calls.
+_QUEUES_A_PASS, _PAUSE_S = 64, 0.25
+#: How many queues of a pass have their sums recomputed even if nothing looks wrong: in a round of one pass, and in a
+#: longer round. Recomputing costs the store 12 µs for each running job. The chosen queues are others in each round.
+_THOROUGH, _THOROUGH_LONG_ROUND = 4, 1
 
 
 class Reconciler:
-    """Reconciles some queues in each pass. Several workers may reconcile at once: each defect is repaired only once."""
+    """Reconciles some queues in each pass. The workers share each round: one of them has the turn at a time."""
 
     name = "reconciler"
 
     def __init__(self, store: "Store") -> None:
         self._store = store
-        self._next = 0
-        #: Number of completed cycles over all queues.
-        self._cycle = 0
+        self._asker = secrets.token_hex(8)
 
     def one_pass(self) -> float:
-        """Reconcile the next _QUEUES_A_PASS queues, and return the delay until the next pass in seconds.
+        """Reconcile the next queues, if it is this worker's turn. Return the delay until the next pass in seconds.
 
         Raises StoreUnavailable.
         """
-        queues = self._store.queues()
-        if self._next >= len(queues):
-            self._next = 0
-            self._cycle += 1
-        for tenant, slug in queues[self._next : self._next + _QUEUES_A_PASS]:
-            repairs = self._store.reconcile(tenant, slug, thorough=self._cycle % _THOROUGH_EVERY == 0)
+        turn = self._store.patrol(
+            self._asker, limit=_QUEUES_A_PASS, rest_ms=int(PERIOD_S * 1000), pause_ms=int(_PAUSE_S * 1000)
+        )
+        if turn.begins_round and (repairs := self._store.recount_workers()):
+            log.warning("reconciled.workers", repairs=repairs)
+        is_whole_round = turn.begins_round and turn.rest_ms >= PERIOD_S * 1000
+        stride = -(-len(turn.queues) // (_THOROUGH if is_whole_round else _THOROUGH_LONG_ROUND))
+        for place, (tenant, slug) in enumerate(turn.queues):
+            thorough = (place + turn.round) % stride == 0
+            repairs = self._store.reconcile(tenant, slug, thorough=thorough)
             if repairs:
                 log.warning("reconciled", tenant=tenant, model=slug, repairs=repairs)
-        self._next += _QUEUES_A_PASS
-        return PERIOD_S
+        return turn.rest_ms / 1000

@@ -1,0 +1,44 @@
+-- patrol: gives one process the next queues to reconcile, so that all processes together examine each queue in turn.
+-- KEYS queues patrol
+-- ARGV
+--   asker text · the process that asks
+--   limit int · about how many queues to return
+--   rest_ms int · the time between two rounds
+--   pause_ms int · the time between two calls in a round
+-- ANSWERS patrol
+--   patrol: ms after which the process should ask again; the number of the round; 1 if this call begins the round; then
+--   the queues to reconcile. A process that has no turn gets no queues.
+-- KEEPS 8
+-- USES clock afford
+
+-- One process has the turn at a time. It keeps the turn as long as it asks again within this time; then another process
+-- goes on where it stopped.
+local TURN_MS = 10000
+
+local held = redis.pcall('HMGET', k_patrol, 'asker', 'until_ms', 'cursor', 'round')
+if held.err then
+  redis.call('DEL', k_patrol)
+  held = {}
+end
+local until_ms, round = tonumber(held[2] or 0) or 0, tonumber(held[4] or 0) or 0
+-- An end of a turn that is further away than a whole turn was not written by this script.
+if held[1] and held[1] ~= asker and until_ms > now_ms and until_ms <= now_ms + TURN_MS then
+  return { 'patrol', math.max(rest_ms, pause_ms), round, 0 }
+end
+
+-- ZSCAN returns each queue that exists from the beginning of the round to its end, even if queues are added, removed and
+-- ordered anew in between. A walk by rank would skip the queues behind one that moves to the end of the order.
+local cursor = string.match(held[3] or '', '^%d+$') or '0'
+local page = redis.pcall('ZSCAN', k_queues, cursor, 'COUNT', limit)
+if page.err then
+  page = { '0', {} }
+end
+local begins = cursor == '0' and 1 or 0
+round = (round + begins) % 1000000
+redis.call('HSET', k_patrol, 'asker', asker, 'until_ms', now_ms + TURN_MS, 'cursor', page[1], 'round', round)
+redis.call('PEXPIRE', k_patrol, 3600000)
+local answer = { 'patrol', page[1] == '0' and rest_ms or pause_ms, round, begins }
+for i = 1, #page[2], 2 do
+  answer[#answer + 1] = page[2][i]
+end
+return { 'patrol', unpack(answer, 2) }

@@ -1,0 +1,153 @@
+"""Tests how workers share the rounds in which they reconcile all queues, and what one pass of the reconciler repairs."""
+
+import pytest
+
+from shared.audit.invariants import find_breaches
+from shared.store import keys
+from shared.store.replies import Turn
+from shared.store.store import Store
+from tests.support.builders import MODEL, a_job, admitted, heartbeat
+from workers.duties.reconciler import PERIOD_S, Reconciler
+
+START_MS = 1_790_000_000_000
+
+
+@pytest.fixture
+def patrolled(store: Store) -> Store:
+    """A store whose clock stands still, so that only the test moves it."""
+    set_clock(store, 0)
+    return store
+
+
+def set_clock(store: Store, ms: int) -> None:
+    store.client.set(keys.clock(), f"={START_MS + ms}")
+
+
+def add_queues(store: Store, number: int) -> set[tuple[str, str]]:
+    """Add queues whose last results have not expired yet, and which have no jobs."""
+    store.client.zadd(keys.queues(), {f"t{i}.m": START_MS + 10**9 + i for i in range(number)})
+    return {(f"t{i}", "m") for i in range(number)}
+
+
+def ask(store: Store, asker: str = "w1") -> Turn:
+    return store.patrol(asker, limit=64, rest_ms=3_000, pause_ms=250)
+
+
+def one_round(store: Store, asker: str = "w1", first: Turn | None = None) -> tuple[list[tuple[str, str]], int, int]:
+    """Ask until the round is over. Return its queues, the ms that it takes, and the largest number of queues a call."""
+    turn = first or ask(store, asker)
+    queues, took_ms, most = list(turn.queues), 0, len(turn.queues)
+    while turn.rest_ms < 3_000:
+        took_ms += turn.rest_ms
+        turn = ask(store, asker)
+        queues += turn.queues
+        most = max(most, len(turn.queues))
+    return queues, took_ms, most
+
+
+def test_ten_thousand_queues_are_reached_within_a_minute_and_a_few_at_a_time(patrolled):
+    added = add_queues(patrolled, 10_000)
+    queues, took_ms, most = one_round(patrolled)
+    assert set(queues) == added
+    assert took_ms < 60_000
+    assert most < 200
+    assert len(queues) < 10_500, "ZSCAN may return a queue twice, but rarely"
+
+
+def test_queues_that_move_in_the_order_during_a_round_hide_no_other_queue(patrolled):
+    added = add_queues(patrolled, 2_000)
+    turn, queues, score = ask(patrolled), [], START_MS + 2 * 10**9
+    while turn.rest_ms < 3_000:
+        queues += turn.queues
+        for tenant, slug in turn.queues:
+            score += 1
+            patrolled.client.zadd(keys.queues(), {f"{tenant}.{slug}": score})
+        turn = ask(patrolled)
+    assert set(queues + turn.queues) == added
+
+
+def test_one_process_has_the_turn_and_the_others_ask_again_later(patrolled):
+    added = add_queues(patrolled, 1_000)
+    first = ask(patrolled, "w1")
+    assert first.begins_round
+    for asker in ("w2", "w3"):
+        assert ask(patrolled, asker) == Turn(3_000, first.round, begins_round=False, queues=[])
+    queues, _, _ = one_round(patrolled, first=first)
+    assert set(queues) == added
+    assert ask(patrolled, "w1").begins_round
+
+
+def test_another_process_goes_on_where_a_dead_one_stopped(patrolled):
+    added = add_queues(patrolled, 1_000)
+    seen = [*ask(patrolled, "dead").queues, *ask(patrolled, "dead").queues]
+    set_clock(patrolled, 9_999)
+    assert ask(patrolled, "w2").queues == []
+    set_clock(patrolled, 10_000)
+    queues, _, _ = one_round(patrolled, "w2")
+    assert set(seen) | set(queues) == added
+
+
+DAMAGES = {
+    "a turn that ends in a year": lambda client: client.hset(keys.patrol(), "until_ms", START_MS + 365 * 86_400_000),
+    "an end that is no number": lambda client: client.hset(keys.patrol(), "until_ms", "soon"),
+    "a cursor that is no number": lambda client: client.hset(keys.patrol(), mapping={"cursor": "x", "until_ms": 0}),
+    "a round that is no number": lambda client: client.hset(keys.patrol(), mapping={"round": "x", "until_ms": 0}),
+    "no record": lambda client: client.delete(keys.patrol()),
+    "a record of another type": lambda client: (client.delete(keys.patrol()), client.set(keys.patrol(), "x")),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_record_stops_no_patrol(patrolled, name):
+    added = add_queues(patrolled, 100)
+    ask(patrolled, "w1")
+    DAMAGES[name](patrolled.client)
+    assert set(ask(patrolled, "w2").queues) == added
+
+
+def test_an_empty_store_has_nothing_to_reconcile(patrolled):
+    turn = ask(patrolled)
+    assert (turn.queues, turn.rest_ms) == ([], 3_000)
+    assert Reconciler(patrolled).one_pass() == PERIOD_S
+
+
+def test_each_pass_over_a_few_queues_repairs_their_lists_and_sums_and_those_of_the_workers(store):
+    heartbeat(store)
+    admitted(store, a_job())
+    duty = Reconciler(store)
+    for damage in (
+        lambda: store.client.hincrby(keys.tenant("blue"), "running", 1),
+        lambda: store.client.hincrby(keys.tenant("blue"), "waiting_mwt", 1),
+        lambda: store.client.delete(f"rq:queue:blue.{MODEL}"),
+        lambda: store.client.hincrby(keys.config(), "live_slots", 5),
+    ):
+        damage()
+        assert find_breaches(store.client) != []
+        assert duty.one_pass() == PERIOD_S
+        assert find_breaches(store.client) == []
+
+
+def test_sums_of_many_queues_are_recomputed_in_turn(store):
+    heartbeat(store)
+    for number in range(16):
+        admitted(store, a_job(f"t{number}"))
+        store.client.hincrby(keys.tenant(f"t{number}"), "running", 1)
+    duty = Reconciler(store)
+    duty.one_pass()
+    left = len(find_breaches(store.client))
+    assert 0 < left < 16
+    for _ in range(3):
+        duty.one_pass()
+    assert find_breaches(store.client) == []
+
+
+def test_two_reconcilers_share_the_work(store):
+    heartbeat(store)
+    admitted(store, a_job())
+    first, second = Reconciler(store), Reconciler(store)
+    first.one_pass()
+    store.client.delete(f"rq:queue:blue.{MODEL}")
+    second.one_pass()
+    assert find_breaches(store.client) != []
+    first.one_pass()
+    assert find_breaches(store.client) == []
