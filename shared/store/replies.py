@@ -182,7 +182,7 @@ class Overview:
 
 @dataclass(frozen=True)
 class Turn:
-    """The next queues that a process reconciles, each as (tenant, model slug); none if it is not this process's turn."""
+    """The next queues to reconcile, each as (tenant, model slug); none if it is not this process's turn."""
 
     #: When the process should ask again, in ms from now.
     rest_ms: int

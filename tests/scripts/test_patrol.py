@@ -1,4 +1,4 @@
-"""Tests how workers share the rounds in which they reconcile all queues, and what one pass of the reconciler repairs."""
+"""Tests how workers share the rounds over all queues, and what one pass of the reconciler repairs."""
 
 import pytest
 
