@@ -9,7 +9,7 @@
 --   patrol: ms after which the process should ask again; the number of the round; 1 if this call begins the round; then
 --   the queues to reconcile. A process that has no turn gets no queues.
 -- KEEPS 8
--- USES clock afford
+-- USES clock afford mark
 
 -- One process has the turn at a time. It keeps the turn as long as it asks again within this time; then another process
 -- goes on where it stopped.
