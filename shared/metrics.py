@@ -207,6 +207,13 @@ FAILED_KEYS = MetricSpec(
 FOLLOWED_JOBS = MetricSpec(
     "penstock_followed_jobs", "gauge", (), "jobs that clients of this process follow or wait for"
 )
+HTTP_CONNECTIONS = MetricSpec("penstock_http_connections", "gauge", (), "open connections of this HTTP process")
+TURNED_AWAY = MetricSpec(
+    "penstock_http_turned_away",
+    "counter",
+    ("bound",),
+    "connections and requests that would have exceeded a bound of this HTTP process",
+)
 GATE_FRAMES = MetricSpec("penstock_gate_frames", "counter", ("status",), "frames that the TCP gate sent")
 GATE_CONNECTIONS = MetricSpec("penstock_gate_connections", "gauge", (), "open connections of the TCP gate")
 GATE_REFUSED_CONNECTIONS = MetricSpec(
@@ -228,6 +235,8 @@ PROCESS: tuple[MetricSpec, ...] = (
     REFUSED_WITHOUT_STORE,
     FAILED_KEYS,
     FOLLOWED_JOBS,
+    HTTP_CONNECTIONS,
+    TURNED_AWAY,
     GATE_FRAMES,
     GATE_CONNECTIONS,
     GATE_REFUSED_CONNECTIONS,

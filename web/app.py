@@ -11,7 +11,7 @@ from web.dashboard.dashboard import mode_of, register_dashboard
 from web.http import hosts_and_cors, telemetry
 from web.http.process_metrics import package_version
 from web.http.request import DoorRequest
-from web.operations import request_caller
+from web.operations import open_requests, request_caller
 from web.routes import embeddings, events, health, jobs, openai, pages, queue, quote, responses
 from web.runtime.context import make_door_context
 from web.runtime.current import EXTENSION_NAME
@@ -41,7 +41,9 @@ def create_app(settings: Settings, store: Store, clock: Clock) -> APIFlask:
     app.extensions[EXTENSION_NAME] = context
     telemetry.install(app, context.metrics)
     hosts_and_cors.install(app, settings)
+    open_requests.count_clients(app)
     request_caller.install(app)
+    open_requests.count_tenants(app)
     errors.install(app, settings)
     openapi.install(app)
     for routes in (jobs, events, queue, quote, openai, responses, embeddings, health, pages):

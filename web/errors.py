@@ -20,6 +20,7 @@ def install(app: Flask, settings: Settings) -> None:
 
     @app.errorhandler(ApiError)
     def on_api_error(error: ApiError) -> Response:
+        current_context().metrics.count_turned_away(error.code)
         return problem_response(error)
 
     @app.errorhandler(StoreUnavailable)

@@ -11,6 +11,7 @@ from typing import Any  # noqa: E402
 
 from shared import log as logging  # noqa: E402
 from shared.errors import StoreUnavailable  # noqa: E402
+from web.http.connection_bounds import RESERVE, connection_limits  # noqa: E402
 from web.runtime.start import configure_store, open_store, raise_file_limit, read_settings  # noqa: E402
 
 _settings = read_settings()
@@ -21,9 +22,9 @@ bind = _settings.listen
 workers = _settings.web_workers
 #: A gevent worker runs one greenlet per connection. A waiting call or a stream needs only a few kB, not a thread.
 worker_class = "web.gunicorn_worker.DoorWorker"
-#: Each idle or slow client occupies one connection of a worker process. The limit is high so that thousands of such
-#: clients do not prevent others from connecting.
-worker_connections = 10_000
+#: The worker accepts so many more connections than PENSTOCK_MAX_CONNECTIONS that it can answer /health on the reserve
+#: and refuse others; it stops to accept only when even those are in use (web/gunicorn_worker.py).
+worker_connections = connection_limits(_settings, raise_file_limit()).total + 2 * RESERVE
 #: The maximum number of connections that the kernel queues while a worker is busy or restarts. Linux caps this
 #: number at net.core.somaxconn.
 backlog = 4_096
@@ -65,7 +66,6 @@ def on_starting(_server: Any) -> None:
     store does not answer, the door starts anyway and refuses jobs until the store answers.
     """
     logging.configure(_settings.log_level, _settings.log_format, room="web", pid=os.getpid())
-    raise_file_limit()
     store = open_store(_settings)
     try:
         configure_store(_settings, store)

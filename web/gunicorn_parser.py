@@ -44,6 +44,7 @@ class ReadLimits:
     head_s: float
     body_s: float
     max_body_bytes: int
+    head_max_bytes: int = HEAD_MAX_BYTES
 
     @property
     def body_wire_bytes(self) -> int:
@@ -84,11 +85,11 @@ class PacedSocket:
 
     def begin_wait(self, idle_s: float) -> None:
         """Wait for the first byte of a request for `idle_s` seconds."""
-        self._begin(_Phase.IDLE, idle_s, HEAD_MAX_BYTES)
+        self._begin(_Phase.IDLE, idle_s, self._limits.head_max_bytes)
 
     def begin_head(self) -> None:
         """Read the head of a request, of which some bytes are there."""
-        self._begin(_Phase.HEAD, self._limits.head_s, HEAD_MAX_BYTES)
+        self._begin(_Phase.HEAD, self._limits.head_s, self._limits.head_max_bytes)
 
     def begin_body(self, *, awaits_continue: bool) -> None:
         """Read the body for the app."""
@@ -148,7 +149,7 @@ class PacedSocket:
         if self._phase is _Phase.HEAD and too_slow:
             raise SlowHead(f"the head took longer than {limits.head_s:g} s (PENSTOCK_REQUEST_HEAD_MS)")
         if self._phase is _Phase.HEAD:
-            raise LimitRequestHeaders(f"the head of the request is longer than {HEAD_MAX_BYTES} bytes")
+            raise LimitRequestHeaders(f"the head of the request is longer than {limits.head_max_bytes} bytes")
         if too_slow:
             raise ApiError(
                 "request_timeout", f"the body took longer than {limits.body_s:g} s (PENSTOCK_REQUEST_BODY_MS)"

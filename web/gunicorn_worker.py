@@ -1,8 +1,9 @@
-"""gunicorn's gevent worker, changed in four ways: bounded reads, socket timeouts, JSON errors, a faster stop.
+"""gunicorn's gevent worker with bounds on reads and connections, socket timeouts, JSON errors and a faster stop.
 
 The original worker differs as follows:
 
 - It reads what a client sends without bounds, and while bytes keep arriving it serves no other connection.
+- It has one bound on connections, and when that is reached it accepts none, so that health probes fail.
 - While a connection is open, it waits without a limit for the client to read a response.
 - It answers a request that it cannot parse with an HTML page.
 - When it is asked to stop, it waits up to `graceful_timeout` seconds for every open connection, even if the connection
@@ -10,6 +11,8 @@ The original worker differs as follows:
 """
 
 import errno
+import resource
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -27,12 +30,22 @@ from gunicorn.http.errors import (  # type: ignore[import-untyped]  # ships no t
 from gunicorn.workers.ggevent import GeventWorker  # type: ignore[import-untyped]  # ships no types
 
 from shared.settings.settings import load
-from web.gunicorn_closing import close_gently
+from web.gunicorn_closing import LINGER_S, close_gently
 from web.gunicorn_errors import send_error
 from web.gunicorn_parser import DRAIN_S, DoorParser, ReadLimits, SlowHead, yield_to_others
 from web.http import shutdown
 from web.http.api_errors import error_from_status
 from web.http.client_address import parse_trusted_proxies
+from web.http.connection_bounds import (
+    PROBE_PATHS,
+    ConnectionBounds,
+    DoorBound,
+    Place,
+    connection_limits,
+    turned_away,
+)
+from web.http.process_metrics import ProcessMetrics
+from web.runtime.current import EXTENSION_NAME
 
 log = structlog.get_logger()
 
@@ -48,6 +61,12 @@ SOCKET_TIMEOUT_S = 30.0
 _CLOSED_BY_CLIENT = (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN)
 #: The parser limits its waits itself. The context around it, which can be ended, lasts this many seconds longer.
 _LEEWAY_S = 5.0
+#: How long a connection that was answered is still read before it is closed, in seconds, by the connection's place.
+_LINGER_S = {Place.REGULAR: LINGER_S, Place.RESERVED: 0.25, Place.NONE: 0.05}
+#: What is read of a connection beyond the bounds: enough for a health probe, which sends its request at once.
+_RESERVE_LIMITS = ReadLimits(
+    first_wait_s=1.0, idle_s=1.0, head_s=1.0, body_s=1.0, max_body_bytes=0, head_max_bytes=4_096
+)
 #: How often the worker checks whether it was asked to stop, in seconds.
 _STOP_CHECK_INTERVAL_S = 0.1
 #: How long a worker that is stopping waits for the next request on an open connection, in seconds.
@@ -93,11 +112,32 @@ class DoorWorker(GeventWorker):  # type: ignore[misc]  # GeventWorker ships no t
         self._idle_timeouts: set[_IdleTimeout] = set()
         self._settings = load()
         self._proxies = parse_trusted_proxies(self._settings.trusted_proxies)
+        max_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._bounds = ConnectionBounds(connection_limits(self._settings, max_files))
+        self._metrics: ProcessMetrics | None = None
+
+    def load_wsgi(self) -> None:
+        """Load the app, and let its metrics show this worker's connections."""
+        super().load_wsgi()
+        self._metrics = self.wsgi.extensions[EXTENSION_NAME].metrics
+        self._metrics.connections.set_function(lambda: self._bounds.open)
 
     def handle(self, listener: Any, client: Any, addr: Any) -> None:
         """Serve the requests of one connection, one after the other, and close the connection."""
         # The connection may have inherited a timeout from the listening socket.
         client.settimeout(None)
+        address = self._proxies.limiting_key(addr[0] if addr else "")
+        place, exceeded = self._bounds.enter(address)
+        try:
+            if exceeded is None:
+                self._serve(listener, client, addr)
+            else:
+                self._turn_away(listener, client, addr, place, exceeded)
+        finally:
+            close_gently(client, hurry=shutdown.requested.is_set, seconds=_LINGER_S[place])
+            self._bounds.leave(address, place)
+
+    def _serve(self, listener: Any, client: Any, addr: Any) -> None:
         parser = DoorParser(self.cfg, client, addr, self._read_limits(addr))
         request = None
         try:
@@ -112,8 +152,21 @@ class DoorWorker(GeventWorker):  # type: ignore[misc]  # GeventWorker ships no t
                 log.exception("http.connection_failed")
         except Exception as error:  # noqa: BLE001 - every error of a connection ends this connection only
             self.handle_error(request, client, addr, error)
-        finally:
-            close_gently(client, hurry=shutdown.requested.is_set)
+
+    def _turn_away(self, listener: Any, client: Any, addr: Any, place: Place, exceeded: DoorBound) -> None:
+        """Answer a connection beyond the bounds: a health probe as always, anything else with an error."""
+        request = None
+        if place is Place.RESERVED:
+            with suppress(StopIteration, ParseException, OSError):
+                request = self._next_request(DoorParser(self.cfg, client, addr, _RESERVE_LIMITS))
+        if request is not None and request.method in {"GET", "HEAD"} and request.path in PROBE_PATHS:
+            request.force_close()
+            with suppress(StopIteration, OSError):
+                self.handle_request(listener.getsockname(), request, client, addr)
+            return
+        if self._metrics is not None:
+            self._metrics.count_turned_away(exceeded.value)
+        send_error(client, turned_away(exceeded, self._bounds.describe(exceeded)))
 
     def _next_request(self, parser: DoorParser) -> Any:
         """Return the connection's next request, or None if the process is asked to stop while the connection is idle.

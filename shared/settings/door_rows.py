@@ -1,6 +1,6 @@
 """The settings of the door: its addresses, who may use it, and the size of a request."""
 
-from shared.settings.setting import HOST_PORT, Setting, int_row, text_row, word_row
+from shared.settings.setting import AUTO, HOST_PORT, Setting, int_row, text_row, word_row
 
 ROWS: tuple[Setting, ...] = (
     text_row(
@@ -62,5 +62,50 @@ ROWS: tuple[Setting, ...] = (
         100,
         3_600_000,
         "a body that takes longer to arrive gets status 408; 1 MiB in this time is 140 kbit/s",
+    ),
+    int_row(
+        "max_connections",
+        AUTO,
+        "connections",
+        16,
+        1_000_000,
+        "open connections of one HTTP process, beyond which only /health is served; auto: 10000, if open files allow",
+        auto=True,
+    ),
+    int_row(
+        "max_address_connections",
+        AUTO,
+        "connections",
+        1,
+        1_000_000,
+        "of these from one client address; for clients of a trusted proxy, their open requests; auto: an eighth",
+        auto=True,
+    ),
+    int_row(
+        "max_tenant_requests",
+        AUTO,
+        "requests",
+        1,
+        1_000_000,
+        "open requests of one tenant at one HTTP process, such as waits and streams; auto: a quarter",
+        auto=True,
+    ),
+    int_row(
+        "max_open_body_bytes",
+        AUTO,
+        "bytes",
+        1_024,
+        1_099_511_627_776,
+        "bodies that one HTTP process reads and parses at once; auto: 64 MiB, or four of the longest bodies",
+        auto=True,
+    ),
+    int_row(
+        "max_tenant_body_bytes",
+        AUTO,
+        "bytes",
+        1_024,
+        1_099_511_627_776,
+        "of these from one tenant; auto: a quarter, so that one tenant cannot stop the others' requests",
+        auto=True,
     ),
 )

@@ -45,6 +45,11 @@ class Settings:
     max_body_bytes: int
     request_head_ms: int
     request_body_ms: int
+    max_connections: int
+    max_address_connections: int
+    max_tenant_requests: int
+    max_open_body_bytes: int
+    max_tenant_body_bytes: int
     gate_listen: str
     gate_metrics_listen: str
     gate_frame_ms: int

@@ -38,8 +38,13 @@ CODES: dict[str, tuple[int, str]] = {
     "invalid_value": (422, "invalid_request_error"),
     "idempotency_mismatch": (422, "invalid_request_error"),
     "too_many_failed_keys": (429, "rate_limit_exceeded"),
+    "address_full": (429, "rate_limit_error"),
+    "tenant_requests_full": (429, "rate_limit_error"),
+    "tenant_bodies_full": (429, "rate_limit_error"),
     "internal_error": (500, "server_error"),
     "job_failed": (500, "job_error"),
+    "connections_full": (503, "server_overloaded"),
+    "bodies_full": (503, "server_overloaded"),
     "deadline_exceeded": (504, "job_error"),
 }
 

@@ -5,10 +5,7 @@ from flask import Flask, Response, request
 from shared.settings.settings import Settings
 from web.http.allowed_names import allowed_hosts, allowed_origins, host_name
 from web.http.api_errors import ApiError
-
-#: Paths that are served under any Host, because health probes address a pod by its IP address. Their responses contain
-#: no secrets.
-_ANY_HOST = frozenset({"/health", "/health/ready"})
+from web.http.connection_bounds import PROBE_PATHS
 
 _CORS_METHODS = "GET, POST, DELETE, OPTIONS"
 _CORS_EXPOSED = "x-request-id, retry-after-ms, retry-after, x-deadline-ms, x-should-retry, location"
@@ -30,7 +27,8 @@ def install(app: Flask, settings: Settings) -> None:
         name = host_name(host)
         if "*" in hosts and host and not name:
             raise ApiError("invalid_request", f"Host {host[:80]!r} is not a name or address with a port", param="Host")
-        if "*" not in hosts and name not in hosts and request.path not in _ANY_HOST:
+        # Health probes address a pod by its IP address, and the responses to them contain no secrets.
+        if "*" not in hosts and name not in hosts and request.path not in PROBE_PATHS:
             message = f"Host {host[:80]!r} is not served here (PENSTOCK_ALLOWED_HOSTS)"
             raise ApiError("unknown_host", message, param="Host")
         if request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers:

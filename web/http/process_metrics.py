@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 
 from shared import metrics as specs
 from shared.clock import Clock
+from web.http.connection_bounds import DoorBound
 
 _BUCKETS_S = tuple(ms / 1000 for ms in specs.BUCKETS_MS)
 #: The buckets for round trips to the store. They begin at smaller values than the buckets for requests, because a round
@@ -52,12 +53,17 @@ class ProcessMetrics:
         self.script_seconds = self._histogram(specs.SCRIPT_SECONDS, _SCRIPT_BUCKETS_S)
         self.refused_without_store = self._counter(specs.REFUSED_WITHOUT_STORE)
         self.failed_keys = self._counter(specs.FAILED_KEYS)
-        self.followed_jobs = Gauge(specs.FOLLOWED_JOBS.name, specs.FOLLOWED_JOBS.help, registry=self.registry)
+        self.turned_away = self._counter(specs.TURNED_AWAY)
+        self.connections = self._gauge(specs.HTTP_CONNECTIONS)
+        self.followed_jobs = self._gauge(specs.FOLLOWED_JOBS)
         build = Gauge(specs.BUILD_INFO.name, specs.BUILD_INFO.help, specs.BUILD_INFO.labels, registry=self.registry)
         build.labels(package_version(), platform.python_version()).set(1)
 
     def _counter(self, spec: specs.MetricSpec) -> Counter:
         return Counter(spec.name, spec.help, spec.labels, registry=self.registry)
+
+    def _gauge(self, spec: specs.MetricSpec) -> Gauge:
+        return Gauge(spec.name, spec.help, spec.labels, registry=self.registry)
 
     def _histogram(self, spec: specs.MetricSpec, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(spec.name, spec.help, spec.labels, registry=self.registry, buckets=buckets)
@@ -67,6 +73,11 @@ class ProcessMetrics:
         registry = CollectorRegistry(auto_describe=False)
         registry.register(ProcessLabelCollector(self.registry))
         return registry
+
+    def count_turned_away(self, code: str) -> None:
+        """Count a connection or request that would have exceeded a bound; do nothing if `code` is another error."""
+        if code in set(DoorBound):
+            self.turned_away.labels(code).inc()
 
     def count_failed_key(self, code: str, *, limited: bool) -> None:
         """Count a key that was not valid. An error of the metrics package does not affect the request."""

@@ -3,7 +3,7 @@
 import sys
 from typing import Any
 
-from flask import Request, request
+from flask import Request, g, request
 from gunicorn.http.errors import ParseException  # type: ignore[import-untyped]  # ships no types
 from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
 
@@ -28,8 +28,19 @@ class DoorRequest(Request):
                 param="Content-Type",
             )
         if "_door_json" not in self.__dict__:
-            self.__dict__["_door_json"] = parse_json(self._whole_body())
+            self.__dict__["_door_json"] = self._read_json()
         return self.__dict__["_door_json"]
+
+    def _read_json(self) -> Any:
+        """Read and parse the body; meanwhile its length, or the longest one if it has none, counts as the tenant's."""
+        longest = self.max_content_length or 0
+        length = longest if self.content_length is None else min(self.content_length, longest)
+        end = g.open_body(length) if "open_body" in g else None
+        try:
+            return parse_json(self._whole_body())
+        finally:
+            if end is not None:
+                end()
 
     def _whole_body(self) -> bytes:
         try:

@@ -20,6 +20,7 @@ from web.operations.event_stream import (
     follow_job,
 )
 from web.operations.event_tickets import job_of_ticket
+from web.operations.open_requests import count_tenant
 from web.operations.request_caller import current_caller, uses_ticket
 from web.operations.sse import frame, stream_response, with_comments
 from web.operations.tenant_jobs import read_job
@@ -52,11 +53,11 @@ def events(job_id: str) -> Response:
     """Stream all events of the job, or only those after the event whose id is in the request."""
     context = current_context()
     after = _last_event_id()
-    view = (
-        job_of_ticket(context, job_id, request.args["ticket"])
-        if uses_ticket()
-        else read_job(context, job_id, current_caller().tenant)
-    )
+    if uses_ticket():
+        view = job_of_ticket(context, job_id, request.args["ticket"])
+        count_tenant(view.tenant)
+    else:
+        view = read_job(context, job_id, current_caller().tenant)
     client_gone = watch_disconnect(request.environ)
     frames = _frames(context, view, after, lambda: client_gone() or shutdown.requested.is_set())
     return stream_response(frames)

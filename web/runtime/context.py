@@ -12,6 +12,7 @@ from shared.store.replies import Overview
 from shared.store.store import Store
 from web.http.client_address import TrustedProxies, parse_trusted_proxies
 from web.http.process_metrics import ProcessMetrics
+from web.http.request_bounds import RequestBounds
 from web.runtime.admin_key import load_admin_key
 from web.runtime.credentials.credential_cache import CredentialCache
 from web.runtime.credentials.failed_keys import FailedKeys
@@ -21,6 +22,7 @@ from web.runtime.fleet_page import FleetPage
 from web.runtime.in_doubt import InDoubtJobs
 from web.runtime.model_pools import ModelPools
 from web.runtime.shared_answer import SharedAnswer
+from web.runtime.start import bounds_of_requests
 from web.runtime.ticket_signer import TicketSigner
 
 
@@ -32,6 +34,8 @@ class DoorContext:
     store: Store
     clock: Clock
     trusted_proxies: TrustedProxies
+    #: Counts what clients have open in this process; it changes only in the event loop.
+    request_bounds: RequestBounds
     failed_keys: FailedKeys
     credentials: CredentialCache
     key_watch: KeyWatch
@@ -72,6 +76,7 @@ def make_door_context(settings: Settings, store: Store, clock: Clock) -> DoorCon
         store=store,
         clock=clock,
         trusted_proxies=proxies,
+        request_bounds=bounds_of_requests(settings),
         failed_keys=FailedKeys(settings.failed_keys_per_minute, proxies, clock),
         credentials=credentials,
         key_watch=KeyWatch(api_keys, credentials),

@@ -17,6 +17,8 @@ from shared.store.replication import too_few_replicas
 from shared.store.store import Store
 from web.http.allowed_names import allowed_hosts, allowed_origins
 from web.http.client_address import parse_trusted_proxies
+from web.http.connection_bounds import connection_limits
+from web.http.request_bounds import RequestBounds, request_bounds
 
 log = structlog.get_logger()
 
@@ -32,6 +34,7 @@ def read_settings() -> Settings:
         allowed_hosts(settings)
         allowed_origins(settings)
         parse_trusted_proxies(settings.trusted_proxies)
+        bounds_of_requests(settings)
         _store_url(settings)
     except (ConfigError, EmbeddedStoreError) as error:
         _exit_with(error, EXIT_CONFIG)
@@ -62,11 +65,18 @@ def configure_store(settings: Settings, store: Store) -> None:
         _exit_with(error, EXIT_CONFIG)
 
 
-def raise_file_limit() -> None:
-    """Raise the soft limit on open files for the connections: to 65536, or to the hard limit if that is lower."""
+def bounds_of_requests(settings: Settings) -> RequestBounds:
+    """Return new bounds for the requests of this process. Raises ConfigError if the longest body would not fit."""
+    max_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return request_bounds(settings, connection_limits(settings, max_files))
+
+
+def raise_file_limit() -> int:
+    """Raise the soft limit on open files for the connections to 65536, or to the hard limit if lower; return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 65_536)), hard))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def _store_url(settings: Settings) -> str:

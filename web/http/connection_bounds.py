@@ -1,0 +1,120 @@
+"""Bound the open connections of one HTTP process, in all and for each client address, with a reserve for /health.
+
+The file also resolves the settings whose value is `auto`. Nothing here does I/O.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from enum import StrEnum
+
+from shared.settings.setting import AUTO
+from shared.settings.settings import Settings
+from web.http.api_errors import ApiError
+
+#: Connections beyond the bound that are still read, in all and for one address. On each of them one small request is
+#: answered: /health and /health/ready as always, any other with an error. A prober opens one connection at a time.
+RESERVE, RESERVE_PER_ADDRESS = 256, 16
+#: The requests that are answered beyond every bound.
+PROBE_PATHS = frozenset({"/health", "/health/ready"})
+#: The default of PENSTOCK_MAX_CONNECTIONS, if enough files may be open.
+_MOST_CONNECTIONS = 10_000
+#: Open files that are left for the store, the log and the listening socket.
+_OTHER_FILES = 128
+#: How long a client should wait after it was turned away, in ms. A place becomes free as soon as any request ends.
+_RETRY_MS = 1_000
+
+
+class DoorBound(StrEnum):
+    """A bound of one HTTP process; its value is the error code that the client gets, and the metric's label."""
+
+    CONNECTIONS = "connections_full"
+    ADDRESS = "address_full"
+    TENANT_REQUESTS = "tenant_requests_full"
+    TENANT_BODIES = "tenant_bodies_full"
+    BODIES = "bodies_full"
+
+
+class Place(StrEnum):
+    """What a connection may do: be served as usual, have one small request served, or only be refused."""
+
+    REGULAR = "regular"
+    RESERVED = "reserved"
+    NONE = "none"
+
+
+@dataclass(frozen=True)
+class ConnectionLimits:
+    """The bounds on the open connections of one process: in all, and for one client address."""
+
+    total: int
+    per_address: int
+
+
+def connection_limits(settings: Settings, max_files: int) -> ConnectionLimits:
+    """Return the bounds for these settings, given how many files the process may have open.
+
+    There are never more connections than open files allow: a process without a free file could not even reach the
+    store.
+    """
+    wanted = _MOST_CONNECTIONS if settings.max_connections == AUTO else settings.max_connections
+    total = max(1, min(wanted, max_files - 2 * RESERVE - _OTHER_FILES))
+    share = settings.max_address_connections
+    return ConnectionLimits(total, max(1, total // 8) if share == AUTO else share)
+
+
+def turned_away(bound: DoorBound, message: str) -> ApiError:
+    """Return the error for a connection or request that would exceed a bound. It asks the client to retry."""
+    headers = {"x-should-retry": "true", "retry-after-ms": str(_RETRY_MS), "Retry-After": str(_RETRY_MS // 1000)}
+    return ApiError(bound.value, message, headers=headers)
+
+
+class ConnectionBounds:
+    """Counts the open connections of one process. All methods run in the event loop, so they need no lock."""
+
+    def __init__(self, limits: ConnectionLimits) -> None:
+        self.limits = limits
+        self.open = 0
+        self._reserved = 0
+        self._by_address: Counter[str] = Counter()
+
+    def enter(self, address: str | None) -> tuple[Place, DoorBound | None]:
+        """Count a new connection; return its place and, unless the place is regular, the bound that is exceeded.
+
+        `address` is the key under which the client's connections are counted, None for a proxy, which has no bound of
+        its own. `leave` must be called with the same address and place when the connection is closed.
+        """
+        mine = self._by_address[address] if address is not None else 0
+        exceeded = None
+        if self.open - self._reserved >= self.limits.total:
+            exceeded = DoorBound.CONNECTIONS
+        if mine >= self.limits.per_address:
+            exceeded = DoorBound.ADDRESS
+        place = Place.REGULAR
+        if exceeded is not None:
+            full = self._reserved >= RESERVE or mine >= self.limits.per_address + RESERVE_PER_ADDRESS
+            place = Place.NONE if full else Place.RESERVED
+        if place is not Place.NONE:
+            self.open += 1
+            self._reserved += place is Place.RESERVED
+            if address is not None:
+                self._by_address[address] += 1
+        elif not mine and address is not None:
+            del self._by_address[address]
+        return place, exceeded
+
+    def leave(self, address: str | None, place: Place) -> None:
+        """Count a connection as closed."""
+        if place is Place.NONE:
+            return
+        self.open -= 1
+        self._reserved -= place is Place.RESERVED
+        if address is not None:
+            self._by_address[address] -= 1
+            if not self._by_address[address]:
+                del self._by_address[address]
+
+    def describe(self, bound: DoorBound) -> str:
+        """Return the message for a connection that would exceed this bound."""
+        if bound is DoorBound.ADDRESS:
+            return f"your address has {self.limits.per_address} open connections to this process already"
+        return f"this process has {self.limits.total} open connections already"
