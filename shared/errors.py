@@ -2,7 +2,8 @@
 
 PenstockError
 ├── ConfigError            a setting or a command-line argument is wrong; the process does not start
-│   └── SettingsConflict   this process's system-wide settings differ from those in the store
+│   ├── SettingsConflict   this process's system-wide settings differ from those in the store
+│   └── SchemaConflict     the store has a format that this version of Penstock cannot use
 ├── StoreUnavailable       the store did not answer in time, or could not write
 ├── StoreUnfit             the store's configuration could lose jobs (eviction, no append-only file)
 ├── ScriptError            a script call does not match its header, or the script returned an undeclared answer
@@ -28,6 +29,10 @@ class SettingsConflict(ConfigError):
             f"{name} is {stored!r} in the store and {own!r} here" for name, (stored, own) in differing.items()
         )
         super().__init__(f"system-wide settings differ: {differences}; start with --take-over to replace the store's")
+
+
+class SchemaConflict(ConfigError):
+    """The store has a format that this version cannot use; the message names both formats and says what to do."""
 
 
 class StoreUnavailable(PenstockError):

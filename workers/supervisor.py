@@ -17,7 +17,7 @@ from types import FrameType
 import structlog
 
 from shared.clock import Clock
-from shared.errors import SettingsConflict, StoreUnavailable
+from shared.errors import SchemaConflict, SettingsConflict, StoreUnavailable
 from shared.settings.settings import Settings
 from shared.store.reaper import Reaper
 from shared.store.store import Store
@@ -189,7 +189,7 @@ class Supervisor:
         """
         try:
             self._store.configure(self._settings)
-        except SettingsConflict as conflict:
+        except (SettingsConflict, SchemaConflict) as conflict:
             self._notices.put(_Notice(code=ExitCode.CONFIG_LOST, why=str(conflict)))
             return
         self._rq.register_birth()

@@ -62,6 +62,18 @@ def store_client(state_dir: str | None = None) -> "redis.Redis":
     return client_for(load_settings(state_dir))
 
 
+def writable_store_client(state_dir: str | None = None) -> "redis.Redis":
+    """Return a client as `store_client` does, for a command that changes what is in the store.
+
+    Raise SchemaConflict if this version must not change it, because another version has written it.
+    """
+    from shared.store.preflight import check_format
+
+    client = store_client(state_dir)
+    check_format(client)
+    return client
+
+
 def door_client(tenant: str | None = None) -> "JobClient":
     """Return a client for the door at PENSTOCK_URL. It authenticates with PENSTOCK_API_KEY and acts for `tenant`."""
     from shared.cli.client import JobClient

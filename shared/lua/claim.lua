@@ -10,7 +10,7 @@
 --   claimed: one list for each job: id, payload or '', attempt number, ms to the deadline, ms to the start deadline or
 --   -1, tenant, model, prompt tokens, max tokens, cancel code or '', traceparent
 -- KEEPS 1 2 3 5 7 8
--- USES clock afford mark job waiting rq stats stream books lengths tier finish forget
+-- USES clock afford mark schema job waiting rq stats stream books lengths tier finish forget
 -- RARELY finish forget strike note_wait
 
 -- The most entries of the active set that one call examines, whether or not it can lease their jobs.
@@ -22,8 +22,9 @@ local MAX_INFEASIBLE_HEADS = 32
 
 local worker_key = k_worker .. worker
 local worker_fields = redis.call('HMGET', worker_key, 'claim_id', 'claim_ids', 'cells', 'suspect')
-local lease_ms, max_attempts, fairness, admission, degradation, margin = unpack(redis.call('HMGET', k_config,
-  'lease_ms', 'max_attempts', 'fairness', 'admission', 'degradation', 'admission_safety_margin'))
+local lease_ms, max_attempts, fairness, admission, degradation, margin, schema_oldest = unpack(redis.call('HMGET',
+  k_config, 'lease_ms', 'max_attempts', 'fairness', 'admission', 'degradation', 'admission_safety_margin',
+  'schema_oldest'))
 lease_ms, max_attempts, margin = tonumber(lease_ms or 15000), tonumber(max_attempts or 3), tonumber(margin or 0.8)
 local answer, ids = { 'claimed' }, {}
 
@@ -55,6 +56,9 @@ if worker_fields[1] == claim_id then
     end
   end
   return { 'claimed', unpack(answer, 2) }
+end
+if is_outdated(schema_oldest) then
+  return { 'claimed' }
 end
 
 -- Returns what the tenant is charged when the job is claimed: the job's estimated cost, or 1 weighted token in turns

@@ -1,12 +1,23 @@
--- configure: writes the system-wide settings, or returns those that differ from the stored ones.
+-- configure: writes the system-wide settings and the store's format, or returns why this process must not start.
 -- KEYS config
 -- ARGV
 --   take_over int · 1 to overwrite stored settings that differ
+--   works_beside int · the oldest format whose processes can work on what this process writes
+--   reads_from int · the oldest format that this process can work on
 --   settings rest · name, value, …
--- ANSWERS configured conflict
+-- ANSWERS configured conflict format
 --   conflict: for each setting that differs: name, stored value, given value
+--   format: the process cannot work on the store's format; the store's format; the oldest format that may work on it
 -- KEEPS 9
--- USES afford
+-- USES afford schema
+
+-- A store without a number is either empty or was written by a version without numbers, which has format 1.
+local stored = redis.call('HMGET', k_config, 'schema', 'schema_oldest')
+local number, oldest = schema_in(stored[1]), schema_in(stored[2]) or 1
+local is_empty = redis.call('EXISTS', k_config) == 0
+if is_outdated(oldest) or not is_empty and (number or 1) < reads_from then
+  return { 'format', number or 1, oldest }
+end
 local differing = {}
 for i = settings, #ARGV, 2 do
   local held = redis.call('HGET', k_config, ARGV[i])
@@ -19,5 +30,6 @@ end
 if #differing > 0 and take_over == 0 then
   return { 'conflict', unpack(differing) }
 end
-redis.call('HSET', k_config, unpack(ARGV, settings))
+redis.call('HSET', k_config, 'schema', math.max(number or 1, SCHEMA), 'schema_oldest', math.max(oldest, works_beside),
+  unpack(ARGV, settings))
 return { 'configured' }

@@ -6,8 +6,9 @@
 --   slots; 1 if no new jobs are admitted. The cost of this script does not depend on the numbers of workers, tenants and
 --   metrics.
 -- KEEPS 1
--- USES clock
+-- USES clock schema
 
-local settings = redis.call('HMGET', k_config, 'max_inflight', 'live_slots', 'draining')
+local settings = redis.call('HMGET', k_config, 'max_inflight', 'live_slots', 'draining', 'schema_oldest')
 return { 'overview', redis.call('ZCARD', k_inflight), settings[1] or '',
-  redis.call('ZCOUNT', k_workers, now_ms - LIVE_MS, '+inf'), settings[2] or '', settings[3] == '1' and 1 or 0 }
+  redis.call('ZCOUNT', k_workers, now_ms - LIVE_MS, '+inf'), settings[2] or '',
+  (settings[3] == '1' or is_outdated(settings[4])) and 1 or 0 }

@@ -7,9 +7,12 @@
 --   reaped: numbers of jobs expired, requeued, failed and canceled; ms until the next deadline, lease or poll is due,
 --   or -1 if there is none
 -- KEEPS 1 2 4 5 8 9 10 12
--- USES clock afford mark job waiting rq stats finish forget giveback lapse drop live fleet
+-- USES clock afford mark schema job waiting rq stats finish forget giveback lapse drop live fleet
 
-local settings = redis.call('HMGET', k_config, 'lease_ms', 'result_ttl_s')
+local settings = redis.call('HMGET', k_config, 'lease_ms', 'result_ttl_s', 'schema_oldest')
+if is_outdated(settings[3]) then
+  return { 'reaped', 0, 0, 0, 0, -1 }
+end
 local lease_ms, ttl_s = tonumber(settings[1] or 15000), tonumber(settings[2] or 3600)
 local counts = { expired = 0, requeued = 0, failed = 0, canceled = 0 }
 

@@ -14,7 +14,7 @@
 -- ANSWERS renewed
 --   renewed: 1 if the worker must drain; 1 if RQ has no record of the worker; ids of lost jobs; ids of jobs to cancel
 -- KEEPS 1 8 9 12
--- USES clock afford mark job live fleet books waiting
+-- USES clock afford mark schema job live fleet books waiting
 -- RARELY serve
 
 local reported = cjson.decode(facts)
@@ -97,5 +97,6 @@ for i = held, #ARGV, 3 do
     lost[#lost + 1] = id
   end
 end
-local drain = redis.call('HGET', worker_key, 'drain_asked') == '1' or redis.call('HGET', k_config, 'draining') == '1'
+local system = redis.call('HMGET', k_config, 'draining', 'schema_oldest')
+local drain = redis.call('HGET', worker_key, 'drain_asked') == '1' or system[1] == '1' or is_outdated(system[2])
 return { 'renewed', drain and 1 or 0, known_to_rq and 0 or 1, lost, canceled }

@@ -5,6 +5,7 @@ import json
 import re
 from typing import Any
 
+from shared import schema
 from shared.jobs.job import Change, ClaimedJob, JobView, Usage
 from shared.jobs.outcomes import Outcome, Refusal, Refused
 from shared.jobs.states import JobState
@@ -146,7 +147,7 @@ def snapshot(answer: list[Any]) -> Snapshot:
         tenants=[_tenant(entry, config, live_slots) for entry in tenants],
         workers=[_worker(entry, now_ms) for entry in workers],
         models=[text(name) for name in models],
-        draining=config.get("draining") == "1",
+        draining=config.get("draining") == "1" or schema.is_outdated(config.get("schema_oldest")),
         tiers={model: int(tier) for model, tier in pairs(live_models).items() if tier != "-1"},
         live_models=list(pairs(live_models)),
         live_workers=live_workers,

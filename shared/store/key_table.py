@@ -38,7 +38,7 @@ TABLE: tuple[Key, ...] = (
         "penstock:config",
         "",
         "hash",
-        "system-wide settings, whether the system drains, and until when no lease is taken back",
+        "system-wide settings, format, whether the system drains, until when no lease is taken back",
         "permanent",
     ),
     Key("clock", "penstock:clock", "", "string", "clock offset for tests; absent in production", "permanent"),

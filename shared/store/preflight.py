@@ -1,4 +1,4 @@
-"""Checks whether the store is safe for jobs: its version, its eviction policy, its append-only file and its memory."""
+"""Checks whether the store is safe for jobs: its version, its configuration, and the format of what is in it."""
 
 import re
 from typing import Any
@@ -6,7 +6,10 @@ from typing import Any
 import redis
 from redis import exceptions as failed
 
+from shared import schema
 from shared.errors import StoreUnfit
+from shared.store import keys
+from shared.store.decode import text
 from shared.store.redis_errors import store_faults
 
 #: The two settings by which an ended job keeps about a third of the memory (see SMALL_RECORDS in
@@ -49,6 +52,17 @@ def check_fitness(client: redis.Redis) -> list[str]:
         )
     warnings += [_limit_warning(configured["maxmemory"] or info.get("maxmemory")), *_record_warnings(configured)]
     return [warning for warning in warnings if warning]
+
+
+def check_format(client: redis.Redis) -> None:
+    """Raise SchemaConflict if this version must not change what is in the store; for commands that change it.
+
+    Doors and workers check the format when they write their settings (`Store.configure`).
+    """
+    with store_faults(client):
+        stored: Any = client.hmget(keys.config(), ["schema", "schema_oldest"])
+    if conflict := schema.conflict(*(None if field is None else text(field) for field in stored)):
+        raise conflict
 
 
 def _configured(client: redis.Redis, name: str) -> str | None:

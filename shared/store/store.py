@@ -6,6 +6,7 @@ from typing import Any
 
 import redis
 
+from shared import schema
 from shared.errors import SettingsConflict
 from shared.jobs.job import ClaimedJob, ClaimRef, Ending, NewJob, Usage
 from shared.jobs.key_bounds import script_arguments
@@ -38,7 +39,8 @@ class Store(StoreReads):
     def configure(self, settings: Settings, *, take_over: bool = False) -> None:
         """Write the system-wide settings to the store if it has none, or if `take_over` is true.
 
-        Raises SettingsConflict if the store has other values and `take_over` is false.
+        Raises SettingsConflict if the store has other values and `take_over` is false, and SchemaConflict if this
+        version cannot work on the store's format.
         """
         self._result_ttl_s = settings.result_ttl_s
         self._generated_weight = settings.generated_weight
@@ -46,7 +48,15 @@ class Store(StoreReads):
         for name in SYSTEM_WIDE:
             value = getattr(settings, name)
             flat += [name, "auto" if value == AUTO else str(value)]
-        word, rest = self._call("configure", take_over=int(take_over), settings=flat)
+        word, rest = self._call(
+            "configure",
+            take_over=int(take_over),
+            works_beside=schema.WORKS_BESIDE,
+            reads_from=schema.READS_FROM,
+            settings=flat,
+        )
+        if word == "format" and (conflict := schema.conflict(*(decode.text(part) for part in rest))):
+            raise conflict
         if word == "conflict":
             parts = [decode.text(part) for part in rest]
             raise SettingsConflict({parts[i]: (parts[i + 1], parts[i + 2]) for i in range(0, len(parts), 3)})

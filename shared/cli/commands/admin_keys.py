@@ -6,7 +6,7 @@ import typer
 
 from shared.cli import output
 from shared.cli.durations import format_timestamp, parse_duration_ms
-from shared.cli.reach import FAULT, Json, StateDir, store_client
+from shared.cli.reach import FAULT, Json, StateDir, store_client, writable_store_client
 
 if TYPE_CHECKING:
     from shared.accounts.admin_keys import AdminKey
@@ -50,7 +50,7 @@ def add(
     from shared.accounts.admin_keys import AdminKeys
 
     expires_in_ms = None if expires is None else parse_duration_ms("expires", expires)
-    key, new = AdminKeys(store_client(state_dir)).create(name, expires_in_ms=expires_in_ms)
+    key, new = AdminKeys(writable_store_client(state_dir)).create(name, expires_in_ms=expires_in_ms)
     if json:
         output.write_json(_as_dict(new) | {"key": key})
     else:
@@ -71,7 +71,7 @@ def rm(
     """Remove an admin key. Within a second, the door stops accepting it."""
     from shared.accounts.admin_keys import AdminKeys
 
-    removed = AdminKeys(store_client(state_dir)).rm(selector)
+    removed = AdminKeys(writable_store_client(state_dir)).rm(selector)
     if json:
         output.write_json([_as_dict(one) for one in removed])
     if not removed:

@@ -46,9 +46,9 @@ def config(
 def _check(settings: Settings) -> str:
     """Check the settings against the store, as a starting process does, and return a sentence about what was checked.
 
-    If that process would fail, raise the same error: StoreUnavailable, StoreUnfit or SettingsConflict.
+    If that process would fail, raise the same error: StoreUnavailable, StoreUnfit, SchemaConflict or SettingsConflict.
     """
-    from shared.store.preflight import check_fitness
+    from shared.store.preflight import check_fitness, check_format
 
     try:
         url, client = store_url(settings), client_for(settings)
@@ -56,6 +56,7 @@ def _check(settings: Settings) -> str:
         return f"the settings are valid; no store runs in {settings.state_path}, so none was checked"
     for warning in check_fitness(client):
         output.write_note(warning)
+    check_format(client)
     _check_agreement(client, settings)
     return (
         f"the settings are valid, and the store at {without_password(url)} is fit and has the same system-wide settings"

@@ -6,7 +6,7 @@ import typer
 
 from shared.cli import output
 from shared.cli.reach import FAULT, Json, StateDir, store_client
-from shared.errors import StoreUnfit
+from shared.errors import SchemaConflict, StoreUnfit
 
 if TYPE_CHECKING:
     import redis
@@ -66,11 +66,12 @@ def _fitness(client: "redis.Redis") -> tuple[bool, list[str]]:
 
     If they could, the only note is the reason. Otherwise the notes are warnings about the store.
     """
-    from shared.store.preflight import check_fitness
+    from shared.store.preflight import check_fitness, check_format
 
     try:
+        check_format(client)
         return False, check_fitness(client)
-    except StoreUnfit as error:
+    except (StoreUnfit, SchemaConflict) as error:
         return True, [str(error)]
 
 

@@ -6,7 +6,7 @@ import typer
 
 from shared.cli import output
 from shared.cli.durations import format_timestamp, parse_duration_ms
-from shared.cli.reach import FAULT, Json, StateDir, store_client
+from shared.cli.reach import FAULT, Json, StateDir, store_client, writable_store_client
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def add(
     expires_in_ms = None if expires is None else parse_duration_ms("expires", expires)
     changes = _bound_changes(rpm=rpm, tpm=tpm, max_waiting=max_waiting)
     bounds = KeyBounds(**changes) if any(changes.values()) else None
-    api_keys = ApiKeys(store_client(state_dir))
+    api_keys = ApiKeys(writable_store_client(state_dir))
     new = api_keys.create(tenant, label=label, expires_in_ms=expires_in_ms, act_as=act_as, bounds=bounds)
     _print_new_key(new, json=json)
 
@@ -103,7 +103,7 @@ def change(
     changes = _bound_changes(rpm=rpm, tpm=tpm, max_waiting=max_waiting)
     if not changes:
         raise ConfigError("nothing to set: name at least one option, such as --rpm 60")
-    changed = ApiKeys(store_client(state_dir)).bound(selector, changes, tenant=tenant)
+    changed = ApiKeys(writable_store_client(state_dir)).bound(selector, changes, tenant=tenant)
     if changed is None:
         _exit_key_not_found(selector)
     elif json:
@@ -121,7 +121,7 @@ def rm(selector: KeySelector, *, tenant: TenantFilter = None, state_dir: StateDi
     """Remove a key, or all keys with a label. Within a second, the door stops accepting them."""
     from shared.accounts.api_keys import ApiKeys
 
-    removed = ApiKeys(store_client(state_dir)).rm(selector, tenant=tenant)
+    removed = ApiKeys(writable_store_client(state_dir)).rm(selector, tenant=tenant)
     if json:
         output.write_json([_as_dict(record) for record in removed])
     if not removed:
@@ -143,7 +143,7 @@ def rotate(
     from shared.accounts.api_keys import ApiKeys
 
     overlap_ms = parse_duration_ms("overlap", overlap)
-    new = ApiKeys(store_client(state_dir)).rotate(selector, overlap_ms=overlap_ms, tenant=tenant)
+    new = ApiKeys(writable_store_client(state_dir)).rotate(selector, overlap_ms=overlap_ms, tenant=tenant)
     if new is None:
         _exit_key_not_found(selector)
     else:

@@ -7,7 +7,7 @@ import typer
 
 from shared.cli import output
 from shared.cli.durations import format_duration, format_timestamp, parse_duration_ms
-from shared.cli.reach import FAULT, Json, StateDir, store_client
+from shared.cli.reach import FAULT, Json, StateDir, store_client, writable_store_client
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def add(
     changes |= _flags(disabled=disabled, degrade=degrade)
     named = {name: value for name, value in changes.items() if value is not None}
     policy = TenantPolicy(**named)  # type: ignore[arg-type]  # __post_init__ checks the types
-    tenants = Tenants(store_client(state_dir))
+    tenants = Tenants(writable_store_client(state_dir))
     if tenants.get(tenant) is not None:
         output.write_note(f"tenant {tenant!r} already has a policy; change it with `penstock tenants set`")
         raise typer.Exit(FAULT)
@@ -118,7 +118,7 @@ def change(
     changes |= _flags(disabled=disabled, degrade=degrade)
     if not changes:
         raise ConfigError("nothing to set: name at least one option, such as --weight 2")
-    _print_policy(tenant, Tenants(store_client(state_dir)).change(tenant, changes), json=json)
+    _print_policy(tenant, Tenants(writable_store_client(state_dir)).change(tenant, changes), json=json)
 
 
 @app.command()
@@ -126,7 +126,7 @@ def rm(tenant: Name, *, state_dir: StateDir = None) -> None:
     """Remove a tenant's policy, so that the defaults apply again. The tenant's jobs and keys stay."""
     from shared.accounts.tenants import Tenants
 
-    if not Tenants(store_client(state_dir)).remove(tenant):
+    if not Tenants(writable_store_client(state_dir)).remove(tenant):
         output.write_note(f"tenant {tenant!r} has no policy")
         raise typer.Exit(FAULT)
     output.write_note(f"the defaults apply to tenant {tenant!r} again; its API keys remain valid (`penstock keys ls`)")

@@ -1,6 +1,6 @@
 -- verdict: the checks of admission, one function each, in the order in which they run; writes nothing.
 -- KEYS config inflight pool books tenant active key_rates key_jobs
--- USES clock books lengths tier
+-- USES clock schema books lengths tier
 
 -- The factor alpha of Choudhury and Hahne's dynamic threshold: the work that a tenant may have queued, as a multiple of
 -- its share of the free backlog. The second value applies at tiers 1 and 2.
@@ -25,7 +25,8 @@ end
 -- Adds to `request` everything that the checks need: settings, the tenant's record and the pool record.
 local function look(request)
   local settings = redis.call('HMGET', k_config, 'draining', 'max_inflight', 'max_queue_size', 'max_queue_tokens',
-    'live_slots', 'admission', 'generated_weight', 'max_wait_ms', 'admission_safety_margin', 'degradation')
+    'live_slots', 'admission', 'generated_weight', 'max_wait_ms', 'admission_safety_margin', 'degradation',
+    'schema_oldest')
   local tenant_fields = redis.call('HMGET', k_tenant .. request.tenant, 'waiting', 'waiting_tokens',
     'policy_max_waiting', 'policy_max_waiting_tokens', 'policy_weight_milli', 'policy_rpm', 'policy_tpm', 'rpm_ms',
     'tpm_ms', 'b|' .. request.slug, 'len_n', 'len_mean', 'len_p50', 'len_p35', 'w|' .. request.slug)
@@ -33,7 +34,8 @@ local function look(request)
     'mean_mwt', 'run_ms', 'mu_wtps', 'prefill_tps', 'tpot_ms', 'rates_ms', 'len_n', 'len_mean', 'len_p50')
   local active = redis.call('ZCARD', k_active .. request.slug)
   local live_slots = tonumber(settings[5] or 0)
-  request.draining, request.full_admission = settings[1] == '1', settings[6] == 'full'
+  request.draining = settings[1] == '1' or is_outdated(settings[11])
+  request.full_admission = settings[6] == 'full'
   request.max_inflight = tonumber(settings[2]) or math.max(64, 4 * live_slots)
   request.max_waiting = tonumber(tenant_fields[3]) or tonumber(settings[3]) or math.max(16, 2 * live_slots)
   request.max_waiting_tokens = tonumber(tenant_fields[4]) or tonumber(settings[4]) or 65536

@@ -1,0 +1,16 @@
+-- schema: the number of the store's format in this version, and whether the store needs processes of a newer one.
+-- KEYS
+-- shared/schema.py has the same numbers; docs/upgrade.md says when to raise them.
+local SCHEMA, MAX_SCHEMA = 1, 9999
+
+-- Returns the number in a field of the config, or nil if there is none or it was not written by Penstock.
+local function schema_in(field)
+  local number = tonumber(field or '')
+  return number and number >= 1 and number <= MAX_SCHEMA and number or nil
+end
+
+-- Whether a newer version has written what this version must not work on. This version's workers then drain, and no
+-- jobs are admitted, claimed or taken back by its processes; running jobs may still end.
+local function is_outdated(schema_oldest)
+  return (schema_in(schema_oldest) or 1) > SCHEMA
+end
