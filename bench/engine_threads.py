@@ -117,7 +117,15 @@ def one_run(store: Store, settings: Settings, path: Path, prompts: list[str], *,
     store.configure(settings)
     store.renew(HeartbeatReport(_WORKER, "m", _SLOTS, 0, 10**6, 10**6), [])
     make: Callable[..., Any] = _EngineProxy if own_process else make_engine
-    loop = JobLoop(store, _WORKER, "m", partial(make, settings, model_path=path), generated_weight=4, clock=RealClock())
+    loop = JobLoop(
+        store,
+        _WORKER,
+        "m",
+        partial(make, settings, model_path=path),
+        generated_weight=4,
+        prepare_threads=2,
+        clock=RealClock(),
+    )
     engine, duty = loop.engine, Duty(loop, lambda _name: None, loop.wake)
     stop, ended = threading.Event(), threading.Event()
     left = [len(prompts)]

@@ -126,7 +126,13 @@ def _serve(settings: Settings, place: Place) -> ExitCode:
             progress=report_progress,
         )
         job_loop = JobLoop(
-            store, worker, names[0], start_engine, generated_weight=settings.generated_weight, clock=clock
+            store,
+            worker,
+            names[0],
+            start_engine,
+            generated_weight=settings.generated_weight,
+            prepare_threads=settings.prepare_threads,
+            clock=clock,
         )
     _log_engine_facts(job_loop.engine)
     status.heartbeat = Heartbeat(

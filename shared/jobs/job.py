@@ -112,10 +112,12 @@ class Usage:
     #: Prompt tokens that had not been computed when the job ended. The tenant is not charged for them. This count is
     #: not stored in the result.
     unread_tokens: int = 0
+    #: What the worker charges for preparing the job, in weighted tokens. This count is not stored in the result.
+    prepare_tokens: int = 0
 
     def as_dict(self) -> dict[str, int | None]:
-        """Return the counts and times that are stored in the result: all fields except `unread_tokens`."""
-        return {name: count for name, count in vars(self).items() if name != "unread_tokens"}
+        """Return the counts and times that are stored in the result: all but the last two fields."""
+        return {name: count for name, count in vars(self).items() if name not in {"unread_tokens", "prepare_tokens"}}
 
 
 @dataclass(frozen=True)

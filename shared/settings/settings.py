@@ -93,6 +93,7 @@ class Settings:
     max_schema_bytes: int
     schema_cpu_ms: int
     schema_step_ms: float
+    prepare_threads: int
     engine: str
     sim_prefill_tps: float
     sim_decode_tps: float

@@ -102,6 +102,14 @@ ROWS: tuple[Setting, ...] = (
         "CPU time that a response_format may take for each token on average, and ten times as much for one token; "
         "usual schemas take 0.1 ms with 152,000 tokens",
     ),
+    int_row(
+        "prepare_threads",
+        2,
+        "threads",
+        1,
+        64,
+        "jobs that a worker tokenizes and compiles at once, each of another tenant; a tenant's next one waits",
+    ),
     word_row("engine", "llama", ("llama", "sim"), "sim: the same loop with a simulated model, for load tests"),
     float_row("sim_prefill_tps", 2_000.0, "tokens/s", 0.001, 1e9, "prompt tokens per second of a sim slot"),
     float_row("sim_decode_tps", 20.0, "tokens/s", 0.001, 1e9, "generated tokens per second of a sim slot"),

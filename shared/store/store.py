@@ -210,7 +210,7 @@ class Store(StoreReads):
             "finish_reason": ending.finish_reason,
             "code": ending.code,
             "stage": ending.stage or "",
-            "cost_mwt": 1_000 * (computed + self._generated_weight * usage.completion_tokens),
+            "cost_mwt": 1_000 * (computed + self._generated_weight * usage.completion_tokens + usage.prepare_tokens),
             "prompt_tokens": read_tokens,
             "cached_tokens": usage.cached_tokens,
             "completion_tokens": usage.completion_tokens,

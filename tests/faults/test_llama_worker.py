@@ -8,6 +8,7 @@ from shared.jobs.outcomes import EndCode
 from shared.jobs.states import JobState
 from shared.store import keys
 from tests.support.processes import wait_for
+from tests.support.schemas import BOMBS
 from workers.demo.random_gguf import write_random_model
 from workers.exit_codes import ExitCode
 
@@ -65,6 +66,21 @@ def test_a_job_whose_error_message_cannot_be_encoded_fails_and_another_job_succe
     assert views[0].code == EndCode.UNSUPPORTED_PARAMETER
     assert "half of a surrogate pair" in views[0].message
     assert not worker.log_lines("duty.fault")
+
+
+def test_schemas_that_take_long_to_compile_do_not_delay_another_tenant_s_job(stage, llama):
+    worker = stage.worker(**llama, PENSTOCK_MAX_BATCH_SIZE="8")
+    worker.pause()
+    form = {"type": "json_schema", "json_schema": {"schema": BOMBS["multiples"]}}
+    payload = {"prompt": "story", "response_format": form}
+    slow = [stage.admit("red", model="tiny", payload=payload, prompt_tokens=1, max_tokens=16) for _ in range(4)]
+    other = admit(stage, "blue", max_tokens=16)
+    worker.resume()
+    *refused, answered = stage.ended(*slow, other, timeout_s=60)
+    assert {view.code for view in refused} == {EndCode.UNSUPPORTED_PARAMETER}
+    assert all("takes more than 500 ms to compile" in view.message for view in refused)
+    assert answered.state is JobState.SUCCEEDED
+    assert answered.ended_ms < max(view.ended_ms for view in refused)
 
 
 def test_a_job_keeps_its_lease_during_a_step_longer_than_two_leases(stage, llama):

@@ -57,7 +57,9 @@ class OneWorker:
     def __init__(self, store: FlakyStore, settings: Settings) -> None:
         self.store, self.clock = store, ManualClock()
         start_engine = partial(make_engine, settings, clock=self.clock)
-        self.job_loop = JobLoop(store, WORKER, MODEL, start_engine, generated_weight=4, clock=self.clock)
+        self.job_loop = JobLoop(
+            store, WORKER, MODEL, start_engine, generated_weight=4, prepare_threads=2, clock=self.clock
+        )
         self.engine, self.delivery = self.job_loop.engine, self.job_loop.delivery
         self.claimer, self.claimed_jobs = self.job_loop.claimer, self.job_loop.claimed_jobs
         self.engine.backend._sleep = self.clock.advance

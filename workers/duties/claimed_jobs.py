@@ -30,6 +30,8 @@ class HeldJob:
     settling: bool = False
     #: Tokens generated so far, as the engine's last event reported them. Only the delivery writes this field.
     generated: int = 0
+    #: What the tenant is charged for the job's preparation. Only the thread of the job loop's passes uses this field.
+    prepare_tokens: int = 0
 
 
 def claim_key(held: ClaimRef) -> str:

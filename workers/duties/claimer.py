@@ -10,16 +10,18 @@ A claim is repeated with the same claim id until the store has answered it, so t
 
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from shared import failpoints
 from shared.clock import Clock
+from shared.jobs import cost
 from shared.jobs.job import ClaimedJob
 from shared.jobs.outcomes import EndCode
 from workers.duties.claimed_jobs import ClaimedJobs, HeldJob
+from workers.duties.preparation import Outcome, Preparation, charged_tokens, prepare
 from workers.engine.events import FreeCapacity, JobRejected, JobSpec
 from workers.engine.inbox import max_prefetched
 from workers.engine.loop import Engine
@@ -35,6 +37,10 @@ POLL_S = 1.0
 
 #: A slot that is free for longer than this while a job waits is considered idle. A claim alone may take this long.
 _IDLE_AFTER_S = 0.005
+
+
+#: A prompt of at most this many texts and characters is prepared without another thread, which takes a ms or two.
+_QUICK_TEXTS, _QUICK_CHARS = 32, 8192
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,7 @@ class Claimer:
         clock: Clock,
         fail: Callable[[HeldJob, EndCode, str, str], None],
         record_prompt: Callable[[Mapping[str, Any], int], None],
+        preparation: Preparation,
     ) -> None:
         """Create a claimer, which starts paused.
 
@@ -74,6 +81,7 @@ class Claimer:
         self._engine = engine
         self._clock = clock
         self._fail = fail
+        self._preparation = preparation
         #: Clock time and step count at which a slot became free while a job may have been waiting; None if no slot did.
         self._idle_since: tuple[float, int] | None = None
         #: Estimated number of steps that ran with a free slot after a job had already waited 5 ms for the slot. This is
@@ -172,7 +180,7 @@ class Claimer:
         engine_free, unheld = self._engine.free_capacity(), self._slots - len(self._claimed_jobs)
         slots = max(0, min(engine_free.slots, unheld))
         ending_soon = max(0, min(engine_free.slots_ending_soon, unheld + max_prefetched(self._slots) - slots))
-        return FreeCapacity(slots, engine_free.cells, ending_soon)
+        return FreeCapacity(slots, max(0, engine_free.cells - self._preparation.cells), ending_soon)
 
     def _release(self, claimed: list[ClaimedJob]) -> None:
         """Release jobs whose claim was answered after the drain had begun."""
@@ -187,20 +195,43 @@ class Claimer:
             log.info("job.lost", job=key.partition(":")[0], told_by="claim")
             self._engine.cancel(key, drop=True)
         for held_job in added:
-            self._submit(held_job)
+            self._prepare(held_job)
 
-    def _submit(self, held_job: HeldJob) -> None:
-        """Submit a job to the engine, which reports the job's end later. A job that the engine rejects fails here."""
+    def _prepare(self, held_job: HeldJob) -> None:
+        """Prepare a job and submit it to the engine: at once if that is quick, else when another thread is done."""
         try:
-            prepared = self._engine.prepare(_spec(held_job))
+            spec = _spec(held_job)
         except JobRejected as rejected:
             self._fail(held_job, EndCode(rejected.code), rejected.message, rejected.param)
             return
-        except Exception:  # a bug that affects one job must not end the others
-            log.exception("job.prepare_fault", job=held_job.claimed.id)
+        if _is_quick(spec.payload):
+            # This is part of what every job costs. Only what takes longer is measured and charged.
+            self._finish(replace(prepare(self._engine.prepare, held_job, spec), cpu_s=0.0))
+        else:
+            self._preparation.add(held_job, spec)
+
+    def submit_prepared(self) -> None:
+        """Submit the jobs that other threads have prepared. Called on the thread of the passes."""
+        for outcome in self._preparation.finished():
+            # The job may have been lost or released in the meantime.
+            if self._claimed_jobs.get(outcome.held_job.key) is not None:
+                self._finish(outcome)
+
+    def _finish(self, outcome: Outcome) -> None:
+        """Submit a job to the engine, which reports the job's end later. A job that the engine rejects fails here."""
+        held_job, prepared = outcome.held_job, outcome.prepared
+        held_job.prepare_tokens = charged_tokens(outcome.cpu_s, self._engine.backend.facts.prefill_tps)
+        if isinstance(prepared, JobRejected):
+            self._fail(held_job, EndCode(prepared.code), prepared.message, prepared.param)
+            return
+        if isinstance(prepared, Exception):  # a bug that affects one job must not end the others
+            log.error("job.prepare_fault", job=held_job.claimed.id, exc_info=prepared)
             self._fail(held_job, EndCode.ENGINE_ERROR, "the engine could not prepare this job", "")
             return
         self._engine.submit(prepared)
+        if self._claimed_jobs.get(held_job.key) is None:
+            # The job was lost just now, and the engine may have ignored the other thread's call, as below.
+            self._engine.cancel(held_job.key, drop=True)
         if held_job.cancel_requested:
             # Repeat the cancel, because the engine ignored the other thread's call if it came before `submit`. That
             # thread sets `cancel_requested` before it calls the engine, so its call or this one comes after `submit`.
@@ -210,6 +241,18 @@ class Claimer:
             self.record_prompt(prepared.spec.payload, prepared.prompt_tokens)
         except Exception:  # only statistics: the job runs regardless
             log.exception("job.learn_fault", job=held_job.claimed.id)
+
+
+def _is_quick(payload: Mapping[str, Any]) -> bool:
+    """Return whether a job can be prepared without delaying others: a short prompt, and nothing to compile."""
+    if payload.get("response_format") is not None:
+        return False
+    try:
+        texts = cost.request_texts(payload)
+    except (AttributeError, TypeError):
+        # Another program has changed the payload. The engine rejects it.
+        return True
+    return len(texts) <= _QUICK_TEXTS and sum(map(len, texts)) <= _QUICK_CHARS
 
 
 def _spec(held_job: HeldJob) -> JobSpec:

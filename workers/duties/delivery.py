@@ -7,6 +7,7 @@ the job's lease expires, and the job runs again on another worker.
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -83,11 +84,14 @@ class Delivery:
     def fail(self, held_job: HeldJob, code: EndCode, message: str, param: str = "") -> None:
         """End a job that was never submitted to the engine. `param` names the field of the request that is to blame.
 
-        May be called only from the thread that runs the passes.
+        Its tenant is charged for the preparation only. May be called only from the thread that runs the passes.
         """
         job = held_job.claimed
         extra = {"param": param} if param else {}
-        ending = Ending(job.id, job.token, Outcome.FAILED, code=code, message=_encodable(message), extra=extra)
+        usage = Usage(prepare_tokens=held_job.prepare_tokens)
+        ending = Ending(
+            job.id, job.token, Outcome.FAILED, code=code, message=_encodable(message), usage=usage, extra=extra
+        )
         self._endings.append((held_job.key, ending))
         self.wake()
 
@@ -248,6 +252,6 @@ def _ending(held_job: HeldJob, ended: Ended) -> Ending:
         stage=Stage(ended.stage) if ended.stage else None,
         message=_encodable(ended.message),
         text=ended.text,
-        usage=ended.usage,
+        usage=replace(ended.usage, prepare_tokens=held_job.prepare_tokens),
         extra=ended.extra,
     )

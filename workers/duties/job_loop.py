@@ -13,6 +13,7 @@ from workers.duties.claimed_jobs import ClaimedJobs
 from workers.duties.claimer import Claimer
 from workers.duties.delivery import Delivery
 from workers.duties.doorbell import PoolSubscription
+from workers.duties.preparation import Preparation
 from workers.duties.throughput import Throughput
 from workers.engine.events import Ended, Event
 from workers.engine.loop import Engine
@@ -48,6 +49,7 @@ class JobLoop:
         start_engine: StartEngine,
         *,
         generated_weight: int,
+        prepare_threads: int,
         clock: Clock,
     ) -> None:
         self._clock = clock
@@ -75,6 +77,7 @@ class JobLoop:
             clock=clock,
             fail=self.delivery.fail,
             record_prompt=self.throughput.record_prompt,
+            preparation=Preparation(engine.prepare, prepare_threads, self.wake.set),
         )
         self._last_slots_freed = 0
 
@@ -99,6 +102,7 @@ class JobLoop:
 
         Return the delay until the next pass in seconds, or None to wait for a wake.
         """
+        self.claimer.submit_prepared()
         next_text_s = self.delivery.one_pass()
         slot_freed = self.delivery.slots_freed != self._last_slots_freed
         self._last_slots_freed = self.delivery.slots_freed

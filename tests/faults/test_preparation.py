@@ -1,0 +1,121 @@
+"""Tests of jobs that are slow to prepare: they delay no other tenant's job, and their tenant pays for the CPU time."""
+
+import threading
+import time
+
+import pytest
+
+from shared.jobs.states import JobState
+from shared.store import keys
+from tests.support.one_worker import FlakyStore, admit_job, make_worker
+from tests.support.processes import wait_for
+from workers.engine.events import JobRejected
+
+#: A payload that is not prepared on the thread of the passes.
+SLOW = {"prompt": "a b c", "response_format": {"type": "json_object"}}
+
+
+def service(store, tenant):
+    return float(store.client.hget(keys.tenant(tenant), "service_mwt") or 0)
+
+
+@pytest.fixture
+def worker(redis_client):
+    return make_worker(FlakyStore(redis_client), PENSTOCK_MAX_BATCH_SIZE="4")
+
+
+@pytest.fixture
+def gate(worker, monkeypatch):
+    """Holds the preparation of the jobs with a response_format until it is opened. Lists the tenants in preparation."""
+    gate = threading.Event()
+    gate.tenants = []
+    prepare = worker.engine.backend.prepare
+
+    def held(spec):
+        if "response_format" in spec.payload:
+            gate.tenants.append(spec.tenant)
+            assert gate.wait(30)
+        return prepare(spec)
+
+    monkeypatch.setattr(worker.engine.backend, "prepare", held)
+    yield gate
+    gate.set()
+
+
+def advance(worker, until):
+    """Run passes and steps until the condition is true. The threads that prepare jobs take real time."""
+
+    def one_round():
+        worker.job_loop.one_pass()
+        worker.engine.step()
+        return until()
+
+    wait_for(one_round, "the jobs")
+
+
+def test_a_job_that_is_slow_to_prepare_delays_no_other_job(worker, gate):
+    slow = [admit_job(worker.store, "red", payload=SLOW) for _ in range(3)]
+    worker.job_loop.one_pass()
+    wait_for(lambda: gate.tenants == ["red"], "one preparation of red")
+    other = admit_job(worker.store, "blue")
+    worker.job_loop.look_for_work()
+    worker.run_until(lambda: worker.store.touch(other, quiet=True).state is JobState.SUCCEEDED)
+    assert gate.tenants == ["red"], "a tenant's jobs are prepared one at a time"
+    another = admit_job(worker.store, "green", payload=SLOW)
+    worker.job_loop.look_for_work()
+    worker.job_loop.one_pass()
+    wait_for(lambda: gate.tenants == ["red", "green"], "the preparation of green, before red's second job")
+    gate.set()
+    advance(worker, worker.all_ended)
+    assert [worker.store.touch(job, quiet=True).state for job in [*slow, another]] == [JobState.SUCCEEDED] * 4
+
+
+def test_a_job_in_preparation_keeps_its_slot_and_its_cells(worker, gate):
+    for _ in range(4):
+        admit_job(worker.store, "red", payload=SLOW)
+    free = worker.claimer._free_capacity()
+    worker.job_loop.one_pass()
+    held = worker.claimer._free_capacity()
+    assert held.slots == free.slots - 4
+    assert held.cells < free.cells
+    gate.set()
+    advance(worker, worker.all_ended)
+    assert worker.claimer._free_capacity() == free
+
+
+def test_a_job_that_is_canceled_or_lost_during_its_preparation_does_not_run(worker, gate):
+    canceled = admit_job(worker.store, "red", payload=SLOW)
+    lost = admit_job(worker.store, "blue", payload=SLOW)
+    worker.job_loop.one_pass()
+    wait_for(lambda: len(gate.tenants) == 2, "both preparations")
+    worker.store.cancel(canceled, tenant="red")
+    worker.claimed_jobs.request_cancel(canceled)
+    worker.claimed_jobs.remove(next(f"{job.id}:{job.token}" for job in worker.claimed_jobs.held() if job.id == lost))
+    gate.set()
+    advance(worker, lambda: ended(worker, canceled))
+    assert worker.store.touch(canceled, quiet=True).state is JobState.CANCELED
+    assert worker.engine.stats.completion_tokens == 0
+
+
+def ended(worker, job_id):
+    return worker.store.touch(job_id, quiet=True).state in {JobState.CANCELED, JobState.FAILED, JobState.SUCCEEDED}
+
+
+def test_a_tenant_is_charged_for_the_preparation_of_jobs_that_are_then_rejected(worker, monkeypatch):
+    """Each job costs as much as the prompt that the engine reads in the CPU time of its preparation, 50 ms."""
+
+    def costly(spec):
+        until_s = time.thread_time() + 0.05
+        while time.thread_time() < until_s:
+            pass
+        raise JobRejected("unsupported_parameter", "no", "response_format")
+
+    monkeypatch.setattr(worker.engine.backend, "prepare", costly)
+    before = service(worker.store, "red")
+    jobs = [admit_job(worker.store, "red", payload=SLOW) for _ in range(4)]
+    worker.job_loop.one_pass()
+    advance(worker, worker.all_ended)
+    view = worker.store.touch(jobs[0], quiet=True)
+    assert (view.state, view.code, view.extra["param"]) == (JobState.FAILED, "unsupported_parameter", "response_format")
+    per_job_wt = (service(worker.store, "red") - before) / 1000 / 4
+    assert 0.04 <= per_job_wt / worker.engine.backend.facts.prefill_tps < 1
