@@ -1,5 +1,5 @@
 -- touch: reads one job, and records the read as a poll, so that the job is not canceled as abandoned.
--- KEYS order result polls rq_job
+-- KEYS config order result polls rq_job
 -- ARGV
 --   id text · the job
 --   tenant text · the tenant that must own the job, '' for an operator
@@ -8,14 +8,17 @@
 --   job: now in ms; the job's position in its queue, from 1, or 0 if it is not queued; number of tokens of the jobs
 --   before it in the queue, or -1 if unknown; result as JSON, or ''; then every field and value of the job's hash
 -- KEEPS 1
--- USES clock afford job
+-- USES clock job
 
 local job = read_job(id)
 if not job or (tenant ~= '' and job.tenant ~= tenant) then
   return { 'gone' }
 end
 if quiet == 0 and job.poll_grace_ms > 0 then
-  redis.call('ZADD', k_polls, 'XX', now_ms + job.poll_grace_ms, id)
+  -- A store that refuses writes still answers reads, so a failure of these writes is ignored. The poll is then not
+  -- recorded. The HDEL comes first for the reason that lib/afford.lua gives.
+  redis.pcall('HDEL', k_config, '')
+  redis.pcall('ZADD', k_polls, 'XX', now_ms + job.poll_grace_ms, id)
 end
 local rank = redis.call('ZRANK', k_order .. job.queue, id)
 -- The tokens of the jobs before this one are added up only if there are at most this many such jobs. If there are more,

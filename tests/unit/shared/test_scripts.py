@@ -60,7 +60,9 @@ MAY_FAIL_WITHOUT_MEMORY = {"admit", "snapshot", "overview", "quote", "erase"}
 
 @pytest.mark.parametrize("name", sorted(set(scripts.names()) - MAY_FAIL_WITHOUT_MEMORY))
 def test_every_other_script_frees_memory_before_it_writes(name):
-    assert "redis.call('HDEL', k_config, '')" in scripts.load(name).source
+    # `touch` ignores the failure of its writes.
+    write = "redis.pcall" if name == "touch" else "redis.call"
+    assert f"{write}('HDEL', k_config, '')" in scripts.load(name).source
 
 
 def test_a_header_is_read_into_its_parts():
