@@ -1,9 +1,9 @@
-"""Serve calls that own their job: if the client disconnects before the job has ended, the job is canceled.
+"""Serve calls that own their job: if the client disconnects, or its key ends, before the job does, it is canceled.
 
 If such a call ends because this process stops, its job is not canceled.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import chain
 
 import structlog
@@ -18,6 +18,7 @@ from web.openai.chat_answers import job_end_error
 from web.operations.event_stream import JobEnded, StreamItem, TextDelta, follow_job
 from web.operations.long_poll import wait_until_ended
 from web.runtime.context import DoorContext
+from web.runtime.credentials.client_watch import ClientWatch
 
 log = structlog.get_logger()
 
@@ -27,18 +28,18 @@ GRACE_S = 2.0
 
 
 def wait_for_result(
-    context: DoorContext, view: JobView, deadline: RequestDeadline, client_gone: Callable[[], bool]
+    context: DoorContext, view: JobView, deadline: RequestDeadline, client: ClientWatch
 ) -> JobView | ApiError:
     """Block until the job has ended; return the job if it succeeded, otherwise the error to send to the client."""
-    view = wait_until_ended(context, view, deadline.deadline_ms / 1000 + GRACE_S, stop=client_gone)
+    view = wait_until_ended(context, view, deadline.deadline_ms / 1000 + GRACE_S, stop=client.gone)
     if not has_ended(view):
-        cancel_unless_stopping(context, view, client_gone=client_gone)
-        return no_end_error(view)
+        cancel_unless_stopping(context, view, client=client)
+        return no_end_error(view, client)
     return job_end_error(view) or view
 
 
 def follow_from_first_text(
-    context: DoorContext, view: JobView, deadline: RequestDeadline, client_gone: Callable[[], bool]
+    context: DoorContext, view: JobView, deadline: RequestDeadline, client: ClientWatch
 ) -> Iterator[StreamItem] | ApiError:
     """Block until the job has its first text, then return its stream items.
 
@@ -47,21 +48,21 @@ def follow_from_first_text(
     job has ended, it must call `cancel_unless_stopping`.
     """
     until_s = context.clock.monotonic() + deadline.deadline_ms / 1000 + GRACE_S
-    items = follow_job(context, view, stop=lambda: client_gone() or context.clock.monotonic() > until_s)
+    items = follow_job(context, view, stop=lambda: client.gone() or context.clock.monotonic() > until_s)
     first = next((item for item in items if isinstance(item, TextDelta | JobEnded)), None)
     if first is None:
-        cancel_unless_stopping(context, view, client_gone=client_gone)
-        return no_end_error(view)
+        cancel_unless_stopping(context, view, client=client)
+        return no_end_error(view, client)
     problem = job_end_error(first.view) if isinstance(first, JobEnded) else None
     return problem or chain([first], items)
 
 
-def cancel_unless_stopping(context: DoorContext, view: JobView, *, client_gone: Callable[[], bool]) -> None:
+def cancel_unless_stopping(context: DoorContext, view: JobView, *, client: ClientWatch) -> None:
     """Cancel the job of a call that ended before the job did.
 
     While this process is stopping, the job is canceled only if its client has closed the connection.
     """
-    if shutdown.requested.is_set() and not client_gone():
+    if shutdown.requested.is_set() and not client.gone():
         return
     log.info("client.gone", job=view.id, tenant=view.tenant)
     cancel_when_possible(context, view)
@@ -75,9 +76,10 @@ def cancel_when_possible(context: DoorContext, view: JobView) -> None:
         context.in_doubt.add(view.id)
 
 
-def no_end_error(view: JobView) -> ApiError:
+def no_end_error(view: JobView, client: ClientWatch) -> ApiError:
     """Return the error for a call that ended before the door saw the end of its job.
 
-    Either the client has disconnected, so that nobody receives the error, or the door has stopped waiting for the end.
+    The client's key is no longer valid, or the client has disconnected, so that nobody receives the error, or the door
+    has stopped waiting for the end.
     """
-    return ApiError("deadline_exceeded", f"the end of job {view.id} was not seen in time")
+    return client.key_problem or ApiError("deadline_exceeded", f"the end of job {view.id} was not seen in time")

@@ -11,8 +11,10 @@ from shared.accounts.admin_actions import Actor
 from shared.accounts.admin_keys import ADMIN_KEY_PREFIX, FILE_KEY_NAME
 from shared.accounts.key_record import digest_of
 from web.http.api_errors import ApiError
+from web.http.disconnect import watch_disconnect
 from web.operations.callers import Caller, check_key, failed_key_error, identify
 from web.runtime.context import DoorContext
+from web.runtime.credentials.client_watch import ClientWatch
 from web.runtime.current import current_context
 
 
@@ -51,6 +53,20 @@ def current_caller() -> Caller:
         )
     found: Caller = g.caller
     return found
+
+
+def watch_client(tenant: str | None = None) -> ClientWatch:
+    """Return a watch of this request's client, for a call that waits or streams.
+
+    `tenant` is the tenant on whose behalf the call is made if the request has a ticket and no key.
+    """
+    watch = current_context().key_watch
+    if tenant is None:
+        caller = current_caller()
+        use = watch.watch(caller.key_digest, caller.tenant)
+    else:
+        use = watch.watch("", tenant)
+    return ClientWatch(watch_disconnect(request.environ), use)
 
 
 def client_address() -> str:

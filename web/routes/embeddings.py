@@ -1,18 +1,17 @@
 """`/v1/embeddings`: compute embeddings of texts; each request is one job, admitted like all other jobs."""
 
 from apiflask import APIBlueprint
-from flask import Response, request
+from flask import Response
 
 from web.api.refusals import Yield
 from web.http.api_errors import ApiError
-from web.http.disconnect import watch_disconnect
 from web.http.request import retry_attempt
 from web.http.telemetry import traceparent
 from web.openai.embeddings_schema import EmbeddingsBody, embeddings_json
 from web.operations.admission import GenerationRequest, offer
 from web.operations.cancel_on_disconnect import wait_for_result
 from web.operations.idempotency import with_refusal_identity
-from web.operations.request_caller import current_caller
+from web.operations.request_caller import current_caller, watch_client
 from web.operations.request_deadline import read_deadline
 from web.operations.responses import json_response, problem_response, yield_response
 from web.runtime.current import current_context
@@ -51,7 +50,7 @@ def embeddings(body: EmbeddingsBody) -> Response:
     if isinstance(verdict, Yield):
         response = yield_response(verdict)
     else:
-        ended = wait_for_result(context, verdict.view, deadline, watch_disconnect(request.environ))
+        ended = wait_for_result(context, verdict.view, deadline, watch_client())
         if isinstance(ended, ApiError):
             response = problem_response(ended)
         else:

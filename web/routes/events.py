@@ -1,7 +1,7 @@
 """`/v1/jobs/{id}/events`: follow a job through server-sent events; closing the stream never cancels the job."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from apiflask import APIBlueprint
 from flask import Response, request
@@ -10,7 +10,6 @@ from shared.jobs.job import JobView
 from web.api.job_json import job_json
 from web.http import shutdown
 from web.http.api_errors import ApiError, FieldError, invalid_value
-from web.http.disconnect import watch_disconnect
 from web.operations.event_stream import (
     READER_CHECK_INTERVAL_S,
     JobEnded,
@@ -21,10 +20,11 @@ from web.operations.event_stream import (
 )
 from web.operations.event_tickets import job_of_ticket
 from web.operations.open_requests import count_tenant
-from web.operations.request_caller import current_caller, uses_ticket
+from web.operations.request_caller import current_caller, uses_ticket, watch_client
 from web.operations.sse import frame, stream_response, with_comments
 from web.operations.tenant_jobs import read_job
 from web.runtime.context import DoorContext
+from web.runtime.credentials.client_watch import ClientWatch
 from web.runtime.current import current_context
 
 bp = APIBlueprint("events", __name__, tag="Jobs")
@@ -58,8 +58,8 @@ def events(job_id: str) -> Response:
         count_tenant(view.tenant)
     else:
         view = read_job(context, job_id, current_caller().tenant)
-    client_gone = watch_disconnect(request.environ)
-    frames = _frames(context, view, after, lambda: client_gone() or shutdown.requested.is_set())
+    client = watch_client(view.tenant if uses_ticket() else None)
+    frames = _frames(context, view, after, client)
     return stream_response(frames)
 
 
@@ -74,18 +74,30 @@ def _last_event_id() -> str | None:
     raise invalid_value([FieldError(name, f"{name}={text[:60]!r} is not the id of an event")])
 
 
-def _frames(context: DoorContext, view: JobView, after: str | None, stop: Callable[[], bool]) -> Iterator[str]:
+def _frames(context: DoorContext, view: JobView, after: str | None, client: ClientWatch) -> Iterator[str]:
     yield f": penstock\nretry: {_RETRY_MS}\n\n"
     if after is None:
         yield frame("queued", job_json(view))
-    items = follow_job(context, view, after=after or "0", stop=stop, check_interval_s=READER_CHECK_INTERVAL_S)
+    items = follow_job(
+        context,
+        view,
+        after=after or "0",
+        stop=lambda: client.gone() or shutdown.requested.is_set(),
+        check_interval_s=READER_CHECK_INTERVAL_S,
+    )
     try:
         yield from with_comments(
             ("" if isinstance(item, NothingNew) else item_frame(item) for item in items), context.clock
         )
+        if client.key_problem is not None:
+            yield _error_frame(client.key_problem)
     except ApiError as problem:
-        # The response's status line has already been sent, so the error can be reported only as an event.
-        yield frame("error", {"error": {"message": problem.message, "code": problem.code}})
+        yield _error_frame(problem)
+
+
+def _error_frame(problem: ApiError) -> str:
+    """Return the event for an error that occurs after the response's status line has been sent."""
+    return frame("error", {"error": {"message": problem.message, "code": problem.code}})
 
 
 def item_frame(item: JobStarted | TextDelta | JobEnded) -> str:

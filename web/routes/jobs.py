@@ -5,11 +5,13 @@ from dataclasses import replace
 from apiflask import APIBlueprint
 from flask import Response, request
 
+from shared.jobs.job import JobView
 from shared.jobs.states import JobState
 from web.api.deadline import RequestDeadline
 from web.api.job_json import job_json
 from web.api.refusals import Yield
 from web.api.request_schema import SubmitBody
+from web.http import shutdown
 from web.http.api_errors import FieldError, invalid_value
 from web.http.request import retry_attempt
 from web.http.telemetry import traceparent
@@ -17,7 +19,7 @@ from web.operations.admission import GenerationRequest, native_request, offer
 from web.operations.event_tickets import ticket_issuer
 from web.operations.idempotency import with_job_identity
 from web.operations.long_poll import LONGEST_WAIT_MS, refresh_job, wait_until_ended
-from web.operations.request_caller import current_caller
+from web.operations.request_caller import current_caller, watch_client
 from web.operations.request_deadline import read_deadline
 from web.operations.responses import job_response, json_response, yield_response
 from web.operations.tenant_jobs import erase_job, list_jobs, read_job
@@ -53,7 +55,7 @@ def submit(body: SubmitBody) -> Response:
     if isinstance(verdict, Yield):
         return yield_response(verdict)
     ticket = make_ticket(verdict.view) if make_ticket else None
-    view = wait_until_ended(context, verdict.view, wait_s)
+    view = _wait(context, verdict.view, wait_s)
     return job_response(view, submitted=True, ticket=ticket, headers=wait_headers)
 
 
@@ -69,7 +71,7 @@ def read(job_id: str) -> Response:
     context = current_context()
     wait_s, wait_headers = _requested_wait()
     view = read_job(context, job_id, current_caller().tenant)
-    return job_response(wait_until_ended(context, view, wait_s), headers=wait_headers)
+    return job_response(_wait(context, view, wait_s), headers=wait_headers)
 
 
 @bp.delete("/v1/jobs/<job_id>")
@@ -121,6 +123,21 @@ def _generation_request(
 ) -> GenerationRequest:
     generation = native_request(body, deadline, context.settings)
     return with_job_identity(replace(generation, attempt=retry_attempt(), traceparent=traceparent()), tenant)
+
+
+def _wait(context: DoorContext, view: JobView, wait_s: float) -> JobView:
+    """Wait until the job has ended or `wait_s` has passed; return the job as last read.
+
+    Raises ApiError (401, 403) if the caller's key ends first, and as `wait_until_ended` does.
+    """
+    if wait_s <= 0:
+        return view
+    client = watch_client()
+    stop = shutdown.requested.is_set
+    view = wait_until_ended(context, view, wait_s, stop=lambda: stop() or client.key_problem is not None)
+    if client.key_problem is not None:
+        raise client.key_problem
+    return view
 
 
 def _requested_wait() -> tuple[float, dict[str, str]]:

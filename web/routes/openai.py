@@ -1,16 +1,15 @@
 """OpenAI's routes for chat completions, completions and models; the unmodified `openai` package works with them."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from apiflask import APIBlueprint
-from flask import Response, request
+from flask import Response
 
 from shared.jobs.job import JobView
 from web.api.deadline import RequestDeadline
 from web.api.refusals import Yield
 from web.http.api_errors import ApiError, error_response
-from web.http.disconnect import watch_disconnect
 from web.http.request import retry_attempt
 from web.http.telemetry import traceparent
 from web.openai.chat_answers import AnswerFormat, AnswerKind, answer_format, job_end_error
@@ -24,11 +23,12 @@ from web.operations.cancel_on_disconnect import (
 )
 from web.operations.event_stream import JobStarted, NothingNew, StreamItem, TextDelta
 from web.operations.idempotency import with_refusal_identity
-from web.operations.request_caller import current_caller
+from web.operations.request_caller import current_caller, watch_client
 from web.operations.request_deadline import read_deadline
 from web.operations.responses import json_response, problem_response, yield_response
 from web.operations.sse import data_frame, stream_response, with_comments
 from web.runtime.context import DoorContext
+from web.runtime.credentials.client_watch import ClientWatch
 from web.runtime.current import current_context
 
 bp = APIBlueprint("openai", __name__, tag="OpenAI")
@@ -114,7 +114,7 @@ def _serve(body: ChatBody | CompletionBody, kind: AnswerKind, default_max_tokens
 
 
 def _plain(context: DoorContext, view: JobView, kind: AnswerKind, deadline: RequestDeadline) -> Response:
-    ended = wait_for_result(context, view, deadline, watch_disconnect(request.environ))
+    ended = wait_for_result(context, view, deadline, watch_client())
     if isinstance(ended, ApiError):
         return problem_response(ended)
     return json_response(answer_format(ended, kind).complete(ended))
@@ -123,24 +123,22 @@ def _plain(context: DoorContext, view: JobView, kind: AnswerKind, deadline: Requ
 def _stream(
     context: DoorContext, view: JobView, kind: AnswerKind, deadline: RequestDeadline, *, include_usage: bool
 ) -> Response:
-    client_gone = watch_disconnect(request.environ)
-    items = follow_from_first_text(context, view, deadline, client_gone)
+    client = watch_client()
+    items = follow_from_first_text(context, view, deadline, client)
     if isinstance(items, ApiError):
         return problem_response(items)
     chunks = _chunks(items, answer_format(view, kind), include_usage=include_usage)
-    return stream_response(_owning_frames(context, view, chunks, client_gone))
+    return stream_response(_owning_frames(context, view, chunks, client))
 
 
-def _owning_frames(
-    context: DoorContext, view: JobView, chunks: Iterator[str], client_gone: Callable[[], bool]
-) -> Iterator[str]:
+def _owning_frames(context: DoorContext, view: JobView, chunks: Iterator[str], client: ClientWatch) -> Iterator[str]:
     """Yield the chunks, with comments while no chunk arrives; cancel the job if the stream stops before its end."""
     job_ended = False
     try:
         yield from with_comments(chunks, context.clock)
         job_ended = True
     except _EndNotSeen:
-        yield _error_frame(no_end_error(view))
+        yield _error_frame(no_end_error(view, client))
     except _TextDiverged as diverged:
         yield _error_frame(diverged.problem)
     except ApiError as problem:
@@ -148,7 +146,7 @@ def _owning_frames(
         yield _error_frame(problem)
     finally:
         if not job_ended:
-            cancel_unless_stopping(context, view, client_gone=client_gone)
+            cancel_unless_stopping(context, view, client=client)
 
 
 class _EndNotSeen(Exception):

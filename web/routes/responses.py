@@ -1,6 +1,6 @@
 """`/v1/responses`: create, read, follow and cancel responses; each is one job, admitted like all other jobs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from apiflask import APIBlueprint
 from flask import Response, request
@@ -11,7 +11,6 @@ from web.api.job_json import job_headers
 from web.api.refusals import Yield
 from web.http import shutdown
 from web.http.api_errors import ApiError, FieldError, invalid_value
-from web.http.disconnect import watch_disconnect
 from web.http.request import retry_attempt
 from web.http.telemetry import traceparent
 from web.openai.chat_schema import unsupported
@@ -27,13 +26,14 @@ from web.operations.cancel_on_disconnect import (
 from web.operations.event_stream import READER_CHECK_INTERVAL_S, JobEnded, StreamItem, follow_job
 from web.operations.idempotency import with_job_identity, with_refusal_identity
 from web.operations.long_poll import refresh_job
-from web.operations.request_caller import current_caller
+from web.operations.request_caller import current_caller, watch_client
 from web.operations.request_deadline import read_deadline
 from web.operations.responses import json_response, problem_response, yield_response
 from web.operations.responses_events import ResponseEvents, TextDiverged
 from web.operations.sse import stream_response, with_comments
 from web.operations.tenant_jobs import find_job
 from web.runtime.context import DoorContext
+from web.runtime.credentials.client_watch import ClientWatch
 from web.runtime.current import current_context
 
 bp = APIBlueprint("responses", __name__, tag="OpenAI")
@@ -147,33 +147,35 @@ def _view_response(view: JobView) -> Response:
 
 
 def _plain(context: DoorContext, view: JobView, deadline: RequestDeadline) -> Response:
-    ended = wait_for_result(context, view, deadline, watch_disconnect(request.environ))
+    ended = wait_for_result(context, view, deadline, watch_client())
     return problem_response(ended) if isinstance(ended, ApiError) else _view_response(ended)
 
 
 def _owner_stream(context: DoorContext, view: JobView, deadline: RequestDeadline) -> Response:
     """Stream the events on the connection that owns the job; if the client disconnects, the job is canceled."""
-    client_gone = watch_disconnect(request.environ)
-    items = follow_from_first_text(context, view, deadline, client_gone)
+    client = watch_client()
+    items = follow_from_first_text(context, view, deadline, client)
     if isinstance(items, ApiError):
         return problem_response(items)
-    frames = _frames(context, ResponseEvents(view), view, items)
-    return stream_response(_owning_frames(context, view, frames, client_gone))
+    frames = _frames(context, ResponseEvents(view), view, items, client)
+    return stream_response(_owning_frames(context, view, frames, client))
 
 
 def _reader_stream(context: DoorContext, view: JobView, after: int | None) -> Response:
     """Stream the events to a reader that does not own the job; closing the stream cancels nothing."""
-    client_gone = watch_disconnect(request.environ)
+    client = watch_client()
     items = follow_job(
         context,
         view,
-        stop=lambda: client_gone() or shutdown.requested.is_set(),
+        stop=lambda: client.gone() or shutdown.requested.is_set(),
         check_interval_s=READER_CHECK_INTERVAL_S,
     )
-    return stream_response(_frames(context, ResponseEvents(view, after), view, items))
+    return stream_response(_frames(context, ResponseEvents(view, after), view, items, client))
 
 
-def _frames(context: DoorContext, events: ResponseEvents, view: JobView, items: Iterator[StreamItem]) -> Iterator[str]:
+def _frames(
+    context: DoorContext, events: ResponseEvents, view: JobView, items: Iterator[StreamItem], client: ClientWatch
+) -> Iterator[str]:
     """Yield the frames, with comments while none arrives; if the items stop before the job's end, yield an error."""
     job_ended = False
 
@@ -187,16 +189,14 @@ def _frames(context: DoorContext, events: ResponseEvents, view: JobView, items: 
         yield from with_comments(events.frames(watch_for_end()), context.clock)
         # If this process stops, the stream ends without an error, and the client can resume it at another process.
         if not job_ended and not shutdown.requested.is_set():
-            yield events.error_frame(no_end_error(view))
+            yield events.error_frame(no_end_error(view, client))
     except TextDiverged as diverged:
         yield diverged.frame
     except ApiError as problem:
         yield events.error_frame(problem)
 
 
-def _owning_frames(
-    context: DoorContext, view: JobView, frames: Iterator[str], client_gone: Callable[[], bool]
-) -> Iterator[str]:
+def _owning_frames(context: DoorContext, view: JobView, frames: Iterator[str], client: ClientWatch) -> Iterator[str]:
     """Yield the frames; cancel the job if the stream stops before an event that ends the response."""
     last_event = ""
     try:
@@ -205,7 +205,7 @@ def _owning_frames(
             yield frame
     finally:
         if not last_event.startswith(_END_EVENTS):
-            cancel_unless_stopping(context, view, client_gone=client_gone)
+            cancel_unless_stopping(context, view, client=client)
 
 
 _END_EVENTS = tuple(f"event: response.{kind}\n" for kind in ("completed", "incomplete", "failed"))
