@@ -1,8 +1,11 @@
 """The worker's own /health and /metrics, served on PENSTOCK_WORKER_LISTEN if it is set."""
 
+import contextlib
 import json
+import socket
 import socketserver
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
@@ -19,6 +22,10 @@ log = structlog.get_logger()
 
 #: Interval at which the server checks whether it was asked to stop.
 _POLL_S = 0.1
+#: How many connections are served at once, each by a thread. Probes and scrapes need one each.
+_MAX_CONNECTIONS = 16
+#: How long a connection may take in all, in seconds.
+_CONNECTION_S = 10.0
 
 
 class MetricsCollector(Collector):
@@ -35,16 +42,50 @@ class MetricsCollector(Collector):
 
 
 class _Server(socketserver.ThreadingMixIn, WSGIServer):
-    """Serves each request on its own daemon thread, so that a slow client delays nothing else."""
+    """Serves each request on its own daemon thread, so that a slow client delays nothing else.
+
+    There are at most _MAX_CONNECTIONS threads: further connections are closed at once. A connection that is open for
+    _CONNECTION_S is closed too.
+    """
 
     daemon_threads = True
+
+    def __init__(self, *arguments: Any) -> None:
+        #: The open connections, with the moment of the monotonic clock at which each is closed.
+        self._open: dict[socket.socket, float] = {}
+        self._lock = threading.Lock()
+        super().__init__(*arguments)
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002 - the base class's signature
+        """Return whether there is room for another connection, and count it if so."""
+        with self._lock:
+            if len(self._open) >= _MAX_CONNECTIONS:
+                return False
+            self._open[request] = time.monotonic() + _CONNECTION_S
+            return True
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection that was served or refused."""
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """End the connections that have been open for too long; this runs every _POLL_S."""
+        now_s = time.monotonic()
+        with self._lock:
+            late = [connection for connection, until_s in self._open.items() if now_s > until_s]
+            for connection in late:
+                # The thread that reads from the connection gets the end of the stream, and closes it.
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
 
 
 class _QuietHandler(WSGIRequestHandler):
     """Handles requests without logging them."""
 
     #: Seconds after which the connection of a client that sends nothing is closed.
-    timeout = 10
+    timeout = _CONNECTION_S
 
     def log_message(self, *_args: Any) -> None:
         """Log nothing."""

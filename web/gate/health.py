@@ -1,11 +1,14 @@
 """Serve the gate's /health and /metrics over HTTP, on the address in PENSTOCK_GATE_METRICS_LISTEN if that is set."""
 
+import io
 import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import gevent
 import structlog
-from gevent.pywsgi import WSGIServer
+from gevent.pool import Pool
+from gevent.pywsgi import Input, WSGIHandler, WSGIServer
 from prometheus_client.exposition import make_wsgi_app
 
 from shared.errors import ConfigError
@@ -15,10 +18,41 @@ from web.runtime.context import DoorContext
 
 log = structlog.get_logger()
 
+#: How many connections are served at once; further ones wait. Probes and scrapes need one each.
+_MAX_CONNECTIONS = 64
+#: How long a connection may take, from its first byte to the end of its answer, in seconds.
+_CONNECTION_S = 10.0
+
+
+class OneRequestHandler(WSGIHandler):  # type: ignore[misc]  # gevent ships no types
+    """Answers one request on each connection, without reading a body, and then closes the connection.
+
+    gevent's own handler would read the rest of a body for as long as bytes arrive. Meanwhile the event loop, and with
+    it the gate, would stand still.
+    """
+
+    def handle(self) -> None:
+        """Serve the connection, and give up after _CONNECTION_S."""
+        with gevent.Timeout(_CONNECTION_S, False):  # noqa: FBT003 - gevent's signature
+            super().handle()
+
+    def get_environ(self) -> dict[str, Any]:
+        """Return the WSGI environment of a request without a body."""
+        environ: dict[str, Any] = super().get_environ()
+        self.close_connection = True
+        self.wsgi_input = environ["wsgi.input"] = Input(io.BytesIO(), 0)
+        return environ
+
+
+def make_server(address: tuple[str, int], app: Callable[..., Iterable[bytes]]) -> WSGIServer:
+    """Return a server for probes and scrapes, which is not yet started."""
+    pool = Pool(_MAX_CONNECTIONS)
+    return WSGIServer(address, app, log=None, error_log=None, handler_class=OneRequestHandler, spawn=pool)
+
 
 def start_health(context: DoorContext, gate: Gate, address: tuple[str, int]) -> WSGIServer:
     """Start to serve on the address. Raises ConfigError if this process cannot listen on the address."""
-    server = WSGIServer(address, wsgi_app(context, gate), log=None, error_log=None)
+    server = make_server(address, wsgi_app(context, gate))
     try:
         server.start()
     except OSError as error:
