@@ -16,6 +16,7 @@ from types import FrameType
 
 import structlog
 
+from shared.audit.sweeper import Sweeper
 from shared.clock import Clock
 from shared.errors import SchemaConflict, SettingsConflict, StoreUnavailable
 from shared.settings.settings import Settings
@@ -89,6 +90,7 @@ class Supervisor:
             self._leases,
             Duty(Reaper(store), self._duty_failed),
             Duty(Reconciler(store), self._duty_failed),
+            Duty(Sweeper(store), self._duty_failed),
             # The job loop starts before the doorbell, which wakes the job loop.
             Duty(job_loop, self._duty_failed, job_loop.wake),
             Duty(self._make_doorbell(), self._duty_failed),

@@ -29,6 +29,8 @@ INVARIANTS: dict[int, str] = {
     12: "the numbers of slots, of each pool and in all, are the sums over the workers that are counted as live",
 }
 
+#: No pause of reaping is longer than the longest lease (shared/lua/lib/live.lua).
+_MAX_PAUSE_MS = 600_000
 #: How late the reaper may be before invariant 10 is breached: its period of 250 ms, plus an allowance for a busy store.
 _LATE_MS = 2_000
 #: By how much a time in the store may be in the future: a read computes the store's time from a mark that may be 100 ms
@@ -130,10 +132,9 @@ def _check_sums(snapshot: StoreSnapshot) -> Iterator[str]:
 
 
 def _check_counted_once(snapshot: StoreSnapshot) -> Iterator[str]:
-    ended = sum(
-        int(value) for name, value in snapshot.stats.items() if name.startswith("ended|") and name.count("|") == 1
-    )
-    admitted = int(snapshot.stats.get("admitted", 0))
+    counters = {name: int(value) for name, value in snapshot.stats.items() if is_integer(value)}
+    ended = sum(value for name, value in counters.items() if name.startswith("ended|") and name.count("|") == 1)
+    admitted = counters.get("admitted", 0)
     off = admitted - ended - len(snapshot.inflight)
     if off:
         # The message contains only the difference, because on a busy store the numbers themselves change from check to
@@ -160,7 +161,7 @@ def _check_active_set(snapshot: StoreSnapshot) -> Iterator[str]:
             own = snapshot.tenants.get(tenant, {}).get("service_mwt", "0")
             # Compare as doubles: Redis stores a score as a double, which cannot hold every integer above 2^53.
             if not is_integer(own) or float(own) != service:
-                yield f"tenant {tenant} has score {int(service)} in the active set of {slug}, but its service is {own}"
+                yield f"tenant {tenant} has score {service:.0f} in the active set of {slug}, but its service is {own}"
             if slug not in snapshot.lists.get(tenant, set()):
                 yield f"tenant {tenant} has queued jobs for {slug}, but its set of models lacks it"
     for queue, ids in snapshot.order.items():
@@ -215,7 +216,8 @@ def _check_timely(snapshot: StoreSnapshot) -> Iterator[str]:
     for job_id, expires_ms in snapshot.deadlines.items():
         if expires_ms < snapshot.now_ms - _LATE_MS:
             yield f"{job_id} is still queued, but should have expired at {expires_ms:.0f}"
-    if float(snapshot.config.get("hold_until_ms", 0)) > snapshot.now_ms - _LATE_MS:
+    hold_until_ms = snapshot.config.get("hold_until_ms", "0")
+    if is_integer(hold_until_ms) and snapshot.now_ms - _LATE_MS < int(hold_until_ms) <= snapshot.now_ms + _MAX_PAUSE_MS:
         return
     for job_id, lease_end_ms in snapshot.leases.items():
         if lease_end_ms < snapshot.now_ms - _LATE_MS:

@@ -1,5 +1,5 @@
 -- admit: admits a job, or refuses it without storing the request.
--- KEYS config inflight order tenant tenants payload idem supersede polls queues rq_job key_rates
+-- KEYS inflight order tenant tenants payload idem supersede polls queues rq_job key_rates
 -- ARGV
 --   id text · the job's id; a repeated call with the same id returns the same admission
 --   tenant text · the tenant that owns the job and is charged for it
@@ -40,8 +40,8 @@
 --   prompt and the answer without waiting, or -1 while rates are unknown
 --   mismatch: id of the job that was submitted with the same Idempotency-Key and a different body
 -- KEEPS 1 2 3 6 7 8 9
--- USES clock mark job waiting rq stats books lengths verdict hint doorbell finish drop tier index
--- RARELY drop move_tier shorten
+-- USES clock mark settings job waiting rq stats books lengths verdict hint doorbell finish drop tier index
+-- RARELY drop move_tier shorten restore_service
 
 local queue = tenant .. '.' .. slug
 -- Whether the door canceled the job because no client received the answer to its offer.
@@ -130,11 +130,10 @@ if latest_in_ms < 0 then
   latest_in_ms = request.has_rates and math.max(0, math.floor(deadline_in_ms - request.compute_ms)) or deadline_in_ms
 end
 local deadline_ms, latest_us = now_ms + deadline_in_ms, now_us + latest_in_ms * 1000
-local settings = redis.call('HMGET', k_config, 'result_ttl_s', 'lease_ms')
-local ttl_s = tonumber(settings[1] or 3600)
+local ttl_s, lease_ms = read_settings('result_ttl_s', 'lease_ms')
 -- The longest time until the job ends. If the job's worker dies at the deadline, the job ends up to two leases later;
 -- one minute is added for the reaper.
-local ends_in_ms = deadline_in_ms + 2 * tonumber(settings[2] or 15000) + 60000
+local ends_in_ms = deadline_in_ms + 2 * lease_ms + 60000
 local job_key = k_rq_job .. id
 redis.call('HSET', job_key, unpack(ARGV, rq_fields))
 redis.call('HSET', job_key, 'enqueued_at', iso(now_ms), 'penstock_state', 'queued', 'penstock_tenant', tenant,

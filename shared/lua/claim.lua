@@ -1,5 +1,5 @@
 -- claim: leases the next jobs of a pool to one worker; the tenant with the least service goes first.
--- KEYS config worker books active order leases payload rq_job tenant events rq_workers_of rq_worker
+-- KEYS worker books active order leases payload rq_job tenant events rq_workers_of rq_worker
 -- ARGV
 --   worker text · the worker that claims
 --   claim_id text · claim token of all jobs that this call leases; a repeated call returns those that still run
@@ -10,30 +10,30 @@
 --   claimed: one list for each job: id, payload or '', attempt number, ms to the deadline, ms to the start deadline or
 --   -1, tenant, model, prompt tokens, max tokens, cancel code or '', traceparent
 -- KEEPS 1 2 3 5 7 8
--- USES clock afford mark schema job waiting rq stats stream books lengths tier finish forget
--- RARELY finish forget strike note_wait
+-- USES clock settings afford mark schema job waiting rq stats stream books lengths tier finish forget
+-- RARELY finish forget strike note_wait restore_service
 
 -- The most entries of the active set that one call examines, whether or not it can lease their jobs.
 local MAX_EXAMINED = 64
 -- A job that needs more KV cells than are free is skipped this many times. After that, a slot is kept free for the job.
 local MAX_SKIPS = 8
+-- The most jobs on their last attempt that are passed at the front of one queue.
+local MAX_SUSPECTS_PASSED = 16
 -- The most jobs that one call ends because their deadline can no longer be met.
 local MAX_INFEASIBLE_HEADS = 32
 
 local worker_key = k_worker .. worker
 local worker_fields = redis.call('HMGET', worker_key, 'claim_id', 'claim_ids', 'cells', 'suspect')
-local lease_ms, max_attempts, fairness, admission, degradation, margin, schema_oldest = unpack(redis.call('HMGET',
-  k_config, 'lease_ms', 'max_attempts', 'fairness', 'admission', 'degradation', 'admission_safety_margin',
-  'schema_oldest'))
-lease_ms, max_attempts, margin = tonumber(lease_ms or 15000), tonumber(max_attempts or 3), tonumber(margin or 0.8)
+local lease_ms, max_attempts, fairness, admission, degradation, margin, schema_oldest = read_settings('lease_ms',
+  'max_attempts', 'fairness', 'admission', 'degradation', 'admission_safety_margin', 'schema_oldest')
 local answer, ids = { 'claimed' }, {}
 
 -- The pool's virtual time, rates and tier. The rates are used only if PENSTOCK_ADMISSION is `full`.
 local pool_fields = redis.call('HMGET', k_books .. slug, 'v', 'prefill_tps', 'tpot_ms', 'rates_ms', 'tier',
   'tier_look_ms')
-local virtual_time = tonumber(pool_fields[1] or 0)
-local prefill_tps, tpot_ms = tonumber(pool_fields[2] or 0) or 0, tonumber(pool_fields[3] or 0) or 0
-local has_rates = admission == 'full' and now_ms - (tonumber(pool_fields[4] or 0) or 0) <= RATES_MS and prefill_tps > 0
+local virtual_time = number(pool_fields[1], -1, 0)
+local prefill_tps, tpot_ms = number(pool_fields[2], 0), number(pool_fields[3], 0)
+local has_rates = admission == 'full' and now_ms - number(pool_fields[4], 0) <= RATES_MS and prefill_tps > 0
 local tier = degradation == 'on' and has_rates and tier_in_force(pool_fields[5], pool_fields[6]) or 0
 local min_wait_ms
 
@@ -147,19 +147,20 @@ local function is_infeasible(job)
     return false
   end
   local tenant_lengths = redis.call('HMGET', k_tenant .. job.tenant, 'len_n', 'len_p20')
-  local short_tokens = math.min(job.max_tokens, tonumber(tenant_lengths[2] or 0) or 0)
+  local short_tokens = math.min(job.max_tokens, number(tenant_lengths[2], 0))
   if tier_for(job) > 0 then
     short_tokens = math.min(short_tokens, MIN_ANSWER_TOKENS)
   end
-  if (tonumber(tenant_lengths[1] or 0) or 0) < MIN_LENGTHS
+  if number(tenant_lengths[1], 0) < MIN_LENGTHS
     or 1000 * job.prompt_tokens / prefill_tps + short_tokens * tpot_ms <= left_ms then
     return false
   end
   return redis.call('ZCARD', k_active .. slug) > 1 or redis.call('ZCARD', k_order .. job.queue) > 1
 end
 
--- Returns what to do with the job at the head of a tenant's queue: 'lease' to lease the job; 'pass' to go on to the
--- next tenant; 'stop' to keep the slot free for the job; or 'gone' if this function has ended the job.
+-- Returns what to do with a job at the front of a tenant's queue: 'lease' to lease the job; 'suspect' to look for another
+-- job of the tenant; 'pass' to go on to the next tenant; 'stop' to keep the slot free for the job; or 'gone' if this
+-- function has ended the job.
 local function decide(job, cells)
   if job.wanted_ms <= now_ms then
     finish(job, { outcome = 'expired', code = 'deadline_exceeded', stage = 'queue', finish_reason = '', result = '',
@@ -173,9 +174,9 @@ local function decide(job, cells)
     return 'gone'
   end
   if is_suspect(job) and has_suspect then
-    return 'pass'
+    return 'suspect'
   end
-  if math.min(job.prompt_tokens + job.max_tokens, tonumber(worker_fields[3] or 0)) > cells then
+  if math.min(job.prompt_tokens + job.max_tokens, number(worker_fields[3], 0)) > cells then
     if job.skips >= MAX_SKIPS then
       return 'stop'
     end
@@ -186,6 +187,20 @@ local function decide(job, cells)
 end
 
 local examined, skipped, cells = 0, 0, cells_free
+
+-- Returns the first job of a queue, after the head, that is not on its last attempt. The jobs before it keep their
+-- places, so each of them runs as soon as a worker runs no other such job.
+local function first_unsuspected(queue)
+  local ids = redis.call('ZRANGE', k_order .. queue, 1, MAX_SUSPECTS_PASSED)
+  for i = 1, #ids do
+    examined = examined + 1
+    local job = read_job(ids[i])
+    if job and job.state == 'queued' and not is_suspect(job) then
+      return job
+    end
+  end
+end
+
 while #ids < room and examined < MAX_EXAMINED do
   examined = examined + 1
   local candidate = redis.call('ZRANGE', k_active .. slug, skipped, skipped, 'WITHSCORES')
@@ -198,6 +213,10 @@ while #ids < room and examined < MAX_EXAMINED do
   local action = 'gone'
   if job and job.state == 'queued' then
     action = decide(job, cells)
+    if action == 'suspect' then
+      job = first_unsuspected(queue)
+      action = job and decide(job, cells) or 'pass'
+    end
   else
     strike(candidate[1], slug, id or '')
     if id and not job then
@@ -207,13 +226,14 @@ while #ids < room and examined < MAX_EXAMINED do
   if action == 'lease' then
     -- A pool's virtual time is the highest service that any tenant had when one of its jobs was leased. It never
     -- decreases.
-    if tonumber(candidate[2]) > virtual_time then
-      virtual_time = tonumber(candidate[2])
+    local score = number(candidate[2], 0)
+    if score > virtual_time then
+      virtual_time = score
       redis.call('HSET', k_books .. slug, 'v', whole(virtual_time))
     end
     if is_suspect(job) then
       has_suspect = true
-      redis.call('HSET', worker_key, 'suspect', id)
+      redis.call('HSET', worker_key, 'suspect', job.id)
     end
     lease(job)
     cells = cells - job.prompt_tokens - job.max_tokens

@@ -13,10 +13,10 @@
 
 -- A store without a number is either empty or was written by a version without numbers, which has format 1.
 local stored = redis.call('HMGET', k_config, 'schema', 'schema_oldest')
-local number, oldest = schema_in(stored[1]), schema_in(stored[2]) or 1
+local format, oldest = schema_in(stored[1]), schema_in(stored[2]) or 1
 local is_empty = redis.call('EXISTS', k_config) == 0
-if is_outdated(oldest) or not is_empty and (number or 1) < reads_from then
-  return { 'format', number or 1, oldest }
+if is_outdated(oldest) or not is_empty and (format or 1) < reads_from then
+  return { 'format', format or 1, oldest }
 end
 local differing = {}
 for i = settings, #ARGV, 2 do
@@ -30,6 +30,6 @@ end
 if #differing > 0 and take_over == 0 then
   return { 'conflict', unpack(differing) }
 end
-redis.call('HSET', k_config, 'schema', math.max(number or 1, SCHEMA), 'schema_oldest', math.max(oldest, works_beside),
+redis.call('HSET', k_config, 'schema', math.max(format or 1, SCHEMA), 'schema_oldest', math.max(oldest, works_beside),
   unpack(ARGV, settings))
 return { 'configured' }

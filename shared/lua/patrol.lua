@@ -20,7 +20,7 @@ if held.err then
   redis.call('DEL', k_patrol)
   held = {}
 end
-local until_ms, round = tonumber(held[2] or 0) or 0, tonumber(held[4] or 0) or 0
+local until_ms, round = number(held[2], 0), number(held[4], 0)
 -- An end of a turn that is further away than a whole turn was not written by this script.
 if held[1] and held[1] ~= asker and until_ms > now_ms and until_ms <= now_ms + TURN_MS then
   return { 'patrol', math.max(rest_ms, pause_ms), round, 0 }

@@ -1,5 +1,5 @@
 -- reap: ends late queued jobs, takes back jobs whose lease has ended, and removes stale workers, queues and tenants.
--- KEYS config deadlines leases polls workers pool worker queues order rq_wip rq_queues rq_queue rq_workers
+-- KEYS deadlines leases polls workers pool worker queues order rq_wip rq_queues rq_queue rq_workers
 --      rq_workers_of rq_worker tenants tenant
 -- ARGV
 --   limit int · the most entries of each kind that this call handles, at most 64
@@ -7,13 +7,12 @@
 --   reaped: numbers of jobs expired, requeued, failed and canceled; ms until the next deadline, lease or poll is due,
 --   or -1 if there is none
 -- KEEPS 1 2 4 5 8 9 10 12
--- USES clock afford mark schema job waiting rq stats finish forget giveback lapse drop live fleet
+-- USES clock settings afford mark schema job waiting rq stats finish forget giveback lapse drop live fleet
 
-local settings = redis.call('HMGET', k_config, 'lease_ms', 'result_ttl_s', 'schema_oldest')
-if is_outdated(settings[3]) then
+local lease_ms, ttl_s, schema_oldest = read_settings('lease_ms', 'result_ttl_s', 'schema_oldest')
+if is_outdated(schema_oldest) then
   return { 'reaped', 0, 0, 0, 0, -1 }
 end
-local lease_ms, ttl_s = tonumber(settings[1] or 15000), tonumber(settings[2] or 3600)
 local counts = { expired = 0, requeued = 0, failed = 0, canceled = 0 }
 
 local late = redis.call('ZRANGEBYSCORE', k_deadlines, '-inf', now_ms, 'LIMIT', 0, limit)
@@ -92,7 +91,7 @@ retire_silent(now_ms)
 local due_ms = -1
 local function consider(score)
   if score then
-    local in_ms = math.max(0, tonumber(score) - now_ms)
+    local in_ms = math.max(0, number(score, now_ms) - now_ms)
     due_ms = due_ms < 0 and in_ms or math.min(due_ms, in_ms)
   end
 end
@@ -100,7 +99,7 @@ consider(redis.call('ZRANGE', k_deadlines, 0, 0, 'WITHSCORES')[2])
 consider(redis.call('ZRANGE', k_polls, 0, 0, 'WITHSCORES')[2])
 local first_lease = redis.call('ZRANGE', k_leases, 0, 0, 'WITHSCORES')[2]
 if first_lease and on_hold then
-  first_lease = math.max(first_lease, tonumber(redis.call('HGET', k_config, 'hold_until_ms')))
+  first_lease = math.max(number(first_lease, 0), held_until_ms())
 end
 consider(first_lease)
 return { 'reaped', counts.expired, counts.requeued, counts.failed, counts.canceled, due_ms }

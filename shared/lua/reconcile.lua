@@ -1,6 +1,6 @@
 -- reconcile: undoes other programs' changes to RQ's keys for one queue; examines 64 positions of the queue.
--- KEYS order rq_queue rq_wip rq_job rq_finished rq_failed rq_canceled rq_workers
---      rq_workers_of config
+-- KEYS order rq_queue rq_wip rq_job rq_finished rq_failed rq_canceled rq_workers jobs
+--      rq_workers_of
 -- ARGV
 --   tenant text · the tenant of the queue
 --   slug text · the queue's model: its name in the form used in store keys
@@ -8,7 +8,7 @@
 -- ANSWERS reconciled
 --   reconciled: number of repairs; the next position to examine, or -1 at the end of the queue
 -- KEEPS 1 7 8 9
--- USES clock afford mark job waiting rq stats forget
+-- USES clock settings afford mark job waiting rq stats forget
 
 -- The other programs may be RQ's dashboard (requeue, delete, empty), `rq requeue`, a stock `rq worker`, or a person who
 -- deletes a key. Penstock's order and states are authoritative: RQ's list, statuses and registries are made to agree.
@@ -32,7 +32,7 @@ local function make_agree(job)
     redis.call('HSET', k_rq_job .. job.id, 'status', status)
     repaired()
   end
-  local ttl_s = tonumber(redis.call('HGET', k_config, 'result_ttl_s') or 3600)
+  local ttl_s = read_settings('result_ttl_s')
   for name, key in pairs(REGISTRIES) do
     if name ~= status then
       redis.call('ZREM', key, job.id)
@@ -49,6 +49,24 @@ local function make_agree(job)
   end
 end
 
+-- Examines the tenant's newest ended job in this queue. If it is missing from its registry, the others may be missing
+-- too, and up to WINDOW of them are examined.
+local function restore_registries()
+  for _, id in ipairs(redis.call('ZREVRANGE', k_jobs .. tenant, 0, WINDOW - 1)) do
+    local job = read_job(id)
+    if job and job.queue == queue and REGISTRIES[RQ_STATUS[job.state]] then
+      local repairs_before = repairs
+      make_agree(job)
+      if repairs == repairs_before then
+        return
+      end
+    end
+  end
+end
+
+if start == 0 then
+  restore_registries()
+end
 local place = start
 local expected = redis.call('ZRANGE', order, start, start + WINDOW - 1)
 for i = 1, #expected do

@@ -1,5 +1,5 @@
 -- recount: recomputes a tenant's sums from its jobs, and repairs RQ's record of the tenant's running jobs.
--- KEYS config leases lists order active tenant books rq_job rq_wip
+-- KEYS leases lists order active tenant books rq_job rq_wip
 -- ARGV
 --   tenant text · the tenant
 --   slug text · a pool whose running jobs are counted even if the tenant has no queued jobs in it
@@ -7,7 +7,7 @@
 -- ANSWERS recounted
 --   recounted: number of repairs
 -- KEEPS 1 2 3 8
--- USES clock afford mark job stats forget rq books
+-- USES clock settings afford mark job stats forget rq books
 
 -- This script may examine more than 64 entries, because a sum over half of a queue is useless. It reads few fields of
 -- each job, and it examines the jobs only if the sums may be wrong. For example, when claim removes an id without a
@@ -26,11 +26,11 @@ end
 local policy = redis.call('HMGET', k_tenant .. tenant, 'policy', 'policy_weight_milli')
 for i = 1, #slugs do
   local counted, weight_milli = redis.call('HGET', k_tenant .. tenant, 'w|' .. slugs[i]), weight_in(policy[2])
-  if tonumber(counted or 0) ~= weight_milli then
+  if number(counted) ~= weight_milli then
     redis.call('HSET', k_tenant .. tenant, 'w|' .. slugs[i], weight_milli)
     -- If the tenant's record was deleted, the pool's sum of weights still contains the tenant's old weight. The old
     -- weight is unknown, so it is assumed to be 1, the weight of most tenants.
-    book(slugs[i], 'weight_milli', weight_milli - (tonumber(counted) or 1000))
+    book(slugs[i], 'weight_milli', weight_milli - number(counted, 1000))
     repairs = repairs + 1
   end
 end
@@ -45,12 +45,12 @@ end
 -- writes a sum into the record creates it again without a TTL.
 local function restore_ttl()
   if not policy[1] and redis.call('TTL', k_tenant .. tenant) == -1 then
-    local ttl_s = tonumber(redis.call('HGET', k_config, 'result_ttl_s') or 3600)
+    local ttl_s = read_settings('result_ttl_s')
     redis.call('EXPIRE', k_tenant .. tenant, ttl_s + 86400 + 3600)
   end
 end
 
-if thorough == 0 and listed_jobs == tonumber(redis.call('HGET', k_tenant .. tenant, 'waiting') or 0) then
+if thorough == 0 and listed_jobs == number(redis.call('HGET', k_tenant .. tenant, 'waiting'), 0) then
   restore_ttl()
   return { 'recounted', repairs }
 end
@@ -63,10 +63,10 @@ for i = 1, #slugs do
   for j = 1, #ids do
     local job = redis.pcall('HMGET', k_rq_job .. ids[j], unpack(FIELDS))
     if job[1] == 'queued' then
-      true_sums[own] = true_sums[own] + (tonumber(job[5]) or 0)
+      true_sums[own] = true_sums[own] + number(job[5], 0, 0)
       true_sums.waiting = true_sums.waiting + 1
-      true_sums.waiting_tokens = true_sums.waiting_tokens + (tonumber(job[3]) or 0) + (tonumber(job[4]) or 0)
-      true_sums.waiting_mwt = true_sums.waiting_mwt + (tonumber(job[5]) or 0)
+      true_sums.waiting_tokens = true_sums.waiting_tokens + number(job[3], 0, 0) + number(job[4], 0, 0)
+      true_sums.waiting_mwt = true_sums.waiting_mwt + number(job[5], 0, 0)
     end
   end
 end
@@ -102,16 +102,16 @@ end
 if is_complete then
   -- Correct each pool's number of running jobs: a pool whose number is too high is never considered idle.
   for pool, jobs in pairs(running_of) do
-    if tonumber(redis.call('HGET', k_books .. pool, 'running') or 0) ~= jobs then
+    if number(redis.call('HGET', k_books .. pool, 'running') or '0') ~= jobs then
       redis.call('HSET', k_books .. pool, 'running', jobs)
       repairs = repairs + 1
     end
   end
   for name, value in pairs(true_sums) do
     local held = redis.call('HGET', k_tenant .. tenant, name)
-    local before = tonumber(held or 0)
+    local before = number(held or '0')
     if before ~= value then
-      redis.call('HSET', k_tenant .. tenant, name, value)
+      redis.call('HSET', k_tenant .. tenant, name, whole(value))
       repairs = repairs + 1
       -- The pool's sum is the sum over its tenants. If the tenant's record was deleted, the pool's sum still contains
       -- the tenant's part, so the pool's sum is not changed.

@@ -49,7 +49,7 @@ local function sums_of(slug)
 end
 for i = 1, #stored_parts, 2 do
   local name, part = stored_parts[i], parse_part(stored_parts[i + 1])
-  local heartbeat_ms = tonumber(redis.call('ZSCORE', k_workers, name) or 0)
+  local heartbeat_ms = number(redis.call('ZSCORE', k_workers, name), 0)
   if part and not heartbeats[name] and heartbeat_ms >= now_ms - LIVE_MS then
     redis.call('ZADD', k_live, heartbeat_ms, name)
     repaired()
@@ -72,14 +72,14 @@ end
 for slug, true_sums in pairs(sums) do
   local held = redis.call('HMGET', k_books .. slug, unpack(SUMS))
   for i = 1, #SUMS do
-    if tonumber(held[i] or 0) ~= true_sums[i] then
+    if number(held[i] or '0') ~= true_sums[i] then
       write_sums(slug, true_sums)
       repaired()
       break
     end
   end
 end
-if tonumber(redis.call('HGET', k_config, 'live_slots') or 0) ~= live_slots then
+if number(redis.call('HGET', k_config, 'live_slots'), 0) ~= live_slots then
   redis.call('HSET', k_config, 'live_slots', whole(live_slots))
   repaired()
 end

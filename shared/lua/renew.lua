@@ -14,13 +14,12 @@
 -- ANSWERS renewed
 --   renewed: 1 if the worker must drain; 1 if RQ has no record of the worker; ids of lost jobs; ids of jobs to cancel
 -- KEEPS 1 8 9 12
--- USES clock afford mark schema job live fleet books waiting
+-- USES clock settings afford mark schema job live fleet books waiting
 -- RARELY serve
 
 local reported = cjson.decode(facts)
-local settings = redis.call('HMGET', k_config, 'lease_ms', 'fairness', 'generated_weight')
-local lease_ms, charges_tokens = tonumber(settings[1] or 15000), settings[2] ~= 'turns'
-local generated_weight = tonumber(settings[3]) or 4
+local lease_ms, fairness, generated_weight = read_settings('lease_ms', 'fairness', 'generated_weight')
+local charges_tokens = fairness ~= 'turns'
 note_gap(now_ms, lease_ms)
 
 local worker_key, rq_key = k_worker .. worker, k_rq_worker .. worker
@@ -89,7 +88,7 @@ for i = held, #ARGV, 3 do
   if job and job.state == 'running' and job.claim == token and job.worker == worker then
     redis.call('ZADD', k_leases, now_ms + lease_ms, id)
     redis.call('HSET', k_rq_job .. id, 'last_heartbeat', iso(now_ms))
-    charge_overrun(job, tonumber(ARGV[i + 2]))
+    charge_overrun(job, number(ARGV[i + 2], 0))
     if job.cancel ~= '' then
       canceled[#canceled + 1] = id
     end

@@ -1,5 +1,5 @@
 -- settle: ends a job, once, for the worker that holds its lease; a cancel or a passed deadline overrides the outcome.
--- KEYS tenant books rq_job config rq_worker
+-- KEYS tenant books rq_job rq_worker
 -- ARGV
 --   id text · the job
 --   token text · the claim token; the job must be running under it
@@ -19,8 +19,8 @@
 -- ANSWERS settled already lost gone
 --   settled: the outcome that this call wrote · already: the outcome that an earlier call wrote
 -- KEEPS 1 2 4 8
--- USES clock afford mark job waiting rq stats books lengths finish
--- RARELY delist rq_exc
+-- USES clock settings afford mark job waiting rq stats books lengths finish
+-- RARELY delist rq_exc restore_service
 
 -- A success is still accepted if it is settled at most this long after the deadline. The door also waits this long.
 local GRACE_MS = 1000
@@ -64,7 +64,7 @@ end
 
 -- Replace the estimate charged at the claim with the true cost. In turns mode every job costs the same, so nothing
 -- needs to be replaced.
-local fairness = redis.call('HGET', k_config, 'fairness')
+local fairness = read_settings('fairness')
 if fairness ~= 'turns' then
   serve(job.tenant, by_weight(job.tenant, cost_mwt) - job.charged_mwt)
 end
@@ -82,14 +82,15 @@ if ttft_ms >= 0 then
 end
 if ending.outcome == 'succeeded' then
   local times = redis.call('HMGET', k_rq_job .. id, 'penstock_started_ms', 'penstock_eta_ms')
-  smooth(job.slug, math.max(1, now_ms - (tonumber(times[1] or 0) or now_ms)), cost_mwt)
+  smooth(job.slug, math.max(1, now_ms - number(times[1], now_ms)), cost_mwt)
   learn(k_tenant .. job.tenant, completion_tokens)
   -- A pool produces many answers. Once its histogram holds enough of them, adding one answer in eight is sufficient.
-  if now_us % 8 == 0 or tonumber(redis.call('HGET', k_books .. job.slug, 'len_n') or 0) < LENGTHS_HALVED_AT / 2 then
+  if now_us % 8 == 0 or number(redis.call('HGET', k_books .. job.slug, 'len_n'), 0) < LENGTHS_HALVED_AT / 2 then
     learn(k_books .. job.slug, completion_tokens)
   end
-  if tonumber(times[2] or '') then
-    observe('prediction_error', math.abs(now_ms - tonumber(times[2])))
+  local eta_ms = number(times[2])
+  if eta_ms then
+    observe('prediction_error', math.abs(now_ms - eta_ms))
   end
 end
 finish(job, ending, now_ms)

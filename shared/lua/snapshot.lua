@@ -28,8 +28,7 @@ local function oldest_ms(tenant)
     end
     for _, id in ipairs(redis.call('ZRANGE', k_order .. tenant .. '.' .. slug, 0, MAX_EXAMINED - examined - 1)) do
       local admitted_ms = redis.pcall('HGET', k_rq_job .. id, 'penstock_admitted_ms')
-      oldest_ms_seen = math.min(oldest_ms_seen,
-        type(admitted_ms) == 'string' and tonumber(admitted_ms) or oldest_ms_seen)
+      oldest_ms_seen = math.min(oldest_ms_seen, number(admitted_ms, oldest_ms_seen))
       examined = examined + 1
     end
   end
@@ -66,7 +65,7 @@ for _, model in ipairs(redis.call('ZREVRANGEBYSCORE', k_models, '+inf', now_ms -
   local slug = slug_of(model)
   if redis.call('ZCOUNT', k_pool .. slug, now_ms - LIVE_MS, '+inf') > 0 then
     local pool_fields = redis.call('HMGET', k_books .. slug, 'tier', 'tier_look_ms', 'mu_milli')
-    capacity_wtps = capacity_wtps + (tonumber(pool_fields[3] or 0) or 0) / 1000
+    capacity_wtps = capacity_wtps + number(pool_fields[3], 0) / 1000
     live_models[#live_models + 1] = model
     live_models[#live_models + 1] = has_tiers and tier_in_force(pool_fields[1], pool_fields[2]) or -1
   end

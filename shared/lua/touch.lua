@@ -29,7 +29,7 @@ if rank and rank <= MAX_JOBS_BEFORE then
   before_tokens = 0
   for _, other_id in ipairs(rank > 0 and redis.call('ZRANGE', k_order .. job.queue, 0, rank - 1) or {}) do
     local tokens = redis.pcall('HMGET', k_rq_job .. other_id, 'penstock_prompt_tokens', 'penstock_max_tokens')
-    before_tokens = before_tokens + (tonumber(tokens[1] or 0) or 0) + (tonumber(tokens[2] or 0) or 0)
+    before_tokens = before_tokens + number(tokens[1], 0) + number(tokens[2], 0)
   end
 end
 local result = redis.pcall('GET', k_result .. id)

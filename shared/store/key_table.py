@@ -19,7 +19,7 @@ class Key:
     prefix: str
     #: What follows the prefix: "" (nothing), "id", "tenant", "model", "queue", "worker", "key", "execution" or "name".
     part: str
-    type: Literal["hash", "zset", "list", "string", "stream", "set"]
+    type: Literal["hash", "zset", "list", "string", "stream", "set", "any"]
     holds: str
     #: permanent: the key never expires. ttl: it always has a TTL. emptied: Redis deletes it when its last member is
     #: removed. with the job: it has no TTL while its job is inflight, and a TTL afterwards.
@@ -74,6 +74,9 @@ TABLE: tuple[Key, ...] = (
     Key("queues", "penstock:queues", "", "zset", "queues, ordered by when their last result expires", "emptied"),
     Key("patrol", "penstock:patrol", "", "hash", "which process reconciles queues, and how far the round is", "ttl"),
     Key("stats", "penstock:stats", "", "hash", "counters and histogram buckets", "permanent"),
+    Key("mended", "penstock:mended:", "name", "string", "a key or field that a script mended in the last hour", "ttl"),
+    Key("notices", "penstock:notices", "", "list", "mends that no process has logged yet; capped", "ttl"),
+    Key("spoiled", "penstock:spoiled:", "name", "any", "what a key held that another program had replaced", "ttl"),
     Key("keys", "penstock:keys", "", "hash", "tenant, label and expiry of each API key, by its SHA-256", "permanent"),
     Key(
         "admin_keys",

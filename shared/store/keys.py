@@ -204,6 +204,21 @@ def stats() -> str:
     return _key("stats")
 
 
+def mended(what: str) -> str:
+    """Return the key of the STRING that says that a script mended `what`, a key or a key and a field, in this hour."""
+    return _key("mended", what)
+
+
+def notices() -> str:
+    """Return the key of the LIST of mends that no process has logged yet."""
+    return _key("notices")
+
+
+def spoiled(key: str) -> str:
+    """Return the key under which a value is kept that another program had stored under `key`."""
+    return _key("spoiled", key)
+
+
 def keys() -> str:
     """Return the key of the HASH that maps the SHA-256 digest of each API key to its record."""
     return _key("keys")

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Literal
 
 from shared.jobs.job import JobView
 from shared.jobs.outcomes import Outcome, Refused
@@ -105,6 +106,25 @@ class Reaped:
     def moved(self) -> int:
         """The total number of jobs that the call moved."""
         return self.expired + self.requeued + self.failed + self.canceled
+
+
+#: The sets of jobs that can be swept.
+SweepSource = Literal["inflight", "deadlines", "leases"]
+
+
+@dataclass(frozen=True)
+class Swept:
+    """What one call of sweep did."""
+
+    repairs: int
+    #: The first rank that the next call must examine; None at the end of the set.
+    next_start: int | None
+    #: Whether the sets of queued and of running jobs hold together as many jobs as the set of inflight jobs.
+    sets_agree: bool
+    #: The slugs of the models of the examined jobs.
+    slugs: list[str]
+    #: Mends that no process has logged yet, each as its kind and the key, or the key and the field.
+    notices: list[str]
 
 
 @dataclass(frozen=True)

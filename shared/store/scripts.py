@@ -28,6 +28,9 @@ Value = str | bytes | int
 #: The arguments of one call, by name.
 Call = dict[str, Value | Sequence[Value]]
 
+#: The library that every script uses without naming it, and its function that nearly no call needs.
+_GUARD, _MEND = "guard", "mend"
+
 #: Lua's numbers are doubles, which cannot represent every integer beyond this one.
 _MAX_INT = 2**53
 
@@ -133,10 +136,10 @@ class Script:
 def load(name: str) -> Script:
     """Load shared/lua/<name>.lua with its libraries. Raises ScriptError if the header and the body do not match."""
     header, body = read(f"{name}.lua")
-    libs = _libraries(header.uses)
+    libs = _libraries((_GUARD, *header.uses))
     statements = [statement for _, text in libs for statement in lua_bundle.split_statements(text)]
     try:
-        library_code = lua_bundle.bundle(statements, body, header.rarely)
+        library_code = lua_bundle.bundle(statements, body, (*header.rarely, _MEND))
     except ValueError as error:
         raise ScriptError(f"{name}: {error}") from None
     used = set(re.findall(r"\bk_(\w+)\b", library_code + body))

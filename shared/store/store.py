@@ -18,7 +18,17 @@ from shared.store.keys import model_slug
 from shared.store.reads import StoreReads
 from shared.store.redis_errors import raise_if_unavailable, store_faults
 from shared.store.replication import call_acknowledged
-from shared.store.replies import Admitted, CancelAnswer, HeartbeatReport, IdempotencyMismatch, Reaped, Renewed, Settled
+from shared.store.replies import (
+    Admitted,
+    CancelAnswer,
+    HeartbeatReport,
+    IdempotencyMismatch,
+    Reaped,
+    Renewed,
+    Settled,
+    Swept,
+    SweepSource,
+)
 from shared.store.scripts import Call, load
 
 #: The maximum number of entries of each kind (late jobs, ended leases, unpolled jobs …) that one call of reap handles.
@@ -34,6 +44,8 @@ class Store(StoreReads):
     def __init__(self, client: redis.Redis) -> None:
         super().__init__(client)
         self._result_ttl_s = 3_600
+        #: The system-wide settings that this process configured: name, value, …
+        self._settings_flat: list[str] = []
         self._generated_weight = 4
 
     def configure(self, settings: Settings, *, take_over: bool = False) -> None:
@@ -55,6 +67,7 @@ class Store(StoreReads):
             reads_from=schema.READS_FROM,
             settings=flat,
         )
+        self._settings_flat = flat if word == "configured" else []
         if word == "format" and (conflict := schema.conflict(*(decode.text(part) for part in rest))):
             raise conflict
         if word == "conflict":
@@ -257,6 +270,29 @@ class Store(StoreReads):
         """End queued jobs whose deadline has passed and take back jobs whose lease has ended, up to 64 of each."""
         _, (expired, requeued, failed, canceled, due_in_ms) = self._call("reap", limit=_REAP_LIMIT)
         return Reaped(expired, requeued, failed, canceled, None if due_in_ms < 0 else due_in_ms)
+
+    def sweep(self, source: SweepSource, start: int) -> Swept:
+        """Put back up to 64 inflight jobs that stand where no other script would end them.
+
+        `source` is the set whose jobs are examined, from the rank `start`. The first call of a pass also restores
+        system-wide settings that another program removed or spoiled.
+        """
+        settings = self._settings_flat if start == 0 else []
+        _, (repairs, following, agree, slugs, notices) = self._call(
+            "sweep", source=source, start=start, settings=settings
+        )
+        return Swept(
+            repairs,
+            None if following < 0 else following,
+            agree == 1,
+            [decode.text(slug) for slug in slugs],
+            [decode.text(notice) for notice in notices],
+        )
+
+    def rebook(self, slug: str) -> int:
+        """Recompute the sums of a pool from the records of its tenants. Return the number of repairs."""
+        repairs: int = self._call("rebook", slug=slug)[1][0]
+        return repairs
 
     def reconcile(self, tenant: str, slug: str, *, thorough: bool = True) -> int:
         """Repair what other programs changed in one queue and in its tenant's sums. Return the number of repairs.

@@ -11,6 +11,7 @@ from tests.support.model_admission import LIVE_MS, AdmissionView, apply_admissio
 from tests.support.model_books import Lengths, Pool, Rate
 from tests.support.model_records import GENERATED_WEIGHT, ModelJob, ModelWorker
 from tests.support.model_tiers import cut
+from tests.support.model_turns import candidate
 
 GAP_MS = 2_000
 GRACE_MS = 1_000
@@ -108,8 +109,7 @@ class Model:
         passed = 0
         while len(got) < room and passed < len(turns := self.turns(slug)):
             tenant = turns[passed]
-            job = self.waiting(tenant, slug)[0]
-            is_suspect = self.max_attempts > 1 and job.attempts >= self.max_attempts - 1
+            job, is_suspect = candidate(self, tenant, slug, suspect_held)
             if job.expires_ms <= self.now_ms:
                 self._end(job, "expired", "deadline_exceeded")
             elif is_hopeless(self, job):

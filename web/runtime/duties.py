@@ -1,4 +1,4 @@
-"""The duties of one door process: configure the store as soon as it answers, then reap in an endless loop."""
+"""The duties of one door process: configure the store as soon as it answers, then reap and sweep in an endless loop."""
 
 import threading
 import time
@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import structlog
 
+from shared.audit.sweeper import PERIOD_S, Sweeper
 from shared.errors import StoreUnavailable
 from shared.settings.settings import Settings
 from shared.store.reaper import Reaper
@@ -21,7 +22,7 @@ _LOG_INTERVAL_S = 10.0
 
 
 def start_duties(settings: Settings, store: Store, *, on_fatal_error: Callable[[], None]) -> None:
-    """Start a thread that configures the store as soon as the store answers, and then reaps in an endless loop.
+    """Start a thread that configures the store as soon as the store answers, and then reaps and sweeps in an endless loop.
 
     The thread calls `on_fatal_error` if the store is unfit or was configured with different system-wide settings.
     """
@@ -31,11 +32,15 @@ def start_duties(settings: Settings, store: Store, *, on_fatal_error: Callable[[
 
 def _run_duties(settings: Settings, store: Store, on_fatal_error: Callable[[], None]) -> None:
     _configure_with_retries(settings, store, on_fatal_error)
-    reaper = Reaper(store)
+    reaper, sweeper = Reaper(store), Sweeper(store)
+    next_sweep_s = time.monotonic() + PERIOD_S
     never_set = threading.Event()
     while True:
         try:
             rest_s = reaper.one_pass()
+            if time.monotonic() >= next_sweep_s:
+                next_sweep_s = time.monotonic() + PERIOD_S
+                sweeper.one_pass()
         except StoreUnavailable:
             rest_s = AWAY_S
         except Exception:

@@ -8,21 +8,20 @@ local RATES_MS = 10000
 
 -- Adds `by` to a number of the pool record.
 local function book(slug, name, by)
-  redis.call('HINCRBY', k_books .. slug, name, by)
+  redis.call('HINCRBY', k_books .. slug, name, whole(by))
 end
 
 -- Returns the weight stored in a policy field, in thousandths. If the weight is missing or
 -- invalid, returns 1000 (weight 1): calculating with an invalid weight could raise an error between two writes.
 local function weight_in(stored)
-  local milli = tonumber(stored or 1000) or 0
-  return milli >= 1 and milli <= 1000000 and math.floor(milli) or 1000
+  return math.floor(number(stored, 1000, 1, 1000000))
 end
 
 -- Updates the moving averages of a job's run time and cost. The first job sets them, and each later job moves them by
 -- an eighth of the difference.
 local function smooth(slug, run_ms, cost_mwt)
   local pool_fields = redis.call('HMGET', k_books .. slug, 'run_ms', 'mean_mwt')
-  local mean_run_ms, mean_cost_mwt = tonumber(pool_fields[1] or nil), tonumber(pool_fields[2] or nil)
+  local mean_run_ms, mean_cost_mwt = number(pool_fields[1]), number(pool_fields[2])
   redis.call('HSET', k_books .. slug,
     'run_ms', whole(mean_run_ms and mean_run_ms + (run_ms - mean_run_ms) / 8 or run_ms),
     'mean_mwt', whole(mean_cost_mwt and mean_cost_mwt + (cost_mwt - mean_cost_mwt) / 8 or cost_mwt))

@@ -1,8 +1,8 @@
 -- finish: ends a queued or running job; no other code ends jobs.
--- KEYS config inflight leases polls payload result events queues tenant rq_job rq_finished rq_failed
+-- KEYS inflight leases polls payload result events queues tenant rq_job rq_finished rq_failed
 --      rq_canceled rq_results
 -- KEEPS 1 2 4 6 8 9
--- USES clock job waiting rq stats stream books index
+-- USES clock settings job waiting rq stats stream books index
 
 -- RQ has no status `expired` and allows no new statuses, so an expired job gets RQ's status `failed`.
 local RQ_STATUS = { succeeded = 'finished', failed = 'failed', expired = 'failed', canceled = 'canceled' }
@@ -13,7 +13,7 @@ local EVENTS_TTL_S = 60
 -- Ends the job. `ending` has the fields outcome, code, stage, finish_reason, result (JSON or '') and rq_return (base64
 -- of JSON, or '').
 local function finish(job, ending, now_ms)
-  local id, ttl_s = job.id, tonumber(redis.call('HGET', k_config, 'result_ttl_s') or 3600)
+  local id, ttl_s = job.id, read_settings('result_ttl_s')
   if job.state == 'running' then
     redis.call('ZREM', k_leases, id)
     rq_stop(job.queue, id, job.claim)

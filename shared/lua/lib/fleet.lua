@@ -16,14 +16,14 @@ local SUMS = { 'slots', 'rated', 'mu_milli', 'prefill_milli', 'tpot_ns' }
 
 -- Returns a reported rate as an integer number of units, or 0 if it is not a positive number.
 local function rate_in_units(reported, units)
-  local rate = tonumber(reported or 0) or 0
+  local rate = number(reported, 0)
   return rate > 0 and math.max(1, math.floor(math.min(rate, RATE_MAX) * units + 0.5)) or 0
 end
 
 -- Returns the part of a worker: its slots and, if it reports all three rates, `rated` 1 and the rates.
 local function part_from(slug, slots, mu_wtps, prefill_tps, tpot_ms)
   local mu_milli, prefill_milli = rate_in_units(mu_wtps, 1000), rate_in_units(prefill_tps, 1000)
-  local tpot_ns = rate_in_units(math.min(tonumber(tpot_ms or 0) or 0, RATE_MAX / 1000), 1000000)
+  local tpot_ns = rate_in_units(math.min(number(tpot_ms, 0), RATE_MAX / 1000), 1000000)
   if mu_milli == 0 or prefill_milli == 0 or tpot_ns == 0 then
     return { slug, math.max(0, slots), 0, 0, 0, 0 }
   end
@@ -41,7 +41,7 @@ end
 local function parse_part(text)
   local part = text and { string.match(text, '^(%S+) (%d+) (%d+) (%d+) (%d+) (%d+)$') } or {}
   for i = 2, #part do
-    part[i] = tonumber(part[i])
+    part[i] = number(part[i], 0)
   end
   return part[1] and part or nil
 end
@@ -70,12 +70,12 @@ local function change_sums(before, after, reported_ms)
   local sums, added_slots = redis.call('HMGET', k_books .. slug, unpack(SUMS)), 0
   for i = 1, #SUMS do
     local by = (after and after[i + 1] or 0) - (before and before[i + 1] or 0)
-    sums[i] = math.max(0, (tonumber(sums[i] or 0) or 0) + by)
+    sums[i] = math.max(0, number(sums[i], 0) + by)
     added_slots = i == 1 and by or added_slots
   end
   write_sums(slug, sums, reported_ms)
   if added_slots ~= 0 then
-    local live_slots = tonumber(redis.call('HGET', k_config, 'live_slots') or 0) or 0
+    local live_slots = number(redis.call('HGET', k_config, 'live_slots'), 0)
     redis.call('HSET', k_config, 'live_slots', whole(math.max(0, live_slots + added_slots)))
   end
 end

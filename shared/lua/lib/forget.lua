@@ -3,6 +3,10 @@
 -- KEEPS 2 4 9
 -- USES stats
 local function forget(id)
+  -- A record that another program changed and did not delete may say enough for sweep to restore the job.
+  if redis.call('ZSCORE', k_inflight, id) and redis.call('HEXISTS', k_rq_job .. id, 'origin') == 1 then
+    return
+  end
   if redis.call('ZREM', k_inflight, id) == 1 then
     count('ended|forgotten')
   end

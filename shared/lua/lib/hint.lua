@@ -32,7 +32,7 @@ end
 -- and longer hints. A retry postpones the appointment only if the appointment has passed.
 local function ms_to_appointment(request, attempt, request_id)
   local key = k_appointments .. request.slug
-  local appointment_ms = tonumber(redis.call('ZSCORE', key, request.tenant) or 0)
+  local appointment_ms = number(redis.call('ZSCORE', key, request.tenant), 0)
   local is_repeat = redis.call('ZADD', k_asked, now_ms, request_id) == 0
   if not request.has_rates then
     return math.max(0, appointment_ms - now_ms)
@@ -48,7 +48,7 @@ end
 local function book_taken(request, attempt)
   if attempt == 0 and request.has_rates then
     local key = k_appointments .. request.slug
-    advance_appointment(request, key, tonumber(redis.call('ZSCORE', key, request.tenant) or 0))
+    advance_appointment(request, key, number(redis.call('ZSCORE', key, request.tenant), 0))
     if now_us % TRIM_ONE_IN == 0 then
       redis.call('ZREMRANGEBYSCORE', key, '-inf', now_ms)
     end
@@ -82,7 +82,7 @@ end
 -- If the admitted request is a retry, records by how many ms it came earlier or later than the tenant's last hint said.
 local function judge_hint(request, attempt)
   if attempt > 0 then
-    local promised_ms = tonumber(redis.call('ZSCORE', k_promises .. request.slug, request.tenant) or nil)
+    local promised_ms = number(redis.call('ZSCORE', k_promises .. request.slug, request.tenant))
     if promised_ms then
       observe('retry_hint_error', math.abs(now_ms - promised_ms))
     end

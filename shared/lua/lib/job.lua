@@ -18,15 +18,16 @@ local function read_job(id)
   if fields.err or not JOB_STATES[fields[1]] or not fields[2] or not fields[3] then
     return nil
   end
-  -- A missing text is read as empty, and a missing or invalid number as 0.
-  local function number(index)
-    return tonumber(fields[index] or 0) or 0
+  -- A missing text is read as empty, and a missing or invalid number as 0. All numbers are integers and none is
+  -- negative.
+  local function integer(index)
+    return math.floor(number(fields[index], 0, 0))
   end
   return { id = id, state = fields[1], tenant = fields[2], slug = fields[3], queue = fields[2] .. '.' .. fields[3],
     model = fields[4] or '', claim = fields[5] or '', worker = fields[6] or '', cancel = fields[7] or '',
-    prompt_tokens = number(8), max_tokens = number(9), cost_mwt = number(10), charged_mwt = number(11),
-    deadline_ms = number(12), latest_us = number(13), attempts = number(14),
-    admitted_ms = number(15), poll_grace_ms = number(16), skips = number(17), requeued_at_ms = number(18),
-    degrade = tonumber(fields[19] or nil) or -1, cut_tokens = number(20), start_within_ms = number(21), key_id = fields[22] or '',
-    wanted_ms = wanted_until(number(12), number(15), number(21)) }
+    prompt_tokens = integer(8), max_tokens = integer(9), cost_mwt = integer(10), charged_mwt = integer(11),
+    deadline_ms = integer(12), latest_us = integer(13), attempts = integer(14),
+    admitted_ms = integer(15), poll_grace_ms = integer(16), skips = integer(17), requeued_at_ms = integer(18),
+    degrade = number(fields[19], -1), cut_tokens = integer(20), start_within_ms = integer(21), key_id = fields[22] or '',
+    wanted_ms = wanted_until(integer(12), integer(15), integer(21)) }
 end

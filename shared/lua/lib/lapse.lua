@@ -1,7 +1,7 @@
 -- lapse: ends or requeues a running job that no worker runs any more.
--- KEYS config
+-- KEYS
 -- KEEPS 1 2 3 4
--- USES job finish giveback
+-- USES settings job finish giveback
 
 -- Ends or requeues the job and returns its new state. If its cancel was requested, it ends as canceled; otherwise, if
 -- it is late, it expires; otherwise, if it was on its last attempt, it fails; otherwise it is requeued.
@@ -11,7 +11,7 @@ local function lapse(job, counts_as_attempt, now_ms)
   if job.cancel == '' and job.deadline_ms <= now_ms then
     ending.outcome, ending.code, ending.finish_reason = 'expired', 'deadline_exceeded', 'deadline'
   elseif job.cancel == '' and counts_as_attempt
-    and job.attempts >= tonumber(redis.call('HGET', k_config, 'max_attempts') or 3) then
+    and job.attempts >= read_settings('max_attempts') then
     ending.outcome, ending.code, ending.stage, ending.finish_reason = 'failed', 'poison', '', ''
   elseif job.cancel == '' then
     give_back(job, counts_as_attempt, now_ms)

@@ -4,6 +4,8 @@
 -- of the length. When it holds 128 answers, all counts are halved, so that it describes about the last hundred answers.
 -- The mean and the percentiles have fields of their own, so that admission does not have to parse the histogram.
 local LENGTHS_HALVED_AT = 128
+-- The bucket of 2^50 tokens, which no answer has.
+local MAX_BUCKET = 200
 -- The mean and the percentiles are used only if the histogram holds at least this many answers.
 local MIN_LENGTHS = 8
 
@@ -20,10 +22,10 @@ end
 -- Adds one answer's length to the histogram of a tenant's or a pool's hash.
 local function learn(key, tokens)
   local stored = redis.call('HMGET', key, 'len_hist', 'len_n', 'len_sum')
-  local counts, n, sum = {}, (tonumber(stored[2] or 0) or 0) + 1, (tonumber(stored[3] or 0) or 0) + tokens
+  local counts, n, sum = {}, number(stored[2], 0) + 1, number(stored[3], 0) + tokens
   local new_bucket, inserted = bucket_of(tokens), false
   for bucket, answers in string.gmatch(stored[1] or '', '(%d+):(%d+)') do
-    local old_bucket, answers_in_bucket = tonumber(bucket), tonumber(answers)
+    local old_bucket, answers_in_bucket = number(bucket, 0, 0, MAX_BUCKET), number(answers, 0, 0, LENGTHS_HALVED_AT)
     if old_bucket >= new_bucket and not inserted then
       inserted = true
       counts[#counts + 1] = { new_bucket, old_bucket == new_bucket and answers_in_bucket + 1 or 1 }
@@ -65,10 +67,10 @@ end
 -- and max_tokens.
 local function length_of(tenant_n, tenant_tokens, pool_n, pool_tokens, max_tokens)
   local expected = math.min(max_tokens, 128)
-  if (tonumber(tenant_n or 0) or 0) >= MIN_LENGTHS then
-    expected = tonumber(tenant_tokens) or expected
-  elseif (tonumber(pool_n or 0) or 0) >= MIN_LENGTHS then
-    expected = tonumber(pool_tokens) or expected
+  if number(tenant_n, 0) >= MIN_LENGTHS then
+    expected = number(tenant_tokens, expected)
+  elseif number(pool_n, 0) >= MIN_LENGTHS then
+    expected = number(pool_tokens, expected)
   end
   return math.min(max_tokens, math.max(1, expected))
 end

@@ -13,17 +13,24 @@ local GAP_MS = 2000
 local function note_gap(now_ms, lease_ms)
   local newest = redis.call('ZRANGE', k_workers, -1, -1, 'WITHSCORES')
   local heartbeat_ms = newest[2]
-  if not heartbeat_ms or now_ms - tonumber(heartbeat_ms) <= GAP_MS then
+  if not heartbeat_ms or now_ms - number(heartbeat_ms, now_ms) <= GAP_MS then
     return
   end
   local hold = redis.call('HMGET', k_config, 'hold_beat_ms', 'hold_until_ms')
-  local pause_allowed = now_ms - (tonumber(hold[2] or 0) or 0) >= lease_ms
-  if hold[1] ~= heartbeat_ms and (pause_allowed or now_ms - tonumber(heartbeat_ms) >= lease_ms) then
+  local pause_allowed = now_ms - number(hold[2], 0) >= lease_ms
+  if hold[1] ~= heartbeat_ms and (pause_allowed or now_ms - number(heartbeat_ms, now_ms) >= lease_ms) then
     redis.call('HSET', k_config, 'hold_beat_ms', heartbeat_ms, 'hold_until_ms', now_ms + lease_ms)
   end
 end
 
+-- Returns the time until which the reaping of leases is paused, or 0. No pause is longer than the longest lease, so a
+-- later time was not written by `note_gap`.
+local MAX_PAUSE_MS = 600000
+local function held_until_ms()
+  return number(redis.call('HGET', k_config, 'hold_until_ms'), 0, 0, now_ms + MAX_PAUSE_MS)
+end
+
 -- Whether the reaping of leases is paused now.
 local function holds_leases(now_ms)
-  return tonumber(redis.call('HGET', k_config, 'hold_until_ms') or 0) > now_ms
+  return held_until_ms() > now_ms
 end

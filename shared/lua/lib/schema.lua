@@ -5,8 +5,8 @@ local SCHEMA, MAX_SCHEMA = 1, 9999
 
 -- Returns the number in a field of the config, or nil if there is none or it was not written by Penstock.
 local function schema_in(field)
-  local number = tonumber(field or '')
-  return number and number >= 1 and number <= MAX_SCHEMA and number or nil
+  local stored_number = tonumber(field or '')
+  return stored_number and stored_number >= 1 and stored_number <= MAX_SCHEMA and stored_number or nil
 end
 
 -- Whether a newer version has written what this version must not work on. This version's workers then drain, and no

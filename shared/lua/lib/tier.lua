@@ -21,14 +21,14 @@ local WAIT_WINDOW_MS, MIN_ANSWER_TOKENS = 500, 32
 
 -- Returns the current tier, which is 0 if no admission has checked the tier in the last TIER_DOWN_MS.
 local function tier_in_force(tier, checked_ms)
-  return now_ms - (tonumber(checked_ms or 0) or 0) <= TIER_DOWN_MS and tonumber(tier or 0) or 0
+  return now_ms - number(checked_ms, 0, 0, now_ms) <= TIER_DOWN_MS and math.floor(number(tier, 0, 0, HIGHEST_TIER)) or 0
 end
 
 -- Records the shortest time that any job claimed in this window had waited. If even the shortest wait is long, then
 -- every job waits long; a long mean wait would not prove that.
 local function note_wait(slug, waited_ms)
   local pool_fields = redis.call('HMGET', k_books .. slug, 'wait_from_ms', 'wait_least_ms')
-  local age_ms, min_wait_ms = now_ms - (tonumber(pool_fields[1] or 0) or 0), tonumber(pool_fields[2] or nil)
+  local age_ms, min_wait_ms = now_ms - number(pool_fields[1], 0, 0, now_ms), number(pool_fields[2], nil, 0)
   if age_ms >= WAIT_WINDOW_MS or not min_wait_ms then
     redis.call('HSET', k_books .. slug, 'wait_from_ms', now_ms, 'wait_least_ms', waited_ms)
   elseif waited_ms < min_wait_ms then
@@ -40,16 +40,16 @@ end
 local function move_tier(request)
   local pool_fields = redis.call('HMGET', k_books .. request.slug, 'tier', 'tier_look_ms', 'tier_above_ms',
     'tier_below_ms', 'wait_from_ms', 'wait_least_ms')
-  local tier, checked_ms = tier_in_force(pool_fields[1], pool_fields[2]), tonumber(pool_fields[2] or 0) or 0
+  local tier, checked_ms = tier_in_force(pool_fields[1], pool_fields[2]), number(pool_fields[2], 0, 0, now_ms)
   if now_ms - checked_ms < TIER_CHECK_MS then
     return tier
   end
   local is_continuous = now_ms - checked_ms <= TIER_DOWN_MS
-  local above_since_ms = is_continuous and tonumber(pool_fields[3] or 0) or 0
-  local below_since_ms = is_continuous and tonumber(pool_fields[4] or 0) or 0
+  local above_since_ms = is_continuous and number(pool_fields[3], 0, 0, now_ms) or 0
+  local below_since_ms = is_continuous and number(pool_fields[4], 0, 0, now_ms) or 0
   local pressure = request.pool_mwt / request.max_backlog_mwt
-  if now_ms - (tonumber(pool_fields[5] or 0) or 0) < 2 * WAIT_WINDOW_MS then
-    pressure = math.max(pressure, (tonumber(pool_fields[6]) or 0) / request.max_wait_ms)
+  if now_ms - number(pool_fields[5], 0, 0, now_ms) < 2 * WAIT_WINDOW_MS then
+    pressure = math.max(pressure, number(pool_fields[6], 0) / request.max_wait_ms)
   end
   above_since_ms = pressure > (TIER_THRESHOLDS[tier + 1] or math.huge)
     and (above_since_ms > 0 and above_since_ms or now_ms) or 0

@@ -1,6 +1,6 @@
 -- verdict: the checks of admission, one function each, in the order in which they run; writes nothing.
--- KEYS config inflight pool books tenant active key_rates key_jobs
--- USES clock schema books lengths tier
+-- KEYS inflight pool books tenant active key_rates key_jobs
+-- USES clock settings schema books lengths tier
 
 -- The factor alpha of Choudhury and Hahne's dynamic threshold: the work that a tenant may have queued, as a multiple of
 -- its share of the free backlog. The second value applies at tiers 1 and 2.
@@ -9,6 +9,8 @@ local ALPHA, ALPHA_UNDER_PRESSURE = 1, 0.5
 local BACKLOG_SLACK = 1.25
 -- A tenant's rates are per minute, and a burst may use a whole minute's amount at once.
 local RATE_WINDOW_MS = 60000
+-- A stored time further ahead than this was not written by admission: no job uses up a tenant's tokens for that long.
+local MAX_DEBT_MS = 7 * 86400000
 
 -- Returns the bounds of an API key and how much of them is used; nil if the key has no bounds. A bound of 0 is none. The
 -- jobs in the key's set that should have ended by now are not counted: their records are gone.
@@ -17,14 +19,15 @@ local function key_bounds(id, rpm, tpm, max_waiting)
     return nil
   end
   local used = redis.call('HMGET', k_key_rates .. id, 'rpm_ms', 'tpm_ms')
-  return { id = id, rpm = rpm > 0 and rpm or nil, tpm = tpm > 0 and tpm or nil, rpm_ms = tonumber(used[1]) or 0,
-    tpm_ms = tonumber(used[2]) or 0, max_waiting = max_waiting > 0 and max_waiting or nil,
+  return { id = id, rpm = rpm > 0 and rpm or nil, tpm = tpm > 0 and tpm or nil, rpm_ms = number(used[1], 0, 0, now_ms + 2 * RATE_WINDOW_MS),
+    tpm_ms = number(used[2], 0, 0, now_ms + MAX_DEBT_MS), max_waiting = max_waiting > 0 and max_waiting or nil,
     waiting = max_waiting > 0 and redis.call('ZCOUNT', k_key_jobs .. id, now_ms, '+inf') or 0 }
 end
 
 -- Adds to `request` everything that the checks need: settings, the tenant's record and the pool record.
 local function look(request)
-  local settings = redis.call('HMGET', k_config, 'draining', 'max_inflight', 'max_queue_size', 'max_queue_tokens',
+  local draining, max_inflight, max_queue_size, max_queue_tokens, live_slots, admission, generated_weight, max_wait_ms,
+    margin, degradation, schema_oldest = read_settings('draining', 'max_inflight', 'max_queue_size', 'max_queue_tokens',
     'live_slots', 'admission', 'generated_weight', 'max_wait_ms', 'admission_safety_margin', 'degradation',
     'schema_oldest')
   local tenant_fields = redis.call('HMGET', k_tenant .. request.tenant, 'waiting', 'waiting_tokens',
@@ -33,49 +36,49 @@ local function look(request)
   local pool_fields = redis.call('HMGET', k_books .. request.slug, 'slots', 'running', 'waiting_mwt', 'weight_milli',
     'mean_mwt', 'run_ms', 'mu_wtps', 'prefill_tps', 'tpot_ms', 'rates_ms', 'len_n', 'len_mean', 'len_p50')
   local active = redis.call('ZCARD', k_active .. request.slug)
-  local live_slots = tonumber(settings[5] or 0)
-  request.draining = settings[1] == '1' or is_outdated(settings[11])
-  request.full_admission = settings[6] == 'full'
-  request.max_inflight = tonumber(settings[2]) or math.max(64, 4 * live_slots)
-  request.max_waiting = tonumber(tenant_fields[3]) or tonumber(settings[3]) or math.max(16, 2 * live_slots)
-  request.max_waiting_tokens = tonumber(tenant_fields[4]) or tonumber(settings[4]) or 65536
+  request.draining = draining == '1' or is_outdated(schema_oldest)
+  request.full_admission = admission == 'full'
+  request.max_inflight = max_inflight or math.max(64, 4 * live_slots)
+  request.max_waiting = number(tenant_fields[3], nil, 0) or max_queue_size or math.max(16, 2 * live_slots)
+  request.max_waiting_tokens = number(tenant_fields[4], max_queue_tokens)
   request.inflight = redis.call('ZCARD', k_inflight)
-  request.waiting, request.waiting_tokens = tonumber(tenant_fields[1] or 0), tonumber(tenant_fields[2] or 0)
+  request.waiting, request.waiting_tokens = number(tenant_fields[1], 0, 0), number(tenant_fields[2], 0, 0)
   -- If the tenant has queued jobs, use the weight that was added to the pool's sum of weights. With a different weight,
   -- the tenant's share could exceed the whole pool.
-  local counted_milli = tonumber(tenant_fields[15])
+  local counted_milli = number(tenant_fields[15], nil, 1)
   request.weight_milli = counted_milli or weight_in(tenant_fields[5])
-  request.rpm, request.tpm = tonumber(tenant_fields[6]), tonumber(tenant_fields[7])
-  request.rpm_ms, request.tpm_ms = tonumber(tenant_fields[8]) or 0, tonumber(tenant_fields[9]) or 0
-  request.tenant_mwt = tonumber(tenant_fields[10] or 0)
+  request.rpm, request.tpm = number(tenant_fields[6], nil, 1), number(tenant_fields[7], nil, 1)
+  request.rpm_ms = number(tenant_fields[8], 0, 0, now_ms + 2 * RATE_WINDOW_MS)
+  request.tpm_ms = number(tenant_fields[9], 0, 0, now_ms + MAX_DEBT_MS)
+  request.tenant_mwt = number(tenant_fields[10], 0, 0)
 
-  request.slots, request.running = tonumber(pool_fields[1] or 0), tonumber(pool_fields[2] or 0)
-  request.pool_mwt = tonumber(pool_fields[3] or 0)
+  request.slots, request.running = number(pool_fields[1], 0, 0), number(pool_fields[2], 0, 0)
+  request.pool_mwt = number(pool_fields[3], 0, 0)
   request.idle = active == 0 and request.running < request.slots
   -- The sum of the weights of all tenants with queued jobs, this tenant included.
-  request.total_weight_milli = tonumber(pool_fields[4] or 0) + (counted_milli and 0 or request.weight_milli)
-  request.mean_mwt, request.run_ms = tonumber(pool_fields[5]), tonumber(pool_fields[6])
-  request.mu = tonumber(pool_fields[7] or 0) or 0
-  request.prefill_tps, request.tpot_ms = tonumber(pool_fields[8] or 0) or 0, tonumber(pool_fields[9] or 0) or 0
+  request.total_weight_milli = number(pool_fields[4], 0, 0) + (counted_milli and 0 or request.weight_milli)
+  request.mean_mwt, request.run_ms = number(pool_fields[5], nil, 0), number(pool_fields[6], nil, 0)
+  request.mu = number(pool_fields[7], 0)
+  request.prefill_tps, request.tpot_ms = number(pool_fields[8], 0), number(pool_fields[9], 0)
   request.has_rates = request.mu > 0 and request.prefill_tps > 0 and request.tpot_ms > 0
-    and now_ms - (tonumber(pool_fields[10] or 0) or 0) <= RATES_MS
+    and now_ms - number(pool_fields[10], 0) <= RATES_MS
 
   local tenant_n, pool_n, max_tokens = tenant_fields[11], pool_fields[11], request.max_tokens
   local expected = length_of(tenant_n, tenant_fields[12], pool_n, pool_fields[12], max_tokens)
   request.median_tokens = length_of(tenant_n, tenant_fields[13], pool_n, pool_fields[13], max_tokens)
   request.short_tokens = math.min(request.median_tokens, length_of(tenant_n, tenant_fields[14], 0, 0, max_tokens))
   if request.cost_mwt < 0 then
-    request.cost_mwt = math.floor(1000 * (request.prompt_tokens + (tonumber(settings[7]) or 4) * expected))
+    request.cost_mwt = math.floor(1000 * (request.prompt_tokens + generated_weight * expected))
   end
   request.mean_mwt = request.mean_mwt or request.cost_mwt
-  request.max_wait_ms = tonumber(settings[8]) or 8000
+  request.max_wait_ms = max_wait_ms
   -- The largest backlog is the work that the pool can do in PENSTOCK_MAX_WAIT_MS, but at least twice the mean cost of a
   -- job for each tenant with queued jobs.
   request.max_backlog_mwt = math.max(request.max_wait_ms * request.mu, 2 * active * request.mean_mwt)
-  request.margin = request.idle and 1 or tonumber(settings[9]) or 0.8
+  request.margin = request.idle and 1 or margin
   -- The pool has a tier only while its rates are known. The caller then sets `request.tier`: admit updates the stored
   -- tier, quote only reads it.
-  request.degradation_on = settings[10] == 'on' and request.full_admission
+  request.degradation_on = degradation == 'on' and request.full_admission
   request.has_tier, request.tier = request.degradation_on and request.has_rates, 0
 end
 

@@ -1,11 +1,34 @@
 -- waiting: adds jobs to their queues and removes them; no other code changes the queues.
--- KEYS config deadlines order active lists tenant books rq_queue rq_job key_jobs
+-- KEYS deadlines order active lists tenant books rq_queue rq_job key_jobs
 -- KEEPS 1 3 7 8
--- USES clock rq books
+-- USES clock settings rq books
 
 -- Returns a cost divided by the tenant's weight.
 local function by_weight(tenant, cost_mwt)
   return math.floor(cost_mwt * 1000 / weight_in(redis.call('HGET', k_tenant .. tenant, 'policy_weight_milli')))
+end
+
+-- A service below this was not reached by refunds: another program wrote it.
+local MIN_SERVICE_MWT = -1000000000000
+
+-- Returns the pool's virtual time from its stored form. If another program has spoiled it, returns the least service of
+-- the active set, so that a newcomer is not served before all others for as long as they have been served.
+local function virtual_time_of(slug, stored)
+  if not stored then
+    return 0
+  end
+  return number(stored, nil, 0) or number(redis.call('ZRANGE', k_active .. slug, 0, 0, 'WITHSCORES')[2], 0, 0)
+end
+
+-- Gives a tenant whose service another program has spoiled the service of a newcomer, and returns it.
+local function restore_service(tenant, slugs)
+  local service = 0
+  for i = 1, #slugs do
+    service = math.max(service, virtual_time_of(slugs[i], redis.call('HGET', k_books .. slugs[i], 'v')))
+  end
+  redis.call('HSET', k_tenant .. tenant, 'service_mwt', whole(service))
+  note_mend('number', k_tenant .. tenant .. ' service_mwt')
+  return service
 end
 
 -- Adds `by_mwt` to the tenant's service, and updates the tenant's score in the active set of every pool in which the
@@ -14,8 +37,11 @@ local function serve(tenant, by_mwt)
   if by_mwt == 0 then
     return
   end
-  local service = redis.call('HINCRBY', k_tenant .. tenant, 'service_mwt', by_mwt)
+  local service = redis.pcall('HINCRBY', k_tenant .. tenant, 'service_mwt', whole(by_mwt))
   local slugs = redis.call('SMEMBERS', k_lists .. tenant)
+  if not number(service, nil, MIN_SERVICE_MWT) then
+    service = restore_service(tenant, slugs)
+  end
   for i = 1, #slugs do
     redis.call('ZADD', k_active .. slugs[i], 'XX', string.format('%.0f', service), tenant)
   end
@@ -36,11 +62,15 @@ local function activate(tenant, slug)
   end
   local own = redis.call('HMGET', k_tenant .. tenant, 'service_mwt', 'policy', 'first_ms', 'policy_weight_milli')
   local pool = redis.call('HMGET', k_books .. slug, 'v', 'mean_mwt')
-  local service, min_service = tonumber(own[1] or 0), tonumber(pool[1] or 0)
-  local earns_credit = own[2] or now_ms - (tonumber(own[3] or now_ms) or now_ms) > CREDIT_AGE_MS
-  if earns_credit and pool[2] and redis.call('HGET', k_config, 'admission') == 'full'
-    and redis.call('HGET', k_config, 'fairness') ~= 'turns' then
-    min_service = math.max(0, min_service - CREDIT_JOBS * tonumber(pool[2]))
+  local service = number(own[1], nil, MIN_SERVICE_MWT)
+  local min_service = virtual_time_of(slug, pool[1])
+  if not service then
+    service = own[1] and restore_service(tenant, { slug }) or 0
+  end
+  local earns_credit = own[2] or now_ms - number(own[3], now_ms) > CREDIT_AGE_MS
+  if earns_credit and pool[2] and read_settings('admission') == 'full'
+    and read_settings('fairness') ~= 'turns' then
+    min_service = math.max(0, min_service - CREDIT_JOBS * number(pool[2], 0))
   end
   if service < min_service then
     serve(tenant, min_service - service)
@@ -63,10 +93,10 @@ local function deactivate(tenant, slug)
   if redis.call('SREM', k_lists .. tenant, slug) == 1 then
     local own = redis.call('HMGET', k_tenant .. tenant, 'w|' .. slug, 'b|' .. slug)
     redis.call('HDEL', k_tenant .. tenant, 'w|' .. slug, 'b|' .. slug)
-    book(slug, 'weight_milli', 0 - (tonumber(own[1] or 0) or 0))
+    book(slug, 'weight_milli', 0 - number(own[1], 0))
     -- If the tenant's sum is not 0, it still contains the costs of jobs without a record: these costs were unknown when
     -- the jobs were removed. Subtract what is left in the tenant's sum from the pool's sum.
-    local left_mwt = tonumber(own[2] or 0) or 0
+    local left_mwt = number(own[2], 0)
     if left_mwt ~= 0 then
       book(slug, 'waiting_mwt', 0 - left_mwt)
     end
@@ -84,10 +114,10 @@ end
 local function tally(job, jobs)
   local tenant, own = k_tenant .. job.tenant, 'b|' .. job.slug
   local sums = redis.call('HMGET', tenant, 'waiting', 'waiting_tokens', 'waiting_mwt', own)
-  redis.call('HSET', tenant, 'waiting', (tonumber(sums[1] or 0) or 0) + jobs,
-    'waiting_tokens', whole((tonumber(sums[2] or 0) or 0) + jobs * (job.prompt_tokens + job.max_tokens)),
-    'waiting_mwt', whole((tonumber(sums[3] or 0) or 0) + jobs * job.cost_mwt),
-    own, whole((tonumber(sums[4] or 0) or 0) + jobs * job.cost_mwt))
+  redis.call('HSET', tenant, 'waiting', number(sums[1], 0) + jobs,
+    'waiting_tokens', whole(number(sums[2], 0) + jobs * (job.prompt_tokens + job.max_tokens)),
+    'waiting_mwt', whole(number(sums[3], 0) + jobs * job.cost_mwt),
+    own, whole(number(sums[4], 0) + jobs * job.cost_mwt))
   book(job.slug, 'waiting_mwt', 0 + jobs * job.cost_mwt)
 end
 

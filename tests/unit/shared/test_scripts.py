@@ -98,6 +98,7 @@ def test_a_file_without_a_header_is_refused():
 def load_sample(tmp_path, monkeypatch):
     """Replaces shared/lua with an empty folder; the function writes `body` to sample.lua there and loads it."""
     (tmp_path / "lua" / "lib").mkdir(parents=True)
+    (tmp_path / "lua" / "lib" / "guard.lua").write_text("-- guard: x.\nlocal function mend()\nend\n")
     monkeypatch.setattr(scripts, "files", lambda _: tmp_path)
     scripts.load.cache_clear()
 

@@ -1,0 +1,176 @@
+-- place: puts an inflight job back where its record says that it is, if another program removed or changed entries.
+-- KEYS inflight deadlines leases polls order lists active tenant tenants queues rq_job rq_queues rq_queue rq_wip
+-- KEEPS 1 2 7
+-- USES clock settings job waiting rq stats forget finish
+
+-- The longest deadline that a request can name, in ms. A job whose deadline is further away has a spoiled record.
+local MAX_DEADLINE_MS = 86400000
+
+local function write_field(job, name, value)
+  redis.call('HSET', k_rq_job .. job.id, 'penstock_' .. name, value)
+end
+
+-- Adds or corrects a member of a sorted set, and returns whether that was necessary.
+local function ensure_score(key, score, member)
+  local stored = redis.call('ZSCORE', key, member)
+  if stored and number(stored) == score then
+    return false
+  end
+  redis.call('ZADD', key, whole(score), member)
+  return true
+end
+
+-- Restores the tenant, model and state of a job's record from what RQ's fields and the job's places say. Returns the
+-- job, or nil if the record is gone or says neither.
+local function restore_identity(id)
+  local key = k_rq_job .. id
+  local fields = redis.call('HMGET', key, 'origin', 'penstock_tenant', 'penstock_slug', 'penstock_state',
+    'penstock_ended_ms')
+  local tenant, slug = string.match(fields[1] or '', '^([%w_-]+)%.(.+)$')
+  tenant, slug = fields[2] or tenant, fields[3] or slug
+  if not tenant or not slug then
+    return nil
+  end
+  local state = fields[4]
+  if not JOB_STATES[state] then
+    state = fields[5] and 'failed' or redis.call('ZSCORE', k_leases, id) and 'running' or 'queued'
+  end
+  redis.call('HSET', key, 'penstock_tenant', tenant, 'penstock_slug', slug, 'penstock_state', state)
+  note_mend('job', key)
+  return read_job(id)
+end
+
+-- A job's tenant and model are written twice, also as RQ's origin. If they differ, the queue that holds the job tells
+-- which is right. Returns the job.
+local function restore_queue(job)
+  local origin = redis.call('HGET', k_rq_job .. job.id, 'origin')
+  if origin == job.queue then
+    return job
+  end
+  local tenant, slug = string.match(origin or '', '^([%w_-]+)%.(.+)$')
+  local is_in_origin = tenant and (redis.call('ZSCORE', k_order .. origin, job.id)
+    or redis.call('ZSCORE', k_rq_wip .. origin, job.id .. ':' .. job.claim))
+  if is_in_origin then
+    write_field(job, 'tenant', tenant)
+    write_field(job, 'slug', slug)
+  else
+    redis.call('HSET', k_rq_job .. job.id, 'origin', job.queue)
+  end
+  note_mend('job', k_rq_job .. job.id)
+  return read_job(job.id)
+end
+
+-- Restores a job's time of admission and deadline, so that it ends. Returns the job.
+local function restore_times(job)
+  local score = number(redis.call('ZSCORE', k_inflight, job.id), nil, 1, now_ms)
+  local is_admitted_ok = job.admitted_ms > 0 and job.admitted_ms <= now_ms
+  local admitted_ms = is_admitted_ok and job.admitted_ms or score or now_ms
+  local is_deadline_ok = job.deadline_ms > 0 and job.deadline_ms <= admitted_ms + MAX_DEADLINE_MS
+  if is_admitted_ok and is_deadline_ok then
+    return job
+  end
+  write_field(job, 'admitted_ms', whole(admitted_ms))
+  if not is_deadline_ok then
+    local patience_ms = number(redis.call('HGET', k_rq_job .. job.id, 'penstock_patience_ms'), 0, 0, MAX_DEADLINE_MS)
+    write_field(job, 'deadline_ms', whole(admitted_ms + patience_ms))
+  end
+  note_mend('job', k_rq_job .. job.id)
+  return read_job(job.id)
+end
+
+-- Makes the sets of a queue's tenant and pool agree with the fact that the queue has jobs. Returns the number of
+-- repairs.
+local function ensure_active(job)
+  local repairs = redis.call('SADD', k_rq_queues, k_rq_queue .. job.queue)
+    + redis.call('ZADD', k_tenants, 'NX', now_ms, job.tenant)
+  if not redis.call('ZSCORE', k_queues, job.queue) then
+    redis.call('ZADD', k_queues, job.deadline_ms + 1000 * read_settings('result_ttl_s'), job.queue)
+    repairs = repairs + 1
+  end
+  if redis.call('EXISTS', k_order .. job.queue) == 0 then
+    return repairs
+  end
+  if redis.call('SISMEMBER', k_lists .. job.tenant, job.slug) == 0 then
+    -- The pool's sum of weights still contains the tenant's weight, which `activate` adds again.
+    book(job.slug, 'weight_milli', 0 - number(redis.call('HGET', k_tenant .. job.tenant, 'w|' .. job.slug), 0, 0))
+    activate(job.tenant, job.slug)
+    return repairs + 1
+  end
+  -- The tenant's service is written twice, also as its score. Whichever is usable restores the other.
+  local stored = redis.call('HGET', k_tenant .. job.tenant, 'service_mwt')
+  local service = number(stored, nil, MIN_SERVICE_MWT)
+  if not service then
+    service = number(redis.call('ZSCORE', k_active .. job.slug, job.tenant), nil, MIN_SERVICE_MWT)
+    if service then
+      redis.call('HSET', k_tenant .. job.tenant, 'service_mwt', whole(service))
+    else
+      service = stored and restore_service(job.tenant, { job.slug }) or 0
+    end
+  end
+  return repairs + (ensure_score(k_active .. job.slug, service, job.tenant) and 1 or 0)
+end
+
+local function place_queued(job)
+  local repairs = redis.call('ZREM', k_leases, job.id)
+  if ensure_score(k_deadlines, job.wanted_ms, job.id) then
+    repairs = repairs + 1
+  end
+  local score = number(redis.call('ZSCORE', k_order .. job.queue, job.id), nil, 0, job.deadline_ms * 1000 + 999)
+  if job.latest_us == 0 or job.latest_us > job.deadline_ms * 1000 + 999 then
+    job.latest_us = score or job.deadline_ms * 1000
+    write_field(job, 'latest_us', whole(job.latest_us))
+    repairs = repairs + 1
+  end
+  if not redis.call('ZSCORE', k_order .. job.queue, job.id) then
+    enlist(job)
+    repairs = repairs + 1
+  elseif score ~= job.latest_us then
+    redis.call('ZADD', k_order .. job.queue, whole(job.latest_us), job.id)
+    repairs = repairs + 1
+  end
+  return repairs
+end
+
+-- A running job without a lease gets one. Its worker then renews the lease or, if no worker runs the job any more, reap
+-- takes the job back when the lease ends. So that a job does not wait for a lease that ends in a year, a lease that is
+-- longer than the setting is shortened.
+local function place_running(job)
+  local repairs = redis.call('ZREM', k_deadlines, job.id) + redis.call('ZREM', k_order .. job.queue, job.id)
+  local lease_ms = read_settings('lease_ms')
+  if not number(redis.call('ZSCORE', k_leases, job.id), nil, 1, now_ms + lease_ms) then
+    redis.call('ZADD', k_leases, now_ms + lease_ms, job.id)
+    repairs = repairs + 1
+  end
+  return repairs
+end
+
+local function ensure_poll(job)
+  if job.poll_grace_ms == 0 or number(redis.call('ZSCORE', k_polls, job.id), nil, 1, now_ms + job.poll_grace_ms) then
+    return 0
+  end
+  redis.call('ZADD', k_polls, now_ms + job.poll_grace_ms, job.id)
+  return 1
+end
+
+-- Puts the job with this id where its record says that it is, and returns (number of repairs, the job or nil). A job
+-- without a usable record is forgotten.
+local function place(id)
+  local job = read_job(id) or restore_identity(id)
+  if not job then
+    redis.call('DEL', k_rq_job .. id)
+    forget(id)
+    return 1
+  end
+  if job.state ~= 'queued' and job.state ~= 'running' then
+    return redis.call('ZREM', k_inflight, id) + redis.call('ZREM', k_deadlines, id) + redis.call('ZREM', k_leases, id)
+      + redis.call('ZREM', k_polls, id), job
+  end
+  job = restore_times(restore_queue(job))
+  local repairs = ensure_score(k_inflight, job.admitted_ms, id) and 1 or 0
+  if job.state == 'queued' then
+    repairs = repairs + place_queued(job)
+  else
+    repairs = repairs + place_running(job)
+  end
+  return repairs + ensure_poll(job), job
+end

@@ -1,0 +1,43 @@
+-- settings: reads system-wide settings; one that is missing or outside its range counts as its default.
+-- KEYS config
+-- The defaults and ranges are those of shared/settings/queue_rows.py; tests/scripts/test_settings_in_scripts.py
+-- compares them. A stored `auto` is returned as nil.
+local function checked_setting(name, stored)
+  if name == 'lease_ms' then
+    return number(stored, 15000, 100, 600000)
+  elseif name == 'max_attempts' then
+    return number(stored, 3, 1, 100)
+  elseif name == 'result_ttl_s' then
+    return number(stored, 3600, 1, 31536000)
+  elseif name == 'generated_weight' then
+    return number(stored, 4, 1, 1000)
+  elseif name == 'admission_safety_margin' then
+    return number(stored, 0.8, 0.05, 1)
+  elseif name == 'max_wait_ms' then
+    return number(stored, 8000, 1, 3600000)
+  elseif name == 'max_queue_tokens' then
+    return number(stored, 65536, 1, 1000000000000)
+  elseif name == 'max_inflight' then
+    return number(stored, nil, 1, 10000000)
+  elseif name == 'max_queue_size' then
+    return number(stored, nil, 1, 1000000)
+  elseif name == 'admission' then
+    return stored == 'bounds' and 'bounds' or 'full'
+  elseif name == 'fairness' then
+    return stored == 'turns' and 'turns' or 'tokens'
+  elseif name == 'degradation' then
+    return stored == 'on' and 'on' or 'off'
+  elseif name == 'live_slots' then
+    return number(stored, 0, 0, 10000000)
+  end
+  return stored
+end
+
+-- Returns the values of the named settings.
+local function read_settings(...)
+  local values = redis.call('HMGET', k_config, ...)
+  for i = 1, #values do
+    values[i] = checked_setting(select(i, ...), values[i])
+  end
+  return unpack(values, 1, select('#', ...))
+end

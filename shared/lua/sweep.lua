@@ -1,0 +1,97 @@
+-- sweep: examines the oldest inflight jobs, and puts those back that stand where no other script would end them.
+-- KEYS config inflight deadlines leases polls workers worker tenants models queues notices wake pool bell
+--      rq_queues rq_workers rq_worker rq_workers_of
+-- ARGV
+--   source text · the set to examine: inflight, deadlines or leases
+--   start int · the first rank to examine, from 0
+--   settings rest · the caller's system-wide settings: name, value, …; used where the stored ones are missing or spoiled
+-- ANSWERS swept
+--   swept: number of repairs; the next rank to examine, or -1 at the end; 1 if the sets of queued and of running jobs
+--   hold together as many jobs as the inflight set, else 0; the pools of the examined jobs; the mends that no process
+--   has logged yet
+-- KEEPS 1 2 7
+-- USES clock settings afford mark schema place stats
+
+-- Every other script finds a job through the set of its state: by its deadline, its lease, its place in the queue or
+-- its turn. A job that stands in none of these sets never ends. This script starts from the set of all inflight jobs
+-- and trusts only the job's own record. The set of inflight jobs itself is rebuilt from the other two.
+if is_outdated(redis.call('HGET', k_config, 'schema_oldest')) then
+  return { 'swept', 0, -1, 1, {}, {} }
+end
+local WINDOW = 64
+local repairs, slugs, seen, done = 0, {}, {}, {}
+
+-- Each of these commands is without effect if the key has its type, and otherwise moves the value out of the way.
+-- Programs that read these keys directly would fail on it.
+local function check_types()
+  for _, key in ipairs({ k_inflight, k_deadlines, k_leases, k_polls, k_workers, k_tenants, k_models, k_queues }) do
+    redis.call('ZCARD', key)
+  end
+  redis.call('SCARD', k_rq_queues)
+  redis.call('SCARD', k_rq_workers)
+  for _, name in ipairs(redis.call('ZREVRANGE', k_workers, 0, WINDOW - 1)) do
+    local slug = redis.call('HGET', k_worker .. name, 'slug')
+    redis.call('LLEN', k_bell .. name)
+    redis.call('HLEN', k_rq_worker .. name)
+    if slug and not done[slug] then
+      done[slug] = true
+      redis.call('LLEN', k_wake .. slug)
+      redis.call('ZCARD', k_pool .. slug)
+    end
+  end
+end
+
+-- A worker whose last heartbeat lies in the future would stay live for ever.
+local function check_heartbeats()
+  for _, name in ipairs(redis.call('ZRANGEBYSCORE', k_workers, now_ms + LIVE_MS, '+inf', 'LIMIT', 0, WINDOW)) do
+    redis.call('ZADD', k_workers, now_ms, name)
+    repairs = repairs + 1
+  end
+end
+
+local function restore_settings()
+  for i = settings, #ARGV, 2 do
+    local stored = redis.call('HGET', k_config, ARGV[i])
+    local checked = stored and checked_setting(ARGV[i], stored)
+    local is_good = stored and (stored == 'auto' or checked == stored or checked and checked == tonumber(stored))
+    if not is_good then
+      redis.call('HSET', k_config, ARGV[i], ARGV[i + 1])
+      note_mend('setting', k_config .. ' ' .. ARGV[i])
+      repairs = repairs + 1
+    end
+  end
+end
+
+if start == 0 and source == 'inflight' then
+  check_types()
+  check_heartbeats()
+  restore_settings()
+end
+
+local key = source == 'deadlines' and k_deadlines or source == 'leases' and k_leases or k_inflight
+local ids, removed = redis.call('ZRANGE', key, start, start + WINDOW - 1), 0
+for i = 1, #ids do
+  local made, job = place(ids[i])
+  if job and not seen[job.queue] then
+    seen[job.queue] = true
+    made = made + ensure_active(job)
+    redis.call('SCARD', k_rq_workers_of .. job.queue)
+    if not seen[job.slug] then
+      seen[job.slug] = true
+      slugs[#slugs + 1] = job.slug
+    end
+  end
+  if made > 0 then
+    repairs = repairs + made
+    count('reconciled', made)
+    if not redis.call('ZSCORE', key, ids[i]) then
+      removed = removed + 1
+    end
+  end
+end
+local agree = redis.call('ZCARD', k_inflight) == redis.call('ZCARD', k_deadlines) + redis.call('ZCARD', k_leases)
+local notices = redis.call('LRANGE', k_notices, 0, -1)
+if #notices > 0 then
+  redis.call('DEL', k_notices)
+end
+return { 'swept', repairs, #ids == WINDOW and start + WINDOW - removed or -1, agree and 1 or 0, slugs, notices }

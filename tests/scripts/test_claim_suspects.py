@@ -1,0 +1,87 @@
+"""Tests of jobs on their last attempt: a worker runs one of them at a time, and their tenants do not wait for it."""
+
+import pytest
+
+from shared.store import keys
+from tests.support.builders import a_job, admitted, advance_clock, an_ending, claim, claim_one, heartbeat, reconfigure
+
+LATE_MS = 5_000
+
+
+@pytest.fixture
+def pool(store, settings):
+    """A pool in which the second attempt is the last, and whose worker w1 runs blue's suspect."""
+    reconfigure(store, settings, max_attempts=2)
+    heartbeat(store)
+    return store
+
+
+def suspects(store, tenant: str, count: int, **overrides) -> list[str]:
+    """Admit jobs, let a worker lose each of them once, and return their ids in the order of their queue."""
+    ids = [admitted(store, a_job(tenant, **overrides)) for _ in range(count)]
+    assert len(claim(store, "dead", room=count)) == count
+    for job_id in ids:
+        store.client.zadd(keys.leases(), {job_id: 1})
+    assert store.reap().requeued == count
+    return ids
+
+
+def test_a_tenant_is_served_while_the_head_of_its_queue_waits_for_its_last_attempt(pool):
+    first, second = suspects(pool, "blue", 2)
+    others = [admitted(pool, a_job()) for _ in range(3)]
+    assert [job.id for job in claim(pool, room=4)] == [first, *others]
+    assert pool.client.zrange(keys.order("blue.m"), 0, -1) == [second.encode()]
+
+
+def test_a_suspect_stays_first_and_runs_as_soon_as_the_worker_has_no_other(pool):
+    first, second = suspects(pool, "blue", 2)
+    for _ in range(4):
+        admitted(pool, a_job())
+    running = claim_one(pool)
+    assert running.id == first
+    assert claim_one(pool).id not in {first, second}
+    pool.settle(an_ending(running.held), "w1")
+    assert claim_one(pool).id == second
+
+
+def test_another_worker_takes_the_suspect_that_was_passed(pool):
+    first, second = suspects(pool, "blue", 2)
+    admitted(pool, a_job())
+    heartbeat(pool, "w2")
+    assert claim_one(pool).id == first
+    assert claim_one(pool, "w2").id == second
+
+
+def test_a_tenant_gets_no_more_than_its_turns_by_having_a_suspect_passed(pool):
+    suspects(pool, "blue", 2)
+    for _ in range(4):
+        admitted(pool, a_job("blue"))
+        admitted(pool, a_job("green"))
+    claim(pool, room=6)
+    service = {tenant: int(pool.client.hget(keys.tenant(tenant), "service_mwt")) for tenant in ("blue", "green")}
+    assert abs(service["blue"] - service["green"]) <= a_job().cost_mwt
+
+
+def test_a_tenant_whose_queue_has_only_suspects_is_passed(pool):
+    suspects(pool, "blue", 3)
+    other = admitted(pool, a_job("green"))
+    jobs = claim(pool, room=4)
+    assert [job.tenant for job in jobs] in (["blue", "green"], ["green", "blue"])
+    assert other in {job.id for job in jobs}
+
+
+def test_a_suspect_that_is_late_ends_although_it_would_be_passed(pool):
+    running, late = suspects(pool, "blue", 2, deadline_ms=LATE_MS)
+    assert claim_one(pool).id == running
+    after = admitted(pool, a_job())
+    advance_clock(pool, LATE_MS)
+    assert [job.id for job in claim(pool, room=2)] == [after]
+    assert pool.client.hget(keys.rq_job(late), "penstock_state") == b"expired"
+    pool.reap()
+
+
+def test_a_job_behind_a_suspect_that_needs_too_many_cells_is_skipped_as_any_other(pool):
+    suspects(pool, "blue", 2)
+    admitted(pool, a_job(max_tokens=4_000))
+    claim_one(pool)
+    assert claim(pool, cells_free=100) == []
