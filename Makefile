@@ -33,7 +33,7 @@ ifeq ($(filter $(GPU),cpu cuda rocm vulkan metal),)
 $(error GPU=$(GPU) is not one of cuda, rocm, vulkan, metal, cpu)
 endif
 
-.PHONY: help up install toolchain test check bench bench-overload bench-engine chaos chaos-mutations docs lock sbom clean
+.PHONY: help up install toolchain test check bench bench-overload bench-engine chaos chaos-mutations spoil docs lock sbom clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1: /p' Makefile
@@ -80,6 +80,9 @@ chaos: $(STAMPS)/penstock $(STAMPS)/dev ## kill, stop and cut off processes at r
 
 chaos-mutations: $(STAMPS)/penstock $(STAMPS)/dev ## check that `make chaos` finds each of five planted defects; takes about ten minutes
 	$(BIN)/python -m tests.chaos.mutations $(CHAOS)
+
+spoil: $(STAMPS)/penstock $(STAMPS)/bench ## spoil every key and field of a store in turn, and check that all heal, about an hour; SPOIL='--every 50' for a sample
+	$(BIN)/python -m bench.spoil $(SPOIL)
 
 docs: $(STAMPS)/penstock ## regenerate .env.example, docs/settings.md and the tables of keys and metrics from the code
 	$(BIN)/python -m tools.generated_pages

@@ -15,7 +15,7 @@ from typing import Any
 import redis
 
 from bench.common import environment, print_environment, private_store, write_results
-from bench.spoil_scene import TENANTS, POOLS, Scene
+from bench.spoil_scene import POOLS, TENANTS, Scene
 from shared.audit.key_owners import family_of
 from shared.store.decode import text
 

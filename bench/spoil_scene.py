@@ -11,6 +11,7 @@ from typing import TypeVar
 import redis
 
 from shared.audit.invariants import find_breaches
+from shared.audit.repair import give_ttls
 from shared.audit.sweeper import PERIOD_S, Sweeper
 from shared.jobs.job import ClaimedJob, Ending, NewJob, Usage
 from shared.jobs.outcomes import Outcome
@@ -122,7 +123,8 @@ class Scene:
         return f"{view.state.value}:{view.code}" if view.code else view.state.value
 
     def breaches(self) -> list[str]:
-        """Return what doctor finds."""
+        """Return what doctor finds. An idle worker first gives TTLs to keys that have lost theirs."""
+        self._try("audit", lambda: give_ttls(self.client))
         found = self._try("doctor", lambda: find_breaches(self.client, timely=True))
         return [f"{breach.invariant}: {breach.message}" for breach in found or []]
 
@@ -175,6 +177,6 @@ class Scene:
         """Return the answer of a call, or None if it raised an error, which is recorded."""
         try:
             return call()
-        except Exception as error:  # whatever a spoiled value can raise is what the run looks for
+        except Exception as error:  # noqa: BLE001  # whatever a spoiled value can raise is what the run looks for
             self.faults.append((self.step, what, f"{type(error).__name__}: {error}"))
             return None

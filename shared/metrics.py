@@ -82,6 +82,13 @@ COUNTED: tuple[MetricSpec, ...] = (
         "leases that were not renewed in time, so that the job was taken back from its worker",
         "reclaimed",
     ),
+    MetricSpec(
+        "penstock_mended",
+        "counter",
+        ("kind",),
+        "values that another program had spoiled in the store, by kind: type, number, setting or job",
+        "mended",
+    ),
     MetricSpec("penstock_requeued", "counter", (), "running jobs that were put back into their queue", "requeued"),
     MetricSpec(
         "penstock_degraded", "counter", ("tenant", "what"), "jobs whose answer was cut under overload", "degraded"

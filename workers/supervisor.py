@@ -88,9 +88,7 @@ class Supervisor:
         #: All duties, in the order in which they are started.
         self._duties = [
             self._leases,
-            Duty(Reaper(store), self._duty_failed),
-            Duty(Reconciler(store), self._duty_failed),
-            Duty(Sweeper(store), self._duty_failed),
+            *(Duty(work(store), self._duty_failed) for work in (Reaper, Reconciler, Sweeper)),
             # The job loop starts before the doorbell, which wakes the job loop.
             Duty(job_loop, self._duty_failed, job_loop.wake),
             Duty(self._make_doorbell(), self._duty_failed),

@@ -1,4 +1,4 @@
-"""The sweeper: the duty that finds inflight jobs which no other duty would ever end, and puts them back in their places.
+"""The sweeper: the duty that finds inflight jobs which no other duty would ever end, and puts them back.
 
 Every worker and every door process runs a sweeper, so that jobs end even while no worker is alive.
 """
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 if TYPE_CHECKING:
-    from shared.store.replies import Swept, SweepSource
+    from shared.store.replies import SweepSource, Swept
     from shared.store.store import Store
 
 log = structlog.get_logger()
@@ -47,7 +47,7 @@ class Sweeper:
                 return repairs + self._sweep_set("deadlines") + self._sweep_set("leases")
 
     def _sweep_inflight(self, calls: int) -> int:
-        """Make up to `calls` calls. At the end of the set, also examine what depends on all jobs. Return the repairs."""
+        """Make up to `calls` calls, and recompute the pools at the end of the set. Return the repairs."""
         repairs = 0
         for _ in range(calls):
             swept = self._sweep("inflight", self._start)

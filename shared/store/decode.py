@@ -10,7 +10,7 @@ from shared.jobs.job import Change, ClaimedJob, JobView, Usage
 from shared.jobs.outcomes import Outcome, Refusal, Refused
 from shared.jobs.states import JobState
 from shared.settings.setting import AUTO
-from shared.store.replies import Overview, SettleAnswer, Settled, Snapshot, TenantView, WorkerView
+from shared.store.replies import Overview, SettleAnswer, Settled, Snapshot, Swept, TenantView, WorkerView
 
 #: A worker whose last heartbeat is older than this is not live. shared/lua/lib/clock.lua has the same value.
 LIVE_MS = 5_000
@@ -48,6 +48,18 @@ def refused(answer: list[Any]) -> Refused:
 def settled(word: str, rest: list[Any]) -> Settled:
     """Decode the answer of the settle script."""
     return Settled(SettleAnswer(word), Outcome(text(rest[0])) if rest else None)
+
+
+def swept(answer: list[Any]) -> Swept:
+    """Decode the answer of the sweep script."""
+    repairs, next_start, sets_agree, slugs, notices = answer
+    return Swept(
+        repairs,
+        None if next_start < 0 else next_start,
+        sets_agree == 1,
+        [text(slug) for slug in slugs],
+        [text(notice) for notice in notices],
+    )
 
 
 def claimed(entry: list[Any], token: str) -> ClaimedJob:

@@ -183,3 +183,13 @@ class StoreReads:
             pipe.rpush(keys.bell(worker), "")
             pipe.expire(keys.bell(worker), 60)
             pipe.execute()
+
+    def forward_ring(self, model: str) -> None:
+        """Ring the pool's doorbell again, so that another idle worker looks for jobs."""
+        key = keys.wake(model_slug(model))
+        with store_faults(self.client):
+            pipe = self.client.pipeline(transaction=True)
+            pipe.rpush(key, "1")
+            pipe.ltrim(key, 0, 63)
+            pipe.expire(key, 60)
+            pipe.execute()

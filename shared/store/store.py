@@ -26,8 +26,8 @@ from shared.store.replies import (
     Reaped,
     Renewed,
     Settled,
-    Swept,
     SweepSource,
+    Swept,
 )
 from shared.store.scripts import Call, load
 
@@ -248,16 +248,6 @@ class Store(StoreReads):
         """Unregister a worker that is stopping and holds no jobs, so that it is no longer among the live workers."""
         self._call("farewell", worker=worker, slug=model_slug(model))
 
-    def forward_ring(self, model: str) -> None:
-        """Ring the pool's doorbell again, so that another idle worker looks for jobs."""
-        key = keys.wake(model_slug(model))
-        with store_faults(self.client):
-            pipe = self.client.pipeline(transaction=True)
-            pipe.rpush(key, "1")
-            pipe.ltrim(key, 0, 63)
-            pipe.expire(key, 60)
-            pipe.execute()
-
     def release(self, worker: str, held: Sequence[ClaimRef]) -> int:
         """Give jobs back before their leases end, as in a drain. Return how many of them were put back into a queue.
 
@@ -278,16 +268,7 @@ class Store(StoreReads):
         system-wide settings that another program removed or spoiled.
         """
         settings = self._settings_flat if start == 0 else []
-        _, (repairs, following, agree, slugs, notices) = self._call(
-            "sweep", source=source, start=start, settings=settings
-        )
-        return Swept(
-            repairs,
-            None if following < 0 else following,
-            agree == 1,
-            [decode.text(slug) for slug in slugs],
-            [decode.text(notice) for notice in notices],
-        )
+        return decode.swept(self._call("sweep", source=source, start=start, settings=settings)[1])
 
     def rebook(self, slug: str) -> int:
         """Recompute the sums of a pool from the records of its tenants. Return the number of repairs."""

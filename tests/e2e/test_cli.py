@@ -111,7 +111,6 @@ def test_a_prompt_that_is_not_utf8_is_reported_with_the_position_of_the_bad_byte
         (keys.tenants(), ["tenants", "ls"]),
         (keys.tenants(), ["tenants", "set", "blue", "--rpm", "3"]),
         (keys.keys(), ["keys", "add", "blue"]),
-        (keys.inflight(), ["doctor"]),
         (keys.config(), ["config", "--check"]),
     ],
 )

@@ -22,7 +22,7 @@ _LOG_INTERVAL_S = 10.0
 
 
 def start_duties(settings: Settings, store: Store, *, on_fatal_error: Callable[[], None]) -> None:
-    """Start a thread that configures the store as soon as the store answers, and then reaps and sweeps in an endless loop.
+    """Start a thread that configures the store as soon as the store answers, and then reaps and sweeps without end.
 
     The thread calls `on_fatal_error` if the store is unfit or was configured with different system-wide settings.
     """

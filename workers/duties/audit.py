@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from shared.audit.invariants import find_breaches
+from shared.audit.repair import give_ttls
 from shared.clock import Clock
 from workers.duties.claimed_jobs import ClaimedJobs
 
@@ -41,4 +42,6 @@ class Audit:
         if self._store.overview().inflight == 0:
             for breach in find_breaches(self._store.client):
                 log.error("invariant.broken", invariant=breach.invariant, what=breach.message)
+            for key in give_ttls(self._store.client):
+                log.warning("key.given_ttl", key=key)
         return INTERVAL_S

@@ -1,6 +1,6 @@
 """`penstock doctor`: check every invariant on the live store, print a table, and exit with 1 if one is broken."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,24 +18,33 @@ _HOLDS, _BROKEN, _NOT_JUDGED = "holds", "BROKEN", "not judged"
 _AHEAD_MS = 1_000
 
 
-def doctor(*, state_dir: StateDir = None, json: Json = False) -> None:
+def doctor(
+    *,
+    repair: Annotated[bool, typer.Option("--repair", help="First repair what can be repaired, and list it.")] = False,
+    state_dir: StateDir = None,
+    json: Json = False,
+) -> None:
     """Check every invariant on the live store.
 
-    Exit with 0 if all hold. Exit with 1 if one is broken, or if the store's own settings could lose jobs.
+    Exit with 0 if all hold. Exit with 1 if one is broken, or if the store's own settings could lose jobs. With
+    --repair, the check follows the repair.
     """
     from shared.audit.invariants import INVARIANTS, find_breaches
+    from shared.audit.repair import repair as repair_store
     from shared.store.store import Store
 
     client = store_client(state_dir)
-    snapshot = Store(client).snapshot()
+    store = Store(client)
+    snapshot = store.snapshot()
     # Invariant 10 holds only while some process reaps. A live worker proves that a process does. If no worker is live,
     # do not judge invariant 10.
     timely = snapshot.live_workers > 0
+    changes = repair_store(store, timely=timely) if repair else []
     by_number: dict[int, list[str]] = {number: [] for number in INVARIANTS}
     for breach in find_breaches(client, timely=timely):
         by_number.setdefault(breach.invariant, []).append(breach.message)
     unfit, notes = _fitness(client)
-    notes += _advice(snapshot)
+    notes += [*_advice(snapshot), *_spoiled(client)]
     verdicts = {
         number: _BROKEN if found else _NOT_JUDGED if number == 10 and not timely else _HOLDS
         for number, found in by_number.items()
@@ -46,8 +55,10 @@ def doctor(*, state_dir: StateDir = None, json: Json = False) -> None:
             {"invariant": number, "says": INVARIANTS.get(number, ""), "verdict": verdicts[number], "breaches": found}
             for number, found in by_number.items()
         ]
-        output.write_json({"holds": not broken, "invariants": rows, "notes": notes})
+        output.write_json({"holds": not broken, "invariants": rows, "notes": notes, "changes": changes})
     else:
+        for change in changes:
+            output.write_note(f"changed: {change}")
         cells = [
             (number, verdicts[number], INVARIANTS.get(number, ""), "\n".join(found))
             for number, found in by_number.items()
@@ -73,6 +84,17 @@ def _fitness(client: "redis.Redis") -> tuple[bool, list[str]]:
         return False, check_fitness(client)
     except (StoreUnfit, SchemaConflict) as error:
         return True, [str(error)]
+
+
+def _spoiled(client: "redis.Redis") -> list[str]:
+    """Return a note about each value of another program that a script has moved out of the way."""
+    from shared.store import keys
+    from shared.store.decode import text
+    from shared.store.redis_errors import store_faults
+
+    with store_faults(client):
+        found = sorted(text(raw) for raw in client.scan_iter(f"{keys.spoiled('')}*", count=1_000))
+    return [f"{key.removeprefix(keys.spoiled(''))} held another program's value, kept as {key}" for key in found]
 
 
 def _advice(snapshot: "Snapshot") -> list[str]:

@@ -1,0 +1,45 @@
+"""Tests of `penstock doctor --repair` against a real store."""
+
+import json
+
+import redis
+
+from shared.store import keys
+from shared.store.store import Store
+from tests.support.builders import a_job, admitted, claim_one, heartbeat
+from tests.support.program import Program
+
+
+def test_repair_lists_what_it_changed_and_exits_0_when_a_second_look_finds_nothing(
+    penstock: Program, store: Store
+) -> None:
+    heartbeat(store)
+    ids = [admitted(store, a_job()) for _ in range(3)]
+    claim_one(store)
+    store.client.delete(keys.deadlines(), keys.leases())
+    store.client.hset(keys.stats(), "admitted", "abc")
+    assert penstock("doctor").returncode == 1
+    done = penstock("doctor", "--repair", "--json")
+    found = json.loads(done.stdout)
+    assert done.returncode == 0
+    assert found["holds"] is True
+    assert any("inflight differs from queued plus running" in change for change in found["changes"])
+    assert any("the counter admitted was increased by" in change for change in found["changes"])
+    assert store.client.zcard(keys.deadlines()) + store.client.zcard(keys.leases()) == len(ids)
+    assert json.loads(penstock("doctor", "--repair", "--json").stdout)["changes"] == []
+
+
+def test_doctor_names_the_keys_under_which_it_found_another_programs_values(
+    penstock: Program, redis_client: redis.Redis
+) -> None:
+    redis_client.set(keys.leases(), "a plain string")
+    done = penstock("doctor")
+    assert done.returncode == 0
+    assert keys.spoiled(keys.leases()) in done.stderr
+    assert redis_client.get(keys.spoiled(keys.leases())) == b"a plain string"
+
+
+def test_repair_does_not_touch_a_key_that_a_newer_version_may_own(penstock: Program, redis_client: redis.Redis) -> None:
+    redis_client.set("penstock:of-the-future", "1")
+    assert penstock("doctor", "--repair").returncode == 1
+    assert redis_client.ttl("penstock:of-the-future") == -1

@@ -1,0 +1,50 @@
+"""Tests that no value which another program spoils leaves a job without an end or stops a pool; see bench/spoil.py.
+
+`make spoil` runs every case. These are a fixed sample, which has each kind of key and the values that did most harm.
+"""
+
+import pytest
+
+from bench.spoil import Case, cases, judge
+
+#: Cases that once stopped a pool or left a job without an end.
+HARMFUL = [
+    Case("penstock:config", "lease_ms", "abc"),
+    Case("penstock:config", "hold_until_ms", "1152921504606846976"),
+    Case("penstock:order:ann.m", "", "wrong type"),
+    Case("penstock:tenant:bob", "running", "abc"),
+    Case("penstock:tenant:bob", "service_mwt", "inf"),
+    Case("penstock:books:m", "waiting_mwt", "1152921504606846976"),
+    Case("penstock:books:m", "v", "1e300"),
+    Case("penstock:leases", "", "delete"),
+    Case("penstock:deadlines", "", "delete"),
+    Case("penstock:inflight", "", "wrong type"),
+    Case("penstock:active:m", "ann", "inf"),
+    Case("penstock:active:m", "odd name:x.y z", "0"),
+    Case("penstock:lists:bob", "", "wrong type"),
+    Case("penstock:stats", "admitted", "abc"),
+    Case("penstock:worker:wm", "", "wrong type"),
+    Case("penstock:wake:m", "", "wrong type"),
+    Case("rq:workers", "", "wrong type"),
+    Case("rq:job:ann-m-1", "penstock_state", "abc"),
+    Case("rq:job:bob-m-3", "penstock_deadline_ms", "1e300"),
+]
+#: Every so many of all cases are in the sample too.
+EVERY = 400
+
+
+@pytest.mark.parametrize("case", HARMFUL, ids=str)
+def test_a_spoiled_value_heals_and_every_job_ends(redis_client, case):
+    assert judge(redis_client, case) == []
+
+
+@pytest.mark.parametrize(
+    "case", [Case("penstock:order:ann.m", "", "wrong type"), Case("penstock:tenant:ann", "waiting", "abc")], ids=str
+)
+def test_a_value_that_is_spoiled_again_each_second_harms_no_other_tenant(redis_client, case):
+    assert judge(redis_client, case, again=True) == []
+
+
+def test_a_sample_of_all_keys_and_fields_heals(redis_client):
+    unhealed = {str(case): found for case in cases(redis_client)[::EVERY] if (found := judge(redis_client, case))}
+    assert unhealed == {}

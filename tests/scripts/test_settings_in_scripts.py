@@ -1,0 +1,36 @@
+"""Tests that the scripts know the defaults and ranges of the system-wide settings."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from shared.settings.setting import AUTO
+from shared.settings.settings import SYSTEM_WIDE
+from shared.settings.table import ROWS
+
+LUA = Path(__file__).parents[2] / "shared" / "lua"
+BY_FIELD = {row.field: row for row in ROWS}
+
+
+def bounds() -> dict[str, tuple[str, str, str]]:
+    """Return the default, the lowest and the highest value of each numeric setting in lib/settings.lua."""
+    text = (LUA / "lib" / "settings.lua").read_text()
+    found = re.findall(r"name == '(\w+)' then\n    return number\(stored, (\S+), (\S+), (\S+)\)", text)
+    return {name: (default, low, high) for name, default, low, high in found}
+
+
+@pytest.mark.parametrize("name", sorted(set(bounds()) & set(SYSTEM_WIDE)))
+def test_a_number_has_the_default_and_the_range_of_its_row(name):
+    default, low, high = bounds()[name]
+    row = BY_FIELD[name]
+    assert (float(low), float(high)) == (row.low, row.high)
+    assert default == "nil" if row.default == AUTO else float(default) == row.default
+
+
+def test_every_numeric_setting_that_a_script_reads_has_a_range():
+    text = "".join(path.read_text() for path in LUA.rglob("*.lua"))
+    read = {name for call in re.findall(r"read_settings\(([^)]*)\)", text) for name in re.findall(r"'(\w+)'", call)}
+    numeric = {name for name in read if name in BY_FIELD and BY_FIELD[name].kind != "text"}
+    assert numeric <= set(bounds())
+    assert numeric
