@@ -60,6 +60,9 @@ def _restore_counters(client: redis.Redis) -> list[str]:
         pipe.hmget(keys.stats(), names)
         pipe.zcard(keys.inflight())
         values, inflight = pipe.execute()
+        spoiled = [name for name, raw in zip(names, values, strict=True) if raw and not is_integer(text(raw))]
+        if spoiled:
+            client.hdel(keys.stats(), *spoiled)
         admitted, *ended = [int(text(raw)) if raw and is_integer(text(raw)) else 0 for raw in values]
         missing = sum(ended) + inflight - admitted
         if missing == 0:

@@ -1,13 +1,21 @@
 """Tests of `penstock doctor --repair` against a real store."""
 
 import json
+from pathlib import Path
 
+import pytest
 import redis
 
 from shared.store import keys
 from shared.store.store import Store
 from tests.support.builders import a_job, admitted, claim_one, heartbeat
-from tests.support.program import Program
+from tests.support.program import Program, program
+
+
+@pytest.fixture
+def penstock(tmp_path: Path, store_url: str, redis_client: redis.Redis) -> Program:
+    """The program on the session's store, which is empty."""
+    return program(tmp_path, REDIS_URL=store_url)
 
 
 def test_repair_lists_what_it_changed_and_exits_0_when_a_second_look_finds_nothing(
@@ -20,8 +28,8 @@ def test_repair_lists_what_it_changed_and_exits_0_when_a_second_look_finds_nothi
     store.client.hset(keys.stats(), "admitted", "abc")
     assert penstock("doctor").returncode == 1
     done = penstock("doctor", "--repair", "--json")
+    assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert done.returncode == 0
     assert found["holds"] is True
     assert any("inflight differs from queued plus running" in change for change in found["changes"])
     assert any("the counter admitted was increased by" in change for change in found["changes"])
