@@ -22,7 +22,11 @@ def repair(store: Store, *, timely: bool) -> list[str]:
     before = find_breaches(store.client, timely=timely)
     sweeper = Sweeper(store)
     changes = _counted(sweeper.sweep_all(), "repair of an inflight job, a setting or a pool's sums")
-    for tenant, slug in store.queues():
+    changes += _counted(store.recount_workers(), "repair of the sums over workers")
+    with store_faults(store.client):
+        queues: list[bytes] = store.client.zrange(keys.queues(), 0, -1)  # type: ignore[assignment]  # a synchronous client
+    for queue in queues:
+        tenant, _, slug = text(queue).partition(".")
         changes += _counted(store.reconcile(tenant, slug), f"repair of the queue {tenant}.{slug}")
     # The records that reconcile has rebuilt may change the pools' sums.
     changes += _counted(sweeper.sweep_all(), "repair of a pool's sums")

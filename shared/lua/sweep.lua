@@ -41,8 +41,14 @@ local function check_types()
   end
 end
 
--- A worker whose last heartbeat lies in the future would stay live for ever.
-local function check_heartbeats()
+-- A worker whose last heartbeat lies in the future would stay live for ever, and a pause of reaping that ends more than
+-- one lease in the future was not started by a script.
+local function check_times()
+  local until_ms = redis.call('HGET', k_config, 'hold_until_ms')
+  if until_ms and not number(until_ms, nil, 0, now_ms + read_settings('lease_ms')) then
+    redis.call('HDEL', k_config, 'hold_until_ms', 'hold_beat_ms')
+    repairs = repairs + 1
+  end
   for _, name in ipairs(redis.call('ZRANGEBYSCORE', k_workers, now_ms + LIVE_MS, '+inf', 'LIMIT', 0, WINDOW)) do
     redis.call('ZADD', k_workers, now_ms, name)
     repairs = repairs + 1
@@ -64,7 +70,7 @@ end
 
 if start == 0 and source == 'inflight' then
   check_types()
-  check_heartbeats()
+  check_times()
   restore_settings()
 end
 

@@ -105,6 +105,7 @@ def test_every_job_still_ends_and_every_invariant_holds_after_a_set_was_damaged(
     if damage == "wrong type":
         store.client.set(key, "not ours")
     sweep(store)
+    store.recount_workers()
     for tenant in ("blue", "green"):
         store.reconcile(tenant, MODEL)
     sweep(store)
