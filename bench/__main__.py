@@ -4,7 +4,7 @@ import runpy
 import sys
 from pathlib import Path
 
-NAMES = ("queue", "engine", "door", "overload", "fairness", "memory", "bad_bodies", "attacks")
+NAMES = ("queue", "engine", "door", "overload", "fairness", "memory", "bad_bodies", "attacks", "durability")
 
 
 def main() -> None:

@@ -77,7 +77,7 @@ DEFECTS = (
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.mutations", description=__doc__)
     parser.add_argument("--minutes", type=float, default=1.0, help="how long faults act on each defect")
-    parser.add_argument("--seed", type=int, default=9)
+    parser.add_argument("--seed", type=int, default=8)
     parser.add_argument("--only", type=int, nargs="*", help="the numbers of some defects, from 1")
     options = parser.parse_args()
     chosen = [defect for number, defect in enumerate(DEFECTS, 1) if not options.only or number in options.only]
@@ -90,6 +90,8 @@ def _is_found(defect: Defect, minutes: float, seed: int) -> bool:
         copy = Path(name)
         plant(defect, copy)
         command = [sys.executable, "-P", "-m", "tests.chaos", "--minutes", str(minutes), "--seed", str(seed)]
+        # One phase on the strict store, where nothing that a client was told may be lost.
+        command += ["--admission", "bounds"]
         environ = os.environ | {"PYTHONPATH": str(copy)}
         run = subprocess.run(
             [*command, "--folder", str(copy / "run")],

@@ -46,7 +46,8 @@ class StorePair:
         self.primary = StoreServer(folder / "store-a", appendfsync=fsync)
         self.replica = StoreServer(folder / "store-b", appendfsync=fsync)
         self.losses: list[Loss] = []
-        self.proxy = StoreProxy(self.primary.port)
+        #: What the product's processes know as the store, and what the replica knows as its primary.
+        self.proxy, self.link = StoreProxy(self.primary.port), StoreProxy(self.primary.port)
         #: Held while a server is killed, restarted or promoted.
         self.changing = threading.RLock()
         self._samples: list[tuple[float, int]] = []
@@ -54,20 +55,18 @@ class StorePair:
         self._sampler = threading.Thread(target=self._sample_offsets, name="sampler", daemon=True)
 
     def __enter__(self) -> Self:
-        self.primary.start()
-        self.replica.start()
-        self.replica.follow(self.primary)
+        for part in (self.primary, self.replica, self.proxy, self.link):
+            part.__enter__()
+        self.replica.follow(self.link.port)
         self.primary.wait_until_replicas_are_listed(1)
-        self.proxy.__enter__()
         self._sampler.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._closing.set()
         self._sampler.join(5)
-        self.proxy.__exit__()
-        self.primary.__exit__()
-        self.replica.__exit__()
+        for part in (self.link, self.proxy, self.replica, self.primary):
+            part.__exit__()
 
     def restart(self, *, kill: bool, down_s: float) -> None:
         """Kill the primary, or end it in order, and start it again after `down_s`."""
@@ -86,18 +85,18 @@ class StorePair:
     def fail_over(self, *, lag_s: float, rejoin_s: float) -> bool:
         """Kill the primary, promote the replica, and let the old primary follow it.
 
-        With `lag_s`, the replica is stopped for this long before. Return False, having done nothing, if the replica has
-        no complete copy at the moment.
+        With `lag_s`, the replica receives nothing for this long before. Return False, having done nothing, if the
+        replica has no complete copy at the moment.
         """
         with self.changing:
             if not (self.replica.alive and self.replica.answers() and self.replica.is_in_sync):
                 return False
             if lag_s:
-                self.replica.process.pause()
+                self.link.hold(held=True)
                 time.sleep(lag_s)
             at = time.monotonic()
             self.primary.process.kill()
-            self.replica.process.resume()
+            self.link.cut()
             self.proxy.cut()
             wait_for(lambda: not self.replica.is_in_sync, "the replica to lose its primary")
             offset = int(self.replica.client.info("replication")["slave_repl_offset"])
@@ -105,9 +104,11 @@ class StorePair:
             self.losses.append(Loss("failover", self._complete_until(offset, at), at, self.strict))
             self.primary, self.replica = self.replica, self.primary
             self.proxy.point_at(self.primary.port)
+            self.link.hold(held=False)
+            self.link.point_at(self.primary.port)
             self._samples.clear()
             time.sleep(rejoin_s)
-            self.replica.start(replica_of=self.primary, wait=False)
+            self.replica.start(replica_of=self.link.port, wait=False)
             return True
 
     def heal(self) -> None:

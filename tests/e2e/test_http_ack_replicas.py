@@ -29,7 +29,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[StoreServer
     """A primary and its replica."""
     folder = tmp_path_factory.mktemp("pair")
     with StoreServer(folder / "primary") as primary, StoreServer(folder / "replica") as replica:
-        replica.follow(primary)
+        replica.follow(primary.port)
         primary.wait_until_replicas_are_listed(1)
         yield primary, replica
 

@@ -42,8 +42,11 @@ class StoreServer:
     def alive(self) -> bool:
         return self._process is not None and self._process.alive
 
-    def start(self, *, replica_of: "StoreServer | None" = None, wait: bool = True) -> None:
-        """Start the server's process on its folder and, with `wait`, wait until it answers."""
+    def start(self, *, replica_of: int | None = None, wait: bool = True) -> None:
+        """Start the server's process on its folder, as a replica of the server on a port if one is named.
+
+        With `wait`, wait until the server answers.
+        """
         options = {
             "port": str(self.port),
             "bind": "127.0.0.1",
@@ -56,7 +59,7 @@ class StoreServer:
             "repl-diskless-sync-delay": "0",
         }
         if replica_of is not None:
-            options["replicaof"] = f"127.0.0.1 {replica_of.port}"
+            options["replicaof"] = f"127.0.0.1 {replica_of}"
         words = [word for name, value in options.items() for word in (f"--{name}", *value.split(" "))]
         self._process = Process([str(server_binary()), *words], {}, self._folder / "server.log")
         if wait:
@@ -71,11 +74,10 @@ class StoreServer:
         except StoreUnavailable:
             return False
 
-    def follow(self, primary: "StoreServer", *, wait: bool = True) -> None:
-        """Make this server a replica; with `wait`, wait until it has a copy of all data."""
-        self.client.replicaof("127.0.0.1", primary.port)
-        if wait:
-            wait_for(lambda: self.is_in_sync, "the replica to have a copy")
+    def follow(self, port: int) -> None:
+        """Make this server a replica of the server on this port, and wait until it has a copy of all data."""
+        self.client.replicaof("127.0.0.1", port)
+        wait_for(lambda: self.is_in_sync, "the replica to have a copy")
 
     @property
     def is_in_sync(self) -> bool:
