@@ -56,7 +56,7 @@ class StoreProxy:
 
     def hold(self, *, held: bool) -> None:
         """Forward nothing while held, without closing a connection: a network that has lost its route."""
-        self._loop.call_soon_threadsafe(self._flowing.clear if held else self._flowing.set)
+        self._call(self._set_held(held=held))
 
     def delay(self, delay_s: float) -> None:
         """Forward everything this much later."""
@@ -65,6 +65,9 @@ class StoreProxy:
     def lose_answers(self, *, lost: bool) -> None:
         """While set, forward requests, and close the connection in place of each answer."""
         self._loses_answers = lost
+
+    async def _set_held(self, *, held: bool) -> None:
+        (self._flowing.clear if held else self._flowing.set)()
 
     def _call(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)

@@ -96,6 +96,33 @@ def test_every_file_that_a_page_names_exists(name):
     assert [path for path in files_named(PAGES[name]) if not (ROOT / path).exists()] == []
 
 
+NAMED_TEST = re.compile(r"`(tests/[\w/.-]+\.py)::(test_\w+)`")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_test_that_a_page_names_exists(name):
+    """Pages name a test as `tests/<path>.py::test_<name>`."""
+    named = NAMED_TEST.findall(PAGES[name])
+    sources = {file: (ROOT / file).read_text(encoding="utf-8") for file, _ in named if (ROOT / file).exists()}
+    assert [f"{file}::{test}" for file, test in named if f"def {test}(" not in sources.get(file, "")] == []
+
+
+def promises(page: str) -> list[str]:
+    """Return the rows of the tables whose last column is headed `held by` or `test`."""
+    tables = re.findall(r"^\|.*\| (?:held by|test) \|\n\|[-| ]+\|\n((?:\|.*\n)+)", page, re.MULTILINE)
+    return [row for table in tables for row in table.splitlines()]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_promise_names_a_test_that_holds_it(name):
+    assert [row for row in promises(PAGES[name]) if not NAMED_TEST.search(row)] == []
+
+
+@pytest.mark.parametrize("name", ["docs/guarantees.md", "docs/security.md"])
+def test_the_guarantees_and_the_threat_model_are_such_promises(name):
+    assert len(promises(PAGES[name])) > 15
+
+
 def test_the_index_of_the_docs_links_to_every_page():
     index = PAGES["docs/README.md"]
     pages = [path.name for path in ROOT.glob("docs/*.md") if path.name != "README.md"]
