@@ -8,6 +8,7 @@ from typing import Any
 
 from shared.errors import ModelError
 from workers.engine.llama.devices import Device, describe
+from workers.engine.llama.gguf_header import MAX_LAYERS, layers_in
 from workers.engine.llama.log import LlamaLog
 from workers.engine.sizing import GPU_SPARE_BYTES, Sizes
 
@@ -221,3 +222,6 @@ def _check_file(path: Path) -> None:
         raise ModelError(f"the model {path} cannot be read: {fault.strerror or fault}") from None
     if magic != _MAGIC:
         raise ModelError(f"{path} is not a GGUF file: it begins with {magic!r}, not {_MAGIC!r}")
+    layers = layers_in(path)
+    if layers is not None and not 1 <= layers <= MAX_LAYERS:
+        raise ModelError(f"{path.name} has block_count={layers}; llama.cpp supports models of 1 to {MAX_LAYERS} layers")

@@ -14,6 +14,8 @@ Tokens = np.ndarray[Any, np.dtype[np.int32]]
 
 #: A long text is split into parts of at least this many characters, and each part is tokenized separately.
 _PART_CHARS = 1024
+#: No tokenizer makes more tokens than this of a byte. llama.cpp returns a huge number if it cannot count the tokens.
+_MAX_TOKENS_PER_BYTE = 8
 
 
 class Vocabulary:
@@ -107,12 +109,19 @@ class Vocabulary:
             raw = text.encode()
         except UnicodeEncodeError:
             raise JobRejected(EndCode.INVALID_VALUE, "the text contains half of a surrogate pair", param) from None
-        tokens = np.empty(len(raw) + 16, np.int32)
-        pointer = tokens.ctypes.data_as(ctypes.POINTER(ctypes.c_int32))
-        n = self._lib.llama_tokenize(self.handle, raw, len(raw), pointer, len(tokens), add_special, parse_special)
-        if n < 0:
-            raise JobRejected(EndCode.INVALID_VALUE, "the model's tokenizer cannot process the text", param)
-        return tokens[:n]
+        capacity = len(raw) + 16
+        for _ in range(2):
+            tokens = np.empty(capacity, np.int32)
+            pointer = tokens.ctypes.data_as(ctypes.POINTER(ctypes.c_int32))
+            n = self._lib.llama_tokenize(self.handle, raw, len(raw), pointer, capacity, add_special, parse_special)
+            if n >= 0:
+                return tokens[:n]
+            # If the tokens do not fit, llama.cpp returns their number, negated. A text has more tokens than bytes if
+            # the vocabulary lacks the mark for a space, whose three bytes then become three tokens.
+            capacity = -n
+            if capacity > _MAX_TOKENS_PER_BYTE * len(raw) + 16:
+                break
+        raise JobRejected(EndCode.INVALID_VALUE, "the model's tokenizer cannot process the text", param)
 
     def piece(self, token: int) -> bytes:
         """Return the bytes that a token adds to a text. A control token adds no bytes."""

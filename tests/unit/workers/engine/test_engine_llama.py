@@ -2,8 +2,11 @@
 
 import contextlib
 import json
+import struct
 
+import hypothesis.strategies as st
 import pytest
+from hypothesis import given, settings
 
 from shared.errors import ModelError
 from shared.settings.settings import load
@@ -11,6 +14,7 @@ from tests.support.driven import NEVER_S, Driven
 from workers.engine.events import Ended, JobRejected, JobSpec
 from workers.engine.factory import make_engine
 from workers.engine.llama.backend import load_backend
+from workers.engine.llama.gguf_header import layers_in
 
 PROMPT = "the same prompt"
 
@@ -205,6 +209,26 @@ def test_the_error_for_a_truncated_gguf_file_gives_the_reason(tmp_path, model_pa
     with pytest.raises(ModelError, match=r"half\.gguf could not be loaded: .*(corrupt|incomplete|bounds|failed)"):
         load_backend(load({}, None, device="cpu"), path)
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("layers", [0, 513, 2**32 - 1])
+def test_a_file_with_an_impossible_number_of_layers_is_refused_before_it_ends_the_process(tmp_path, model_path, layers):
+    name = b"llama.block_count"
+    data = bytearray(model_path.read_bytes())
+    # The name is followed by the number of the type, in four bytes, and the value.
+    struct.pack_into("<I", data, data.index(name) + len(name) + 4, layers)
+    path = tmp_path / "layers.gguf"
+    path.write_bytes(data)
+    with pytest.raises(ModelError, match=rf"layers\.gguf has block_count={layers}"):
+        load_backend(load({}, None, device="cpu"), path)
+
+
+@given(data=st.binary(max_size=80))
+@settings(max_examples=50, deadline=None)
+def test_a_damaged_header_says_nothing_about_the_layers(tmp_path_factory, data):
+    path = tmp_path_factory.mktemp("header") / "damaged.gguf"
+    path.write_bytes(b"GGUF\x03\0\0\0" + bytes(8) + data)
+    assert layers_in(path) is None
 
 
 def test_a_device_that_this_build_cannot_use_is_refused(model_path):

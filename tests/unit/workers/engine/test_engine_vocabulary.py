@@ -4,9 +4,13 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from shared.settings.settings import load
 from tests.support.cpu_time import cpu_time_below
 from tests.support.driven import Driven
-from workers.engine.events import JobRejected
+from tests.support.gguf_copy import copy_gguf
+from workers.demo.vocabulary import SPACE
+from workers.engine.events import JobRejected, JobSpec
+from workers.engine.llama.backend import load_backend
 
 
 @given(words=st.lists(st.sampled_from(["dibo ", "<s>", "</s>", " <s>", "\n", "<unk>", "<", "é"]), max_size=30))
@@ -31,6 +35,18 @@ def test_a_megabyte_of_text_that_is_not_words_is_rejected_within_seconds(backend
     with cpu_time_below(5), pytest.raises(JobRejected) as rejected:
         Driven(backend).submit("a", payload | {"max_tokens": 1})
     assert rejected.value.code == "context_length_exceeded"
+
+
+def test_a_text_may_have_more_tokens_than_bytes(model_path, tmp_path):
+    """The vocabulary lacks the mark for a space, so each space becomes the three bytes of that mark."""
+    path = tmp_path / "spaceless.gguf"
+    copy_gguf(model_path, path, pieces={SPACE: "no space"})
+    backend = load_backend(load({}, None, device="cpu", max_batch_size=1, kv_cells=512, threads=1), path)
+    try:
+        spec = JobSpec("a", "blue", {"prompt": " " * 60}, 1, 1e9)
+        assert backend.prepare(spec).prompt_tokens >= 180
+    finally:
+        backend.close()
 
 
 def test_the_minimum_token_count_of_a_text_is_never_above_its_real_count(backend):
