@@ -17,6 +17,7 @@ from tests.support.program import program
         (["keys", "add", "blue"], 2),
         (["config", "--check"], 2),
         (["doctor"], 1),
+        (["doctor", "--repair"], 2),
     ],
 )
 def test_a_command_refuses_a_store_of_a_newer_format(

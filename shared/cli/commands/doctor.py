@@ -1,11 +1,13 @@
 """`penstock doctor`: check every invariant on the live store, print a table, and exit with 1 if one is broken."""
 
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from shared.cli import output
-from shared.cli.reach import FAULT, Json, StateDir, store_client
+from shared.cli.reach import FAULT, Json, StateDir, store_client, writable_store_client
 from shared.errors import SchemaConflict, StoreUnfit
 
 if TYPE_CHECKING:
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 _HOLDS, _BROKEN, _NOT_JUDGED = "holds", "BROKEN", "not judged"
 #: An offset of the store's time that is reported. A failover to a replica whose clock is behind leaves a smaller one.
 _AHEAD_MS = 1_000
+#: A difference between this machine's clock and that of the store's machine that is reported, in seconds.
+_SKEW_S = 1.0
 
 
 def doctor(
@@ -33,7 +37,7 @@ def doctor(
     from shared.audit.repair import repair as repair_store
     from shared.store.store import Store
 
-    client = store_client(state_dir)
+    client = writable_store_client(state_dir) if repair else store_client(state_dir)
     store = Store(client)
     snapshot = store.snapshot()
     # Invariant 10 holds only while some process reaps. A live worker proves that a process does. If no worker is live,
@@ -44,7 +48,7 @@ def doctor(
     for breach in find_breaches(client, timely=timely):
         by_number.setdefault(breach.invariant, []).append(breach.message)
     unfit, notes = _fitness(client)
-    notes += [*_advice(snapshot), *_spoiled(client)]
+    notes += [*_advice(snapshot), *_spoiled(client), *skew_notes(client)]
     verdicts = {
         number: _BROKEN if found else _NOT_JUDGED if number == 10 and not timely else _HOLDS
         for number, found in by_number.items()
@@ -95,6 +99,23 @@ def _spoiled(client: "redis.Redis") -> list[str]:
     with store_faults(client):
         found = sorted(text(raw) for raw in client.scan_iter(f"{keys.spoiled('')}*", count=1_000))
     return [f"{key.removeprefix(keys.spoiled(''))} held another program's value, kept as {key}" for key in found]
+
+
+def skew_notes(client: "redis.Redis", wall_clock_s: Callable[[], float] = time.time) -> list[str]:
+    """Return a note if the clock of this machine differs from that of the store's machine by more than a second."""
+    from shared.store.redis_errors import store_faults
+
+    asked_s = wall_clock_s()
+    with store_faults(client):
+        seconds, micros = client.time()
+    answered_s = wall_clock_s()
+    # The store read its clock at some time between the question and the answer.
+    skew_s = (asked_s + answered_s) / 2 - (seconds + micros / 1_000_000)
+    if abs(skew_s) <= _SKEW_S + (answered_s - asked_s) / 2:
+        return []
+    side = "ahead of" if skew_s > 0 else "behind"
+    note = f"the clock of this machine is {abs(skew_s):.1f} s {side} that of the store's machine: times in logs and "
+    return [note + "the created_at in RQ's records differ by as much, deadlines and leases do not"]
 
 
 def _advice(snapshot: "Snapshot") -> list[str]:
