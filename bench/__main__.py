@@ -4,7 +4,18 @@ import runpy
 import sys
 from pathlib import Path
 
-NAMES = ("queue", "engine", "door", "overload", "fairness", "memory", "bad_bodies", "attacks", "durability")
+NAMES = (
+    "queue",
+    "engine",
+    "door",
+    "overload",
+    "fairness",
+    "memory",
+    "bad_bodies",
+    "attacks",
+    "durability",
+    "readiness",
+)
 
 
 def main() -> None:

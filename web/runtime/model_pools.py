@@ -15,6 +15,7 @@ from shared.settings.settings import Settings
 from shared.store.replies import Snapshot
 from shared.store.store import Store
 from web.http.api_errors import ApiError
+from web.runtime.shared_answer import SharedAnswer
 
 #: The maximum age of the cached directory, in seconds: for a request whose model is live in the directory, and for any
 #: other request. The second value limits how often requests for unknown models make the door read the store.
@@ -95,21 +96,20 @@ def _number(facts: Mapping[str, str], name: str) -> float | None:
 
 
 class ModelPools:
-    """The cached directory. Its methods may be called from any thread; simultaneous refreshes are harmless."""
+    """The cached directory. Its methods may be called from any thread; requests at the same time cause one reading."""
 
     def __init__(self, store: Store, settings: Settings, clock: Clock) -> None:
-        self._store, self._clock = store, clock
+        self._store = store
         #: The default model according to the door's settings ("" if they name none), and the aliases of this model.
         self._default_model, *self._default_aliases = served_names(settings)
-        self._directory = ModelDirectory({}, {})
-        self._read_at_s = float("-inf")
+        self._directory = SharedAnswer(self._read, clock, keeps_errors=False)
 
     def directory(self, max_age_s: float = MAX_AGE_S) -> ModelDirectory:
         """Return a directory that is at most `max_age_s` old. Raises StoreUnavailable."""
-        if self._clock.monotonic() - self._read_at_s > max_age_s:
-            self._directory = read_directory(self._store.snapshot(tenants=0, workers=_WORKERS_READ))
-            self._read_at_s = self._clock.monotonic()
-        return self._directory
+        return self._directory.get(max_age_s)
+
+    def _read(self) -> ModelDirectory:
+        return read_directory(self._store.snapshot(tenants=0, workers=_WORKERS_READ))
 
     def visible_names(self, policy: TenantPolicy | None) -> list[str]:
         """Return the served names and aliases of the live models that the tenant may use."""

@@ -7,8 +7,9 @@ from typing import Generic, TypeVar
 
 from shared.clock import Clock
 
-#: For how long an answer is shared, in seconds, counted from the end of its computation. If it were counted from the
-#: beginning, an answer whose computation takes longer than this would not be shared at all.
+#: For how long an answer is shared unless its caller says otherwise, in seconds, counted from the end of its
+#: computation. If it were counted from the beginning, an answer whose computation takes longer than this would not be
+#: shared at all.
 MAX_AGE_S = 1.0
 
 T = TypeVar("T")
@@ -21,21 +22,25 @@ class SharedAnswer(Generic[T]):
     an outage do not all wait for the store.
     """
 
-    def __init__(self, compute: Callable[[], T], clock: Clock) -> None:
-        self._compute, self._clock = compute, clock
+    def __init__(self, compute: Callable[[], T], clock: Clock, *, keeps_errors: bool = True) -> None:
+        """`compute` is the function. Without `keeps_errors`, an error is raised only for callers that waited for it."""
+        self._compute, self._clock, self._keeps_errors = compute, clock, keeps_errors
         self._lock = threading.Lock()
         #: The newest computation, which may still run, and when the newest one that does not run any more ended.
         self._newest: Future[T] | None = None
         self._ended_s = 0.0
 
-    def get(self) -> T:
-        """Return an answer whose computation ended at most a second ago or was running when this was called.
+    def get(self, max_age_s: float = MAX_AGE_S) -> T:
+        """Return an answer whose computation ended at most `max_age_s` ago or was running when this was called.
 
         Raises what the function raises.
         """
         with self._lock:
             answer, now_s = self._newest, self._clock.monotonic()
-            is_shared = answer is not None and (not answer.done() or now_s - self._ended_s <= MAX_AGE_S)
+            is_shared = answer is not None and (
+                not answer.done()
+                or (now_s - self._ended_s <= max_age_s and (self._keeps_errors or answer.exception() is None))
+            )
             if answer is None or not is_shared:
                 answer = self._newest = Future()
         if not is_shared:

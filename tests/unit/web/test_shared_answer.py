@@ -58,6 +58,16 @@ def test_requests_of_the_same_second_share_an_answer_or_an_error(error: StoreUna
     assert compute.calls == 2
 
 
+def test_an_error_that_is_not_kept_is_raised_once_and_an_answer_may_have_to_be_newer() -> None:
+    compute, clock = Counted(StoreUnavailable("away")), ManualClock()
+    shared = SharedAnswer(compute, clock, keeps_errors=False)
+    assert outcome_of(shared.get) == "away"
+    compute.error = None
+    assert (shared.get(), shared.get()) == (2, 2)
+    clock.advance(0.2)
+    assert (shared.get(), shared.get(max_age_s=0.1)) == (2, 3)
+
+
 def test_the_answer_after_an_error_is_a_good_one_as_soon_as_a_second_has_passed() -> None:
     compute, clock = Counted(StoreUnavailable("away")), ManualClock()
     shared = SharedAnswer(compute, clock)
