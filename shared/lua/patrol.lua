@@ -1,4 +1,4 @@
--- patrol: gives one process the next queues to reconcile, so that all processes together examine each queue in turn.
+-- patrol: gives one process the next queues to reconcile, so that all processes together examine all queues.
 -- KEYS queues patrol
 -- ARGV
 --   asker text · the process that asks
@@ -7,13 +7,13 @@
 --   pause_ms int · the time between two calls in a round
 -- ANSWERS patrol
 --   patrol: ms after which the process should ask again; the number of the round; 1 if this call begins the round; then
---   the queues to reconcile. A process that has no turn gets no queues.
+--   the queues to reconcile. A process that is not on patrol gets none.
 -- KEEPS 8
 -- USES clock afford mark
 
--- One process has the turn at a time. It keeps the turn as long as it asks again within this time; then another process
--- goes on where it stopped.
-local TURN_MS = 10000
+-- One process is on patrol at a time. It stays on patrol as long as it asks again within this time. After that, another
+-- process goes on where it stopped.
+local ON_PATROL_MS = 10000
 
 local held = redis.pcall('HMGET', k_patrol, 'asker', 'until_ms', 'cursor', 'round')
 if held.err then
@@ -21,8 +21,8 @@ if held.err then
   held = {}
 end
 local until_ms, round = number(held[2], 0), number(held[4], 0)
--- An end of a turn that is further away than a whole turn was not written by this script.
-if held[1] and held[1] ~= asker and until_ms > now_ms and until_ms <= now_ms + TURN_MS then
+-- A time that is further away was not written by this script.
+if held[1] and held[1] ~= asker and until_ms > now_ms and until_ms <= now_ms + ON_PATROL_MS then
   return { 'patrol', math.max(rest_ms, pause_ms), round, 0 }
 end
 
@@ -35,7 +35,7 @@ if page.err then
 end
 local begins = cursor == '0' and 1 or 0
 round = (round + begins) % 1000000
-redis.call('HSET', k_patrol, 'asker', asker, 'until_ms', now_ms + TURN_MS, 'cursor', page[1], 'round', round)
+redis.call('HSET', k_patrol, 'asker', asker, 'until_ms', now_ms + ON_PATROL_MS, 'cursor', page[1], 'round', round)
 redis.call('PEXPIRE', k_patrol, 3600000)
 local answer = { 'patrol', page[1] == '0' and rest_ms or pause_ms, round, begins }
 for i = 1, #page[2], 2 do

@@ -26,15 +26,16 @@ if redis.call('HLEN', k_counted) > MAX_COUNTED or redis.call('ZCARD', k_live) > 
   return { 'recounted', repairs }
 end
 
--- The heartbeats that `live` has, without those of workers that have no part: their next heartbeat counts them.
+-- The heartbeats that `live` has, without those of workers that have no part, which their next heartbeat counts, and
+-- without times in the future, which no script wrote.
 local heartbeats, stored_parts = {}, redis.call('HGETALL', k_counted)
 local is_counted = {}
 for i = 1, #stored_parts, 2 do
   is_counted[stored_parts[i]] = true
 end
-local live = redis.call('ZRANGE', k_live, 0, -1)
-for i = 1, #live do
-  if is_counted[live[i]] then
+local live = redis.call('ZRANGE', k_live, 0, -1, 'WITHSCORES')
+for i = 1, #live, 2 do
+  if is_counted[live[i]] and tonumber(live[i + 1]) <= now_ms + LIVE_MS then
     heartbeats[live[i]] = true
   else
     redis.call('ZREM', k_live, live[i])
@@ -51,7 +52,7 @@ for i = 1, #stored_parts, 2 do
   local name, part = stored_parts[i], parse_part(stored_parts[i + 1])
   local heartbeat_ms = number(redis.call('ZSCORE', k_workers, name), 0)
   if part and not heartbeats[name] and heartbeat_ms >= now_ms - LIVE_MS then
-    redis.call('ZADD', k_live, heartbeat_ms, name)
+    redis.call('ZADD', k_live, math.min(heartbeat_ms, now_ms), name)
     repaired()
   elseif not part or not heartbeats[name] then
     redis.call('HDEL', k_counted, name)

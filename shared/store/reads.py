@@ -12,7 +12,7 @@ from shared.store import decode, keys, scripts
 from shared.store.connection import open_blocking_client
 from shared.store.keys import model_slug
 from shared.store.redis_errors import store_faults
-from shared.store.replies import JobPage, Overview, Quote, Snapshot, Turn
+from shared.store.replies import JobPage, Overview, PatrolStep, Quote, Snapshot
 
 #: The longest time that one blocking read blocks; a caller that wants to wait longer repeats the read.
 _MAX_BLOCK_S = 5.0
@@ -60,8 +60,8 @@ class StoreReads:
         refused = decode.refused(refusal) if len(refusal) > 1 else None
         return Quote(cost_mwt, None if eta_ms < 0 else eta_ms, refused)
 
-    def patrol(self, asker: str, *, limit: int, rest_ms: int, pause_ms: int) -> Turn:
-        """Return the next queues to reconcile, about `limit`, or none if another process has the turn.
+    def patrol(self, asker: str, *, limit: int, rest_ms: int, pause_ms: int) -> PatrolStep:
+        """Return the next queues to reconcile, about `limit`, or none if another process is on patrol.
 
         `asker` names the calling process. `rest_ms` is the time between two rounds over all queues, and `pause_ms` the
         time between two calls in a round.
@@ -69,7 +69,7 @@ class StoreReads:
         given = {"limit": limit, "rest_ms": rest_ms, "pause_ms": pause_ms}
         _, (next_ms, round_, begins, *names) = self._call("patrol", asker=asker, **given)
         queues = [(tenant, slug) for name in names for tenant, _, slug in [decode.text(name).partition(".")]]
-        return Turn(next_ms, round_, begins == 1, queues)
+        return PatrolStep(next_ms, round_, begins == 1, queues)
 
     def recount_workers(self) -> int:
         """Recompute the sums of the live workers' slots and rates. Return the number of repairs."""

@@ -201,8 +201,8 @@ class Overview:
 
 
 @dataclass(frozen=True)
-class Turn:
-    """The next queues to reconcile, each as (tenant, model slug); none if it is not this process's turn."""
+class PatrolStep:
+    """The next queues to reconcile, each as (tenant, model slug); none if the process is not on patrol."""
 
     #: When the process should ask again, in ms from now.
     rest_ms: int

@@ -146,6 +146,7 @@ DAMAGES = {
     "a part is not one": lambda client: client.hset(keys.counted(), "w1", "many"),
     "a part of nobody": lambda client: client.hset(keys.counted(), "ghost", "m 7 0 0 0 0"),
     "a heartbeat of nobody": lambda client: client.zadd(keys.live(), {"ghost": 1}),
+    "a heartbeat is in the far future": lambda client: client.zadd(keys.live(), {"w1": 9e15}),
     "a sum is wrong": lambda client: client.hset(keys.books(MODEL), "slots", 99),
     "a sum is no number": lambda client: client.hset(keys.books(MODEL), mapping={"slots": "x", "mu_milli": "y"}),
     "the total is wrong": lambda client: client.hset(keys.config(), "live_slots", 99),
@@ -174,6 +175,16 @@ def test_sums_that_another_program_damaged_heal_at_the_next_recount(store, name,
     assert (live_slots(store), slots_of(store), slots_of(store, "n")) == (7, 6, 1)
     assert rates_of(store) == [201, 1_000, 2.5]
     assert store.recount_workers() == 0
+
+
+def test_a_dead_worker_whose_heartbeat_another_program_moved_to_the_future_is_not_counted_forever(store):
+    heartbeat(store)
+    store.client.zadd(keys.live(), {"w1": 9e15})
+    advance_clock(store, 6_000)
+    store.reap()
+    store.recount_workers()
+    store.reap()
+    assert (live_slots(store), slots_of(store)) == (0, 0)
 
 
 def test_doctor_names_sums_that_are_wrong(store):

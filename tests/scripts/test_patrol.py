@@ -4,7 +4,7 @@ import pytest
 
 from shared.audit.invariants import find_breaches
 from shared.store import keys
-from shared.store.replies import Turn
+from shared.store.replies import PatrolStep
 from shared.store.store import Store
 from tests.support.builders import MODEL, a_job, admitted, heartbeat
 from workers.duties.reconciler import PERIOD_S, Reconciler
@@ -29,19 +29,21 @@ def add_queues(store: Store, number: int) -> set[tuple[str, str]]:
     return {(f"t{i}", "m") for i in range(number)}
 
 
-def ask(store: Store, asker: str = "w1") -> Turn:
+def ask(store: Store, asker: str = "w1") -> PatrolStep:
     return store.patrol(asker, limit=64, rest_ms=3_000, pause_ms=250)
 
 
-def one_round(store: Store, asker: str = "w1", first: Turn | None = None) -> tuple[list[tuple[str, str]], int, int]:
+def one_round(
+    store: Store, asker: str = "w1", first: PatrolStep | None = None
+) -> tuple[list[tuple[str, str]], int, int]:
     """Ask until the round is over. Return its queues, the ms that it takes, and the largest number of queues a call."""
-    turn = first or ask(store, asker)
-    queues, took_ms, most = list(turn.queues), 0, len(turn.queues)
-    while turn.rest_ms < 3_000:
-        took_ms += turn.rest_ms
-        turn = ask(store, asker)
-        queues += turn.queues
-        most = max(most, len(turn.queues))
+    step = first or ask(store, asker)
+    queues, took_ms, most = list(step.queues), 0, len(step.queues)
+    while step.rest_ms < 3_000:
+        took_ms += step.rest_ms
+        step = ask(store, asker)
+        queues += step.queues
+        most = max(most, len(step.queues))
     return queues, took_ms, most
 
 
@@ -56,22 +58,22 @@ def test_ten_thousand_queues_are_reached_within_a_minute_and_a_few_at_a_time(pat
 
 def test_queues_that_move_in_the_order_during_a_round_hide_no_other_queue(patrolled):
     added = add_queues(patrolled, 2_000)
-    turn, queues, score = ask(patrolled), [], START_MS + 2 * 10**9
-    while turn.rest_ms < 3_000:
-        queues += turn.queues
-        for tenant, slug in turn.queues:
+    step, queues, score = ask(patrolled), [], START_MS + 2 * 10**9
+    while step.rest_ms < 3_000:
+        queues += step.queues
+        for tenant, slug in step.queues:
             score += 1
             patrolled.client.zadd(keys.queues(), {f"{tenant}.{slug}": score})
-        turn = ask(patrolled)
-    assert set(queues + turn.queues) == added
+        step = ask(patrolled)
+    assert set(queues + step.queues) == added
 
 
-def test_one_process_has_the_turn_and_the_others_ask_again_later(patrolled):
+def test_one_process_is_on_patrol_and_the_others_ask_again_later(patrolled):
     added = add_queues(patrolled, 1_000)
     first = ask(patrolled, "w1")
     assert first.begins_round
     for asker in ("w2", "w3"):
-        assert ask(patrolled, asker) == Turn(3_000, first.round, begins_round=False, queues=[])
+        assert ask(patrolled, asker) == PatrolStep(3_000, first.round, begins_round=False, queues=[])
     queues, _, _ = one_round(patrolled, first=first)
     assert set(queues) == added
     assert ask(patrolled, "w1").begins_round
@@ -88,7 +90,7 @@ def test_another_process_goes_on_where_a_dead_one_stopped(patrolled):
 
 
 DAMAGES = {
-    "a turn that ends in a year": lambda client: client.hset(keys.patrol(), "until_ms", START_MS + 365 * 86_400_000),
+    "a patrol that ends in a year": lambda client: client.hset(keys.patrol(), "until_ms", START_MS + 365 * 86_400_000),
     "an end that is no number": lambda client: client.hset(keys.patrol(), "until_ms", "soon"),
     "a cursor that is no number": lambda client: client.hset(keys.patrol(), mapping={"cursor": "x", "until_ms": 0}),
     "a round that is no number": lambda client: client.hset(keys.patrol(), mapping={"round": "x", "until_ms": 0}),
@@ -106,8 +108,8 @@ def test_a_damaged_record_stops_no_patrol(patrolled, name):
 
 
 def test_an_empty_store_has_nothing_to_reconcile(patrolled):
-    turn = ask(patrolled)
-    assert (turn.queues, turn.rest_ms) == ([], 3_000)
+    step = ask(patrolled)
+    assert (step.queues, step.rest_ms) == ([], 3_000)
     assert Reconciler(patrolled).one_pass() == PERIOD_S
 
 
@@ -127,7 +129,7 @@ def test_each_pass_over_a_few_queues_repairs_their_lists_and_sums_and_those_of_t
         assert find_breaches(store.client) == []
 
 
-def test_sums_of_many_queues_are_recomputed_in_turn(store):
+def test_sums_of_many_queues_are_recomputed_a_few_at_a_time(store):
     heartbeat(store)
     for number in range(16):
         admitted(store, a_job(f"t{number}"))

@@ -227,8 +227,8 @@ def test_reconcile_does_not_change_the_queues_of_other_tenants_and_models(busy):
     store.reconcile("blue", MODEL)
     after = {key: value for key, value in contents(store).items() if f"blue.{MODEL}" not in key}
     assert after == before | {"rq:queues": after["rq:queues"]}
-    turn = store.patrol("w1", limit=64, rest_ms=3_000, pause_ms=250)
-    assert set(turn.queues) == {("blue", MODEL), ("blue", "n"), ("green", MODEL)}
+    step = store.patrol("w1", limit=64, rest_ms=3_000, pause_ms=250)
+    assert set(step.queues) == {("blue", MODEL), ("blue", "n"), ("green", MODEL)}
 
 
 def test_sums_left_wrong_by_a_claim_that_met_a_job_without_a_record_are_repaired(busy):

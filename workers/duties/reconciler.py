@@ -22,7 +22,7 @@ _THOROUGH, _THOROUGH_LONG_ROUND = 4, 1
 
 
 class Reconciler:
-    """Reconciles some queues in each pass. The workers share each round: one of them has the turn at a time."""
+    """Reconciles some queues in each pass. The workers share each round: one of them is on patrol at a time."""
 
     name = "reconciler"
 
@@ -31,20 +31,20 @@ class Reconciler:
         self._asker = secrets.token_hex(8)
 
     def one_pass(self) -> float:
-        """Reconcile the next queues, if it is this worker's turn. Return the delay until the next pass in seconds.
+        """Reconcile the next queues, if this worker is on patrol. Return the delay until the next pass in seconds.
 
         Raises StoreUnavailable.
         """
-        turn = self._store.patrol(
+        step = self._store.patrol(
             self._asker, limit=_QUEUES_A_PASS, rest_ms=int(PERIOD_S * 1000), pause_ms=int(_PAUSE_S * 1000)
         )
-        if turn.begins_round and (repairs := self._store.recount_workers()):
+        if step.begins_round and (repairs := self._store.recount_workers()):
             log.warning("reconciled.workers", repairs=repairs)
-        is_whole_round = turn.begins_round and turn.rest_ms >= PERIOD_S * 1000
-        stride = -(-len(turn.queues) // (_THOROUGH if is_whole_round else _THOROUGH_LONG_ROUND))
-        for place, (tenant, slug) in enumerate(turn.queues):
-            thorough = (place + turn.round) % stride == 0
+        is_whole_round = step.begins_round and step.rest_ms >= PERIOD_S * 1000
+        stride = -(-len(step.queues) // (_THOROUGH if is_whole_round else _THOROUGH_LONG_ROUND))
+        for place, (tenant, slug) in enumerate(step.queues):
+            thorough = (place + step.round) % stride == 0
             repairs = self._store.reconcile(tenant, slug, thorough=thorough)
             if repairs:
                 log.warning("reconciled", tenant=tenant, model=slug, repairs=repairs)
-        return turn.rest_ms / 1000
+        return step.rest_ms / 1000
