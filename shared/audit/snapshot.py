@@ -39,6 +39,8 @@ class StoreSnapshot:
     live: dict[str, float] = field(default_factory=dict)
     counted: dict[str, str] = field(default_factory=dict)
     slots: dict[str, str] = field(default_factory=dict)
+    #: For each tenant: the bytes that its jobs take (keys.kept).
+    kept: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
 def take_snapshot(client: redis.Redis) -> StoreSnapshot:
@@ -114,6 +116,7 @@ def _read(
         for tenant in tenants:
             pipe.hgetall(keys.tenant(tenant))
             pipe.smembers(keys.lists(tenant))
+            pipe.hgetall(keys.kept(tenant))
         for queue in queues:
             pipe.zrange(keys.order(queue), 0, -1)
             pipe.lrange(f"rq:queue:{queue}", 0, -1)
@@ -133,6 +136,7 @@ def _read(
     for tenant in tenants:
         snapshot.tenants[tenant] = _hash(next(answers))
         snapshot.lists[tenant] = {text(slug) for slug in next(answers)}
+        snapshot.kept[tenant] = _hash(next(answers))
     for queue in queues:
         snapshot.order[queue] = [text(raw) for raw in next(answers)]
         snapshot.mirror[queue] = [text(raw) for raw in next(answers)]

@@ -5,6 +5,7 @@ import secrets
 from dataclasses import dataclass, field
 from typing import Any
 
+from shared.jobs import packed_logprobs
 from shared.jobs.key_bounds import KeyBounds
 from shared.jobs.outcomes import Outcome, Stage
 from shared.jobs.states import JobState
@@ -62,6 +63,20 @@ class NewJob:
     degrade: bool = False
     #: The id of this offer. If the store's answer to the offer is lost, the door passes this id to Store.cancel.
     offer: str = ""
+
+    @property
+    def answer_bytes(self) -> int:
+        """The most bytes that the answer is expected to take in the store, with its event stream.
+
+        A token has about four characters, which are in the result and in the event stream, and an entry of the stream
+        has at least one token. A packed logprob takes 7 to 9 bytes. An embedding is assumed to have 1,024
+        numbers of 4 bytes in base64.
+        """
+        if "input" in self.payload:
+            return 5_462 * len(self.payload["input"])
+        alternatives = self.payload.get("logprobs")
+        per_logprobs = 0 if alternatives is None else 12 * (1 + alternatives)
+        return self.max_tokens * (32 + per_logprobs)
 
 
 @dataclass(frozen=True)
@@ -145,7 +160,10 @@ class Ending:
     def result_json(self) -> str:
         """Return the JSON text to store in `penstock:result:<id>`: text, usage, message and the parts in `extra`."""
         body: dict[str, Any] = {"text": self.text, "usage": self.usage.as_dict(), "message": self.message}
-        return json.dumps(body | self.extra, ensure_ascii=False, separators=(",", ":"))
+        body |= self.extra
+        if body.get("logprobs"):
+            body["logprobs"] = packed_logprobs.pack(body["logprobs"])
+        return json.dumps(body, ensure_ascii=False, separators=(",", ":"))
 
 
 @dataclass(frozen=True)

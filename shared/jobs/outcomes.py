@@ -20,6 +20,8 @@ class Refusal(StrEnum):
     TENANT_QUEUE_FULL = "tenant_queue_full"
     #: With the offered job, the tenant's queued jobs would exceed its bound on tokens.
     TENANT_TOKENS_FULL = "tenant_tokens_full"
+    #: With the offered job, the tenant's jobs would take more of the store's memory than they may.
+    TENANT_BYTES_FULL = "tenant_bytes_full"
     #: With the offered job, the tenant's queued work would exceed its share of the work that may be queued.
     TENANT_SHARE_FULL = "tenant_share_full"
     #: The pool already has too much queued work, relative to what it can compute within PENSTOCK_MAX_WAIT_MS.

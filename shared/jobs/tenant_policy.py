@@ -23,6 +23,8 @@ class TenantPolicy:
     max_waiting: int | None = None
     #: Bound on prompt tokens plus max_tokens, summed over queued jobs (default: PENSTOCK_MAX_QUEUE_TOKENS).
     max_waiting_tokens: int | None = None
+    #: Bound on the bytes that the tenant's jobs and results take in the store (default: PENSTOCK_MAX_TENANT_BYTES).
+    max_bytes: int | None = None
     #: Rate limits: requests per minute and tokens per minute (default: unlimited).
     rpm: int | None = None
     tpm: int | None = None
@@ -114,6 +116,7 @@ FIELDS: dict[str, Field] = {
     # The maximum of a field that overrides a setting is the same as that of the setting (shared/settings/table.py).
     "max_waiting": _integer_field("policy_max_waiting", 1_000_000),
     "max_waiting_tokens": _integer_field("policy_max_waiting_tokens", 10**12),
+    "max_bytes": _integer_field("policy_max_bytes", 10**15),
     "rpm": _integer_field("policy_rpm", 10_000_000),
     "tpm": _integer_field("policy_tpm", 10**12),
     "max_deadline_ms": _integer_field("policy_max_deadline_ms", 86_400_000),

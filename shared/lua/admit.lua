@@ -28,6 +28,7 @@
 --   key_max_waiting int · the key's largest number of queued jobs, 0 for no bound
 --   supersede_digest text · digest of the supersede_key, '' for none; the tenant's older job with that key is canceled
 --   payload text · the request as JSON
+--   answer_bytes int · the most bytes that the answer is expected to take in the store, with its event stream
 --   offer text · this offer's id, '' for none; the door uses it to cancel the job if no client gets the answer
 --   ack_replicas int · how many replicas the caller waits for (WAIT) after this call; a repeated call must then write
 --   rq_fields rest · the fields that RQ would save in the job's hash: field, value, …
@@ -40,7 +41,7 @@
 --   prompt and the answer without waiting, or -1 while rates are unknown
 --   mismatch: id of the job that was submitted with the same Idempotency-Key and a different body
 -- KEEPS 1 2 3 6 7 8 9
--- USES clock mark settings job waiting rq stats books lengths verdict hint doorbell finish drop tier index
+-- USES clock mark settings job waiting rq stats books lengths verdict hint doorbell finish drop tier index kept
 -- RARELY drop move_tier shorten restore_service
 
 local queue = tenant .. '.' .. slug
@@ -87,6 +88,9 @@ end
 local request = { tenant = tenant, slug = slug, prompt_tokens = prompt_tokens, max_tokens = max_tokens,
   cost_mwt = cost_mwt, deadline_in_ms = deadline_in_ms, start_within_ms = start_within_ms, degrade = degrade,
   key = key_bounds(key_id, key_rpm, key_tpm, key_max_waiting) }
+request.fixed_bytes = record_bytes(#metadata, #form,
+  (idem_digest ~= '' and 1 or 0) + (supersede_digest ~= '' and 1 or 0))
+request.bytes = request.fixed_bytes + #payload + answer_bytes
 look(request)
 if request.has_tier then
   request.tier = move_tier(request)
@@ -140,11 +144,15 @@ redis.call('HSET', job_key, 'enqueued_at', iso(now_ms), 'penstock_state', 'queue
   'penstock_slug', slug, 'penstock_model', model, 'penstock_prompt_tokens', prompt_tokens,
   'penstock_max_tokens', max_tokens, 'penstock_cost_mwt', request.cost_mwt, 'penstock_charged_mwt', 0,
   'penstock_deadline_ms', deadline_ms, 'penstock_patience_ms', deadline_in_ms, 'penstock_patience_from', patience_from,
-  'penstock_latest_us', whole(latest_us), 'penstock_start_within_ms', start_within_ms,
+  'penstock_latest_us', whole(latest_us), 'penstock_start_within_ms', start_within_ms)
+-- Lua limits the number of arguments of a call together with the number of the script's locals.
+redis.call('HSET', job_key,
   'penstock_poll_grace_ms', poll_grace_ms, 'penstock_admitted_ms', now_ms,
   'penstock_eta_ms', request.has_rates and math.floor(now_ms + request.finish_ms) or '', 'penstock_attempts', 0,
   'penstock_claim', '', 'penstock_worker', '', 'penstock_cancel', '', 'penstock_key_label', key_label,
-  'penstock_key_id', key_max_waiting > 0 and key_id or '', 'penstock_traceparent', traceparent, 'penstock_metadata', metadata, 'penstock_form', form, 'penstock_offer', offer)
+  'penstock_key_id', key_max_waiting > 0 and key_id or '', 'penstock_traceparent', traceparent,
+  'penstock_metadata', metadata, 'penstock_form', form, 'penstock_offer', offer)
+redis.call('HSET', job_key, 'penstock_bytes', whole(request.bytes), 'penstock_fixed_bytes', whole(request.fixed_bytes))
 if request.degradation_on and degrade == 1 then
   -- The claim must apply the tier that was in force at admission: a job that was admitted only because a short answer
   -- fits must not get a long one.
@@ -165,6 +173,7 @@ if supersede_digest ~= '' then
   redis.call('SET', supersede, id, 'PX', ends_in_ms)
 end
 index_job(tenant, id, ends_in_ms + ttl_s * 1000)
+keep_offered(tenant, request.bytes, ends_in_ms + ttl_s * 1000)
 redis.call('ZADD', k_tenants, now_ms, tenant)
 redis.call('HSETNX', k_tenant .. tenant, 'first_ms', now_ms)
 if request.next_rpm_ms then

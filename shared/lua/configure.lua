@@ -4,6 +4,7 @@
 --   take_over int · 1 to overwrite stored settings that differ
 --   works_beside int · the oldest format whose processes can work on what this process writes
 --   reads_from int · the oldest format that this process can work on
+--   store_bytes int · how many bytes the store may take: its maxmemory, or half of its machine's memory without one
 --   settings rest · name, value, …
 -- ANSWERS configured conflict format
 --   conflict: for each setting that differs: name, stored value, given value
@@ -31,5 +32,5 @@ if #differing > 0 and take_over == 0 then
   return { 'conflict', unpack(differing) }
 end
 redis.call('HSET', k_config, 'schema', math.max(format or 1, SCHEMA), 'schema_oldest', math.max(oldest, works_beside),
-  unpack(ARGV, settings))
+  'store_bytes', store_bytes, unpack(ARGV, settings))
 return { 'configured' }

@@ -6,7 +6,7 @@
 -- ANSWERS erased gone
 --   erased: 1 if a result was deleted; 0 if there was no result or if the job is inflight
 -- KEEPS 4
--- USES job
+-- USES clock job kept
 
 local job = read_job(id)
 if not job or (tenant ~= '' and job.tenant ~= tenant) then
@@ -16,4 +16,9 @@ if job.state == 'queued' or job.state == 'running' then
   return { 'erased', 0 }
 end
 redis.call('DEL', k_events .. id)
-return { 'erased', redis.call('DEL', k_result .. id) }
+local length = redis.pcall('STRLEN', k_result .. id)
+local erased = redis.call('DEL', k_result .. id)
+if erased == 1 and type(length) == 'number' then
+  keep_erased(job.tenant, id, length)
+end
+return { 'erased', erased }

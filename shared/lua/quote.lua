@@ -12,17 +12,21 @@
 --   key_rpm int · the key's requests per minute, 0 for no bound
 --   key_tpm int · the key's tokens per minute, 0 for no bound
 --   key_max_waiting int · the key's largest number of queued jobs, 0 for no bound
+--   request_bytes int · length of the request and its metadata as JSON
+--   metadata_bytes int · length of the metadata as JSON
+--   answer_bytes int · the most bytes that the answer is expected to take in the store, with its event stream
 -- ANSWERS quoted
 --   quoted: the job's cost in thousandths of a weighted token; ms until the job would end, or -1 while rates are
 --   unknown; then '' if the job would be admitted, else the elements that follow `refused` in admit's answer. The retry
 --   hint takes neither the appointment nor earlier attempts into account, and has no per-request spread.
 -- KEEPS 6
--- USES clock books lengths verdict tier
+-- USES clock books lengths verdict tier kept
 -- RARELY shorten
 
 local request = { tenant = tenant, slug = slug, prompt_tokens = prompt_tokens, max_tokens = max_tokens, cost_mwt = -1,
   deadline_in_ms = deadline_in_ms, start_within_ms = start_within_ms, degrade = degrade,
   key = key_bounds(key_id, key_rpm, key_tpm, key_max_waiting) }
+request.bytes = record_bytes(metadata_bytes, 0, 0) + request_bytes + answer_bytes
 look(request)
 if request.has_tier then
   request.tier = tier_in_force(unpack(redis.call('HMGET', k_books .. slug, 'tier', 'tier_look_ms')))

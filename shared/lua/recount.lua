@@ -1,5 +1,5 @@
 -- recount: recomputes a tenant's sums from its jobs, and repairs RQ's record of the tenant's running jobs.
--- KEYS leases lists order active tenant books rq_job rq_wip
+-- KEYS leases lists order active tenant books rq_job rq_wip kept
 -- ARGV
 --   tenant text · the tenant
 --   slug text · a pool whose running jobs are counted even if the tenant has no queued jobs in it
@@ -7,14 +7,15 @@
 -- ANSWERS recounted
 --   recounted: number of repairs
 -- KEEPS 1 2 3 8
--- USES clock settings afford mark job stats forget rq books
+-- USES clock settings afford mark job stats forget rq books kept
 
 -- This script may examine more than 64 entries, because a sum over half of a queue is useless. It reads few fields of
 -- each job, and it examines the jobs only if the sums may be wrong. For example, when claim removes an id without a
 -- record from a queue, the tenant's sums still count that job.
 local MAX_EXAMINED = 1024
 local FIELDS = { 'penstock_state', 'penstock_tenant', 'penstock_prompt_tokens', 'penstock_max_tokens',
-  'penstock_cost_mwt', 'penstock_slug', 'penstock_claim', 'status' }
+  'penstock_cost_mwt', 'penstock_slug', 'penstock_claim', 'status', 'penstock_bytes' }
+local true_live_bytes = 0
 local true_sums = { waiting = 0, waiting_tokens = 0, waiting_mwt = 0, running = 0 }
 local is_complete, repairs = true, 0
 
@@ -65,6 +66,7 @@ for i = 1, #slugs do
     if job[1] == 'queued' then
       true_sums[own] = true_sums[own] + number(job[5], 0, 0)
       true_sums.waiting = true_sums.waiting + 1
+      true_live_bytes = true_live_bytes + kept_number(job[9])
       true_sums.waiting_tokens = true_sums.waiting_tokens + number(job[3], 0, 0) + number(job[4], 0, 0)
       true_sums.waiting_mwt = true_sums.waiting_mwt + number(job[5], 0, 0)
     end
@@ -93,6 +95,7 @@ for i = 1, #running do
   end
   if job[1] == 'running' and job[2] == tenant and job[6] and job[7] then
     true_sums.running = true_sums.running + 1
+    true_live_bytes = true_live_bytes + kept_number(job[9])
     make_agree(running[i], job)
   elseif job[1] ~= 'running' and not read_job(running[i]) then
     forget(running[i])
@@ -100,6 +103,12 @@ for i = 1, #running do
 end
 
 if is_complete then
+  if open_kept(tenant, 'live') ~= true_live_bytes then
+    redis.call('HSET', k_kept .. tenant, 'live', whole(true_live_bytes))
+    -- The count is deleted with the last result. Until then, each admission and each end extends its life.
+    keep_key(k_kept .. tenant, 86400000)
+    repairs = repairs + 1
+  end
   -- Correct each pool's number of running jobs: a pool whose number is too high is never considered idle.
   for pool, jobs in pairs(running_of) do
     if number(redis.call('HGET', k_books .. pool, 'running') or '0') ~= jobs then

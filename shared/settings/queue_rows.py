@@ -19,6 +19,15 @@ ROWS: tuple[Setting, ...] = (
     int_row(
         "max_queue_tokens", 65_536, "tokens", 1, 10**12, "bound on prompt tokens plus max_tokens of a tenant's queue"
     ),
+    int_row(
+        "max_tenant_bytes",
+        AUTO,
+        "bytes",
+        65_536,
+        10**15,
+        "bound on the store's memory that a tenant's jobs and results take; auto: a quarter of the store's maxmemory",
+        auto=True,
+    ),
     int_row("max_wait_ms", 8_000, "ms", 1, 3_600_000, "longest time that a pool's queued work may take to compute"),
     word_row(
         "fairness",

@@ -64,6 +64,7 @@ class Settings:
     max_inflight: int
     max_queue_size: int
     max_queue_tokens: int
+    max_tenant_bytes: int
     max_wait_ms: int
     fairness: str
     degradation: str
@@ -140,6 +141,7 @@ SYSTEM_WIDE = (
     "max_inflight",
     "max_queue_size",
     "max_queue_tokens",
+    "max_tenant_bytes",
     "max_wait_ms",
     "fairness",
     "degradation",

@@ -52,6 +52,7 @@ TABLE: tuple[Key, ...] = (
     Key("tenants", "penstock:tenants", "", "zset", "tenants admitted or with a policy, by last admission", "permanent"),
     Key("lists", "penstock:lists:", "tenant", "set", "models for which the tenant has queued jobs", "emptied"),
     Key("jobs", "penstock:jobs:", "tenant", "zset", "a tenant's readable jobs, ordered by admission time", "ttl"),
+    Key("kept", "penstock:kept:", "tenant", "hash", "bytes that a tenant's jobs take, by when they expire", "ttl"),
     Key("payload", "penstock:payload:", "id", "string", "request as JSON; deleted when the job ends", "with the job"),
     Key("result", "penstock:result:", "id", "string", "text and usage as JSON", "ttl"),
     Key("events", "penstock:events:", "id", "stream", "the events of a job, for clients that follow it", "ttl"),

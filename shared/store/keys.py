@@ -94,6 +94,11 @@ def jobs(tenant_name: str) -> str:
     return _key("jobs", tenant_name)
 
 
+def kept(tenant_name: str) -> str:
+    """Return the key of the HASH with the bytes that a tenant's jobs take: inflight, ended, and by when they expire."""
+    return _key("kept", tenant_name)
+
+
 def payload(job_id: str) -> str:
     """Return the key of the STRING with a job's request."""
     return _key("payload", job_id)

@@ -32,6 +32,12 @@ class StoreReads:
         with store_faults(self.client):
             return scripts.load(script).call(self.client, **given)
 
+    def _memory_bytes(self) -> int:
+        """Return how many bytes the store may take: its maxmemory or, without one, half of its machine's memory."""
+        with store_faults(self.client):
+            memory: Any = self.client.info("memory")
+        return int(memory.get("maxmemory") or 0) or int(memory.get("total_system_memory") or 0) // 2 or 2**30
+
     def quote(
         self,
         tenant: str,
@@ -44,8 +50,14 @@ class StoreReads:
         degrade: bool = False,
         key_id: str = "",
         key_bounds: KeyBounds | None = None,
+        request_bytes: int = 0,
+        metadata_bytes: int = 0,
+        answer_bytes: int = 0,
     ) -> Quote:
-        """Return the verdict that `admit` would return now, the job's cost and its predicted end. Writes nothing."""
+        """Return the verdict that `admit` would return now, the job's cost and its predicted end. Writes nothing.
+
+        `request_bytes` and `metadata_bytes` are lengths as JSON, `answer_bytes` is NewJob.answer_bytes.
+        """
         _, (cost_mwt, eta_ms, *refusal) = self._call(
             "quote",
             tenant=tenant,
@@ -56,6 +68,9 @@ class StoreReads:
             start_within_ms=start_within_ms,
             degrade=int(degrade),
             **script_arguments(key_id, key_bounds),
+            request_bytes=request_bytes,
+            metadata_bytes=metadata_bytes,
+            answer_bytes=answer_bytes,
         )
         refused = decode.refused(refusal) if len(refusal) > 1 else None
         return Quote(cost_mwt, None if eta_ms < 0 else eta_ms, refused)

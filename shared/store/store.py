@@ -65,6 +65,7 @@ class Store(StoreReads):
             take_over=int(take_over),
             works_beside=schema.WORKS_BESIDE,
             reads_from=schema.READS_FROM,
+            store_bytes=self._memory_bytes(),
             settings=flat,
         )
         self._settings_flat = flat if word == "configured" else []
@@ -108,6 +109,7 @@ class Store(StoreReads):
             "offer": job.offer,
             "ack_replicas": ack_replicas,
             "payload": _json(job.payload),
+            "answer_bytes": job.answer_bytes,
             "rq_fields": rq_record.encode(job, self._result_ttl_s),
             **script_arguments(job.key_id, job.key_bounds),
         }

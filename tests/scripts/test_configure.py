@@ -12,7 +12,7 @@ from tests.support.builders import contents
 
 def test_the_first_process_writes_every_system_wide_setting(store):
     held = store.client.hgetall(keys.config())
-    assert {name.decode() for name in held} == {*SYSTEM_WIDE, "schema", "schema_oldest"}
+    assert {name.decode() for name in held} == {*SYSTEM_WIDE, "schema", "schema_oldest", "store_bytes"}
     assert (held[b"lease_ms"], held[b"max_inflight"]) == (b"15000", b"auto")
 
 

@@ -37,12 +37,12 @@ def held(store) -> ClaimRef:
 
 def test_a_succeeded_job_keeps_its_text_usage_and_message(store, held):
     usage = Usage(11, 3, 20, prefill_ms=5, decode_ms=190, ttft_ms=7)
-    ending = an_ending(held, text="Es war 𝄞 einmal", usage=usage, message="m", extra={"logprobs": [1.5]})
+    ending = an_ending(held, text="Es war 𝄞 einmal", usage=usage, message="m", extra={"embeddings": [1.5]})
     assert store.settle(ending, "w1") == Settled(SettleAnswer.SETTLED, Outcome.SUCCEEDED)
     view = view_of(store, held.id)
     assert (view.state, view.finish_reason, view.code) == (JobState.SUCCEEDED, "length", "")
     assert (view.text, view.usage, view.message) == ("Es war 𝄞 einmal", usage, "m")
-    assert view.extra == {"logprobs": [1.5]}
+    assert view.extra == {"embeddings": [1.5]}
     assert view.ended_ms is not None
     assert view.started_ms is not None
     assert view.ended_ms >= view.started_ms

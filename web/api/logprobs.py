@@ -1,13 +1,15 @@
 """Convert the logprobs of an ended job to the formats of OpenAI's chat and completions routes and the native API.
 
 The engine (workers/engine/llama/logprobs.py) writes `[token, logprob, [[token, logprob], …]]` for each token of the
-answer. In this format, a token is its text, or the list of its bytes if these bytes alone are not valid UTF-8.
+answer. In this format, a token is its text, or the list of its bytes if these bytes alone are not valid UTF-8. The
+store has a packed form (shared/jobs/packed_logprobs.py).
 """
 
 from itertools import accumulate
 from typing import Any
 
 from shared.jobs.job import JobView
+from shared.jobs.packed_logprobs import unpack
 
 
 def chat_logprobs(view: JobView) -> dict[str, Any] | None:
@@ -41,7 +43,7 @@ def job_logprobs(view: JobView) -> list[dict[str, Any]] | None:
 
 
 def _stored(view: JobView) -> list[Any] | None:
-    return view.extra.get("logprobs")
+    return unpack(view.extra.get("logprobs"))
 
 
 def _entries(top: list[Any]) -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ _MESSAGES = {
     Refusal.INFLIGHT_FULL: "{value} of {max} jobs are inflight",
     Refusal.TENANT_QUEUE_FULL: "tenant {tenant!r} has {value} of {max} jobs waiting",
     Refusal.TENANT_TOKENS_FULL: "tenant {tenant!r} has {value} of {max} tokens waiting, and this job does not fit",
+    Refusal.TENANT_BYTES_FULL: "the jobs and results of tenant {tenant!r} take {value} of {max} bytes",
     Refusal.TENANT_SHARE_FULL: "tenant {tenant!r} has more than its share of the waiting work",
     Refusal.BACKLOG_FULL: "the waiting work would take the workers longer than the longest allowed wait",
     Refusal.DEADLINE_UNMEETABLE: "the answer would not be ready before the deadline",
@@ -31,7 +32,9 @@ _MESSAGES = {
 _DEADLINE_PASSES = "a retry would miss the deadline of this request"
 _TOO_LONG = "the wait is too long for a retry within the call"
 
-_TENANT_BOUNDS = frozenset({Refusal.TENANT_QUEUE_FULL, Refusal.TENANT_TOKENS_FULL, Refusal.TENANT_SHARE_FULL})
+_TENANT_BOUNDS = frozenset(
+    {Refusal.TENANT_QUEUE_FULL, Refusal.TENANT_TOKENS_FULL, Refusal.TENANT_BYTES_FULL, Refusal.TENANT_SHARE_FULL}
+)
 
 
 @dataclass(frozen=True)

@@ -146,8 +146,16 @@ def quote(context: DoorContext, caller: Caller, generation: GenerationRequest) -
             degrade=job.degrade,
             key_id=job.key_id,
             key_bounds=job.key_bounds,
+            request_bytes=_json_bytes(job.payload),
+            metadata_bytes=_json_bytes(generation.metadata),
+            answer_bytes=job.answer_bytes,
         )
     return job, answer
+
+
+def _json_bytes(value: Mapping[str, Any]) -> int:
+    """Return the length of a value as JSON in UTF-8, as it is stored."""
+    return len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())
 
 
 def _admit(context: DoorContext, job: NewJob, attempt: int) -> Admitted | Refused | IdempotencyMismatch:

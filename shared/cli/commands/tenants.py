@@ -25,6 +25,9 @@ Weight = Annotated[
 ]
 MaxWaiting = Annotated[str | None, typer.Option(help=f"Maximum number of queued jobs, {_OR_DEFAULT}.")]
 MaxWaitingTokens = Annotated[str | None, typer.Option(help=f"Maximum sum of the tokens of queued jobs, {_OR_DEFAULT}.")]
+MaxBytes = Annotated[
+    str | None, typer.Option(help=f"Maximum of the store's memory that jobs and results take, in bytes, {_OR_DEFAULT}.")
+]
 Rpm = Annotated[
     str | None, typer.Option(help=f"Requests per minute, {_OR_DEFAULT}. Further requests get 429 and a retry hint.")
 ]
@@ -68,6 +71,7 @@ def add(
     weight: Weight = None,
     max_waiting: MaxWaiting = None,
     max_waiting_tokens: MaxWaitingTokens = None,
+    max_bytes: MaxBytes = None,
     rpm: Rpm = None,
     tpm: Tpm = None,
     max_deadline: MaxDeadline = None,
@@ -82,7 +86,9 @@ def add(
     from shared.accounts.tenants import Tenants
     from shared.jobs.tenant_policy import TenantPolicy
 
-    changes = _changes(weight, max_waiting, max_waiting_tokens, rpm, tpm, max_deadline, models, default_model)
+    changes = _changes(
+        weight, max_waiting, max_waiting_tokens, max_bytes, rpm, tpm, max_deadline, models, default_model
+    )
     changes |= _flags(disabled=disabled, degrade=degrade)
     named = {name: value for name, value in changes.items() if value is not None}
     policy = TenantPolicy(**named)  # type: ignore[arg-type]  # __post_init__ checks the types
@@ -101,6 +107,7 @@ def change(
     weight: Weight = None,
     max_waiting: MaxWaiting = None,
     max_waiting_tokens: MaxWaitingTokens = None,
+    max_bytes: MaxBytes = None,
     rpm: Rpm = None,
     tpm: Tpm = None,
     max_deadline: MaxDeadline = None,
@@ -114,7 +121,9 @@ def change(
     """Change the named fields of a tenant's policy and keep the others. Takes effect within a second."""
     from shared.accounts.tenants import Tenants
 
-    changes = _changes(weight, max_waiting, max_waiting_tokens, rpm, tpm, max_deadline, models, default_model)
+    changes = _changes(
+        weight, max_waiting, max_waiting_tokens, max_bytes, rpm, tpm, max_deadline, models, default_model
+    )
     changes |= _flags(disabled=disabled, degrade=degrade)
     if not changes:
         raise ConfigError("nothing to set: name at least one option, such as --weight 2")
@@ -136,6 +145,7 @@ def _changes(
     weight: str | None,
     max_waiting: str | None,
     max_waiting_tokens: str | None,
+    max_bytes: str | None,
     rpm: str | None,
     tpm: str | None,
     max_deadline: str | None,
@@ -147,7 +157,13 @@ def _changes(
     for name, text in {"weight": weight, "models": models, "default_model": default_model}.items():
         if text is not None:
             changes[name] = None if text == "default" else _parse_text(name, text)
-    bounds = {"max_waiting": max_waiting, "max_waiting_tokens": max_waiting_tokens, "rpm": rpm, "tpm": tpm}
+    bounds = {
+        "max_waiting": max_waiting,
+        "max_waiting_tokens": max_waiting_tokens,
+        "max_bytes": max_bytes,
+        "rpm": rpm,
+        "tpm": tpm,
+    }
     for name, text in bounds.items():
         if text is not None:
             changes[name] = None if text == "default" else _parse_number(name, text, int)

@@ -2,7 +2,7 @@
 -- KEYS inflight leases polls payload result events queues tenant rq_job rq_finished rq_failed
 --      rq_canceled rq_results
 -- KEEPS 1 2 4 6 8 9
--- USES clock settings job waiting rq stats stream books index
+-- USES clock settings job waiting rq stats stream books index kept
 
 -- RQ has no status `expired` and allows no new statuses, so an expired job gets RQ's status `failed`.
 local RQ_STATUS = { succeeded = 'finished', failed = 'failed', expired = 'failed', canceled = 'canceled' }
@@ -26,9 +26,15 @@ local function finish(job, ending, now_ms)
   redis.call('ZREM', k_polls, id)
   redis.call('DEL', k_payload .. id)
 
+  local entries = redis.pcall('XLEN', k_events .. id)
+  entries = type(entries) == 'number' and entries or 0
+  -- A stream with more than one entry also contains the text of the result.
+  local bytes, kept_s = keep_ended(job.tenant, id, #ending.result, entries > 1 and #ending.result or 0, entries, ttl_s,
+    EVENTS_TTL_S)
   redis.call('HSET', k_rq_job .. id, 'penstock_state', ending.outcome, 'penstock_code', ending.code,
     'penstock_stage', ending.stage, 'penstock_finish_reason', ending.finish_reason, 'penstock_ended_ms', now_ms,
-    'status', RQ_STATUS[ending.outcome], 'ended_at', iso(now_ms))
+    'status', RQ_STATUS[ending.outcome], 'ended_at', iso(now_ms), 'penstock_bytes', whole(bytes),
+    'penstock_kept_s', whole(kept_s))
   redis.call('EXPIRE', k_rq_job .. id, ttl_s)
   if ending.result ~= '' then
     redis.call('SET', k_result .. id, ending.result, 'EX', ttl_s)

@@ -56,7 +56,8 @@ local function book_taken(request, attempt)
 end
 
 -- The refusal reasons that do not depend on the pool's load. Hints for these refusals ignore the appointment.
-local WITHOUT_APPOINTMENT = { no_worker = true, draining = true, rate_limited = true }
+local WITHOUT_APPOINTMENT = { no_worker = true, draining = true, rate_limited = true,
+  tenant_bytes_full = true }
 
 -- Returns the retry hint in ms. It is at least base_ms, unless that is more than HINT_MAX_MS. It doubles with each
 -- attempt, at most three times, and is lengthened by up to a fifth, depending on the request's id: clients sleep for

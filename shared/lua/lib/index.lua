@@ -17,11 +17,16 @@ local function trim_part(key, first)
   end
 end
 
+-- Makes a key exist for at least `ms` from now.
+local function keep_key(key, ms)
+  if redis.call('PTTL', key) < ms then
+    redis.call('PEXPIRE', key, math.ceil(ms))
+  end
+end
+
 -- Makes the tenant's index exist for at least `ms` from now. The index disappears with the last record.
 local function keep_index(tenant, ms)
-  if redis.call('PTTL', k_jobs .. tenant) < ms then
-    redis.call('PEXPIRE', k_jobs .. tenant, ms)
-  end
+  keep_key(k_jobs .. tenant, ms)
 end
 
 -- Adds an admitted job to its tenant's index, for at least `ms`.

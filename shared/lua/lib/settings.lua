@@ -21,6 +21,10 @@ local function checked_setting(name, stored)
     return number(stored, nil, 1, 10000000)
   elseif name == 'max_queue_size' then
     return number(stored, nil, 1, 1000000)
+  elseif name == 'max_tenant_bytes' then
+    return number(stored, nil, 65536, 1e15)
+  elseif name == 'store_bytes' then
+    return number(stored, nil, 1)
   elseif name == 'admission' then
     return stored == 'bounds' and 'bounds' or 'full'
   elseif name == 'fairness' then

@@ -1,12 +1,15 @@
 -- verdict: the checks of admission, one function each, in the order in which they run; writes nothing.
 -- KEYS inflight pool books tenant active key_rates key_jobs
--- USES clock settings schema books lengths tier
+-- USES clock settings schema books lengths tier kept
 
 -- The factor alpha of Choudhury and Hahne's dynamic threshold: the work that a tenant may have queued, as a multiple of
 -- its share of the free backlog. The second value applies at tiers 1 and 2.
 local ALPHA, ALPHA_UNDER_PRESSURE = 1, 0.5
 -- A tenant with no queued jobs is admitted until the pool's queued work exceeds the largest backlog times this factor.
 local BACKLOG_SLACK = 1.25
+-- Unless PENSTOCK_MAX_TENANT_BYTES is set, one tenant's jobs may take this part of the store's memory: a quarter, so
+-- that three tenants that fill theirs still leave room for the others.
+local TENANT_PART = 4
 -- A tenant's rates are per minute, and a burst may use a whole minute's amount at once.
 local RATE_WINDOW_MS = 60000
 -- A stored time further ahead than this was not written by admission: no job uses up a tenant's tokens for that long.
@@ -27,12 +30,12 @@ end
 -- Adds to `request` everything that the checks need: settings, the tenant's record and the pool record.
 local function look(request)
   local draining, max_inflight, max_queue_size, max_queue_tokens, live_slots, admission, generated_weight, max_wait_ms,
-    margin, degradation, schema_oldest = read_settings('draining', 'max_inflight', 'max_queue_size', 'max_queue_tokens',
-    'live_slots', 'admission', 'generated_weight', 'max_wait_ms', 'admission_safety_margin', 'degradation',
-    'schema_oldest')
+    margin, degradation, schema_oldest, max_tenant_bytes, store_bytes = read_settings('draining', 'max_inflight',
+    'max_queue_size', 'max_queue_tokens', 'live_slots', 'admission', 'generated_weight', 'max_wait_ms',
+    'admission_safety_margin', 'degradation', 'schema_oldest', 'max_tenant_bytes', 'store_bytes')
   local tenant_fields = redis.call('HMGET', k_tenant .. request.tenant, 'waiting', 'waiting_tokens',
     'policy_max_waiting', 'policy_max_waiting_tokens', 'policy_weight_milli', 'policy_rpm', 'policy_tpm', 'rpm_ms',
-    'tpm_ms', 'b|' .. request.slug, 'len_n', 'len_mean', 'len_p50', 'len_p35', 'w|' .. request.slug)
+    'tpm_ms', 'b|' .. request.slug, 'len_n', 'len_mean', 'len_p50', 'len_p35', 'w|' .. request.slug, 'policy_max_bytes')
   local pool_fields = redis.call('HMGET', k_books .. request.slug, 'slots', 'running', 'waiting_mwt', 'weight_milli',
     'mean_mwt', 'run_ms', 'mu_wtps', 'prefill_tps', 'tpot_ms', 'rates_ms', 'len_n', 'len_mean', 'len_p50')
   local active = redis.call('ZCARD', k_active .. request.slug)
@@ -43,6 +46,9 @@ local function look(request)
   request.max_waiting_tokens = number(tenant_fields[4], max_queue_tokens)
   request.inflight = redis.call('ZCARD', k_inflight)
   request.waiting, request.waiting_tokens = number(tenant_fields[1], 0, 0), number(tenant_fields[2], 0, 0)
+  request.live_bytes, request.ended_bytes, request.expires_s = read_kept(request.tenant)
+  request.max_bytes = number(tenant_fields[16], nil, 1) or max_tenant_bytes
+    or store_bytes and math.floor(store_bytes / TENANT_PART)
   -- If the tenant has queued jobs, use the weight that was added to the pool's sum of weights. With a different weight,
   -- the tenant's share could exceed the whole pool.
   local counted_milli = number(tenant_fields[15], nil, 1)
@@ -163,6 +169,16 @@ local function check_lists(request)
   end
 end
 
+-- Checks the bytes that the tenant's jobs take in the store. A tenant that takes none is not refused, whatever the job
+-- takes: the limits on a body's size and on an answer's length bound that.
+local function check_bytes(request)
+  local kept = request.live_bytes + request.ended_bytes
+  if request.max_bytes and kept > 0 and kept + request.bytes > request.max_bytes then
+    return { 'tenant_bytes_full', 'tenant_bytes', kept, request.max_bytes,
+      request.expires_s and request.expires_s * 1000 - now_ms or drain_ms(request, request.mean_mwt, true) }
+  end
+end
+
 -- Whether the tenant's queued work is at most its share of the pool's queued work. True if the tenant has no queued
 -- jobs.
 local function is_under_share(request)
@@ -245,6 +261,7 @@ end
 local function verdict(request)
   request.compute_ms = request.has_rates and compute_ms_of(request) or -1
   local refusal = check_worker(request) or check_all_rates(request) or check_inflight(request) or check_lists(request)
+    or check_bytes(request)
   if not refusal and request.has_rates then
     predict(request)
     if request.degrade == 1 and request.tier > 0 and not request.idle then

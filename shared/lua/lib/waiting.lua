@@ -1,7 +1,7 @@
 -- waiting: adds jobs to their queues and removes them; no other code changes the queues.
--- KEYS deadlines order active lists tenant books rq_queue rq_job key_jobs
+-- KEYS deadlines order active lists tenant books rq_queue rq_job key_jobs kept
 -- KEEPS 1 3 7 8
--- USES clock settings rq books
+-- USES clock settings rq books kept
 
 -- Returns a cost divided by the tenant's weight.
 local function by_weight(tenant, cost_mwt)
@@ -182,4 +182,7 @@ local function strike(tenant, slug, id)
   redis.call('LREM', k_rq_queue .. tenant .. '.' .. slug, 1, id)
   redis.call('ZREM', k_order .. tenant .. '.' .. slug, id)
   deactivate(tenant, slug)
+  if has_no_inflight_jobs(tenant) and redis.pcall('HEXISTS', k_kept .. tenant, 'live') == 1 then
+    redis.call('HSET', k_kept .. tenant, 'live', 0)
+  end
 end

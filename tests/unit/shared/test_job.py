@@ -17,7 +17,9 @@ def test_job_ids_are_unique_and_have_22_characters_that_rq_allows():
 
 
 def test_a_result_holds_text_usage_and_message_as_plain_json():
-    ending = Ending("i", "t", Outcome.SUCCEEDED, text='ö\n"', message="m", usage=Usage(1, 2, 3), extra={"logprobs": 1})
+    ending = Ending(
+        "i", "t", Outcome.SUCCEEDED, text='ö\n"', message="m", usage=Usage(1, 2, 3), extra={"embeddings": 1}
+    )
     assert json.loads(ending.result_json()) == {
         "text": 'ö\n"',
         "usage": {
@@ -29,7 +31,7 @@ def test_a_result_holds_text_usage_and_message_as_plain_json():
             "ttft_ms": None,
         },
         "message": "m",
-        "logprobs": 1,
+        "embeddings": 1,
     }
     assert "ö" in ending.result_json()
 

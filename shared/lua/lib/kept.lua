@@ -1,0 +1,127 @@
+-- kept: counts the bytes that a tenant's jobs take in the store's memory, inflight and until their results expire.
+-- KEYS kept rq_job lists tenant
+-- USES clock index
+
+-- The hash `kept` has a field for each period in which results expire, named by the end of the period in s. The time
+-- that results are kept has 32 periods, so the hash has few fields whatever the number of jobs.
+
+-- Returns a stored number, or 0 if another program has written something else.
+local function kept_number(text)
+  local number = tonumber(text or 0) or 0
+  return number >= 0 and number < 1e15 and math.floor(number) or 0
+end
+
+-- Returns the end, in s, of the period in which something expires that is kept for `ttl_s` from now.
+local function period_end_s(ttl_s, result_ttl_s)
+  local period_s = math.max(1, math.ceil(result_ttl_s / 32))
+  return math.ceil((now_ms / 1000 + ttl_s) / period_s) * period_s
+end
+
+-- Returns the bytes of a job's record, without its payload and its result. `names` is the number of names (an
+-- Idempotency-Key, a supersede_key) by which the job can be found.
+local function record_bytes(metadata_bytes, form_bytes, names)
+  -- What an ended job keeps besides its metadata and its result: RQ's record and result, and its entries in the tenant's
+  -- index and in RQ's registry; and the key of a name. Measured with MEMORY USAGE (bench/memory.py).
+  local RECORD_BYTES, NAME_BYTES = 2500, 250
+  -- A hash that has a value of more than 512 bytes is stored as a table, which takes 1,500 bytes more.
+  local table_bytes = math.max(metadata_bytes, form_bytes) > 512 and 1500 or 0
+  return RECORD_BYTES + metadata_bytes + form_bytes + names * NAME_BYTES + table_bytes
+end
+
+-- Returns the bytes of the tenant's inflight jobs, those of its ended jobs, the time in s at which the first of these
+-- expire (nil if there are none), and the fields of periods that have passed.
+local function read_kept(tenant)
+  local fields = redis.pcall('HMGET', k_kept .. tenant, 'live', 'ended', 'next_s')
+  if fields.err then
+    return 0, 0
+  end
+  local live, next_s = kept_number(fields[1]), kept_number(fields[3])
+  if next_s == 0 or next_s * 1000 > now_ms then
+    return live, kept_number(fields[2]), next_s > 0 and next_s or nil
+  end
+  local ended, first_s, passed = 0, nil, {}
+  local all = redis.call('HGETALL', k_kept .. tenant)
+  for i = 1, #all, 2 do
+    local end_s = tonumber(all[i])
+    if end_s and end_s * 1000 > now_ms then
+      ended, first_s = ended + kept_number(all[i + 1]), math.min(first_s or end_s, end_s)
+    elseif end_s then
+      passed[#passed + 1] = all[i]
+    end
+  end
+  return live, ended, first_s, passed
+end
+
+-- Returns the numbers in these fields of the tenant's count. If another program has stored another type under its key,
+-- the key is deleted.
+local function open_kept(tenant, ...)
+  local fields = redis.pcall('HMGET', k_kept .. tenant, ...)
+  if fields.err then
+    redis.call('DEL', k_kept .. tenant)
+    fields = {}
+  end
+  local numbers = {}
+  for i = 1, select('#', ...) do
+    numbers[i] = kept_number(fields[i])
+  end
+  return unpack(numbers)
+end
+
+-- Counts an admitted job, and removes the periods that have passed. The count exists for at least `ms`.
+local function keep_offered(tenant, bytes, ms)
+  local key = k_kept .. tenant
+  local live = open_kept(tenant, 'live')
+  local _, ended, first_s, passed = read_kept(tenant)
+  if passed and #passed > 0 then
+    redis.call('HDEL', key, unpack(passed))
+  end
+  redis.call('HSET', key, 'live', whole(live + bytes))
+  if passed and first_s then
+    redis.call('HSET', key, 'ended', whole(ended), 'next_s', whole(first_s))
+  elseif passed then
+    redis.call('HDEL', key, 'ended', 'next_s')
+  end
+  keep_key(key, ms)
+end
+
+-- Whether none of the tenant's jobs is queued or running. Then its inflight jobs take no bytes: what is still counted
+-- belongs to jobs whose records, and so their sizes, were lost.
+local function has_no_inflight_jobs(tenant)
+  return redis.call('EXISTS', k_lists .. tenant) == 0
+    and tonumber(redis.call('HGET', k_tenant .. tenant, 'running') or 0) == 0
+end
+
+-- Counts an ended job in the period in which its result expires, and its event stream in an earlier one. `result_bytes`
+-- is the length of its result, `texts_bytes` that of the texts in the stream, which has `entries` entries. Returns the
+-- number of bytes counted for longer than the stream, and the end of their period in s.
+local function keep_ended(tenant, id, result_bytes, texts_bytes, entries, result_ttl_s, events_ttl_s)
+  local key, stored = k_kept .. tenant, redis.call('HMGET', k_rq_job .. id, 'penstock_bytes', 'penstock_fixed_bytes')
+  local result_s, events_s = period_end_s(result_ttl_s, result_ttl_s), period_end_s(events_ttl_s, result_ttl_s)
+  -- An entry of a stream takes 90 bytes besides its text.
+  local bytes, events_bytes = kept_number(stored[2]) + result_bytes, 90 * entries + texts_bytes
+  local result_field, events_field = whole(result_s), whole(events_s)
+  local live, ended, next_s, for_result, for_events = open_kept(tenant, 'live', 'ended', 'next_s', result_field,
+    events_field)
+  local first_s = math.min(events_s, result_s, next_s > 0 and next_s or events_s)
+  if result_field == events_field then
+    for_result = for_result + events_bytes
+  else
+    redis.call('HSET', key, events_field, whole(for_events + events_bytes))
+  end
+  live = has_no_inflight_jobs(tenant) and 0 or math.max(0, live - kept_number(stored[1]))
+  redis.call('HSET', key, 'live', whole(live),
+    'ended', whole(ended + bytes + events_bytes), 'next_s', whole(first_s), result_field, whole(for_result + bytes))
+  keep_key(key, 1000 * result_s - now_ms)
+  return bytes, result_s
+end
+
+-- Subtracts the bytes of a result that was erased before it expired.
+local function keep_erased(tenant, id, bytes)
+  local field = redis.call('HGET', k_rq_job .. id, 'penstock_kept_s')
+  if field and kept_number(field) * 1000 > now_ms and bytes > 0 then
+    local ended, in_period = open_kept(tenant, 'ended', field)
+    local freed = math.min(bytes, ended, in_period)
+    redis.call('HSET', k_kept .. tenant, 'ended', whole(ended - freed), field, whole(in_period - freed))
+    keep_key(k_kept .. tenant, 1000 * kept_number(field) - now_ms)
+  end
+end
