@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import redis
 
+from shared.accounts.admin_actions import list_actions
 from shared.store import keys
 from shared.store.store import Store
 from tests.support.builders import a_job, admitted, claim_one, heartbeat
@@ -35,6 +36,9 @@ def test_repair_lists_what_it_changed_and_exits_0_when_a_second_look_finds_nothi
     assert any("the counter admitted was increased by" in change for change in found["changes"])
     assert store.client.zcard(keys.deadlines()) + store.client.zcard(keys.leases()) == len(ids)
     assert json.loads(penstock("doctor", "--repair", "--json").stdout)["changes"] == []
+    # A repair that changes nothing is not recorded.
+    (recorded,) = list_actions(store.client, limit=10)
+    assert (recorded.what, recorded.on.partition(",")[0]) == ("store.repair", f"{len(found['changes'])} changes")
 
 
 def test_doctor_names_the_keys_under_which_it_found_another_programs_values(

@@ -33,6 +33,7 @@ def doctor(
     Exit with 0 if all hold. Exit with 1 if one is broken, or if the store's own settings could lose jobs. With
     --repair, the check follows the repair.
     """
+    from shared.accounts.admin_actions import local_actor, record
     from shared.audit.invariants import INVARIANTS, find_breaches
     from shared.audit.repair import repair as repair_store
     from shared.store.store import Store
@@ -44,6 +45,8 @@ def doctor(
     # do not judge invariant 10.
     timely = snapshot.live_workers > 0
     changes = repair_store(store, timely=timely) if repair else []
+    if changes:
+        record(client, local_actor(), "store.repair", f"{len(changes)} changes, the first: {changes[0]}")
     by_number: dict[int, list[str]] = {number: [] for number in INVARIANTS}
     for breach in find_breaches(client, timely=timely):
         by_number.setdefault(breach.invariant, []).append(breach.message)
