@@ -68,7 +68,7 @@ def test_every_field_of_a_submit_is_documented() -> None:
 
 def test_every_status_is_documented() -> None:
     statuses = {status for cell in rows("Frames that the gate sends") for status in code_words(cell)}
-    assert statuses == {*JobState, "accepted", "yield", "started", "text", "pong", "error"}
+    assert statuses == {*JobState, "accepted", "yield", "started", "text", "ok", "pong", "error"}
 
 
 def test_every_error_code_of_the_gate_is_documented_with_its_sentence() -> None:

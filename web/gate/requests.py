@@ -19,8 +19,8 @@ CODES = {
     "integrity": "the digest is missing, or does not match the request's text",
     "half_frame": "the end of the frame did not arrive",
     "too_many_frames": "this connection has reached its bound on jobs in flight",
-    "auth_required": "clients without a valid key hold too many bytes; show a key first, with an `auth` frame",
-    "too_many_connections": "the gate, or the client's address, has reached its bound on connections",
+    "auth_required": "connections without a valid key hold too many bytes",
+    "too_many_connections": "the gate or the client's address has reached its bound on connections",
     "idle": "no frame arrived for too long and no job is in flight",
 }
 
