@@ -10,6 +10,7 @@ from bench.spoil import Case, cases, judge
 #: Cases that once stopped a pool or left a job without an end.
 HARMFUL = [
     Case("penstock:config", "lease_ms", "abc"),
+    Case("penstock:config", "max_inflight", "1.5"),
     Case("penstock:config", "hold_until_ms", "1152921504606846976"),
     Case("penstock:order:ann.m", "", "wrong type"),
     Case("penstock:tenant:bob", "running", "abc"),

@@ -2,29 +2,34 @@
 -- KEYS config
 -- The defaults and ranges are those of shared/settings/queue_rows.py; tests/scripts/test_settings_in_scripts.py
 -- compares them. A stored `auto` is returned as nil.
+local function integer_setting(stored, default, low, high)
+  local value = number(stored, default, low, high)
+  return value and value % 1 == 0 and value or default
+end
+
 local function checked_setting(name, stored)
   if name == 'lease_ms' then
-    return number(stored, 15000, 100, 600000)
+    return integer_setting(stored, 15000, 100, 600000)
   elseif name == 'max_attempts' then
-    return number(stored, 3, 1, 100)
+    return integer_setting(stored, 3, 1, 100)
   elseif name == 'result_ttl_s' then
-    return number(stored, 3600, 1, 31536000)
+    return integer_setting(stored, 3600, 1, 31536000)
   elseif name == 'generated_weight' then
-    return number(stored, 4, 1, 1000)
+    return integer_setting(stored, 4, 1, 1000)
   elseif name == 'admission_safety_margin' then
     return number(stored, 0.8, 0.05, 1)
   elseif name == 'max_wait_ms' then
-    return number(stored, 8000, 1, 3600000)
+    return integer_setting(stored, 8000, 1, 3600000)
   elseif name == 'max_queue_tokens' then
-    return number(stored, 65536, 1, 1000000000000)
+    return integer_setting(stored, 65536, 1, 1000000000000)
   elseif name == 'max_inflight' then
-    return number(stored, nil, 1, 10000000)
+    return integer_setting(stored, nil, 1, 10000000)
   elseif name == 'max_queue_size' then
-    return number(stored, nil, 1, 1000000)
+    return integer_setting(stored, nil, 1, 1000000)
   elseif name == 'max_tenant_bytes' then
-    return number(stored, nil, 65536, 1e15)
+    return integer_setting(stored, nil, 65536, 1e15)
   elseif name == 'store_bytes' then
-    return number(stored, nil, 1)
+    return integer_setting(stored, nil, 1)
   elseif name == 'admission' then
     return stored == 'bounds' and 'bounds' or 'full'
   elseif name == 'fairness' then
@@ -32,7 +37,7 @@ local function checked_setting(name, stored)
   elseif name == 'degradation' then
     return stored == 'on' and 'on' or 'off'
   elseif name == 'live_slots' then
-    return number(stored, 0, 0, 10000000)
+    return integer_setting(stored, 0, 0, 10000000)
   end
   return stored
 end
