@@ -34,7 +34,7 @@ class Lane:
 class Faults:
     """Runs both lanes in threads of their own until it is stopped."""
 
-    def __init__(self, lanes: list[Lane], seed: int) -> None:
+    def __init__(self, lanes: list[Lane], seed: str) -> None:
         self.counts: Counter[str] = Counter()
         #: What a fault itself could not do, which is a defect of the run or of the store's servers.
         self.failures: list[str] = []

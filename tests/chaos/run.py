@@ -58,7 +58,7 @@ def run_phase(phase: Phase, folder: Path) -> Verdict:
     ):
         started = time.monotonic()
         clients = [_client(system, phase, folder, number) for number in range(CLIENTS)]
-        faults = Faults([ProcessFaults(system).lane(), StoreFaults(pair).lane()], phase.seed)
+        faults = Faults([ProcessFaults(system).lane(), StoreFaults(pair).lane()], f"{phase.seed}/{phase.admission}")
         faults.start()
         time.sleep(phase.seconds)
         faults.stop()
