@@ -19,7 +19,8 @@ from tests.chaos.system import SETTINGS, Member, System
 
 _LEASE_S = int(SETTINGS["PENSTOCK_LEASE_MS"]) / 1000
 
-Fault = Callable[[random.Random], None]
+#: A fault returns False if it could do nothing at the moment.
+Fault = Callable[[random.Random], bool | None]
 
 
 @dataclass(frozen=True)
@@ -61,12 +62,13 @@ class Faults:
         while not self._stopped.wait(rng.uniform(*lane.pause_s)):
             (fault,) = rng.choices(faults, weights)
             try:
-                fault(rng)
+                acted = fault(rng)
             except (StoreUnavailable, psutil.Error):
                 continue  # another fault was faster: the store or the process is away
             except Exception as error:  # noqa: BLE001 - whatever it is, the report shows it
                 self.failures.append(f"{fault.__name__}: {error!r}")
-            self.counts[fault.__name__] += 1
+            else:
+                self.counts[fault.__name__] += acted is not False
 
 
 class ProcessFaults:
@@ -189,11 +191,11 @@ class StoreFaults:
     def terminate_and_restart(self, rng: random.Random) -> None:
         self._pair.restart(kill=False, down_s=rng.uniform(0.0, 1.0))
 
-    def fail_over(self, rng: random.Random) -> None:
-        self._pair.fail_over(lag_s=0.0, rejoin_s=rng.uniform(0.0, 0.5))
+    def fail_over(self, rng: random.Random) -> bool:
+        return self._pair.fail_over(lag_s=0.0, rejoin_s=rng.uniform(0.0, 0.5))
 
-    def fail_over_to_a_lagging_replica(self, rng: random.Random) -> None:
-        self._pair.fail_over(lag_s=rng.uniform(0.1, 1.0), rejoin_s=rng.uniform(0.0, 0.5))
+    def fail_over_to_a_lagging_replica(self, rng: random.Random) -> bool:
+        return self._pair.fail_over(lag_s=rng.uniform(0.1, 1.0), rejoin_s=rng.uniform(0.0, 0.5))
 
     def cut_connections(self, rng: random.Random) -> None:
         self._pair.proxy.cut()
