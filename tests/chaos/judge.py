@@ -115,9 +115,9 @@ class Judge:
                 return
 
     def _lost_since(self, entry: Entry) -> bool:
-        """Return whether what was read may have been lost: a fault after the job's end may have undone the end."""
+        """Return whether the end that was read may have been lost, with half a second for the difference of clocks."""
         ended_s = entry["t"] - max(0.0, entry["wall"] - entry["job"]["ended_at"])
-        return any(loss.covers(ended_s - 0.5, entry["t"]) for loss in self._losses)
+        return any(loss.covers(ended_s - 0.5, ended_s + 0.5) for loss in self._losses)
 
     # --- streams, requests, tenants ---------------------------------------------------------------------------------
 
