@@ -80,7 +80,7 @@ class ProcessFaults:
     def lane(self) -> Lane:
         faults: dict[Fault, int] = {
             self.kill_worker: 3,
-            self.stop_worker_past_its_lease: 6,
+            self.stop_worker_past_its_lease: 8,
             self.stop_worker_shortly: 1,
             self.terminate_worker: 1,
             self.kill_door: 1,

@@ -90,7 +90,7 @@ class User:
             self.submit("/v1/jobs", "jobs, burst", attempts=1)
 
     def run_in_background(self) -> None:
-        body = {"input": "tell me a story", "max_output_tokens": self.rng.randint(*self._words), "background": True}
+        body = {"input": "tell me a story", "max_output_tokens": self.words(), "background": True}
         response_id = self.submit("/v1/responses", "responses, background", body)
         if response_id:
             self.poll(response_id)
@@ -153,7 +153,14 @@ class User:
 
     def job_body(self) -> dict[str, Any]:
         deadline_ms = self.rng.choice([4_000, 20_000, 20_000, 20_000])
-        return {"prompt": "tell me a story", "max_tokens": self.rng.randint(*self._words), "deadline_ms": deadline_ms}
+        return {"prompt": "tell me a story", "max_tokens": self.words(), "deadline_ms": deadline_ms}
+
+    def words(self) -> int:
+        """Return the length of an answer; a quarter of them take longer than a stopped worker's lease."""
+        shortest, longest = self._words
+        return (
+            self.rng.randint(longest, 3 * longest) if self.rng.random() < 0.25 else self.rng.randint(shortest, longest)
+        )
 
     def read(self, job_id: str) -> dict[str, Any] | None:
         """Read a job; return it, or None if the door cannot read it at the moment or says that there is none."""
