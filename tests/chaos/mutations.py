@@ -33,11 +33,11 @@ DEFECTS = (
     Defect(
         "an acknowledged job is dropped: a job whose worker was lost is forgotten",
         (
-            ("shared/lua/reap.lua", "-- KEYS config deadlines", "-- KEYS config rq_job deadlines"),
+            ("shared/lua/reap.lua", "-- KEYS deadlines", "-- KEYS rq_job deadlines"),
             (
                 "shared/lua/reap.lua",
                 "    local outcome = lapse(job, true, now_ms)\n    counts[outcome] = counts[outcome] + 1\n",
-                "    forget(lapsed[i])\n    redis.call('DEL', k_rq_job .. lapsed[i])\n",
+                "    redis.call('DEL', k_rq_job .. lapsed[i])\n    forget(lapsed[i])\n",
             ),
         ),
     ),
