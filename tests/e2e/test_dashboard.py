@@ -10,10 +10,12 @@ from flask.testing import FlaskClient
 
 from shared.audit.invariants import find_breaches
 from shared.jobs.states import JobState
+from shared.settings.settings import Settings
 from shared.store.store import Store
 from tests.support.builders import a_heartbeat, a_job, admitted
 from tests.support.dashboard_pages import REGISTRIES, data, listed, make_app, pages, state_of, store_dump
 from tests.support.dashboard_scene import QUEUE, REGISTRY_OF, Scene, set_scene
+from tests.support.door import a_door
 
 pytestmark = pytest.mark.rq
 
@@ -35,6 +37,15 @@ def test_every_page_and_json_route_answers_200_with_jobs_in_every_state(scene: S
         assert reader.head(path, buffered=True, follow_redirects=True).status_code == 200, path
         seen += 1
     assert seen > 500
+
+
+def test_nothing_counts_as_open_after_it_was_sent(store: Store, settings: Settings) -> None:
+    proxy = {"REMOTE_ADDR": "10.0.0.1"}
+    door = a_door(store, settings, dashboard="read", trusted_proxies="10.0.0.1")
+    for path in ("/rq/", "/rq/static/css/main.css", "/rq/static/js/underscore-umd-min.js"):
+        with door.get(path, headers={"X-Forwarded-For": "192.0.2.7"}, environ_overrides=proxy) as answer:
+            assert (answer.status_code, len(answer.data) > 0) == (200, True), path
+        assert door.application.extensions["penstock"].request_bounds.address_requests.taken == 0, path
 
 
 @pytest.mark.parametrize("state", JobState)

@@ -234,6 +234,20 @@ def test_a_relay_keeps_its_connection_when_one_of_its_keys_ends(closed: Served, 
     assert closed.client.ask(auth(red)) == {"status": "ok"}
 
 
+def test_a_tenant_that_is_enabled_again_can_use_its_connection_again(closed: Served, store: Store, key: str) -> None:
+    red = ApiKeys(store.client).create("red").key
+    assert closed.client.ask(keyless("red") | {"tenant_key": red})["status"] == "accepted"
+    assert closed.client.ask(auth(key)) == {"status": "ok"}
+    disable(store)
+    wait_for(lambda: closed.connection.is_stranger, "the end of the tenant's key")
+    Tenants(store.client).set("blue", TenantPolicy())
+    wait_for(lambda: closed.client.ask(auth(key))["status"] == "ok", "the gate to know that the tenant is enabled")
+    assert not closed.connection.is_stranger
+    job = closed.client.ask(keyless("blue"))
+    assert view_of(store, job["id"]).state is JobState.QUEUED
+    assert closed.client.ask({"op": "status", "ref": "blue"})["status"] == "queued"
+
+
 def test_a_store_outage_ends_no_connection(closed: Served, store: Store, key: str) -> None:
     assert closed.client.ask(auth(key)) == {"status": "ok"}
     store.client.client_pause(1_500)

@@ -114,6 +114,13 @@ def test_failed_admin_keys_count_too_also_as_basic_passwords(closed: FlaskClient
     assert get(closed, right, path="/metrics/fleet", kind="Basic").status_code == 200
 
 
+def test_a_valid_key_that_was_sent_to_an_operators_route_still_works(closed: FlaskClient, store: Store) -> None:
+    key = ApiKeys(store.client).create("blue").key
+    use_up(closed)
+    limited(get(closed, key, path="/metrics/fleet"))
+    assert get(closed, key).status_code == 200
+
+
 def test_the_gate_limits_failed_keys_too(store: Store, settings: Settings) -> None:
     serve(store)
     key = ApiKeys(store.client).create("blue").key

@@ -63,9 +63,12 @@ class Standing:
         return None
 
     def use_of(self, caller: Caller) -> KeyUse:
-        """Return the use that ends when the key of this caller, the latest one, is no longer valid."""
+        """Return the use that ends when the key of this caller, the latest one, is no longer valid.
+
+        It is a new one if the latest one has ended: a tenant that was disabled may have been enabled again.
+        """
         use = self._use
-        if use is None or (use.digest, use.tenant) != (caller.key_digest, caller.tenant):
+        if use is None or use.ended or (use.digest, use.tenant) != (caller.key_digest, caller.tenant):
             use = self._context.key_watch.watch(caller.key_digest, caller.tenant, self._on_key_end)
         return use
 

@@ -76,6 +76,7 @@ class ConnectionBounds:
         self.open = 0
         self._reserved = 0
         self._by_address: Counter[str] = Counter()
+        self._reserved_by_address: Counter[str] = Counter()
 
     def enter(self, address: str | None) -> tuple[Place, DoorBound | None]:
         """Count a new connection; return its place and, unless the place is regular, the bound that is exceeded.
@@ -83,7 +84,7 @@ class ConnectionBounds:
         `address` is the key under which the client's connections are counted, None for a proxy, which has no bound of
         its own. `leave` must be called with the same address and place when the connection is closed.
         """
-        mine = self._by_address[address] if address is not None else 0
+        mine = self._by_address.get(address, 0) if address is not None else 0
         exceeded = None
         if self.open - self._reserved >= self.limits.total:
             exceeded = DoorBound.CONNECTIONS
@@ -91,27 +92,28 @@ class ConnectionBounds:
             exceeded = DoorBound.ADDRESS
         place = Place.REGULAR
         if exceeded is not None:
-            full = self._reserved >= RESERVE or mine >= self.limits.per_address + RESERVE_PER_ADDRESS
+            my_reserved = self._reserved_by_address.get(address, 0) if address is not None else 0
+            full = self._reserved >= RESERVE or my_reserved >= RESERVE_PER_ADDRESS
             place = Place.NONE if full else Place.RESERVED
-        if place is not Place.NONE:
-            self.open += 1
-            self._reserved += place is Place.RESERVED
-            if address is not None:
-                self._by_address[address] += 1
-        elif not mine and address is not None:
-            del self._by_address[address]
+        self._count(address, place, 1)
         return place, exceeded
 
     def leave(self, address: str | None, place: Place) -> None:
         """Count a connection as closed."""
+        self._count(address, place, -1)
+
+    def _count(self, address: str | None, place: Place, change: int) -> None:
         if place is Place.NONE:
             return
-        self.open -= 1
-        self._reserved -= place is Place.RESERVED
-        if address is not None:
-            self._by_address[address] -= 1
-            if not self._by_address[address]:
-                del self._by_address[address]
+        is_reserved = place is Place.RESERVED
+        self.open += change
+        self._reserved += change * is_reserved
+        if address is None:
+            return
+        for counter in (self._by_address, self._reserved_by_address)[: 1 + is_reserved]:
+            counter[address] += change
+            if not counter[address]:
+                del counter[address]
 
     def describe(self, bound: DoorBound) -> str:
         """Return the message for a connection that would exceed this bound."""

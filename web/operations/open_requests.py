@@ -27,8 +27,11 @@ def count_clients(app: Flask) -> None:
 
     @app.after_request
     def hold_until_sent(response: Response) -> Response:
-        for end in g.pop("open_counts", ()):
-            response.call_on_close(end)
+        # A file is passed to the server without its response, which is therefore never closed. Its counts end with the
+        # request, below.
+        if not response.direct_passthrough:
+            for end in g.pop("open_counts", ()):
+                response.call_on_close(end)
         return response
 
     @app.teardown_request

@@ -98,7 +98,11 @@ def require_admin() -> None:
             "this route is for operators; send the admin key as a bearer key or as the password of Basic auth",
             headers={"WWW-Authenticate": 'Basic realm="penstock"'},
         )
-        raise failed_key_error(context, client_address(), error, digest=digest_of(key)) if key else error
+        if not key:
+            raise error
+        # Only what may be an admin key is remembered as rejected: a tenant's key is valid, though not here.
+        digest = digest_of(key) if key.startswith(ADMIN_KEY_PREFIX) else ""
+        raise failed_key_error(context, client_address(), error, digest=digest)
 
 
 def acting_admin() -> Actor:

@@ -58,6 +58,16 @@ def test_one_address_takes_neither_all_places_nor_the_whole_reserve():
     assert bounds.enter("other") == (Place.REGULAR, None)
 
 
+def test_while_all_places_are_taken_one_address_gets_only_its_share_of_the_reserve():
+    bounds = ConnectionBounds(ConnectionLimits(1, 100))
+    bounds.enter("first")
+    places = [bounds.enter("greedy")[0] for _ in range(RESERVE_PER_ADDRESS + 1)]
+    assert places == [Place.RESERVED] * RESERVE_PER_ADDRESS + [Place.NONE]
+    assert bounds.enter("prober") == (Place.RESERVED, DoorBound.CONNECTIONS)
+    bounds.leave("greedy", Place.RESERVED)
+    assert bounds.enter("greedy")[0] is Place.RESERVED
+
+
 def test_a_proxy_has_only_the_bound_on_all_connections():
     bounds = ConnectionBounds(ConnectionLimits(10, 2))
     assert [bounds.enter(None)[0] for _ in range(10)] == [Place.REGULAR] * 10
