@@ -15,6 +15,7 @@ NAMES = (
     "attacks",
     "durability",
     "readiness",
+    "structured",
 )
 
 

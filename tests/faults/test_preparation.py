@@ -119,3 +119,25 @@ def test_a_tenant_is_charged_for_the_preparation_of_jobs_that_are_then_rejected(
     assert (view.state, view.code, view.extra["param"]) == (JobState.FAILED, "unsupported_parameter", "response_format")
     per_job_wt = (service(worker.store, "red") - before) / 1000 / 4
     assert 0.04 <= per_job_wt / worker.engine.backend.facts.prefill_tps < 1
+
+
+class Panic(BaseException):
+    """Like PanicException, the form in which Python code sees a panic of a library in Rust. It is no `Exception`."""
+
+
+def test_a_panic_of_a_native_library_ends_its_job_only(worker, monkeypatch):
+    prepare = worker.engine.backend.prepare
+
+    def panicking(spec):
+        if spec.payload.get("seed") == 1:
+            raise Panic("panicked at lib.rs")
+        return prepare(spec)
+
+    monkeypatch.setattr(worker.engine.backend, "prepare", panicking)
+    broken = [admit_job(worker.store, "red", payload=payload | {"seed": 1}) for payload in (SLOW, {"prompt": "a b c"})]
+    whole = admit_job(worker.store, "red", payload=SLOW)
+    worker.job_loop.one_pass()
+    advance(worker, worker.all_ended)
+    views = [worker.store.touch(job, quiet=True) for job in broken]
+    assert [(view.state, view.code) for view in views] == [(JobState.FAILED, "engine_error")] * 2
+    assert worker.store.touch(whole, quiet=True).state is JobState.SUCCEEDED

@@ -7,8 +7,6 @@ which is Python's garbage collection, and 300 ns for a text or a name that diffe
 (bench/bad_bodies.py).
 """
 
-import re
-
 from web.http.api_errors import ApiError
 
 _VALUE_WEIGHT, _CONTAINER_WEIGHT, _TEXT_WEIGHT = 2, 16, 12
@@ -17,9 +15,8 @@ MAX_WEIGHT = 500_000
 #: No number of the API has more digits. The parser's time grows with the square of the digits: 20 ms for 250 numbers of
 #: 4,000 digits.
 MAX_DIGITS = 200
-_STRIDE = MAX_DIGITS // 2
-_TWO_DIGITS = re.compile(rb"(?=[0-9]{2})")
-_DIGITS = re.compile(rb"[0-9]*")
+_ONE_DIGIT = bytes.maketrans(b"123456789", b"0" * 9)
+_TOO_MANY_DIGITS = b"0" * (MAX_DIGITS + 1)
 
 
 def check_budget(data: bytes) -> None:
@@ -65,18 +62,10 @@ def _without_texts(data: bytes) -> tuple[bytes, int]:
 def _has_long_number(data: bytes) -> bool:
     """Return whether the data contain more than MAX_DIGITS digits in a row.
 
-    So many digits contain two neighbours among the bytes at every _STRIDE-th position, so only places where these are
-    digits are examined.
+    All digits become zeros, and then one search finds a long run of them: at most 4 ms for 1 MiB. A regular expression
+    takes up to four times as long if the text consists of numbers that are just short enough.
     """
-    for match in _TWO_DIGITS.finditer(data[::_STRIDE]):
-        begin = match.start() * _STRIDE
-        if data[begin : begin + _STRIDE].isdigit():
-            before = data[max(0, begin - MAX_DIGITS) : begin]
-            digits_before = len(before) - len(before.rstrip(b"0123456789"))
-            after = _DIGITS.match(data, begin, begin + MAX_DIGITS + 1)
-            if after is not None and digits_before + after.end() - begin > MAX_DIGITS:
-                return True
-    return False
+    return _TOO_MANY_DIGITS in data.translate(_ONE_DIGIT)
 
 
 def _refused(message: str) -> ApiError:

@@ -37,6 +37,9 @@ def prepare(engine_prepare: Callable[[JobSpec], Prepared], held_job: HeldJob, sp
         prepared = engine_prepare(spec)
     except Exception as fault:  # noqa: BLE001 - the job's end tells it
         prepared = fault
+    except BaseException as fault:  # noqa: BLE001 - a panic of a library in Rust, which is no Exception, ends one job
+        prepared = RuntimeError(f"{type(fault).__name__}: {fault}")
+        prepared.__cause__ = fault
     helper_s = prepared.helper_cpu_s if isinstance(prepared, Prepared | JobRejected) else 0.0
     return Outcome(held_job, prepared, time.thread_time() - began_s + helper_s)
 

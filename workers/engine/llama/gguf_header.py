@@ -25,7 +25,7 @@ def layers_in(path: Path) -> int | None:
     with path.open("rb") as file:
         try:
             return _block_count(file)
-        except (struct.error, UnicodeDecodeError, ValueError, KeyError, RecursionError):
+        except (struct.error, UnicodeDecodeError, ValueError, OverflowError, KeyError, RecursionError):
             return None
 
 

@@ -1,7 +1,7 @@
 """Compiles a grammar in a helper process first, and kills the process if that takes too much CPU time.
 
-llguidance's limits do not bound the time to compile a grammar: twenty properties with `multipleOf` and six digits each
-took longer than 25 s of CPU time. A thread that compiles cannot be stopped, but a process can.
+llguidance's limits do not bound the time to compile a grammar: twenty properties with `multipleOf`, each of
+seven digits, took longer than 25 s of CPU time. A thread that compiles cannot be stopped, but a process can.
 """
 
 import contextlib

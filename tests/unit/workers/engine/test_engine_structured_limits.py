@@ -12,6 +12,7 @@ from tests.support.cpu_time import cpu_time_below
 from tests.support.schemas import BOMBS, an_object, bounded_integers, long_names
 from workers.engine.events import JobRejected, JobSpec
 from workers.engine.llama.backend import load_backend
+from workers.engine.structured import probe
 from workers.engine.structured.compiler import Grammar, GrammarCompiler, Limits, TokenTable
 from workers.engine.structured.constraint import Constraint
 from workers.engine.structured.matcher import GrammarSlow, GrammarStuck, MaskShape, Matcher
@@ -98,16 +99,23 @@ def test_helper_processes_get_no_secret_and_end_with_their_compiler(monkeypatch)
     assert process.returncode is not None
 
 
-def test_threads_that_compile_at_once_do_not_wait_for_each_other(compiler):
-    def compile_slowly():
-        with pytest.raises(JobRejected):
-            compiler.compile(Constraint("json", json.dumps(BOMBS["multiples"])), "red")
+def test_threads_that_compile_at_once_do_not_wait_for_each_other(compiler, monkeypatch):
+    begun, may_end = threading.Event(), threading.Event()
+    check = probe._Probe.check
 
-    slow = threading.Thread(target=compile_slowly)
+    def held(self, grammar):
+        if "held" in grammar:
+            begun.set()
+            assert may_end.wait(30)
+        return check(self, grammar)
+
+    monkeypatch.setattr(probe._Probe, "check", held)
+    slow = threading.Thread(target=compiler.compile, args=(Constraint("regex", "held"), "red"))
     slow.start()
-    began = time.process_time()
+    assert begun.wait(30)
     compiler.compile(Constraint("regex", "[a-z]{3}"), "blue")
-    assert time.process_time() - began < 0.5
+    assert slow.is_alive()
+    may_end.set()
     slow.join()
 
 
