@@ -33,6 +33,7 @@ UNSUPPORTED = frozenset(
 _MAPS = ("properties", "patternProperties", "$defs", "definitions")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
 _SINGLE = ("items", "additionalProperties", "additionalItems")
+_NESTING = frozenset({*_MAPS, *_LISTS, *_SINGLE})
 #: At most this many schemas inside one schema are examined, so that the door spends at most a few ms on a body.
 _MAX_NODES = 10_000
 #: A longer path is cut.
@@ -71,7 +72,8 @@ def nodes(schema: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
         if not isinstance(node, dict):
             continue
         yield node, path
-        waiting += islice(_children(node, f"{path}." if path else ""), max(0, _MAX_NODES - len(waiting)))
+        if not _NESTING.isdisjoint(node):
+            waiting += islice(_children(node, f"{path}." if path else ""), max(0, _MAX_NODES - len(waiting)))
 
 
 def _children(node: Mapping[str, Any], prefix: str) -> Iterator[tuple[Any, str]]:

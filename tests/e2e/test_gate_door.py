@@ -163,6 +163,11 @@ def test_an_invalid_body_gets_the_same_error_as_over_http(gate: Served) -> None:
     gate.client.fault({"op": "submit", "body": "[]", "sha256": hashlib.sha256(b"[]").hexdigest()}, "invalid_value")
 
 
+def test_a_schema_that_cannot_be_enforced_is_the_clients_error(gate: Served) -> None:
+    form = {"type": "json_object", "schema": {"not": {}}}
+    gate.client.fault(submit_frame(response_format=form), "unsupported_parameter", "response_format")
+
+
 def test_a_bad_frame_gets_one_error_and_does_not_affect_other_frames(gate: Served, store: Store) -> None:
     job_id = gate.client.submitted("a1")
     gate.client.send(

@@ -270,10 +270,15 @@ def build_payload(
 
 
 def read_submit(value: Any) -> SubmitBody | list[FieldError]:
-    """Return the validated body, or a list of errors for the invalid fields, which is never empty."""
+    """Return the validated body, or a list of errors for the invalid fields, which is never empty.
+
+    Raises ApiError for a fault that is not one of invalid fields, such as a keyword that is not supported.
+    """
     try:
         return SubmitBody.model_validate(value)
     except ValidationError as error:
         return field_errors(error)
     except ApiError as error:
+        if not error.invalid_fields:
+            raise
         return list(error.invalid_fields)
