@@ -37,6 +37,9 @@ class Judge:
             self._report("seen by a client", entry.get("id", ""), what=entry["what"])
         for job_id, acks in self._acks.items():
             self._check_job(job_id, acks)
+        for entry in self.ledger.of("vanished"):
+            if not self._may_be_lost(entry["since"], entry["t"]):
+                self._report("lost while its submit waited", "", ref=entry["ref"])
         self._check_streams()
         self._check_requests()
         self._check_tenants()
@@ -83,9 +86,7 @@ class Judge:
 
     def _check_job(self, job_id: str, acks: list[Entry]) -> None:
         job = self._finals[job_id]
-        may_be_lost = any(
-            loss.covers(acks[0]["since"], acks[0]["t"]) for loss in self._losses if not loss.acknowledged_jobs_are_safe
-        )
+        may_be_lost = self._may_be_lost(acks[0]["since"], acks[0]["t"])
         if job is None:
             if may_be_lost:
                 self.lost_by_durability.append(job_id)
@@ -105,6 +106,10 @@ class Judge:
         if code in _OWN_FAULTS:
             self._report("failed by a fault of the product", job_id, error=job["error"])
         self._check_reads(job_id, job)
+
+    def _may_be_lost(self, since: float, until: float) -> bool:
+        """Return whether a job that was admitted between two times may be lost by the durability of the store."""
+        return any(loss.covers(since, until) for loss in self._losses if not loss.acknowledged_jobs_are_safe)
 
     def _check_reads(self, job_id: str, job: Job) -> None:
         """An end that a client has read must be the end for good, unless the store has lost it since."""
@@ -131,7 +136,9 @@ class Judge:
                 continue
             if entry["job"] is not None and ending_of(entry["job"]) != ending_of(job):
                 self._report("the stream's end differs from the result", entry["id"], via=entry["via"])
-            if (job["text"] or "") != entry["text"]:
+            # A job that its worker did not end, because the worker was lost, has no text.
+            has_text = job["status"] == "succeeded" or job["text"] is not None
+            if has_text and (job["text"] or "") != entry["text"]:
                 self._report("the stream differs from the result", entry["id"], via=entry["via"], text=job["text"])
 
     def _check_requests(self) -> None:

@@ -5,6 +5,7 @@
     ack       a client got a job's id: ref, key, via, since (when it sent the request), owned
     refused   a yield: ref, key, reason
     unknown   no answer: ref, key
+    vanished  the job of a submit that waits for its end is gone: ref, since
     canceled  a client is about to cancel the job or to leave the connection that owns it
     read      what a read of the tenant's own job returned: job
     missing   a read of the tenant's own job returned 404

@@ -135,6 +135,9 @@ class User:
         return job_id
 
     def _acknowledged(self, answer: Answer, since: float, ref: str, key: str | None, via: str) -> str | None:
+        if answer.status == 404 and answer.body["error"]["code"] == "job_not_found":
+            self.write("vanished", ref=ref, since=since)
+            return None
         if answer.status not in {200, 202}:
             self.write("anomaly", what=f"{via}: {answer.status} {answer.body}", ref=ref)
             return None

@@ -71,10 +71,23 @@ def test_a_job_that_ended_as_it_was_read_and_streamed_is_no_anomaly():
         (a_job(status="canceled", error={"code": "unheard"}), [], "acknowledged and taken back"),
         (a_job(status="failed", error={"code": "engine_error"}), [], "failed by a fault of the product"),
         (a_job(), [ACK | {"id": "j2"}], "one request, several ids"),
+        (a_job(text=None), [entry("stream", text="w1", via="events", job=None)], "the stream differs from the result"),
+        (a_job(), [entry("vanished", ref="r9", since=READ_S - 1)], "lost while its submit waited"),
     ],
 )
 def test_whatever_a_client_was_told_wrongly_is_an_anomaly(job, entries, kind):
     assert kind in kinds(judged(entries, job, a_job(id="j2", metadata={"ref": "r2"})))
+
+
+def test_a_stream_of_a_job_that_expired_without_its_worker_has_nothing_to_be_compared_with():
+    expired = a_job(status="expired", text=None, error={"code": "deadline_exceeded"})
+    assert kinds(judged([entry("stream", text="w1", via="events", job=None)], expired)) == []
+
+
+def test_a_job_that_vanishes_while_its_submit_waits_is_excused_by_a_loss_in_that_time():
+    vanished = entry("vanished", ref="r9", since=READ_S - 1)
+    loss = Loss("failover", READ_S - 2, READ_S, acknowledged_jobs_are_safe=False)
+    assert kinds(judged([vanished], a_job(), losses=(loss,))) == []
 
 
 def test_a_request_with_two_jobs_is_an_anomaly_unless_one_was_taken_back():
