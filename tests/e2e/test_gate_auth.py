@@ -167,8 +167,8 @@ def test_when_the_budget_is_full_the_frame_that_was_held_the_longest_is_dropped(
 
 def test_a_connection_without_a_key_is_closed_earlier_when_idle(store: Store, settings: Settings, key: str) -> None:
     with (
-        served(store, settings, auth="required", stranger_idle_s=0.3) as nobody,
-        served(store, settings, auth="required", stranger_idle_s=0.3) as tenant,
+        served(store, settings, auth="required", stranger_idle_s=1) as nobody,
+        served(store, settings, auth="required", stranger_idle_s=1) as tenant,
     ):
         assert tenant.client.ask(auth(key)) == {"status": "ok"}
         assert nobody.client.read()["code"] == "idle"
