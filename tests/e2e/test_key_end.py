@@ -10,10 +10,12 @@ from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
 from shared.accounts.api_keys import ApiKeys
+from shared.accounts.key_record import digest_of
 from shared.accounts.tenants import Tenants
 from shared.jobs.states import JobState
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.settings.settings import Settings
+from shared.store import keys
 from shared.store.store import Store
 from tests.support.builders import view_of
 from tests.support.door import a_door, admitted_job, fault, run_next, serve, submit
@@ -96,6 +98,19 @@ def test_a_stream_that_was_opened_with_a_ticket_ends_with_the_tenant_and_not_wit
     soon(store, door, disable)
     events = list(events_of(door.get(job["urls"]["events_signed"])))
     assert events[-1][1]["error"]["code"] == "tenant_disabled"
+
+
+def test_a_tenant_whose_record_is_spoiled_keeps_no_key_of_another_alive(
+    door: FlaskClient, store: Store, key: dict[str, str]
+) -> None:
+    watch = door.application.extensions["penstock"].key_watch
+    digest = digest_of(key["Authorization"].removeprefix("Bearer "))
+    uses = [watch.watch(*whose) for whose in [("", "spoiled"), (digest, "blue")] * 20]
+    store.client.hset(keys.tenant("spoiled"), mapping={"policy": 1, "policy_weight_milli": "abc"})
+    remove(store)
+    wait_for(lambda: all(use.ended for use in uses if use.tenant == "blue"), "every use of the removed key to end")
+    assert not any(use.ended for use in uses if use.tenant == "spoiled")
+    store.client.delete(keys.tenant("spoiled"))
 
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}

@@ -74,15 +74,29 @@ class KeyWatch:
         return use
 
     def one_pass(self) -> None:
-        """Check all uses once. Raises StoreUnavailable."""
+        """Check all uses once. Raises StoreUnavailable.
+
+        Any other error, such as that of one tenant's spoiled record, is raised after all uses have been checked.
+        """
+        fault: Exception | None = None
         with self._lock:
             uses = [use for use in self._uses if not use.ended]
         valid = self._api_keys.find_valid({use.digest for use in uses if use.digest})
         for use in uses:
-            problem = self._problem_of(use, valid)
-            if problem is not None:
-                log.info("key.ended", tenant=use.tenant, code=problem.code)
-                use.end(problem)
+            try:
+                self._check(use, valid)
+            except StoreUnavailable:
+                raise
+            except Exception as error:  # noqa: BLE001 - no error of one use may keep another one from its end
+                fault = error
+        if fault is not None:
+            raise fault
+
+    def _check(self, use: KeyUse, valid: frozenset[str]) -> None:
+        problem = self._problem_of(use, valid)
+        if problem is not None:
+            log.info("key.ended", tenant=use.tenant, code=problem.code)
+            use.end(problem)
 
     def _problem_of(self, use: KeyUse, valid: frozenset[str]) -> ApiError | None:
         if use.digest and use.digest not in valid:
