@@ -12,7 +12,7 @@ import llguidance
 
 from workers.engine.events import JobRejected
 from workers.engine.structured.constraint import Constraint, unusable
-from workers.engine.structured.matcher import GrammarSlow, GrammarStuck, MaskShape, Matcher
+from workers.engine.structured.matcher import NO_EXTENSION, GrammarSlow, GrammarStuck, MaskShape, Matcher
 from workers.engine.structured.probe import Probes
 
 #: llguidance's own limits. They bound the memory of a grammar and the work of one step; its defaults allow ten times
@@ -97,7 +97,7 @@ class GrammarCompiler:
         vocabulary: Any = _Vocabulary(table)
         self.limits = limits
         special = table.special - table.end_tokens
-        self._vocab = MaskShape(len(table.pieces), len(vocabulary.tokens), special)
+        self._vocab = MaskShape(len(table.pieces), len(vocabulary.tokens), special, table.end_tokens)
         self._tokenizer = llguidance.LLTokenizer(
             vocabulary, n_vocab=len(vocabulary.tokens), eos_token=vocabulary.end_tokens
         )
@@ -163,10 +163,14 @@ def _grammar_text(constraint: Constraint) -> str:
         return llguidance.LLMatcher.grammar_from_regex(constraint.text)
     if constraint.kind == "lark":
         return llguidance.LLMatcher.grammar_from_lark(constraint.text)
-    choices = [json.dumps(text, ensure_ascii=False) for text in json.loads(constraint.text)]
+    # JSON does not escape the character DEL, and Lark's strings may not contain it.
+    choices = [json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f") for text in json.loads(constraint.text)]
     return llguidance.LLMatcher.grammar_from_lark("start: " + " | ".join(choices))
 
 
 def _rejected(error: str, helper_cpu_s: float) -> JobRejected:
+    if NO_EXTENSION in error:
+        # Even the helper process, whose vocabulary has all bytes, found no text to begin with.
+        return unusable("no text matches it", helper_cpu_s=helper_cpu_s)
     # With `verbose_errors` off, llguidance still adds a line that says so.
     return unusable(" ".join(error.replace("<non-verbose/>", "").split())[:300], helper_cpu_s=helper_cpu_s)

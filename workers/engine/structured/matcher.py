@@ -13,7 +13,7 @@ import llguidance
 import numpy as np
 
 #: llguidance's word for a grammar that allows no token of the vocabulary.
-_NO_EXTENSION = "NoExtensionBias"
+NO_EXTENSION = "NoExtensionBias"
 #: A grammar may take this many times its average time for its first token or for any single burst.
 _BURST = 10
 
@@ -32,12 +32,13 @@ class GrammarSlow(Exception):
 class MaskShape:
     """The vocabulary that masks are made for: `n_mask` is its number of tokens in llguidance, at least `n_tokens`.
 
-    `special` are the tokens that no answer may contain, whatever the grammar says.
+    `special` are the tokens that no answer may contain, whatever the grammar says. `ends` are those that end an answer.
     """
 
     n_tokens: int
     n_mask: int
     special: frozenset[int]
+    ends: frozenset[int] = frozenset()
 
     @cached_property
     def special_ids(self) -> Ids:
@@ -80,6 +81,10 @@ class Matcher:
         self._spend(began_s)
         bits = np.unpackbits(self._words.view(np.uint8), bitorder="little")[: self._vocab.n_tokens]
         bits[self._vocab.special_ids] = 0
+        # If a grammar names a range of token ids that contains an end token, the mask has that token at a place where
+        # the answer may not end.
+        for token in self._vocab.ends:
+            bits[token] = bits[token] and self.allows(token)
         ids = np.flatnonzero(bits.view(np.bool_))
         # If the grammar prescribes a text, and the vocabulary lacks some of its bytes, the mask has wrong tokens.
         if not len(ids) or not self.allows(int(ids[0])):
@@ -96,7 +101,7 @@ class Matcher:
     def _spend(self, began_s: float) -> None:
         if self._matcher.is_error():
             error = self._matcher.get_error()
-            if _NO_EXTENSION in error:
+            if NO_EXTENSION in error:
                 raise _stuck()
             raise GrammarSlow(f"the grammar is too complex: {error[:200]}")
         self._left_s -= time.thread_time() - began_s

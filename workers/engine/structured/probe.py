@@ -22,8 +22,6 @@ _ENVIRONMENT = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "SYSTEMRO
 #: How long a helper process may take to start or to answer, in wall time. Its CPU time is bounded more closely; this
 #: time ends the wait if the machine is overloaded or the process is stopped.
 _ANSWER_S = 30.0
-#: CPU time that is charged for a helper process that could not be measured.
-_START_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -44,10 +42,11 @@ class Probes:
         self._closed = False
 
     def check(self, grammar: str) -> Verdict:
-        """Compile the grammar in a helper process. This takes at most the allowed CPU time."""
-        with self._lock:
-            probe = self._idle.pop() if self._idle else None
-        probe = probe or _Probe(self._cpu_ms, self._limits)
+        """Compile the grammar in a helper process. This takes at most the allowed CPU time.
+
+        Raises RuntimeError if no helper process can be started.
+        """
+        probe = self._idle_probe() or _Probe(self._cpu_ms, self._limits)
         try:
             verdict = probe.check(grammar)
         except BaseException:
@@ -62,6 +61,16 @@ class Probes:
                 return verdict
         probe.kill()
         return verdict
+
+    def _idle_probe(self) -> "_Probe | None":
+        """Return an idle helper process, or None. One that has died while it was idle is not returned."""
+        with self._lock:
+            while self._idle:
+                probe = self._idle.pop()
+                if probe.runs:
+                    return probe
+                probe.kill()
+        return None
 
     def close(self) -> None:
         """End the helper processes."""
@@ -85,8 +94,16 @@ class _Probe:
         )
         self._buffer = b""
         ready = self._read()
+        if ready is None:
+            self.kill()
+            raise RuntimeError("the helper process that compiles grammars did not start")
         #: CPU time that the process took to start.
-        self.start_s = _START_S if ready is None else ready[1]
+        self.start_s = ready[1]
+
+    @property
+    def runs(self) -> bool:
+        """Whether the process has not ended."""
+        return self._process.poll() is None
 
     def check(self, grammar: str) -> Verdict | None:
         """Return the verdict, or None if the process ended or did not answer in time."""

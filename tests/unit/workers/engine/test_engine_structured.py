@@ -159,7 +159,7 @@ def test_the_logprobs_of_an_answer_with_a_schema_are_those_of_the_model(driven):
     assert all(top[0][1] >= logprob for _, logprob, top in entries)
 
 
-CHOICES = ['say "hi"\n', "é水", "back\\slash", "\t\u2028", "a", "ab", " x"]
+CHOICES = ['say "hi"\n', "é水", "back\\slash", "\t\u2028", "a", "ab", " x", "\x7f"]
 
 
 @one_backend
@@ -212,6 +212,7 @@ def test_the_list_of_unsupported_keywords_is_that_of_the_library(backend, keywor
         ({"$ref": "#/$defs/none"}, "does not exist"),
         ({"$ref": "https://example.com/schema.json"}, "does not fetch"),
         ({"enum": []}, "Unsatisfiable"),
+        ({"$ref": "#"}, "no text matches it"),
         ({"allOf": [{"type": "string"}, {"type": "null"}]}, "Unsatisfiable"),
         ({"type": "string", "pattern": "^(?=a)b$"}, "look-around"),
         ({"type": "string", "minLength": 5, "maxLength": 3}, "minLength"),

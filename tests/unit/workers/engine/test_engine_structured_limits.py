@@ -76,15 +76,22 @@ def test_a_compilation_that_takes_too_long_is_ended_and_the_next_one_succeeds(co
     assert compiler.compile(Constraint("json", '{"type":"null"}'), "blue").helper_cpu_s < 0.5
 
 
-def test_a_helper_process_that_dies_costs_only_its_own_grammar():
+def test_a_helper_process_that_died_while_it_was_idle_is_replaced():
     probes = Probes(500, {})
     try:
         assert probes.check('{"grammars":[{"json_schema":{}}]}').error == ""
-        os.kill(probes._idle[0]._process.pid, 9)
-        assert "takes more than" in probes.check('{"grammars":[{"json_schema":{}}]}').error
+        process = probes._idle[0]._process
+        os.kill(process.pid, 9)
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         assert probes.check('{"grammars":[{"json_schema":{}}]}').error == ""
     finally:
         probes.close()
+
+
+def test_a_helper_process_that_cannot_start_is_a_fault_of_the_worker_and_not_of_the_request(monkeypatch, tmp_path):
+    monkeypatch.setattr(probe, "_MAIN", tmp_path / "missing.py")
+    with pytest.raises(RuntimeError, match="did not start"):
+        Probes(500, {}).check('{"grammars":[{"json_schema":{}}]}')
 
 
 def test_helper_processes_get_no_secret_and_end_with_their_compiler(monkeypatch):
