@@ -90,8 +90,10 @@ retire_silent(now_ms)
 
 local due_ms = -1
 local function consider(score)
-  if score then
-    local in_ms = math.max(0, number(score, now_ms) - now_ms)
+  -- A score that is no time was not written by a script, and nothing is due because of it.
+  local score_ms = number(score)
+  if score_ms then
+    local in_ms = math.max(0, score_ms - now_ms)
     due_ms = due_ms < 0 and in_ms or math.min(due_ms, in_ms)
   end
 end

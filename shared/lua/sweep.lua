@@ -1,22 +1,35 @@
 -- sweep: examines the oldest inflight jobs, and puts those back that stand where no other script would end them.
--- KEYS config inflight deadlines leases polls workers worker tenants models queues notices wake pool bell
+-- KEYS config inflight deadlines leases polls workers worker tenants models queues notices wake pool bell patrol
 --      rq_queues rq_workers rq_worker rq_workers_of
 -- ARGV
+--   asker text · the process that sweeps, '' for a process that sweeps although another one has the turn
 --   source text · the set to examine: inflight, deadlines or leases
 --   start int · the first rank to examine, from 0
 --   settings rest · the caller's system-wide settings: name, value, …; used where the stored ones are missing or spoiled
 -- ANSWERS swept
 --   swept: number of repairs; the next rank to examine, or -1 at the end; 1 if the sets of queued and of running jobs
 --   hold together as many jobs as the inflight set, else 0; the pools of the examined jobs; the mends that no process
---   has logged yet
+--   has logged yet. A process that does not have the turn gets the answer for an empty store
 -- KEEPS 1 2 7
--- USES clock settings afford mark schema place stats
+-- USES clock settings afford mark schema place stats slug
 
 -- Every other script finds a job through the set of its state: by its deadline, its lease, its place in the queue or
 -- its turn. A job that stands in none of these sets never ends. This script starts from the set of all inflight jobs
 -- and trusts only the job's own record. The set of inflight jobs itself is rebuilt from the other two.
 if is_outdated(redis.call('HGET', k_config, 'schema_oldest')) then
   return { 'swept', 0, -1, 1, {}, {} }
+end
+
+-- Examining 64 jobs takes the store a few milliseconds, which hundreds of processes must not all spend. So one process
+-- has the turn to sweep. It keeps the turn as long as it asks again within this time.
+local TURN_MS = 10000
+if asker ~= '' then
+  local turn = redis.call('HMGET', k_patrol, 'sweeper', 'sweeper_until_ms')
+  if turn[1] and turn[1] ~= asker and number(turn[2], 0, 0, now_ms + TURN_MS) > now_ms then
+    return { 'swept', 0, -1, 1, {}, {} }
+  end
+  redis.call('HSET', k_patrol, 'sweeper', asker, 'sweeper_until_ms', now_ms + TURN_MS)
+  redis.call('PEXPIRE', k_patrol, 3600000)
 end
 local WINDOW = 64
 local repairs, slugs, seen, done = 0, {}, {}, {}
@@ -52,6 +65,11 @@ local function check_times()
   for _, name in ipairs(redis.call('ZRANGEBYSCORE', k_workers, now_ms + LIVE_MS, '+inf', 'LIMIT', 0, WINDOW)) do
     redis.call('ZADD', k_workers, now_ms, name)
     repairs = repairs + 1
+  end
+  -- A live worker that is removed from its pool here is added again by its next heartbeat.
+  for _, model in ipairs(redis.call('ZREVRANGE', k_models, 0, WINDOW - 1)) do
+    repairs = repairs
+      + redis.call('ZREMRANGEBYSCORE', k_pool .. slug_of(model), '(' .. whole(now_ms + LIVE_MS), '+inf')
   end
 end
 

@@ -263,14 +263,15 @@ class Store(StoreReads):
         _, (expired, requeued, failed, canceled, due_in_ms) = self._call("reap", limit=_REAP_LIMIT)
         return Reaped(expired, requeued, failed, canceled, None if due_in_ms < 0 else due_in_ms)
 
-    def sweep(self, source: SweepSource, start: int) -> Swept:
+    def sweep(self, source: SweepSource, start: int, *, asker: str = "") -> Swept:
         """Put back up to 64 inflight jobs that stand where no other script would end them.
 
         `source` is the set whose jobs are examined, from the rank `start`. The first call of a pass also restores
-        system-wide settings that another program removed or spoiled.
+        system-wide settings that another program removed or spoiled. If `asker` names a process, nothing is done while
+        another process has the turn to sweep.
         """
         settings = self._settings_flat if start == 0 else []
-        return decode.swept(self._call("sweep", source=source, start=start, settings=settings)[1])
+        return decode.swept(self._call("sweep", asker=asker, source=source, start=start, settings=settings)[1])
 
     def rebook(self, slug: str) -> int:
         """Recompute the sums of a pool from the records of its tenants. Return the number of repairs."""

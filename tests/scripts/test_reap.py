@@ -262,3 +262,10 @@ def test_a_key_of_the_wrong_type_does_not_stop_reap(store, family):
     assert store.reap().requeued == 1
     advance_clock(store, 60_000)
     assert store.reap().expired == 1
+
+
+@pytest.mark.parametrize("score", ["inf", "1e300"])
+def test_nothing_is_due_because_of_a_poll_deadline_that_is_no_time(store, score):
+    store.client.zadd(keys.polls(), {"unknown": score})
+    assert store.reap().due_in_ms is None
+    store.client.delete(keys.polls())

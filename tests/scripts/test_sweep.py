@@ -4,6 +4,7 @@ import pytest
 
 from shared.audit.invariants import find_breaches
 from shared.audit.sweeper import Sweeper
+from shared.jobs.outcomes import Refusal
 from shared.jobs.states import JobState
 from shared.settings.settings import load
 from shared.store import keys
@@ -17,6 +18,7 @@ from tests.support.builders import (
     claim_one,
     heartbeat,
     pass_time,
+    refused,
     view_of,
 )
 
@@ -220,3 +222,28 @@ def test_a_heartbeat_in_the_future_does_not_keep_a_dead_worker_live(busy):
     pass_time(store, 61_000, beating="w1")
     store.reap()
     assert store.client.zscore(keys.workers(), "dead") is None
+
+
+def test_a_heartbeat_in_the_future_does_not_keep_a_pool_without_workers_open(store):
+    heartbeat(store)
+    store.client.zadd(keys.pool(MODEL), {"dead": 10**15})
+    sweep(store)
+    advance_clock(store, 6_000)
+    assert refused(store, a_job()).reason is Refusal.NO_WORKER
+
+
+def test_one_process_sweeps_at_a_time_and_another_takes_over_when_it_stops(busy):
+    store, *_ = busy
+    first, second = Sweeper(store), Sweeper(store)
+    first.one_pass()
+    store.client.delete(keys.deadlines())
+    second.one_pass()
+    assert store.client.exists(keys.deadlines()) == 0
+    advance_clock(store, 10_001)
+    second.one_pass()
+    assert store.client.zcard(keys.deadlines()) == 3
+    store.client.delete(keys.deadlines())
+    first.one_pass()
+    assert store.client.exists(keys.deadlines()) == 0
+    sweep(store)
+    assert store.client.zcard(keys.deadlines()) == 3
