@@ -105,6 +105,10 @@ if superseded and superseded.state == 'queued' then
   if request.key and superseded.key_id == key_id then
     request.key.waiting = request.key.waiting - 1
   end
+  -- What stays of the superseded job is its record.
+  local bytes = redis.call('HMGET', k_rq_job .. superseded.id, 'penstock_bytes', 'penstock_fixed_bytes')
+  request.live_bytes = math.max(0, request.live_bytes - kept_number(bytes[1]))
+  request.ended_bytes = request.ended_bytes + kept_number(bytes[2])
   if superseded.slug == slug then
     request.tenant_mwt = request.tenant_mwt - superseded.cost_mwt
     request.pool_mwt = request.pool_mwt - superseded.cost_mwt
@@ -161,8 +165,8 @@ end
 redis.call('SET', k_payload .. id, payload)
 redis.call('ZADD', k_inflight, now_ms, id)
 local rank = enlist({ id = id, tenant = tenant, slug = slug, queue = queue, prompt_tokens = prompt_tokens,
-  max_tokens = max_tokens, cost_mwt = request.cost_mwt, key_id = key_max_waiting > 0 and key_id or '', wanted_ms = wanted_until(deadline_ms, now_ms, start_within_ms),
-  latest_us = latest_us })
+  max_tokens = max_tokens, cost_mwt = request.cost_mwt, key_id = key_max_waiting > 0 and key_id or '',
+  wanted_ms = wanted_until(deadline_ms, now_ms, start_within_ms), latest_us = latest_us })
 if poll_grace_ms > 0 then
   redis.call('ZADD', k_polls, now_ms + poll_grace_ms, id)
 end
@@ -180,11 +184,11 @@ if request.next_rpm_ms then
   redis.call('HSET', k_tenant .. tenant, 'rpm_ms', math.floor(request.next_rpm_ms))
 end
 if request.next_tpm_ms then
-  redis.call('HSET', k_tenant .. tenant, 'tpm_ms', math.floor(request.next_tpm_ms))
+  redis.call('HSET', k_tenant .. tenant, 'tpm_ms', math.floor(math.min(request.next_tpm_ms, now_ms + MAX_DEBT_MS)))
 end
 if request.key and (request.key.next_rpm_ms or request.key.next_tpm_ms) then
   local rpm_ms = math.floor(request.key.next_rpm_ms or 0)
-  local tpm_ms = math.floor(request.key.next_tpm_ms or 0)
+  local tpm_ms = math.floor(math.min(request.key.next_tpm_ms or 0, now_ms + MAX_DEBT_MS))
   redis.call('HSET', k_key_rates .. key_id, 'rpm_ms', rpm_ms, 'tpm_ms', tpm_ms)
   redis.call('PEXPIRE', k_key_rates .. key_id, math.max(rpm_ms, tpm_ms) - now_ms + 60000)
 end

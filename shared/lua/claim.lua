@@ -17,8 +17,10 @@
 local MAX_EXAMINED = 64
 -- A job that needs more KV cells than are free is skipped this many times. After that, a slot is kept free for the job.
 local MAX_SKIPS = 8
--- The most jobs on their last attempt that are passed at the front of one queue.
-local MAX_SUSPECTS_PASSED = 16
+-- The most jobs on their last attempt that are passed at the front of one queue, and the most jobs behind such heads
+-- that one call examines. The second number is separate from MAX_EXAMINED, so that a few tenants with many such jobs do
+-- not keep the worker from all others.
+local MAX_SUSPECTS_PASSED, MAX_LOOKED_PAST = 16, 64
 -- The most jobs that one call ends because their deadline can no longer be met.
 local MAX_INFEASIBLE_HEADS = 32
 
@@ -186,14 +188,14 @@ local function decide(job, cells)
   return 'lease'
 end
 
-local examined, skipped, cells = 0, 0, cells_free
+local examined, looked_past, skipped, cells = 0, 0, 0, cells_free
 
 -- Returns the first job of a queue, after the head, that is not on its last attempt. The jobs before it keep their
 -- places, so each of them runs as soon as a worker runs no other such job.
 local function first_unsuspected(queue)
   local ids = redis.call('ZRANGE', k_order .. queue, 1, MAX_SUSPECTS_PASSED)
-  for i = 1, #ids do
-    examined = examined + 1
+  for i = 1, math.min(#ids, MAX_LOOKED_PAST - looked_past) do
+    looked_past = looked_past + 1
     local job = read_job(ids[i])
     if job and job.state == 'queued' and not is_suspect(job) then
       return job

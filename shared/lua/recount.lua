@@ -51,6 +51,7 @@ local function restore_ttl()
   end
 end
 
+repairs = repairs + recount_ended(tenant)
 if thorough == 0 and listed_jobs == number(redis.call('HGET', k_tenant .. tenant, 'waiting'), 0) then
   restore_ttl()
   return { 'recounted', repairs }

@@ -36,6 +36,13 @@ def test_a_job_larger_than_the_tokens_of_a_minute_is_admitted_when_nothing_came_
     assert refused(store, a_job()).limit == "tokens_per_minute"
 
 
+def test_a_job_that_uses_up_the_tokens_of_weeks_does_not_free_the_tenant_of_its_bound(store):
+    Tenants(store.client).set("blue", TenantPolicy(tpm=1, max_waiting_tokens=10**6))
+    store.renew(a_heartbeat(), [])
+    admitted(store, a_job(prompt_tokens=20_000))
+    assert refused(store, a_job()).limit == "tokens_per_minute"
+
+
 def test_a_changed_rate_starts_afresh_and_a_change_of_another_policy_field_does_not_reset_it(store):
     """At 10 tokens a minute a job of 30 tokens uses up three minutes; at 6,000 it uses up 0.3 seconds."""
     tenants = Tenants(store.client)

@@ -85,3 +85,16 @@ def test_a_job_behind_a_suspect_that_needs_too_many_cells_is_skipped_as_any_othe
     admitted(pool, a_job(max_tokens=4_000))
     claim_one(pool)
     assert claim(pool, cells_free=100) == []
+
+
+def test_tenants_with_many_suspects_do_not_keep_a_worker_from_the_tenants_behind_them(pool):
+    heartbeat(pool, slots=200)
+    ids = [admitted(pool, a_job(f"t{i % 5}")) for i in range(85)]
+    leased = claim(pool, "dead", room=64) + claim(pool, "dead", room=64)
+    assert {job.id for job in leased} == set(ids)
+    pool.client.zadd(keys.leases(), dict.fromkeys(ids, 1))
+    assert pool.reap().requeued + pool.reap().requeued == len(ids)
+    claim_one(pool)
+    pool.client.hset(keys.tenant("late"), "service_mwt", 10**9)
+    last = admitted(pool, a_job("late"))
+    assert [job.id for job in claim(pool)] == [last]

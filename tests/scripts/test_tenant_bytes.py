@@ -3,6 +3,7 @@
 import pytest
 
 from shared.accounts.tenants import Tenants
+from shared.audit.invariants import find_breaches
 from shared.jobs.outcomes import Refusal, Refused
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.store import keys
@@ -19,6 +20,7 @@ from tests.support.builders import (
     heartbeat,
     reconfigure,
     refused,
+    view_of,
 )
 
 HOUR_MS = 3_600_000
@@ -212,3 +214,28 @@ def test_a_hostile_tenant_cannot_fill_a_small_store(store, settings):
         end_one(store, "x" * 100_000, tenant="other", payload={"prompt": "y" * 200_000})
     finally:
         store.client.config_set("maxmemory", before)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("ended", 9 * 10**14), ("ended", "abc"), ("next_s", 9 * 10**14), ("next_s", "nan"), ("inf", 5), ("a period", "1.5")],
+)
+def test_a_spoiled_count_of_ended_jobs_is_recomputed_and_refuses_nobody(small, field, value):
+    end_one(small)
+    key = keys.kept("blue")
+    periods = {name for name in small.client.hkeys(key) if name.isdigit()}
+    small.client.hset(key, max(periods) if field == "a period" else field, value)
+    assert small.reconcile("blue", MODEL, thorough=True) > 0
+    assert find_breaches(small.client) == []
+    end_one(small)
+    assert counted(small)[1] <= 10_000
+    assert int(small.client.hget(key, "next_s")) in {int(name) for name in small.client.hkeys(key) if name.isdigit()}
+
+
+def test_a_tenant_near_its_bound_can_still_replace_a_queued_job(small):
+    first = admitted(small, a_job(payload={"prompt": "y" * 60_000}, supersede_digest="k"))
+    refused(small, a_job(payload={"prompt": "y" * 60_000}))
+    second = admitted(small, a_job(payload={"prompt": "y" * 60_000}, supersede_digest="k"))
+    assert view_of(small, first).code == "superseded"
+    assert view_of(small, second).state == "queued"
+    refused(small, a_job(payload={"prompt": "y" * 99_000}, supersede_digest="k"))

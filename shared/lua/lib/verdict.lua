@@ -12,7 +12,7 @@ local BACKLOG_SLACK = 1.25
 local TENANT_PART = 4
 -- A tenant's rates are per minute, and a burst may use a whole minute's amount at once.
 local RATE_WINDOW_MS = 60000
--- A stored time further ahead than this was not written by admission: no job uses up a tenant's tokens for that long.
+-- A job uses up a tenant's tokens for this long at most. A stored time further ahead was not written by admission.
 local MAX_DEBT_MS = 7 * 86400000
 
 -- Returns the bounds of an API key and how much of them is used; nil if the key has no bounds. A bound of 0 is none. The
@@ -22,8 +22,9 @@ local function key_bounds(id, rpm, tpm, max_waiting)
     return nil
   end
   local used = redis.call('HMGET', k_key_rates .. id, 'rpm_ms', 'tpm_ms')
-  return { id = id, rpm = rpm > 0 and rpm or nil, tpm = tpm > 0 and tpm or nil, rpm_ms = number(used[1], 0, 0, now_ms + 2 * RATE_WINDOW_MS),
-    tpm_ms = number(used[2], 0, 0, now_ms + MAX_DEBT_MS), max_waiting = max_waiting > 0 and max_waiting or nil,
+  return { id = id, rpm = rpm > 0 and rpm or nil, tpm = tpm > 0 and tpm or nil,
+    rpm_ms = number(used[1], 0, 0, now_ms + 2 * RATE_WINDOW_MS), tpm_ms = number(used[2], 0, 0, now_ms + MAX_DEBT_MS),
+    max_waiting = max_waiting > 0 and max_waiting or nil,
     waiting = max_waiting > 0 and redis.call('ZCOUNT', k_key_jobs .. id, now_ms, '+inf') or 0 }
 end
 
