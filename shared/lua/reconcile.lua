@@ -64,6 +64,20 @@ local function restore_registries()
   end
 end
 
+-- Inserts an id into RQ's list at a position. LINSERT finds its place by value, and the id there may stand in the list
+-- several times, so a mark takes its place for the time of the call.
+local MARK = 'penstock:place'
+local function insert_at(position, id)
+  local there = redis.call('LINDEX', mirror, position)
+  if not there then
+    rq_enlist(queue, id)
+    return
+  end
+  redis.call('LSET', mirror, position, MARK)
+  redis.call('LINSERT', mirror, 'BEFORE', MARK, id)
+  redis.call('LSET', mirror, position + 1, there)
+end
+
 if start == 0 then
   restore_registries()
 end
@@ -76,7 +90,7 @@ for i = 1, #expected do
     make_agree(job)
     if redis.call('LINDEX', mirror, place) ~= id then
       redis.call('LREM', mirror, 0, id)
-      rq_enlist(queue, id, redis.call('LINDEX', mirror, place) or nil)
+      insert_at(place, id)
       repaired()
     end
     place = place + 1

@@ -239,3 +239,12 @@ def test_sums_left_wrong_by_a_claim_that_met_a_job_without_a_record_are_repaired
     assert [breach.invariant for breach in find_breaches(store.client)] == [3, 3, 3]
     assert store.reconcile("blue", MODEL, thorough=False) == 5
     assert find_breaches(store.client) == []
+
+
+def test_ids_that_stand_several_times_in_rqs_list_are_brought_into_order_at_once(store):
+    store.renew(a_heartbeat(), [])
+    first, second = (admitted(store, a_job(deadline_ms=ms)) for ms in (30_000, 60_000))
+    store.client.delete(f"rq:queue:blue.{MODEL}")
+    store.client.rpush(f"rq:queue:blue.{MODEL}", first, first, first, second, second, second)
+    store.reconcile("blue", MODEL)
+    assert store.client.lrange(f"rq:queue:blue.{MODEL}", 0, -1) == [first.encode(), second.encode()]

@@ -122,6 +122,7 @@ local function place_queued(job)
     repairs = repairs + 1
   end
   if not redis.call('ZSCORE', k_order .. job.queue, job.id) then
+    redis.call('LREM', k_rq_queue .. job.queue, 0, job.id)
     enlist(job)
     repairs = repairs + 1
   elseif score ~= job.latest_us then

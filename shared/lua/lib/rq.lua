@@ -33,6 +33,7 @@ local function rq_exc(code)
     superseded = 'eJwrSM0rLslPzrZSKC4tSC0qTk1JTQEAVBsH9g==',
     unheard = 'eJwrSM0rLslPzrZSKM3LSE0sSgEAPOwGqQ==',
     context_length_exceeded = 'eJwrSM0rLslPzrZSSM7PK0mtKInPSc1LL8mIT61ITk1NSU0BAOCmDT4=',
+    unsupported_parameter = 'eJwrSM0rLslPzrZSKM0rLi0oyC8qSU2JL0gsSsxNLUktAgDJJgyr',
     invalid_value = 'eJwrSM0rLslPzrZSyMwrS8zJTIkHkqWpAG1yCSU=',
     poison = 'eJwrSM0rLslPzrZSKMjPLM7PAwA2cAZa',
     corrupt = 'eJwrSM0rLslPzrZSSM4vKiotKAEAPSIG0Q==',
