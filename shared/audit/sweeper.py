@@ -1,7 +1,7 @@
 """The sweeper: the duty that finds inflight jobs which no other duty would ever end, and puts them back.
 
-Every worker and every door process runs a sweeper, so that jobs end even while no worker is alive. One of them at a time
-has the turn to sweep; if it stops, another one gets the turn after 10 s.
+Every worker and every door process runs a sweeper, so that jobs end even while no worker is alive. One process at a
+time has the turn to sweep; if it stops, another one gets the turn after 10 s.
 """
 
 import secrets

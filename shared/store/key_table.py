@@ -73,7 +73,7 @@ TABLE: tuple[Key, ...] = (
     Key("polls", "penstock:polls", "", "zset", "jobs that must be polled, ordered by poll deadline", "emptied"),
     Key("labels", "penstock:labels", "", "set", "tenants with a metric label of their own", "permanent"),
     Key("queues", "penstock:queues", "", "zset", "queues, ordered by when their last result expires", "emptied"),
-    Key("patrol", "penstock:patrol", "", "hash", "which process reconciles, which one sweeps, and how far the round is", "ttl"),
+    Key("patrol", "penstock:patrol", "", "hash", "which process reconciles, and how far; which process sweeps", "ttl"),
     Key("stats", "penstock:stats", "", "hash", "counters and histogram buckets", "permanent"),
     Key("mended", "penstock:mended:", "name", "string", "a key or field that a script mended in the last hour", "ttl"),
     Key("notices", "penstock:notices", "", "list", "mends that no process has logged yet; capped", "ttl"),
