@@ -1,5 +1,6 @@
 -- renew: records a worker's heartbeat and extends the leases of exactly the jobs it names; returns those it has lost.
--- KEYS config leases books worker workers pool models rq_job rq_worker rq_executions rq_execution
+-- KEYS config leases books worker workers pool models rq_job rq_worker rq_workers rq_executions
+--      rq_execution
 -- ARGV
 --   worker text · the worker
 --   slug text · the worker's model: its name in the form used in store keys
@@ -38,6 +39,8 @@ for name, value in pairs(reported) do
 end
 redis.call('PEXPIRE', worker_key, 60000)
 if known_to_rq then
+  -- Reap removes a worker from RQ's set after a minute of silence, and RQ adds it only at its start.
+  redis.call('SADD', k_rq_workers, rq_key)
   -- RQ shows only one current job for each worker, so only the first of the worker's jobs is written. RQ 2 reads it
   -- from the worker's record. RQ 3 reads it from a set of executions, each of which has a record of its own.
   redis.call('DEL', k_rq_executions(worker))

@@ -6,7 +6,7 @@ from rq.serializers import JSONSerializer
 
 from shared.jobs.job import ClaimedJob
 from shared.store.store import Store
-from tests.support.builders import MODEL, a_heartbeat, a_job, admitted, an_ending
+from tests.support.builders import MODEL, a_heartbeat, a_job, admitted, advance_clock, an_ending
 
 pytestmark = pytest.mark.rq
 
@@ -53,3 +53,13 @@ def test_a_worker_that_says_farewell_leaves_no_execution(store):
     store.settle(an_ending(claimed.held), "w1")
     store.farewell("w1", MODEL)
     assert not store.client.exists("rq:worker:w1:executions")
+
+
+def test_rq_shows_a_worker_again_that_was_silent_for_more_than_a_minute(store):
+    registered_worker_with_a_job(store)
+    advance_clock(store, 61_000)
+    store.reap()
+    assert Worker.all(connection=store.client, serializer=JSONSerializer) == []
+    store.renew(a_heartbeat(), [])
+    assert [one.name for one in Worker.all(connection=store.client, serializer=JSONSerializer)] == ["w1"]
+    store.reap()
