@@ -128,13 +128,14 @@ def _generation_request(
 def _wait(context: DoorContext, view: JobView, wait_s: float) -> JobView:
     """Wait until the job has ended or `wait_s` has passed; return the job as last read.
 
+    The wait ends early if the client disconnects: nobody polls the job any more.
     Raises ApiError (401, 403) if the caller's key ends first, and as `wait_until_ended` does.
     """
     if wait_s <= 0:
         return view
     client = watch_client()
     stop = shutdown.requested.is_set
-    view = wait_until_ended(context, view, wait_s, stop=lambda: stop() or client.key_problem is not None)
+    view = wait_until_ended(context, view, wait_s, stop=lambda: stop() or client.gone())
     if client.key_problem is not None:
         raise client.key_problem
     return view
