@@ -246,6 +246,10 @@ def _check_not_in_the_future(snapshot: StoreSnapshot) -> Iterator[str]:
     for worker, heartbeat_ms in snapshot.heartbeats.items():
         if heartbeat_ms > latest_ms:
             yield f"worker {worker} counts as live until its heartbeat, which is in the future: {heartbeat_ms:.0f}"
+    for slug, workers in snapshot.pools.items():
+        for worker, heartbeat_ms in workers.items():
+            if heartbeat_ms > latest_ms:
+                yield f"worker {worker} keeps {slug} served until its heartbeat, in the future: {heartbeat_ms:.0f}"
     for job_id, admitted_ms in snapshot.inflight.items():
         if admitted_ms > latest_ms:
             yield f"{job_id} was admitted in the future: {admitted_ms:.0f}"

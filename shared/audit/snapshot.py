@@ -39,6 +39,8 @@ class StoreSnapshot:
     live: dict[str, float] = field(default_factory=dict)
     counted: dict[str, str] = field(default_factory=dict)
     slots: dict[str, str] = field(default_factory=dict)
+    #: For each model slug: the workers of its pool, and their last heartbeats.
+    pools: dict[str, dict[str, float]] = field(default_factory=dict)
     #: For each tenant: the bytes that its jobs take (keys.kept).
     kept: dict[str, dict[str, str]] = field(default_factory=dict)
 
@@ -123,8 +125,8 @@ def _read(
             pipe.zrange(f"rq:wip:{queue}", 0, -1)
         for slug in slugs:
             pipe.zrange(keys.active(slug), 0, -1, withscores=True)
-        for slug in slugs:
             pipe.hget(keys.books(slug), "slots")
+            pipe.zrange(keys.pool(slug), 0, -1, withscores=True)
 
     answers = iter(_transaction(client, add_reads))
     snapshot = StoreSnapshot(now_ms=store_clock.parse(next(answers), next(answers)).now_ms)
@@ -141,8 +143,9 @@ def _read(
         snapshot.order[queue] = [text(raw) for raw in next(answers)]
         snapshot.mirror[queue] = [text(raw) for raw in next(answers)]
         snapshot.wip[queue] = [text(raw) for raw in next(answers)]
-    snapshot.active = {slug: _scores(next(answers)) for slug in slugs}
-    snapshot.slots = {slug: text(next(answers) or b"0") for slug in slugs}
+    for slug in slugs:
+        snapshot.active[slug], slots = _scores(next(answers)), next(answers)
+        snapshot.slots[slug], snapshot.pools[slug] = text(slots or b"0"), _scores(next(answers))
     return snapshot
 
 

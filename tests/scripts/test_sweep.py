@@ -227,7 +227,9 @@ def test_a_heartbeat_in_the_future_does_not_keep_a_dead_worker_live(busy):
 def test_a_heartbeat_in_the_future_does_not_keep_a_pool_without_workers_open(store):
     heartbeat(store)
     store.client.zadd(keys.pool(MODEL), {"dead": 10**15})
+    assert [breach.invariant for breach in find_breaches(store.client)] == [11]
     sweep(store)
+    assert find_breaches(store.client) == []
     advance_clock(store, 6_000)
     assert refused(store, a_job()).reason is Refusal.NO_WORKER
 
