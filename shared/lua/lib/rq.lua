@@ -35,7 +35,6 @@ local function rq_exc(code)
     context_length_exceeded = 'eJwrSM0rLslPzrZSSM7PK0mtKInPSc1LL8mIT61ITk1NSU0BAOCmDT4=',
     unsupported_parameter = 'eJwrSM0rLslPzrZSKM0rLi0oyC8qSU2JL0gsSsxNLUktAgDJJgyr',
     invalid_value = 'eJwrSM0rLslPzrZSyMwrS8zJTIkHkqWpAG1yCSU=',
-    unsupported_parameter = 'eJwrSM0rLslPzrZSKM0rLi0oyC8qSU2JL0gsSsxNLUktAgDJJgyr',
     poison = 'eJwrSM0rLslPzrZSKMjPLM7PAwA2cAZa',
     corrupt = 'eJwrSM0rLslPzrZSSM4vKiotKAEAPSIG0Q==',
     engine_error = 'eJwrSM0rLslPzrZSSM1Lz8xLjU8tKsovAgBj6QjB',
