@@ -29,9 +29,10 @@ BLUE = {"X-Tenant": "blue"}
 
 
 def set_tier_1(store: Store) -> None:
-    """Set the pool to tier 1; admission computes the tier again only after a minute."""
-    seconds, _ = store.client.time()
-    store.client.hset(keys.books(MODEL), mapping={"tier": 1, "tier_look_ms": 1_000 * (seconds + 60)})
+    """Set the pool to tier 1 and stop the scripts' time, so that admission does not compute the tier again."""
+    now_ms = 1_000 * store.client.time()[0]
+    store.client.set(keys.clock(), f"={now_ms}")
+    store.client.hset(keys.books(MODEL), mapping={"tier": 1, "tier_look_ms": now_ms})
 
 
 @pytest.fixture
@@ -39,8 +40,8 @@ def client(store: Store, settings: Settings) -> FlaskClient:
     """A door to a pool at tier 1; its tenant `blue` opted in to degradation."""
     reconfigure(store, settings, degradation="on")
     Tenants(store.client).set("blue", TenantPolicy(degrade=True))
-    store.renew(a_heartbeat(slots=4, facts=RATES), [])
     set_tier_1(store)
+    store.renew(a_heartbeat(slots=4, facts=RATES), [])
     return a_door(store, settings, degradation="on")
 
 

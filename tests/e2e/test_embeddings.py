@@ -94,8 +94,8 @@ def test_a_request_is_one_job_for_any_number_of_texts(client: OpenAI, served: Ad
     [
         ({"model": "words"}, openai.BadRequestError, "model"),
         ({"dimensions": 16}, openai.BadRequestError, "dimensions"),
-        ({"input": "ba " * 100}, openai.BadRequestError, None),
-        ({"input": [[2, 10**9]]}, openai.UnprocessableEntityError, None),
+        ({"input": "ba " * 100}, openai.BadRequestError, "input"),
+        ({"input": [[2, 10**9]]}, openai.UnprocessableEntityError, "input"),
         ({"input": []}, openai.UnprocessableEntityError, "input"),
         ({"input": ["ba", ""]}, openai.UnprocessableEntityError, "input"),
         ({"input": ["ba", 3]}, openai.UnprocessableEntityError, "input"),
