@@ -92,6 +92,9 @@ class _Probe:
             env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
             close_fds=True,
         )
+        if self._process.stdin is not None:
+            # A pipe holds 64 KiB. A write of more would wait for as long as the process is stopped.
+            os.set_blocking(self._process.stdin.fileno(), False)
         self._buffer = b""
         ready = self._read()
         if ready is None:
@@ -107,15 +110,23 @@ class _Probe:
 
     def check(self, grammar: str) -> Verdict | None:
         """Return the verdict, or None if the process ended or did not answer in time."""
-        stream = self._process.stdin
-        try:
-            if stream is not None:
-                stream.write(json.dumps(grammar).encode() + b"\n")
-                stream.flush()
-        except OSError:
-            return None
-        answer = self._read()
+        answer = self._read() if self._write(json.dumps(grammar).encode() + b"\n") else None
         return None if answer is None else Verdict(*answer)
+
+    def _write(self, data: bytes) -> bool:
+        """Send the data to the process. Return False if the process ended or did not read all of it in time."""
+        stream = self._process.stdin
+        until_s = time.monotonic() + _ANSWER_S
+        while stream is not None and data:
+            if not select.select([], [stream], [], max(0.0, until_s - time.monotonic()))[1]:
+                return False
+            try:
+                data = data[os.write(stream.fileno(), data) :]
+            except BlockingIOError:
+                continue
+            except OSError:
+                return False
+        return True
 
     def _read(self) -> tuple[str, float] | None:
         """Return the next answer, or None if the process ended or did not answer in time."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import threading
 import time
 
@@ -104,6 +105,18 @@ def test_helper_processes_get_no_secret_and_end_with_their_compiler(monkeypatch)
             assert b"secret" not in environment.read()
     probes.close()
     assert process.returncode is not None
+
+
+def test_a_stopped_helper_process_does_not_hold_up_a_grammar_that_is_longer_than_a_pipe(monkeypatch):
+    probes = Probes(500, {})
+    grammar = json.dumps({"grammars": [{"json_schema": {"description": "x" * 200_000}}]})
+    assert probes.check(grammar).error == ""
+    process = probes._idle[0]._process
+    os.kill(process.pid, signal.SIGSTOP)
+    monkeypatch.setattr(probe, "_ANSWER_S", 0.2)
+    assert probes.check(grammar).error != ""
+    assert process.poll() is not None
+    probes.close()
 
 
 def test_threads_that_compile_at_once_do_not_wait_for_each_other(compiler, monkeypatch):
