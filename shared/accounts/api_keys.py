@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, replace
 
 import redis
+from redis.client import Pipeline
 
 from shared import store_clock
 from shared.accounts.admin_actions import Actor, add_record, local_actor, record
@@ -147,7 +148,7 @@ class ApiKeys:
             return None
         bounds = replace(valid[0].bounds or KeyBounds(), **changes)
         changed = replace(valid[0], bounds=None if bounds == KeyBounds() else bounds)
-        self._write("key.set", changed)
+        self._write("key.set", changed, existing=changed)
         return changed
 
     def rotate(self, selector: str, *, overlap_ms: int, tenant: str | None = None) -> NewKey | None:
@@ -173,15 +174,25 @@ class ApiKeys:
         retired = replace(old, expires_ms=ends_ms, rotated=True)
         expires_ms = None if old.expires_ms is None else now_ms + old.expires_ms - old.created_ms
         new = _new_key(replace(old, created_ms=now_ms, expires_ms=expires_ms))
-        self._write("key.rotate", new.record, retired)
+        self._write("key.rotate", new.record, retired, existing=retired)
         return new
 
-    def _write(self, what: str, changed: KeyRecord, *others: KeyRecord) -> None:
-        """Store the records and, together with them, the record of the action on `changed`."""
-        with store_faults(self._client), self._client.pipeline(transaction=True) as pipe:
+    def _write(self, what: str, changed: KeyRecord, *others: KeyRecord, existing: KeyRecord | None = None) -> None:
+        """Store the records and, together with them, the record of the action on `changed`.
+
+        Raises ConfigError if the key `existing` was removed since it was read; otherwise this would undo the removal.
+        """
+
+        def write(pipe: Pipeline) -> None:
+            if existing is not None and not pipe.hexists(keys.keys(), existing.digest):
+                raise ConfigError(f"key {existing.id} was removed while this command ran")
+            pipe.multi()
             pipe.hset(keys.keys(), mapping={one.digest: dump(one) for one in (changed, *others)})
             add_record(pipe, self._actor, what, _describe(changed))
-            pipe.execute()
+
+        # The transaction watches the keys and starts again if one changes.
+        with store_faults(self._client):
+            self._client.transaction(write, keys.keys())
 
     def _find(self, selector: str, tenant: str | None) -> tuple[int, tuple[KeyRecord, ...]]:
         now_ms, records = self.ls(tenant)

@@ -273,3 +273,21 @@ def test_a_bound_of_a_key_that_is_not_a_positive_whole_number_is_quoted(bounds: 
     ((name, value),) = bounds.items()
     with pytest.raises(ConfigError, match=f"{name}={value}"):
         KeyBounds(**bounds)
+
+
+@pytest.mark.parametrize("change", ["bound", "rotate"])
+def test_a_key_that_is_removed_while_it_is_changed_stays_removed(
+    api_keys: ApiKeys, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    new = api_keys.create("blue", label="ci")
+    find = api_keys._find
+
+    def find_and_remove(selector: str, tenant: str | None) -> Any:
+        found = find(selector, tenant)
+        redis_client.hdel(keys.keys(), new.record.digest)
+        return found
+
+    monkeypatch.setattr(api_keys, "_find", find_and_remove)
+    with pytest.raises(ConfigError, match=f"key {new.record.id} was removed"):
+        api_keys.bound("ci", {"rpm": 5}) if change == "bound" else api_keys.rotate("ci", overlap_ms=1_000)
+    assert not redis_client.exists(keys.keys())
