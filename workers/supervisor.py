@@ -189,10 +189,11 @@ class Supervisor:
         """
         try:
             self._store.configure(self._settings)
+            self._rq.register_birth()
+            # If the store was emptied between the two calls, it knows the worker but not the settings.
+            self._store.configure(self._settings)
         except (SettingsConflict, SchemaConflict) as conflict:
             self._notices.put(_Notice(code=ExitCode.CONFIG_LOST, why=str(conflict)))
-            return
-        self._rq.register_birth()
 
     def _drain(self, signal_name: str) -> None:
         grace_s = self._settings.drain_grace_ms / 1000

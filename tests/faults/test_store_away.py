@@ -67,7 +67,7 @@ def test_a_worker_drops_jobs_that_an_emptied_store_does_not_know_and_serves_new_
         lambda: [known.name for known in Worker.all(stage.client, serializer=JSONSerializer)] == [name],
         "RQ to know the worker again",
     )
-    assert stage.client.hget("penstock:config", "lease_ms") == b"1000"
+    wait_for(lambda: stage.client.hget("penstock:config", "lease_ms") == b"1000", "the settings to be written again")
 
 
 def test_a_flush_of_the_scripts_causes_no_failure(stage):
