@@ -154,6 +154,8 @@ class EmbeddedStore:
                 raise EmbeddedStoreError(self._no_answer_message(wait_s))
             time.sleep(POLL_INTERVAL_S)
         self.pid, self._process, self.adopted = pid, process, process is None
+        if self.adopted:
+            self._apply_settings()
         write_note(self._state / "store.json", {"url": self.url, "pid": pid, "started_by": os.getpid()})
 
     def _launch(self, server_lock: FolderLock, log: Path) -> subprocess.Popen[bytes]:
@@ -183,12 +185,9 @@ class EmbeddedStore:
             # lock, and every later pass would wait for a server that does not exist.
             server_lock.close()
 
-    def _arguments(self, socket: Path, log: Path) -> list[str]:
-        settings = {
-            "port": "0",
-            "unixsocket": str(socket),
-            "unixsocketperm": "700",
-            "dir": str(self._folder),
+    def _settings(self) -> dict[str, str]:
+        """Return the server's settings that can be changed while it runs."""
+        return {
             "appendonly": "yes",
             "appendfsync": self._appendfsync,
             # No snapshots: the append-only file contains all data, and snapshots would double the writes.
@@ -196,6 +195,27 @@ class EmbeddedStore:
             "maxmemory": str(memory_limit_bytes() // 2 if self._max_bytes == AUTO else self._max_bytes),
             "maxmemory-policy": "noeviction",
             **SMALL_RECORDS,
+        }
+
+    def _apply_settings(self) -> None:
+        """Give these settings to a server that was taken over; it may run with those of another version or start."""
+        with open_client(self.url, name="penstock-up", timeouts=_PROBE_TIMEOUTS) as client:
+            try:
+                with store_faults(client):
+                    for name, value in self._settings().items():
+                        client.config_set(name, value)
+            except StoreUnavailable as error:
+                raise EmbeddedStoreError(
+                    f"the store that was taken over does not accept its settings: {error}"
+                ) from error
+
+    def _arguments(self, socket: Path, log: Path) -> list[str]:
+        settings = {
+            "port": "0",
+            "unixsocket": str(socket),
+            "unixsocketperm": "700",
+            "dir": str(self._folder),
+            **self._settings(),
             "daemonize": "no",
             "logfile": str(log),
         }

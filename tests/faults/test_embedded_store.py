@@ -125,6 +125,20 @@ def test_the_next_start_takes_over_the_store_of_a_killed_starter_with_its_data(f
     assert not alive(starter.store_pid), "a process that takes a store over must also stop it"
 
 
+def test_a_store_that_is_taken_over_gets_the_settings_of_the_new_start(folder):
+    starter = Starter(folder)
+    with open_client(starter.url, name="test") as client:
+        client.config_set("maxmemory", 0)
+        client.config_set("stream-node-max-bytes", 4_096)
+    starter.kill()
+    store = EmbeddedStore.start(folder, appendfsync="always", max_bytes=64 << 20)
+    assert store.adopted
+    with open_client(store.url, name="test") as client:
+        expected = {"appendfsync": "always", "maxmemory": str(64 << 20), "stream-node-max-bytes": "256"}
+        assert {name: client.config_get(name)[name] for name in expected} == expected
+    store.stop()
+
+
 def test_data_survive_the_kill_of_the_starter_and_of_the_store(folder):
     starter = Starter(folder)
     write(starter.url, "kept", "yes")
