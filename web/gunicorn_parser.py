@@ -1,5 +1,7 @@
 """gunicorn's request parser with bounds: on a head's size and time, on a body's, and on what is read of an unread body.
 
+The unfinished heads of all connections also share a budget of bytes.
+
 gunicorn's own parser reads the rest of a body that nobody wanted, and the next requests of a client that pipelines,
 for as long as bytes keep arriving. gevent's `recv` returns at once while there are bytes, so the event loop never runs,
 and every other connection of the process waits.
@@ -17,6 +19,7 @@ from gunicorn.http.message import Request  # type: ignore[import-untyped]  # shi
 from gunicorn.http.parser import RequestParser  # type: ignore[import-untyped]  # ships no types
 
 from web.http.api_errors import ApiError
+from web.runtime.unfinished_bytes import UnfinishedBytes
 
 #: The longest head of a request, in bytes, as in nginx's default. gunicorn's own limits allow 800 KiB.
 HEAD_MAX_BYTES = 32_768
@@ -56,6 +59,10 @@ class SlowHead(ParseException):  # type: ignore[misc]  # its base class has no t
     """The client did not send the head of a request in time."""
 
 
+class DroppedHead(ParseException):  # type: ignore[misc]  # its base class has no types
+    """The head was unfinished when its bytes were needed for the heads of others."""
+
+
 class _Undrained(Exception):
     """More of an unread body remains than is worth reading."""
 
@@ -75,21 +82,26 @@ def yield_to_others() -> None:
 class PacedSocket:
     """What the parser reads from: a socket whose reads give way to other connections and are limited in each phase."""
 
-    def __init__(self, sock: Any, limits: ReadLimits) -> None:
-        self._sock, self._limits = sock, limits
+    def __init__(self, sock: Any, limits: ReadLimits, heads: UnfinishedBytes) -> None:
+        self._sock, self._limits, self._heads = sock, limits, heads
         self._phase = _Phase.IDLE
         self._until_s = self._turn_began_s = time.monotonic()
         self._left_bytes = 0
         #: Whether the client waits for `100 Continue` before it sends the body.
         self.awaits_continue = False
+        #: How many bytes of the budget are taken, and whether they were taken back.
+        self._held_bytes, self._dropped = 0, False
+        #: The greenlet that waits for bytes, if there is one.
+        self._waiting: Any = None
 
     def begin_wait(self, idle_s: float) -> None:
         """Wait for the first byte of a request for `idle_s` seconds."""
         self._begin(_Phase.IDLE, idle_s, self._limits.head_max_bytes)
 
-    def begin_head(self) -> None:
-        """Read the head of a request, of which some bytes are there."""
+    def begin_head(self, count: int) -> None:
+        """Read the head of a request, of which `count` bytes are there."""
         self._begin(_Phase.HEAD, self._limits.head_s, self._limits.head_max_bytes)
+        self._hold(count)
 
     def begin_body(self, *, awaits_continue: bool) -> None:
         """Read the body for the app."""
@@ -103,8 +115,9 @@ class PacedSocket:
     def recv(self, size: int) -> bytes:
         """Return the next bytes, or b"" if the client has closed its side or sent no request for too long.
 
-        Raises SlowHead, LimitRequestHeaders, ApiError (408 and 413, for a body) or _Undrained where the limit of a
-        phase is exceeded, and TimeoutError if the client sends nothing of a body for the socket's own timeout.
+        Raises SlowHead, LimitRequestHeaders, DroppedHead, ApiError (408 and 413, for a body) or _Undrained where the
+        limit of a phase is exceeded, and TimeoutError if the client sends nothing of a body for the socket's own
+        timeout.
         """
         if self.awaits_continue and self._phase is _Phase.BODY:
             self.awaits_continue = False
@@ -112,12 +125,15 @@ class PacedSocket:
         if time.monotonic() - self._turn_began_s > _TURN_S:
             yield_to_others()
             self._turn_began_s = time.monotonic()
+        if self._dropped:
+            raise self._drop_error()
         began_s = time.monotonic()
         left_s = self._until_s - began_s
         if left_s <= 0 or self._left_bytes <= 0:
             return self._exceeded(too_slow=left_s <= 0)
         stall_s = self._sock.gettimeout()
         self._sock.settimeout(left_s if stall_s is None else min(left_s, stall_s))
+        self._waiting = gevent.getcurrent()
         try:
             data: bytes = self._sock.recv(min(size, self._left_bytes) if self._phase is _Phase.DRAIN else size)
         except TimeoutError:
@@ -125,6 +141,7 @@ class PacedSocket:
                 raise
             return self._exceeded(too_slow=True)
         finally:
+            self._waiting = None
             # The app's response is written with the socket's own timeout.
             self._sock.settimeout(stall_s)
         now_s = time.monotonic()
@@ -133,9 +150,44 @@ class PacedSocket:
         self._left_bytes -= len(data)
         if self._phase is _Phase.IDLE:
             self._phase, self._until_s = _Phase.HEAD, now_s + self._limits.head_s
+        if self._phase is not _Phase.BODY:
+            self._hold(len(data))
         return data
 
+    def release(self) -> None:
+        """Give back what is held of the budget."""
+        self._held_bytes = 0
+        self._heads.hold(self, 0)
+
+    def drop_unfinished(self) -> None:
+        """Make the read of this head end with an error, because its bytes are needed for others."""
+        self._dropped = True
+        gevent.get_hub().loop.run_callback(self._end_wait)
+
+    def _end_wait(self) -> None:
+        # This method runs in the event loop, so the greenlet that is thrown at certainly still waits in `recv`.
+        if self._waiting is not None:
+            self._waiting.throw(self._drop_error())
+
+    def _drop_error(self) -> Exception:
+        if self._phase is _Phase.DRAIN:
+            return _Undrained()
+        return DroppedHead(
+            f"this process holds at most {self._heads.max_bytes} bytes of unfinished heads "
+            "(PENSTOCK_MAX_OPEN_HEAD_BYTES), and this one was held the longest"
+        )
+
+    def _hold(self, count: int) -> None:
+        """Count `count` more bytes of the phase; raise what `recv` documents if there is no room for them."""
+        if not self._dropped:
+            self._held_bytes += count
+            self._heads.hold(self, self._held_bytes)
+        if self._dropped:
+            raise self._drop_error()
+
     def _begin(self, phase: _Phase, seconds: float, max_bytes: int) -> None:
+        if self._held_bytes:
+            self.release()
         self._phase, self._left_bytes = phase, max_bytes
         self._until_s = time.monotonic() + seconds
 
@@ -183,8 +235,9 @@ class DoorParser(RequestParser):  # type: ignore[misc]  # its base class has no 
     #: The request that was returned last.
     mesg: Any
 
-    def __init__(self, cfg: Any, sock: Any, address: Any, limits: ReadLimits) -> None:
-        self._source, self._limits = PacedSocket(sock, limits), limits
+    def __init__(self, cfg: Any, sock: Any, address: Any, limits: ReadLimits, heads: UnfinishedBytes) -> None:
+        """`heads` is the budget for the bytes that are read before the app looks at the request's key."""
+        self._source, self._limits = PacedSocket(sock, limits, heads), limits
         super().__init__(cfg, self._source, address)
 
     def __next__(self) -> Any:
@@ -194,14 +247,18 @@ class DoorParser(RequestParser):  # type: ignore[misc]  # its base class has no 
         """
         if self.mesg is not None and (self.mesg.should_close() or not self.finish_body()):
             raise StopIteration
-        if self.unreader.buf.getbuffer().nbytes:
+        if buffered := self.unreader.buf.getbuffer().nbytes:
             gevent.sleep(_PIPELINE_PAUSE_S)
-            self._source.begin_head()
+            self._source.begin_head(buffered)
         else:
             self._source.begin_wait(self._limits.first_wait_s if self.mesg is None else self._limits.idle_s)
         self.req_count += 1
         self.mesg = _BoundedRequest(self.cfg, self.unreader, self.source_addr, self.req_count)
         return self.mesg
+
+    def close(self) -> None:
+        """Give back what the connection holds of the budget."""
+        self._source.release()
 
     def finish_body(self, *_: Any, **__: Any) -> bool:
         """Read what the app left of the body; return False if that is too much, too slow or no body."""

@@ -12,7 +12,7 @@ The original worker differs as follows:
 
 import errno
 import resource
-from contextlib import suppress
+from contextlib import closing, suppress
 from types import FrameType
 from typing import Any
 
@@ -32,12 +32,13 @@ from gunicorn.workers.ggevent import GeventWorker  # type: ignore[import-untyped
 from shared.settings.settings import load
 from web.gunicorn_closing import LINGER_S, close_gently
 from web.gunicorn_errors import send_error
-from web.gunicorn_parser import DRAIN_S, DoorParser, ReadLimits, SlowHead, yield_to_others
+from web.gunicorn_parser import DRAIN_S, DoorParser, DroppedHead, ReadLimits, SlowHead, yield_to_others
 from web.http import shutdown
 from web.http.api_errors import error_from_status
 from web.http.client_address import parse_trusted_proxies
 from web.http.connection_bounds import (
     PROBE_PATHS,
+    RESERVE,
     ConnectionBounds,
     DoorBound,
     Place,
@@ -46,6 +47,7 @@ from web.http.connection_bounds import (
 )
 from web.http.process_metrics import ProcessMetrics
 from web.runtime.current import EXTENSION_NAME
+from web.runtime.unfinished_bytes import UnfinishedBytes
 
 log = structlog.get_logger()
 
@@ -114,6 +116,9 @@ class DoorWorker(GeventWorker):  # type: ignore[misc]  # GeventWorker ships no t
         self._proxies = parse_trusted_proxies(self._settings.trusted_proxies)
         max_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._bounds = ConnectionBounds(connection_limits(self._settings, max_files))
+        self._heads = UnfinishedBytes(self._settings.max_open_head_bytes)
+        #: The heads of connections beyond the bounds are bounded by their number and length alone.
+        self._reserve_heads = UnfinishedBytes(RESERVE * 2 * _RESERVE_LIMITS.head_max_bytes)
         self._metrics: ProcessMetrics | None = None
 
     def load_wsgi(self) -> None:
@@ -138,7 +143,7 @@ class DoorWorker(GeventWorker):  # type: ignore[misc]  # GeventWorker ships no t
             self._bounds.leave(address, place)
 
     def _serve(self, listener: Any, client: Any, addr: Any) -> None:
-        parser = DoorParser(self.cfg, client, addr, self._read_limits(addr))
+        parser = DoorParser(self.cfg, client, addr, self._read_limits(addr), self._heads)
         request = None
         try:
             while (request := self._next_request(parser)) is not None:
@@ -152,21 +157,28 @@ class DoorWorker(GeventWorker):  # type: ignore[misc]  # GeventWorker ships no t
                 log.exception("http.connection_failed")
         except Exception as error:  # noqa: BLE001 - every error of a connection ends this connection only
             self.handle_error(request, client, addr, error)
+        finally:
+            parser.close()
 
     def _turn_away(self, listener: Any, client: Any, addr: Any, place: Place, exceeded: DoorBound) -> None:
         """Answer a connection beyond the bounds: a health probe as always, anything else with an error."""
         request = None
         if place is Place.RESERVED:
             with suppress(StopIteration, ParseException, OSError):
-                request = self._next_request(DoorParser(self.cfg, client, addr, _RESERVE_LIMITS))
+                parser = DoorParser(self.cfg, client, addr, _RESERVE_LIMITS, self._reserve_heads)
+                with closing(parser):
+                    request = self._next_request(parser)
         if request is not None and request.method in {"GET", "HEAD"} and request.path in PROBE_PATHS:
             request.force_close()
             with suppress(StopIteration, OSError):
                 self.handle_request(listener.getsockname(), request, client, addr)
             return
+        self._send_turned_away(client, exceeded, self._bounds.describe(exceeded))
+
+    def _send_turned_away(self, client: Any, exceeded: DoorBound, message: str) -> None:
         if self._metrics is not None:
             self._metrics.count_turned_away(exceeded.value)
-        send_error(client, turned_away(exceeded, self._bounds.describe(exceeded)))
+        send_error(client, turned_away(exceeded, message))
 
     def _next_request(self, parser: DoorParser) -> Any:
         """Return the connection's next request, or None if the process is asked to stop while the connection is idle.
@@ -209,6 +221,9 @@ class DoorWorker(GeventWorker):  # type: ignore[misc]  # GeventWorker ships no t
         """Handle an error of a connection: if the request could not be parsed, send a JSON error object."""
         if not isinstance(exc, ParseException) or isinstance(exc, _SERVER_ERRORS):
             super().handle_error(req, client, addr, exc)
+            return
+        if isinstance(exc, DroppedHead):
+            self._send_turned_away(client, DoorBound.HEADS, str(exc))
             return
         status = next((status for kind, status in _STATUSES.items() if isinstance(exc, kind)), 400)
         error = error_from_status(status, f"the request could not be parsed: {str(exc)[:200]}")

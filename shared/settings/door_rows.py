@@ -91,6 +91,14 @@ ROWS: tuple[Setting, ...] = (
         auto=True,
     ),
     int_row(
+        "max_open_head_bytes",
+        16_777_216,
+        "bytes",
+        65_536,
+        1_073_741_824,
+        "unfinished heads at one HTTP process: room for 512 of the longest; the oldest over 4 KiB gets status 503",
+    ),
+    int_row(
         "max_open_body_bytes",
         AUTO,
         "bytes",

@@ -48,6 +48,7 @@ class Settings:
     max_connections: int
     max_address_connections: int
     max_tenant_requests: int
+    max_open_head_bytes: int
     max_open_body_bytes: int
     max_tenant_body_bytes: int
     gate_listen: str

@@ -17,7 +17,7 @@ class Bounds:
     idle_s: float
     #: The maximum number of jobs in flight.
     jobs: int
-    #: `frame_s` for frames of more than SMALL_FRAME_BYTES, and `idle_s`, while the client has shown no valid key.
+    #: `frame_s` for frames of more than SMALL_BYTES, and `idle_s`, while the client has shown no valid key.
     stranger_frame_s: float
     stranger_idle_s: float
     #: While this many bytes of answers are not yet written to the socket, further answers must wait.

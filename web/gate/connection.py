@@ -25,9 +25,10 @@ from web.gate.jobs import ConnectionJobs
 from web.gate.outbox import Outbox, wait_ready
 from web.gate.requests import BadFrame, find_ref, read_request
 from web.gate.standing import Standing
-from web.gate.stranger_budget import SMALL_FRAME_BYTES, StrangerBudget
+from web.gate.stranger_budget import StrangerBudget
 from web.http.api_errors import ApiError
 from web.runtime.context import DoorContext
+from web.runtime.unfinished_bytes import SMALL_BYTES
 
 log = structlog.get_logger()
 
@@ -184,7 +185,7 @@ class Connection:
     def _frame_limit_s(self) -> float:
         """How long the incomplete frame may take to arrive, in seconds."""
         bounds = self._bounds
-        if self.is_stranger and self._frames.held_bytes > SMALL_FRAME_BYTES:
+        if self.is_stranger and self._frames.held_bytes > SMALL_BYTES:
             return min(bounds.frame_s, bounds.stranger_frame_s)
         return bounds.frame_s
 

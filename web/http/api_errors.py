@@ -44,6 +44,7 @@ CODES: dict[str, tuple[int, str]] = {
     "internal_error": (500, "server_error"),
     "job_failed": (500, "job_error"),
     "connections_full": (503, "server_overloaded"),
+    "heads_full": (503, "server_overloaded"),
     "bodies_full": (503, "server_overloaded"),
     "deadline_exceeded": (504, "job_error"),
 }

@@ -29,6 +29,7 @@ class DoorBound(StrEnum):
 
     CONNECTIONS = "connections_full"
     ADDRESS = "address_full"
+    HEADS = "heads_full"
     TENANT_REQUESTS = "tenant_requests_full"
     TENANT_BODIES = "tenant_bodies_full"
     BODIES = "bodies_full"

@@ -4,7 +4,8 @@ import hypothesis.strategies as st
 from hypothesis import given
 
 from web.gate.connection_table import ConnectionTable
-from web.gate.stranger_budget import SMALL_FRAME_BYTES, StrangerBudget
+from web.gate.stranger_budget import StrangerBudget
+from web.runtime.unfinished_bytes import SMALL_BYTES
 
 
 class AHolder:
@@ -37,13 +38,13 @@ def test_strangers_never_hold_more_than_their_budget_and_the_sum_is_right(steps:
 def test_short_frames_are_dropped_only_when_there_is_no_long_one() -> None:
     budget = StrangerBudget(65_536)
     short, long, last = AHolder(), AHolder(), AHolder()
-    hold(budget, short, SMALL_FRAME_BYTES)
+    hold(budget, short, SMALL_BYTES)
     hold(budget, long, 40_000)
     hold(budget, last, 40_000)
     assert (short.drops, long.drops, last.drops) == (0, 1, 0)
     many = [AHolder() for _ in range(20)]
     for holder in many:
-        hold(budget, holder, SMALL_FRAME_BYTES)
+        hold(budget, holder, SMALL_BYTES)
     assert (last.drops, short.drops) == (1, 1)
 
 
@@ -53,7 +54,7 @@ def test_complete_frames_count_until_their_key_has_been_checked() -> None:
     with budget.parsing(60_000) as first:
         assert first
         assert (holder.drops, budget.held_bytes) == (1, 60_000)
-        with budget.parsing(60_000) as second, budget.parsing(SMALL_FRAME_BYTES) as short:
+        with budget.parsing(60_000) as second, budget.parsing(SMALL_BYTES) as short:
             assert (second, short) == (False, True)
     assert budget.held_bytes == 0
 
