@@ -3,9 +3,9 @@
 The header is the script's signature. Its sections (shared/lua/README.md) are KEYS (names from
 shared/store/key_table.py), ARGV (name, type and meaning of each argument), ANSWERS (the closed set of first words),
 KEEPS (invariants of docs/states.md), USES (library files) and RARELY (functions that are created only when called). The
-loader puts a prelude before the body of the script. The prelude defines a local `k_<name>` for each key, which holds
-the key or its prefix, and a local for each argument. After the prelude comes the library code that the body uses
-(shared/store/lua_bundle.py).
+loader puts a prelude before the body of the script, which defines a local for each argument. After the prelude comes
+the library code that the body uses (shared/store/lua_bundle.py). Each `k_<name>` in the code is replaced by the key or
+its prefix as a literal, because Lua allows only 200 locals. For a key with a suffix, it is a function of the prelude.
 """
 
 import hashlib
@@ -35,6 +35,8 @@ _GUARD, _MEND = "guard", "mend"
 _MAX_INT = 2**53
 
 _SECTION = re.compile(r"-- (KEYS|ARGV|ANSWERS|KEEPS|USES|RARELY)\b ?(.*)\Z")
+#: The name of a key in the code.
+_KEY = re.compile(r"\bk_(\w+)\b")
 _ARG = re.compile(r"(\w+) (\w+) · (.+)\Z")
 
 
@@ -142,12 +144,12 @@ def load(name: str) -> Script:
         library_code = lua_bundle.bundle(statements, body, (*header.rarely, _MEND))
     except ValueError as error:
         raise ScriptError(f"{name}: {error}") from None
-    used = set(re.findall(r"\bk_(\w+)\b", library_code + body))
-    lines = [_key_local(BY_NAME[name]) for name in sorted(used)]
+    used = set(_KEY.findall(library_code + body))
+    lines = [_key_function(BY_NAME[name]) for name in sorted(used) if BY_NAME[name].suffix]
     for index, arg in enumerate(header.args, 1):
         slot = {"text": f"ARGV[{index}]", "int": f"tonumber(ARGV[{index}])", "rest": str(index)}[arg.type]
         lines.append(f"local {arg.name} = {slot}")
-    source = "\n".join([*lines, library_code, body])
+    source = _KEY.sub(_key_literal, "\n".join([*lines, library_code, body]))
     _check_answers(header, body)
     _check_locals(header, source)
     return Script(header, source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
@@ -158,18 +160,22 @@ def names() -> list[str]:
     return sorted(entry.name[:-4] for entry in files("shared").joinpath("lua").iterdir() if entry.name.endswith(".lua"))
 
 
-def _key_local(key: Key) -> str:
-    """Return the Lua code that defines `k_<name>`: the key's prefix or, for a key with a suffix, a function."""
-    if key.suffix:
-        return f"local function k_{key.name}(part) return '{key.prefix}' .. part .. '{key.suffix}' end"
-    return f"local k_{key.name} = '{key.prefix}'"
+def _key_function(key: Key) -> str:
+    """Return the Lua code that defines `k_<name>` for a key with a suffix."""
+    return f"local function k_{key.name}(part) return '{key.prefix}' .. part .. '{key.suffix}' end"
+
+
+def _key_literal(name: re.Match[str]) -> str:
+    """Return the Lua literal of a key or its prefix, in place of its name; the name itself if it is a function's."""
+    key = BY_NAME[name[1]]
+    return name[0] if key.suffix else f"'{key.prefix}'"
 
 
 def read(path: str) -> tuple[Header, str]:
     """Return the header and the text of a file below shared/lua. Raises ScriptError if the header is invalid."""
     text = files("shared").joinpath("lua").joinpath(path).read_text("utf-8")
     header = parse(path.removesuffix(".lua"), text)
-    used = set(re.findall(r"\bk_(\w+)\b", text))
+    used = set(_KEY.findall(text))
     if used != set(header.keys):
         raise ScriptError(f"{path}: the header names the keys {sorted(header.keys)}, but the body uses {sorted(used)}")
     return header, text
