@@ -131,11 +131,28 @@ COUNTED: tuple[MetricSpec, ...] = (
         "retry_hint_error",
     ),
     MetricSpec(
-        "penstock_prediction_error_seconds",
+        "penstock_promises",
+        "counter",
+        ("tenant", "model_name", "result"),
+        "admitted jobs by whether the answer was complete by the deadline: kept or broken. Canceled jobs, and jobs "
+        "that failed because of the request itself, are not counted",
+        "promises",
+    ),
+    MetricSpec(
+        "penstock_start_prediction_error_seconds",
         "histogram",
-        (),
-        "difference between the predicted and the actual end of each job that succeeded",
-        "prediction_error",
+        ("side",),
+        "difference between the predicted and the actual time of each job's first token; side is late if the token "
+        "came later than predicted, else early",
+        "start_prediction_error",
+    ),
+    MetricSpec(
+        "penstock_end_prediction_error_seconds",
+        "histogram",
+        ("side",),
+        "difference between the predicted and the actual end of each job that succeeded; side is late if the job ended "
+        "later than predicted, else early",
+        "end_prediction_error",
     ),
 )
 

@@ -157,6 +157,9 @@ redis.call('HSET', job_key,
   'penstock_key_id', key_max_waiting > 0 and key_id or '', 'penstock_traceparent', traceparent,
   'penstock_metadata', metadata, 'penstock_form', form, 'penstock_offer', offer)
 redis.call('HSET', job_key, 'penstock_bytes', whole(request.bytes), 'penstock_fixed_bytes', whole(request.fixed_bytes))
+if request.has_rates then
+  redis.call('HSET', job_key, 'penstock_predicted', whole(request.start_ms))
+end
 if request.degradation_on and degrade == 1 then
   -- The claim must apply the tier that was in force at admission: a job that was admitted only because a short answer
   -- fits must not get a long one.

@@ -19,7 +19,7 @@
 -- ANSWERS settled already lost gone
 --   settled: the outcome that this call wrote · already: the outcome that an earlier call wrote
 -- KEEPS 1 2 4 8
--- USES clock settings afford mark job waiting rq stats books lengths finish
+-- USES clock settings afford mark job waiting rq stats books lengths predictions finish
 -- RARELY delist rq_exc restore_service
 
 -- A success is still accepted if it is settled at most this long after the deadline. The door also waits this long.
@@ -81,18 +81,15 @@ if ttft_ms >= 0 then
   end
 end
 if ending.outcome == 'succeeded' then
-  local times = redis.call('HMGET', k_rq_job .. id, 'penstock_started_ms', 'penstock_eta_ms')
-  smooth(job.slug, math.max(1, now_ms - number(times[1], now_ms)), cost_mwt)
+  local started_ms = number(redis.call('HGET', k_rq_job .. id, 'penstock_started_ms'), now_ms)
+  smooth(job.slug, math.max(1, now_ms - started_ms), cost_mwt)
   learn(k_tenant .. job.tenant, completion_tokens)
   -- A pool produces many answers. Once its histogram holds enough of them, adding one answer in eight is sufficient.
   if now_us % 8 == 0 or number(redis.call('HGET', k_books .. job.slug, 'len_n'), 0) < LENGTHS_HALVED_AT / 2 then
     learn(k_books .. job.slug, completion_tokens)
   end
-  local eta_ms = number(times[2])
-  if eta_ms then
-    observe('prediction_error', math.abs(now_ms - eta_ms))
-  end
 end
+judge_predictions(job, ending.outcome, ttft_ms, now_ms)
 finish(job, ending, now_ms)
 if redis.call('EXISTS', k_rq_worker .. worker) == 1 then
   redis.call('HINCRBY', k_rq_worker .. worker,

@@ -271,7 +271,7 @@ def test_the_eta_is_stored_and_its_error_is_measured(store):
     view = store.touch(job_id)
     assert 350 <= eta_ms - view.admitted_ms <= 420
     store.settle(an_ending(claim_one(store).held), "w1")
-    assert stat(store, "h|prediction_error|500") == 1
+    assert stat(store, "h|end_prediction_error|early|500") == 1
 
 
 def test_answer_lengths_are_stored_as_readable_text(store):

@@ -2,7 +2,7 @@
 -- KEYS inflight leases polls payload result events queues tenant rq_job rq_finished rq_failed
 --      rq_canceled rq_results
 -- KEEPS 1 2 4 6 8 9
--- USES clock settings job waiting rq stats stream books index kept
+-- USES clock settings job waiting rq stats stream books index kept predictions
 
 -- RQ has no status `expired` and allows no new statuses, so an expired job gets RQ's status `failed`.
 local RQ_STATUS = { succeeded = 'finished', failed = 'failed', expired = 'failed', canceled = 'canceled' }
@@ -69,4 +69,5 @@ local function finish(job, ending, now_ms)
   count('ended|' .. ending.outcome)
   count('ended|' .. label .. '|' .. job.model .. '|' .. ending.outcome)
   observe('request_duration|' .. ending.outcome .. '|' .. label .. '|' .. job.model, now_ms - job.admitted_ms)
+  judge_promise(job, ending, now_ms)
 end

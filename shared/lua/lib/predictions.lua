@@ -1,0 +1,36 @@
+-- predictions: counts kept and broken promises, and measures how far predicted starts and ends were from the real ones.
+-- KEYS rq_job
+-- USES stats
+
+-- The codes of failures that the request itself caused. They say nothing about the queue's promise.
+local FAULTS_OF_REQUESTS = { context_length_exceeded = true, invalid_value = true, unsupported_parameter = true }
+
+-- An admission promises an answer by the deadline. Counts whether the promise to a job that ends now was kept. A job
+-- that was canceled for its client, and a job that failed because of its request, count neither way.
+local function judge_promise(job, ending, now_ms)
+  if ending.outcome == 'canceled' or FAULTS_OF_REQUESTS[ending.code] then
+    return
+  end
+  local is_kept = ending.outcome == 'succeeded' and now_ms <= job.deadline_ms
+  count('promises|' .. label_of(job.tenant) .. '|' .. job.model .. '|' .. (is_kept and 'kept' or 'broken'))
+end
+
+-- Returns the side on which an event was: later or earlier than predicted.
+local function side_of(late_by_ms)
+  return late_by_ms > 0 and 'late' or 'early'
+end
+
+-- Compares what admission predicted for a job with its first token, `ttft_ms` after its claim (-1 if it had none), and
+-- with its end, if it succeeded. The end of a job that was stopped says only that its answer would have come later.
+local function judge_predictions(job, outcome, ttft_ms, now_ms)
+  local fields = redis.call('HMGET', k_rq_job .. job.id, 'penstock_started_ms', 'penstock_eta_ms', 'penstock_predicted')
+  local started_ms, eta_ms = number(fields[1]), number(fields[2])
+  local start_in_ms = number(string.match(fields[3] or '', '^%d+'))
+  if started_ms and start_in_ms and ttft_ms >= 0 then
+    local late_by_ms = started_ms + ttft_ms - job.admitted_ms - start_in_ms
+    observe('start_prediction_error|' .. side_of(late_by_ms), math.abs(late_by_ms))
+  end
+  if eta_ms and outcome == 'succeeded' then
+    observe('end_prediction_error|' .. side_of(now_ms - eta_ms), math.abs(now_ms - eta_ms))
+  end
+end
