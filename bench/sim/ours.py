@@ -14,7 +14,7 @@ from bench.sim.asks import TAKEN, Answer, SimJob
 from bench.sim.clock import VirtualTimeClient
 from bench.sim.fleet import Sequence, SimWorker
 from bench.sim.system import Grant
-from shared.jobs.job import ClaimRef, Ending, NewJob, Usage
+from shared.jobs.job import ClaimRef, Ending, NewJob
 from shared.jobs.outcomes import Outcome, Refused
 from shared.settings.settings import Settings, load
 from shared.store import keys
@@ -111,13 +111,7 @@ class PenstockSystem:
         self.client.defer(lambda: then(self._settle(worker, seq, outcome, now_ms)))
 
     def _settle(self, worker: SimWorker, seq: Sequence, outcome: str, now_ms: float) -> str:
-        first_ms = seq.first_ms
-        usage = Usage(
-            prompt_tokens=seq.job.prompt - seq.prompt_left,
-            completion_tokens=worker.generated(seq),
-            ttft_ms=None if first_ms is None else int(first_ms - seq.claimed_ms),
-            decode_ms=None if first_ms is None else int(now_ms - first_ms),
-        )
+        usage = worker.usage(seq, now_ms)
         ending = Ending(
             self._ids[seq.job],
             seq.token,
@@ -129,6 +123,7 @@ class PenstockSystem:
         settled = self.store.settle(ending, worker.name)
         if settled.answer in {SettleAnswer.LOST, SettleAnswer.GONE} or settled.outcome is None:
             return ""
+        worker.rates.record(usage)
         return settled.outcome.value
 
     def leave(self, job: SimJob, now_ms: float) -> bool:
@@ -149,7 +144,7 @@ class PenstockSystem:
                 len(worker.sequences),
                 machine.cells,
                 max(0, worker.cells_free),
-                facts=worker.rates.as_facts(),
+                facts=worker.rates.report(now_ms, full=not worker.room),
             ),
             held,
         )
