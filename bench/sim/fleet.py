@@ -9,7 +9,7 @@ that computes a prompt's last token also samples the answer's first token.
 import heapq
 from dataclasses import dataclass, field
 
-from bench.sim.asks import GENERATED_WEIGHT, SimJob
+from bench.sim.asks import GENERATED_WEIGHT, MODEL, SimJob
 from bench.sim.rates import MeasuredRates
 from shared.jobs.job import Usage
 from workers.engine.backend import Facts
@@ -54,7 +54,7 @@ class Machine:
         return Facts(
             engine="modelled",
             device="modelled",
-            model="modelled",
+            model=MODEL,
             n_ctx=self.cells,
             cells=self.cells,
             slots=self.slots,
@@ -98,7 +98,7 @@ class SimWorker:
     #: Number of completed steps.
     steps: int = 0
     #: The name under which it serves its model.
-    model: str = "modelled"
+    model: str = MODEL
     #: The tokens that it computed, counted as the engine counts them.
     stats: EngineStats = field(default_factory=EngineStats)
     #: Time spent in steps, in ms.
