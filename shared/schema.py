@@ -9,9 +9,9 @@ import re
 from shared.errors import SchemaConflict
 
 #: The format that this version writes.
-NUMBER = 1
+NUMBER = 2
 #: The oldest format whose processes can work on what this version writes.
-WORKS_BESIDE = 1
+WORKS_BESIDE = 2
 #: The oldest format that this version can work on.
 READS_FROM = 1
 #: A larger number in the store was not written by Penstock, and is ignored.

@@ -10,7 +10,7 @@
 --   claimed: one list for each job: id, payload or '', attempt number, ms to the deadline, ms to the start deadline or
 --   -1, tenant, model, prompt tokens, max tokens, cancel code or '', traceparent
 -- KEEPS 1 2 3 5 7 8
--- USES clock settings afford mark schema job waiting rq stats stream books lengths tier finish forget
+-- USES clock settings afford mark schema job waiting turns rq stats stream books lengths tier finish forget
 -- RARELY finish forget strike note_wait restore_service
 
 -- The most entries of the active set that one call examines, whether or not it can lease their jobs.
@@ -120,7 +120,7 @@ local function lease(job)
   redis.call('SADD', k_rq_workers_of .. job.queue, k_rq_worker .. worker)
   add_entry(k_events .. job.id, '*', 'type', 'started', 'attempt', job.attempts)
   redis.call('PEXPIRE', k_events .. job.id, math.max(60000, job.deadline_ms - now_ms + 2 * lease_ms))
-  serve(job.tenant, charge_mwt)
+  serve(job.tenant, slug, charge_mwt)
   local waited_ms = now_ms - math.max(job.admitted_ms, job.requeued_at_ms)
   min_wait_ms = math.min(min_wait_ms or waited_ms, waited_ms)
   ids[#ids + 1] = job.id

@@ -5,7 +5,7 @@
 -- ANSWERS rebooked
 --   rebooked: number of repairs
 -- KEEPS 3 7
--- USES clock settings afford mark waiting books stats
+-- USES clock settings afford mark turns books stats
 
 -- This script examines all tenants of the active set, because a sum over a part of them is useless. If there are more
 -- than MAX_EXAMINED, it does nothing.
@@ -21,7 +21,7 @@ for i = 1, #tenants, 2 do
     deactivate(tenant, slug)
     repairs = repairs + 1
   else
-    local own = redis.call('HMGET', k_tenant .. tenant, 'b|' .. slug, 'w|' .. slug, 'service_mwt')
+    local own = redis.call('HMGET', k_tenant .. tenant, 'b|' .. slug, 'w|' .. slug, 's|' .. slug)
     waiting_mwt, weight_milli = waiting_mwt + number(own[1], 0), weight_milli + number(own[2], 0, 0)
     local service = number(own[3], nil, MIN_SERVICE_MWT)
     if service and number(tenants[i + 1]) ~= service then

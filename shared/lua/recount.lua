@@ -1,5 +1,5 @@
 -- recount: recomputes a tenant's sums from its jobs, and repairs RQ's record of the tenant's running jobs.
--- KEYS leases lists order active tenant books rq_job rq_wip kept
+-- KEYS leases lists order tenant books rq_job rq_wip kept
 -- ARGV
 --   tenant text · the tenant
 --   slug text · a pool whose running jobs are counted even if the tenant has no queued jobs in it
@@ -7,7 +7,7 @@
 -- ANSWERS recounted
 --   recounted: number of repairs
 -- KEEPS 1 2 3 8
--- USES clock settings afford mark job stats forget rq books kept
+-- USES clock settings afford mark job stats forget rq books turns kept
 
 -- This script may examine more than 64 entries, because a sum over half of a queue is useless. It reads few fields of
 -- each job, and it examines the jobs only if the sums may be wrong. For example, when claim removes an id without a
@@ -35,11 +35,12 @@ for i = 1, #slugs do
     repairs = repairs + 1
   end
 end
--- If the tenant's service was lost with its record, restore it from the tenant's score in an active set.
-local active_score = #slugs > 0 and redis.call('ZSCORE', k_active .. slugs[1], tenant)
-if active_score
-  and redis.call('HSETNX', k_tenant .. tenant, 'service_mwt', string.format('%.0f', active_score)) == 1 then
-  repairs = repairs + 1
+-- If the tenant's service was lost with its record, restore it.
+for i = 1, #slugs do
+  if not redis.call('HGET', k_tenant .. tenant, 's|' .. slugs[i]) then
+    redis.call('HSET', k_tenant .. tenant, 's|' .. slugs[i], whole(unrecorded_service(tenant, slugs[i])))
+    repairs = repairs + 1
+  end
 end
 
 -- Gives the tenant's record a TTL if it has neither a TTL nor a policy. If the record was deleted, the next script that

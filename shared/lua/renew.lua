@@ -15,7 +15,7 @@
 -- ANSWERS renewed
 --   renewed: 1 if the worker must drain; 1 if RQ has no record of the worker; ids of lost jobs; ids of jobs to cancel
 -- KEEPS 1 8 9 12
--- USES clock settings afford mark schema job live fleet books waiting
+-- USES clock settings afford mark schema job live fleet books turns
 -- RARELY serve
 
 local reported = cjson.decode(facts)
@@ -79,7 +79,7 @@ local function charge_overrun(job, generated_tokens)
   end
   local charge_mwt = by_weight(job.tenant, cost_mwt)
   if charge_mwt > job.charged_mwt then
-    serve(job.tenant, charge_mwt - job.charged_mwt)
+    serve(job.tenant, job.slug, charge_mwt - job.charged_mwt)
     redis.call('HSET', k_rq_job .. job.id, 'penstock_charged_mwt', charge_mwt)
   end
 end

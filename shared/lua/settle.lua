@@ -19,7 +19,7 @@
 -- ANSWERS settled already lost gone
 --   settled: the outcome that this call wrote · already: the outcome that an earlier call wrote
 -- KEEPS 1 2 4 8
--- USES clock settings afford mark job waiting rq stats books lengths predictions finish
+-- USES clock settings afford mark job waiting turns rq stats books lengths predictions finish
 -- RARELY delist rq_exc restore_service
 
 -- A success is still accepted if it is settled at most this long after the deadline. The door also waits this long.
@@ -66,7 +66,7 @@ end
 -- needs to be replaced.
 local fairness = read_settings('fairness')
 if fairness ~= 'turns' then
-  serve(job.tenant, by_weight(job.tenant, cost_mwt) - job.charged_mwt)
+  serve(job.tenant, job.slug, by_weight(job.tenant, cost_mwt) - job.charged_mwt)
 end
 
 count_tokens()

@@ -10,6 +10,7 @@ from shared.jobs.job import Change, ClaimedJob, JobView, Usage
 from shared.jobs.outcomes import Outcome, Refusal, Refused
 from shared.jobs.states import JobState
 from shared.settings.setting import AUTO
+from shared.store import keys
 from shared.store.replies import Overview, SettleAnswer, Settled, Snapshot, Swept, TenantView, WorkerView
 
 #: A worker whose last heartbeat is older than this is not live. shared/lua/lib/clock.lua has the same value.
@@ -190,7 +191,7 @@ def _tenant(entry: list[Any], config: dict[str, str], live_slots: int) -> Tenant
         max_waiting=_bound(fields.get("policy_max_waiting", config.get("max_queue_size")), max(16, 2 * live_slots)),
         max_waiting_tokens=_bound(fields.get("policy_max_waiting_tokens", config.get("max_queue_tokens")), 65_536),
         running=integer(fields.get("running")),
-        service_mwt=integer(fields.get("service_mwt")),
+        service_mwt=sum(integer(value) for name, value in fields.items() if name.startswith(keys.service_field(""))),
         oldest_age_ms=None if oldest_ms < 0 else oldest_ms,
     )
 

@@ -79,6 +79,11 @@ def tenant(name: str) -> str:
     return _key("tenant", name)
 
 
+def service_field(slug: str) -> str:
+    """Return the field of a tenant's hash with its service in one pool, in mwt (shared/lua/lib/turns.lua)."""
+    return f"s|{slug}"
+
+
 def tenants() -> str:
     """Return the key of the ZSET of tenants, ordered by last admission."""
     return _key("tenants")

@@ -154,6 +154,7 @@ class TenantView:
     max_waiting: int
     max_waiting_tokens: int
     running: int
+    #: The sum over all pools.
     service_mwt: int
     oldest_age_ms: int | None
 

@@ -7,7 +7,7 @@ import pytest
 
 from shared.jobs.states import JobState
 from shared.store import keys
-from tests.support.one_worker import FlakyStore, admit_job, make_worker
+from tests.support.one_worker import MODEL, FlakyStore, admit_job, make_worker
 from tests.support.processes import wait_for
 from workers.engine.events import JobRejected
 
@@ -16,7 +16,7 @@ SLOW = {"prompt": "a b c", "response_format": {"type": "json_object"}}
 
 
 def service(store, tenant):
-    return float(store.client.hget(keys.tenant(tenant), "service_mwt") or 0)
+    return float(store.client.hget(keys.tenant(tenant), keys.service_field(MODEL)) or 0)
 
 
 @pytest.fixture

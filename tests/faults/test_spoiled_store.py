@@ -17,7 +17,7 @@ HARMFUL = [
     Case("penstock:kept:ann", "ended", "900000000000000"),
     Case("penstock:kept:ann", "next_s", "1152921504606846976"),
     Case("penstock:tenant:bob", "running", "abc"),
-    Case("penstock:tenant:bob", "service_mwt", "inf"),
+    Case("penstock:tenant:bob", "s|m", "inf"),
     Case("penstock:books:m", "waiting_mwt", "1152921504606846976"),
     Case("penstock:books:m", "v", "1e300"),
     Case("penstock:leases", "", "delete"),

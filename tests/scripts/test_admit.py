@@ -153,7 +153,7 @@ def test_numbers_of_more_than_fourteen_digits_are_stored_exactly(store):
     assert store.client.zscore(keys.order(QUEUE), job_id) == latest_us
     assert 59_000_000 <= latest_us - view_of(store, job_id).admitted_ms * 1_000 <= 61_000_000
     claim_one(store)
-    assert store.client.hget(keys.tenant("blue"), "service_mwt") == b"%d" % cost_mwt
+    assert store.client.hget(keys.tenant("blue"), keys.service_field(MODEL)) == b"%d" % cost_mwt
 
 
 def test_a_job_without_cost_leaves_the_tenants_sums_at_zero(store):

@@ -17,7 +17,7 @@ def pool(store):
 def starting_service_wt(store, tenant: str) -> int:
     """Admit the tenant's first job; return the tenant's service in wt."""
     admitted(store, a_job(tenant))
-    return int(store.client.hget(keys.tenant(tenant), "service_mwt")) // 1_000
+    return int(store.client.hget(keys.tenant(tenant), keys.service_field(MODEL))) // 1_000
 
 
 def set_policy(store, tenant: str) -> None:
@@ -38,13 +38,13 @@ def test_a_tenant_known_for_a_minute_starts_two_mean_jobs_below_the_virtual_time
     job_id = admitted(pool, a_job("blue"))
     pool.cancel(job_id)
     pass_time(pool, 61_000, beating="w1")
-    pool.client.hset(keys.tenant("blue"), "service_mwt", 0)
+    pool.client.hset(keys.tenant("blue"), keys.service_field(MODEL), 0)
     assert starting_service_wt(pool, "blue") == 800
 
 
 def test_a_tenant_with_more_service_than_the_virtual_time_keeps_its_service(pool):
     set_policy(pool, "blue")
-    pool.client.hset(keys.tenant("blue"), "service_mwt", 5_000_000)
+    pool.client.hset(keys.tenant("blue"), keys.service_field(MODEL), 5_000_000)
     assert starting_service_wt(pool, "blue") == 5_000
 
 

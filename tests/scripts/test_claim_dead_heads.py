@@ -5,6 +5,7 @@ import pytest
 from shared.jobs.job import Usage
 from shared.store import keys
 from tests.support.builders import (
+    MODEL,
     a_heartbeat,
     a_job,
     admitted,
@@ -40,7 +41,7 @@ def late_job(store, tenant: str) -> str:
 
 def rival(store) -> str:
     """Admit a job of another tenant, whose turn comes after all others."""
-    store.client.hset(keys.tenant("green"), "service_mwt", 10**9)
+    store.client.hset(keys.tenant("green"), keys.service_field(MODEL), 10**9)
     return admitted(store, a_job("green"))
 
 

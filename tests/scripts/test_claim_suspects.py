@@ -3,7 +3,17 @@
 import pytest
 
 from shared.store import keys
-from tests.support.builders import a_job, admitted, advance_clock, an_ending, claim, claim_one, heartbeat, reconfigure
+from tests.support.builders import (
+    MODEL,
+    a_job,
+    admitted,
+    advance_clock,
+    an_ending,
+    claim,
+    claim_one,
+    heartbeat,
+    reconfigure,
+)
 
 LATE_MS = 5_000
 
@@ -58,7 +68,9 @@ def test_a_tenant_gets_no_more_than_its_turns_by_having_a_suspect_passed(pool):
         admitted(pool, a_job("blue"))
         admitted(pool, a_job("green"))
     claim(pool, room=6)
-    service = {tenant: int(pool.client.hget(keys.tenant(tenant), "service_mwt")) for tenant in ("blue", "green")}
+    service = {
+        tenant: int(pool.client.hget(keys.tenant(tenant), keys.service_field(MODEL))) for tenant in ("blue", "green")
+    }
     assert abs(service["blue"] - service["green"]) <= a_job().cost_mwt
 
 
@@ -95,6 +107,6 @@ def test_tenants_with_many_suspects_do_not_keep_a_worker_from_the_tenants_behind
     pool.client.zadd(keys.leases(), dict.fromkeys(ids, 1))
     assert pool.reap().requeued + pool.reap().requeued == len(ids)
     claim_one(pool)
-    pool.client.hset(keys.tenant("late"), "service_mwt", 10**9)
+    pool.client.hset(keys.tenant("late"), keys.service_field(MODEL), 10**9)
     last = admitted(pool, a_job("late"))
     assert [job.id for job in claim(pool)] == [last]

@@ -15,7 +15,7 @@ def run_one(store, *, completion_tokens: int = 20) -> str:
 
 
 def service_mwt_of(store, tenant: str) -> int:
-    return int(store.client.hget(keys.tenant(tenant), "service_mwt") or 0)
+    return int(store.client.hget(keys.tenant(tenant), keys.service_field(MODEL)) or 0)
 
 
 @pytest.mark.parametrize("fairness", ["tokens", "turns"])
@@ -134,7 +134,7 @@ def test_an_idle_tenant_keeps_no_credit(store):
     assert "bbb" not in order
 
 
-def test_a_lift_moves_the_tenant_in_every_active_set_that_contains_it(store):
+def test_a_lift_in_one_pool_moves_the_tenant_in_no_other(store):
     heartbeat(store)
     heartbeat(store, "w2", model="n")
     for _ in range(3):
@@ -142,13 +142,14 @@ def test_a_lift_moves_the_tenant_in_every_active_set_that_contains_it(store):
         run_one(store)
     admitted(store, a_job("b", model="n"))
     admitted(store, a_job("b"))
-    assert store.client.zscore(keys.active(MODEL), "b") == store.client.zscore(keys.active("n"), "b")
+    assert store.client.zscore(keys.active(MODEL), "b") == 180_000
+    assert store.client.zscore(keys.active("n"), "b") == 0
 
 
 def test_turns_stay_exact_when_service_has_more_than_fourteen_digits(store):
     heartbeat(store)
-    store.client.hset(keys.tenant("a"), "service_mwt", 1_234_567_890_123_456)
-    store.client.hset(keys.tenant("b"), "service_mwt", 1_234_567_890_123_457)
+    store.client.hset(keys.tenant("a"), keys.service_field(MODEL), 1_234_567_890_123_456)
+    store.client.hset(keys.tenant("b"), keys.service_field(MODEL), 1_234_567_890_123_457)
     for tenant in ("a", "b"):
         admitted(store, a_job(tenant, cost_mwt=2))
         admitted(store, a_job(tenant, cost_mwt=2))

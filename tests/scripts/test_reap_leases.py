@@ -30,7 +30,7 @@ def test_a_job_whose_lease_ended_returns_to_its_old_position(store):
     assert [raw.decode() for raw in store.client.zrange(keys.order(QUEUE), 0, -1)] == ids
     assert [raw.decode() for raw in store.client.lrange(f"rq:queue:{QUEUE}", 0, -1)] == ids
     assert stat(store, "reclaimed") == 2
-    assert store.client.hget(keys.tenant("blue"), "service_mwt") == b"0"
+    assert store.client.hget(keys.tenant("blue"), keys.service_field(MODEL)) == b"0"
     again = claim(store, room=3)
     assert [(job.id, job.attempt) for job in again] == list(zip(ids, (2, 2, 1), strict=True))
 

@@ -46,7 +46,7 @@ def test_a_release_refunds_the_charge_and_does_not_count_the_attempt(store):
         held = claim_one(store)
         assert held.attempt == 1
         assert store.release("w1", [held.held]) == 1
-        assert store.client.hget(keys.tenant("blue"), "service_mwt") == b"0"
+        assert store.client.hget(keys.tenant("blue"), keys.service_field(MODEL)) == b"0"
     assert stat(store, "requeued") == 5
 
 

@@ -192,7 +192,7 @@ def test_a_heartbeat_reports_a_job_with_a_corrupt_record_as_lost(store):
 
 
 def service_mwt(store, tenant: str = "blue") -> int:
-    return int(store.client.hget(keys.tenant(tenant), "service_mwt") or 0)
+    return int(store.client.hget(keys.tenant(tenant), keys.service_field(MODEL)) or 0)
 
 
 def test_an_answer_longer_than_expected_is_charged_while_it_grows_and_settled_exactly(store):

@@ -204,7 +204,7 @@ def test_the_time_for_a_token_of_a_fast_model_is_counted_in_microseconds(store, 
 def test_an_ended_job_without_tokens_adds_no_measurement(store, held):
     store.settle(Ending(held.id, held.token, Outcome.FAILED, code="context_length_exceeded"), "w1")
     assert not [name for name in store.snapshot(stats=True).stats if name.startswith(("h|time_", "wasted"))]
-    assert store.client.hget(keys.tenant("blue"), "service_mwt") == b"0"
+    assert store.client.hget(keys.tenant("blue"), keys.service_field(MODEL)) == b"0"
 
 
 def test_the_pools_mean_run_time_follows_the_succeeded_jobs(store):

@@ -239,7 +239,8 @@ class QueueMachine(RuleBasedStateMachine):
             for slug in SLUGS:
                 order = client.zrange(keys.order(f"{tenant}.{slug}"), 0, -1)
                 assert [raw.decode() for raw in order] == [job.id for job in model.waiting(tenant, slug)]
-            assert int(client.hget(keys.tenant(tenant), "service_mwt") or 0) == model.service.get(tenant, 0)
+                served = int(client.hget(keys.tenant(tenant), keys.service_field(slug)) or 0)
+                assert served == model.service[tenant, slug]
             assert stat(self.store, f"degraded|{tenant}|max_tokens") == model.cuts[tenant]
         for slug in SLUGS:
             assert [raw.decode() for raw in client.zrange(keys.active(slug), 0, -1)] == model.turns(slug)

@@ -45,7 +45,8 @@ class Model:
     pools: defaultdict[str, Pool] = field(default_factory=lambda: defaultdict(Pool))
     jobs: dict[str, ModelJob] = field(default_factory=dict)
     workers: dict[str, ModelWorker] = field(default_factory=dict)
-    service: dict[str, int] = field(default_factory=dict)
+    #: By tenant and slug.
+    service: Counter[tuple[str, str]] = field(default_factory=Counter)
     #: The number of answers of each tenant that were cut.
     cuts: Counter[str] = field(default_factory=Counter)
     hold_heartbeat_ms: int | None = None
@@ -64,7 +65,7 @@ class Model:
     def turns(self, slug: str) -> list[str]:
         """Return the tenants with queued jobs for a model, least service first, ties by name."""
         tenants = {job.tenant for job in self.jobs.values() if job.state == "queued" and job.slug == slug}
-        return sorted(tenants, key=lambda tenant: (self.service.get(tenant, 0), tenant))
+        return sorted(tenants, key=lambda tenant: (self.service[tenant, slug], tenant))
 
     def live_slots(self) -> int:
         return sum(w.slots for w in self.workers.values() if self.now_ms - w.heartbeat_ms <= LIVE_MS)
@@ -122,7 +123,7 @@ class Model:
                 job.skips += 1
                 passed += 1
             else:
-                self.pools[slug].virtual = max(self.pools[slug].virtual, self.service.get(tenant, 0))
+                self.pools[slug].virtual = max(self.pools[slug].virtual, self.service[tenant, slug])
                 if is_suspect:
                     suspect_held, me.suspect = True, job.id
                 waits_ms.append(self._lease(job, worker, claim_id))
@@ -164,7 +165,7 @@ class Model:
     def _charge_overrun(self, job: ModelJob, cost_mwt: int) -> None:
         charge_mwt = self._by_weight(job.tenant, cost_mwt)
         if self.fairness == "tokens" and cost_mwt > job.cost_mwt and charge_mwt > job.charged_mwt:
-            self._charge(job.tenant, charge_mwt - job.charged_mwt)
+            self._charge(job, charge_mwt - job.charged_mwt)
             job.charged_mwt = charge_mwt
 
     def settle(
@@ -182,7 +183,7 @@ class Model:
         elif outcome == "succeeded" and self.now_ms > job.deadline_ms + GRACE_MS:
             outcome, code = "expired", "deadline_exceeded"
         if self.fairness == "tokens":
-            self._charge(job.tenant, self._by_weight(job.tenant, cost_mwt) - job.charged_mwt)
+            self._charge(job, self._by_weight(job.tenant, cost_mwt) - job.charged_mwt)
         if outcome == "succeeded":
             pool = self.pools[job.slug]
             pool.smooth("run_ms", max(1, self.now_ms - job.started_ms))
@@ -244,8 +245,8 @@ class Model:
         job.state, job.claim, job.worker, job.charged_mwt, job.waits_from_ms = "queued", "", "", 0, self.now_ms
         self.jobs[job.id] = job
         if first:
-            least = least_service(self, job.tenant, job.slug)
-            self.service[job.tenant] = max(self.service.get(job.tenant, 0), int(least))
+            own = job.tenant, job.slug
+            self.service[own] = max(self.service[own], int(least_service(self, *own)))
 
     def _lease(self, job: ModelJob, worker: str, claim_id: str) -> int:
         """Lease the job to the worker; return the ms that it was queued."""
@@ -257,7 +258,7 @@ class Model:
         self.cuts[job.tenant] += bool(job.cut_tokens and not cut_before)
         job.lease_ms, job.started_ms = self.now_ms + self.lease_ms, self.now_ms
         job.charged_mwt = self._by_weight(job.tenant, cost_mwt)
-        self._charge(job.tenant, job.charged_mwt)
+        self._charge(job, job.charged_mwt)
         return self.now_ms - job.waits_from_ms
 
     def _take_back(self, job: ModelJob, *, counted: bool) -> str:
@@ -269,15 +270,15 @@ class Model:
             self._end(job, "failed", "poison")
         else:
             job.attempts -= not counted
-            self._charge(job.tenant, -job.charged_mwt)
+            self._charge(job, -job.charged_mwt)
             self._enqueue(job)
         return job.state
 
     def _end(self, job: ModelJob, outcome: str, code: str) -> None:
         job.state, job.code, job.poll_by_ms = outcome, code, None
 
-    def _charge(self, tenant: str, by_mwt: int) -> None:
-        self.service[tenant] = self.service.get(tenant, 0) + by_mwt
+    def _charge(self, job: ModelJob, by_mwt: int) -> None:
+        self.service[job.tenant, job.slug] += by_mwt
 
     def _by_weight(self, tenant: str, cost_mwt: int) -> int:
         return cost_mwt * 1_000 // self.weights_milli.get(tenant, 1_000)

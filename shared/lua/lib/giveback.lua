@@ -1,7 +1,7 @@
 -- giveback: puts a running job back into its queue; its admission time, deadline and sort key stay the same.
 -- KEYS leases events tenant rq_job
 -- KEEPS 1 2 3 7 8
--- USES job waiting rq stats stream books doorbell
+-- USES job waiting turns rq stats stream books doorbell
 
 -- Whether the claim that ends here has produced a first token. If so, the start deadline was met, and no later claim
 -- has to meet it again.
@@ -29,7 +29,7 @@ local function give_back(job, counts_as_attempt, now_ms)
   end
   add_entry(k_events .. job.id, '*', 'type', 'requeued')
   redis.call('PEXPIRE', k_events .. job.id, math.max(60000, job.deadline_ms - now_ms + 60000))
-  serve(job.tenant, -job.charged_mwt)
+  serve(job.tenant, job.slug, -job.charged_mwt)
   enlist(job)
   ring(job.slug)
   count('requeued')

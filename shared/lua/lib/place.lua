@@ -1,7 +1,7 @@
 -- place: puts an inflight job back where its record says that it is, if another program removed or changed entries.
 -- KEYS inflight deadlines leases polls order lists active tenant tenants queues rq_job rq_queues rq_queue rq_wip
 -- KEEPS 1 2 7
--- USES clock settings job waiting rq stats forget finish
+-- USES clock settings job waiting turns rq stats forget finish
 
 -- The longest deadline that a request can name, in ms. A job whose deadline is further away has a spoiled record.
 local MAX_DEADLINE_MS = 86400000
@@ -97,15 +97,13 @@ local function ensure_active(job)
     return repairs + 1
   end
   -- The tenant's service is written twice, also as its score. Whichever is usable restores the other.
-  local stored = redis.call('HGET', k_tenant .. job.tenant, 'service_mwt')
+  local field = 's|' .. job.slug
+  local stored = redis.call('HGET', k_tenant .. job.tenant, field)
   local service = number(stored, nil, MIN_SERVICE_MWT)
   if not service then
-    service = number(redis.call('ZSCORE', k_active .. job.slug, job.tenant), nil, MIN_SERVICE_MWT)
-    if service then
-      redis.call('HSET', k_tenant .. job.tenant, 'service_mwt', whole(service))
-    else
-      service = stored and restore_service(job.tenant, { job.slug }) or 0
-    end
+    service = unrecorded_service(job.tenant, job.slug)
+    redis.call('HSET', k_tenant .. job.tenant, field, whole(service))
+    repairs = repairs + 1
   end
   return repairs + (ensure_score(k_active .. job.slug, service, job.tenant) and 1 or 0)
 end

@@ -1,12 +1,11 @@
 -- schema: the number of the store's format in this version, and whether the store needs processes of a newer one.
 -- KEYS
 -- shared/schema.py has the same numbers; docs/upgrade.md says when to raise them.
-local SCHEMA, MAX_SCHEMA = 1, 9999
+local SCHEMA, MAX_SCHEMA = 2, 9999
 
 -- Returns the number in a field of the config, or nil if there is none or it was not written by Penstock.
 local function schema_in(field)
-  -- Like shared/schema.py, this takes one to four digits and no other notation of a number.
-  local stored_number = tonumber(string.match(field or '', '^%d%d?%d?%d?$'))
+  local stored_number = tonumber(field or '')
   return stored_number and stored_number >= 1 and stored_number <= MAX_SCHEMA and stored_number or nil
 end
 

@@ -185,7 +185,7 @@ def test_an_invalid_number_in_a_job_record_is_a_breach_only_if_it_is_summed(scen
     assert set(scene.breaches()) == ({3} if name in {"prompt_tokens", "cost_mwt"} else set())
 
 
-@pytest.mark.parametrize(("name", "invariant"), [("waiting", 3), ("running", 3), ("service_mwt", 7)])
+@pytest.mark.parametrize(("name", "invariant"), [("waiting", 3), ("running", 3), (keys.service_field(MODEL), 7)])
 def test_a_tenant_s_sum_that_is_not_a_number_is_a_breach_and_does_not_fail_the_snapshot(scene, name, invariant):
     scene.client.hset(keys.tenant("blue"), name, "many")
     found = scene.breaches()
@@ -203,7 +203,7 @@ def test_bounds_that_are_not_numbers_do_not_fail_the_audit(scene):
 
 def test_a_service_that_a_score_cannot_represent_exactly_is_not_a_breach(scene):
     """A score is a double, which cannot represent every integer above 2^53."""
-    scene.client.hset(keys.tenant("blue"), "service_mwt", 2**53 + 1)
+    scene.client.hset(keys.tenant("blue"), keys.service_field(MODEL), 2**53 + 1)
     scene.client.zadd(keys.active(MODEL), {"blue": 2**53 + 1})
     assert scene.breaches() == {}
 
