@@ -1,7 +1,8 @@
 """The request class of the HTTP door: bodies must be JSON in UTF-8 and are limited in size."""
 
+import hashlib
 import sys
-from typing import Any
+from typing import Any, cast
 
 from flask import Request, g, request
 from gunicorn.http.errors import ParseException  # type: ignore[import-untyped]  # ships no types
@@ -9,10 +10,17 @@ from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
 
 from web.http.api_errors import ApiError
 from web.http.json_body import parse_json
+from web.http.telemetry import client_request_id
 
 
 class DoorRequest(Request):
-    """A request whose JSON body is always parsed strictly, even when Flask or APIFlask reads it."""
+    """A request whose JSON body is always parsed strictly, even when Flask or APIFlask reads it.
+
+    The bytes of the body are not kept: a call that waits or streams would hold them for as long as it lasts.
+    """
+
+    #: The digest of the body's bytes, once they were read; "" if the request has no id of the client or a proxy.
+    body_digest: str = ""
 
     def get_json(self, force: bool = False, silent: bool = False, cache: bool = True) -> Any:  # noqa: ARG002 - Flask's signature
         """Return the JSON value of the body.
@@ -37,14 +45,17 @@ class DoorRequest(Request):
         length = longest if self.content_length is None else min(self.content_length, longest)
         end = g.open_body(length) if "open_body" in g else None
         try:
-            return parse_json(self._whole_body())
+            data = self._whole_body()
+            if client_request_id() is not None:
+                self.body_digest = hashlib.sha256(data).hexdigest()
+            return parse_json(data)
         finally:
             if end is not None:
                 end()
 
     def _whole_body(self) -> bytes:
         try:
-            data = self.get_data(cache=True)
+            data = self.get_data(cache=False)
         except ParseException as error:
             message = f"Transfer-Encoding is chunked, but the body is not encoded in chunks: {error}"
             raise ApiError("invalid_request", message) from error
@@ -58,6 +69,14 @@ class DoorRequest(Request):
         if self.content_length is not None and len(data) < self.content_length:
             raise ApiError("invalid_request", f"the body ended after {len(data)} of {self.content_length} bytes")
         return data
+
+
+def raw_body_digest() -> str:
+    """Return the digest of the current request's body as it was sent, which has been read and parsed.
+
+    It is "" for a request without a valid x-request-id, because only repeats with the same id are recognized by it.
+    """
+    return cast("DoorRequest", request).body_digest
 
 
 def retry_attempt() -> int:

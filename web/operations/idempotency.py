@@ -5,12 +5,12 @@ request could receive a job that is about to be canceled because the first conne
 jobs that a connection owns, a repeat is therefore recognized only if the first request was refused.
 """
 
-import hashlib
 from dataclasses import replace
 
 from flask import g, request
 
 from web.http.api_errors import FieldError, invalid_value
+from web.http.request import raw_body_digest
 from web.http.telemetry import client_request_id
 from web.operations.admission import GenerationRequest, digest
 
@@ -41,8 +41,7 @@ def with_refusal_identity(generation: GenerationRequest, tenant: str) -> Generat
         return generation
     # Use the digest of the raw body, which a proxy repeats exactly. The parsed payload differs each time, because it
     # contains a new random seed.
-    body = hashlib.sha256(request.get_data()).hexdigest()
-    return replace(generation, dedup_id=digest("refusal", tenant, g.request_id, request.path, body)[:32])
+    return replace(generation, dedup_id=digest("refusal", tenant, g.request_id, request.path, raw_body_digest())[:32])
 
 
 def _idempotency_digest() -> str | None:
