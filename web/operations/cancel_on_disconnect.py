@@ -17,6 +17,7 @@ from web.http.api_errors import ApiError
 from web.openai.chat_answers import job_end_error
 from web.operations.event_stream import JobEnded, StreamItem, TextDelta, follow_job
 from web.operations.long_poll import wait_until_ended
+from web.operations.tenant_jobs import waiting_for_own_job
 from web.runtime.context import DoorContext
 from web.runtime.credentials.client_watch import ClientWatch
 
@@ -30,8 +31,12 @@ GRACE_S = 2.0
 def wait_for_result(
     context: DoorContext, view: JobView, deadline: RequestDeadline, client: ClientWatch
 ) -> JobView | ApiError:
-    """Block until the job has ended; return the job if it succeeded, otherwise the error to send to the client."""
-    view = wait_until_ended(context, view, deadline.deadline_ms / 1000 + GRACE_S, stop=client.gone)
+    """Block until the job has ended; return the job if it succeeded, otherwise the error to send to the client.
+
+    Raises StoreUnavailable if the store loses the job.
+    """
+    with waiting_for_own_job():
+        view = wait_until_ended(context, view, deadline.deadline_ms / 1000 + GRACE_S, stop=client.gone)
     if not has_ended(view):
         cancel_unless_stopping(context, view, client=client)
         return no_end_error(view, client)
@@ -44,12 +49,14 @@ def follow_from_first_text(
     """Block until the job has its first text, then return its stream items.
 
     If the job ends without success before its first text, an error is returned instead. The response has not begun by
-    then, so the error can still be sent with its HTTP status. If the caller of this function stops iterating before the
-    job has ended, it must call `cancel_unless_stopping`.
+    then, so the error can still be sent with its HTTP status. Raises StoreUnavailable if the store loses the job in
+    this time. If the caller of this function stops iterating before the job has ended, it must call
+    `cancel_unless_stopping`.
     """
     until_s = context.clock.monotonic() + deadline.deadline_ms / 1000 + GRACE_S
     items = follow_job(context, view, stop=lambda: client.gone() or context.clock.monotonic() > until_s)
-    first = next((item for item in items if isinstance(item, TextDelta | JobEnded)), None)
+    with waiting_for_own_job():
+        first = next((item for item in items if isinstance(item, TextDelta | JobEnded)), None)
     if first is None:
         cancel_unless_stopping(context, view, client=client)
         return no_end_error(view, client)

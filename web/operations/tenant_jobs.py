@@ -1,5 +1,9 @@
 """Read, list and erase jobs in the store."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from shared.errors import StoreUnavailable
 from shared.jobs.job import JobView
 from shared.store.replies import JobPage
 from web.http.api_errors import ApiError
@@ -21,6 +25,21 @@ def read_job(context: DoorContext, job_id: str, tenant: str | None) -> JobView:
     if view is None:
         raise ApiError("job_not_found", f"no job {job_id[:64]!r}")
     return view
+
+
+@contextmanager
+def waiting_for_own_job() -> Iterator[None]:
+    """Raise StoreUnavailable in place of the 404 that `read_job` raises.
+
+    For a call that waits for the job that it has submitted. If the store loses such a job, for example in a failover to
+    a replica that does not have it, the client has nothing to read by an id, and should send its request again.
+    """
+    try:
+        yield
+    except ApiError as error:
+        if error.code != "job_not_found":
+            raise
+        raise StoreUnavailable("the store has lost a job for which its client waits") from error
 
 
 def erase_job(context: DoorContext, view: JobView) -> None:

@@ -22,7 +22,7 @@ from web.operations.long_poll import LONGEST_WAIT_MS, refresh_job, wait_until_en
 from web.operations.request_caller import current_caller, watch_client
 from web.operations.request_deadline import read_deadline
 from web.operations.responses import job_response, json_response, yield_response
-from web.operations.tenant_jobs import erase_job, list_jobs, read_job
+from web.operations.tenant_jobs import erase_job, list_jobs, read_job, waiting_for_own_job
 from web.runtime.context import DoorContext
 from web.runtime.current import current_context
 
@@ -55,7 +55,8 @@ def submit(body: SubmitBody) -> Response:
     if isinstance(verdict, Yield):
         return yield_response(verdict)
     ticket = make_ticket(verdict.view) if make_ticket else None
-    view = _wait(context, verdict.view, wait_s)
+    with waiting_for_own_job():
+        view = _wait(context, verdict.view, wait_s)
     return job_response(view, submitted=True, ticket=ticket, headers=wait_headers)
 
 
