@@ -10,7 +10,7 @@ To add a field: add it to TenantPolicy, to FIELDS and to the options of `penstoc
 (shared/cli/commands/tenants.py).
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from shared.errors import ConfigError
 from shared.jobs.tenant_policy import FIELDS, TenantPolicy, Value
 from shared.store import keys
 from shared.store.decode import text
-from shared.store.redis_errors import store_faults
+from shared.store.redis_errors import raise_if_unavailable, store_faults
 
 #: The TTL of a tenant's hash after its policy was removed. The hash must outlive the queued jobs that it counts, and
 #: the longest deadline that PENSTOCK_MAX_DEADLINE_MS allows is one day. The tenant's next admission sets the usual TTL
@@ -44,6 +44,8 @@ class TenantEntry:
 #: For each rate limit, the field in which admit.lua stores how much of the limit is used up.
 _RATE_STATE = {"policy_rpm": "rpm_ms", "policy_tpm": "tpm_ms"}
 _RATES = tuple(_RATE_STATE)
+#: How many tenants are read in one round trip. The store answers other clients in between.
+_MAX_PIPELINED = 1_000
 
 
 def check_name(tenant: str) -> str:
@@ -68,6 +70,25 @@ class Tenants:
         """Return the tenant's policy, or None if the tenant has none."""
         with store_faults(self._client):
             return _parse_policy(tenant, self._client.hgetall(keys.tenant(check_name(tenant))))
+
+    def find_disabled(self, tenants: Collection[str]) -> frozenset[str]:
+        """Return those of the tenants that are disabled, in one round trip for each _MAX_PIPELINED of them.
+
+        A tenant whose hash cannot be read is not among them, so that a spoiled hash ends no open stream.
+        """
+        names, disabled = list(tenants), set()
+        for start in range(0, len(names), _MAX_PIPELINED):
+            asked = names[start : start + _MAX_PIPELINED]
+            with store_faults(self._client), self._client.pipeline(transaction=False) as pipe:
+                for name in asked:
+                    pipe.hmget(keys.tenant(name), "policy", FIELDS["disabled"].stored)
+                answers = pipe.execute(raise_on_error=False)
+            for name, answer in zip(asked, answers, strict=True):
+                if isinstance(answer, Exception):
+                    raise_if_unavailable(self._client, answer)
+                elif answer[0] is not None and answer[1] is not None and FIELDS["disabled"].parse(text(answer[1])):
+                    disabled.add(name)
+        return frozenset(disabled)
 
     def set(self, tenant: str, policy: TenantPolicy) -> None:
         """Replace the tenant's policy. For fields that are None, the system's defaults apply."""

@@ -69,8 +69,8 @@ def make_door_context(settings: Settings, store: Store, clock: Clock) -> DoorCon
         with metrics.time_script("overview"):
             return store.overview()
 
-    api_keys = ApiKeys(store.client)
-    credentials = CredentialCache(api_keys, Tenants(store.client), AdminKeys(store.client), clock)
+    api_keys, tenants = ApiKeys(store.client), Tenants(store.client)
+    credentials = CredentialCache(api_keys, tenants, AdminKeys(store.client), clock)
     return DoorContext(
         settings=settings,
         store=store,
@@ -79,7 +79,7 @@ def make_door_context(settings: Settings, store: Store, clock: Clock) -> DoorCon
         request_bounds=bounds_of_requests(settings),
         failed_keys=FailedKeys(settings.failed_keys_per_minute, proxies, clock),
         credentials=credentials,
-        key_watch=KeyWatch(api_keys, credentials),
+        key_watch=KeyWatch(api_keys, tenants),
         ticket_signer=TicketSigner(store.client),
         pools=ModelPools(store, settings, clock),
         event_hub=EventHub(store),

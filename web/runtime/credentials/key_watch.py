@@ -7,9 +7,9 @@ from collections.abc import Callable
 import structlog
 
 from shared.accounts.api_keys import ApiKeys
+from shared.accounts.tenants import Tenants
 from shared.errors import StoreUnavailable
 from web.http.api_errors import ApiError
-from web.runtime.credentials.credential_cache import CredentialCache
 
 log = structlog.get_logger()
 
@@ -56,8 +56,8 @@ class KeyWatch:
     While the store does not answer, every key counts as valid.
     """
 
-    def __init__(self, api_keys: ApiKeys, credentials: CredentialCache) -> None:
-        self._api_keys, self._credentials = api_keys, credentials
+    def __init__(self, api_keys: ApiKeys, tenants: Tenants) -> None:
+        self._api_keys, self._tenants = api_keys, tenants
         self._lock = threading.Lock()
         #: Guarded by the lock. A use disappears from the set when nobody refers to it any more.
         self._uses: weakref.WeakSet[KeyUse] = weakref.WeakSet()
@@ -74,37 +74,26 @@ class KeyWatch:
         return use
 
     def one_pass(self) -> None:
-        """Check all uses once. Raises StoreUnavailable.
+        """Check all uses once, in a few round trips. Raises StoreUnavailable.
 
-        Any other error, such as that of one tenant's spoiled record, is raised after all uses have been checked.
+        An error of one use's `on_end` is raised after all uses have been checked.
         """
         fault: Exception | None = None
         with self._lock:
             uses = [use for use in self._uses if not use.ended]
         valid = self._api_keys.find_valid({use.digest for use in uses if use.digest})
+        disabled = self._tenants.find_disabled({use.tenant for use in uses})
         for use in uses:
+            problem = _problem_of(use, valid, disabled)
+            if problem is None:
+                continue
+            log.info("key.ended", tenant=use.tenant, code=problem.code)
             try:
-                self._check(use, valid)
-            except StoreUnavailable:
-                raise
+                use.end(problem)
             except Exception as error:  # noqa: BLE001 - no error of one use may keep another one from its end
                 fault = error
         if fault is not None:
             raise fault
-
-    def _check(self, use: KeyUse, valid: frozenset[str]) -> None:
-        problem = self._problem_of(use, valid)
-        if problem is not None:
-            log.info("key.ended", tenant=use.tenant, code=problem.code)
-            use.end(problem)
-
-    def _problem_of(self, use: KeyUse, valid: frozenset[str]) -> ApiError | None:
-        if use.digest and use.digest not in valid:
-            return ApiError("invalid_api_key", "the API key was removed, or has expired, while the connection was open")
-        policy = self._credentials.policy(use.tenant)
-        if policy is not None and policy.disabled:
-            return ApiError("tenant_disabled", f"tenant {use.tenant!r} was disabled while the connection was open")
-        return None
 
     def _run(self) -> None:
         #: This event is never set. Waiting for it is a sleep.
@@ -126,3 +115,11 @@ class KeyWatch:
                 if not failed_before:
                     log.exception("key_watch.fault")
                 failed_before = True
+
+
+def _problem_of(use: KeyUse, valid: frozenset[str], disabled: frozenset[str]) -> ApiError | None:
+    if use.digest and use.digest not in valid:
+        return ApiError("invalid_api_key", "the API key was removed, or has expired, while the connection was open")
+    if use.tenant in disabled:
+        return ApiError("tenant_disabled", f"tenant {use.tenant!r} was disabled while the connection was open")
+    return None
