@@ -6,6 +6,10 @@ from dataclasses import dataclass, field
 GENERATED_WEIGHT = 4
 
 
+#: The name of the model in runs with one model.
+MODEL = "modelled"
+
+
 @dataclass(slots=True, eq=False)
 class SimJob:
     """A request that is fixed in advance (the first fields) and what happened to it. Times are ms of virtual time."""
@@ -22,6 +26,10 @@ class SimJob:
     light: bool = False
     #: The client leaves this many ms after its last send; None if it stays.
     leaves_after_ms: float | None = None
+    #: The name of the model that the client requests.
+    model: str = MODEL
+    #: The door's estimate of the prompt's length; None if the door knows the length.
+    door_prompt: int | None = None
 
     attempts: int = 0
     #: Reason of the last refusal, "" if the job was never refused.
@@ -42,6 +50,11 @@ class SimJob:
     gone: bool = field(default=False)
     #: Tokens by which the answer was cut to meet its deadline (PENSTOCK_DEGRADATION).
     cut_tokens: int = 0
+
+    @property
+    def estimated_prompt(self) -> int:
+        """The prompt tokens that the door counts."""
+        return self.prompt if self.door_prompt is None else self.door_prompt
 
     @property
     def cost_wt(self) -> int:

@@ -10,114 +10,54 @@ The bound of B4 and B5 is that of Penstock: 4 x the slots. Their 503 has the hea
 """
 
 from collections import deque
-from collections.abc import Callable
-from collections.abc import Sequence as Several
+from collections.abc import Iterator
 
-from bench.sim.asks import TAKEN, Answer, SimJob
-from bench.sim.fleet import Machine, Sequence, SimWorker
+from bench.sim.asks import Answer, SimJob
+from bench.sim.fleet import Machine, SimWorker
+from bench.sim.memory_queue import MemoryQueue
 from bench.sim.simulation import fleet
-from bench.sim.system import Grant
 
 
-class Queue:
-    """A queue in memory. `bound` is the maximum number of inflight jobs, or None."""
+class Queue(MemoryQueue):
+    """A queue with an optional bound. `bound` is the maximum number of inflight jobs, or None."""
+
+    drop_ends_turn = True
 
     def __init__(self, name: str, *, bound: int | None, round_robin: bool, drops_late: bool) -> None:
-        self.name = name
-        self._bound, self._drops_late = bound, drops_late
+        super().__init__(name)
+        self.drops_late = drops_late
+        self._bound = bound
         #: Whether there is one list for each tenant instead of one list for all.
         self._round_robin = round_robin
-        self._lists: dict[str, deque[SimJob]] = {}
         self._turns: deque[str] = deque()
-        self._inflight = 0
-        self._running: set[SimJob] = set()
-        self._waits = 0
 
-    def offer(self, job: SimJob, now_ms: float, then: Callable[[Answer], None]) -> None:  # noqa: ARG002 - a System's names
-        """Admit the job unless the bound is reached."""
-        then(self._offer(job))
-
-    def flush_offers(self) -> None:
-        """Do nothing: every offer is answered at once."""
-
-    def _offer(self, job: SimJob) -> Answer:
-        if self._bound is not None and self._inflight >= self._bound:
+    def refusal(self, job: SimJob, now_ms: float) -> Answer | None:  # noqa: ARG002 - a MemoryQueue's names
+        """Refuse the job if the bound is reached."""
+        if self._bound is not None and self.inflight >= self._bound:
             return Answer(taken=False, reason="inflight_full", hint_ms=1_000)
-        name = job.tenant if self._round_robin else ""
-        line = self._lists.setdefault(name, deque())
-        if not line:
-            self._turns.append(name)
-        line.append(job)
-        self._inflight += 1
-        self._waits += 1
-        return TAKEN
+        return None
 
-    def claim(self, worker: SimWorker, now_ms: float) -> list[Grant]:
-        """Return the next jobs for the worker's free slots: first in first out, or round robin across tenants."""
-        grants: list[Grant] = []
-        cells = worker.cells_free
-        while len(grants) < worker.room and self._turns:
-            name = self._turns[0]
-            job = self._lists[name][0]
-            late = self._drops_late and now_ms >= job.deadline_at_ms
-            needs = job.prompt + job.max_tokens
-            if needs > cells and not late and not job.outcome:
-                break
-            self._lists[name].popleft()
-            self._turns.popleft()
-            self._waits -= 1
-            if self._lists[name]:
-                self._turns.append(name)
-            if job.outcome:
-                continue
-            if late:
-                job.outcome = "expired"
-                self._inflight -= 1
-                continue
-            cells -= needs
-            self._running.add(job)
-            grants.append(Grant(job, "", job.deadline_at_ms))
-        return grants
+    def list_of(self, job: SimJob) -> str:
+        """Return the job's tenant if tenants take turns."""
+        return job.tenant if self._round_robin else ""
 
-    def settle(
-        self,
-        worker: SimWorker,  # noqa: ARG002 - a System's names
-        seq: Sequence,
-        outcome: str,
-        now_ms: float,  # noqa: ARG002 - a System's names
-        then: Callable[[str], None],
-    ) -> None:
-        """Accept the outcome that the engine reports."""
-        self._running.discard(seq.job)
-        self._inflight -= 1
-        then(outcome)
+    def turns(self) -> Iterator[str]:
+        """Yield the tenants with queued jobs, each once. A tenant goes to the end when it is yielded."""
+        if not self._round_robin:
+            yield ""
+        for _ in range(len(self._turns)):
+            self._turns.rotate(-1)
+            yield self._turns[-1]
 
-    def leave(self, job: SimJob, now_ms: float) -> bool:  # noqa: ARG002 - a System's names
-        """Mark a queued job as canceled, so that it is skipped when its turn comes, if the baseline knows deadlines.
+    def on_queued(self, job: SimJob, now_ms: float) -> None:  # noqa: ARG002 - a MemoryQueue's names
+        """Give the tenant its first turn at the end."""
+        if self._round_robin and job.tenant not in self._turns:
+            self._turns.append(job.tenant)
 
-        Returns whether a worker must be notified to stop the job.
-        """
-        if job in self._running:
-            return self._drops_late
-        if job.admitted_ms is not None and not job.outcome and self._drops_late:
-            job.outcome = "canceled"
-            self._inflight -= 1
-        return False
-
-    def heartbeat(self, worker: SimWorker, now_ms: float) -> Several[SimJob]:  # noqa: ARG002 - a System's names
-        """Return no jobs: the baselines do not tell workers to stop jobs."""
-        return ()
-
-    def reap(self, now_ms: float) -> bool:  # noqa: ARG002 - a System's names
-        """Do nothing: the baselines have no leases and do not reap."""
-        return False
-
-    def waiting(self) -> int:
-        """Return the number of queued jobs."""
-        return self._waits
-
-    def close(self, jobs: Several[SimJob]) -> None:
-        """Do nothing: jobs that are still queued have no outcome."""
+    def on_emptied(self, name: str) -> None:
+        """Take the turn of a tenant without queued jobs."""
+        if self._round_robin:
+            self._turns.remove(name)
 
 
 def baseline(name: str, workers: int, machine: Machine) -> tuple[Queue, list[SimWorker]]:

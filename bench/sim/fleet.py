@@ -9,8 +9,12 @@ that computes a prompt's last token also samples the answer's first token.
 import heapq
 from dataclasses import dataclass, field
 
-from bench.sim.asks import GENERATED_WEIGHT, SimJob
+from bench.sim.asks import GENERATED_WEIGHT, MODEL, SimJob
+from bench.sim.rates import MeasuredRates
+from shared.jobs.job import Usage
+from workers.engine.backend import Facts
 from workers.engine.planner import PendingPrompt, PlanLimits, plan
+from workers.engine.stats import EngineStats
 from workers.engine.step_time import StepTimeModel
 
 
@@ -44,15 +48,20 @@ class Machine:
         return self.step_ms + self.row_ms * rows + self.token_ms * prompt_tokens + self.cell_ms * cells
 
     @property
-    def calibrated_mu_wtps(self) -> float:
-        """Weighted tokens per second that a calibration measures, with every slot decoding after a short prompt."""
-        decode_ms = self.takes_ms(self.slots, 0, self.slots * 128)
-        return 1_000 * GENERATED_WEIGHT * self.slots / decode_ms
-
-    @property
-    def calibrated_prefill_tps(self) -> float:
-        """Prompt tokens per second of a prompt that runs alone."""
-        return 1_000 * 256 / self.takes_ms(0, 256, 256)
+    def facts(self) -> Facts:
+        """The facts of an engine on this machine, with the rates that its calibration measures."""
+        step_ms = self.takes_ms(self.slots, 0, self.slots * 128)
+        return Facts(
+            engine="modelled",
+            device="modelled",
+            model=MODEL,
+            n_ctx=self.cells,
+            cells=self.cells,
+            slots=self.slots,
+            prefill_tps=1_000 * 256 / self.takes_ms(0, 256, 256),
+            step_ms=step_ms,
+            decode_tps=1_000 * self.slots / step_ms,
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -75,44 +84,6 @@ class Sequence:
 
 
 @dataclass
-class Average:
-    """A moving average of amount per time. Both decay equally, so that longer spans have more weight."""
-
-    amount: float
-    time_ms: float
-    #: Factor by which the past is multiplied at each new span.
-    keep: float
-
-    def add(self, amount: float, time_ms: float) -> None:
-        """Add one span of time and the amount done in it."""
-        self.amount = self.keep * self.amount + amount
-        self.time_ms = self.keep * self.time_ms + time_ms
-
-    @property
-    def per_s(self) -> float:
-        """The average amount per second."""
-        return 1_000 * self.amount / self.time_ms
-
-
-class Rates:
-    """A worker's measured rates, initially those of the calibration: full steps, prompts and answers."""
-
-    def __init__(self, mu_wtps: float, prefill_tps: float, tpot_ms: float) -> None:
-        # The calibration has the weight of two seconds of steps, or of twenty jobs.
-        self.mu = Average(2 * mu_wtps, 2_000, keep=0.995)
-        self.prefill = Average(20 * 512, 20_000 * 512 / prefill_tps, keep=0.95)
-        self.decode = Average(20 * 128, 20 * 128 * tpot_ms, keep=0.95)
-
-    def as_facts(self) -> dict[str, str | int | float]:
-        """Return the rates as the facts of a heartbeat."""
-        return {
-            "mu_wtps": round(self.mu.per_s, 1),
-            "prefill_tps": round(self.prefill.per_s, 1),
-            "tpot_ms": round(1_000 / self.decode.per_s, 3),
-        }
-
-
-@dataclass
 class SimWorker:
     """One worker. Only the simulation's event loop uses it."""
 
@@ -126,14 +97,17 @@ class SimWorker:
     life: int = 0
     #: Number of completed steps.
     steps: int = 0
-    #: Weighted tokens computed, and time spent in steps, in ms.
-    computed_wt: int = 0
+    #: The name under which it serves its model.
+    model: str = MODEL
+    #: The tokens that it computed, counted as the engine counts them.
+    stats: EngineStats = field(default_factory=EngineStats)
+    #: Time spent in steps, in ms.
     busy_ms: float = 0.0
 
     def __post_init__(self) -> None:
-        m = self.machine
-        self.rates = Rates(m.calibrated_mu_wtps, m.calibrated_prefill_tps, m.takes_ms(m.slots, 0, m.slots * 128))
-        self._fit, self._limits = m.fit, PlanLimits(m.prefill_chunk, m.step_target_ms)
+        machine = self.machine
+        self.rates = MeasuredRates(machine.facts, self.stats)
+        self._fit, self._limits = machine.fit, PlanLimits(machine.prefill_chunk, machine.step_target_ms)
         self._prompts: list[Sequence] = []
         self._decoding = 0
         #: Step number → sequences whose last token this step generates. Each sequence gets one token in every step.
@@ -143,6 +117,11 @@ class SimWorker:
         self._cells = 0
         self._reserved = 0
         self._served: list[tuple[Sequence, int]] = []
+
+    @property
+    def computed_wt(self) -> int:
+        """The weighted tokens that it computed."""
+        return self.stats.prompt_tokens + GENERATED_WEIGHT * self.stats.completion_tokens
 
     @property
     def room(self) -> int:
@@ -200,11 +179,8 @@ class SimWorker:
             self._served = []
         prompt_tokens = sum(n for _, n in self._served)
         took_ms = self.machine.takes_ms(decoding, prompt_tokens, self._cells)
-        wt = prompt_tokens + GENERATED_WEIGHT * decoding
-        # Only steps with all slots in use show the worker's full rate.
-        if not self.room:
-            self.rates.mu.add(wt, took_ms)
-        self.computed_wt += wt
+        self.stats.prompt_tokens += prompt_tokens
+        self.stats.completion_tokens += decoding
         self.busy_ms += took_ms
         self._cells += prompt_tokens + decoding
         return took_ms
@@ -214,7 +190,7 @@ class SimWorker:
         self.steps += 1
         done = [seq for seq in self._ends_at.pop(self.steps, ()) if not seq.over]
         for seq in done:
-            self._finish(seq, now_ms)
+            self._close(seq)
         for seq, tokens in self._served:
             if seq.over:
                 continue
@@ -224,7 +200,7 @@ class SimWorker:
                 self._prompts.remove(seq)
                 self._start_decoding(seq, now_ms)
                 if seq.job.answer == 1:
-                    self._finish(seq, now_ms)
+                    self._close(seq)
                     done.append(seq)
         return done
 
@@ -238,6 +214,18 @@ class SimWorker:
             return 0
         return seq.generated if seq.over else 1 + self.steps - seq.decoding_since_step
 
+    def usage(self, seq: Sequence, now_ms: float) -> Usage:
+        """Return the counts and times of a sequence that ends at `now_ms`, as the engine reports them."""
+        first_ms = seq.first_ms
+        return Usage(
+            prompt_tokens=seq.job.prompt,
+            completion_tokens=self.generated(seq),
+            prefill_ms=round((now_ms if first_ms is None else first_ms) - seq.claimed_ms),
+            decode_ms=None if first_ms is None else round(now_ms - first_ms),
+            ttft_ms=None if first_ms is None else round(first_ms - seq.claimed_ms),
+            unread_tokens=seq.prompt_left,
+        )
+
     def crash(self) -> None:
         """Drop all sequences without reporting their ends, as a killed process does."""
         for seq in list(self.sequences.values()):
@@ -250,15 +238,9 @@ class SimWorker:
         seq.decoding_since_step = self.steps
         self._decoding += 1
         self._cells += 1
-        self.rates.prefill.add(seq.job.prompt, now_ms - seq.claimed_ms)
-        self.computed_wt += GENERATED_WEIGHT
+        self.stats.completion_tokens += 1
         if seq.job.answer > 1:
             self._ends_at.setdefault(self.steps + seq.job.answer - 1, []).append(seq)
-
-    def _finish(self, seq: Sequence, now_ms: float) -> None:
-        if seq.job.answer > 1 and seq.first_ms is not None:
-            self.rates.decode.add(seq.job.answer - 1, now_ms - seq.first_ms)
-        self._close(seq)
 
     def _close(self, seq: Sequence) -> None:
         """End the sequence: free its slot and cells, and record the generated tokens."""

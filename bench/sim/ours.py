@@ -6,15 +6,14 @@ All code that admits, orders, claims, renews, settles, cancels and reaps is that
 
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Several
-from typing import Any
 
 import redis
 
-from bench.sim.asks import TAKEN, Answer, SimJob
+from bench.sim.asks import MODEL, TAKEN, Answer, SimJob
 from bench.sim.clock import VirtualTimeClient
 from bench.sim.fleet import Sequence, SimWorker
 from bench.sim.system import Grant
-from shared.jobs.job import ClaimRef, Ending, NewJob, Usage
+from shared.jobs.job import ClaimRef, Ending, NewJob
 from shared.jobs.outcomes import Outcome, Refused
 from shared.settings.settings import Settings, load
 from shared.store import keys
@@ -24,13 +23,12 @@ from shared.store.store import Store
 from web.api.deadline import RequestDeadline
 from web.api.refusals import to_yield
 
-MODEL = "modelled"
-
 
 class PenstockSystem:
     """The queue between clients and workers, in the real store and in virtual time."""
 
     name = "ours"
+    #: The slug of the model in runs with one model.
     slug = model_slug(MODEL)
 
     def __init__(self, client: redis.Redis, environ: Mapping[str, str] | None = None) -> None:
@@ -56,9 +54,9 @@ class PenstockSystem:
         new_job = NewJob(
             id=job_id,
             tenant=job.tenant,
-            model=MODEL,
+            model=job.model,
             payload={"max_tokens": job.max_tokens},
-            prompt_tokens=job.prompt,
+            prompt_tokens=job.estimated_prompt,
             max_tokens=job.max_tokens,
             deadline_ms=job.deadline_ms,
             # If the system degrades, every tenant has opted in.
@@ -71,7 +69,9 @@ class PenstockSystem:
             return TAKEN
         assert isinstance(answer, Refused), answer
         # The client receives the door's own answer. Its deadline counts as named in the body.
-        refusal = to_yield(answer, tenant=job.tenant, model=MODEL, deadline=RequestDeadline(job.deadline_ms, "body"))
+        refusal = to_yield(
+            answer, tenant=job.tenant, model=job.model, deadline=RequestDeadline(job.deadline_ms, "body")
+        )
         worth_retrying = refusal.headers.get("x-should-retry") != "false"
         return Answer(
             taken=False, reason=answer.reason.value, hint_ms=answer.retry_hint_ms, worth_retrying=worth_retrying
@@ -82,7 +82,7 @@ class PenstockSystem:
         self.client.now_ms = now_ms
         self._claims += 1
         got = self.store.claim(
-            worker.name, f"c{self._claims}", MODEL, room=worker.room, cells_free=max(0, worker.cells_free)
+            worker.name, f"c{self._claims}", worker.model, room=worker.room, cells_free=max(0, worker.cells_free)
         )
         for claimed in got:
             self._cut(self._by_id[claimed.id], claimed.max_tokens)
@@ -111,13 +111,7 @@ class PenstockSystem:
         self.client.defer(lambda: then(self._settle(worker, seq, outcome, now_ms)))
 
     def _settle(self, worker: SimWorker, seq: Sequence, outcome: str, now_ms: float) -> str:
-        first_ms = seq.first_ms
-        usage = Usage(
-            prompt_tokens=seq.job.prompt - seq.prompt_left,
-            completion_tokens=worker.generated(seq),
-            ttft_ms=None if first_ms is None else int(first_ms - seq.claimed_ms),
-            decode_ms=None if first_ms is None else int(now_ms - first_ms),
-        )
+        usage = worker.usage(seq, now_ms)
         ending = Ending(
             self._ids[seq.job],
             seq.token,
@@ -129,6 +123,7 @@ class PenstockSystem:
         settled = self.store.settle(ending, worker.name)
         if settled.answer in {SettleAnswer.LOST, SettleAnswer.GONE} or settled.outcome is None:
             return ""
+        worker.rates.record(usage)
         return settled.outcome.value
 
     def leave(self, job: SimJob, now_ms: float) -> bool:
@@ -144,12 +139,12 @@ class PenstockSystem:
         answer = self.store.renew(
             HeartbeatReport(
                 worker.name,
-                MODEL,
+                worker.model,
                 machine.slots,
                 len(worker.sequences),
                 machine.cells,
                 max(0, worker.cells_free),
-                facts=worker.rates.as_facts(),
+                facts=worker.rates.report(now_ms, full=not worker.room),
             ),
             held,
         )
@@ -163,10 +158,9 @@ class PenstockSystem:
             requeued = requeued or reaped.requeued > 0
         return requeued
 
-    def waiting(self) -> int:
-        """Return the size of the store's own set of queued jobs."""
-        size: Any = self.client.zcard(keys.deadlines())
-        return int(size)
+    def has_waiting(self, model: str) -> bool:
+        """Return whether the store's set of tenants with queued jobs for this model is not empty."""
+        return bool(self.client.zcard(keys.active(model_slug(model))))
 
     def close(self, jobs: Several[SimJob]) -> None:
         """Read the outcomes of the jobs that no worker settled."""

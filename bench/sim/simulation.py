@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bench.sim.asks import Answer, SimJob
+from bench.sim.asks import MODEL, Answer, SimJob
 from bench.sim.clients import Client
 from bench.sim.fleet import Machine, Sequence, SimWorker
 from bench.sim.system import System
@@ -68,9 +68,9 @@ class Simulation:
         self._left_at_tokens: dict[SimJob, int] = {}
         #: For canceled jobs: the worker's step number when its engine received the cancel.
         self._canceled_at_step: dict[SimJob, int] = {}
-        #: Grows whenever jobs are added to the queue. A worker whose last claim returned fewer jobs than it had free
-        #: slots claims again only after this number has changed.
-        self._queue_version = 0
+        #: For each model, a number that grows whenever jobs are added to the queue. A worker whose last claim returned
+        #: fewer jobs than it had free slots claims again only after this number has changed.
+        self._queue_version = dict.fromkeys((worker.model for worker in workers), 0)
         self._seen_version = {worker.name: -1 for worker in workers}
 
     def at(self, when_ms: float, action: Callable[[float, object], None], subject: object = None) -> None:
@@ -130,15 +130,16 @@ class Simulation:
         job.sent_ms = now_ms
         self.result.attempts += 1
         self.system.offer(job, now_ms, lambda answer: self._on_answer(now_ms, job, answer))
-        if self._idle:
+        if any(worker.model == job.model for worker in self._idle.values()):
             self.system.flush_offers()
-            if self._idle and self._may_claim(worker := next(iter(self._idle.values()))):
+            worker = next((worker for worker in self._idle.values() if worker.model == job.model), None)
+            if worker is not None and self._may_claim(worker):
                 self._between_steps(now_ms, worker)
 
     def _on_answer(self, sent_ms: float, job: SimJob, answer: Answer) -> None:
         if answer.taken:
             job.admitted_ms = sent_ms
-            self._queue_version += 1
+            self._queue_version[job.model] += 1
             if job.leaves_after_ms is not None:
                 self.at(sent_ms + job.leaves_after_ms, self._leave, job)
             return
@@ -183,8 +184,8 @@ class Simulation:
                 grant.job.claimed_ms = now_ms
                 self._holder[grant.job] = worker
                 worker.take(grant.job, grant.token, now_ms, grant.deadline_at_ms, grant.start_by_ms)
-            if len(grants) < room and not (self.system.waiting() and worker.sequences):
-                self._seen_version[worker.name] = self._queue_version
+            if len(grants) < room and not (worker.sequences and self.system.has_waiting(worker.model)):
+                self._seen_version[worker.name] = self._queue_version[worker.model]
         took_ms = worker.begin_step()
         if took_ms:
             self.at(now_ms + took_ms, self._step, (worker, worker.life))
@@ -192,7 +193,7 @@ class Simulation:
             self._idle[worker.name] = worker
 
     def _may_claim(self, worker: SimWorker) -> bool:
-        return self._seen_version[worker.name] != self._queue_version
+        return self._seen_version[worker.name] != self._queue_version[worker.model]
 
     def _step(self, now_ms: float, subject: object) -> None:
         worker, life = subject  # type: ignore[misc]  # a pair, made in _between_steps
@@ -229,7 +230,8 @@ class Simulation:
 
     def _reap(self, now_ms: float, _: object) -> None:
         if self.system.reap(now_ms):
-            self._queue_version += 1
+            for model in self._queue_version:
+                self._queue_version[model] += 1
             for worker in list(self._idle.values()):
                 self._between_steps(now_ms, worker)
         self.at(now_ms + REAP_MS, self._reap)
@@ -243,6 +245,12 @@ class Simulation:
         self.at(now_ms + 1_000, self._record_second)
 
 
-def fleet(count: int = 4, machine: Machine | None = None, *, heeds_deadlines: bool = True) -> list[SimWorker]:
-    """Return `count` equal workers."""
-    return [SimWorker(f"w{i}", machine or Machine(), heeds_deadlines=heeds_deadlines) for i in range(count)]
+def fleet(
+    count: int = 4, machine: Machine | None = None, *, heeds_deadlines: bool = True, model: str = MODEL
+) -> list[SimWorker]:
+    """Return `count` equal workers of one model. The names of workers of different models differ."""
+    prefix = "w" if model == MODEL else f"{model}-w"
+    return [
+        SimWorker(f"{prefix}{i}", machine or Machine(), heeds_deadlines=heeds_deadlines, model=model)
+        for i in range(count)
+    ]

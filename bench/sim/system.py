@@ -47,8 +47,8 @@ class System(Protocol):
     def reap(self, now_ms: float) -> bool:
         """Run one reaping pass. Return whether any job was requeued."""
 
-    def waiting(self) -> int:
-        """Return the number of queued jobs."""
+    def has_waiting(self, model: str) -> bool:
+        """Return whether any job is queued for this model."""
 
     def close(self, jobs: Several[SimJob]) -> None:
         """Called after the run: set the outcomes of the jobs that ended without a settle."""

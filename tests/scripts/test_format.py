@@ -131,7 +131,7 @@ def test_a_process_that_is_shut_out_takes_no_jobs_back_and_lets_none_expire(stor
     assert states == {JobState.RUNNING, JobState.QUEUED}
 
 
-@pytest.mark.parametrize("spoiled", ["", "abc", "-3", "1e9", "9" * 20, "10000", "nan"])
+@pytest.mark.parametrize("spoiled", ["", "abc", "-3", "1e9", "9" * 20, "10000", "nan", "1.5", "2e0", "0x2", " 2"])
 @pytest.mark.parametrize("field", ["schema", "schema_oldest"])
 def test_a_spoiled_number_shuts_nobody_out_and_is_replaced(store, settings, field, spoiled):
     store.client.hset(keys.config(), field, spoiled)

@@ -5,7 +5,8 @@ local SCHEMA, MAX_SCHEMA = 2, 9999
 
 -- Returns the number in a field of the config, or nil if there is none or it was not written by Penstock.
 local function schema_in(field)
-  local stored_number = tonumber(field or '')
+  -- Like shared/schema.py, this takes one to four digits and no other notation of a number.
+  local stored_number = tonumber(string.match(field or '', '^%d%d?%d?%d?$'))
   return stored_number and stored_number >= 1 and stored_number <= MAX_SCHEMA and stored_number or nil
 end
 

@@ -1,5 +1,7 @@
 """Tests that a modelled worker takes its machine's time, computes what was requested and frees slots at once."""
 
+from dataclasses import replace
+
 import pytest
 
 from bench.sim.asks import SimJob
@@ -126,14 +128,24 @@ def test_a_crashed_worker_has_no_jobs_and_begins_a_new_life():
     assert (worker.alive, worker.life, worker.room) == (False, 1, 2)
 
 
-def test_the_measured_rates_approach_those_of_full_steps_of_prompts_and_of_answers():
-    worker = SimWorker("w", MACHINE)
-    now_ms = 0.0
+def test_a_worker_reports_the_rates_that_the_real_estimator_measures():
+    machine = replace(MACHINE, prefill_chunk=400)
+    worker, now_ms = SimWorker("w", machine), 0.0
     for number in range(0, 400, 2):
-        start_job(worker, a_job(number, answer=40), now_ms=now_ms)
-        start_job(worker, a_job(number + 1, answer=40), now_ms=now_ms)
-        now_ms = run(worker, now_ms)[-1][2]
-    facts = worker.rates.as_facts()
-    assert facts["mu_wtps"] == pytest.approx(2 * (50 + 4 * 39) * 1_000 / (20 + 39 * 12), rel=0.05)
+        seqs = [start_job(worker, a_job(n, prompt=200, answer=40), now_ms=now_ms) for n in (number, number + 1)]
+        worker.rates.report(now_ms, full=True)
+        worker.begin_step()
+        worker.end_step(now_ms + 50)
+        now_ms = run(worker, now_ms + 50)[-1][2]
+        facts = worker.rates.report(now_ms, full=True)
+        for seq in seqs:
+            worker.rates.record(worker.usage(seq, now_ms))
+    assert facts["mu_wtps"] == pytest.approx(2 * (200 + 4 * 40) * 1_000 / (50 + 39 * 12), rel=0.01)
     assert facts["tpot_ms"] == pytest.approx(12.0, rel=0.02)
-    assert facts["prefill_tps"] == pytest.approx(50 / 0.020, rel=0.1)
+    assert facts["prefill_tps"] == pytest.approx(200 / 0.050, rel=0.01)
+
+
+def test_a_worker_without_jobs_reports_the_rates_of_its_calibration():
+    facts = SimWorker("w", MACHINE).rates.report(0.0, full=False)
+    assert facts["tpot_ms"] == pytest.approx(10 + 2 * 1)
+    assert facts["prefill_tps"] == pytest.approx(256 / (0.010 + 0.1 * 0.256), rel=0.01)
