@@ -1,7 +1,6 @@
 """Starts and stops the measured system: `penstock up` with the chosen engine, or baseline B4."""
 
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -13,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.engine_stack import free_port
 from workers.demo import demo_model_path
 
 
@@ -40,58 +40,57 @@ class Scale:
 @contextmanager
 def running(name: str, scale: Scale) -> Iterator[int]:
     """Run the system `ours` or `B4` for the length of a block, and yield its port once it is ready."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+    environ = {
+        "PENSTOCK_MAX_BATCH_SIZE": str(scale.slots),
+        "PENSTOCK_SIM_PREFILL_TPS": str(scale.prefill_tps),
+        "PENSTOCK_SIM_DECODE_TPS": str(scale.decode_tps),
+        # B4 has the same bound. The automatic value would be at least 64.
+        "PENSTOCK_MAX_INFLIGHT": str(4 * scale.all_slots),
+    }
+    port = free_port()
+    if name == "B4":
+        machine = [str(scale.prefill_tps), str(scale.decode_tps)] if scale.engine == "sim" else [str(demo_model_path())]
+        bounds = [str(scale.all_slots), str(4 * scale.all_slots)]
+        command = ["bench.live.fifo", str(port), *bounds, scale.engine, *machine]
+        with _process(command, environ, port):
+            yield port
+    else:
+        with penstock_up(environ, port, scale.engine, scale.workers):
+            yield port
+
+
+@contextmanager
+def penstock_up(environ: dict[str, str], port: int, engine: str = "llama", workers: int = 1) -> Iterator[None]:
+    """Run `penstock up` on this port for the length of a block, which begins when the system is ready.
+
+    `environ` holds the settings. Those of this process's own environment are not used.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        options = ["--engine", engine, "--workers", str(workers), "--port", str(port), "--state-dir", f"{folder}/state"]
+        with _process(["shared.cli", "up", *options], environ, port):
+            yield
+
+
+@contextmanager
+def _process(arguments: list[str], environ: dict[str, str], port: int) -> Iterator[None]:
+    """Run a Python module with its arguments for the length of a block, which begins when the port is ready."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
         with log.open("wb") as output:
             process = subprocess.Popen(
-                _command(name, scale, port, folder),
-                env=_environ(scale),
+                [sys.executable, "-m", *arguments],
+                env=inherited | environ | {"PENSTOCK_LOG_FORMAT": "json"},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
             )
         try:
             _wait(port, "/health/ready", process, log)
-            yield port
+            yield
         finally:
             process.terminate()
             process.wait()
-
-
-def _command(name: str, scale: Scale, port: int, folder: str) -> list[str]:
-    python = [sys.executable, "-m"]
-    if name == "B4":
-        machine = [str(scale.prefill_tps), str(scale.decode_tps)] if scale.engine == "sim" else [str(demo_model_path())]
-        bounds = [str(scale.all_slots), str(4 * scale.all_slots)]
-        return [*python, "bench.live.fifo", str(port), *bounds, scale.engine, *machine]
-    return [
-        *python,
-        "shared.cli",
-        "up",
-        "--engine",
-        scale.engine,
-        "--workers",
-        str(scale.workers),
-        "--port",
-        str(port),
-        "--state-dir",
-        f"{folder}/state",
-    ]
-
-
-def _environ(scale: Scale) -> dict[str, str]:
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
-    return inherited | {
-        "PENSTOCK_MAX_BATCH_SIZE": str(scale.slots),
-        "PENSTOCK_SIM_PREFILL_TPS": str(scale.prefill_tps),
-        "PENSTOCK_SIM_DECODE_TPS": str(scale.decode_tps),
-        # B4 has the same bound. The automatic value would be at least 64.
-        "PENSTOCK_MAX_INFLIGHT": str(4 * scale.all_slots),
-        "PENSTOCK_LOG_FORMAT": "json",
-    }
 
 
 def _wait(port: int, path: str, process: "subprocess.Popen[bytes]", log: Path) -> None:

@@ -1,0 +1,150 @@
+"""Compares `penstock up` with a C++ llama.cpp server in bursts of requests: `python -m bench.live.rival`.
+
+Both serve the demo model with the same slots, cells, batch and threads. Their clients leave after 3 s without an
+answer. First, one client for each slot sends one request after another (a closed loop); 1x is the rate at which the
+C++ server answers these clients. Then each system gets bursts of 2x and 5x (an open loop), between two calm times. A
+system is started anew for each run. bench/README.md explains the figures.
+"""
+
+import argparse
+import asyncio
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.common import environment, print_environment, write_results
+from bench.engine_ceiling import Ceiling
+from bench.engine_peers import Peer
+from bench.engine_stack import free_port
+from bench.live.burst import Clients, Times, burst_figures, fates, in_time_per_s, plan_burst, request_fields
+from bench.live.rival_report import draw, table
+from bench.live.sender import send_all, send_in_turns
+from bench.live.stack import penstock_up
+from bench.sim.arrivals import Crowd, plan
+from bench.sim.ledger import Window
+from shared.settings.settings import load as load_settings
+from workers.demo import demo_model_path
+from workers.engine.backend import Facts
+
+SEED = 11
+LOADS = (2.0, 5.0)
+SYSTEMS = ("penstock", "rival")
+#: Before the closed loop is measured, it runs for this long.
+WARM_UP_S, CLOSED_LOOP_S = 5.0, 20.0
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What both systems have in common. `n_ctx` is the context of each slot, in tokens."""
+
+    slots: int = 16
+    n_ctx: int = 1_024
+    threads: int = 1
+
+    def environ(self) -> dict[str, str]:
+        """Return Penstock's settings. All others keep their defaults."""
+        return {
+            "PENSTOCK_DEVICE": "cpu",
+            "PENSTOCK_MODEL": str(demo_model_path()),
+            "PENSTOCK_MAX_BATCH_SIZE": str(self.slots),
+            "PENSTOCK_N_CTX": str(self.n_ctx),
+            "PENSTOCK_KV_CELLS": str(self.slots * self.n_ctx),
+            "PENSTOCK_THREADS": str(self.threads),
+        }
+
+    def facts(self) -> Facts:
+        """Return what Penstock's engine makes of the settings. The C++ server gets the same."""
+        ceiling = Ceiling(load_settings(self.environ(), None), demo_model_path())
+        try:
+            return ceiling.facts
+        finally:
+            ceiling.close()
+
+
+class Rivalry:
+    """Runs both systems in turn, and keeps their figures."""
+
+    def __init__(self, setup: Setup, server: Path | None, times: Times, closed_loop_s: float) -> None:
+        self._setup, self._server, self._times, self._closed_loop_s = setup, server, times, closed_loop_s
+        self._facts, self._clients = setup.facts(), Clients()
+        self.rival_name = ""
+        self.figures: dict[str, dict[str, Any]] = {}
+
+    def run(self) -> None:
+        """Run the closed loop of both systems, and then the bursts of both."""
+        for name in SYSTEMS:
+            self._keep(f"{name} closed", self._closed_loop(name))
+        one_x_per_s = self.figures["rival closed"]["in_time_per_s"]
+        if not one_x_per_s:
+            raise SystemExit(f"{self.rival_name} answered nobody in time in the closed loop")
+        for load in LOADS:
+            for name in SYSTEMS:
+                jobs = plan_burst(load, one_x_per_s, self._times, self._clients, SEED)
+                with self._serving(name) as port:
+                    done = asyncio.run(send_all(port, jobs, self._times.seconds, request_fields))
+                self._keep(f"{name} {load:g}x", burst_figures(done, self._times))
+
+    def _closed_loop(self, name: str) -> dict[str, Any]:
+        window = Window(WARM_UP_S * 1_000, (WARM_UP_S + self._closed_loop_s) * 1_000)
+        # More requests than any of the systems can answer in that time.
+        jobs = self._clients.impatient(plan(Crowd(1_000.0), WARM_UP_S + self._closed_loop_s, SEED))
+        with self._serving(name) as port:
+            running = send_in_turns(port, jobs, self._setup.slots, WARM_UP_S + self._closed_loop_s, request_fields)
+            done = asyncio.run(running)
+        sent = [job for job in jobs if job.attempts]
+        answered = [job.answer for job in sent if job.in_time]
+        return {
+            "in_time_per_s": in_time_per_s(done, window),
+            "answer_tokens": sum(answered) / max(1, len(answered)),
+            "fates": fates(sent),
+        }
+
+    @contextmanager
+    def _serving(self, name: str) -> Iterator[int]:
+        if name == "penstock":
+            port = free_port()
+            with penstock_up(self._setup.environ(), port):
+                yield port
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            peer = Peer(demo_model_path(), self._facts, self._server, Path(folder) / "log")
+            self.rival_name = peer.name
+            try:
+                yield peer.port
+            finally:
+                peer.close()
+
+    def _keep(self, title: str, figures: dict[str, Any]) -> None:
+        self.figures[title] = figures | {"load_average": os.getloadavg()[0]}
+        shown = {name: value for name, value in self.figures[title].items() if not isinstance(value, list)}
+        line = "  ".join(f"{key} {v:.3f}" if isinstance(v, float) else f"{key} {v}" for key, v in shown.items())
+        print(f"{title:16} {line}", flush=True)
+
+
+def main() -> None:
+    """Print the environment, run both systems, and write figures and picture."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--server", type=Path, help="path of a llama-server; without it, xllamacpp is used")
+    options.add_argument("--trial", action="store_true", help="run a quarter of the time, and write no results")
+    chosen = options.parse_args()
+    part = 0.25 if chosen.trial else 1.0
+    setup = Setup()
+    facts = environment(SEED) | {"setup": vars(setup), "clients": vars(Clients())}
+    print_environment(facts)
+    whole = Times()
+    times = Times(whole.before * part, whole.burst * part, whole.after * part)
+    rivalry = Rivalry(setup, chosen.server, times, CLOSED_LOOP_S * part)
+    rivalry.run()
+    print(table(rivalry.figures, rivalry.rival_name))
+    facts |= {"rival": rivalry.rival_name, "times_s": vars(times)}
+    if not chosen.trial:
+        path = write_results("rival-live", facts, rivalry.figures)
+        draw(rivalry.figures, rivalry.rival_name, times, path.with_suffix(".png"))
+
+
+if __name__ == "__main__":
+    main()
