@@ -1,7 +1,8 @@
 """Read a payload's `response_format`: what the answer must match, as text, and the limits of such a text."""
 
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,12 +10,19 @@ from shared.jobs.outcomes import EndCode
 from shared.jobs.schema_keywords import nodes, unsupported_keyword
 from workers.engine.events import JobRejected
 
-#: The longest text inside a schema: a name, a value or a pattern. It is also the longest regular expression and the
-#: longest choice. At each step, llguidance reads on to where the grammar first leaves a choice, which may be the whole
-#: text: with 4,096 characters this took up to 2 ms, and with 60,000 up to 190 ms.
+#: The longest text inside a schema: a name, a value or a pattern. It is also the length of the longest regular
+#: expression, of the longest choice, and of the longest text or regular expression inside a grammar. At each step,
+#: llguidance reads on to where the grammar first leaves a choice, which may be the whole text: with 4,096 characters
+#: this took up to 2 ms, and with 60,000 up to 190 ms.
 MAX_TEXT = 4096
 #: The most choices of one request.
 MAX_CHOICES = 1000
+
+#: A comment, a text or a regular expression of a grammar in Lark's format. Comments may contain quotation marks. A part
+#: without an end goes on to the end of the grammar, so that no character is examined twice.
+_LARK_PARTS = re.compile(
+    r"""(?:\#|//)[^\n]*|(?P<text>"(?:\\.|[^"\\])*(?:"|\\?\Z)|/(?:\\.|[^/\\])+(?:/|\\?\Z))""", re.DOTALL
+)
 
 _KINDS = ("text", "json_object", "json_schema", "regex", "grammar", "choice")
 
@@ -47,9 +55,13 @@ def read_constraint(payload: Mapping[str, Any], *, max_bytes: int) -> Constraint
     text = value.get(kind)
     if not isinstance(text, str) or not text:
         raise _invalid(value, f"a {kind} that holds a text under {kind!r}")
-    if kind == "regex" and len(text) > MAX_TEXT:
-        raise unusable(f"it has {len(text)} characters, and the limit is {MAX_TEXT}")
-    return Constraint("lark" if kind == "grammar" else kind, _checked(text, max_bytes))
+    if kind == "regex":
+        if len(text) > MAX_TEXT:
+            raise unusable(f"it has {len(text)} characters, and the limit is {MAX_TEXT}")
+        return Constraint("regex", _checked(text, max_bytes))
+    grammar = _checked(text, max_bytes)
+    _reject_long_texts(len(part["text"]) - 2 for part in _LARK_PARTS.finditer(grammar) if part["text"])
+    return Constraint("lark", grammar)
 
 
 def unusable(why: str, *, helper_cpu_s: float = 0.0) -> JobRejected:
@@ -89,14 +101,18 @@ def _schema(value: Mapping[str, Any], max_bytes: int) -> str:
     if found is not None:
         place = f" at {found.path}" if found.path else ""
         raise unusable(f"the keyword {found.keyword}{place} is not supported")
-    longest = max(_texts(own), key=len, default="")
-    if len(longest) > MAX_TEXT:
-        raise unusable(f"it contains a text of {len(longest)} characters, and the limit is {MAX_TEXT}")
+    _reject_long_texts(map(len, _texts(own)))
     # llguidance refuses `uniqueItems` even if it is false, and reads options for itself from `x-guidance`.
     own.pop("x-guidance", None)
     for node, _ in nodes(own):
         node.pop("uniqueItems", None)
     return json.dumps(own, ensure_ascii=False)
+
+
+def _reject_long_texts(lengths: Iterable[int]) -> None:
+    longest = max(lengths, default=0)
+    if longest > MAX_TEXT:
+        raise unusable(f"it contains a text of {longest} characters, and the limit is {MAX_TEXT}")
 
 
 def _checked(text: str, max_bytes: int) -> str:

@@ -1,4 +1,4 @@
-"""Compiles a grammar in a helper process first, and kills the process if that takes too much CPU time.
+"""Compiles a grammar in a helper process first, which ends if that takes too much CPU time or memory.
 
 llguidance's limits do not bound the time to compile a grammar: twenty properties with `multipleOf`, each of
 seven digits, took longer than 25 s of CPU time. A thread that compiles cannot be stopped, but a process can.
@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -22,45 +23,65 @@ _ENVIRONMENT = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "SYSTEMRO
 #: How long a helper process may take to start or to answer, in wall time. Its CPU time is bounded more closely; this
 #: time ends the wait if the machine is overloaded or the process is stopped.
 _ANSWER_S = 30.0
+#: How long a helper process may take to end, after it has closed its output.
+_END_S = 5.0
+#: The address space of a helper process. A grammar within the limits of llguidance takes less than 200 MB.
+MAX_BYTES = 2 << 30
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a grammar can be compiled in this process: `error` is "" if so. `cpu_s` is the CPU time it took."""
+    """Whether a grammar can be compiled in this process: `error` is "" if so.
+
+    `cpu_s` is the CPU time it took. If the helper process ended, this is the most that it may have taken.
+    """
 
     error: str
     cpu_s: float
 
 
 class Probes:
-    """Helper processes that compile grammars. May be used from any thread; each thread uses a process of its own."""
+    """Helper processes that compile grammars. May be used from any thread; each thread uses a process of its own.
 
-    def __init__(self, cpu_ms: int, limits: dict[str, Any]) -> None:
-        self._cpu_ms, self._limits = cpu_ms, limits
+    Each grammar may take `cpu_ms` ms of CPU time, and each process `max_bytes` bytes of address space. `limits` are
+    those of llguidance.
+    """
+
+    def __init__(self, cpu_ms: int, limits: dict[str, Any], *, max_bytes: int = MAX_BYTES) -> None:
+        self._cpu_ms, self._limits, self._max_bytes = cpu_ms, limits, max_bytes
         self._lock = threading.Lock()
         self._idle: list[_Probe] = []
         self._closed = False
 
     def check(self, grammar: str) -> Verdict:
-        """Compile the grammar in a helper process. This takes at most the allowed CPU time.
+        """Compile the grammar in a helper process. This takes at most the allowed CPU time and memory.
 
         Raises RuntimeError if no helper process can be started.
         """
-        probe = self._idle_probe() or _Probe(self._cpu_ms, self._limits)
+        probe = self._idle_probe() or _Probe(self._cpu_ms, self._limits, self._max_bytes)
         try:
             verdict = probe.check(grammar)
         except BaseException:
             probe.kill()
             raise
         if verdict is None:
-            probe.kill()
-            return Verdict(f"it takes more than {self._cpu_ms} ms to compile", self._cpu_ms / 1000 + probe.start_s)
+            return Verdict(self._why_ended(probe.end()), self._cpu_ms / 1000 + probe.start_s)
         with self._lock:
             if not self._closed:
                 self._idle.append(probe)
                 return verdict
         probe.kill()
         return verdict
+
+    def _why_ended(self, code: int | None) -> str:
+        """Return why there is no answer. `code` is what the process ended with; None if it had not ended."""
+        if code == -signal.SIGPROF:
+            return f"it takes more than {self._cpu_ms} ms to compile"
+        if code == -signal.SIGABRT:
+            return f"it takes more than {self._max_bytes >> 20} MiB of memory to compile"
+        if code is None:
+            return f"it was not compiled within {_ANSWER_S:g} s"
+        return f"the process that compiled it ended with {code}"
 
     def _idle_probe(self) -> "_Probe | None":
         """Return an idle helper process, or None. One that has died while it was idle is not returned."""
@@ -83,9 +104,9 @@ class Probes:
 class _Probe:
     """One helper process."""
 
-    def __init__(self, cpu_ms: int, limits: dict[str, Any]) -> None:
+    def __init__(self, cpu_ms: int, limits: dict[str, Any], max_bytes: int) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-P", str(_MAIN), str(cpu_ms), json.dumps(limits)],
+            [sys.executable, "-P", str(_MAIN), str(cpu_ms), json.dumps(limits), str(max_bytes)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -96,6 +117,8 @@ class _Probe:
             # A pipe holds 64 KiB. A write of more would wait for as long as the process is stopped.
             os.set_blocking(self._process.stdin.fileno(), False)
         self._buffer = b""
+        #: Whether the process has closed its input or its output, because it ends.
+        self._ends = False
         ready = self._read()
         if ready is None:
             self.kill()
@@ -125,6 +148,7 @@ class _Probe:
             except BlockingIOError:
                 continue
             except OSError:
+                self._ends = True
                 return False
         return True
 
@@ -137,11 +161,23 @@ class _Probe:
                 return None
             data = os.read(stream.fileno(), 65_536)
             if not data:
+                self._ends = True
                 return None
             self._buffer += data
         line, _, self._buffer = self._buffer.partition(b"\n")
         text, cpu_s = json.loads(line)
         return text, cpu_s
+
+    def end(self) -> int | None:
+        """Return what a process that did not answer has ended with: a status, or the number of a signal, negated.
+
+        A process that still runs is killed; the return value is then None.
+        """
+        code = None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = self._process.wait(_END_S if self._ends else 0)
+        self.kill()
+        return code
 
     def kill(self) -> None:
         """End the process."""

@@ -1,4 +1,4 @@
-"""The helper process that compiles grammars first; it is killed if a grammar takes too much CPU time or memory.
+"""The helper process that compiles grammars first; it ends if a grammar takes too much CPU time or memory.
 
 It is run as a script, and imports nothing but llguidance and the standard library, so that it starts in about 50 ms. It
 reads one JSON line for each grammar and answers with one JSON line; its first line says that it is ready.
@@ -6,6 +6,7 @@ reads one JSON line for each grammar and answers with one JSON line; its first l
 
 import contextlib
 import json
+import os
 import resource
 import signal
 import sys
@@ -13,9 +14,6 @@ import time
 from typing import Any
 
 import llguidance
-
-#: The address space of the process. A grammar within the limits of llguidance takes less than 200 MB.
-_MAX_BYTES = 2 << 30
 
 
 class ByteTokenizer:
@@ -55,8 +53,13 @@ def _answer(text: str, cpu_s: float) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    max_bytes = int(sys.argv[3])
     # Not every system can limit these.
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_AS, (_MAX_BYTES, _MAX_BYTES))
-    serve(int(sys.argv[1]), json.loads(sys.argv[2]))
+        resource.setrlimit(resource.RLIMIT_AS, (max_bytes, max_bytes))
+    try:
+        serve(int(sys.argv[1]), json.loads(sys.argv[2]))
+    except MemoryError:
+        # llguidance ends the process in this way if it gets no memory.
+        os.abort()

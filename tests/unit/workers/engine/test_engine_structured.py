@@ -1,5 +1,6 @@
 """Tests of answers that follow a schema: they fit it, whatever the model prefers, and do not depend on the load."""
 
+import contextlib
 import json
 import random
 
@@ -7,9 +8,10 @@ import jsonschema
 import pytest
 
 from shared.jobs.schema_keywords import UNSUPPORTED
+from tests.support.cpu_time import cpu_time_below
 from tests.support.schemas import FEATURES, an_object
 from workers.engine.events import JobRejected, JobSpec
-from workers.engine.structured.constraint import read_constraint
+from workers.engine.structured.constraint import Constraint, read_constraint
 
 MAX_BYTES = 65_536
 
@@ -246,6 +248,41 @@ def test_an_invalid_response_format_is_rejected_with_its_value(value):
     with pytest.raises(JobRejected, match=r"^response_format=") as caught:
         read_constraint({"response_format": value}, max_bytes=MAX_BYTES)
     assert (caught.value.code, caught.value.param) == ("invalid_value", "response_format")
+
+
+LONG = "a" * 4_097
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"type": "regex", "regex": LONG},
+        {"type": "choice", "choice": ["a", LONG]},
+        {"type": "grammar", "grammar": f'start: "a" | "{LONG}"'},
+        {"type": "grammar", "grammar": f"start: X\nX: /{LONG}/i"},
+        {"type": "grammar", "grammar": f'// don"t /\nstart: "a\\"{LONG}"'},
+        {"type": "grammar", "grammar": 'start: %json {"const": "' + LONG + '"}'},
+        {"type": "json_schema", "schema": {"properties": {LONG: {}}}},
+    ],
+    ids=["regex", "choice", "text", "pattern", "after a comment", "schema in a grammar", "name"],
+)
+def test_no_text_of_a_response_format_may_have_more_than_4096_characters(value):
+    with pytest.raises(JobRejected, match="4096"):
+        read_constraint({"response_format": value}, max_bytes=MAX_BYTES)
+
+
+def test_long_comments_and_many_texts_of_a_grammar_are_accepted():
+    quoted = " | ".join(f'"{"b" * 100}" | /c\\/{"d" * 100}/' for _ in range(100))
+    lark = f'# {LONG} "\nstart: {quoted} // {LONG} /\n'
+    form = {"type": "grammar", "grammar": lark}
+    assert read_constraint({"response_format": form}, max_bytes=MAX_BYTES) == Constraint("lark", lark)
+
+
+@pytest.mark.parametrize("part", ["\\/", '\\"', '"', "/", "#\n", '/\\"'])
+def test_a_grammar_with_parts_that_do_not_end_is_read_in_time_proportional_to_its_length(part):
+    form = {"type": "grammar", "grammar": "/" + part * (60_000 // len(part))}
+    with cpu_time_below(0.5), contextlib.suppress(JobRejected):
+        read_constraint({"response_format": form}, max_bytes=MAX_BYTES)
 
 
 def test_a_schema_is_read_in_the_openai_form_and_in_the_plain_form():

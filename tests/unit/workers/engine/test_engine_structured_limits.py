@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sys
 import threading
 import time
 
@@ -77,6 +78,17 @@ def test_a_compilation_that_takes_too_long_is_ended_and_the_next_one_succeeds(co
     assert compiler.compile(Constraint("json", '{"type":"null"}'), "blue").helper_cpu_s < 0.5
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux limits the address space")
+def test_a_grammar_that_needs_too_much_memory_is_refused_for_that_and_the_next_one_succeeds():
+    probes = Probes(30_000, {}, max_bytes=120 << 20)
+    try:
+        large = '{"grammars":[{"lark_grammar":"start: /(a{1000}){300}/"}]}'
+        assert probes.check(large).error == "it takes more than 120 MiB of memory to compile"
+        assert probes.check('{"grammars":[{"json_schema":{}}]}').error == ""
+    finally:
+        probes.close()
+
+
 def test_a_helper_process_that_died_while_it_was_idle_is_replaced():
     probes = Probes(500, {})
     try:
@@ -114,7 +126,7 @@ def test_a_stopped_helper_process_does_not_hold_up_a_grammar_that_is_longer_than
     process = probes._idle[0]._process
     os.kill(process.pid, signal.SIGSTOP)
     monkeypatch.setattr(probe, "_ANSWER_S", 0.2)
-    assert probes.check(grammar).error != ""
+    assert probes.check(grammar).error == "it was not compiled within 0.2 s"
     assert process.poll() is not None
     probes.close()
 
@@ -186,6 +198,9 @@ def test_a_vocabulary_without_an_end_token_or_usual_bytes_can_be_used():
 
 class _Slow:
     """A grammar whose every answer takes 30 ms of CPU time."""
+
+    def deep_copy(self):
+        return self
 
     def consume_token(self, token):
         until = time.thread_time() + 0.03
