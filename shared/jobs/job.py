@@ -127,12 +127,13 @@ class Usage:
     #: Prompt tokens that had not been computed when the job ended. The tenant is not charged for them. This count is
     #: not stored in the result.
     unread_tokens: int = 0
-    #: What the worker charges for preparing the job, in weighted tokens. This count is not stored in the result.
-    prepare_tokens: int = 0
+    #: What the worker charges for the CPU time of the job's preparation and of its grammar, in weighted tokens. This
+    #: count is not stored in the result.
+    cpu_tokens: int = 0
 
     def as_dict(self) -> dict[str, int | None]:
         """Return the counts and times that are stored in the result: all but the last two fields."""
-        return {name: count for name, count in vars(self).items() if name not in {"unread_tokens", "prepare_tokens"}}
+        return {name: count for name, count in vars(self).items() if name not in {"unread_tokens", "cpu_tokens"}}
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@
 --   cells_free int · number of the worker's free KV cells
 --   draining int · 1 if the worker claims no more jobs
 --   facts text · JSON object of plain values; names that begin with rq_ are written to RQ's record of the worker
---   held rest · for each job that the worker holds: id, claim token, number of tokens generated so far
+--   held rest · for each job that the worker holds: id, claim token, tokens generated so far, weighted tokens of CPU time
 -- ANSWERS renewed
 --   renewed: 1 if the worker must drain; 1 if RQ has no record of the worker; ids of lost jobs; ids of jobs to cancel
 -- KEEPS 1 8 9 12
@@ -70,10 +70,10 @@ if redis.call('EXISTS', k_leases) == 0 then
   redis.call('HSET', k_books .. slug, 'running', 0)
 end
 
--- Charges the tenant for the part of an answer that exceeds the estimate charged at the claim. Without this charge, the
--- tenant's next turn would come too early. If the estimate was too high, settle refunds the difference.
-local function charge_overrun(job, generated_tokens)
-  local cost_mwt = 1000 * (job.prompt_tokens + generated_weight * generated_tokens)
+-- Charges the tenant for the part of a job's cost that exceeds the estimate charged at the claim. Without this charge,
+-- the tenant's next turn would come too early. If the estimate was too high, settle refunds the difference.
+local function charge_overrun(job, generated_tokens, cpu_tokens)
+  local cost_mwt = 1000 * (job.prompt_tokens + generated_weight * generated_tokens + cpu_tokens)
   if not charges_tokens or cost_mwt <= job.cost_mwt then
     return
   end
@@ -85,13 +85,13 @@ local function charge_overrun(job, generated_tokens)
 end
 
 local lost, canceled = {}, {}
-for i = held, #ARGV, 3 do
+for i = held, #ARGV, 4 do
   local id, token = ARGV[i], ARGV[i + 1]
   local job = read_job(id)
   if job and job.state == 'running' and job.claim == token and job.worker == worker then
     redis.call('ZADD', k_leases, now_ms + lease_ms, id)
     redis.call('HSET', k_rq_job .. id, 'last_heartbeat', iso(now_ms))
-    charge_overrun(job, number(ARGV[i + 2], 0))
+    charge_overrun(job, number(ARGV[i + 2], 0), number(ARGV[i + 3], 0))
     if job.cancel ~= '' then
       canceled[#canceled + 1] = id
     end

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from shared.jobs.job import JobView
 from shared.jobs.outcomes import Outcome, Refused
@@ -78,6 +78,13 @@ class HeartbeatReport:
     #: Further figures by name (rates, device, version), as text or numbers.
     facts: dict[str, str | int | float] = field(default_factory=dict)
     draining: bool = False
+
+
+class Progress(NamedTuple):
+    """How far a running job has come: tokens generated so far, and CPU time taken so far, in weighted tokens."""
+
+    generated: int = 0
+    cpu_tokens: int = 0
 
 
 @dataclass(frozen=True)

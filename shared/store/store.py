@@ -23,6 +23,7 @@ from shared.store.replies import (
     CancelAnswer,
     HeartbeatReport,
     IdempotencyMismatch,
+    Progress,
     Reaped,
     Renewed,
     Settled,
@@ -135,15 +136,13 @@ class Store(StoreReads):
         return [decode.claimed(entry, claim_id) for entry in entries]
 
     def renew(
-        self, report: HeartbeatReport, held: Sequence[ClaimRef], *, generated: Mapping[str, int] | None = None
+        self, report: HeartbeatReport, held: Sequence[ClaimRef], *, progress: Mapping[str, Progress] | None = None
     ) -> Renewed:
         """Report a heartbeat, and extend the leases of exactly the jobs in `held`.
 
-        `generated` maps a job id to the number of tokens generated so far; a job that is missing has generated none. If
-        an answer is longer than the estimate that its tenant was charged for at the claim, the store charges the tenant
-        for the difference.
+        `progress` maps a job id to its progress; a job that is missing has none. If a job costs more than the estimate
+        that its tenant was charged for at the claim, the store charges the tenant for the difference.
         """
-        tokens = generated or {}
         _, (drain, unknown_to_rq, lost, canceled) = self._call(
             "renew",
             worker=report.worker,
@@ -155,7 +154,7 @@ class Store(StoreReads):
             cells_free=report.cells_free,
             draining=int(report.draining),
             facts=_json(report.facts),
-            held=[part for job in held for part in (job.id, job.token, tokens.get(job.id, 0))],
+            held=[part for job in held for part in (job.id, job.token, *(progress or {}).get(job.id, Progress()))],
         )
         return Renewed(
             lost=[decode.text(job_id) for job_id in lost],
@@ -225,7 +224,7 @@ class Store(StoreReads):
             "finish_reason": ending.finish_reason,
             "code": ending.code,
             "stage": ending.stage or "",
-            "cost_mwt": 1_000 * (computed + self._generated_weight * usage.completion_tokens + usage.prepare_tokens),
+            "cost_mwt": 1_000 * (computed + self._generated_weight * usage.completion_tokens + usage.cpu_tokens),
             "prompt_tokens": read_tokens,
             "cached_tokens": usage.cached_tokens,
             "completion_tokens": usage.completion_tokens,

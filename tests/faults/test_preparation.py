@@ -1,4 +1,4 @@
-"""Tests of jobs that are slow to prepare: they delay no other tenant's job, and their tenant pays for the CPU time."""
+"""Tests of jobs that take much CPU time: their preparation delays no other job, and their tenant pays for the time."""
 
 import threading
 import time
@@ -141,3 +141,26 @@ def test_a_panic_of_a_native_library_ends_its_job_only(worker, monkeypatch):
     views = [worker.store.touch(job, quiet=True) for job in broken]
     assert [(view.state, view.code) for view in views] == [(JobState.FAILED, "engine_error")] * 2
     assert worker.store.touch(whole, quiet=True).state is JobState.SUCCEEDED
+
+
+def test_a_tenant_is_charged_for_the_cpu_time_of_its_grammar_while_the_answer_grows_and_at_its_end(worker, monkeypatch):
+    """Two equal jobs, but the grammar of one takes 3 s: as much as the engine needs for 3 s of prompts."""
+    spent_s = {}
+    monkeypatch.setattr(worker.engine.backend, "grammar_cpu_s", lambda slot: spent_s.get(tenant_of(worker, slot), 0.0))
+    payload = {"prompt": "a b c"}
+    jobs = {tenant: admit_job(worker.store, tenant, payload=payload, max_tokens=40) for tenant in ("red", "blue")}
+    worker.run_until(lambda: worker.engine.stats.completion_tokens > 2)
+    spent_s["red"] = 3.0
+    worker.run_until(lambda: worker.engine.stats.completion_tokens > 8)
+    worker.job_loop.one_pass()
+    worker.heartbeat()
+    cpu_mwt = 1000 * (3.0 - 0.002) * worker.engine.backend.facts.prefill_tps
+    assert service(worker.store, "red") >= cpu_mwt
+    assert service(worker.store, "blue") < cpu_mwt
+    worker.run_until(worker.all_ended)
+    assert service(worker.store, "red") - service(worker.store, "blue") == pytest.approx(cpu_mwt, abs=1000)
+    assert {worker.store.touch(job, quiet=True).state for job in jobs.values()} == {JobState.SUCCEEDED}
+
+
+def tenant_of(worker, slot):
+    return worker.engine._running[slot].job.spec.tenant

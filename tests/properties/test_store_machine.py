@@ -8,7 +8,7 @@ from hypothesis.stateful import consumes, initialize, multiple, rule, run_state_
 from shared.jobs.job import Change, ClaimRef, Usage
 from shared.jobs.outcomes import Outcome
 from tests.support.builders import an_ending
-from tests.support.machine import CELLS, SLUGS, TENANTS, WORKERS, QueueMachine
+from tests.support.machine import CELLS, PROGRESS, SLUGS, TENANTS, WORKERS, QueueMachine
 
 #: The rates of a worker: weighted tokens a second (mu), prompt tokens a second, ms for a generated token.
 RATES = [(100, 200, 20), (20, 100, 100)]
@@ -63,7 +63,7 @@ class StoreMachine(QueueMachine):
         """Claim and settle several jobs, so that the records of the pool and of the tenants gain measured values."""
         for _ in range(times):
             for job_id, token in self._claim(worker, 1, CELLS):
-                self.tick(ms, set(WORKERS), 0)
+                self.tick(ms, set(WORKERS), PROGRESS[0])
                 self._settle(job_id, token, Outcome.SUCCEEDED, completion)
 
     def _claim(self, worker, free_slots, cells_free, *, twice=False):

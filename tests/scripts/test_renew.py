@@ -6,6 +6,7 @@ from shared.accounts.tenants import Tenants
 from shared.jobs.job import ClaimRef, Usage
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.store import keys
+from shared.store.replies import Progress
 from tests.support.builders import (
     MODEL,
     a_heartbeat,
@@ -201,10 +202,21 @@ def test_an_answer_longer_than_expected_is_charged_while_it_grows_and_settled_ex
     job = claim_one(store)
     assert service_mwt(store) == 50_000
     for generated, charged in ((0, 50_000), (10, 50_000), (11, 54_000), (60, 250_000), (11, 250_000)):
-        store.renew(a_heartbeat(), [job.held], generated={job.id: generated})
+        store.renew(a_heartbeat(), [job.held], progress={job.id: Progress(generated)})
         assert service_mwt(store) == charged
     store.settle(an_ending(job, usage=Usage(10, 0, 70)), "w1")
     assert service_mwt(store) == 290_000
+
+
+def test_cpu_time_is_charged_while_the_answer_grows_like_the_tokens_computed_in_it(store):
+    heartbeat(store)
+    admitted(store, a_job(prompt_tokens=10, max_tokens=100, cost_mwt=50_000))
+    job = claim_one(store)
+    for progress, charged in (((10, 0), 50_000), ((10, 7), 57_000), ((11, 7), 61_000), ((11, 0), 61_000)):
+        store.renew(a_heartbeat(), [job.held], progress={job.id: Progress(*progress)})
+        assert service_mwt(store) == charged
+    store.settle(an_ending(job, usage=Usage(10, 0, 12, cpu_tokens=8)), "w1")
+    assert service_mwt(store) == 66_000
 
 
 def test_an_overrun_is_divided_by_the_tenants_weight_and_refunded_by_a_release(store):
@@ -212,7 +224,7 @@ def test_an_overrun_is_divided_by_the_tenants_weight_and_refunded_by_a_release(s
     heartbeat(store)
     admitted(store, a_job(prompt_tokens=10, max_tokens=100, cost_mwt=50_000))
     job = claim_one(store)
-    store.renew(a_heartbeat(), [job.held], generated={job.id: 60})
+    store.renew(a_heartbeat(), [job.held], progress={job.id: Progress(60)})
     assert service_mwt(store) == 125_000
     assert store.release("w1", [job.held]) == 1
     assert service_mwt(store) == 0
@@ -223,7 +235,7 @@ def test_turns_fairness_charges_one_turn_for_a_long_answer(store, settings):
     heartbeat(store)
     admitted(store, a_job(prompt_tokens=10, max_tokens=100, cost_mwt=50_000))
     job = claim_one(store)
-    store.renew(a_heartbeat(), [job.held], generated={job.id: 60})
+    store.renew(a_heartbeat(), [job.held], progress={job.id: Progress(60)})
     assert service_mwt(store) == 1_000
 
 
@@ -231,5 +243,5 @@ def test_a_worker_that_lost_a_job_charges_nothing_for_it(store):
     heartbeat(store)
     admitted(store, a_job(cost_mwt=50_000, max_tokens=100))
     job = claim_one(store)
-    assert store.renew(a_heartbeat(), [ClaimRef(job.id, "stale")], generated={job.id: 60}).lost == [job.id]
+    assert store.renew(a_heartbeat(), [ClaimRef(job.id, "stale")], progress={job.id: Progress(60)}).lost == [job.id]
     assert service_mwt(store) == 50_000

@@ -20,7 +20,7 @@ from shared.jobs.job import ClaimRef
 from shared.jobs.outcomes import Refused
 from shared.settings.settings import load
 from shared.store import keys
-from shared.store.replies import Admitted
+from shared.store.replies import Admitted, Progress
 from shared.store.store import Store
 from tests.support.builders import a_heartbeat, a_job, stat
 from tests.support.model import Model
@@ -34,6 +34,8 @@ SLUGS = ("m", "n")
 #: w1 and w2 serve m, w3 serves n: one pool has two workers and the other has one.
 WORKERS = {"w1": "m", "w2": "m", "w3": "n"}
 CELLS = 200
+#: How far the running jobs of a heartbeat may be.
+PROGRESS = (Progress(), Progress(40), Progress(400), Progress(10, 90))
 
 
 class QueueMachine(RuleBasedStateMachine):
@@ -95,14 +97,14 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(
         ms=st.sampled_from([1, 1, 200, 200, 1_000, 1_900, 3_100, 6_000, 61_000]),
         beating_workers=st.sets(st.sampled_from(sorted(WORKERS))),
-        generated=st.sampled_from([0, 40, 400]),
+        progress=st.sampled_from(PROGRESS),
     )
-    def tick(self, ms, beating_workers, generated):
+    def tick(self, ms, beating_workers, progress):
         """Move time forward; some of the workers then send heartbeats that name the jobs they hold."""
         self.model.now_ms += ms
         self._hold_time()
         for worker in sorted(beating_workers):
-            self.heartbeat(worker, 4, generated)
+            self.heartbeat(worker, 4, progress)
 
     @rule(
         target=ids,
@@ -119,7 +121,7 @@ class QueueMachine(RuleBasedStateMachine):
         fields = {"max_tokens": max_tokens, "earlier_ms": None}
         admitted = [self._admit(tenant, slug, 10, deadline_ms, degrade=cut, **fields) for tenant, cut in offers]
         for _ in range(hopeless_offers):
-            self.tick(every_ms, set(WORKERS), 0)
+            self.tick(every_ms, set(WORKERS), PROGRESS[0])
             self._admit("passer-by", slug, 10, 1)
         late = self._admit(last, slug, 10, 9_000, None, degrade=True, max_tokens=130) if hopeless_offers else None
         return multiple(*[job_id for job_id in (*admitted, late) if job_id])
@@ -210,24 +212,24 @@ class QueueMachine(RuleBasedStateMachine):
         assert isinstance(answer, Admitted)
         assert (answer.again, answer.taken_back) == (True, "unheard" in {job.code, job.cancel})
 
-    @rule(worker=st.sampled_from(sorted(WORKERS)), slots=st.integers(1, 20), generated=st.sampled_from([0, 40, 400]))
-    def heartbeat_with_other_slots_and_longer_answers(self, worker, slots, generated):
-        self.heartbeat(worker, slots, generated)
+    @rule(worker=st.sampled_from(sorted(WORKERS)), slots=st.integers(1, 20), progress=st.sampled_from(PROGRESS))
+    def heartbeat_with_other_slots_and_longer_answers(self, worker, slots, progress):
+        self.heartbeat(worker, slots, progress)
 
-    def heartbeat(self, worker, slots, generated=0):
+    def heartbeat(self, worker, slots, progress=PROGRESS[0]):
         held = [(job.id, job.claim) for job in self.model.inflight() if job.worker == worker]
-        self._renew(worker, slots, held, generated)
+        self._renew(worker, slots, held, progress)
 
     @rule(worker=st.sampled_from(sorted(WORKERS)), claim=claims)
     def heartbeat_naming_a_claim_that_may_be_lost(self, worker, claim):
         self._renew(worker, 4, [claim])
 
-    def _renew(self, worker, slots, held, generated=0):
+    def _renew(self, worker, slots, held, progress=PROGRESS[0]):
         facts = dict(zip(("mu_wtps", "prefill_tps", "tpot_ms"), self.rates, strict=True))
         report = a_heartbeat(worker, slots=slots, cells=CELLS, model=WORKERS[worker], facts=facts)
-        generated_by_job = {job_id: generated for job_id, _ in held}
-        answer = self.store.renew(report, [ClaimRef(*pair) for pair in held], generated=generated_by_job)
-        expected = self.model.renew(worker, WORKERS[worker], slots, CELLS, held, self.rates, generated)
+        by_job = {job_id: progress for job_id, _ in held}
+        answer = self.store.renew(report, [ClaimRef(*pair) for pair in held], progress=by_job)
+        expected = self.model.renew(worker, WORKERS[worker], slots, CELLS, held, self.rates, progress)
         assert (answer.lost, answer.canceled) == expected
 
     @precondition(lambda self: hasattr(self, "model"))

@@ -142,9 +142,9 @@ class Model:
         cells: int,
         held: list[tuple[str, str]],
         rates: tuple[int, int, int],
-        generated: int = 0,
+        progress: tuple[int, int],
     ) -> tuple[list[str], list[str]]:
-        """Take the heartbeat of a worker that holds `held`, each job with `generated` tokens so far."""
+        """Take the heartbeat of a worker that holds `held`, each with this many tokens and this CPU time."""
         self._note_gap()
         me = self.workers.setdefault(worker, ModelWorker(slug, slots, cells, self.now_ms))
         me.slug, me.slots, me.cells, me.heartbeat_ms = slug, slots, cells, self.now_ms
@@ -157,7 +157,7 @@ class Model:
                 lost.append(job_id)
                 continue
             job.lease_ms = self.now_ms + self.lease_ms
-            self._charge_overrun(job, 1_000 * (job.prompt_tokens + GENERATED_WEIGHT * generated))
+            self._charge_overrun(job, 1_000 * (job.prompt_tokens + GENERATED_WEIGHT * progress[0] + progress[1]))
             if job.cancel:
                 canceled.append(job_id)
         return lost, canceled

@@ -68,7 +68,9 @@ class OneWorker:
 
     def heartbeat(self) -> list[str]:
         """Renew the leases of all jobs that the worker holds; return the ids of the lost jobs."""
-        return self.store.renew(a_heartbeat(WORKER, slots=8, model=MODEL), self.claimed_jobs.held()).lost
+        progress = self.claimed_jobs.progress(self.engine.backend.facts.prefill_tps)
+        report = a_heartbeat(WORKER, slots=8, model=MODEL)
+        return self.store.renew(report, self.claimed_jobs.held(), progress=progress).lost
 
     def run_until(self, until: Callable[[], bool]) -> None:
         """Run passes of the job loop and steps of the engine in turn until `until` returns true."""

@@ -10,6 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shared.jobs.job import ClaimedJob, ClaimRef
+from shared.store.replies import Progress
+
+#: CPU time of a job's preparation and grammar that is not charged. A usual schema or a prompt of a few pages takes less
+#: to prepare, so that equal jobs cost the same.
+_FREE_CPU_S = 0.002
 
 #: Maximum number of remembered cancels of jobs that this worker does not hold. Such a job has either ended, or its
 #: cancel arrived before the answer to its claim. A worker never waits for the answers to this many claims at once.
@@ -30,8 +35,18 @@ class HeldJob:
     settling: bool = False
     #: Tokens generated so far, as the engine's last event reported them. Only the delivery writes this field.
     generated: int = 0
-    #: What the tenant is charged for the job's preparation. Only the thread of the job loop's passes uses this field.
-    prepare_tokens: int = 0
+    #: CPU time of the job's preparation. Only the claimer writes this field.
+    prepare_cpu_s: float = 0.0
+    #: CPU time of the answer's grammar so far, as the engine's last event reported it. Only the delivery writes this.
+    grammar_cpu_s: float = 0.0
+
+    def cpu_tokens(self, prefill_tps: float) -> int:
+        """Return what the tenant is charged for CPU time, in weighted tokens.
+
+        These are the prompt tokens that the engine could have computed in the CPU time of the preparation and of the
+        grammar. `prefill_tps` is the engine's prefill rate. The first 2 ms are free.
+        """
+        return int(max(0.0, self.prepare_cpu_s + self.grammar_cpu_s - _FREE_CPU_S) * prefill_tps)
 
 
 def claim_key(held: ClaimRef) -> str:
@@ -102,10 +117,10 @@ class ClaimedJobs:
         with self._lock:
             return [held_job.claimed.held for held_job in self._by_id.values()]
 
-    def generated(self) -> dict[str, int]:
-        """Return how many tokens each held job has generated so far, by job id."""
+    def progress(self, prefill_tps: float) -> dict[str, Progress]:
+        """Return the progress of each held job, by job id. `prefill_tps` is the engine's prefill rate."""
         with self._lock:
-            return {job_id: held_job.generated for job_id, held_job in self._by_id.items()}
+            return {job_id: Progress(job.generated, job.cpu_tokens(prefill_tps)) for job_id, job in self._by_id.items()}
 
     def __len__(self) -> int:
         with self._lock:

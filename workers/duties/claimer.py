@@ -21,7 +21,7 @@ from shared.jobs import cost
 from shared.jobs.job import ClaimedJob
 from shared.jobs.outcomes import EndCode
 from workers.duties.claimed_jobs import ClaimedJobs, HeldJob
-from workers.duties.preparation import Outcome, Preparation, charged_tokens, prepare
+from workers.duties.preparation import Outcome, Preparation, prepare
 from workers.engine.events import FreeCapacity, JobRejected, JobSpec
 from workers.engine.inbox import max_prefetched
 from workers.engine.loop import Engine
@@ -220,7 +220,7 @@ class Claimer:
     def _finish(self, outcome: Outcome) -> None:
         """Submit a job to the engine, which reports the job's end later. A job that the engine rejects fails here."""
         held_job, prepared = outcome.held_job, outcome.prepared
-        held_job.prepare_tokens = charged_tokens(outcome.cpu_s, self._engine.backend.facts.prefill_tps)
+        held_job.prepare_cpu_s = outcome.cpu_s
         if isinstance(prepared, JobRejected):
             self._fail(held_job, EndCode(prepared.code), prepared.message, prepared.param)
             return

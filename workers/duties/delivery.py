@@ -46,11 +46,13 @@ class Delivery:
         wake: Callable[[], None],
         drop: Callable[[str], None],
         record_usage: Callable[[Usage], None],
+        prefill_tps: float,
     ) -> None:
         """Create a delivery, which calls the functions `wake`, `drop` and `record_usage`.
 
         `wake` starts the next pass at once. `drop` takes the key of a job whose lease was lost, and makes the engine
-        drop the job. `record_usage` is called with the usage of each settled job.
+        drop the job. `record_usage` is called with the usage of each settled job. `prefill_tps` is the engine's prefill
+        rate, by which CPU time is charged.
         """
         self._store = store
         self._worker = worker
@@ -70,6 +72,7 @@ class Delivery:
         #: Number of jobs that have ended or have been released or lost so far. Each of them freed a slot.
         self.slots_freed = 0
         self.wake, self.drop, self.record_usage = wake, drop, record_usage
+        self._prefill_tps = prefill_tps
 
     def emit(self, event: Event) -> None:
         """Accept an event without blocking. Only a job's first text and its end start a pass at once."""
@@ -88,7 +91,7 @@ class Delivery:
         """
         job = held_job.claimed
         extra = {"param": param} if param else {}
-        usage = Usage(prepare_tokens=held_job.prepare_tokens)
+        usage = Usage(cpu_tokens=held_job.cpu_tokens(self._prefill_tps))
         ending = Ending(
             job.id, job.token, Outcome.FAILED, code=code, message=_encodable(message), usage=usage, extra=extra
         )
@@ -122,6 +125,7 @@ class Delivery:
             held_job = self._claimed_jobs.get(event.key)
             if held_job is not None and isinstance(event, Text):
                 held_job.generated = event.completion_tokens
+                held_job.grammar_cpu_s = event.grammar_cpu_s
                 self._pacing.add(event.key, event.text, event.completion_tokens)
             elif isinstance(event, Text):
                 self._pacing.forget(event.key)
@@ -131,7 +135,9 @@ class Delivery:
             elif event.outcome == RETURNED:
                 self._returned.append(held_job)
             else:
-                self._endings.append((event.key, _ending(held_job, event)))
+                held_job.grammar_cpu_s = event.grammar_cpu_s
+                cpu_tokens = held_job.cpu_tokens(self._prefill_tps)
+                self._endings.append((event.key, _ending(held_job, event, cpu_tokens)))
 
     def _release_returned(self) -> None:
         if self._returned:
@@ -241,7 +247,7 @@ def _encodable(message: str) -> str:
     return message.encode(errors="replace").decode()
 
 
-def _ending(held_job: HeldJob, ended: Ended) -> Ending:
+def _ending(held_job: HeldJob, ended: Ended, cpu_tokens: int) -> Ending:
     """Convert the engine's event to the ending that is sent to the store."""
     return Ending(
         id=held_job.claimed.id,
@@ -252,6 +258,6 @@ def _ending(held_job: HeldJob, ended: Ended) -> Ending:
         stage=Stage(ended.stage) if ended.stage else None,
         message=_encodable(ended.message),
         text=ended.text,
-        usage=replace(ended.usage, prepare_tokens=held_job.prepare_tokens),
+        usage=replace(ended.usage, cpu_tokens=cpu_tokens),
         extra=ended.extra,
     )

@@ -67,6 +67,7 @@ class JobLoop:
             wake=self.wake.set,
             drop=partial(engine.cancel, drop=True),
             record_usage=self.throughput.record_usage,
+            prefill_tps=engine.backend.facts.prefill_tps,
         )
         self.claimer = Claimer(
             store,

@@ -57,7 +57,8 @@ class Leases:
     def one_pass(self) -> float:
         """Send one heartbeat. Return the delay until the next pass in seconds. Raises StoreUnavailable."""
         held = self._claimed_jobs.held()
-        renewed = self._store.renew(self._make_report(), held, generated=self._claimed_jobs.generated())
+        progress = self._claimed_jobs.progress(self._engine.backend.facts.prefill_tps)
+        renewed = self._store.renew(self._make_report(), held, progress=progress)
         keys = {job.id: claim_key(job) for job in held}
         for job_id in renewed.lost:
             # A job that is no longer held under this key was settled or claimed again in the meantime. It is not lost.

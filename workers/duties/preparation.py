@@ -14,10 +14,6 @@ from workers.duties.claimed_jobs import HeldJob
 from workers.engine.backend import Prepared
 from workers.engine.events import JobRejected, JobSpec
 
-#: CPU time of a job's preparation that is not charged. A usual schema or a prompt of a few pages takes less, so that
-#: equal jobs cost the same.
-_FREE_S = 0.002
-
 
 @dataclass(frozen=True)
 class Outcome:
@@ -42,14 +38,6 @@ def prepare(engine_prepare: Callable[[JobSpec], Prepared], held_job: HeldJob, sp
         prepared.__cause__ = fault
     helper_s = prepared.helper_cpu_s if isinstance(prepared, Prepared | JobRejected) else 0.0
     return Outcome(held_job, prepared, time.thread_time() - began_s + helper_s)
-
-
-def charged_tokens(cpu_s: float, prefill_tps: float) -> int:
-    """Return the prompt tokens that the engine could have computed in the CPU time of a preparation.
-
-    `prefill_tps` is the engine's prefill rate. The first 2 ms are free.
-    """
-    return int(max(0.0, cpu_s - _FREE_S) * prefill_tps)
 
 
 class Preparation:

@@ -148,6 +148,10 @@ class Backend(Protocol):
         """Return the bytes that a token adds to the answer."""
         ...
 
+    def grammar_cpu_s(self, slot: int) -> float:
+        """Return the CPU time that the grammar of the slot's sequence has taken so far. Called before `close_slot`."""
+        ...
+
     def extra_fields(self, slot: int, text: str) -> dict[str, Any]:
         """Return the answer's fields other than `text`, as values that JSON can encode. Called before `close_slot`."""
         ...

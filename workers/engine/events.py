@@ -42,6 +42,8 @@ class Text(NamedTuple):
     text: str
     #: Number of tokens generated so far, including those of this text.
     completion_tokens: int
+    #: CPU time that the answer's grammar has taken so far.
+    grammar_cpu_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,8 @@ class Ended:
     stage: str = ""
     message: str = ""
     extra: dict[str, Any] = field(default_factory=dict)
+    #: CPU time that the answer's grammar took.
+    grammar_cpu_s: float = 0.0
 
 
 Event = Text | Ended

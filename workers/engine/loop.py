@@ -265,7 +265,7 @@ class Engine:
             sequence.answer.append(token)
             self.stats.completion_tokens += 1
         if text:
-            self._emit(Text(sequence.key, text, sequence.completion_tokens))
+            self._emit(Text(sequence.key, text, sequence.completion_tokens, self.backend.grammar_cpu_s(sequence.slot)))
         if token == END or sequence.detokenizer.stopped:
             self._end(sequence, Outcome.SUCCEEDED, FinishReason.STOP)
         elif sequence.completion_tokens >= sequence.job.max_tokens:
@@ -280,11 +280,12 @@ class Engine:
         rest = sequence.detokenizer.finish()
         if rest:
             self._emit(Text(sequence.key, rest, sequence.completion_tokens))
-        text, extra = sequence.detokenizer.text, {}
+        text, extra, grammar_cpu_s = sequence.detokenizer.text, {}, 0.0
         if sequence.state is SequenceState.WAITING:
             self._waiting.remove(sequence)
         else:
             extra = self.backend.extra_fields(sequence.slot, text)
+            grammar_cpu_s = self.backend.grammar_cpu_s(sequence.slot)
             self.backend.close_slot(sequence.slot)
             keeps = self._reuses and outcome != Outcome.FAILED
             self._prefixes.give_back(sequence.slot, sequence.cached if keeps else None)
@@ -294,4 +295,5 @@ class Engine:
         del self._by_key[sequence.key]
         self._inbox.note_ended(sequence.key)
         usage = sequence.usage(self._clock.monotonic())
-        self._emit(Ended(sequence.key, str(outcome), str(reason), text, usage, str(code), stage, message, extra))
+        result = (text, usage, str(code), stage, message, extra, grammar_cpu_s)
+        self._emit(Ended(sequence.key, str(outcome), str(reason), *result))

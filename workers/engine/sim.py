@@ -102,6 +102,10 @@ class SimBackend:
         """Return the word `w<token>`, followed by a space."""
         return b"w%d " % token
 
+    def grammar_cpu_s(self, slot: int) -> float:  # noqa: ARG002 - the Protocol's name
+        """Return 0, because there are no grammars."""
+        return 0.0
+
     def extra_fields(self, slot: int, text: str) -> dict[str, Any]:  # noqa: ARG002 - the Protocol's name
         """Return no fields: a simulated answer is only text."""
         return {}

@@ -184,6 +184,11 @@ class LlamaBackend:
             self._logprobs[row.slot].add(sampler.logits(self._ctx, row.index), token)
         return token
 
+    def grammar_cpu_s(self, slot: int) -> float:
+        """Return the CPU time that the grammar of the slot's sequence has taken so far."""
+        sampler = self._samplers.get(slot)
+        return 0.0 if sampler is None else sampler.grammar_cpu_s
+
     def extra_fields(self, slot: int, text: str) -> dict[str, Any]:
         """Return the field `logprobs` for the answer so far if the job requested it, otherwise no fields."""
         logprobs = self._logprobs.get(slot)

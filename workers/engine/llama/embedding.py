@@ -156,6 +156,10 @@ class EmbeddingBackend:
         """Return no bytes, because no token is generated."""
         return b""
 
+    def grammar_cpu_s(self, slot: int) -> float:  # noqa: ARG002 - the Protocol's name
+        """Return 0, because there are no grammars."""
+        return 0.0
+
     def extra_fields(self, slot: int, text: str) -> dict[str, Any]:  # noqa: ARG002 - the Protocol's name
         """Return the field `embeddings`, or no fields before all inputs are computed.
 

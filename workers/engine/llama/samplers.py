@@ -46,6 +46,11 @@ class Sampler:
         """Whether the grammar allows nothing more, because the answer is complete."""
         return self._grammar is not None and self._grammar.ended
 
+    @property
+    def grammar_cpu_s(self) -> float:
+        """CPU time that the grammar has taken so far."""
+        return 0.0 if self._grammar is None else self._grammar.cpu_s
+
     def sample(self, ctx: int, index: int) -> int:
         """Sample and accept the token after position `index` of the batch. Raises GrammarStuck or GrammarSlow."""
         if self._grammar is not None:

@@ -61,7 +61,7 @@ class Grammar:
 
     def start(self) -> Matcher:
         """Return a matcher for a new answer."""
-        return Matcher(self._matcher.deep_copy(), self._vocab, step_ms=self._step_ms)
+        return Matcher(self._matcher, self._vocab, step_ms=self._step_ms)
 
 
 class _Vocabulary:
