@@ -1,5 +1,7 @@
 """Tests that random commands get the same answers and state from the real scripts as from the reference model."""
 
+from collections import Counter
+
 import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, settings
@@ -11,6 +13,7 @@ from tests.support.builders import an_ending
 from tests.support.machine import CELLS, PROGRESS, SLUGS, TENANTS, WORKERS, QueueMachine
 
 #: The rates of a worker: weighted tokens a second (mu), prompt tokens a second, ms for a generated token.
+
 RATES = [(100, 200, 20), (20, 100, 100)]
 
 
@@ -32,6 +35,7 @@ class StoreMachine(QueueMachine):
                 "admission": st.sampled_from(["bounds", "full", "full"]),
                 "degradation": st.sampled_from(["off", "on"]),
                 "a_minute": st.sampled_from([(None, None), (None, None), (4, None), (None, 300)]),
+                "max_policy_bytes": st.sampled_from([None, None, 10_000]),
             }
         ),
     )
@@ -95,16 +99,22 @@ class StoreMachine(QueueMachine):
 
     def _settle(self, job_id, token, outcome, completion):
         code = {Outcome.FAILED: "engine_error", Outcome.EXPIRED: "deadline_exceeded"}.get(outcome, "")
-        worker = self.model.jobs[job_id].worker or "w1"
+        worker = self._worker_of(job_id) or "w1"
         usage = Usage(10, 0, completion, 1, 2, 1)
-        answer = self.store.settle(an_ending(ClaimRef(job_id, token), outcome, code=code, usage=usage), worker)
+        ending = an_ending(ClaimRef(job_id, token), outcome, code=code, usage=usage)
+        answer = self.store.settle(ending, worker)
         cost_mwt = 1_000 * (10 + 4 * completion)
-        expected = self.model.settle(job_id, token, outcome.value, code, cost_mwt, completion)
+        expected = self.model.settle(
+            job_id, token, outcome.value, code, cost_mwt, completion, len(ending.result_json())
+        )
         assert (answer.answer.value, answer.outcome and answer.outcome.value) == expected
+
+    def _worker_of(self, job_id):
+        return self.model.jobs[job_id].worker if job_id in self.model.jobs else ""
 
     @rule(claim=consumes(claims))
     def release(self, claim):
-        worker = self.model.jobs[claim[0]].worker or "w2"
+        worker = self._worker_of(claim[0]) or "w2"
         assert self.store.release(worker, [ClaimRef(*claim)]) == self.model.release(worker, [claim])
 
     @rule(job_id=ids, tenant=st.sampled_from([None, *TENANTS]))
@@ -118,14 +128,20 @@ class StoreMachine(QueueMachine):
 
     @rule(job_id=ids)
     def poll(self, job_id):
-        view, job = self.store.touch(job_id), self.model.jobs[job_id]
+        view, job = self.store.touch(job_id), self.model.jobs.get(job_id)
         self.model.touch(job_id)
-        assert view is not None
+        if job is None or view is None:
+            assert view is job
+            return
         assert (view.state.value, view.code, view.attempts) == (job.state, job.code, job.attempts)
         cut = Change("max_tokens", job.max_tokens, job.cut_tokens, f"tier {job.cut_tier}")
         assert view.degraded == ((cut,) if job.cut_tokens else ())
         waiting = self.model.waiting(job.tenant, job.slug)
         assert view.position == (waiting.index(job) + 1 if job.state == "queued" else None)
+
+    @rule(job_id=ids)
+    def erase(self, job_id):
+        assert self.store.erase(job_id) == self.model.erase(job_id)
 
     @rule()
     def reap(self):
@@ -162,10 +178,52 @@ class OverloadMachine(StoreMachine):
         return self.all_workers_of_these_models_claim((slug,))
 
 
+class BytesMachine(StoreMachine):
+    """The same, but the bytes of a tenant are the tightest bound, and results expire while the machine runs."""
+
+    claims = QueueMachine.claims
+    ids = QueueMachine.ids
+
+    @initialize(
+        admission=st.sampled_from(["bounds", "full"]),
+        weight_milli=st.sampled_from([1_000, 3_000]),
+        rates=st.sampled_from([(0, 0, 0), *RATES]),
+        result_ttl_s=st.sampled_from([40, 70, 3_600]),
+        max_policy_bytes=st.sampled_from([10_000, 25_000]),
+    )
+    def begin(self, admission, weight_milli, rates, result_ttl_s, max_policy_bytes):
+        given = {"result_ttl_s": result_ttl_s, "max_bytes": 65_536, "max_policy_bytes": max_policy_bytes}
+        self.set_up("tokens", 3, weight_milli, rates, admission=admission, max_queue_tokens=2_000, **given)
+
+    @rule(
+        target=ids,
+        worker=st.sampled_from(sorted(WORKERS)),
+        tenant=st.sampled_from(["bob", "cyd"]),
+        jobs=st.integers(1, 5),
+        prompt_chars=st.sampled_from([5, 4_000]),
+        ms=st.sampled_from([30_000, 50_000, 80_000]),
+    )
+    def offer_a_job_when_some_results_have_expired(self, worker, tenant, jobs, prompt_chars, ms):
+        slug = WORKERS[worker]
+        offered = [self._admit(tenant, slug, 10, 100_000, prompt_chars=prompt_chars) for _ in range(jobs)]
+        self.run_queued_jobs(worker, jobs, 200, 20)
+        self.tick(ms, set(WORKERS), 0)
+        last = self._admit(tenant, slug, 10, 9_000, prompt_chars=prompt_chars)
+        return multiple(*[job_id for job_id in (*offered, last) if job_id])
+
+
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("machine", "examples"), [(StoreMachine, 120), (OverloadMachine, 100)])
-def test_the_scripts_agree_with_the_reference_model(redis_client, machine, examples):
-    machine.client = redis_client
+@pytest.mark.parametrize(
+    ("machine", "examples", "reason"),
+    [
+        (StoreMachine, 110, "inflight_full"),
+        (OverloadMachine, 90, "backlog_full"),
+        (BytesMachine, 40, "tenant_bytes_full"),
+    ],
+)
+def test_the_scripts_agree_with_the_reference_model(redis_client, machine, examples, reason):
+    """`reason` is that of the check which the machine is there for: without one such refusal, it would test nothing."""
+    machine.client, machine.refusals = redis_client, Counter()
     run_state_machine_as_test(
         machine,
         settings=settings(
@@ -176,3 +234,4 @@ def test_the_scripts_agree_with_the_reference_model(redis_client, machine, examp
             derandomize=False,
         ),
     )
+    assert machine.refusals[reason] > 0

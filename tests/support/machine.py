@@ -1,8 +1,11 @@
 """A state machine that runs the real scripts and the reference model side by side in held time and compares them."""
 
+import json
 import math
+from collections import Counter, defaultdict
 from contextlib import suppress
 from dataclasses import replace
+from typing import ClassVar
 
 import hypothesis.strategies as st
 import redis
@@ -26,6 +29,7 @@ from tests.support.builders import a_heartbeat, a_job, stat
 from tests.support.model import Model
 from tests.support.model_admission import never_fits, verdict
 from tests.support.model_books import Rate
+from tests.support.model_bytes import bytes_hint_ms, expire_jobs, inflight_bytes, jobs_of, periods
 from tests.support.model_records import ModelJob
 
 START_MS = 1_800_000_000_000
@@ -42,6 +46,8 @@ class QueueMachine(RuleBasedStateMachine):
     """Time is held and moves only by `tick`. Ids are assigned in order, so that store and model break ties alike."""
 
     client: redis.Redis
+    #: How often each check refused a job, in all runs.
+    refusals: ClassVar[Counter[str]] = Counter()
     claims = Bundle("claims")
     ids = Bundle("ids")
 
@@ -58,17 +64,22 @@ class QueueMachine(RuleBasedStateMachine):
         degradation="off",
         a_minute=(None, None),
         max_queue_tokens=150,
+        result_ttl_s=3_600,
+        max_bytes=0,
+        max_policy_bytes=None,
     ):
         """Start an empty queue with these settings, its three workers and the policies of two tenants."""
         self.client.flushall()
         self.count, self.store = 0, Store(self.client)
         given = {"PENSTOCK_FAIRNESS": fairness, "PENSTOCK_MAX_ATTEMPTS": str(max_attempts), "PENSTOCK_LEASE_MS": "3000"}
         given |= {"PENSTOCK_ADMISSION": admission, "PENSTOCK_MAX_QUEUE_TOKENS": str(max_queue_tokens)}
-        given["PENSTOCK_DEGRADATION"] = degradation
+        given |= {"PENSTOCK_DEGRADATION": degradation, "PENSTOCK_RESULT_TTL_S": str(result_ttl_s)}
         if max_inflight:
             given["PENSTOCK_MAX_INFLIGHT"] = str(max_inflight)
         if max_waiting:
             given["PENSTOCK_MAX_QUEUE_SIZE"] = str(max_waiting)
+        if max_bytes:
+            given["PENSTOCK_MAX_TENANT_BYTES"] = str(max_bytes)
         self.store.configure(load(given, None))
         bounds = (max_inflight, max_waiting, max_queue_tokens)
         self.model = Model(START_MS, *bounds, 3_000, max_attempts, fairness, admission == "full", degradation == "on")
@@ -77,22 +88,29 @@ class QueueMachine(RuleBasedStateMachine):
         self.rates = rates
         self.client.hset(keys.tenant("cyd"), mapping={"policy": "1", "policy_weight_milli": str(weight_milli)})
         self.client.zadd(keys.tenants(), {"cyd": START_MS})
-        self._limit("bob", *a_minute)
+        self.model.result_ttl_s, self.model.max_bytes_of = result_ttl_s, defaultdict(lambda: max_bytes)
+        self._limit("bob", *a_minute, max_policy_bytes)
+        self._limit("cyd", None, None, max_policy_bytes)
         self._hold_time()
         for worker in WORKERS:
             self._renew(worker, 4, [])
 
-    def _limit(self, tenant, rpm, tpm):
-        """Set a policy with these bounds on requests and tokens a minute, if there are any."""
-        named = {"policy_rpm": rpm, "policy_tpm": tpm}
+    def _limit(self, tenant, rpm, tpm, max_bytes):
+        """Set a policy with these bounds on requests and tokens a minute and on bytes, if there are any."""
+        named = {"policy_rpm": rpm, "policy_tpm": tpm, "policy_max_bytes": max_bytes}
         if named := {name: str(bound) for name, bound in named.items() if bound}:
             self.client.hset(keys.tenant(tenant), mapping={"policy": "1", **named})
             self.client.zadd(keys.tenants(), {tenant: START_MS})
             self.model.first_ms[tenant] = None
             self.model.rates_of[tenant] = Rate(rpm, tpm)
+            if max_bytes:
+                self.model.max_bytes_of[tenant] = max_bytes
 
     def _hold_time(self):
         self.client.set(keys.clock(), f"={self.model.now_ms}")
+        # The store's TTLs are in real time, which hardly passes.
+        for job_id in expire_jobs(self.model):
+            self.client.delete(keys.rq_job(job_id), f"rq:results:{job_id}", keys.result(job_id), keys.events(job_id))
 
     @rule(
         ms=st.sampled_from([1, 1, 200, 200, 1_000, 1_900, 3_100, 6_000, 61_000]),
@@ -140,6 +158,7 @@ class QueueMachine(RuleBasedStateMachine):
                 "start_within_ms": st.sampled_from([100, 1_000, 5_000]),
                 "supersede_key": st.sampled_from(["draft", "other"]),
                 "max_tokens": st.sampled_from([40, 130]),
+                "prompt_chars": st.sampled_from([4_000, 30_000, 70_000]),
                 "offer": st.sampled_from(["first", "second"]),
             },
         ),
@@ -148,7 +167,7 @@ class QueueMachine(RuleBasedStateMachine):
         """Offer a job whose cost and latest start are given or, if `earlier_ms` is None, computed by the store."""
         return self._admit(tenant, slug, prompt, deadline_ms, earlier_ms, **named) or multiple()
 
-    def _admit(self, tenant, slug, prompt, deadline_ms, earlier_ms=0, *, supersede_key="", **named):
+    def _admit(self, tenant, slug, prompt, deadline_ms, earlier_ms=0, *, supersede_key="", prompt_chars=5, **named):
         self.count += 1
         given = {}
         if earlier_ms is not None:
@@ -156,6 +175,7 @@ class QueueMachine(RuleBasedStateMachine):
         fields = {
             "cost_mwt": None,
             "model": slug,
+            "payload": {"prompt": "x" * prompt_chars},
             "prompt_tokens": prompt,
             "deadline_ms": deadline_ms,
             **given,
@@ -167,12 +187,17 @@ class QueueMachine(RuleBasedStateMachine):
         mine = ModelJob(job.id, tenant, slug, prompt, job.max_tokens, now_ms + deadline_ms, supersede_key=supersede_key)
         mine.degrade, mine.offer = job.degrade, job.offer
         mine.poll_grace_ms, mine.start_within_ms = job.poll_grace_ms or 0, job.start_within_ms or 0
+        mine.payload_bytes = len(json.dumps(job.payload, separators=(",", ":")))
+        mine.answer_bytes = job.answer_bytes
         if given:
             mine.cost_mwt, mine.latest_ms = job.cost_mwt, now_ms + job.latest_start_ms
         expected = self.model.admit(mine)
         if isinstance(answer, Refused):
             assert answer.reason.value == expected
+            self.refusals[expected] += 1
             assert answer.hopeless == (expected == "deadline_unmeetable" and never_fits(self.model.view(mine)))
+            if expected == "tenant_bytes_full":
+                assert answer.retry_hint_ms == bytes_hint_ms(self.model.view(mine))
             return None
         assert isinstance(answer, Admitted)
         assert expected == "admitted"
@@ -186,13 +211,22 @@ class QueueMachine(RuleBasedStateMachine):
         start_within_ms=st.sampled_from([0, 1_000]),
         max_tokens=st.sampled_from([20, 90]),
         degrade=st.booleans(),
+        size=st.sampled_from([0, 4_000, 30_000]),
     )
-    def quote(self, tenant, slug, prompt, deadline_ms, start_within_ms, max_tokens, degrade):
+    def quote(self, tenant, slug, prompt, deadline_ms, start_within_ms, max_tokens, degrade, size):
         """Compare the verdict, the cost and, where it is predicted, the eta of a quote."""
         fields = {"prompt_tokens": prompt, "max_tokens": max_tokens, "deadline_ms": deadline_ms}
-        answer = self.store.quote(tenant, slug, start_within_ms=start_within_ms, degrade=degrade, **fields)
+        answer = self.store.quote(
+            tenant,
+            slug,
+            start_within_ms=start_within_ms,
+            degrade=degrade,
+            request_bytes=size,
+            metadata_bytes=4,
+            **fields,
+        )
         mine = ModelJob("", tenant, slug, prompt, max_tokens, self.model.now_ms + deadline_ms)
-        mine.start_within_ms, mine.degrade = start_within_ms, degrade
+        mine.start_within_ms, mine.degrade, mine.payload_bytes = start_within_ms, degrade, size
         view = self.model.view(mine)
         assert (answer.refused.reason.value if answer.refused else None) == verdict(view)
         assert answer.cost_mwt == mine.cost_mwt
@@ -206,7 +240,8 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(job_id=ids, offer=st.sampled_from(["", "first", "second"]))
     def admit_again(self, job_id, offer):
-        job = self.model.jobs[job_id]
+        if (job := self.model.jobs.get(job_id)) is None:
+            return
         answer = self.store.admit(a_job(job.tenant, id=job_id, model=job.slug, offer=offer))
         self.model.admit(replace(job, offer=offer))
         assert isinstance(answer, Admitted)
@@ -244,6 +279,12 @@ class QueueMachine(RuleBasedStateMachine):
                 served = int(client.hget(keys.tenant(tenant), keys.service_field(slug)) or 0)
                 assert served == model.service[tenant, slug]
             assert stat(self.store, f"degraded|{tenant}|max_tokens") == model.cuts[tenant]
+            kept = {name.decode(): int(size) for name, size in client.hgetall(keys.kept(tenant)).items()}
+            mine = jobs_of(model, tenant)
+            assert kept.get("live", 0) == sum(map(inflight_bytes, mine))
+            ended = {int(end_s): size for end_s, size in kept.items() if end_s.isdecimal()}
+            kept_now = {end_s: size for end_s, size in ended.items() if end_s * 1_000 > model.now_ms}
+            assert kept_now == periods(mine, model.now_ms)
         for slug in SLUGS:
             assert [raw.decode() for raw in client.zrange(keys.active(slug), 0, -1)] == model.turns(slug)
             assert int(client.hget(keys.books(slug), "tier") or 0) == model.pools[slug].tiers.tier

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 
 from tests.support.model_admission import LIVE_MS, AdmissionView, apply_admission, is_hopeless, least_service, verdict
 from tests.support.model_books import Lengths, Pool, Rate
+from tests.support.model_bytes import erase_result, keep_ended
+from tests.support.model_hold import Hold
 from tests.support.model_records import GENERATED_WEIGHT, ModelJob, ModelWorker
 from tests.support.model_tiers import cut
 from tests.support.model_turns import candidate
 
-GAP_MS = 2_000
 GRACE_MS = 1_000
 MAX_SKIPS = 8
 
@@ -34,6 +35,9 @@ class Model:
     max_wait_ms: int = 8_000
     margin: float = 0.8
     draining: bool = False
+    result_ttl_s: int = 3_600
+    #: The bound on the bytes of each tenant; 0 is none.
+    max_bytes_of: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     weights_milli: dict[str, int] = field(default_factory=dict)
     #: The bounds a minute of tenants with a policy.
     rates_of: dict[str, Rate] = field(default_factory=dict)
@@ -44,13 +48,14 @@ class Model:
     lengths: dict[str, Lengths] = field(default_factory=dict)
     pools: defaultdict[str, Pool] = field(default_factory=lambda: defaultdict(Pool))
     jobs: dict[str, ModelJob] = field(default_factory=dict)
+    #: The jobs that can no longer be read; their bytes count until the end of a period.
+    expired: list[ModelJob] = field(default_factory=list)
     workers: dict[str, ModelWorker] = field(default_factory=dict)
     #: By tenant and slug.
     service: Counter[tuple[str, str]] = field(default_factory=Counter)
     #: The number of answers of each tenant that were cut.
     cuts: Counter[str] = field(default_factory=Counter)
-    hold_heartbeat_ms: int | None = None
-    hold_until_ms: int = 0
+    hold: Hold = field(default_factory=Hold)
     slots_at_last_count: int = 0
 
     # The state of the queue.
@@ -66,12 +71,6 @@ class Model:
         """Return the tenants with queued jobs for a model, least service first, ties by name."""
         tenants = {job.tenant for job in self.jobs.values() if job.state == "queued" and job.slug == slug}
         return sorted(tenants, key=lambda tenant: (self.service[tenant, slug], tenant))
-
-    def live_slots(self) -> int:
-        return sum(w.slots for w in self.workers.values() if self.now_ms - w.heartbeat_ms <= LIVE_MS)
-
-    def places(self) -> int:
-        return self.max_inflight or max(64, 4 * self.slots_at_last_count)
 
     # One method per script.
 
@@ -102,7 +101,8 @@ class Model:
     def claim(self, worker: str, claim_id: str, slug: str, room: int, cells_free: int) -> list[str]:
         me = self.workers.setdefault(worker, ModelWorker(slug, 0, 0, -LIVE_MS * 1_000_000))
         if me.claim_id == claim_id:
-            return [i for i in me.claim_ids if self.jobs[i].state == "running" and self.jobs[i].claim == claim_id]
+            leased = [self.jobs[i] for i in me.claim_ids if i in self.jobs]
+            return [job.id for job in leased if job.state == "running" and job.claim == claim_id]
         got: list[str] = []
         waits_ms: list[int] = []
         suspect = self.jobs.get(me.suspect)
@@ -169,7 +169,7 @@ class Model:
             job.charged_mwt = charge_mwt
 
     def settle(
-        self, job_id: str, token: str, outcome: str, code: str, cost_mwt: int, completion: int
+        self, job_id: str, token: str, outcome: str, code: str, cost_mwt: int, completion: int, result_bytes: int
     ) -> tuple[str, str | None]:
         job = self.jobs.get(job_id)
         if job is None:
@@ -190,7 +190,7 @@ class Model:
             pool.smooth("mean_mwt", cost_mwt)
             for lengths in (self.lengths.setdefault(job.tenant, Lengths()), pool.lengths):
                 lengths.learn(completion)
-        self._end(job, outcome, code)
+        self._end(job, outcome, code, result_bytes)
         return "settled", outcome
 
     def cancel(self, job_id: str, tenant: str | None, code: str = "canceled", offer: str = "") -> str:
@@ -218,13 +218,16 @@ class Model:
         if job is not None and job.poll_by_ms is not None:
             job.poll_by_ms = self.now_ms + job.poll_grace_ms
 
+    def erase(self, job_id: str) -> bool:
+        return job_id in self.jobs and erase_result(self.jobs[job_id])
+
     def reap(self) -> dict[str, int]:
         moved = {"expired": 0, "queued": 0, "failed": 0, "canceled": 0}
         for job in [j for j in self.inflight() if j.state == "queued" and j.expires_ms <= self.now_ms]:
             self._end(job, "expired", "deadline_exceeded")
             moved["expired"] += 1
         self._note_gap()
-        if self.hold_until_ms <= self.now_ms:
+        if self.hold.until_ms <= self.now_ms:
             unleased = [j for j in self.inflight() if j.state == "running" and j.lease_ms <= self.now_ms]
             for job in sorted(unleased, key=lambda job: (job.lease_ms, job.id)):
                 moved[self._take_back(job, counted=True)] += 1
@@ -252,7 +255,7 @@ class Model:
         """Lease the job to the worker; return the ms that it was queued."""
         cost_mwt = 1_000 if self.fairness == "turns" else job.cost_mwt
         job.state, job.claim, job.worker = "running", claim_id, worker
-        job.attempts += 1
+        job.attempts, job.entries = job.attempts + 1, job.entries + 1
         cut_before = job.cut_tokens
         cut(self, job)
         self.cuts[job.tenant] += bool(job.cut_tokens and not cut_before)
@@ -269,13 +272,14 @@ class Model:
         elif counted and job.attempts >= self.max_attempts:
             self._end(job, "failed", "poison")
         else:
-            job.attempts -= not counted
+            job.attempts, job.entries = job.attempts - (not counted), job.entries + 1
             self._charge(job, -job.charged_mwt)
             self._enqueue(job)
         return job.state
 
-    def _end(self, job: ModelJob, outcome: str, code: str) -> None:
+    def _end(self, job: ModelJob, outcome: str, code: str, result_bytes: int = 0) -> None:
         job.state, job.code, job.poll_by_ms = outcome, code, None
+        keep_ended(job, self.now_ms, result_bytes, self.result_ttl_s)
 
     def _charge(self, job: ModelJob, by_mwt: int) -> None:
         self.service[job.tenant, job.slug] += by_mwt
@@ -285,16 +289,12 @@ class Model:
 
     def _count_workers(self, reported: str = "") -> None:
         """Recompute the slots and rates of all pools; a worker of the pool `reported` has just sent a heartbeat."""
-        self.slots_at_last_count = self.live_slots()
+        live = [w for w in self.workers.values() if self.now_ms - w.heartbeat_ms <= LIVE_MS]
+        self.slots_at_last_count = sum(w.slots for w in live)
         for slug in {worker.slug for worker in self.workers.values()}:
-            live = [w for w in self.workers.values() if w.slug == slug and self.now_ms - w.heartbeat_ms <= LIVE_MS]
-            self.pools[slug].slots = sum(worker.slots for worker in live)
-            self.pools[slug].update_rates([w.rates for w in live], self.now_ms if slug == reported else None)
+            mine = [w for w in live if w.slug == slug]
+            self.pools[slug].slots = sum(worker.slots for worker in mine)
+            self.pools[slug].update_rates([w.rates for w in mine], self.now_ms if slug == reported else None)
 
     def _note_gap(self) -> None:
-        heartbeats = [worker.heartbeat_ms for worker in self.workers.values() if worker.heartbeat_ms >= 0]
-        gap_ms = self.now_ms - max(heartbeats, default=self.now_ms)
-        rested = self.now_ms - self.hold_until_ms >= self.lease_ms
-        if gap_ms > GAP_MS and self.hold_heartbeat_ms != max(heartbeats) and (rested or gap_ms >= self.lease_ms):
-            self.hold_heartbeat_ms = max(heartbeats)
-            self.hold_until_ms = self.now_ms + self.lease_ms
+        self.hold.note_gap(self.now_ms, [worker.heartbeat_ms for worker in self.workers.values()], self.lease_ms)

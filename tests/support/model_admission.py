@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tests.support.model_books import Lengths, Pool, Rate, Rates
+from tests.support.model_bytes import check_bytes
 from tests.support.model_records import GENERATED_WEIGHT, ModelJob
 from tests.support.model_tiers import SHORTEST_ANSWER, tier_at_claim
 
@@ -141,7 +142,7 @@ def check_inflight(view: AdmissionView) -> str | None:
 
     They have none, or less than their share of the work and fewer jobs than their share of that quarter.
     """
-    places = view.model.places()
+    places = view.model.max_inflight or max(64, 4 * view.model.slots_at_last_count)
     kept = places // 4 if view.model.full else 0
     little = view.own_mwt * view.weights < view.weight * view.pool_mwt
     few = len(view.mine) * view.weights < view.weight * kept
@@ -182,7 +183,13 @@ def check_deadline(view: AdmissionView) -> str | None:
     return "deadline_unmeetable" if late or (job.start_within_ms and starts_late) else None
 
 
-ALWAYS: tuple[Callable[[AdmissionView], str | None], ...] = (check_worker, check_rates, check_inflight, check_lists)
+ALWAYS: tuple[Callable[[AdmissionView], str | None], ...] = (
+    check_worker,
+    check_rates,
+    check_inflight,
+    check_lists,
+    check_bytes,
+)
 #: The checks that run only in full admission and only with known rates.
 PREDICTING: tuple[Callable[[AdmissionView], str | None], ...] = (check_share, check_backlog, check_deadline)
 

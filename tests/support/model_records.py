@@ -38,6 +38,16 @@ class ModelJob:
     #: The length to which the answer is cut, and the tier of the cut; 0 if the answer is not cut.
     cut_tokens: int = 0
     cut_tier: int = 0
+    #: The length of the request as JSON, and the bytes that its answer may take.
+    payload_bytes: int = 0
+    answer_bytes: int = 0
+    #: The number of entries of its event stream before it ends.
+    entries: int = 0
+    #: What an ended job takes: for its record with its result, and for its event stream, the time of expiry in s and
+    #: the bytes.
+    kept: list[tuple[int, int]] = field(default_factory=list)
+    result_bytes: int = 0
+    readable_until_ms: int = 0
     waits_from_ms: int = 0
     started_ms: int = 0
     lease_ms: int = 0
