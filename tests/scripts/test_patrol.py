@@ -1,9 +1,13 @@
 """Tests how workers share the rounds over all queues, and what one pass of the reconciler repairs."""
 
+from collections.abc import Iterator
+
 import pytest
+from structlog.testing import capture_logs
 
 from shared.audit.invariants import find_breaches
 from shared.store import keys
+from shared.store.connection import open_client
 from shared.store.replies import PatrolStep
 from shared.store.store import Store
 from tests.support.builders import MODEL, a_job, admitted, heartbeat
@@ -152,4 +156,32 @@ def test_two_reconcilers_share_the_work(store):
     second.one_pass()
     assert find_breaches(store.client) != []
     first.one_pass()
+    assert find_breaches(store.client) == []
+
+
+@pytest.fixture
+def narrow(store_url: str, store: Store) -> Iterator[Store]:
+    """The same store for a user who may not use the lists in RQ's format of tenants whose names begin with a `b`."""
+    allowed = ["~penstock:*", "~rq:[^q]*", "~rq:queues", "~rq:queue:[^b]*"]
+    store.client.execute_command("ACL", "SETUSER", "narrow", "on", "nopass", "+@all", *allowed)
+    with open_client(store_url, name="penstock-test") as client:
+        client.execute_command("AUTH", "narrow", "any")
+        yield Store(client)
+    store.client.execute_command("ACL", "DELUSER", "narrow")
+
+
+def test_a_queue_that_cannot_be_reconciled_holds_up_no_other_and_is_logged_once(store, narrow):
+    heartbeat(store)
+    tenants = ["barred", *(f"t{number}" for number in range(20))]
+    for tenant in tenants:
+        admitted(store, a_job(tenant))
+        store.client.delete(f"rq:queue:{tenant}.{MODEL}")
+    duty = Reconciler(narrow)
+    with capture_logs() as logs:
+        assert [duty.one_pass() for _ in range(2)] == [PERIOD_S] * 2
+    assert [tenant for tenant in tenants if not store.client.exists(f"rq:queue:{tenant}.{MODEL}")] == ["barred"]
+    assert [line["tenant"] for line in logs if line["event"] == "reconcile.fault"] == ["barred"]
+    store.client.execute_command("ACL", "SETUSER", "narrow", "~*")
+    duty.one_pass()
+    assert store.client.llen(f"rq:queue:barred.{MODEL}") == 1
     assert find_breaches(store.client) == []

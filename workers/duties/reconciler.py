@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from shared.errors import StoreUnavailable
+
 if TYPE_CHECKING:
     from shared.store.store import Store
 
@@ -29,6 +31,8 @@ class Reconciler:
     def __init__(self, store: "Store") -> None:
         self._store = store
         self._asker = secrets.token_hex(8)
+        #: The queues whose last reconciliation failed. Each is logged once until it succeeds again.
+        self._failing: set[tuple[str, str]] = set()
 
     def one_pass(self) -> float:
         """Reconcile the next queues, if this worker is on patrol. Return the delay until the next pass in seconds.
@@ -43,8 +47,20 @@ class Reconciler:
         is_whole_round = step.begins_round and step.rest_ms >= PERIOD_S * 1000
         stride = -(-len(step.queues) // (_THOROUGH if is_whole_round else _THOROUGH_LONG_ROUND))
         for place, (tenant, slug) in enumerate(step.queues):
-            thorough = (place + step.round) % stride == 0
-            repairs = self._store.reconcile(tenant, slug, thorough=thorough)
-            if repairs:
-                log.warning("reconciled", tenant=tenant, model=slug, repairs=repairs)
+            self._reconcile(tenant, slug, thorough=(place + step.round) % stride == 0)
         return step.rest_ms / 1000
+
+    def _reconcile(self, tenant: str, slug: str, *, thorough: bool) -> None:
+        """Reconcile one queue. A queue that cannot be reconciled is logged and does not hold up the others."""
+        try:
+            repairs = self._store.reconcile(tenant, slug, thorough=thorough)
+        except StoreUnavailable:
+            raise
+        except Exception:  # whatever another program has done to this queue, the others must be reconciled
+            if (tenant, slug) not in self._failing:
+                log.exception("reconcile.fault", tenant=tenant, model=slug)
+            self._failing.add((tenant, slug))
+            return
+        self._failing.discard((tenant, slug))
+        if repairs:
+            log.warning("reconciled", tenant=tenant, model=slug, repairs=repairs)
