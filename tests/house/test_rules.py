@@ -125,7 +125,9 @@ def test_no_file_contains_a_note_of_unfinished_work():
 
 
 def test_locked_requirements_name_no_host_and_hash_every_package():
-    for path in files(".txt", folders=("requirements",)):
+    paths = files(".txt", folders=("requirements",))
+    assert len(paths) > 1
+    for path in paths:
         text = path.read_text(encoding="utf-8")
         assert "://" not in text, path
         pins = re.findall(r"^[a-zA-Z0-9][^\n]*==[^\n]*\\\n    --hash=sha256:", text, re.MULTILINE)

@@ -94,6 +94,7 @@ def test_an_empty_store_is_refused_by_no_version(redis_client, store, settings, 
     redis_client.flushall()
     monkeypatch.setattr(schema, "READS_FROM", schema.NUMBER + 1)
     store.configure(settings)
+    assert numbers(store) == [schema.NUMBER, schema.WORKS_BESIDE]
 
 
 def test_the_oldest_format_never_falls(store, settings, monkeypatch):

@@ -36,7 +36,9 @@ def test_logprobs_equal_those_of_the_model_alone(driven, model_path):
 
 
 def test_a_greedy_token_is_the_first_of_its_top_tokens(driven):
-    for token, logprob, top in run_job(driven, logprobs=3).extra["logprobs"]:
+    tokens = run_job(driven, logprobs=3).extra["logprobs"]
+    assert len(tokens) > 1
+    for token, logprob, top in tokens:
         assert top[0] == [token, logprob]
         assert len(top) == 3
         assert logprob <= 0
