@@ -1,7 +1,10 @@
 """Tests of a tenant's bounds on requests and tokens a minute; the door answers their refusals with HTTP 429."""
 
+import pytest
+
 from shared.accounts.tenants import Tenants
 from shared.jobs.tenant_policy import TenantPolicy
+from shared.store import keys
 from tests.support.builders import a_heartbeat, a_job, admitted, advance_clock, refused
 
 
@@ -16,6 +19,15 @@ def test_requests_above_a_tenants_rate_are_refused_until_the_rate_allows_the_nex
     advance_clock(store, 20_001)
     store.renew(a_heartbeat(), [])
     admitted(store, a_job())
+
+
+@pytest.mark.parametrize("spoiled", ["1.5", "0", "-1", "abc"])
+def test_a_rate_that_is_no_positive_integer_was_set_by_another_program_and_bounds_nothing(store, spoiled):
+    Tenants(store.client).set("blue", TenantPolicy(weight=2.0))
+    store.client.hset(keys.tenant("blue"), mapping={"policy_rpm": spoiled, "policy_tpm": spoiled})
+    store.renew(a_heartbeat(), [])
+    for _ in range(3):
+        admitted(store, a_job())
 
 
 def test_tokens_above_a_tenants_rate_are_refused_until_the_rate_allows_more(store):

@@ -218,6 +218,17 @@ def test_the_pools_mean_run_time_follows_the_succeeded_jobs(store):
     assert 2_000 <= int(store.client.hget(keys.books(MODEL), "run_ms")) <= 2_100
 
 
+@pytest.mark.parametrize("spoiled", ["-1", "0", "1.5", "abc", "9e15"])
+def test_a_start_that_no_claim_wrote_does_not_change_the_pools_mean_run_time(store, spoiled):
+    heartbeat(store)
+    admitted(store, a_job())
+    job = claim_one(store)
+    store.client.hset(keys.rq_job(job.id), "penstock_started_ms", spoiled)
+    advance_clock(store, 400)
+    store.settle(an_ending(job), "w1")
+    assert 0 <= float(store.client.hget(keys.books(MODEL), "run_ms")) <= 400
+
+
 def test_a_settle_counts_the_job_in_rqs_record_of_the_worker_but_never_creates_that_record(store, held):
     store.settle(an_ending(held), "w1")
     assert store.client.exists("rq:worker:w1") == 0

@@ -164,6 +164,13 @@ def test_a_job_that_stands_in_the_inflight_set_without_a_record_is_forgotten(bus
     assert find_breaches(store.client) == []
 
 
+def test_a_name_that_no_job_can_have_is_removed_from_the_inflight_set_and_is_not_counted(busy):
+    store, *_ = busy
+    store.client.zadd(keys.inflight(), {"odd name:x.y z": 0, "": 1})
+    assert sweep(store) == 2
+    assert find_breaches(store.client) == []
+
+
 def test_a_poll_deadline_that_was_deleted_is_set_again(busy):
     store, *_ = busy
     polled = admitted(store, a_job(poll_grace_ms=2_000))

@@ -7,7 +7,8 @@ local function forget(id)
   if redis.call('ZSCORE', k_inflight, id) and redis.call('HEXISTS', k_rq_job .. id, 'origin') == 1 then
     return
   end
-  if redis.call('ZREM', k_inflight, id) == 1 then
+  -- No job was ever admitted under a name that is not an id.
+  if redis.call('ZREM', k_inflight, id) == 1 and string.find(id, '^[%w_-]+$') then
     count('ended|forgotten')
   end
   redis.call('ZREM', k_deadlines, id)

@@ -24,7 +24,7 @@ end
 -- with its end, if it succeeded. The end of a job that was stopped says only that its answer would have come later.
 local function judge_predictions(job, outcome, ttft_ms, now_ms)
   local fields = redis.call('HMGET', k_rq_job .. job.id, 'penstock_started_ms', 'penstock_eta_ms', 'penstock_predicted')
-  local started_ms, eta_ms = number(fields[1]), number(fields[2])
+  local started_ms, eta_ms = number(fields[1], nil, job.admitted_ms, now_ms), number(fields[2])
   local start_in_ms = number(string.match(fields[3] or '', '^%d+'))
   if started_ms and start_in_ms and ttft_ms >= 0 then
     local late_by_ms = started_ms + ttft_ms - job.admitted_ms - start_in_ms

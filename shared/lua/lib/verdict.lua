@@ -54,7 +54,7 @@ local function look(request)
   -- the tenant's share could exceed the whole pool.
   local counted_milli = number(tenant_fields[15], nil, 1)
   request.weight_milli = counted_milli or weight_in(tenant_fields[5])
-  request.rpm, request.tpm = number(tenant_fields[6], nil, 1), number(tenant_fields[7], nil, 1)
+  request.rpm, request.tpm = integer_setting(tenant_fields[6], nil, 1), integer_setting(tenant_fields[7], nil, 1)
   request.rpm_ms = number(tenant_fields[8], 0, 0, now_ms + 2 * RATE_WINDOW_MS)
   request.tpm_ms = number(tenant_fields[9], 0, 0, now_ms + MAX_DEBT_MS)
   request.tenant_mwt = number(tenant_fields[10], 0, 0)
