@@ -207,7 +207,7 @@ class BytesMachine(StoreMachine):
         slug = WORKERS[worker]
         offered = [self._admit(tenant, slug, 10, 100_000, prompt_chars=prompt_chars) for _ in range(jobs)]
         self.run_queued_jobs(worker, jobs, 200, 20)
-        self.tick(ms, set(WORKERS), 0)
+        self.tick(ms, set(WORKERS), PROGRESS[0])
         last = self._admit(tenant, slug, 10, 9_000, prompt_chars=prompt_chars)
         return multiple(*[job_id for job_id in (*offered, last) if job_id])
 
