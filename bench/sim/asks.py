@@ -28,6 +28,8 @@ class SimJob:
     leaves_after_ms: float | None = None
     #: The name of the model that the client requests.
     model: str = MODEL
+    #: The group of the tenant, "" if it has none.
+    group: str = ""
     #: The door's estimate of the prompt's length; None if the door knows the length.
     door_prompt: int | None = None
 
@@ -48,8 +50,21 @@ class SimJob:
     #: The part of these tokens that was computed after the client had left or the deadline had passed.
     dead_tokens: int = 0
     gone: bool = field(default=False)
+    #: When the job would get its slot and when it would end, as predicted at admission; None without a prediction.
+    predicted_start_ms: float | None = None
+    predicted_end_ms: float | None = None
+    #: The hint of the first refusal if the client was asked to come back, when the client came back for the first time,
+    #: and whether it was then admitted.
+    first_hint_ms: float | None = None
+    returned_ms: float | None = None
+    return_admitted: bool = False
     #: Tokens by which the answer was cut to meet its deadline (PENSTOCK_DEGRADATION).
     cut_tokens: int = 0
+
+    @property
+    def account(self) -> str:
+        """The name of the group if the tenant has one, otherwise the tenant: what a rival takes for one tenant."""
+        return self.group or self.tenant
 
     @property
     def estimated_prompt(self) -> int:

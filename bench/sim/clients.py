@@ -73,3 +73,17 @@ class Layered:
         delay_ms = inner.retry_delay_ms(job, answer, now_ms, rng)
         # The inner layer obeys `x-should-retry: false` and gives up. The outer layer does not see it and retries.
         return 1_000.0 * (1 + job.attempts // self.inner) if delay_ms is None else delay_ms
+
+
+@dataclass(frozen=True)
+class Hammer:
+    """A client that ignores hints and retries at a fixed interval."""
+
+    retries: int = 20
+    interval_ms: float = 250.0
+
+    def retry_delay_ms(self, job: SimJob, answer: Answer, now_ms: float, rng: np.random.Generator) -> float | None:  # noqa: ARG002 - the Protocol's names
+        """Return the interval, up to a tenth shorter, so that clients do not act in step."""
+        if job.attempts > self.retries:
+            return None
+        return self.interval_ms * (1 - 0.1 * float(rng.random()))

@@ -11,12 +11,32 @@ _RECENT, _FEWEST = 128, 8
 _SHORT = 0.2
 
 
+class _PerToken:
+    """The mean time per token over the last jobs."""
+
+    def __init__(self) -> None:
+        self._spans: deque[tuple[int, int]] = deque()
+        self._ms = self._tokens = 0
+
+    def add(self, ms: int, tokens: int) -> None:
+        """Add one job, and forget the oldest if there are too many."""
+        self._spans.append((ms, tokens))
+        self._ms, self._tokens = self._ms + ms, self._tokens + tokens
+        if len(self._spans) > _RECENT:
+            old_ms, old_tokens = self._spans.popleft()
+            self._ms, self._tokens = self._ms - old_ms, self._tokens - old_tokens
+
+    @property
+    def mean_ms(self) -> float:
+        """The mean, or 0 before the first job."""
+        return self._ms / self._tokens if self._tokens else 0.0
+
+
 class Estimates:
     """Averages over the last jobs of one queue. All estimates are 0 until a job has ended."""
 
     def __init__(self) -> None:
-        self._prompts: deque[tuple[int, int]] = deque(maxlen=_RECENT)
-        self._answers: deque[tuple[int, int]] = deque(maxlen=_RECENT)
+        self._prompt, self._answer = _PerToken(), _PerToken()
         self._lengths: dict[str, deque[int]] = {}
         self._short: dict[str, int] = {}
 
@@ -24,8 +44,8 @@ class Estimates:
         """Add an ended job."""
         if usage.decode_ms is None or usage.prefill_ms is None:
             return
-        self._prompts.append((usage.prefill_ms, usage.prompt_tokens))
-        self._answers.append((usage.decode_ms, max(1, usage.completion_tokens - 1)))
+        self._prompt.add(usage.prefill_ms, usage.prompt_tokens)
+        self._answer.add(usage.decode_ms, max(1, usage.completion_tokens - 1))
         if outcome != "succeeded":
             return
         for name in (tenant, ""):
@@ -37,8 +57,4 @@ class Estimates:
     def short_ms(self, job: SimJob) -> float:
         """Return the time from its start to its end, in ms, if the job's answer is short for its tenant."""
         tokens = min(job.max_tokens, self._short.get(job.tenant, self._short.get("", 0)))
-        return job.estimated_prompt * _per_token_ms(self._prompts) + tokens * _per_token_ms(self._answers)
-
-
-def _per_token_ms(spans: deque[tuple[int, int]]) -> float:
-    return sum(ms for ms, _ in spans) / sum(tokens for _, tokens in spans) if spans else 0.0
+        return job.estimated_prompt * self._prompt.mean_ms + tokens * self._answer.mean_ms

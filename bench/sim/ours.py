@@ -10,7 +10,7 @@ from collections.abc import Sequence as Several
 import redis
 
 from bench.sim.asks import MODEL, TAKEN, Answer, SimJob
-from bench.sim.clock import VirtualTimeClient
+from bench.sim.clock import EPOCH_MS, VirtualTimeClient
 from bench.sim.fleet import Sequence, SimWorker
 from bench.sim.system import Grant
 from shared.jobs.job import ClaimRef, Ending, NewJob
@@ -163,12 +163,17 @@ class PenstockSystem:
         return bool(self.client.zcard(keys.active(model_slug(model))))
 
     def close(self, jobs: Several[SimJob]) -> None:
-        """Read the outcomes of the jobs that no worker settled."""
-        open_jobs = [job for job in jobs if not job.outcome and job in self._ids]
+        """Read what the store predicted at admission, and the outcomes of the jobs that no worker settled."""
+        known = [job for job in jobs if job in self._ids]
         pipe = self.client.pipeline(transaction=False)
-        for job in open_jobs:
-            pipe.hmget(keys.rq_job(self._ids[job]), "penstock_state", "penstock_ended_ms")
-        for job, (state, _) in zip(open_jobs, pipe.execute(), strict=True):
-            if state not in {b"queued", b"running", None}:
+        for job in known:
+            pipe.hmget(keys.rq_job(self._ids[job]), "penstock_state", "penstock_eta_ms", "penstock_latest_us")
+        for job, (state, eta_ms, latest_us) in zip(known, pipe.execute(), strict=True):
+            if not job.outcome and state not in {b"queued", b"running", None}:
                 job.outcome = state.decode()
+            if eta_ms and latest_us:
+                # The latest start is the deadline minus the predicted time in the slot.
+                in_slot_ms = job.deadline_at_ms - (int(latest_us) / 1_000 - EPOCH_MS)
+                job.predicted_end_ms = float(eta_ms) - EPOCH_MS
+                job.predicted_start_ms = job.predicted_end_ms - in_slot_ms
         self.client.done()

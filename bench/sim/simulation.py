@@ -137,12 +137,16 @@ class Simulation:
                 self._between_steps(now_ms, worker)
 
     def _on_answer(self, sent_ms: float, job: SimJob, answer: Answer) -> None:
+        if job.attempts == 2:
+            job.returned_ms, job.return_admitted = sent_ms, answer.taken
         if answer.taken:
             job.admitted_ms = sent_ms
             self._queue_version[job.model] += 1
             if job.leaves_after_ms is not None:
                 self.at(sent_ms + job.leaves_after_ms, self._leave, job)
             return
+        if job.attempts == 1 and answer.worth_retrying:
+            job.first_hint_ms = answer.hint_ms
         job.refusal = answer.reason
         wait_ms = self.client.retry_delay_ms(job, answer, sent_ms, self.rng)
         if wait_ms is None:

@@ -1,0 +1,1 @@
+"""The scenarios in which Penstock is compared with the rivals, their figures and their table."""
