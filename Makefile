@@ -33,7 +33,7 @@ ifeq ($(filter $(GPU),cpu cuda rocm vulkan metal),)
 $(error GPU=$(GPU) is not one of cuda, rocm, vulkan, metal, cpu)
 endif
 
-.PHONY: help up install toolchain test check bench bench-overload bench-engine chaos chaos-mutations spoil docs lock sbom clean
+.PHONY: help up install toolchain test check bench bench-overload bench-scenarios bench-engine chaos chaos-mutations spoil docs lock sbom clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1: /p' Makefile
@@ -71,6 +71,9 @@ bench: $(STAMPS)/penstock $(STAMPS)/bench ## run the benchmarks and write their 
 
 bench-overload: $(STAMPS)/penstock $(STAMPS)/bench ## run experiments E1 to E8 in virtual time, about 15 minutes; FULL=1 for three seeds
 	$(BIN)/python -m bench.overload $(if $(FULL),--full)
+
+bench-scenarios: $(STAMPS)/penstock $(STAMPS)/bench ## compare Penstock with other designs in virtual time, an hour or more; JOBS=2 at a time; SCENARIOS='--only heavy-tail' selects some
+	$(BIN)/python -m bench.scenarios --jobs $(or $(JOBS),2) $(SCENARIOS)
 
 bench-engine: $(STAMPS)/penstock $(STAMPS)/bench ## compare the engine with its upper bound and a C++ server; ENGINE='--models 135m' selects a model
 	$(BIN)/python -m bench.engine $(ENGINE)

@@ -30,9 +30,10 @@ SWEEP_CASES = ("usual-1.5x", "usual-3x", "usual-10x")
 SWEEP_S = 75.0
 _ROOT = Path(__file__).parents[1]
 _KEPT = _ROOT / "build" / "scenarios"
-#: What a run of a rival depends on, and what a run of Penstock depends on as well.
-_CODE = ("bench/sim/**/*.py", "workers/duties/throughput.py", "workers/engine/*.py")
-_CODE_OF_OURS = (*_CODE, "shared/**/*.lua", "shared/**/*.py", "web/api/*.py")
+#: What a run of a rival depends on, what a run of Penstock depends on as well, and what no run depends on.
+_CODE = ("bench/sim/*.py", "bench/sim/rivals/*.py", "bench/sim/stress/*.py", "workers/engine/*.py")
+_CODE_OF_OURS = ("shared/**/*.lua", "shared/**/*.py", "web/api/*.py", "workers/duties/throughput.py")
+_WITHOUT_EFFECT = {"catalogue.py", "table.py", "report.py", "rows.py", "record.py", "yard.py"}
 
 
 @dataclass(frozen=True)
@@ -48,9 +49,11 @@ class Task:
     @property
     def path(self) -> Path:
         """The file of the run's figures. Its folder's name changes with the code."""
-        bound = "" if self.bound is None else f".{self.bound:g}"
-        code = _digest(_CODE_OF_OURS if self.system == OURS else _CODE)
-        return _KEPT / code / f"{self.case}.{self.system}{bound}.{self.seed}.json"
+        if self.system == OURS:
+            return _KEPT / _digest((*_CODE, *_CODE_OF_OURS)) / f"{self.case}.{self.system}.{self.seed}.json"
+        bound = RIVALS[self.system].best if self.bound is None else self.bound
+        seconds = "" if self.seconds is None else f".{self.seconds:g}s"
+        return _KEPT / _digest(_CODE) / f"{self.case}.{self.system}.{bound:g}{seconds}.{self.seed}.json"
 
     def run(self, capacity_wtps: dict[str, float]) -> dict[str, Any]:
         """Run the task and return its figures."""
@@ -148,9 +151,11 @@ def main() -> None:
 
 @cache
 def _digest(patterns: tuple[str, ...]) -> str:
-    """Return the first characters of a hash of all files that match."""
+    """Return the first characters of a hash of all files that match and have an effect."""
     hashed = hashlib.sha256()
-    for path in sorted(path for pattern in patterns for path in _ROOT.glob(pattern)):
+    for path in sorted(
+        path for pattern in patterns for path in _ROOT.glob(pattern) if path.name not in _WITHOUT_EFFECT
+    ):
         hashed.update(path.read_bytes())
     return hashed.hexdigest()[:12]
 
