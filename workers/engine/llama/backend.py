@@ -170,6 +170,8 @@ class LlamaBackend:
             for row in rows:
                 llama_cpp.llama_memory_seq_rm(self._memory, row.slot, row.start, -1)
             raise DecodeFailed(f"llama_decode returned {code} for {batch.n_tokens} tokens: {_LOG.errors()}")
+        # On a GPU, llama_decode only hands the work to the device. All times would be those of handing it over.
+        llama_cpp.llama_synchronize(self._ctx)
         return rows
 
     def sample(self, row: BatchRow) -> int:
