@@ -8,6 +8,9 @@ lines are written to stderr; the output of commands is written to stdout.
 import logging
 import os
 import sys
+import threading
+import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -66,6 +69,32 @@ def configure(level: str = "info", fmt: str = "auto", **bound: str | int) -> Non
 def bind_job(job: str, tenant: str) -> AbstractContextManager[None]:
     """Add a job and its tenant to every line that this thread or greenlet logs inside the `with` block."""
     return structlog.contextvars.bound_contextvars(job=job, tenant=tenant)
+
+
+class LimitedEvent:
+    """An event that anybody can cause as often as they like, such as a malformed request without a key.
+
+    At most one line is logged in `interval_s` seconds, so that nobody can fill the log. The field `left_out` of a line
+    is the number of lines that were not logged since the one before. May be used on any thread.
+    """
+
+    def __init__(self, event: str, interval_s: float = 1.0, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._event, self._interval_s, self._monotonic = event, interval_s, monotonic
+        self._lock = threading.Lock()
+        #: When the next line may be logged, and how many were left out since the last one; guarded by the lock.
+        self._next_s, self._left_out = float("-inf"), 0
+
+    def log(self, level: str, **fields: Any) -> None:
+        """Log the event at this level, such as `info`, unless a line was logged a moment ago."""
+        now_s = self._monotonic()
+        with self._lock:
+            if now_s < self._next_s:
+                self._left_out += 1
+                return
+            left_out, self._left_out, self._next_s = self._left_out, 0, now_s + self._interval_s
+        structlog.get_logger().log(
+            logging.getLevelNamesMapping()[level.upper()], self._event, left_out=left_out, **fields
+        )
 
 
 class _StderrLogger:

@@ -7,12 +7,16 @@ from pydantic import ValidationError
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
 from shared.errors import StoreUnavailable
+from shared.log import LimitedEvent
 from shared.settings.settings import Settings
 from web.http.api_errors import ApiError, error_from_status, field_errors, invalid_value
 from web.operations.responses import problem_response, store_away_response
 from web.runtime.current import current_context
 
 log = structlog.get_logger()
+
+#: While the store is away, even a request with an unknown key ends with this event.
+_STORE_AWAY = LimitedEvent("store.away")
 
 
 def install(app: Flask, settings: Settings) -> None:
@@ -25,7 +29,7 @@ def install(app: Flask, settings: Settings) -> None:
 
     @app.errorhandler(StoreUnavailable)
     def on_store_unavailable(error: StoreUnavailable) -> Response:
-        log.warning("store.away", error=str(error))
+        _STORE_AWAY.log("warning", error=str(error))
         return store_away_response(current_context())
 
     @app.errorhandler(HTTPError)

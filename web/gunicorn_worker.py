@@ -17,7 +17,6 @@ from types import FrameType
 from typing import Any
 
 import gevent
-import structlog
 from gunicorn.http.errors import (  # type: ignore[import-untyped]  # ships no types
     ConfigurationProblem,
     InvalidResponseHeader,
@@ -29,6 +28,7 @@ from gunicorn.http.errors import (  # type: ignore[import-untyped]  # ships no t
 )
 from gunicorn.workers.ggevent import GeventWorker  # type: ignore[import-untyped]  # ships no types
 
+from shared.log import LimitedEvent
 from shared.settings.settings import load
 from web.gunicorn_closing import LINGER_S, close_gently
 from web.gunicorn_errors import send_error
@@ -49,7 +49,7 @@ from web.http.process_metrics import ProcessMetrics
 from web.runtime.current import EXTENSION_NAME
 from web.runtime.unfinished_bytes import UnfinishedBytes
 
-log = structlog.get_logger()
+_UNREADABLE, _CONNECTION_FAILED = LimitedEvent("http.unreadable"), LimitedEvent("http.connection_failed")
 
 #: The HTTP status for some of gunicorn's parse errors. All other parse errors have status 400.
 _STATUSES = {SlowHead: 408, LimitRequestLine: 414, LimitRequestHeaders: 431}
@@ -154,7 +154,7 @@ class DoorWorker(GeventWorker):  # type: ignore[misc]  # GeventWorker ships no t
             pass
         except OSError as error:
             if error.errno not in _CLOSED_BY_CLIENT:
-                log.exception("http.connection_failed")
+                _CONNECTION_FAILED.log("error", exc_info=error)
         except Exception as error:  # noqa: BLE001 - every error of a connection ends this connection only
             self.handle_error(request, client, addr, error)
         finally:
@@ -227,7 +227,7 @@ class DoorWorker(GeventWorker):  # type: ignore[misc]  # GeventWorker ships no t
             return
         status = next((status for kind, status in _STATUSES.items() if isinstance(exc, kind)), 400)
         error = error_from_status(status, f"the request could not be parsed: {str(exc)[:200]}")
-        log.info("http.unreadable", request_id=send_error(client, error), error=str(exc)[:200])
+        _UNREADABLE.log("info", request_id=send_error(client, error), error=str(exc)[:200])
 
     def run(self) -> None:
         """Serve requests until the process is asked to stop."""

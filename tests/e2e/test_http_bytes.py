@@ -2,10 +2,12 @@
 
 import json
 import socket
+import time
 from collections.abc import Iterator
 
 import pytest
 
+from tests.support.processes import wait_for
 from tests.support.served import Address, Served, sim_served
 from web.api import response_models
 
@@ -79,8 +81,21 @@ def test_an_unparsable_request_gets_the_error_object_and_ends_its_connection(
     assert (answer_status, error.code) == (status, "invalid_request")
     assert "the request could not be parsed" in error.message
     assert (headers["x-should-retry"], headers["content-length"]) == ("false", str(len(body)))
-    assert headers["x-request-id"] in served.process.log_lines("http.unreadable")[-1]
     assert served.http.get("/health").status_code == 200
+
+
+def test_unparsable_requests_are_logged_with_their_id_and_do_not_fill_the_log(served: Address) -> None:
+    began, before = time.monotonic(), len(served.process.log_lines("http.unreadable"))
+    ids = [exchange(served, b"GET /v1/jobs\r\n\r\n")[2]["x-request-id"] for _ in range(200)]
+    lines = served.process.log_lines("http.unreadable")[before:]
+    # Each of the two processes logs one line a second.
+    assert len(lines) <= 2 * (time.monotonic() - began + 1)
+
+    def is_logged() -> bool:
+        ids.append(exchange(served, b"GET /v1/jobs\r\n\r\n")[2]["x-request-id"])
+        return ids[-1] in served.process.log_lines("http.unreadable")[-1]
+
+    wait_for(is_logged, "a request to be logged")
 
 
 @pytest.mark.ways("direct", reason="nginx refuses two Host headers and a Host with a fragment itself")

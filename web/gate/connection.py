@@ -16,6 +16,7 @@ from typing import NoReturn
 import structlog
 
 from shared.errors import StoreUnavailable
+from shared.log import LimitedEvent
 from web.api.refusals import store_unavailable_yield
 from web.gate import answers
 from web.gate.bounds import Bounds
@@ -31,6 +32,9 @@ from web.runtime.context import DoorContext
 from web.runtime.unfinished_bytes import SMALL_BYTES
 
 log = structlog.get_logger()
+
+#: While the store is away, even a frame with an unknown key ends with this event.
+_STORE_AWAY = LimitedEvent("store.away")
 
 #: The maximum number of bytes that one read takes from the socket. The frame of a short request is much smaller.
 _READ_BYTES = 65_536
@@ -259,7 +263,7 @@ class Connection:
         except ApiError as problem:
             self._send(answers.error_frame(ref, problem))
         except StoreUnavailable as error:
-            log.warning("store.away", error=str(error))
+            _STORE_AWAY.log("warning", error=str(error))
             self._context.metrics.refused_without_store.inc()
             self._send(answers.with_ref(ref, store_unavailable_yield().body))
         except Exception:

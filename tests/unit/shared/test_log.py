@@ -10,6 +10,7 @@ import pytest
 import structlog
 
 from shared import log
+from shared.clock import ManualClock
 
 
 @pytest.fixture(autouse=True)
@@ -101,3 +102,18 @@ def test_a_log_line_that_cannot_be_written_raises_no_exception(monkeypatch):
 
     monkeypatch.setattr(sys, "stderr", Full())
     structlog.get_logger().info("job.ended")
+
+
+def test_an_event_that_anybody_can_cause_is_logged_once_a_second_with_the_number_left_out(capsys):
+    log.configure()
+    clock = ManualClock()
+    event = log.LimitedEvent("http.unreadable", monotonic=clock.monotonic)
+    for index in range(1_000):
+        event.log("info", error=f"error {index}")
+    clock.advance(0.99)
+    event.log("info", error="too soon")
+    clock.advance(0.02)
+    event.log("warning", error="the next")
+    event.log("info", error="too soon again")
+    found = [(line["level"], line["event"], line["error"], line["left_out"]) for line in lines(capsys)]
+    assert found == [("info", "http.unreadable", "error 0", 0), ("warning", "http.unreadable", "the next", 1_000)]
