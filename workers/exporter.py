@@ -1,9 +1,11 @@
 """The worker's own /health and /metrics, served on PENSTOCK_WORKER_LISTEN if it is set."""
 
 import contextlib
+import io
 import json
 import socket
 import socketserver
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -17,13 +19,18 @@ from prometheus_client.exposition import make_wsgi_app
 from prometheus_client.registry import Collector
 
 from shared.errors import ConfigError
+from shared.log import LimitedEvent
+from shared.probe_connections import ProbeConnections
 
 log = structlog.get_logger()
 
+_FAULT = LimitedEvent("worker.exporter_fault")
+
 #: Interval at which the server checks whether it was asked to stop.
 _POLL_S = 0.1
-#: How many connections are served at once, each by a thread. Probes and scrapes need one each.
-_MAX_CONNECTIONS = 16
+#: How many connections are served at once, each by a thread, in all and for one client address. Probes and scrapes need
+#: one each.
+_MAX_CONNECTIONS, _MAX_PER_ADDRESS = 16, 4
 #: How long a connection may take in all, in seconds.
 _CONNECTION_S = 10.0
 
@@ -44,28 +51,33 @@ class MetricsCollector(Collector):
 class _Server(socketserver.ThreadingMixIn, WSGIServer):
     """Serves each request on its own daemon thread, so that a slow client delays nothing else.
 
-    There are at most _MAX_CONNECTIONS threads: further connections are closed at once. A connection that is open for
-    _CONNECTION_S is closed too.
+    There are at most _MAX_CONNECTIONS threads: a further connection replaces one whose client has sent no request. A
+    connection that is open for _CONNECTION_S is ended too.
     """
 
     daemon_threads = True
+    #: How many connections the kernel queues while the server starts threads for others.
+    request_queue_size = 128
 
     def __init__(self, *arguments: Any) -> None:
-        #: The open connections, with the moment of the monotonic clock at which each is closed.
+        self.connections: ProbeConnections[socket.socket] = ProbeConnections(_MAX_CONNECTIONS, _MAX_PER_ADDRESS)
+        #: The open connections, with the moment of the monotonic clock at which each is ended.
         self._open: dict[socket.socket, float] = {}
         self._lock = threading.Lock()
         super().__init__(*arguments)
 
-    def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002 - the base class's signature
-        """Return whether there is room for another connection, and count it if so."""
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        """Make room for the new connection, and return True."""
+        replaced = self.connections.add(request, client_address[0])
         with self._lock:
-            if len(self._open) >= _MAX_CONNECTIONS:
-                return False
             self._open[request] = time.monotonic() + _CONNECTION_S
-            return True
+            if replaced in self._open:
+                _end(replaced)
+        return True
 
     def shutdown_request(self, request: Any) -> None:
-        """Close a connection that was served or refused."""
+        """Close a connection that was served or ended."""
+        self.connections.remove(request)
         with self._lock:
             self._open.pop(request, None)
         super().shutdown_request(request)
@@ -74,11 +86,20 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
         """End the connections that have been open for too long; this runs every _POLL_S."""
         now_s = time.monotonic()
         with self._lock:
-            late = [connection for connection, until_s in self._open.items() if now_s > until_s]
-            for connection in late:
-                # The thread that reads from the connection gets the end of the stream, and closes it.
-                with contextlib.suppress(OSError):
-                    connection.shutdown(socket.SHUT_RDWR)
+            for connection in [connection for connection, until_s in self._open.items() if now_s > until_s]:
+                _end(connection)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the base class's signature
+        """Log a fault of the server; the errors of connections are the clients' matter."""
+        error = sys.exception()
+        if not isinstance(error, OSError):
+            _FAULT.log("error", exc_info=error)
+
+
+def _end(connection: socket.socket) -> None:
+    """Let the thread that serves the connection get the end of the stream, so that it closes the connection."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 class _QuietHandler(WSGIRequestHandler):
@@ -86,6 +107,16 @@ class _QuietHandler(WSGIRequestHandler):
 
     #: Seconds after which the connection of a client that sends nothing is closed.
     timeout = _CONNECTION_S
+
+    def get_environ(self) -> dict[str, Any]:
+        """Return the WSGI environment of a request that has arrived."""
+        if isinstance(self.server, _Server):
+            self.server.connections.mark_request(self.connection)
+        return super().get_environ()
+
+    def get_stderr(self) -> Any:
+        """Return where the base class writes tracebacks, such as that of a client that reads nothing: nowhere."""
+        return io.StringIO()
 
     def log_message(self, *_args: Any) -> None:
         """Log nothing."""
@@ -122,7 +153,11 @@ class Exporter:
     def _respond(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")
         if path == "/metrics":
-            return self._metrics(environ, start_response)
+            try:
+                return self._metrics(environ, start_response)
+            except Exception as error:
+                _FAULT.log("error", exc_info=error)
+                raise
         found = path == "/health"
         body = {"status": self._state()} if found else {"error": "only /health and /metrics exist here"}
         start_response("200 OK" if found else "404 Not Found", [("Content-Type", "application/json")])

@@ -7,19 +7,26 @@ from typing import Any
 
 import gevent
 import structlog
-from gevent.pool import Pool
 from gevent.pywsgi import Input, WSGIHandler, WSGIServer
 from prometheus_client.exposition import make_wsgi_app
 
 from shared.errors import ConfigError
+from shared.log import LimitedEvent
+from shared.probe_connections import ProbeConnections
 from web.gate.server import Gate, format_address
+from web.http.client_address import TrustedProxies
 from web.http.process_metrics import package_version
 from web.runtime.context import DoorContext
 
 log = structlog.get_logger()
 
-#: How many connections are served at once; further ones wait. Probes and scrapes need one each.
-_MAX_CONNECTIONS = 64
+_FAULT = LimitedEvent("gate.exporter_fault")
+
+#: How many connections are served at once, in all and for one client address. Probes and scrapes need one each.
+_MAX_CONNECTIONS, _MAX_PER_ADDRESS = 64, 8
+#: How many connections are accepted before those that were accepted have a turn. One that sends its request at once is
+#: answered before newer ones can replace it.
+_ACCEPTED_AT_ONCE = 4
 #: How long a connection may take, from its first byte to the end of its answer, in seconds.
 _CONNECTION_S = 10.0
 
@@ -32,27 +39,49 @@ class OneRequestHandler(WSGIHandler):  # type: ignore[misc]  # gevent ships no t
     """
 
     def handle(self) -> None:
-        """Serve the connection, and give up after _CONNECTION_S."""
-        with gevent.Timeout(_CONNECTION_S, False):  # noqa: FBT003 - gevent's signature
-            super().handle()
+        """Serve the connection, and give up after _CONNECTION_S, or when a newer connection needs its place."""
+        connections: ProbeConnections[gevent.Greenlet] = self.server.connections
+        mine = gevent.getcurrent()
+        replaced = connections.add(mine, TrustedProxies().limiting_key(self.client_address[0]) or "")
+        if replaced is not None:
+            replaced.kill(block=False)
+        try:
+            with gevent.Timeout(_CONNECTION_S, False):  # noqa: FBT003 - gevent's signature
+                super().handle()
+        finally:
+            connections.remove(mine)
 
     def get_environ(self) -> dict[str, Any]:
         """Return the WSGI environment of a request without a body."""
+        self.server.connections.mark_request(gevent.getcurrent())
         environ: dict[str, Any] = super().get_environ()
         self.close_connection = True
         self.wsgi_input = environ["wsgi.input"] = Input(io.BytesIO(), 0)
         return environ
 
+    def _handle_client_error(self, ex: Exception) -> Any:
+        # gevent prints the traceback of a connection that is reset before its request is complete.
+        return None if isinstance(ex, OSError) else super()._handle_client_error(ex)
 
-def make_server(address: tuple[str, int], app: Callable[..., Iterable[bytes]]) -> WSGIServer:
-    """Return a server for probes and scrapes, which is not yet started."""
-    pool = Pool(_MAX_CONNECTIONS)
-    return WSGIServer(address, app, log=None, error_log=None, handler_class=OneRequestHandler, spawn=pool)
+    def _log_error(self, t: type[BaseException], v: BaseException, tb: Any) -> None:
+        # gevent prints a traceback also for a client that resets its connection, or reads nothing until _CONNECTION_S.
+        if not issubclass(t, (OSError, gevent.Timeout, gevent.GreenletExit)):
+            _FAULT.log("error", exc_info=(t, v, tb))
+
+
+class ProbeServer(WSGIServer):  # type: ignore[misc]  # gevent ships no types
+    """A server for probes and scrapes, with a bounded number of connections."""
+
+    max_accept = _ACCEPTED_AT_ONCE
+
+    def __init__(self, address: tuple[str, int], app: Callable[..., Iterable[bytes]]) -> None:
+        super().__init__(address, app, log=None, error_log=None, handler_class=OneRequestHandler)
+        self.connections: ProbeConnections[gevent.Greenlet] = ProbeConnections(_MAX_CONNECTIONS, _MAX_PER_ADDRESS)
 
 
 def start_health(context: DoorContext, gate: Gate, address: tuple[str, int]) -> WSGIServer:
     """Start to serve on the address. Raises ConfigError if this process cannot listen on the address."""
-    server = make_server(address, wsgi_app(context, gate))
+    server = ProbeServer(address, wsgi_app(context, gate))
     try:
         server.start()
     except OSError as error:

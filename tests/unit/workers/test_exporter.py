@@ -2,6 +2,7 @@
 
 import json
 import socket
+import struct
 import time
 import urllib.error
 import urllib.request
@@ -10,7 +11,6 @@ from contextlib import ExitStack, suppress
 import pytest
 
 from shared.errors import ConfigError
-from tests.support.processes import wait_for
 from workers.exporter import Exporter
 
 
@@ -66,30 +66,66 @@ def test_the_error_for_an_address_in_use_names_the_address(serve):
         Exporter("127.0.0.1", int(port), lambda: "serving", dict)
 
 
-def test_connections_are_bounded_and_each_has_a_total_time(serve, monkeypatch):
-    monkeypatch.setattr("workers.exporter._MAX_CONNECTIONS", 3)
+def test_each_connection_has_a_total_time(serve, monkeypatch):
     monkeypatch.setattr("workers.exporter._CONNECTION_S", 1.0)
-    url = serve(lambda: "serving", dict)
-    address = ("127.0.0.1", int(url.rpartition(":")[2]))
-    with ExitStack() as stack:
-        held = [stack.enter_context(socket.create_connection(address, timeout=10)) for _ in range(3)]
-        began = time.monotonic()
-        with socket.create_connection(address, timeout=10) as refused, suppress(ConnectionResetError):
-            assert refused.recv(100) == b""
+    address = _address(serve(lambda: "serving", dict))
+    began = time.monotonic()
+    with socket.create_connection(address, timeout=10) as held, suppress(OSError):
         # A byte now and then does not prolong the time that a connection may take.
-        for connection in held:
-            connection.settimeout(0.05)
+        held.settimeout(0.05)
         while time.monotonic() - began < 10:
-            try:
-                held[0].sendall(b"x")
-                if held[0].recv(100) == b"":
+            held.sendall(b"x")
+            with suppress(TimeoutError):
+                if held.recv(100) == b"":
                     break
-            except TimeoutError:
-                continue
-            except OSError:
-                break
-        assert 0.5 < time.monotonic() - began < 10
-        wait_for(lambda: _answers(url), "room for a scrape")
+    assert 0.5 < time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"", b"GET /health HTTP/1.1\r\nX-Slow: ", b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"],
+    ids=["silent", "trickling", "reading nothing"],
+)
+@pytest.mark.parametrize("count", [1, 10], ids=["one address", "ten addresses"])
+def test_probes_are_answered_at_once_while_others_hold_all_connections(serve, sent, count):
+    long = {f"penstock_worker_{index}": ("gauge", "x" * 100_000, index) for index in range(100)}
+    address = _address(serve(lambda: "serving", lambda: long))
+    with ExitStack() as stack:
+        for index in range(20):
+            source = (f"127.0.0.{2 + index % count}", 0)
+            held = stack.enter_context(socket.create_connection(address, timeout=10, source_address=source))
+            with suppress(OSError):
+                held.sendall(sent)
+        for source in ("127.0.0.1", "127.0.0.2"):
+            began = time.monotonic()
+            with socket.create_connection(address, timeout=10, source_address=(source, 0)) as probe:
+                probe.sendall(b"GET /health HTTP/1.0\r\n\r\n")
+                assert b"".join(iter(lambda: probe.recv(65_536), b"")).endswith(b'{"status": "serving"}')
+            # The connections could be held for 10 s each.
+            assert time.monotonic() - began < 4
+
+
+def test_connections_that_are_reset_print_nothing_and_a_fault_is_logged(serve, capfd):
+    def fail() -> dict[str, tuple[str, str, float]]:
+        raise ValueError("spoiled")
+
+    url = serve(lambda: "serving", fail)
+    for sent in (b"GET /health HTTP/1.1\r\nX-Half: ", b"\x16\x03\x01\r\n\r\n"):
+        for _ in range(5):
+            with socket.create_connection(_address(url), timeout=10) as held:
+                held.sendall(sent)
+                held.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    assert _answers(url)
+    before = capfd.readouterr()
+    assert "Traceback" not in before.err + before.out
+    with pytest.raises(urllib.error.HTTPError, match="500"):
+        get(f"{url}/metrics")
+    after = capfd.readouterr()
+    assert "worker.exporter_fault" in after.err + after.out
+
+
+def _address(url: str) -> tuple[str, int]:
+    return "127.0.0.1", int(url.rpartition(":")[2])
 
 
 def _answers(url: str) -> bool:
