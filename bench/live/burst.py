@@ -27,7 +27,7 @@ class Times:
 
     before: float = 10.0
     burst: float = 30.0
-    after: float = 40.0
+    after: float = 60.0
 
     @property
     def seconds(self) -> float:
@@ -54,6 +54,8 @@ class Clients:
     prompts_by: float = 10.0
     #: No client knows how long its answer will be: the model itself ends it, mostly earlier.
     max_tokens: int = 512
+    #: Whether the requests name the patience as their deadline.
+    name_deadline: bool = True
 
     def impatient(self, jobs: list[SimJob]) -> list[SimJob]:
         """Give all jobs these lengths and this patience, in place, and return the jobs."""
@@ -62,6 +64,16 @@ class Clients:
             job.max_tokens = self.max_tokens
             job.deadline_ms, job.leaves_after_ms = self.patience_ms, float(self.patience_ms)
         return jobs
+
+    def fields(self, job: SimJob) -> dict[str, Any]:
+        """Return the body of a request, the same for both systems. Prompts of different jobs begin differently.
+
+        The C++ server ignores `deadline_ms`. Temperature 0: the same prompt gets the same answer from both systems.
+        """
+        rng, words = random.Random(job.number), _WORDS.split()
+        prompt = " ".join(rng.choice(words) for _ in range(job.prompt))
+        deadline = {"deadline_ms": job.deadline_ms} if self.name_deadline else {}
+        return {"prompt": prompt, "max_tokens": job.max_tokens, "temperature": 0} | deadline
 
 
 def plan_burst(load: float, one_x_per_s: float, times: Times, clients: Clients, seed: int) -> list[SimJob]:
@@ -77,20 +89,6 @@ def plan_burst(load: float, one_x_per_s: float, times: Times, clients: Clients, 
 
     parts = [(crowd(CALM), times.before), (crowd(load), times.burst), (crowd(CALM), times.after)]
     return clients.impatient(phases(parts, seed))
-
-
-def request_fields(job: SimJob) -> dict[str, Any]:
-    """Return the body of a request, the same for both systems. Prompts of different jobs begin differently.
-
-    The C++ server ignores `deadline_ms`. Temperature 0: the same prompt gets the same answer from both systems.
-    """
-    rng, words = random.Random(job.number), _WORDS.split()
-    return {
-        "prompt": " ".join(rng.choice(words) for _ in range(job.prompt)),
-        "max_tokens": job.max_tokens,
-        "temperature": 0,
-        "deadline_ms": job.deadline_ms,
-    }
 
 
 def in_time_per_s(run: Run, window: Window) -> float:

@@ -20,7 +20,7 @@ from bench.common import environment, print_environment, write_results
 from bench.engine_ceiling import Ceiling
 from bench.engine_peers import Peer
 from bench.engine_stack import free_port
-from bench.live.burst import Clients, Times, burst_figures, fates, in_time_per_s, plan_burst, request_fields
+from bench.live.burst import Clients, Times, burst_figures, fates, in_time_per_s, plan_burst
 from bench.live.rival_report import draw, table
 from bench.live.sender import send_all, send_in_turns
 from bench.live.stack import penstock_up
@@ -68,9 +68,10 @@ class Setup:
 class Rivalry:
     """Runs both systems in turn, and keeps their figures."""
 
-    def __init__(self, setup: Setup, server: Path | None, times: Times, closed_loop_s: float) -> None:
-        self._setup, self._server, self._times, self._closed_loop_s = setup, server, times, closed_loop_s
-        self._facts, self._clients = setup.facts(), Clients()
+    def __init__(self, setup: Setup, clients: Clients, server: Path | None, times: Times, closed_loop_s: float) -> None:
+        self._setup, self._clients, self._server = setup, clients, server
+        self._times, self._closed_loop_s = times, closed_loop_s
+        self._facts = setup.facts()
         self.rival_name = ""
         self.figures: dict[str, dict[str, Any]] = {}
 
@@ -85,7 +86,7 @@ class Rivalry:
             for name in SYSTEMS:
                 jobs = plan_burst(load, one_x_per_s, self._times, self._clients, SEED)
                 with self._serving(name) as port:
-                    done = asyncio.run(send_all(port, jobs, self._times.seconds, request_fields))
+                    done = asyncio.run(send_all(port, jobs, self._times.seconds, self._clients.fields))
                 self._keep(f"{name} {load:g}x", burst_figures(done, self._times))
 
     def _closed_loop(self, name: str) -> dict[str, Any]:
@@ -93,7 +94,9 @@ class Rivalry:
         # More requests than any of the systems can answer in that time.
         jobs = self._clients.impatient(plan(Crowd(1_000.0), WARM_UP_S + self._closed_loop_s, SEED))
         with self._serving(name) as port:
-            running = send_in_turns(port, jobs, self._setup.slots, WARM_UP_S + self._closed_loop_s, request_fields)
+            running = send_in_turns(
+                port, jobs, self._setup.slots, WARM_UP_S + self._closed_loop_s, self._clients.fields
+            )
             done = asyncio.run(running)
         sent = [job for job in jobs if job.attempts]
         answered = [job.answer for job in sent if job.in_time]
@@ -129,20 +132,21 @@ def main() -> None:
     """Print the environment, run both systems, and write figures and picture."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--server", type=Path, help="path of a llama-server; without it, xllamacpp is used")
+    options.add_argument("--no-deadline", action="store_true", help="requests do not name the clients' patience")
     options.add_argument("--trial", action="store_true", help="run a quarter of the time, and write no results")
     chosen = options.parse_args()
     part = 0.25 if chosen.trial else 1.0
-    setup = Setup()
-    facts = environment(SEED) | {"setup": vars(setup), "clients": vars(Clients())}
+    setup, clients = Setup(), Clients(name_deadline=not chosen.no_deadline)
+    facts = environment(SEED) | {"setup": vars(setup), "clients": vars(clients)}
     print_environment(facts)
     whole = Times()
     times = Times(whole.before * part, whole.burst * part, whole.after * part)
-    rivalry = Rivalry(setup, chosen.server, times, CLOSED_LOOP_S * part)
+    rivalry = Rivalry(setup, clients, chosen.server, times, CLOSED_LOOP_S * part)
     rivalry.run()
     print(table(rivalry.figures, rivalry.rival_name))
     facts |= {"rival": rivalry.rival_name, "times_s": vars(times)}
     if not chosen.trial:
-        path = write_results("rival-live", facts, rivalry.figures)
+        path = write_results("rival-live-no-deadline" if chosen.no_deadline else "rival-live", facts, rivalry.figures)
         draw(rivalry.figures, rivalry.rival_name, times, path.with_suffix(".png"))
 
 

@@ -13,7 +13,6 @@ from bench.live.burst import (
     in_time_per_s,
     longest_silence_s,
     plan_burst,
-    request_fields,
 )
 from bench.sim.asks import SimJob
 from bench.sim.simulation import Run
@@ -123,11 +122,17 @@ def test_every_client_leaves_when_its_deadline_is_over_and_no_client_tells_its_a
 
 def test_two_prompts_of_at_least_eight_words_begin_differently():
     jobs = [job for job in plan_burst(2.0, 20.0, TIMES, Clients(), seed=3) if job.prompt >= 8]
-    beginnings = [tuple(request_fields(job)["prompt"].split()[:8]) for job in jobs]
+    beginnings = [tuple(Clients().fields(job)["prompt"].split()[:8]) for job in jobs]
     assert len(set(beginnings)) == len(beginnings)
 
 
 def test_both_systems_get_the_same_request_for_the_same_job():
     first, again = (plan_burst(2.0, 20.0, TIMES, Clients(), seed=3) for _ in range(2))
-    assert [request_fields(job) for job in first] == [request_fields(job) for job in again]
-    assert {len(request_fields(job)["prompt"].split()) for job in first} == {job.prompt for job in first}
+    assert [Clients().fields(job) for job in first] == [Clients().fields(job) for job in again]
+    assert {len(Clients().fields(job)["prompt"].split()) for job in first} == {job.prompt for job in first}
+
+
+def test_a_request_names_the_client_s_patience_as_its_deadline_unless_the_benchmark_leaves_it_out():
+    job = Clients().impatient([a_job(1)])[0]
+    assert Clients().fields(job)["deadline_ms"] == 3_000
+    assert "deadline_ms" not in Clients(name_deadline=False).fields(job)
