@@ -66,11 +66,11 @@ for i = 1, #slugs do
   for j = 1, #ids do
     local job = redis.pcall('HMGET', k_rq_job .. ids[j], unpack(FIELDS))
     if job[1] == 'queued' then
-      true_sums[own] = true_sums[own] + number(job[5], 0, 0)
+      true_sums[own] = true_sums[own] + natural(job[5])
       true_sums.waiting = true_sums.waiting + 1
       true_live_bytes = true_live_bytes + kept_number(job[9])
-      true_sums.waiting_tokens = true_sums.waiting_tokens + number(job[3], 0, 0) + number(job[4], 0, 0)
-      true_sums.waiting_mwt = true_sums.waiting_mwt + number(job[5], 0, 0)
+      true_sums.waiting_tokens = true_sums.waiting_tokens + natural(job[3]) + natural(job[4])
+      true_sums.waiting_mwt = true_sums.waiting_mwt + natural(job[5])
     end
   end
 end

@@ -200,6 +200,15 @@ def test_a_running_job_missing_from_rqs_started_registry_is_put_back(busy):
     assert find_breaches(store.client) == []
 
 
+@pytest.mark.parametrize("field", ["cost_mwt", "prompt_tokens", "max_tokens", "bytes"])
+def test_a_fraction_in_a_jobs_record_does_not_stop_the_recount(busy, field):
+    store, _, ids = busy
+    store.client.hset(keys.rq_job(ids[2]), f"penstock_{field}", "1.5")
+    store.client.hset(keys.tenant("blue"), "waiting", 7)
+    assert store.reconcile("blue", MODEL) >= 1
+    assert find_breaches(store.client) == []
+
+
 def test_concurrent_reconciles_repair_each_fault_once(busy):
     store, _, ids = busy
     queue_of(store).empty()

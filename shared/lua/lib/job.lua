@@ -7,6 +7,12 @@ local function wanted_until(deadline_ms, admitted_ms, start_within_ms)
   return start_within_ms > 0 and math.min(deadline_ms, admitted_ms + start_within_ms) or deadline_ms
 end
 
+-- Returns the number in a field of a job. All of them are integers and none is negative; anything else is read as 0, as
+-- shared/store/decode.py reads it.
+local function natural(field)
+  return number(string.match(field or '', '^%d+$'), 0)
+end
+
 -- Returns the job's fields by name. Returns nil if the id has no record, if its key has another type, or if the record
 -- has an unknown state and so is not one of Penstock's.
 local function read_job(id)
@@ -18,10 +24,9 @@ local function read_job(id)
   if fields.err or not JOB_STATES[fields[1]] or not fields[2] or not fields[3] then
     return nil
   end
-  -- A missing text is read as empty, and a missing or invalid number as 0. All numbers are integers and none is
-  -- negative.
+  -- A missing text is read as empty.
   local function integer(index)
-    return math.floor(number(fields[index], 0, 0))
+    return natural(fields[index])
   end
   return { id = id, state = fields[1], tenant = fields[2], slug = fields[3], queue = fields[2] .. '.' .. fields[3],
     model = fields[4] or '', claim = fields[5] or '', worker = fields[6] or '', cancel = fields[7] or '',
