@@ -124,11 +124,11 @@ COUNTED: tuple[MetricSpec, ...] = (
     ),
     MetricSpec("penstock_retry_hint_seconds", "histogram", (), "retry hints sent with the refusals", "retry_hint"),
     MetricSpec(
-        "penstock_retry_hint_error_seconds",
-        "histogram",
-        (),
-        "difference between the time that a retry hint named and the time at which the retry was admitted",
-        "retry_hint_error",
+        "penstock_hint_returns",
+        "counter",
+        ("tenant", "result"),
+        "first returns of refused clients, by result: admitted or refused when they were expected, late or early",
+        "hint_returns",
     ),
     MetricSpec(
         "penstock_promises",

@@ -61,6 +61,7 @@ class PenstockSystem:
             deadline_ms=job.deadline_ms,
             # If the system degrades, every tenant has opted in.
             degrade=self.settings.degradation == "on",
+            body_digest=f"{job.number:016d}",
         )
         answer = self.store.admit(new_job, attempt=job.attempts - 1)
         if isinstance(answer, Admitted):

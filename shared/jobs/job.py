@@ -42,11 +42,14 @@ class NewJob:
     #: is ordered by this time. If None, the store computes it.
     latest_start_ms: int | None = None
     start_within_ms: int | None = None
+    #: Whether the client itself named `start_within_ms`.
+    start_named: bool = False
     poll_grace_ms: int | None = None
     #: Deduplication id for refusals: if a proxy repeats a refused request, the refusal is counted only once. If None,
     #: the job's id is used.
     dedup_id: str | None = None
-    #: Digests of the Idempotency-Key and of the body. If the client sent no key, they are None and "" respectively.
+    #: The digests of the Idempotency-Key (None without one) and of the body. By the latter, a refused request is
+    #: recognized when its client sends it again, unless it is "".
     idem_digest: str | None = None
     body_digest: str = ""
     key_label: str = ""

@@ -101,3 +101,19 @@ class Refused:
     #: The predicted time to compute the prompt and an answer of median length without waiting, in ms; None if the
     #: pool's rates are unknown.
     answer_ms: int | None = None
+    #: Whether the wait is longer than the longest hint. If true, the hint is only the earliest time for a new request.
+    too_long: bool = False
+
+
+class HintReturn(StrEnum):
+    """How the first return of a refused client compares with its retry hint; also the metric's label `result`.
+
+    The client is expected from the end of its hint until a fifth of the hint later, but for at least 2 s.
+    """
+
+    #: It came when it was expected, and was admitted.
+    ADMITTED = "admitted"
+    #: It came when it was expected, and was refused again: the hint was wrong.
+    REFUSED = "refused"
+    LATE = "late"
+    EARLY = "early"

@@ -12,9 +12,10 @@
 --   latest_in_ms int · ms from now to the latest start, by which the queue is ordered; -1 to compute it here
 --   start_within_ms int · ms from now to the start deadline, 0 for none
 --   poll_grace_ms int · the job is canceled as abandoned if it is not polled for this long, 0 for never
---   patience_from text · where the deadline came from, which the job's JSON shows
+--   patience_from text · where the deadline came from, which the job's JSON shows; `default` if the client named none
+--   start_named int · 1 if the client itself named the start deadline
 --   idem_digest text · digest of the Idempotency-Key, '' for none
---   body_digest text · digest of the request body that was sent with that Idempotency-Key
+--   body_digest text · digest of the body, by which a repeat of the request is recognised; '' if it must not be
 --   attempt int · how many times the client has already sent this request
 --   asked_id text · deduplication id for refusals: the job's id, or an id that a proxy's retry also has
 --   key_label text · label of the API key that the client used
@@ -38,11 +39,12 @@
 --   jobs
 --   refused: reason; name, value and bound of the quantity that was checked; number of inflight jobs; the bound on
 --   inflight jobs; retry hint in ms; 1 if even an empty system could not meet the deadline, else 0; ms to compute the
---   prompt and the answer without waiting, or -1 while rates are unknown
+--   prompt and the answer without waiting, or -1 while rates are unknown; 1 if the wait is longer than the longest hint
 --   mismatch: id of the job that was submitted with the same Idempotency-Key and a different body
 -- KEEPS 1 2 3 6 7 8 9
--- USES clock mark settings job waiting rq stats books lengths verdict hint doorbell finish drop tier index kept
--- RARELY drop move_tier shorten restore_service
+-- USES clock mark settings job waiting rq stats books lengths reservation verdict hint doorbell finish drop tier index
+-- USES kept
+-- RARELY drop move_tier shorten restore_service hint_for find_reservation judge_return reserve
 
 local queue = tenant .. '.' .. slug
 -- Whether the door canceled the job because no client received the answer to its offer.
@@ -87,6 +89,7 @@ end
 
 local request = { tenant = tenant, slug = slug, prompt_tokens = prompt_tokens, max_tokens = max_tokens,
   cost_mwt = cost_mwt, deadline_in_ms = deadline_in_ms, start_within_ms = start_within_ms, degrade = degrade,
+  deadline_named = patience_from ~= 'default', start_named = start_named == 1,
   key = key_bounds(key_id, key_rpm, key_tpm, key_max_waiting) }
 request.fixed_bytes = record_bytes(#metadata, #form,
   (idem_digest ~= '' and 1 or 0) + (supersede_digest ~= '' and 1 or 0))
@@ -117,15 +120,26 @@ if superseded and superseded.state == 'queued' then
 end
 count('offered_tokens', prompt_tokens + max_tokens)
 local label = label_of(tenant)
+local return_id = string.sub(body_digest, 1, 16)
+if attempt > 0 and return_id ~= '' then
+  find_reservation(request, return_id)
+end
 local refusal = verdict(request)
+if request.reservation then
+  judge_return(request, refusal and 'refused' or 'admitted')
+end
 if refusal then
   local reason, limit, value, max, base_ms, infeasible = unpack(refusal)
-  local hint_ms = hint_for(request, reason, base_ms, infeasible, attempt, asked_id)
+  local hint_ms, is_capped = hint_for(request, reason, base_ms, infeasible, attempt, asked_id)
+  if return_id ~= '' and depends_on_load(reason, infeasible) and not is_capped and not request.is_proxys_repeat
+    and is_in_time(request, hint_ms) then
+    reserve(request, return_id, hint_ms)
+  end
   count('yielded')
   count('refused|' .. label .. '|' .. reason)
   observe('retry_hint', hint_ms)
   return { 'refused', reason, limit, value, max, request.inflight, request.max_inflight, hint_ms, infeasible or 0,
-    math.floor(request.compute_ms) }
+    math.floor(request.compute_ms), is_capped and 1 or 0 }
 end
 
 -- All checks have passed, so the job is admitted. Everything below writes the admission to the store.
@@ -202,7 +216,6 @@ if not redis.call('HGET', k_tenant .. tenant, 'policy') then
 end
 redis.call('ZADD', k_queues, deadline_ms + ttl_s * 1000, queue)
 ring(slug)
-judge_hint(request, attempt)
 book_taken(request, attempt)
 count('admitted')
 count('admitted|' .. label)

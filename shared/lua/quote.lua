@@ -38,4 +38,5 @@ if not refusal then
 end
 local reason, limit, value, max, base_ms, infeasible = unpack(refusal)
 return { 'quoted', request.cost_mwt, eta_ms, reason, limit, value, max, request.inflight, request.max_inflight,
-  math.floor(math.max(50, math.min(60000, base_ms))), infeasible or 0, math.floor(request.compute_ms) }
+  math.floor(math.max(50, math.min(60000, base_ms))), infeasible or 0, math.floor(request.compute_ms),
+  base_ms > 60000 and 1 or 0 }

@@ -32,7 +32,7 @@ def pairs(flat: list[Any]) -> dict[str, str]:
 
 def refused(answer: list[Any]) -> Refused:
     """Decode the values that describe a refusal in the answers of the scripts admit and quote."""
-    reason, limit, value, maximum, inflight, max_inflight, hint_ms, hopeless, own_ms = answer
+    reason, limit, value, maximum, inflight, max_inflight, hint_ms, hopeless, own_ms, too_long = answer
     return Refused(
         Refusal(text(reason)),
         text(limit),
@@ -43,6 +43,7 @@ def refused(answer: list[Any]) -> Refused:
         hint_ms,
         hopeless=hopeless == 1,
         answer_ms=None if own_ms < 0 else own_ms,
+        too_long=too_long == 1,
     )
 
 

@@ -179,9 +179,9 @@ def appointments(model: str) -> str:
     return _key("appointments", model)
 
 
-def promises(model: str) -> str:
-    """Return the key of the ZSET of a model slug's tenants, ordered by the time that their last retry hint named."""
-    return _key("promises", model)
+def reservations(model: str) -> str:
+    """Return the key of the ZSET of the refused clients of a pool that were told to come back."""
+    return _key("reservations", model)
 
 
 def asked() -> str:

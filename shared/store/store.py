@@ -97,6 +97,7 @@ class Store(StoreReads):
             "start_within_ms": job.start_within_ms or 0,
             "poll_grace_ms": job.poll_grace_ms or 0,
             "patience_from": job.deadline_source,
+            "start_named": int(job.start_named),
             "idem_digest": job.idem_digest or "",
             "body_digest": job.body_digest,
             "attempt": attempt,

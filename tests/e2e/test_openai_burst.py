@@ -9,6 +9,7 @@ from contextlib import ExitStack
 import pytest
 from openai import OpenAI
 
+from shared.jobs.outcomes import HintReturn
 from tests.support.served import Address, Served, sim_served
 
 CLIENTS, MAX_INFLIGHT = 50, 8
@@ -45,19 +46,19 @@ def test_with_max_inflight_8_all_fifty_clients_get_answers_by_obeying_the_retry_
             for number in range(CLIENTS)
         ]
 
-        def make_call(client: OpenAI) -> tuple[int, float, int]:
+        def make_call(number: int, client: OpenAI) -> tuple[int, float, int]:
             """Make one call; return its retries, its duration in seconds and its words."""
             start.wait()
             began_s = time.monotonic()
             raw = client.chat.completions.with_raw_response.create(
-                model="sim", messages=[{"role": "user", "content": "hello there"}], max_tokens=WORDS
+                model="sim", messages=[{"role": "user", "content": f"hello number {number}"}], max_tokens=WORDS
             )
             text = raw.parse().choices[0].message.content or ""
             return raw.retries_taken, time.monotonic() - began_s, len(text.split())
 
         began_s = time.monotonic()
         with ThreadPoolExecutor(CLIENTS) as pool:
-            answers = list(pool.map(make_call, clients))
+            answers = list(pool.map(make_call, range(CLIENTS), clients))
         took_s = time.monotonic() - began_s
     print("attempts:", sorted(1 + retries for retries, *_ in answers))
     print("seconds:", sorted(round(seconds, 1) for _, seconds, _ in answers))
@@ -68,3 +69,10 @@ def test_with_max_inflight_8_all_fifty_clients_get_answers_by_obeying_the_retry_
     assert refused >= CLIENTS // 2
     assert served.stage.stat("admitted") - admitted == CLIENTS
     assert served.stage.stat("yielded") - yielded == refused
+    # The package sends the same body again, when its hint ends: its returns are recognized, and none is early.
+    returned = {
+        result: sum(served.stage.stat(f"hint_returns|t{i}|{result}") for i in range(5)) for result in HintReturn
+    }
+    print("returns:", returned)
+    assert returned[HintReturn.ADMITTED] > 0
+    assert returned[HintReturn.EARLY] == 0

@@ -252,18 +252,6 @@ def test_a_retry_before_the_appointment_does_not_move_the_appointment(pool, sett
     assert pool.client.zscore(keys.appointments(MODEL), "blue") > appointment
 
 
-def test_the_error_of_a_retry_hint_is_measured_when_the_client_retries(pool, settings):
-    reconfigure(pool, settings, max_inflight=5)
-    admitted(pool, work("blue", 10))
-    hint_ms = refused(pool, work("green", 10)).retry_hint_ms
-    reconfigure(pool, settings, max_inflight=50)
-    advance_clock(pool, hint_ms)
-    heartbeat(pool)
-    assert isinstance(pool.admit(work("green", 10), attempt=1), Admitted)
-    assert stat(pool, "h|retry_hint_error|sum_us") < 100_000
-    assert sum(stat(pool, f"h|retry_hint_error|{ms}") for ms in (5, 10, 25, 50, 100)) == 1
-
-
 def test_the_eta_is_stored_and_its_error_is_measured(store):
     heartbeat(store)
     job_id = admitted(store, a_job())

@@ -51,9 +51,9 @@ def to_yield(
 ) -> Yield:
     """Return the response to a refusal by the store. `bound_status` is PENSTOCK_TENANT_BOUND_STATUS.
 
-    The response asks the client not to retry automatically in three cases: the retry hint is a minute or more, a retry
-    would miss the deadline that the client named, or the job could not be admitted even on an idle system. In the first
-    two cases, the hint says when to send a new request. In the third case, there is no hint.
+    The response asks the client not to retry automatically in three cases: the wait is longer than the longest hint, a
+    retry would miss the deadline that the client named, or the job could not be admitted even on an idle system. In the
+    first two cases, the hint says when to send a new request. In the third case, there is no hint.
     """
     reason = refused.reason
     status = 429 if reason is Refusal.RATE_LIMITED else bound_status if reason in _TENANT_BOUNDS else 503
@@ -69,7 +69,7 @@ def to_yield(
         return _yield(status, reason, f"{message}, not even on an idle system", None, limits)
     hint_ms = refused.retry_hint_ms
     too_late = deadline is not None and deadline.passes_before(hint_ms, refused.answer_ms or 0)
-    no_retry_reason = _DEADLINE_PASSES if too_late else _TOO_LONG if hint_ms >= LONGEST_HINT_MS else None
+    no_retry_reason = _DEADLINE_PASSES if too_late else _TOO_LONG if refused.too_long else None
     return _yield(status, reason, message, hint_ms, limits, no_retry_reason)
 
 

@@ -10,7 +10,6 @@ from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
 
 from web.http.api_errors import ApiError
 from web.http.json_body import parse_json
-from web.http.telemetry import client_request_id
 
 
 class DoorRequest(Request):
@@ -19,7 +18,7 @@ class DoorRequest(Request):
     The bytes of the body are not kept: a call that waits or streams would hold them for as long as it lasts.
     """
 
-    #: The digest of the body's bytes, once they were read; "" if the request has no id of the client or a proxy.
+    #: The digest of the body's bytes, once they were read.
     body_digest: str = ""
 
     def get_json(self, force: bool = False, silent: bool = False, cache: bool = True) -> Any:  # noqa: ARG002 - Flask's signature
@@ -46,8 +45,7 @@ class DoorRequest(Request):
         end = g.open_body(length) if "open_body" in g else None
         try:
             data = self._whole_body()
-            if client_request_id() is not None:
-                self.body_digest = hashlib.sha256(data).hexdigest()
+            self.body_digest = hashlib.sha256(data).hexdigest()
             return parse_json(data)
         finally:
             if end is not None:
@@ -72,10 +70,7 @@ class DoorRequest(Request):
 
 
 def raw_body_digest() -> str:
-    """Return the digest of the current request's body as it was sent, which has been read and parsed.
-
-    It is "" for a request without a valid x-request-id, because only repeats with the same id are recognized by it.
-    """
+    """Return the digest of the current request's body as it was sent, which has been read and parsed."""
     return cast("DoorRequest", request).body_digest
 
 

@@ -52,6 +52,7 @@ class GenerationRequest:
     dedup_id: str | None = None
     #: The digest of the Idempotency-Key, or None if the request has none.
     idem_digest: str | None = None
+    #: The digest of the body, by which a refused request is recognized when its client sends it again.
     body_digest: str = ""
     #: How many times the client has sent this request before.
     attempt: int = 0
@@ -209,6 +210,7 @@ def _new_job(context: DoorContext, caller: Caller, generation: GenerationRequest
         deadline_ms=generation.deadline.deadline_ms,
         deadline_source=generation.deadline.source,
         start_within_ms=generation.deadline.start_within_ms,
+        start_named=generation.deadline.start_within_ms is not None and generation.deadline.start_source == "body",
         # The grace is at least three times the longest poll interval, so that a client that obeys `poll_after_ms` never
         # loses its job.
         poll_grace_ms=max(grace_ms, 3 * LONGEST_POLL_MS) if grace_ms else None,

@@ -32,16 +32,19 @@ def with_job_identity(generation: GenerationRequest, tenant: str) -> GenerationR
 
 
 def with_refusal_identity(generation: GenerationRequest, tenant: str) -> GenerationRequest:
-    """Return a copy of the request with a deduplication id for refusals.
+    """Return a copy of the request with what the store needs to recognize a repeat of it after a refusal.
 
-    Routes whose calls own their job use this function. When a proxy repeats a refused request, the id prevents the
-    tenant's appointment from moving a second time.
+    Routes whose calls own their job use this function. The body's digest recognizes a client that comes back, as the
+    OpenAI package does. The deduplication id recognizes a repeat by a proxy, so that the appointment of the tenant does
+    not move a second time.
     """
+    # Use the digest of the raw body, which clients and proxies repeat exactly. The parsed payload differs each time,
+    # because it contains a new random seed.
+    body = digest("body", request.path, raw_body_digest())
+    generation = replace(generation, body_digest=body)
     if client_request_id() is None:
         return generation
-    # Use the digest of the raw body, which a proxy repeats exactly. The parsed payload differs each time, because it
-    # contains a new random seed.
-    return replace(generation, dedup_id=digest("refusal", tenant, g.request_id, request.path, raw_body_digest())[:32])
+    return replace(generation, dedup_id=digest("refusal", tenant, g.request_id, body)[:32])
 
 
 def _idempotency_digest() -> str | None:

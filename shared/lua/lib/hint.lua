@@ -1,8 +1,12 @@
--- hint: computes retry hints for refused clients, and measures how accurate earlier hints were.
--- KEYS appointments promises asked
--- USES clock stats
+-- hint: computes how long the client of a refused request should wait before it sends the request again.
+-- KEYS appointments asked
+-- USES clock
 
 local HINT_MIN_MS, HINT_MAX_MS = 50, 60000
+-- A wait longer than HINT_MAX_MS is told as a hint between this and HINT_MAX_MS.
+local CAPPED_MIN_MS = 50000
+-- A hint is longer than the wait by up to this part of it.
+local SPREAD_PART = 0.2
 -- The number of ids of refused requests that are stored. When a proxy retries a request, the retry has the same id as
 -- the request. The stored id prevents the retry from postponing the appointment again.
 local MAX_ASKED = 1024
@@ -34,6 +38,7 @@ local function ms_to_appointment(request, attempt, request_id)
   local key = k_appointments .. request.slug
   local appointment_ms = number(redis.call('ZSCORE', key, request.tenant), 0)
   local is_repeat = redis.call('ZADD', k_asked, now_ms, request_id) == 0
+  request.is_proxys_repeat = is_repeat and attempt == 0
   if not request.has_rates then
     return math.max(0, appointment_ms - now_ms)
   end
@@ -59,33 +64,38 @@ end
 local WITHOUT_APPOINTMENT = { no_worker = true, draining = true, rate_limited = true,
   tenant_bytes_full = true }
 
--- Returns the retry hint in ms. It is at least base_ms, unless that is more than HINT_MAX_MS. It doubles with each
--- attempt, at most three times, and is lengthened by up to a fifth, depending on the request's id: clients sleep for
--- exactly the hint, so without this spread they would all retry at the same time.
+local function depends_on_load(reason, infeasible)
+  return not WITHOUT_APPOINTMENT[reason] and infeasible ~= 1
+end
+
+-- Whether a client that comes back after `hint_ms` can have its answer by the times that it named. web/api/deadline.py
+-- has the same rule, by which the door asks clients not to retry.
+local function is_in_time(request, hint_ms)
+  return not (request.deadline_named and hint_ms + math.max(0, math.floor(request.compute_ms)) > request.deadline_in_ms)
+    and not (request.start_named and hint_ms > request.start_within_ms)
+end
+
+-- Returns the hint for a wait, in ms, and whether the wait is longer than the longest hint. Clients sleep for exactly
+-- the hint, so without `spread` (from 0 to 1) all clients with the same wait would come back at the same time. A hint is
+-- never shorter than the wait, unless the wait is longer than the longest hint.
+local function spread_hint(wait_ms, base_ms, spread)
+  if wait_ms > HINT_MAX_MS then
+    local shortest_ms = base_ms < HINT_MAX_MS and math.max(CAPPED_MIN_MS, base_ms) or CAPPED_MIN_MS
+    return math.floor(shortest_ms + spread * (HINT_MAX_MS - shortest_ms)), true
+  end
+  local longer_ms = math.min(SPREAD_PART * wait_ms, HINT_MAX_MS - wait_ms)
+  return math.max(HINT_MIN_MS, math.min(HINT_MAX_MS, math.ceil(wait_ms + spread * longer_ms))), false
+end
+
+-- Returns the retry hint in ms, and whether the wait is longer than the longest hint. The hint is at least base_ms,
+-- unless that is more than HINT_MAX_MS. It doubles with each attempt, at most three times.
 local function hint_for(request, reason, base_ms, infeasible, attempt, request_id)
   local digest = tonumber(string.sub(redis.sha1hex(request_id), 1, 4), 16)
-  local spread = digest / 65536 * 0.2
   local attempt_factor = 2 ^ math.max(0, math.min(attempt, 3))
-  local by_appointment = not WITHOUT_APPOINTMENT[reason] and infeasible ~= 1
-  local wait_ms = by_appointment and ms_to_appointment(request, attempt, request_id) or 0
-  local unbounded_ms = math.max(base_ms, wait_ms) * attempt_factor * (1 + spread)
-  local hint_ms = math.floor(math.max(HINT_MIN_MS, math.min(HINT_MAX_MS, unbounded_ms)))
-  local key = k_promises .. request.slug
-  redis.call('ZADD', key, now_ms + hint_ms, request.tenant)
+  local wait_ms = depends_on_load(reason, infeasible) and ms_to_appointment(request, attempt, request_id) or 0
   if digest % TRIM_ONE_IN == 0 then
     redis.call('ZREMRANGEBYRANK', k_asked, 0, -MAX_ASKED - 1)
     redis.call('ZREMRANGEBYSCORE', k_appointments .. request.slug, '-inf', now_ms)
-    redis.call('ZREMRANGEBYSCORE', key, '-inf', now_ms - HINT_MAX_MS)
   end
-  return hint_ms
-end
-
--- If the admitted request is a retry, records by how many ms it came earlier or later than the tenant's last hint said.
-local function judge_hint(request, attempt)
-  if attempt > 0 then
-    local promised_ms = number(redis.call('ZSCORE', k_promises .. request.slug, request.tenant))
-    if promised_ms then
-      observe('retry_hint_error', math.abs(now_ms - promised_ms))
-    end
-  end
+  return spread_hint(math.max(base_ms, wait_ms) * attempt_factor, base_ms, digest / 65536)
 end
