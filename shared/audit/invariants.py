@@ -7,6 +7,7 @@ import redis
 
 from shared.audit.key_owners import unowned_keys
 from shared.audit.snapshot import StoreSnapshot, take_snapshot
+from shared.audit.sums import check_bytes, check_pools, check_tenants, number_in
 from shared.store import keys
 from shared.store.decode import is_integer
 from shared.store.rq_record import check_ended_jobs
@@ -17,7 +18,7 @@ __all__ = ["INVARIANTS", "Breach", "find_breaches", "unowned_keys"]
 INVARIANTS: dict[int, str] = {
     1: "each admitted job is in exactly one place: in its tenant's queue, running under one lease, or ended",
     2: "the inflight set is the disjoint union of the queued and the running jobs, and within its bound",
-    3: "a tenant's queued jobs are within its bound, not counting requeued jobs, and its sums match its jobs",
+    3: "a tenant's queued jobs are within its bound, not counting requeued jobs; sums match the jobs",
     4: "a job ends once: the number of admitted jobs equals the number of inflight and ended jobs",
     5: "no job is claimed after its deadline",
     6: "a refused job leaves no key",
@@ -108,46 +109,6 @@ def _check_inflight(snapshot: StoreSnapshot) -> Iterator[str]:
         yield f"more jobs are inflight than the bound of {bound}"
 
 
-def _check_sums(snapshot: StoreSnapshot) -> Iterator[str]:
-    for tenant, fields in snapshot.tenants.items():
-        mine = [record for record in snapshot.records.values() if record.get("penstock_tenant") == tenant]
-        waiting = [record for record in mine if record.get("penstock_state") == "queued"]
-        tokens = sum(_number(r, "prompt_tokens") + _number(r, "max_tokens") for r in waiting)
-        expected = {
-            "waiting": len(waiting),
-            "waiting_tokens": tokens,
-            "waiting_mwt": sum(_number(r, "cost_mwt") for r in waiting),
-            "running": sum(1 for r in mine if r.get("penstock_state") == "running"),
-        }
-        for name, value in expected.items():
-            held = fields.get(name, "0")
-            if not is_integer(held):
-                yield f"tenant {tenant}: {name} is {held!r}, which is not a number"
-            elif off := int(held) - value:
-                yield f"tenant {tenant}: {name} is off by {off:+d}"
-        bound = fields.get("policy_max_waiting") or snapshot.config.get("max_queue_size", "auto")
-        fresh = sum(1 for record in waiting if record.get("penstock_first_claim_ms") is None)
-        if bound.isdecimal() and fresh > int(bound):
-            yield f"tenant {tenant}: more jobs are queued than its bound of {bound}"
-
-
-def _check_bytes(snapshot: StoreSnapshot) -> Iterator[str]:
-    for tenant, fields in snapshot.kept.items():
-        wrong = sorted(name for name, value in fields.items() if not is_integer(value))
-        if wrong:
-            yield f"tenant {tenant}: the bytes of its jobs are not numbers in {wrong[:5]}"
-            continue
-        mine = [record for record in snapshot.records.values() if record.get("penstock_tenant") == tenant]
-        # If another program deletes the record of a queued job, its bytes stay counted until recount has examined the
-        # tenant's jobs, or until the tenant has no inflight job.
-        off = int(fields.get("live", "0")) - sum(_number(record, "bytes") for record in mine)
-        if off < 0 or (off and not any(mine)):
-            yield f"tenant {tenant}: the bytes of its inflight jobs are off by {off:+d}"
-        by_period = sum(int(value) for name, value in fields.items() if name.isdecimal())
-        if off := int(fields.get("ended", "0")) - by_period:
-            yield f"tenant {tenant}: the bytes of its ended jobs are off by {off:+d} from their sum by time of expiry"
-
-
 def _check_counted_once(snapshot: StoreSnapshot) -> Iterator[str]:
     counters = {name: int(value) for name, value in snapshot.stats.items() if is_integer(value)}
     ended = sum(value for name, value in counters.items() if name.startswith("ended|") and name.count("|") == 1)
@@ -162,7 +123,7 @@ def _check_counted_once(snapshot: StoreSnapshot) -> Iterator[str]:
 def _check_claimed_in_time(snapshot: StoreSnapshot) -> Iterator[str]:
     for job_id in snapshot.leases:
         record = snapshot.records.get(job_id, {})
-        started, deadline = _number(record, "started_ms"), _number(record, "deadline_ms")
+        started, deadline = number_in(record, "started_ms"), number_in(record, "deadline_ms")
         if started and deadline and started >= deadline:
             yield f"{job_id} was claimed at {started}, after its deadline {deadline}"
 
@@ -184,7 +145,7 @@ def _check_active_set(snapshot: StoreSnapshot) -> Iterator[str]:
             if slug not in snapshot.lists.get(tenant, set()):
                 yield f"tenant {tenant} has queued jobs for {slug}, but its set of models lacks it"
     for queue, ids in snapshot.order.items():
-        latest = [_number(snapshot.records.get(job_id, {}), "latest_us") for job_id in ids]
+        latest = [number_in(snapshot.records.get(job_id, {}), "latest_us") for job_id in ids]
         if all(latest) and latest != sorted(latest):
             yield f"{queue} is not ordered by latest start"
 
@@ -260,12 +221,6 @@ def _check_not_in_the_future(snapshot: StoreSnapshot) -> Iterator[str]:
         yield f"no lease is taken back until {hold}, which is more than one lease in the future"
 
 
-def _number(record: dict[str, str], name: str) -> int:
-    """Return a number from a job's record, or 0 if the field is missing or is not a number."""
-    value = record.get(f"penstock_{name}", "")
-    return int(value) if value.isdecimal() else 0
-
-
 def _queue_of(record: dict[str, str]) -> str:
     return f"{record.get('penstock_tenant')}.{record.get('penstock_slug')}"
 
@@ -273,8 +228,9 @@ def _queue_of(record: dict[str, str]) -> str:
 _CHECKS: tuple[tuple[int, Callable[[StoreSnapshot], Iterator[str]]], ...] = (
     (1, _check_one_place),
     (2, _check_inflight),
-    (3, _check_sums),
-    (3, _check_bytes),
+    (3, check_tenants),
+    (3, check_pools),
+    (3, check_bytes),
     (4, _check_counted_once),
     (5, _check_claimed_in_time),
     (7, _check_active_set),

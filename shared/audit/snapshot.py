@@ -39,6 +39,8 @@ class StoreSnapshot:
     live: dict[str, float] = field(default_factory=dict)
     counted: dict[str, str] = field(default_factory=dict)
     slots: dict[str, str] = field(default_factory=dict)
+    #: For each model slug: the numbers of queued and of running jobs in the pool's record, where it has them.
+    pool_jobs: dict[str, dict[str, str]] = field(default_factory=dict)
     #: For each model slug: the workers of its pool, and their last heartbeats.
     pools: dict[str, dict[str, float]] = field(default_factory=dict)
     #: For each tenant: the bytes that its jobs take (keys.kept).
@@ -125,7 +127,7 @@ def _read(
             pipe.zrange(f"rq:wip:{queue}", 0, -1)
         for slug in slugs:
             pipe.zrange(keys.active(slug), 0, -1, withscores=True)
-            pipe.hget(keys.books(slug), "slots")
+            pipe.hmget(keys.books(slug), "slots", "waiting", "running")
             pipe.zrange(keys.pool(slug), 0, -1, withscores=True)
 
     answers = iter(_transaction(client, add_reads))
@@ -144,8 +146,10 @@ def _read(
         snapshot.mirror[queue] = [text(raw) for raw in next(answers)]
         snapshot.wip[queue] = [text(raw) for raw in next(answers)]
     for slug in slugs:
-        snapshot.active[slug], slots = _scores(next(answers)), next(answers)
+        snapshot.active[slug], (slots, *jobs) = _scores(next(answers)), next(answers) or (None,)
         snapshot.slots[slug], snapshot.pools[slug] = text(slots or b"0"), _scores(next(answers))
+        counted = zip(("waiting", "running"), jobs, strict=False)
+        snapshot.pool_jobs[slug] = {name: text(raw) for name, raw in counted if raw is not None}
     return snapshot
 
 

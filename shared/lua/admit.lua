@@ -104,6 +104,7 @@ local supersede = k_supersede .. tenant .. '.' .. supersede_digest
 local superseded = supersede_digest ~= '' and read_job(redis.call('GET', supersede) or '') or nil
 if superseded and superseded.state == 'queued' then
   request.inflight, request.waiting = request.inflight - 1, request.waiting - 1
+  request.replaced_slug = superseded.slug
   request.waiting_tokens = request.waiting_tokens - superseded.prompt_tokens - superseded.max_tokens
   if request.key and superseded.key_id == key_id then
     request.key.waiting = request.key.waiting - 1
@@ -113,6 +114,7 @@ if superseded and superseded.state == 'queued' then
   request.live_bytes = math.max(0, request.live_bytes - kept_number(bytes[1]))
   request.ended_bytes = request.ended_bytes + kept_number(bytes[2])
   if superseded.slug == slug then
+    request.pool_inflight, request.waiting_here = request.pool_inflight - 1, request.waiting_here - 1
     request.tenant_mwt = request.tenant_mwt - superseded.cost_mwt
     request.pool_mwt = request.pool_mwt - superseded.cost_mwt
     request.replaced_mwt = superseded.cost_mwt

@@ -61,13 +61,13 @@ end
 for i = 1, #slugs do
   local ids = redis.call('ZRANGE', k_order .. tenant .. '.' .. slugs[i], 0, MAX_EXAMINED)
   is_complete = is_complete and #ids <= MAX_EXAMINED
-  local own = 'b|' .. slugs[i]
-  true_sums[own] = 0
+  local own, number_here = 'b|' .. slugs[i], 'n|' .. slugs[i]
+  true_sums[own], true_sums[number_here] = 0, 0
   for j = 1, #ids do
     local job = redis.pcall('HMGET', k_rq_job .. ids[j], unpack(FIELDS))
     if job[1] == 'queued' then
       true_sums[own] = true_sums[own] + natural(job[5])
-      true_sums.waiting = true_sums.waiting + 1
+      true_sums.waiting, true_sums[number_here] = true_sums.waiting + 1, true_sums[number_here] + 1
       true_live_bytes = true_live_bytes + kept_number(job[9])
       true_sums.waiting_tokens = true_sums.waiting_tokens + natural(job[3]) + natural(job[4])
       true_sums.waiting_mwt = true_sums.waiting_mwt + natural(job[5])
@@ -129,6 +129,10 @@ if is_complete then
       local pool = string.match(name, '^b|(.+)$')
       if pool and held then
         book(pool, 'waiting_mwt', value - (before or 0))
+      end
+      local pool_of_number = string.match(name, '^n|(.+)$')
+      if pool_of_number and held then
+        book(pool_of_number, 'waiting', value - (before or 0))
       end
     end
   end

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from tests.support.model_books import Lengths, Pool, Rate, Rates
 from tests.support.model_bytes import check_bytes
+from tests.support.model_places import LIVE_MS, check_inflight
 from tests.support.model_records import GENERATED_WEIGHT, ModelJob
 from tests.support.model_tiers import SHORTEST_ANSWER, tier_at_claim
 
 if TYPE_CHECKING:
     from tests.support.model import Model
 
-LIVE_MS = 5_000
 MINUTE_MS = 60_000
 MIN_ANSWERS = 8
 HIGHEST_TIER = 2
@@ -36,7 +36,8 @@ class AdmissionView:
         self.rates: Rates | None = self.pool.rates_at(model.now_ms)
         self.rate: Rate = model.rates_of.get(job.tenant, Rate())
         left = [other for other in model.inflight() if other is not self.older or other.state == "running"]
-        self.inflight = len(left)
+        self.left, self.inflight = left, len(left)
+        self.pool_inflight = sum(other.slug == job.slug for other in left)
         self.mine = [other for other in left if other.state == "queued" and other.tenant == job.tenant]
         waiting = [other for other in left if other.state == "queued" and other.slug == job.slug]
         self.own_mwt = float(sum(other.cost_mwt for other in waiting if other.tenant == job.tenant))
@@ -135,20 +136,6 @@ def check_rates(view: AdmissionView) -> str | None:
     if rate.tpm and max(rate.tpm_ms, now_ms) + MINUTE_MS * view.job.tokens / rate.tpm > now_ms + MINUTE_MS:
         return "rate_limited" if rate.tpm_ms > now_ms else None
     return None
-
-
-def check_inflight(view: AdmissionView) -> str | None:
-    """Keep the last quarter of the places for tenants that have few queued jobs.
-
-    They have none, or less than their share of the work and fewer jobs than their share of that quarter.
-    """
-    places = view.model.max_inflight or max(64, 4 * view.model.slots_at_last_count)
-    kept = places // 4 if view.model.full else 0
-    little = view.own_mwt * view.weights < view.weight * view.pool_mwt
-    few = len(view.mine) * view.weights < view.weight * kept
-    if not view.mine or (little and few):
-        kept = 0
-    return "inflight_full" if view.inflight >= places - kept else None
 
 
 def check_lists(view: AdmissionView) -> str | None:

@@ -97,19 +97,20 @@ local function deactivate(tenant, slug)
     return
   end
   if redis.call('SREM', k_lists .. tenant, slug) == 1 then
-    local own = redis.call('HMGET', k_tenant .. tenant, 'w|' .. slug, 'b|' .. slug)
-    redis.call('HDEL', k_tenant .. tenant, 'w|' .. slug, 'b|' .. slug)
+    local own = redis.call('HMGET', k_tenant .. tenant, 'w|' .. slug, 'b|' .. slug, 'n|' .. slug)
+    redis.call('HDEL', k_tenant .. tenant, 'w|' .. slug, 'b|' .. slug, 'n|' .. slug)
     book(slug, 'weight_milli', 0 - number(own[1], 0))
     -- If the tenant's sum is not 0, it still contains the costs of jobs without a record: these costs were unknown when
-    -- the jobs were removed. Subtract what is left in the tenant's sum from the pool's sum.
-    local left_mwt = number(own[2], 0)
-    if left_mwt ~= 0 then
+    -- the jobs were removed. Subtract what is left in the tenant's sums from the pool's sums.
+    local left_mwt, left_jobs = number(own[2], 0), number(own[3], 0)
+    if left_mwt ~= 0 or left_jobs ~= 0 then
       book(slug, 'waiting_mwt', 0 - left_mwt)
+      book(slug, 'waiting', 0 - left_jobs)
     end
   end
   redis.call('ZREM', k_active .. slug, tenant)
   if redis.call('EXISTS', k_active .. slug) == 0 then
-    redis.call('HSET', k_books .. slug, 'waiting_mwt', 0, 'weight_milli', 0)
+    redis.call('HSET', k_books .. slug, 'waiting', 0, 'waiting_mwt', 0, 'weight_milli', 0)
   end
   if redis.call('EXISTS', k_lists .. tenant) == 0 and redis.call('EXISTS', k_tenant .. tenant) == 1 then
     redis.call('HSET', k_tenant .. tenant, 'waiting', 0, 'waiting_tokens', 0, 'waiting_mwt', 0)

@@ -1,6 +1,6 @@
 -- verdict: the checks of admission, one function each, in the order in which they run; writes nothing.
 -- KEYS inflight pool books tenant active key_rates key_jobs
--- USES clock settings schema books lengths tier kept
+-- USES clock settings schema books places lengths tier kept
 
 -- The factor alpha of Choudhury and Hahne's dynamic threshold: the work that a tenant may have queued, as a multiple of
 -- its share of the free backlog. The second value applies at tiers 1 and 2.
@@ -36,9 +36,10 @@ local function look(request)
     'admission_safety_margin', 'degradation', 'schema_oldest', 'max_tenant_bytes', 'store_bytes')
   local tenant_fields = redis.call('HMGET', k_tenant .. request.tenant, 'waiting', 'waiting_tokens',
     'policy_max_waiting', 'policy_max_waiting_tokens', 'policy_weight_milli', 'policy_rpm', 'policy_tpm', 'rpm_ms',
-    'tpm_ms', 'b|' .. request.slug, 'len_n', 'len_mean', 'len_p50', 'len_p35', 'w|' .. request.slug, 'policy_max_bytes')
+    'tpm_ms', 'b|' .. request.slug, 'len_n', 'len_mean', 'len_p50', 'len_p35', 'w|' .. request.slug, 'policy_max_bytes',
+    'n|' .. request.slug)
   local pool_fields = redis.call('HMGET', k_books .. request.slug, 'slots', 'running', 'waiting_mwt', 'weight_milli',
-    'mean_mwt', 'run_ms', 'mu_wtps', 'prefill_tps', 'tpot_ms', 'rates_ms', 'len_n', 'len_mean', 'len_p50')
+    'mean_mwt', 'run_ms', 'mu_wtps', 'prefill_tps', 'tpot_ms', 'rates_ms', 'len_n', 'len_mean', 'len_p50', 'waiting')
   local active = redis.call('ZCARD', k_active .. request.slug)
   request.draining = draining == '1' or is_outdated(schema_oldest)
   request.full_admission = admission == 'full'
@@ -57,10 +58,11 @@ local function look(request)
   request.rpm, request.tpm = integer_setting(tenant_fields[6], nil, 1), integer_setting(tenant_fields[7], nil, 1)
   request.rpm_ms = number(tenant_fields[8], 0, 0, now_ms + 2 * RATE_WINDOW_MS)
   request.tpm_ms = number(tenant_fields[9], 0, 0, now_ms + MAX_DEBT_MS)
-  request.tenant_mwt = number(tenant_fields[10], 0, 0)
+  request.tenant_mwt, request.waiting_here = number(tenant_fields[10], 0, 0), number(tenant_fields[17], 0, 0)
 
   request.slots, request.running = number(pool_fields[1], 0, 0), number(pool_fields[2], 0, 0)
-  request.pool_mwt = number(pool_fields[3], 0, 0)
+  request.pool_mwt, request.live_slots = number(pool_fields[3], 0, 0), live_slots
+  request.pool_inflight = math.min(request.inflight, request.running + number(pool_fields[14], 0, 0))
   request.idle = active == 0 and request.running < request.slots
   -- The sum of the weights of all tenants with queued jobs, this tenant included.
   request.total_weight_milli = number(pool_fields[4], 0, 0) + (counted_milli and 0 or request.weight_milli)
@@ -130,26 +132,29 @@ local function check_all_rates(request)
   return check_rates(request, tokens, '') or request.key and check_rates(request.key, tokens, 'key_') or nil
 end
 
--- Whether the tenant may use the part of the inflight bound that is kept free, which is `kept` jobs. True if the tenant
--- has no queued jobs, or if both its queued work and its number of queued jobs are below its share. The number is
--- checked because the bound counts jobs: a tenant with many small jobs could otherwise use up the kept part with little
--- work.
+-- Whether the tenant may use the part of the pool's places that is kept free, which is `kept` jobs. True if the pool is
+-- idle, if the tenant has no jobs queued for it, or if both its queued work and its number of queued jobs are below its
+-- share. The number is checked because places count jobs: a tenant with many small jobs could otherwise use up the kept
+-- part with little work.
 local function is_kept_for(request, kept)
-  return request.waiting == 0
+  return request.idle or request.waiting_here == 0
     or request.tenant_mwt * request.total_weight_milli < request.weight_milli * request.pool_mwt
-    and request.waiting * request.total_weight_milli < request.weight_milli * kept
+    and request.waiting_here * request.total_weight_milli < request.weight_milli * kept
 end
 
--- Checks the bound on inflight jobs. Its last quarter is kept for tenants with little queued work. Otherwise, one
--- tenant could fill the whole bound, and the jobs of all other tenants would be refused.
+-- Checks the bound on inflight jobs, and the pool's places within it. The last quarter of the places is kept for tenants
+-- with little queued work. Otherwise, one tenant could fill all places, and the jobs of all other tenants would be
+-- refused.
 local function check_inflight(request)
-  local kept = request.full_admission and math.floor(request.max_inflight / 4) or 0
-  local places = is_kept_for(request, kept) and request.max_inflight or request.max_inflight - kept
-  if request.inflight >= places then
-    -- If the bound is smaller than the pool's number of slots, only a part of the slots can be in use.
-    local busy = math.min(1, request.max_inflight / math.max(1, request.slots))
-    return { 'inflight_full', 'inflight', request.inflight, request.max_inflight,
-      drain_ms(request, request.mean_mwt) / busy }
+  local places = math.max(0, places_in_pool(request))
+  local kept = request.full_admission and math.floor(places / 4) or 0
+  if request.pool_inflight >= (is_kept_for(request, kept) and places or places - kept) then
+    -- If there are fewer places than slots in the pool, only a part of the slots can be in use.
+    local base_ms = drain_ms(request, request.mean_mwt) / math.min(1, math.max(1, places) / math.max(1, request.slots))
+    if request.inflight < request.max_inflight and request.slots < request.live_slots then
+      return { 'inflight_full', 'pool_inflight', request.pool_inflight, places, base_ms }
+    end
+    return { 'inflight_full', 'inflight', request.inflight, request.max_inflight, base_ms }
   end
 end
 

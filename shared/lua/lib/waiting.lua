@@ -5,13 +5,14 @@
 
 -- Adds a queued job to the sums of its tenant and its pool (`jobs` is 1), or subtracts it (`jobs` is -1).
 local function tally(job, jobs)
-  local tenant, own = k_tenant .. job.tenant, 'b|' .. job.slug
-  local sums = redis.call('HMGET', tenant, 'waiting', 'waiting_tokens', 'waiting_mwt', own)
+  local tenant, own, number_here = k_tenant .. job.tenant, 'b|' .. job.slug, 'n|' .. job.slug
+  local sums = redis.call('HMGET', tenant, 'waiting', 'waiting_tokens', 'waiting_mwt', own, number_here)
   redis.call('HSET', tenant, 'waiting', number(sums[1], 0) + jobs,
     'waiting_tokens', whole(number(sums[2], 0) + jobs * (job.prompt_tokens + job.max_tokens)),
     'waiting_mwt', whole(number(sums[3], 0) + jobs * job.cost_mwt),
-    own, whole(number(sums[4], 0) + jobs * job.cost_mwt))
+    own, whole(number(sums[4], 0) + jobs * job.cost_mwt), number_here, number(sums[5], 0) + jobs)
   book(job.slug, 'waiting_mwt', 0 + jobs * job.cost_mwt)
+  book(job.slug, 'waiting', jobs)
 end
 
 -- How long the set of a key's queued jobs is kept. The longest deadline that a request can name is 24 hours.
@@ -73,7 +74,10 @@ end
 -- sums stay too high until all of the tenant's queues are empty or recount corrects the sums.
 local function strike(tenant, slug, id)
   redis.call('LREM', k_rq_queue .. tenant .. '.' .. slug, 1, id)
-  redis.call('ZREM', k_order .. tenant .. '.' .. slug, id)
+  if redis.call('ZREM', k_order .. tenant .. '.' .. slug, id) == 1 then
+    redis.call('HINCRBY', k_tenant .. tenant, 'n|' .. slug, -1)
+    book(slug, 'waiting', -1)
+  end
   deactivate(tenant, slug)
   if has_no_inflight_jobs(tenant) and redis.pcall('HEXISTS', k_kept .. tenant, 'live') == 1 then
     redis.call('HSET', k_kept .. tenant, 'live', 0)

@@ -1,0 +1,71 @@
+"""The part of invariant 3 about sums: those in the records of tenants and pools, and the bytes of a tenant's jobs."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from shared.audit.snapshot import StoreSnapshot
+from shared.store.decode import is_integer
+
+
+def check_tenants(snapshot: StoreSnapshot) -> Iterator[str]:
+    """Check the sums in the tenants' records, and the tenants' bounds on queued jobs."""
+    for tenant, fields in snapshot.tenants.items():
+        mine = [record for record in snapshot.records.values() if record.get("penstock_tenant") == tenant]
+        waiting = [record for record in mine if record.get("penstock_state") == "queued"]
+        tokens = sum(number_in(r, "prompt_tokens") + number_in(r, "max_tokens") for r in waiting)
+        expected = {
+            "waiting": len(waiting),
+            "waiting_tokens": tokens,
+            "waiting_mwt": sum(number_in(r, "cost_mwt") for r in waiting),
+            "running": sum(1 for r in mine if r.get("penstock_state") == "running"),
+        }
+        for name, value in expected.items():
+            held = fields.get(name, "0")
+            if not is_integer(held):
+                yield f"tenant {tenant}: {name} is {held!r}, which is not a number"
+            elif off := int(held) - value:
+                yield f"tenant {tenant}: {name} is off by {off:+d}"
+        bound = fields.get("policy_max_waiting") or snapshot.config.get("max_queue_size", "auto")
+        fresh = sum(1 for record in waiting if record.get("penstock_first_claim_ms") is None)
+        if bound.isdecimal() and fresh > int(bound):
+            yield f"tenant {tenant}: more jobs are queued than its bound of {bound}"
+
+
+def check_pools(snapshot: StoreSnapshot) -> Iterator[str]:
+    """Check each pool's numbers of queued and of running jobs, and each tenant's number of jobs queued for it."""
+    for slug, held in snapshot.pool_jobs.items():
+        mine = [record for record in snapshot.records.values() if record.get("penstock_slug") == slug]
+        for name, state in (("waiting", "queued"), ("running", "running")):
+            jobs = [record for record in mine if record.get("penstock_state") == state]
+            # A store of format 1 has no number of queued jobs until its sums are recomputed.
+            if held.get(name, str(len(jobs))) != str(len(jobs)):
+                yield f"the pool of {slug} counts {held[name]!r} {state} jobs, but has {len(jobs)}"
+        by_tenant = Counter(r.get("penstock_tenant", "") for r in mine if r.get("penstock_state") == "queued")
+        for tenant, fields in snapshot.tenants.items():
+            number = fields.get(f"n|{slug}", str(by_tenant[tenant]))
+            if number != str(by_tenant[tenant]):
+                yield f"tenant {tenant} counts {number!r} jobs queued for {slug}, but has {by_tenant[tenant]}"
+
+
+def check_bytes(snapshot: StoreSnapshot) -> Iterator[str]:
+    """Check the bytes that are counted for each tenant's jobs."""
+    for tenant, fields in snapshot.kept.items():
+        wrong = sorted(name for name, value in fields.items() if not is_integer(value))
+        if wrong:
+            yield f"tenant {tenant}: the bytes of its jobs are not numbers in {wrong[:5]}"
+            continue
+        mine = [record for record in snapshot.records.values() if record.get("penstock_tenant") == tenant]
+        # If another program deletes the record of a queued job, its bytes stay counted until recount has examined the
+        # tenant's jobs, or until the tenant has no inflight job.
+        off = int(fields.get("live", "0")) - sum(number_in(record, "bytes") for record in mine)
+        if off < 0 or (off and not any(mine)):
+            yield f"tenant {tenant}: the bytes of its inflight jobs are off by {off:+d}"
+        by_period = sum(int(value) for name, value in fields.items() if name.isdecimal())
+        if off := int(fields.get("ended", "0")) - by_period:
+            yield f"tenant {tenant}: the bytes of its ended jobs are off by {off:+d} from their sum by time of expiry"
+
+
+def number_in(record: dict[str, str], name: str) -> int:
+    """Return a number from a job's record, or 0 if the field is missing or is not a number."""
+    value = record.get(f"penstock_{name}", "")
+    return int(value) if value.isdecimal() else 0

@@ -1,0 +1,54 @@
+-- places: divides the bound on inflight jobs among the live pools; writes nothing.
+-- KEYS models books
+-- USES clock slug
+-- Each live pool is kept its part of the bound in proportion to its slots, but at least one place, which jobs of other
+-- pools cannot take. docs/adr/0037-places-per-pool.md gives the reasons.
+
+-- With more live pools than this, no places are kept, and only the bound on all jobs holds: an admission looks at each
+-- pool.
+local MAX_POOLS = 64
+
+-- Returns the number of places that are kept for a pool.
+local function kept_places(request, slots)
+  return math.max(1, math.floor(request.max_inflight * slots / request.live_slots))
+end
+
+-- Returns the other live pools: how many they are; how many of the places that are kept for them are free; and how many
+-- of them have no inflight job. Returns nil if there are more than MAX_POOLS.
+local function look_at_other_pools(request)
+  local pools, free, empty, seen = 0, 0, 0, { [request.slug] = true }
+  local models = redis.call('ZREVRANGEBYSCORE', k_models, '+inf', now_ms - LIVE_MS, 'LIMIT', 0, MAX_POOLS + 1)
+  if #models > MAX_POOLS then
+    return nil
+  end
+  for i = 1, #models do
+    local slug = slug_of(models[i])
+    local fields = seen[slug] and {} or redis.call('HMGET', k_books .. slug, 'slots', 'waiting', 'running')
+    local slots, jobs = number(fields[1], 0, 0), number(fields[2], 0, 0) + number(fields[3], 0, 0)
+    -- The job that the new one replaces gives its place back.
+    jobs = jobs - (request.replaced_slug == slug and 1 or 0)
+    if slots > 0 then
+      pools, free = pools + 1, free + math.max(0, kept_places(request, slots) - jobs)
+      empty = empty + (jobs == 0 and 1 or 0)
+    end
+    seen[slug] = true
+  end
+  return pools, free, empty
+end
+
+-- Returns how many jobs the request's pool may have inflight now, given the jobs of the other pools.
+local function places_in_pool(request)
+  local left = request.max_inflight - (request.inflight - request.pool_inflight)
+  if request.slots >= request.live_slots then
+    return left
+  end
+  local pools, free, empty = look_at_other_pools(request)
+  -- If there are fewer places than pools, the parts are no whole places.
+  if not pools or request.max_inflight <= pools then
+    return left
+  end
+  -- The parts may add up to more than the bound, because each is at least one place. The first place of each pool then
+  -- comes before the other places of a large one.
+  local own = math.min(kept_places(request, request.slots), left - empty)
+  return math.max(left - free, own, request.pool_inflight == 0 and math.min(1, left) or 0)
+end

@@ -1,0 +1,48 @@
+"""The places of the reference model: how many jobs each pool may have inflight, and who may use the last quarter."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.support.model import Model
+    from tests.support.model_admission import AdmissionView
+
+LIVE_MS = 5_000
+
+
+def live_pools(model: "Model") -> set[str]:
+    heard = {worker.slug for worker in model.workers.values() if model.now_ms - worker.heartbeat_ms <= LIVE_MS}
+    return {slug for slug in heard if model.pools[slug].slots > 0}
+
+
+def places_in_pool(view: "AdmissionView") -> int:
+    """Return how many jobs the pool of the offered job may have inflight, given the jobs of the other pools."""
+    model, slug = view.model, view.job.slug
+    bound = model.max_inflight or max(64, 4 * model.slots_at_last_count)
+    left = bound - (view.inflight - view.pool_inflight)
+    others = [other for other in live_pools(model) if other != slug]
+    if not others or bound <= len(others):
+        return left
+
+    def kept(pool: str) -> int:
+        return max(1, bound * model.pools[pool].slots // model.slots_at_last_count)
+
+    jobs = {other: sum(job.slug == other for job in view.left) for other in others}
+    free = sum(max(0, kept(other) - jobs[other]) for other in others)
+    empty = sum(jobs[other] == 0 for other in others)
+    first = min(1, left) if view.pool_inflight == 0 else 0
+    return max(left - free, min(kept(slug), left - empty), first)
+
+
+def check_inflight(view: "AdmissionView") -> str | None:
+    """Keep the last quarter of the pool's places for tenants that have few jobs queued there.
+
+    They have none, or less than their share of the work and fewer jobs than their share of that quarter.
+    """
+    places = max(0, places_in_pool(view))
+    kept = places // 4 if view.model.full else 0
+    here = [job for job in view.mine if job.slug == view.job.slug]
+    little = view.own_mwt * view.weights < view.weight * view.pool_mwt
+    few = len(here) * view.weights < view.weight * kept
+    if view.idle or not here or (little and few):
+        kept = 0
+    return "inflight_full" if view.pool_inflight >= places - kept else None
