@@ -1,13 +1,14 @@
 """Measures fairness: each tenant's service, when the tenant had queued jobs, the bound, and a max-min oracle.
 
-A tenant's service is the work that workers did for it, divided by its weight, in wt. A job's prompt counts when the
-job is claimed (as in VTC), and each generated token when it is generated. Two tenants are compared during periods in
-which both have queued jobs without a break. Between any two times of such a period, the difference of their services
-must not change by more than the bound.
+A tenant's service in a pool is the work that the pool's workers did for it, divided by its weight, in wt. A job's
+prompt counts when the job is claimed (as in VTC), and each generated token when it is generated. Two tenants are
+compared during periods in which both have jobs queued for the pool without a break. Between any two times of such a
+period, the difference of their services must not change by more than the bound.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from bench.sim.asks import GENERATED_WEIGHT, SimJob
 from bench.sim.clients import OneTry
@@ -18,6 +19,7 @@ from bench.sim.simulation import Simulation, fleet
 from shared.accounts.tenants import Tenants
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.store import keys
+from shared.store.keys import model_slug
 
 #: Interval at which services are sampled, in ms.
 SAMPLE_MS = 200.0
@@ -25,13 +27,23 @@ SAMPLE_MS = 200.0
 
 @dataclass(frozen=True)
 class Scenario:
-    """Jobs that tenants send to a small fleet. No job is refused or late, so that only turns are judged."""
+    """Jobs that tenants send to small fleets, one for each model. None is refused or late: only turns are judged."""
 
     jobs: tuple[SimJob, ...]
     weights: Mapping[str, float]
     seconds: float
+    #: The slots of each worker, and the workers of each model.
     slots: int = 4
     workers: int = 1
+
+    @property
+    def models(self) -> list[str]:
+        """The models that jobs request."""
+        return sorted({job.model for job in self.jobs})
+
+    def of_model(self, model: str) -> "Scenario":
+        """Return the part of the scenario that concerns one model."""
+        return replace(self, jobs=tuple(job for job in self.jobs if job.model == model))
 
     @property
     def machine(self) -> Machine:
@@ -49,7 +61,10 @@ class Scenario:
 
 @dataclass
 class Services:
-    """The samples of one run."""
+    """The samples of one pool in one run."""
+
+    #: The bound without the credit of newcomers, in wt.
+    batch_bound_wt: float
 
     #: Time of each sample in ms; at that time, each tenant's service so far, and the tenants with queued jobs.
     moments: list[float] = field(default_factory=list)
@@ -57,6 +72,11 @@ class Services:
     waits: list[frozenset[str]] = field(default_factory=list)
     #: The largest credit that a newcomer could have received, in wt.
     lift_wt: float = 0.0
+
+    @property
+    def bound_wt(self) -> float:
+        """The most by which a difference in service may change."""
+        return self.batch_bound_wt + self.lift_wt
 
     def worst_difference(self, one: str, other: str) -> float:
         """Return the largest change of the difference in service within a period in which both have queued jobs."""
@@ -86,42 +106,42 @@ class Services:
         return jain([last[name] - first[name] for name in names])
 
 
-def run_scenario(store: PenstockSystem, scenario: Scenario) -> tuple[Services, list[SimJob]]:
-    """Run a scenario over the real scripts. Return the recorded services and the jobs with their outcomes."""
+def run_scenario(store: PenstockSystem, scenario: Scenario) -> tuple[list[Services], list[SimJob]]:
+    """Run a scenario over the real scripts. Return the services in each pool, and the jobs with their outcomes."""
     jobs = [
-        SimJob(i, a.tenant, a.at_ms, a.prompt, a.answer, a.max_tokens, a.deadline_ms)
+        SimJob(i, a.tenant, a.at_ms, a.prompt, a.answer, a.max_tokens, a.deadline_ms, model=a.model)
         for i, a in enumerate(sorted(scenario.jobs, key=lambda job: job.at_ms))
     ]
     for tenant, weight in scenario.weights.items():
         Tenants(store.client).set(tenant, TenantPolicy(weight=weight))
-    workers = fleet(scenario.workers, scenario.machine)
+    workers = [worker for model in scenario.models for worker in fleet(scenario.workers, scenario.machine, model=model)]
     simulation = Simulation(store, jobs, client=OneTry(), seconds=scenario.seconds, seed=0, workers=workers)
-    services, tenants = Services(), sorted({job.tenant for job in jobs})
+    pools = [(model, Services(scenario.of_model(model).batch_bound_wt)) for model in scenario.models]
 
     def sample(now_ms: float, _: object) -> None:
         store.flush_offers()
         running = {job: (worker, seq) for worker in workers for job, seq in worker.sequences.items()}
-        services.moments.append(now_ms)
-        services.served.append(_served(jobs, running, tenants, scenario.weights))
-        services.waits.append(frozenset(a.tenant for a in jobs if a.admitted_ms is not None and a.claimed_ms is None))
-        mean_mwt = store.client.hget(keys.books(store.slug), "mean_mwt")
-        services.lift_wt = max(services.lift_wt, 2 * float(mean_mwt or 0) / 1_000)
+        for model, services in pools:
+            mine = [job for job in jobs if job.model == model]
+            services.moments.append(now_ms)
+            services.served.append(_served(mine, running, scenario.weights))
+            waiting = (job.tenant for job in mine if job.admitted_ms is not None and job.claimed_ms is None)
+            services.waits.append(frozenset(waiting))
+            mean_mwt: Any = store.client.hget(keys.books(model_slug(model)), "mean_mwt")
+            services.lift_wt = max(services.lift_wt, 2 * float(mean_mwt or 0) / 1_000)
         if all(job.outcome for job in jobs):
             simulation.stop()
         simulation.at(now_ms + SAMPLE_MS, sample)
 
     simulation.at(SAMPLE_MS, sample)
     simulation.run()
-    return services, jobs
+    return [services for _, services in pools], jobs
 
 
 def _served(
-    jobs: Sequence[SimJob],
-    running: Mapping[SimJob, tuple[SimWorker, object]],
-    tenants: Sequence[str],
-    weights: Mapping[str, float],
+    jobs: Sequence[SimJob], running: Mapping[SimJob, tuple[SimWorker, object]], weights: Mapping[str, float]
 ) -> dict[str, float]:
-    served = dict.fromkeys(tenants, 0.0)
+    served = dict.fromkeys(sorted({job.tenant for job in jobs}), 0.0)
     for job in jobs:
         if job.claimed_ms is None:
             continue

@@ -2,7 +2,7 @@
 
 import random
 
-from bench.sim.asks import SimJob
+from bench.sim.asks import MODEL, SimJob
 from bench.sim.fairness import Scenario
 
 _DEADLINE_MS = 3_000_000
@@ -44,8 +44,11 @@ def named() -> dict[str, Scenario]:
     }
 
 
-def drawn(seed: int) -> Scenario:
-    """Return a random scenario: tenants that send at once, slowly or late, with any lengths, weights and fleet."""
+def drawn(seed: int, pools: int = 1) -> Scenario:
+    """Return a random scenario: tenants that send at once, slowly or late, with any lengths, weights and fleets.
+
+    With several pools, each tenant uses one, some or all of them.
+    """
     rng = random.Random(seed)
     weights: dict[str, float] = {}
     jobs: list[SimJob] = []
@@ -65,6 +68,12 @@ def drawn(seed: int) -> Scenario:
                 _MAX_TOKENS,
                 _DEADLINE_MS,
             )
-            for _ in range(rng.randint(3, 20))
+            for _ in range(pools * rng.randint(3, 20))
         ]
+    models = [MODEL, *(f"model{i}" for i in range(1, pools))]
+    used = {tenant: rng.sample(models, rng.randint(1, pools)) for tenant in sorted({job.tenant for job in jobs})}
+    for job in jobs if pools > 1 else ():
+        job.model = rng.choice(used[job.tenant])
+        # Not before the first heartbeats of the workers of all models.
+        job.at_ms += 1.0
     return Scenario(tuple(jobs), weights, 600.0, slots=rng.choice([1, 2, 4, 8]), workers=rng.choice([1, 2]))

@@ -76,6 +76,7 @@ def test_max_min_gives_no_tenant_more_than_its_demand():
 
 def test_the_difference_in_service_counts_only_while_both_tenants_wait():
     services = Services(
+        1.0,
         moments=[0, 1, 2, 3],
         served=[{"a": 0, "b": 0}, {"a": 50, "b": 0}, {"a": 90, "b": 10}, {"a": 500, "b": 10}],
         waits=[frozenset("ab"), frozenset("ab"), frozenset("ab"), frozenset("a")],
@@ -86,6 +87,7 @@ def test_the_difference_in_service_counts_only_while_both_tenants_wait():
 
 def test_the_comparison_starts_again_after_a_period_in_which_a_tenant_does_not_wait():
     services = Services(
+        1.0,
         moments=[0, 1, 2],
         served=[{"a": 0, "b": 0}, {"a": 100, "b": 0}, {"a": 130, "b": 0}],
         waits=[frozenset("ab"), frozenset("a"), frozenset("ab")],
