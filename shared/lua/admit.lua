@@ -44,7 +44,7 @@
 -- KEEPS 1 2 3 6 7 8 9
 -- USES clock mark settings job waiting rq stats books lengths reservation verdict hint doorbell finish drop tier index
 -- USES kept
--- RARELY drop move_tier shorten restore_service hint_for find_reservation judge_return reserve
+-- RARELY drop move_tier end_unchecked_tier shorten restore_service hint_for find_reservation judge_return reserve
 
 local queue = tenant .. '.' .. slug
 -- Whether the door canceled the job because no client received the answer to its offer.
@@ -97,6 +97,8 @@ request.bytes = request.fixed_bytes + #payload + answer_bytes
 look(request)
 if request.has_tier then
   request.tier = move_tier(request)
+elseif request.degradation_on then
+  end_unchecked_tier(slug)
 end
 -- Find the tenant's older job with the same supersede_key. If that job is still queued, the checks below do not count
 -- it, so that a tenant whose queue is full can still replace a job.

@@ -32,11 +32,11 @@ local answer, ids = { 'claimed' }, {}
 
 -- The pool's virtual time, rates and tier. The rates are used only if PENSTOCK_ADMISSION is `full`.
 local pool_fields = redis.call('HMGET', k_books .. slug, 'v', 'prefill_tps', 'tpot_ms', 'rates_ms', 'tier',
-  'tier_look_ms')
+  'tier_look_ms', 'waiting_mwt')
 local virtual_time = number(pool_fields[1], -1, 0)
 local prefill_tps, tpot_ms = number(pool_fields[2], 0), number(pool_fields[3], 0)
 local has_rates = admission == 'full' and now_ms - number(pool_fields[4], 0) <= RATES_MS and prefill_tps > 0
-local tier = degradation == 'on' and has_rates and tier_in_force(pool_fields[5], pool_fields[6]) or 0
+local tier = degradation == 'on' and has_rates and tier_in_force(pool_fields[5], pool_fields[6], pool_fields[7]) or 0
 local min_wait_ms
 
 -- Appends a leased job to this script's answer. If the job's own answer is cut, sets max_tokens to the cut length, so

@@ -29,7 +29,8 @@ local request = { tenant = tenant, slug = slug, prompt_tokens = prompt_tokens, m
 request.bytes = record_bytes(metadata_bytes, 0, 0) + request_bytes + answer_bytes
 look(request)
 if request.has_tier then
-  request.tier = tier_in_force(unpack(redis.call('HMGET', k_books .. slug, 'tier', 'tier_look_ms')))
+  local pool_fields = redis.call('HMGET', k_books .. slug, 'tier', 'tier_look_ms')
+  request.tier = tier_in_force(pool_fields[1], pool_fields[2], request.pool_mwt)
 end
 local refusal = verdict(request)
 local eta_ms = request.finish_ms and math.floor(request.finish_ms) or -1

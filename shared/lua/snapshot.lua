@@ -64,10 +64,11 @@ local has_tiers, live_models, capacity_wtps = redis.call('HGET', k_config, 'degr
 for _, model in ipairs(redis.call('ZREVRANGEBYSCORE', k_models, '+inf', now_ms - LIVE_MS, 'LIMIT', 0, 64)) do
   local slug = slug_of(model)
   if redis.call('ZCOUNT', k_pool .. slug, now_ms - LIVE_MS, '+inf') > 0 then
-    local pool_fields = redis.call('HMGET', k_books .. slug, 'tier', 'tier_look_ms', 'mu_milli')
+    local pool_fields = redis.call('HMGET', k_books .. slug, 'tier', 'tier_look_ms', 'mu_milli',
+      'waiting_mwt')
     capacity_wtps = capacity_wtps + number(pool_fields[3], 0) / 1000
     live_models[#live_models + 1] = model
-    live_models[#live_models + 1] = has_tiers and tier_in_force(pool_fields[1], pool_fields[2]) or -1
+    live_models[#live_models + 1] = has_tiers and tier_in_force(pool_fields[1], pool_fields[2], pool_fields[4]) or -1
   end
 end
 return { 'snapshot', now_ms, redis.call('ZCARD', k_inflight), redis.call('ZCARD', k_deadlines),

@@ -123,12 +123,40 @@ def test_pressure_seen_before_a_pause_in_offers_does_not_raise_the_tier(quiet):
     assert quiet.tier_after(800) == 0
 
 
-def test_a_tier_ends_after_two_seconds_without_an_offer(pressed):
+def test_a_tier_ends_after_two_seconds_without_an_offer_if_no_work_waits(pressed):
+    pressed.cancel_fillers()
     pressed.pass_ms(2_001)
     set_answer_lengths(pressed, "blue", 500)
     answer = pressed.store.admit(a_long_job())
     assert isinstance(answer, Refused)
     assert (answer.reason, pressed.tier, pressed.store.snapshot().tiers) == ("deadline_unmeetable", 0, {MODEL: 0})
+
+
+def test_a_tier_without_an_offer_lasts_while_work_waits_and_its_jobs_are_cut(pressed):
+    job_id = admitted(pressed.store, a_long_job())
+    pressed.pass_ms(5_000)
+    assert pressed.store.snapshot().tiers == {MODEL: 1}
+    # Four fifths of the 3 s that are left, less 10 ms for the prompt, are 119 tokens of 20 ms.
+    assert claim_job(pressed, job_id).max_tokens == 119
+    assert pressed.store.snapshot().tiers == {MODEL: 0}
+
+
+def test_offers_far_apart_lower_the_tier_too(pressed):
+    pressed.cancel_fillers()
+    pressed.fill(500)
+    pressed.pass_ms(3_000)
+    assert pressed.tier_after(100) == 1
+    pressed.pass_ms(3_000)
+    assert pressed.tier_after(100) == 0
+
+
+def test_an_offer_while_no_rates_are_known_ends_a_tier_of_more_than_two_seconds_ago(pressed):
+    """Otherwise the jobs that are admitted without rates would count as work that has waited since the pressure."""
+    pressed.pass_ms(2_001)
+    _make_rates_old(pressed)
+    admitted(pressed.store, a_job("green"))
+    pressed.pass_ms(0)
+    assert pressed.store.snapshot().tiers == {MODEL: 0}
 
 
 def test_a_job_that_would_be_refused_is_admitted_and_its_answer_is_cut(pressed):
@@ -154,7 +182,8 @@ def test_the_latest_start_of_a_job_admitted_for_a_cut_answer_is_that_of_the_cut_
 def test_a_job_admitted_for_a_cut_answer_is_cut_even_when_the_pressure_is_over_at_its_claim(pressed):
     set_answer_lengths(pressed, "blue", 500)
     job_id = admitted(pressed.store, a_long_job())
-    pressed.pass_ms(2_500)
+    pressed.cancel_fillers()
+    assert pressed.tier_after(2_500) == 0
     assert claim_job(pressed, job_id).max_tokens == 219
 
 
@@ -227,7 +256,7 @@ def test_a_job_claimed_again_is_cut_to_the_time_left_at_that_claim_and_counted_o
 def test_a_job_claimed_again_after_the_pressure_has_ended_is_not_cut(pressed):
     job_id = admitted(pressed.store, a_long_job())
     assert pressed.store.release("w1", [claim_job(pressed, job_id).held]) == 1
-    pressed.pass_ms(2_500)
+    assert pressed.tier_after(2_500) == 0
     assert (claim_job(pressed, job_id).max_tokens, view_of(pressed.store, job_id).degraded) == (500, ())
 
 

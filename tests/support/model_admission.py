@@ -55,7 +55,7 @@ class AdmissionView:
         self.backlog_bound_mwt = max(model.max_wait_ms * mu, 2 * self.active * mean)
         self.margin = 1 if self.idle else model.margin
         self.tiered = model.degradation and model.full and self.rates is not None
-        self.tier = self.pool.tiers.in_force(model.now_ms) if self.tiered else 0
+        self.tier = self.pool.tiers.in_force(model.now_ms, work_waits=self.pool_mwt > 0) if self.tiered else 0
 
     def move_tier(self) -> None:
         """Update the tier, which only offers do, by all queued work, with that of the job to be superseded."""
@@ -63,6 +63,8 @@ class AdmissionView:
             waiting = [job for job in self.model.inflight() if job.state == "queued" and job.slug == self.job.slug]
             share = sum(job.cost_mwt for job in waiting) / self.backlog_bound_mwt
             self.tier = self.pool.tiers.update(self.model.now_ms, share, self.model.max_wait_ms)
+        elif self.model.degradation and self.model.full:
+            self.pool.tiers.end_if_not_updated(self.model.now_ms)
 
     def expected(self, figure: str) -> float:
         """Return the expected answer length: the tenant's figure once 8 of its answers are known, else the pool's.

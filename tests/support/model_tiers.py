@@ -20,7 +20,7 @@ SHORTEST_ANSWER = 32
 
 @dataclass
 class Tiers:
-    """A pool's tier. It ends when no offer has updated it for as long as it takes to go down one tier."""
+    """A pool's tier. When no offer updates it, it lasts for as long as going down one tier takes or work waits."""
 
     tier: int = 0
     updated_ms: int = 0
@@ -29,8 +29,13 @@ class Tiers:
     wait_from_ms: int = 0
     least_wait_ms: int = 0
 
-    def in_force(self, now_ms: int) -> int:
-        return self.tier if now_ms - self.updated_ms <= DOWN_MS else 0
+    def in_force(self, now_ms: int, *, work_waits: bool) -> int:
+        return self.tier if work_waits or now_ms - self.updated_ms <= DOWN_MS else 0
+
+    def end_if_not_updated(self, now_ms: int) -> None:
+        """End a tier that no offer has updated lately, at an offer that cannot update it for lack of rates."""
+        if now_ms - self.updated_ms > DOWN_MS:
+            self.tier, self.updated_ms, self.above_from_ms, self.below_from_ms = 0, 0, None, None
 
     def note_wait(self, now_ms: int, waited_ms: int) -> None:
         """Note the wait of a claimed job. The least wait in half a second counts: it proves that a queue stands."""
@@ -40,11 +45,11 @@ class Tiers:
 
     def update(self, now_ms: int, waiting_share: float, max_wait_ms: int) -> int:
         """Update the tier at an offer, by the queued work or by the least wait of the last second; return it."""
-        tier = self.in_force(now_ms)
+        tier = self.in_force(now_ms, work_waits=waiting_share > 0)
         if now_ms - self.updated_ms < UPDATE_MS:
             return tier
         if now_ms - self.updated_ms > DOWN_MS:
-            self.above_from_ms = self.below_from_ms = None
+            self.above_from_ms = None
         wait_is_recent = now_ms - self.wait_from_ms < 2 * WAIT_WINDOW_MS
         pressure = max(waiting_share, self.least_wait_ms / max_wait_ms if wait_is_recent else 0)
         above = tier < len(THRESHOLDS) and pressure > THRESHOLDS[tier]
@@ -63,7 +68,8 @@ def tier_at_claim(model: "Model", job: ModelJob) -> int:
     """Return the tier at which a job runs: at least that of its admission; 0 if it may not be degraded."""
     pool = model.pools[job.slug]
     rated = model.full and pool.rates_at(model.now_ms) is not None
-    tier_now = pool.tiers.in_force(model.now_ms) if model.degradation and rated else 0
+    # The job itself is work that waits.
+    tier_now = pool.tiers.in_force(model.now_ms, work_waits=True) if model.degradation and rated else 0
     return 0 if job.admitted_at_tier is None else max(tier_now, job.admitted_at_tier)
 
 

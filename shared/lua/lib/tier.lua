@@ -19,9 +19,20 @@ local HIGHEST_TIER = 2
 -- of its window. No answer is cut to fewer than MIN_ANSWER_TOKENS tokens.
 local WAIT_WINDOW_MS, MIN_ANSWER_TOKENS = 500, 32
 
--- Returns the current tier, which is 0 if no admission has checked the tier in the last TIER_DOWN_MS.
-local function tier_in_force(tier, checked_ms)
-  return now_ms - number(checked_ms, 0, 0, now_ms) <= TIER_DOWN_MS and math.floor(number(tier, 0, 0, HIGHEST_TIER)) or 0
+-- Returns the current tier. If no admission has checked the tier in the last TIER_DOWN_MS, it stays the same while the
+-- pool has queued work, `queued_mwt`: all of it was admitted before, under the pressure. Without queued work it is 0.
+local function tier_in_force(tier, checked_ms, queued_mwt)
+  local is_over = now_ms - number(checked_ms, 0, 0, now_ms) > TIER_DOWN_MS and number(queued_mwt, 0, 0) == 0
+  return is_over and 0 or math.floor(number(tier, 0, 0, HIGHEST_TIER))
+end
+
+-- Ends a tier that was not checked in the last TIER_DOWN_MS, for an admission that cannot check it because the pool's
+-- rates are unknown. Jobs that are admitted without a check are no work of the time of pressure.
+local function end_unchecked_tier(slug)
+  local pool_fields = redis.call('HMGET', k_books .. slug, 'tier', 'tier_look_ms')
+  if pool_fields[1] and now_ms - number(pool_fields[2], 0, 0, now_ms) > TIER_DOWN_MS then
+    redis.call('HDEL', k_books .. slug, 'tier', 'tier_look_ms', 'tier_above_ms', 'tier_below_ms')
+  end
 end
 
 -- Records the shortest time that any job claimed in this window had waited. If even the shortest wait is long, then
@@ -40,13 +51,15 @@ end
 local function move_tier(request)
   local pool_fields = redis.call('HMGET', k_books .. request.slug, 'tier', 'tier_look_ms', 'tier_above_ms',
     'tier_below_ms', 'wait_from_ms', 'wait_least_ms')
-  local tier, checked_ms = tier_in_force(pool_fields[1], pool_fields[2]), number(pool_fields[2], 0, 0, now_ms)
+  local tier = tier_in_force(pool_fields[1], pool_fields[2], request.pool_mwt)
+  local checked_ms = number(pool_fields[2], 0, 0, now_ms)
   if now_ms - checked_ms < TIER_CHECK_MS then
     return tier
   end
-  local is_continuous = now_ms - checked_ms <= TIER_DOWN_MS
-  local above_since_ms = is_continuous and number(pool_fields[3], 0, 0, now_ms) or 0
-  local below_since_ms = is_continuous and number(pool_fields[4], 0, 0, now_ms) or 0
+  -- After a pause in the checks, a high pressure from before the pause proves nothing. A low one does: no job was
+  -- admitted in between, so the queued work only fell.
+  local above_since_ms = now_ms - checked_ms <= TIER_DOWN_MS and number(pool_fields[3], 0, 0, now_ms) or 0
+  local below_since_ms = number(pool_fields[4], 0, 0, now_ms)
   local pressure = request.pool_mwt / request.max_backlog_mwt
   if now_ms - number(pool_fields[5], 0, 0, now_ms) < 2 * WAIT_WINDOW_MS then
     pressure = math.max(pressure, number(pool_fields[6], 0) / request.max_wait_ms)
