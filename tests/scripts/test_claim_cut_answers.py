@@ -4,20 +4,15 @@ import pytest
 
 from shared.settings.settings import Settings
 from shared.store.store import Store
-from tests.support.builders import MODEL, a_job, admitted, reconfigure
-from tests.support.pressure import HeldPool, a_long_job, set_answer_lengths
+from tests.support.builders import MODEL, admitted
+from tests.support.pressure import HeldPool, a_long_job, a_quiet_pool, raise_tier, set_answer_lengths
 
 
 @pytest.fixture
 def pressed(store: Store, settings: Settings) -> HeldPool:
-    """A pool at tier 1 with four running jobs; its queued jobs have been canceled again."""
-    reconfigure(store, settings, degradation="on", max_inflight=1_000, max_queue_size=100)
-    pool = HeldPool(store)
-    for _ in range(4):
-        admitted(store, a_job("runner", deadline_ms=600_000))
-    store.claim("w1", "running", MODEL, room=4, cells_free=4_096)
-    pool.fill(2_000)
-    assert pool.tier_after(1_200) == 1
+    """A pool at tier 1 with four running jobs."""
+    pool = a_quiet_pool(store, settings)
+    raise_tier(pool)
     return pool
 
 

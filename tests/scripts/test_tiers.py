@@ -21,25 +21,27 @@ from tests.support.builders import (
     stat,
     view_of,
 )
-from tests.support.pressure import HeldPool, a_long_job, claim_job, set_answer_lengths
+from tests.support.pressure import (
+    HeldPool,
+    a_long_job,
+    a_quiet_pool,
+    claim_job,
+    make_rates_old,
+    raise_tier,
+    set_answer_lengths,
+)
 
 
 @pytest.fixture
 def quiet(store: Store, settings: Any) -> HeldPool:
     """A pool with degradation on, whose four slots are taken and which has no queued jobs."""
-    reconfigure(store, settings, degradation="on", max_inflight=1_000, max_queue_size=100)
-    pool = HeldPool(store)
-    for _ in range(4):
-        admitted(store, a_job("runner", deadline_ms=600_000))
-    assert len(store.claim("w1", "running", MODEL, room=4, cells_free=4_096)) == 4
-    return pool
+    return a_quiet_pool(store, settings)
 
 
 @pytest.fixture
 def pressed(quiet: HeldPool) -> HeldPool:
     """The same pool at tier 1: a quarter of the work that may wait has been queued for more than a second."""
-    quiet.fill(2_000)
-    assert quiet.tier_after(1_200) == 1
+    raise_tier(quiet)
     return quiet
 
 
@@ -116,49 +118,6 @@ def test_the_wait_of_a_released_job_is_measured_from_its_release(quiet):
         assert quiet.tier_after(300) == 0
 
 
-def test_pressure_seen_before_a_pause_in_offers_does_not_raise_the_tier(quiet):
-    quiet.fill(2_000)
-    quiet.tier_after(500)
-    quiet.pass_ms(2_001)
-    assert quiet.tier_after(800) == 0
-
-
-def test_a_tier_ends_after_two_seconds_without_an_offer_if_no_work_waits(pressed):
-    pressed.cancel_fillers()
-    pressed.pass_ms(2_001)
-    set_answer_lengths(pressed, "blue", 500)
-    answer = pressed.store.admit(a_long_job())
-    assert isinstance(answer, Refused)
-    assert (answer.reason, pressed.tier, pressed.store.snapshot().tiers) == ("deadline_unmeetable", 0, {MODEL: 0})
-
-
-def test_a_tier_without_an_offer_lasts_while_work_waits_and_its_jobs_are_cut(pressed):
-    job_id = admitted(pressed.store, a_long_job())
-    pressed.pass_ms(5_000)
-    assert pressed.store.snapshot().tiers == {MODEL: 1}
-    # Four fifths of the 3 s that are left, less 10 ms for the prompt, are 119 tokens of 20 ms.
-    assert claim_job(pressed, job_id).max_tokens == 119
-    assert pressed.store.snapshot().tiers == {MODEL: 0}
-
-
-def test_offers_far_apart_lower_the_tier_too(pressed):
-    pressed.cancel_fillers()
-    pressed.fill(500)
-    pressed.pass_ms(3_000)
-    assert pressed.tier_after(100) == 1
-    pressed.pass_ms(3_000)
-    assert pressed.tier_after(100) == 0
-
-
-def test_an_offer_while_no_rates_are_known_ends_a_tier_of_more_than_two_seconds_ago(pressed):
-    """Otherwise the jobs that are admitted without rates would count as work that has waited since the pressure."""
-    pressed.pass_ms(2_001)
-    _make_rates_old(pressed)
-    admitted(pressed.store, a_job("green"))
-    pressed.pass_ms(0)
-    assert pressed.store.snapshot().tiers == {MODEL: 0}
-
-
 def test_a_job_that_would_be_refused_is_admitted_and_its_answer_is_cut(pressed):
     set_answer_lengths(pressed, "blue", 500)
     assert isinstance(pressed.store.admit(a_long_job(degrade=False)), Refused)
@@ -187,19 +146,15 @@ def test_a_job_admitted_for_a_cut_answer_is_cut_even_when_the_pressure_is_over_a
     assert claim_job(pressed, job_id).max_tokens == 219
 
 
-def _make_rates_old(pool: HeldPool) -> None:
-    pool.store.client.hset(keys.books(MODEL), "rates_ms", pool.now_ms - 10_001)
-
-
 def test_a_job_admitted_for_a_cut_answer_is_cut_even_when_the_rates_are_old_at_its_claim(pressed):
     set_answer_lengths(pressed, "blue", 2_000)
     job_id = admitted(pressed.store, a_long_job(max_tokens=2_000, deadline_ms=20_000))
-    _make_rates_old(pressed)
+    make_rates_old(pressed)
     assert claim_job(pressed, job_id).max_tokens == 799
 
 
 def test_a_job_admitted_while_no_rates_were_known_is_cut_like_any_other(pressed):
-    _make_rates_old(pressed)
+    make_rates_old(pressed)
     job_id = admitted(pressed.store, a_long_job())
     pressed.pass_ms(0)
     assert claim_job(pressed, job_id).max_tokens == 319

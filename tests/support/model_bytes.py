@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from tests.support.model_admission import AdmissionView
 
 EVENTS_TTL_S = 60
+#: A hint is from 50 ms to a minute; one for a longer wait is spread over the last ten seconds of the minute.
+HINT_MIN_MS, CAPPED_MIN_MS, HINT_MAX_MS = 50, 50_000, 60_000
 #: The number of periods into which the time that results are kept is divided.
 PERIODS = 32
 #: What each part of a job takes, as an estimate: its records, the key of a name, an entry of its event stream.
@@ -96,5 +98,8 @@ def bytes_hint_ms(view: "AdmissionView") -> int:
         base_ms = mean_mwt / view.rates.mu_wtps * (view.weights / view.weight)
     else:
         base_ms = 1_000 if view.pool.run_ms is None else view.pool.run_ms / max(1, view.pool.slots)
-    digest = int(hashlib.sha1(job.id.encode(), usedforsecurity=False).hexdigest()[:4], 16)
-    return math.floor(max(50, min(60_000, base_ms * (1 + digest / 65_536 * 0.2))))
+    spread = int(hashlib.sha1(job.id.encode(), usedforsecurity=False).hexdigest()[:4], 16) / 65_536
+    if base_ms > HINT_MAX_MS:
+        return math.floor(CAPPED_MIN_MS + spread * (HINT_MAX_MS - CAPPED_MIN_MS))
+    longer_ms = min(0.2 * base_ms, HINT_MAX_MS - base_ms)
+    return max(HINT_MIN_MS, min(HINT_MAX_MS, math.ceil(base_ms + spread * longer_ms)))

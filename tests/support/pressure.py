@@ -4,9 +4,10 @@ from typing import Any
 
 from shared.jobs.job import ClaimedJob
 from shared.jobs.outcomes import Refused
+from shared.settings.settings import Settings
 from shared.store import keys
 from shared.store.store import Store
-from tests.support.builders import MODEL, a_heartbeat, a_job, admitted, claim
+from tests.support.builders import MODEL, a_heartbeat, a_job, admitted, claim, reconfigure
 
 #: A pool that computes 1,000 weighted tokens a second: 8,000 of them may wait, and a generated token takes 20 ms.
 RATES: dict[str, str | int | float] = {"mu_wtps": 1_000, "prefill_tps": 1_000, "tpot_ms": 20}
@@ -70,3 +71,24 @@ def set_answer_lengths(pool: HeldPool, tenant: str, tokens: int) -> None:
 def claim_job(pool: HeldPool, job_id: str) -> ClaimedJob:
     """Claim all queued jobs; return the claim of the job `job_id`."""
     return next(job for job in claim(pool.store, room=50, cells_free=10**6) if job.id == job_id)
+
+
+def a_quiet_pool(store: Store, settings: Settings) -> HeldPool:
+    """Return a pool with degradation on, whose four slots are taken and which has no queued jobs."""
+    reconfigure(store, settings, degradation="on", max_inflight=1_000, max_queue_size=100)
+    pool = HeldPool(store)
+    for _ in range(4):
+        admitted(store, a_job("runner", deadline_ms=600_000))
+    assert len(store.claim("w1", "running", MODEL, room=4, cells_free=4_096)) == 4
+    return pool
+
+
+def raise_tier(pool: HeldPool) -> None:
+    """Raise the tier to 1: a quarter of the work that may wait is queued for more than a second."""
+    pool.fill(2_000)
+    assert pool.tier_after(1_200) == 1
+
+
+def make_rates_old(pool: HeldPool) -> None:
+    """Make the pool's rates so old that they count as unknown until its worker's next heartbeat."""
+    pool.store.client.hset(keys.books(MODEL), "rates_ms", pool.now_ms - 10_001)
