@@ -12,10 +12,10 @@ from typing import Any
 
 import redis
 
-from shared import store_clock
 from shared.accounts.admin_actions import Actor, add_record, local_actor, record
 from shared.accounts.api_keys import MIN_ID_DIGITS, check_span
 from shared.accounts.key_record import ID_DIGITS, digest_of
+from shared.accounts.timed_read import read_with_time
 from shared.errors import ConfigError
 from shared.store import keys
 from shared.store.decode import text
@@ -76,25 +76,17 @@ class AdminKeys:
 
     def find(self, digest: str) -> AdminKey | None:
         """Return the record of the key with this digest, or None if it is unknown or has expired."""
-        with store_faults(self._client), self._client.pipeline(transaction=False) as pipe:
-            pipe.hget(keys.admin_keys(), digest)
-            pipe.time()
-            pipe.mget(keys.of_time())
-            stored, *time = pipe.execute()
+        stored, now_ms = read_with_time(self._client, lambda pipe: pipe.hget(keys.admin_keys(), digest))
         if stored is None:
             return None
         found = _parse(digest, text(stored))
-        return None if found.expired(store_clock.parse(*time).now_ms) else found
+        return None if found.expired(now_ms) else found
 
     def ls(self) -> tuple[int, tuple[AdminKey, ...]]:
         """Return (the store's TIME in ms, the records of all keys, the oldest first); expired keys are included."""
-        with store_faults(self._client), self._client.pipeline(transaction=False) as pipe:
-            pipe.hgetall(keys.admin_keys())
-            pipe.time()
-            pipe.mget(keys.of_time())
-            stored, *time = pipe.execute()
+        stored, now_ms = read_with_time(self._client, lambda pipe: pipe.hgetall(keys.admin_keys()))
         found = [_parse(text(digest), text(raw)) for digest, raw in stored.items()]
-        return store_clock.parse(*time).now_ms, tuple(sorted(found, key=lambda one: (one.created_ms, one.digest)))
+        return now_ms, tuple(sorted(found, key=lambda one: (one.created_ms, one.digest)))
 
     def rm(self, selector: str) -> tuple[AdminKey, ...]:
         """Remove the keys with the name `selector`, or the one key whose digest starts with it. Return their records.

@@ -14,10 +14,10 @@ from dataclasses import asdict, replace
 import redis
 from redis.client import Pipeline
 
-from shared import store_clock
 from shared.accounts.admin_actions import Actor, add_record, local_actor, record
 from shared.accounts.key_record import KEY_PREFIX, KeyRecord, NewKey, digest_of, dump, parse
 from shared.accounts.tenants import check_name
+from shared.accounts.timed_read import read_with_time
 from shared.errors import ConfigError
 from shared.jobs.key_bounds import KeyBounds
 from shared.store import keys
@@ -76,22 +76,17 @@ class ApiKeys:
     def lookup(self, key: str, now_ms: int | None = None) -> KeyRecord | None:
         """Return the record of this key, or None if it is unknown or has expired.
 
-        Expiry is checked at `now_ms`. If that is None, the store's TIME is read in the same round trip.
+        Expiry is checked at `now_ms` or, if that is None, by the store's TIME.
         """
         return self.find(digest_of(key), now_ms)
 
     def find(self, digest: str, now_ms: int | None = None) -> KeyRecord | None:
         """Return the record of the key with this digest, or None as in `lookup`."""
-        with store_faults(self._client), self._client.pipeline(transaction=False) as pipe:
-            pipe.hget(keys.keys(), digest)
-            if now_ms is None:
-                pipe.time()
-                pipe.mget(keys.of_time())
-            stored, *time = pipe.execute()
+        stored, store_ms = read_with_time(self._client, lambda pipe: pipe.hget(keys.keys(), digest))
         if stored is None:
             return None
         record = parse(digest, text(stored))
-        return None if record.expired(store_clock.parse(*time).now_ms if now_ms is None else now_ms) else record
+        return None if record.expired(store_ms if now_ms is None else now_ms) else record
 
     def find_valid(self, digests: Collection[str]) -> frozenset[str]:
         """Return those of the digests whose keys exist and have not expired, in one round trip.
@@ -101,12 +96,7 @@ class ApiKeys:
         if not digests:
             return frozenset()
         asked = list(digests)
-        with store_faults(self._client), self._client.pipeline(transaction=False) as pipe:
-            pipe.hmget(keys.keys(), asked)
-            pipe.time()
-            pipe.mget(keys.of_time())
-            stored, *time = pipe.execute()
-        now_ms = store_clock.parse(*time).now_ms
+        stored, now_ms = read_with_time(self._client, lambda pipe: pipe.hmget(keys.keys(), asked))
         found = zip(asked, stored, strict=True)
         return frozenset(digest for digest, raw in found if raw is not None and not _has_expired(raw, now_ms))
 
@@ -212,12 +202,8 @@ class ApiKeys:
         return now_ms, by_digest
 
     def _read(self) -> tuple[int, list[KeyRecord]]:
-        with store_faults(self._client), self._client.pipeline(transaction=False) as pipe:
-            pipe.hgetall(keys.keys())
-            pipe.time()
-            pipe.mget(keys.of_time())
-            stored, *time = pipe.execute()
-        return store_clock.parse(*time).now_ms, [parse(text(digest), text(raw)) for digest, raw in stored.items()]
+        stored, now_ms = read_with_time(self._client, lambda pipe: pipe.hgetall(keys.keys()))
+        return now_ms, [parse(text(digest), text(raw)) for digest, raw in stored.items()]
 
 
 def _describe(key: KeyRecord) -> str:
