@@ -15,9 +15,17 @@ from shared.jobs import cost
 from shared.jobs.job import Usage
 from workers.engine.loop import Engine
 
-#: Weight of a new value in a moving average. With this weight, an average adapts to a change of load within about ten
-#: jobs or heartbeats.
+#: Weight of a new value in the moving average of weighted tokens per second. With this weight, the average adapts to a
+#: change of load within about ten heartbeats.
 _SMOOTHING = 1 / 8
+#: The times per token are means over the tokens of about the last 20 jobs: each new job reduces the weight of all earlier
+#: ones by this factor.
+_KEEP = 0.95
+#: The weight of the calibration in these means, in prompt tokens and in generated tokens: those of 20 usual jobs.
+_CALIBRATED_TOKENS = (20 * 512, 20 * 128)
+#: A job's time per token counts as at most this many times the mean, so that one job that was stopped does not distort
+#: the mean. A real change of load is followed within a few jobs all the same.
+_MAX_TIMES_MEAN = 4
 #: A prompt is used to measure the prefill rate only if at least this many of its tokens were computed. A
 #: shorter prompt takes about one step, whatever its length, so its time does not show the rate.
 _MIN_PROMPT_TOKENS = 64
@@ -38,6 +46,29 @@ class _Counters:
     completion_tokens: int
 
 
+class _TimePerToken:
+    """A moving mean of the time per token, in ms.
+
+    It weights each job by its tokens. The mean of the jobs' rates would be too high: a job of 100 tokens that takes 1 s
+    and one that takes 9 s have a mean rate of 56 tokens per second, but together they compute only 20 per second.
+    """
+
+    def __init__(self, calibrated_ms: float, tokens: int) -> None:
+        self._tokens = float(tokens) if calibrated_ms > 0 else 0.0
+        self._ms = self._tokens * calibrated_ms
+
+    @property
+    def mean_ms(self) -> float:
+        """The mean, or 0 if nothing is known."""
+        return self._ms / self._tokens if self._tokens else 0.0
+
+    def add(self, tokens: int, took_ms: float) -> None:
+        """Add the tokens of one job and the time that they took together."""
+        if self._tokens:
+            took_ms = min(took_ms, _MAX_TIMES_MEAN * self.mean_ms * tokens)
+        self._tokens, self._ms = _KEEP * self._tokens + tokens, _KEEP * self._ms + took_ms
+
+
 class Throughput:
     """Keeps moving averages of the rates.
 
@@ -47,7 +78,9 @@ class Throughput:
     def __init__(self, engine: Engine, generated_weight: int, clock: Clock) -> None:
         self._engine, self._weight, self._clock = engine, generated_weight, clock
         facts, backend = engine.backend.facts, engine.backend
-        self._prefill_tps, self._tpot_ms = facts.prefill_tps, facts.step_ms
+        prompt_token_ms = 1000 / facts.prefill_tps if facts.prefill_tps > 0 else 0.0
+        self._prompt_token = _TimePerToken(prompt_token_ms, _CALIBRATED_TOKENS[0])
+        self._output_token = _TimePerToken(facts.step_ms, _CALIBRATED_TOKENS[1])
         # If the slots do not share their steps, each slot computes its prompt at the full prefill rate.
         prefill_tps = facts.prefill_tps * (1 if backend.lockstep else backend.slots)
         self._wtps = 0.0
@@ -75,9 +108,9 @@ class Throughput:
         """Update the prefill rate and the time per output token with an ended job."""
         computed = usage.prompt_tokens - usage.cached_tokens
         if usage.prefill_ms and computed >= _MIN_PROMPT_TOKENS:
-            self._prefill_tps = _smoothed(self._prefill_tps, 1000 * computed / usage.prefill_ms)
+            self._prompt_token.add(computed, usage.prefill_ms)
         if usage.decode_ms and usage.completion_tokens > 1:
-            self._tpot_ms = _smoothed(self._tpot_ms, usage.decode_ms / (usage.completion_tokens - 1))
+            self._output_token.add(usage.completion_tokens - 1, usage.decode_ms)
 
     def rates(self, *, full: bool) -> dict[str, str | int | float]:
         """Return the rates for a heartbeat. `full` says whether every slot is taken now.
@@ -95,10 +128,11 @@ class Throughput:
         tokenizer = {}
         if self._prompt_bytes >= _MIN_BYTES:
             tokenizer["tokens_per_byte"] = round(self._prompt_tokens / self._prompt_bytes, 4)
+        prompt_token_ms = self._prompt_token.mean_ms
         return {
             "mu_wtps": round(self._wtps, 1),
-            "prefill_tps": round(self._prefill_tps, 1),
-            "tpot_ms": round(self._tpot_ms, 3),
+            "prefill_tps": round(1000 / prompt_token_ms, 1) if prompt_token_ms > 0 else 0.0,
+            "tpot_ms": round(self._output_token.mean_ms, 3),
             **tokenizer,
         }
 

@@ -33,6 +33,23 @@ def test_ended_jobs_update_the_prefill_rate_and_the_time_per_token(scene):
     assert throughput.rates(full=False)["tpot_ms"] == pytest.approx(100, rel=0.01)
 
 
+def test_the_rates_are_those_of_all_tokens_together_and_not_the_mean_of_the_jobs_rates(scene):
+    throughput, _, _ = scene
+    for _ in range(100):
+        throughput.record_usage(Usage(prompt_tokens=100, completion_tokens=11, prefill_ms=50, decode_ms=300))
+        throughput.record_usage(Usage(prompt_tokens=900, completion_tokens=191, prefill_ms=950, decode_ms=1_700))
+    assert throughput.rates(full=False)["prefill_tps"] == pytest.approx(1_000, rel=0.02)
+    assert throughput.rates(full=False)["tpot_ms"] == pytest.approx(2_000 / 200, rel=0.06)
+
+
+def test_a_lasting_change_of_speed_is_followed_even_if_it_is_larger_than_one_job_may_count(scene):
+    throughput, _, _ = scene
+    for _ in range(200):
+        throughput.record_usage(Usage(prompt_tokens=500, completion_tokens=11, prefill_ms=50_000, decode_ms=50_000))
+    assert throughput.rates(full=False)["prefill_tps"] == pytest.approx(10, rel=0.05)
+    assert throughput.rates(full=False)["tpot_ms"] == pytest.approx(5_000, rel=0.05)
+
+
 def test_one_outlier_changes_the_rates_only_a_little(scene):
     throughput, _, _ = scene
     throughput.record_usage(Usage(prompt_tokens=500, completion_tokens=2, prefill_ms=100_000, decode_ms=5_000))
