@@ -21,11 +21,11 @@ _SMOOTHING = 1 / 8
 #: The times per token are means over the tokens of about the last 20 jobs: each new job reduces the weight of all earlier
 #: ones by this factor.
 _KEEP = 0.95
-#: The weight of the calibration in these means, in prompt tokens and in generated tokens: those of 20 usual jobs.
-_CALIBRATED_TOKENS = (20 * 512, 20 * 128)
+#: The weight of the calibration in these means, in prompt tokens and in generated tokens: those of four usual jobs.
+_CALIBRATED_TOKENS = (4 * 512, 4 * 128)
 #: A job's time per token counts as at most this many times the mean, so that one job that was stopped does not distort
-#: the mean. A real change of load is followed within a few jobs all the same.
-_MAX_TIMES_MEAN = 4
+#: the mean. A real change of load is followed within some jobs all the same.
+_MAX_TIMES_MEAN = 2
 #: A prompt is used to measure the prefill rate only if at least this many of its tokens were computed. A
 #: shorter prompt takes about one step, whatever its length, so its time does not show the rate.
 _MIN_PROMPT_TOKENS = 64
