@@ -132,9 +132,12 @@ class Simulation:
         self.system.offer(job, now_ms, lambda answer: self._on_answer(now_ms, job, answer))
         if any(worker.model == job.model for worker in self._idle.values()):
             self.system.flush_offers()
-            worker = next((worker for worker in self._idle.values() if worker.model == job.model), None)
-            if worker is not None and self._may_claim(worker):
-                self._between_steps(now_ms, worker)
+            for worker in [worker for worker in self._idle.values() if worker.model == job.model]:
+                # A slow worker may leave the job to a faster one.
+                if self._may_claim(worker):
+                    self._between_steps(now_ms, worker)
+                if worker.sequences:
+                    break
 
     def _on_answer(self, sent_ms: float, job: SimJob, answer: Answer) -> None:
         if job.attempts == 2:

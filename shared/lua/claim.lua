@@ -10,22 +10,23 @@
 --   claimed: one list for each job: id, payload or '', attempt number, ms to the deadline, ms to the start deadline or
 --   -1, tenant, model, prompt tokens, max tokens, cancel code or '', traceparent
 -- KEEPS 1 2 3 5 7 8
--- USES clock settings afford mark schema job waiting turns rq stats stream books lengths tier finish forget
--- RARELY finish forget strike note_wait restore_service
+-- USES clock settings afford mark schema job waiting turns rq stats stream books lengths tier fastest finish forget
+-- RARELY finish forget strike note_wait restore_service leaves_to wake_worker
 
 -- The most entries of the active set that one call examines, whether or not it can lease their jobs.
 local MAX_EXAMINED = 64
 -- A job that needs more KV cells than are free is skipped this many times. After that, a slot is kept free for the job.
 local MAX_SKIPS = 8
--- The most jobs on their last attempt that are passed at the front of one queue, and the most jobs behind such heads
--- that one call examines. The second number is separate from MAX_EXAMINED, so that a few tenants with many such jobs do
--- not keep the worker from all others.
-local MAX_SUSPECTS_PASSED, MAX_LOOKED_PAST = 16, 64
+-- The most jobs that are passed at the front of one queue, because they are on their last attempt or are left to a faster
+-- worker, and the most jobs behind such heads that one call examines. The second number is separate from MAX_EXAMINED,
+-- so that a few tenants with many such jobs do not keep the worker from all others.
+local MAX_PASSED, MAX_LOOKED_PAST = 16, 64
 -- The most jobs that one call ends because their deadline can no longer be met.
 local MAX_INFEASIBLE_HEADS = 32
 
 local worker_key = k_worker .. worker
-local worker_fields = redis.call('HMGET', worker_key, 'claim_id', 'claim_ids', 'cells', 'suspect')
+local worker_fields = redis.call('HMGET', worker_key, 'claim_id', 'claim_ids', 'cells', 'suspect', 'prefill_tps',
+  'tpot_ms')
 local lease_ms, max_attempts, fairness, admission, degradation, margin, schema_oldest = read_settings('lease_ms',
   'max_attempts', 'fairness', 'admission', 'degradation', 'admission_safety_margin', 'schema_oldest')
 local answer, ids = { 'claimed' }, {}
@@ -38,6 +39,12 @@ local prefill_tps, tpot_ms = number(pool_fields[2], 0), number(pool_fields[3], 0
 local has_rates = admission == 'full' and now_ms - number(pool_fields[4], 0) <= RATES_MS and prefill_tps > 0
 local tier = degradation == 'on' and has_rates and tier_in_force(pool_fields[5], pool_fields[6], pool_fields[7]) or 0
 local min_wait_ms
+-- In a mixed fleet, this worker leaves some jobs to a much faster one, and whether a job can still be ready in time
+-- depends on the rates of the fastest worker instead of the pool's.
+local own = { prefill_tps = number(worker_fields[5], 0), tpot_ms = number(worker_fields[6], 0) }
+local pool = { prefill_tps = prefill_tps, tpot_ms = tpot_ms }
+local fastest = has_rates and read_fastest(slug) or nil
+local faster, best = if_much_faster(fastest, own), if_much_faster(fastest, pool) or pool
 
 -- Appends a leased job to this script's answer. If the job's own answer is cut, sets max_tokens to the cut length, so
 -- that a repeated call returns the same number and the main loop subtracts KV cells for the cut length only.
@@ -145,7 +152,7 @@ local infeasible_heads = 0
 local function is_infeasible(job)
   local left_ms = job.deadline_ms - now_ms
   if not has_rates or infeasible_heads >= MAX_INFEASIBLE_HEADS
-    or 1000 * job.prompt_tokens / prefill_tps + job.max_tokens * tpot_ms <= left_ms then
+    or time_on(best, job, job.max_tokens) <= left_ms then
     return false
   end
   local tenant_lengths = redis.call('HMGET', k_tenant .. job.tenant, 'len_n', 'len_p20')
@@ -154,13 +161,21 @@ local function is_infeasible(job)
     short_tokens = math.min(short_tokens, MIN_ANSWER_TOKENS)
   end
   if number(tenant_lengths[1], 0) < MIN_LENGTHS
-    or 1000 * job.prompt_tokens / prefill_tps + short_tokens * tpot_ms <= left_ms then
+    or time_on(best, job, short_tokens) <= left_ms then
     return false
   end
   return redis.call('ZCARD', k_active .. slug) > 1 or redis.call('ZCARD', k_order .. job.queue) > 1
 end
 
--- Returns what to do with a job at the front of a tenant's queue: 'lease' to lease the job; 'suspect' to look for another
+-- Whether this worker leaves the job to a faster one. A job whose answer is cut fits the time that is left.
+local left_to_faster = false
+local function is_for_faster(job)
+  local is_left = faster and tier_for(job) == 0 and leaves_to(faster, own, job) or false
+  left_to_faster = left_to_faster or is_left
+  return is_left
+end
+
+-- Returns what to do with a job at the front of a tenant's queue: 'lease' to lease the job; 'behind' to look for another
 -- job of the tenant; 'pass' to go on to the next tenant; 'stop' to keep the slot free for the job; or 'gone' if this
 -- function has ended the job.
 local function decide(job, cells)
@@ -175,8 +190,8 @@ local function decide(job, cells)
       rq_return = '' }, now_ms)
     return 'gone'
   end
-  if is_suspect(job) and has_suspect then
-    return 'suspect'
+  if is_suspect(job) and has_suspect or is_for_faster(job) then
+    return 'behind'
   end
   if math.min(job.prompt_tokens + job.max_tokens, number(worker_fields[3], 0)) > cells then
     if job.skips >= MAX_SKIPS then
@@ -190,14 +205,15 @@ end
 
 local examined, looked_past, skipped, cells = 0, 0, 0, cells_free
 
--- Returns the first job of a queue, after the head, that is not on its last attempt. The jobs before it keep their
--- places, so each of them runs as soon as a worker runs no other such job.
-local function first_unsuspected(queue)
-  local ids = redis.call('ZRANGE', k_order .. queue, 1, MAX_SUSPECTS_PASSED)
+-- Returns the first job of a queue, after the head, that is not on its last attempt and is not left to a faster worker.
+-- The jobs before it keep their places, so each of them runs as soon as a worker runs no other job on its last attempt,
+-- or a faster worker claims.
+local function first_behind(queue)
+  local ids = redis.call('ZRANGE', k_order .. queue, 1, MAX_PASSED)
   for i = 1, math.min(#ids, MAX_LOOKED_PAST - looked_past) do
     looked_past = looked_past + 1
     local job = read_job(ids[i])
-    if job and job.state == 'queued' and not is_suspect(job) then
+    if job and job.state == 'queued' and not is_suspect(job) and not is_for_faster(job) then
       return job
     end
   end
@@ -215,8 +231,8 @@ while #ids < room and examined < MAX_EXAMINED do
   local action = 'gone'
   if job and job.state == 'queued' then
     action = decide(job, cells)
-    if action == 'suspect' then
-      job = first_unsuspected(queue)
+    if action == 'behind' then
+      job = first_behind(queue)
       action = job and decide(job, cells) or 'pass'
     end
   else
@@ -244,6 +260,9 @@ while #ids < room and examined < MAX_EXAMINED do
   elseif action == 'stop' then
     break
   end
+end
+if left_to_faster then
+  wake_worker(faster.name)
 end
 if min_wait_ms and degradation == 'on' then
   note_wait(slug, min_wait_ms)

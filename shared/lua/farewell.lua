@@ -5,11 +5,13 @@
 --   slug text · the worker's model: its name in the form used in store keys
 -- ANSWERS gone
 -- KEEPS 9 12
--- USES clock afford mark fleet
+-- USES clock afford mark fleet lengths fastest
+-- RARELY leaves_to wake_worker
 
 redis.call('ZREM', k_workers, worker)
 redis.call('ZREM', k_pool .. slug, worker)
 redis.call('DEL', k_worker .. worker, k_bell .. worker, k_rq_executions(worker))
 discount(worker)
+note_fastest(slug, worker, false)
 retire_silent(now_ms)
 return { 'gone' }

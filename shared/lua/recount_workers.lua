@@ -45,7 +45,7 @@ end
 
 local sums, live_slots = {}, 0
 local function sums_of(slug)
-  sums[slug] = sums[slug] or { 0, 0, 0, 0, 0 }
+  sums[slug] = sums[slug] or no_sums()
   return sums[slug]
 end
 for i = 1, #stored_parts, 2 do

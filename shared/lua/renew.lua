@@ -15,7 +15,7 @@
 -- ANSWERS renewed
 --   renewed: 1 if the worker must drain; 1 if RQ has no record of the worker; ids of lost jobs; ids of jobs to cancel
 -- KEEPS 1 8 9 12
--- USES clock settings afford mark schema job live fleet books turns
+-- USES clock settings afford mark schema job live fleet lengths fastest books turns
 -- RARELY serve
 
 local reported = cjson.decode(facts)
@@ -66,6 +66,7 @@ redis.call('ZREMRANGEBYSCORE', k_pool .. slug, '-inf', now_ms - 60000)
 redis.call('EXPIRE', k_pool .. slug, 3600)
 redis.call('ZADD', k_models, now_ms, model)
 count_worker(worker, slug, slots, now_ms)
+note_fastest(slug, worker, draining == 0)
 if redis.call('EXISTS', k_leases) == 0 then
   redis.call('HSET', k_books .. slug, 'running', 0)
 end

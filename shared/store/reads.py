@@ -12,10 +12,12 @@ from shared.store import decode, keys, scripts
 from shared.store.connection import open_blocking_client
 from shared.store.keys import model_slug
 from shared.store.redis_errors import store_faults
-from shared.store.replies import JobPage, Overview, PatrolStep, Quote, Snapshot
+from shared.store.replies import JobPage, Overview, PatrolStep, Quote, Rings, Snapshot
 
 #: The longest time that one blocking read blocks; a caller that wants to wait longer repeats the read.
 _MAX_BLOCK_S = 5.0
+#: The text in a worker's doorbell that is no job id: a slower worker left a job to it (shared/lua/lib/fastest.lua).
+_LEFT_A_JOB = "+"
 
 
 class StoreReads:
@@ -175,21 +177,24 @@ class StoreReads:
             for key, events in reply or []
         }
 
-    def wait_for_work(self, worker: str, model: str, *, timeout_s: float) -> tuple[bool, list[str]]:
+    def wait_for_work(self, worker: str, model: str, *, timeout_s: float) -> Rings:
         """Block until the pool's or the worker's doorbell rings, for up to `timeout_s` seconds, at most 5 s.
 
-        Return (whether the pool's doorbell rang, so that a job may be queued; the ids of the worker's jobs to cancel).
+        Return what rang.
         """
         worker_doorbell = keys.bell(worker)
         with store_faults(self._blocking):
             doorbells = [worker_doorbell, keys.wake(model_slug(model))]
             popped: Any = self._blocking.blpop(doorbells, timeout=min(timeout_s, _MAX_BLOCK_S))
             if popped is None:
-                return False, []
+                return Rings()
             if decode.text(popped[0]) != worker_doorbell:
-                return True, []
+                return Rings(pool=True)
             more: Any = self._blocking.lpop(worker_doorbell, 1_023)
-        return False, [job_id for raw in [popped[1], *(more or [])] if (job_id := decode.text(raw))]
+        texts = [decode.text(raw) for raw in [popped[1], *(more or [])]]
+        return Rings(
+            left_a_job=_LEFT_A_JOB in texts, canceled=[text for text in texts if text not in {"", _LEFT_A_JOB}]
+        )
 
     def ring(self, worker: str) -> None:
         """Ring a worker's doorbell without a job id. This ends the worker's `wait_for_work`."""

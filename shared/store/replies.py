@@ -100,6 +100,18 @@ class Renewed:
 
 
 @dataclass(frozen=True)
+class Rings:
+    """What a worker's wait at its doorbells returned; all fields have their defaults if nothing rang in time."""
+
+    #: Whether the pool's doorbell rang, so that a job may be queued for any of its workers.
+    pool: bool = False
+    #: Whether a slower worker left a job to this worker.
+    left_a_job: bool = False
+    #: The ids of the worker's jobs to cancel.
+    canceled: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
 class Reaped:
     """How many jobs one call of reap moved, and the ms until the next deadline or lease end (None if there is none)."""
 

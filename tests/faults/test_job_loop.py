@@ -184,7 +184,7 @@ def test_a_cancel_that_arrives_before_the_claims_answer_cancels_the_job(flaky):
     with pytest.raises(StoreUnavailable):
         worker.job_loop.one_pass()
     flaky.cancel(job_id)
-    _, canceled_ids = flaky.wait_for_work(WORKER, "", timeout_s=1)
+    canceled_ids = flaky.wait_for_work(WORKER, "", timeout_s=1).canceled
     assert [worker.claimed_jobs.request_cancel(job_id) for job_id in canceled_ids] == [None]
     worker.run_until(worker.all_ended)
     assert state_and_attempts(flaky, job_id) == (JobState.CANCELED, 1)

@@ -9,7 +9,7 @@ from shared.jobs.outcomes import Refused
 from shared.jobs.states import JobState
 from shared.store import keys
 from shared.store.keys import queue_name
-from shared.store.replies import Admitted, IdempotencyMismatch
+from shared.store.replies import Admitted, IdempotencyMismatch, Rings
 from tests.support.builders import (
     MODEL,
     a_job,
@@ -140,7 +140,7 @@ def test_an_admission_rings_the_pools_doorbell_and_the_doorbell_list_is_capped(s
     for _ in range(70):
         admitted(store, a_job())
     assert store.client.llen(keys.wake(MODEL)) == 64
-    assert store.wait_for_work("w1", MODEL, timeout_s=1) == (True, [])
+    assert store.wait_for_work("w1", MODEL, timeout_s=1) == Rings(pool=True)
 
 
 def test_numbers_of_more_than_fourteen_digits_are_stored_exactly(store):

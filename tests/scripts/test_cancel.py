@@ -8,7 +8,7 @@ from shared.errors import StoreUnavailable
 from shared.jobs.outcomes import Outcome
 from shared.jobs.states import JobState
 from shared.store import keys
-from shared.store.replies import Admitted, CancelAnswer
+from shared.store.replies import Admitted, CancelAnswer, Rings
 from tests.support.builders import (
     MODEL,
     a_job,
@@ -55,7 +55,7 @@ def test_canceling_a_running_job_flags_it_and_rings_its_workers_doorbell_once(st
     view = view_of(store, held.id)
     assert (view.state, view.cancel_requested) == (JobState.RUNNING, True)
     assert store.client.lrange(keys.bell("w1"), 0, -1) == [held.id.encode()]
-    assert store.wait_for_work("w1", MODEL, timeout_s=1) == (False, [held.id])
+    assert store.wait_for_work("w1", MODEL, timeout_s=1) == Rings(canceled=[held.id])
 
 
 def test_the_code_of_the_first_cancel_is_kept(store):
@@ -174,4 +174,4 @@ def test_cancel_works_when_memory_is_full(store, memory_is_full):
     with memory_is_full():
         assert store.cancel(waiting) is CancelAnswer.CANCELED
         assert store.cancel(running) is CancelAnswer.REQUESTED
-    assert store.wait_for_work("w1", "none", timeout_s=1) == (False, [running])
+    assert store.wait_for_work("w1", "none", timeout_s=1) == Rings(canceled=[running])

@@ -10,7 +10,7 @@ from shared.jobs.states import JobState
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.store import key_table, keys
 from shared.store.keys import queue_name
-from shared.store.replies import Reaped
+from shared.store.replies import Reaped, Rings
 from tests.support.builders import (
     MODEL,
     a_job,
@@ -125,7 +125,7 @@ def test_a_running_job_that_no_client_polls_is_flagged_as_abandoned(store):
     advance_clock(store, 1_100)
     answer = store.reap()
     assert answer.moved == 0
-    assert store.wait_for_work("w1", MODEL, timeout_s=1) == (False, [held.id])
+    assert store.wait_for_work("w1", MODEL, timeout_s=1) == Rings(canceled=[held.id])
     assert heartbeat(store, "w1", held).canceled == [held.id]
     store.settle(an_ending(held), "w1")
     assert view_of(store, held.id).code == "abandoned"

@@ -6,6 +6,7 @@ from shared.jobs.job import ClaimRef
 from shared.jobs.states import JobState
 from shared.store import keys
 from shared.store.keys import queue_name
+from shared.store.replies import Rings
 from tests.support.builders import (
     MODEL,
     a_job,
@@ -137,7 +138,7 @@ def test_a_release_rings_the_pools_doorbell_and_writes_a_requeued_event(store):
     held = claim_one(store).held
     store.client.delete(keys.wake(MODEL))
     store.release("w1", [held])
-    assert store.wait_for_work("w2", MODEL, timeout_s=1) == (True, [])
+    assert store.wait_for_work("w2", MODEL, timeout_s=1) == Rings(pool=True)
     *_, (_, last) = store.read_events({held.id: "0"}, block_ms=100)[held.id]
     assert last == {"type": "requeued"}
 

@@ -32,7 +32,7 @@ def test_a_running_older_job_is_flagged_for_cancel_and_ends_superseded(store):
     held = claim_one(store).held
     newer = admitted(store, a_keyed_job())
     assert view_of(store, older).cancel_requested
-    assert store.wait_for_work("w1", "m", timeout_s=1)[1] == [older]
+    assert store.wait_for_work("w1", "m", timeout_s=1).canceled == [older]
     store.settle(an_ending(held), "w1")
     assert (view_of(store, older).state, view_of(store, older).code) == ("canceled", "superseded")
     assert claim_one(store).id == newer

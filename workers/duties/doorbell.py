@@ -79,14 +79,15 @@ class Doorbell:
         if self._has_free_slot():
             self._pool.active = True
         pool = self._model if self._pool.active else _NO_POOL
-        may_wait, canceled = self._store.wait_for_work(self._worker, pool, timeout_s=WAIT_S)
-        for job_id in canceled:
+        rings = self._store.wait_for_work(self._worker, pool, timeout_s=WAIT_S)
+        for job_id in rings.canceled:
             key = self._claimed_jobs.request_cancel(job_id)
             if key is not None:
                 self._engine.cancel(key)
-        if may_wait and self._has_free_slot():
+        # A job that was left to this worker can wait for its next free slot: all other workers left it, too.
+        if (rings.pool or rings.left_a_job) and self._has_free_slot():
             self._on_work()
-        elif may_wait:
+        elif rings.pool:
             # Forward the ring to a worker that has a free slot, or to the first worker that gets one.
             self._store.forward_ring(self._model)
         return 0.0

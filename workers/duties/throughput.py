@@ -18,8 +18,8 @@ from workers.engine.loop import Engine
 #: Weight of a new value in the moving average of weighted tokens per second. With this weight, the average adapts to a
 #: change of load within about ten heartbeats.
 _SMOOTHING = 1 / 8
-#: The times per token are means over the tokens of about the last 20 jobs: each new job reduces the weight of all earlier
-#: ones by this factor.
+#: The times per token are means over the tokens of about the last 20 jobs: each new job reduces the weight of all
+#: earlier ones by this factor.
 _KEEP = 0.95
 #: The weight of the calibration in these means, in prompt tokens and in generated tokens: those of four usual jobs.
 _CALIBRATED_TOKENS = (4 * 512, 4 * 128)

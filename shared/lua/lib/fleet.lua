@@ -7,12 +7,19 @@
 -- between the worker's new part and its stored one. Farewell subtracts the stored part; so do renew, reap and farewell
 -- for each worker that is no longer live because its heartbeats stopped. A heartbeat therefore costs the same for any
 -- number of workers. All numbers of a part are integers, so that adding and subtracting leaves no rounding errors.
+-- Of a pool's work, each worker does the part that its weighted tokens per second are of the pool's. The means of the
+-- times per token are therefore weighted by `mu_wtps`: a slow worker runs fewer of the jobs. The weights and the weighted
+-- times follow from a worker's rates and are not stored in its part.
 --
 -- Rates above RATE_MAX are not believed: sums over thousands of workers must stay below 2^53.
 local RATE_MAX = 1e10
 -- At most this many workers are removed by one call.
 local MAX_RETIRED = 64
-local SUMS = { 'slots', 'rated', 'mu_milli', 'prefill_milli', 'tpot_ns' }
+local SUMS = { 'slots', 'rated', 'mu_milli', 'prefill_milli', 'tpot_ns', 'weights', 'prompt_times', 'output_times' }
+-- The number of values of a part that are stored, with the model.
+local STORED = 6
+-- A weighted time is counted at most as this, which thousands of workers can add up.
+local WEIGHTED_MAX = 1e12
 
 -- Returns a reported rate as an integer number of units, or 0 if it is not a positive number.
 local function rate_in_units(reported, units)
@@ -20,20 +27,38 @@ local function rate_in_units(reported, units)
   return rate > 0 and math.max(1, math.floor(math.min(rate, RATE_MAX) * units + 0.5)) or 0
 end
 
+-- Adds to a part its weight, which is its weighted tokens per second, and its times in µs for a prompt token and for an
+-- output token, each multiplied by the weight.
+local function add_weights(part)
+  local weight = part[3] > 0 and math.max(1, math.floor(part[4] / 1000 + 0.5)) or 0
+  part[7] = weight
+  part[8] = part[5] > 0 and math.floor(math.min(WEIGHTED_MAX, weight * 1e9 / part[5]) + 0.5) or 0
+  part[9] = math.floor(math.min(WEIGHTED_MAX, weight * part[6] / 1000) + 0.5)
+  return part
+end
+
 -- Returns the part of a worker: its slots and, if it reports all three rates, `rated` 1 and the rates.
 local function part_from(slug, slots, mu_wtps, prefill_tps, tpot_ms)
   local mu_milli, prefill_milli = rate_in_units(mu_wtps, 1000), rate_in_units(prefill_tps, 1000)
   local tpot_ns = rate_in_units(math.min(number(tpot_ms, 0), RATE_MAX / 1000), 1000000)
   if mu_milli == 0 or prefill_milli == 0 or tpot_ns == 0 then
-    return { slug, math.max(0, slots), 0, 0, 0, 0 }
+    return add_weights({ slug, math.max(0, slots), 0, 0, 0, 0 })
   end
-  return { slug, math.max(0, slots), 1, mu_milli, prefill_milli, tpot_ns }
+  return add_weights({ slug, math.max(0, slots), 1, mu_milli, prefill_milli, tpot_ns })
+end
+
+local function no_sums()
+  local sums = {}
+  for i = 1, #SUMS do
+    sums[i] = 0
+  end
+  return sums
 end
 
 -- Converts a part to the text that is stored, and back. `parse_part` returns nil for text that is not a part.
 local function format_part(part)
   local words = { part[1] }
-  for i = 2, 6 do
+  for i = 2, STORED do
     words[i] = whole(part[i])
   end
   return table.concat(words, ' ')
@@ -43,21 +68,26 @@ local function parse_part(text)
   for i = 2, #part do
     part[i] = number(part[i], 0)
   end
-  return part[1] and part or nil
+  return part[1] and add_weights(part) or nil
 end
 
--- Writes a pool's sums, and the rates that admission reads: the sum of the weighted tokens per second, and the means of
--- the other rates. `reported_ms` is the time of the heartbeat that changed the sums, or nil.
+-- Writes a pool's sums, and the rates that admission reads: the sum of the weighted tokens per second, and the weighted
+-- means of the other rates. `reported_ms` is the time of the heartbeat that changed the sums, or nil.
 local function write_sums(slug, sums, reported_ms)
   local key, fields = k_books .. slug, {}
   for i = 1, #SUMS do
     fields[2 * i - 1], fields[2 * i] = SUMS[i], whole(sums[i])
   end
   redis.call('HSET', key, unpack(fields))
-  local rated = sums[2]
+  local rated, weights, prefill_tps, tpot_ms = sums[2], sums[6], 0, 0
   if rated > 0 then
-    redis.call('HSET', key, 'mu_wtps', sums[3] / 1000, 'prefill_tps', sums[4] / 1000 / rated,
-      'tpot_ms', sums[5] / 1000000 / rated)
+    if weights > 0 and sums[7] > 0 and sums[8] > 0 then
+      prefill_tps, tpot_ms = 1e6 * weights / sums[7], sums[8] / weights / 1000
+    else
+      -- These sums are those of a version that had no weights.
+      prefill_tps, tpot_ms = sums[4] / 1000 / rated, sums[5] / 1000000 / rated
+    end
+    redis.call('HSET', key, 'mu_wtps', sums[3] / 1000, 'prefill_tps', prefill_tps, 'tpot_ms', tpot_ms)
     if reported_ms then
       redis.call('HSET', key, 'rates_ms', reported_ms)
     end
@@ -121,7 +151,7 @@ local function count_worker(name, slug, slots, now_ms)
     -- No worker is counted, so both sums are 0. Other figures are those of a store that was emptied in part, or of a
     -- version that did not store parts.
     redis.call('HSET', k_config, 'live_slots', 0)
-    write_sums(slug, { 0, 0, 0, 0, 0 })
+    write_sums(slug, no_sums())
   end
   if before and before[1] ~= slug then
     redis.call('ZREM', k_pool .. before[1], name)

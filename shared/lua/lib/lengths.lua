@@ -46,20 +46,21 @@ local function learn(key, tokens)
     end
     sum = sum * n / n_before
   end
-  local entries, targets, cumulative, percentiles = {}, { n * 0.2, n * 0.35, n * 0.5 }, 0, {}
+  local entries, targets, cumulative, percentiles = {}, { n * 0.1, n * 0.2, n * 0.35, n * 0.5, n * 0.9 }, 0, {}
   for i = 1, #counts do
     local bucket, answers = counts[i][1], counts[i][2]
     if answers > 0 then
       entries[#entries + 1] = bucket .. ':' .. answers
       cumulative = cumulative + answers
-      while percentiles[3] == nil and cumulative >= targets[#percentiles + 1] do
+      while percentiles[5] == nil and cumulative >= targets[#percentiles + 1] do
         percentiles[#percentiles + 1] = string.format('%.0f', middle_of(bucket))
       end
     end
   end
   redis.call('HSET', key, 'len_hist', table.concat(entries, ' '), 'len_n', n, 'len_sum', string.format('%.0f', sum),
-    'len_mean', string.format('%.0f', sum / math.max(1, n)), 'len_p20', percentiles[1] or 0,
-    'len_p35', percentiles[2] or 0, 'len_p50', percentiles[3] or 0)
+    'len_mean', string.format('%.0f', sum / math.max(1, n)), 'len_p10', percentiles[1] or 0,
+    'len_p20', percentiles[2] or 0, 'len_p35', percentiles[3] or 0, 'len_p50', percentiles[4] or 0,
+    'len_p90', percentiles[5] or 0)
 end
 
 -- Returns the expected length of an answer in tokens. This is the tenant's figure if the tenant has at least
