@@ -24,7 +24,7 @@ llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not ins
 from llama_cpp import _ggml  # noqa: E402 - it is imported only if it is installed
 
 from workers.demo.random_gguf import write_random_model  # noqa: E402 - it needs the engine's packages
-from workers.engine.llama import load as llama_load  # noqa: E402 - it needs llama_cpp
+from workers.engine.llama import kv_memory  # noqa: E402 - it needs llama_cpp
 from workers.engine.llama.backend import LlamaBackend  # noqa: E402 - it needs llama_cpp
 from workers.engine.sizing import GPU_SPARE_BYTES  # noqa: E402 - it belongs to the imports above
 
@@ -116,7 +116,7 @@ def test_cells_fill_the_memory_that_is_free_after_the_weights_except_what_is_kep
     def with_little_memory(ggml: object, handle: int) -> Device:
         return dataclasses.replace(describe(ggml, handle), free_bytes=GPU_SPARE_BYTES + (16 << 20))
 
-    monkeypatch.setattr(llama_load, "describe", with_little_memory)
+    monkeypatch.setattr(kv_memory, "describe", with_little_memory)
     made = make_engine(load({}, None, device="0"), print, model_path=path)
     assert made.backend.cells == 8192
     made.backend.close()

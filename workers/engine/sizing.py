@@ -9,7 +9,7 @@ from workers.engine.stats import EngineSettings
 
 #: Default for the length of the longest job that the engine accepts, in tokens.
 _N_CTX_GPU, _N_CTX_CPU = 32768, 8192
-#: Default number of KV cells per slot on a CPU. It is small, because the memory is shared with all other programs.
+#: Default number of KV cells per slot in the host's memory. It is small, because all other programs use this memory.
 _CPU_CELLS = 2048
 #: Default for the length of the longest input that an embedding model accepts, in tokens. Each input is computed in a
 #: single step, so the buffers of a step grow with this length.
@@ -34,17 +34,18 @@ def slots_of(settings: Settings, *, gpu: bool) -> int:
     return 16 if gpu else 4
 
 
-def sizes_of(settings: Settings, *, model_ctx: int, gpu: bool, free_cells: int = 0) -> Sizes:
+def sizes_of(settings: Settings, *, model_ctx: int, gpu: bool, free_cells: int = 0, integrated: bool = False) -> Sizes:
     """Return the sizes for a model with a trained context of `model_ctx` tokens.
 
-    `free_cells` is the number of cells that fit into the GPU's memory in addition to the weights.
+    `free_cells` is the number of cells that fit into the GPU's memory in addition to the weights. `integrated` says
+    whether the GPU uses the host's memory.
     """
     slots = slots_of(settings, gpu=gpu)
     longest = min(model_ctx, _N_CTX_GPU if gpu else _N_CTX_CPU) if settings.n_ctx == AUTO else settings.n_ctx
     if settings.kv_cells != AUTO:
         cells = settings.kv_cells
     elif gpu:
-        cells = max(1, min(free_cells, slots * longest))
+        cells = max(1, min(free_cells, slots * (_CPU_CELLS if integrated else longest)))
     else:
         cells = slots * _CPU_CELLS
     return Sizes(slots, cells, min(longest, cells))
@@ -59,7 +60,7 @@ def embedding_sizes_of(settings: Settings, *, model_ctx: int, gpu: bool) -> Size
 
 
 def threads_of(settings: Settings, *, gpu: bool, workers: int = 1) -> int:
-    """Return the number of compute threads of one worker.
+    """Return the number of compute threads of one worker. `gpu` says whether the GPU computes the whole model.
 
     On a CPU, the `workers` of this machine share all cores but one. A compute thread busy-waits and so uses a whole
     core, which is why one core is left for everything else.

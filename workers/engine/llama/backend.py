@@ -19,24 +19,14 @@ from workers.engine.backend import END, BatchRow, DecodeFailed, Facts, Prepared
 from workers.engine.events import JobRejected, JobSpec
 from workers.engine.llama.batch import Batch
 from workers.engine.llama.chat_template import ChatTemplate
-from workers.engine.llama.devices import choose, gpus, unused_gpu_advice
 from workers.engine.llama.embedding import EmbeddingBackend
-from workers.engine.llama.load import (
-    Libraries,
-    ModelShape,
-    cells_that_fit,
-    description,
-    load_model,
-    new_context,
-    new_embedding_context,
-    pooling_of,
-)
+from workers.engine.llama.load import Libraries, ModelShape
 from workers.engine.llama.log import LlamaLog
 from workers.engine.llama.logprobs import Logprobs
 from workers.engine.llama.samplers import Sampler
+from workers.engine.llama.start import open_model
 from workers.engine.llama.vocabulary import Tokens, Vocabulary
 from workers.engine.sampling import Sampling, read_sampling
-from workers.engine.sizing import embedding_sizes_of, sizes_of, threads_of
 from workers.engine.slots import SlotAccountingError
 from workers.engine.structured.compiler import GrammarCompiler, Limits
 from workers.engine.structured.constraint import read_constraint
@@ -255,45 +245,8 @@ def load_backend(
     """
     llama_cpp.llama_backend_init()
     libs = Libraries(llama_cpp, _ggml.libggml, _LOG)
-    seen = gpus(libs.ggml)
-    devices = choose(settings.device, seen, index=index)
-    gpu = bool(devices)
-    model = load_model(libs, path, devices, settings.n_gpu_layers, progress)
-    model_ctx = llama_cpp.llama_model_n_ctx_train(model)
-    threads = threads_of(settings, gpu=gpu, workers=workers)
-    try:
-        pooling = pooling_of(libs.lib, model, settings.pooling)
-        if pooling:
-            sizes = embedding_sizes_of(settings, model_ctx=model_ctx, gpu=gpu)
-            shape = ModelShape(sizes, settings.prefill_chunk, threads, settings.kv_type, gpu)
-            ctx = new_embedding_context(libs, model, shape, pooling)
-        else:
-            free_cells = cells_that_fit(libs, model, devices, settings.kv_type) if gpu else 0
-            sizes = sizes_of(settings, model_ctx=model_ctx, gpu=gpu, free_cells=free_cells)
-            shape = ModelShape(sizes, settings.prefill_chunk, threads, settings.kv_type, gpu)
-            ctx = new_context(libs, model, shape)
-    except Exception:
-        llama_cpp.llama_model_free(model)
-        raise
-    facts = Facts(
-        engine="llama",
-        device=", ".join(f"{device.name} ({device.description})" for device in devices) or "CPU",
-        model=description(llama_cpp, model),
-        n_ctx=sizes.n_ctx,
-        cells=sizes.cells,
-        slots=sizes.slots,
-        cache="shared" if shape.shared else "split",
-        threads=threads,
-        prefill_chunk=settings.prefill_chunk if pooling else llama_cpp.llama_n_batch(ctx) - sizes.slots,
-        pooling=pooling,
-        layers=_LOG.layers or llama_cpp.llama_model_n_layer(model) + 1,
-        layers_offloaded=_LOG.layers_offloaded if gpu else 0,
-        weights_bytes=_LOG.buffer_bytes("model") or llama_cpp.llama_model_size(model),
-        kv_bytes=_LOG.buffer_bytes("KV", "RS"),
-        compute_bytes=_LOG.buffer_bytes("compute", "output"),
-        warning=unused_gpu_advice(seen) if settings.device == "auto" else "",
-    )
-    if pooling:
-        return EmbeddingBackend(libs, model, ctx, facts)
+    opened = open_model(libs, settings, path, index=index, workers=workers, progress=progress)
+    if opened.pooling:
+        return EmbeddingBackend(libs, opened.model, opened.ctx, opened.facts)
     limits = Limits(settings.max_schema_bytes, settings.schema_cpu_ms, settings.schema_step_ms)
-    return LlamaBackend(model, ctx, shape, facts, limits)
+    return LlamaBackend(opened.model, opened.ctx, opened.shape, opened.facts, limits)

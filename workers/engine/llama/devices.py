@@ -7,8 +7,8 @@ from typing import Any
 
 from shared.errors import ModelError
 
-#: ggml's types for GPUs, which can hold a model: a GPU with its own memory, and one that shares the host's memory.
-_GPU_TYPES = (1, 2)
+#: ggml's types of GPUs, which can hold a model: one with its own memory, and an integrated one, which uses the host's.
+_GPU, _INTEGRATED_GPU = 1, 2
 #: Device files that exist if the machine has a GPU and its driver is loaded.
 _DRIVER_FILES = (Path("/dev/nvidia0"), Path("/dev/kfd"))
 _REBUILD = {
@@ -26,6 +26,8 @@ class Device:
     description: str
     free_bytes: int
     total_bytes: int
+    #: Whether it has no memory of its own, but uses the host's.
+    integrated: bool = False
 
 
 def gpus(ggml: Any) -> list[Device]:
@@ -34,29 +36,31 @@ def gpus(ggml: Any) -> list[Device]:
     ggml.ggml_backend_dev_get.restype = ctypes.c_void_p
     ggml.ggml_backend_dev_get.argtypes = [ctypes.c_size_t]
     handles = [ggml.ggml_backend_dev_get(i) for i in range(ggml.ggml_backend_dev_count())]
-    return [describe(ggml, handle) for handle in handles if _type(ggml, handle) in _GPU_TYPES]
+    return [describe(ggml, handle) for handle in handles if _type(ggml, handle) in (_GPU, _INTEGRATED_GPU)]
 
 
 def describe(ggml: Any, handle: int) -> Device:
-    """Return a device's name, description, total memory and currently free memory."""
+    """Return a device's name, description, kind, total memory and currently free memory."""
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     ggml.ggml_backend_dev_memory.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
     ggml.ggml_backend_dev_memory.restype = None
     ggml.ggml_backend_dev_memory(handle, ctypes.byref(free), ctypes.byref(total))
     name, description = _text(ggml.ggml_backend_dev_name, handle), _text(ggml.ggml_backend_dev_description, handle)
-    return Device(handle, name, description, free.value, total.value)
+    return Device(handle, name, description, free.value, total.value, _type(ggml, handle) == _INTEGRATED_GPU)
 
 
 def choose(wanted: str, seen: list[Device], *, index: int = 0) -> list[Device]:
     """Return the GPUs that `wanted`, the value of PENSTOCK_DEVICE, selects; [] means the CPU.
 
     With `auto`, worker number `index` gets GPU number `index` modulo the number of GPUs, or the CPU if there is no GPU.
+    Integrated GPUs are counted only if there are no others.
     Raises ModelError if `wanted` names a GPU twice, or one that this build of llama.cpp cannot use.
     """
     if wanted == "cpu":
         return []
     if wanted == "auto":
-        return [seen[index % len(seen)]] if seen else []
+        candidates = [device for device in seen if not device.integrated] or seen
+        return [candidates[index % len(candidates)]] if candidates else []
     numbers = [int(number) for number in wanted.split(",")]
     missing = [number for number in numbers if number >= len(seen)]
     if missing:

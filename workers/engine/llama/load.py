@@ -7,16 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from shared.errors import ModelError
-from workers.engine.llama.devices import Device, describe
+from workers.engine.llama.devices import Device
 from workers.engine.llama.gguf_header import MAX_LAYERS, layers_in
 from workers.engine.llama.log import LlamaLog
-from workers.engine.sizing import GPU_SPARE_BYTES, Sizes
+from workers.engine.sizing import Sizes
 
 _MAGIC = b"GGUF"
-#: KV cache type → bytes per value. The quantized types store a scale of two bytes with each block of 32 values.
-_KV_BYTES = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
-#: llama.cpp rounds the size of a context up to a multiple of this many cells.
-_CELL_STEP = 256
 #: Number of cells of the shortest possible job, which has one prompt token and one generated token.
 MIN_CELLS_PER_SLOT = 2
 #: Maximum number of tokens in a physical batch. A larger batch needs more memory for compute buffers and is not faster.
@@ -25,6 +21,10 @@ _MAX_UBATCH = 2048
 EMBEDDING_SEQUENCES = 64
 #: llama.cpp's number of a pooling type → its name. Type 4, for models that rank pairs of texts, is not supported.
 _POOLINGS = {0: "", 1: "mean", 2: "cls", 3: "last"}
+
+
+class ContextRefused(ModelError):
+    """llama.cpp did not create a context of this size. Mostly the memory does not suffice."""
 
 
 @dataclass(frozen=True)
@@ -107,8 +107,13 @@ def has_amx(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
 
 
 def new_context(libs: Libraries, model: int, shape: ModelShape) -> int:
-    """Create a context of `shape`. Raises ModelError if memory is too small, or if the model cannot generate text."""
+    """Create a context of `shape`.
+
+    Raises ContextRefused if the memory is too small, and ModelError if there are too few cells for the slots or if the
+    model cannot generate text.
+    """
     lib, sizes = libs.lib, shape.sizes
+    libs.log.forget_context()
     if sizes.cells < MIN_CELLS_PER_SLOT * sizes.slots:
         raise ModelError(
             f"{sizes.cells} KV cells are fewer than {MIN_CELLS_PER_SLOT} for each of {sizes.slots} slots; free more "
@@ -130,7 +135,7 @@ def new_context(libs: Libraries, model: int, shape: ModelShape) -> int:
     ctx: int | None = lib.llama_init_from_model(model, params)
     if not ctx:
         why = libs.log.errors() or "not enough memory"
-        raise ModelError(f"no context of {sizes.cells} cells ({shape.kv_type}) for {sizes.slots} slots: {why}")
+        raise ContextRefused(f"no context of {sizes.cells} cells ({shape.kv_type}) for {sizes.slots} slots: {why}")
     if not lib.llama_get_memory(ctx):
         lib.llama_free(ctx)
         raise ModelError(
@@ -170,23 +175,6 @@ def new_embedding_context(libs: Libraries, model: int, shape: ModelShape, poolin
         why = libs.log.errors() or "not enough memory"
         raise ModelError(f"no context for inputs of {sizes.n_ctx} tokens: {why}")
     return ctx
-
-
-def cells_that_fit(libs: Libraries, model: int, devices: list[Device], kv_type: str) -> int:
-    """Return how many KV cells fit into the memory that is free now, if GPU_SPARE_BYTES stay free on each device."""
-    free = sum(max(0, describe(libs.ggml, device.handle).free_bytes - GPU_SPARE_BYTES) for device in devices)
-    cells = int(free / cell_bytes(libs.lib, model, kv_type))
-    return cells // _CELL_STEP * _CELL_STEP
-
-
-def cell_bytes(lib: Any, model: int, kv_type: str) -> float:
-    """Return the size of one KV cell in bytes, summed over all layers."""
-    arch = metadata(lib, model, "general.architecture")
-    head = lib.llama_model_n_embd(model) // max(1, lib.llama_model_n_head(model))
-    key = int(metadata(lib, model, f"{arch}.attention.key_length") or head)
-    value = int(metadata(lib, model, f"{arch}.attention.value_length") or head)
-    values: int = lib.llama_model_n_layer(model) * lib.llama_model_n_head_kv(model) * (key + value)
-    return max(1.0, values * _KV_BYTES[kv_type])
 
 
 def metadata(lib: Any, model: int, key: str) -> str:

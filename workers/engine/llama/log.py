@@ -4,10 +4,19 @@ import re
 from collections import deque
 
 _MIB = 1 << 20
+#: How the names of buffers in the host's memory begin or end: CPU, CPU_Mapped, CPU_REPACK, CUDA_Host, Vulkan_Host.
+_HOST_BEGINNING, _HOST_END = "CPU", "_Host"
 #: ggml's log levels for warnings and errors.
 _WARN, _ERROR = 3, 4
 _BUFFER = re.compile(r"(\S+)\s+(model|KV|RS|compute|output) buffer size\s*=\s*([\d.]+) MiB")
+#: Kinds of buffers of which a device may have several: one for layers with a sliding window and one for the others.
+_SUMMED = ("KV", "RS")
 _OFFLOADED = re.compile(r"offloaded (\d+)/(\d+) layers to GPU")
+
+
+def is_host(device: str) -> bool:
+    """Return whether a buffer of this device, as the log names it, is in the host's memory."""
+    return device.startswith(_HOST_BEGINNING) or device.endswith(_HOST_END)
 
 
 class LlamaLog:
@@ -19,7 +28,8 @@ class LlamaLog:
     def __init__(self) -> None:
         self._errors: deque[str] = deque(maxlen=8)
         self._warnings: deque[str] = deque(maxlen=8)
-        #: (device, kind) → size of the buffer in bytes. If llama.cpp reserves a buffer again, the latest size is kept.
+        #: (device, kind) → bytes of the buffers. The memory of one context may consist of several buffers, whose sizes
+        #: are added up. If llama.cpp reserves a buffer for computing again, the latest size is kept.
         self._buffers: dict[tuple[str, str], int] = {}
         self.layers_offloaded = self.layers = 0
 
@@ -29,7 +39,8 @@ class LlamaLog:
             if stripped := text.strip():
                 (self._errors if level == _ERROR else self._warnings).append(stripped)
         elif (found := _BUFFER.search(text)) is not None:
-            self._buffers[found[1], found[2]] = int(float(found[3]) * _MIB)
+            before = self._buffers.get((found[1], found[2]), 0) if found[2] in _SUMMED else 0
+            self._buffers[found[1], found[2]] = before + int(float(found[3]) * _MIB)
         elif (found := _OFFLOADED.search(text)) is not None:
             self.layers_offloaded, self.layers = int(found[1]), int(found[2])
 
@@ -40,6 +51,10 @@ class LlamaLog:
         self._buffers.clear()
         self.layers_offloaded = self.layers = 0
 
+    def forget_context(self) -> None:
+        """Discard the sizes of the buffers of a context. Called before another context is created."""
+        self._buffers = {name: size for name, size in self._buffers.items() if name[1] == "model"}
+
     def errors(self) -> str:
         """Return the last errors joined by "; ". If there are no errors, return the last warnings; if none, ""."""
         return "; ".join(dict.fromkeys(self._errors or self._warnings))
@@ -47,3 +62,11 @@ class LlamaLog:
     def buffer_bytes(self, *kinds: str) -> int:
         """Return the total bytes of all buffers of these kinds: `model`, `KV`, `RS`, `compute` or `output`."""
         return sum(size for (_, kind), size in self._buffers.items() if kind in kinds)
+
+    def device_bytes(self, *kinds: str) -> dict[str, int]:
+        """Return the bytes of all buffers of these kinds, by the name of their device or of their kind of memory."""
+        sums: dict[str, int] = {}
+        for (device, kind), size in self._buffers.items():
+            if kind in kinds:
+                sums[device] = sums.get(device, 0) + size
+        return sums

@@ -1,5 +1,7 @@
 """Tests of PENSTOCK_DEVICE, which selects the devices of a model, and of the advice about an unused GPU."""
 
+from dataclasses import replace
+
 import pytest
 
 from shared.errors import ModelError
@@ -15,6 +17,14 @@ def test_auto_gives_each_worker_one_gpu_in_rotation():
     assert choose("auto", gpus) == [gpus[0]]
     assert choose("auto", gpus, index=1) == [gpus[1]]
     assert choose("auto", gpus, index=2) == [gpus[0]]
+
+
+def test_auto_uses_an_integrated_gpu_only_if_there_is_no_other():
+    integrated = replace(_gpus(1)[0], name="Vulkan0", integrated=True)
+    dedicated = _gpus(2)
+    assert [choose("auto", [integrated, *dedicated], index=i)[0].name for i in range(3)] == ["CUDA0", "CUDA1", "CUDA0"]
+    assert choose("auto", [integrated], index=3) == [integrated]
+    assert choose("0", [integrated, *dedicated]) == [integrated]
 
 
 def test_auto_without_a_gpu_is_the_cpu():

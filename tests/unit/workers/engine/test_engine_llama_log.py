@@ -23,6 +23,19 @@ def test_buffer_sizes_are_summed_over_devices_and_a_second_reservation_replaces_
     assert (log.layers_offloaded, log.layers) == (33, 33)
 
 
+def test_the_two_caches_of_a_context_with_a_sliding_window_are_added_and_those_of_an_earlier_context_are_not():
+    log = LlamaLog()
+    for line in ("load_tensors: CUDA0 model buffer size = 9.00 MiB", "x: CUDA0 KV buffer size = 100.00 MiB"):
+        log.add_line(2, line)
+    log.forget_context()
+    for size in ("1.00", "0.25"):
+        log.add_line(2, f"llama_kv_cache: CUDA0 KV buffer size = {size} MiB")
+        log.add_line(2, f"llama_kv_cache: CPU KV buffer size = {size} MiB")
+    log.add_line(2, "llama_memory_recurrent: CUDA0 RS buffer size = 3.00 MiB")
+    assert log.device_bytes("KV", "RS") == {"CUDA0": int(4.25 * 2**20), "CPU": int(1.25 * 2**20)}
+    assert log.device_bytes("model") == {"CUDA0": 9 << 20}
+
+
 def test_errors_are_kept_once_each_and_in_order_until_the_next_load():
     log = LlamaLog()
     for line in ("first\n", "second\n", "second\n", "\n"):

@@ -26,6 +26,13 @@ def test_a_gpu_gets_sixteen_slots_and_the_cells_that_fit_but_no_more_than_the_sl
     assert sizes_of(_settings(), model_ctx=131072, gpu=True, free_cells=1024) == Sizes(16, 1024, 1024)
 
 
+def test_an_integrated_gpu_gets_as_many_cells_as_a_cpu_because_it_uses_the_same_memory():
+    sizes = sizes_of(_settings(), model_ctx=131072, gpu=True, free_cells=900_000, integrated=True)
+    assert sizes == Sizes(16, 16 * 2048, 32768)
+    few = sizes_of(_settings(), model_ctx=131072, gpu=True, free_cells=1024, integrated=True)
+    assert few.cells == 1024
+
+
 def test_explicit_sizes_are_not_changed():
     given = _settings(max_batch_size=3, kv_cells=1000, n_ctx=600)
     assert sizes_of(given, model_ctx=131072, gpu=True, free_cells=5) == Sizes(3, 1000, 600)

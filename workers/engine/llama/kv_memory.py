@@ -1,0 +1,77 @@
+"""Creates the largest context that the devices' memory allows: measures a KV cell, and retries with fewer cells."""
+
+from dataclasses import replace
+
+from shared.errors import ModelError
+from workers.engine.llama.devices import Device, describe
+from workers.engine.llama.load import MIN_CELLS_PER_SLOT, ContextRefused, Libraries, ModelShape, new_context
+from workers.engine.sizing import GPU_SPARE_BYTES, Sizes
+
+#: llama.cpp rounds the size of a context up to a multiple of this many cells.
+_CELL_STEP = 256
+#: A cell is measured by the difference between two contexts, of which one has this many cells more. llama.cpp's log
+#: has sizes in hundredths of a MiB, so the error is at most 40 bytes a cell.
+_MEASURED_CELLS = 512
+#: A context that does not fit is tried with this share of its cells, at most this many times: down to a tenth.
+_SHRINK, _TRIES = 0.75, 8
+#: What `cells_that_fit` returns for a model that needs no memory for cells on the devices.
+UNBOUNDED = 1 << 40
+
+
+def cells_that_fit(libs: Libraries, model: int, devices: list[Device], shape: ModelShape) -> int:
+    """Return how many KV cells fit into the memory that is free now, if GPU_SPARE_BYTES stay free on each device.
+
+    How large a cell is depends on the model: layers with compressed keys and values, layers with recurrent memory,
+    which have no cells, and layers with a sliding window may be mixed, and some layers may be on the CPU. So two small
+    contexts are created, and llama.cpp's log tells what they take on each device. Raises ModelError if these do not
+    fit.
+    """
+    smallest = _rounded_up(MIN_CELLS_PER_SLOT * shape.sizes.slots)
+    one = _memory_of(libs, model, shape, smallest)
+    other = _memory_of(libs, model, shape, smallest + _MEASURED_CELLS)
+    fitting = [UNBOUNDED]
+    for device in devices:
+        cell_bytes = (other.get(device.name, 0) - one.get(device.name, 0)) / _MEASURED_CELLS
+        if cell_bytes > 0:
+            # Recurrent memory depends on the number of slots, not of cells.
+            fixed_bytes = max(0.0, one[device.name] - smallest * cell_bytes)
+            free_bytes = describe(libs.ggml, device.handle).free_bytes - GPU_SPARE_BYTES - fixed_bytes
+            fitting.append(int(max(0.0, free_bytes) / cell_bytes))
+    return min(fitting) // _CELL_STEP * _CELL_STEP
+
+
+def roomiest_context(libs: Libraries, model: int, shape: ModelShape) -> tuple[int, ModelShape]:
+    """Create a context, with fewer cells than `shape` has if memory is short. Return it with its shape.
+
+    Compute buffers may be larger than what was kept free for them, and other processes may use the same device. Raises
+    ModelError if a tenth of the cells do not fit either, or if the model cannot generate text.
+    """
+    least = _rounded_up(MIN_CELLS_PER_SLOT * shape.sizes.slots)
+    for _ in range(_TRIES - 1):
+        try:
+            return new_context(libs, model, shape), shape
+        except ContextRefused:
+            cells = int(shape.sizes.cells * _SHRINK) // _CELL_STEP * _CELL_STEP
+            if cells < least:
+                raise
+            shape = _with_cells(shape, cells)
+    return new_context(libs, model, shape), shape
+
+
+def _memory_of(libs: Libraries, model: int, shape: ModelShape, cells: int) -> dict[str, int]:
+    """Return what the memory of a context with `cells` cells takes on each device, in bytes, by the device's name."""
+    try:
+        ctx = new_context(libs, model, _with_cells(shape, cells))
+    except ContextRefused as fault:
+        raise ModelError(f"there is no memory for cells beside the model: {fault}") from fault
+    libs.lib.llama_free(ctx)
+    return libs.log.device_bytes("KV", "RS")
+
+
+def _with_cells(shape: ModelShape, cells: int) -> ModelShape:
+    sizes = shape.sizes
+    return replace(shape, sizes=Sizes(sizes.slots, cells, min(sizes.n_ctx, cells)))
+
+
+def _rounded_up(cells: int) -> int:
+    return -(-cells // _CELL_STEP) * _CELL_STEP

@@ -1,0 +1,133 @@
+"""Opens a model: chooses its devices, loads it, sizes its context by the free memory, and states the facts."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from shared.settings.setting import AUTO
+from shared.settings.settings import Settings
+from workers.engine.backend import Facts
+from workers.engine.llama.devices import Device, choose, gpus, unused_gpu_advice
+from workers.engine.llama.kv_memory import cells_that_fit, roomiest_context
+from workers.engine.llama.load import (
+    Libraries,
+    ModelShape,
+    description,
+    load_model,
+    new_context,
+    new_embedding_context,
+    pooling_of,
+)
+from workers.engine.llama.log import is_host
+from workers.engine.sizing import Sizes, embedding_sizes_of, sizes_of, slots_of, threads_of
+
+
+@dataclass(frozen=True)
+class OpenModel:
+    """A loaded model and its context, which the caller must free. `pooling` is "" if the model generates text."""
+
+    model: int
+    ctx: int
+    shape: ModelShape
+    pooling: str
+    facts: Facts
+
+
+def open_model(
+    libs: Libraries,
+    settings: Settings,
+    path: Path,
+    *,
+    index: int,
+    workers: int,
+    progress: Callable[[float], None] | None,
+) -> OpenModel:
+    """Load the model at `path` onto the devices that the settings select, and create a context for all slots.
+
+    `index` is this worker's index among the `workers` of this machine. `progress` is called with the fraction of the
+    model that is loaded so far, 0 to 1. Raises ModelError if the model cannot be loaded or used.
+    """
+    seen = gpus(libs.ggml)
+    devices = choose(settings.device, seen, index=index)
+    model = load_model(libs, path, devices, settings.n_gpu_layers, progress)
+    try:
+        threads = threads_of(settings, gpu=bool(devices) and not _computes_on_cpu(libs, model), workers=workers)
+        pooling = pooling_of(libs.lib, model, settings.pooling)
+        wanted = _wanted_shape(libs, settings, model, devices, threads, embeds=bool(pooling))
+        if pooling:
+            ctx, shape = new_embedding_context(libs, model, wanted, pooling), wanted
+        elif settings.kv_cells == AUTO:
+            ctx, shape = roomiest_context(libs, model, wanted)
+        else:
+            ctx, shape = new_context(libs, model, wanted), wanted
+    except Exception:
+        libs.lib.llama_model_free(model)
+        raise
+    advice = unused_gpu_advice(seen) if settings.device == "auto" else ""
+    if shape != wanted:
+        advice = f"memory is short: {shape.sizes.cells} KV cells were created instead of {wanted.sizes.cells}"
+    facts = _facts(libs, model, ctx, shape, devices, pooling=pooling, advice=advice)
+    return OpenModel(model, ctx, shape, pooling, facts)
+
+
+def _wanted_shape(
+    libs: Libraries, settings: Settings, model: int, devices: list[Device], threads: int, *, embeds: bool
+) -> ModelShape:
+    gpu = bool(devices)
+    model_ctx = libs.lib.llama_model_n_ctx_train(model)
+
+    def shaped(sizes: Sizes) -> ModelShape:
+        return ModelShape(sizes, settings.prefill_chunk, threads, settings.kv_type, gpu)
+
+    if embeds:
+        return shaped(embedding_sizes_of(settings, model_ctx=model_ctx, gpu=gpu))
+    free_cells = 0
+    if gpu and settings.kv_cells == AUTO:
+        slots = slots_of(settings, gpu=True)
+        free_cells = cells_that_fit(libs, model, devices, shaped(Sizes(slots, 0, model_ctx)))
+    integrated = gpu and all(device.integrated for device in devices)
+    return shaped(sizes_of(settings, model_ctx=model_ctx, gpu=gpu, free_cells=free_cells, integrated=integrated))
+
+
+def _computes_on_cpu(libs: Libraries, model: int) -> bool:
+    """Return whether the CPU computes a part of a model that is on a GPU: some layers, or some of their weights.
+
+    The embeddings of the input tokens are always in the host's memory. They are only looked up there, and take at most
+    four bytes for each number.
+    """
+    lib, log = libs.lib, libs.log
+    if log.layers_offloaded < log.layers:
+        return True
+    looked_up: int = 4 * lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model)) * lib.llama_model_n_embd(model)
+    return sum(size for device, size in log.device_bytes("model").items() if is_host(device)) > looked_up
+
+
+def _facts(
+    libs: Libraries,
+    model: int,
+    ctx: int,
+    shape: ModelShape,
+    devices: list[Device],
+    *,
+    pooling: str,
+    advice: str,
+) -> Facts:
+    lib, log, sizes = libs.lib, libs.log, shape.sizes
+    return Facts(
+        engine="llama",
+        device=", ".join(f"{device.name} ({device.description})" for device in devices) or "CPU",
+        model=description(lib, model),
+        n_ctx=sizes.n_ctx,
+        cells=sizes.cells,
+        slots=sizes.slots,
+        cache="shared" if shape.shared else "split",
+        threads=shape.threads,
+        prefill_chunk=shape.prefill_chunk if pooling else lib.llama_n_batch(ctx) - sizes.slots,
+        pooling=pooling,
+        layers=log.layers or lib.llama_model_n_layer(model) + 1,
+        layers_offloaded=log.layers_offloaded if devices else 0,
+        weights_bytes=log.buffer_bytes("model") or lib.llama_model_size(model),
+        kv_bytes=log.buffer_bytes("KV", "RS"),
+        compute_bytes=log.buffer_bytes("compute", "output"),
+        warning=advice,
+    )
