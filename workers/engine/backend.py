@@ -12,7 +12,7 @@ END = -1
 
 
 class DecodeFailed(Exception):
-    """The model failed to compute a batch. The sequences in the batch are as they were before the call."""
+    """The model failed to compute a batch."""
 
 
 @dataclass(frozen=True)
@@ -129,13 +129,17 @@ class Backend(Protocol):
         """Make `slot` ready for the job. If this method raises an exception, only that job fails."""
         ...
 
-    def set_prefix(self, slot: int, source: int, n: int) -> None:
-        """Make `slot` hold the first `n` tokens of slot `source` and no others. Both may be the same slot."""
+    def set_prefix(self, slot: int, source: int, n: int) -> int:
+        """Make `slot` hold the first `n` tokens of slot `source` and no others. Both may be the same slot.
+
+        Return how many tokens `slot` holds: `n`, or 0 if the model cannot drop the other tokens alone.
+        """
         ...
 
     def decode(self, rows: list[BatchRow]) -> list[BatchRow]:
         """Compute the rows and return those that were computed. Raises an exception if the model fails.
 
+        The sequences are then as they were before. One that cannot be restored makes each later call fail.
         The backend may compute only some tokens of a row of prompt tokens. It then updates the row's `n` and `samples`.
         """
         ...

@@ -176,9 +176,9 @@ class Engine:
         tenant, prompt = job.spec.tenant, job.prompt if self._reuses else None
         running = ((slot, other.cached) for slot, other in self._running.items() if other.job.spec.tenant == tenant)
         assigned = self._prefixes.take(tenant, prompt, job.cells, running)
-        self.backend.set_prefix(assigned.slot, assigned.source, assigned.reused)
-        sequence.slot, sequence.n_past, sequence.cached_tokens = assigned.slot, assigned.reused, assigned.reused
-        self.stats.cached_tokens += assigned.reused
+        reused = self.backend.set_prefix(assigned.slot, assigned.source, assigned.reused)
+        sequence.slot, sequence.n_past, sequence.cached_tokens = assigned.slot, reused, reused
+        self.stats.cached_tokens += reused
         sequence.state, sequence.started_s = SequenceState.PREFILL, self._clock.monotonic()
         self._running[assigned.slot] = sequence
 

@@ -110,8 +110,9 @@ class SimBackend:
         """Return no fields: a simulated answer is only text."""
         return {}
 
-    def set_prefix(self, slot: int, source: int, n: int) -> None:
-        """Do nothing: the sim backend never reuses a prefix."""
+    def set_prefix(self, slot: int, source: int, n: int) -> int:  # noqa: ARG002 - the Protocol's names
+        """Return 0: the sim backend never reuses a prefix."""
+        return 0
 
     def close_slot(self, slot: int) -> None:
         """Remove the slot's schedule."""

@@ -68,6 +68,8 @@ class LlamaBackend:
         self._samplers: dict[int, Sampler] = {}
         #: Slot → the logprobs of its job, for jobs that requested them.
         self._logprobs: dict[int, Logprobs] = {}
+        #: Slots in use whose memory could not be restored after a failed step.
+        self._damaged: set[int] = set()
 
     # The following methods may be called from any thread, because the vocabulary is read-only.
 
@@ -136,16 +138,24 @@ class LlamaBackend:
         if job.sampling.logprobs is not None:
             self._logprobs[slot] = Logprobs(job.sampling.logprobs, self._vocab.piece_or_name, self._vocab.piece)
 
-    def set_prefix(self, slot: int, source: int, n: int) -> None:
-        """Make `slot` hold the first `n` tokens of slot `source` and no others. Both may be the same slot."""
+    def set_prefix(self, slot: int, source: int, n: int) -> int:
+        """Make `slot` hold the first `n` tokens of slot `source` and no others. Both may be the same slot.
+
+        Return `n`, or 0 if the memory cannot drop the other tokens alone. Recurrent memory cannot.
+        """
         if slot != source:
             self.clear_slot(slot)
             # Copy the whole sequence: a split cache cannot copy only a part, and a shared cache copies no data.
             llama_cpp.llama_memory_seq_cp(self._memory, source, slot, -1, -1)
-        llama_cpp.llama_memory_seq_rm(self._memory, slot, n, -1)
+        if llama_cpp.llama_memory_seq_rm(self._memory, slot, n, -1):
+            return n
+        self.clear_slot(slot)
+        return 0
 
     def decode(self, rows: list[BatchRow]) -> list[BatchRow]:
         """Compute all rows with one llama_decode. If it fails, restore the sequences and raise DecodeFailed."""
+        if any(row.slot in self._damaged for row in rows):
+            raise DecodeFailed("the sequence could not be restored after a step had failed")
         batch = self._batch
         batch.clear()
         # Sort by slot: with a split cache, llama.cpp computes adjacent slots together and all others one by one.
@@ -158,7 +168,9 @@ class LlamaBackend:
         code = llama_cpp.llama_decode(self._ctx, batch.filled())
         if code != 0:
             for row in rows:
-                llama_cpp.llama_memory_seq_rm(self._memory, row.slot, row.start, -1)
+                if not llama_cpp.llama_memory_seq_rm(self._memory, row.slot, row.start, -1):
+                    self.clear_slot(row.slot)
+                    self._damaged.add(row.slot)
             raise DecodeFailed(f"llama_decode returned {code} for {batch.n_tokens} tokens: {_LOG.errors()}")
         # On a GPU, llama_decode only hands the work to the device. All times would be those of handing it over.
         llama_cpp.llama_synchronize(self._ctx)
@@ -189,6 +201,7 @@ class LlamaBackend:
     def close_slot(self, slot: int) -> None:
         """Free what an ended sequence used, except for the slot's cells."""
         self._prompts.pop(slot, None)
+        self._damaged.discard(slot)
         self._logprobs.pop(slot, None)
         sampler = self._samplers.pop(slot, None)
         if sampler is not None:

@@ -95,8 +95,9 @@ class EmbeddingBackend:
         """Make `slot` ready for the job."""
         self._open[slot] = _OpenJob(job.prompt)
 
-    def set_prefix(self, slot: int, source: int, n: int) -> None:
-        """Do nothing: every input is computed whole, so no prefix is ever reused."""
+    def set_prefix(self, slot: int, source: int, n: int) -> int:  # noqa: ARG002 - the Protocol's names
+        """Return 0: every input is computed whole, so no prefix is ever reused."""
+        return 0
 
     def decode(self, rows: list[BatchRow]) -> list[BatchRow]:
         """Compute as many of the rows' next inputs as fit into one llama_decode. Raises DecodeFailed.
