@@ -5,6 +5,7 @@ PenstockError
 │   ├── SettingsConflict   this process's system-wide settings differ from those in the store
 │   └── SchemaConflict     the store has a format that this version of Penstock cannot use
 ├── StoreUnavailable       the store did not answer in time, or could not write
+│   └── Unconfirmed        too few replicas confirmed a job that the primary has admitted
 ├── StoreUnfit             the store's configuration could lose jobs (eviction, no append-only file)
 ├── ScriptError            a script call does not match its header, or the script returned an undeclared answer
 ├── EmbeddedStoreError     the embedded store could not be started, taken over or stopped
@@ -37,6 +38,14 @@ class SchemaConflict(ConfigError):
 
 class StoreUnavailable(PenstockError):
     """The store did not answer in time, or could not write."""
+
+
+class Unconfirmed(StoreUnavailable):
+    """Too few replicas confirmed the job `job_id`, which the primary has admitted."""
+
+    def __init__(self, message: str, job_id: str) -> None:
+        self.job_id = job_id
+        super().__init__(message)
 
 
 class StoreUnfit(PenstockError):

@@ -30,7 +30,7 @@
 --   supersede_digest text · digest of the supersede_key, '' for none; the tenant's older job with that key is canceled
 --   payload text · the request as JSON
 --   answer_bytes int · the most bytes that the answer is expected to take in the store, with its event stream
---   offer text · this offer's id, '' for none; the door uses it to cancel the job if no client gets the answer
+--   offer text · this offer's id, '' for none; the door uses it to take the job back if no client gets the answer
 --   ack_replicas int · how many replicas the caller waits for (WAIT) after this call; a repeated call must then write
 --   rq_fields rest · the fields that RQ would save in the job's hash: field, value, …
 -- ANSWERS admitted refused mismatch
@@ -43,8 +43,9 @@
 --   mismatch: id of the job that was submitted with the same Idempotency-Key and a different body
 -- KEEPS 1 2 3 6 7 8 9
 -- USES clock mark settings job waiting rq stats books lengths reservation verdict hint doorbell finish drop tier index
--- USES kept
+-- USES kept offers
 -- RARELY drop move_tier end_unchecked_tier shorten restore_service hint_for find_reservation judge_return reserve
+-- RARELY with_offer
 
 local queue = tenant .. '.' .. slug
 -- Whether the door canceled the job because no client received the answer to its offer.
@@ -53,17 +54,18 @@ local function was_unheard(other_id)
   return codes[1] == 'unheard' or codes[2] == 'unheard'
 end
 local function admitted_before(other_id)
-  -- This call's client now receives the job's id. If another offer created the job, that offer must no longer be able
-  -- to cancel it.
-  local is_own = redis.pcall('HGET', k_rq_job .. other_id, 'penstock_offer') == offer
-  if not is_own then
-    redis.pcall('HDEL', k_rq_job .. other_id, 'penstock_offer')
-  end
+  local offers = redis.pcall('HGET', k_rq_job .. other_id, 'penstock_offer')
   if ack_replicas > 0 then
+    -- Whether this call's client receives the job's id depends on the replicas. The job can be taken back if neither
+    -- this offer nor an earlier one had them.
     -- WAIT returns at once on a connection that has written nothing. With this write it waits until the replicas have
     -- everything up to here, the job included. The HDEL comes first for the reason that lib/afford.lua gives.
     redis.call('HDEL', k_rq_job .. other_id, '')
-    redis.call('HSET', k_rq_job .. other_id, 'penstock_offer', is_own and offer or '')
+    redis.call('HSET', k_rq_job .. other_id, 'penstock_offer', with_offer(offers, offer))
+  elseif offers ~= offer then
+    -- This call's client now receives the job's id, so the offer that created the job must no longer be able to cancel
+    -- it.
+    redis.pcall('HDEL', k_rq_job .. other_id, 'penstock_offer')
   end
   local rank = redis.call('ZRANK', k_order .. queue, other_id)
   return { 'admitted', other_id, was_unheard(other_id) and 2 or 1, rank and rank + 1 or 0,

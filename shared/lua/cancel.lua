@@ -4,17 +4,25 @@
 --   id text · the job
 --   tenant text · the tenant that must own the job, '' for an operator
 --   code text · the reason: canceled, abandoned or unheard
---   offer text · cancel only if this offer created the job and no later offer has returned it; '' to cancel in any case
+--   offer text · cancel only if no client can have the job's id after this offer has failed; '' to cancel in any case
 -- ANSWERS canceled requested ended gone
 -- KEEPS 1 2 4
--- USES clock afford mark job waiting rq stats finish drop
+-- USES clock afford mark job waiting rq stats finish drop offers
 
 local job = read_job(id)
 if not job or (tenant ~= '' and job.tenant ~= tenant) then
   return { 'gone' }
 end
-if offer ~= '' and redis.call('HGET', k_rq_job .. id, 'penstock_offer') ~= offer then
-  return { 'gone' }
+if offer ~= '' then
+  local others = without_offer(redis.call('HGET', k_rq_job .. id, 'penstock_offer'), offer)
+  if not others then
+    return { 'gone' }
+  end
+  if others ~= '' then
+    -- A client may have the job's id from another offer. If that one fails too, its cancel ends the job.
+    redis.call('HSET', k_rq_job .. id, 'penstock_offer', others)
+    return { 'gone' }
+  end
 end
 if job.state == 'queued' then
   drop(job, code, now_ms)

@@ -4,7 +4,8 @@ from typing import Any
 
 import redis
 
-from shared.errors import StoreUnavailable
+from shared.errors import Unconfirmed
+from shared.store.decode import text
 from shared.store.redis_errors import store_faults
 from shared.store.scripts import Call, Script
 
@@ -18,8 +19,9 @@ def call_acknowledged(
 ) -> tuple[str, list[Any]]:
     """Run the script; if the first word of its answer is `word`, return only when `replicas` replicas have its writes.
 
-    Return the script's answer. Raises StoreUnavailable if fewer replicas confirmed within ACK_TIMEOUT_MS. The writes
-    are then still in the primary, and a slow replica may yet receive them.
+    Return the script's answer, whose second element is the id of a job. Raises StoreUnavailable, which is Unconfirmed
+    if fewer replicas confirmed within ACK_TIMEOUT_MS. The writes are then still in the primary, and a slow replica may
+    yet receive them.
 
     WAIT covers the writes of the connection that sends it, so one connection makes both calls. If that connection
     breaks in between, the client does not send WAIT on another one, because it never repeats a command.
@@ -30,8 +32,9 @@ def call_acknowledged(
             return answer
         confirmed: Any = connection.wait(replicas, ACK_TIMEOUT_MS)
     if confirmed < replicas:
-        raise StoreUnavailable(
-            f"{confirmed} of {replicas} replicas (PENSTOCK_ACK_REPLICAS) confirmed the job within {ACK_TIMEOUT_MS} ms"
+        raise Unconfirmed(
+            f"{confirmed} of {replicas} replicas (PENSTOCK_ACK_REPLICAS) confirmed the job within {ACK_TIMEOUT_MS} ms",
+            text(answer[1][0]),
         )
     return answer
 

@@ -241,8 +241,8 @@ class Store(StoreReads):
         """End a queued job, or request that the worker of a running job stop it.
 
         If `tenant` is not None, a job of another tenant is not canceled. If `offer` (NewJob.offer) is not empty, the
-        job is canceled only if this offer created it and no later offer returned it. If these conditions are
-        not met, return GONE.
+        job is canceled only if this offer created or found it, and no client can have its id from another offer. If
+        these conditions are not met, return GONE.
         """
         return CancelAnswer(self._call("cancel", id=job_id, tenant=tenant or "", code=code, offer=offer)[0])
 

@@ -1,5 +1,6 @@
 """PENSTOCK_ACK_REPLICAS: no client gets a job's id before the replicas have the job, on all routes and on the gate."""
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -161,6 +162,28 @@ def test_a_repeat_of_a_refused_request_gets_one_job_when_the_replica_is_back(
     assert admitted_job(submit(client, headers=headers))["id"] == job["id"]
     assert sorted(jobs_of(store)) == [("canceled", "unheard"), ("queued", "")]
     assert replica.client.exists(keys.rq_job(job["id"]))
+
+
+@pytest.mark.parametrize("headers", [{"Idempotency-Key": "k1"}, {"x-request-id": "r1"}])
+def test_a_job_is_taken_back_when_every_repeat_of_its_request_was_refused(
+    client: FlaskClient, store: Store, replica: StoreServer, settings: Settings, headers: dict[str, str]
+) -> None:
+    """Each repeat finds the job while the first request still waits for the replica."""
+    other = a_door(_store_at(_url_of(store)), settings, ack_replicas=1)
+    replica.process.pause()
+    answers: list[TestResponse] = []
+    calls = [
+        threading.Thread(target=lambda door=door: answers.append(submit(door, headers=headers)))  # type: ignore[misc]
+        for door in (client, other, other)
+    ]
+    for call in calls:
+        call.start()
+    for call in calls:
+        call.join(timeout=20)
+    for answer in answers:
+        refused(answer, "store_unavailable")
+    # A repeat that comes after the job was taken back gets a new job.
+    wait_for(lambda: set(jobs_of(store)) == {("canceled", "unheard")}, "every job to be canceled as unheard")
 
 
 @pytest.mark.parametrize("headers", [{"Idempotency-Key": "k1"}, {"x-request-id": "r1"}])

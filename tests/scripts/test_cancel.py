@@ -1,10 +1,11 @@
 """Tests of the script `cancel`: it ends a queued job, flags a running one and hides another tenant's job."""
 
 from dataclasses import replace
+from itertools import permutations
 
 import pytest
 
-from shared.errors import StoreUnavailable
+from shared.errors import Unconfirmed
 from shared.jobs.outcomes import Outcome
 from shared.jobs.states import JobState
 from shared.store import keys
@@ -121,20 +122,70 @@ def test_a_repeat_of_the_same_offer_can_still_be_canceled_by_its_id(store):
     assert store.cancel(job.id, offer="one") is CancelAnswer.CANCELED
 
 
-@pytest.mark.parametrize(("second", "canceled"), [("one", CancelAnswer.CANCELED), ("two", CancelAnswer.GONE)])
-def test_a_repeat_that_waits_for_replicas_writes_even_in_full_memory_and_leaves_the_offer_rule_as_it_is(
-    store, memory_is_full, second, canceled
+@pytest.fixture
+def short_wait(monkeypatch):
+    """Wait 1 ms for replicas, of which the store has none."""
+    monkeypatch.setattr("shared.store.replication.ACK_TIMEOUT_MS", 1)
+
+
+@pytest.mark.parametrize(("second", "offers"), [("one", b"one"), ("two", b"one two")])
+def test_a_repeat_that_waits_for_replicas_writes_even_in_full_memory_and_joins_the_offers(
+    store, memory_is_full, second, offers
 ):
     heartbeat(store)
     job = a_job(offer="one")
     admitted(store, job)
     for _ in range(2):
-        with memory_is_full(), pytest.raises(StoreUnavailable, match="0 of 1 replicas"):
+        with memory_is_full(), pytest.raises(Unconfirmed, match="0 of 1 replicas") as raised:
             store.admit(replace(job, offer=second), ack_replicas=1)
-        assert store.client.hget(keys.rq_job(job.id), "penstock_offer") == (b"one" if second == "one" else b"")
-    assert store.cancel(job.id, offer=second) is canceled
-    if canceled is CancelAnswer.GONE:
-        assert store.cancel(job.id, offer="one") is CancelAnswer.GONE
+        assert raised.value.job_id == job.id
+        assert store.client.hget(keys.rq_job(job.id), "penstock_offer") == offers
+
+
+@pytest.mark.parametrize("order", list(permutations(["one", "two", "three"])))
+@pytest.mark.usefixtures("short_wait")
+def test_a_job_is_taken_back_by_the_last_of_the_offers_that_failed(store, order):
+    heartbeat(store)
+    job = a_job(offer="one", idem_digest="k", body_digest="b")
+    repeats = [job, replace(job, offer="two"), replace(job, id="another", offer="three")]
+    for repeat in repeats:
+        with pytest.raises(Unconfirmed) as raised:
+            store.admit(repeat, ack_replicas=1)
+        assert raised.value.job_id == job.id
+    for offer in order[:2]:
+        # Each cancel is sent twice.
+        assert [store.cancel(job.id, code="unheard", offer=offer) for _ in range(2)] == [CancelAnswer.GONE] * 2
+        assert view_of(store, job.id).state is JobState.QUEUED
+    assert store.cancel(job.id, code="unheard", offer=order[2]) is CancelAnswer.CANCELED
+
+
+@pytest.mark.usefixtures("short_wait")
+def test_a_job_that_a_client_has_is_not_taken_back_by_the_offers_that_failed(store):
+    heartbeat(store)
+    job = a_job(offer="one")
+    admitted(store, job)
+    for offer in ("two", "three"):
+        with pytest.raises(Unconfirmed):
+            store.admit(replace(job, offer=offer), ack_replicas=1)
+        assert store.cancel(job.id, code="unheard", offer=offer) is CancelAnswer.GONE
+    # A repeat that does not wait for replicas has received the id.
+    admitted(store, replace(job, offer="four"))
+    assert store.cancel(job.id, code="unheard", offer="one") is CancelAnswer.GONE
+    with pytest.raises(Unconfirmed):
+        store.admit(replace(job, offer="five"), ack_replicas=1)
+    assert store.cancel(job.id, code="unheard", offer="five") is CancelAnswer.GONE
+    assert view_of(store, job.id).state is JobState.QUEUED
+
+
+@pytest.mark.usefixtures("short_wait")
+def test_a_job_with_too_many_offers_is_never_taken_back(store):
+    heartbeat(store)
+    job = a_job(offer="0")
+    admitted(store, job)
+    for offer in range(1, 12):
+        with pytest.raises(Unconfirmed):
+            store.admit(replace(job, offer=str(offer)), ack_replicas=1)
+    assert {store.cancel(job.id, offer=str(offer)) for offer in range(12)} == {CancelAnswer.GONE}
 
 
 @pytest.mark.parametrize("running", [True, False])

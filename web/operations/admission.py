@@ -9,7 +9,7 @@ from typing import Any
 
 import structlog
 
-from shared.errors import StoreUnavailable
+from shared.errors import StoreUnavailable, Unconfirmed
 from shared.jobs import cost
 from shared.jobs.job import JobView, NewJob, new_job_id
 from shared.jobs.outcomes import Refused
@@ -164,16 +164,21 @@ def _admit(context: DoorContext, job: NewJob, attempt: int) -> Admitted | Refuse
     try:
         with context.metrics.time_script("admit"):
             return context.store.admit(job, attempt=attempt, ack_replicas=ack_replicas)
-    except StoreUnavailable:
+    except StoreUnavailable as error:
         if context.clock.monotonic() - began_s > _RETRY_WITHIN_S:
-            context.in_doubt.add(job.id, job.offer)
+            context.in_doubt.add(_job_in_doubt(job, error), job.offer)
             raise
     try:
         with context.metrics.time_script("admit"):
             return context.store.admit(job, attempt=attempt, ack_replicas=ack_replicas)
-    except StoreUnavailable:
-        context.in_doubt.add(job.id, job.offer)
+    except StoreUnavailable as error:
+        context.in_doubt.add(_job_in_doubt(job, error), job.offer)
         raise
+
+
+def _job_in_doubt(job: NewJob, error: StoreUnavailable) -> str:
+    """Return the id of the job that an offer of `job` may have admitted, or has found by its Idempotency-Key."""
+    return error.job_id if isinstance(error, Unconfirmed) else job.id
 
 
 def _read_admitted(context: DoorContext, admitted: Admitted, job: NewJob) -> JobView:

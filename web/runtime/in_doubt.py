@@ -56,7 +56,8 @@ class InDoubtJobs:
     def add(self, job_id: str, offer: str = "") -> None:
         """Cancel this job as soon as the store answers, and a second time SECOND_CANCEL_AFTER_S later.
 
-        With an `offer`, the store cancels the job only if that offer created it and no later offer has found it.
+        With an `offer`, the store cancels the job only if that offer created or found it, and no client can have the
+        job's id from another offer.
         Without an `offer`, the store cancels the job in any case, because the job's client has disconnected.
         """
         with self._lock:
