@@ -33,7 +33,7 @@ ifeq ($(filter $(GPU),cpu cuda rocm vulkan metal),)
 $(error GPU=$(GPU) is not one of cuda, rocm, vulkan, metal, cpu)
 endif
 
-.PHONY: help up install toolchain test check bench bench-overload bench-scenarios bench-engine chaos chaos-mutations spoil docs lock sbom clean
+.PHONY: help up install toolchain test check bench bench-overload bench-scenarios bench-engine bench-gpu chaos chaos-mutations spoil docs lock sbom clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1: /p' Makefile
@@ -77,6 +77,9 @@ bench-scenarios: $(STAMPS)/penstock $(STAMPS)/bench ## compare Penstock with oth
 
 bench-engine: $(STAMPS)/penstock $(STAMPS)/bench ## compare the engine with its upper bound and a C++ server; ENGINE='--models 135m' selects a model
 	$(BIN)/python -m bench.engine $(ENGINE)
+
+bench-gpu: $(STAMPS)/penstock $(STAMPS)/bench $(STAMPS)/dev ## measure on a GPU what docs/gpu.md lists as not measured, at most 10 minutes; goes on where it ended
+	$(BIN)/python -m bench.gpu $(BENCH_GPU)
 
 chaos: $(STAMPS)/penstock $(STAMPS)/dev ## kill, stop and cut off processes at random for MINUTES=10, in both admission modes; SEED=…, KEEP=1 writes the report
 	$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) $(if $(KEEP),--keep) $(CHAOS)
