@@ -19,10 +19,18 @@ class Driven:
         self.events: list[Event] = []
         self.engine = Engine(backend, EngineSettings(**settings), self.events.append, clock)
 
-    def submit(self, key: str, payload: dict[str, Any], *, deadline_s: float = NEVER_S, **fields: Any) -> None:
+    def submit(
+        self,
+        key: str,
+        payload: dict[str, Any],
+        *,
+        tenant: str = "blue",
+        deadline_s: float = NEVER_S,
+        **fields: Any,
+    ) -> None:
         """Prepare and submit a job."""
         max_tokens = payload.get("max_tokens", 16)
-        self.engine.submit(self.engine.prepare(JobSpec(key, "blue", payload, max_tokens, deadline_s, **fields)))
+        self.engine.submit(self.engine.prepare(JobSpec(key, tenant, payload, max_tokens, deadline_s, **fields)))
 
     def run_until_idle(self) -> None:
         """Step until there is nothing to do, and check that the engine is empty."""

@@ -10,16 +10,13 @@ from shared.jobs.outcomes import EndCode, FinishReason, Outcome
 from workers.engine.backend import END, Backend, BatchRow, Prepared, prepare_within_context
 from workers.engine.events import DROPPED, RETURNED, Ended, Event, FreeCapacity, JobSpec, Text
 from workers.engine.inbox import Cancel, Inbox, Recall
-from workers.engine.planner import BatchPlan, PendingPrompt, PlanLimits, plan, split_into_calls
+from workers.engine.planner import BatchPlan, PendingPrompt, PlanLimits, leave_out, plan, split_into_calls
 from workers.engine.prefix_cache import PrefixCache
 from workers.engine.sequence import Sequence, SequenceState
 from workers.engine.slots import Slots
 from workers.engine.stats import EngineSettings, EngineStats
-from workers.engine.step_time import StepTimeModel, attention_reads
-
-#: A sequence "ends soon" if it ends in the next step or in a step that ends at most 20 ms after that one. At most 16
-#: steps are considered. 20 ms is how long it takes on a busy machine to claim a job and to tokenize its prompt.
-_SOON_S, _MAX_SOON_TOKENS = 0.02, 16
+from workers.engine.step_time import StepTimeModel, attention_reads, soon_tokens
+from workers.engine.structured.share import GrammarShare
 
 
 class Engine:
@@ -37,7 +34,7 @@ class Engine:
         self.backend, self.settings, self.stats = backend, settings, EngineStats()
         self._emit, self._clock = emit, clock or RealClock()
         self._limits = PlanLimits(settings.prefill_chunk, settings.step_target_ms, backend.lockstep, backend.compact)
-        self._fit = fit or StepTimeModel()
+        self._fit, self._share = fit or StepTimeModel(), GrammarShare()
         self._inbox = Inbox(backend.slots, backend.cells)
         # The attributes below are used by the engine's thread only.
         self._slots = Slots(backend.slots, backend.cells)
@@ -196,13 +193,13 @@ class Engine:
         self._last_decode_s = self._clock.monotonic() if decoding else None
         if self._inbox.set_ending_soon(ending):
             self.on_ending()
-        return plan(decoding, prompts, self._limits, self._fit, self.stats.steps)
+        chosen = plan(decoding, prompts, self._limits, self._fit, self.stats.steps)
+        return leave_out(chosen, self._running, self._share.sits_out)
 
     def _update_soon_tokens(self) -> None:
         # Measure the whole last step, prompts included, because prompts in a step delay the next token of each answer.
         if self.backend.lockstep and self._last_decode_s is not None:
-            step_s = self._clock.monotonic() - self._last_decode_s
-            self._soon_tokens = 1 + min(_MAX_SOON_TOKENS - 1, int(_SOON_S / max(step_s, 1e-6)))
+            self._soon_tokens = soon_tokens(self._clock.monotonic() - self._last_decode_s)
 
     def _attended_cells(self, sequence: Sequence) -> int:
         """Return how many cells a prompt token reads: the sequence's own if the cache is split, else all in use."""
@@ -216,6 +213,7 @@ class Engine:
             return self._decode_apart(rows, fault)
         took_s = self._clock.monotonic() - began
         self.stats.decode_s += took_s
+        self._share.earn(took_s)
         pieces = [row for row in done if row.token < 0]
         reads = sum(attention_reads(row.n, self._attended_cells(self._running[row.slot])) for row in pieces)
         self._fit.observe(len(done) - len(pieces), sum(row.n for row in pieces), took_s * 1000, reads)
@@ -256,6 +254,9 @@ class Engine:
             except Exception as fault:  # noqa: BLE001 - an error in one sequence's sampler must not end the others
                 self._fail(sequence, fault)
                 continue
+            if sequence.job.grammar is not None:
+                cpu_s = sequence.note_grammar(self.backend.grammar_cpu_s(row.slot))
+                self._share.spend(sequence.job.spec.tenant, cpu_s)
             self._report(sequence, token, text, now)
 
     def _report(self, sequence: Sequence, token: int, text: str, now: float) -> None:
@@ -265,7 +266,7 @@ class Engine:
             sequence.answer.append(token)
             self.stats.completion_tokens += 1
         if text:
-            self._emit(Text(sequence.key, text, sequence.completion_tokens, self.backend.grammar_cpu_s(sequence.slot)))
+            self._emit(Text(sequence.key, text, sequence.completion_tokens, sequence.grammar_cpu_s))
         if token == END or sequence.detokenizer.stopped:
             self._end(sequence, Outcome.SUCCEEDED, FinishReason.STOP)
         elif sequence.completion_tokens >= sequence.job.max_tokens:

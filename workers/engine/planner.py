@@ -17,8 +17,8 @@ With a split cache, the prompts are computed in a call of their own, in pieces o
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 from workers.engine.backend import BatchRow
 from workers.engine.sequence import Sequence
@@ -104,6 +104,19 @@ def plan(
     left_ms = TARGET_FRACTION * limits.step_target_ms - (fit.predict_ms(0) if limits.split else 0.0)
     choose = _equal_pieces if limits.split else _whole_pieces
     return BatchPlan(tuple(decoding), choose(prompts, limits.prefill_chunk, fit, left_ms))
+
+
+def leave_out(chosen: BatchPlan, running: Mapping[int, Sequence], sits_out: Callable[[str], bool]) -> BatchPlan:
+    """Return the plan without the answers with grammars of the tenants that sit out this step.
+
+    The plan is not changed if the step would have nothing else to do.
+    """
+    decode = tuple(
+        slot
+        for slot in chosen.decode
+        if running[slot].job.grammar is None or not sits_out(running[slot].job.spec.tenant)
+    )
+    return replace(chosen, decode=decode) if decode or chosen.prompts else chosen
 
 
 def _whole_pieces(

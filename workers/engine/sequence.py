@@ -44,6 +44,8 @@ class Sequence:
     last_step_end_s: float = -math.inf
     #: The answer's tokens. The model has not computed the last one yet: it is the input of the next step.
     answer: list[int] = field(default_factory=list)
+    #: CPU time that the answer's grammar had taken when the last token was sampled.
+    grammar_cpu_s: float = 0.0
     started_s: float | None = None
     first_token_s: float | None = None
 
@@ -56,6 +58,11 @@ class Sequence:
         """Record that a step computed `n` tokens of this sequence and ended at `now_s`."""
         self.n_past += n
         self.last_step_tokens, self.last_step_end_s = n, now_s
+
+    def note_grammar(self, cpu_s: float) -> float:
+        """Record the CPU time that the answer's grammar has taken so far, and return by how much it has grown."""
+        grown_s, self.grammar_cpu_s = cpu_s - self.grammar_cpu_s, cpu_s
+        return grown_s
 
     def tokens_computed_after(self, time_s: float) -> int:
         """Return how many tokens of this sequence were computed in steps that ended after `time_s`.

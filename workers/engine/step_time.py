@@ -11,6 +11,16 @@ import numpy as np
 _TOKENS, _READS = 16, 16 * 4096
 
 
+#: A sequence "ends soon" if it ends in the next step or in a step that ends at most 20 ms after that one. At most 16
+#: steps are considered. 20 ms is how long it takes on a busy machine to claim a job and to tokenize its prompt.
+_SOON_S, _MAX_SOON_TOKENS = 0.02, 16
+
+
+def soon_tokens(step_s: float) -> int:
+    """Return how many tokens a sequence that ends soon has left at most, if a step takes `step_s`."""
+    return 1 + min(_MAX_SOON_TOKENS - 1, int(_SOON_S / max(step_s, 1e-6)))
+
+
 def attention_reads(n: int, cells: int) -> float:
     """Return how many KV cells `n` prompt tokens attend to in total.
 

@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 
 from tests.support.driven import NEVER_S
-from workers.engine.events import JobSpec, Text
+from workers.engine.events import Ended, JobSpec, Text
 from workers.engine.structured.compiler import Grammar
 from workers.engine.structured.matcher import MaskShape
+from workers.engine.structured.share import BURST_S, SHARE
 
 one_backend = pytest.mark.parametrize("backend", [("split", 16384)], indirect=True, ids=["split"])
 #: CPU time that a costly grammar takes for each token, in seconds.
@@ -50,9 +51,9 @@ def panics(*_args):
     raise Panic("panicked at lib.rs")
 
 
-def submit(driven, key, matcher, max_tokens=8):
+def submit(driven, key, matcher, max_tokens=8, tenant="blue"):
     """Submit a job whose grammar is `matcher`."""
-    prepared = driven.engine.prepare(JobSpec(key, "blue", {"prompt": "dibo", "temperature": 0}, max_tokens, NEVER_S))
+    prepared = driven.engine.prepare(JobSpec(key, tenant, {"prompt": "dibo", "temperature": 0}, max_tokens, NEVER_S))
     vocab = MaskShape(driven.engine.backend.n_vocab, driven.engine.backend.n_vocab, frozenset())
     driven.engine.submit(replace(prepared, grammar=Grammar(matcher, vocab, 5.0)))
 
@@ -98,3 +99,53 @@ def test_a_request_to_end_the_process_is_not_taken_for_a_panic(driven, error):
     submit(driven, "interrupted", Interrupted())
     with pytest.raises(error):
         driven.run_until_idle()
+
+
+def costs_of(driven, prefix):
+    """Return the CPU time of the grammars of the jobs whose keys begin so, as last reported before the job 'free'."""
+    costs: dict[str, float] = {}
+    for event in driven.events:
+        if event.key == "free" and isinstance(event, Ended):
+            break
+        if event.key.startswith(prefix):
+            costs[event.key] = event.grammar_cpu_s
+    return sum(costs.values())
+
+
+@one_backend
+def test_costly_grammars_delay_another_tenants_answer_by_half_of_the_decoding_at_most(driven):
+    for n in range(3):
+        submit(driven, f"costly{n}", Costly(), max_tokens=60)
+    driven.submit("free", {"prompt": "dibo", "temperature": 0, "max_tokens": 60}, tenant="red")
+    driven.run_until_idle()
+    # One step in which all three get a token may follow the moment at which the credit is used up.
+    bound_s = SHARE * driven.engine.stats.decode_s + BURST_S + 3 * 2 * TOKEN_S
+    assert costs_of(driven, "costly") <= bound_s
+    assert {ended.usage.completion_tokens for ended in driven.ended.values()} == {60}
+
+
+@one_backend
+def test_costly_grammars_that_run_alone_wait_for_nobody(driven):
+    for n in range(2):
+        submit(driven, f"costly{n}", Costly(), max_tokens=20)
+    driven.run_until_idle()
+    assert driven.engine.stats.steps <= 20 + 2
+
+
+@one_backend
+def test_a_tenant_in_debt_gets_its_answers_without_a_grammar_as_before(driven):
+    submit(driven, "costly", Costly(), max_tokens=40)
+    driven.submit("free", {"prompt": "dibo", "temperature": 0, "max_tokens": 40})
+    driven.run_until_idle()
+    assert driven.engine.stats.steps > 40 + 2, "the tenant was never in debt"
+    order = [event.key for event in driven.events if isinstance(event, Ended)]
+    assert order == ["free", "costly"]
+
+
+@one_backend
+def test_a_cheap_grammar_is_not_delayed_by_another_tenants_costly_one(driven):
+    submit(driven, "costly", Costly(), max_tokens=40)
+    submit(driven, "cheap", AnyText(), max_tokens=40, tenant="red")
+    driven.run_until_idle()
+    order = [event.key for event in driven.events if isinstance(event, Ended)]
+    assert order == ["cheap", "costly"]
