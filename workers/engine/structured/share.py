@@ -28,7 +28,7 @@ class GrammarShare:
         self._credit_s[tenant] = self._credit_s.get(tenant, BURST_S) - cpu_s
 
     def earn(self, decode_s: float) -> None:
-        """Divide the share of a step whose decoding took `decode_s` among the tenants that have not saved up the most."""
+        """Divide the share of a step whose decoding took `decode_s` among the tenants that can still save."""
         if not self._credit_s:
             return
         part_s = SHARE * decode_s / len(self._credit_s)
