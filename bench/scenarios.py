@@ -32,8 +32,14 @@ _ROOT = Path(__file__).parents[1]
 _KEPT = _ROOT / "build" / "scenarios"
 #: What a run of a rival depends on, what a run of Penstock depends on as well, and what no run depends on.
 _CODE = ("bench/sim/*.py", "bench/sim/rivals/*.py", "bench/sim/stress/*.py", "workers/engine/*.py")
-_CODE_OF_OURS = ("shared/**/*.lua", "shared/**/*.py", "web/api/*.py", "workers/duties/throughput.py")
-_WITHOUT_EFFECT = {"catalogue.py", "table.py", "report.py", "rows.py", "record.py", "yard.py"}
+_CODE_OF_OURS = (
+    "bench/sim/ours.py",
+    "shared/**/*.lua",
+    "shared/**/*.py",
+    "web/api/*.py",
+    "workers/duties/throughput.py",
+)
+_WITHOUT_EFFECT = {"ours.py", "catalogue.py", "table.py", "report.py", "rows.py", "record.py", "yard.py", "fairness.py"}
 
 
 @dataclass(frozen=True)
@@ -50,7 +56,7 @@ class Task:
     def path(self) -> Path:
         """The file of the run's figures. Its folder's name changes with the code."""
         if self.system == OURS:
-            return _KEPT / _digest((*_CODE, *_CODE_OF_OURS)) / f"{self.case}.{self.system}.{self.seed}.json"
+            return _KEPT / f"{_digest(_CODE)}-{_digest(_CODE_OF_OURS)}" / f"{self.case}.{self.system}.{self.seed}.json"
         bound = RIVALS[self.system].best if self.bound is None else self.bound
         seconds = "" if self.seconds is None else f".{self.seconds:g}s"
         return _KEPT / _digest(_CODE) / f"{self.case}.{self.system}.{bound:g}{seconds}.{self.seed}.json"
@@ -151,12 +157,12 @@ def main() -> None:
 
 @cache
 def _digest(patterns: tuple[str, ...]) -> str:
-    """Return the first characters of a hash of all files that match and have an effect."""
+    """Return the first characters of a hash of all files that match. A pattern with `*` skips those without effect."""
     hashed = hashlib.sha256()
-    for path in sorted(
-        path for pattern in patterns for path in _ROOT.glob(pattern) if path.name not in _WITHOUT_EFFECT
-    ):
-        hashed.update(path.read_bytes())
+    for pattern in patterns:
+        for path in sorted(_ROOT.glob(pattern)):
+            if "*" not in pattern or path.name not in _WITHOUT_EFFECT:
+                hashed.update(path.read_bytes())
     return hashed.hexdigest()[:12]
 
 
