@@ -34,25 +34,25 @@ RIVALS = {
     "Breakwater": Rival(
         "target of the queueing delay, ms",
         (50, 100, 200, 500, 1_000, 2_000, 4_000),
-        500,
+        200,
         lambda bound, slots: Breakwater("Breakwater", bound, slots),
     ),
     "DAGOR": Rival(
         "target of the queueing delay, ms",
         (20, 100, 250, 500, 1_000, 2_000, 4_000),
-        500,
+        100,
         lambda bound, _: Dagor("DAGOR", bound, by_load=False),
     ),
     "DAGOR-L": Rival(
         "target of the queueing delay, ms",
         (20, 100, 250, 500, 1_000, 2_000, 4_000),
-        500,
+        20,
         lambda bound, _: Dagor("DAGOR-L", bound, by_load=True),
     ),
     "llm-d": Rival(
         "longest time in the queue, ms",
         (500, 1_000, 2_000, 4_000, 8_000, 16_000, 120_000),
-        4_000,
+        2_000,
         lambda bound, _: FlowControl("llm-d", bound),
     ),
 }
