@@ -73,11 +73,13 @@ def _capacity(case: str) -> dict[str, float]:
 
 
 def run_all(tasks: list[Task], jobs: int) -> dict[Task, dict[str, Any]]:
-    """Return the figures of all tasks; run those that are not stored, `jobs` at a time."""
+    """Return the figures of all tasks; run those that are not stored, `jobs` at a time, or none if `jobs` is 0."""
     paths = {task: task.path for task in tasks}
     done = {task: json.loads(path.read_text()) for task, path in paths.items() if path.exists()}
     left = [task for task in tasks if task not in done]
-    print(f"# {len(done)} runs are stored, {len(left)} to do", flush=True)
+    print(f"# {len(done)} runs are stored, {len(left)} are not", flush=True)
+    if not jobs:
+        return done
     with ProcessPoolExecutor(max_workers=jobs) as pool:
         cases = list(dict.fromkeys(task.case for task in left))
         capacities = dict(zip(cases, pool.map(_capacity, cases), strict=True))
@@ -109,13 +111,14 @@ def sweep(names: Iterable[str], seeds: Iterable[int], jobs: int) -> dict[str, di
     made: dict[str, dict[float, list[dict[str, Any]]]] = {}
     for task in tasks:
         assert task.bound is not None
-        made.setdefault(task.system, {}).setdefault(task.bound, []).append(done[task])
+        if task in done:
+            made.setdefault(task.system, {}).setdefault(task.bound, []).append(done[task])
     return made
 
 
 def compare(cases: list[str], systems: list[str], seeds: Iterable[int], jobs: int) -> table.Runs:
     """Return the figures of all runs of the comparison."""
-    tasks = [Task(case, system, seed) for case in cases for seed in seeds for system in systems]
+    tasks = [Task(case, system, seed) for seed in seeds for case in cases for system in systems]
     runs: table.Runs = {}
     for task, got in run_all(tasks, jobs).items():
         runs.setdefault((task.case, task.system), {})[task.seed] = got
@@ -125,15 +128,15 @@ def compare(cases: list[str], systems: list[str], seeds: Iterable[int], jobs: in
 def main() -> None:
     """Print the environment, run what is missing, and write the tables, the figures and the picture."""
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--jobs", type=int, default=2, help="runs at the same time")
+    options.add_argument("--jobs", type=int, default=2, help="runs at the same time; 0: only what is stored")
     options.add_argument("--only", default=",".join(CASES), help="names of scenarios")
-    options.add_argument("--systems", default=",".join(table.SYSTEMS), help="ours, and names of rivals")
+    options.add_argument("--systems", default="", help="ours and names of rivals; by default the columns of the table")
     options.add_argument("--seeds", default="", help="by default 11 to 15, in a sweep 1 to 5")
     options.add_argument("--sweep", action="store_true", help="try the rivals' bounds instead of comparing")
     options.add_argument("--name", default="", help="name of the files in bench/results/")
     chosen = options.parse_args()
     seeds = [int(seed) for seed in chosen.seeds.split(",") if seed] or list(SWEEP_SEEDS if chosen.sweep else SEEDS)
-    systems = chosen.systems.split(",")
+    systems = chosen.systems.split(",") if chosen.systems else list(RIVALS if chosen.sweep else table.SYSTEMS)
     name = chosen.name or ("scenarios-sweep" if chosen.sweep else "scenarios")
     with private_store() as client:
         facts = environment(seeds[0], client)

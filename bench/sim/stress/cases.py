@@ -15,9 +15,9 @@ from bench.sim.simulation import Simulation
 from bench.sim.stress.streams import Stream, zipf
 
 #: The first part of each run, which is not judged.
-WARM_UP_S = 40.0
+WARM_UP_S = 35.0
 #: The length of a run whose load does not change.
-SECONDS = 110.0
+SECONDS = 90.0
 
 
 @dataclass(frozen=True)
