@@ -2,6 +2,7 @@
 
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -146,13 +147,14 @@ def test_a_panic_of_a_native_library_ends_its_job_only(worker, monkeypatch):
 def test_a_tenant_is_charged_for_the_cpu_time_of_its_grammar_while_the_answer_grows_and_at_its_end(worker, monkeypatch):
     """Two equal jobs, but the grammar of one takes 3 s: as much as the engine needs for 3 s of prompts."""
     spent_s = {}
-    monkeypatch.setattr(worker.engine.backend, "grammar_cpu_s", lambda slot: spent_s.get(tenant_of(worker, slot), 0.0))
+    backend, prepare = worker.engine.backend, worker.engine.backend.prepare
+    monkeypatch.setattr(backend, "prepare", lambda spec: replace(prepare(spec), grammar="of the simulated engine"))
+    monkeypatch.setattr(backend, "grammar_cpu_s", lambda slot: spent_s.get(tenant_of(worker, slot), 0.0))
     payload = {"prompt": "a b c"}
     jobs = {tenant: admit_job(worker.store, tenant, payload=payload, max_tokens=40) for tenant in ("red", "blue")}
     worker.run_until(lambda: worker.engine.stats.completion_tokens > 2)
     spent_s["red"] = 3.0
-    worker.run_until(lambda: worker.engine.stats.completion_tokens > 8)
-    worker.job_loop.one_pass()
+    worker.run_until(lambda: any(job.cpu_tokens for job in worker.claimed_jobs.progress(1000.0).values()))
     worker.heartbeat()
     cpu_mwt = 1000 * (3.0 - 0.002) * worker.engine.backend.facts.prefill_tps
     assert service(worker.store, "red") >= cpu_mwt
