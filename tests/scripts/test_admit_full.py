@@ -5,7 +5,7 @@ import json
 import pytest
 
 from shared.jobs.job import Usage
-from shared.jobs.outcomes import Refused
+from shared.jobs.outcomes import Outcome, Refused
 from shared.store import keys
 from shared.store.replies import Admitted
 from tests.support.builders import (
@@ -132,7 +132,26 @@ def test_with_a_free_slot_and_no_queued_jobs_the_whole_time_to_the_deadline_may_
 
 def test_a_job_that_even_an_idle_pool_could_not_finish_in_time_is_hopeless(store):
     heartbeat(store)
+    complete_jobs(store, "blue", 20)
     assert refused(store, a_job(deadline_ms=300)).hopeless
+
+
+def test_rates_that_no_answer_has_confirmed_for_a_minute_refuse_all_but_one_job_of_an_empty_pool(store):
+    """Rates that were measured on a machine without time to spare would otherwise refuse every job for ever."""
+    heartbeat(store, mu_wtps=10, prefill_tps=10, tpot_ms=2_000)
+    probe = admitted(store, a_job(deadline_ms=3_000))
+    assert refused(store, a_job("green", deadline_ms=3_000)).reason == "deadline_unmeetable"
+    held = claim_one(store).held
+    assert held.id == probe
+    assert refused(store, a_job("green", deadline_ms=3_000)).reason == "deadline_unmeetable"
+    store.settle(an_ending(held, Outcome.EXPIRED), "w1")
+    second = admitted(store, a_job(deadline_ms=3_000))
+    store.settle(an_ending(claim_one(store).held), "w1")
+    assert second != probe
+    assert refused(store, a_job(deadline_ms=3_000)).hopeless, "the rates are confirmed"
+    advance_clock(store, 60_001)
+    heartbeat(store, mu_wtps=10, prefill_tps=10, tpot_ms=2_000)
+    admitted(store, a_job(deadline_ms=3_000))
 
 
 def test_a_job_whose_prompt_alone_takes_longer_than_its_start_deadline_is_hopeless(pool):
@@ -189,6 +208,7 @@ def test_bounds_admission_refuses_no_job_by_prediction(store, settings):
 
 def test_rates_older_than_ten_seconds_are_ignored(store):
     heartbeat(store)
+    complete_jobs(store, "blue", 20)
     assert isinstance(store.admit(a_job(deadline_ms=300)), Refused)
     advance_clock(store, 10_001)
     store.renew(a_heartbeat(slots=4), [])

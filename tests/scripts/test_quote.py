@@ -3,7 +3,19 @@
 import pytest
 
 from shared.jobs.outcomes import Refusal
-from tests.support.builders import MODEL, a_heartbeat, a_job, admitted, contents, reconfigure, refused, stat, view_of
+from tests.support.builders import (
+    MODEL,
+    a_heartbeat,
+    a_job,
+    admitted,
+    an_ending,
+    claim_one,
+    contents,
+    reconfigure,
+    refused,
+    stat,
+    view_of,
+)
 
 RATES = {"mu_wtps": 1_000, "prefill_tps": 1_000, "tpot_ms": 20}
 
@@ -36,6 +48,8 @@ def test_a_quote_without_known_rates_has_no_eta(store):
 def test_a_quote_returns_the_refusal_that_admit_would_return(store, settings, overrides, fields, reason):
     reconfigure(store, settings, **overrides)
     store.renew(a_heartbeat(facts=RATES), [])
+    admitted(store, a_job(cost_mwt=None))
+    store.settle(an_ending(claim_one(store).held), "w1")
     if overrides:
         admitted(store, a_job("other"))
     answer = quote(store, **fields)

@@ -186,8 +186,7 @@ class Model:
             self._charge(job, self._by_weight(job.tenant, cost_mwt) - job.charged_mwt)
         if outcome == "succeeded":
             pool = self.pools[job.slug]
-            pool.smooth("run_ms", max(1, self.now_ms - job.started_ms))
-            pool.smooth("mean_mwt", cost_mwt)
+            pool.note_success(self.now_ms, max(1, self.now_ms - job.started_ms), cost_mwt)
             for lengths in (self.lengths.setdefault(job.tenant, Lengths()), pool.lengths):
                 lengths.learn(completion)
         self._end(job, outcome, code, result_bytes)

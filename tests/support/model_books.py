@@ -63,6 +63,7 @@ class Pool:
     slots: int = 0
     mean_mwt: float | None = None
     run_ms: float | None = None
+    succeeded_ms: int = 0
     rates: Rates | None = None
     lengths: Lengths = field(default_factory=Lengths)
     tiers: Tiers = field(default_factory=Tiers)
@@ -70,6 +71,11 @@ class Pool:
     def smooth(self, name: str, value: float) -> None:
         before = getattr(self, name)
         setattr(self, name, rounded(value if before is None else before + (value - before) / 8))
+
+    def note_success(self, now_ms: int, run_ms: int, cost_mwt: float) -> None:
+        self.smooth("run_ms", run_ms)
+        self.smooth("mean_mwt", cost_mwt)
+        self.succeeded_ms = now_ms
 
     def update_rates(self, of_workers: list[tuple[int, int, int]], reported_ms: int | None) -> None:
         """Combine the rates of the live workers that report any; `reported_ms` is the time of a heartbeat, if any."""

@@ -10,6 +10,8 @@ local BACKLOG_SLACK = 1.25
 -- Unless PENSTOCK_MAX_TENANT_BYTES is set, one tenant's jobs may take this part of the store's memory: a quarter, so
 -- that three tenants that fill theirs still leave room for the others.
 local TENANT_PART = 4
+-- An empty pool whose last job succeeded longer ago than this admits a job whatever the prediction says.
+local UNPROVEN_MS = 60000
 -- A tenant's rates are per minute, and a burst may use a whole minute's amount at once.
 local RATE_WINDOW_MS = 60000
 -- A job uses up a tenant's tokens for this long at most. A stored time further ahead was not written by admission.
@@ -39,7 +41,8 @@ local function look(request)
     'tpm_ms', 'b|' .. request.slug, 'len_n', 'len_mean', 'len_p50', 'len_p35', 'w|' .. request.slug, 'policy_max_bytes',
     'n|' .. request.slug)
   local pool_fields = redis.call('HMGET', k_books .. request.slug, 'slots', 'running', 'waiting_mwt', 'weight_milli',
-    'mean_mwt', 'run_ms', 'mu_wtps', 'prefill_tps', 'tpot_ms', 'rates_ms', 'len_n', 'len_mean', 'len_p50', 'waiting')
+    'mean_mwt', 'run_ms', 'mu_wtps', 'prefill_tps', 'tpot_ms', 'rates_ms', 'len_n', 'len_mean', 'len_p50', 'waiting',
+    'succeeded_ms')
   local active = redis.call('ZCARD', k_active .. request.slug)
   request.draining = draining == '1' or is_outdated(schema_oldest)
   request.full_admission = admission == 'full'
@@ -64,6 +67,8 @@ local function look(request)
   request.pool_mwt, request.live_slots = number(pool_fields[3], 0, 0), live_slots
   request.pool_inflight = math.min(request.inflight, request.running + number(pool_fields[14], 0, 0))
   request.idle = active == 0 and request.running < request.slots
+  request.is_probe = active == 0 and request.running == 0
+    and now_ms - number(pool_fields[15], 0, 0, now_ms) > UNPROVEN_MS
   -- The sum of the weights of all tenants with queued jobs, this tenant included.
   request.total_weight_milli = number(pool_fields[4], 0, 0) + (counted_milli and 0 or request.weight_milli)
   request.mean_mwt, request.run_ms = number(pool_fields[5], nil, 0), number(pool_fields[6], nil, 0)
@@ -245,7 +250,12 @@ local function shorten(request)
   end
 end
 
+-- The jobs of a pool correct its rates. Rates that were measured while the machine was short of time could refuse every
+-- job, and would then never be corrected, so a job that the pool can probe its rates with is not refused.
 local function check_deadline(request)
+  if request.is_probe then
+    return nil
+  end
   local most, start_most = request.margin * request.deadline_in_ms, request.margin * request.start_within_ms
   local excess_ms = request.finish_ms - most
   if request.start_within_ms > 0 then
