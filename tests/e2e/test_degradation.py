@@ -102,8 +102,10 @@ def test_the_command_line_shows_how_a_job_was_degraded(tmp_path):
 CHAT = {"messages": [{"role": "user", "content": "hello"}], **LONG}
 
 
-def test_a_pool_with_a_free_slot_and_no_queue_admits_no_job_by_cutting_its_answer(client):
+def test_a_pool_with_a_free_slot_and_no_queue_admits_no_job_by_cutting_its_answer(client, store):
     """32 tokens would fit; the expected 128 would not, not even in an idle pool, so that a retry cannot help."""
+    admitted_job(submit(client, headers=BLUE, **LONG))
+    settle(store, claim_one(store).held)
     answer = submit(client, headers=BLUE, max_tokens=500, deadline_ms=1_000)
     assert (answer.status_code, answer.get_json()["reason"]) == (503, "deadline_unmeetable")
     assert answer.headers["x-should-retry"] == "false"
