@@ -27,7 +27,7 @@ INVARIANTS: dict[int, str] = {
     9: "each key has a TTL or an owner, or is one of the permanent keys",
     10: "a queued job past its deadline and a job whose lease has ended are moved in time",
     11: "no heartbeat, admission or pause of reaping is in the future",
-    12: "the numbers of slots, of each pool and in all, are the sums over the workers that are counted as live",
+    12: "the numbers of slots, of each pool and in all, are the sums over the live workers; so are the places",
 }
 
 #: No pause of reaping is longer than the longest lease (shared/lua/lib/live.lua).
@@ -188,6 +188,11 @@ def _check_slots(snapshot: StoreSnapshot) -> Iterator[str]:
     total = snapshot.config.get("live_slots", "0")
     if total != str(sum(sums.values())):
         yield f"the slots of all pools are {total!r}, but the live workers have {sum(sums.values())}"
+    # Pools without places were last written by a version that did not store any.
+    total = snapshot.config.get("live_places", "0")
+    places = sum(int(number) for number in snapshot.places.values() if number.isdecimal())
+    if total != str(places):
+        yield f"the places of all pools are {total!r}, but their records have {places}"
 
 
 def _check_timely(snapshot: StoreSnapshot) -> Iterator[str]:

@@ -34,11 +34,12 @@ class StoreSnapshot:
     #: For each model slug: the active set, which maps each tenant with queued jobs to its service.
     active: dict[str, dict[str, float]] = field(default_factory=dict)
     heartbeats: dict[str, float] = field(default_factory=dict)
-    #: The workers that are counted as live, the part of each in the sums over live workers, and the slots of each pool
-    #: according to its sums.
+    #: The workers that are counted as live, the part of each in the sums over live workers, and the slots and places of
+    #: each pool according to its record.
     live: dict[str, float] = field(default_factory=dict)
     counted: dict[str, str] = field(default_factory=dict)
     slots: dict[str, str] = field(default_factory=dict)
+    places: dict[str, str] = field(default_factory=dict)
     #: For each model slug: the numbers of queued and of running jobs in the pool's record, where it has them.
     pool_jobs: dict[str, dict[str, str]] = field(default_factory=dict)
     #: For each model slug: the workers of its pool, and their last heartbeats.
@@ -127,7 +128,7 @@ def _read(
             pipe.zrange(f"rq:wip:{queue}", 0, -1)
         for slug in slugs:
             pipe.zrange(keys.active(slug), 0, -1, withscores=True)
-            pipe.hmget(keys.books(slug), "slots", "waiting", "running")
+            pipe.hmget(keys.books(slug), "slots", "places", "waiting", "running")
             pipe.zrange(keys.pool(slug), 0, -1, withscores=True)
 
     answers = iter(_transaction(client, add_reads))
@@ -146,8 +147,9 @@ def _read(
         snapshot.mirror[queue] = [text(raw) for raw in next(answers)]
         snapshot.wip[queue] = [text(raw) for raw in next(answers)]
     for slug in slugs:
-        snapshot.active[slug], (slots, *jobs) = _scores(next(answers)), next(answers) or (None,)
-        snapshot.slots[slug], snapshot.pools[slug] = text(slots or b"0"), _scores(next(answers))
+        snapshot.active[slug], (slots, places, *jobs) = _scores(next(answers)), next(answers) or (None, None)
+        snapshot.slots[slug], snapshot.places[slug] = text(slots or b"0"), text(places or b"0")
+        snapshot.pools[slug] = _scores(next(answers))
         counted = zip(("waiting", "running"), jobs, strict=False)
         snapshot.pool_jobs[slug] = {name: text(raw) for name, raw in counted if raw is not None}
     return snapshot

@@ -4,7 +4,7 @@
 -- ANSWERS recounted
 --   recounted: number of repairs
 -- KEEPS 12
--- USES clock afford mark fleet slug stats
+-- USES clock afford mark fleet slug stats live_places
 
 -- This script may examine more than 64 entries, because a sum over a part of the workers is useless. It does nothing if
 -- there are more workers than this.
@@ -79,6 +79,20 @@ for slug, true_sums in pairs(sums) do
       break
     end
   end
+end
+local live_places = 0
+for slug, true_sums in pairs(sums) do
+  local places = number(redis.call('HGET', k_books .. slug, 'places'), 0, 0, MAX_PLACES)
+  if true_sums[1] > 0 then
+    live_places = live_places + places
+  elseif places > 0 then
+    redis.call('HSET', k_books .. slug, 'places', 0)
+    repaired()
+  end
+end
+if number(redis.call('HGET', k_config, 'live_places'), 0) ~= live_places then
+  redis.call('HSET', k_config, 'live_places', whole(live_places))
+  repaired()
 end
 if number(redis.call('HGET', k_config, 'live_slots'), 0) ~= live_slots then
   redis.call('HSET', k_config, 'live_slots', whole(live_slots))

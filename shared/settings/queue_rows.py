@@ -10,14 +10,22 @@ ROWS: tuple[Setting, ...] = (
         "jobs",
         1,
         10_000_000,
-        "inflight jobs of all tenants; auto: max(64, 4 x live slots); a low bound weakens the isolation of tenants",
+        "inflight jobs of all tenants; auto: at least 64 and 4 x live slots, and the jobs that the pools can do in "
+        "1.25 x PENSTOCK_MAX_WAIT_MS; a low bound weakens the isolation of tenants",
         auto=True,
     ),
     int_row(
         "max_queue_size", AUTO, "jobs", 1, 1_000_000, "queued jobs per tenant; auto: max(16, 2 x live slots)", auto=True
     ),
     int_row(
-        "max_queue_tokens", 65_536, "tokens", 1, 10**12, "bound on prompt tokens plus max_tokens of a tenant's queue"
+        "max_queue_tokens",
+        AUTO,
+        "tokens",
+        1,
+        10**12,
+        "prompt tokens plus max_tokens of a tenant's queued jobs; auto: their expected work is bounded, by what "
+        "the pool can do in PENSTOCK_MAX_WAIT_MS",
+        auto=True,
     ),
     int_row(
         "max_tenant_bytes",

@@ -16,6 +16,9 @@ from shared.store.replies import Overview, SettleAnswer, Settled, Snapshot, Swep
 #: A worker whose last heartbeat is older than this is not live. shared/lua/lib/clock.lua has the same value.
 LIVE_MS = 5_000
 
+#: The largest value of PENSTOCK_MAX_INFLIGHT.
+_MAX_INFLIGHT = 10_000_000
+
 _WORKER_FIELDS = {"model", "slug", "slots", "slots_busy", "cells", "cells_free", "draining", "beat_ms"}
 _WORKER_INTERNAL = {"claim_id", "claim_ids", "suspect", "drain_asked"}
 
@@ -154,7 +157,7 @@ def snapshot(answer: list[Any]) -> Snapshot:
     return Snapshot(
         now_ms=now_ms,
         inflight=inflight,
-        max_inflight=_max_inflight(config.get("max_inflight"), live_slots),
+        max_inflight=_max_inflight(config.get("max_inflight"), live_slots, integer(config.get("live_places"))),
         waiting=waiting,
         running=running,
         stats={name: integer(value) for name, value in pairs(stats).items()},
@@ -173,13 +176,14 @@ def snapshot(answer: list[Any]) -> Snapshot:
 
 def overview(answer: list[Any]) -> Overview:
     """Decode the answer of the overview script."""
-    inflight, max_inflight, workers, raw_slots, draining = answer
+    inflight, set_bound, workers, raw_slots, places, draining = answer
     slots = integer(text(raw_slots))
-    return Overview(inflight, _max_inflight(text(max_inflight), slots), workers, slots, draining=draining == 1)
+    max_inflight = _max_inflight(text(set_bound), slots, integer(text(places)))
+    return Overview(inflight, max_inflight, workers, slots, draining=draining == 1)
 
 
-def _max_inflight(setting: str | None, live_slots: int) -> int:
-    return _bound(setting, max(64, 4 * live_slots))
+def _max_inflight(setting: str | None, live_slots: int, live_places: int) -> int:
+    return _bound(setting, max(64, 4 * live_slots, min(_MAX_INFLIGHT, live_places)))
 
 
 def _tenant(entry: list[Any], config: dict[str, str], live_slots: int) -> TenantView:
@@ -190,7 +194,7 @@ def _tenant(entry: list[Any], config: dict[str, str], live_slots: int) -> Tenant
         waiting=integer(fields.get("waiting")),
         waiting_tokens=integer(fields.get("waiting_tokens")),
         max_waiting=_bound(fields.get("policy_max_waiting", config.get("max_queue_size")), max(16, 2 * live_slots)),
-        max_waiting_tokens=_bound(fields.get("policy_max_waiting_tokens", config.get("max_queue_tokens")), 65_536),
+        max_waiting_tokens=_set_bound(fields.get("policy_max_waiting_tokens", config.get("max_queue_tokens"))),
         running=integer(fields.get("running")),
         service_mwt=sum(integer(value) for name, value in fields.items() if name.startswith(keys.service_field(""))),
         oldest_age_ms=None if oldest_ms < 0 else oldest_ms,
@@ -222,7 +226,12 @@ def _usage(raw: Any) -> Usage | None:
 
 
 def _bound(value: str | None, auto_value: int) -> int:
-    return int(value) if value and is_integer(value) and value != str(AUTO) else auto_value
+    bound = _set_bound(value)
+    return auto_value if bound is None else bound
+
+
+def _set_bound(value: str | None) -> int | None:
+    return int(value) if value and is_integer(value) and value != str(AUTO) else None
 
 
 def is_integer(value: str) -> bool:

@@ -171,7 +171,8 @@ class TenantView:
     waiting: int
     waiting_tokens: int
     max_waiting: int
-    max_waiting_tokens: int
+    #: None if PENSTOCK_MAX_QUEUE_TOKENS is `auto`: the expected work is then bounded instead of the tokens.
+    max_waiting_tokens: int | None
     running: int
     #: The sum over all pools.
     service_mwt: int

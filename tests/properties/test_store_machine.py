@@ -32,6 +32,7 @@ class StoreMachine(QueueMachine):
             {
                 "max_inflight": st.sampled_from([None, 1, 4, 9]),
                 "max_waiting": st.sampled_from([None, 1, 3]),
+                "max_queue_tokens": st.sampled_from([150, None]),
                 "admission": st.sampled_from(["bounds", "full", "full"]),
                 "degradation": st.sampled_from(["off", "on"]),
                 "a_minute": st.sampled_from([(None, None), (None, None), (4, None), (None, 300)]),

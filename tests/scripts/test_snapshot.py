@@ -41,7 +41,7 @@ def test_a_snapshot_shows_tenants_workers_and_counters_and_changes_nothing(store
     assert (snapshot.inflight, snapshot.waiting, snapshot.running) == (3, 2, 1)
     a, b = sorted(snapshot.tenants, key=lambda tenant: tenant.name)
     assert (a.name, a.waiting, a.waiting_tokens, a.running, a.service_mwt) == ("a", 1, 30, 1, 90_000)
-    assert (b.name, b.waiting, b.running, b.weight, b.max_waiting, b.max_waiting_tokens) == ("b", 1, 0, 1.0, 16, 65_536)
+    assert (b.name, b.waiting, b.running, b.weight, b.max_waiting, b.max_waiting_tokens) == ("b", 1, 0, 1.0, 16, None)
     assert snapshot.workers[0].name == "w1"
     assert snapshot.models == [MODEL]
     assert (snapshot.stats["admitted"], snapshot.stats["executed"]) == (3, 1)
@@ -60,7 +60,7 @@ def test_a_snapshot_shows_the_policies_and_settings_in_force(store, settings):
     a, b = sorted(snapshot.tenants, key=lambda tenant: tenant.name)
     assert snapshot.max_inflight == 7
     assert (a.weight, a.max_waiting, a.max_waiting_tokens) == (2.5, 3, 99)
-    assert (b.weight, b.max_waiting, b.max_waiting_tokens) == (1.0, 5, 65_536)
+    assert (b.weight, b.max_waiting, b.max_waiting_tokens) == (1.0, 5, None)
 
 
 def test_a_snapshot_shows_the_age_of_a_tenants_oldest_queued_job(store):

@@ -30,6 +30,7 @@ from tests.support.model import Model
 from tests.support.model_admission import never_fits, verdict
 from tests.support.model_books import Rate
 from tests.support.model_bytes import bytes_hint_ms, expire_jobs, inflight_bytes, jobs_of, periods
+from tests.support.model_places import live_places
 from tests.support.model_records import ModelJob
 
 START_MS = 1_800_000_000_000
@@ -72,12 +73,11 @@ class QueueMachine(RuleBasedStateMachine):
         self.client.flushall()
         self.count, self.store = 0, Store(self.client)
         given = {"PENSTOCK_FAIRNESS": fairness, "PENSTOCK_MAX_ATTEMPTS": str(max_attempts), "PENSTOCK_LEASE_MS": "3000"}
-        given |= {"PENSTOCK_ADMISSION": admission, "PENSTOCK_MAX_QUEUE_TOKENS": str(max_queue_tokens)}
+        given |= {"PENSTOCK_ADMISSION": admission, "PENSTOCK_MAX_QUEUE_TOKENS": str(max_queue_tokens or "auto")}
         given |= {"PENSTOCK_DEGRADATION": degradation, "PENSTOCK_RESULT_TTL_S": str(result_ttl_s)}
-        if max_inflight:
-            given["PENSTOCK_MAX_INFLIGHT"] = str(max_inflight)
-        if max_waiting:
-            given["PENSTOCK_MAX_QUEUE_SIZE"] = str(max_waiting)
+        given["PENSTOCK_MAX_INFLIGHT"], given["PENSTOCK_MAX_QUEUE_SIZE"] = (
+            str(bound or "auto") for bound in (max_inflight, max_waiting)
+        )
         if max_bytes:
             given["PENSTOCK_MAX_TENANT_BYTES"] = str(max_bytes)
         self.store.configure(load(given, None))
@@ -272,6 +272,7 @@ class QueueMachine(RuleBasedStateMachine):
     def store_and_model_agree(self):
         model, client = self.model, self.client
         assert client.zcard(keys.inflight()) == len(model.inflight())
+        assert int(client.hget(keys.config(), "live_places") or 0) == live_places(model)
         for tenant in TENANTS:
             for slug in SLUGS:
                 order = client.zrange(keys.order(f"{tenant}.{slug}"), 0, -1)

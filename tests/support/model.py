@@ -11,6 +11,7 @@ from tests.support.model_admission import LIVE_MS, AdmissionView, apply_admissio
 from tests.support.model_books import Lengths, Pool, Rate
 from tests.support.model_bytes import erase_result, keep_ended
 from tests.support.model_hold import Hold
+from tests.support.model_places import count_workers
 from tests.support.model_records import GENERATED_WEIGHT, ModelJob, ModelWorker
 from tests.support.model_tiers import cut
 from tests.support.model_turns import candidate
@@ -26,7 +27,8 @@ class Model:
     now_ms: int
     max_inflight: int | None
     max_waiting: int | None
-    max_waiting_tokens: int
+    #: None if PENSTOCK_MAX_QUEUE_TOKENS is `auto`.
+    max_waiting_tokens: int | None
     lease_ms: int
     max_attempts: int
     fairness: str
@@ -149,7 +151,7 @@ class Model:
         me = self.workers.setdefault(worker, ModelWorker(slug, slots, cells, self.now_ms))
         me.slug, me.slots, me.cells, me.heartbeat_ms = slug, slots, cells, self.now_ms
         me.rates = rates
-        self._count_workers(slug)
+        count_workers(self, slug)
         lost, canceled = [], []
         for job_id, token in held:
             job = self.jobs.get(job_id)
@@ -237,7 +239,7 @@ class Model:
                 self.cancel(job.id, None, "abandoned")
         for name in [name for name, worker in self.workers.items() if worker.heartbeat_ms <= self.now_ms - 60_000]:
             self.workers[name].heartbeat_ms = -LIVE_MS * 1_000_000
-        self._count_workers()
+        count_workers(self)
         return moved
 
     # The steps that several scripts share.
@@ -285,15 +287,6 @@ class Model:
 
     def _by_weight(self, tenant: str, cost_mwt: int) -> int:
         return cost_mwt * 1_000 // self.weights_milli.get(tenant, 1_000)
-
-    def _count_workers(self, reported: str = "") -> None:
-        """Recompute the slots and rates of all pools; a worker of the pool `reported` has just sent a heartbeat."""
-        live = [w for w in self.workers.values() if self.now_ms - w.heartbeat_ms <= LIVE_MS]
-        self.slots_at_last_count = sum(w.slots for w in live)
-        for slug in {worker.slug for worker in self.workers.values()}:
-            mine = [w for w in live if w.slug == slug]
-            self.pools[slug].slots = sum(worker.slots for worker in mine)
-            self.pools[slug].update_rates([w.rates for w in mine], self.now_ms if slug == reported else None)
 
     def _note_gap(self) -> None:
         self.hold.note_gap(self.now_ms, [worker.heartbeat_ms for worker in self.workers.values()], self.lease_ms)

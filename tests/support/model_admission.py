@@ -51,7 +51,7 @@ class AdmissionView:
         self.is_probe = not (tenants or running) and model.now_ms - self.pool.succeeded_ms > 60_000
         if job.cost_mwt < 0:
             job.cost_mwt = math.floor(1_000 * (job.prompt_tokens + GENERATED_WEIGHT * self.expected("mean")))
-        mean = job.cost_mwt if self.pool.mean_mwt is None else self.pool.mean_mwt
+        mean = self.mean_mwt = job.cost_mwt if self.pool.mean_mwt is None else self.pool.mean_mwt
         mu = self.rates.mu_wtps if self.rates else 0
         self.backlog_bound_mwt = max(model.max_wait_ms * mu, 2 * self.active * mean)
         self.margin = 1 if self.idle else model.margin
@@ -141,13 +141,30 @@ def check_rates(view: AdmissionView) -> str | None:
     return None
 
 
+def max_jobs(view: AdmissionView) -> int:
+    return view.model.max_waiting or max(16, 2 * view.model.slots_at_last_count)
+
+
+def max_work_mwt(view: AdmissionView) -> float:
+    """Return the work that a tenant may have queued in the pool if its tokens are not bounded.
+
+    In full admission, the check of the tenant's share bounds it.
+    """
+    if view.rates is None:
+        return max(65_536_000, max_jobs(view) * view.mean_mwt)
+    share_of_jobs_mwt = 2 * view.active * view.mean_mwt * view.weight / view.weights
+    return math.inf if view.model.full else max(view.model.max_wait_ms * view.rates.mu_wtps, share_of_jobs_mwt)
+
+
 def check_lists(view: AdmissionView) -> str | None:
     model, mine = view.model, view.mine
-    if len(mine) >= (model.max_waiting or max(16, 2 * model.slots_at_last_count)):
+    if len(mine) >= max_jobs(view):
         return "tenant_queue_full"
-    if mine and sum(other.tokens for other in mine) + view.job.tokens > model.max_waiting_tokens:
-        return "tenant_tokens_full"
-    return None
+    if model.max_waiting_tokens is None:
+        too_much = view.own_mwt > 0 and view.own_mwt + view.job.cost_mwt > max_work_mwt(view)
+    else:
+        too_much = bool(mine) and sum(other.tokens for other in mine) + view.job.tokens > model.max_waiting_tokens
+    return "tenant_tokens_full" if too_much else None
 
 
 def check_share(view: AdmissionView) -> str | None:

@@ -61,6 +61,8 @@ class Pool:
 
     virtual: int = 0
     slots: int = 0
+    #: The jobs that the pool can work off in time, as of its last heartbeat.
+    places: int = 0
     mean_mwt: float | None = None
     run_ms: float | None = None
     succeeded_ms: int = 0
@@ -86,6 +88,14 @@ class Pool:
             self.rates = Rates(
                 mu, prefill / len(reported), tpot / len(reported), before_ms if reported_ms is None else reported_ms
             )
+
+    def update_places(self, mu_wtps: float, max_wait_ms: int, *, reported: bool) -> None:
+        """Allow the slots and a quarter more than the longest wait of mean jobs; a heartbeat lowers it by an eighth."""
+        if not self.slots:
+            self.places = 0
+        elif reported:
+            queued = math.ceil(1.25 * max_wait_ms * mu_wtps / self.mean_mwt) if mu_wtps and self.mean_mwt else 0
+            self.places = max(4 * self.slots, self.slots + queued, self.places * 7 // 8)
 
     def rates_at(self, now_ms: int) -> Rates | None:
         """Return the rates, or None if they are unknown or too old."""

@@ -1,4 +1,7 @@
-"""The places of the reference model: how many jobs each pool may have inflight, and who may use the last quarter."""
+"""The places of the reference model: how many jobs each pool may have inflight, and who may use the last quarter.
+
+They follow from the live workers, which are counted here too.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -14,10 +17,26 @@ def live_pools(model: "Model") -> set[str]:
     return {slug for slug in heard if model.pools[slug].slots > 0}
 
 
+def count_workers(model: "Model", reported: str = "") -> None:
+    """Recompute the slots, rates and places of all pools; a worker of the pool `reported` has just sent a heartbeat."""
+    live = [worker for worker in model.workers.values() if model.now_ms - worker.heartbeat_ms <= LIVE_MS]
+    model.slots_at_last_count = sum(worker.slots for worker in live)
+    for slug in {worker.slug for worker in model.workers.values()}:
+        pool, rates = model.pools[slug], [worker.rates for worker in live if worker.slug == slug]
+        pool.slots = sum(worker.slots for worker in live if worker.slug == slug)
+        pool.update_places(sum(mu_wtps for mu_wtps, _, _ in rates), model.max_wait_ms, reported=slug == reported)
+        pool.update_rates(rates, model.now_ms if slug == reported else None)
+
+
+def live_places(model: "Model") -> int:
+    """Return how many jobs all pools together can work off in time."""
+    return sum(pool.places for pool in model.pools.values())
+
+
 def places_in_pool(view: "AdmissionView") -> int:
     """Return how many jobs the pool of the offered job may have inflight, given the jobs of the other pools."""
     model, slug = view.model, view.job.slug
-    bound = model.max_inflight or max(64, 4 * model.slots_at_last_count)
+    bound = model.max_inflight or max(64, 4 * model.slots_at_last_count, live_places(model))
     left = bound - (view.inflight - view.pool_inflight)
     others = [other for other in live_pools(model) if other != slug]
     if not others or bound <= len(others):

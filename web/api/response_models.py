@@ -151,7 +151,10 @@ class JobPage(ResponseModel):
 
 
 class OwnQueue(ResponseModel):
-    """The bounds of a tenant's queue, how many jobs the tenant has, and how many are inflight in the whole system."""
+    """The bounds of a tenant's queue, how many jobs the tenant has, and how many are inflight in the whole system.
+
+    `max_waiting_tokens` is null if the expected work is bounded instead of the tokens.
+    """
 
     object: Literal["queue"]
     tenant: str
@@ -159,7 +162,7 @@ class OwnQueue(ResponseModel):
     waiting_tokens: int
     running: int
     max_waiting: int
-    max_waiting_tokens: int
+    max_waiting_tokens: int | None
     weight: float
     max_deadline_ms: int
     inflight: int

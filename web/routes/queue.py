@@ -51,12 +51,14 @@ def bounds_of(settings: Settings, policy: TenantPolicy | None, overview: Overvie
     weight in the policy, the weight is 1.
 
     If PENSTOCK_MAX_QUEUE_SIZE is `auto`, the bound on queued jobs is computed from the number of slots of live workers.
-    shared/lua/lib/verdict.lua has the same formula.
+    shared/lua/lib/verdict.lua has the same formula. If PENSTOCK_MAX_QUEUE_TOKENS is `auto`, the bound on tokens is
+    None: shared/lua/lib/work.lua then bounds the expected work.
     """
     policy = policy or TenantPolicy()
     max_jobs = max(16, 2 * overview.slots) if settings.max_queue_size == AUTO else settings.max_queue_size
+    max_tokens = None if settings.max_queue_tokens == AUTO else settings.max_queue_tokens
     return {
         "max_waiting": policy.max_waiting or max_jobs,
-        "max_waiting_tokens": policy.max_waiting_tokens or settings.max_queue_tokens,
+        "max_waiting_tokens": policy.max_waiting_tokens or max_tokens,
         "weight": policy.weight or 1,
     }

@@ -1,7 +1,7 @@
--- fleet: keeps the sums of the live workers' slots and rates, of each pool and of all pools.
+-- fleet: keeps the sums of the live workers' slots and rates, and what follows from them, of each pool and of all pools.
 -- KEYS config live counted pool worker books
 -- KEEPS 12
--- USES clock
+-- USES clock live_places
 
 -- What a live worker adds to the sums is stored as its *part*, in the hash `counted`. A heartbeat adds the difference
 -- between the worker's new part and its stored one. Farewell subtracts the stored part; so do renew, reap and farewell
@@ -104,6 +104,9 @@ local function change_sums(before, after, reported_ms)
     added_slots = i == 1 and by or added_slots
   end
   write_sums(slug, sums, reported_ms)
+  if reported_ms or sums[1] == 0 then
+    update_places(slug, sums[1], sums[3])
+  end
   if added_slots ~= 0 then
     local live_slots = number(redis.call('HGET', k_config, 'live_slots'), 0)
     redis.call('HSET', k_config, 'live_slots', whole(math.max(0, live_slots + added_slots)))
@@ -150,7 +153,8 @@ local function count_worker(name, slug, slots, now_ms)
   if not before and redis.call('EXISTS', k_counted) == 0 then
     -- No worker is counted, so both sums are 0. Other figures are those of a store that was emptied in part, or of a
     -- version that did not store parts.
-    redis.call('HSET', k_config, 'live_slots', 0)
+    redis.call('HSET', k_config, 'live_slots', 0, 'live_places', 0)
+    redis.call('HSET', k_books .. slug, 'places', 0)
     write_sums(slug, no_sums())
   end
   if before and before[1] ~= slug then

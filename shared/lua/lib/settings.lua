@@ -21,7 +21,7 @@ local function checked_setting(name, stored)
   elseif name == 'max_wait_ms' then
     return integer_setting(stored, 8000, 1, 3600000)
   elseif name == 'max_queue_tokens' then
-    return integer_setting(stored, 65536, 1, 1000000000000)
+    return integer_setting(stored, nil, 1, 1000000000000)
   elseif name == 'max_inflight' then
     return integer_setting(stored, nil, 1, 10000000)
   elseif name == 'max_queue_size' then
@@ -38,6 +38,8 @@ local function checked_setting(name, stored)
     return stored == 'on' and 'on' or 'off'
   elseif name == 'live_slots' then
     return integer_setting(stored, 0, 0, 10000000)
+  elseif name == 'live_places' then
+    return math.min(10000000, integer_setting(stored, 0, 0, 1e14))
   end
   return stored
 end

@@ -1,6 +1,6 @@
 -- verdict: the checks of admission, one function each, in the order in which they run; writes nothing.
 -- KEYS inflight pool books tenant active key_rates key_jobs
--- USES clock settings schema books places lengths tier kept
+-- USES clock settings schema books places lengths tier kept work
 
 -- The factor alpha of Choudhury and Hahne's dynamic threshold: the work that a tenant may have queued, as a multiple of
 -- its share of the free backlog. The second value applies at tiers 1 and 2.
@@ -32,10 +32,10 @@ end
 
 -- Adds to `request` everything that the checks need: settings, the tenant's record and the pool record.
 local function look(request)
-  local draining, max_inflight, max_queue_size, max_queue_tokens, live_slots, admission, generated_weight, max_wait_ms,
-    margin, degradation, schema_oldest, max_tenant_bytes, store_bytes = read_settings('draining', 'max_inflight',
-    'max_queue_size', 'max_queue_tokens', 'live_slots', 'admission', 'generated_weight', 'max_wait_ms',
-    'admission_safety_margin', 'degradation', 'schema_oldest', 'max_tenant_bytes', 'store_bytes')
+  local draining, max_inflight, max_queue_size, max_queue_tokens, live_slots, live_places, admission, generated_weight,
+    max_wait_ms, margin, degradation, schema_oldest, max_tenant_bytes, store_bytes = read_settings('draining',
+    'max_inflight', 'max_queue_size', 'max_queue_tokens', 'live_slots', 'live_places', 'admission', 'generated_weight',
+    'max_wait_ms', 'admission_safety_margin', 'degradation', 'schema_oldest', 'max_tenant_bytes', 'store_bytes')
   local tenant_fields = redis.call('HMGET', k_tenant .. request.tenant, 'waiting', 'waiting_tokens',
     'policy_max_waiting', 'policy_max_waiting_tokens', 'policy_weight_milli', 'policy_rpm', 'policy_tpm', 'rpm_ms',
     'tpm_ms', 'b|' .. request.slug, 'len_n', 'len_mean', 'len_p50', 'len_p35', 'w|' .. request.slug, 'policy_max_bytes',
@@ -46,7 +46,7 @@ local function look(request)
   local active = redis.call('ZCARD', k_active .. request.slug)
   request.draining = draining == '1' or is_outdated(schema_oldest)
   request.full_admission = admission == 'full'
-  request.max_inflight = max_inflight or math.max(64, 4 * live_slots)
+  request.max_inflight = max_inflight or math.max(64, 4 * live_slots, live_places)
   request.max_waiting = number(tenant_fields[3], nil, 0) or max_queue_size or math.max(16, 2 * live_slots)
   request.max_waiting_tokens = number(tenant_fields[4], max_queue_tokens)
   request.inflight = redis.call('ZCARD', k_inflight)
@@ -89,6 +89,7 @@ local function look(request)
   -- The largest backlog is the work that the pool can do in PENSTOCK_MAX_WAIT_MS, but at least twice the mean cost of a
   -- job for each tenant with queued jobs.
   request.max_backlog_mwt = math.max(request.max_wait_ms * request.mu, 2 * active * request.mean_mwt)
+  request.max_work_mwt = not request.max_waiting_tokens and max_work_of(request, active) or nil
   request.margin = request.idle and 1 or margin
   -- The pool has a tier only while its rates are known. The caller then sets `request.tier`: admit updates the stored
   -- tier, quote only reads it.
@@ -174,9 +175,15 @@ local function check_lists(request)
       drain_ms(request, request.mean_mwt, true) }
   end
   local tokens = request.prompt_tokens + request.max_tokens
-  if request.waiting > 0 and request.waiting_tokens + tokens > request.max_waiting_tokens then
+  if request.max_waiting_tokens and request.waiting > 0
+    and request.waiting_tokens + tokens > request.max_waiting_tokens then
     return { 'tenant_tokens_full', 'tenant_waiting_tokens', request.waiting_tokens, request.max_waiting_tokens,
       drain_ms(request, request.cost_mwt, true) }
+  end
+  local work_mwt = request.tenant_mwt + request.cost_mwt
+  if request.max_work_mwt and request.tenant_mwt > 0 and work_mwt > request.max_work_mwt then
+    return { 'tenant_tokens_full', 'tenant_waiting_work', math.floor(request.tenant_mwt / 1000),
+      math.floor(request.max_work_mwt / 1000), drain_ms(request, work_mwt - request.max_work_mwt, true) }
   end
 end
 

@@ -99,7 +99,7 @@ def test_a_snapshot_shows_the_bounds_that_are_in_force():
         answer = decode.snapshot([0, 0, 0, 0, flat, [], [[b"blue", -1, policy]], [], [], [], 0, b"0", 0])
         return answer.max_inflight, answer.tenants[0].max_waiting, answer.tenants[0].max_waiting_tokens
 
-    assert shown({}, {}) == (64, 16, 65_536)
-    assert shown({"max_inflight": "auto", "max_queue_size": "auto", "live_slots": "100"}, {}) == (400, 200, 65_536)
+    assert shown({}, {}) == (64, 16, None)
+    assert shown({"max_inflight": "auto", "max_queue_size": "auto", "live_slots": "100"}, {}) == (400, 200, None)
     assert shown({"max_inflight": "7", "max_queue_size": "5", "max_queue_tokens": "9"}, {}) == (7, 5, 9)
     assert shown({"max_queue_size": "5"}, {"policy_max_waiting": "3", "policy_max_waiting_tokens": "2"}) == (64, 3, 2)
