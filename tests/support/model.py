@@ -148,6 +148,8 @@ class Model:
     ) -> tuple[list[str], list[str]]:
         """Take the heartbeat of a worker that holds `held`, each with this many tokens and this CPU time."""
         self._note_gap()
+        # A pool whose workers were all silent until now starts anew.
+        count_workers(self)
         me = self.workers.setdefault(worker, ModelWorker(slug, slots, cells, self.now_ms))
         me.slug, me.slots, me.cells, me.heartbeat_ms = slug, slots, cells, self.now_ms
         me.rates = rates
