@@ -1,6 +1,6 @@
 -- sweep: examines the oldest inflight jobs, and puts those back that stand where no other script would end them.
 -- KEYS config inflight deadlines leases polls workers worker tenants models queues notices wake pool bell patrol
---      rq_queues rq_workers rq_worker rq_workers_of
+--      promises rq_queues rq_workers rq_worker rq_workers_of
 -- ARGV
 --   asker text · the process that sweeps, '' for a process that sweeps although another one has the turn
 --   source text · the set to examine: inflight, deadlines or leases
@@ -66,8 +66,10 @@ local function check_times()
     redis.call('ZADD', k_workers, now_ms, name)
     repairs = repairs + 1
   end
-  -- A live worker that is removed from its pool here is added again by its next heartbeat.
   for _, model in ipairs(redis.call('ZREVRANGE', k_models, 0, WINDOW - 1)) do
+    -- Doors with format 1 write this key until they are stopped, and nothing else would delete it.
+    redis.call('DEL', k_promises .. slug_of(model))
+    -- A live worker that is removed from its pool here is added again by its next heartbeat.
     repairs = repairs
       + redis.call('ZREMRANGEBYSCORE', k_pool .. slug_of(model), '(' .. whole(now_ms + LIVE_MS), '+inf')
   end

@@ -83,6 +83,7 @@ TABLE: tuple[Key, ...] = (
         "refused clients, by tenant and retry time",
         "permanent",
     ),
+    Key("promises", "penstock:promises:", "model", "zset", "of format 1; sweep deletes it", "permanent"),
     Key("asked", "penstock:asked", "", "zset", "ids of recent refusals; a repeat is not counted again", "permanent"),
     Key("polls", "penstock:polls", "", "zset", "jobs that must be polled, ordered by poll deadline", "emptied"),
     Key("labels", "penstock:labels", "", "set", "tenants with a metric label of their own", "permanent"),

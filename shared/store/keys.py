@@ -184,6 +184,11 @@ def reservations(model: str) -> str:
     return _key("reservations", model)
 
 
+def promises(model: str) -> str:
+    """Return the key in which format 1 kept when each tenant of a pool was told to come back. Nothing reads it."""
+    return _key("promises", model)
+
+
 def asked() -> str:
     """Return the key of the ZSET of the deduplication ids of recent refusals."""
     return _key("asked")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shared.audit.invariants import find_breaches
+from shared.audit.invariants import find_breaches, unowned_keys
 from shared.audit.sweeper import Sweeper
 from shared.store import keys
 from tests.support.builders import MODEL, a_job, admitted, an_ending, claim_one, heartbeat
@@ -72,3 +72,13 @@ def test_a_job_that_ran_during_the_upgrade_is_settled_against_what_it_was_charge
     store.configure(settings)
     store.settle(an_ending(held), "w1")
     assert int(store.client.hget(keys.tenant("a"), keys.service_field(MODEL))) == 1_000_000 - 500_000 + 90_000
+
+
+def test_keys_that_only_format_1_used_are_no_breach_and_are_deleted(pool, settings):
+    write_format_1(pool, {"a": 1_000_000, "b": 1_000_000}, 1_000_000)
+    for slug in (MODEL, "a-pool-without-workers"):
+        pool.client.zadd(keys.promises(slug), {"a": 1_000_000})
+    assert (find_breaches(pool.client), unowned_keys(pool.client)) == ([], [])
+    pool.configure(settings)
+    Sweeper(pool).one_pass()
+    assert not pool.client.exists(keys.promises(MODEL))
