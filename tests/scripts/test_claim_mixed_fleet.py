@@ -10,7 +10,6 @@ from tests.support.builders import (
     a_heartbeat,
     a_job,
     admitted,
-    advance_clock,
     an_ending,
     claim,
     claim_one,
@@ -27,7 +26,7 @@ def heartbeat(store, worker: str, rates: dict[str, int], **overrides) -> None:
 
 
 @pytest.fixture
-def fleet(store, settings):
+def fleet(store, settings, clock):
     """A fast and a slow worker, and a tenant whose answers have 100 tokens: 1 s on the fast worker, 4 s on the slow."""
     reconfigure(store, settings, max_inflight=1_000, max_queue_size=100)
     heartbeat(store, "fast", FAST)
@@ -74,10 +73,10 @@ def test_a_slow_worker_takes_the_jobs_behind_the_one_that_it_leaves(fleet):
     assert ids(claim(fleet, "fast", room=4, cells_free=8_000)) == [left]
 
 
-def test_a_job_that_not_even_the_fastest_worker_can_finish_with_a_usual_answer_is_not_left(fleet):
+def test_a_job_that_not_even_the_fastest_worker_can_finish_with_a_usual_answer_is_not_left(fleet, clock):
     # Too late for both workers: the slow one may as well start it, since the answer may be short.
     job_id = admitted(fleet, long_job("blue", 3_000))
-    advance_clock(fleet, 2_200)
+    clock.set(2_200)
     heartbeat(fleet, "fast", FAST)
     fleet.client.hset(keys.tenant("blue"), "len_p20", 1)
     assert ids(claim(fleet, "slow", cells_free=8_000)) == [job_id]
@@ -86,20 +85,20 @@ def test_a_job_that_not_even_the_fastest_worker_can_finish_with_a_usual_answer_i
 @pytest.mark.parametrize(
     "change",
     {
-        "is silent": lambda store: (advance_clock(store, 5_500), heartbeat(store, "slow", SLOW)),
-        "drains": lambda store: heartbeat(store, "fast", FAST, draining=True),
-        "has left": lambda store: store.farewell("fast", MODEL),
-        "is as slow": lambda store: heartbeat(store, "fast", SLOW),
-        "has too few cells": lambda store: store.renew(a_heartbeat("fast", cells=900, facts=FAST), []),
+        "is silent": lambda store, clock: (clock.set(5_500), heartbeat(store, "slow", SLOW)),
+        "drains": lambda store, _: heartbeat(store, "fast", FAST, draining=True),
+        "has left": lambda store, _: store.farewell("fast", MODEL),
+        "is as slow": lambda store, _: heartbeat(store, "fast", SLOW),
+        "has too few cells": lambda store, _: store.renew(a_heartbeat("fast", cells=900, facts=FAST), []),
     }.items(),
     ids=lambda item: item[0],
 )
-def test_no_job_is_left_to_a_worker_that_cannot_take_it(fleet, change):
+def test_no_job_is_left_to_a_worker_that_cannot_take_it(fleet, clock, change):
     job_id = admitted(fleet, long_job("blue", 8_000))
     # With 90 % of the answers at most 250 tokens long, the slow worker needs up to 10 s.
     fleet.client.hset(keys.tenant("blue"), "len_p90", 250)
     assert claim(fleet, "slow", cells_free=8_000) == []
-    change[1](fleet)
+    change[1](fleet, clock)
     assert ids(claim(fleet, "slow", cells_free=8_000)) == [job_id]
 
 
@@ -116,23 +115,23 @@ def test_equal_workers_leave_each_other_nothing(fleet):
     assert ids(claim(fleet, "other", cells_free=8_000)) == [job_id]
 
 
-def test_a_job_that_the_fastest_worker_can_finish_is_not_ended_as_hopeless(fleet):
+def test_a_job_that_the_fastest_worker_can_finish_is_not_ended_as_hopeless(fleet, clock):
     # By the mean rates of the pool, which are those of the slow worker for the most part, the job would be hopeless.
     for number in range(20):
         heartbeat(fleet, f"slow{number}", SLOW)
     job_id = admitted(fleet, long_job("blue", 60_000))
     admitted(fleet, long_job("green", 60_000))
-    advance_clock(fleet, 58_000)
+    clock.set(58_000)
     heartbeat(fleet, "slow", SLOW)
     heartbeat(fleet, "fast", FAST)
     assert claim(fleet, "slow", cells_free=8_000) == []
     assert job_id in ids(claim(fleet, "fast", room=4, cells_free=8_000))
 
 
-def test_only_so_many_jobs_are_looked_at(fleet):
+def test_only_so_many_jobs_are_looked_at(fleet, clock):
     for number in range(40):
         admitted(fleet, long_job("blue", 100_000, cost_mwt=100, latest_start_ms=100 + number))
-    advance_clock(fleet, 97_500)
+    clock.set(97_500)
     heartbeat(fleet, "slow", SLOW)
     heartbeat(fleet, "fast", FAST)
     behind = admitted(fleet, long_job("blue", 600_000, cost_mwt=100))
@@ -142,10 +141,10 @@ def test_only_so_many_jobs_are_looked_at(fleet):
 
 @pytest.mark.parametrize("spoiled", ["abc", "nan", "-1", "1e300", ""])
 @pytest.mark.parametrize("field", ["fast_worker", "fast_prefill_tps", "fast_tpot_ms", "fast_cells", "fast_beat_ms"])
-def test_a_spoiled_record_of_the_fastest_worker_keeps_no_job_from_the_others_for_long(fleet, field, spoiled):
+def test_a_spoiled_record_of_the_fastest_worker_keeps_no_job_from_the_others_for_long(fleet, clock, field, spoiled):
     job_id = admitted(fleet, long_job("blue", 60_000))
     fleet.client.hset(keys.books(MODEL), field, spoiled)
-    advance_clock(fleet, 58_000)
+    clock.set(58_000)
     heartbeat(fleet, "slow", SLOW)
     claim(fleet, "slow", cells_free=8_000)
     heartbeat(fleet, "fast", FAST)
