@@ -10,7 +10,7 @@ from shared.jobs.outcomes import EndCode, FinishReason, Outcome
 from workers.engine.backend import END, Backend, BatchRow, Prepared, prepare_within_context
 from workers.engine.events import DROPPED, RETURNED, Ended, Event, FreeCapacity, JobSpec, Text
 from workers.engine.inbox import Cancel, Inbox, Recall
-from workers.engine.planner import BatchPlan, PendingPrompt, PlanLimits, leave_out, plan, split_into_calls
+from workers.engine.planner import BatchPlan, PendingPrompt, PlanLimits, plan, split_into_calls, taking_part
 from workers.engine.prefix_cache import PrefixCache
 from workers.engine.sequence import Sequence, SequenceState
 from workers.engine.slots import Slots
@@ -182,7 +182,9 @@ class Engine:
     def _plan(self) -> BatchPlan:
         decoding, prompts, ending = [], [], set()
         self._update_soon_tokens()
-        for slot, sequence in self._running.items():
+        others = taking_part(self._running, self._share.sits_out)
+        self._share.begin_step(charges=bool(others))
+        for slot, sequence in (others or self._running).items():
             if sequence.state is SequenceState.DECODE:
                 decoding.append(slot)
                 if sequence.tokens_left <= self._soon_tokens:
@@ -193,8 +195,7 @@ class Engine:
         self._last_decode_s = self._clock.monotonic() if decoding else None
         if self._inbox.set_ending_soon(ending):
             self.on_ending()
-        chosen = plan(decoding, prompts, self._limits, self._fit, self.stats.steps)
-        return leave_out(chosen, self._running, self._share.sits_out)
+        return plan(decoding, prompts, self._limits, self._fit, self.stats.steps)
 
     def _update_soon_tokens(self) -> None:
         # Measure the whole last step, prompts included, because prompts in a step delay the next token of each answer.
@@ -254,9 +255,7 @@ class Engine:
             except Exception as fault:  # noqa: BLE001 - an error in one sequence's sampler must not end the others
                 self._fail(sequence, fault)
                 continue
-            if sequence.job.grammar is not None:
-                cpu_s = sequence.note_grammar(self.backend.grammar_cpu_s(row.slot))
-                self._share.spend(sequence.job.spec.tenant, cpu_s)
+            self._share.spend(sequence.job.spec.tenant, sequence.note_grammar(self.backend.grammar_cpu_s(row.slot)))
             self._report(sequence, token, text, now)
 
     def _report(self, sequence: Sequence, token: int, text: str, now: float) -> None:
@@ -280,13 +279,14 @@ class Engine:
         """Free a sequence's slot, then its reservation, then emit its Ended event. No other method does so."""
         rest = sequence.detokenizer.finish()
         if rest:
-            self._emit(Text(sequence.key, rest, sequence.completion_tokens))
-        text, extra, grammar_cpu_s = sequence.detokenizer.text, {}, 0.0
+            self._emit(Text(sequence.key, rest, sequence.completion_tokens, sequence.grammar_cpu_s))
+        text, extra = sequence.detokenizer.text, {}
         if sequence.state is SequenceState.WAITING:
             self._waiting.remove(sequence)
         else:
             extra = self.backend.extra_fields(sequence.slot, text)
-            grammar_cpu_s = self.backend.grammar_cpu_s(sequence.slot)
+            grown_s = sequence.note_grammar(self.backend.grammar_cpu_s(sequence.slot))
+            self._share.spend(sequence.job.spec.tenant, grown_s)
             self.backend.close_slot(sequence.slot)
             keeps = self._reuses and outcome != Outcome.FAILED
             self._prefixes.give_back(sequence.slot, sequence.cached if keeps else None)
@@ -296,5 +296,5 @@ class Engine:
         del self._by_key[sequence.key]
         self._inbox.note_ended(sequence.key)
         usage = sequence.usage(self._clock.monotonic())
-        result = (text, usage, str(code), stage, message, extra, grammar_cpu_s)
+        result = (text, usage, str(code), stage, message, extra, sequence.grammar_cpu_s)
         self._emit(Ended(sequence.key, str(outcome), str(reason), *result))

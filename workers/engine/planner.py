@@ -18,7 +18,7 @@ With a split cache, the prompts are computed in a call of their own, in pieces o
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from workers.engine.backend import BatchRow
 from workers.engine.sequence import Sequence
@@ -106,17 +106,13 @@ def plan(
     return BatchPlan(tuple(decoding), choose(prompts, limits.prefill_chunk, fit, left_ms))
 
 
-def leave_out(chosen: BatchPlan, running: Mapping[int, Sequence], sits_out: Callable[[str], bool]) -> BatchPlan:
-    """Return the plan without the answers with grammars of the tenants that sit out this step.
-
-    The plan is not changed if the step would have nothing else to do.
-    """
-    decode = tuple(
-        slot
-        for slot in chosen.decode
-        if running[slot].job.grammar is None or not sits_out(running[slot].job.spec.tenant)
-    )
-    return replace(chosen, decode=decode) if decode or chosen.prompts else chosen
+def taking_part(running: Mapping[int, Sequence], sits_out: Callable[[str], bool]) -> dict[int, Sequence]:
+    """Return the sequences without those that have grammars and whose tenants sit out this step."""
+    return {
+        slot: sequence
+        for slot, sequence in running.items()
+        if sequence.job.grammar is None or not sits_out(sequence.job.spec.tenant)
+    }
 
 
 def _whole_pieces(

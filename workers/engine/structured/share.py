@@ -4,7 +4,8 @@ A grammar's work for one token takes microseconds or milliseconds, and it delays
 together therefore get a share of the time in which the model decodes, and the tenants with grammars divide that share
 equally. A tenant that has used more than its part is in debt, and its sequences with grammars are left out of the steps
 until the debt is paid. They lose no work: their tokens are the same, only later. With a step of a few milliseconds, a
-common schema uses a fraction of its part.
+common schema uses a fraction of its part. If nobody else has a sequence in a step, the grammars in it delay nobody, and
+their time is not charged. A debt therefore never exceeds what a tenant's grammars take in one step.
 """
 
 #: The grammars' share of the time in which the model decodes. With a half, the other tenants' answers take at most one
@@ -22,10 +23,17 @@ class GrammarShare:
 
     def __init__(self) -> None:
         self._credit_s: dict[str, float] = {}
+        #: Whether anybody is charged in the current step: it has sequences other than those of tenants in debt.
+        self._charges = True
+
+    def begin_step(self, *, charges: bool) -> None:
+        """Begin a step. `charges` is False if only tenants in debt have sequences in it."""
+        self._charges = charges
 
     def spend(self, tenant: str, cpu_s: float) -> None:
-        """Charge a tenant for the CPU time that one of its grammars has taken for a token."""
-        self._credit_s[tenant] = self._credit_s.get(tenant, BURST_S) - cpu_s
+        """Charge a tenant for the CPU time that one of its grammars has taken in this step."""
+        if self._charges and cpu_s > 0:
+            self._credit_s[tenant] = self._credit_s.get(tenant, BURST_S) - cpu_s
 
     def earn(self, decode_s: float) -> None:
         """Divide the share of a step whose decoding took `decode_s` among the tenants that can still save."""

@@ -149,3 +149,45 @@ def test_a_cheap_grammar_is_not_delayed_by_another_tenants_costly_one(driven):
     driven.run_until_idle()
     order = [event.key for event in driven.events if isinstance(event, Ended)]
     assert order == ["cheap", "costly"]
+
+
+@one_backend
+def test_what_a_tenants_grammars_took_while_they_delayed_nobody_does_not_count_later(driven):
+    submit(driven, "alone", Costly(), max_tokens=80)
+    driven.run_until_idle()
+    driven.submit("free", {"prompt": "dibo", "temperature": 0, "max_tokens": 400}, tenant="red")
+    submit(driven, "cheap", AnyText(), max_tokens=8)
+    driven.run_until_idle()
+    order = [event.key for event in driven.events if isinstance(event, Ended)]
+    assert order == ["alone", "cheap", "free"]
+
+
+class Endless(AnyText):
+    def consume_token(self, token):
+        until_s = time.thread_time() + 0.2
+        while time.thread_time() < until_s:
+            pass
+        return True
+
+
+@one_backend
+def test_the_time_of_a_grammar_that_ends_its_job_counts_too(driven):
+    submit(driven, "slow", Endless())
+    submit(driven, "cheap", AnyText(), max_tokens=40)
+    driven.submit("free", {"prompt": "dibo", "temperature": 0, "max_tokens": 40}, tenant="red")
+    driven.run_until_idle()
+    assert driven.ended["slow"].message.startswith("GrammarSlow")
+    order = [event.key for event in driven.events if isinstance(event, Ended)]
+    assert order == ["slow", "free", "cheap"]
+
+
+@one_backend
+def test_a_tenant_in_debt_starts_no_further_answers_with_grammars_meanwhile(driven):
+    submit(driven, "slow", Endless())
+    driven.submit("free", {"prompt": "dibo", "temperature": 0, "max_tokens": 60}, tenant="red")
+    while "slow" not in driven.ended:
+        driven.engine.step()
+    submit(driven, "next", AnyText(), max_tokens=1)
+    driven.run_until_idle()
+    order = [event.key for event in driven.events if isinstance(event, Ended)]
+    assert order == ["slow", "free", "next"]
