@@ -2,10 +2,12 @@
 
 import threading
 from collections import OrderedDict
+from itertools import chain
 from typing import Protocol
 
-#: An unfinished message of at most this many bytes is dropped only if there is no longer one. The head of a request for
-#: a health probe and the gate's frames without a body, such as `auth`, are much shorter.
+#: An unfinished message of at most this many bytes is dropped only if there is no longer one, apart from the one that
+#: has just grown. The head of a request for a health probe and the gate's frames without a body, such as `auth`, are
+#: much shorter.
 SMALL_BYTES = 4_096
 
 
@@ -21,8 +23,8 @@ class UnfinishedBytes:
     """Keeps the sum of all held bytes at or below `max_bytes`.
 
     If a connection needs bytes that are not left, the unfinished messages that have been held the longest are dropped
-    first. A client that sends its message without pauses therefore succeeds, even while others fill the budget with
-    messages that they never finish. May be used on any thread.
+    first, and that of the connection itself last. A client that sends its message without pauses therefore succeeds,
+    even while others fill the budget with messages that they never finish. May be used on any thread.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -56,15 +58,20 @@ class UnfinishedBytes:
                 self._large[holder] = count
             elif count:
                 self._small[holder] = count
-            dropped = self._drop(holder) if count > self.max_bytes else self._make_room()
+            dropped = self._drop(holder) if count > self.max_bytes else self._make_room(holder)
         for victim in dropped:
             victim.drop_unfinished()
 
-    def _make_room(self) -> list[Holder]:
+    def _make_room(self, spared: Holder | None = None) -> list[Holder]:
         dropped = []
-        while self._total > self.max_bytes and (self._large or self._small):
-            dropped += self._drop(next(iter(self._large or self._small)))
+        while self._total > self.max_bytes and (victim := self._first_to_drop(spared)) is not None:
+            dropped += self._drop(victim)
         return dropped
+
+    def _first_to_drop(self, spared: Holder | None) -> Holder | None:
+        """Return the holder of the message to drop first; `spared` only if there is no other, None if there is none."""
+        holders = chain(self._large, self._small)
+        return next((holder for holder in holders if holder is not spared), next(chain(self._large, self._small), None))
 
     def _drop(self, holder: Holder) -> list[Holder]:
         self._total -= (self._large if holder in self._large else self._small).pop(holder)

@@ -48,6 +48,23 @@ def test_short_frames_are_dropped_only_when_there_is_no_long_one() -> None:
     assert (last.drops, short.drops) == (1, 1)
 
 
+def test_short_frames_without_an_end_do_not_keep_out_a_long_one_that_arrives() -> None:
+    budget = StrangerBudget(65_536)
+    short, long = [AHolder() for _ in range(16)], AHolder()
+    for holder in short:
+        hold(budget, holder, SMALL_BYTES)
+    for count in (8_192, 16_384, 30_000):
+        hold(budget, long, count)
+    assert long.drops == 0
+    # Eight of them had to go for 30,000 bytes, those that were held the longest.
+    assert [holder.drops for holder in short] == 8 * [1] + 8 * [0]
+    with budget.parsing(60_000) as parsed:
+        assert parsed
+        late = AHolder()
+        hold(budget, late, 30_000)
+        assert (late.drops, budget.held_bytes) == (1, 60_000)
+
+
 def test_complete_frames_count_until_their_key_has_been_checked() -> None:
     budget, holder = StrangerBudget(65_536), AHolder()
     hold(budget, holder, 30_000)
