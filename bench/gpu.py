@@ -1,7 +1,8 @@
 """Measures on a GPU what could not be verified without one; results are kept after each part, so it can be resumed.
 
 Run: `make bench-gpu`, or `python -m bench.gpu` with options. It takes at most ten minutes. Started again, it goes on
-where it ended: parts that have figures are not repeated. docs/gpu.md says what each part is for.
+where it ended: parts that have figures are not repeated, and a part that failed is tried after the others. docs/gpu.md
+says what each part is for.
 """
 
 import argparse
@@ -25,13 +26,15 @@ from workers.engine.llama.devices import gpus
 _PART_S = 60
 
 
-def kept_figures(path: Path, identity: dict[str, Any]) -> dict[str, Any]:
-    """Return the figures that an earlier run has written to `path`, or none if it measured something else."""
+def kept_results(path: Path, identity: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return the figures that earlier runs have written to `path`, and the parts that they began.
+
+    Both are empty if these runs measured something else.
+    """
     if not path.exists():
-        return {}
+        return {}, []
     found = json.loads(path.read_text())
-    figures: dict[str, Any] = found["figures"]
-    return figures if found["environment"].get("measured") == identity else {}
+    return (found["figures"], found["begun"]) if found["environment"].get("measured") == identity else ({}, [])
 
 
 def main() -> None:
@@ -59,10 +62,18 @@ def main() -> None:
     facts["measured"] = {"device": device, "model": model, "file_type": chosen.file_type, "packages": facts["packages"]}
     print_environment(facts)
     path = chosen.results / f"gpu-{re.sub('[^a-z0-9]+', '-', f'{device}-{model}'.lower()).strip('-')}.json"
-    figures = {} if chosen.again else kept_figures(path, facts["measured"])
+    figures, begun = ({}, []) if chosen.again else kept_results(path, facts["measured"])
+    path.parent.mkdir(exist_ok=True)
+
+    def write() -> None:
+        written = path.with_suffix(".part")
+        written.write_text(f"{json.dumps({'environment': facts, 'begun': begun, 'figures': figures}, indent=1)}\n")
+        written.rename(path)
+
     file = model_file(model, chosen.file_type, chosen.models_folder) if model in SHAPES else Path(chosen.model)
     bench = Bench(file, chosen.device, seed=1)
-    for name in chosen.parts.split(","):
+    # A part that was begun and has no figures has ended the process, and might do so again.
+    for name in sorted(chosen.parts.split(","), key=lambda part: part in begun and part not in figures):
         if name in figures:
             print(f"# {name}: kept from an earlier run")
             continue
@@ -70,12 +81,11 @@ def main() -> None:
             sys.exit(
                 f"{name} and the parts after it were not begun, because the time is up: run the same command again"
             )
+        begun = [*(part for part in begun if part != name), name]
+        write()
         figures[name] = rounded(PARTS[name](bench))
         print(f"{name}: {json.dumps(figures[name])}", flush=True)
-        path.parent.mkdir(exist_ok=True)
-        written = path.with_suffix(".part")
-        written.write_text(f"{json.dumps({'environment': facts, 'figures': figures}, indent=1)}\n")
-        written.rename(path)
+        write()
     print(f"# {path}")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from llama_cpp import _ggml, llama_cpp
 
-from bench.gpu import kept_figures
+from bench.gpu import kept_results
 from workers.demo.random_gguf import write_random_model
 from workers.engine.llama.devices import gpus
 
@@ -41,6 +41,9 @@ def test_it_goes_on_after_the_parts_that_have_figures(tmp_path):
     assert run(*common, "--parts", "clock").returncode == 0
     (path,) = (tmp_path / "results").iterdir()
     first = json.loads(path.read_text())
+    assert first["begun"] == ["clock"]
+    # A run that was ended in the part `devices`.
+    path.write_text(json.dumps(first | {"begun": ["clock", "devices"]}))
     second = run(*common, "--parts", "devices,clock,speed_8,answers,cache")
     assert second.returncode == 0, second.stderr
     assert "# clock: kept from an earlier run" in second.stdout
@@ -50,5 +53,7 @@ def test_it_goes_on_after_the_parts_that_have_figures(tmp_path):
     assert figures["speed_8"]["generated_tps"] > 0
     assert 0 <= figures["speed_8"]["outside_the_model"] < 1
     assert figures["answers"]["compared"] == 16
-    assert kept_figures(path, first["environment"]["measured"]) == figures
-    assert kept_figures(path, first["environment"]["measured"] | {"device": "another"}) == {}
+    order = [line.partition(":")[0] for line in second.stdout.splitlines() if line.partition(":")[0] in figures]
+    assert order == ["speed_8", "answers", "cache", "devices"]
+    assert kept_results(path, first["environment"]["measured"])[0] == figures
+    assert kept_results(path, first["environment"]["measured"] | {"device": "another"}) == ({}, [])
