@@ -22,7 +22,7 @@ def work(tenant: str, wt: int, **overrides):
 
 
 @pytest.mark.parametrize("admission", ["full", "bounds"])
-def test_a_large_max_tokens_that_answers_do_not_use_refuses_nobody(store, settings, admission):
+def test_a_large_max_tokens_that_answers_do_not_use_refuses_nobody(store, settings, clock, admission):
     """80 jobs with max_tokens 1,024 are 82,720 requested tokens, but only 4,000 weighted tokens of expected work."""
     reconfigure(store, settings, admission=admission, max_inflight=1_000, max_queue_size=100)
     heartbeat(store, **RATES)

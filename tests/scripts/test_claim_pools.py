@@ -8,7 +8,7 @@ OTHER = "n"
 
 
 @pytest.fixture
-def pools(store, settings):
+def pools(store, settings, clock):
     """Two pools, in the first of which `z` has received a thousand jobs' worth of service."""
     reconfigure(store, settings, max_queue_size=100, max_inflight=1_000)
     heartbeat(store)

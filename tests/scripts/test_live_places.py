@@ -11,7 +11,6 @@ from tests.support.builders import (
     a_heartbeat,
     a_job,
     admitted,
-    advance_clock,
     an_ending,
     claim_one,
     reconfigure,
@@ -55,7 +54,7 @@ def test_the_bound_follows_from_jobs_that_end(store):
     assert bound(store) == 4 + 200
 
 
-def test_admission_uses_the_bound_that_is_shown(store, settings):
+def test_admission_uses_the_bound_that_is_shown(store, settings, clock):
     reconfigure(store, settings, admission="bounds", max_queue_size=1_000)
     heartbeat(store)
     set_mean(store, 125)
@@ -111,7 +110,7 @@ def test_a_bound_that_swings_with_the_mean_job_does_not_refuse_in_every_trough(s
     assert min(least[8:]) == int(204 * 7 / 8)
 
 
-def test_the_places_of_a_pool_that_falls_silent_or_says_farewell_go_at_once(store):
+def test_the_places_of_a_pool_that_falls_silent_or_says_farewell_go_at_once(store, clock):
     for model, worker in (("a", "w1"), ("b", "w2")):
         heartbeat(store, worker, model)
         set_mean(store, 10, model)
@@ -119,7 +118,7 @@ def test_the_places_of_a_pool_that_falls_silent_or_says_farewell_go_at_once(stor
     assert bound(store) == 2_008
     store.farewell("w1", "a")
     assert bound(store) == 1_004
-    advance_clock(store, 5_100)
+    clock.set(5_100)
     store.reap()
     assert bound(store) == 64
     assert find_breaches(store.client) == []
