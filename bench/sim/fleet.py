@@ -120,7 +120,9 @@ class SimWorker:
         self._decoding = 0
         #: Step number → sequences whose last token this step generates. Each sequence gets one token in every step.
         self._ends_at: dict[int, list[Sequence]] = {}
-        self._late: list[tuple[float, int, Sequence]] = []
+        #: Each sequence with the times at which it may end, its job's number, and the number of its claim.
+        self._late: list[tuple[float, int, int, Sequence]] = []
+        self._claims = 0
         self._canceled: list[Sequence] = []
         self._cells = 0
         self._reserved = 0
@@ -148,9 +150,10 @@ class SimWorker:
         self._prompts.append(seq)
         self._reserved += job.prompt + job.max_tokens
         if self.heeds_deadlines:
-            heapq.heappush(self._late, (deadline_at_ms, job.number, seq))
-            if start_by_ms is not None:
-                heapq.heappush(self._late, (start_by_ms, job.number, seq))
+            self._claims += 1
+            heapq.heappush(self._late, (deadline_at_ms, job.number, self._claims, seq))
+            if start_by_ms is not None and start_by_ms < deadline_at_ms:
+                heapq.heappush(self._late, (start_by_ms, job.number, self._claims, seq))
 
     def cancel(self, job: SimJob) -> None:
         """Mark the job as canceled; it ends before the next step."""
@@ -168,7 +171,7 @@ class SimWorker:
                 ended.append((seq, "canceled"))
         self._canceled.clear()
         while self._late and self._late[0][0] <= now_ms:
-            _, _, seq = heapq.heappop(self._late)
+            *_, seq = heapq.heappop(self._late)
             if not seq.over and (now_ms >= seq.deadline_at_ms or seq.first_ms is None):
                 self._close(seq)
                 ended.append((seq, "expired"))

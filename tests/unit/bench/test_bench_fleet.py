@@ -149,3 +149,11 @@ def test_a_worker_without_jobs_reports_the_rates_of_its_calibration():
     facts = SimWorker("w", MACHINE).rates.report(0.0, full=False)
     assert facts["tpot_ms"] == pytest.approx(10 + 2 * 1)
     assert facts["prefill_tps"] == pytest.approx(256 / (0.010 + 0.1 * 0.256), rel=0.01)
+
+
+def test_a_worker_can_run_a_job_again_that_it_lost_in_a_crash():
+    worker, job = SimWorker("w", MACHINE), a_job(deadline_ms=100)
+    start_job(worker, job)
+    worker.crash()
+    start_job(worker, job)
+    assert [outcome for _, outcome in worker.sweep(100.0)] == ["expired"]
