@@ -3,14 +3,13 @@
 No setting of Penstock and no bound of a rival was chosen on a scenario.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from bench.sim.asks import MODEL, SimJob
 from bench.sim.clients import Client, Hammer, OneTry, OpenAIPackage
 from bench.sim.fleet import Machine
-from bench.sim.shapes import CODE, CONVERSATION, Lognormal, Percentiles, Shape
+from bench.sim.shapes import CODE, CONVERSATION, CONVERSATION_2024, Percentiles, Shape
 from bench.sim.simulation import Simulation
 from bench.sim.stress.streams import Stream, zipf
 
@@ -80,8 +79,8 @@ def _big_or_small(i: int, stream: Stream) -> Stream:
 
 
 def _long_tail(_: int, stream: Stream) -> Stream:
-    answers = Lognormal(math.log(130), 1.3)
-    return replace(stream, shape=replace(CONVERSATION, answer=answers), max_tokens=4_096, longest=(7_000, 4_096))
+    shape = replace(CONVERSATION_2024, dispersion=())
+    return replace(stream, shape=shape, max_tokens=4_096, longest=(7_000, 4_096))
 
 
 def _long_limit(_: int, stream: Stream) -> Stream:
@@ -140,7 +139,7 @@ CASES = {
             pools={MODEL: _ROOMY}, change=_grow,
         ),
         _steady(
-            "heavy-tail", "answers are lognormal up to 4,096 tokens", zipf(50, 5, change=_long_tail),
+            "heavy-tail", "answers as in Azure 2024, lognormal up to 4,096 tokens", zipf(50, 5, change=_long_tail),
             pools={MODEL: _ROOMY},
         ),
         _steady(
