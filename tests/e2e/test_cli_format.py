@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from shared import schema
 from shared.store import keys
 from shared.store.store import Store
 from tests.support.program import program
@@ -27,4 +28,4 @@ def test_a_command_refuses_a_store_of_a_newer_format(
     done = program(tmp_path, REDIS_URL=store_url)(*command)
     assert done.returncode == code, done.stdout + done.stderr
     assert "the store has format 7" in done.stderr
-    assert "this version of Penstock has format 1" in done.stderr
+    assert f"this version of Penstock has format {schema.NUMBER}" in done.stderr

@@ -65,7 +65,7 @@ def test_a_prompt_that_was_not_computed_is_not_counted(stage, worker):
     (view,) = stage.ended(job_id)
     assert (view.state, view.usage.prompt_tokens) == (JobState.CANCELED, 100)
     assert (engine_computed(worker), store_computed(stage), sum_of(stage, "wasted||")) == (0, 0, 0)
-    assert int(stage.client.hget("penstock:tenant:blue", "s|m")) == 0
+    assert int(stage.client.hget("penstock:tenant:blue", "s|sim")) == 0
 
 
 def test_a_job_that_ends_in_the_queue_wastes_no_tokens(stage, worker):

@@ -1,18 +1,12 @@
 """Makes the tables of all scenarios: useful work and light tenants' success by system, and what Penstock promised."""
 
 from collections import Counter
-from pathlib import Path
 from statistics import median
 from typing import Any
-
-import matplotlib as mpl
-from matplotlib.figure import Figure
 
 from bench.sim.rivals.catalogue import RIVALS
 from bench.sim.stress.cases import CASES
 from bench.sim.stress.runs import OURS
-
-mpl.use("Agg")
 
 #: The figures of one run, and all runs by (case, system) and seed.
 Figures = dict[str, Any]
@@ -22,7 +16,8 @@ Runs = dict[tuple[str, str], dict[int, Figures]]
 SYSTEMS = (OURS, *(name for name in RIVALS if name != "DAGOR"))
 #: Ours counts as level with the first system if it is at most this much below it.
 CLOSE = 0.01
-_JUDGED = {"useful": "useful work", "light": "light tenants' success"}
+#: The judged figures and their titles.
+JUDGED = {"useful": "useful work", "light": "light tenants' success"}
 
 
 def markdown(runs: Runs) -> str:
@@ -32,8 +27,8 @@ def markdown(runs: Runs) -> str:
 
 def behind(runs: Runs, case: str, figure: str) -> float:
     """Return by how much the median of ours is below that of the best system; 0 if ours is first."""
-    best = max(_middle(runs, case, system, figure) for system in SYSTEMS if (case, system) in runs)
-    return max(0.0, best - _middle(runs, case, OURS, figure))
+    best = max(middle(runs, case, system, figure) for system in SYSTEMS if (case, system) in runs)
+    return max(0.0, best - middle(runs, case, OURS, figure))
 
 
 def sweep_markdown(sweep: dict[str, dict[float, list[Figures]]]) -> str:
@@ -60,39 +55,13 @@ def score(got: list[Figures]) -> float:
     return sum(figures["useful"] + figures["light"] for figures in got) / (2 * len(got))
 
 
-def draw(runs: Runs, path: Path) -> Path:
-    """Draw the medians of both judged figures, one mark for each system and scenario."""
-    cases = [case for case in CASES if (case, OURS) in runs]
-    figure = Figure(figsize=(12, 8), layout="constrained")
-    for place, (name, title) in enumerate(_JUDGED.items(), 1):
-        axes = figure.add_subplot(2, 1, place)
-        for i, system in enumerate(SYSTEMS):
-            points = [(x, _middle(runs, case, system, name)) for x, case in enumerate(cases) if (case, system) in runs]
-            if points:
-                spread = (i - len(SYSTEMS) / 2) * 0.08
-                axes.plot(
-                    [x + spread for x, _ in points],
-                    [y for _, y in points],
-                    linestyle="none",
-                    marker="D" if system == OURS else "o",
-                    markersize=7 if system == OURS else 5,
-                    label=system,
-                )
-        axes.set_xticks(range(len(cases)), cases, rotation=30, ha="right", fontsize=8)
-        axes.set_title(f"{title}, median of the seeds", fontsize=10)
-        axes.grid(alpha=0.25)
-        axes.legend(fontsize=7, ncols=len(SYSTEMS))
-    figure.savefig(path, dpi=110)
-    return path
-
-
 def _comparison(runs: Runs) -> list[str]:
     lines = [
         f"| scenario | figure | {' | '.join(SYSTEMS)} | ours first, or within {CLOSE:.2f} |",
         "|---|---|" + "---|" * (len(SYSTEMS) + 1),
     ]
     for case in (name for name in CASES if (name, OURS) in runs):
-        for figure, title in _JUDGED.items():
+        for figure, title in JUDGED.items():
             cells = [_cell(runs, case, system, figure) for system in SYSTEMS]
             gap = behind(runs, case, figure)
             # The printed medians have three decimal places, so the gap is judged with three.
@@ -117,7 +86,7 @@ def _promises(runs: Runs) -> list[str]:
     lines = [f"| {' | '.join(columns)} |", "|---|---|---|---|---|---|---|---|---|"]
     for case in (name for name in CASES if (name, OURS) in runs):
         got = list(runs[case, OURS].values())
-        rivals = " ".join(f"{_middle(runs, case, name, 'kept'):.3f}" for name in SYSTEMS[1:] if (case, name) in runs)
+        rivals = " ".join(f"{middle(runs, case, name, 'kept'):.3f}" for name in SYSTEMS[1:] if (case, name) in runs)
         lines.append(
             f"| {case} | {_cell(runs, case, OURS, 'kept')} | {rivals} | {_cell(runs, case, OURS, 'waste', worst=max)} "
             f"| {_spread(got, 'start_late_ms')} | {_share(got, 'start_close')} | {_spread(got, 'end_late_ms')} "
@@ -144,7 +113,8 @@ def _values(runs: Runs, case: str, system: str, figure: str) -> list[float]:
     return [figures[figure] for figures in runs[case, system].values() if figures.get(figure) is not None]
 
 
-def _middle(runs: Runs, case: str, system: str, figure: str) -> float:
+def middle(runs: Runs, case: str, system: str, figure: str) -> float:
+    """Return the median of a figure over the seeds."""
     return median(_values(runs, case, system, figure))
 
 
@@ -152,7 +122,7 @@ def _cell(runs: Runs, case: str, system: str, figure: str, worst: Any = min) -> 
     """Return median and worst of a figure, or "" if the system did not run the case."""
     if (case, system) not in runs:
         return ""
-    return f"{_middle(runs, case, system, figure):.3f} ({worst(_values(runs, case, system, figure)):.3f})"
+    return f"{middle(runs, case, system, figure):.3f} ({worst(_values(runs, case, system, figure)):.3f})"
 
 
 def _spread(got: list[Figures], figure: str) -> str:
