@@ -50,9 +50,11 @@ class SimJob:
     #: The part of these tokens that was computed after the client had left or the deadline had passed.
     dead_tokens: int = 0
     gone: bool = field(default=False)
-    #: When the job would get its slot and when it would end, as predicted at admission; None without a prediction.
+    #: When the job would have its first token and when it would end, as predicted at admission; None without a
+    #: prediction. Eight of ten jobs should end in the interval.
     predicted_start_ms: float | None = None
     predicted_end_ms: float | None = None
+    predicted_interval_ms: tuple[float, float] | None = None
     #: The hint of the first refusal if the client was asked to come back, when the client came back for the first time,
     #: and whether it was then admitted.
     first_hint_ms: float | None = None

@@ -168,13 +168,12 @@ class PenstockSystem:
         known = [job for job in jobs if job in self._ids]
         pipe = self.client.pipeline(transaction=False)
         for job in known:
-            pipe.hmget(keys.rq_job(self._ids[job]), "penstock_state", "penstock_eta_ms", "penstock_latest_us")
-        for job, (state, eta_ms, latest_us) in zip(known, pipe.execute(), strict=True):
+            pipe.hmget(keys.rq_job(self._ids[job]), "penstock_state", "penstock_eta_ms", "penstock_predicted")
+        for job, (state, eta_ms, predicted) in zip(known, pipe.execute(), strict=True):
             if not job.outcome and state not in {b"queued", b"running", None}:
                 job.outcome = state.decode()
-            if eta_ms and latest_us:
-                # The latest start is the deadline minus the predicted time in the slot.
-                in_slot_ms = job.deadline_at_ms - (int(latest_us) / 1_000 - EPOCH_MS)
-                job.predicted_end_ms = float(eta_ms) - EPOCH_MS
-                job.predicted_start_ms = job.predicted_end_ms - in_slot_ms
+            if eta_ms and predicted:
+                start_ms, early_ms, late_ms = (job.sent_ms + int(ms) for ms in predicted.split()[:3])
+                job.predicted_start_ms, job.predicted_end_ms = start_ms, float(eta_ms) - EPOCH_MS
+                job.predicted_interval_ms = early_ms, late_ms
         self.client.done()

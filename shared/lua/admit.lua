@@ -92,7 +92,7 @@ end
 local request = { tenant = tenant, slug = slug, prompt_tokens = prompt_tokens, max_tokens = max_tokens,
   cost_mwt = cost_mwt, deadline_in_ms = deadline_in_ms, start_within_ms = start_within_ms, degrade = degrade,
   deadline_named = patience_from ~= 'default', start_named = start_named == 1,
-  key = key_bounds(key_id, key_rpm, key_tpm, key_max_waiting) }
+  latest_in_ms = latest_in_ms >= 0 and latest_in_ms or nil, key = key_bounds(key_id, key_rpm, key_tpm, key_max_waiting) }
 request.fixed_bytes = record_bytes(#metadata, #form,
   (idem_digest ~= '' and 1 or 0) + (supersede_digest ~= '' and 1 or 0))
 request.bytes = request.fixed_bytes + #payload + answer_bytes
@@ -172,13 +172,13 @@ redis.call('HSET', job_key, 'enqueued_at', iso(now_ms), 'penstock_state', 'queue
 -- Lua limits the number of arguments of a call together with the number of the script's locals.
 redis.call('HSET', job_key,
   'penstock_poll_grace_ms', poll_grace_ms, 'penstock_admitted_ms', now_ms,
-  'penstock_eta_ms', request.has_rates and math.floor(now_ms + request.finish_ms) or '', 'penstock_attempts', 0,
+  'penstock_eta_ms', request.eta_ms and math.floor(now_ms + request.eta_ms) or '', 'penstock_attempts', 0,
   'penstock_claim', '', 'penstock_worker', '', 'penstock_cancel', '', 'penstock_key_label', key_label,
   'penstock_key_id', key_max_waiting > 0 and key_id or '', 'penstock_traceparent', traceparent,
   'penstock_metadata', metadata, 'penstock_form', form, 'penstock_offer', offer)
 redis.call('HSET', job_key, 'penstock_bytes', whole(request.bytes), 'penstock_fixed_bytes', whole(request.fixed_bytes))
-if request.has_rates then
-  redis.call('HSET', job_key, 'penstock_predicted', whole(request.start_ms))
+if request.prediction then
+  redis.call('HSET', job_key, 'penstock_predicted', request.prediction)
 end
 if request.degradation_on and degrade == 1 then
   -- The claim must apply the tier that was in force at admission: a job that was admitted only because a short answer

@@ -10,7 +10,7 @@
 --   claimed: one list for each job: id, payload or '', attempt number, ms to the deadline, ms to the start deadline or
 --   -1, tenant, model, prompt tokens, max tokens, cancel code or '', traceparent
 -- KEEPS 1 2 3 5 7 8
--- USES clock settings afford mark schema job waiting turns rq stats stream books lengths tier fastest finish forget
+-- USES clock settings afford mark schema job waiting turns rq stats stream books lengths tier fastest eta finish forget
 -- RARELY finish forget strike note_wait restore_service leaves_to wake_worker
 
 -- The most entries of the active set that one call examines, whether or not it can lease their jobs.
@@ -120,6 +120,10 @@ local function lease(job)
     count('executed')
     count('executed|' .. label .. '|' .. job.model)
     observe('queue_wait|' .. label .. '|' .. job.model, now_ms - job.admitted_ms)
+    local prediction = read_prediction(job.id)
+    if prediction then
+      learn_wait(slug, prediction, now_ms - job.admitted_ms)
+    end
   elseif job.requeued_at_ms > 0 then
     redis.call('HINCRBY', k_rq_job .. job.id, 'penstock_requeued_ms', now_ms - job.requeued_at_ms)
   end

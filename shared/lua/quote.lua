@@ -16,8 +16,8 @@
 --   metadata_bytes int · length of the metadata as JSON
 --   answer_bytes int · the most bytes that the answer is expected to take in the store, with its event stream
 -- ANSWERS quoted
---   quoted: the job's cost in thousandths of a weighted token; ms until the job would end, or -1 while rates are
---   unknown; then '' if the job would be admitted, else the elements that follow `refused` in admit's answer. The retry
+--   quoted: the job's cost in thousandths of a weighted token; ms until the job would end, and the interval of ms in
+--   which eight of ten such jobs end, or -1 each while rates are unknown; then '' if the job would be admitted, else the elements that follow `refused` in admit's answer. The retry
 --   hint takes neither the appointment nor earlier attempts into account, and has no per-request spread.
 -- KEEPS 6
 -- USES clock books lengths verdict tier kept
@@ -33,11 +33,14 @@ if request.has_tier then
   request.tier = tier_in_force(pool_fields[1], pool_fields[2], request.pool_mwt)
 end
 local refusal = verdict(request)
-local eta_ms = request.finish_ms and math.floor(request.finish_ms) or -1
+local eta_ms, early_ms, late_ms = -1, -1, -1
+if request.eta_ms then
+  eta_ms, early_ms, late_ms = math.floor(request.eta_ms), math.floor(request.early_ms), math.floor(request.late_ms)
+end
 if not refusal then
-  return { 'quoted', request.cost_mwt, eta_ms, '' }
+  return { 'quoted', request.cost_mwt, eta_ms, early_ms, late_ms, '' }
 end
 local reason, limit, value, max, base_ms, infeasible = unpack(refusal)
-return { 'quoted', request.cost_mwt, eta_ms, reason, limit, value, max, request.inflight, request.max_inflight,
-  math.floor(math.max(50, math.min(60000, base_ms))), infeasible or 0, math.floor(request.compute_ms),
+return { 'quoted', request.cost_mwt, eta_ms, early_ms, late_ms, reason, limit, value, max, request.inflight,
+  request.max_inflight, math.floor(math.max(50, math.min(60000, base_ms))), infeasible or 0, math.floor(request.compute_ms),
   base_ms > 60000 and 1 or 0 }

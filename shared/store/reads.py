@@ -60,7 +60,7 @@ class StoreReads:
 
         `request_bytes` and `metadata_bytes` are lengths as JSON, `answer_bytes` is NewJob.answer_bytes.
         """
-        _, (cost_mwt, eta_ms, *refusal) = self._call(
+        _, (cost_mwt, eta_ms, early_ms, late_ms, *refusal) = self._call(
             "quote",
             tenant=tenant,
             slug=model_slug(model),
@@ -75,7 +75,7 @@ class StoreReads:
             answer_bytes=answer_bytes,
         )
         refused = decode.refused(refusal) if len(refusal) > 1 else None
-        return Quote(cost_mwt, None if eta_ms < 0 else eta_ms, refused)
+        return Quote(cost_mwt, None if eta_ms < 0 else eta_ms, None if eta_ms < 0 else (early_ms, late_ms), refused)
 
     def patrol(self, asker: str, *, limit: int, rest_ms: int, pause_ms: int) -> PatrolStep:
         """Return the next queues to reconcile, about `limit`, or none if another process is on patrol.

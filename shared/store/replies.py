@@ -26,6 +26,8 @@ class Quote:
 
     cost_mwt: int
     eta_ms: int | None
+    #: The ms until such a job ends in eight of ten cases, from and to; None if the end is not predicted.
+    eta_interval_ms: tuple[int, int] | None
     refused: Refused | None
 
 

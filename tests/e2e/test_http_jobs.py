@@ -294,4 +294,4 @@ def test_the_eta_is_given_once_rates_are_known_and_the_wait_has_its_parts(client
     assert 0 < job["queue"]["eta_ms"] < 60_000
     assert job["waited"].keys() == {"own_ms", "turn_ms", "requeued_ms"}
     quoted = submit(client, "/v1/quote").get_json()
-    assert quoted["eta_ms"] > 0
+    assert 0 < quoted["eta_early_ms"] <= quoted["eta_ms"] <= quoted["eta_late_ms"]

@@ -31,6 +31,8 @@ def test_a_quote_of_an_admissible_job_returns_its_cost_and_eta_and_writes_nothin
     answer = quote(store)
     assert (contents(store), stat(store, "offered_tokens")) == before
     assert (answer.cost_mwt, answer.eta_ms, answer.refused) == (90_000, 410, None)
+    # Without known lengths of answers, the tenant is expected to use all 20 tokens.
+    assert answer.eta_interval_ms == (410, 410)
     job = view_of(store, admitted(store, a_job(cost_mwt=None)))
     assert job.eta_at_ms is not None
     assert job.eta_at_ms - job.admitted_ms == 410
@@ -38,7 +40,7 @@ def test_a_quote_of_an_admissible_job_returns_its_cost_and_eta_and_writes_nothin
 
 def test_a_quote_without_known_rates_has_no_eta(store):
     store.renew(a_heartbeat(), [])
-    assert quote(store).eta_ms is None
+    assert (quote(store).eta_ms, quote(store).eta_interval_ms) == (None, None)
 
 
 @pytest.mark.parametrize(

@@ -231,7 +231,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert (answer.refused.reason.value if answer.refused else None) == verdict(view)
         assert answer.cost_mwt == mine.cost_mwt
         if answer.eta_ms is not None:
-            assert answer.eta_ms == math.floor(view.finish_ms(view.rates))
+            assert answer.eta_ms == math.floor(view.eta_ms(view.rates))
 
     @rule(draining=st.sampled_from([True, False, False]))
     def drain_or_resume(self, draining):

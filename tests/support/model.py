@@ -7,9 +7,10 @@ method differ, one of them is wrong.
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
-from tests.support.model_admission import LIVE_MS, AdmissionView, apply_admission, is_hopeless, least_service, verdict
+from tests.support.model_admission import LIVE_MS, AdmissionView, apply_admission, is_hopeless, verdict
 from tests.support.model_books import Lengths, Pool, Rate
 from tests.support.model_bytes import erase_result, keep_ended
+from tests.support.model_eta import least_service, note_wait
 from tests.support.model_hold import Hold
 from tests.support.model_places import count_workers
 from tests.support.model_records import GENERATED_WEIGHT, ModelJob, ModelWorker
@@ -256,16 +257,15 @@ class Model:
 
     def _lease(self, job: ModelJob, worker: str, claim_id: str) -> int:
         """Lease the job to the worker; return the ms that it was queued."""
-        cost_mwt = 1_000 if self.fairness == "turns" else job.cost_mwt
         job.state, job.claim, job.worker = "running", claim_id, worker
         job.attempts, job.entries = job.attempts + 1, job.entries + 1
         cut_before = job.cut_tokens
         cut(self, job)
         self.cuts[job.tenant] += bool(job.cut_tokens and not cut_before)
         job.lease_ms, job.started_ms = self.now_ms + self.lease_ms, self.now_ms
-        job.charged_mwt = self._by_weight(job.tenant, cost_mwt)
+        job.charged_mwt = self._by_weight(job.tenant, 1_000 if self.fairness == "turns" else job.cost_mwt)
         self._charge(job, job.charged_mwt)
-        return self.now_ms - job.waits_from_ms
+        return note_wait(self, job)
 
     def _take_back(self, job: ModelJob, *, counted: bool) -> str:
         if job.cancel:

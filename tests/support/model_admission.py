@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tests.support.model_books import Lengths, Pool, Rate, Rates
 from tests.support.model_bytes import check_bytes
+from tests.support.model_eta import class_of, formula_ms, predicted_wait_ms
 from tests.support.model_places import LIVE_MS, check_inflight
 from tests.support.model_records import GENERATED_WEIGHT, ModelJob
 from tests.support.model_tiers import SHORTEST_ANSWER, tier_at_claim
@@ -41,6 +42,7 @@ class AdmissionView:
         self.mine = [other for other in left if other.state == "queued" and other.tenant == job.tenant]
         waiting = [other for other in left if other.state == "queued" and other.slug == job.slug]
         self.own_mwt = float(sum(other.cost_mwt for other in waiting if other.tenant == job.tenant))
+        self.waiting_here = sum(other.tenant == job.tenant for other in waiting)
         self.pool_mwt = float(sum(other.cost_mwt for other in waiting))
         tenants = set(model.turns(job.slug))
         self.active = len(tenants)
@@ -100,10 +102,12 @@ class AdmissionView:
         return self.prompt_ms(rates) + median * rates.tpot_ms
 
     def wait_ms(self, rates: Rates) -> float:
+        """Return the wait by which admission decides: at least the time of the tenant's share for its queued jobs."""
         if self.idle:
             return 0.0
         before = min(self.pool_mwt, self.own_mwt * self.weights / self.weight)
-        return before / rates.mu_wtps + (self.pool.run_ms or 0) / max(1, self.pool.slots)
+        share_ms = before / rates.mu_wtps + (self.pool.run_ms or 0) / max(1, self.pool.slots)
+        return max(predicted_wait_ms(self, rates), share_ms)
 
     def allowed_ms(self) -> float:
         return self.margin * (self.job.deadline_ms - self.model.now_ms)
@@ -117,6 +121,10 @@ class AdmissionView:
 
     def finish_ms(self, rates: Rates) -> float:
         return self.allowed_ms() if self.shortened(rates) else self.wait_ms(rates) + self.whole_ms(rates)
+
+    def eta_ms(self, rates: Rates) -> float:
+        eta_ms = predicted_wait_ms(self, rates) + self.whole_ms(rates)
+        return min(eta_ms, self.allowed_ms()) if self.shortened(rates) else eta_ms
 
     def own_ms(self, rates: Rates) -> float:
         whole_ms = self.whole_ms(rates)
@@ -222,6 +230,8 @@ def apply_admission(view: AdmissionView) -> None:
     model, job, rate = view.model, view.job, view.rate
     if job.degrade and model.degradation and model.full:
         job.admitted_at_tier = view.tier if view.rates and view.shortened(view.rates) else 0
+    if view.rates:
+        job.prediction = round(formula_ms(view, view.rates)), class_of(view, view.rates)
     if job.latest_ms < 0:
         own_ms = view.own_ms(view.rates) if view.rates else 0
         job.latest_ms = model.now_ms + max(0, math.floor(job.deadline_ms - model.now_ms - own_ms))
@@ -248,13 +258,3 @@ def is_hopeless(model: "Model", job: ModelJob) -> bool:
     if prompt_ms + shortest * rates.tpot_ms <= left_ms:
         return False
     return sum(other.state == "queued" and other.slug == job.slug for other in model.inflight()) > 1
-
-
-def least_service(model: "Model", tenant: str, slug: str) -> float:
-    """Return the least service at which a newcomer starts: the virtual time, less two mean jobs if it is known."""
-    pool = model.pools[slug]
-    first_ms = model.first_ms.get(tenant, model.now_ms)
-    known = first_ms is None or model.now_ms - first_ms > MINUTE_MS
-    if known and model.full and model.fairness == "tokens" and pool.mean_mwt is not None:
-        return max(0, pool.virtual - 2 * pool.mean_mwt)
-    return pool.virtual

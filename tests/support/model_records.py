@@ -50,6 +50,9 @@ class ModelJob:
     readable_until_ms: int = 0
     waits_from_ms: int = 0
     started_ms: int = 0
+    #: The predicted wait and the class of the job; None if nothing was predicted.
+    prediction: tuple[int, str] | None = None
+    was_claimed: bool = False
     lease_ms: int = 0
     poll_by_ms: int | None = None
 

@@ -180,6 +180,8 @@ class Quote(ResponseModel):
     max_tokens: int
     cost_mwt: int = Field(description="in thousandths of a weighted token (the cost of an uncached prompt token)")
     eta_ms: int | None = Field(description="ms until the answer would be complete; null while rates are unknown")
+    eta_early_ms: int | None = Field(description="one in ten such jobs is predicted to end sooner than this")
+    eta_late_ms: int | None = Field(description="one in ten such jobs is predicted to end later than this")
     verdict: Literal["admitted", "yield"]
     refusal: Yield | None = Field(description="the yield that the job would get; null if it would be admitted")
 

@@ -27,6 +27,7 @@ def quote_job(body: SubmitBody) -> Response:
     context, caller = current_context(), current_caller()
     deadline = read_deadline(context, caller, body, "poll")
     job, answer = quote(context, caller, native_request(body, deadline, context.settings))
+    early_ms, late_ms = answer.eta_interval_ms or (None, None)
     refusal = None
     if answer.refused is not None:
         bound_status = context.settings.tenant_bound_status
@@ -42,6 +43,8 @@ def quote_job(body: SubmitBody) -> Response:
             "max_tokens": job.max_tokens,
             "cost_mwt": answer.cost_mwt,
             "eta_ms": answer.eta_ms,
+            "eta_early_ms": early_ms,
+            "eta_late_ms": late_ms,
             "verdict": "admitted" if refusal is None else "yield",
             "refusal": refusal,
         }

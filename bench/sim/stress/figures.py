@@ -57,10 +57,11 @@ def predictions(jobs: Iterable[SimJob]) -> dict[str, Any]:
 
     An expired job ended no earlier than at its deadline, so its error is a lower bound.
     """
-    started = [job for job in jobs if job.predicted_start_ms is not None and job.claimed_ms is not None]
+    jobs = list(jobs)
+    started = [job for job in jobs if job.predicted_start_ms is not None and job.first_token_ms is not None]
     if not started:
         return {}
-    starts = [(job.claimed_ms - job.predicted_start_ms, job.claimed_ms - job.sent_ms) for job in started]  # type: ignore[operator]  # chosen above
+    starts = [(job.first_token_ms - job.predicted_start_ms, job.first_token_ms - job.sent_ms) for job in started]  # type: ignore[operator]  # chosen above
     ends = [
         job.ended_ms - job.predicted_end_ms  # type: ignore[operator]  # a start is predicted together with an end
         for job in started
@@ -71,7 +72,22 @@ def predictions(jobs: Iterable[SimJob]) -> dict[str, Any]:
         "start_late_ms": {f"p{p}": percentile([error for error, _ in starts], p / 100) for p in (10, 50, 90, 95)},
         "end_late_ms": {f"p{p}": percentile(ends, p / 100) for p in (10, 50, 90, 95)},
         "start_close": sum(close) / len(close),
+        **_intervals(jobs),
     }
+
+
+def _intervals(jobs: Iterable[SimJob]) -> dict[str, float]:
+    """Return the share of jobs that ended in the predicted interval, and its median width in ms.
+
+    An expired job ends at its deadline, which is also the latest time at which an interval can end.
+    """
+    ended = [(job, job.predicted_interval_ms) for job in jobs if job.predicted_interval_ms and job.ended_ms is not None]
+    inside = [
+        early_ms - 1 <= min(job.ended_ms, job.deadline_at_ms) <= late_ms + 1  # type: ignore[type-var]  # chosen above
+        for job, (early_ms, late_ms) in ended
+    ]
+    widths = [late_ms - early_ms for _, (early_ms, late_ms) in ended]
+    return {"end_inside": sum(inside) / max(1, len(inside)), "end_width_ms": percentile(widths, 0.5)}
 
 
 def returns(jobs: Iterable[SimJob]) -> dict[str, float]:

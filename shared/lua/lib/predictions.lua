@@ -1,6 +1,6 @@
 -- predictions: counts kept and broken promises, and measures how far predicted starts and ends were from the real ones.
 -- KEYS rq_job
--- USES stats
+-- USES clock stats eta
 
 -- The codes of failures that the request itself caused. They say nothing about the queue's promise.
 local FAULTS_OF_REQUESTS = { context_length_exceeded = true, invalid_value = true, unsupported_parameter = true }
@@ -13,6 +13,11 @@ local function judge_promise(job, ending, now_ms)
   end
   local is_kept = ending.outcome == 'succeeded' and now_ms <= job.deadline_ms
   count('promises|' .. label_of(job.tenant) .. '|' .. job.model .. '|' .. (is_kept and 'kept' or 'broken'))
+  local prediction = ending.outcome ~= 'failed' and read_prediction(job.id)
+  if prediction then
+    -- A job that is stopped at its deadline ends there, however long that takes.
+    learn_end(job.slug, prediction, math.min(now_ms, job.deadline_ms) - job.admitted_ms)
+  end
 end
 
 -- Returns the side on which an event was: later or earlier than predicted.
@@ -23,11 +28,11 @@ end
 -- Compares what admission predicted for a job with its first token, `ttft_ms` after its claim (-1 if it had none), and
 -- with its end, if it succeeded. The end of a job that was stopped says only that its answer would have come later.
 local function judge_predictions(job, outcome, ttft_ms, now_ms)
-  local fields = redis.call('HMGET', k_rq_job .. job.id, 'penstock_started_ms', 'penstock_eta_ms', 'penstock_predicted')
+  local fields = redis.call('HMGET', k_rq_job .. job.id, 'penstock_started_ms', 'penstock_eta_ms')
   local started_ms, eta_ms = number(fields[1], nil, job.admitted_ms, now_ms), number(fields[2])
-  local start_in_ms = number(string.match(fields[3] or '', '^%d+'))
-  if started_ms and start_in_ms and ttft_ms >= 0 then
-    local late_by_ms = started_ms + ttft_ms - job.admitted_ms - start_in_ms
+  local prediction = read_prediction(job.id)
+  if started_ms and prediction and ttft_ms >= 0 then
+    local late_by_ms = started_ms + ttft_ms - job.admitted_ms - prediction.start_ms
     observe('start_prediction_error|' .. side_of(late_by_ms), math.abs(late_by_ms))
   end
   if eta_ms and outcome == 'succeeded' then

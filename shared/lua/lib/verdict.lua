@@ -1,6 +1,6 @@
 -- verdict: the checks of admission, one function each, in the order in which they run; writes nothing.
 -- KEYS inflight pool books tenant active key_rates key_jobs
--- USES clock settings schema books places lengths tier kept work
+-- USES clock settings schema books places lengths tier eta kept work
 
 -- The factor alpha of Choudhury and Hahne's dynamic threshold: the work that a tenant may have queued, as a multiple of
 -- its share of the free backlog. The second value applies at tiers 1 and 2.
@@ -197,12 +197,6 @@ local function check_bytes(request)
   end
 end
 
--- Whether the tenant's queued work is at most its share of the pool's queued work. True if the tenant has no queued
--- jobs.
-local function is_under_share(request)
-  return request.tenant_mwt * request.total_weight_milli <= request.weight_milli * request.pool_mwt
-end
-
 -- Applies the dynamic threshold of Choudhury and Hahne (1998): the work that a tenant may have queued shrinks as the
 -- pool fills. At the highest tier, tenants whose queued work exceeds their share are refused.
 local function check_share(request)
@@ -225,35 +219,6 @@ local function check_backlog(request)
   if request.pool_mwt > most then
     return { 'backlog_full', 'waiting_work', math.floor(request.pool_mwt / 1000),
       math.floor(request.max_backlog_mwt / 1000), drain_ms(request, request.pool_mwt - most) }
-  end
-end
-
--- Returns how long the pool takes to compute the prompt and an answer, without waiting, in ms. An answer of median
--- length is assumed, or a shorter one (the 35th percentile) if the tenant's queued work is at most its share.
-local function compute_ms_of(request)
-  local answer_tokens = is_under_share(request) and request.short_tokens or request.median_tokens
-  return 1000 * request.prompt_tokens / request.prefill_tps + answer_tokens * request.tpot_ms
-end
-
--- Predicts the ms until the first token (`start_ms`) and until the whole answer is ready (`finish_ms`).
-local function predict(request)
-  local wait_ms = 0
-  if not request.idle then
-    local ahead_mwt = math.min(request.pool_mwt, request.tenant_mwt * request.total_weight_milli / request.weight_milli)
-    wait_ms = ahead_mwt / request.mu + (request.run_ms or 0) / math.max(1, request.slots)
-  end
-  request.start_ms = wait_ms + 1000 * request.prompt_tokens / request.prefill_tps
-  request.finish_ms = wait_ms + request.compute_ms
-end
-
--- If the full answer would be late but a short answer would not, predicts the end of the longest answer that still
--- fits.
-local function shorten(request)
-  local limit_ms = request.margin * request.deadline_in_ms
-  local min_answer_ms = math.min(MIN_ANSWER_TOKENS, request.max_tokens) * request.tpot_ms
-  if request.finish_ms > limit_ms and request.start_ms + min_answer_ms <= limit_ms then
-    request.compute_ms = request.compute_ms - (request.finish_ms - limit_ms)
-    request.finish_ms, request.shortened = limit_ms, true
   end
 end
 

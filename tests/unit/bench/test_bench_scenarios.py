@@ -22,6 +22,7 @@ def a_job(*, admitted=True, outcome="succeeded", ended_ms=2_000.0, at_ms=0.0, **
     job.sent_ms, job.attempts = at_ms, 1
     if admitted:
         job.admitted_ms, job.claimed_ms, job.outcome, job.ended_ms = at_ms, at_ms + 1_000.0, outcome, ended_ms
+        job.first_token_ms = job.claimed_ms
     else:
         job.refusal, job.gave_up_ms = "inflight_full", at_ms
     for name, value in fields.items():
@@ -73,11 +74,12 @@ def test_a_promise_is_kept_if_an_admitted_job_whose_client_stayed_is_answered_in
 def test_predictions_are_compared_with_what_happened():
     # Both were claimed after 1,000 ms and ended after 2,000 ms.
     jobs = [
-        a_job(predicted_start_ms=900.0, predicted_end_ms=2_500.0),
-        a_job(predicted_start_ms=100.0, predicted_end_ms=1_000.0),
+        a_job(predicted_start_ms=900.0, predicted_end_ms=2_500.0, predicted_interval_ms=(1_500.0, 3_000.0)),
+        a_job(predicted_start_ms=100.0, predicted_end_ms=1_000.0, predicted_interval_ms=(900.0, 1_100.0)),
     ]
     got = predictions(jobs)
     assert got["start_close"] == 0.5
+    assert (got["end_inside"], got["end_width_ms"]) == (0.5, 1_500.0)
     assert (got["start_late_ms"]["p10"], got["start_late_ms"]["p90"]) == (100.0, 900.0)
     assert (got["end_late_ms"]["p10"], got["end_late_ms"]["p90"]) == (-500.0, 1_000.0)
     assert predictions([a_job()]) == {}

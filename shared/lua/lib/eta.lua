@@ -1,0 +1,177 @@
+-- eta: predicts when an offered job has its first token and when it ends, and learns from how long admitted jobs waited.
+-- KEYS active books order rq_job tenant
+-- USES clock settings books turns lengths tier
+-- docs/fairness.md explains the formulas.
+
+-- A prediction of a wait is corrected by a factor that is learned for each class of jobs, because the formula does not
+-- know the jobs that will arrive and go first. The logarithm of the factor moves towards that of each job's error: by at
+-- most WAIT_STEP in thousandths. WAIT_FLOOR_MS keeps errors of a few ms from counting.
+local WAIT_STEP, WAIT_FLOOR_MS = 100, 50
+-- The bounds of the interval in which nine of ten jobs end, on either side, are factors that are learned too. A bound
+-- moves by this many thousandths of its logarithm, a tenth of it inwards for each job that keeps it.
+local BOUND_STEP = 60
+-- No factor is learned beyond e^3.
+local MAX_LEARNED = 3000
+-- How much shorter and longer than predicted a wait often is, as a start.
+local SHORT_WAIT, LONG_WAIT = 0.5, 1.6
+
+-- Whether the tenant's queued work is at most its share of the pool's queued work. True if the tenant has no queued
+-- jobs.
+local function is_under_share(request)
+  return request.tenant_mwt * request.total_weight_milli <= request.weight_milli * request.pool_mwt
+end
+
+-- Returns how long the pool takes to compute the prompt and an answer, without waiting, in ms. An answer of median
+-- length is assumed, or a shorter one (the 35th percentile) if the tenant's queued work is at most its share.
+local function compute_ms_of(request)
+  local answer_tokens = is_under_share(request) and request.short_tokens or request.median_tokens
+  return 1000 * request.prompt_tokens / request.prefill_tps + answer_tokens * request.tpot_ms
+end
+
+-- Returns the tenant's score in the active set, or the one with which it would enter the set (`activate`).
+local function score_of(request)
+  local score = number(redis.call('ZSCORE', k_active .. request.slug, request.tenant))
+  if score then
+    return score
+  end
+  local own = redis.call('HMGET', k_tenant .. request.tenant, 's|' .. request.slug, 'policy', 'first_ms')
+  local pool = redis.call('HMGET', k_books .. request.slug, 'v', 'mean_mwt')
+  local least = virtual_time_of(request.slug, pool[1])
+  local earns_credit = own[2] or now_ms - number(own[3], now_ms) > CREDIT_AGE_MS
+  if earns_credit and pool[2] and request.full_admission and not request.counts_turns then
+    least = math.max(0, least - CREDIT_JOBS * number(pool[2], 0))
+  end
+  return math.max(number(own[1], 0, MIN_SERVICE_MWT), least)
+end
+
+-- Returns the work that is leased before the job, in thousandths of a weighted token: the tenant's jobs that start sooner
+-- (`rank` jobs), and the jobs by which the other tenants get ahead of this tenant while those run.
+local function work_before(request, rank)
+  request.counts_turns = read_settings('fairness') == 'turns'
+  local part_before = rank / math.max(1, request.waiting_here)
+  local own_mwt = request.tenant_mwt * part_before
+  local other_mwt = math.max(0, request.pool_mwt - request.tenant_mwt)
+  -- In turns mode a job is one unit of service, whatever it costs.
+  local unit_mwt = request.counts_turns and request.mean_mwt / 1000 or 1
+  local own_service = request.counts_turns and 1000 * rank or own_mwt
+  local mean_service = request.counts_turns and 1000 or request.mean_mwt
+  -- Each tenant that has received less gets a turn first; on average it lags by half of the greatest lag, and at least
+  -- by half a job.
+  local score, active_key = score_of(request), k_active .. request.slug
+  local least = number(redis.call('ZRANGE', active_key, 0, 0, 'WITHSCORES')[2], score)
+  local ahead = redis.call('ZCOUNT', active_key, '-inf', '(' .. whole(score))
+  local mean_weight = request.total_weight_milli / 1000 / math.max(1, redis.call('ZCARD', active_key))
+  local lag = math.max((score - least) / 2, mean_service / 2)
+  local other_weight = (request.total_weight_milli - request.weight_milli) / request.weight_milli
+  return own_mwt + math.min(other_mwt, unit_mwt * (ahead * mean_weight * lag + other_weight * own_service))
+end
+
+-- Returns the job's class: `i` if the pool is idle; `n` if the tenant has no jobs queued in the pool; `h` if the job would
+-- become the head of its queue; else `b` and the logarithm of the time until its latest start, because later jobs of the
+-- tenant with an earlier latest start go first.
+local function class_of(request, rank, latest_in_ms)
+  if request.idle then
+    return 'i'
+  elseif request.waiting_here == 0 then
+    return 'n'
+  elseif rank == 0 then
+    return 'h'
+  end
+  return 'b' .. math.floor(math.log(math.max(1, latest_in_ms)) / math.log(2))
+end
+
+-- Returns a learned factor from its stored form.
+local function factor_of(stored)
+  return math.exp(number(stored, 0, -MAX_LEARNED, MAX_LEARNED) / 1000)
+end
+
+-- Returns the lengths between which the tenant's answers usually are: the 10th and the 90th percentile.
+local function usual_lengths(request)
+  local of_tenant = redis.call('HMGET', k_tenant .. request.tenant, 'len_n', 'len_p10', 'len_p90')
+  local of_pool = redis.call('HMGET', k_books .. request.slug, 'len_n', 'len_p10', 'len_p90')
+  return length_of(of_tenant[1], of_tenant[2], of_pool[1], of_pool[2], request.max_tokens),
+    length_of(of_tenant[1], of_tenant[3], of_pool[1], of_pool[3], request.max_tokens)
+end
+
+-- Predicts the ms until the whole answer is ready (`eta_ms`) and the interval in which eight of ten such jobs end
+-- (`early_ms` to `late_ms`). `prediction` is what the job's record keeps. The ms to the first token (`start_ms`) and to the
+-- end (`finish_ms`) by which admission decides assume at least the time that the tenant's share of the pool needs for all
+-- of the tenant's queued jobs: a job that starts before some of them makes these later.
+local function predict(request)
+  local latest_in_ms = request.latest_in_ms or math.max(0, math.floor(request.deadline_in_ms - request.compute_ms))
+  local rank = request.waiting_here > 0 and math.min(request.waiting_here, redis.call('ZCOUNT',
+    k_order .. request.tenant .. '.' .. request.slug, '-inf', '(' .. whole(now_us + 1000 * latest_in_ms))) or 0
+  local class = class_of(request, rank, latest_in_ms)
+  local learned = redis.call('HMGET', k_books .. request.slug, 'wait|' .. class, 'early|' .. class, 'late|' .. class)
+  local formula_ms, wait_ms, share_wait_ms = 0, 0, 0
+  if not request.idle then
+    local slot_ms = (request.run_ms or 0) / math.max(1, request.slots)
+    formula_ms = work_before(request, rank) / request.mu + slot_ms
+    wait_ms = math.max(0, (formula_ms + WAIT_FLOOR_MS) * factor_of(learned[1]) - WAIT_FLOOR_MS)
+    share_wait_ms = slot_ms
+      + math.min(request.pool_mwt, request.tenant_mwt * request.total_weight_milli / request.weight_milli) / request.mu
+  end
+  local prompt_ms = 1000 * request.prompt_tokens / request.prefill_tps
+  request.eta_ms = wait_ms + request.compute_ms
+  request.start_ms = math.max(wait_ms, share_wait_ms) + prompt_ms
+  request.finish_ms = math.max(wait_ms, share_wait_ms) + request.compute_ms
+  local short_tokens, long_tokens = usual_lengths(request)
+  local early_ms = (SHORT_WAIT * wait_ms + prompt_ms + short_tokens * request.tpot_ms) * factor_of(learned[2])
+  local late_ms = (LONG_WAIT * wait_ms + prompt_ms + long_tokens * request.tpot_ms) * factor_of(learned[3])
+  request.early_ms = math.min(early_ms, request.eta_ms)
+  request.late_ms = math.max(request.eta_ms, math.min(late_ms, request.deadline_in_ms))
+  request.prediction = string.format('%.0f %.0f %.0f %.0f %s', wait_ms + prompt_ms, request.early_ms, request.late_ms,
+    formula_ms, class)
+end
+
+-- Returns the prediction that a job's record keeps, or nil: the ms from its admission to the first token and to the bounds
+-- of the end, the ms that the formula gave for its wait, and its class.
+local function read_prediction(id)
+  local stored = redis.pcall('HGET', k_rq_job .. id, 'penstock_predicted')
+  local start_ms, early_ms, late_ms, formula_ms, class = string.match(type(stored) == 'string' and stored or '',
+    '^(%d+) (%d+) (%d+) (%d+) ([inhb]%d?%d?)$')
+  local prediction = { start_ms = number(start_ms), early_ms = number(early_ms), late_ms = number(late_ms),
+    formula_ms = number(formula_ms), class = class }
+  return prediction.start_ms and prediction.early_ms and prediction.late_ms and prediction.formula_ms and prediction
+end
+
+-- Moves a learned factor by thousandths of its logarithm.
+local function learn_factor(slug, field, by)
+  local before = number(redis.call('HGET', k_books .. slug, field), 0, -MAX_LEARNED, MAX_LEARNED)
+  local after = math.max(-MAX_LEARNED, math.min(MAX_LEARNED, math.floor(before + by + 0.5)))
+  if after ~= before then
+    redis.call('HSET', k_books .. slug, field, after)
+  end
+end
+
+-- Learns from how long a job waited for its first claim.
+local function learn_wait(slug, prediction, waited_ms)
+  if prediction.class == 'i' then
+    return
+  end
+  local field = 'wait|' .. prediction.class
+  local learned = number(redis.call('HGET', k_books .. slug, field), 0, -MAX_LEARNED, MAX_LEARNED)
+  local error = 1000 * math.log((waited_ms + WAIT_FLOOR_MS) / (prediction.formula_ms + WAIT_FLOOR_MS)) - learned
+  learn_factor(slug, field, math.max(-WAIT_STEP, math.min(WAIT_STEP, error / 5)))
+end
+
+-- Learns from when a job ended, `ended_in_ms` after its admission.
+local function learn_end(slug, prediction, ended_in_ms)
+  learn_factor(slug, 'early|' .. prediction.class, ended_in_ms < prediction.early_ms and -0.9 * BOUND_STEP
+    or 0.1 * BOUND_STEP)
+  learn_factor(slug, 'late|' .. prediction.class, ended_in_ms > prediction.late_ms and 0.9 * BOUND_STEP
+    or -0.1 * BOUND_STEP)
+end
+
+-- If the full answer would be late but a short answer would not, predicts the end of the longest answer that still
+-- fits.
+local function shorten(request)
+  local limit_ms = request.margin * request.deadline_in_ms
+  local min_answer_ms = math.min(MIN_ANSWER_TOKENS, request.max_tokens) * request.tpot_ms
+  if request.finish_ms > limit_ms and request.start_ms + min_answer_ms <= limit_ms then
+    request.compute_ms = request.compute_ms - (request.finish_ms - limit_ms)
+    request.finish_ms, request.shortened = limit_ms, true
+    request.eta_ms = math.min(request.eta_ms, limit_ms)
+  end
+end
+
