@@ -18,7 +18,7 @@ from shared.jobs.outcomes import Outcome, Refused
 from shared.settings.settings import Settings, load
 from shared.store import keys
 from shared.store.keys import model_slug
-from shared.store.replies import Admitted, HeartbeatReport, SettleAnswer
+from shared.store.replies import Admitted, HeartbeatReport, Progress, SettleAnswer
 from shared.store.store import Store
 from web.api.deadline import RequestDeadline
 from web.api.refusals import to_yield
@@ -148,6 +148,7 @@ class PenstockSystem:
                 facts=worker.rates.report(now_ms, full=not worker.room),
             ),
             held,
+            progress={self._ids[job]: Progress(worker.generated(seq)) for job, seq in worker.sequences.items()},
         )
         return [self._by_id[job_id] for job_id in (*answer.lost, *answer.canceled)]
 
