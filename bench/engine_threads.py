@@ -61,7 +61,7 @@ class _EngineProxy:
         )
         self._process.start()
         facts = self._events.recv()
-        self.backend = SimpleNamespace(slots=facts.slots, cells=facts.cells, facts=facts, lockstep=True)
+        self.facts, self.shares_steps = facts, True
         self.stats = SimpleNamespace(steps=0)
         self._inside: dict[str, int] = {}
         threading.Thread(target=self._receive_events, args=(emit,), daemon=True).start()
@@ -86,7 +86,7 @@ class _EngineProxy:
 
     def free_capacity(self) -> FreeCapacity:
         inside = dict(self._inside)
-        return FreeCapacity(self.backend.slots - len(inside), self.backend.cells - sum(inside.values()))
+        return FreeCapacity(self.facts.slots - len(inside), self.facts.cells - sum(inside.values()))
 
     def close(self) -> None:
         self._process.kill()

@@ -124,7 +124,7 @@ def speed(slots: int) -> Callable[[Bench], Figures]:
             _run(engine, prompts[slots:])
             took_s = time.perf_counter() - began_s
             generated = engine.stats.completion_tokens - before.completion_tokens
-            base, row, token, _ = engine.step_times_ms()
+            base, row, token, _ = map(float, engine.figures().values())
             return {
                 "facts": engine.backend.facts.as_dict(),
                 "generated_tps": generated / took_s,

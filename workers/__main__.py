@@ -31,9 +31,9 @@ from shared.store.store import Store
 from workers.duties.heartbeat import Heartbeat, WorkerStatus, new_worker_name
 from workers.duties.job_loop import JobLoop
 from workers.engine.factory import make_engine
-from workers.engine.loop import Engine
 from workers.exit_codes import ExitCode
 from workers.exporter import Exporter
+from workers.job_engine import JobEngine
 from workers.model.model_file import model_file
 from workers.model.progress_bar import loading_bar
 from workers.supervisor import Supervisor
@@ -186,9 +186,9 @@ def _host_port(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _log_engine_facts(engine: Engine) -> None:
+def _log_engine_facts(engine: JobEngine) -> None:
     """Log the engine's device, layers, memory, slots and rates, which help to explain why a worker is slow."""
-    facts = engine.backend.facts
+    facts = engine.facts
     mib = {
         name: round(size / 2**20)
         for name, size in (

@@ -124,10 +124,7 @@ class Supervisor:
     def _make_watchdog(self) -> Watchdog:
         stats = self._engine.stats
         return Watchdog(
-            stall_ms=self._settings.stall_ms,
-            clock=self._clock,
-            busy=self._busy,
-            tokens=lambda: stats.prompt_tokens + stats.completion_tokens,
+            stall_ms=self._settings.stall_ms, clock=self._clock, busy=self._busy, progress=lambda: stats.progress
         )
 
     def run(self) -> ExitCode:
@@ -268,7 +265,7 @@ class Supervisor:
                 log.error("worker.ending", why=notice.why, exit=int(notice.code))
 
     def _busy(self) -> bool:
-        return self._engine.free_capacity().slots < self._engine.backend.slots
+        return self._engine.free_capacity().slots < self._engine.facts.slots
 
     def _stop(self) -> None:
         """Stop all duties (the leases last), then the engine. The duties share one timeout, in case the store hangs."""

@@ -42,8 +42,8 @@ def served_names(settings: Settings) -> list[str]:
     names = [name.strip() for name in settings.model_name.split(",") if name.strip()]
     if names:
         return names
-    if settings.engine == "sim":
-        return ["sim"]
+    if settings.engine_kind.served_name:
+        return [settings.engine_kind.served_name]
     hub = hub_name(settings.model)
     if hub is not None:
         return [hub.repo]

@@ -14,6 +14,7 @@ from pathlib import Path
 from dotenv import dotenv_values
 
 from shared.errors import ConfigError
+from shared.settings.engines import ENGINES, EngineKind
 from shared.settings.secret_values import read_secret_file
 from shared.settings.setting import AUTO, Setting
 from shared.settings.table import ROWS
@@ -118,6 +119,11 @@ class Settings:
             return expand_path("PENSTOCK_STATE_DIR", self.state_dir).resolve()
         base = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
         return expand_path("PENSTOCK_STATE_DIR", base) / "penstock"
+
+    @property
+    def engine_kind(self) -> EngineKind:
+        """What the engine that `PENSTOCK_ENGINE` names needs."""
+        return ENGINES[self.engine]
 
     @property
     def listen_host_port(self) -> tuple[str, int]:

@@ -1,5 +1,6 @@
 """The settings of the workers: the model, its device and memory, and the batching loop."""
 
+from shared.settings.engines import ENGINES
 from shared.settings.setting import AUTO, HOST_PORT, Setting, float_row, int_row, text_row, word_row
 
 ROWS: tuple[Setting, ...] = (
@@ -110,7 +111,7 @@ ROWS: tuple[Setting, ...] = (
         64,
         "jobs that a worker tokenizes and compiles at once, each of another tenant; a tenant's next one waits",
     ),
-    word_row("engine", "llama", ("llama", "sim"), "sim: the same loop with a simulated model, for load tests"),
+    word_row("engine", "llama", tuple(ENGINES), "sim: the same loop with a simulated model, for load tests"),
     float_row("sim_prefill_tps", 2_000.0, "tokens/s", 0.001, 1e9, "prompt tokens per second of a sim slot"),
     float_row("sim_decode_tps", 20.0, "tokens/s", 0.001, 1e9, "generated tokens per second of a sim slot"),
     int_row("drain_grace_ms", 120_000, "ms", 0, 3_600_000, "how long a draining worker may take to finish its jobs"),

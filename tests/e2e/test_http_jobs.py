@@ -259,7 +259,7 @@ def test_a_request_that_certainly_exceeds_the_context_is_400_at_the_door(client:
 
 
 def test_an_answer_without_max_tokens_is_limited_to_the_context(client: FlaskClient, store: Store) -> None:
-    serve(store, "w1", facts={"n_ctx": 100, "engine": "sim"})
+    serve(store, "w1", facts={"n_ctx": 100, "counts_words": True})
     job = admitted_job(client.post("/v1/jobs", json={"prompt": "one two three"}))
     view = store.touch(job["id"])
     assert view is not None

@@ -15,6 +15,7 @@ from shared.store.store import Store
 from tests.support.builders import a_heartbeat, a_job, admitted
 from workers.duties.job_loop import JobLoop
 from workers.engine.factory import make_engine
+from workers.engine.loop import Engine
 
 WORKER, MODEL = "w1", "sim"
 
@@ -60,6 +61,7 @@ class OneWorker:
         self.job_loop = JobLoop(
             store, WORKER, MODEL, start_engine, generated_weight=4, prepare_threads=2, clock=self.clock
         )
+        assert isinstance(self.job_loop.engine, Engine)
         self.engine, self.delivery = self.job_loop.engine, self.job_loop.delivery
         self.claimer, self.claimed_jobs = self.job_loop.claimer, self.job_loop.claimed_jobs
         self.engine.backend._sleep = self.clock.advance

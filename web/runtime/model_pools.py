@@ -75,7 +75,7 @@ def read_directory(snapshot: Snapshot) -> ModelDirectory:
         models[worker.model] = Model(
             worker.model,
             live=True,
-            counts_words=worker.facts.get("engine") == "sim",
+            counts_words=worker.facts.get("counts_words") == "true",
             tokens_per_byte=_number(worker.facts, "tokens_per_byte") or cost.TOKENS_PER_BYTE,
             n_ctx=int(n_ctx) or None,
             pooling=worker.facts.get("pooling", ""),

@@ -24,7 +24,7 @@ from workers.duties.claimed_jobs import ClaimedJobs, HeldJob
 from workers.duties.preparation import Outcome, Preparation, prepare
 from workers.engine.events import FreeCapacity, JobRejected, JobSpec
 from workers.engine.inbox import max_prefetched
-from workers.engine.loop import Engine
+from workers.job_engine import JobEngine
 
 if TYPE_CHECKING:
     from shared.store.store import Store
@@ -62,7 +62,7 @@ class Claimer:
         model: str,
         *,
         claimed_jobs: ClaimedJobs,
-        engine: Engine,
+        engine: JobEngine,
         clock: Clock,
         fail: Callable[[HeldJob, EndCode, str, str], None],
         record_prompt: Callable[[Mapping[str, Any], int], None],
@@ -76,7 +76,7 @@ class Claimer:
         self._store = store
         self._worker = worker
         self._model = model
-        self._slots = engine.backend.slots
+        self._slots = engine.facts.slots
         self._claimed_jobs = claimed_jobs
         self._engine = engine
         self._clock = clock

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from workers.duties.claimed_jobs import ClaimedJobs
-from workers.engine.loop import Engine
+from workers.job_engine import JobEngine
 
 if TYPE_CHECKING:
     from shared.store.store import Store
@@ -52,7 +52,7 @@ class Doorbell:
         model: str,
         *,
         claimed_jobs: ClaimedJobs,
-        engine: Engine,
+        engine: JobEngine,
         pool: PoolSubscription,
         has_free_slot: Callable[[], bool],
         on_work: Callable[[], None],

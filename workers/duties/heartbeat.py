@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from shared.store.replies import HeartbeatReport
 from workers.duties.claimed_jobs import ClaimedJobs
 from workers.duties.throughput import Throughput
-from workers.engine.loop import Engine
+from workers.job_engine import JobEngine
 
 #: Packages whose versions are reported, because they may explain why two workers behave differently.
 _PACKAGES = ("penstock", "llama-cpp-python", "rq", "redis")
@@ -29,7 +29,7 @@ class Heartbeat:
         self,
         worker: str,
         names: Sequence[str],
-        engine: Engine,
+        engine: JobEngine,
         claimed_jobs: ClaimedJobs,
         throughput: Throughput,
         idle_slot_steps: Callable[[], int],
@@ -51,7 +51,7 @@ class Heartbeat:
     @property
     def _busy(self) -> int:
         """Return the number of slots in use. Jobs beyond the number of slots are prefetched and have no slot yet."""
-        return min(len(self._claimed_jobs), self._engine.backend.slots)
+        return min(len(self._claimed_jobs), self._engine.facts.slots)
 
     def report(self) -> HeartbeatReport:
         """Return a report of the worker's current state."""
@@ -67,35 +67,27 @@ class Heartbeat:
             "idle_slot_steps": self.idle_slot_steps(),
             "rq_state": "busy" if busy else "idle",
         }
-        if self._engine.backend.lockstep:
-            call_ms, row_ms, token_ms, look_ms = self._engine.step_times_ms()
-            changing |= {
-                "fit_call_ms": round(call_ms, 3),
-                "fit_row_ms": round(row_ms, 4),
-                "fit_prompt_token_ms": round(token_ms, 5),
-                "fit_look_ns": round(look_ms * 1e6, 3),
-            }
-        rates = self.throughput.rates(full=busy >= self._engine.backend.slots)
+        rates = self.throughput.rates(full=busy >= self._engine.facts.slots)
         return HeartbeatReport(
             worker=self.worker,
             model=self.model,
-            slots=self._engine.backend.slots,
+            slots=self._engine.facts.slots,
             slots_busy=busy,
-            cells=self._engine.backend.cells,
+            cells=self._engine.facts.cells,
             cells_free=free.cells,
-            facts=self._fixed | changing | rates,
+            facts=self._fixed | changing | rates | self._engine.figures(),
             draining=self.draining,
         )
 
     def metrics(self) -> dict[str, tuple[str, str, float]]:
         """Return the worker's metrics as {name: (counter or gauge, help text, value)}."""
-        backend, stats = self._engine.backend, self._engine.stats
-        used = 1 - self._engine.free_capacity().cells / backend.cells
+        engine_facts, stats = self._engine.facts, self._engine.stats
+        used = 1 - self._engine.free_capacity().cells / engine_facts.cells
         return {
             "penstock_worker_slots": (
                 "gauge",
                 "Number of jobs that this worker can run at the same time",
-                backend.slots,
+                engine_facts.slots,
             ),
             "penstock_worker_slots_busy": ("gauge", "Number of slots in use", self._busy),
             "penstock_worker_kv_used_ratio": ("gauge", "Share of the KV cells that is reserved for jobs, 0 to 1", used),
@@ -139,8 +131,8 @@ class WorkerStatus:
         return {} if self.heartbeat is None else self.heartbeat.metrics()
 
 
-def _fixed_facts(engine: Engine) -> dict[str, str | int | float]:
-    facts = dict(engine.backend.facts.as_dict())
+def _fixed_facts(engine: JobEngine) -> dict[str, str | int | float]:
+    facts = dict(engine.facts.as_dict())
     for name in ("model", "slots", "cells"):
         del facts[name]  # HeartbeatReport has fields of its own for these
     facts |= {"host": socket.gethostname(), "pid": os.getpid()}

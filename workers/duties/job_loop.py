@@ -16,7 +16,7 @@ from workers.duties.doorbell import PoolSubscription
 from workers.duties.preparation import Preparation
 from workers.duties.throughput import Throughput
 from workers.engine.events import Ended, Event
-from workers.engine.loop import Engine
+from workers.job_engine import JobEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class StartEngine(Protocol):
     """The type of a function that creates a worker's engine, such as `make_engine` with its other arguments bound."""
 
-    def __call__(self, emit: "Callable[[Event], None]", /, *, on_ending: "Callable[[], None]") -> Engine:
+    def __call__(self, emit: "Callable[[Event], None]", /, *, on_ending: "Callable[[], None]") -> JobEngine:
         """Return an engine that reports events to `emit` and calls `on_ending` when more jobs are about to end."""
         ...
 
@@ -67,7 +67,7 @@ class JobLoop:
             wake=self.wake.set,
             drop=partial(engine.cancel, drop=True),
             record_usage=self.throughput.record_usage,
-            prefill_tps=engine.backend.facts.prefill_tps,
+            prefill_tps=engine.facts.prefill_tps,
         )
         self.claimer = Claimer(
             store,

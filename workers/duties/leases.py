@@ -11,7 +11,7 @@ import structlog
 
 from shared.store.replies import HeartbeatReport
 from workers.duties.claimed_jobs import ClaimedJobs, claim_key
-from workers.engine.loop import Engine
+from workers.job_engine import JobEngine
 
 if TYPE_CHECKING:
     from shared.store.store import Store
@@ -33,7 +33,7 @@ class Leases:
         store: "Store",
         *,
         claimed_jobs: ClaimedJobs,
-        engine: Engine,
+        engine: JobEngine,
         lease_ms: int,
         make_report: Callable[[], HeartbeatReport],
         on_drain: Callable[[bool], None],
@@ -57,7 +57,7 @@ class Leases:
     def one_pass(self) -> float:
         """Send one heartbeat. Return the delay until the next pass in seconds. Raises StoreUnavailable."""
         held = self._claimed_jobs.held()
-        progress = self._claimed_jobs.progress(self._engine.backend.facts.prefill_tps)
+        progress = self._claimed_jobs.progress(self._engine.facts.prefill_tps)
         renewed = self._store.renew(self._make_report(), held, progress=progress)
         keys = {job.id: claim_key(job) for job in held}
         for job_id in renewed.lost:

@@ -4,7 +4,7 @@ import structlog
 
 from shared.clock import Clock
 from workers.duties.claimed_jobs import ClaimedJobs
-from workers.engine.loop import Engine
+from workers.job_engine import JobEngine
 
 log = structlog.get_logger()
 
@@ -17,7 +17,7 @@ class LoadLog:
 
     name = "load_log"
 
-    def __init__(self, engine: Engine, claimed_jobs: ClaimedJobs, clock: Clock) -> None:
+    def __init__(self, engine: JobEngine, claimed_jobs: ClaimedJobs, clock: Clock) -> None:
         self._engine = engine
         self._claimed_jobs = claimed_jobs
         self._clock = clock
@@ -36,8 +36,8 @@ class LoadLog:
         self._previous = now
         held = len(self._claimed_jobs)
         if (held or steps) and passed_s > 0:
-            backend, free = self._engine.backend, self._engine.free_capacity()
-            running = backend.slots - free.slots
+            facts, free = self._engine.facts, self._engine.free_capacity()
+            running = facts.slots - free.slots
             log.info(
                 "worker.load",
                 running=running,
@@ -46,6 +46,6 @@ class LoadLog:
                 tokens_per_s=round(completions / passed_s, 1),
                 steps_per_s=round(steps / passed_s, 1),
                 cached_share=f"{cached / max(1, cached + prompts):.0%}",
-                kv_used=f"{1 - free.cells / backend.cells:.0%}",
+                kv_used=f"{1 - free.cells / facts.cells:.0%}",
             )
         return INTERVAL_S

@@ -13,7 +13,7 @@ from typing import Any
 from shared.clock import Clock
 from shared.jobs import cost
 from shared.jobs.job import Usage
-from workers.engine.loop import Engine
+from workers.job_engine import JobEngine
 
 #: Weight of a new value in the moving average of weighted tokens per second. With this weight, the average adapts to a
 #: change of load within about ten heartbeats.
@@ -75,14 +75,14 @@ class Throughput:
     The job loop's thread calls the `record_` methods, and the leases' thread calls `rates`.
     """
 
-    def __init__(self, engine: Engine, generated_weight: int, clock: Clock) -> None:
+    def __init__(self, engine: JobEngine, generated_weight: int, clock: Clock) -> None:
         self._engine, self._weight, self._clock = engine, generated_weight, clock
-        facts, backend = engine.backend.facts, engine.backend
+        facts = engine.facts
         prompt_token_ms = 1000 / facts.prefill_tps if facts.prefill_tps > 0 else 0.0
         self._prompt_token = _TimePerToken(prompt_token_ms, _CALIBRATED_TOKENS[0])
         self._output_token = _TimePerToken(facts.step_ms, _CALIBRATED_TOKENS[1])
         # If the slots do not share their steps, each slot computes its prompt at the full prefill rate.
-        prefill_tps = facts.prefill_tps * (1 if backend.lockstep else backend.slots)
+        prefill_tps = facts.prefill_tps * (1 if engine.shares_steps else facts.slots)
         self._wtps = 0.0
         if prefill_tps > 0 and facts.decode_tps > 0:
             seconds = _INITIAL_MIX / prefill_tps + 1 / facts.decode_tps

@@ -1,6 +1,6 @@
 """Continuous batching: one engine step computes tokens for many sequences. Uses no Redis, no RQ and no HTTP.
 
-The contract of the engine:
+The contract of the engine, of which `workers/job_engine.py` has the part that the duties use:
 
 1. `Engine.prepare(spec)` may be called from any thread. It renders the chat template, tokenizes the prompt and
    validates the job. It returns a `Prepared` or raises `JobRejected`. It reserves neither a slot nor cells.

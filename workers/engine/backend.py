@@ -85,6 +85,8 @@ class Facts:
     step_ms: float = 0.0
     #: Tokens that all slots together generate per second while every slot decodes.
     decode_tps: float = 0.0
+    #: Whether the tokens of a prompt are its words.
+    counts_words: bool = False
     #: A sentence that warns the operator; "" if there is no warning.
     warning: str = ""
 

@@ -32,6 +32,7 @@ class Engine:
         on_ending: Callable[[], None] = lambda: None,
     ) -> None:
         self.backend, self.settings, self.stats = backend, settings, EngineStats()
+        self.facts, self.shares_steps = backend.facts, backend.lockstep
         self._emit, self._clock = emit, clock or RealClock()
         self._limits = PlanLimits(settings.prefill_chunk, settings.step_target_ms, backend.lockstep, backend.compact)
         self._fit, self._share = fit or StepTimeModel(), GrammarShare()
@@ -74,9 +75,9 @@ class Engine:
         """Return how many slots and cells are free, and how many slots soon will be. May be called from any thread."""
         return self._inbox.free_capacity()
 
-    def step_times_ms(self) -> tuple[float, float, float, float]:
-        """Return the coefficients of the step time model, in ms. May be called from any thread."""
-        return self._fit.coefficients()
+    def figures(self) -> dict[str, str | int | float]:
+        """Return the fitted step times, or nothing if slots share no steps. May be called from any thread."""
+        return {**self._fit.figures()} if self.shares_steps else {}
 
     def step(self) -> bool:
         """Run one step and return whether there was anything to do. Called on the engine's thread only."""
@@ -272,8 +273,7 @@ class Engine:
             self._end(sequence, Outcome.SUCCEEDED, FinishReason.LENGTH)
 
     def _fail(self, sequence: Sequence, fault: Exception) -> None:
-        message = f"{type(fault).__name__}: {fault}"
-        self._end(sequence, Outcome.FAILED, "", EndCode.ENGINE_ERROR, message)
+        self._end(sequence, Outcome.FAILED, "", EndCode.ENGINE_ERROR, f"{type(fault).__name__}: {fault}")
 
     def _end(self, sequence: Sequence, outcome: str, reason: str, code: str = "", message: str = "") -> None:
         """Free a sequence's slot, then its reservation, then emit its Ended event. No other method does so."""

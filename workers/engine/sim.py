@@ -58,6 +58,7 @@ class SimBackend:
             prefill_tps=prefill_tps,
             step_ms=1000 / decode_tps,
             decode_tps=slots * decode_tps,
+            counts_words=True,
         )
 
     def prepare(self, spec: JobSpec) -> Prepared:

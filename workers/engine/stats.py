@@ -30,3 +30,8 @@ class EngineStats:
     dead_tokens: int = 0
     #: Total time of the backend's `decode` calls, in seconds.
     decode_s: float = 0.0
+
+    @property
+    def progress(self) -> int:
+        """A number that changes as long as the engine gets on with its jobs; the watchdog observes it."""
+        return self.prompt_tokens + self.completion_tokens

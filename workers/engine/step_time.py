@@ -77,6 +77,16 @@ class StepTimeModel:
         base, row, chunk, read = result.tolist()
         return base, row, chunk / _TOKENS, read / _READS
 
+    def figures(self) -> dict[str, float]:
+        """Return the coefficients as a heartbeat reports them: three in ms, the last in ns. For any thread."""
+        call_ms, row_ms, token_ms, read_ms = self.coefficients()
+        return {
+            "fit_call_ms": round(call_ms, 3),
+            "fit_row_ms": round(row_ms, 4),
+            "fit_prompt_token_ms": round(token_ms, 5),
+            "fit_look_ns": round(read_ms * 1e6, 3),
+        }
+
     def predict_ms(self, rows: int, prompt_tokens: int = 0, reads: float = 0.0) -> float:
         """Return the predicted duration of a step, in ms."""
         base, row, token, read = self.coefficients()

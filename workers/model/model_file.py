@@ -12,7 +12,7 @@ def model_file(settings: Settings) -> Path | None:
 
     A model that is named by a hub name is downloaded first, which may take a long time. Raises ModelError.
     """
-    if settings.engine == "sim" or not settings.model:
+    if not settings.engine_kind.loads_model or not settings.model:
         return None
     name = hub_name(settings.model)
     if name is not None:

@@ -100,8 +100,8 @@ def _worker_count(text: str, settings: Settings) -> int:
     if text == "auto":
         from shared.cli.stack.gpus import visible_gpus
 
-        on_cpu = settings.engine == "sim" or settings.device != "auto" or settings.n_gpu_layers == 0
-        return 1 if on_cpu else max(1, visible_gpus())
+        one_each = settings.engine_kind.loads_model and settings.device == "auto" and settings.n_gpu_layers != 0
+        return max(1, visible_gpus()) if one_each else 1
     if not re.fullmatch(r"[0-9]{1,4}", text) or not 1 <= int(text) <= 1024:
         raise ConfigError(f"--workers {text!r} is neither auto nor a number from 1 to 1024")
     return int(text)

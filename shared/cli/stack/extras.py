@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterable
 
 from shared.errors import ConfigError
+from shared.settings.engines import ENGINES
 
 #: The modules that each extra in pyproject.toml installs; a test compares this table with that file. To check whether
 #: a module is installed, it is looked up but never imported.
@@ -12,8 +13,6 @@ MODULES: dict[str, tuple[str, ...]] = {
     "web": ("apiflask", "flask", "gevent", "gunicorn", "prometheus_client", "rq_dashboard", "six"),
     "worker": ("gguf", "huggingface_hub", "jinja2", "llama_cpp", "llguidance", "numpy", "prometheus_client"),
 }
-#: The modules that a worker with the engine `sim` needs.
-WORKER_WITHOUT_MODEL = ("numpy", "prometheus_client")
 
 
 def require_extra(extra: str, modules: Iterable[str] | None = None) -> None:
@@ -30,7 +29,7 @@ def require_extra(extra: str, modules: Iterable[str] | None = None) -> None:
 
 def require_engine(engine: str) -> None:
     """Raise ConfigError if a module that a worker with this engine needs is not installed."""
-    require_extra("worker", WORKER_WITHOUT_MODEL if engine == "sim" else None)
+    require_extra("worker", ENGINES[engine].modules)
 
 
 def module_command(*arguments: str) -> list[str]:

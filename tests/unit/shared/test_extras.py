@@ -6,8 +6,9 @@ import tomllib
 
 import pytest
 
-from shared.cli.stack.extras import MODULES, WORKER_WITHOUT_MODEL, require_extra
+from shared.cli.stack.extras import MODULES, require_engine, require_extra
 from shared.errors import ConfigError
+from shared.settings.engines import ENGINES
 from tests.support.program import ROOT
 
 EXTRAS: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
@@ -29,7 +30,13 @@ def test_an_extra_has_a_module_for_each_distribution_and_no_others(extra: str) -
 def test_an_installed_extra_is_not_reported_as_missing() -> None:
     for extra in MODULES:
         require_extra(extra)
-    require_extra("worker", WORKER_WITHOUT_MODEL)
+    for engine in ENGINES:
+        require_engine(engine)
+
+
+def test_an_engine_requires_only_modules_that_the_workers_extra_installs() -> None:
+    for kind in ENGINES.values():
+        assert set(kind.modules or ()) <= set(MODULES["worker"])
 
 
 def test_a_missing_module_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ def test_a_model_is_live_while_one_of_its_workers_is_live() -> None:
 
 def test_prompt_tokens_are_words_for_the_sim_engine_and_estimated_from_bytes_for_others() -> None:
     directory = read_directory(
-        a_snapshot(a_worker("sim", engine="sim"), a_worker("m", engine="llama", tokens_per_byte="0.5"))
+        a_snapshot(a_worker("sim", counts_words="true"), a_worker("m", engine="llama", tokens_per_byte="0.5"))
     )
     for name, tokens in (("sim", 4), ("m", 8)):
         model = directory.find(name)

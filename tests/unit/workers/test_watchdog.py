@@ -12,7 +12,11 @@ class Scene:
         self.tokens, self.busy, self.ended = 0, True, []
         self.clock = ManualClock()
         self.watchdog = Watchdog(
-            stall_ms=4_000, tokens=lambda: self.tokens, busy=lambda: self.busy, clock=self.clock, end=self.ended.append
+            stall_ms=4_000,
+            progress=lambda: self.tokens,
+            busy=lambda: self.busy,
+            clock=self.clock,
+            end=self.ended.append,
         )
 
     def run(self, seconds: float, *, tokens: int = 0) -> None:

@@ -1,0 +1,22 @@
+"""The engines that PENSTOCK_ENGINE can name, and what each of them needs."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class EngineKind:
+    """One engine."""
+
+    #: Whether a worker loads a model file, which PENSTOCK_MODEL names, and computes on a device of this machine.
+    loads_model: bool
+    #: The served name if PENSTOCK_MODEL_NAME is not set; "" for a name derived from PENSTOCK_MODEL.
+    served_name: str = ""
+    #: The modules of the extra `worker` that a worker with this engine needs; None for all of them.
+    modules: tuple[str, ...] | None = None
+
+
+#: The value of PENSTOCK_ENGINE → what the engine needs.
+ENGINES = {
+    "llama": EngineKind(loads_model=True),
+    "sim": EngineKind(loads_model=False, served_name="sim", modules=("numpy", "prometheus_client")),
+}

@@ -1,0 +1,54 @@
+"""What the duties need of an engine: the protocol that the batching engine and the upstream engine implement.
+
+The docstring of `workers.engine` has the whole contract: which thread calls what, and which events an engine emits.
+"""
+
+import threading
+from typing import Protocol
+
+from workers.engine.backend import Facts, Prepared
+from workers.engine.events import FreeCapacity, JobSpec
+from workers.engine.stats import EngineStats
+
+
+class JobEngine(Protocol):
+    """Runs the jobs of one worker. All methods but `run` may be called from any thread."""
+
+    #: The facts that do not change while the engine runs, among them the numbers of slots and KV cells.
+    facts: Facts
+    #: The counters so far. Only the engine's thread changes them.
+    stats: EngineStats
+    #: Whether all jobs share each step. If not, each slot computes its prompt at the full prefill rate.
+    shares_steps: bool
+
+    def prepare(self, spec: JobSpec) -> Prepared:
+        """Validate a job and count the tokens of its prompt. Reserves nothing. Raises JobRejected."""
+        ...
+
+    def submit(self, job: Prepared) -> None:
+        """Pass a job to the engine, which emits exactly one Ended event for it."""
+        ...
+
+    def cancel(self, key: str, *, drop: bool = False) -> None:
+        """Ask the engine to end a job, if it has not ended yet. `drop` means that the job's lease was lost."""
+        ...
+
+    def recall(self) -> None:
+        """Ask the engine to return the jobs that have no slot yet."""
+        ...
+
+    def free_capacity(self) -> FreeCapacity:
+        """Return how many slots and cells are free for further jobs, and how many slots soon will be."""
+        ...
+
+    def figures(self) -> dict[str, str | int | float]:
+        """Return what only this kind of engine measures, for the heartbeat."""
+        ...
+
+    def run(self, stop: threading.Event) -> None:
+        """Run jobs until `stop` is set and `wake` was called. Then end the remaining jobs as dropped."""
+        ...
+
+    def wake(self) -> None:
+        """Make `run` check its stop event."""
+        ...
