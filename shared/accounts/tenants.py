@@ -18,6 +18,7 @@ import redis
 from redis.client import Pipeline
 
 from shared.accounts.admin_actions import Actor, add_record, local_actor, record
+from shared.accounts.stored_policy import parse_policy
 from shared.errors import ConfigError
 from shared.jobs.tenant_policy import FIELDS, TenantPolicy, Value
 from shared.store import keys
@@ -68,8 +69,13 @@ class Tenants:
 
     def get(self, tenant: str) -> TenantPolicy | None:
         """Return the tenant's policy, or None if the tenant has none."""
+        return self.read(tenant)[0]
+
+    def read(self, tenant: str) -> tuple[TenantPolicy | None, tuple[str, ...]]:
+        """Return the tenant's policy, and a sentence about each of its fields that another program has spoiled."""
         with store_faults(self._client):
-            return _parse_policy(tenant, self._client.hgetall(keys.tenant(check_name(tenant))))
+            stored: Any = self._client.hgetall(keys.tenant(check_name(tenant)))
+        return parse_policy(tenant, stored)
 
     def find_disabled(self, tenants: Collection[str]) -> frozenset[str]:
         """Return those of the tenants that are disabled, in one round trip for each _MAX_PIPELINED of them.
@@ -159,6 +165,19 @@ class Tenants:
 
     def list(self) -> tuple[TenantEntry, ...]:
         """Return all tenants that have a policy or have had a job admitted, sorted by name."""
+        return tuple(
+            TenantEntry(name, parse_policy(name, stored)[0], abs(int(score)) or None)
+            for name, (stored, score) in self._read_all().items()
+        )
+
+    def find_spoiled(self) -> tuple[str, ...]:
+        """Return a sentence about each field of a policy that another program has spoiled."""
+        return tuple(
+            problem for name, (stored, _) in self._read_all().items() for problem in parse_policy(name, stored)[1]
+        )
+
+    def _read_all(self) -> dict[str, tuple[dict[Any, Any], float]]:
+        """Return the hash and the score of each tenant, sorted by name."""
         with store_faults(self._client):
             seen: Any = self._client.zrange(keys.tenants(), 0, -1, withscores=True)
             scores = {text(name): float(score) for name, score in seen}
@@ -167,30 +186,10 @@ class Tenants:
                 for name in names:
                     pipe.hgetall(keys.tenant(name))
                 hashes = pipe.execute()
-        return tuple(
-            TenantEntry(name, _parse_policy(name, fields), abs(int(scores[name])) or None)
-            for name, fields in zip(names, hashes, strict=True)
-        )
+        return {name: (stored, scores[name]) for name, stored in zip(names, hashes, strict=True)}
 
 
 def _describe(tenant: str, policy: TenantPolicy) -> str:
     values = ((name, getattr(policy, name)) for name in FIELDS)
     named = " ".join(f"{name}={value}" for name, value in values if value not in (None, False))
     return f"tenant {tenant}: {named or 'the defaults'}"
-
-
-def _parse_policy(tenant: str, fields: Mapping[bytes | str, bytes | str]) -> TenantPolicy | None:
-    texts = {text(name): text(value) for name, value in fields.items()}
-    if "policy" not in texts:
-        return None
-    values: dict[str, Value] = {}
-    for name, field in FIELDS.items():
-        if field.stored in texts:
-            try:
-                values[name] = field.parse(texts[field.stored])
-            except ValueError:
-                stored = texts[field.stored]
-                raise ConfigError(
-                    f"tenant {tenant!r} has {field.stored}={stored!r} in the store, which is not a valid value"
-                ) from None
-    return TenantPolicy(**values)  # type: ignore[arg-type]  # TenantPolicy checks the types

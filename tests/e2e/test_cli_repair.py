@@ -51,6 +51,18 @@ def test_doctor_names_the_keys_under_which_it_found_another_programs_values(
     assert redis_client.get(keys.spoiled(keys.leases())) == b"a plain string"
 
 
+def test_doctor_names_the_field_of_a_policy_that_another_program_spoiled_until_it_is_set_again(
+    penstock: Program, redis_client: redis.Redis
+) -> None:
+    assert penstock("tenants", "add", "blue", "--weight", "2").returncode == 0
+    redis_client.hset(keys.tenant("blue"), "policy_weight_milli", "abc")
+    done = penstock("doctor")
+    assert done.returncode == 0
+    assert "tenant 'blue' has policy_weight_milli='abc'" in done.stderr
+    assert penstock("tenants", "set", "blue", "--weight", "2").returncode == 0
+    assert "policy_weight_milli" not in penstock("doctor").stderr
+
+
 def test_repair_does_not_touch_a_key_that_a_newer_version_may_own(penstock: Program, redis_client: redis.Redis) -> None:
     redis_client.set("penstock:of-the-future", "1")
     assert penstock("doctor", "--repair").returncode == 1

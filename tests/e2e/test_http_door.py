@@ -91,6 +91,16 @@ def test_a_disabled_tenant_is_403(closed: FlaskClient, store: Store) -> None:
     fault(submit(closed, headers=key), 403, "tenant_disabled")
 
 
+def test_a_tenant_whose_policy_another_program_spoiled_is_served_with_the_default(
+    closed: FlaskClient, store: Store
+) -> None:
+    key = with_key(store)
+    Tenants(store.client).set("blue", TenantPolicy(rpm=5))
+    store.client.hset(keys.tenant("blue"), "policy_rpm", "abc")
+    admitted_job(submit(closed, headers=key))
+    assert closed.get("/v1/queue", headers=key).status_code == 200
+
+
 def test_if_auth_is_open_x_tenant_names_the_tenant_and_keys_are_ignored(client: FlaskClient) -> None:
     assert admitted_job(submit(client))["tenant"] == "default"
     assert (

@@ -184,13 +184,31 @@ def test_a_policy_with_models_allows_only_those_and_a_policy_without_allows_all(
     assert not TenantPolicy(models=("small",)).may_use("large")
 
 
-def test_the_error_for_an_invalid_stored_policy_names_tenant_field_and_value(
-    tenants: Tenants, redis_client: redis.Redis
+@pytest.mark.parametrize(
+    ("field", "stored", "kept"),
+    [
+        ("rpm", "many", {"rpm": None}),
+        ("rpm", "-1", {"rpm": None}),
+        ("weight", "1" + "0" * 400, {"weight": None}),
+        ("max_waiting", "1e300", {"max_waiting": None}),
+        ("default_model", "unknown", {"default_model": None}),
+        ("models", "two words", {"models": None}),
+        ("models", "other", {"models": ("other",), "default_model": None}),
+    ],
+)
+def test_a_stored_field_that_another_program_spoiled_counts_as_its_default(
+    tenants: Tenants, redis_client: redis.Redis, field: str, stored: str, kept: dict[str, object]
 ) -> None:
     tenants.set("blue", EVERYTHING)
-    redis_client.hset(keys.tenant("blue"), "policy_rpm", "many")
-    with pytest.raises(ConfigError, match="tenant 'blue' has policy_rpm='many'"):
-        tenants.get("blue")
+    tenants.set("green", EVERYTHING)
+    redis_client.hset(keys.tenant("blue"), FIELDS[field].stored, stored)
+    assert tenants.get("blue") == replace(EVERYTHING, **kept)  # type: ignore[arg-type]  # the parameters have these types
+    assert [entry.policy for entry in tenants.list()] == [tenants.get("blue"), EVERYTHING]
+    (problem,) = tenants.find_spoiled()
+    assert problem.startswith("tenant 'blue' has policy_")
+    # An operator can set the field again.
+    assert tenants.change("blue", {"tpm": 5}) == replace(EVERYTHING, tpm=5, **kept)  # type: ignore[arg-type]  # as above
+    assert tenants.find_spoiled() == ()
 
 
 def test_every_field_of_a_policy_is_written_and_read() -> None:

@@ -15,9 +15,13 @@ from shared.accounts.key_record import KeyRecord, digest_of
 from shared.accounts.tenants import Tenants
 from shared.clock import Clock
 from shared.jobs.tenant_policy import TenantPolicy
+from shared.log import LimitedEvent
 
 #: What the cache keeps of a key.
 Record = TypeVar("Record", KeyRecord, AdminKey)
+
+#: Each look at the policy of such a tenant finds the field again.
+_SPOILED = LimitedEvent("policy.spoiled", interval_s=3_600)
 
 #: The longest time for which a cached entry is valid, in seconds. The promise above allows up to 1 s.
 _TTL_S = 0.5
@@ -58,7 +62,10 @@ class CredentialCache:
 
         @lru_cache(maxsize=_MAX_ENTRIES)
         def policy(tenant: str, _period: int) -> TenantPolicy | None:
-            return tenants.get(tenant)
+            found, problems = tenants.read(tenant)
+            if problems:
+                _SPOILED.log("error", problems=problems)
+            return found
 
         self._policy = policy
         self._key = _cached(api_keys.find, _MAX_ENTRIES)
