@@ -3,7 +3,8 @@
 A tenant's service in a pool is the work that the pool's workers did for it, divided by its weight, in wt. A job's
 prompt counts when the job is claimed (as in VTC), and each generated token when it is generated. Two tenants are
 compared during periods in which both have jobs queued for the pool without a break. Between any two times of such a
-period, the difference of their services must not change by more than the bound.
+period, the difference of their services must not change by more than the bound. Groups are compared with each other and
+with tenants without a group, and the tenants of a group among themselves.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,9 @@ from bench.sim.fleet import Machine, SimWorker
 from bench.sim.ledger import jain
 from bench.sim.ours import PenstockSystem
 from bench.sim.simulation import Simulation, fleet
+from shared.accounts.groups import Groups
 from shared.accounts.tenants import Tenants
+from shared.jobs.group_policy import GroupPolicy
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.store import keys
 from shared.store.keys import model_slug
@@ -35,6 +38,12 @@ class Scenario:
     #: The slots of each worker, and the workers of each model.
     slots: int = 4
     workers: int = 1
+    #: The group of each tenant that has one. Its weight is in `weights`, under the name `@<group>`.
+    groups: Mapping[str, str] = field(default_factory=dict)
+
+    def owner(self, tenant: str) -> str:
+        """Return who stands in a pool's active set for the tenant: its group, or itself."""
+        return keys.group_owner(self.groups[tenant]) if tenant in self.groups else tenant
 
     @property
     def models(self) -> list[str]:
@@ -107,25 +116,33 @@ class Services:
 
 
 def run_scenario(store: PenstockSystem, scenario: Scenario) -> tuple[list[Services], list[SimJob]]:
-    """Run a scenario over the real scripts. Return the services in each pool, and the jobs with their outcomes."""
+    """Run a scenario over the real scripts. Return the services in each pool, and the jobs with their outcomes.
+
+    For each group, the services of its tenants in a pool follow those of the pool.
+    """
     jobs = [
         SimJob(i, a.tenant, a.at_ms, a.prompt, a.answer, a.max_tokens, a.deadline_ms, model=a.model)
         for i, a in enumerate(sorted(scenario.jobs, key=lambda job: job.at_ms))
     ]
-    for tenant, weight in scenario.weights.items():
-        Tenants(store.client).set(tenant, TenantPolicy(weight=weight))
+    _set_policies(store, scenario)
     workers = [worker for model in scenario.models for worker in fleet(scenario.workers, scenario.machine, model=model)]
     simulation = Simulation(store, jobs, client=OneTry(), seconds=scenario.seconds, seed=0, workers=workers)
-    pools = [(model, Services(scenario.of_model(model).batch_bound_wt)) for model in scenario.models]
+    levels = [
+        (model, group, Services(scenario.of_model(model).batch_bound_wt))
+        for model in scenario.models
+        for group in (None, *sorted(set(scenario.groups.values())))
+    ]
 
     def sample(now_ms: float, _: object) -> None:
         store.flush_offers()
         running = {job: (worker, seq) for worker in workers for job, seq in worker.sequences.items()}
-        for model, services in pools:
-            mine = [job for job in jobs if job.model == model]
+        for model, group, services in levels:
+            mine = [(job, scenario.owner(job.tenant)) for job in jobs if job.model == model]
+            if group is not None:
+                mine = [(job, job.tenant) for job, owner in mine if owner == keys.group_owner(group)]
             services.moments.append(now_ms)
             services.served.append(_served(mine, running, scenario.weights))
-            waiting = (job.tenant for job in mine if job.admitted_ms is not None and job.claimed_ms is None)
+            waiting = (owner for job, owner in mine if job.admitted_ms is not None and job.claimed_ms is None)
             services.waits.append(frozenset(waiting))
             mean_mwt: Any = store.client.hget(keys.books(model_slug(model)), "mean_mwt")
             services.lift_wt = max(services.lift_wt, 2 * float(mean_mwt or 0) / 1_000)
@@ -135,21 +152,30 @@ def run_scenario(store: PenstockSystem, scenario: Scenario) -> tuple[list[Servic
 
     simulation.at(SAMPLE_MS, sample)
     simulation.run()
-    return [services for _, services in pools], jobs
+    return [services for _, _, services in levels], jobs
+
+
+def _set_policies(store: PenstockSystem, scenario: Scenario) -> None:
+    for group in set(scenario.groups.values()):
+        Groups(store.client).set(group, GroupPolicy(weight=scenario.weights.get(keys.group_owner(group))))
+    tenants = {name for name in scenario.weights if not name.startswith("@")} | set(scenario.groups)
+    for tenant in tenants:
+        policy = TenantPolicy(weight=scenario.weights.get(tenant), group=scenario.groups.get(tenant))
+        Tenants(store.client).set(tenant, policy)
 
 
 def _served(
-    jobs: Sequence[SimJob], running: Mapping[SimJob, tuple[SimWorker, object]], weights: Mapping[str, float]
+    jobs: Sequence[tuple[SimJob, str]], running: Mapping[SimJob, tuple[SimWorker, object]], weights: Mapping[str, float]
 ) -> dict[str, float]:
-    served = dict.fromkeys(sorted({job.tenant for job in jobs}), 0.0)
-    for job in jobs:
+    served = dict.fromkeys(sorted({owner for _, owner in jobs}), 0.0)
+    for job, owner in jobs:
         if job.claimed_ms is None:
             continue
         generated = job.computed_answer
         if job in running:
             worker, seq = running[job]
             generated += worker.generated(seq)  # type: ignore[arg-type]  # a Sequence, from the worker's own dict
-        served[job.tenant] += (job.prompt + GENERATED_WEIGHT * generated) / weights.get(job.tenant, 1.0)
+        served[owner] += (job.prompt + GENERATED_WEIGHT * generated) / weights.get(owner, 1.0)
     return served
 
 

@@ -44,10 +44,10 @@ def named() -> dict[str, Scenario]:
     }
 
 
-def drawn(seed: int, pools: int = 1) -> Scenario:
+def drawn(seed: int, pools: int = 1, *, grouped: bool = False) -> Scenario:
     """Return a random scenario: tenants that send at once, slowly or late, with any lengths, weights and fleets.
 
-    With several pools, each tenant uses one, some or all of them.
+    With several pools, each tenant uses one, some or all of them. If `grouped`, tenants are in groups with weights.
     """
     rng = random.Random(seed)
     weights: dict[str, float] = {}
@@ -76,4 +76,8 @@ def drawn(seed: int, pools: int = 1) -> Scenario:
         job.model = rng.choice(used[job.tenant])
         # Not before the first heartbeats of the workers of all models.
         job.at_ms += 1.0
-    return Scenario(tuple(jobs), weights, 600.0, slots=rng.choice([1, 2, 4, 8]), workers=rng.choice([1, 2]))
+    groups = {tenant: rng.choice(["g", "h"]) for tenant in used if grouped and rng.random() < 0.7}
+    weights |= {f"@{group}": rng.choice([0.5, 1.0, 4.0]) for group in sorted(set(groups.values()))}
+    return Scenario(
+        tuple(jobs), weights, 600.0, slots=rng.choice([1, 2, 4, 8]), workers=rng.choice([1, 2]), groups=groups
+    )

@@ -1,10 +1,11 @@
-"""Reads a tenant's policy from its hash; a field that another program has spoiled counts as its default."""
+"""Reads the policy of a tenant or a group from its hash; a field that another program has spoiled counts as its default."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from shared.errors import ConfigError
-from shared.jobs.tenant_policy import FIELDS, TenantPolicy, Value
+from shared.jobs.group_policy import GROUP_FIELDS, GroupPolicy
+from shared.jobs.tenant_policy import FIELDS, Field, TenantPolicy, Value
 from shared.store.decode import text
 
 
@@ -13,12 +14,33 @@ def parse_policy(tenant: str, fields: Mapping[Any, Any]) -> tuple[TenantPolicy |
 
     The scripts count such fields as missing too (shared/lua/lib/verdict.lua), and the tenant must not be shut out.
     """
-    texts = {text(name): text(value) for name, value in fields.items()}
-    if "policy" not in texts:
+    values, problems = _read(f"tenant {tenant!r}", fields, FIELDS)
+    if values is None:
         return None, ()
+    models, default_model = values.get("models"), values.get("default_model")
+    if isinstance(models, tuple) and default_model not in (None, *models):
+        stored = str(values.pop("default_model"))
+        problems.append(_problem(f"tenant {tenant!r}", FIELDS["default_model"], stored, "is not among its models"))
+    return TenantPolicy(**values), tuple(problems)  # type: ignore[arg-type]  # the fields were checked above
+
+
+def parse_group_policy(group: str, fields: Mapping[Any, Any]) -> tuple[GroupPolicy | None, tuple[str, ...]]:
+    """Return the policy of a group, as `parse_policy` does that of a tenant."""
+    values, problems = _read(f"group {group!r}", fields, GROUP_FIELDS)
+    if values is None:
+        return None, ()
+    return GroupPolicy(**values), tuple(problems)  # type: ignore[arg-type]  # the fields were checked above
+
+
+def _read(
+    owner: str, stored_fields: Mapping[Any, Any], known: Mapping[str, Field]
+) -> tuple[dict[str, Value] | None, list[str]]:
+    texts = {text(name): text(value) for name, value in stored_fields.items()}
+    if "policy" not in texts:
+        return None, []
     values: dict[str, Value] = {}
     problems = []
-    for name, field in FIELDS.items():
+    for name, field in known.items():
         stored = texts.get(field.stored)
         if stored is None:
             continue
@@ -26,14 +48,11 @@ def parse_policy(tenant: str, fields: Mapping[Any, Any]) -> tuple[TenantPolicy |
             value = field.parse(stored)
             field.check(name, value)
         except (ValueError, ArithmeticError, ConfigError):
-            problems.append(_problem(tenant, name, stored, "is not a valid value"))
+            problems.append(_problem(owner, field, stored, "is not a valid value"))
         else:
             values[name] = value
-    models, default_model = values.get("models"), values.get("default_model")
-    if isinstance(models, tuple) and default_model not in (None, *models):
-        problems.append(_problem(tenant, "default_model", str(values.pop("default_model")), "is not among its models"))
-    return TenantPolicy(**values), tuple(problems)  # type: ignore[arg-type]  # the fields were checked above
+    return values, problems
 
 
-def _problem(tenant: str, name: str, stored: str, why: str) -> str:
-    return f"tenant {tenant!r} has {FIELDS[name].stored}={stored[:80]!r} in the store, which {why}"
+def _problem(owner: str, field: Field, stored: str, why: str) -> str:
+    return f"{owner} has {field.stored}={stored[:80]!r} in the store, which {why}"

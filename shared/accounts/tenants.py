@@ -18,6 +18,7 @@ import redis
 from redis.client import Pipeline
 
 from shared.accounts.admin_actions import Actor, add_record, local_actor, record
+from shared.accounts.groups import check_group_exists
 from shared.accounts.stored_policy import parse_policy
 from shared.errors import ConfigError
 from shared.jobs.tenant_policy import FIELDS, TenantPolicy, Value
@@ -97,7 +98,12 @@ class Tenants:
         return frozenset(disabled)
 
     def set(self, tenant: str, policy: TenantPolicy) -> None:
-        """Replace the tenant's policy. For fields that are None, the system's defaults apply."""
+        """Replace the tenant's policy. For fields that are None, the system's defaults apply.
+
+        Raises ConfigError if the policy names a group that does not exist.
+        """
+        if policy.group is not None:
+            check_group_exists(self._client, policy.group)
         written: dict[Any, str] = {"policy": "1"}
         for name, field in FIELDS.items():
             value = getattr(policy, name)

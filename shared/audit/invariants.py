@@ -1,5 +1,6 @@
 """The invariants of the store and the code that checks them, for `penstock doctor`, idle workers and the tests."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -7,7 +8,7 @@ import redis
 
 from shared.audit.key_owners import unowned_keys
 from shared.audit.snapshot import StoreSnapshot, take_snapshot
-from shared.audit.sums import check_bytes, check_pools, check_tenants, number_in
+from shared.audit.sums import check_bytes, check_groups, check_pools, check_tenants, number_in
 from shared.store import keys
 from shared.store.decode import is_integer
 from shared.store.rq_record import check_ended_jobs
@@ -129,21 +130,28 @@ def _check_claimed_in_time(snapshot: StoreSnapshot) -> Iterator[str]:
 
 
 def _check_active_set(snapshot: StoreSnapshot) -> Iterator[str]:
-    for slug, active in snapshot.active.items():
-        waiting = {
-            queue.split(".", 1)[0] for queue, ids in snapshot.order.items() if ids and queue.split(".", 1)[1] == slug
-        }
-        if set(active) != waiting:
-            yield f"active tenants of {slug} differ from those with queued jobs by {sorted(set(active) ^ waiting)[:5]}"
-        for tenant, service in active.items():
-            record = snapshot.tenants.get(tenant, {})
+    # The owners with queued jobs of each set: of each pool (`<slug>`), and of each group in it (`<slug>@<group>`).
+    waiting: defaultdict[str, set[str]] = defaultdict(set)
+    for queue in (queue for queue, ids in snapshot.order.items() if ids):
+        tenant, slug = queue.split(".", 1)
+        group = snapshot.tenants.get(tenant, {}).get(f"g|{slug}", "")
+        waiting[f"{slug}{group}"].add(tenant)
+        if group:
+            waiting[slug].add(group)
+    for name, active in snapshot.active.items():
+        slug = name.partition("@")[0]
+        if set(active) != waiting[name]:
+            off = sorted(set(active) ^ waiting[name])[:5]
+            yield f"active tenants of {name} differ from those with queued jobs by {off}"
+        for owner, service in active.items():
+            record = (snapshot.tenants | snapshot.groups).get(owner, {})
             # A tenant that was active in a store of format 1 has one service for all pools until it is served.
             own = record.get(keys.service_field(slug)) or record.get("service_mwt", "0")
             # Compare as doubles: Redis stores a score as a double, which cannot hold every integer above 2^53.
             if not is_integer(own) or float(own) != service:
-                yield f"tenant {tenant} has score {service:.0f} in the active set of {slug}, but its service is {own}"
-            if slug not in snapshot.lists.get(tenant, set()):
-                yield f"tenant {tenant} has queued jobs for {slug}, but its set of models lacks it"
+                yield f"{owner} has score {service:.0f} in the active set of {name}, but its service is {own}"
+            if slug not in (snapshot.lists | snapshot.group_lists).get(owner, set()):
+                yield f"{owner} has queued jobs for {slug}, but its set of models lacks it"
     for queue, ids in snapshot.order.items():
         latest = [number_in(snapshot.records.get(job_id, {}), "latest_us") for job_id in ids]
         if all(latest) and latest != sorted(latest):
@@ -234,6 +242,7 @@ _CHECKS: tuple[tuple[int, Callable[[StoreSnapshot], Iterator[str]]], ...] = (
     (1, _check_one_place),
     (2, _check_inflight),
     (3, check_tenants),
+    (3, check_groups),
     (3, check_pools),
     (3, check_bytes),
     (4, _check_counted_once),

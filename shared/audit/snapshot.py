@@ -1,5 +1,6 @@
 """Reads the data that the invariant checks need. The contents are read in one transaction, so they are consistent."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,11 +28,15 @@ class StoreSnapshot:
     #: has queued jobs.
     tenants: dict[str, dict[str, str]] = field(default_factory=dict)
     lists: dict[str, set[str]] = field(default_factory=dict)
+    #: For each group, named as an owner (`@<group>`): its hash, and the slugs for which it has queued jobs.
+    groups: dict[str, dict[str, str]] = field(default_factory=dict)
+    group_lists: dict[str, set[str]] = field(default_factory=dict)
     #: For each queue: its job ids in order, RQ's list of the same ids, and the entries of RQ's started registry.
     order: dict[str, list[str]] = field(default_factory=dict)
     mirror: dict[str, list[str]] = field(default_factory=dict)
     wip: dict[str, list[str]] = field(default_factory=dict)
-    #: For each model slug: the active set, which maps each tenant with queued jobs to its service.
+    #: For each model slug: the active set, which maps each tenant or group with queued jobs to its service. The sets of
+    #: groups have names of the form `<slug>@<group>`.
     active: dict[str, dict[str, float]] = field(default_factory=dict)
     heartbeats: dict[str, float] = field(default_factory=dict)
     #: The workers that are counted as live, the part of each in the sums over live workers, and the slots and places of
@@ -64,7 +69,7 @@ def take_snapshot(client: redis.Redis) -> StoreSnapshot:
             {queue.split(".", 1)[1] for queue in queues if "." in queue}
             | {text(raw).partition(" ")[0] for raw in names[4]}
         )
-        return _read(client, ids, sorted(queues), tenants, slugs)
+        return _read(client, ids, sorted(queues), tenants, _groups(client, slugs), slugs)
 
 
 def _add_name_reads(pipe: Any) -> None:
@@ -73,6 +78,19 @@ def _add_name_reads(pipe: Any) -> None:
     pipe.smembers("rq:queues")
     pipe.zrange(keys.tenants(), 0, -1)
     pipe.hvals(keys.counted())
+
+
+def _groups(client: redis.Redis, slugs: list[str]) -> list[str]:
+    """Return the groups that have a policy or queued jobs, named as owners."""
+
+    def add_reads(pipe: Any) -> None:
+        pipe.smembers(keys.groups())
+        for slug in slugs:
+            pipe.zrange(keys.active(slug), 0, -1)
+
+    named, *active = _transaction(client, add_reads)
+    owners = {text(raw) for members in active for raw in members}
+    return sorted({keys.group_owner(text(raw)) for raw in named} | {name for name in owners if name.startswith("@")})
 
 
 def _queues_of_tenants(client: redis.Redis, tenants: list[str]) -> list[tuple[str, str]]:
@@ -106,7 +124,7 @@ def _answer_or_empty(answer: Any) -> Any:
 
 
 def _read(
-    client: redis.Redis, ids: list[str], queues: list[str], tenants: list[str], slugs: list[str]
+    client: redis.Redis, ids: list[str], queues: list[str], tenants: list[str], groups: list[str], slugs: list[str]
 ) -> StoreSnapshot:
     def add_reads(pipe: Any) -> None:
         pipe.time()
@@ -122,6 +140,7 @@ def _read(
             pipe.hgetall(keys.tenant(tenant))
             pipe.smembers(keys.lists(tenant))
             pipe.hgetall(keys.kept(tenant))
+        _add_group_reads(pipe, groups, slugs)
         for queue in queues:
             pipe.zrange(keys.order(queue), 0, -1)
             pipe.lrange(f"rq:queue:{queue}", 0, -1)
@@ -142,6 +161,7 @@ def _read(
         snapshot.tenants[tenant] = _hash(next(answers))
         snapshot.lists[tenant] = {text(slug) for slug in next(answers)}
         snapshot.kept[tenant] = _hash(next(answers))
+    _take_groups(snapshot, answers, groups, slugs)
     for queue in queues:
         snapshot.order[queue] = [text(raw) for raw in next(answers)]
         snapshot.mirror[queue] = [text(raw) for raw in next(answers)]
@@ -153,6 +173,21 @@ def _read(
         counted = zip(("waiting", "running"), jobs, strict=False)
         snapshot.pool_jobs[slug] = {name: text(raw) for name, raw in counted if raw is not None}
     return snapshot
+
+
+def _add_group_reads(pipe: Any, groups: list[str], slugs: list[str]) -> None:
+    for group in groups:
+        pipe.hgetall(keys.tenant(group))
+        pipe.smembers(keys.lists(group))
+        for slug in slugs:
+            pipe.zrange(keys.active(f"{slug}{group}"), 0, -1, withscores=True)
+
+
+def _take_groups(snapshot: StoreSnapshot, answers: Iterator[Any], groups: list[str], slugs: list[str]) -> None:
+    for group in groups:
+        snapshot.groups[group] = _hash(next(answers))
+        snapshot.group_lists[group] = {text(slug) for slug in next(answers)}
+        snapshot.active |= {f"{slug}{group}": _scores(next(answers)) for slug in slugs}
 
 
 def _hash(raw: dict[bytes, bytes]) -> dict[str, str]:

@@ -31,6 +31,25 @@ def check_tenants(snapshot: StoreSnapshot) -> Iterator[str]:
             yield f"tenant {tenant}: more jobs are queued than its bound of {bound}"
 
 
+def check_groups(snapshot: StoreSnapshot) -> Iterator[str]:
+    """Check the sums in the groups' records."""
+    expected = {group: Counter({"waiting": 0, "waiting_tokens": 0, "waiting_mwt": 0}) for group in snapshot.groups}
+    for record in snapshot.records.values():
+        slug = record.get("penstock_slug", "")
+        group = snapshot.tenants.get(record.get("penstock_tenant", ""), {}).get(f"g|{slug}", "")
+        if record.get("penstock_state") == "queued" and group in expected:
+            tokens, cost_mwt = (
+                number_in(record, "prompt_tokens") + number_in(record, "max_tokens"),
+                number_in(record, "cost_mwt"),
+            )
+            expected[group].update({"waiting": 1, "waiting_tokens": tokens, "waiting_mwt": cost_mwt})
+            expected[group].update({f"n|{slug}": 1, f"t|{slug}": tokens, f"b|{slug}": cost_mwt})
+    for group, sums in expected.items():
+        for name, value in sums.items():
+            if (held := snapshot.groups[group].get(name, "0")) != str(value):
+                yield f"group {group}: {name} is {held!r}, but its jobs have {value}"
+
+
 def check_pools(snapshot: StoreSnapshot) -> Iterator[str]:
     """Check each pool's numbers of queued and of running jobs, and each tenant's number of jobs queued for it."""
     for slug, held in snapshot.pool_jobs.items():

@@ -11,7 +11,20 @@ from typing import Annotated, Any
 import typer
 
 from shared.cli import output
-from shared.cli.commands import admin_keys, audit, config, doctor, jobs, keys, redis, services, submit, tenants, up
+from shared.cli.commands import (
+    admin_keys,
+    audit,
+    config,
+    doctor,
+    groups,
+    jobs,
+    keys,
+    redis,
+    services,
+    submit,
+    tenants,
+    up,
+)
 from shared.cli.reach import FAULT, USAGE
 from shared.errors import ConfigError, PenstockError
 
@@ -41,6 +54,7 @@ _ACCEPTS_JOB_ID = {"ignore_unknown_options": True, "help_option_names": ["--help
 app.command(rich_help_panel=_JOBS, context_settings=_ACCEPTS_JOB_ID)(jobs.job)
 app.command(rich_help_panel=_JOBS, context_settings=_ACCEPTS_JOB_ID)(jobs.cancel)
 app.add_typer(tenants.app, name="tenants", rich_help_panel=_OPERATORS)
+app.add_typer(groups.app, name="groups", rich_help_panel=_OPERATORS)
 app.add_typer(keys.app, name="keys", rich_help_panel=_OPERATORS)
 app.add_typer(admin_keys.app, name="admin-keys", rich_help_panel=_OPERATORS)
 app.command(rich_help_panel=_OPERATORS)(audit.audit)

@@ -11,6 +11,7 @@ Value = float | int | bool | str | tuple[str, ...]
 
 
 _MODEL = re.compile(r"[^\s,]{1,200}\Z")
+_GROUP = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ class TenantPolicy:
     disabled: bool = False
     #: The model for requests that do not name one.
     default_model: str | None = None
+    #: The group that takes turns and is admitted as one tenant (shared/accounts/groups.py).
+    group: str | None = None
     #: Whether the tenant's answers may be cut under overload; has no effect unless PENSTOCK_DEGRADATION is on.
     degrade: bool = False
 
@@ -98,6 +101,11 @@ def _check_models(name: str, value: Value) -> None:
         _check_model(name, model)
 
 
+def _check_group(name: str, value: Value) -> None:
+    if not isinstance(value, str) or not _GROUP.match(value):
+        raise ConfigError(f"{name}={value!r} is not a group name: 1 to 64 letters, digits, '_' and '-'")
+
+
 def _join_names(value: Value) -> str:
     return ",".join(value) if isinstance(value, tuple) else str(value)
 
@@ -123,5 +131,6 @@ FIELDS: dict[str, Field] = {
     "models": Field("policy_models", _check_models, _join_names, lambda text: tuple(text.split(","))),
     "disabled": Field("policy_disabled", _check_flag, lambda value: str(int(bool(value))), lambda text: text == "1"),
     "default_model": Field("policy_default_model", _check_model, str, str),
+    "group": Field("policy_group", _check_group, str, str),
     "degrade": Field("policy_degrade", _check_flag, lambda value: str(int(bool(value))), lambda text: text == "1"),
 }

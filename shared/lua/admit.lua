@@ -110,6 +110,10 @@ if superseded and superseded.state == 'queued' then
   request.inflight, request.waiting = request.inflight - 1, request.waiting - 1
   request.replaced_slug = superseded.slug
   request.waiting_tokens = request.waiting_tokens - superseded.prompt_tokens - superseded.max_tokens
+  if request.group then
+    request.group.waiting = request.group.waiting - 1
+    request.group.waiting_tokens = request.group.waiting_tokens - superseded.prompt_tokens - superseded.max_tokens
+  end
   if request.key and superseded.key_id == key_id then
     request.key.waiting = request.key.waiting - 1
   end
@@ -121,6 +125,10 @@ if superseded and superseded.state == 'queued' then
     request.pool_inflight, request.waiting_here = request.pool_inflight - 1, request.waiting_here - 1
     request.tenant_mwt = request.tenant_mwt - superseded.cost_mwt
     request.pool_mwt = request.pool_mwt - superseded.cost_mwt
+    if request.member then
+      request.member.waiting_here = request.member.waiting_here - 1
+      request.member.tenant_mwt = request.member.tenant_mwt - superseded.cost_mwt
+    end
     request.replaced_mwt = superseded.cost_mwt
   end
 end

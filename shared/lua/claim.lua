@@ -11,7 +11,7 @@
 --   -1, tenant, model, prompt tokens, max tokens, cancel code or '', traceparent
 -- KEEPS 1 2 3 5 7 8
 -- USES clock settings afford mark schema job waiting turns rq stats stream books lengths tier fastest eta finish forget
--- RARELY finish forget strike note_wait restore_service leaves_to wake_worker
+-- RARELY finish forget strike note_wait restore_service unrecorded_service leaves_to wake_worker
 
 -- The most entries of the active set that one call examines, whether or not it can lease their jobs.
 local MAX_EXAMINED = 64
@@ -31,13 +31,12 @@ local lease_ms, max_attempts, fairness, admission, degradation, margin, schema_o
   'max_attempts', 'fairness', 'admission', 'degradation', 'admission_safety_margin', 'schema_oldest')
 local answer, ids = { 'claimed' }, {}
 
--- The pool's virtual time, rates and tier. The rates are used only if PENSTOCK_ADMISSION is `full`.
-local pool_fields = redis.call('HMGET', k_books .. slug, 'v', 'prefill_tps', 'tpot_ms', 'rates_ms', 'tier',
+-- The pool's rates and tier. The rates are used only if PENSTOCK_ADMISSION is `full`.
+local pool_fields = redis.call('HMGET', k_books .. slug, 'prefill_tps', 'tpot_ms', 'rates_ms', 'tier',
   'tier_look_ms', 'waiting_mwt')
-local virtual_time = number(pool_fields[1], -1, 0)
-local prefill_tps, tpot_ms = number(pool_fields[2], 0), number(pool_fields[3], 0)
-local has_rates = admission == 'full' and now_ms - number(pool_fields[4], 0) <= RATES_MS and prefill_tps > 0
-local tier = degradation == 'on' and has_rates and tier_in_force(pool_fields[5], pool_fields[6], pool_fields[7]) or 0
+local prefill_tps, tpot_ms = number(pool_fields[1], 0), number(pool_fields[2], 0)
+local has_rates = admission == 'full' and now_ms - number(pool_fields[3], 0) <= RATES_MS and prefill_tps > 0
+local tier = degradation == 'on' and has_rates and tier_in_force(pool_fields[4], pool_fields[5], pool_fields[6]) or 0
 local min_wait_ms
 -- In a mixed fleet, this worker leaves some jobs to a much faster one, and whether a job can still be ready in time
 -- depends on the rates of the fastest worker instead of the pool's.
@@ -70,12 +69,6 @@ if is_outdated(schema_oldest) then
   return { 'claimed' }
 end
 
--- Returns what the tenant is charged when the job is claimed: the job's estimated cost, or 1 weighted token in turns
--- mode, divided by the tenant's weight. Settle later replaces the estimate with the true cost.
-local function charge_of(job)
-  return by_weight(job.tenant, fairness == 'turns' and 1000 or job.cost_mwt)
-end
-
 -- Returns the tier that applies to a job: the higher of the pool's tier now and the pool's tier when the job was
 -- admitted, or 0 if the job's answer must not be cut.
 local function tier_for(job)
@@ -101,20 +94,26 @@ local function cut_answer(job)
   end
 end
 
-local function lease(job)
+-- Leases a job of a tenant whose turn it is in a group, or '' for none. The tenant and the group are charged the job's
+-- estimated cost, or 1 weighted token in turns mode. Settle later replaces the estimate with the true cost.
+local function lease(job, group)
   delist(job)
   job.attempts = job.attempts + 1
   if job.degrade >= 0 then
     cut_answer(job)
   end
-  local charge_mwt = charge_of(job)
+  job.group, job.charged_mwt, job.group_charged_mwt = group, 0, 0
+  charge(job, fairness == 'turns' and 1000 or job.cost_mwt)
   redis.call('ZADD', k_leases, now_ms + lease_ms, job.id)
   redis.call('HINCRBY', k_tenant .. job.tenant, 'running', 1)
   book(slug, 'running', 1)
   redis.call('HSET', k_rq_job .. job.id, 'penstock_state', 'running', 'penstock_claim', claim_id,
-    'penstock_worker', worker, 'penstock_attempts', job.attempts, 'penstock_charged_mwt', charge_mwt,
+    'penstock_worker', worker, 'penstock_attempts', job.attempts, 'penstock_charged_mwt', job.charged_mwt,
     'penstock_started_ms', now_ms,
     'status', 'started', 'worker_name', worker, 'started_at', iso(now_ms), 'last_heartbeat', iso(now_ms))
+  if group ~= '' then
+    redis.call('HSET', k_rq_job .. job.id, 'penstock_group', group, 'penstock_group_charged_mwt', job.group_charged_mwt)
+  end
   if redis.call('HSETNX', k_rq_job .. job.id, 'penstock_first_claim_ms', now_ms) == 1 then
     local label = label_of(job.tenant)
     count('executed')
@@ -131,7 +130,6 @@ local function lease(job)
   redis.call('SADD', k_rq_workers_of .. job.queue, k_rq_worker .. worker)
   add_entry(k_events .. job.id, '*', 'type', 'started', 'attempt', job.attempts)
   redis.call('PEXPIRE', k_events .. job.id, math.max(60000, job.deadline_ms - now_ms + 2 * lease_ms))
-  serve(job.tenant, slug, charge_mwt)
   local waited_ms = now_ms - math.max(job.admitted_ms, job.requeued_at_ms)
   min_wait_ms = math.min(min_wait_ms or waited_ms, waited_ms)
   ids[#ids + 1] = job.id
@@ -152,7 +150,7 @@ end
 
 -- Whether not even a short answer (the 20th percentile of the lengths of the tenant's answers) can be ready by the
 -- deadline. Always false if the tenant has fewer than 8 recorded answers, or if no other job is queued for the slot.
-local infeasible_heads = 0
+local infeasible_heads, group_in_turn = 0, ''
 local function is_infeasible(job)
   local left_ms = job.deadline_ms - now_ms
   if not has_rates or infeasible_heads >= MAX_INFEASIBLE_HEADS
@@ -169,6 +167,7 @@ local function is_infeasible(job)
     return false
   end
   return redis.call('ZCARD', k_active .. slug) > 1 or redis.call('ZCARD', k_order .. job.queue) > 1
+    or group_in_turn ~= '' and redis.call('ZCARD', k_active .. slug .. group_in_turn) > 1
 end
 
 -- Whether this worker leaves the job to a faster one. A job whose answer is cut fits the time that is left.
@@ -207,7 +206,9 @@ local function decide(job, cells)
   return 'lease'
 end
 
-local examined, looked_past, skipped, cells = 0, 0, 0, cells_free
+local examined, looked_past, cells = 0, 0, cells_free
+-- How many owners at the beginning of each set were passed: of the pool's set (''), and of the groups' sets.
+local passed = { [''] = 0 }
 
 -- Returns the first job of a queue, after the head, that is not on its last attempt and is not left to a faster worker.
 -- The jobs before it keep their places, so each of them runs as soon as a worker runs no other job on its last attempt,
@@ -223,44 +224,60 @@ local function first_behind(queue)
   end
 end
 
-while #ids < room and examined < MAX_EXAMINED do
-  examined = examined + 1
-  local candidate = redis.call('ZRANGE', k_active .. slug, skipped, skipped, 'WITHSCORES')
-  if not candidate[1] then
-    break
-  end
-  local queue = candidate[1] .. '.' .. slug
+-- Returns the least served owner, and its score, of a set's owners that were not passed.
+local function least_served(group)
+  return redis.call('ZRANGE', k_active .. slug .. group, passed[group] or 0, passed[group] or 0, 'WITHSCORES')
+end
+
+-- Returns what to do with a tenant whose turn it is, as `decide`, and the job that is to be leased.
+local function examine(tenant)
+  local queue = tenant .. '.' .. slug
   local id = redis.call('ZRANGE', k_order .. queue, 0, 0)[1]
   local job = id and read_job(id)
-  local action = 'gone'
-  if job and job.state == 'queued' then
-    action = decide(job, cells)
-    if action == 'behind' then
-      job = first_behind(queue)
-      action = job and decide(job, cells) or 'pass'
-    end
-  else
-    strike(candidate[1], slug, id or '')
+  if not job or job.state ~= 'queued' then
+    strike(tenant, slug, id or '')
     if id and not job then
       forget(id)
     end
+    return 'gone'
+  end
+  local action = decide(job, cells)
+  if action == 'behind' then
+    job = first_behind(queue)
+    action = job and decide(job, cells) or 'pass'
+  end
+  return action, job
+end
+
+while #ids < room and examined < MAX_EXAMINED do
+  examined = examined + 1
+  local owner = least_served('')
+  if not owner[1] then
+    break
+  end
+  group_in_turn = is_group(owner[1]) and owner[1] or ''
+  local candidate = group_in_turn == '' and owner or least_served(group_in_turn)
+  local action, job = 'end of group', nil
+  if candidate[1] then
+    action, job = examine(candidate[1])
   end
   if action == 'lease' then
-    -- A pool's virtual time is the highest service that any tenant had when one of its jobs was leased. It never
-    -- decreases.
-    local score = number(candidate[2], 0)
-    if score > virtual_time then
-      virtual_time = score
-      redis.call('HSET', k_books .. slug, 'v', whole(virtual_time))
+    raise_virtual_time(slug, '', number(owner[2], 0))
+    if group_in_turn ~= '' then
+      raise_virtual_time(slug, group_in_turn, number(candidate[2], 0))
     end
     if is_suspect(job) then
       has_suspect = true
       redis.call('HSET', worker_key, 'suspect', job.id)
     end
-    lease(job)
+    lease(job, group_in_turn)
     cells = cells - job.prompt_tokens - job.max_tokens
   elseif action == 'pass' then
-    skipped = skipped + 1
+    passed[group_in_turn] = (passed[group_in_turn] or 0) + 1
+  elseif action == 'end of group' and passed[group_in_turn] then
+    passed[''] = passed[''] + 1
+  elseif action == 'end of group' then
+    deactivate(group_in_turn, slug)
   elseif action == 'stop' then
     break
   end

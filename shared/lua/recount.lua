@@ -23,23 +23,38 @@ local slugs, listed_jobs = redis.call('SMEMBERS', k_lists .. tenant), 0
 for i = 1, #slugs do
   listed_jobs = listed_jobs + redis.call('ZCARD', k_order .. tenant .. '.' .. slugs[i])
 end
--- Apply the tenant's weight again if it was changed while the tenant had queued jobs, or was lost with its record.
-local policy = redis.call('HMGET', k_tenant .. tenant, 'policy', 'policy_weight_milli')
+-- Apply the tenant's group and weight again if they were changed while the tenant had queued jobs, or were lost with its
+-- record. If its service was lost, restore it.
+local policy = redis.call('HMGET', k_tenant .. tenant, 'policy', 'policy_weight_milli', 'policy_group')
 for i = 1, #slugs do
-  local counted, weight_milli = redis.call('HGET', k_tenant .. tenant, 'w|' .. slugs[i]), weight_in(policy[2])
-  if number(counted) ~= weight_milli then
+  local own = redis.call('HMGET', k_tenant .. tenant, 'w|' .. slugs[i], 's|' .. slugs[i], 'g|' .. slugs[i])
+  local group, weight_milli = group_named(policy[3]), weight_in(policy[2])
+  if not own[2] then
+    redis.call('HSET', k_tenant .. tenant, 's|' .. slugs[i],
+      whole(unrecorded_service(tenant, slugs[i], own[3] or '')))
+    repairs = repairs + 1
+  end
+  if number(own[1]) ~= weight_milli then
     redis.call('HSET', k_tenant .. tenant, 'w|' .. slugs[i], weight_milli)
     -- If the tenant's record was deleted, the pool's sum of weights still contains the tenant's old weight. The old
     -- weight is unknown, so it is assumed to be 1, the weight of most tenants.
-    book(slugs[i], 'weight_milli', weight_milli - number(counted, 1000))
+    if (own[3] or '') == '' then
+      book(slugs[i], 'weight_milli', weight_milli - number(own[1], 1000))
+    end
     repairs = repairs + 1
   end
-end
--- If the tenant's service was lost with its record, restore it.
-for i = 1, #slugs do
-  if not redis.call('HGET', k_tenant .. tenant, 's|' .. slugs[i]) then
-    redis.call('HSET', k_tenant .. tenant, 's|' .. slugs[i], whole(unrecorded_service(tenant, slugs[i])))
+  if (own[3] or '') ~= group then
+    regroup(tenant, slugs[i], group)
     repairs = repairs + 1
+  end
+  if group ~= '' then
+    local of_group = redis.call('HMGET', k_tenant .. group, 'w|' .. slugs[i], 'policy_weight_milli')
+    local counted_milli, group_milli = number(of_group[1], 0, 0), weight_in(of_group[2])
+    if counted_milli ~= group_milli then
+      redis.call('HSET', k_tenant .. group, 'w|' .. slugs[i], group_milli)
+      book(slugs[i], 'weight_milli', group_milli - counted_milli)
+      repairs = repairs + 1
+    end
   end
 end
 
@@ -61,14 +76,15 @@ end
 for i = 1, #slugs do
   local ids = redis.call('ZRANGE', k_order .. tenant .. '.' .. slugs[i], 0, MAX_EXAMINED)
   is_complete = is_complete and #ids <= MAX_EXAMINED
-  local own, number_here = 'b|' .. slugs[i], 'n|' .. slugs[i]
-  true_sums[own], true_sums[number_here] = 0, 0
+  local own, number_here, tokens_here = 'b|' .. slugs[i], 'n|' .. slugs[i], 't|' .. slugs[i]
+  true_sums[own], true_sums[number_here], true_sums[tokens_here] = 0, 0, 0
   for j = 1, #ids do
     local job = redis.pcall('HMGET', k_rq_job .. ids[j], unpack(FIELDS))
     if job[1] == 'queued' then
       true_sums[own] = true_sums[own] + natural(job[5])
       true_sums.waiting, true_sums[number_here] = true_sums.waiting + 1, true_sums[number_here] + 1
       true_live_bytes = true_live_bytes + kept_number(job[9])
+      true_sums[tokens_here] = true_sums[tokens_here] + natural(job[3]) + natural(job[4])
       true_sums.waiting_tokens = true_sums.waiting_tokens + natural(job[3]) + natural(job[4])
       true_sums.waiting_mwt = true_sums.waiting_mwt + natural(job[5])
     end

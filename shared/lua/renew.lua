@@ -16,7 +16,7 @@
 --   renewed: 1 if the worker must drain; 1 if RQ has no record of the worker; ids of lost jobs; ids of jobs to cancel
 -- KEEPS 1 8 9 12
 -- USES clock settings afford mark schema job live fleet lengths fastest books turns
--- RARELY serve
+-- RARELY charge
 
 local reported = cjson.decode(facts)
 local lease_ms, fairness, generated_weight = read_settings('lease_ms', 'fairness', 'generated_weight')
@@ -78,10 +78,12 @@ local function charge_overrun(job, generated_tokens, cpu_tokens)
   if not charges_tokens or cost_mwt <= job.cost_mwt then
     return
   end
-  local charge_mwt = by_weight(job.tenant, cost_mwt)
-  if charge_mwt > job.charged_mwt then
-    serve(job.tenant, job.slug, charge_mwt - job.charged_mwt)
-    redis.call('HSET', k_rq_job .. job.id, 'penstock_charged_mwt', charge_mwt)
+  if by_weight(job.tenant, cost_mwt) > job.charged_mwt then
+    charge(job, cost_mwt)
+    redis.call('HSET', k_rq_job .. job.id, 'penstock_charged_mwt', job.charged_mwt)
+    if job.group ~= '' then
+      redis.call('HSET', k_rq_job .. job.id, 'penstock_group_charged_mwt', job.group_charged_mwt)
+    end
   end
 end
 

@@ -66,7 +66,7 @@ end
 -- needs to be replaced.
 local fairness = read_settings('fairness')
 if fairness ~= 'turns' then
-  serve(job.tenant, job.slug, by_weight(job.tenant, cost_mwt) - job.charged_mwt)
+  charge(job, cost_mwt)
 end
 
 count_tokens()

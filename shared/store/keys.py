@@ -89,6 +89,16 @@ def tenants() -> str:
     return _key("tenants")
 
 
+def group_owner(group: str) -> str:
+    """Return the name under which a group has a record, a service and a place in the active sets."""
+    return f"@{group}"
+
+
+def groups() -> str:
+    """Return the key of the SET of groups that have a policy."""
+    return _key("groups")
+
+
 def lists(tenant_name: str) -> str:
     """Return the key of the SET of model slugs for which a tenant has queued jobs."""
     return _key("lists", tenant_name)

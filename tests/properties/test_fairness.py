@@ -23,12 +23,12 @@ def run_checked(client: redis.Redis, scenario: Scenario, **environ: str):
 
 
 @FEW_EXAMPLES
-@given(seed=st.integers(0, 2**32 - 1), pools=st.integers(1, 3))
-def test_the_services_of_two_tenants_that_wait_for_one_pool_never_differ_by_more_than_the_bound(
-    redis_client, seed, pools
+@given(seed=st.integers(0, 2**32 - 1), pools=st.integers(1, 3), grouped=st.booleans())
+def test_the_services_of_two_tenants_or_groups_that_wait_for_one_pool_never_differ_by_more_than_the_bound(
+    redis_client, seed, pools, grouped
 ):
-    services_of_pools, jobs = run_checked(redis_client, drawn(seed, pools))
-    assert all(services.worst() <= services.bound_wt for services in services_of_pools)
+    levels, jobs = run_checked(redis_client, drawn(seed, pools, grouped=grouped))
+    assert all(services.worst() <= services.bound_wt for services in levels)
     # No tenant starves: no job is refused and none is late, so every job succeeds.
     assert {job.outcome for job in jobs} == {"succeeded"}
 

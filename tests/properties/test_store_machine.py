@@ -11,13 +11,14 @@ from shared.jobs.job import Change, ClaimRef, Usage
 from shared.jobs.outcomes import Outcome
 from tests.support.builders import an_ending
 from tests.support.machine import CELLS, PROGRESS, SLUGS, TENANTS, WORKERS, QueueMachine
+from tests.support.machine_groups import GroupedMachine
 
 #: The rates of a worker: weighted tokens a second (mu), prompt tokens a second, ms for a generated token.
 
 RATES = [(100, 200, 20), (20, 100, 100)]
 
 
-class StoreMachine(QueueMachine):
+class StoreMachine(GroupedMachine):
     """Adds claims, settles, releases, cancels, polls and reaping to the admission of jobs."""
 
     claims = QueueMachine.claims
@@ -28,6 +29,7 @@ class StoreMachine(QueueMachine):
         max_attempts=st.integers(1, 3),
         weight_milli=st.sampled_from([1_000, 500, 3_000]),
         rates=st.sampled_from([(0, 0, 0), *RATES]),
+        grouped=st.sampled_from([(), ("ann", "bob"), ("ann", "bob", "cyd")]),
         options=st.fixed_dictionaries(
             {
                 "max_inflight": st.sampled_from([None, 1, 4, 9]),
@@ -40,8 +42,8 @@ class StoreMachine(QueueMachine):
             }
         ),
     )
-    def begin(self, fairness, max_attempts, weight_milli, rates, options):
-        self.set_up(fairness, max_attempts, weight_milli, rates, **options)
+    def begin(self, fairness, max_attempts, weight_milli, rates, grouped, options):
+        self.set_up(fairness, max_attempts, weight_milli, rates, grouped=grouped, **options)
 
     @rule(
         target=claims,

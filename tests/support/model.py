@@ -7,15 +7,16 @@ method differ, one of them is wrong.
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
-from tests.support.model_admission import LIVE_MS, AdmissionView, apply_admission, is_hopeless, verdict
+from tests.support.model_admission import LIVE_MS, AdmissionView, apply_admission, verdict
 from tests.support.model_books import Lengths, Pool, Rate
 from tests.support.model_bytes import erase_result, keep_ended
-from tests.support.model_eta import least_service, note_wait
+from tests.support.model_eta import note_wait
+from tests.support.model_heads import candidate, is_hopeless
 from tests.support.model_hold import Hold
 from tests.support.model_places import count_workers
 from tests.support.model_records import GENERATED_WEIGHT, ModelJob, ModelWorker
 from tests.support.model_tiers import cut
-from tests.support.model_turns import candidate
+from tests.support.model_turns import Turns, charge, charge_of, join, next_turn, pass_turn
 
 GRACE_MS = 1_000
 MAX_SKIPS = 8
@@ -54,8 +55,7 @@ class Model:
     #: The jobs that can no longer be read; their bytes count until the end of a period.
     expired: list[ModelJob] = field(default_factory=list)
     workers: dict[str, ModelWorker] = field(default_factory=dict)
-    #: By tenant and slug.
-    service: Counter[tuple[str, str]] = field(default_factory=Counter)
+    turns: Turns = field(default_factory=Turns)
     #: The number of answers of each tenant that were cut.
     cuts: Counter[str] = field(default_factory=Counter)
     hold: Hold = field(default_factory=Hold)
@@ -69,11 +69,6 @@ class Model:
     def waiting(self, tenant: str, slug: str | None = None) -> list[ModelJob]:
         mine = [j for j in self.jobs.values() if j.state == "queued" and j.tenant == tenant and slug in {None, j.slug}]
         return sorted(mine, key=lambda job: (job.latest_ms, job.id))
-
-    def turns(self, slug: str) -> list[str]:
-        """Return the tenants with queued jobs for a model, least service first, ties by name."""
-        tenants = {job.tenant for job in self.jobs.values() if job.state == "queued" and job.slug == slug}
-        return sorted(tenants, key=lambda tenant: (self.service[tenant, slug], tenant))
 
     # One method per script.
 
@@ -110,26 +105,26 @@ class Model:
         waits_ms: list[int] = []
         suspect = self.jobs.get(me.suspect)
         suspect_held = suspect is not None and suspect.state == "running" and suspect.worker == worker
-        passed = 0
-        while len(got) < room and passed < len(turns := self.turns(slug)):
-            tenant = turns[passed]
+        passed: Counter[str] = Counter()
+        while len(got) < room and (turn := next_turn(self, slug, passed)):
+            group, tenant = turn
             job, is_suspect = candidate(self, tenant, slug, suspect_held)
             if job.expires_ms <= self.now_ms:
                 self._end(job, "expired", "deadline_exceeded")
             elif is_hopeless(self, job):
                 self._end(job, "expired", "deadline_unmeetable")
             elif is_suspect and suspect_held:
-                passed += 1
+                passed[group] += 1
             elif min(job.tokens, me.cells) > cells_free:
                 if job.skips >= MAX_SKIPS:
                     break
                 job.skips += 1
-                passed += 1
+                passed[group] += 1
             else:
-                self.pools[slug].virtual = max(self.pools[slug].virtual, self.service[tenant, slug])
+                pass_turn(self, job, group)
                 if is_suspect:
                     suspect_held, me.suspect = True, job.id
-                waits_ms.append(self._lease(job, worker, claim_id))
+                waits_ms.append(self._lease(job, group, worker, claim_id))
                 cells_free -= job.prompt_tokens + (job.cut_tokens or job.max_tokens)
                 got.append(job.id)
         if got:
@@ -168,10 +163,9 @@ class Model:
         return lost, canceled
 
     def _charge_overrun(self, job: ModelJob, cost_mwt: int) -> None:
-        charge_mwt = self._by_weight(job.tenant, cost_mwt)
-        if self.fairness == "tokens" and cost_mwt > job.cost_mwt and charge_mwt > job.charged_mwt:
-            self._charge(job, charge_mwt - job.charged_mwt)
-            job.charged_mwt = charge_mwt
+        is_more = charge_of(self, job.tenant, cost_mwt) > job.charges_mwt[job.tenant]
+        if self.fairness == "tokens" and cost_mwt > job.cost_mwt and is_more:
+            charge(self, job, cost_mwt)
 
     def settle(
         self, job_id: str, token: str, outcome: str, code: str, cost_mwt: int, completion: int, result_bytes: int
@@ -188,7 +182,7 @@ class Model:
         elif outcome == "succeeded" and self.now_ms > job.deadline_ms + GRACE_MS:
             outcome, code = "expired", "deadline_exceeded"
         if self.fairness == "tokens":
-            self._charge(job, self._by_weight(job.tenant, cost_mwt) - job.charged_mwt)
+            charge(self, job, cost_mwt)
         if outcome == "succeeded":
             pool = self.pools[job.slug]
             pool.note_success(self.now_ms, max(1, self.now_ms - job.started_ms), cost_mwt)
@@ -248,14 +242,12 @@ class Model:
     # The steps that several scripts share.
 
     def _enqueue(self, job: ModelJob) -> None:
-        first = not self.waiting(job.tenant, job.slug)
-        job.state, job.claim, job.worker, job.charged_mwt, job.waits_from_ms = "queued", "", "", 0, self.now_ms
+        if not self.waiting(job.tenant, job.slug):
+            join(self, job.tenant, job.slug)
+        job.state, job.claim, job.worker, job.group, job.waits_from_ms = "queued", "", "", "", self.now_ms
         self.jobs[job.id] = job
-        if first:
-            own = job.tenant, job.slug
-            self.service[own] = max(self.service[own], int(least_service(self, *own)))
 
-    def _lease(self, job: ModelJob, worker: str, claim_id: str) -> int:
+    def _lease(self, job: ModelJob, group: str, worker: str, claim_id: str) -> int:
         """Lease the job to the worker; return the ms that it was queued."""
         job.state, job.claim, job.worker = "running", claim_id, worker
         job.attempts, job.entries = job.attempts + 1, job.entries + 1
@@ -263,8 +255,8 @@ class Model:
         cut(self, job)
         self.cuts[job.tenant] += bool(job.cut_tokens and not cut_before)
         job.lease_ms, job.started_ms = self.now_ms + self.lease_ms, self.now_ms
-        job.charged_mwt = self._by_weight(job.tenant, 1_000 if self.fairness == "turns" else job.cost_mwt)
-        self._charge(job, job.charged_mwt)
+        job.group, job.charges_mwt = group, Counter()
+        charge(self, job, 1_000 if self.fairness == "turns" else job.cost_mwt)
         return note_wait(self, job)
 
     def _take_back(self, job: ModelJob, *, counted: bool) -> str:
@@ -276,19 +268,13 @@ class Model:
             self._end(job, "failed", "poison")
         else:
             job.attempts, job.entries = job.attempts - (not counted), job.entries + 1
-            self._charge(job, -job.charged_mwt)
+            charge(self, job, 0)
             self._enqueue(job)
         return job.state
 
     def _end(self, job: ModelJob, outcome: str, code: str, result_bytes: int = 0) -> None:
         job.state, job.code, job.poll_by_ms = outcome, code, None
         keep_ended(job, self.now_ms, result_bytes, self.result_ttl_s)
-
-    def _charge(self, job: ModelJob, by_mwt: int) -> None:
-        self.service[job.tenant, job.slug] += by_mwt
-
-    def _by_weight(self, tenant: str, cost_mwt: int) -> int:
-        return cost_mwt * 1_000 // self.weights_milli.get(tenant, 1_000)
 
     def _note_gap(self) -> None:
         self.hold.note_gap(self.now_ms, [worker.heartbeat_ms for worker in self.workers.values()], self.lease_ms)

@@ -5,12 +5,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tests.support import model_turns
 from tests.support.model_books import Lengths, Pool, Rate, Rates
 from tests.support.model_bytes import check_bytes
 from tests.support.model_eta import class_of, formula_ms, predicted_wait_ms
 from tests.support.model_places import LIVE_MS, check_inflight
 from tests.support.model_records import GENERATED_WEIGHT, ModelJob
-from tests.support.model_tiers import SHORTEST_ANSWER, tier_at_claim
+from tests.support.model_tiers import SHORTEST_ANSWER
 
 if TYPE_CHECKING:
     from tests.support.model import Model
@@ -41,16 +42,20 @@ class AdmissionView:
         self.pool_inflight = sum(other.slug == job.slug for other in left)
         self.mine = [other for other in left if other.state == "queued" and other.tenant == job.tenant]
         waiting = [other for other in left if other.state == "queued" and other.slug == job.slug]
-        self.own_mwt = float(sum(other.cost_mwt for other in waiting if other.tenant == job.tenant))
         self.waiting_here = sum(other.tenant == job.tenant for other in waiting)
+        self.member_mwt = float(sum(other.cost_mwt for other in waiting if other.tenant == job.tenant))
+        # The owner that admission counts: the tenant or, if it has one, its group.
+        self.unit = model_turns.unit_of(model, job.tenant, job.slug)
+        self.own_here = [other for other in waiting if model_turns.unit_of(model, other.tenant, job.slug) == self.unit]
+        self.own_mwt = float(sum(other.cost_mwt for other in self.own_here))
         self.pool_mwt = float(sum(other.cost_mwt for other in waiting))
-        tenants = set(model.turns(job.slug))
-        self.active = len(tenants)
-        self.weight = model.weights_milli.get(job.tenant, 1_000)
-        self.weights = sum(model.weights_milli.get(tenant, 1_000) for tenant in tenants | {job.tenant})
+        owners = set(model_turns.active(model, job.slug))
+        self.active = len(owners)
+        self.weight = model.weights_milli.get(self.unit, 1_000)
+        self.weights = sum(model.weights_milli.get(owner, 1_000) for owner in owners | {self.unit})
         running = sum(other.state == "running" and other.slug == job.slug for other in left)
-        self.idle = not tenants and running < self.pool.slots
-        self.is_probe = not (tenants or running) and model.now_ms - self.pool.succeeded_ms > 60_000
+        self.idle = not owners and running < self.pool.slots
+        self.is_probe = not (owners or running) and model.now_ms - self.pool.succeeded_ms > 60_000
         if job.cost_mwt < 0:
             job.cost_mwt = math.floor(1_000 * (job.prompt_tokens + GENERATED_WEIGHT * self.expected("mean")))
         mean = self.mean_mwt = job.cost_mwt if self.pool.mean_mwt is None else self.pool.mean_mwt
@@ -165,14 +170,21 @@ def max_work_mwt(view: AdmissionView) -> float:
 
 
 def check_lists(view: AdmissionView) -> str | None:
-    model, mine = view.model, view.mine
+    of_group = [
+        job for job in view.left if job.state == "queued" and view.model.turns.group(job.tenant, job.slug) == view.unit
+    ]
+    is_auto = view.model.max_waiting_tokens is None
+    too_much = is_auto and view.own_mwt > 0 and view.own_mwt + view.job.cost_mwt > max_work_mwt(view)
+    refusal = check_list(view, view.mine) or (check_list(view, of_group) if view.unit != view.job.tenant else None)
+    return refusal or ("tenant_tokens_full" if too_much else None)
+
+
+def check_list(view: AdmissionView, mine: list[ModelJob]) -> str | None:
+    """Check the bounds of a tenant or a group with these queued jobs."""
     if len(mine) >= max_jobs(view):
         return "tenant_queue_full"
-    if model.max_waiting_tokens is None:
-        too_much = view.own_mwt > 0 and view.own_mwt + view.job.cost_mwt > max_work_mwt(view)
-    else:
-        too_much = bool(mine) and sum(other.tokens for other in mine) + view.job.tokens > model.max_waiting_tokens
-    return "tenant_tokens_full" if too_much else None
+    most, tokens = view.model.max_waiting_tokens, sum(other.tokens for other in mine) + view.job.tokens
+    return "tenant_tokens_full" if mine and most is not None and tokens > most else None
 
 
 def check_share(view: AdmissionView) -> str | None:
@@ -240,21 +252,3 @@ def apply_admission(view: AdmissionView) -> None:
     if rate.tpm:
         rate.tpm_ms = math.floor(max(rate.tpm_ms, model.now_ms) + MINUTE_MS * job.tokens / rate.tpm)
     model.first_ms.setdefault(job.tenant, model.now_ms)
-
-
-def is_hopeless(model: "Model", job: ModelJob) -> bool:
-    """Return whether even a short answer can no longer be ready in time and another job waits for the slot."""
-    rates = model.pools[job.slug].rates_at(model.now_ms)
-    if not model.full or rates is None:
-        return False
-    left_ms = job.deadline_ms - model.now_ms
-    prompt_ms = 1_000 * job.prompt_tokens / rates.prefill_tps
-    mine = model.lengths.get(job.tenant, Lengths())
-    if prompt_ms + job.max_tokens * rates.tpot_ms <= left_ms or mine.n < MIN_ANSWERS:
-        return False
-    shortest = min(job.max_tokens, mine.quantile(0.2))
-    if tier_at_claim(model, job):
-        shortest = min(shortest, SHORTEST_ANSWER)
-    if prompt_ms + shortest * rates.tpot_ms <= left_ms:
-        return False
-    return sum(other.state == "queued" and other.slug == job.slug for other in model.inflight()) > 1

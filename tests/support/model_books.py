@@ -60,7 +60,6 @@ class Rates:
 class Pool:
     """The record of one pool."""
 
-    virtual: int = 0
     slots: int = 0
     #: The jobs that the pool can work off in time, as of its last heartbeat.
     places: int = 0

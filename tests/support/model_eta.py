@@ -3,6 +3,7 @@
 import math
 from typing import TYPE_CHECKING
 
+from tests.support import model_turns
 from tests.support.model_records import ModelJob
 
 if TYPE_CHECKING:
@@ -11,26 +12,14 @@ if TYPE_CHECKING:
     from tests.support.model_books import Rates
 
 FLOOR_MS = 50
-MINUTE_MS = 60_000
 
 
-def least_service(model: "Model", tenant: str, slug: str) -> float:
-    """Return the least service at which a newcomer starts: the virtual time, less two mean jobs if it is known."""
-    pool = model.pools[slug]
-    first_ms = model.first_ms.get(tenant, model.now_ms)
-    known = first_ms is None or model.now_ms - first_ms > MINUTE_MS
-    if known and model.full and model.fairness == "tokens" and pool.mean_mwt is not None:
-        return max(0, pool.virtual - 2 * pool.mean_mwt)
-    return pool.virtual
-
-
-def score_of(view: "AdmissionView") -> float:
-    """Return the tenant's service in the pool, or that with which it would enter the active set."""
-    model, job = view.model, view.job
-    own = model.service[job.tenant, job.slug]
-    if job.tenant in model.turns(job.slug):
-        return own
-    return max(own, least_service(model, job.tenant, job.slug))
+def score_of(view: "AdmissionView", owner: str, group: str) -> float:
+    """Return the owner's service in the pool, or that with which it would enter the set."""
+    model, slug = view.model, view.job.slug
+    if owner in model_turns.active(model, slug, group):
+        return model.turns.service[owner, slug]
+    return model.turns.entry(owner, slug, group, model_turns.newcomers_credit_mwt(model, owner, slug))
 
 
 def latest_in_ms(view: "AdmissionView", rates: "Rates") -> int:
@@ -63,19 +52,40 @@ def class_of(view: "AdmissionView", rates: "Rates") -> str:
 
 
 def work_before(view: "AdmissionView", rank: int) -> float:
-    """Return the work that is leased before the job: of its tenant, and of tenants that get ahead meanwhile."""
-    model, job = view.model, view.job
+    """Return the work that is leased before the job: of its tenant, of its group, and of others that get ahead."""
+    tenant, slug, jobs = view.job.tenant, view.job.slug, float(rank)
+    mwt = view.member_mwt * (rank / max(1, view.waiting_here))
+    if view.unit != tenant:
+        own_mwt, others = mwt, len(model_turns.active(view.model, slug, view.unit)) - bool(view.waiting_here)
+        weight = view.model.weights_milli.get(tenant, 1_000)
+        weights = weight, weight * (1 + max(0, others))
+        mwt = work_in_set(view, (tenant, view.unit), (mwt, jobs), view.own_mwt - view.member_mwt, weights)
+        jobs += (mwt - own_mwt) / max(1, view.mean_mwt)
+    return work_in_set(view, (view.unit, ""), (mwt, jobs), view.pool_mwt - view.own_mwt, (view.weight, view.weights))
+
+
+def work_in_set(
+    view: "AdmissionView",
+    owner: tuple[str, str],
+    own: tuple[float, float],
+    other_mwt: float,
+    weights: tuple[int, int],
+) -> float:
+    """Return the work that is leased while some jobs of an owner get their turns in its set.
+
+    `owner` is its name and the group whose set it is in, `own` the cost and the number of these jobs, and `weights` the
+    owner's weight and the sum of those in the set.
+    """
+    model, slug, (mwt, jobs), (weight, total) = view.model, view.job.slug, own, weights
     turns = model.fairness == "turns"
-    mean_mwt = job.cost_mwt if view.pool.mean_mwt is None else view.pool.mean_mwt
-    own_mwt = view.own_mwt * (rank / max(1, view.waiting_here))
-    own_service = 1_000 * rank if turns else own_mwt
-    score, active = score_of(view), model.turns(job.slug)
-    services = [model.service[tenant, job.slug] for tenant in active]
-    lag = max((score - min(services, default=score)) / 2, (1_000 if turns else mean_mwt) / 2)
+    own_service = 1_000 * jobs if turns else mwt
+    score, active = score_of(view, *owner), model_turns.active(model, slug, owner[1])
+    services = [model.turns.service[name, slug] for name in active]
+    lag = max((score - min(services, default=score)) / 2, (1_000 if turns else view.mean_mwt) / 2)
     ahead = sum(service < score for service in services)
-    mean_weight = view.weights / 1_000 / max(1, len(active))
-    others = ahead * mean_weight * lag + (view.weights - view.weight) / view.weight * own_service
-    return own_mwt + min(max(0, view.pool_mwt - view.own_mwt), (mean_mwt / 1_000 if turns else 1) * others)
+    mean_weight = total / 1_000 / max(1, len(active))
+    others = ahead * mean_weight * lag + (total - weight) / weight * own_service
+    return mwt + min(max(0, other_mwt), (view.mean_mwt / 1_000 if turns else 1) * others)
 
 
 def formula_ms(view: "AdmissionView", rates: "Rates") -> float:

@@ -59,9 +59,8 @@ def check_inflight(view: "AdmissionView") -> str | None:
     """
     places = max(0, places_in_pool(view))
     kept = places // 4 if view.model.full else 0
-    here = [job for job in view.mine if job.slug == view.job.slug]
     little = view.own_mwt * view.weights < view.weight * view.pool_mwt
-    few = len(here) * view.weights < view.weight * kept
-    if view.idle or not here or (little and few):
+    few = len(view.own_here) * view.weights < view.weight * kept
+    if view.idle or not view.own_here or (little and few):
         kept = 0
     return "inflight_full" if view.pool_inflight >= places - kept else None

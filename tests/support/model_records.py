@@ -1,5 +1,6 @@
 """The records of the reference model: an admitted job, and a worker."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 GENERATED_WEIGHT = 4
@@ -27,7 +28,9 @@ class ModelJob:
     claim: str = ""
     worker: str = ""
     cancel: str = ""
-    charged_mwt: int = 0
+    #: The group in which it was claimed, "" for none, and what its tenant and this group were charged for it.
+    group: str = ""
+    charges_mwt: Counter[str] = field(default_factory=Counter)
     skips: int = 0
     #: The id of the offer that admitted the job, which can cancel it; "" once another offer has found the job.
     offer: str = ""

@@ -41,6 +41,10 @@ Models = Annotated[
     str | None, typer.Option(help=f"Names of the models that the tenant may use, comma-separated, {_OR_DEFAULT} (all).")
 ]
 DefaultModel = Annotated[str | None, typer.Option(help=f"The model for requests that name none, {_OR_DEFAULT}.")]
+Group = Annotated[
+    str | None,
+    typer.Option(help=f"The group with which the tenant shares its turns (`penstock groups`), {_OR_DEFAULT} (none)."),
+]
 Degrade = Annotated[
     bool | None,
     typer.Option("--degrade/--no-degrade", help="Allow shorter answers under overload, if PENSTOCK_DEGRADATION is on."),
@@ -77,6 +81,7 @@ def add(
     max_deadline: MaxDeadline = None,
     models: Models = None,
     default_model: DefaultModel = None,
+    group: Group = None,
     disabled: Disabled = None,
     degrade: Degrade = None,
     state_dir: StateDir = None,
@@ -87,7 +92,7 @@ def add(
     from shared.jobs.tenant_policy import TenantPolicy
 
     changes = _changes(
-        weight, max_waiting, max_waiting_tokens, max_bytes, rpm, tpm, max_deadline, models, default_model
+        weight, max_waiting, max_waiting_tokens, max_bytes, rpm, tpm, max_deadline, models, default_model, group
     )
     changes |= _flags(disabled=disabled, degrade=degrade)
     named = {name: value for name, value in changes.items() if value is not None}
@@ -113,6 +118,7 @@ def change(
     max_deadline: MaxDeadline = None,
     models: Models = None,
     default_model: DefaultModel = None,
+    group: Group = None,
     disabled: Disabled = None,
     degrade: Degrade = None,
     state_dir: StateDir = None,
@@ -122,7 +128,7 @@ def change(
     from shared.accounts.tenants import Tenants
 
     changes = _changes(
-        weight, max_waiting, max_waiting_tokens, max_bytes, rpm, tpm, max_deadline, models, default_model
+        weight, max_waiting, max_waiting_tokens, max_bytes, rpm, tpm, max_deadline, models, default_model, group
     )
     changes |= _flags(disabled=disabled, degrade=degrade)
     if not changes:
@@ -151,10 +157,11 @@ def _changes(
     max_deadline: str | None,
     models: str | None,
     default_model: str | None,
+    group: str | None,
 ) -> "dict[str, Value | None]":
     """Return the policy fields whose options are on the command line. The value `default` becomes None."""
     changes: dict[str, Value | None] = {}
-    for name, text in {"weight": weight, "models": models, "default_model": default_model}.items():
+    for name, text in {"weight": weight, "models": models, "default_model": default_model, "group": group}.items():
         if text is not None:
             changes[name] = None if text == "default" else _parse_text(name, text)
     bounds = {
@@ -166,7 +173,7 @@ def _changes(
     }
     for name, text in bounds.items():
         if text is not None:
-            changes[name] = None if text == "default" else _parse_number(name, text, int)
+            changes[name] = None if text == "default" else parse_number(name, text, int)
     if max_deadline is not None:
         changes["max_deadline_ms"] = (
             None if max_deadline == "default" else parse_duration_ms("max_deadline", max_deadline)
@@ -181,11 +188,12 @@ def _flags(**named: bool | None) -> "dict[str, Value | None]":
 
 def _parse_text(name: str, text: str) -> "Value":
     if name == "weight":
-        return _parse_number(name, text, float)
+        return parse_number(name, text, float)
     return tuple(part.strip() for part in text.split(",")) if name == "models" else text
 
 
-def _parse_number(name: str, text: str, kind: type[int] | type[float]) -> "Value":
+def parse_number(name: str, text: str, kind: type[int] | type[float]) -> "Value":
+    """Return the number in an option's text. Raises ConfigError, whose message names the field and quotes the text."""
     try:
         return kind(text)
     except ValueError:

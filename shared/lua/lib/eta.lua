@@ -28,42 +28,51 @@ local function compute_ms_of(request)
   return 1000 * request.prompt_tokens / request.prefill_tps + answer_tokens * request.tpot_ms
 end
 
--- Returns the tenant's score in the active set, or the one with which it would enter the set (`activate`).
-local function score_of(request)
-  local score = number(redis.call('ZSCORE', k_active .. request.slug, request.tenant))
+-- Returns an owner's score in its active set, or the one with which it would enter the set.
+local function score_of(request, owner, group)
+  local score = number(redis.call('ZSCORE', k_active .. request.slug .. group, owner))
   if score then
     return score
   end
-  local own = redis.call('HMGET', k_tenant .. request.tenant, 's|' .. request.slug, 'policy', 'first_ms')
-  local pool = redis.call('HMGET', k_books .. request.slug, 'v', 'mean_mwt')
-  local least = virtual_time_of(request.slug, pool[1])
-  local earns_credit = own[2] or now_ms - number(own[3], now_ms) > CREDIT_AGE_MS
-  if earns_credit and pool[2] and request.full_admission and not request.counts_turns then
-    least = math.max(0, least - CREDIT_JOBS * number(pool[2], 0))
-  end
-  return math.max(number(own[1], 0, MIN_SERVICE_MWT), least)
+  local own = redis.call('HMGET', k_tenant .. owner, 's|' .. request.slug, 'policy', 'first_ms', 'g|' .. request.slug)
+  return entry_service(request.slug, own[4] or '', group, number(own[1], 0, MIN_SERVICE_MWT), own[2], own[3])
+end
+
+-- Returns the work that is leased while `jobs` jobs of an owner, which cost `mwt` together, get their turns in a set: these
+-- jobs, and those by which the other owners get ahead of this owner meanwhile. `other_mwt` is the others' queued work, and
+-- `total_weight_milli` the sum of the weights in the set.
+local function work_in_set(request, owner, group, mwt, jobs, other_mwt, weight_milli, total_weight_milli)
+  -- In turns mode a job is one unit of service, whatever it costs.
+  local unit_mwt = request.counts_turns and request.mean_mwt / 1000 or 1
+  local own_service = request.counts_turns and 1000 * jobs or mwt
+  local mean_service = request.counts_turns and 1000 or request.mean_mwt
+  -- Each owner that has received less gets a turn first; on average it lags by half of the greatest lag, and at least
+  -- by half a job.
+  local score, active_key = score_of(request, owner, group), k_active .. request.slug .. group
+  local least = number(redis.call('ZRANGE', active_key, 0, 0, 'WITHSCORES')[2], score)
+  local ahead = redis.call('ZCOUNT', active_key, '-inf', '(' .. whole(score))
+  local mean_weight = total_weight_milli / 1000 / math.max(1, redis.call('ZCARD', active_key))
+  local lag = math.max((score - least) / 2, mean_service / 2)
+  local other_weight = (total_weight_milli - weight_milli) / weight_milli
+  return mwt + math.min(math.max(0, other_mwt), unit_mwt * (ahead * mean_weight * lag + other_weight * own_service))
 end
 
 -- Returns the work that is leased before the job, in thousandths of a weighted token: the tenant's jobs that start sooner
--- (`rank` jobs), and the jobs by which the other tenants get ahead of this tenant while those run.
+-- (`rank` jobs), what the other tenants of its group get meanwhile, and what the other groups get while all of that runs.
 local function work_before(request, rank)
   request.counts_turns = read_settings('fairness') == 'turns'
-  local part_before = rank / math.max(1, request.waiting_here)
-  local own_mwt = request.tenant_mwt * part_before
-  local other_mwt = math.max(0, request.pool_mwt - request.tenant_mwt)
-  -- In turns mode a job is one unit of service, whatever it costs.
-  local unit_mwt = request.counts_turns and request.mean_mwt / 1000 or 1
-  local own_service = request.counts_turns and 1000 * rank or own_mwt
-  local mean_service = request.counts_turns and 1000 or request.mean_mwt
-  -- Each tenant that has received less gets a turn first; on average it lags by half of the greatest lag, and at least
-  -- by half a job.
-  local score, active_key = score_of(request), k_active .. request.slug
-  local least = number(redis.call('ZRANGE', active_key, 0, 0, 'WITHSCORES')[2], score)
-  local ahead = redis.call('ZCOUNT', active_key, '-inf', '(' .. whole(score))
-  local mean_weight = request.total_weight_milli / 1000 / math.max(1, redis.call('ZCARD', active_key))
-  local lag = math.max((score - least) / 2, mean_service / 2)
-  local other_weight = (request.total_weight_milli - request.weight_milli) / request.weight_milli
-  return own_mwt + math.min(other_mwt, unit_mwt * (ahead * mean_weight * lag + other_weight * own_service))
+  local own, jobs = request.member or request, rank
+  local mwt = own.tenant_mwt * (rank / math.max(1, own.waiting_here))
+  if request.member then
+    -- The sum of the weights within a group is not kept: all its tenants are taken to have this tenant's weight.
+    local others = redis.call('ZCARD', k_active .. request.slug .. request.unit) - (own.waiting_here > 0 and 1 or 0)
+    local own_mwt = mwt
+    mwt = work_in_set(request, request.tenant, request.unit, mwt, rank, request.tenant_mwt - own.tenant_mwt,
+      own.weight_milli, own.weight_milli * (1 + math.max(0, others)))
+    jobs = jobs + (mwt - own_mwt) / math.max(1, request.mean_mwt)
+  end
+  return work_in_set(request, request.unit, '', mwt, jobs, request.pool_mwt - request.tenant_mwt, request.weight_milli,
+    request.total_weight_milli)
 end
 
 -- Returns the job's class: `i` if the pool is idle; `n` if the tenant has no jobs queued in the pool; `h` if the job would
@@ -72,7 +81,7 @@ end
 local function class_of(request, rank, latest_in_ms)
   if request.idle then
     return 'i'
-  elseif request.waiting_here == 0 then
+  elseif (request.member or request).waiting_here == 0 then
     return 'n'
   elseif rank == 0 then
     return 'h'
@@ -99,7 +108,8 @@ end
 -- of the tenant's queued jobs: a job that starts before some of them makes these later.
 local function predict(request)
   local latest_in_ms = request.latest_in_ms or math.max(0, math.floor(request.deadline_in_ms - request.compute_ms))
-  local rank = request.waiting_here > 0 and math.min(request.waiting_here, redis.call('ZCOUNT',
+  local own_jobs = (request.member or request).waiting_here
+  local rank = own_jobs > 0 and math.min(own_jobs, redis.call('ZCOUNT',
     k_order .. request.tenant .. '.' .. request.slug, '-inf', '(' .. whole(now_us + 1000 * latest_in_ms))) or 0
   local class = class_of(request, rank, latest_in_ms)
   local learned = redis.call('HMGET', k_books .. request.slug, 'wait|' .. class, 'early|' .. class, 'late|' .. class)

@@ -29,7 +29,10 @@ local function give_back(job, counts_as_attempt, now_ms)
   end
   add_entry(k_events .. job.id, '*', 'type', 'requeued')
   redis.call('PEXPIRE', k_events .. job.id, math.max(60000, job.deadline_ms - now_ms + 60000))
-  serve(job.tenant, job.slug, -job.charged_mwt)
+  charge(job, 0)
+  if job.group ~= '' then
+    redis.call('HDEL', k_rq_job .. job.id, 'penstock_group', 'penstock_group_charged_mwt')
+  end
   enlist(job)
   ring(job.slug)
   count('requeued')

@@ -27,7 +27,7 @@ local function advance_appointment(request, key, appointment_ms)
   -- A job that supersedes an older job adds only the difference between their costs.
   local added_mwt = request.cost_mwt - (request.replaced_mwt or 0)
   local next_ms = math.min(latest_ms, math.max(appointment_ms, now_ms) + share_ms(request, added_mwt))
-  redis.call('ZADD', key, string.format('%.0f', next_ms), request.tenant)
+  redis.call('ZADD', key, string.format('%.0f', next_ms), request.unit)
   return next_ms
 end
 
@@ -36,7 +36,7 @@ end
 -- and longer hints. A retry postpones the appointment only if the appointment has passed.
 local function ms_to_appointment(request, attempt, request_id)
   local key = k_appointments .. request.slug
-  local appointment_ms = number(redis.call('ZSCORE', key, request.tenant), 0)
+  local appointment_ms = number(redis.call('ZSCORE', key, request.unit), 0)
   local is_repeat = redis.call('ZADD', k_asked, now_ms, request_id) == 0
   request.is_proxys_repeat = is_repeat and attempt == 0
   if not request.has_rates then
@@ -53,7 +53,7 @@ end
 local function book_taken(request, attempt)
   if attempt == 0 and request.has_rates then
     local key = k_appointments .. request.slug
-    advance_appointment(request, key, number(redis.call('ZSCORE', key, request.tenant), 0))
+    advance_appointment(request, key, number(redis.call('ZSCORE', key, request.unit), 0))
     if now_us % TRIM_ONE_IN == 0 then
       redis.call('ZREMRANGEBYSCORE', key, '-inf', now_ms)
     end

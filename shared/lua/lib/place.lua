@@ -78,6 +78,27 @@ local function restore_times(job)
   return read_job(job.id)
 end
 
+-- Makes the sets of an owner that has queued jobs in a pool agree with that. Returns the number of repairs.
+local function ensure_owner(owner, slug, group)
+  if redis.call('SISMEMBER', k_lists .. owner, slug) == 0 then
+    -- The pool's sum of weights still contains the owner's weight, which `activate` adds again.
+    if group == '' then
+      book(slug, 'weight_milli', 0 - number(redis.call('HGET', k_tenant .. owner, 'w|' .. slug), 0, 0))
+    end
+    activate(owner, slug)
+    return 1
+  end
+  -- The owner's service is written twice, also as its score. Whichever is usable restores the other.
+  local repairs, field = 0, 's|' .. slug
+  local service = number(redis.call('HGET', k_tenant .. owner, field), nil, MIN_SERVICE_MWT)
+  if not service then
+    service = unrecorded_service(owner, slug, group)
+    redis.call('HSET', k_tenant .. owner, field, whole(service))
+    repairs = 1
+  end
+  return repairs + (ensure_score(k_active .. slug .. group, service, owner) and 1 or 0)
+end
+
 -- Makes the sets of a queue's tenant and pool agree with the fact that the queue has jobs. Returns the number of
 -- repairs.
 local function ensure_active(job)
@@ -90,22 +111,12 @@ local function ensure_active(job)
   if redis.call('EXISTS', k_order .. job.queue) == 0 then
     return repairs
   end
-  if redis.call('SISMEMBER', k_lists .. job.tenant, job.slug) == 0 then
-    -- The pool's sum of weights still contains the tenant's weight, which `activate` adds again.
-    book(job.slug, 'weight_milli', 0 - number(redis.call('HGET', k_tenant .. job.tenant, 'w|' .. job.slug), 0, 0))
-    activate(job.tenant, job.slug)
-    return repairs + 1
+  local group = redis.call('HGET', k_tenant .. job.tenant, 'g|' .. job.slug) or ''
+  repairs = repairs + ensure_owner(job.tenant, job.slug, group)
+  if group ~= '' then
+    repairs = repairs + ensure_owner(group, job.slug, '')
   end
-  -- The tenant's service is written twice, also as its score. Whichever is usable restores the other.
-  local field = 's|' .. job.slug
-  local stored = redis.call('HGET', k_tenant .. job.tenant, field)
-  local service = number(stored, nil, MIN_SERVICE_MWT)
-  if not service then
-    service = unrecorded_service(job.tenant, job.slug)
-    redis.call('HSET', k_tenant .. job.tenant, field, whole(service))
-    repairs = repairs + 1
-  end
-  return repairs + (ensure_score(k_active .. job.slug, service, job.tenant) and 1 or 0)
+  return repairs
 end
 
 local function place_queued(job)

@@ -52,3 +52,13 @@ local function places_in_pool(request)
   local own = math.min(kept_places(request, request.slots), left - empty)
   return math.max(left - free, own, request.pool_inflight == 0 and math.min(1, left) or 0)
 end
+
+-- Whether the tenant may use the part of the pool's places that is kept free, which is `kept` jobs. True if the pool is
+-- idle, if the tenant has no jobs queued for it, or if both its queued work and its number of queued jobs are below its
+-- share. The number is checked because places count jobs: a tenant with many small jobs could otherwise use up the kept
+-- part with little work.
+local function is_kept_for(request, kept)
+  return request.idle or request.waiting_here == 0
+    or request.tenant_mwt * request.total_weight_milli < request.weight_milli * request.pool_mwt
+    and request.waiting_here * request.total_weight_milli < request.weight_milli * kept
+end

@@ -1,6 +1,6 @@
 -- verdict: the checks of admission, one function each, in the order in which they run; writes nothing.
 -- KEYS inflight pool books tenant active key_rates key_jobs
--- USES clock settings schema books places lengths tier eta kept work
+-- USES clock settings schema books places groups turns lengths tier eta kept work
 
 -- The factor alpha of Choudhury and Hahne's dynamic threshold: the work that a tenant may have queued, as a multiple of
 -- its share of the free backlog. The second value applies at tiers 1 and 2.
@@ -39,7 +39,7 @@ local function look(request)
   local tenant_fields = redis.call('HMGET', k_tenant .. request.tenant, 'waiting', 'waiting_tokens',
     'policy_max_waiting', 'policy_max_waiting_tokens', 'policy_weight_milli', 'policy_rpm', 'policy_tpm', 'rpm_ms',
     'tpm_ms', 'b|' .. request.slug, 'len_n', 'len_mean', 'len_p50', 'len_p35', 'w|' .. request.slug, 'policy_max_bytes',
-    'n|' .. request.slug)
+    'n|' .. request.slug, 'policy_group', 'g|' .. request.slug)
   local pool_fields = redis.call('HMGET', k_books .. request.slug, 'slots', 'running', 'waiting_mwt', 'weight_milli',
     'mean_mwt', 'run_ms', 'mu_wtps', 'prefill_tps', 'tpot_ms', 'rates_ms', 'len_n', 'len_mean', 'len_p50', 'waiting',
     'succeeded_ms')
@@ -47,7 +47,8 @@ local function look(request)
   request.draining = draining == '1' or is_outdated(schema_oldest)
   request.full_admission = admission == 'full'
   request.max_inflight = max_inflight or math.max(64, 4 * live_slots, live_places)
-  request.max_waiting = number(tenant_fields[3], nil, 0) or max_queue_size or math.max(16, 2 * live_slots)
+  max_queue_size = max_queue_size or math.max(16, 2 * live_slots)
+  request.max_waiting = number(tenant_fields[3], nil, 0) or max_queue_size
   request.max_waiting_tokens = number(tenant_fields[4], max_queue_tokens)
   request.inflight = redis.call('ZCARD', k_inflight)
   request.waiting, request.waiting_tokens = number(tenant_fields[1], 0, 0), number(tenant_fields[2], 0, 0)
@@ -62,6 +63,11 @@ local function look(request)
   request.rpm_ms = number(tenant_fields[8], 0, 0, now_ms + 2 * RATE_WINDOW_MS)
   request.tpm_ms = number(tenant_fields[9], 0, 0, now_ms + MAX_DEBT_MS)
   request.tenant_mwt, request.waiting_here = number(tenant_fields[10], 0, 0), number(tenant_fields[17], 0, 0)
+  request.unit = request.tenant
+  local group = counted_milli and (tenant_fields[19] or '') or group_named(tenant_fields[18])
+  if group ~= '' then
+    counted_milli = look_at_group(request, group, max_queue_size, max_queue_tokens)
+  end
 
   request.slots, request.running = number(pool_fields[1], 0, 0), number(pool_fields[2], 0, 0)
   request.pool_mwt, request.live_slots = number(pool_fields[3], 0, 0), live_slots
@@ -89,7 +95,7 @@ local function look(request)
   -- The largest backlog is the work that the pool can do in PENSTOCK_MAX_WAIT_MS, but at least twice the mean cost of a
   -- job for each tenant with queued jobs.
   request.max_backlog_mwt = math.max(request.max_wait_ms * request.mu, 2 * active * request.mean_mwt)
-  request.max_work_mwt = not request.max_waiting_tokens and max_work_of(request, active) or nil
+  request.max_work_mwt = not (request.group or request).max_waiting_tokens and max_work_of(request, active) or nil
   request.margin = request.idle and 1 or margin
   -- The pool has a tier only while its rates are known. The caller then sets `request.tier`: admit updates the stored
   -- tier, quote only reads it.
@@ -138,16 +144,6 @@ local function check_all_rates(request)
   return check_rates(request, tokens, '') or request.key and check_rates(request.key, tokens, 'key_') or nil
 end
 
--- Whether the tenant may use the part of the pool's places that is kept free, which is `kept` jobs. True if the pool is
--- idle, if the tenant has no jobs queued for it, or if both its queued work and its number of queued jobs are below its
--- share. The number is checked because places count jobs: a tenant with many small jobs could otherwise use up the kept
--- part with little work.
-local function is_kept_for(request, kept)
-  return request.idle or request.waiting_here == 0
-    or request.tenant_mwt * request.total_weight_milli < request.weight_milli * request.pool_mwt
-    and request.waiting_here * request.total_weight_milli < request.weight_milli * kept
-end
-
 -- Checks the bound on inflight jobs, and the pool's places within it. The last quarter of the places is kept for tenants
 -- with little queued work. Otherwise, one tenant could fill all places, and the jobs of all other tenants would be
 -- refused.
@@ -164,27 +160,33 @@ local function check_inflight(request)
   end
 end
 
+-- Checks the bounds on the queued jobs of a tenant or a group.
+local function check_list(request, owner, prefix)
+  if owner.waiting >= owner.max_waiting then
+    return { 'tenant_queue_full', prefix .. 'waiting_jobs', owner.waiting, owner.max_waiting,
+      drain_ms(request, request.mean_mwt, true) }
+  end
+  local tokens = request.prompt_tokens + request.max_tokens
+  if owner.max_waiting_tokens and owner.waiting > 0 and owner.waiting_tokens + tokens > owner.max_waiting_tokens then
+    return { 'tenant_tokens_full', prefix .. 'waiting_tokens', owner.waiting_tokens, owner.max_waiting_tokens,
+      drain_ms(request, request.cost_mwt, true) }
+  end
+end
+
 local function check_lists(request)
   local key = request.key
   if key and key.max_waiting and key.waiting >= key.max_waiting then
     return { 'tenant_queue_full', 'key_waiting_jobs', key.waiting, key.max_waiting,
       drain_ms(request, request.mean_mwt, true) }
   end
-  if request.waiting >= request.max_waiting then
-    return { 'tenant_queue_full', 'tenant_waiting_jobs', request.waiting, request.max_waiting,
-      drain_ms(request, request.mean_mwt, true) }
-  end
-  local tokens = request.prompt_tokens + request.max_tokens
-  if request.max_waiting_tokens and request.waiting > 0
-    and request.waiting_tokens + tokens > request.max_waiting_tokens then
-    return { 'tenant_tokens_full', 'tenant_waiting_tokens', request.waiting_tokens, request.max_waiting_tokens,
-      drain_ms(request, request.cost_mwt, true) }
-  end
+  local refusal = check_list(request, request, 'tenant_')
+    or request.group and check_list(request, request.group, 'group_') or nil
   local work_mwt = request.tenant_mwt + request.cost_mwt
-  if request.max_work_mwt and request.tenant_mwt > 0 and work_mwt > request.max_work_mwt then
+  if not refusal and request.max_work_mwt and request.tenant_mwt > 0 and work_mwt > request.max_work_mwt then
     return { 'tenant_tokens_full', 'tenant_waiting_work', math.floor(request.tenant_mwt / 1000),
       math.floor(request.max_work_mwt / 1000), drain_ms(request, work_mwt - request.max_work_mwt, true) }
   end
+  return refusal
 end
 
 -- Checks the bytes that the tenant's jobs take in the store. A tenant that takes none is not refused, whatever the job

@@ -3,14 +3,14 @@
 -- KEEPS 1 3 7 8
 -- USES clock rq books turns kept
 
--- Adds a queued job to the sums of its tenant and its pool (`jobs` is 1), or subtracts it (`jobs` is -1).
+-- Adds a queued job to the sums of its tenant, of the tenant's group and of its pool (`jobs` is 1), or subtracts it
+-- (`jobs` is -1). The tenant must be in its active set.
 local function tally(job, jobs)
-  local tenant, own, number_here = k_tenant .. job.tenant, 'b|' .. job.slug, 'n|' .. job.slug
-  local sums = redis.call('HMGET', tenant, 'waiting', 'waiting_tokens', 'waiting_mwt', own, number_here)
-  redis.call('HSET', tenant, 'waiting', number(sums[1], 0) + jobs,
-    'waiting_tokens', whole(number(sums[2], 0) + jobs * (job.prompt_tokens + job.max_tokens)),
-    'waiting_mwt', whole(number(sums[3], 0) + jobs * job.cost_mwt),
-    own, whole(number(sums[4], 0) + jobs * job.cost_mwt), number_here, number(sums[5], 0) + jobs)
+  local tokens, group = job.prompt_tokens + job.max_tokens, redis.call('HGET', k_tenant .. job.tenant, 'g|' .. job.slug)
+  add_sums(job.tenant, job.slug, jobs, jobs * tokens, jobs * job.cost_mwt)
+  if group and group ~= '' then
+    add_sums(group, job.slug, jobs, jobs * tokens, jobs * job.cost_mwt)
+  end
   book(job.slug, 'waiting_mwt', 0 + jobs * job.cost_mwt)
   book(job.slug, 'waiting', jobs)
 end
@@ -37,8 +37,8 @@ local function enlist(job)
   rq_enlist(job.queue, job.id, next_id)
   redis.call('ZADD', k_deadlines, job.wanted_ms, job.id)
   enlist_for_key(job)
-  tally(job, 1)
   activate(job.tenant, job.slug)
+  tally(job, 1)
   if rank == 0 then
     redis.call('HSETNX', k_rq_job .. job.id, 'penstock_head_ms', now_ms)
   end
@@ -75,7 +75,11 @@ end
 local function strike(tenant, slug, id)
   redis.call('LREM', k_rq_queue .. tenant .. '.' .. slug, 1, id)
   if redis.call('ZREM', k_order .. tenant .. '.' .. slug, id) == 1 then
+    local group = redis.call('HGET', k_tenant .. tenant, 'g|' .. slug)
     redis.call('HINCRBY', k_tenant .. tenant, 'n|' .. slug, -1)
+    if group and group ~= '' then
+      redis.call('HINCRBY', k_tenant .. group, 'n|' .. slug, -1)
+    end
     book(slug, 'waiting', -1)
   end
   deactivate(tenant, slug)

@@ -6,12 +6,13 @@
 -- While the pool's rates are unknown, a tenant may have at least this much work queued: 65,536 weighted tokens.
 local LEAST_WORK_MWT = 65536000
 
--- Returns the largest work in mwt that the tenant may have queued for the pool, or nil if a later check bounds it.
+-- Returns the largest work in mwt that the tenant (or its group) may have queued for the pool, or nil if a later check
+-- bounds it.
 -- `active` is the number of tenants with jobs queued for the pool.
 local function max_work_of(request, active)
   if not request.has_rates then
     -- The bound on the number of queued jobs, if they cost as much as the mean job.
-    return math.max(LEAST_WORK_MWT, request.max_waiting * request.mean_mwt)
+    return math.max(LEAST_WORK_MWT, (request.group or request).max_waiting * request.mean_mwt)
   end
   if request.full_admission then
     -- check_share allows the tenant its part of what is free of the largest backlog, which is less than either of the

@@ -1,0 +1,161 @@
+"""Reads and writes the policies of groups of tenants in the store.
+
+A group's policy is stored like a tenant's, in the record of the owner `@<group>` (keys.group_owner), and the set
+keys.groups names all groups that have one. A tenant belongs to the group that its own policy names.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import redis
+
+from shared.accounts.admin_actions import Actor, add_record, local_actor
+from shared.accounts.stored_policy import parse_group_policy
+from shared.errors import ConfigError
+from shared.jobs.group_policy import GROUP_FIELDS, GroupPolicy
+from shared.jobs.tenant_policy import FIELDS, Value
+from shared.store import keys
+from shared.store.decode import text
+from shared.store.redis_errors import store_faults
+
+#: The TTL of a group's record after the group was removed: it must outlive the jobs that are charged to the group, and
+#: the longest deadline that PENSTOCK_MAX_DEADLINE_MS allows is one day.
+_TTL_AFTER_REMOVAL_S = 2 * 86_400
+#: On the command line, this word in place of a group's name means that a tenant has no group.
+_NO_GROUP = "default"
+
+
+@dataclass(frozen=True)
+class GroupEntry:
+    """One group, as listed by `penstock groups ls`."""
+
+    name: str
+    policy: GroupPolicy
+    #: How many tenants have this group in their policies.
+    tenants: int
+
+
+def check_group_name(group: str) -> str:
+    """Return `group` if it is a valid name. Raises ConfigError otherwise."""
+    if not keys.is_tenant_name(group) or group == _NO_GROUP:
+        raise ConfigError(
+            f"group={group!r} is not a group name: 1 to 64 letters, digits, '_' and '-', and not {_NO_GROUP!r}"
+        )
+    return group
+
+
+class Groups:
+    """The policies of all groups.
+
+    Methods raise ConfigError for an invalid group name, and StoreUnavailable if the store does not answer.
+    """
+
+    def __init__(self, client: redis.Redis, actor: Actor | None = None) -> None:
+        self._client = client
+        #: The changes that these methods make are recorded as this actor's.
+        self._actor = actor or local_actor()
+
+    def get(self, group: str) -> GroupPolicy | None:
+        """Return the group's policy, or None if there is no such group."""
+        with store_faults(self._client):
+            stored: Any = self._client.hgetall(_record(check_group_name(group)))
+        return parse_group_policy(group, stored)[0]
+
+    def set(self, group: str, policy: GroupPolicy) -> None:
+        """Create the group, or replace its policy. For fields that are None, the defaults apply."""
+        written = {"policy": "1"}
+        for name, field in GROUP_FIELDS.items():
+            value = getattr(policy, name)
+            if value is not None:
+                written[field.stored] = field.dump(value)
+        unset = [field.stored for field in GROUP_FIELDS.values() if field.stored not in written]
+        key = _record(check_group_name(group))
+        with store_faults(self._client), self._client.pipeline(transaction=True) as pipe:
+            if unset:
+                pipe.hdel(key, *unset)
+            pipe.hset(key, mapping=written)  # type: ignore[arg-type]  # the library wants a wider type of key
+            pipe.persist(key)
+            pipe.sadd(keys.groups(), group)
+            named = " ".join(f"{name}={value}" for name in GROUP_FIELDS if (value := getattr(policy, name)) is not None)
+            add_record(pipe, self._actor, "group.set", f"group {group}: {named or 'the defaults'}")
+            pipe.execute()
+
+    def change(self, group: str, changes: Mapping[str, Value | None]) -> GroupPolicy:
+        """Set the fields in `changes`, where None restores the default, and return the resulting policy.
+
+        Raises ConfigError if there is no such group.
+        """
+        policy = self.get(group)
+        if policy is None:
+            raise ConfigError(f"group={group!r} does not exist: create it with `penstock groups add`")
+        policy = replace(policy, **changes)  # type: ignore[arg-type]  # GroupPolicy checks the types
+        self.set(group, policy)
+        return policy
+
+    def remove(self, group: str) -> bool:
+        """Remove the group. Return whether it existed. Raises ConfigError while tenants belong to it."""
+        members = _tenants_of_groups(self._client).get(check_group_name(group), [])
+        if members:
+            raise ConfigError(
+                f"group={group!r} has {len(members)} tenants, such as {members[0]!r}: first move them to another group "
+                f"with `penstock tenants set {members[0]} --group`"
+            )
+        key = _record(group)
+        with store_faults(self._client), self._client.pipeline(transaction=True) as pipe:
+            pipe.srem(keys.groups(), group)
+            pipe.hdel(key, "policy", *(field.stored for field in GROUP_FIELDS.values()))
+            pipe.expire(key, _TTL_AFTER_REMOVAL_S)
+            add_record(pipe, self._actor, "group.rm", f"group {group}")
+            return bool(pipe.execute()[0])
+
+    def list(self) -> tuple[GroupEntry, ...]:
+        """Return all groups, sorted by name."""
+        members = _tenants_of_groups(self._client)
+        return tuple(
+            GroupEntry(name, parse_group_policy(name, record)[0] or GroupPolicy(), len(members.get(name, [])))
+            for name, record in self._read_all().items()
+        )
+
+    def find_spoiled(self) -> tuple[str, ...]:
+        """Return a sentence about each field of a policy that another program has spoiled."""
+        return tuple(
+            problem for name, record in self._read_all().items() for problem in parse_group_policy(name, record)[1]
+        )
+
+    def _read_all(self) -> dict[str, dict[Any, Any]]:
+        """Return the record of each group, sorted by name."""
+        with store_faults(self._client):
+            named: Any = self._client.smembers(keys.groups())
+            names = sorted(text(raw) for raw in named)
+            with self._client.pipeline(transaction=False) as pipe:
+                for name in names:
+                    pipe.hgetall(_record(name))
+                records = pipe.execute()
+        return dict(zip(names, records, strict=True))
+
+
+def _tenants_of_groups(client: redis.Redis) -> dict[str, list[str]]:
+    """Return the tenants of each group, by their policies."""
+    with store_faults(client):
+        raw: Any = client.zrange(keys.tenants(), 0, -1)
+        with client.pipeline(transaction=False) as pipe:
+            for tenant in (tenants := [text(name) for name in raw]):
+                pipe.hget(keys.tenant(tenant), FIELDS["group"].stored)
+            groups = pipe.execute()
+    members: dict[str, list[str]] = {}
+    for tenant, group in zip(tenants, groups, strict=True):
+        if group is not None:
+            members.setdefault(text(group), []).append(tenant)
+    return members
+
+
+def check_group_exists(client: redis.Redis, group: str) -> None:
+    """Raise ConfigError if there is no such group. Raises StoreUnavailable."""
+    with store_faults(client):
+        if not client.sismember(keys.groups(), check_group_name(group)):
+            raise ConfigError(f"group={group!r} does not exist: create it with `penstock groups add {group}`")
+
+
+def _record(group: str) -> str:
+    return keys.tenant(keys.group_owner(group))

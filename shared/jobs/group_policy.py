@@ -1,0 +1,28 @@
+"""The fields of a group's policy: the weight and the bounds that hold for the tenants of a group together."""
+
+from dataclasses import dataclass, fields
+
+from shared.jobs.tenant_policy import FIELDS
+
+
+@dataclass(frozen=True)
+class GroupPolicy:
+    """What an operator has set for one group. For a field that is None, the default of a tenant applies."""
+
+    #: The group's weight relative to other groups and to tenants without a group (default: 1).
+    weight: float | None = None
+    #: Bound on the queued jobs of all its tenants (default: PENSTOCK_MAX_QUEUE_SIZE).
+    max_waiting: int | None = None
+    #: Bound on prompt tokens plus max_tokens, summed over these jobs (default: PENSTOCK_MAX_QUEUE_TOKENS).
+    max_waiting_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError if a value is invalid; the message names the field and quotes the value."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None:
+                FIELDS[field.name].check(field.name, value)
+
+
+#: How the fields are stored, written and parsed: as those of a tenant's policy.
+GROUP_FIELDS = {field.name: FIELDS[field.name] for field in fields(GroupPolicy)}
