@@ -1,4 +1,4 @@
-"""Reads the policy of a tenant or a group from its hash; a field that another program has spoiled counts as its default."""
+"""Reads the policies of tenants and groups from their hashes; a field that is not valid counts as its default."""
 
 from collections.abc import Mapping
 from typing import Any
