@@ -1,4 +1,4 @@
-"""The scene of the spoil run: two pools, two tenants and jobs in every state, driven in steps of half a second.
+"""The scene of the spoil run: two pools, three tenants and jobs in every state, driven in steps of half a second.
 
 The clock of the store moves only by the steps, so a scene of half a minute takes a fraction of a second. The workers
 are scripted: each runs two jobs at once, and settles a job two steps after it has claimed it.
@@ -14,6 +14,7 @@ from shared.audit.invariants import find_breaches
 from shared.audit.repair import give_ttls
 from shared.audit.sweeper import PERIOD_S, Sweeper
 from shared.jobs.job import ClaimedJob, Ending, NewJob, Usage
+from shared.jobs.key_bounds import KeyBounds
 from shared.jobs.outcomes import Outcome
 from shared.settings.settings import load
 from shared.store import keys
@@ -31,6 +32,8 @@ _SLOTS = 2
 _RUN_STEPS = 2
 _STEPS_A_PERIOD = int(PERIOD_S * 1000 / STEP_MS)
 _RATES = {"mu_wtps": "100000", "prefill_tps": "100000", "tpot_ms": "0.1"}
+#: All jobs come with this API key, whose bounds refuse none of them.
+_KEY = KeyBounds(rpm=100_000, tpm=10_000_000, max_waiting=1_000)
 _SETTINGS = {"PENSTOCK_LEASE_MS": "2000", "PENSTOCK_MAX_QUEUE_SIZE": "50", "PENSTOCK_MAX_INFLIGHT": "100"}
 
 
@@ -70,10 +73,18 @@ class Scene:
                 for pool in POOLS:
                     self.offer(tenant, pool, f"{tenant}-{pool}-{i}")
         self._settle_one()
+        self._refuse_one()
         self.advance()
+        self._cancel_some()
+        self._reconciler.one_pass()
 
     def offer(self, tenant: str, pool: str, job_id: str) -> bool:
         """Offer a job; return whether it was admitted."""
+        if is_admitted := self._admit(tenant, pool, job_id):
+            self.jobs[job_id] = (tenant, pool)
+        return is_admitted
+
+    def _admit(self, tenant: str, pool: str, job_id: str, attempt: int = 0) -> bool:
         job = NewJob(
             id=job_id,
             tenant=tenant,
@@ -86,11 +97,10 @@ class Scene:
             idem_digest=f"i{job_id}",
             body_digest="d",
             supersede_digest=f"s{job_id}",
+            key_id="abc",
+            key_bounds=_KEY,
         )
-        answer = self._try("admit", lambda: self.store.admit(job))
-        if isinstance(answer, Admitted):
-            self.jobs[job_id] = (tenant, pool)
-        return isinstance(answer, Admitted)
+        return isinstance(self._try("admit", lambda: self.store.admit(job, attempt=attempt)), Admitted)
 
     def advance(self) -> None:
         """Let half a second pass, in which every process does what it does."""
@@ -114,6 +124,7 @@ class Scene:
                 job_id = f"later-{tenant}-{pool}-{self._offered}"
                 if self.offer(tenant, pool, job_id):
                     self.later.append(job_id)
+        self._admit("eve", "m", f"later-eve-{self._offered}", attempt=1)
 
     def state_of(self, job_id: str) -> str:
         """Return the job's state and its code: `gone`, `queued`, `running`, `succeeded`, `failed:corrupt` and so on."""
@@ -133,6 +144,19 @@ class Scene:
         worker = self._workers[0]
         (job,) = self.store.claim(worker.name, "first", worker.pool, room=1, cells_free=10_000)
         self._settle(worker, job)
+
+    def _refuse_one(self) -> None:
+        """Let a client be told when to come back, because its tenant may have one queued job."""
+        self.client.hset(keys.tenant("eve"), mapping={"policy": "1", "policy_max_waiting": "1"})
+        self.client.zadd(keys.tenants(), {"eve": 0})
+        for i in range(2):
+            self._admit("eve", "m", f"eve-m-{i}")
+
+    def _cancel_some(self) -> None:
+        """Cancel a running job, about which its worker is told, and a queued one."""
+        self._admit("bob", "n", "bob-n-canceled")
+        for job_id in ("eve-m-0", "bob-n-canceled"):
+            self.store.cancel(job_id)
 
     def _renew(self, worker: _Worker) -> None:
         held = [job.held for job, _ in worker.running.values()]

@@ -29,6 +29,8 @@ HARMFUL = [
     Case("penstock:stats", "admitted", "abc"),
     Case("penstock:worker:wm", "", "wrong type"),
     Case("penstock:wake:m", "", "wrong type"),
+    Case("penstock:reservations:m", "", "wrong type"),
+    Case("penstock:key_rates:abc", "rpm_ms", "1152921504606846976"),
     Case("rq:workers", "", "wrong type"),
     Case("rq:job:ann-m-1", "penstock_state", "abc"),
     Case("rq:job:bob-m-3", "penstock_deadline_ms", "1e300"),
