@@ -30,7 +30,7 @@ from shared.store.preflight import check_fitness
 from shared.store.store import Store
 from workers.duties.heartbeat import Heartbeat, WorkerStatus, new_worker_name
 from workers.duties.job_loop import JobLoop
-from workers.engine.factory import make_engine
+from workers.engines import make_job_engine
 from workers.exit_codes import ExitCode
 from workers.exporter import Exporter
 from workers.job_engine import JobEngine
@@ -117,7 +117,7 @@ def _serve(settings: Settings, place: Place) -> ExitCode:
     names, path = served_names(settings), model_file(settings)
     with loading_bar(names[0], alone=place.workers == 1) as report_progress:
         start_engine = partial(
-            make_engine,
+            make_job_engine,
             settings,
             model_path=path,
             clock=clock,

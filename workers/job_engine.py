@@ -14,12 +14,20 @@ from workers.engine.stats import EngineStats
 class JobEngine(Protocol):
     """Runs the jobs of one worker. All methods but `run` may be called from any thread."""
 
-    #: The facts that do not change while the engine runs, among them the numbers of slots and KV cells.
-    facts: Facts
-    #: The counters so far. Only the engine's thread changes them.
-    stats: EngineStats
-    #: Whether all jobs share each step. If not, each slot computes its prompt at the full prefill rate.
-    shares_steps: bool
+    @property
+    def facts(self) -> Facts:
+        """The facts that do not change while the engine runs, among them the numbers of slots and KV cells."""
+        ...
+
+    @property
+    def stats(self) -> EngineStats:
+        """The counters so far. Only the engine's thread changes them."""
+        ...
+
+    @property
+    def shares_steps(self) -> bool:
+        """Whether all jobs share each step. If not, each slot computes its prompt at the full prefill rate."""
+        ...
 
     def prepare(self, spec: JobSpec) -> Prepared:
         """Validate a job and count the tokens of its prompt. Reserves nothing. Raises JobRejected."""

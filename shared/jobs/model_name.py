@@ -37,13 +37,16 @@ def served_names(settings: Settings) -> list[str]:
     """Return a list of the model's served name, followed by its aliases.
 
     The served name is never a path. If PENSTOCK_MODEL_NAME is not set, the list has one name: `sim` for the sim engine,
-    or else a name derived from PENSTOCK_MODEL, which is "" if PENSTOCK_MODEL is not set either.
+    PENSTOCK_UPSTREAM_MODEL for an upstream, or else a name derived from PENSTOCK_MODEL, which is "" if that is not set
+    either.
     """
     names = [name.strip() for name in settings.model_name.split(",") if name.strip()]
     if names:
         return names
     if settings.engine_kind.served_name:
         return [settings.engine_kind.served_name]
+    if settings.engine == "upstream":
+        return [settings.upstream_model]
     hub = hub_name(settings.model)
     if hub is not None:
         return [hub.repo]

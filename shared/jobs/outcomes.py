@@ -81,6 +81,10 @@ class EndCode(StrEnum):
     POISON = "poison"
     CORRUPT = "corrupt"
     ENGINE_ERROR = "engine_error"
+    #: The server to which the worker passes its jobs did not accept the request.
+    UPSTREAM_REJECTED = "upstream_rejected"
+    #: That server failed in the middle of the answer, on the last attempt.
+    UPSTREAM_LOST = "upstream_lost"
 
 
 @dataclass(frozen=True)

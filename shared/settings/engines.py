@@ -18,5 +18,6 @@ class EngineKind:
 #: The value of PENSTOCK_ENGINE → what the engine needs.
 ENGINES = {
     "llama": EngineKind(loads_model=True),
+    "upstream": EngineKind(loads_model=False, modules=("aiohttp", "numpy", "prometheus_client")),
     "sim": EngineKind(loads_model=False, served_name="sim", modules=("numpy", "prometheus_client")),
 }

@@ -14,14 +14,11 @@ from pathlib import Path
 from dotenv import dotenv_values
 
 from shared.errors import ConfigError
+from shared.settings.combinations import GATE_LISTEN, check_combinations, host_port
 from shared.settings.engines import ENGINES, EngineKind
 from shared.settings.secret_values import read_secret_file
 from shared.settings.setting import AUTO, Setting
 from shared.settings.table import ROWS
-
-_MAX_PORT = 65_535
-#: The address on which `penstock gate` listens if PENSTOCK_GATE_LISTEN is not set.
-GATE_LISTEN = "127.0.0.1:7070"
 
 
 @dataclass(frozen=True)
@@ -103,6 +100,11 @@ class Settings:
     drain_grace_ms: int
     stall_ms: int
     worker_listen: str
+    upstream_url: str
+    upstream_api_key: str
+    upstream_model: str
+    upstream_first_token_ms: int
+    upstream_gap_ms: int
     log_level: str
     log_format: str
     fail_at: str
@@ -128,17 +130,17 @@ class Settings:
     @property
     def listen_host_port(self) -> tuple[str, int]:
         """`PENSTOCK_LISTEN` as (host, port)."""
-        return _host_port(self.listen)
+        return host_port(self.listen)
 
     @property
     def gate_host_port(self) -> tuple[str, int]:
         """`PENSTOCK_GATE_LISTEN` as (host, port), or the default address if it is not set."""
-        return _host_port(self.gate_listen or GATE_LISTEN)
+        return host_port(self.gate_listen or GATE_LISTEN)
 
     @property
     def gate_metrics_host_port(self) -> tuple[str, int]:
         """`PENSTOCK_GATE_METRICS_LISTEN` as (host, port); it must be set."""
-        return _host_port(self.gate_metrics_listen)
+        return host_port(self.gate_metrics_listen)
 
 
 #: Settings that must be equal in all processes. The first process writes them to the store, and each later process
@@ -206,7 +208,7 @@ def load_with_origin(
     if unknown:
         raise ConfigError(f"no such setting: {', '.join(sorted(unknown))}")
     settings = Settings(**values)  # type: ignore[arg-type]  # a test compares rows and fields
-    _check_combinations(settings)
+    check_combinations(settings)
     return settings, origin
 
 
@@ -268,29 +270,3 @@ def _check_names_known(names: Mapping[str, str], source: str) -> None:
         if name.startswith("PENSTOCK_") and name not in known and not _KUBERNETES_VARIABLE.match(name):
             value = "(not shown)" if _SECRET_NAME.search(name) else repr(names[name])
             raise ConfigError(f"unknown setting {name}={value} in the {source}; `penstock config` lists all settings")
-
-
-def _check_combinations(settings: Settings) -> None:
-    """Raise ConfigError for settings that are valid separately but not together, and for ports out of range."""
-    if settings.default_deadline_ms > settings.max_deadline_ms:
-        raise ConfigError(
-            f"PENSTOCK_DEFAULT_DEADLINE_MS={settings.default_deadline_ms} is greater than "
-            f"PENSTOCK_MAX_DEADLINE_MS={settings.max_deadline_ms}"
-        )
-    if settings.ack_replicas and not settings.redis_url:
-        raise ConfigError(
-            f"PENSTOCK_ACK_REPLICAS={settings.ack_replicas} needs REDIS_URL: the embedded store has no replicas"
-        )
-    for row in ROWS:
-        address = str(getattr(settings, row.field))
-        if row.field.endswith("listen") and address and _host_port(address)[1] > _MAX_PORT:
-            raise ConfigError(f"{row.name}={address!r} is out of range: a port is 0 to {_MAX_PORT}")
-    door_addresses = {"PENSTOCK_LISTEN": settings.listen, "PENSTOCK_GATE_LISTEN": settings.gate_listen or GATE_LISTEN}
-    for name, listen in door_addresses.items():
-        if settings.auth == "open" and _host_port(listen)[0] not in {"127.0.0.1", "localhost", "::1"}:
-            raise ConfigError(f"PENSTOCK_AUTH=open is for loopback addresses only, and {name}={listen!r} is not one")
-
-
-def _host_port(listen: str) -> tuple[str, int]:
-    host, _, port = listen.rpartition(":")
-    return host.strip("[]"), int(port)

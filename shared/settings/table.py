@@ -3,7 +3,7 @@
 `make docs` generates `.env.example` and docs/settings.md from this table, and a test checks that they match it.
 """
 
-from shared.settings import common_rows, door_rows, gate_rows, queue_rows, store_rows, worker_rows
+from shared.settings import common_rows, door_rows, gate_rows, queue_rows, store_rows, upstream_rows, worker_rows
 from shared.settings.setting import Setting
 
 ROWS: tuple[Setting, ...] = (
@@ -12,5 +12,6 @@ ROWS: tuple[Setting, ...] = (
     *gate_rows.ROWS,
     *queue_rows.ROWS,
     *worker_rows.ROWS,
+    *upstream_rows.ROWS,
     *common_rows.ROWS,
 )

@@ -19,6 +19,7 @@ CODES: dict[str, tuple[int, str]] = {
     "invalid_request": (400, "invalid_request_error"),
     "context_length_exceeded": (400, "invalid_request_error"),
     "unsupported_parameter": (400, "invalid_request_error"),
+    "upstream_rejected": (400, "invalid_request_error"),
     "model_required": (400, "invalid_request_error"),
     "invalid_api_key": (401, "authentication_error"),
     "invalid_ticket": (401, "authentication_error"),

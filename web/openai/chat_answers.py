@@ -14,7 +14,13 @@ AnswerKind = Literal["chat", "completion"]
 
 #: The codes with which a worker rejects a job because of its request.
 REQUEST_ERRORS = frozenset(
-    code.value for code in (EndCode.CONTEXT_LENGTH_EXCEEDED, EndCode.INVALID_VALUE, EndCode.UNSUPPORTED_PARAMETER)
+    code.value
+    for code in (
+        EndCode.CONTEXT_LENGTH_EXCEEDED,
+        EndCode.INVALID_VALUE,
+        EndCode.UNSUPPORTED_PARAMETER,
+        EndCode.UPSTREAM_REJECTED,
+    )
 )
 
 

@@ -237,6 +237,8 @@ class Claimer:
             # thread sets `cancel_requested` before it calls the engine, so its call or this one comes after `submit`.
             self._engine.cancel(held_job.key)
         failpoints.reach("after_submit", held_job.claimed.id)
+        if not prepared.is_counted:
+            return
         try:
             self.record_prompt(prepared.spec.payload, prepared.prompt_tokens)
         except Exception:  # only statistics: the job runs regardless
@@ -273,4 +275,5 @@ def _spec(held_job: HeldJob) -> JobSpec:
         # Both times count from just before the claim was sent, so they may be early by the call's duration, never late.
         deadline_s=held_job.claimed_s + job.deadline_in_ms / 1000,
         start_by_s=None if job.start_in_ms is None else held_job.claimed_s + job.start_in_ms / 1000,
+        attempt=job.attempt,
     )

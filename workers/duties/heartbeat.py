@@ -71,7 +71,8 @@ class Heartbeat:
         return HeartbeatReport(
             worker=self.worker,
             model=self.model,
-            slots=self._engine.facts.slots,
+            # While an upstream is away, the worker has only the slots of the jobs that still run there.
+            slots=self._engine.facts.slots if free.live else busy,
             slots_busy=busy,
             cells=self._engine.facts.cells,
             cells_free=free.cells,

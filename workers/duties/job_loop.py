@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 class StartEngine(Protocol):
-    """The type of a function that creates a worker's engine, such as `make_engine` with its other arguments bound."""
+    """The type of a function that creates a worker's engine: `make_job_engine` with its other arguments bound."""
 
     def __call__(self, emit: "Callable[[Event], None]", /, *, on_ending: "Callable[[], None]") -> JobEngine:
-        """Return an engine that reports events to `emit` and calls `on_ending` when more jobs are about to end."""
+        """Return an engine that reports to `emit`, and calls `on_ending` if jobs can be claimed before one ends."""
         ...
 
 
@@ -89,8 +89,11 @@ class JobLoop:
         self.delivery.emit(event)
 
     def request_prefetch(self) -> None:
-        """Start a pass to prefetch jobs for slots that are about to become free, if jobs may be waiting in the pool."""
-        if self.claimer.can_prefetch:
+        """Start a pass to claim jobs, if the engine has slots for them that no Ended event has announced.
+
+        These are slots that are about to become free, or those of an upstream that takes requests again.
+        """
+        if self.claimer.can_prefetch or self.claimer.has_free_slot:
             self.wake.set()
 
     def look_for_work(self) -> None:

@@ -53,10 +53,19 @@ class Leases:
         self._make_report = make_report
         self._on_drain = on_drain
         self._on_unregistered = on_unregistered
+        #: Whether the worker has been removed from the live workers because the engine's upstream is away.
+        self._absent = False
 
     def one_pass(self) -> float:
-        """Send one heartbeat. Return the delay until the next pass in seconds. Raises StoreUnavailable."""
+        """Send one heartbeat. Return the delay until the next pass in seconds. Raises StoreUnavailable.
+
+        A worker whose engine cannot run jobs, and that holds none, is not live: it sends no heartbeat.
+        """
         held = self._claimed_jobs.held()
+        if not held and not self._engine.free_capacity().live:
+            self._stay_absent()
+            return self._interval_s
+        self._absent = False
         progress = self._claimed_jobs.progress(self._engine.facts.prefill_tps)
         renewed = self._store.renew(self._make_report(), held, progress=progress)
         keys = {job.id: claim_key(job) for job in held}
@@ -74,3 +83,10 @@ class Leases:
         if renewed.unknown_to_rq:
             self._on_unregistered()
         return self._interval_s
+
+    def _stay_absent(self) -> None:
+        """Remove the worker from the live workers, once, so that admission does not count on it."""
+        if not self._absent:
+            report = self._make_report()
+            self._store.farewell(report.worker, report.model)
+            self._absent = True

@@ -107,7 +107,8 @@ class Throughput:
     def record_usage(self, usage: Usage) -> None:
         """Update the prefill rate and the time per output token with an ended job."""
         computed = usage.prompt_tokens - usage.cached_tokens
-        if usage.prefill_ms and computed >= _MIN_PROMPT_TOKENS:
+        # The time of a short prompt is better than none, which is what is known of an upstream at first.
+        if usage.prefill_ms and (computed >= _MIN_PROMPT_TOKENS or (computed > 0 and not self._prompt_token.mean_ms)):
             self._prompt_token.add(computed, usage.prefill_ms)
         if usage.decode_ms and usage.completion_tokens > 1:
             self._output_token.add(usage.completion_tokens - 1, usage.decode_ms)
@@ -125,6 +126,10 @@ class Throughput:
             done_wt = now.prompt_tokens - before.prompt_tokens
             done_wt += self._weight * (now.completion_tokens - before.completion_tokens)
             self._wtps = _smoothed(self._wtps, done_wt / (now.at_s - before.at_s))
+        elif self._wtps == 0 and self._prompt_token.mean_ms and self._output_token.mean_ms:
+            # Nothing was calibrated. Until every slot has been taken for a while, each is assumed to be as fast as now.
+            job_ms = _INITIAL_MIX * self._prompt_token.mean_ms + self._output_token.mean_ms
+            self._wtps = 1000 * self._engine.facts.slots * (_INITIAL_MIX + self._weight) / job_ms
         tokenizer = {}
         if self._prompt_bytes >= _MIN_BYTES:
             tokenizer["tokens_per_byte"] = round(self._prompt_tokens / self._prompt_bytes, 4)

@@ -29,6 +29,8 @@ class Prepared:
     grammar: Any = None
     #: Whether to remove a space at the beginning of the answer: after an empty prompt, some tokenizers add one.
     strip_space: bool = False
+    #: Whether `prompt_tokens` was counted by a tokenizer; otherwise it is an estimate.
+    is_counted: bool = True
     #: CPU time that another process spent on preparing the job.
     helper_cpu_s: float = 0.0
 

@@ -21,6 +21,8 @@ class JobSpec:
     #: The deadline and the start deadline, as times in seconds on the engine's clock.
     deadline_s: float
     start_by_s: float | None = None
+    #: The number of this attempt, from 1.
+    attempt: int = 1
 
 
 class JobRejected(Exception):
@@ -68,8 +70,9 @@ class Ended:
 
 Event = Text | Ended
 
-#: The worker does not settle a job that ends with one of these outcomes. DROPPED: the job's lease was lost, or the
-#: engine stopped. RETURNED: the worker recalled the job before it had a slot.
+#: The worker does not settle a job that ends with one of these outcomes. DROPPED: the job's lease was lost, the engine
+#: stopped, or an upstream failed, so that the attempt counts: the worker gives up the lease. RETURNED: the worker
+#: recalled the job before it had a slot, or the upstream did not take it; the worker releases it without an attempt.
 DROPPED, RETURNED = "dropped", "returned"
 
 
@@ -83,3 +86,5 @@ class FreeCapacity:
     cells: int
     #: Number of slots in use that are about to become free and for which the worker may prefetch a job now.
     slots_ending_soon: int = 0
+    #: Whether the worker counts as live. False while an upstream does not answer.
+    live: bool = True

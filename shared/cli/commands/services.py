@@ -57,7 +57,9 @@ def worker(
     model: Annotated[
         str | None, typer.Option(help="A GGUF file or org/repo. Default: the setting PENSTOCK_MODEL.")
     ] = None,
-    engine: Annotated[str | None, typer.Option(help="llama or sim. Default: the setting PENSTOCK_ENGINE.")] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="llama, upstream or sim. Default: the setting PENSTOCK_ENGINE.")
+    ] = None,
     device: Annotated[
         str | None, typer.Option(help="auto, cpu or device numbers. Default: the setting PENSTOCK_DEVICE.")
     ] = None,

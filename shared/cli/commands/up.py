@@ -22,7 +22,8 @@ def up(
         typer.Option(metavar="PATH|NAME", help="A GGUF file or org/repo. Default: a small demo model."),
     ] = None,
     engine: Annotated[
-        str | None, typer.Option(help="llama, or sim, which simulates the engine without a model.")
+        str | None,
+        typer.Option(help="llama; upstream, another server; or sim, which simulates the engine without a model."),
     ] = None,
     workers: Annotated[
         str, typer.Option(metavar="N|auto", help="auto: one for each visible GPU, or one on the CPU.")

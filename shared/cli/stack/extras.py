@@ -11,7 +11,7 @@ from shared.settings.engines import ENGINES
 #: a module is installed, it is looked up but never imported.
 MODULES: dict[str, tuple[str, ...]] = {
     "web": ("apiflask", "flask", "gevent", "gunicorn", "prometheus_client", "rq_dashboard", "six"),
-    "worker": ("gguf", "huggingface_hub", "jinja2", "llama_cpp", "llguidance", "numpy", "prometheus_client"),
+    "worker": ("aiohttp", "gguf", "huggingface_hub", "jinja2", "llama_cpp", "llguidance", "numpy", "prometheus_client"),
 }
 
 

@@ -38,6 +38,8 @@ local function rq_exc(code)
     poison = 'eJwrSM0rLslPzrZSKMjPLM7PAwA2cAZa',
     corrupt = 'eJwrSM0rLslPzrZSSM4vKiotKAEAPSIG0Q==',
     engine_error = 'eJwrSM0rLslPzrZSSM1Lz8xLjU8tKsovAgBj6QjB',
+    upstream_rejected = 'eJwrSM0rLslPzrZSKC0oLilKTcyNL0rNSk0uSU0BAJe0Ctg=',
+    upstream_lost = 'eJwrSM0rLslPzrZSKC0oLilKTcyNz8kvLgEAbuUJVA==',
   }
   return encoded[code]
 end

@@ -1,0 +1,149 @@
+"""Tests of a worker in front of another server: what happens to its jobs when that server is busy, fails or is away."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shared.store import keys
+from tests.support.processes import Process, Stage, wait_for
+from tests.support.upstream_server import UpstreamServer
+
+
+@pytest.fixture
+def server() -> Iterator[UpstreamServer]:
+    with UpstreamServer() as server:
+        yield server
+
+
+@pytest.fixture
+def stage(tmp_path: Path, server: UpstreamServer) -> Iterator[Stage]:
+    environ = {
+        "PENSTOCK_ENGINE": "upstream",
+        "PENSTOCK_UPSTREAM_URL": server.url,
+        "PENSTOCK_UPSTREAM_MODEL": "m",
+        "PENSTOCK_MAX_BATCH_SIZE": "2",
+        "PENSTOCK_LEASE_MS": "1000",
+        "PENSTOCK_ADMISSION": "bounds",
+    }
+    with Stage(tmp_path, **environ) as stage:
+        yield stage
+
+
+@pytest.fixture
+def worker(stage: Stage) -> Process:
+    return stage.worker()
+
+
+def ended(stage: Stage, job_id: str) -> tuple[str, str, int]:
+    """Wait until a job has ended; return its outcome, its code and the number of its attempts."""
+    view = stage.ended(job_id)[0]
+    return view.state.value, view.code, view.attempts
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_job_runs_on_the_upstream_and_is_charged_by_its_counts(stage: Stage) -> None:
+    job_id = stage.admit(model="m")
+    view = stage.ended(job_id)[0]
+    assert (view.state.value, view.text, view.finish_reason) == ("succeeded", "w0 w1 w2 ", "length")
+    assert view.usage is not None
+    assert (view.usage.prompt_tokens, view.usage.cached_tokens, view.usage.completion_tokens) == (21, 5, 3)
+    assert "token" in stage.event_types(job_id)
+    stage.assert_sound()
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_busy_upstream_gives_jobs_back_without_an_attempt(stage: Stage, server: UpstreamServer) -> None:
+    server.will("busy", "loading", "busy")
+    assert ended(stage, stage.admit(model="m")) == ("succeeded", "", 1)
+    assert len(server.bodies) == 4
+    stage.assert_sound()
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_failed_attempt_counts_and_the_job_runs_again(stage: Stage, server: UpstreamServer) -> None:
+    server.will("cut")
+    job_id = stage.admit(model="m")
+    assert ended(stage, job_id) == ("succeeded", "", 2)
+    types = stage.event_types(job_id)
+    assert types.count("started") == 2
+    assert stage.job(job_id).text == "w0 w1 w2 "
+    stage.assert_sound()
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_job_whose_attempts_all_fail_ends_with_the_upstreams_message(stage: Stage, server: UpstreamServer) -> None:
+    server.will("fault", "fault", "fault")
+    job_id = stage.admit(model="m")
+    assert ended(stage, job_id) == ("failed", "upstream_lost", 3)
+    assert stage.job(job_id).message == "the upstream answered 500: out of memory"
+    stage.assert_sound()
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_rejected_request_fails_at_once(stage: Stage, server: UpstreamServer) -> None:
+    server.will("reject")
+    assert ended(stage, stage.admit(model="m")) == ("failed", "upstream_rejected", 1)
+    stage.assert_sound()
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_cancel_reaches_the_upstream(stage: Stage, server: UpstreamServer) -> None:
+    server.will("endless")
+    job_id = stage.admit(model="m")
+    stage.wait_for_text(job_id)
+    stage.store.cancel(job_id)
+    assert ended(stage, job_id)[0] == "canceled"
+    wait_for(lambda: server.closed == 1, "the upstream to see that the request was closed")
+    stage.assert_sound()
+
+
+def test_while_the_upstream_is_away_the_worker_is_not_live_and_its_jobs_wait_without_an_attempt(
+    stage: Stage, server: UpstreamServer, worker: Process
+) -> None:
+    name = stage.view(worker).name  # type: ignore[union-attr]  # the fixture has waited until it is live
+    server.stop()
+    jobs = [stage.admit(model="m") for _ in range(4)]
+    wait_for(lambda: stage.store.snapshot().live_models == [], "the worker to be no longer live")
+    assert stage.client.hget(keys.worker(name), "slots") is None
+    assert {view.state.value for view in stage.jobs(jobs)} == {"queued"}
+    assert worker.alive
+    server.start()
+    views = stage.ended(*jobs)
+    assert {(view.state.value, view.attempts) for view in views} == {("succeeded", 1)}
+    wait_for(lambda: stage.view(worker), "the worker to be live again")
+    stage.assert_sound()
+
+
+def test_a_worker_whose_upstream_is_not_there_yet_becomes_live_when_it_is(stage: Stage, server: UpstreamServer) -> None:
+    server.stop()
+    worker = stage.worker(wait=False)
+    wait_for(lambda: worker.log_lines("worker.upstream"), "the worker to start")
+    assert stage.view(worker) is None
+    server.start()
+    wait_for(lambda: stage.view(worker), "a live worker")
+
+
+def test_a_worker_that_drains_finishes_what_runs_upstream(
+    stage: Stage, server: UpstreamServer, worker: Process
+) -> None:
+    server.words = 200
+    job_id = stage.admit(model="m")
+    server.wait_for_requests(1)
+    worker.terminate()
+    assert worker.exit_code() == 0
+    assert ended(stage, job_id)[0] == "succeeded"
+    stage.assert_sound()
+
+
+def test_a_worker_whose_grace_is_over_gives_its_job_to_another(stage: Stage, server: UpstreamServer) -> None:
+    first = stage.worker(PENSTOCK_DRAIN_GRACE_MS="100")
+    server.will("endless")
+    job_id = stage.admit(model="m")
+    stage.wait_for_text(job_id)
+    first.terminate()
+    assert first.exit_code() == 0
+    wait_for(lambda: server.closed == 1, "the upstream to see that the request was closed")
+    stage.worker()
+    assert ended(stage, job_id) == ("succeeded", "", 1)
+    stage.assert_sound()

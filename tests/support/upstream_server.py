@@ -1,0 +1,172 @@
+"""An OpenAI-compatible server whose behaviour a test chooses, request by request: a real HTTP server in a thread."""
+
+import asyncio
+import json
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Self
+
+from aiohttp import web
+
+from tests.support.processes import wait_for
+
+#: The key that a server with `key` expects.
+KEY = "sk-test-1234567890"
+
+
+class UpstreamServer:
+    """Answers with `words` words, unless a behaviour is queued for the next requests.
+
+    The behaviours: `busy` (429 with a hint), `loading` (503 without one), `reject` (400), `fault` (500), `cut` (closes
+    in the middle of the answer), `crash` (closes before the first byte), `hang` (says nothing), `stall` (says nothing
+    after the first word), `garbage` (a stream of no JSON), `nonsense` (no HTTP), `whole` (does not stream), and
+    `endless` (words until the client closes).
+    """
+
+    def __init__(self, *, words: int = 3, key: str = "") -> None:
+        self.words, self.key = words, key
+        self.behaviours: deque[str] = deque()
+        self.retry_after = {"Retry-After": "0.3"}
+        #: The bodies of the requests so far, and how many of them the client has closed before their end.
+        self.bodies: list[dict[str, Any]] = []
+        self.closed = 0
+        self.open = 0
+        self.port = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    def start(self) -> None:
+        """Listen, on the same port as before if the server was stopped."""
+        ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve(ready)), daemon=True)
+        self._thread.start()
+        assert ready.wait(10)
+
+    def stop(self) -> None:
+        """Close all connections and the port."""
+        if self._thread is None or self._loop is None or self._stop is None:
+            return
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(10)
+        self._thread = None
+
+    def will(self, *behaviours: str) -> None:
+        """Queue a behaviour for each of the next requests."""
+        self.behaviours.extend(behaviours)
+
+    def wait_for_requests(self, number: int) -> None:
+        wait_for(lambda: len(self.bodies) >= number, f"{number} requests at the upstream")
+
+    async def _serve(self, ready: threading.Event) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        app = web.Application()
+        app.router.add_get("/v1/models", self._models)
+        app.router.add_post("/v1/chat/completions", self._answer)
+        app.router.add_post("/v1/completions", self._answer)
+        runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", self.port, reuse_address=True)
+        await site.start()
+        assert site._server is not None
+        self.port = site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]  # of asyncio's server
+        ready.set()
+        await self._stop.wait()
+        await runner.cleanup()
+
+    async def _models(self, _request: web.Request) -> web.Response:
+        return web.json_response({"object": "list", "data": [{"id": "m"}]})
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        self.bodies.append(body)
+        if self.key and request.headers.get("Authorization") != f"Bearer {self.key}":
+            message = f"Incorrect API key provided: {self.key[:8]}"
+            return web.json_response({"error": {"message": message}}, status=401)
+        behaviour = self.behaviours.popleft() if self.behaviours else "answer"
+        self.open += 1
+        try:
+            return await self._behave(behaviour, request, body)
+        except (asyncio.CancelledError, ConnectionError):
+            self.closed += 1
+            raise
+        finally:
+            self.open -= 1
+
+    async def _behave(self, behaviour: str, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        errors: dict[str, Callable[[], web.Response]] = {
+            "busy": lambda: _error(429, "too many requests", self.retry_after),
+            "loading": lambda: _error(503, "Loading model"),
+            "fault": lambda: _error(500, "out of memory"),
+            "reject": lambda: _error(400, f"no such tool, said {KEY}", param="tools"),
+            "whole": lambda: web.json_response(self._whole(body)),
+        }
+        if behaviour in errors:
+            return errors[behaviour]()
+        if behaviour in {"crash", "nonsense"}:
+            assert request.transport is not None
+            if behaviour == "nonsense":
+                request.transport.write(b"this is no HTTP\r\n\r\n")
+            request.transport.close()
+            return web.Response()
+        if behaviour == "hang":
+            await asyncio.sleep(60)
+        return await self._stream(behaviour, request, "messages" in body)
+
+    async def _stream(self, behaviour: str, request: web.Request, is_chat: bool) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        words = 1_000_000 if behaviour == "endless" else self.words
+        for number in range(words):
+            piece = f"w{number} "
+            choice: dict[str, Any] = {
+                "index": 0,
+                "delta" if is_chat else "text": {"content": piece} if is_chat else piece,
+            }
+            await response.write(_event({"choices": [choice]}))
+            if behaviour == "endless":
+                await asyncio.sleep(0.01)
+            if behaviour == "stall":
+                await asyncio.sleep(60)
+            if behaviour == "garbage":
+                await response.write(b"data: {half\n\n")
+            if behaviour == "cut":
+                assert request.transport is not None
+                request.transport.close()
+                return response
+        last: dict[str, Any] = {"index": 0, "finish_reason": "length"} | ({"delta": {}} if is_chat else {"text": ""})
+        await response.write(_event({"choices": [last]}))
+        await response.write(_event({"choices": [], "usage": _usage(self.words)}))
+        await response.write(b"data: [DONE]\n\n")
+        await response.write_eof()
+        return response
+
+    def _whole(self, body: dict[str, Any]) -> dict[str, Any]:
+        text = "".join(f"w{number} " for number in range(self.words))
+        choice: dict[str, Any] = {"index": 0, "finish_reason": "stop"}
+        choice |= {"message": {"role": "assistant", "content": text}} if "messages" in body else {"text": text}
+        return {"choices": [choice], "usage": _usage(self.words)}
+
+
+def _usage(words: int) -> dict[str, Any]:
+    return {"prompt_tokens": 21, "completion_tokens": words, "prompt_tokens_details": {"cached_tokens": 5}}
+
+
+def _event(value: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps(value).encode() + b"\n\n"
+
+
+def _error(status: int, message: str, headers: dict[str, str] | None = None, **fields: str) -> web.Response:
+    return web.json_response({"error": {"message": message} | fields}, status=status, headers=headers)

@@ -1,0 +1,164 @@
+"""Builds a job's answer from the chunks, or from the whole response, that the upstream sends; pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+#: Fields of a message that are texts, come in pieces and are kept beside the content.
+_OTHER_TEXTS = ("reasoning_content", "reasoning", "refusal")
+#: The most bytes of an answer, with its tool calls, that are kept.
+MAX_ANSWER_BYTES = 8 << 20
+
+
+class AnswerInvalid(Exception):
+    """What the upstream sent is not a chunk or a response of OpenAI's API, or the answer is too long."""
+
+
+@dataclass
+class Answer:
+    """One answer so far. `kind` is `chat` or `completion`."""
+
+    kind: str
+    parts: list[str] = field(default_factory=list)
+    finish_reason: str = ""
+    #: The upstream's own counts: prompt, cached and completion tokens; None until the upstream has sent them.
+    counts: tuple[int, int, int] | None = None
+    #: Number of chunks that had a part of the answer. Most servers send one for each token.
+    chunks: int = 0
+    _others: dict[str, str] = field(default_factory=dict)
+    _tool_calls: dict[int, dict[str, Any]] = field(default_factory=dict)
+    _logprobs: list[Any] = field(default_factory=list)
+    _held: str = ""
+    _bytes: int = 0
+
+    @property
+    def text(self) -> str:
+        """The text so far."""
+        return "".join(self.parts)
+
+    @property
+    def completion_tokens(self) -> int:
+        """The number of tokens so far: the upstream's count, or the number of chunks while it has sent none."""
+        return self.counts[2] if self.counts else self.chunks
+
+    def add_chunk(self, chunk: Any) -> str | None:
+        """Add one chunk of a stream. Return its new text, which may be "", or None if it has no part of the answer.
+
+        Raises AnswerInvalid.
+        """
+        choice = self._first_choice(chunk)
+        if choice is None:
+            return None
+        if self.kind == "completion":
+            return self._add(choice, {"content": choice.get("text")})
+        return self._add(choice, choice.get("delta"))
+
+    def add_whole(self, response: Any) -> str:
+        """Add a response that is not streamed and return its text. Raises AnswerInvalid."""
+        choice = self._first_choice(response)
+        if choice is None:
+            raise AnswerInvalid("the upstream's response has no choice")
+        whole = {"content": choice.get("text")} if self.kind == "completion" else choice.get("message")
+        text = self._add(choice, whole) or ""
+        self.finish_reason = self.finish_reason or "stop"
+        return text
+
+    def extra(self) -> dict[str, Any]:
+        """Return what the answer has beside its text, as the job's result stores it; empty if it has nothing else."""
+        others: dict[str, Any] = dict(self._others)
+        if self._tool_calls:
+            others["tool_calls"] = [self._tool_calls[index] for index in sorted(self._tool_calls)]
+        if self._logprobs:
+            others["logprobs"] = _joined_logprobs(self._logprobs)
+        return {"upstream": others} if others else {}
+
+    def _first_choice(self, value: Any) -> dict[str, Any] | None:
+        if not isinstance(value, dict):
+            raise AnswerInvalid("the upstream sent JSON that is not an object")
+        self._note_usage(value.get("usage"))
+        choices = value.get("choices")
+        if not isinstance(choices, list):
+            raise AnswerInvalid("the upstream sent an object without choices")
+        first = next((choice for choice in choices if isinstance(choice, dict) and choice.get("index", 0) == 0), None)
+        if choices and first is None:
+            raise AnswerInvalid("the upstream sent choices without a first one")
+        return first
+
+    def _note_usage(self, usage: Any) -> None:
+        if not isinstance(usage, dict):
+            return
+        details = usage.get("prompt_tokens_details")
+        cached = details.get("cached_tokens") if isinstance(details, dict) else 0
+        prompt = _count(usage.get("prompt_tokens"))
+        self.counts = (prompt, min(prompt, _count(cached)), _count(usage.get("completion_tokens")))
+
+    def _add(self, choice: Mapping[str, Any], delta: Any) -> str | None:
+        """Add the parts of one chunk or message; return its new text, or None if it has no part of the answer."""
+        parts = delta if isinstance(delta, dict) else {}
+        reason, logprobs = choice.get("finish_reason"), choice.get("logprobs")
+        if isinstance(reason, str):
+            self.finish_reason = reason
+        if isinstance(logprobs, dict):
+            self._logprobs.append(logprobs)
+        content, calls = parts.get("content"), parts.get("tool_calls")
+        others = {name: parts[name] for name in _OTHER_TEXTS if isinstance(parts.get(name), str) and parts[name]}
+        for name, piece in others.items():
+            self._others[name] = self._others.get(name, "") + piece
+        for call in calls if isinstance(calls, list) else ():
+            self._add_tool_call(call)
+        text = self._whole_characters(content) if isinstance(content, str) else ""
+        if not (text or others or calls or (isinstance(content, str) and content)):
+            return None
+        self.chunks += 1
+        # Logprobs and tool calls are counted by a bound on their length, because it is their sum that must be bounded.
+        self._bytes += len(text) * 4 + sum(4 * len(piece) for piece in others.values())
+        self._bytes += sum(len(str(item)) for item in (calls, logprobs) if item)
+        if self._bytes > MAX_ANSWER_BYTES:
+            raise AnswerInvalid(f"the upstream's answer is longer than {MAX_ANSWER_BYTES} bytes")
+        if text:
+            self.parts.append(text)
+        return text
+
+    def _add_tool_call(self, piece: Any) -> None:
+        """Merge a piece of a tool call with the earlier pieces of the same index; the texts of its function add up."""
+        if not isinstance(piece, dict):
+            raise AnswerInvalid("the upstream sent a tool call that is not an object")
+        index = piece.get("index", len(self._tool_calls))
+        if not isinstance(index, int) or not 0 <= index < 1024:
+            raise AnswerInvalid("the upstream sent a tool call whose index is not a number from 0 to 1023")
+        call = self._tool_calls.setdefault(index, {"id": None, "type": "function", "function": {}})
+        for name in ("id", "type"):
+            if isinstance(piece.get(name), str):
+                call[name] = piece[name]
+        function = piece.get("function")
+        for name, value in (function if isinstance(function, dict) else {}).items():
+            if isinstance(value, str):
+                call["function"][name] = call["function"].get(name, "") + value
+
+    def _whole_characters(self, piece: str) -> str:
+        """Return the text, with half of a surrogate pair at its end held back until the other half arrives.
+
+        A server that escapes its JSON may put the two halves into two chunks. A half alone becomes U+FFFD.
+        """
+        text = self._held + piece
+        self._held = text[-1] if text and "\ud800" <= text[-1] <= "\udbff" else ""
+        text = text[: len(text) - len(self._held)]
+        if text.isascii():
+            return text
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) and 0 <= value < 1 << 40 else 0
+
+
+def _joined_logprobs(chunks: list[Any]) -> dict[str, Any]:
+    """Join the logprobs of all chunks: each of their fields is a list with an item for each token."""
+    joined: dict[str, Any] = {}
+    for chunk in chunks:
+        for name, items in chunk.items():
+            if isinstance(items, list):
+                joined.setdefault(name, []).extend(items)
+            else:
+                joined.setdefault(name, items)
+    return joined

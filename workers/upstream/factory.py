@@ -1,0 +1,39 @@
+"""Creates an upstream engine from the settings."""
+
+from collections.abc import Callable
+
+from shared.clock import Clock, RealClock
+from shared.jobs.model_name import served_names
+from shared.settings.setting import AUTO
+from shared.settings.settings import Settings
+from workers.engine.backend import Facts
+from workers.engine.events import Event
+from workers.upstream.client import UpstreamClient
+from workers.upstream.engine import Limits, UpstreamEngine
+
+#: Jobs at once if PENSTOCK_MAX_BATCH_SIZE is auto.
+_SLOTS = 8
+#: The longest job in tokens if PENSTOCK_N_CTX is auto: the upstream decides which jobs are too long.
+_UNLIMITED_CTX = 1 << 30
+
+
+def make_upstream_engine(
+    settings: Settings, emit: Callable[[Event], None], *, on_ending: Callable[[], None], clock: Clock | None = None
+) -> UpstreamEngine:
+    """Return an engine that is ready to run; nothing is sent to the upstream before it runs.
+
+    `on_ending` is called when the upstream takes requests again after it did not.
+    """
+    slots = _SLOTS if settings.max_batch_size == AUTO else settings.max_batch_size
+    longest = _UNLIMITED_CTX if settings.n_ctx == AUTO else settings.n_ctx
+    facts = Facts(
+        engine="upstream",
+        device="upstream",
+        model=settings.upstream_model or served_names(settings)[0],
+        n_ctx=longest,
+        cells=slots * longest,
+        slots=slots,
+    )
+    limits = Limits(settings.upstream_first_token_ms / 1000, settings.upstream_gap_ms / 1000, settings.max_attempts)
+    client = UpstreamClient(settings.upstream_url, settings.upstream_api_key)
+    return UpstreamEngine(client, facts, limits, emit, clock or RealClock(), on_room=on_ending)

@@ -1,0 +1,71 @@
+"""Converts a job to the request that the upstream receives; pure functions."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from shared.jobs.outcomes import EndCode
+from workers.engine.events import JobRejected, JobSpec
+from workers.engine.sampling import Sampling
+
+#: Sampling fields of a native job that OpenAI's API has, and those that only some servers have. The latter are sent
+#: only if the client changed them: the door writes their defaults into every job, and a strict server rejects them.
+_STANDARD = ("temperature", "top_p", "seed", "stop", "presence_penalty", "frequency_penalty", "logit_bias")
+_OPTIONAL = ("top_k", "min_p", "repeat_penalty")
+
+
+@dataclass(frozen=True)
+class UpstreamRequest:
+    """A request to the upstream: the path below the base URL, the JSON body, and the kind of answer."""
+
+    path: str
+    #: `chat` or `completion`.
+    kind: str
+    body: bytes
+
+
+def build_request(spec: JobSpec, model: str) -> UpstreamRequest:
+    """Return the request for a job; `model` is the model's name at the upstream. Raises JobRejected.
+
+    It always asks for a stream with usage, whether the client does or not: only a stream shows whether the upstream
+    works, and a cancel is seen at once.
+    """
+    payload = spec.payload
+    if "input" in payload:
+        message = "embeddings are not supported: this model is served by an upstream"
+        raise JobRejected(EndCode.UNSUPPORTED_PARAMETER, message, "model")
+    forwarded = payload.get("forward")
+    fields = dict(forwarded) if isinstance(forwarded, dict) else _native_fields(payload)
+    kind = "chat" if "messages" in payload else "completion"
+    name = "messages" if kind == "chat" else "prompt"
+    length = "max_completion_tokens" if "max_completion_tokens" in fields else "max_tokens"
+    fields |= {
+        name: payload[name],
+        "model": model,
+        length: spec.max_tokens,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    path = "chat/completions" if kind == "chat" else "completions"
+    return UpstreamRequest(path, kind, json.dumps(fields, separators=(",", ":")).encode())
+
+
+def _native_fields(payload: dict[str, Any]) -> dict[str, Any]:
+    """Return the sampling fields and the format of a job that did not arrive on one of OpenAI's routes."""
+    fields = {name: payload[name] for name in _STANDARD if payload.get(name) is not None}
+    defaults = Sampling()
+    fields |= {
+        name: payload[name]
+        for name in _OPTIONAL
+        if payload.get(name, getattr(defaults, name)) != getattr(defaults, name)
+    }
+    if payload.get("logprobs") is not None:
+        message = "logprobs is supported only on OpenAI's routes: this model is served by an upstream"
+        raise JobRejected(EndCode.UNSUPPORTED_PARAMETER, message, "logprobs")
+    response_format = payload.get("response_format")
+    if response_format is not None:
+        if response_format.get("type") not in {"json_object", "json_schema"}:
+            message = f"response_format.type={response_format.get('type')!r} is not supported by an upstream"
+            raise JobRejected(EndCode.UNSUPPORTED_PARAMETER, message, "response_format")
+        fields["response_format"] = response_format
+    return fields

@@ -1,0 +1,62 @@
+"""One job inside the upstream engine: its answer so far, its times, and its token counts."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from shared.jobs.job import Usage
+from workers.engine.backend import Prepared
+from workers.upstream.answer import Answer
+from workers.upstream.request import UpstreamRequest
+
+
+@dataclass(eq=False)
+class Run:
+    """A job that was submitted. Only the event loop's thread uses it."""
+
+    job: Prepared
+    request: UpstreamRequest
+    answer: Answer
+    started_s: float
+    task: asyncio.Task[None] | None = None
+    #: The deadline of the exchange, which is moved whenever the upstream sends something.
+    limit: asyncio.Timeout = field(default_factory=lambda: asyncio.timeout(None))
+    first_token_s: float | None = None
+    #: How the job is to end because its exchange was canceled: an outcome, or "" if nobody has asked for its end.
+    requested_end: str = ""
+    #: The number of this job's completion tokens that the engine's counters include.
+    counted: int = 0
+
+    @property
+    def key(self) -> str:
+        """The job's key, `<id>:<claim token>`."""
+        return self.job.spec.key
+
+    @property
+    def stage(self) -> str:
+        """The stage, as a value of `Stage`: `prefill` until the first part of the answer, then `decode`."""
+        return "prefill" if self.first_token_s is None else "decode"
+
+    @property
+    def expires_at_s(self) -> float:
+        """The deadline, or the start deadline if that is earlier and no part of the answer has arrived."""
+        spec = self.job.spec
+        if spec.start_by_s is None or self.first_token_s is not None:
+            return spec.deadline_s
+        return min(spec.deadline_s, spec.start_by_s)
+
+    def usage(self, now_s: float) -> Usage:
+        """Return the token counts and the times. The prompt counts as computed, because the upstream had it all."""
+        prompt, cached, completion = self.answer.counts or (self.job.prompt_tokens, 0, self.answer.chunks)
+        first = self.first_token_s
+        return Usage(
+            prompt_tokens=prompt,
+            cached_tokens=cached,
+            completion_tokens=completion,
+            prefill_ms=_ms((now_s if first is None else first) - self.started_s),
+            decode_ms=None if first is None else _ms(now_s - first),
+            ttft_ms=None if first is None else _ms(first - self.started_s),
+        )
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
