@@ -79,13 +79,13 @@ class AdminKeys:
         stored, now_ms = read_with_time(self._client, lambda pipe: pipe.hget(keys.admin_keys(), digest))
         if stored is None:
             return None
-        found = _parse(digest, text(stored))
+        found = parse(digest, text(stored))
         return None if found.expired(now_ms) else found
 
     def ls(self) -> tuple[int, tuple[AdminKey, ...]]:
         """Return (the store's TIME in ms, the records of all keys, the oldest first); expired keys are included."""
         stored, now_ms = read_with_time(self._client, lambda pipe: pipe.hgetall(keys.admin_keys()))
-        found = [_parse(text(digest), text(raw)) for digest, raw in stored.items()]
+        found = [parse(text(digest), text(raw)) for digest, raw in stored.items()]
         return now_ms, tuple(sorted(found, key=lambda one: (one.created_ms, one.digest)))
 
     def rm(self, selector: str) -> tuple[AdminKey, ...]:
@@ -107,7 +107,8 @@ class AdminKeys:
         return found
 
 
-def _parse(digest: str, raw: str) -> AdminKey:
+def parse(digest: str, raw: str) -> AdminKey:
+    """Return the record that `raw` represents. Raises ConfigError, which says how to remove a spoiled record."""
     try:
         fields: dict[str, Any] = json.loads(raw)
         expires_ms = fields["expires_ms"]

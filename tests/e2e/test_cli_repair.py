@@ -63,6 +63,15 @@ def test_doctor_names_the_field_of_a_policy_that_another_program_spoiled_until_i
     assert "policy_weight_milli" not in penstock("doctor").stderr
 
 
+def test_doctor_names_the_records_of_keys_that_cannot_be_read(penstock: Program, redis_client: redis.Redis) -> None:
+    redis_client.hset(keys.keys(), "f" * 64, "spoiled")
+    redis_client.set(keys.admin_keys(), "another program's text")
+    done = penstock("doctor")
+    assert done.returncode == 0
+    assert f"penstock redis HDEL {keys.keys()} {'f' * 64}" in done.stderr
+    assert f"{keys.admin_keys()} is a string and not a hash" in done.stderr
+
+
 def test_repair_does_not_touch_a_key_that_a_newer_version_may_own(penstock: Program, redis_client: redis.Redis) -> None:
     redis_client.set("penstock:of-the-future", "1")
     assert penstock("doctor", "--repair").returncode == 1

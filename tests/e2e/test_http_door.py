@@ -9,6 +9,7 @@ from flask.testing import FlaskClient
 from prometheus_client.parser import text_string_to_metric_families
 
 from shared.accounts.api_keys import ApiKeys
+from shared.accounts.key_record import digest_of
 from shared.accounts.tenants import Tenants
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.settings.settings import Settings
@@ -99,6 +100,15 @@ def test_a_tenant_whose_policy_another_program_spoiled_is_served_with_the_defaul
     store.client.hset(keys.tenant("blue"), "policy_rpm", "abc")
     admitted_job(submit(closed, headers=key))
     assert closed.get("/v1/queue", headers=key).status_code == 200
+
+
+def test_a_key_whose_record_another_program_spoiled_is_not_accepted_and_other_keys_are(
+    closed: FlaskClient, store: Store
+) -> None:
+    spoiled, other = with_key(store), with_key(store, "green")
+    store.client.hset(keys.keys(), digest_of(spoiled["Authorization"].removeprefix("Bearer ")), '{"tenant": 5}')
+    fault(submit(closed, headers=spoiled), 401, "invalid_api_key")
+    admitted_job(submit(closed, headers=other))
 
 
 def test_if_auth_is_open_x_tenant_names_the_tenant_and_keys_are_ignored(client: FlaskClient) -> None:

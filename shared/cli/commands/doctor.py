@@ -35,7 +35,6 @@ def doctor(
     """
     from shared.accounts.admin_actions import local_actor, record
     from shared.accounts.groups import Groups
-    from shared.accounts.tenants import Tenants
     from shared.audit.invariants import INVARIANTS, find_breaches
     from shared.audit.repair import repair as repair_store
     from shared.store.store import Store
@@ -54,7 +53,6 @@ def doctor(
         by_number.setdefault(breach.invariant, []).append(breach.message)
     unfit, notes = _fitness(client)
     notes += [*_advice(snapshot), *_spoiled(client), *skew_notes(client)]
-    notes += [f"{problem}; the default applies (`penstock tenants set`)" for problem in Tenants(client).find_spoiled()]
     notes += [f"{problem}; the default applies (`penstock groups set`)" for problem in Groups(client).find_spoiled()]
     verdicts = {
         number: _BROKEN if found else _NOT_JUDGED if number == 10 and not timely else _HOLDS
@@ -98,14 +96,20 @@ def _fitness(client: "redis.Redis") -> tuple[bool, list[str]]:
 
 
 def _spoiled(client: "redis.Redis") -> list[str]:
-    """Return a note about each value of another program that a script has moved out of the way."""
+    """Return a note about each value of another program that was moved out of the way, or that needs a person."""
+    from shared.accounts.tenants import Tenants
+    from shared.accounts.unreadable_keys import find_unreadable_keys
     from shared.store import keys
     from shared.store.decode import text
     from shared.store.redis_errors import store_faults
 
     with store_faults(client):
         found = sorted(text(raw) for raw in client.scan_iter(f"{keys.spoiled('')}*", count=1_000))
-    return [f"{key.removeprefix(keys.spoiled(''))} held another program's value, kept as {key}" for key in found]
+    return [
+        *(f"{key.removeprefix(keys.spoiled(''))} held another program's value, kept as {key}" for key in found),
+        *(f"{problem}; the default applies (`penstock tenants set`)" for problem in Tenants(client).find_spoiled()),
+        *find_unreadable_keys(client),
+    ]
 
 
 def skew_notes(client: "redis.Redis", wall_clock_s: Callable[[], float] = time.time) -> list[str]:

@@ -14,14 +14,16 @@ from shared.accounts.api_keys import ApiKeys
 from shared.accounts.key_record import KeyRecord, digest_of
 from shared.accounts.tenants import Tenants
 from shared.clock import Clock
+from shared.errors import ConfigError
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.log import LimitedEvent
 
 #: What the cache keeps of a key.
 Record = TypeVar("Record", KeyRecord, AdminKey)
 
-#: Each look at the policy of such a tenant finds the field again.
+#: Each look at such a policy, or at the record of such a key, finds the problem again.
 _SPOILED = LimitedEvent("policy.spoiled", interval_s=3_600)
+_UNREADABLE = LimitedEvent("key.unreadable", interval_s=3_600)
 
 #: The longest time for which a cached entry is valid, in seconds. The promise above allows up to 1 s.
 _TTL_S = 0.5
@@ -36,11 +38,18 @@ class _UnknownKeyError(Exception):
 
 
 def _cached(find: Callable[[str], Record | None], max_entries: int) -> Callable[[str, int], Record | None]:
-    """Return a function of a digest and a period that caches the records which `find` returns for digests."""
+    """Return a function of a digest and a period that caches the records which `find` returns for digests.
+
+    A record that another program has spoiled counts as missing.
+    """
 
     @lru_cache(maxsize=max_entries)
     def known(digest: str, _period: int) -> Record:
-        found = find(digest)
+        try:
+            found = find(digest)
+        except ConfigError as error:
+            _UNREADABLE.log("error", problem=str(error))
+            raise _UnknownKeyError from error
         if found is None:
             raise _UnknownKeyError
         return found
