@@ -8,25 +8,17 @@ from shared.clock import ManualClock
 from shared.jobs.job import Usage
 from workers.duties.throughput import Throughput
 from workers.engine.backend import Facts
-from workers.engine.loop import Engine
 from workers.engine.stats import EngineStats
-
-
-@dataclass(frozen=True)
-class _Backend:
-    """The part of a backend that the estimator reads."""
-
-    facts: Facts
-    slots: int
-    lockstep: bool = True
+from workers.job_engine import JobEngine
 
 
 @dataclass(frozen=True)
 class _Engine:
     """The part of an engine that the estimator reads."""
 
-    backend: _Backend
+    facts: Facts
     stats: EngineStats
+    shares_steps: bool = True
 
 
 class MeasuredRates:
@@ -35,7 +27,7 @@ class MeasuredRates:
     def __init__(self, facts: Facts, stats: EngineStats) -> None:
         """Start with the rates that a calibration would have measured, which `facts` holds."""
         self._clock = ManualClock(0.0)
-        engine = cast("Engine", _Engine(_Backend(facts, facts.slots), stats))
+        engine = cast("JobEngine", _Engine(facts, stats))
         self._estimator = Throughput(engine, GENERATED_WEIGHT, self._clock)
 
     def record(self, usage: Usage) -> None:
