@@ -22,6 +22,12 @@ The contract of the engine, of which `workers/job_engine.py` has the part that t
 8. `Engine.recall()` asks the engine to return, within one step, every job that has no slot yet. Each of these jobs
    ends with the outcome `returned`, and the worker that claimed the job then releases it.
 
+9. `Engine.pause(key)` asks the engine to take the job's slot within one step. The job keeps its answer so far, its
+   deadline goes on, and its slot and reservation are free for other jobs. `Engine.resume(key)` asks the engine to go
+   on with it, before all jobs that wait for a slot.
+10. A job whose `JobSpec.answer` has tokens goes on after them. `Text.tokens` are the tokens of an answer's new text:
+    those of all events so far are an answer after which the job can go on, here or on another worker.
+
 A job is identified by its `key`, `<id>:<claim token>`, so that two attempts of one job have different keys.
 Deadlines are times in seconds on the constructor's clock (`Clock.monotonic`).
 """

@@ -1,5 +1,6 @@
 """The interface between the engine's loop and a model: the protocol that the llama and sim backends implement."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
@@ -112,7 +113,10 @@ class Facts:
 class Backend(Protocol):
     """A model that several sequences share. Only the engine's thread calls its methods, except for `prepare`."""
 
+    #: The most jobs that can be in a step.
     slots: int
+    #: Number of sequences whose cells the memory can hold, at least `slots`. Each has a slot of its own.
+    sequences: int
     cells: int
     #: Maximum number of tokens that one job may have, prompt and answer together.
     n_ctx: int
@@ -129,8 +133,13 @@ class Backend(Protocol):
         """Tokenize and validate a job. May be called from any thread. Raises JobRejected."""
         ...
 
-    def open_slot(self, slot: int, job: Prepared) -> None:
-        """Make `slot` ready for the job. If this method raises an exception, only that job fails."""
+    def open_slot(self, slot: int, job: Prepared, answer: Sequence[int] = (), saved: Any = None) -> None:
+        """Make `slot` ready for a job that goes on after the tokens `answer`, which follow its prompt.
+
+        `saved` is what `saved_state` returned when the job was paused; None if it was not.
+
+        If this method raises an exception, only that job fails.
+        """
         ...
 
     def set_prefix(self, slot: int, source: int, n: int) -> int:
@@ -148,8 +157,11 @@ class Backend(Protocol):
         """
         ...
 
-    def sample(self, row: BatchRow) -> int:
-        """Return the token that follows a computed row, or END. If this method raises, only that sequence fails."""
+    def sample(self, row: BatchRow, known: int | None = None) -> int:
+        """Return the token that follows a computed row, or END. If this method raises, only that sequence fails.
+
+        If an earlier attempt has already sampled this token, it is `known`. It is then taken as if it were sampled now.
+        """
         ...
 
     def piece(self, token: int) -> bytes:
@@ -162,6 +174,18 @@ class Backend(Protocol):
 
     def extra_fields(self, slot: int, text: str) -> dict[str, Any]:
         """Return the answer's fields other than `text`, as values that JSON can encode. Called before `close_slot`."""
+        ...
+
+    def copy_cells(self, slot: int, limit_bytes: int) -> bytearray | None:
+        """Return a copy of the slot's cells in host memory; None if it cannot be made or is larger than the limit."""
+        ...
+
+    def restore_cells(self, slot: int, copy: bytearray) -> bool:
+        """Make the slot hold the cells of a copy and no others. Return False, with an empty slot, if it cannot."""
+        ...
+
+    def saved_state(self, slot: int) -> Any:
+        """Return what cannot be made again from the tokens of the slot's sequence. Called before `close_slot`."""
         ...
 
     def close_slot(self, slot: int) -> None:

@@ -28,6 +28,11 @@ class Detokenizer:
         """All text returned so far."""
         return "".join(self._returned)
 
+    @property
+    def whole_text(self) -> str:
+        """The text that `finish` would make of the answer so far."""
+        return self.text + ("" if self.stopped else self._held)
+
     def feed(self, piece: bytes) -> str:
         """Add one token's bytes. Return the new text that cannot belong to a stop string; it is often empty."""
         if self._strip_space and piece:

@@ -23,6 +23,8 @@ class JobSpec:
     start_by_s: float | None = None
     #: The number of this attempt, from 1.
     attempt: int = 1
+    #: The tokens that earlier attempts generated. The answer goes on after them, and no Text event repeats their text.
+    answer: tuple[int, ...] = ()
 
 
 class JobRejected(Exception):
@@ -46,6 +48,8 @@ class Text(NamedTuple):
     completion_tokens: int
     #: CPU time that the answer's grammar has taken so far.
     grammar_cpu_s: float = 0.0
+    #: The tokens generated since the last event. An answer that goes on after them begins with all text shown so far.
+    tokens: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

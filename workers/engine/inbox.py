@@ -29,6 +29,23 @@ class Recall:
     """The worker's request that the engine return the jobs that have no slot yet."""
 
 
+@dataclass(frozen=True)
+class Pause:
+    """The worker's request that a job give up its slot for others, and keep its answer so far."""
+
+    key: str
+
+
+@dataclass(frozen=True)
+class Resume:
+    """The worker's request that a paused job go on."""
+
+    key: str
+
+
+Item = Prepared | Cancel | Recall | Pause | Resume
+
+
 def max_prefetched(slots: int) -> int:
     """Return how many jobs may be submitted to an engine with `slots` slots while no slot is free for them yet."""
     return slots // _SLOTS_PER_PREFETCH
@@ -46,18 +63,20 @@ class Inbox:
         self._slots, self._cells = slots, cells
         #: Protects all attributes below. It is notified of every change that may end a `wait`.
         self._changed = threading.Condition()
-        self._pending: deque[Prepared | Cancel | Recall] = deque()
+        self._pending: deque[Item] = deque()
         #: Keys of the jobs that are known to end soon. Only the engine's thread changes this set.
         self._ending_soon: set[str] = set()
-        #: Key of each submitted job that has not ended → number of cells reserved for the job.
+        #: Key of each submitted job that is not paused and has not ended → number of cells reserved for the job.
         self._reserved: dict[str, int] = {}
+        #: Key of each paused job → number of cells that it needs to go on.
+        self._paused: dict[str, int] = {}
         self._reserved_cells = 0
 
     def put(self, job: Prepared) -> None:
         """Submit a job. Raises ValueError if the engine already has a job with this key."""
         key = job.spec.key
         with self._changed:
-            if key in self._reserved:
+            if key in self._reserved or key in self._paused:
                 raise ValueError(f"the engine already has a job with the key {key!r}")
             self._reserved[key] = job.cells
             self._reserved_cells += job.cells
@@ -67,7 +86,7 @@ class Inbox:
     def cancel(self, key: str, *, drop: bool, requested_s: float) -> None:
         """Ask the engine to end a job. Does nothing if the engine has no job with this key."""
         with self._changed:
-            if key in self._reserved:
+            if key in self._reserved or key in self._paused:
                 self._pending.append(Cancel(key, drop, requested_s))
                 self._changed.notify()
 
@@ -75,7 +94,33 @@ class Inbox:
         """Free the slot and the cells that were reserved for a job, which has now ended."""
         with self._changed:
             self._ending_soon.discard(key)
-            self._reserved_cells -= self._reserved.pop(key)
+            if self._paused.pop(key, None) is None:
+                self._reserved_cells -= self._reserved.pop(key)
+
+    def pause(self, key: str) -> None:
+        """Ask the engine to pause a job. Does nothing unless the job runs, or waits for a slot, when it is asked."""
+        with self._changed:
+            self._pending.append(Pause(key))
+            self._changed.notify()
+
+    def note_paused(self, key: str) -> None:
+        """Free the slot and the cells that were reserved for a job, which is now paused."""
+        with self._changed:
+            self._ending_soon.discard(key)
+            self._paused[key] = cells = self._reserved.pop(key)
+            self._reserved_cells -= cells
+
+    def resume(self, key: str) -> bool:
+        """Ask the engine to go on with a paused job. Return whether the job is paused."""
+        with self._changed:
+            cells = self._paused.pop(key, None)
+            if cells is None:
+                return False
+            self._reserved[key] = cells
+            self._reserved_cells += cells
+            self._pending.append(Resume(key))
+            self._changed.notify()
+        return True
 
     def set_ending_soon(self, keys: set[str]) -> bool:
         """Replace the keys of the jobs that are known to end soon. Return whether a key was added."""
@@ -97,7 +142,7 @@ class Inbox:
             prefetchable = min(max_prefetched(self._slots), len(self._ending_soon)) + min(0, free)
             return FreeCapacity(max(0, free), max(0, self._cells - self._reserved_cells), max(0, prefetchable))
 
-    def take(self) -> list[Prepared | Cancel | Recall]:
+    def take(self) -> list[Item]:
         """Remove and return all jobs and requests that arrived since the last call, in order."""
         if not self._pending:
             return []
@@ -111,11 +156,10 @@ class Inbox:
         with self._changed:
             self._changed.notify()
 
-    def wait(self, stop: threading.Event) -> None:
-        """Block until a job or a request arrives, or until `stop` is set and `wake` was called."""
+    def wait(self, stop: threading.Event, timeout_s: float) -> None:
+        """Block until there is a job or a request, `timeout_s` has passed, or `stop` is set and `wake` was called."""
         with self._changed:
-            while not self._pending and not stop.is_set():
-                self._changed.wait()
+            self._changed.wait_for(lambda: self._pending or stop.is_set(), timeout_s)
 
     def wait_until_full(self, stop: threading.Event, now: Callable[[], float], timeout_s: float) -> None:
         """Block until every slot is reserved, `timeout_s` seconds have passed on the clock `now`, or `stop` is set."""

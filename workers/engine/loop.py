@@ -8,15 +8,26 @@ from collections.abc import Callable
 from shared.clock import Clock, RealClock
 from shared.jobs.outcomes import EndCode, FinishReason, Outcome
 from workers.engine.backend import END, Backend, BatchRow, Prepared, prepare_within_context
-from workers.engine.events import DROPPED, RETURNED, Ended, Event, FreeCapacity, JobSpec, Text
-from workers.engine.inbox import Cancel, Inbox, Recall
-from workers.engine.planner import BatchPlan, PendingPrompt, PlanLimits, plan, split_into_calls, taking_part
-from workers.engine.prefix_cache import PrefixCache
+from workers.engine.decoder import Decoder
+from workers.engine.events import DROPPED, RETURNED, Ended, Event, FreeCapacity, JobSpec
+from workers.engine.inbox import Cancel, Inbox, Pause, Recall, Resume
+from workers.engine.planner import (
+    BatchPlan,
+    PendingPrompt,
+    PlanLimits,
+    attended_cells,
+    plan,
+    split_into_calls,
+    taking_part,
+)
 from workers.engine.sequence import Sequence, SequenceState
-from workers.engine.slots import Slots
+from workers.engine.slot_table import SlotTable
 from workers.engine.stats import EngineSettings, EngineStats
-from workers.engine.step_time import StepTimeModel, attention_reads, soon_tokens
+from workers.engine.step_time import StepTimeModel, soon_tokens
 from workers.engine.structured.share import GrammarShare
+
+#: The longest time that an idle engine waits before it looks for expired sequences.
+_MAX_WAIT_S = 60.0
 
 
 class Engine:
@@ -38,13 +49,12 @@ class Engine:
         self._fit, self._share = fit or StepTimeModel(), GrammarShare()
         self._inbox = Inbox(backend.slots, backend.cells)
         # The attributes below are used by the engine's thread only.
-        self._slots = Slots(backend.slots, backend.cells)
-        self._prefixes = PrefixCache(self._slots, backend.clear_slot, compact=backend.compact)
-        self._reuses = settings.reuse and backend.reuses
-        for slot in range(backend.slots):
-            backend.clear_slot(slot)
+        self._table = SlotTable(backend, reuse=settings.reuse, paused_bytes=settings.paused_bytes)
+        self._running = self._table.running
+        self._decoder = Decoder(
+            backend, self._running, self.stats, self._fit, self._clock, on_time=self._share.earn, fail=self._fail
+        )
         self._waiting: deque[Sequence] = deque()
-        self._running: dict[int, Sequence] = {}
         self._by_key: dict[str, Sequence] = {}
         #: No sequence expires before this time, so deadlines are not checked until then.
         self._next_expiry_s = math.inf
@@ -67,6 +77,14 @@ class Engine:
         """Ask the engine to end a job within one step, if it has not ended yet. May be called from any thread."""
         self._inbox.cancel(key, drop=drop, requested_s=self._clock.monotonic())
 
+    def pause(self, key: str) -> None:
+        """Ask the engine to pause a job within one step; the job keeps its answer. May be called from any thread."""
+        self._inbox.pause(key)
+
+    def resume(self, key: str) -> bool:
+        """Ask the engine to go on with a paused job. Return whether it is paused. May be called from any thread."""
+        return self._inbox.resume(key)
+
     def recall(self) -> None:
         """Ask the engine to return the jobs without a slot within one step. May be called from any thread."""
         self._inbox.recall()
@@ -87,7 +105,7 @@ class Engine:
         batch = self._plan()
         if batch:
             for rows in split_into_calls(batch, self._running, split=self._limits.split):
-                self._sample(self._decode(rows))
+                self._decoder.compute(rows, self._sample)
             self.stats.steps += 1
         return took_in or bool(batch)
 
@@ -97,14 +115,15 @@ class Engine:
             if self.step() or self._waiting or self._running:
                 continue
             self.check_idle()
-            self._inbox.wait(stop)
+            # A paused sequence may expire while there is nothing to compute.
+            left_s = self._next_expiry_s - self._clock.monotonic()
+            self._inbox.wait(stop, min(_MAX_WAIT_S, max(0.0, left_s)))
             self._inbox.wait_until_full(stop, self._clock.monotonic, self.settings.batch_timeout_ms / 1000)
         self.drop_all()
 
     def check_idle(self) -> None:
         """Check the accounting of an idle engine. Raises SlotAccountingError. Called on the engine's thread only."""
-        self._slots.check_integrity(running=0)
-        self.backend.check_idle(self._prefixes.kept)
+        self._table.check_idle()
 
     def wake(self) -> None:
         """Wake up an idle `run`, so that it checks its stop event. May be called from any thread."""
@@ -113,7 +132,7 @@ class Engine:
     def drop_all(self) -> None:
         """End all sequences as dropped. While `run` is running, only the engine's thread may call this."""
         self._take_in()
-        for sequence in [*self._running.values(), *self._waiting]:
+        for sequence in list(self._by_key.values()):
             self._end(sequence, DROPPED, "")
 
     # The parts of a step.
@@ -126,10 +145,14 @@ class Engine:
                 self._cancel_now(item)
             elif isinstance(item, Recall):
                 self._return_waiting()
+            elif isinstance(item, Pause | Resume):
+                self._pause_or_resume(item)
             else:
                 self._by_key[item.spec.key] = sequence = Sequence.create(item, now)
                 self._next_expiry_s = min(self._next_expiry_s, sequence.expires_at_s)
                 self._waiting.append(sequence)
+                sequence.repeat(self.backend.piece)
+                self._end_if_complete(sequence)
         return bool(taken)
 
     def _cancel_now(self, cancel: Cancel) -> None:
@@ -142,10 +165,22 @@ class Engine:
         else:
             self._end(sequence, Outcome.CANCELED, FinishReason.CANCELED, EndCode.CANCELED)
 
+    def _pause_or_resume(self, item: Pause | Resume) -> None:
+        sequence = self._by_key.get(item.key)
+        if sequence is not None and isinstance(item, Pause) and sequence.slot >= 0:
+            sequence.extra = self.backend.extra_fields(sequence.slot, sequence.detokenizer.whole_text)
+            self._count_grammar(sequence)
+            self._table.pause(sequence)
+            self._inbox.note_paused(sequence.key)
+            self.stats.pauses += 1
+        elif sequence is not None and isinstance(item, Resume):
+            sequence.state = SequenceState.WAITING
+            self._waiting.appendleft(sequence)
+
     def _return_waiting(self) -> None:
         # A job that fits into a free slot was claimed for that slot, so start it. Return only prefetched jobs.
         self._fill_slots()
-        for sequence in list(self._waiting):
+        for sequence in [sequence for sequence in self._waiting if sequence.started_s is None]:
             self._end(sequence, RETURNED, "")
 
     def _end_expired(self) -> None:
@@ -161,24 +196,12 @@ class Engine:
 
     def _fill_slots(self) -> None:
         """Start waiting sequences in order. If one does not fit, start no later one, which could delay it further."""
-        while self._waiting and self._slots.fits(self._waiting[0].job.cells):
+        while self._waiting and self._table.fits(self._waiting[0]):
             sequence = self._waiting.popleft()
-            self._assign_slot(sequence)
             try:
-                self.backend.open_slot(sequence.slot, sequence.job)
+                self.stats.cached_tokens += self._table.open(sequence, self._clock.monotonic())
             except Exception as fault:  # noqa: BLE001 - an error of one job must end only that job
                 self._fail(sequence, fault)
-
-    def _assign_slot(self, sequence: Sequence) -> None:
-        job = sequence.job
-        tenant, prompt = job.spec.tenant, job.prompt if self._reuses else None
-        running = ((slot, other.cached) for slot, other in self._running.items() if other.job.spec.tenant == tenant)
-        assigned = self._prefixes.take(tenant, prompt, job.cells, running)
-        reused = self.backend.set_prefix(assigned.slot, assigned.source, assigned.reused)
-        sequence.slot, sequence.n_past, sequence.cached_tokens = assigned.slot, reused, reused
-        self.stats.cached_tokens += reused
-        sequence.state, sequence.started_s = SequenceState.PREFILL, self._clock.monotonic()
-        self._running[assigned.slot] = sequence
 
     def _plan(self) -> BatchPlan:
         decoding, prompts, ending = [], [], set()
@@ -191,7 +214,7 @@ class Engine:
                 if sequence.tokens_left <= self._soon_tokens:
                     ending.add(sequence.key)
             else:
-                cells = self._attended_cells(sequence)
+                cells = attended_cells(sequence, self._running, split=self._limits.split)
                 prompts.append(PendingPrompt(slot, sequence.prompt_left, cells, sequence.expires_at_s))
         self._last_decode_s = self._clock.monotonic() if decoding else None
         if self._inbox.set_ending_soon(ending):
@@ -203,71 +226,37 @@ class Engine:
         if self.backend.lockstep and self._last_decode_s is not None:
             self._soon_tokens = soon_tokens(self._clock.monotonic() - self._last_decode_s)
 
-    def _attended_cells(self, sequence: Sequence) -> int:
-        """Return how many cells a prompt token reads: the sequence's own if the cache is split, else all in use."""
-        return sequence.n_past if self._limits.split else sum(other.n_past for other in self._running.values())
-
-    def _decode(self, rows: list[BatchRow]) -> list[BatchRow]:
-        began = self._clock.monotonic()
-        try:
-            done = self.backend.decode(rows)
-        except Exception as fault:  # noqa: BLE001 - _decode_apart finds the sequence that caused the error
-            return self._decode_apart(rows, fault)
-        took_s = self._clock.monotonic() - began
-        self.stats.decode_s += took_s
-        self._share.earn(took_s)
-        pieces = [row for row in done if row.token < 0]
-        reads = sum(attention_reads(row.n, self._attended_cells(self._running[row.slot])) for row in pieces)
-        self._fit.observe(len(done) - len(pieces), sum(row.n for row in pieces), took_s * 1000, reads)
-        self._count(done)
-        return done
-
-    def _decode_apart(self, rows: list[BatchRow], fault: Exception) -> list[BatchRow]:
-        """Decode and sample each row of a failed batch on its own. Fail each sequence whose row fails again."""
-        if len(rows) == 1:
-            self._fail(self._running[rows[0].slot], fault)
-            return []
-        for row in rows:
-            try:
-                done = self.backend.decode([row])
-            except Exception as own_fault:  # noqa: BLE001 - this sequence caused the batch to fail
-                self._fail(self._running[row.slot], own_fault)
-            else:
-                self._count(done)
-                self._sample(done)
-        return []
-
-    def _count(self, done: list[BatchRow]) -> None:
-        now = self._clock.monotonic()
-        for row in done:
-            self._running[row.slot].note_step(row.n, now)
-            if row.token < 0:
-                self.stats.prompt_tokens += row.n
-
     def _sample(self, done: list[BatchRow]) -> None:
         now = self._clock.monotonic()
         for row in done:
             if not row.samples:
                 continue
             sequence = self._running[row.slot]
+            known = sequence.known.popleft() if sequence.known else None
             try:
-                token = self.backend.sample(row)
+                token = self.backend.sample(row, known)
                 text = "" if token == END else sequence.detokenizer.feed(self.backend.piece(token))
             except Exception as fault:  # noqa: BLE001 - an error in one sequence's sampler must not end the others
                 self._fail(sequence, fault)
                 continue
-            self._share.spend(sequence.job.spec.tenant, sequence.note_grammar(self.backend.grammar_cpu_s(row.slot)))
-            self._report(sequence, token, text, now)
+            self._count_grammar(sequence)
+            self._report(sequence, token, "" if known is not None else text, now)
+
+    def _count_grammar(self, sequence: Sequence) -> None:
+        grown_s = sequence.note_grammar(self.backend.grammar_cpu_s(sequence.slot))
+        self._share.spend(sequence.job.spec.tenant, grown_s)
 
     def _report(self, sequence: Sequence, token: int, text: str, now: float) -> None:
-        if sequence.first_token_s is None:
-            sequence.first_token_s, sequence.state = now, SequenceState.DECODE
+        sequence.first_token_s, sequence.state = sequence.first_token_s or now, SequenceState.DECODE
         if token != END:
             sequence.answer.append(token)
             self.stats.completion_tokens += 1
         if text:
-            self._emit(Text(sequence.key, text, sequence.completion_tokens, sequence.grammar_cpu_s))
-        if token == END or sequence.detokenizer.stopped:
+            self._emit(sequence.text_event(text))
+        self._end_if_complete(sequence, ended=token == END)
+
+    def _end_if_complete(self, sequence: Sequence, *, ended: bool = False) -> None:
+        if ended or sequence.detokenizer.stopped:
             self._end(sequence, Outcome.SUCCEEDED, FinishReason.STOP)
         elif sequence.completion_tokens >= sequence.job.max_tokens:
             self._end(sequence, Outcome.SUCCEEDED, FinishReason.LENGTH)
@@ -279,18 +268,14 @@ class Engine:
         """Free a sequence's slot, then its reservation, then emit its Ended event. No other method does so."""
         rest = sequence.detokenizer.finish()
         if rest:
-            self._emit(Text(sequence.key, rest, sequence.completion_tokens, sequence.grammar_cpu_s))
-        text, extra = sequence.detokenizer.text, {}
+            self._emit(sequence.text_event(rest))
+        text, extra = sequence.detokenizer.text, sequence.extra
         if sequence.state is SequenceState.WAITING:
             self._waiting.remove(sequence)
-        else:
+        elif sequence.slot >= 0:
             extra = self.backend.extra_fields(sequence.slot, text)
-            grown_s = sequence.note_grammar(self.backend.grammar_cpu_s(sequence.slot))
-            self._share.spend(sequence.job.spec.tenant, grown_s)
-            self.backend.close_slot(sequence.slot)
-            keeps = self._reuses and outcome != Outcome.FAILED
-            self._prefixes.give_back(sequence.slot, sequence.cached if keeps else None)
-            del self._running[sequence.slot]
+            self._count_grammar(sequence)
+        self._table.close(sequence, keep=outcome != Outcome.FAILED)
         stage = sequence.stage if code else ""
         sequence.state = SequenceState.ENDED
         del self._by_key[sequence.key]

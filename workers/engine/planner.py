@@ -106,6 +106,11 @@ def plan(
     return BatchPlan(tuple(decoding), choose(prompts, limits.prefill_chunk, fit, left_ms))
 
 
+def attended_cells(sequence: Sequence, running: Mapping[int, Sequence], *, split: bool) -> int:
+    """Return how many cells a prompt token reads: the sequence's own if the cache is split, else all in use."""
+    return sequence.n_past if split else sum(other.n_past for other in running.values())
+
+
 def taking_part(running: Mapping[int, Sequence], sits_out: Callable[[str], bool]) -> dict[int, Sequence]:
     """Return the sequences without those that have grammars and whose tenants sit out this step."""
     return {

@@ -1,19 +1,26 @@
 """The state and the counters of one job inside the engine."""
 
 import math
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 import numpy as np
 
 from shared.jobs.job import Usage
 from workers.engine.backend import Prepared
+from workers.engine.cells.prefix_cache import CachedTokens, Tokens
 from workers.engine.detokenizer import Detokenizer
-from workers.engine.prefix_cache import CachedTokens
+from workers.engine.events import Text
 
 
 class SequenceState(Enum):
-    """The states of a sequence: WAITING → PREFILL → DECODE → ENDED. WAITING and PREFILL can also change to ENDED."""
+    """The states of a sequence: WAITING → PREFILL → DECODE → ENDED.
+
+    PREFILL and DECODE can change to PAUSED, and PAUSED to WAITING. Each state can change to ENDED.
+    """
 
     #: The sequence is in the engine, but has no slot yet.
     WAITING = "waiting"
@@ -21,6 +28,8 @@ class SequenceState(Enum):
     PREFILL = "prefill"
     #: The sequence generates one token in each step.
     DECODE = "decode"
+    #: The sequence had a slot, and gave it up for others. It has kept its answer so far.
+    PAUSED = "paused"
     #: The sequence no longer has a slot. Its Ended event is being emitted or was emitted.
     ENDED = "ended"
 
@@ -36,6 +45,8 @@ class Sequence:
     slot: int = -1
     #: Number of prompt and answer tokens whose keys and values are in the slot's KV cells.
     n_past: int = 0
+    #: Number of prompt and answer tokens that the sequence or an earlier attempt has computed so far.
+    n_computed: int = 0
     #: Number of prompt tokens that the sequence did not compute, but reused from an earlier one (prefix reuse).
     cached_tokens: int = 0
     #: Number of tokens that the last step computed for this sequence.
@@ -44,19 +55,53 @@ class Sequence:
     last_step_end_s: float = -math.inf
     #: The answer's tokens. The model has not computed the last one yet: it is the input of the next step.
     answer: list[int] = field(default_factory=list)
+    #: Number of the answer's tokens that were known when the sequence got its slot. They are read like a prompt.
+    resumed: int = 0
+    #: Number of the answer's tokens that Text events have carried.
+    n_reported: int = 0
+    #: Tokens of the answer that an earlier attempt sampled and that are computed one by one again, in order.
+    known: deque[int] = field(default_factory=deque)
     #: CPU time that the answer's grammar had taken when the last token was sampled.
     grammar_cpu_s: float = 0.0
+    #: While the sequence is paused: what the backend keeps for it, and the fields of its answer so far.
+    saved: Any = None
+    extra: dict[str, Any] = field(default_factory=dict)
     started_s: float | None = None
     first_token_s: float | None = None
 
     @classmethod
     def create(cls, job: Prepared, now_s: float) -> "Sequence":
         """Return a sequence that waits for a slot."""
-        return cls(job, now_s, Detokenizer(job.sampling.stop, strip_space=job.strip_space))
+        sequence = cls(job, now_s, Detokenizer(job.sampling.stop, strip_space=job.strip_space))
+        if job.sampling.logprobs is None:
+            sequence.answer = list(job.spec.answer)
+        else:
+            # The log probabilities of the earlier attempt's tokens follow from their logits.
+            sequence.known = deque(job.spec.answer)
+        if job.spec.answer:
+            sequence.n_computed = job.prompt_tokens + len(job.spec.answer) - 1
+        return sequence
+
+    def repeat(self, piece: Callable[[int], bytes]) -> None:
+        """Read the text of the answer that earlier attempts generated. `piece` returns the bytes of a token."""
+        for token in self.answer:
+            self.detokenizer.feed(piece(token))
+        self.n_reported = len(self.answer)
+
+    def text_event(self, text: str) -> Text:
+        """Return an event for new text of the answer. It carries the tokens that no earlier event carried."""
+        tokens = tuple(self.answer[self.n_reported :])
+        self.n_reported = len(self.answer)
+        return Text(self.key, text, self.n_reported, self.grammar_cpu_s, tokens)
+
+    def computed_before(self, n: int) -> int:
+        """Return how many of the next `n` tokens were computed already, before a pause or by an earlier attempt."""
+        return max(0, min(self.n_past + n, self.n_computed) - self.n_past)
 
     def note_step(self, n: int, now_s: float) -> None:
         """Record that a step computed `n` tokens of this sequence and ended at `now_s`."""
         self.n_past += n
+        self.n_computed = max(self.n_computed, self.n_past)
         self.last_step_tokens, self.last_step_end_s = n, now_s
 
     def note_grammar(self, cpu_s: float) -> float:
@@ -78,8 +123,14 @@ class Sequence:
 
     @property
     def prompt_left(self) -> int:
-        """Number of prompt tokens that are not computed yet."""
-        return max(0, self.job.prompt_tokens - self.n_past)
+        """Number of known tokens that are not computed yet: the prompt's, and those of the answer up to a pause."""
+        return max(0, self.job.prompt_tokens + self.resumed - self.n_past)
+
+    @property
+    def known_tokens(self) -> Tokens:
+        """The prompt's tokens and those of the answer so far."""
+        tokens: Tokens = self.job.prompt
+        return np.concatenate([tokens, np.array(self.answer, np.int32)]) if self.answer else tokens
 
     @property
     def tokens_left(self) -> int:
@@ -113,11 +164,11 @@ class Sequence:
     def expires_at_s(self) -> float:
         """Time at which the sequence expires.
 
-        Until its first token is generated, this is the earlier of its deadline and its start deadline. After that, it
-        is the deadline.
+        Until the first token of the answer is generated, this is the earlier of its deadline and its start deadline.
+        After that, it is the deadline.
         """
         spec = self.job.spec
-        if spec.start_by_s is None or self.first_token_s is not None:
+        if spec.start_by_s is None or spec.answer or self.first_token_s is not None:
             return spec.deadline_s
         return min(spec.deadline_s, spec.start_by_s)
 
@@ -131,7 +182,7 @@ class Sequence:
             prefill_ms=None if started is None else _ms((now_s if first is None else first) - started),
             decode_ms=None if first is None else _ms(now_s - first),
             ttft_ms=None if first is None else _ms(first - self.submitted_s),
-            unread_tokens=self.prompt_left,
+            unread_tokens=0 if self.job.spec.answer else max(0, self.job.prompt_tokens - self.n_past),
         )
 
 

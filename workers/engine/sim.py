@@ -7,15 +7,15 @@ so that delays do not add up.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from shared.clock import Clock, RealClock
 from shared.jobs.outcomes import EndCode
 from workers.engine.backend import BatchRow, Facts, Prepared
+from workers.engine.cells.slots import SlotAccountingError
 from workers.engine.events import JobRejected, JobSpec
 from workers.engine.sampling import Sampling, read_sampling
-from workers.engine.slots import SlotAccountingError
 
 #: Longest sleep of one `decode` call. The engine's loop checks for cancels, deadlines and new jobs between calls.
 _MAX_SLEEP_S = 0.01
@@ -43,7 +43,7 @@ class SimBackend:
         clock: Clock | None = None,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        self.slots, self.cells, self.n_ctx = slots, cells, min(n_ctx, cells)
+        self.slots, self.sequences, self.cells, self.n_ctx = slots, slots, cells, min(n_ctx, cells)
         self._prefill_s, self._decode_s = 1 / prefill_tps, 1 / decode_tps
         self._clock, self._sleep = clock or RealClock(), sleep
         #: Slot → scheduled end time of the slot's latest row.
@@ -71,7 +71,7 @@ class SimBackend:
         # A simulated answer always has `max_tokens` words, so stop strings, grammars and samplers are left out.
         return Prepared(spec, words, spec.max_tokens, Sampling(seed=sampling.seed))
 
-    def open_slot(self, slot: int, job: Prepared) -> None:  # noqa: ARG002 - the Protocol's name
+    def open_slot(self, slot: int, job: Prepared, answer: Sequence[int] = (), saved: Any = None) -> None:  # noqa: ARG002 - the Protocol
         """Start the slot's schedule at the current time."""
         self._done_s[slot] = self._clock.monotonic()
 
@@ -95,9 +95,9 @@ class SimBackend:
         due = self._done_s[row.slot] + work_s
         return due if now - due < _MAX_CATCH_UP_S else now
 
-    def sample(self, row: BatchRow) -> int:
+    def sample(self, row: BatchRow, known: int | None = None) -> int:
         """Return the position of the next word, which serves as its token."""
-        return row.start + row.n
+        return row.start + row.n if known is None else known
 
     def piece(self, token: int) -> bytes:
         """Return the word `w<token>`, followed by a space."""
@@ -110,6 +110,16 @@ class SimBackend:
     def extra_fields(self, slot: int, text: str) -> dict[str, Any]:  # noqa: ARG002 - the Protocol's name
         """Return no fields: a simulated answer is only text."""
         return {}
+
+    def copy_cells(self, slot: int, limit_bytes: int) -> None:
+        """Return None: a slot has no cells of its own."""
+
+    def restore_cells(self, slot: int, copy: bytearray) -> bool:  # noqa: ARG002 - the Protocol's names
+        """Return False: there are no copies."""
+        return False
+
+    def saved_state(self, slot: int) -> None:
+        """Return None: the answer depends on nothing but its length."""
 
     def set_prefix(self, slot: int, source: int, n: int) -> int:  # noqa: ARG002 - the Protocol's names
         """Return 0: the sim backend never reuses a prefix."""

@@ -13,6 +13,8 @@ class EngineSettings:
     batch_timeout_ms: float = 0.0
     #: Whether prefix reuse is on: a job may start from tokens that an earlier job of its tenant computed.
     reuse: bool = True
+    #: Maximum number of bytes of the copies of paused jobs' cells in host memory.
+    paused_bytes: int = 1 << 30
 
 
 @dataclass
@@ -30,8 +32,12 @@ class EngineStats:
     dead_tokens: int = 0
     #: Total time of the backend's `decode` calls, in seconds.
     decode_s: float = 0.0
+    #: Number of times that a running job was paused.
+    pauses: int = 0
+    #: Number of tokens that were computed again after a pause, or because an earlier attempt had computed them.
+    recomputed_tokens: int = 0
 
     @property
     def progress(self) -> int:
         """A number that changes as long as the engine gets on with its jobs; the watchdog observes it."""
-        return self.prompt_tokens + self.completion_tokens
+        return self.prompt_tokens + self.completion_tokens + self.recomputed_tokens

@@ -4,7 +4,8 @@ All sequences share one context. `decode` calls `llama_decode` once, with a batc
 Logits are computed only for rows that are sampled. Each sequence has its own sampler chain, which runs in C.
 """
 
-from collections.abc import Callable
+import ctypes
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from shared.errors import ModelError
 from shared.jobs.outcomes import EndCode
 from shared.settings.settings import Settings
 from workers.engine.backend import END, BatchRow, DecodeFailed, Facts, Prepared
+from workers.engine.cells.slots import SlotAccountingError
 from workers.engine.events import JobRejected, JobSpec
 from workers.engine.llama.batch import Batch
 from workers.engine.llama.chat_template import ChatTemplate
@@ -27,7 +29,6 @@ from workers.engine.llama.samplers import Sampler
 from workers.engine.llama.start import open_model
 from workers.engine.llama.vocabulary import Tokens, Vocabulary
 from workers.engine.sampling import Sampling, read_sampling
-from workers.engine.slots import SlotAccountingError
 from workers.engine.structured.compiler import GrammarCompiler, Limits
 from workers.engine.structured.constraint import read_constraint
 
@@ -52,6 +53,7 @@ class LlamaBackend:
     def __init__(self, model: int, ctx: int, shape: ModelShape, facts: Facts, limits: Limits) -> None:
         sizes = shape.sizes
         self.slots, self.cells, self.n_ctx, self.facts = sizes.slots, sizes.cells, sizes.n_ctx, facts
+        self.sequences = int(llama_cpp.llama_n_seq_max(ctx))
         self._model, self._ctx = model, ctx
         # Prefixes can be reused only with a full KV cache. Recurrent memory keeps only the latest state of a sequence,
         # and a sliding window keeps only its last tokens.
@@ -130,12 +132,16 @@ class LlamaBackend:
 
     # The following methods are called by the engine's thread only.
 
-    def open_slot(self, slot: int, job: Prepared) -> None:
-        """Make `slot` ready for the job."""
-        self._prompts[slot] = job.prompt
+    def open_slot(self, slot: int, job: Prepared, answer: Sequence[int] = (), saved: Any = None) -> None:
+        """Make `slot` ready for a job that goes on after the tokens `answer`, which follow its prompt."""
+        self._prompts[slot] = np.concatenate([job.prompt, np.array(answer, np.int32)]) if answer else job.prompt
         grammar = None if job.grammar is None else job.grammar.start()
         self._samplers[slot] = Sampler(llama_cpp, self.n_vocab, job.sampling, grammar)
-        if job.sampling.logprobs is not None:
+        for token in answer:
+            self._samplers[slot].accept(token)
+        if saved is not None:
+            self._logprobs[slot] = saved
+        elif job.sampling.logprobs is not None:
             self._logprobs[slot] = Logprobs(job.sampling.logprobs, self._vocab.piece_or_name, self._vocab.piece)
 
     def set_prefix(self, slot: int, source: int, n: int) -> int:
@@ -176,12 +182,18 @@ class LlamaBackend:
         llama_cpp.llama_synchronize(self._ctx)
         return rows
 
-    def sample(self, row: BatchRow) -> int:
-        """Return the token that follows a computed row, or END. Raises GrammarStuck or GrammarSlow."""
+    def sample(self, row: BatchRow, known: int | None = None) -> int:
+        """Return the token that follows a computed row, or END. Raises GrammarStuck or GrammarSlow.
+
+        If an earlier attempt has already sampled this token, it is `known`. It is then taken as if it were sampled now.
+        """
         sampler = self._samplers[row.slot]
         if sampler.ended:
             return END
-        token = sampler.sample(self._ctx, row.index)
+        if known is None:
+            token = sampler.sample(self._ctx, row.index)
+        else:
+            sampler.accept(token := known)
         if token in self._vocab.end_tokens:
             return END
         if row.slot in self._logprobs:
@@ -198,6 +210,28 @@ class LlamaBackend:
         logprobs = self._logprobs.get(slot)
         return {} if logprobs is None else {"logprobs": logprobs.for_text(text)}
 
+    def copy_cells(self, slot: int, limit_bytes: int) -> bytearray | None:
+        """Return a copy of the slot's cells in host memory; None if it is larger than the limit."""
+        size = llama_cpp.llama_state_seq_get_size(self._ctx, slot)
+        if not 0 < size <= limit_bytes:
+            return None
+        copy = bytearray(size)
+        data = (ctypes.c_uint8 * size).from_buffer(copy)
+        return copy if llama_cpp.llama_state_seq_get_data(self._ctx, data, size, slot) == size else None
+
+    def restore_cells(self, slot: int, copy: bytearray) -> bool:
+        """Make the slot hold the cells of a copy and no others. Return False, with an empty slot, if it cannot."""
+        self.clear_slot(slot)
+        data = (ctypes.c_uint8 * len(copy)).from_buffer(copy)
+        if llama_cpp.llama_state_seq_set_data(self._ctx, data, len(copy), slot) == len(copy):
+            return True
+        self.clear_slot(slot)
+        return False
+
+    def saved_state(self, slot: int) -> Logprobs | None:
+        """Return the logprobs of the answer so far, which cannot be made again from its tokens alone."""
+        return self._logprobs.get(slot)
+
     def close_slot(self, slot: int) -> None:
         """Free what an ended sequence used, except for the slot's cells."""
         self._prompts.pop(slot, None)
@@ -213,7 +247,7 @@ class LlamaBackend:
 
     def check_idle(self, kept: dict[int, int]) -> None:
         """Raise SlotAccountingError if a slot has a sampler, or if the cells that the slots hold differ from `kept`."""
-        ends = {slot: llama_cpp.llama_memory_seq_pos_max(self._memory, slot) for slot in range(self.slots)}
+        ends = {slot: llama_cpp.llama_memory_seq_pos_max(self._memory, slot) for slot in range(self.sequences)}
         held = {slot: last + 1 for slot, last in ends.items() if last >= 0}
         if held != kept or self._samplers:
             raise SlotAccountingError(

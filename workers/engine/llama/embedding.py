@@ -7,6 +7,7 @@ the step, the model keeps no state of the inputs.
 
 import base64
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,12 +16,12 @@ import numpy as np
 from shared.clock import Clock
 from shared.jobs.outcomes import EndCode
 from workers.engine.backend import END, BatchRow, DecodeFailed, Facts, Prepared
+from workers.engine.cells.slots import SlotAccountingError
 from workers.engine.events import JobRejected, JobSpec
 from workers.engine.llama.batch import Batch
 from workers.engine.llama.load import EMBEDDING_SEQUENCES, Libraries
 from workers.engine.llama.vocabulary import Tokens, Vocabulary
 from workers.engine.sampling import Sampling
-from workers.engine.slots import SlotAccountingError
 
 #: Maximum number of tokens that the inputs of one job may have together. A request body of one MiB, which is
 #: the default maximum, contains fewer tokens.
@@ -44,7 +45,7 @@ class EmbeddingBackend:
 
     def __init__(self, libs: Libraries, model: int, ctx: int, facts: Facts) -> None:
         self._libs, self._model, self._ctx = libs, model, ctx
-        self.slots, self._longest = facts.slots, facts.n_ctx
+        self.slots, self.sequences, self._longest = facts.slots, facts.slots, facts.n_ctx
         # No cells are kept between steps, so these numbers only limit how many tokens a job may have.
         self.n_ctx, self.cells = MAX_JOB_TOKENS, facts.slots * MAX_JOB_TOKENS
         lib = libs.lib
@@ -91,9 +92,19 @@ class EmbeddingBackend:
 
     # The following methods are called by the engine's thread only.
 
-    def open_slot(self, slot: int, job: Prepared) -> None:
+    def open_slot(self, slot: int, job: Prepared, answer: Sequence[int] = (), saved: Any = None) -> None:  # noqa: ARG002 - the Protocol
         """Make `slot` ready for the job."""
         self._open[slot] = _OpenJob(job.prompt)
+
+    def copy_cells(self, slot: int, limit_bytes: int) -> None:
+        """Return None: a slot has no cells of its own."""
+
+    def restore_cells(self, slot: int, copy: bytearray) -> bool:  # noqa: ARG002 - the Protocol's names
+        """Return False: there are no copies."""
+        return False
+
+    def saved_state(self, slot: int) -> None:
+        """Return None: an input that was paused is computed again."""
 
     def set_prefix(self, slot: int, source: int, n: int) -> int:  # noqa: ARG002 - the Protocol's names
         """Return 0: every input is computed whole, so no prefix is ever reused."""
@@ -147,7 +158,7 @@ class EmbeddingBackend:
         vector = np.frombuffer(row, np.float32).astype(np.float64)
         return (vector / (np.linalg.norm(vector) or 1.0)).astype(np.float32)
 
-    def sample(self, row: BatchRow) -> int:
+    def sample(self, row: BatchRow, known: int | None = None) -> int:  # noqa: ARG002 - the Protocol's name
         """Return END, because an embedding has no text. Raises ValueError if a vector contains NaN or infinity."""
         if not all(np.isfinite(vector).all() for vector in self._open[row.slot].vectors):
             raise ValueError("the model's embedding contains a value that is not a finite number")

@@ -17,8 +17,12 @@ _MAGIC = b"GGUF"
 MIN_CELLS_PER_SLOT = 2
 #: Maximum number of tokens in a physical batch. A larger batch needs more memory for compute buffers and is not faster.
 _MAX_UBATCH = 2048
-#: Maximum number of inputs that an embedding model computes in one step. llama.cpp allows at most 256.
+#: The most sequences of a context in llama.cpp (LLAMA_MAX_SEQ).
+MAX_SEQUENCES = 256
+#: Maximum number of inputs that an embedding model computes in one step.
 EMBEDDING_SEQUENCES = 64
+#: How many sequences a shared cache can hold besides those in a step, for each slot.
+PAUSED_PER_SLOT = 2
 #: llama.cpp's number of a pooling type → its name. Type 4, for models that rank pairs of texts, is not supported.
 _POOLINGS = {0: "", 1: "mean", 2: "cls", 3: "last"}
 
@@ -120,12 +124,12 @@ def new_context(libs: Libraries, model: int, shape: ModelShape) -> int:
             f"memory, or set PENSTOCK_KV_CELLS higher or PENSTOCK_MAX_BATCH_SIZE lower"
         )
     params = lib.llama_context_default_params()
-    params.n_ctx, params.n_seq_max = sizes.cells, sizes.slots
+    params.n_ctx, params.n_seq_max = sizes.cells, _sequences(lib, model, shape)
     params.n_batch = min(shape.prefill_chunk, sizes.cells) + sizes.slots
     # Make the physical batch large enough for a whole step if possible, so that a step reads the weights only once.
     params.n_ubatch = min(params.n_batch, _MAX_UBATCH)
-    # Each sequence samples at one position per step. By default, llama.cpp reserves memory for every token's logits.
-    params.n_outputs_max = sizes.slots
+    # By default, llama.cpp reserves memory for every token's logits. It aborts with fewer outputs than sequences.
+    params.n_outputs_max = params.n_seq_max
     params.n_threads = params.n_threads_batch = shape.threads
     params.kv_unified = shape.shared
     kinds = {"f32": lib.GGML_TYPE_F32, "f16": lib.GGML_TYPE_F16, "q8_0": lib.GGML_TYPE_Q8_0, "q4_0": lib.GGML_TYPE_Q4_0}
@@ -189,6 +193,18 @@ def description(lib: Any, model: int) -> str:
     buffer = ctypes.create_string_buffer(256)
     lib.llama_model_desc(model, buffer, len(buffer))
     return buffer.value.decode("utf-8", "replace")
+
+
+def _sequences(lib: Any, model: int, shape: ModelShape) -> int:
+    """Return the number of sequences whose cells the memory can hold. Those that are not in a step may be paused.
+
+    In a split cache, each further sequence would make every part smaller. A recurrent memory keeps a state for each
+    sequence, so more of them would take more memory.
+    """
+    slots = shape.sizes.slots
+    if not shape.shared or lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model):
+        return slots
+    return max(slots, min(MAX_SEQUENCES, (1 + PAUSED_PER_SLOT) * slots))
 
 
 def _flash_attention(lib: Any, shape: ModelShape) -> int:

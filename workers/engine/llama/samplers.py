@@ -12,6 +12,7 @@ from workers.engine.structured.matcher import GrammarStuck, Matcher
 
 #: Number of most recently generated tokens to which the penalties apply. `llama_cpp.Llama` has the same default.
 _PENALTY_LAST_N = 64
+_MASK64 = (1 << 64) - 1
 _CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 
 _Logits = np.ndarray[Any, np.dtype[np.float32]]
@@ -34,11 +35,18 @@ class Sampler:
     def __init__(self, lib: Any, n_vocab: int, sampling: Sampling, grammar: Matcher | None) -> None:
         self._lib, self._n_vocab, self._grammar = lib, n_vocab, grammar
         self._penalizes = sampling.penalizes
+        #: Number of tokens of the answer so far.
+        self._n_accepted = 0
+        #: The seed of the random choices; None if the most likely token is always taken.
+        self._seed = None if is_greedy(sampling) else _seed64(sampling.seed)
         self._chain = None
-        if is_greedy(sampling) and not (sampling.penalizes or sampling.logit_bias):
+        if self._seed is None and not (sampling.penalizes or sampling.logit_bias):
             return
         self._chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
-        for part in _parts(lib, n_vocab, sampling):
+        parts = _parts(lib, n_vocab, sampling)
+        #: Place of the sampler that makes the random choice, in the chain.
+        self._last = len(parts) - 1
+        for part in parts:
             lib.llama_sampler_chain_add(self._chain, part)
 
     @property
@@ -51,8 +59,19 @@ class Sampler:
         """CPU time that the grammar has taken so far."""
         return 0.0 if self._grammar is None else self._grammar.cpu_s
 
+    def accept(self, token: int) -> None:
+        """Go on after a token that an earlier attempt sampled. Raises GrammarSlow."""
+        self._n_accepted += 1
+        if self._grammar is not None:
+            self._grammar.accept(token)
+        if self._penalizes:
+            self._lib.llama_sampler_accept(self._chain, token)
+
     def sample(self, ctx: int, index: int) -> int:
         """Sample and accept the token after position `index` of the batch. Raises GrammarStuck or GrammarSlow."""
+        if self._seed is not None:
+            self._begin_draw(self._seed)
+        self._n_accepted += 1
         if self._grammar is not None:
             return self._sample_by_grammar(self._grammar, ctx, index)
         if self._chain is None:
@@ -80,6 +99,16 @@ class Sampler:
         """Return a view of the logits at position `index` of the batch. The view is valid until the next decode."""
         pointer = self._lib.llama_get_logits_ith(ctx, index)
         return _floats(ctypes.addressof(pointer.contents), self._n_vocab)
+
+    def _begin_draw(self, seed: int) -> None:
+        """Replace the sampler that makes the random choice by a new one, whose seed depends on the token's position.
+
+        The random state of an answer is then known from its seed and its length, so an answer that is continued by
+        another worker gets the same tokens.
+        """
+        self._lib.llama_sampler_free(self._lib.llama_sampler_chain_remove(self._chain, self._last))
+        draw = self._lib.llama_sampler_init_dist(_seed_at(seed, self._n_accepted))
+        self._lib.llama_sampler_chain_add(self._chain, draw)
 
     def _pick(self, logits: _Logits, ids: _Ids | None) -> int:
         """Return one of the tokens `ids`, or of all tokens, without accepting it."""
@@ -131,10 +160,23 @@ def _parts(lib: Any, n_vocab: int, sampling: Sampling) -> list[Any]:
         lib.llama_sampler_init_top_p(sampling.top_p, 1),
         lib.llama_sampler_init_min_p(sampling.min_p, 1),
         lib.llama_sampler_init_temp(sampling.temperature),
-        lib.llama_sampler_init_dist(_seed32(sampling.seed)),
+        # `_begin_draw` replaces this sampler before each token.
+        lib.llama_sampler_init_dist(0),
     ]
 
 
-def _seed32(seed: int | None) -> int:
-    """Return a 32-bit seed, random if `seed` is None; never 0xFFFFFFFF, which means a random seed to llama.cpp."""
-    return secrets.randbelow(0xFFFFFFFF) if seed is None else seed % 0xFFFFFFFF
+def _seed64(seed: int | None) -> int:
+    """Return a 64-bit seed, random if `seed` is None."""
+    return secrets.randbits(64) if seed is None else seed % (1 << 64)
+
+
+def _seed_at(seed: int, position: int) -> int:
+    """Return the 32-bit seed of the token at `position` of an answer; never 0xFFFFFFFF, a random seed to llama.cpp.
+
+    The steps mix the bits as SplitMix64 does (Steele, Lea and Flood, "Fast splittable pseudorandom number generators",
+    2014), so that neighbouring seeds and positions have unrelated results.
+    """
+    mixed = (seed + (position + 1) * 0x9E3779B97F4A7C15) & _MASK64
+    mixed = ((mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9) & _MASK64
+    mixed = ((mixed ^ mixed >> 27) * 0x94D049BB133111EB) & _MASK64
+    return (mixed ^ mixed >> 31) % 0xFFFFFFFF

@@ -183,8 +183,8 @@ def test_prefill_time_counts_from_the_slot_and_time_to_first_token_from_the_subm
 class _Faulty(SimBackend):
     """A sim that fails in the function that the first word of a job's prompt names."""
 
-    def open_slot(self, slot, job):
-        super().open_slot(slot, job)
+    def open_slot(self, slot, job, answer=(), saved=None):
+        super().open_slot(slot, job, answer, saved)
         self.words = getattr(self, "words", {})
         self.words[slot] = job.spec.payload["prompt"].split()[0]
         if self.words[slot] == "open":
@@ -195,10 +195,10 @@ class _Faulty(SimBackend):
             raise RuntimeError("the model gave up")
         return super().decode(rows)
 
-    def sample(self, row):
+    def sample(self, row, known=None):
         if self.words[row.slot] == "sample":
             raise RuntimeError("no token fits")
-        return super().sample(row)
+        return super().sample(row, known)
 
 
 @pytest.mark.parametrize(

@@ -11,15 +11,15 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.support.driven import Driven
-from workers.engine.events import JobSpec
-from workers.engine.prefix_cache import (
+from workers.engine.cells.prefix_cache import (
     MIN_REUSED_TOKENS,
     CachedTokens,
     PrefixCache,
     SlotAssignment,
     common_prefix_length,
 )
-from workers.engine.slots import Slots
+from workers.engine.cells.slots import Slots
+from workers.engine.events import JobSpec
 
 SYSTEM = "You are a keeper of gates and answer in one short line, whatever anybody asks of you. "
 
@@ -203,7 +203,7 @@ def test_a_failed_sequence_leaves_nothing_to_reuse(driven, backend):
     driven.engine.submit(replace(job, prompt=tokens))
     driven.run_until_idle()
     assert driven.ended["bad"].outcome == "failed"
-    assert driven.engine._prefixes.kept == {}
+    assert driven.engine._table.kept == {}
 
 
 def _texts(dice: random.Random) -> list[str]:
@@ -278,7 +278,7 @@ def test_no_mix_of_jobs_runs_out_of_cells(backend, data):
             driven.engine.submit(replace(job, max_tokens=max_tokens))
             for _ in range(data.draw(st.integers(0, 3))):
                 driven.engine.step()
-                driven.engine._slots.check_integrity()
+                driven.engine._table.check()
             if data.draw(st.booleans()) or max_tokens > 40:
                 driven.engine.cancel(str(data.draw(st.integers(0, i))))
         for i in range(n_jobs):

@@ -12,15 +12,18 @@ class Slots:
 
     From its first step to its end, a job holds one slot, a cell for each prompt token, and a cell for each token that
     its answer may have, so a running job never runs out of cells. A free slot may keep the cells that its last job
-    computed, so that a later job can reuse them as its prefix. Kept cells can be evicted whenever another job needs
-    cells. Invariants: free + kept + used == total for cells, and free + used == total for slots.
+    computed, so that a later job, or the same job after a pause, can reuse them. Kept cells can be evicted whenever
+    another job needs cells. Of `sequences` slots, at most `slots` are in use at a time. Invariants:
+    free + kept + used == total for cells, and free + used == total for slots.
     """
 
-    def __init__(self, slots: int, cells: int) -> None:
-        if slots < 1 or cells < 1:
-            raise ValueError(f"an engine needs at least 1 slot and 1 cell: slots={slots}, cells={cells}")
-        self.total_slots, self.total_cells = slots, cells
-        self._free = set(range(slots))
+    def __init__(self, slots: int, cells: int, *, sequences: int = 0) -> None:
+        sequences = sequences or slots
+        if not 1 <= slots <= sequences or cells < 1:
+            given = f"slots={slots}, sequences={sequences}, cells={cells}"
+            raise ValueError(f"an engine needs at least 1 slot and 1 cell, and no fewer sequences than slots: {given}")
+        self.total_slots, self.total_cells, self._most_held = sequences, cells, slots
+        self._free = set(range(sequences))
         self._cells_free = cells
         #: Slot in use → number of cells that its job holds.
         self._held: dict[int, int] = {}
@@ -42,9 +45,14 @@ class Slots:
         """Number of cells that no job holds and no free slot keeps."""
         return self._cells_free
 
+    @property
+    def unused(self) -> int:
+        """Number of jobs that could start besides those that hold slots."""
+        return self._most_held - len(self._held)
+
     def fits(self, cells: int) -> bool:
         """Return whether a job that needs `cells` cells can start now, or could start if kept cells were evicted."""
-        return bool(self._free) and cells <= self._cells_free + sum(self._kept.values())
+        return len(self._held) < self._most_held and cells <= self._cells_free + sum(self._kept.values())
 
     def needs_eviction(self, cells: int, slot: int) -> bool:
         """Return whether cells that other slots keep must be evicted before `take(cells, slot)` is called."""
@@ -52,7 +60,7 @@ class Slots:
 
     def take(self, cells: int, slot: int) -> None:
         """Assign a slot and `cells` cells to a job. Raises SlotAccountingError unless slot and cells are free."""
-        if slot not in self._free or self.needs_eviction(cells, slot):
+        if slot not in self._free or len(self._held) >= self._most_held or self.needs_eviction(cells, slot):
             raise SlotAccountingError(
                 f"cannot take slot {slot} and {cells} cells: {self._cells_free} cells and slots {self._free} are free"
             )

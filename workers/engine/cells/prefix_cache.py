@@ -8,12 +8,12 @@ an answer reveals nothing about another tenant's prompts.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from workers.engine.slots import Slots
+from workers.engine.cells.slots import Slots
 
 Tokens = np.ndarray[Any, np.dtype[np.int32]]
 
@@ -28,6 +28,8 @@ class CachedTokens:
 
     tenant: str
     tokens: Tokens
+    #: Key of the paused job that goes on after these tokens; "" if none does.
+    owner: str = ""
 
 
 @dataclass(frozen=True)
@@ -45,10 +47,18 @@ class PrefixCache:
     Nothing else may change `slots`. `clear_slot` is called with each slot whose cells must be emptied. `compact` means
     that a step is faster when its slots have consecutive numbers (a split KV cache). A new job then takes a slot next
     to the slots in use, and its prefix is copied to that slot, even if the slot that holds the prefix is free.
+    `on_eviction` is called before the tokens of a paused job are lost, with their slot.
     """
 
-    def __init__(self, slots: Slots, clear_slot: Callable[[int], None], *, compact: bool) -> None:
-        self._slots, self._clear_slot, self._compact = slots, clear_slot, compact
+    def __init__(
+        self,
+        slots: Slots,
+        clear_slot: Callable[[int], None],
+        *,
+        compact: bool,
+        on_eviction: Callable[[int, CachedTokens], None] = lambda _slot, _cached: None,
+    ) -> None:
+        self._slots, self._clear_slot, self._compact, self._on_eviction = slots, clear_slot, compact, on_eviction
         #: Free slot → the tokens that it keeps. The least recently used slot comes first.
         self._kept: dict[int, CachedTokens] = {}
 
@@ -56,6 +66,23 @@ class PrefixCache:
     def kept(self) -> dict[int, int]:
         """Return how many tokens each free slot keeps. Slots that keep none are left out."""
         return {slot: len(cached.tokens) for slot, cached in self._kept.items()}
+
+    def take_back(self, owner: str, cells: int) -> SlotAssignment | None:
+        """Take the slot that keeps the tokens of a paused job, and `cells` cells; None if they were evicted."""
+        slot = next((slot for slot, cached in self._kept.items() if cached.owner == owner), None)
+        if slot is None:
+            return None
+        for victim in self._eviction_order(cells, slot, slot):
+            self._evict(victim)
+        cached = self._kept.pop(slot)
+        self._slots.take(cells, slot)
+        return SlotAssignment(slot, slot, len(cached.tokens))
+
+    def disown(self, owner: str) -> None:
+        """Treat the tokens of a paused job that has ended like those of any ended job."""
+        for slot, cached in self._kept.items():
+            if cached.owner == owner:
+                self._kept[slot] = replace(cached, owner="")
 
     def take(
         self, tenant: str, prompt: Tokens | None, cells: int, running: Iterable[tuple[int, CachedTokens]]
@@ -79,7 +106,7 @@ class PrefixCache:
         if source in self._kept:
             # Mark the source as the most recently used.
             self._kept[source] = self._kept.pop(source)
-        self._kept.pop(slot, None)
+        self._forget(slot)
         self._slots.take(cells, slot)
         return SlotAssignment(slot, source if n else slot, n)
 
@@ -91,6 +118,15 @@ class PrefixCache:
             self._kept[slot] = cached
         else:
             self._clear_slot(slot)
+
+    def evict_surplus(self) -> None:
+        """Let ended jobs keep tokens in no more slots than further jobs could use.
+
+        All kept cells of a shared cache lengthen the attention of each step.
+        """
+        ended = [slot for slot in self._kept if not self._owned(slot)]
+        for slot in ended[: max(0, len(ended) - self._slots.unused)]:
+            self._evict(slot)
 
     def _longest_prefix(
         self, tenant: str, prompt: Tokens, running: Iterable[tuple[int, CachedTokens]]
@@ -113,16 +149,27 @@ class PrefixCache:
         if self._compact:
             free = _most_adjacent(free, self._slots.held_slots)
         empty = [slot for slot in free if slot not in self._kept]
-        # If the source slot keeps more than twice as many tokens as the prefix has, and another free slot keeps no
-        # tokens, copy the prefix to that slot, so that all tokens of the source slot stay reusable.
-        if source in free and (2 * n >= len(self._kept[source].tokens) or not empty):
-            return source
-        oldest = [slot for slot in self._kept if slot in free]
-        return (empty or [slot for slot in oldest if slot != source] or oldest)[0]
+        oldest = [slot for slot in self._by_worth() if slot in free]
+        others = empty or [slot for slot in oldest if slot != source]
+        if source in free and self._owned(source):
+            # Copy the prefix, so that the paused job can go on, unless the copy would replace another paused job.
+            takes_source = not others or self._owned(others[0])
+        else:
+            # If the source slot keeps more than twice as many tokens as the prefix has, and another free slot keeps no
+            # tokens, copy the prefix to that slot, so that all tokens of the source slot stay reusable.
+            takes_source = source in free and (not empty or 2 * n >= len(self._kept[source].tokens))
+        return source if takes_source else (others or oldest)[0]
+
+    def _owned(self, slot: int) -> bool:
+        return self._kept[slot].owner != "" if slot in self._kept else False
+
+    def _by_worth(self) -> list[int]:
+        """Return the slots that keep tokens: the least recently used first, and those of paused jobs last."""
+        return sorted(self._kept, key=self._owned)
 
     def _eviction_order(self, cells: int, slot: int, source: int) -> Iterator[int]:
-        """Yield slots to evict until `slot` can take `cells` cells: least recently used first, `source` last."""
-        others = [kept for kept in self._kept if kept not in (slot, source)]
+        """Yield slots to evict until `slot` can take `cells` cells: the least useful first, `source` last."""
+        others = [kept for kept in self._by_worth() if kept not in (slot, source)]
         last = [source] if source in self._kept else []
         for kept in [*others, *last]:
             if not self._slots.needs_eviction(cells, slot):
@@ -130,9 +177,16 @@ class PrefixCache:
             yield kept
 
     def _evict(self, slot: int) -> None:
-        if self._kept.pop(slot, None) is not None:
+        if self._forget(slot):
             self._slots.evict(slot)
             self._clear_slot(slot)
+
+    def _forget(self, slot: int) -> bool:
+        """Forget the tokens that a free slot keeps. Return whether it kept any."""
+        cached = self._kept.pop(slot, None)
+        if cached is not None and cached.owner:
+            self._on_eviction(slot, cached)
+        return cached is not None
 
 
 def common_prefix_length(one: Tokens, other: Tokens) -> int:

@@ -1,0 +1,287 @@
+"""Tests that an answer is the same whether it is computed at once, with pauses, or in several attempts."""
+
+import contextlib
+import random
+import threading
+import time
+
+import llama_cpp
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from shared.clock import ManualClock
+from tests.support.driven import Driven
+from workers.engine.backend import DecodeFailed
+from workers.engine.events import Ended, JobSpec, Text
+from workers.engine.loop import Engine
+from workers.engine.sim import SimBackend
+from workers.engine.stats import EngineSettings
+
+_FORMS = {
+    "schema": {"type": "json_schema", "json_schema": {"schema": {"type": "array", "items": {"type": "string"}}}},
+}
+_PAYLOADS = {
+    "greedy": {"temperature": 0},
+    "seeded": {"seed": 7},
+    "hot": {"seed": -3, "temperature": 4.0, "top_p": 1.0, "top_k": 0},
+    "penalties": {"seed": 5, "repeat_penalty": 1.7, "presence_penalty": 0.8, "frequency_penalty": 0.5},
+    "greedy penalties": {"temperature": 0, "repeat_penalty": 1.9},
+    "biased": {"seed": 2, "logit_bias": {"300": 3.0, "301": -5.0}},
+    "stop string": {"seed": 7, "stop": [" zezu tanu", "zz"]},
+    "grammar": {"seed": 4, "temperature": 1.5, "response_format": _FORMS["schema"]},
+    "logprobs": {"seed": 7, "logprobs": 3},
+    "logprobs of a grammar": {"seed": 1, "logprobs": 0, "response_format": _FORMS["schema"]},
+    "characters of several tokens": {"seed": 1, "temperature": 5.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
+}
+_LENGTH = 24
+
+
+def _payload(kind: str) -> dict:
+    return {"prompt": "dibo kufe mala resi", "max_tokens": _LENGTH, **_PAYLOADS[kind]}
+
+
+def _alone(backend, kind: str):
+    """Return the end of the job that runs alone and at once, and the tokens of its answer."""
+    with contextlib.closing(Driven(backend, reuse=False)) as driven:
+        driven.submit("alone", _payload(kind))
+        driven.run_until_idle()
+        tokens = [token for event in driven.events if isinstance(event, Text) for token in event.tokens]
+        return driven.ended["alone"], tuple(tokens)
+
+
+def _check_equal(ended: Ended, reference: Ended) -> None:
+    for each in (ended, reference):
+        assert each.outcome == "succeeded"
+    assert (ended.text, ended.finish_reason) == (reference.text, reference.finish_reason)
+    assert ended.usage.completion_tokens == reference.usage.completion_tokens
+    assert ended.usage.prompt_tokens == reference.usage.prompt_tokens
+    ours, expected = ended.extra.get("logprobs", []), reference.extra.get("logprobs", [])
+    assert [token for token, *_ in ours] == [token for token, *_ in expected]
+    for one, other in zip(ours, expected, strict=True):
+        # Batches of other shapes round differently.
+        assert one[1] == pytest.approx(other[1], abs=1e-3)
+        assert [number for _, number in one[2]] == pytest.approx([number for _, number in other[2]], abs=1e-3)
+
+
+@pytest.mark.parametrize("kind", _PAYLOADS)
+def test_an_answer_goes_on_after_any_of_its_tokens_as_if_it_had_not_stopped(backend, kind):
+    reference, tokens = _alone(backend, kind)
+    with contextlib.closing(Driven(backend)) as driven:
+        for n in range(len(tokens) + 1):
+            driven.submit(str(n), _payload(kind), answer=tokens[:n])
+        while driven.engine.step():
+            pass
+        driven.engine.check_idle()
+        for n in range(len(tokens) + 1):
+            _check_equal(driven.ended[str(n)], reference)
+        for n in range(len(tokens)):
+            # What the attempts before and after the token show is the whole text, without a gap or a repeat.
+            assert reference.text.endswith(driven.streamed(str(n)))
+
+
+@pytest.mark.parametrize("kind", _PAYLOADS)
+def test_a_job_that_is_paused_at_any_step_gets_its_answer_without_a_gap_or_a_repeat(backend, kind):
+    reference, _ = _alone(backend, kind)
+    dice = random.Random(kind)
+    with contextlib.closing(Driven(backend, prefill_chunk=3)) as driven:
+        for key in map(str, range(12)):
+            driven.submit(key, _payload(kind))
+        paused: set[str] = set()
+        while len(driven.ended) < 12:
+            driven.engine.step()
+            live = {event.key for event in driven.engine._running.values()}
+            for key in sorted(live):
+                if dice.random() < 0.15:
+                    driven.engine.pause(key)
+                    paused.add(key)
+            for key in sorted(paused):
+                if dice.random() < 0.3 and driven.engine.resume(key):
+                    paused.discard(key)
+            paused -= set(driven.ended)
+        assert driven.engine.stats.pauses > 10
+        driven.check_empty()
+        for ended in driven.ended.values():
+            _check_equal(ended, reference)
+
+
+_SYLLABLES = [a + b for a in "bdfgklmnprstvz" for b in "aeiou"]
+
+
+@pytest.fixture(scope="module")
+def clear_answers(backend) -> dict[tuple[str, int], Ended]:
+    """Greedy answers none of whose tokens is nearly as likely as another one, so that no rounding changes them."""
+    dice = random.Random(11)
+    answers = {}
+    for _ in range(60):
+        asked = " ".join(dice.choices(_SYLLABLES, k=dice.choice([1, 6, 30]))), dice.choice([1, 5, 20])
+        with contextlib.closing(Driven(backend, reuse=False)) as driven:
+            driven.submit("a", {"prompt": asked[0], "max_tokens": asked[1], "temperature": 0, "logprobs": 2})
+            driven.run_until_idle()
+            ended = driven.ended["a"]
+        if all(top[0][1] - top[1][1] > 0.01 for _, _, top in ended.extra["logprobs"]):
+            answers[asked] = ended
+    assert len(answers) > 20
+    return answers
+
+
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 10**6), chunk=st.sampled_from([1, 7, 512]), reuse=st.booleans())
+def test_pauses_cancels_deadlines_and_failed_steps_lose_no_cell_and_change_no_text(
+    backend, clear_answers, monkeypatch, seed, chunk, reuse
+):
+    dice, clock = random.Random(seed), ManualClock()
+    decode = backend.decode
+
+    def sometimes_failing(rows):
+        clock.advance(0.01)
+        if dice.random() < 0.02:
+            raise DecodeFailed("planned")
+        return decode(rows)
+
+    asked = dice.choices(list(clear_answers), k=30)
+    with (
+        monkeypatch.context() as patch,
+        contextlib.closing(Driven(backend, clock, prefill_chunk=chunk, reuse=reuse)) as d,
+    ):
+        patch.setattr(backend, "decode", sometimes_failing)
+        for i, (prompt, n) in enumerate(asked):
+            late_s = dice.choice([1e9, 1e9, 1e9, 0.05, 0.5])
+            payload = {"prompt": prompt, "max_tokens": n, "temperature": 0}
+            d.submit(str(i), payload, tenant=dice.choice("ab"), deadline_s=clock.monotonic() + late_s)
+        while len(d.ended) < len(asked):
+            d.engine.step()
+            clock.advance(0.001)
+            d.engine._table.check()
+            assert len(d.engine._running) <= backend.slots
+            for key in map(str, range(len(asked))):
+                draw = dice.random()
+                if draw < 0.05:
+                    d.engine.pause(key)
+                elif draw < 0.3:
+                    d.engine.resume(key)
+                elif draw < 0.302:
+                    d.engine.cancel(key, drop=dice.random() < 0.5)
+        d.check_empty()
+    for i, each in enumerate(asked):
+        ended = d.ended[str(i)]
+        whole = clear_answers[each].text
+        assert ended.text == whole if ended.outcome == "succeeded" else whole.startswith(ended.text)
+
+
+def test_a_paused_job_takes_no_part_in_a_step_but_keeps_its_cells_in_a_shared_cache(backend, monkeypatch):
+    if backend.facts.cache == "split":
+        pytest.skip("a split cache has no cells for paused jobs")
+    slots = backend.slots
+    computed, decode = [], backend.decode
+    monkeypatch.setattr(backend, "decode", lambda rows: (computed.append([row.slot for row in rows]), decode(rows))[1])
+    with contextlib.closing(Driven(backend)) as driven:
+        for i in range(3 * slots):
+            driven.submit(str(i), {"prompt": f"{i} dibo", "max_tokens": 40, "temperature": 0})
+        for third in range(2):
+            driven.engine.step()
+            driven.engine.step()
+            for i in range(third * slots, (third + 1) * slots):
+                driven.engine.pause(str(i))
+        driven.engine.step()
+        driven.engine.step()
+        # All jobs of all three thirds have cells, but only those of the last third compute.
+        held = [llama_cpp.llama_memory_seq_pos_max(backend._memory, slot) >= 0 for slot in range(backend.sequences)]
+        assert sum(held) == 3 * slots
+        assert len(set(computed[-1])) == slots
+        recomputed = driven.engine.stats.recomputed_tokens
+        for i in range(2 * slots):
+            assert driven.engine.resume(str(i))
+        driven.run_until_idle()
+        assert driven.engine.stats.recomputed_tokens == recomputed == 0
+        assert {ended.usage.completion_tokens for ended in driven.ended.values()} == {40}
+
+
+def test_a_paused_job_expires_at_its_deadline_although_there_is_nothing_to_compute(a_sim, clock):
+    driven = a_sim(slots=2)
+    driven.submit("a", {"prompt": "one two", "max_tokens": 50}, deadline_s=clock.monotonic() + 3)
+    for _ in range(20):
+        driven.engine.step()
+    driven.engine.pause("a")
+    driven.engine.step()
+    assert driven.engine.free_capacity().slots == 2
+    clock.advance(4)
+    driven.engine.step()
+    assert driven.ended["a"].outcome == "expired"
+    assert not driven.engine.resume("a")
+    driven.check_empty()
+
+
+def test_a_running_engine_ends_a_paused_job_at_its_deadline():
+    ended = threading.Event()
+    backend = SimBackend(slots=1, cells=100, n_ctx=100, decode_tps=100)
+    engine = Engine(backend, EngineSettings(), lambda event: ended.set() if isinstance(event, Ended) else None)
+    stop = threading.Event()
+    thread = threading.Thread(target=engine.run, args=(stop,))
+    thread.start()
+    engine.submit(engine.prepare(JobSpec("a", "blue", {"prompt": "one"}, 90, time.monotonic() + 0.5)))
+    engine.pause("a")
+    try:
+        assert ended.wait(10)
+    finally:
+        stop.set()
+        engine.wake()
+        thread.join()
+
+
+def test_jobs_of_the_same_tenant_take_the_cells_of_a_paused_one_last(driven):
+    beginning = "".join(f"{i} bade fino " for i in range(12))
+    for key in ("paused", "done"):
+        driven.submit(key, {"prompt": f"{beginning}{key}", "max_tokens": 30, "temperature": 0})
+    for _ in range(4):
+        driven.engine.step()
+    driven.engine.pause("paused")
+    driven.engine.cancel("done")
+    driven.engine.step()
+    before = driven.engine.stats.prompt_tokens
+    for i in range(3):
+        driven.submit(str(i), {"prompt": f"{beginning}{i}", "max_tokens": 5, "temperature": 0})
+        driven.engine.step()
+    # The new jobs reuse the paused one's beginning, but copy it.
+    assert driven.engine.stats.prompt_tokens - before < 60
+    assert driven.engine.resume("paused")
+    driven.run_until_idle()
+    assert driven.engine.stats.recomputed_tokens == 0
+    assert driven.ended["paused"].usage.completion_tokens == 30
+
+
+@pytest.mark.parametrize(("limit_bytes", "recomputes"), [(1 << 30, False), (0, True)])
+def test_a_paused_job_whose_slot_is_needed_goes_on_from_a_copy_in_host_memory_or_is_computed_again(
+    backend, limit_bytes, recomputes
+):
+    ask = {"prompt": "kufe dibo " * 8, "max_tokens": 30, "temperature": 0}
+    with contextlib.closing(Driven(backend, reuse=False, paused_bytes=limit_bytes)) as driven:
+        keys = [str(i) for i in range(backend.sequences + 1)]
+        for key in keys:
+            driven.submit(key, ask)
+            driven.engine.step()
+            driven.engine.step()
+            driven.engine.step()
+            driven.engine.pause(key)
+        driven.engine.step()
+        for key in keys:
+            assert driven.engine.resume(key)
+        driven.run_until_idle()
+        assert (driven.engine.stats.recomputed_tokens > 0) == recomputes
+        texts = {ended.text for ended in driven.ended.values()}
+        assert len(texts) == 1
+        assert len(driven.ended) == len(keys)
+        assert driven.engine._table._bytes_left == limit_bytes
+
+
+def test_a_job_that_is_canceled_while_it_is_paused_leaves_no_copy_of_its_cells(backend):
+    with contextlib.closing(Driven(backend, reuse=False)) as driven:
+        for i in range(backend.sequences + 2):
+            driven.submit(str(i), {"prompt": f"{i} kufe", "max_tokens": 30})
+            driven.engine.step()
+            driven.engine.pause(str(i))
+        for i in range(backend.sequences + 2):
+            driven.engine.cancel(str(i))
+        driven.run_until_idle()
+        assert driven.engine._table._bytes_left == EngineSettings().paused_bytes
+        assert {ended.outcome for ended in driven.ended.values()} == {"canceled"}

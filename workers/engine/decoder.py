@@ -1,0 +1,76 @@
+"""Computes the rows of a call. If the call fails, finds the sequence that makes it fail, and fails that one alone."""
+
+from collections.abc import Callable, Mapping
+
+from shared.clock import Clock
+from workers.engine.backend import Backend, BatchRow
+from workers.engine.planner import attended_cells
+from workers.engine.sequence import Sequence
+from workers.engine.stats import EngineStats
+from workers.engine.step_time import StepTimeModel, attention_reads
+
+
+class Decoder:
+    """Calls the backend and counts what it computed. Used by the engine's thread only.
+
+    `running` has the sequence of each slot in use. `fail` is called with a sequence whose row cannot be computed, and
+    `on_time` with the duration of each call in seconds.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        running: Mapping[int, Sequence],
+        stats: EngineStats,
+        fit: StepTimeModel,
+        clock: Clock,
+        *,
+        on_time: Callable[[float], None],
+        fail: Callable[[Sequence, Exception], None],
+    ) -> None:
+        self._backend, self._running, self._stats, self._fit, self._clock = backend, running, stats, fit, clock
+        self._on_time, self._fail = on_time, fail
+
+    def compute(self, rows: list[BatchRow], sample: Callable[[list[BatchRow]], None]) -> None:
+        """Compute the rows, and call `sample` with those that were computed while their logits are valid."""
+        began = self._clock.monotonic()
+        try:
+            done = self._backend.decode(rows)
+        except Exception as fault:  # noqa: BLE001 - _compute_apart finds the sequence that caused the error
+            self._compute_apart(rows, fault, sample)
+            return
+        took_s = self._clock.monotonic() - began
+        self._stats.decode_s += took_s
+        self._on_time(took_s)
+        pieces = [row for row in done if row.token < 0]
+        reads = sum(attention_reads(row.n, self._cells_read(row)) for row in pieces)
+        self._fit.observe(len(done) - len(pieces), sum(row.n for row in pieces), took_s * 1000, reads)
+        self._count(done)
+        sample(done)
+
+    def _compute_apart(self, rows: list[BatchRow], fault: Exception, sample: Callable[[list[BatchRow]], None]) -> None:
+        """Compute and sample each row of a failed call on its own. Fail each sequence whose row fails again."""
+        if len(rows) == 1:
+            self._fail(self._running[rows[0].slot], fault)
+            return
+        for row in rows:
+            try:
+                done = self._backend.decode([row])
+            except Exception as own_fault:  # noqa: BLE001 - this sequence caused the call to fail
+                self._fail(self._running[row.slot], own_fault)
+            else:
+                self._count(done)
+                sample(done)
+
+    def _cells_read(self, row: BatchRow) -> int:
+        return attended_cells(self._running[row.slot], self._running, split=self._backend.compact)
+
+    def _count(self, done: list[BatchRow]) -> None:
+        now = self._clock.monotonic()
+        for row in done:
+            sequence = self._running[row.slot]
+            again = sequence.computed_before(row.n)
+            sequence.note_step(row.n, now)
+            self._stats.recomputed_tokens += again
+            if row.token < 0:
+                self._stats.prompt_tokens += row.n - again

@@ -1,0 +1,118 @@
+"""The sequences that hold slots: opens a slot in the backend for a sequence, and closes it again."""
+
+from dataclasses import replace
+from typing import Any
+
+from workers.engine.backend import Backend
+from workers.engine.cells.prefix_cache import CachedTokens, PrefixCache
+from workers.engine.cells.slots import Slots
+from workers.engine.sequence import Sequence, SequenceState
+
+
+class SlotTable:
+    """The sequences that hold slots, and the tokens that the other slots keep. Used by the engine's thread only.
+
+    The slots are numbered from 0 to `backend.sequences - 1`, but at most `backend.slots` of them are in use at a time.
+    The others keep the cells of paused and ended sequences until another job needs the cells.
+    """
+
+    def __init__(self, backend: Backend, *, reuse: bool, paused_bytes: int) -> None:
+        self._backend, self._reuses = backend, reuse and backend.reuses
+        #: Key of a paused job → the copy of its cells in host memory, and the number of their tokens.
+        self._copies: dict[str, tuple[Any, int]] = {}
+        #: How many bytes further copies may have.
+        self._bytes_left = paused_bytes
+        self._slots = Slots(backend.slots, backend.cells, sequences=backend.sequences)
+        self._prefixes = PrefixCache(
+            self._slots, backend.clear_slot, compact=backend.compact, on_eviction=self._copy_to_host
+        )
+        #: Slot → the sequence that holds it.
+        self.running: dict[int, Sequence] = {}
+        for slot in range(backend.sequences):
+            backend.clear_slot(slot)
+
+    def fits(self, sequence: Sequence) -> bool:
+        """Return whether the sequence can get a slot now."""
+        return self._slots.fits(sequence.job.cells)
+
+    def open(self, sequence: Sequence, now_s: float) -> int:
+        """Give the sequence a slot, and return how many tokens of its prompt it reuses from other jobs.
+
+        Raises an exception if the backend does not take the job. The sequence then holds the slot, and must be closed.
+        """
+        job = sequence.job
+        tenant = job.spec.tenant
+        assigned = self._prefixes.take_back(sequence.key, job.cells)
+        if assigned is None:
+            known = sequence.known_tokens if self._reuses else None
+            held = ((slot, other.cached) for slot, other in self.running.items() if other.job.spec.tenant == tenant)
+            assigned = self._prefixes.take(tenant, known, job.cells, held)
+        sequence.slot = assigned.slot
+        sequence.n_past = self._restore_copy(sequence) or self._backend.set_prefix(
+            assigned.slot, assigned.source, assigned.reused
+        )
+        # Only now, because the prefix may have been copied from a slot that is evicted here.
+        self._prefixes.evict_surplus()
+        sequence.state, sequence.resumed = SequenceState.PREFILL, len(sequence.answer)
+        self.running[assigned.slot] = sequence
+        self._backend.open_slot(sequence.slot, job, sequence.answer, sequence.saved)
+        sequence.saved, sequence.extra = None, {}
+        if sequence.started_s is not None:
+            return 0
+        sequence.started_s, sequence.cached_tokens = now_s, min(sequence.n_past, job.prompt_tokens)
+        return sequence.cached_tokens
+
+    def pause(self, sequence: Sequence) -> None:
+        """Take the slot from the sequence, which goes on later. The slot keeps the computed tokens if possible."""
+        sequence.saved = self._backend.saved_state(sequence.slot)
+        keep = self._backend.reuses
+        self._close(sequence, replace(sequence.cached, owner=sequence.key) if keep else None)
+        sequence.state = SequenceState.PAUSED
+
+    def close(self, sequence: Sequence, *, keep: bool) -> None:
+        """Take the slot from a sequence that ends. If `keep` is true, the slot keeps the computed tokens for reuse.
+
+        A sequence without a slot may have been paused.
+        """
+        if sequence.slot >= 0:
+            self._close(sequence, sequence.cached if keep and self._reuses else None)
+        else:
+            self._prefixes.disown(sequence.key)
+            self._take_copy(sequence.key)
+
+    def _copy_to_host(self, slot: int, cached: CachedTokens) -> None:
+        """Copy the cells of a paused job that is about to lose them, unless the copies would become too large."""
+        copy = self._backend.copy_cells(slot, self._bytes_left)
+        if copy is not None:
+            self._bytes_left -= len(copy)
+            self._copies[cached.owner] = copy, len(cached.tokens)
+
+    def _take_copy(self, key: str) -> tuple[Any, int]:
+        copy, n = self._copies.pop(key, (b"", 0))
+        self._bytes_left += len(copy)
+        return copy, n
+
+    def _restore_copy(self, sequence: Sequence) -> int:
+        """Restore the sequence's cells from their copy, and return the number of their tokens, or 0 without a copy."""
+        copy, n = self._take_copy(sequence.key)
+        return n if n and self._backend.restore_cells(sequence.slot, copy) else 0
+
+    def _close(self, sequence: Sequence, cached: CachedTokens | None) -> None:
+        self._backend.close_slot(sequence.slot)
+        self._prefixes.give_back(sequence.slot, cached)
+        del self.running[sequence.slot]
+        sequence.slot = -1
+
+    @property
+    def kept(self) -> dict[int, int]:
+        """Return how many tokens each free slot keeps. Slots that keep none are left out."""
+        return self._prefixes.kept
+
+    def check(self) -> None:
+        """Check that free, kept and used cells add up to all cells, and slots too. Raises SlotAccountingError."""
+        self._slots.check_integrity(running=len(self.running))
+
+    def check_idle(self) -> None:
+        """Check that no slot is in use, and that the backend agrees. Raises SlotAccountingError."""
+        self._slots.check_integrity(running=0)
+        self._backend.check_idle(self.kept)
