@@ -83,7 +83,7 @@ class EndCode(StrEnum):
     ENGINE_ERROR = "engine_error"
     #: The server to which the worker passes its jobs did not accept the request.
     UPSTREAM_REJECTED = "upstream_rejected"
-    #: That server failed in the middle of the answer, on the last attempt.
+    #: That server failed in the middle of the answer: on the last attempt, or after a part of the text was shown.
     UPSTREAM_LOST = "upstream_lost"
 
 

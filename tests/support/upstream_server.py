@@ -19,15 +19,18 @@ class UpstreamServer:
     """Answers with `words` words, unless a behaviour is queued for the next requests.
 
     The behaviours: `busy` (429 with a hint), `loading` (503 without one), `reject` (400), `fault` (500), `cut` (closes
-    in the middle of the answer), `crash` (closes before the first byte), `hang` (says nothing), `stall` (says nothing
-    after the first word), `garbage` (a stream of no JSON), `nonsense` (no HTTP), `whole` (does not stream), and
-    `endless` (words until the client closes).
+    in the middle of the answer, once `may_cut` is set), `crash` (closes before the first byte), `hang` (says nothing),
+    `stall` (says nothing after the first word), `tools` (two calls of tools, in pieces, after some reasoning),
+    `garbage` (a stream of no JSON), `nonsense` (no HTTP), `whole` (does not stream), and `endless` (words until the
+    client closes).
     """
 
     def __init__(self, *, words: int = 3, key: str = "") -> None:
         self.words, self.key = words, key
         self.behaviours: deque[str] = deque()
         self.retry_after = {"Retry-After": "0.3"}
+        self.may_cut = threading.Event()
+        self.may_cut.set()
         #: The bodies of the requests so far, and how many of them the client has closed before their end.
         self.bodies: list[dict[str, Any]] = []
         self.closed = 0
@@ -123,6 +126,8 @@ class UpstreamServer:
             return web.Response()
         if behaviour == "hang":
             await asyncio.sleep(60)
+        if behaviour == "tools":
+            return await self._call_tools(request)
         return await self._stream(behaviour, request, "messages" in body)
 
     async def _stream(self, behaviour: str, request: web.Request, is_chat: bool) -> web.StreamResponse:
@@ -143,6 +148,7 @@ class UpstreamServer:
             if behaviour == "garbage":
                 await response.write(b"data: {half\n\n")
             if behaviour == "cut":
+                await asyncio.to_thread(self.may_cut.wait, 20)
                 assert request.transport is not None
                 request.transport.close()
                 return response
@@ -151,6 +157,21 @@ class UpstreamServer:
         await response.write(_event({"choices": [], "usage": _usage(self.words)}))
         await response.write(b"data: [DONE]\n\n")
         await response.write_eof()
+        return response
+
+    async def _call_tools(self, request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        deltas: list[dict[str, Any]] = [{"reasoning_content": "I "}, {"reasoning_content": "must look."}]
+        for index, name in enumerate(("weather", "time")):
+            first = {"index": index, "id": f"call_{index}", "function": {"name": name, "arguments": ""}}
+            deltas.append({"tool_calls": [first | {"type": "function"}]})
+            deltas += [{"tool_calls": [{"index": index, "function": {"arguments": part}}]} for part in ('{"a":', "1}")]
+        for delta in deltas:
+            await response.write(_event({"choices": [{"index": 0, "delta": delta}]}))
+        await response.write(_event({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}))
+        await response.write(_event({"choices": [], "usage": _usage(9)}))
+        await response.write(b"data: [DONE]\n\n")
         return response
 
     def _whole(self, body: dict[str, Any]) -> dict[str, Any]:

@@ -44,6 +44,7 @@ CODES: dict[str, tuple[int, str]] = {
     "tenant_bodies_full": (429, "rate_limit_error"),
     "internal_error": (500, "server_error"),
     "job_failed": (500, "job_error"),
+    "upstream_lost": (500, "job_error"),
     "connections_full": (503, "server_overloaded"),
     "heads_full": (503, "server_overloaded"),
     "bodies_full": (503, "server_overloaded"),

@@ -32,6 +32,8 @@ class AnswerFormat:
     job_id: str
     model: str
     created: int
+    #: Whether the request was passed on to an upstream.
+    forwarded: bool = False
 
     @property
     def id(self) -> str:
@@ -44,7 +46,9 @@ class AnswerFormat:
         reason = view.finish_reason or "stop"
         choice: dict[str, Any] = {"index": 0, "logprobs": self._logprobs(view), "finish_reason": reason}
         if self.kind == "chat":
-            choice["message"] = {"role": "assistant", "content": text, "refusal": None}
+            others = _others(view)
+            content = None if others.get("tool_calls") and not text else text
+            choice["message"] = {"role": "assistant", "content": content, "refusal": None} | others
         else:
             choice["text"] = text
         kind = "chat.completion" if self.kind == "chat" else "text_completion"
@@ -58,6 +62,14 @@ class AnswerFormat:
     def text_chunk(self, text: str) -> dict[str, Any]:
         """Return a chunk with new text."""
         return self._chunk({"content": text}) if self.kind == "chat" else self._chunk(text)
+
+    def others_chunk(self, view: JobView) -> dict[str, Any] | None:
+        """Return a chunk with what an upstream's answer has beside its text, such as tool calls; None if nothing."""
+        others = _others(view)
+        calls = others.get("tool_calls")
+        if isinstance(calls, list):
+            others["tool_calls"] = [{"index": index} | call for index, call in enumerate(calls)]
+        return self._chunk(others) if others and self.kind == "chat" else None
 
     def last_chunk(self, view: JobView) -> dict[str, Any]:
         """Return the chunk with the finish reason, what was cut from the answer, and the logprobs if requested."""
@@ -75,6 +87,9 @@ class AnswerFormat:
         return self._envelope(self._chunk_kind) | {"choices": [choice]}
 
     def _logprobs(self, view: JobView) -> dict[str, Any] | None:
+        if self.forwarded:
+            logprobs: dict[str, Any] | None = view.extra.get("upstream", {}).get("logprobs")
+            return logprobs
         return chat_logprobs(view) if self.kind == "chat" else completion_logprobs(view)
 
     @property
@@ -93,7 +108,12 @@ class AnswerFormat:
 
 def answer_format(view: JobView, kind: AnswerKind) -> AnswerFormat:
     """Return the AnswerFormat for one job."""
-    return AnswerFormat(kind, view.id, view.model, view.admitted_ms // 1000)
+    return AnswerFormat(kind, view.id, view.model, view.admitted_ms // 1000, view.form.get("forwarded") is True)
+
+
+def _others(view: JobView) -> dict[str, Any]:
+    """Return the fields of an upstream's message beside its content; empty for an answer of our own engine."""
+    return {name: value for name, value in view.extra.get("upstream", {}).items() if name != "logprobs"}
 
 
 def usage(view: JobView) -> dict[str, Any]:

@@ -1,7 +1,9 @@
 """OpenAI's routes for chat completions, completions and models; the unmodified `openai` package works with them."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Any
 
 from apiflask import APIBlueprint
 from flask import Response
@@ -14,6 +16,7 @@ from web.http.request import retry_attempt
 from web.http.telemetry import traceparent
 from web.openai.chat_answers import AnswerFormat, AnswerKind, answer_format, job_end_error
 from web.openai.chat_schema import COMPLETION_MAX_TOKENS, ChatBody, CompletionBody
+from web.openai.forwarded_schema import ForwardedBody
 from web.operations.admission import GenerationRequest, offer
 from web.operations.cancel_on_disconnect import (
     cancel_unless_stopping,
@@ -27,6 +30,7 @@ from web.operations.request_caller import current_caller, watch_client
 from web.operations.request_deadline import read_deadline
 from web.operations.responses import json_response, problem_response, yield_response
 from web.operations.sse import data_frame, stream_response, with_comments
+from web.routes.forwarding import forwarded_body
 from web.runtime.context import DoorContext
 from web.runtime.credentials.client_watch import ClientWatch
 from web.runtime.current import current_context
@@ -56,7 +60,22 @@ def model(name: str) -> Response:
     return json_response(_model_json(current_context().pools.resolve(name, current_caller().policy).name))
 
 
+def _forwarded_first(kind: AnswerKind) -> Callable[[Callable[..., Response]], Callable[..., Response]]:
+    """Serve a request whose model an upstream serves before the decorated view's own body is validated."""
+
+    def decorate(view: Callable[..., Response]) -> Callable[..., Response]:
+        @wraps(view)
+        def serve(**arguments: Any) -> Response:
+            body = forwarded_body(kind)
+            return view(**arguments) if body is None else _serve(body, kind)
+
+        return serve
+
+    return decorate
+
+
 @bp.post("/v1/chat/completions")
+@_forwarded_first("chat")
 @bp.input(ChatBody, arg_name="body")
 @bp.doc(
     summary="Create a chat completion, plain or streaming",
@@ -69,10 +88,11 @@ def model(name: str) -> Response:
 )
 def chat(body: ChatBody) -> Response:
     """Generate the next message of a chat."""
-    return _serve(body, "chat", current_context().settings.default_max_tokens)
+    return _serve(body, "chat")
 
 
 @bp.post("/v1/completions")
+@_forwarded_first("completion")
 @bp.input(CompletionBody, arg_name="body")
 @bp.doc(
     summary="Create a completion, plain or streaming",
@@ -84,10 +104,10 @@ def chat(body: ChatBody) -> Response:
 )
 def completions(body: CompletionBody) -> Response:
     """Generate the continuation of a text."""
-    return _serve(body, "completion", COMPLETION_MAX_TOKENS)
+    return _serve(body, "completion")
 
 
-def _serve(body: ChatBody | CompletionBody, kind: AnswerKind, default_max_tokens: int) -> Response:
+def _serve(body: ChatBody | CompletionBody | ForwardedBody, kind: AnswerKind) -> Response:
     context, caller = current_context(), current_caller()
     deadline = read_deadline(context, caller, body, "stream" if body.stream else "hold")
     generation = GenerationRequest(
@@ -95,11 +115,12 @@ def _serve(body: ChatBody | CompletionBody, kind: AnswerKind, default_max_tokens
         deadline=deadline,
         model=body.model,
         max_tokens=body.requested_max_tokens,
-        default_max_tokens=default_max_tokens,
+        default_max_tokens=context.settings.default_max_tokens if kind == "chat" else COMPLETION_MAX_TOKENS,
         attempt=retry_attempt(),
         traceparent=traceparent(),
         supersede_key=body.supersede_key,
-        degrade=body.degrade,
+        degrade=body.may_be_cut if isinstance(body, ForwardedBody) else body.degrade,
+        form={"forwarded": True} if isinstance(body, ForwardedBody) else {},
     )
     verdict = offer(context, caller, with_refusal_identity(generation, caller.tenant))
     if isinstance(verdict, Yield):
@@ -177,6 +198,10 @@ def _chunks(items: Iterator[StreamItem], answer: AnswerFormat, *, include_usage:
         if isinstance(item, NothingNew):
             yield ""
         elif isinstance(item, JobStarted):
+            if sent and answer.forwarded:
+                # An upstream generates another text. What the client has received cannot be taken back.
+                message = f"the upstream server of job {answer.job_id} failed in the middle of the answer"
+                raise _TextDiverged(ApiError("upstream_lost", message))
             running = ""
         elif isinstance(item, TextDelta):
             running += item.text
@@ -199,6 +224,8 @@ def _last_chunks(
     unsent = _unsent_text(sent, view.text or "", answer) if view.text is not None else ""
     if unsent:
         yield data_frame(answer.text_chunk(unsent) | no_usage)
+    if (others := answer.others_chunk(view)) is not None:
+        yield data_frame(others | no_usage)
     yield data_frame(answer.last_chunk(view) | no_usage)
     if include_usage:
         yield data_frame(answer.usage_chunk(view))

@@ -5,7 +5,7 @@ reads the models from the store again before it answers that the model does not 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shared.clock import Clock
 from shared.jobs import cost
@@ -34,6 +34,10 @@ class Model:
     #: Whether the model counts each word as one token, as the `sim` backend does.
     counts_words: bool = False
     tokens_per_byte: float = cost.TOKENS_PER_BYTE
+    tokens_per_attachment: float = cost.TOKENS_PER_ATTACHMENT
+    #: Whether all workers of the model pass requests of OpenAI's routes on whole, to an upstream. None if no worker's
+    #: facts were read.
+    forwards: bool | None = None
     #: How many tokens prompt and answer may have together; None if no live worker has published the number.
     n_ctx: int | None = None
     #: How an embedding model combines the vectors of its tokens into one; "" for a model that generates text.
@@ -43,7 +47,12 @@ class Model:
 
     def estimate(self, payload: Mapping[str, object]) -> int:
         """Estimate the number of prompt tokens of a request."""
-        return cost.estimate(payload, words=self.counts_words, tokens_per_byte=self.tokens_per_byte)
+        return cost.estimate(
+            payload,
+            words=self.counts_words,
+            tokens_per_byte=self.tokens_per_byte,
+            tokens_per_attachment=self.tokens_per_attachment,
+        )
 
 
 @dataclass(frozen=True)
@@ -67,9 +76,9 @@ def read_directory(snapshot: Snapshot) -> ModelDirectory:
     """Make a directory from a snapshot. If the workers of one model have different context sizes, use the largest."""
     models = {name: Model(name, live=name in snapshot.live_models) for name in snapshot.models}
     aliases: dict[str, str] = {}
-    for worker in snapshot.workers:
-        if not worker.live:
-            continue
+    live = [worker for worker in snapshot.workers if worker.live]
+    not_forwarding = {worker.model for worker in live if worker.facts.get("forwards") != "true"}
+    for worker in live:
         known = models.get(worker.model)
         n_ctx = max(_number(worker.facts, "n_ctx") or 0, (known.n_ctx if known else None) or 0)
         models[worker.model] = Model(
@@ -77,6 +86,8 @@ def read_directory(snapshot: Snapshot) -> ModelDirectory:
             live=True,
             counts_words=worker.facts.get("counts_words") == "true",
             tokens_per_byte=_number(worker.facts, "tokens_per_byte") or cost.TOKENS_PER_BYTE,
+            tokens_per_attachment=_number(worker.facts, "tokens_per_attachment") or cost.TOKENS_PER_ATTACHMENT,
+            forwards=worker.model not in not_forwarding,
             n_ctx=int(n_ctx) or None,
             pooling=worker.facts.get("pooling", ""),
             dimensions=int(_number(worker.facts, "width") or 0) or None,
@@ -103,13 +114,25 @@ class ModelPools:
         #: The default model according to the door's settings ("" if they name none), and the aliases of this model.
         self._default_model, *self._default_aliases = served_names(settings)
         self._directory = SharedAnswer(self._read, clock, keeps_errors=False)
+        #: The models that were served by upstreams when they were last live. While an upstream is away, its model has
+        #: no live worker, and the requests for it must be read as before.
+        self._forwarding = {self._default_model} if settings.engine == "upstream" else set()
 
     def directory(self, max_age_s: float = MAX_AGE_S) -> ModelDirectory:
         """Return a directory that is at most `max_age_s` old. Raises StoreUnavailable."""
         return self._directory.get(max_age_s)
 
     def _read(self) -> ModelDirectory:
-        return read_directory(self._store.snapshot(tenants=0, workers=_WORKERS_READ))
+        directory = read_directory(self._store.snapshot(tenants=0, workers=_WORKERS_READ))
+        for model in directory.models.values():
+            if model.forwards is not None:
+                (self._forwarding.add if model.forwards else self._forwarding.discard)(model.name)
+        self._forwarding &= {self._default_model, *directory.models}
+        remembered = {name: self._as_remembered(model) for name, model in directory.models.items()}
+        return ModelDirectory(remembered, directory.aliases)
+
+    def _as_remembered(self, model: Model) -> Model:
+        return model if model.forwards is not None else replace(model, forwards=model.name in self._forwarding)
 
     def visible_names(self, policy: TenantPolicy | None) -> list[str]:
         """Return the served names and aliases of the live models that the tenant may use."""
@@ -131,7 +154,7 @@ class ModelPools:
         model = self._find(name) if name else self._only_live_model()
         if model is None and name and not requested:
             # The default model has no worker yet. The store refuses the job with reason no_worker.
-            model = Model(name, live=False)
+            model = self._as_remembered(Model(name, live=False))
         if model is not None and (policy is None or policy.may_use(model.name) or policy.may_use(name or "")):
             return model
         message = f"model={(name or '')[:80]!r} is not served; GET /v1/models lists the models that are"

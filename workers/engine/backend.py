@@ -90,6 +90,8 @@ class Facts:
     decode_tps: float = 0.0
     #: Whether the tokens of a prompt are its words.
     counts_words: bool = False
+    #: Whether requests of OpenAI's routes are passed on whole. They are then not limited to what this engine knows.
+    forwards: bool = False
     #: A sentence that warns the operator; "" if there is no warning.
     warning: str = ""
 

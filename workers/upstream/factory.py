@@ -33,6 +33,7 @@ def make_upstream_engine(
         n_ctx=longest,
         cells=slots * longest,
         slots=slots,
+        forwards=True,
     )
     limits = Limits(settings.upstream_first_token_ms / 1000, settings.upstream_gap_ms / 1000, settings.max_attempts)
     client = UpstreamClient(settings.upstream_url, settings.upstream_api_key)

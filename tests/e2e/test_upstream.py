@@ -1,0 +1,188 @@
+"""Tests of the door in front of a model that another server serves, with OpenAI's package as the client."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from tests.support.processes import Stage, wait_for
+from tests.support.served import Served, sim_served
+from tests.support.upstream_server import UpstreamServer
+
+CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hello there"}], "max_tokens": 12}
+TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[UpstreamServer]:
+    with UpstreamServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory, server: UpstreamServer) -> Iterator[Served]:
+    environ = {
+        "PENSTOCK_ENGINE": "upstream",
+        "PENSTOCK_UPSTREAM_URL": server.url,
+        "PENSTOCK_UPSTREAM_MODEL": "m",
+        "PENSTOCK_LEASE_MS": "1000",
+        "PENSTOCK_ADMISSION": "bounds",
+    }
+    with Stage(tmp_path_factory.mktemp("upstream"), **environ) as stage:
+        stage.worker()
+        # The door knows nothing of the workers' engine but what their heartbeats say.
+        with Served(stage, PENSTOCK_AUTH="open", PENSTOCK_ENGINE="llama") as served:
+            yield served
+        stage.assert_sound()
+
+
+@pytest.fixture
+def client(served: Served) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=30)
+
+
+def test_a_request_is_passed_on_whole_and_its_tokens_are_the_upstreams(
+    client: openai.OpenAI, server: UpstreamServer
+) -> None:
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    messages: list[Any] = [
+        {"role": "developer", "content": "be brief"},
+        {"role": "user", "name": "ann", "content": [{"type": "text", "text": "what is it?"}, picture]},
+    ]
+    more: dict[str, Any] = {"tools": TOOLS, "reasoning_effort": "low", "seed": 7}
+    answer = client.chat.completions.create(
+        model="m", messages=messages, max_completion_tokens=9, **more, extra_body={"guided": [1], "deadline_ms": 20_000}
+    )
+    assert answer.choices[0].message.content == "w0 w1 w2 "
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.usage is not None
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (21, 3)
+    sent = {"model": "m", "stream": True, "stream_options": {"include_usage": True}, "max_completion_tokens": 9}
+    assert server.bodies[-1] == more | sent | {"messages": messages, "guided": [1]}
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_calls_of_tools_and_reasoning_reach_the_client(
+    client: openai.OpenAI, server: UpstreamServer, streams: bool
+) -> None:
+    server.will("tools")
+    arguments = CHAT | {"tools": TOOLS, "tool_choice": "required"}
+    if streams:
+        with client.chat.completions.stream(**arguments) as events:
+            answer: Any = events.get_final_completion()
+    else:
+        answer = client.chat.completions.create(**arguments)
+    message = answer.choices[0].message
+    assert answer.choices[0].finish_reason == "tool_calls"
+    assert [(call.id, call.function.name, call.function.arguments) for call in message.tool_calls] == [
+        ("call_0", "weather", '{"a":1}'),
+        ("call_1", "time", '{"a":1}'),
+    ]
+    assert message.reasoning_content == "I must look."
+
+
+@pytest.mark.parametrize("include_usage", [False, True])
+def test_a_stream_has_usage_only_if_the_client_asked_for_it(client: openai.OpenAI, include_usage: bool) -> None:
+    options: Any = {"stream_options": {"include_usage": True}} if include_usage else {}
+    chunks = list(client.chat.completions.create(**CHAT, stream=True, **options))
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == "w0 w1 w2 "
+    assert [chunk.usage.completion_tokens for chunk in chunks if chunk.usage] == ([3] if include_usage else [])
+
+
+def test_a_completion_is_passed_on(client: openai.OpenAI, server: UpstreamServer) -> None:
+    answer = client.completions.create(model="m", prompt="once upon", echo=True)
+    assert answer.choices[0].text == "w0 w1 w2 "
+    assert (server.bodies[-1]["echo"], server.bodies[-1]["max_tokens"]) == (True, 16)
+
+
+def test_a_response_runs_on_the_upstream(client: openai.OpenAI) -> None:
+    assert client.responses.create(model="m", input="hello there").output_text == "w0 w1 w2 "
+
+
+def test_a_request_that_the_upstream_rejects_is_400_with_its_message(
+    client: openai.OpenAI, server: UpstreamServer
+) -> None:
+    server.will("reject")
+    with pytest.raises(openai.BadRequestError, match="no such tool") as caught:
+        client.chat.completions.create(**CHAT)
+    assert (caught.value.code, caught.value.param) == ("upstream_rejected", "tools")
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"messages": []}, "messages"),
+        ({"n": 2}, "n"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"messages": ["x"]}, "messages[0]"),
+        ({"deadline_ms": "soon"}, "deadline_ms"),
+    ],
+)
+def test_what_admission_needs_is_validated_at_the_door(
+    served: Served, server: UpstreamServer, body: dict[str, Any], param: str
+) -> None:
+    before = len(server.bodies)
+    response = served.http.post("/v1/chat/completions", json=CHAT | body)
+    assert response.status_code in {400, 422}
+    assert response.json()["error"]["param"] == param
+    assert len(server.bodies) == before
+
+
+def test_a_stream_that_has_shown_text_ends_with_an_error_when_the_upstream_is_lost(
+    client: openai.OpenAI, served: Served, server: UpstreamServer
+) -> None:
+    server.may_cut.clear()
+    server.will("cut")
+    chunks = iter(client.chat.completions.create(**CHAT, stream=True))
+    first = [next(chunks).choices[0].delta.content for _ in range(2)]
+    server.may_cut.set()
+    with pytest.raises(openai.APIError) as caught:
+        next(chunks)
+    assert caught.value.code == "upstream_lost"
+    assert first == ["", "w0 "]
+    wait_for(lambda: served.stage.inflight() == 0, "the job to be canceled")
+
+
+def test_a_call_without_a_stream_waits_for_the_next_attempt(client: openai.OpenAI, server: UpstreamServer) -> None:
+    server.will("cut")
+    assert client.chat.completions.create(**CHAT).choices[0].message.content == "w0 w1 w2 "
+
+
+def test_a_closed_connection_reaches_the_upstream(client: openai.OpenAI, server: UpstreamServer) -> None:
+    closed = server.closed
+    server.will("endless")
+    stream = client.chat.completions.create(**CHAT, stream=True)
+    assert next(iter(stream)) is not None
+    stream.close()
+    wait_for(lambda: server.closed == closed + 1, "the upstream to see that the request was closed")
+
+
+def test_while_the_upstream_is_away_requests_are_read_as_before_and_refused(
+    client: openai.OpenAI, served: Served, server: UpstreamServer
+) -> None:
+    server.stop()
+    served.submit(model="m")
+    wait_for(lambda: served.stage.store.snapshot().live_models == [], "the worker to be no longer live")
+    try:
+        with pytest.raises(openai.APIStatusError) as caught:
+            client.chat.completions.create(**CHAT, tools=TOOLS)
+        assert (caught.value.status_code, caught.value.code) == (503, "no_worker")
+    finally:
+        server.start()
+    wait_for(lambda: served.stage.store.snapshot().live_models == ["m"], "the worker to be live again")
+    assert client.chat.completions.create(**CHAT).choices[0].message.content == "w0 w1 w2 "
+
+
+def test_penstock_runs_in_front_of_penstock(client: openai.OpenAI, served: Served, tmp_path: Path) -> None:
+    with sim_served(tmp_path, PENSTOCK_MAX_BATCH_SIZE="4") as behind, ThreadPoolExecutor(12) as threads:
+        worker = served.stage.worker(PENSTOCK_UPSTREAM_URL=f"{behind.url}/v1", PENSTOCK_UPSTREAM_MODEL="sim")
+        asked = [threads.submit(client.chat.completions.create, **(CHAT | {"model": "sim"})) for _ in range(12)]
+        answers = [future.result(60) for future in asked]
+        assert {answer.choices[0].message.content for answer in answers} == {"".join(f"w{i} " for i in range(2, 14))}
+        assert {answer.usage.prompt_tokens for answer in answers if answer.usage} == {2}
+        worker.terminate()
+        assert worker.exit_code() == 0
+        behind.stage.assert_sound()

@@ -1,0 +1,35 @@
+"""Tests of the bodies that are passed on to an upstream: what is read of them, and what is passed on."""
+
+import pytest
+
+from web.http.api_errors import ApiError
+from web.openai.forwarded_schema import read_forwarded
+
+CHAT = {"messages": [{"role": "user", "content": "hello"}]}
+
+
+def test_penstocks_own_fields_are_read_and_all_others_are_passed_on() -> None:
+    more = {"tools": [{"type": "function"}], "temperature": 9, "unheard_of": {"x": [None]}, "max_completion_tokens": 8}
+    own = {"model": "m", "stream": True, "deadline_ms": 5, "supersede_key": "k", "degrade": False, "n": 1}
+    body = read_forwarded(CHAT | more | own, chat=True)
+    assert body.payload() == CHAT | {"forward": more}
+    assert (body.requested_max_tokens, body.deadline_ms, body.stream) == (8, 5, True)
+
+
+@pytest.mark.parametrize(
+    ("more", "may_be_cut"),
+    [({}, True), ({"degrade": False}, False), ({"tools": []}, False), ({"response_format": {}}, False)],
+)
+def test_an_answer_with_a_format_or_tools_is_never_cut(more: dict[str, object], may_be_cut: bool) -> None:
+    assert read_forwarded(CHAT | more, chat=True).may_be_cut is may_be_cut
+
+
+def test_a_completion_needs_one_prompt() -> None:
+    assert read_forwarded({"prompt": "x", "echo": True}, chat=False).payload() == {
+        "prompt": "x",
+        "forward": {"echo": True},
+    }
+    for prompt in ("", None, ["x"], 3):
+        with pytest.raises(ApiError) as caught:
+            read_forwarded({"prompt": prompt}, chat=False)
+        assert caught.value.param == "prompt"

@@ -1,0 +1,91 @@
+"""Validate the bodies of OpenAI's routes for a model that an upstream serves; pure functions.
+
+Such a body is passed on whole: with tools, images and whatever Penstock does not know. Only what admission, the stream
+and the answer need is validated here, and the upstream validates the rest.
+"""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from web.api.body_sizes import check_sizes
+from web.api.request_schema import MAX_MESSAGES, MAX_MS, MAX_TOKENS, NulFreeText, SupersedeKey
+from web.http.api_errors import field_errors, invalid_value
+from web.openai.chat_schema import StreamOptions, unsupported
+
+#: Fields that the upstream does not receive as they are: Penstock's own, and those that the worker sets.
+_OWN = frozenset(
+    {
+        "degrade",
+        "deadline_ms",
+        "max_tokens",
+        "messages",
+        "model",
+        "n",
+        "prompt",
+        "start_within_ms",
+        "stream",
+        "stream_options",
+        "supersede_key",
+    }
+)
+
+
+class ForwardedBody(BaseModel):
+    """The fields that Penstock reads of a body that it passes on."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+
+    model: Annotated[NulFreeText, Field(min_length=1, max_length=200)] | None = None
+    max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
+    max_completion_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    deadline_ms: int | None = Field(None, ge=1)
+    start_within_ms: int | None = Field(None, ge=1, le=MAX_MS)
+    supersede_key: SupersedeKey | None = None
+    degrade: bool = True
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check(cls, value: Any) -> Any:
+        check_sizes(value, {"messages": MAX_MESSAGES}, messages="messages")
+        if isinstance(value, dict) and value.get("n") not in (None, 1):
+            raise unsupported("n", "one answer is returned for each request")
+        return value
+
+    @property
+    def requested_max_tokens(self) -> int | None:
+        """The maximum length of the answer in tokens, or None if the client named no maximum."""
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    @property
+    def may_be_cut(self) -> bool:
+        """Whether a shortened answer is useful: not if it has to follow a format or may call tools."""
+        return self.degrade and not (self.model_extra or {}).keys() & {"response_format", "tools"}
+
+    def payload(self) -> dict[str, Any]:
+        """Return the payload that the worker reads: the prompt, and in `forward` all that is passed on as it is."""
+        sent = self.model_dump(exclude_unset=True)
+        prompt = {name: sent[name] for name in ("messages", "prompt") if name in sent}
+        return prompt | {"forward": {name: given for name, given in sent.items() if name not in _OWN}}
+
+
+class ForwardedChat(ForwardedBody):
+    """The body of `POST /v1/chat/completions`."""
+
+    messages: list[dict[str, Any]] = Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)
+
+
+class ForwardedCompletion(ForwardedBody):
+    """The body of `POST /v1/completions`."""
+
+    prompt: Annotated[str, Field(min_length=1)]
+
+
+def read_forwarded(value: Any, *, chat: bool) -> ForwardedBody:
+    """Return the validated body. Raises ApiError."""
+    try:
+        return (ForwardedChat if chat else ForwardedCompletion).model_validate(value)
+    except ValidationError as error:
+        raise invalid_value(field_errors(error)) from None
