@@ -1,4 +1,4 @@
-"""The scene of the spoil run: two pools, three tenants and jobs in every state, driven in steps of half a second.
+"""The scene of the spoil run: two pools, three tenants, a group and jobs in every state, in steps of half a second.
 
 The clock of the store moves only by the steps, so a scene of half a minute takes a fraction of a second. The workers
 are scripted: each runs two jobs at once, and settles a job two steps after it has claimed it.
@@ -10,12 +10,16 @@ from typing import TypeVar
 
 import redis
 
+from shared.accounts.groups import Groups
+from shared.accounts.tenants import Tenants
 from shared.audit.invariants import find_breaches
 from shared.audit.repair import give_ttls
 from shared.audit.sweeper import PERIOD_S, Sweeper
+from shared.jobs.group_policy import GroupPolicy
 from shared.jobs.job import ClaimedJob, Ending, NewJob, Usage
 from shared.jobs.key_bounds import KeyBounds
 from shared.jobs.outcomes import Outcome
+from shared.jobs.tenant_policy import TenantPolicy
 from shared.settings.settings import load
 from shared.store import keys
 from shared.store.replies import Admitted, HeartbeatReport
@@ -68,6 +72,8 @@ class Scene:
             self._renew(worker)
         client.hset(keys.tenant("bob"), mapping={"policy": "1", "policy_weight_milli": "2000", "policy_rpm": "100000"})
         client.zadd(keys.tenants(), {"bob": 0})
+        Groups(client).set("team", GroupPolicy(weight=2))
+        Tenants(client).set("ann", TenantPolicy(group="team"))
         for i in range(4):
             for tenant in TENANTS:
                 for pool in POOLS:

@@ -32,8 +32,8 @@ class Sweeper:
         self._asker = secrets.token_hex(8)
         #: The rank at which the next pass continues.
         self._start = 0
-        #: The pools of the jobs examined since the last end of the set.
-        self._slugs: set[str] = set()
+        #: The active sets of the jobs examined since the last end of the set.
+        self._active_sets: set[str] = set()
 
     def one_pass(self) -> float:
         """Sweep the next jobs if this process has the turn. Return the delay until the next pass in seconds.
@@ -62,8 +62,10 @@ class Sweeper:
             if swept.next_start is None:
                 if not swept.sets_agree:
                     repairs += self._sweep_set("deadlines") + self._sweep_set("leases")
-                repairs += sum(self._store.rebook(slug) for slug in self._slugs)
-                self._slugs.clear()
+                # A pool's sums are computed from those of its groups.
+                for name in sorted(self._active_sets, key=lambda name: "@" not in name):
+                    repairs += self._store.rebook(name)
+                self._active_sets.clear()
                 break
         return repairs
 
@@ -80,7 +82,7 @@ class Sweeper:
 
     def _sweep(self, source: "SweepSource", start: int, asker: str) -> "Swept":
         swept = self._store.sweep(source, start, asker=asker)
-        self._slugs.update(swept.slugs)
+        self._active_sets.update(swept.active_sets)
         for notice in swept.notices:
             kind, _, what = notice.partition(" ")
             log.error("store.spoiled", kind=kind, what=what)

@@ -258,7 +258,9 @@ while #ids < room and examined < MAX_EXAMINED do
   group_in_turn = is_group(owner[1]) and owner[1] or ''
   local candidate = group_in_turn == '' and owner or least_served(group_in_turn)
   local action, job = 'end of group', nil
-  if candidate[1] then
+  if candidate[1] and not belongs_to_set(candidate[1], slug, group_in_turn) then
+    action = 'gone'
+  elseif candidate[1] then
     action, job = examine(candidate[1])
   end
   if action == 'lease' then

@@ -1,16 +1,22 @@
--- rebook: recomputes a pool's sums from the records of the tenants with queued jobs, and their scores in the active set.
+-- rebook: recomputes the sums of a pool or of a group in it from the records of their owners, and the owners' scores.
 -- KEYS active order books tenant lists
 -- ARGV
 --   slug text · the pool's model: its name in the form used in store keys
+--   group text · `@<group>` for the set of the group's tenants, '' for the pool's set of groups and tenants
 -- ANSWERS rebooked
 --   rebooked: number of repairs
 -- KEEPS 3 7
 -- USES clock settings afford mark turns books stats
 
--- This script examines all tenants of the active set and of the groups in it, because a sum over a part of them is
--- useless. If there are more than MAX_EXAMINED, it does nothing.
+-- This script examines all owners of the set, because a sum over a part of them is useless. If there are more than
+-- MAX_EXAMINED, it does nothing. A group's part of the pool's sums is taken from the group's record, which another call
+-- recomputes.
 local MAX_EXAMINED = 1024
-local repairs = 0
+local set, repairs = k_active .. slug .. group, 0
+local members = redis.call('ZRANGE', set, 0, MAX_EXAMINED, 'WITHSCORES')
+if #members > 2 * MAX_EXAMINED then
+  return { 'rebooked', 0 }
+end
 
 -- Makes number fields of a record agree with what was computed.
 local function correct(key, fields)
@@ -22,89 +28,57 @@ local function correct(key, fields)
   end
 end
 
--- Returns the owners of a set, with their scores. An owner that belongs to another set is moved there.
-local function owners_of(group)
-  local owners, members = {}, redis.call('ZRANGE', k_active .. slug .. group, 0, MAX_EXAMINED, 'WITHSCORES')
-  for i = 1, #members, 2 do
-    local right_group = redis.call('HGET', k_tenant .. members[i], 'g|' .. slug) or ''
-    if right_group == group then
-      owners[#owners + 1] = { name = members[i], score = number(members[i + 1]) }
-    else
-      redis.call('ZREM', k_active .. slug .. group, members[i])
-      redis.call('ZADD', k_active .. slug .. right_group, 'NX', members[i + 1], members[i])
-      repairs = repairs + 1
-    end
-  end
-  return owners
-end
-
--- Makes a group's weight and its sums over all pools agree with its policy and its sums in each pool.
-local function rebook_group(group)
-  local key = k_tenant .. group
-  local sums = { waiting = 0, waiting_tokens = 0, waiting_mwt = 0 }
-  for _, pool in ipairs(redis.call('SMEMBERS', k_lists .. group)) do
-    local own = redis.call('HMGET', key, 'n|' .. pool, 't|' .. pool, 'b|' .. pool)
-    sums.waiting, sums.waiting_tokens = sums.waiting + number(own[1], 0), sums.waiting_tokens + number(own[2], 0)
-    sums.waiting_mwt = sums.waiting_mwt + number(own[3], 0)
-  end
-  correct(key, sums)
-  correct(key, { ['w|' .. slug] = weight_in(redis.call('HGET', key, 'policy_weight_milli')) })
-end
-
--- Makes an owner's score agree with its service, and its record with its queued jobs. Returns the weight that
--- is counted for it.
-local function rebook_owner(owner, jobs, tokens, mwt)
-  local key = k_tenant .. owner.name
-  local service = number(redis.call('HGET', key, 's|' .. slug), nil, MIN_SERVICE_MWT)
-  if service and owner.score ~= service then
-    redis.call('ZADD', k_active .. slug .. owner.group, whole(service), owner.name)
+-- Makes an owner's score agree with its service, its number of queued jobs with its queue, and a group's weight with its
+-- policy. Returns what it adds to the sums: jobs, tokens, their cost and its weight. `fields` are those of its record.
+local function rebook_owner(owner, score, fields)
+  local key, jobs = k_tenant .. owner, number(fields[2], 0, 0)
+  local service, weight_milli = number(fields[5], nil, MIN_SERVICE_MWT), number(fields[6], 0, 0)
+  if service and score ~= service then
+    redis.call('ZADD', set, whole(service), owner)
     repairs = repairs + 1
   end
-  correct(key, { ['n|' .. slug] = jobs, ['t|' .. slug] = tokens, ['b|' .. slug] = mwt })
-  if is_group(owner.name) then
-    rebook_group(owner.name)
+  if is_group(owner) then
+    weight_milli = weight_in(fields[7])
+    correct(key, { ['w|' .. slug] = weight_milli })
+  else
+    jobs = redis.call('ZCARD', k_order .. owner .. '.' .. slug)
+    correct(key, { ['n|' .. slug] = jobs })
   end
-  return number(redis.call('HGET', key, 'w|' .. slug), 0, 0)
+  return jobs, number(fields[3], 0, 0), number(fields[4], 0, 0), weight_milli
 end
 
--- Rebooks the owners of a set. Returns the sums over them: numbers of jobs and of tokens, costs, and weights.
-local function rebook_set(group)
-  local jobs_in_set, tokens_in_set, mwt_in_set, weight_milli = 0, 0, 0, 0
-  for _, owner in ipairs(owners_of(group)) do
-    owner.group = group
-    local jobs, tokens, mwt
-    if is_group(owner.name) then
-      jobs, tokens, mwt = rebook_set(owner.name)
-    else
-      local own = redis.call('HMGET', k_tenant .. owner.name, 't|' .. slug, 'b|' .. slug)
-      jobs = redis.call('ZCARD', k_order .. owner.name .. '.' .. slug)
-      tokens, mwt = number(own[1], 0), number(own[2], 0)
-    end
-    if jobs == 0 then
-      deactivate(owner.name, slug)
-      repairs = repairs + 1
-    else
-      weight_milli = weight_milli + rebook_owner(owner, jobs, tokens, mwt)
-      jobs_in_set, tokens_in_set, mwt_in_set = jobs_in_set + jobs, tokens_in_set + tokens, mwt_in_set + mwt
-    end
+local sums = { jobs = 0, tokens = 0, mwt = 0, weight_milli = 0 }
+for i = 1, #members, 2 do
+  local owner = members[i]
+  local fields = redis.call('HMGET', k_tenant .. owner, 'g|' .. slug, 'n|' .. slug, 't|' .. slug, 'b|' .. slug,
+    's|' .. slug, 'w|' .. slug, 'policy_weight_milli')
+  local right_group = is_group(owner) and '' or group_in(fields[1])
+  if right_group ~= group then
+    redis.call('ZREM', set, owner)
+    redis.call('ZADD', k_active .. slug .. right_group, 'NX', members[i + 1], owner)
+    repairs = repairs + 1
+  elseif redis.call('EXISTS', is_group(owner) and k_active .. slug .. owner or k_order .. owner .. '.' .. slug) == 0 then
+    deactivate(owner, slug)
+    repairs = repairs + 1
+  else
+    local jobs, tokens, mwt, weight_milli = rebook_owner(owner, number(members[i + 1]), fields)
+    sums.jobs, sums.tokens, sums.mwt = sums.jobs + jobs, sums.tokens + tokens, sums.mwt + mwt
+    sums.weight_milli = sums.weight_milli + weight_milli
   end
-  return jobs_in_set, tokens_in_set, mwt_in_set, weight_milli
 end
 
--- How many owners are in the pool's set and in the sets of its groups.
-local function size()
-  local owners, total = redis.call('ZRANGE', k_active .. slug, 0, MAX_EXAMINED), 0
-  for i = 1, #owners do
-    total = total + 1 + (is_group(owners[i]) and redis.call('ZCARD', k_active .. slug .. owners[i]) or 0)
+if group == '' then
+  correct(k_books .. slug, { waiting = sums.jobs, waiting_mwt = sums.mwt, weight_milli = sums.weight_milli })
+elseif sums.jobs > 0 then
+  local key, all = k_tenant .. group, { waiting = 0, waiting_tokens = 0, waiting_mwt = 0 }
+  correct(key, { ['n|' .. slug] = sums.jobs, ['t|' .. slug] = sums.tokens, ['b|' .. slug] = sums.mwt })
+  for _, pool in ipairs(redis.call('SMEMBERS', k_lists .. group)) do
+    local own = redis.call('HMGET', key, 'n|' .. pool, 't|' .. pool, 'b|' .. pool)
+    all.waiting, all.waiting_tokens = all.waiting + number(own[1], 0), all.waiting_tokens + number(own[2], 0)
+    all.waiting_mwt = all.waiting_mwt + number(own[3], 0)
   end
-  return total
+  correct(key, all)
 end
-
-if size() > MAX_EXAMINED then
-  return { 'rebooked', 0 }
-end
-local waiting, _, waiting_mwt, weight_milli = rebook_set('')
-correct(k_books .. slug, { waiting = waiting, waiting_mwt = waiting_mwt, weight_milli = weight_milli })
 if repairs > 0 then
   count('reconciled', repairs)
 end

@@ -31,19 +31,19 @@ for i = 1, #slugs do
   local group, weight_milli = group_named(policy[3]), weight_in(policy[2])
   if not own[2] then
     redis.call('HSET', k_tenant .. tenant, 's|' .. slugs[i],
-      whole(unrecorded_service(tenant, slugs[i], own[3] or '')))
+      whole(unrecorded_service(tenant, slugs[i], group_in(own[3]))))
     repairs = repairs + 1
   end
   if number(own[1]) ~= weight_milli then
     redis.call('HSET', k_tenant .. tenant, 'w|' .. slugs[i], weight_milli)
     -- If the tenant's record was deleted, the pool's sum of weights still contains the tenant's old weight. The old
     -- weight is unknown, so it is assumed to be 1, the weight of most tenants.
-    if (own[3] or '') == '' then
+    if group_in(own[3]) == '' then
       book(slugs[i], 'weight_milli', weight_milli - number(own[1], 1000))
     end
     repairs = repairs + 1
   end
-  if (own[3] or '') ~= group then
+  if group_in(own[3]) ~= group then
     regroup(tenant, slugs[i], group)
     repairs = repairs + 1
   end

@@ -8,8 +8,8 @@
 --   settings rest · the caller's system-wide settings: name, value, …; used where the stored ones are missing or spoiled
 -- ANSWERS swept
 --   swept: number of repairs; the next rank to examine, or -1 at the end; 1 if the sets of queued and of running jobs
---   hold together as many jobs as the inflight set, else 0; the pools of the examined jobs; the mends that no process
---   has logged yet. A process that does not have the turn gets the answer for an empty store
+--   hold together as many jobs as the inflight set, else 0; the active sets of the examined jobs, as `<slug>` and
+--   `<slug>@<group>`; the mends that no process has logged yet. A process that does not have the turn gets the answer for an empty store
 -- KEEPS 1 2 7
 -- USES clock settings afford mark schema place stats slug
 
@@ -32,7 +32,7 @@ if asker ~= '' then
   redis.call('PEXPIRE', k_patrol, 3600000)
 end
 local WINDOW = 64
-local repairs, slugs, seen, done = 0, {}, {}, {}
+local repairs, sets, seen, done = 0, {}, {}, {}
 
 -- Each of these commands is without effect if the key has its type, and otherwise moves the value out of the way.
 -- Programs that read these keys directly would fail on it.
@@ -100,11 +100,14 @@ for i = 1, #ids do
   local made, job = place(ids[i])
   if job and not seen[job.queue] then
     seen[job.queue] = true
-    made = made + ensure_active(job)
+    local mends, group = ensure_active(job)
+    made = made + mends
     redis.call('SCARD', k_rq_workers_of .. job.queue)
-    if not seen[job.slug] then
-      seen[job.slug] = true
-      slugs[#slugs + 1] = job.slug
+    for _, set in ipairs({ job.slug, job.slug .. group }) do
+      if not seen['set ' .. set] then
+        seen['set ' .. set] = true
+        sets[#sets + 1] = set
+      end
     end
   end
   if made > 0 then
@@ -120,4 +123,4 @@ local notices = redis.call('LRANGE', k_notices, 0, -1)
 if #notices > 0 then
   redis.call('DEL', k_notices)
 end
-return { 'swept', repairs, #ids == WINDOW and start + WINDOW - removed or -1, agree and 1 or 0, slugs, notices }
+return { 'swept', repairs, #ids == WINDOW and start + WINDOW - removed or -1, agree and 1 or 0, sets, notices }

@@ -57,12 +57,12 @@ def settled(word: str, rest: list[Any]) -> Settled:
 
 def swept(answer: list[Any]) -> Swept:
     """Decode the answer of the sweep script."""
-    repairs, next_start, sets_agree, slugs, notices = answer
+    repairs, next_start, sets_agree, active_sets, notices = answer
     return Swept(
         repairs,
         None if next_start < 0 else next_start,
         sets_agree == 1,
-        [text(slug) for slug in slugs],
+        [text(name) for name in active_sets],
         [text(notice) for notice in notices],
     )
 

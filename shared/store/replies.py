@@ -142,8 +142,8 @@ class Swept:
     next_start: int | None
     #: Whether the sets of queued and of running jobs hold together as many jobs as the set of inflight jobs.
     sets_agree: bool
-    #: The slugs of the models of the examined jobs.
-    slugs: list[str]
+    #: The active sets of the examined jobs: `<slug>` for pools, `<slug>@<group>` for groups.
+    active_sets: list[str]
     #: Mends that no process has logged yet, each as its kind and the key, or the key and the field.
     notices: list[str]
 

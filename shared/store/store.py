@@ -273,10 +273,10 @@ class Store(StoreReads):
         settings = self._settings_flat if start == 0 else []
         return decode.swept(self._call("sweep", asker=asker, source=source, start=start, settings=settings)[1])
 
-    def rebook(self, slug: str) -> int:
-        """Recompute the sums of a pool from the records of its tenants. Return the number of repairs."""
-        repairs: int = self._call("rebook", slug=slug)[1][0]
-        return repairs
+    def rebook(self, active_set: str) -> int:
+        """Recompute the sums of a pool (`<slug>`) or of a group in it (`<slug>@<group>`). Return the repairs."""
+        slug, _, group = active_set.partition("@")
+        return int(self._call("rebook", slug=slug, group=group and f"@{group}")[1][0])
 
     def reconcile(self, tenant: str, slug: str, *, thorough: bool = True) -> int:
         """Repair what other programs changed in one queue and in its tenant's sums. Return the number of repairs.

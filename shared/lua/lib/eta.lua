@@ -35,7 +35,7 @@ local function score_of(request, owner, group)
     return score
   end
   local own = redis.call('HMGET', k_tenant .. owner, 's|' .. request.slug, 'policy', 'first_ms', 'g|' .. request.slug)
-  return entry_service(request.slug, own[4] or '', group, number(own[1], 0, MIN_SERVICE_MWT), own[2], own[3])
+  return entry_service(request.slug, group_in(own[4]), group, number(own[1], 0, MIN_SERVICE_MWT), own[2], own[3])
 end
 
 -- Returns the work that is leased while `jobs` jobs of an owner, which cost `mwt` together, get their turns in a set: these

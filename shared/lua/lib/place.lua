@@ -99,8 +99,8 @@ local function ensure_owner(owner, slug, group)
   return repairs + (ensure_score(k_active .. slug .. group, service, owner) and 1 or 0)
 end
 
--- Makes the sets of a queue's tenant and pool agree with the fact that the queue has jobs. Returns the number of
--- repairs.
+-- Makes the sets of a queue's tenant, group and pool agree with the fact that the queue has jobs. Returns the number of
+-- repairs, and the group.
 local function ensure_active(job)
   local repairs = redis.call('SADD', k_rq_queues, k_rq_queue .. job.queue)
     + redis.call('ZADD', k_tenants, 'NX', now_ms, job.tenant)
@@ -109,14 +109,14 @@ local function ensure_active(job)
     repairs = repairs + 1
   end
   if redis.call('EXISTS', k_order .. job.queue) == 0 then
-    return repairs
+    return repairs, ''
   end
-  local group = redis.call('HGET', k_tenant .. job.tenant, 'g|' .. job.slug) or ''
+  local group = group_in(redis.call('HGET', k_tenant .. job.tenant, 'g|' .. job.slug))
   repairs = repairs + ensure_owner(job.tenant, job.slug, group)
   if group ~= '' then
     repairs = repairs + ensure_owner(group, job.slug, '')
   end
-  return repairs
+  return repairs, group
 end
 
 local function place_queued(job)

@@ -17,10 +17,25 @@ end
 
 -- Returns the owner's name of the group that a policy names, or '' for none.
 local function group_named(stored)
-  return stored and string.match(stored, '^[%w_-]+$') and '@' .. stored or ''
+  return stored and #stored <= 64 and string.match(stored, '^[%w_-]+$') and '@' .. stored or ''
 end
 local function is_group(owner)
   return string.sub(owner, 1, 1) == '@'
+end
+
+-- Returns the group that a field `g|<slug>` names. What another program wrote there counts as none.
+local function group_in(stored)
+  return stored and string.match(stored, '^@[%w_-]+$') or ''
+end
+
+-- Whether a tenant belongs to the set in which it was found. If another program put it there, removes it: the tenant has
+-- its turns in its own set.
+local function belongs_to_set(tenant, slug, group)
+  local belongs = group_in(redis.call('HGET', k_tenant .. tenant, 'g|' .. slug)) == group
+  if not belongs then
+    redis.call('ZREM', k_active .. slug .. group, tenant)
+  end
+  return belongs
 end
 
 -- A service below this was not reached by refunds: another program wrote it.
@@ -88,7 +103,7 @@ local function serve(owner, slug, by_mwt)
   end
   local field = 's|' .. slug
   local own = redis.call('HMGET', k_tenant .. owner, field, 'g|' .. slug)
-  local group = own[2] or ''
+  local group = group_in(own[2])
   local service = service_in(owner, slug, group, own[1]) + by_mwt
   redis.call('HSET', k_tenant .. owner, field, whole(service))
   redis.call('ZADD', k_active .. slug .. group, 'XX', whole(service), owner)
@@ -151,7 +166,7 @@ local function activate(owner, slug)
   local key = k_tenant .. owner
   local own = redis.call('HMGET', key, 's|' .. slug, 'policy', 'first_ms', 'policy_weight_milli', 'g|' .. slug,
     'policy_group')
-  local before, group = own[5] or '', group_named(own[6])
+  local before, group = group_in(own[5]), group_named(own[6])
   local service = entry_service(slug, before, group, service_in(owner, slug, before, own[1]), own[2], own[3])
   if group ~= before then
     redis.call('HSET', key, 'g|' .. slug, group)
@@ -179,7 +194,7 @@ local function deactivate(owner, slug)
     return
   end
   local own = redis.call('HMGET', key, 'w|' .. slug, 'g|' .. slug, 'n|' .. slug, 't|' .. slug, 'b|' .. slug)
-  local group = own[2] or ''
+  local group = group_in(own[2])
   if redis.call('SREM', k_lists .. owner, slug) == 1 then
     redis.call('HDEL', key, 'w|' .. slug, 'n|' .. slug, 't|' .. slug, 'b|' .. slug)
     if group == '' then
@@ -213,7 +228,7 @@ local function regroup(tenant, slug, group)
   local key = k_tenant .. tenant
   local own = redis.call('HMGET', key, 's|' .. slug, 'g|' .. slug, 'w|' .. slug, 'n|' .. slug, 't|' .. slug,
     'b|' .. slug)
-  local before = own[2] or ''
+  local before = group_in(own[2])
   local service = service_in(tenant, slug, before, own[1])
   service = service - virtual_time_of(slug, before, service) + virtual_time_of(slug, group)
   local jobs, tokens, mwt = number(own[4], 0), number(own[5], 0), number(own[6], 0)

@@ -64,7 +64,7 @@ local function look(request)
   request.tpm_ms = number(tenant_fields[9], 0, 0, now_ms + MAX_DEBT_MS)
   request.tenant_mwt, request.waiting_here = number(tenant_fields[10], 0, 0), number(tenant_fields[17], 0, 0)
   request.unit = request.tenant
-  local group = counted_milli and (tenant_fields[19] or '') or group_named(tenant_fields[18])
+  local group = counted_milli and group_in(tenant_fields[19]) or group_named(tenant_fields[18])
   if group ~= '' then
     counted_milli = look_at_group(request, group, max_queue_size, max_queue_tokens)
   end

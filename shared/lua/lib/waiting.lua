@@ -6,9 +6,10 @@
 -- Adds a queued job to the sums of its tenant, of the tenant's group and of its pool (`jobs` is 1), or subtracts it
 -- (`jobs` is -1). The tenant must be in its active set.
 local function tally(job, jobs)
-  local tokens, group = job.prompt_tokens + job.max_tokens, redis.call('HGET', k_tenant .. job.tenant, 'g|' .. job.slug)
+  local tokens = job.prompt_tokens + job.max_tokens
+  local group = group_in(redis.call('HGET', k_tenant .. job.tenant, 'g|' .. job.slug))
   add_sums(job.tenant, job.slug, jobs, jobs * tokens, jobs * job.cost_mwt)
-  if group and group ~= '' then
+  if group ~= '' then
     add_sums(group, job.slug, jobs, jobs * tokens, jobs * job.cost_mwt)
   end
   book(job.slug, 'waiting_mwt', 0 + jobs * job.cost_mwt)
@@ -75,10 +76,11 @@ end
 local function strike(tenant, slug, id)
   redis.call('LREM', k_rq_queue .. tenant .. '.' .. slug, 1, id)
   if redis.call('ZREM', k_order .. tenant .. '.' .. slug, id) == 1 then
-    local group = redis.call('HGET', k_tenant .. tenant, 'g|' .. slug)
+    local group = group_in(redis.call('HGET', k_tenant .. tenant, 'g|' .. slug))
     redis.call('HINCRBY', k_tenant .. tenant, 'n|' .. slug, -1)
-    if group and group ~= '' then
+    if group ~= '' then
       redis.call('HINCRBY', k_tenant .. group, 'n|' .. slug, -1)
+      redis.call('HINCRBY', k_tenant .. group, 'waiting', -1)
     end
     book(slug, 'waiting', -1)
   end
