@@ -122,14 +122,16 @@ local function charge(job, cost_mwt)
   end
 end
 
--- Adds to the sums of an owner's queued jobs, in all pools and in one.
+-- Adds to the sums of an owner's queued jobs, in all pools and in one. Returns the group in whose set the owner is.
 local function add_sums(owner, slug, jobs, tokens, mwt)
-  local key, in_pool = k_tenant .. owner, { 'n|' .. slug, 't|' .. slug, 'b|' .. slug }
-  local sums = redis.call('HMGET', key, 'waiting', 'waiting_tokens', 'waiting_mwt', unpack(in_pool))
+  local key = k_tenant .. owner
+  local sums = redis.call('HMGET', key, 'waiting', 'waiting_tokens', 'waiting_mwt', 'n|' .. slug,
+    't|' .. slug, 'b|' .. slug, 'g|' .. slug)
   redis.call('HSET', key, 'waiting', whole(number(sums[1], 0) + jobs),
     'waiting_tokens', whole(number(sums[2], 0) + tokens), 'waiting_mwt', whole(number(sums[3], 0) + mwt),
-    in_pool[1], whole(number(sums[4], 0) + jobs), in_pool[2], whole(number(sums[5], 0) + tokens),
-    in_pool[3], whole(number(sums[6], 0) + mwt))
+    'n|' .. slug, whole(number(sums[4], 0) + jobs), 't|' .. slug, whole(number(sums[5], 0) + tokens),
+    'b|' .. slug, whole(number(sums[6], 0) + mwt))
+  return group_in(sums[7])
 end
 
 -- A newcomer may get a credit: its service may start below the virtual time, by CREDIT_JOBS times the mean cost of a job.

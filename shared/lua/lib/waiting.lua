@@ -7,8 +7,7 @@
 -- (`jobs` is -1). The tenant must be in its active set.
 local function tally(job, jobs)
   local tokens = job.prompt_tokens + job.max_tokens
-  local group = group_in(redis.call('HGET', k_tenant .. job.tenant, 'g|' .. job.slug))
-  add_sums(job.tenant, job.slug, jobs, jobs * tokens, jobs * job.cost_mwt)
+  local group = add_sums(job.tenant, job.slug, jobs, jobs * tokens, jobs * job.cost_mwt)
   if group ~= '' then
     add_sums(group, job.slug, jobs, jobs * tokens, jobs * job.cost_mwt)
   end
