@@ -70,10 +70,8 @@ class Scene:
         self._offered = 0
         for worker in self._workers:
             self._renew(worker)
-        client.hset(keys.tenant("bob"), mapping={"policy": "1", "policy_weight_milli": "2000", "policy_rpm": "100000"})
-        client.zadd(keys.tenants(), {"bob": 0})
         Groups(client).set("team", GroupPolicy(weight=2))
-        Tenants(client).set("ann", TenantPolicy(group="team"))
+        Tenants(client).set("bob", TenantPolicy(weight=2, rpm=100_000, group="team"))
         for i in range(4):
             for tenant in TENANTS:
                 for pool in POOLS:
