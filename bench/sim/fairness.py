@@ -127,25 +127,27 @@ def run_scenario(store: PenstockSystem, scenario: Scenario) -> tuple[list[Servic
     _set_policies(store, scenario)
     workers = [worker for model in scenario.models for worker in fleet(scenario.workers, scenario.machine, model=model)]
     simulation = Simulation(store, jobs, client=OneTry(), seconds=scenario.seconds, seed=0, workers=workers)
-    levels = [
-        (model, group, Services(scenario.of_model(model).batch_bound_wt))
-        for model in scenario.models
-        for group in (None, *sorted(set(scenario.groups.values())))
-    ]
+    # For each pool, and then for each group in it: the jobs, each with the owner that it is served for.
+    levels: list[tuple[str, list[tuple[SimJob, str]], Services]] = []
+    for model in scenario.models:
+        bound_wt = scenario.of_model(model).batch_bound_wt
+        of_pool = [(job, scenario.owner(job.tenant)) for job in jobs if job.model == model]
+        levels.append((model, of_pool, Services(bound_wt)))
+        for group in sorted(set(scenario.groups.values())):
+            of_group = [(job, job.tenant) for job, owner in of_pool if owner == keys.group_owner(group)]
+            levels.append((model, of_group, Services(bound_wt)))
 
     def sample(now_ms: float, _: object) -> None:
         store.flush_offers()
         running = {job: (worker, seq) for worker in workers for job, seq in worker.sequences.items()}
-        for model, group, services in levels:
-            mine = [(job, scenario.owner(job.tenant)) for job in jobs if job.model == model]
-            if group is not None:
-                mine = [(job, job.tenant) for job, owner in mine if owner == keys.group_owner(group)]
+        means: list[Any] = [store.client.hget(keys.books(model_slug(model)), "mean_mwt") for model in scenario.models]
+        lifts_wt = {model: 2 * float(mean or 0) / 1_000 for model, mean in zip(scenario.models, means, strict=True)}
+        for model, mine, services in levels:
             services.moments.append(now_ms)
             services.served.append(_served(mine, running, scenario.weights))
             waiting = (owner for job, owner in mine if job.admitted_ms is not None and job.claimed_ms is None)
             services.waits.append(frozenset(waiting))
-            mean_mwt: Any = store.client.hget(keys.books(model_slug(model)), "mean_mwt")
-            services.lift_wt = max(services.lift_wt, 2 * float(mean_mwt or 0) / 1_000)
+            services.lift_wt = max(services.lift_wt, lifts_wt[model])
         if all(job.outcome for job in jobs):
             simulation.stop()
         simulation.at(now_ms + SAMPLE_MS, sample)
