@@ -59,6 +59,7 @@ class PenstockSystem:
             prompt_tokens=job.estimated_prompt,
             max_tokens=job.max_tokens,
             deadline_ms=job.deadline_ms,
+            deadline_source="body",
             # If the system degrades, every tenant has opted in.
             degrade=self.settings.degradation == "on",
             body_digest=f"{job.number:016d}",

@@ -22,7 +22,7 @@ INVARIANTS: dict[int, str] = {
     3: "a tenant's queued jobs are within its bound, not counting requeued jobs; sums match the jobs",
     4: "a job ends once: the number of admitted jobs equals the number of inflight and ended jobs",
     5: "no job is claimed after its deadline",
-    6: "a refused job leaves no key",
+    6: "a refused job leaves no key of its own",
     7: "an active set has exactly the tenants with queued jobs, and their service; queues are ordered by latest start",
     8: "RQ agrees: each job is in exactly the RQ list or registry that matches its state",
     9: "each key has a TTL or an owner, or is one of the permanent keys",

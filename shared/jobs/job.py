@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shared.jobs import packed_logprobs
-from shared.jobs.key_bounds import KeyBounds
+from shared.jobs.key_bounds import KeyBounds, key_arguments
 from shared.jobs.outcomes import Outcome, Stage
 from shared.jobs.states import JobState
 
@@ -48,6 +48,10 @@ class NewJob:
     #: Deduplication id for refusals: if a proxy repeats a refused request, the refusal is counted only once. If None,
     #: the job's id is used.
     dedup_id: str | None = None
+    #: What the request's return ticket names: the id of a reservation and the end of its hint, in ms since the epoch.
+    #: They are "" and 0 without a valid ticket.
+    ticket_id: str = ""
+    ticket_ms: int = 0
     #: The digests of the Idempotency-Key (None without one) and of the body. By the latter, a refused request is
     #: recognized when its client sends it again, unless it is "".
     idem_digest: str | None = None
@@ -66,6 +70,17 @@ class NewJob:
     degrade: bool = False
     #: The id of this offer. If the store's answer to the offer is lost, the door passes this id to Store.cancel.
     offer: str = ""
+
+    @property
+    def return_id(self) -> str:
+        """The id of the reservation that the store makes if the job is refused: the beginning of the body's digest."""
+        return self.body_digest[:16]
+
+    @property
+    def client_arguments(self) -> dict[str, str | int]:
+        """The arguments of the script admit that say who the client is and what it was told before."""
+        told: dict[str, str | int] = {"ticket_id": self.ticket_id, "ticket_ms": self.ticket_ms}
+        return key_arguments(self.key_id, self.key_bounds) | told | {"start_named": int(self.start_named)}
 
     @property
     def answer_bytes(self) -> int:

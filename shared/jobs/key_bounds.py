@@ -23,7 +23,7 @@ class KeyBounds:
                 FIELDS[field.name].check(field.name, value)
 
 
-def script_arguments(key_id: str, bounds: KeyBounds | None) -> dict[str, str | int]:
+def key_arguments(key_id: str, bounds: KeyBounds | None) -> dict[str, str | int]:
     """Return the arguments with which the scripts receive a key's bounds; a key without bounds has an empty id."""
     given = bounds or KeyBounds()
     return {

@@ -107,6 +107,10 @@ class Refused:
     answer_ms: int | None = None
     #: Whether the wait is longer than the longest hint. If true, the hint is only the earliest time for a new request.
     too_long: bool = False
+    #: When the client is expected again, in ms since the epoch by the store's clock, and for how long, in ms. They are
+    #: 0 if it is not expected.
+    retry_ms: int = 0
+    return_window_ms: int = 0
 
 
 class HintReturn(StrEnum):

@@ -29,6 +29,8 @@
 --   key_max_waiting int · the key's largest number of queued jobs, 0 for no bound
 --   supersede_digest text · digest of the supersede_key, '' for none; the tenant's older job with that key is canceled
 --   payload text · the request as JSON
+--   ticket_id text · id of the reservation that the request's return ticket names, '' without a valid ticket
+--   ticket_ms int · end of the hint of that reservation, in ms; 0 without a ticket
 --   answer_bytes int · the most bytes that the answer is expected to take in the store, with its event stream
 --   offer text · this offer's id, '' for none; the door uses it to take the job back if no client gets the answer
 --   ack_replicas int · how many replicas the caller waits for (WAIT) after this call; a repeated call must then write
@@ -39,13 +41,14 @@
 --   jobs
 --   refused: reason; name, value and bound of the quantity that was checked; number of inflight jobs; the bound on
 --   inflight jobs; retry hint in ms; 1 if even an empty system could not meet the deadline, else 0; ms to compute the
---   prompt and the answer without waiting, or -1 while rates are unknown; 1 if the wait is longer than the longest hint
+--   prompt and the answer without waiting, or -1 while rates are unknown; 1 if the wait is longer than the longest hint;
+--   the time at which the client is expected, in ms, and for how long, in ms, or 0 and 0
 --   mismatch: id of the job that was submitted with the same Idempotency-Key and a different body
 -- KEEPS 1 2 3 6 7 8 9
 -- USES clock mark settings job waiting rq stats books lengths reservation verdict hint doorbell finish drop tier index
 -- USES kept offers
--- RARELY drop move_tier end_unchecked_tier shorten restore_service hint_for find_reservation judge_return reserve
--- RARELY with_offer
+-- RARELY drop move_tier end_unchecked_tier predict shorten restore_service unrecorded_service hint_for book_less
+-- RARELY look_at_group look_at_room check_room note_room find_reservation end_reservation reserve with_offer
 
 local queue = tenant .. '.' .. slug
 -- Whether the door canceled the job because no client received the answer to its offer.
@@ -135,25 +138,30 @@ end
 count('offered_tokens', prompt_tokens + max_tokens)
 local label = label_of(tenant)
 local return_id = string.sub(body_digest, 1, 16)
-if attempt > 0 and return_id ~= '' then
-  find_reservation(request, return_id)
+if ticket_id ~= '' or attempt > 0 and return_id ~= '' then
+  find_reservation(request, ticket_id ~= '' and ticket_id or return_id, ticket_ms)
 end
+look_at_room(request)
 local refusal = verdict(request)
+note_room(request)
 if request.reservation then
-  judge_return(request, refusal and 'refused' or 'admitted')
+  end_reservation(request, refusal and 'refused' or 'admitted')
 end
 if refusal then
   local reason, limit, value, max, base_ms, infeasible = unpack(refusal)
+  local retry_ms, window_ms = 0, 0
   local hint_ms, is_capped = hint_for(request, reason, base_ms, infeasible, attempt, asked_id)
-  if return_id ~= '' and depends_on_load(reason, infeasible) and not is_capped and not request.is_proxys_repeat
+  if return_id ~= '' and depends_on_load(reason, infeasible) and not is_capped
     and is_in_time(request, hint_ms) then
-    reserve(request, return_id, hint_ms)
+    retry_ms, window_ms = reserve(request, return_id, hint_ms)
+  else
+    book_less(request)
   end
   count('yielded')
   count('refused|' .. label .. '|' .. reason)
   observe('retry_hint', hint_ms)
   return { 'refused', reason, limit, value, max, request.inflight, request.max_inflight, hint_ms, infeasible or 0,
-    math.floor(request.compute_ms), is_capped and 1 or 0 }
+    math.floor(request.compute_ms), is_capped and 1 or 0, retry_ms, window_ms }
 end
 
 -- All checks have passed, so the job is admitted. Everything below writes the admission to the store.

@@ -20,14 +20,15 @@
 --   which eight of ten such jobs end, or -1 each while rates are unknown; then '' if the job would be admitted, else the elements that follow `refused` in admit's answer. The retry
 --   hint takes neither the appointment nor earlier attempts into account, and has no per-request spread.
 -- KEEPS 6
--- USES clock books lengths verdict tier kept
--- RARELY shorten
+-- USES clock books lengths verdict tier kept room
+-- RARELY shorten check_room
 
 local request = { tenant = tenant, slug = slug, prompt_tokens = prompt_tokens, max_tokens = max_tokens, cost_mwt = -1,
   deadline_in_ms = deadline_in_ms, start_within_ms = start_within_ms, degrade = degrade,
   key = key_bounds(key_id, key_rpm, key_tpm, key_max_waiting) }
 request.bytes = record_bytes(metadata_bytes, 0, 0) + request_bytes + answer_bytes
 look(request)
+look_at_room(request)
 if request.has_tier then
   local pool_fields = redis.call('HMGET', k_books .. slug, 'tier', 'tier_look_ms')
   request.tier = tier_in_force(pool_fields[1], pool_fields[2], request.pool_mwt)
@@ -43,4 +44,4 @@ end
 local reason, limit, value, max, base_ms, infeasible = unpack(refusal)
 return { 'quoted', request.cost_mwt, eta_ms, early_ms, late_ms, reason, limit, value, max, request.inflight,
   request.max_inflight, math.floor(math.max(50, math.min(60000, base_ms))), infeasible or 0, math.floor(request.compute_ms),
-  base_ms > 60000 and 1 or 0 }
+  base_ms > 60000 and 1 or 0, 0, 0 }

@@ -35,7 +35,8 @@ def pairs(flat: list[Any]) -> dict[str, str]:
 
 def refused(answer: list[Any]) -> Refused:
     """Decode the values that describe a refusal in the answers of the scripts admit and quote."""
-    reason, limit, value, maximum, inflight, max_inflight, hint_ms, hopeless, own_ms, too_long = answer
+    reason, limit, value, maximum, inflight, max_inflight, hint_ms, hopeless, own_ms, *told = answer
+    too_long, retry_ms, window_ms = told
     return Refused(
         Refusal(text(reason)),
         text(limit),
@@ -47,6 +48,8 @@ def refused(answer: list[Any]) -> Refused:
         hopeless=hopeless == 1,
         answer_ms=None if own_ms < 0 else own_ms,
         too_long=too_long == 1,
+        retry_ms=retry_ms,
+        return_window_ms=window_ms,
     )
 
 

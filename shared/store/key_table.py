@@ -85,6 +85,7 @@ TABLE: tuple[Key, ...] = (
     Key("models", "penstock:models", "", "zset", "all models ever served, ordered by last heartbeat", "permanent"),
     Key("books", "penstock:books:", "model", "hash", "pool record: virtual time, sums, rates, lengths", "permanent"),
     Key("appointments", "penstock:appointments:", "model", "zset", "tenants, ordered by appointment", "permanent"),
+    Key("room", "penstock:room:", "model", "hash", "smallest threshold of the last seconds, for hints", "permanent"),
     Key(
         "reservations",
         "penstock:reservations:",

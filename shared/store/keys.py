@@ -189,6 +189,11 @@ def appointments(model: str) -> str:
     return _key("appointments", model)
 
 
+def room(model: str) -> str:
+    """Return the key of the HASH with the smallest threshold of a pool's tenants in the last seconds."""
+    return _key("room", model)
+
+
 def reservations(model: str) -> str:
     """Return the key of the ZSET of the refused clients of a pool that were told to come back."""
     return _key("reservations", model)

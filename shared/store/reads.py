@@ -7,7 +7,7 @@ from typing import Any
 import redis
 
 from shared.jobs.job import JobView
-from shared.jobs.key_bounds import KeyBounds, script_arguments
+from shared.jobs.key_bounds import KeyBounds, key_arguments
 from shared.store import decode, keys, scripts
 from shared.store.connection import open_blocking_client
 from shared.store.keys import model_slug
@@ -69,7 +69,7 @@ class StoreReads:
             deadline_in_ms=deadline_ms,
             start_within_ms=start_within_ms,
             degrade=int(degrade),
-            **script_arguments(key_id, key_bounds),
+            **key_arguments(key_id, key_bounds),
             request_bytes=request_bytes,
             metadata_bytes=metadata_bytes,
             answer_bytes=answer_bytes,

@@ -9,7 +9,6 @@ import redis
 from shared import schema
 from shared.errors import SettingsConflict
 from shared.jobs.job import ClaimedJob, ClaimRef, Ending, NewJob, Usage
-from shared.jobs.key_bounds import script_arguments
 from shared.jobs.outcomes import Outcome, Refused
 from shared.settings.setting import AUTO
 from shared.settings.settings import SYSTEM_WIDE, Settings
@@ -97,7 +96,6 @@ class Store(StoreReads):
             "start_within_ms": job.start_within_ms or 0,
             "poll_grace_ms": job.poll_grace_ms or 0,
             "patience_from": job.deadline_source,
-            "start_named": int(job.start_named),
             "idem_digest": job.idem_digest or "",
             "body_digest": job.body_digest,
             "attempt": attempt,
@@ -113,7 +111,7 @@ class Store(StoreReads):
             "payload": _json(job.payload),
             "answer_bytes": job.answer_bytes,
             "rq_fields": rq_record.encode(job, self._result_ttl_s),
-            **script_arguments(job.key_id, job.key_bounds),
+            **job.client_arguments,
         }
         if ack_replicas:
             word, rest = call_acknowledged(self.client, load("admit"), call, word="admitted", replicas=ack_replicas)

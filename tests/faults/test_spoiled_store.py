@@ -35,6 +35,8 @@ HARMFUL = [
     Case("penstock:worker:wm", "", "wrong type"),
     Case("penstock:wake:m", "", "wrong type"),
     Case("penstock:reservations:m", "", "wrong type"),
+    Case("penstock:room:m", "", "wrong type"),
+    Case("penstock:room:m", "room_mwt", "abc"),
     Case("penstock:key_rates:abc", "rpm_ms", "1152921504606846976"),
     Case("rq:workers", "", "wrong type"),
     Case("rq:job:ann-m-1", "penstock_state", "abc"),

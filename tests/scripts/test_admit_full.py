@@ -1,6 +1,7 @@
 """Tests of full admission: each of its checks alone, the retry hints and the predictions."""
 
 import json
+from itertools import pairwise
 
 import pytest
 
@@ -222,8 +223,9 @@ def test_a_flooding_tenants_appointments_move_later_and_do_not_delay_other_tenan
     reconfigure(pool, settings, max_inflight=5, max_queue_size=100)
     admitted(pool, work("flood", 1_000))
     flood = [refused(pool, work("flood", 1_000)).retry_hint_ms for _ in range(6)]
-    assert flood == sorted(flood)
-    assert flood[-1] > 5_000
+    # Each hint is longer than its wait by up to a fifth.
+    assert all(later > earlier / 1.2 for earlier, later in pairwise(flood))
+    assert flood[-1] > 4_000 > flood[0]
     assert refused(pool, work("light", 100)).retry_hint_ms < 1_500
 
 
@@ -239,7 +241,7 @@ def test_a_tenants_running_work_moves_its_appointment_later(pool, settings):
 
 
 def test_a_tenants_queued_work_does_not_move_its_appointment_later(pool, settings):
-    admitted(pool, work("flood", 4_000))
+    admitted(pool, work("flood", 2_000))
     reconfigure(pool, settings, max_inflight=5)
     assert 1_000 <= refused(pool, work("flood", 1_000)).retry_hint_ms <= 1_200
 

@@ -138,11 +138,19 @@ def test_a_client_that_is_told_not_to_come_back_is_not_expected(full, fields):
     assert reserved(full) == 0
 
 
-def test_a_proxys_repeat_of_a_refused_request_is_not_expected_a_second_time(full):
+def test_a_proxys_repeat_of_a_refused_request_is_expected_once_at_the_hint_that_its_client_receives(
+    full, settings, clock
+):
     job = body("a")
     refused(full, job)
-    refused(full, job)
+    clock.set(100)
+    full.renew(a_heartbeat(slots=4, facts=RATES), [])
+    second = refused(full, job)
     assert reserved(full) == 1
+    assert second.retry_ms > 0
+    open_up(full, settings)
+    assert isinstance(come_back(full, clock, body("a"), second.retry_hint_ms), Admitted)
+    assert returns(full) == {"admitted": 1}
 
 
 def test_at_most_as_many_clients_of_a_tenant_are_expected_as_jobs_of_it_may_wait(full, settings, clock):

@@ -1,6 +1,6 @@
 -- hint: computes how long the client of a refused request should wait before it sends the request again.
 -- KEYS appointments asked
--- USES clock
+-- USES clock drain room
 
 local HINT_MIN_MS, HINT_MAX_MS = 50, 60000
 -- A wait longer than HINT_MAX_MS is told as a hint between this and HINT_MAX_MS.
@@ -13,11 +13,6 @@ local MAX_ASKED = 1024
 -- One call in 16 removes old entries from the sorted sets, so that the sets stay bounded and most calls stay cheap.
 local TRIM_ONE_IN = 16
 
--- Returns how long the tenant's share of the pool takes to do `mwt` of work, in ms.
-local function share_ms(request, mwt)
-  return mwt * request.total_weight_milli / (request.weight_milli * request.mu)
-end
-
 -- Postpones the tenant's appointment by the time that the tenant's share of the pool needs for one job, and returns the
 -- new appointment. The appointment is the predicted time at which the share has done all the work that the tenant has
 -- offered, both admitted and refused. It is at most HINT_MAX_MS later than the predicted time at which the share has
@@ -28,12 +23,28 @@ local function advance_appointment(request, key, appointment_ms)
   local added_mwt = request.cost_mwt - (request.replaced_mwt or 0)
   local next_ms = math.min(latest_ms, math.max(appointment_ms, now_ms) + share_ms(request, added_mwt))
   redis.call('ZADD', key, string.format('%.0f', next_ms), request.unit)
+  request.booked_ms = math.max(0, next_ms - math.max(appointment_ms, now_ms))
   return next_ms
+end
+
+-- A client that is told not to come back is not expected. But it, or the client of the next such request, will send
+-- another one. Its request therefore postpones the appointment by this part only. With 1, hardly any client is told to come
+-- back after a burst; with 0, many are told so under a lasting overload, where each return takes the place of a new
+-- request.
+local NOT_EXPECTED_PART = 0.75
+
+-- Takes back a part of what a refused request postponed the appointment by, because its client is not expected.
+local function book_less(request)
+  if request.booked_ms then
+    local by_ms = (1 - NOT_EXPECTED_PART) * request.booked_ms
+    redis.call('ZINCRBY', k_appointments .. request.slug, string.format('%.0f', -by_ms), request.unit)
+  end
 end
 
 -- Returns the ms until the tenant's appointment, minus the time that the tenant's share needs for its queued work. Each
 -- new job that is refused postpones the appointment, so a tenant that keeps offering more than its share gets longer
--- and longer hints. A retry postpones the appointment only if the appointment has passed.
+-- and longer hints. The appointment is not before there is room for another job. A retry postpones the appointment only if
+-- the appointment has passed.
 local function ms_to_appointment(request, attempt, request_id)
   local key = k_appointments .. request.slug
   local appointment_ms = number(redis.call('ZSCORE', key, request.unit), 0)
@@ -42,10 +53,11 @@ local function ms_to_appointment(request, attempt, request_id)
   if not request.has_rates then
     return math.max(0, appointment_ms - now_ms)
   end
+  local drained_ms = now_ms + share_ms(request, request.tenant_mwt)
   if not is_repeat and not (attempt > 0 and appointment_ms > now_ms) then
-    appointment_ms = advance_appointment(request, key, appointment_ms)
+    appointment_ms = advance_appointment(request, key, math.max(appointment_ms, drained_ms + ms_to_room(request)))
   end
-  return math.max(0, appointment_ms - now_ms - share_ms(request, request.tenant_mwt))
+  return math.max(0, appointment_ms - drained_ms)
 end
 
 -- Postpones the appointment for an admitted job, unless the request is a retry: the appointment was already postponed
@@ -87,15 +99,27 @@ local function spread_hint(wait_ms, base_ms, spread)
   return math.max(HINT_MIN_MS, math.min(HINT_MAX_MS, math.ceil(wait_ms + spread * longer_ms))), false
 end
 
+-- Returns how long the client of a refused request has to wait, in ms. It doubles with each attempt, at most three times.
+-- A client that came back when it was expected goes before those that are expected later, so it does not wait for the
+-- appointment. One that came back too early keeps its place.
+local function wait_for(request, reason, base_ms, infeasible, attempt, request_id)
+  if request.is_early and depends_on_load(reason, infeasible) then
+    return math.max(base_ms, request.reservation.retry_ms - now_ms)
+  end
+  local has_appointment = depends_on_load(reason, infeasible) and not request.is_due
+  local wait_ms = has_appointment and ms_to_appointment(request, attempt, request_id) or 0
+  return math.max(base_ms, wait_ms) * 2 ^ math.max(0, math.min(attempt, 3))
+end
+
 -- Returns the retry hint in ms, and whether the wait is longer than the longest hint. The hint is at least base_ms,
--- unless that is more than HINT_MAX_MS. It doubles with each attempt, at most three times.
+-- unless that is more than HINT_MAX_MS.
 local function hint_for(request, reason, base_ms, infeasible, attempt, request_id)
   local digest = tonumber(string.sub(redis.sha1hex(request_id), 1, 4), 16)
-  local attempt_factor = 2 ^ math.max(0, math.min(attempt, 3))
-  local wait_ms = depends_on_load(reason, infeasible) and ms_to_appointment(request, attempt, request_id) or 0
+  local wait_ms = wait_for(request, reason, base_ms, infeasible, attempt, request_id)
   if digest % TRIM_ONE_IN == 0 then
     redis.call('ZREMRANGEBYRANK', k_asked, 0, -MAX_ASKED - 1)
     redis.call('ZREMRANGEBYSCORE', k_appointments .. request.slug, '-inf', now_ms)
   end
-  return spread_hint(math.max(base_ms, wait_ms) * attempt_factor, base_ms, digest / 65536)
+  -- The hint of a client that came back too early was spread before.
+  return spread_hint(wait_ms, base_ms, request.is_early and 0 or digest / 65536)
 end

@@ -1,10 +1,7 @@
 -- verdict: the checks of admission, one function each, in the order in which they run; writes nothing.
 -- KEYS inflight pool books tenant active key_rates key_jobs
--- USES clock settings schema books places groups turns lengths tier eta kept work
+-- USES clock settings schema books drain places groups turns lengths tier eta kept room work
 
--- The factor alpha of Choudhury and Hahne's dynamic threshold: the work that a tenant may have queued, as a multiple of
--- its share of the free backlog. The second value applies at tiers 1 and 2.
-local ALPHA, ALPHA_UNDER_PRESSURE = 1, 0.5
 -- A tenant with no queued jobs is admitted until the pool's queued work exceeds the largest backlog times this factor.
 local BACKLOG_SLACK = 1.25
 -- Unless PENSTOCK_MAX_TENANT_BYTES is set, one tenant's jobs may take this part of the store's memory: a quarter, so
@@ -103,17 +100,6 @@ local function look(request)
   request.has_tier, request.tier = request.degradation_on and request.has_rates, 0
 end
 
--- Returns how long the pool takes to do `mwt` of work, in ms. If `shared` is true, returns how long the tenant's share
--- of the pool takes.
-local function drain_ms(request, mwt, shared)
-  if not request.has_rates then
-    -- While rates are unknown, return the mean time between the ends of consecutive jobs when all slots are busy.
-    -- Before the first job has ended, return 1 s.
-    return request.run_ms and request.run_ms / math.max(1, request.slots) or 1000
-  end
-  return mwt / request.mu * (shared and request.total_weight_milli / request.weight_milli or 1)
-end
-
 local function check_worker(request)
   if redis.call('ZCOUNT', k_pool .. request.slug, now_ms - LIVE_MS, '+inf') == 0 then
     return { 'no_worker', 'live_workers', 0, 1, 2000 }
@@ -202,8 +188,7 @@ end
 -- Applies the dynamic threshold of Choudhury and Hahne (1998): the work that a tenant may have queued shrinks as the
 -- pool fills. At the highest tier, tenants whose queued work exceeds their share are refused.
 local function check_share(request)
-  local alpha = request.tier > 0 and ALPHA_UNDER_PRESSURE or ALPHA
-  local most = alpha * request.weight_milli / request.total_weight_milli * (request.max_backlog_mwt - request.pool_mwt)
+  local most = alpha_of(request) * request.weight_milli / request.total_weight_milli * (request.max_backlog_mwt - request.pool_mwt)
   if request.tier == HIGHEST_TIER and not is_under_share(request) then
     most = math.min(most, request.weight_milli / request.total_weight_milli * request.pool_mwt)
   end
@@ -261,5 +246,5 @@ local function verdict(request)
       refusal = check_share(request) or check_backlog(request) or check_deadline(request)
     end
   end
-  return refusal
+  return refusal or check_room(request)
 end
