@@ -141,7 +141,8 @@ def test_a_refusal_has_the_same_fields_as_over_http_and_leaves_no_job(
 def test_a_higher_attempt_number_gets_a_longer_retry_hint(gate: Served, store: Store, settings: Settings) -> None:
     reconfigure(store, settings, max_inflight=1)
     gate.client.submitted("a1")
-    hints = [gate.client.ask(submit_frame("a2") | {"attempt": attempt})["retry_hint_ms"] for attempt in (0, 3)]
+    frames = [submit_frame("a2", prompt=f"attempt {attempt}") | {"attempt": attempt} for attempt in (0, 3)]
+    hints = [gate.client.ask(frame)["retry_hint_ms"] for frame in frames]
     assert hints[1] > hints[0]
 
 

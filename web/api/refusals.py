@@ -2,7 +2,7 @@
 
 import math
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shared.jobs.outcomes import Refusal, Refused
@@ -71,6 +71,17 @@ def to_yield(
     too_late = deadline is not None and deadline.passes_before(hint_ms, refused.answer_ms or 0)
     no_retry_reason = _DEADLINE_PASSES if too_late else _TOO_LONG if refused.too_long else None
     return _yield(status, reason, message, hint_ms, limits, no_retry_reason)
+
+
+def with_return_ticket(answer: Yield, ticket: str | None, window_ms: int) -> Yield:
+    """Return the response with the return ticket, in the body and in a header.
+
+    It gets none if the client is not asked to retry, or if the time for which it is expected, `window_ms`, is 0.
+    """
+    if ticket is None or not window_ms or "x-should-retry" in answer.headers:
+        return answer
+    body = answer.body | {"return_ticket": ticket, "return_window_ms": window_ms}
+    return replace(answer, body=body, headers=answer.headers | {"x-penstock-return-ticket": ticket})
 
 
 def store_unavailable_yield() -> Yield:

@@ -101,6 +101,8 @@ DEGRADE = (
     "and the tenant allow shortened answers"
 )
 SupersedeKey = Annotated[NulFreeText, Field(min_length=1, max_length=MAX_SUPERSEDE_KEY)]
+#: A text of any length: a ticket that is not valid for the request is no error.
+ReturnTicket = Annotated[str, Field(description="the return_ticket of the refusal of this request")]
 Biases = Annotated[dict[str, float], Field(max_length=MAX_BIASES), AfterValidator(_check_biases)]
 
 
@@ -228,6 +230,7 @@ class JobFields(Body):
     )
     metadata: Metadata | None = None
     supersede_key: SupersedeKey | None = Field(None, description="cancel the tenant's older job that has the same key")
+    return_ticket: ReturnTicket | None = None
     degrade: bool = Field(default=True, description=DEGRADE)
     ticket: bool = Field(
         default=False, description="return urls.events_signed, which gives access to this job's events without a key"

@@ -45,6 +45,12 @@ class Yield(ResponseModel):
     reason: str
     error: ErrorInfo
     limits: Limits
+    return_ticket: str | None = Field(
+        None, description="send it with the retry; absent if the client is not asked to retry, or is not expected"
+    )
+    return_window_ms: int | None = Field(
+        None, description="ms after the hint's end for which the ticket puts the retry before new requests"
+    )
 
 
 class Patience(ResponseModel):

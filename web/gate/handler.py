@@ -95,7 +95,12 @@ class FrameHandler:
         if isinstance(deadline, FieldError):
             raise invalid_value([deadline])
         generation = native_request(body, deadline, context.settings)
-        generation = replace(generation, attempt=request.attempt, traceparent=request.traceparent or "")
+        generation = replace(
+            generation,
+            attempt=request.attempt,
+            traceparent=request.traceparent or "",
+            return_ticket=request.return_ticket or generation.return_ticket,
+        )
         verdict = offer(context, caller, generation)
         if isinstance(verdict, Yield):
             self._send(answers.with_ref(request.ref, verdict.body))

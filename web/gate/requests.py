@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 from pydantic_core import from_json
 
-from web.api.request_schema import Body
+from web.api.request_schema import Body, ReturnTicket
 from web.gate.frames import KEPT_BYTES
 from web.http.api_errors import ApiError, field_errors, invalid_value, quoted
 from web.http.json_budget import check_budget
@@ -62,6 +62,7 @@ class Submit(Request):
     tenant: str | None = None
     stream: bool = Field(default=False, description="send the text while it is generated")
     attempt: int = Field(0, ge=0, le=999, description="how many times the client has sent this request before")
+    return_ticket: ReturnTicket | None = None
     traceparent: Annotated[str, Field(pattern=_TRACEPARENT)] | None = None
 
     def text(self) -> bytes:

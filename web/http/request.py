@@ -74,6 +74,11 @@ def raw_body_digest() -> str:
     return cast("DoorRequest", request).body_digest
 
 
+def return_ticket(in_body: str | None) -> str:
+    """Return the return ticket that the client sent in the body or in the header; "" if it sent none."""
+    return in_body or request.headers.get("x-penstock-return-ticket", "")
+
+
 def retry_attempt() -> int:
     """Return the retry count that the client sent with this request; 0 if the header is missing or invalid."""
     text = request.headers.get("X-Attempt", request.headers.get("x-stainless-retry-count", "0"))

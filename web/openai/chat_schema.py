@@ -25,6 +25,7 @@ from web.api.request_schema import (
     Messages,
     NulFreeText,
     ResponseFormat,
+    ReturnTicket,
     Sampling,
     SupersedeKey,
     build_payload,
@@ -96,6 +97,7 @@ class OpenAISampling(Sampling):
     )
     start_within_ms: int | None = Field(None, ge=1, le=MAX_MS)
     supersede_key: SupersedeKey | None = None
+    return_ticket: ReturnTicket | None = None
     degrade: bool = Field(default=True, description=DEGRADE)
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from web.api.body_sizes import check_sizes
-from web.api.request_schema import MAX_MESSAGES, MAX_MS, MAX_TOKENS, NulFreeText, SupersedeKey
+from web.api.request_schema import MAX_MESSAGES, MAX_MS, MAX_TOKENS, NulFreeText, ReturnTicket, SupersedeKey
 from web.http.api_errors import field_errors, invalid_value
 from web.openai.chat_schema import StreamOptions, unsupported
 
@@ -23,6 +23,7 @@ _OWN = frozenset(
         "model",
         "n",
         "prompt",
+        "return_ticket",
         "start_within_ms",
         "stream",
         "stream_options",
@@ -44,6 +45,7 @@ class ForwardedBody(BaseModel):
     deadline_ms: int | None = Field(None, ge=1)
     start_within_ms: int | None = Field(None, ge=1, le=MAX_MS)
     supersede_key: SupersedeKey | None = None
+    return_ticket: ReturnTicket | None = None
     degrade: bool = True
 
     @model_validator(mode="before")

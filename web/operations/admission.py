@@ -1,6 +1,5 @@
 """Turn a request into a job and offer the job to the store; all HTTP routes and the gate call `offer` for this."""
 
-import hashlib
 import json
 import secrets
 from collections.abc import Mapping
@@ -16,8 +15,9 @@ from shared.jobs.outcomes import Refused
 from shared.settings.settings import Settings
 from shared.store.replies import Admitted, IdempotencyMismatch, Quote
 from web.api.deadline import RequestDeadline
+from web.api.digests import body_digest, digest, given_fields
 from web.api.job_json import LONGEST_POLL_MS
-from web.api.refusals import Yield, to_yield
+from web.api.refusals import Yield, to_yield, with_return_ticket
 from web.api.request_schema import SubmitBody
 from web.http.api_errors import ApiError
 from web.operations.callers import Caller
@@ -56,6 +56,8 @@ class GenerationRequest:
     body_digest: str = ""
     #: How many times the client has sent this request before.
     attempt: int = 0
+    #: The return ticket that the client sent, or "". One that is not valid for this request counts as none.
+    return_ticket: str = ""
     traceparent: str = ""
     #: When this job is admitted, the tenant's older job with the same key is canceled.
     supersede_key: str | None = None
@@ -77,7 +79,8 @@ def native_request(body: SubmitBody, deadline: RequestDeadline, settings: Settin
         poll_grace_ms=body.poll_grace_ms,
         supersede_key=body.supersede_key,
         degrade=body.degrade,
-        body_digest=body_digest(body.model_dump(exclude_none=True, exclude_unset=True)),
+        body_digest=body_digest(given_fields(body)),
+        return_ticket=body.return_ticket or "",
     )
 
 
@@ -120,13 +123,15 @@ def offer(context: DoorContext, caller: Caller, generation: GenerationRequest) -
             reason=answer.reason.value,
             retry_hint_ms=answer.retry_hint_ms,
         )
-        return to_yield(
+        answer_yield = to_yield(
             answer,
             tenant=caller.tenant,
             model=model.name,
             deadline=generation.deadline,
             bound_status=context.settings.tenant_bound_status,
         )
+        ticket = context.return_tickets.sign(job.tenant, job.model, job.return_id, answer.retry_ms)
+        return with_return_ticket(answer_yield, ticket, answer.return_window_ms)
     return AdmittedJob(_read_admitted(context, answer, job), answer.again)
 
 
@@ -200,6 +205,7 @@ def _new_job(context: DoorContext, caller: Caller, generation: GenerationRequest
     prompt_tokens = model.estimate(generation.payload)
     max_tokens = _max_tokens(generation, model, prompt_tokens)
     grace_ms = context.settings.poll_grace_ms if generation.poll_grace_ms is None else generation.poll_grace_ms
+    ticket_id, ticket_ms = context.return_tickets.read(generation.return_ticket, caller.tenant, model.name)
     payload = generation.payload | ({"metadata": generation.metadata} if generation.metadata else {})
     if generation.max_tokens is not None:
         # A job fails in the engine if the max_tokens in its payload does not fit the context. The default is therefore
@@ -222,6 +228,8 @@ def _new_job(context: DoorContext, caller: Caller, generation: GenerationRequest
         dedup_id=generation.dedup_id,
         idem_digest=generation.idem_digest,
         body_digest=generation.body_digest,
+        ticket_id=ticket_id,
+        ticket_ms=ticket_ms,
         key_label=caller.key_label,
         key_id=caller.key_id,
         key_bounds=caller.key_bounds,
@@ -284,17 +292,3 @@ def _oversized_field(generation: GenerationRequest, min_prompt_tokens: int, n_ct
     if "input" not in generation.payload and min_prompt_tokens < n_ctx:
         return "max_tokens"
     return next(name for name in ("prompt", "messages", "input") if name in generation.payload)
-
-
-def body_digest(body: Mapping[str, Any]) -> str:
-    """Return a digest of a parsed body, which does not depend on whitespace or on the order of the body's fields."""
-    text = json.dumps(body, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def digest(*parts: str) -> str:
-    """Return one digest of several texts, for use in job ids and store keys.
-
-    The length of each text is hashed before the text, so that ("a", "bc") and ("ab", "c") have different digests.
-    """
-    return hashlib.sha256(b"".join(len(part.encode()).to_bytes(8) + part.encode() for part in parts)).hexdigest()

@@ -5,7 +5,7 @@ from flask import Response
 
 from web.api.refusals import Yield
 from web.http.api_errors import ApiError
-from web.http.request import retry_attempt
+from web.http.request import retry_attempt, return_ticket
 from web.http.telemetry import traceparent
 from web.openai.embeddings_schema import EmbeddingsBody, embeddings_json
 from web.operations.admission import GenerationRequest, offer
@@ -44,6 +44,7 @@ def embeddings(body: EmbeddingsBody) -> Response:
         max_tokens=1,
         default_max_tokens=1,
         attempt=retry_attempt(),
+        return_ticket=return_ticket(body.return_ticket),
         traceparent=traceparent(),
     )
     verdict = offer(context, caller, with_refusal_identity(generation, caller.tenant))

@@ -13,7 +13,7 @@ from web.api.refusals import Yield
 from web.api.request_schema import SubmitBody
 from web.http import shutdown
 from web.http.api_errors import FieldError, invalid_value
-from web.http.request import retry_attempt
+from web.http.request import retry_attempt, return_ticket
 from web.http.telemetry import traceparent
 from web.operations.admission import GenerationRequest, native_request, offer
 from web.operations.event_tickets import ticket_issuer
@@ -123,7 +123,13 @@ def _generation_request(
     context: DoorContext, body: SubmitBody, deadline: RequestDeadline, tenant: str
 ) -> GenerationRequest:
     generation = native_request(body, deadline, context.settings)
-    return with_job_identity(replace(generation, attempt=retry_attempt(), traceparent=traceparent()), tenant)
+    generation = replace(
+        generation,
+        attempt=retry_attempt(),
+        traceparent=traceparent(),
+        return_ticket=return_ticket(body.return_ticket),
+    )
+    return with_job_identity(generation, tenant)
 
 
 def _wait(context: DoorContext, view: JobView, wait_s: float) -> JobView:

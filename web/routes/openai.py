@@ -12,7 +12,7 @@ from shared.jobs.job import JobView
 from web.api.deadline import RequestDeadline
 from web.api.refusals import Yield
 from web.http.api_errors import ApiError, error_response
-from web.http.request import retry_attempt
+from web.http.request import retry_attempt, return_ticket
 from web.http.telemetry import traceparent
 from web.openai.chat_answers import AnswerFormat, AnswerKind, answer_format, job_end_error
 from web.openai.chat_schema import COMPLETION_MAX_TOKENS, ChatBody, CompletionBody
@@ -117,6 +117,7 @@ def _serve(body: ChatBody | CompletionBody | ForwardedBody, kind: AnswerKind) ->
         max_tokens=body.requested_max_tokens,
         default_max_tokens=context.settings.default_max_tokens if kind == "chat" else COMPLETION_MAX_TOKENS,
         attempt=retry_attempt(),
+        return_ticket=return_ticket(body.return_ticket),
         traceparent=traceparent(),
         supersede_key=body.supersede_key,
         degrade=body.may_be_cut if isinstance(body, ForwardedBody) else body.degrade,

@@ -7,16 +7,17 @@ from flask import Response, request
 
 from shared.jobs.job import JobView
 from web.api.deadline import RequestDeadline
+from web.api.digests import body_digest, given_fields
 from web.api.job_json import job_headers
 from web.api.refusals import Yield
 from web.http import shutdown
 from web.http.api_errors import ApiError, FieldError, invalid_value
-from web.http.request import retry_attempt
+from web.http.request import retry_attempt, return_ticket
 from web.http.telemetry import traceparent
 from web.openai.chat_schema import unsupported
 from web.openai.responses_answers import PREFIX, has_logprobs, is_response, response_json
 from web.openai.responses_schema import ResponsesBody, check_include
-from web.operations.admission import GenerationRequest, body_digest, offer
+from web.operations.admission import GenerationRequest, offer
 from web.operations.cancel_on_disconnect import (
     cancel_unless_stopping,
     follow_from_first_text,
@@ -119,12 +120,13 @@ def _generation_request(context: DoorContext, body: ResponsesBody, deadline: Req
         default_max_tokens=context.settings.default_max_tokens,
         metadata=body.metadata or {},
         attempt=retry_attempt(),
+        return_ticket=return_ticket(body.return_ticket),
         traceparent=traceparent(),
         supersede_key=body.supersede_key,
         degrade=body.degrade,
         # The body is wrapped in an object, so that its digest never equals that of a body of /v1/jobs: one
         # Idempotency-Key that is used on both routes must not find the same job.
-        body_digest=body_digest({"responses": body.model_dump(exclude_none=True, exclude_unset=True)}),
+        body_digest=body_digest({"responses": given_fields(body)}),
         form=body.form(),
     )
 

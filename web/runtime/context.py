@@ -21,6 +21,7 @@ from web.runtime.event_hub import EventHub
 from web.runtime.fleet_page import FleetPage
 from web.runtime.in_doubt import InDoubtJobs
 from web.runtime.model_pools import ModelPools
+from web.runtime.return_tickets import ReturnTickets
 from web.runtime.shared_answer import SharedAnswer
 from web.runtime.start import bounds_of_requests
 from web.runtime.ticket_signer import TicketSigner
@@ -40,6 +41,7 @@ class DoorContext:
     credentials: CredentialCache
     key_watch: KeyWatch
     ticket_signer: TicketSigner
+    return_tickets: ReturnTickets
     pools: ModelPools
     event_hub: EventHub
     #: The jobs to cancel as soon as the store answers again, such as those whose offer got no answer.
@@ -81,6 +83,7 @@ def make_door_context(settings: Settings, store: Store, clock: Clock) -> DoorCon
         credentials=credentials,
         key_watch=KeyWatch(api_keys, tenants),
         ticket_signer=TicketSigner(store.client),
+        return_tickets=ReturnTickets(store.client, clock),
         pools=ModelPools(store, settings, clock),
         event_hub=EventHub(store),
         in_doubt=InDoubtJobs(store, clock),

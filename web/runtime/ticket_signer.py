@@ -31,7 +31,7 @@ class TicketSigner:
 
         Tickets need no escaping in a URL. The returned function sends no command to the store.
         """
-        secret = self._secret()
+        secret = read_secret(self._client)
         return lambda job_id, expires_ms: f"{expires_ms}.{_sign(secret, job_id, expires_ms)}"
 
     def expires_ms(self, ticket: str, job_id: str) -> int | None:
@@ -40,17 +40,19 @@ class TicketSigner:
         if match is None:
             return None
         expires_ms = int(match[1])
-        is_valid = hmac.compare_digest(_sign(self._secret(), job_id, expires_ms), match[2])
+        is_valid = hmac.compare_digest(_sign(read_secret(self._client), job_id, expires_ms), match[2])
         return expires_ms if is_valid else None
 
-    def _secret(self) -> bytes:
-        with store_faults(self._client):
-            found: Any = self._client.get(keys.secret())
-            if found is None:
-                # If several doors create the secret at the same time, all of them use the one that was written first.
-                self._client.set(keys.secret(), secrets.token_hex(32), nx=True)
-                found = self._client.get(keys.secret())
-        return bytes(found or b"") or secrets.token_bytes(32)
+
+def read_secret(client: redis.Redis) -> bytes:
+    """Return the secret that all doors share, and create it if there is none. Raises StoreUnavailable."""
+    with store_faults(client):
+        found: Any = client.get(keys.secret())
+        if found is None:
+            # If several doors create the secret at the same time, all of them use the one that was written first.
+            client.set(keys.secret(), secrets.token_hex(32), nx=True)
+            found = client.get(keys.secret())
+    return bytes(found or b"") or secrets.token_bytes(32)
 
 
 def _sign(secret: bytes, job_id: str, expires_ms: int) -> str:
