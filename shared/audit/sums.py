@@ -25,9 +25,11 @@ def check_tenants(snapshot: StoreSnapshot) -> Iterator[str]:
                 yield f"tenant {tenant}: {name} is {held!r}, which is not a number"
             elif off := int(held) - value:
                 yield f"tenant {tenant}: {name} is off by {off:+d}"
-        bound = fields.get("policy_max_waiting") or snapshot.config.get("max_queue_size", "auto")
+        bounds = (fields.get("policy_max_waiting", ""), snapshot.config.get("max_queue_size", ""))
+        # Like the scripts, this ignores a value that cannot be set.
+        bound = next((bound for bound in bounds if bound.isdecimal() and int(bound) >= 1), "")
         fresh = sum(1 for record in waiting if record.get("penstock_first_claim_ms") is None)
-        if bound.isdecimal() and fresh > int(bound):
+        if bound and fresh > int(bound):
             yield f"tenant {tenant}: more jobs are queued than its bound of {bound}"
 
 

@@ -9,7 +9,6 @@ from shared import schema
 from shared.jobs.job import Change, ClaimedJob, JobView, Usage
 from shared.jobs.outcomes import Outcome, Refusal, Refused
 from shared.jobs.states import JobState
-from shared.settings.setting import AUTO
 from shared.store import keys
 from shared.store.replies import Overview, SettleAnswer, Settled, Snapshot, Swept, TenantView, WorkerView
 
@@ -196,8 +195,10 @@ def _tenant(entry: list[Any], config: dict[str, str], live_slots: int) -> Tenant
         weight=(integer(fields.get("policy_weight_milli")) or 1000) / 1000,
         waiting=integer(fields.get("waiting")),
         waiting_tokens=integer(fields.get("waiting_tokens")),
-        max_waiting=_bound(fields.get("policy_max_waiting", config.get("max_queue_size")), max(16, 2 * live_slots)),
-        max_waiting_tokens=_set_bound(fields.get("policy_max_waiting_tokens", config.get("max_queue_tokens"))),
+        max_waiting=_set_bound(fields.get("policy_max_waiting"))
+        or _bound(config.get("max_queue_size"), max(16, 2 * live_slots)),
+        max_waiting_tokens=_set_bound(fields.get("policy_max_waiting_tokens"))
+        or _set_bound(config.get("max_queue_tokens")),
         running=integer(fields.get("running")),
         service_mwt=sum(integer(value) for name, value in fields.items() if name.startswith(keys.service_field(""))),
         oldest_age_ms=None if oldest_ms < 0 else oldest_ms,
@@ -234,7 +235,8 @@ def _bound(value: str | None, auto_value: int) -> int:
 
 
 def _set_bound(value: str | None) -> int | None:
-    return int(value) if value and is_integer(value) and value != str(AUTO) else None
+    """Return a bound that an operator has set; None if nobody has, or if the value is none that can be set."""
+    return int(value) if value and is_integer(value) and int(value) >= 1 else None
 
 
 def is_integer(value: str) -> bool:

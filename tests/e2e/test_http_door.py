@@ -111,6 +111,14 @@ def test_a_key_whose_record_another_program_spoiled_is_not_accepted_and_other_ke
     admitted_job(submit(closed, headers=other))
 
 
+def test_if_another_program_replaced_the_list_of_keys_the_door_says_that_it_cannot_serve(
+    closed: FlaskClient, store: Store
+) -> None:
+    headers = with_key(store)
+    store.client.set(keys.keys(), "another program's text")
+    refused(submit(closed, headers=headers), "store_unavailable")
+
+
 def test_if_auth_is_open_x_tenant_names_the_tenant_and_keys_are_ignored(client: FlaskClient) -> None:
     assert admitted_job(submit(client))["tenant"] == "default"
     assert (

@@ -100,6 +100,15 @@ def test_a_policy_replaces_the_tenants_default_bounds(store):
     assert (answer.reason, answer.max) == (Refusal.TENANT_TOKENS_FULL, 50)
 
 
+@pytest.mark.parametrize("bound", ["0", "-5", "1.5", "inf", "many"])
+def test_a_bound_that_no_operator_can_set_counts_as_none(store, bound):
+    heartbeat(store)
+    spoiled = {"policy": 1, "policy_max_waiting": bound, "policy_max_waiting_tokens": bound}
+    store.client.hset(keys.tenant("blue"), mapping=spoiled)
+    for _ in range(3):
+        admitted(store, a_job())
+
+
 def test_a_tenants_token_bound_counts_prompt_and_answer_together(store, settings):
     reconfigure(store, settings, max_queue_tokens=60)
     heartbeat(store)

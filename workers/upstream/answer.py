@@ -107,14 +107,14 @@ class Answer:
         for call in calls if isinstance(calls, list) else ():
             self._add_tool_call(call)
         text = self._whole_characters(content) if isinstance(content, str) else ""
-        if not (text or others or calls or (isinstance(content, str) and content)):
-            return None
-        self.chunks += 1
         # Logprobs and tool calls are counted by a bound on their length, because it is their sum that must be bounded.
         self._bytes += len(text) * 4 + sum(4 * len(piece) for piece in others.values())
         self._bytes += sum(len(str(item)) for item in (calls, logprobs) if item)
         if self._bytes > MAX_ANSWER_BYTES:
             raise AnswerInvalid(f"the upstream's answer is longer than {MAX_ANSWER_BYTES} bytes")
+        if not (text or others or calls or (isinstance(content, str) and content)):
+            return None
+        self.chunks += 1
         if text:
             self.parts.append(text)
         return text

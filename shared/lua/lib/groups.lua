@@ -14,8 +14,8 @@ local function look_at_group(request, group, max_waiting, max_waiting_tokens)
   request.member = { waiting_here = request.waiting_here, tenant_mwt = request.tenant_mwt,
     weight_milli = request.weight_milli }
   request.group = { waiting = number(fields[1], 0, 0), waiting_tokens = number(fields[2], 0, 0),
-    max_waiting = integer_setting(fields[3], nil, 0) or max_waiting,
-    max_waiting_tokens = integer_setting(fields[4], max_waiting_tokens) }
+    max_waiting = integer_setting(fields[3], nil, 1) or max_waiting,
+    max_waiting_tokens = integer_setting(fields[4], nil, 1) or max_waiting_tokens }
   request.waiting_here, request.tenant_mwt = number(fields[6], 0, 0), number(fields[7], 0, 0)
   local counted_milli = number(fields[8], nil, 1)
   request.weight_milli = counted_milli or weight_in(fields[5])

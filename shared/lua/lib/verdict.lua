@@ -45,8 +45,8 @@ local function look(request)
   request.full_admission = admission == 'full'
   request.max_inflight = max_inflight or math.max(64, 4 * live_slots, live_places)
   max_queue_size = max_queue_size or math.max(16, 2 * live_slots)
-  request.max_waiting = number(tenant_fields[3], nil, 0) or max_queue_size
-  request.max_waiting_tokens = number(tenant_fields[4], max_queue_tokens)
+  request.max_waiting = integer_setting(tenant_fields[3], nil, 1) or max_queue_size
+  request.max_waiting_tokens = integer_setting(tenant_fields[4], nil, 1) or max_queue_tokens
   request.inflight = redis.call('ZCARD', k_inflight)
   request.waiting, request.waiting_tokens = number(tenant_fields[1], 0, 0), number(tenant_fields[2], 0, 0)
   request.live_bytes, request.ended_bytes, request.expires_s = read_kept(request.tenant)
