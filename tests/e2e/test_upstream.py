@@ -28,7 +28,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, server: UpstreamServer) -> 
         "PENSTOCK_ENGINE": "upstream",
         "PENSTOCK_UPSTREAM_URL": server.url,
         "PENSTOCK_UPSTREAM_MODEL": "m",
-        "PENSTOCK_LEASE_MS": "1000",
+        "PENSTOCK_LEASE_MS": "2500",
         "PENSTOCK_ADMISSION": "bounds",
     }
     with Stage(tmp_path_factory.mktemp("upstream"), **environ) as stage:

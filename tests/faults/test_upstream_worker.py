@@ -23,7 +23,7 @@ def stage(tmp_path: Path, server: UpstreamServer) -> Iterator[Stage]:
         "PENSTOCK_UPSTREAM_URL": server.url,
         "PENSTOCK_UPSTREAM_MODEL": "m",
         "PENSTOCK_MAX_BATCH_SIZE": "2",
-        "PENSTOCK_LEASE_MS": "1000",
+        "PENSTOCK_LEASE_MS": "2500",
         "PENSTOCK_ADMISSION": "bounds",
     }
     with Stage(tmp_path, **environ) as stage:

@@ -15,7 +15,7 @@ log = structlog.get_logger()
 
 #: The delays between two probes of an upstream that is away, in seconds: the first, and the longest. Each is up to a
 #: fifth longer at random, so that the workers of one upstream do not probe it at the same time.
-_FIRST_PROBE_S, _LONGEST_PROBE_S = 0.1, 5.0
+_FIRST_PROBE_S, _LONGEST_PROBE_S = 0.1, 2.0
 #: A worker that pauses for longer than this does not count as live, like one without heartbeats.
 _LIVE_PAUSE_S = 5.0
 

@@ -279,9 +279,10 @@ class UpstreamEngine:
         extra: dict[str, Any] | None = None,
     ) -> None:
         """Free the job's slot, then emit its Ended event."""
-        usage = run.usage(self._clock.monotonic())
+        refused = outcome == Outcome.FAILED or (outcome == DROPPED and not run.requested_end)
+        usage = run.usage(self._clock.monotonic(), refused=refused)
         self._count(run, usage.completion_tokens)
-        if outcome != RETURNED:
+        if outcome != RETURNED and not usage.unread_tokens:
             self.stats.prompt_tokens += usage.prompt_tokens - usage.cached_tokens
             self.stats.cached_tokens += usage.cached_tokens
         del self._runs[run.key]

@@ -44,17 +44,22 @@ class Run:
             return spec.deadline_s
         return min(spec.deadline_s, spec.start_by_s)
 
-    def usage(self, now_s: float) -> Usage:
-        """Return the token counts and the times. The prompt counts as computed, because the upstream had it all."""
+    def usage(self, now_s: float, *, refused: bool) -> Usage:
+        """Return the token counts and the times.
+
+        The upstream had the whole prompt, so all of it counts as computed. If `refused` is true, the upstream did not
+        get as far as a first token, so nothing does.
+        """
         prompt, cached, completion = self.answer.counts or (self.job.prompt_tokens, 0, self.answer.chunks)
         first = self.first_token_s
         return Usage(
             prompt_tokens=prompt,
             cached_tokens=cached,
             completion_tokens=completion,
-            prefill_ms=_ms((now_s if first is None else first) - self.started_s),
+            prefill_ms=None if first is None else _ms(first - self.started_s),
             decode_ms=None if first is None else _ms(now_s - first),
             ttft_ms=None if first is None else _ms(first - self.started_s),
+            unread_tokens=prompt if refused and first is None else 0,
         )
 
 

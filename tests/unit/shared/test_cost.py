@@ -27,3 +27,20 @@ def test_each_message_of_a_chat_adds_a_fixed_number_of_tokens() -> None:
 def test_the_lower_bound_never_exceeds_the_estimate_of_any_text(text: str, words: bool) -> None:
     payload = {"prompt": text}
     assert 1 <= cost.lower_bound(payload, words=words) <= cost.estimate(payload, words=words)
+
+
+def test_of_a_forwarded_message_the_text_counts_by_bytes_and_an_attachment_by_itself() -> None:
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 90_000}}
+    messages = [{"role": "user", "content": [{"type": "text", "text": "a" * 1_000}, picture, picture]}]
+    payload = {"messages": messages, "forward": {}}
+    assert cost.attachments(payload) == 2
+    assert cost.estimate(payload) == 300 + cost.TOKENS_PER_MESSAGE + 2 * cost.TOKENS_PER_ATTACHMENT
+    assert cost.estimate(payload, tokens_per_byte=0.1, tokens_per_attachment=250) == 100 + 4 + 500
+    assert cost.lower_bound(payload) < 10
+
+
+def test_tools_and_calls_of_tools_are_part_of_the_prompt() -> None:
+    tools = [{"type": "function", "function": {"name": "x" * 1_000}}]
+    calls = [{"id": "1", "function": {"name": "y" * 1_000, "arguments": "{}"}}]
+    asked = {"messages": [{"role": "assistant", "content": None, "tool_calls": calls}], "forward": {"tools": tools}}
+    assert cost.estimate(asked) > 600

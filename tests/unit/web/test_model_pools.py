@@ -54,3 +54,15 @@ def test_a_model_is_found_by_each_of_its_aliases() -> None:
         model = directory.find(alias)
         assert model is not None
         assert model.name == "m"
+
+
+def test_a_model_is_passed_on_only_if_all_its_workers_pass_it_on() -> None:
+    directory = read_directory(
+        a_snapshot(
+            a_worker("a", forwards="true"),
+            a_worker("b", forwards="true"),
+            a_worker("b", forwards="false"),
+            a_worker("c", live=False, forwards="true"),
+        )
+    )
+    assert {name: model.forwards for name, model in directory.models.items()} == {"a": True, "b": False, "c": None}

@@ -8,6 +8,7 @@ from shared.jobs.job import Usage
 from shared.settings.settings import load
 from workers.duties.throughput import Throughput
 from workers.engine.factory import make_engine
+from workers.upstream.factory import make_upstream_engine
 
 
 @pytest.fixture
@@ -17,6 +18,15 @@ def scene():
     clock = ManualClock()
     engine = make_engine(load(environ=environ, dotenv=None), lambda _event: None, clock=clock)
     return Throughput(engine, 4, clock), engine.stats, clock
+
+
+@pytest.fixture
+def server_rates():
+    """The rates of an upstream, of which nothing is known before its first answer."""
+    environ = {"PENSTOCK_ENGINE": "upstream", "PENSTOCK_UPSTREAM_URL": "http://x/v1", "PENSTOCK_UPSTREAM_MODEL": "m"}
+    clock = ManualClock()
+    settings = load(environ=environ, dotenv=None)
+    return Throughput(make_upstream_engine(settings, print, on_ending=lambda: None, clock=clock), 4, clock)
 
 
 def test_before_any_job_ran_the_rates_are_those_of_the_calibration(scene):
@@ -113,3 +123,16 @@ def test_tokens_per_byte_follows_a_change_in_the_kind_of_prompts(scene):
         for _ in range(800):
             throughput.record_prompt({"prompt": "x" * 1_000}, tokens)
     assert throughput.rates(full=False)["tokens_per_byte"] == pytest.approx(0.9, abs=0.01)
+
+
+def test_an_engine_that_was_not_calibrated_has_rates_after_its_first_job(server_rates):
+    throughput = server_rates
+    assert throughput.rates(full=False) == {"mu_wtps": 0.0, "prefill_tps": 0.0, "tpot_ms": 0.0}
+    throughput.record_usage(Usage(prompt_tokens=10, completion_tokens=11, prefill_ms=20, decode_ms=200))
+    rates = throughput.rates(full=False)
+    assert (rates["prefill_tps"], rates["tpot_ms"]) == (500.0, 20.0)
+    # Each of the 8 slots is assumed to be as fast: 1 prompt token and 1 generated token of weight 4 take 2 + 20 ms.
+    assert rates["mu_wtps"] == pytest.approx(8 * 5 / 0.022, rel=0.001)
+    # A short prompt counts only while nothing better is known.
+    throughput.record_usage(Usage(prompt_tokens=10, completion_tokens=11, prefill_ms=900, decode_ms=200))
+    assert throughput.rates(full=False)["prefill_tps"] == 500.0

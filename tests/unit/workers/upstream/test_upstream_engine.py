@@ -188,6 +188,8 @@ def test_a_request_that_the_upstream_rejects_fails_with_its_message_but_without_
         ended = scene.end()
         assert (ended.outcome, ended.code, ended.message) == ("failed", "upstream_rejected", "no such tool, said ***")
         assert ended.extra == {"param": "tools"}
+        assert ended.usage.unread_tokens == ended.usage.prompt_tokens
+        assert (ended.usage.prefill_ms, scene.engine.stats.prompt_tokens) == (None, 0)
         server.key = "another"
         refused = scene.end(key="2:t")
         assert (refused.outcome, refused.code) == ("failed", "engine_error")

@@ -1,0 +1,93 @@
+"""Tests how an answer is put together from the chunks of a stream, and which chunks are refused."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from workers.upstream.answer import Answer, AnswerInvalid
+from workers.upstream.sse import EventDecoder, EventTooLong
+
+
+def chunk(delta: Any, **choice: Any) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "delta": delta} | choice]}
+
+
+@given(some.text(), some.lists(some.integers(0, 60)))
+def test_a_text_arrives_whole_wherever_it_is_cut_even_in_the_middle_of_a_character(text: str, cuts: list[int]) -> None:
+    halves = text.encode("utf-16-le", "surrogatepass")
+    units = [halves[i : i + 2].decode("utf-16-le", "surrogatepass") for i in range(0, len(halves), 2)]
+    answer, pieces, start = Answer("chat"), [], 0
+    for cut in [*sorted(cuts), len(units)]:
+        pieces.append(answer.add_chunk(chunk({"content": "".join(units[start:cut])})))
+        start = max(start, cut)
+    assert "".join(piece or "" for piece in pieces) == text
+    assert answer.text == text
+
+
+def test_half_of_a_character_that_stays_alone_is_replaced() -> None:
+    answer = Answer("chat")
+    assert answer.add_chunk(chunk({"content": "a\ud83d"})) == "a"
+    assert answer.add_chunk(chunk({"content": "b\ude00"})) == "\ufffdb\ufffd"
+
+
+def test_a_call_of_a_tool_without_an_index_is_a_call_of_its_own() -> None:
+    answer = Answer("chat")
+    for name in ("a", "b"):
+        answer.add_chunk(chunk({"tool_calls": [{"id": name, "function": {"name": name, "arguments": "{}"}}]}))
+    assert [call["id"] for call in answer.extra()["upstream"]["tool_calls"]] == ["a", "b"]
+
+
+def test_a_role_or_an_empty_text_is_no_part_of_the_answer() -> None:
+    answer = Answer("chat")
+    assert answer.add_chunk(chunk({"role": "assistant", "content": ""})) is None
+    assert answer.add_chunk(chunk({}, finish_reason="stop")) is None
+    assert (answer.chunks, answer.finish_reason, answer.extra()) == (0, "stop", {})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [],
+        "text",
+        {},
+        {"choices": None},
+        {"choices": [{"index": 1, "delta": {}}]},
+        chunk({"tool_calls": ["x"]}),
+        chunk({"tool_calls": [{"index": -1}]}),
+        chunk({"tool_calls": [{"index": 10**9}]}),
+        chunk({"content": "x" * (9 << 20)}),
+    ],
+)
+def test_what_is_no_chunk_is_refused(value: Any) -> None:
+    with pytest.raises(AnswerInvalid):
+        Answer("chat").add_chunk(value)
+
+
+def test_counts_that_are_no_numbers_are_zero() -> None:
+    answer = Answer("chat")
+    answer.add_chunk({"choices": [], "usage": {"prompt_tokens": "many", "completion_tokens": -1}})
+    assert answer.counts == (0, 0, 0)
+
+
+@given(
+    some.lists(some.text(some.characters(exclude_characters="\r\n")), max_size=5), some.integers(1, 7), some.booleans()
+)
+def test_events_are_the_same_however_their_bytes_arrive(texts: list[str], step: int, with_cr: bool) -> None:
+    end = b"\r\n" if with_cr else b"\n"
+    sent = b": a comment" + end + end
+    for text in texts:
+        sent += b"event: x" + end + b"data: " + json.dumps(text).encode() + end + end
+    decoder = EventDecoder()
+    events = [event for i in range(0, len(sent), step) for event in decoder.feed(sent[i : i + step])]
+    assert [json.loads(event) for event in events + decoder.finish()] == texts
+
+
+def test_an_event_that_never_ends_is_refused() -> None:
+    decoder = EventDecoder()
+    for _ in range(17):
+        decoder.feed(b"x" * 60_000)
+    with pytest.raises(EventTooLong):
+        decoder.feed(b"x" * 60_000)
