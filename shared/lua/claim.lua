@@ -18,8 +18,9 @@ local MAX_EXAMINED = 64
 -- A job that needs more KV cells than are free is skipped this many times. After that, a slot is kept free for the job.
 local MAX_SKIPS = 8
 -- The most jobs that are passed at the front of one queue, because they are on their last attempt or are left to a faster
--- worker, and the most jobs behind such heads that one call examines. The second number is separate from MAX_EXAMINED,
--- so that a few tenants with many such jobs do not keep the worker from all others.
+-- worker, and the most tenants that are passed in one group; and the most jobs behind such heads that one call examines.
+-- These numbers are separate from MAX_EXAMINED, so that a few tenants with many such jobs, or one group with many such
+-- tenants, do not keep the worker from all others.
 local MAX_PASSED, MAX_LOOKED_PAST = 16, 64
 -- The most jobs that one call ends because their deadline can no longer be met.
 local MAX_INFEASIBLE_HEADS = 32
@@ -224,9 +225,11 @@ local function first_behind(queue)
   end
 end
 
--- Returns the least served owner, and its score, of a set's owners that were not passed.
+-- Returns the least served owner, and its score, of a set's owners that were not passed, or none at the end of a group.
 local function least_served(group)
-  return redis.call('ZRANGE', k_active .. slug .. group, passed[group] or 0, passed[group] or 0, 'WITHSCORES')
+  local first = passed[group] or 0
+  return group ~= '' and first >= MAX_PASSED and {}
+    or redis.call('ZRANGE', k_active .. slug .. group, first, first, 'WITHSCORES')
 end
 
 -- Returns what to do with a tenant whose turn it is, as `decide`, and the job that is to be leased.

@@ -46,6 +46,9 @@ for i = 1, #slugs do
   if group_in(own[3]) ~= group then
     regroup(tenant, slugs[i], group)
     repairs = repairs + 1
+  elseif (own[3] or '') ~= group then
+    join(tenant, slugs[i], group)
+    repairs = repairs + 1
   end
   if group ~= '' then
     local of_group = redis.call('HMGET', k_tenant .. group, 'w|' .. slugs[i], 'policy_weight_milli')

@@ -67,3 +67,24 @@ def test_the_sums_of_a_group_heal_although_the_pool_has_more_owners_than_one_cal
     Sweeper(pool).sweep_all()
     assert pool.client.hmget(keys.tenant(TEAM), "waiting", f"n|{MODEL}") == [b"4", b"4"]
     pool.client.zrem(keys.active(MODEL), *others)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [(f"g|{MODEL}", TEAM), (f"g|{MODEL}", "@other"), ("policy_group", "other")]
+)
+def test_a_group_belongs_to_no_group_whatever_its_record_says(pool, field, value):
+    queue(pool, 2, "a", "x")
+    pool.client.hset(keys.tenant(TEAM), field, value)
+    assert turns(pool, 4).count("a") == 2
+    queue(pool, 2, "a", "x")
+    assert turns(pool, 2).count("a") == 1
+    assert find_breaches(pool.client) == []
+
+
+@pytest.mark.parametrize("value", ["abc", "@x y", "@"])
+def test_a_spoiled_group_of_a_tenant_without_a_group_heals(pool, value):
+    queue(pool, 2, "x")
+    pool.client.hset(keys.tenant("x"), f"g|{MODEL}", value)
+    repair(pool, timely=False)
+    assert find_breaches(pool.client) == []
+    assert turns(pool, 2) == "xx"

@@ -39,7 +39,14 @@ class Turns:
 
     def move(self, tenant: str, slug: str, group: str) -> None:
         """Count the tenant's service in another set."""
-        self.service[tenant, slug], self.set_of[tenant, slug] = self.moved(tenant, slug, group), group
+        self.service[tenant, slug] = self.moved(tenant, slug, group)
+        self._join(tenant, slug, group)
+
+    def _join(self, owner: str, slug: str, group: str) -> None:
+        """Note in whose set the owner is. A set that an owner has joined has a virtual time."""
+        if group != self.group(owner, slug):
+            self.virtual.setdefault((group, slug), 0)
+        self.set_of[owner, slug] = group
 
     def entry(self, owner: str, slug: str, group: str, credit_mwt: int) -> int:
         """Return the service with which an owner enters a set: at least its virtual time less the credit."""
@@ -49,7 +56,7 @@ class Turns:
     def enter(self, owner: str, slug: str, group: str, credit_mwt: int) -> None:
         """Put an owner without queued jobs into a set."""
         self.service[owner, slug] = self.entry(owner, slug, group, credit_mwt)
-        self.set_of[owner, slug] = group
+        self._join(owner, slug, group)
 
 
 def active(model: "Model", slug: str, group: str = "") -> list[str]:

@@ -28,6 +28,11 @@ local function group_in(stored)
   return stored and string.match(stored, '^@[%w_-]+$') or ''
 end
 
+-- Returns the group in whose set an owner is, from its field `g|<slug>`. No group belongs to a group.
+local function set_of(owner, stored)
+  return is_group(owner) and '' or group_in(stored)
+end
+
 -- Whether a tenant belongs to the set in which it was found. If another program put it there, removes it: the tenant has
 -- its turns in its own set.
 local function belongs_to_set(tenant, slug, group)
@@ -103,7 +108,7 @@ local function serve(owner, slug, by_mwt)
   end
   local field = 's|' .. slug
   local own = redis.call('HMGET', k_tenant .. owner, field, 'g|' .. slug)
-  local group = group_in(own[2])
+  local group = set_of(owner, own[2])
   local service = service_in(owner, slug, group, own[1]) + by_mwt
   redis.call('HSET', k_tenant .. owner, field, whole(service))
   redis.call('ZADD', k_active .. slug .. group, 'XX', whole(service), owner)
@@ -160,6 +165,14 @@ local function entry_service(slug, before, group, service, policy, first_ms)
   return math.max(service, min_service)
 end
 
+-- Stores in whose set an owner is. A set of which no job was leased yet has a virtual time too, from which an owner that
+-- leaves it keeps its distance.
+local function join(owner, slug, group)
+  local key, field = virtual_time_place(slug, group)
+  redis.call('HSETNX', key, field, 0)
+  redis.call('HSET', k_tenant .. owner, 'g|' .. slug, group)
+end
+
 -- Puts a newcomer into its active set, and its group into the pool's.
 local function activate(owner, slug)
   if redis.call('SADD', k_lists .. owner, slug) == 0 then
@@ -168,10 +181,10 @@ local function activate(owner, slug)
   local key = k_tenant .. owner
   local own = redis.call('HMGET', key, 's|' .. slug, 'policy', 'first_ms', 'policy_weight_milli', 'g|' .. slug,
     'policy_group')
-  local before, group = group_in(own[5]), group_named(own[6])
+  local before, group = set_of(owner, own[5]), is_group(owner) and '' or group_named(own[6])
   local service = entry_service(slug, before, group, service_in(owner, slug, before, own[1]), own[2], own[3])
   if group ~= before then
-    redis.call('HSET', key, 'g|' .. slug, group)
+    join(owner, slug, group)
   end
   redis.call('ZADD', k_active .. slug .. group, whole(service), owner)
   -- Store the weight that is added to the pool's sum, so that the same weight is subtracted later even if the policy
@@ -196,7 +209,7 @@ local function deactivate(owner, slug)
     return
   end
   local own = redis.call('HMGET', key, 'w|' .. slug, 'g|' .. slug, 'n|' .. slug, 't|' .. slug, 'b|' .. slug)
-  local group = group_in(own[2])
+  local group = set_of(owner, own[2])
   if redis.call('SREM', k_lists .. owner, slug) == 1 then
     redis.call('HDEL', key, 'w|' .. slug, 'n|' .. slug, 't|' .. slug, 'b|' .. slug)
     if group == '' then
@@ -234,7 +247,8 @@ local function regroup(tenant, slug, group)
   local service = service_in(tenant, slug, before, own[1])
   service = service - virtual_time_of(slug, before, service) + virtual_time_of(slug, group)
   local jobs, tokens, mwt = number(own[4], 0), number(own[5], 0), number(own[6], 0)
-  redis.call('HSET', key, 's|' .. slug, whole(service), 'g|' .. slug, group)
+  join(tenant, slug, group)
+  redis.call('HSET', key, 's|' .. slug, whole(service))
   redis.call('ZADD', k_active .. slug .. group, whole(service), tenant)
   if group == '' then
     book(slug, 'weight_milli', number(own[3], 0))
