@@ -15,6 +15,7 @@ import pytest
 
 from tests.support.program import COMMAND
 from tests.support.up import Up
+from tests.support.upstream_server import UpstreamServer
 
 
 @pytest.fixture(scope="module")
@@ -175,3 +176,10 @@ def test_a_new_start_may_change_the_bounds_of_the_previous_one(tmp_path):
             up.serving()
             up.interrupt()
             assert up.exit_code() == 0
+
+
+def test_up_in_front_of_another_server_needs_only_its_address(tmp_path):
+    with UpstreamServer() as server, Up(tmp_path / "state", "--port", "0", "--upstream", server.url) as up:
+        messages = [{"role": "user", "content": "hello"}]
+        status, answer = up.serving().ask("POST", "/v1/chat/completions", {"model": "m", "messages": messages})
+        assert (status, answer["choices"][0]["message"]["content"]) == (200, "w0 w1 w2 ")

@@ -27,6 +27,7 @@ class UpstreamServer:
 
     def __init__(self, *, words: int = 3, key: str = "") -> None:
         self.words, self.key = words, key
+        self.models = ["m"]
         self.behaviours: deque[str] = deque()
         self.retry_after = {"Retry-After": "0.3"}
         self.may_cut = threading.Event()
@@ -90,7 +91,7 @@ class UpstreamServer:
         await runner.cleanup()
 
     async def _models(self, _request: web.Request) -> web.Response:
-        return web.json_response({"object": "list", "data": [{"id": "m"}]})
+        return web.json_response({"object": "list", "data": [{"id": name} for name in self.models]})
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()

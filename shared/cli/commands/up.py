@@ -25,6 +25,15 @@ def up(
         str | None,
         typer.Option(help="llama; upstream, another server; or sim, which simulates the engine without a model."),
     ] = None,
+    upstream: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="Base URL of an OpenAI-compatible server to which the worker passes its jobs."
+        ),
+    ] = None,
+    upstream_model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The model's name there. Default: the only model that it serves.")
+    ] = None,
     workers: Annotated[
         str, typer.Option(metavar="N|auto", help="auto: one for each visible GPU, or one on the CPU.")
     ] = "auto",
@@ -50,7 +59,8 @@ def up(
 
     The first Ctrl-C lets running jobs end; the second stops them at once. Queued jobs are kept for the next start.
     """
-    settings = _settings(model=model, engine=engine, host=host, port=port, gate_port=gate_port, state_dir=state_dir)
+    engines = _engine_overrides(engine, upstream, upstream_model)
+    settings = _settings(engines | {"model": model}, host=host, port=port, gate_port=gate_port, state_dir=state_dir)
     require_extra("web")
     require_engine(settings.engine)
     count = _worker_count(workers, settings)
@@ -61,10 +71,25 @@ def up(
         raise typer.Exit(code)
 
 
+def _engine_overrides(engine: str | None, upstream: str | None, upstream_model: str | None) -> dict[str, Any]:
+    """Return the settings that the options name. The upstream is asked for its model if no name is set anywhere."""
+    if upstream is None:
+        return {"engine": engine, "upstream_model": upstream_model}
+    if engine not in (None, "upstream"):
+        raise ConfigError(f"--engine {engine} and --upstream cannot be used together")
+    overrides: dict[str, Any] = {"upstream_url": upstream, "upstream_model": upstream_model}
+    # Without the engine, the settings are valid even if no model is named yet.
+    configured, _ = load_with_origin(**overrides, engine="llama")
+    if not (configured.upstream_model or configured.model_name):
+        from shared.cli.stack.upstream_model import only_model
+
+        overrides["upstream_model"] = only_model(configured.upstream_url, configured.upstream_api_key)
+    return overrides | {"engine": "upstream"}
+
+
 def _settings(
+    engines: dict[str, Any],
     *,
-    model: str | None,
-    engine: str | None,
     host: str | None,
     port: int | None,
     gate_port: int | None,
@@ -75,15 +100,10 @@ def _settings(
     If the door and the gate listen on loopback only and PENSTOCK_AUTH is not set anywhere, `auth` becomes "open", so
     that no API key is required.
     """
-    configured, _ = load_with_origin(state_dir=state_dir)
+    configured, _ = load_with_origin(**engines, state_dir=state_dir)
     configured_host, configured_port = configured.listen_host_port
     host, port = host or configured_host, configured_port if port is None else port
-    overrides: dict[str, Any] = {
-        "model": model,
-        "engine": engine,
-        "state_dir": state_dir,
-        "listen": listen_address(host, port),
-    }
+    overrides: dict[str, Any] = {**engines, "state_dir": state_dir, "listen": listen_address(host, port)}
     gate_host = host
     if gate_port is not None:
         overrides["gate_listen"] = listen_address(host, gate_port)
