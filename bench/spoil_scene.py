@@ -35,7 +35,13 @@ _SLOTS = 2
 #: How many steps a job runs.
 _RUN_STEPS = 2
 _STEPS_A_PERIOD = int(PERIOD_S * 1000 / STEP_MS)
-_RATES = {"mu_wtps": "100000", "prefill_tps": "100000", "tpot_ms": "0.1"}
+_RATES = {
+    "mu_wtps": "100000",
+    "prefill_tps": "100000",
+    "tpot_ms": "0.1",
+    "generated_tps": "5000",
+    "fit_generated_weight": "9",
+}
 #: All jobs come with this API key, whose bounds refuse none of them.
 _KEY = KeyBounds(rpm=100_000, tpm=10_000_000, max_waiting=1_000)
 _SETTINGS = {"PENSTOCK_LEASE_MS": "2000", "PENSTOCK_MAX_QUEUE_SIZE": "50", "PENSTOCK_MAX_INFLIGHT": "100"}

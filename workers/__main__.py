@@ -20,6 +20,7 @@ from shared import failpoints
 from shared import log as logging
 from shared.clock import RealClock
 from shared.errors import ConfigError, EmbeddedStoreError, ModelError, StoreUnavailable, StoreUnfit
+from shared.jobs.cost import reported_weight
 from shared.jobs.model_name import served_names
 from shared.settings.secret_values import without_password
 from shared.settings.settings import Settings, load
@@ -130,7 +131,7 @@ def _serve(settings: Settings, place: Place) -> ExitCode:
             worker,
             names[0],
             start_engine,
-            generated_weight=settings.generated_weight,
+            generated_weight=reported_weight(settings.generated_weight),
             prepare_threads=settings.prepare_threads,
             clock=clock,
         )

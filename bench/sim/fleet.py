@@ -114,7 +114,7 @@ class SimWorker:
 
     def __post_init__(self) -> None:
         machine = self.machine
-        self.rates = MeasuredRates(machine.facts, self.stats)
+        self.rates = MeasuredRates(machine.facts, self.stats, machine.fit)
         self._fit, self._limits = machine.fit, PlanLimits(machine.prefill_chunk, machine.step_target_ms)
         self._prompts: list[Sequence] = []
         self._decoding = 0

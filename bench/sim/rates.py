@@ -9,6 +9,7 @@ from shared.jobs.job import Usage
 from workers.duties.throughput import Throughput
 from workers.engine.backend import Facts
 from workers.engine.stats import EngineStats
+from workers.engine.step_time import StepTimeModel
 from workers.job_engine import JobEngine
 
 
@@ -24,9 +25,10 @@ class _Engine:
 class MeasuredRates:
     """Feeds `workers.duties.throughput` with a modelled worker's counters and ended jobs."""
 
-    def __init__(self, facts: Facts, stats: EngineStats) -> None:
+    def __init__(self, facts: Facts, stats: EngineStats, fit: StepTimeModel) -> None:
         """Start with the rates that a calibration would have measured, which `facts` holds."""
         self._clock = ManualClock(0.0)
+        self._figures = fit.figures(facts.slots)
         engine = cast("JobEngine", _Engine(facts, stats))
         self._estimator = Throughput(engine, GENERATED_WEIGHT, self._clock)
 
@@ -37,4 +39,4 @@ class MeasuredRates:
     def report(self, now_ms: float, *, full: bool) -> dict[str, str | int | float]:
         """Return the rates for the heartbeat at `now_ms`. `full` says whether every slot is taken now."""
         self._clock.advance(max(0.0, now_ms / 1_000 - self._clock.monotonic()))
-        return self._estimator.rates(full=full)
+        return self._estimator.rates(full=full) | self._figures

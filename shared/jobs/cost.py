@@ -10,9 +10,14 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from shared.settings.setting import AUTO
+
 #: The tokens per byte that are assumed until workers report a measured figure. In common vocabularies, English prose
 #: has 3 to 4 bytes per token.
 TOKENS_PER_BYTE = 0.3
+#: What a generated token costs, in prompt tokens, while PENSTOCK_GENERATED_WEIGHT is `auto` and no worker of the pool
+#: has reported a fit. shared/lua/lib/generated_weight.lua has the same number.
+USUAL_GENERATED_WEIGHT = 4
 #: The number of tokens that a chat template adds to each message: the role, two or three markers and a line end.
 TOKENS_PER_MESSAGE = 4
 #: The number of tokens of an image, a sound or a file in a message, until workers report a measured figure. Vision
@@ -21,6 +26,14 @@ TOKENS_PER_ATTACHMENT = 800
 #: No token of any vocabulary in use has more bytes than this. The longest known tokens, runs of spaces in vocabularies
 #: for code, have 128 bytes.
 MAX_BYTES_PER_TOKEN = 256
+
+
+def reported_weight(generated_weight: int) -> int:
+    """Return the weight of a generated token in the weighted tokens that workers report, which is a fixed number.
+
+    `generated_weight` is the setting. If it is AUTO, the store converts the reports to the weight of the pool.
+    """
+    return USUAL_GENERATED_WEIGHT if generated_weight == AUTO else generated_weight
 
 
 def request_texts(payload: Mapping[str, Any]) -> list[str]:

@@ -46,7 +46,7 @@
 --   mismatch: id of the job that was submitted with the same Idempotency-Key and a different body
 -- KEEPS 1 2 3 6 7 8 9
 -- USES clock mark settings job waiting rq stats books lengths reservation verdict hint doorbell finish drop tier index
--- USES kept offers
+-- USES kept offers generated_weight
 -- RARELY drop move_tier end_unchecked_tier predict shorten restore_service unrecorded_service hint_for book_less
 -- RARELY look_at_group look_at_room check_room note_room find_reservation end_reservation reserve with_offer
 
@@ -192,6 +192,7 @@ redis.call('HSET', job_key,
   'penstock_claim', '', 'penstock_worker', '', 'penstock_cancel', '', 'penstock_key_label', key_label,
   'penstock_key_id', key_max_waiting > 0 and key_id or '', 'penstock_traceparent', traceparent,
   'penstock_metadata', metadata, 'penstock_form', form, 'penstock_offer', offer)
+keep_weight(job_key, request.generated_weight_milli)
 redis.call('HSET', job_key, 'penstock_bytes', whole(request.bytes), 'penstock_fixed_bytes', whole(request.fixed_bytes))
 if request.prediction then
   redis.call('HSET', job_key, 'penstock_predicted', request.prediction)

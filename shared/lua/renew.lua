@@ -15,11 +15,11 @@
 -- ANSWERS renewed
 --   renewed: 1 if the worker must drain; 1 if RQ has no record of the worker; ids of lost jobs; ids of jobs to cancel
 -- KEEPS 1 8 9 12
--- USES clock settings afford mark schema job live fleet lengths fastest books turns
+-- USES clock settings afford mark schema job live fleet lengths fastest books turns generated_weight
 -- RARELY charge
 
 local reported = cjson.decode(facts)
-local lease_ms, fairness, generated_weight = read_settings('lease_ms', 'fairness', 'generated_weight')
+local lease_ms, fairness = read_settings('lease_ms', 'fairness')
 local charges_tokens = fairness ~= 'turns'
 note_gap(now_ms, lease_ms)
 
@@ -74,8 +74,8 @@ end
 -- Charges the tenant for the part of a job's cost that exceeds the estimate charged at the claim. Without this charge,
 -- the tenant's next turn would come too early. If the estimate was too high, settle refunds the difference.
 local function charge_overrun(job, generated_tokens, cpu_tokens)
-  local cost_mwt = 1000 * (job.prompt_tokens + generated_weight * generated_tokens + cpu_tokens)
-  if not charges_tokens or cost_mwt <= job.cost_mwt then
+  local cost_mwt = charges_tokens and cost_of(job.id, job.prompt_tokens + cpu_tokens, generated_tokens) or 0
+  if cost_mwt <= job.cost_mwt then
     return
   end
   if by_weight(job.tenant, cost_mwt) > job.charged_mwt then

@@ -8,10 +8,10 @@
 --   finish_reason text · stop, length, deadline, canceled or ''
 --   code text · error code, or ''
 --   stage text · where the error happened: prefill, decode or ''
---   cost_mwt int · true cost in thousandths of a weighted token
 --   prompt_tokens int · number of prompt tokens, both computed and reused
 --   cached_tokens int · number of prompt tokens that were reused
 --   completion_tokens int · number of generated tokens
+--   cpu_tokens int · weighted tokens of CPU time
 --   ttft_ms int · ms from the claim to the first token, -1 for none
 --   decode_ms int · ms from the first token to the last, -1 for none
 --   result text · text, usage and message as JSON
@@ -20,6 +20,7 @@
 --   settled: the outcome that this call wrote · already: the outcome that an earlier call wrote
 -- KEEPS 1 2 4 8
 -- USES clock settings afford mark job waiting turns rq stats books lengths predictions finish
+-- USES generated_weight
 -- RARELY delist rq_exc restore_service
 
 -- A success is still accepted if it is settled at most this long after the deadline. The door also waits this long.
@@ -62,6 +63,8 @@ elseif outcome == 'succeeded' and now_ms > job.deadline_ms + GRACE_MS then
   ending.outcome, ending.code, ending.stage, ending.finish_reason = 'expired', 'deadline_exceeded', 'decode', 'deadline'
 end
 
+-- The tenant pays only for tokens that were computed, not for those that were reused.
+local cost_mwt = cost_of(id, prompt_tokens - cached_tokens + cpu_tokens, completion_tokens)
 -- Replace the estimate charged at the claim with the true cost. In turns mode every job costs the same, so nothing
 -- needs to be replaced.
 local fairness = read_settings('fairness')

@@ -78,5 +78,13 @@ ROWS: tuple[Setting, ...] = (
     int_row(
         "default_max_tokens", 256, "tokens", 1, 10_000_000, "max_tokens of requests that set none; cut to the context"
     ),
-    int_row("generated_weight", 4, "prompt tokens", 1, 1_000, "cost of a generated token; a prompt token costs 1"),
+    int_row(
+        "generated_weight",
+        AUTO,
+        "prompt tokens",
+        1,
+        1_000,
+        "cost of a generated token; a prompt token costs 1; auto: what the model's workers measure, 4 until then",
+        auto=True,
+    ),
 )

@@ -46,7 +46,6 @@ class Store(StoreReads):
         self._result_ttl_s = 3_600
         #: The system-wide settings that this process configured: name, value, …
         self._settings_flat: list[str] = []
-        self._generated_weight = 4
 
     def configure(self, settings: Settings, *, take_over: bool = False) -> None:
         """Write the system-wide settings to the store if it has none, or if `take_over` is true.
@@ -55,7 +54,6 @@ class Store(StoreReads):
         version cannot work on the store's format.
         """
         self._result_ttl_s = settings.result_ttl_s
-        self._generated_weight = settings.generated_weight
         flat: list[str] = []
         for name in SYSTEM_WIDE:
             value = getattr(settings, name)
@@ -211,10 +209,6 @@ class Store(StoreReads):
 
     def _settle_call(self, ending: Ending, worker: str) -> Call:
         usage = ending.usage
-        # Count the prompt tokens up to the point that the job reached, not the whole prompt. The tenant is charged only
-        # for the computed ones, not for those that were reused.
-        read_tokens = usage.prompt_tokens - usage.unread_tokens
-        computed = read_tokens - usage.cached_tokens
         return {
             "id": ending.id,
             "token": ending.token,
@@ -223,10 +217,11 @@ class Store(StoreReads):
             "finish_reason": ending.finish_reason,
             "code": ending.code,
             "stage": ending.stage or "",
-            "cost_mwt": 1_000 * (computed + self._generated_weight * usage.completion_tokens + usage.cpu_tokens),
-            "prompt_tokens": read_tokens,
+            # Count the prompt tokens up to the point that the job reached, not the whole prompt.
+            "prompt_tokens": usage.prompt_tokens - usage.unread_tokens,
             "cached_tokens": usage.cached_tokens,
             "completion_tokens": usage.completion_tokens,
+            "cpu_tokens": usage.cpu_tokens,
             "ttft_ms": -1 if usage.ttft_ms is None else usage.ttft_ms,
             "decode_ms": -1 if usage.decode_ms is None else usage.decode_ms,
             "result": ending.result_json(),

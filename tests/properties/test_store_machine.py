@@ -5,17 +5,26 @@ from collections import Counter
 import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, settings
-from hypothesis.stateful import consumes, initialize, multiple, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    consumes,
+    initialize,
+    invariant,
+    multiple,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from shared.jobs.job import Change, ClaimRef, Usage
 from shared.jobs.outcomes import Outcome
+from shared.store import keys
 from tests.support.builders import an_ending
 from tests.support.machine import CELLS, PROGRESS, SLUGS, TENANTS, WORKERS, QueueMachine
 from tests.support.machine_groups import GroupedMachine
 
-#: The rates of a worker: weighted tokens a second (mu), prompt tokens a second, ms for a generated token.
-
-RATES = [(100, 200, 20), (20, 100, 100)]
+#: The rates of a worker: weighted tokens a second (mu), prompt tokens a second, ms for a generated token; then the
+#: generated tokens a second in mu, and the fit, which the first worker does not measure.
+RATES = [(100, 200, 20), (20, 100, 100, 4, 9)]
 
 
 class StoreMachine(GroupedMachine):
@@ -106,14 +115,25 @@ class StoreMachine(GroupedMachine):
         usage = Usage(10, 0, completion, 1, 2, 1)
         ending = an_ending(ClaimRef(job_id, token), outcome, code=code, usage=usage)
         answer = self.store.settle(ending, worker)
-        cost_mwt = 1_000 * (10 + 4 * completion)
-        expected = self.model.settle(
-            job_id, token, outcome.value, code, cost_mwt, completion, len(ending.result_json())
-        )
+        expected = self.model.settle(job_id, token, outcome.value, code, 10, completion, len(ending.result_json()))
         assert (answer.answer.value, answer.outcome and answer.outcome.value) == expected
 
     def _worker_of(self, job_id):
         return self.model.jobs[job_id].worker if job_id in self.model.jobs else ""
+
+    @rule(fit=st.sampled_from([2, 4, 12]), generated_tps=st.sampled_from([0, 3]))
+    def workers_measure_another_fit(self, fit, generated_tps):
+        """Let the workers report another fit for long enough that the weight of a generated token changes."""
+        self.rates = (*self.rates[:3], generated_tps, fit)
+        for _ in range(4):
+            self.tick(3_500, set(WORKERS), PROGRESS[0])
+
+    @precondition(lambda self: hasattr(self, "model"))
+    @invariant()
+    def the_weights_of_a_generated_token_agree(self):
+        for slug in SLUGS:
+            stored = self.client.hget(keys.books(slug), "generated_weight_milli")
+            assert (stored and int(stored)) == self.model.pools[slug].generated_weight.milli
 
     @rule(claim=consumes(claims))
     def release(self, claim):

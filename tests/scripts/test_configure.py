@@ -42,7 +42,7 @@ def test_taking_over_replaces_the_settings_and_keeps_the_other_fields(store, set
 def test_a_setting_that_the_store_does_not_have_yet_is_added(store, settings):
     store.client.hdel(keys.config(), "generated_weight")
     store.configure(settings)
-    assert store.client.hget(keys.config(), "generated_weight") == b"4"
+    assert store.client.hget(keys.config(), "generated_weight") == b"auto"
 
 
 def test_configure_works_when_memory_is_full(store, settings, memory_is_full):

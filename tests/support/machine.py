@@ -32,6 +32,7 @@ from tests.support.model_books import Rate
 from tests.support.model_bytes import bytes_hint_ms, expire_jobs, inflight_bytes, jobs_of, periods
 from tests.support.model_places import live_places
 from tests.support.model_records import ModelJob
+from tests.support.model_weight import RATES
 
 START_MS = 1_800_000_000_000
 TENANTS = ("ann", "bob", "cyd", "dan")
@@ -85,7 +86,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.model = Model(START_MS, *bounds, 3_000, max_attempts, fairness, admission == "full", degradation == "on")
         self.model.weights_milli["cyd"] = weight_milli
         self.model.first_ms["cyd"] = None
-        self.rates = rates
+        self.rates = (*rates, 0, 0)[: len(RATES)]
         self.client.hset(keys.tenant("cyd"), mapping={"policy": "1", "policy_weight_milli": str(weight_milli)})
         self.client.zadd(keys.tenants(), {"cyd": START_MS})
         self.model.result_ttl_s, self.model.max_bytes_of = result_ttl_s, defaultdict(lambda: max_bytes)
@@ -260,10 +261,9 @@ class QueueMachine(RuleBasedStateMachine):
         self._renew(worker, 4, [claim])
 
     def _renew(self, worker, slots, held, progress=PROGRESS[0]):
-        facts = dict(zip(("mu_wtps", "prefill_tps", "tpot_ms"), self.rates, strict=True))
+        facts = dict(zip(RATES, self.rates, strict=True))
         report = a_heartbeat(worker, slots=slots, cells=CELLS, model=WORKERS[worker], facts=facts)
-        by_job = {job_id: progress for job_id, _ in held}
-        answer = self.store.renew(report, [ClaimRef(*pair) for pair in held], progress=by_job)
+        answer = self.store.renew(report, [ClaimRef(*pair) for pair in held], progress={i: progress for i, _ in held})
         expected = self.model.renew(worker, WORKERS[worker], slots, CELLS, held, self.rates, progress)
         assert (answer.lost, answer.canceled) == expected
 

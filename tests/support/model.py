@@ -14,9 +14,10 @@ from tests.support.model_eta import note_wait
 from tests.support.model_heads import candidate, is_hopeless
 from tests.support.model_hold import Hold
 from tests.support.model_places import count_workers
-from tests.support.model_records import GENERATED_WEIGHT, ModelJob, ModelWorker
+from tests.support.model_records import ModelJob, ModelWorker
 from tests.support.model_tiers import cut
 from tests.support.model_turns import Turns, charge, charge_of, join, next_turn, pass_turn
+from tests.support.model_weight import WorkerRates
 
 GRACE_MS = 1_000
 MAX_SKIPS = 8
@@ -139,7 +140,7 @@ class Model:
         slots: int,
         cells: int,
         held: list[tuple[str, str]],
-        rates: tuple[int, int, int],
+        rates: WorkerRates,
         progress: tuple[int, int],
     ) -> tuple[list[str], list[str]]:
         """Take the heartbeat of a worker that holds `held`, each with this many tokens and this CPU time."""
@@ -157,7 +158,7 @@ class Model:
                 lost.append(job_id)
                 continue
             job.lease_ms = self.now_ms + self.lease_ms
-            self._charge_overrun(job, 1_000 * (job.prompt_tokens + GENERATED_WEIGHT * progress[0] + progress[1]))
+            self._charge_overrun(job, job.cost_of(job.prompt_tokens + progress[1], progress[0]))
             if job.cancel:
                 canceled.append(job_id)
         return lost, canceled
@@ -168,7 +169,7 @@ class Model:
             charge(self, job, cost_mwt)
 
     def settle(
-        self, job_id: str, token: str, outcome: str, code: str, cost_mwt: int, completion: int, result_bytes: int
+        self, job_id: str, token: str, outcome: str, code: str, prompt: int, completion: int, result_bytes: int
     ) -> tuple[str, str | None]:
         job = self.jobs.get(job_id)
         if job is None:
@@ -181,6 +182,7 @@ class Model:
             outcome, code = "canceled", job.cancel
         elif outcome == "succeeded" and self.now_ms > job.deadline_ms + GRACE_MS:
             outcome, code = "expired", "deadline_exceeded"
+        cost_mwt = job.cost_of(prompt, completion)
         if self.fairness == "tokens":
             charge(self, job, cost_mwt)
         if outcome == "succeeded":

@@ -10,7 +10,7 @@ from tests.support.model_books import Lengths, Pool, Rate, Rates
 from tests.support.model_bytes import check_bytes
 from tests.support.model_eta import class_of, formula_ms, predicted_wait_ms
 from tests.support.model_places import LIVE_MS, check_inflight
-from tests.support.model_records import GENERATED_WEIGHT, ModelJob
+from tests.support.model_records import ModelJob
 from tests.support.model_tiers import SHORTEST_ANSWER
 
 if TYPE_CHECKING:
@@ -56,8 +56,9 @@ class AdmissionView:
         running = sum(other.state == "running" and other.slug == job.slug for other in left)
         self.idle = not owners and running < self.pool.slots
         self.is_probe = not (owners or running) and model.now_ms - self.pool.succeeded_ms > 60_000
+        job.weight_milli = self.pool.generated_weight.in_force
         if job.cost_mwt < 0:
-            job.cost_mwt = math.floor(1_000 * (job.prompt_tokens + GENERATED_WEIGHT * self.expected("mean")))
+            job.cost_mwt = job.cost_of(job.prompt_tokens, self.expected("mean"))
         mean = self.mean_mwt = job.cost_mwt if self.pool.mean_mwt is None else self.pool.mean_mwt
         mu = self.rates.mu_wtps if self.rates else 0
         self.backlog_bound_mwt = max(model.max_wait_ms * mu, 2 * self.active * mean)

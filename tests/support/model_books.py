@@ -5,6 +5,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from tests.support.model_tiers import Tiers
+from tests.support.model_weight import GeneratedWeight, WorkerRates
 
 RATES_VALID_MS = 10_000
 HALVED_AT = 128
@@ -69,6 +70,7 @@ class Pool:
     rates: Rates | None = None
     lengths: Lengths = field(default_factory=Lengths)
     tiers: Tiers = field(default_factory=Tiers)
+    generated_weight: GeneratedWeight = field(default_factory=GeneratedWeight)
     #: By class of jobs: the logarithm, in thousandths, of the factor that corrects a predicted wait.
     learned: Counter[str] = field(default_factory=Counter)
 
@@ -81,19 +83,22 @@ class Pool:
         self.smooth("mean_mwt", cost_mwt)
         self.succeeded_ms = now_ms
 
-    def update_rates(self, of_workers: list[tuple[int, int, int]], reported_ms: int | None) -> None:
+    def update_rates(self, of_workers: list[WorkerRates], reported_ms: int | None) -> None:
         """Combine the rates of the live workers that report any; `reported_ms` is the time of a heartbeat, if any.
 
         The times per token are means weighted by the workers' weighted tokens a second, in whole µs.
         """
         reported = [rates for rates in of_workers if rates[0]]
         if reported:
-            work = sum(mu for mu, _, _ in reported)
-            prompt_us = sum(math.floor(mu * 1e6 / prefill + 0.5) for mu, prefill, _ in reported)
-            output_us = sum(math.floor(mu * tpot * 1e3 + 0.5) for mu, _, tpot in reported)
+            work = sum(mu for mu, *_ in reported)
+            prompt_us = sum(math.floor(mu * 1e6 / prefill + 0.5) for mu, prefill, *_ in reported)
+            output_us = sum(math.floor(mu * tpot * 1e3 + 0.5) for mu, _, tpot, *_ in reported)
             before_ms = self.rates.reported_ms if self.rates else 0
             self.rates = Rates(
-                work, 1e6 * work / prompt_us, output_us / work / 1e3, before_ms if reported_ms is None else reported_ms
+                self.generated_weight.mu_wtps(reported),
+                1e6 * work / prompt_us,
+                output_us / work / 1e3,
+                before_ms if reported_ms is None else reported_ms,
             )
 
     def update_places(self, mu_wtps: float, max_wait_ms: int, *, reported: bool) -> None:

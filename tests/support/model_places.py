@@ -24,7 +24,9 @@ def count_workers(model: "Model", reported: str = "") -> None:
     for slug in {worker.slug for worker in model.workers.values()}:
         pool, rates = model.pools[slug], [worker.rates for worker in live if worker.slug == slug]
         pool.slots = sum(worker.slots for worker in live if worker.slug == slug)
-        pool.update_places(sum(mu_wtps for mu_wtps, _, _ in rates), model.max_wait_ms, reported=slug == reported)
+        if slug == reported:
+            pool.generated_weight.follow(rates, model.now_ms, is_new=pool.mean_mwt is None)
+        pool.update_places(pool.generated_weight.mu_wtps(rates), model.max_wait_ms, reported=slug == reported)
         pool.update_rates(rates, model.now_ms if slug == reported else None)
 
 

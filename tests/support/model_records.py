@@ -1,9 +1,10 @@
 """The records of the reference model: an admitted job, and a worker."""
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 
-GENERATED_WEIGHT = 4
+from tests.support.model_weight import USUAL_MILLI, WorkerRates
 
 
 @dataclass
@@ -17,6 +18,8 @@ class ModelJob:
     max_tokens: int
     deadline_ms: int
     cost_mwt: int = -1
+    #: What each generated token costs, in thousandths of a prompt token.
+    weight_milli: int = USUAL_MILLI
     latest_ms: int = -1
     poll_grace_ms: int = 0
     start_within_ms: int = 0
@@ -69,6 +72,10 @@ class ModelJob:
     def tokens(self) -> int:
         return self.prompt_tokens + self.max_tokens
 
+    def cost_of(self, prompt_tokens: int, generated_tokens: float) -> int:
+        """Return what these tokens of the job cost."""
+        return math.floor(1_000 * prompt_tokens + self.weight_milli * generated_tokens)
+
 
 @dataclass
 class ModelWorker:
@@ -81,5 +88,6 @@ class ModelWorker:
     claim_id: str = ""
     claim_ids: list[str] = field(default_factory=list)
     suspect: str = ""
-    #: Weighted tokens a second, prompt tokens a second and ms for each generated token; 0 if it reports none.
-    rates: tuple[int, int, int] = (0, 0, 0)
+    #: Weighted tokens a second, prompt tokens a second, ms for each generated token, generated tokens a second in the
+    #: first, and the fit; 0 if it reports none.
+    rates: WorkerRates = (0, 0, 0, 0, 0)

@@ -83,10 +83,11 @@ class Throughput:
         self._output_token = _TimePerToken(facts.step_ms, _CALIBRATED_TOKENS[1])
         # If the slots do not share their steps, each slot computes its prompt at the full prefill rate.
         prefill_tps = facts.prefill_tps * (1 if engine.shares_steps else facts.slots)
-        self._wtps = 0.0
+        #: Weighted tokens per second, and how many generated tokens per second they contain.
+        self._wtps = self._generated_tps = 0.0
         if prefill_tps > 0 and facts.decode_tps > 0:
             seconds = _INITIAL_MIX / prefill_tps + 1 / facts.decode_tps
-            self._wtps = (_INITIAL_MIX + generated_weight) / seconds
+            self._wtps, self._generated_tps = (_INITIAL_MIX + generated_weight) / seconds, 1 / seconds
         #: Counters at the last heartbeat if every slot was taken then, otherwise None.
         self._last_full: _Counters | None = None
         self._prompt_bytes, self._prompt_tokens = 0.0, 0.0
@@ -123,24 +124,26 @@ class Throughput:
         now = _Counters(self._clock.monotonic(), stats.prompt_tokens, stats.completion_tokens)
         before, self._last_full = self._last_full, now if full else None
         if full and before is not None and now.at_s > before.at_s:
-            done_wt = now.prompt_tokens - before.prompt_tokens
-            done_wt += self._weight * (now.completion_tokens - before.completion_tokens)
-            self._wtps = _smoothed(self._wtps, done_wt / (now.at_s - before.at_s))
+            seconds = now.at_s - before.at_s
+            generated_tps = (now.completion_tokens - before.completion_tokens) / seconds
+            wtps = (now.prompt_tokens - before.prompt_tokens) / seconds + self._weight * generated_tps
+            # The first values are not smoothed. Both are smoothed alike, so that they stay values of the same time.
+            by = _SMOOTHING if self._wtps > 0 else 1.0
+            self._wtps += (wtps - self._wtps) * by
+            self._generated_tps += (generated_tps - self._generated_tps) * by
         elif self._wtps == 0 and self._prompt_token.mean_ms and self._output_token.mean_ms:
             # Nothing was calibrated. Until every slot has been taken for a while, each is assumed to be as fast as now.
             job_ms = _INITIAL_MIX * self._prompt_token.mean_ms + self._output_token.mean_ms
-            self._wtps = 1000 * self._engine.facts.slots * (_INITIAL_MIX + self._weight) / job_ms
+            self._generated_tps = 1000 * self._engine.facts.slots / job_ms
+            self._wtps = (_INITIAL_MIX + self._weight) * self._generated_tps
         tokenizer = {}
         if self._prompt_bytes >= _MIN_BYTES:
             tokenizer["tokens_per_byte"] = round(self._prompt_tokens / self._prompt_bytes, 4)
         prompt_token_ms = self._prompt_token.mean_ms
         return {
             "mu_wtps": round(self._wtps, 1),
+            "generated_tps": round(self._generated_tps, 2),
             "prefill_tps": round(1000 / prompt_token_ms, 1) if prompt_token_ms > 0 else 0.0,
             "tpot_ms": round(self._output_token.mean_ms, 3),
             **tokenizer,
         }
-
-
-def _smoothed(before: float, new: float) -> float:
-    return before + (new - before) * _SMOOTHING if before > 0 else new

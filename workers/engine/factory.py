@@ -5,6 +5,7 @@ from pathlib import Path
 
 from shared.clock import Clock, RealClock
 from shared.errors import ModelError
+from shared.jobs.cost import reported_weight
 from shared.settings.settings import Settings
 from workers.engine.backend import DecodeFailed
 from workers.engine.events import Event
@@ -48,7 +49,7 @@ def make_engine(
         if isinstance(backend, LlamaBackend):
             backend.facts, fit = calibrate(backend, clock)
         else:
-            backend.facts = backend.calibrated_facts(clock, settings.generated_weight)
+            backend.facts = backend.calibrated_facts(clock, reported_weight(settings.generated_weight))
     except DecodeFailed as fault:
         backend.close()
         raise ModelError(f"{model_path.name} was loaded, but the model fails to compute: {fault}") from fault

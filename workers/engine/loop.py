@@ -95,7 +95,7 @@ class Engine:
 
     def figures(self) -> dict[str, str | int | float]:
         """Return the fitted step times, or nothing if slots share no steps. May be called from any thread."""
-        return {**self._fit.figures()} if self.shares_steps else {}
+        return {**self._fit.figures(self.facts.slots)} if self.shares_steps else {}
 
     def step(self) -> bool:
         """Run one step and return whether there was anything to do. Called on the engine's thread only."""

@@ -77,10 +77,16 @@ class StepTimeModel:
         base, row, chunk, read = result.tolist()
         return base, row, chunk / _TOKENS, read / _READS
 
-    def figures(self) -> dict[str, float]:
-        """Return the coefficients as a heartbeat reports them: three in ms, the last in ns. For any thread."""
+    def figures(self, slots: int) -> dict[str, float]:
+        """Return the coefficients as a heartbeat reports them, three in ms and one in ns, and the fit. For any thread.
+
+        The fit is what a generated token would have to cost, in prompt tokens, so that an engine with all `slots` taken
+        computes the same number of weighted tokens per second for any mix of prompts and answers. The time of a step is
+        divided among the slots. A prompt token adds only its own time, because prompts are computed in the same steps.
+        """
         call_ms, row_ms, token_ms, read_ms = self.coefficients()
-        return {
+        fit = {"fit_generated_weight": round((call_ms / slots + row_ms) / token_ms, 3)} if token_ms > 0 else {}
+        return fit | {
             "fit_call_ms": round(call_ms, 3),
             "fit_row_ms": round(row_ms, 4),
             "fit_prompt_token_ms": round(token_ms, 5),

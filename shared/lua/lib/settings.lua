@@ -15,7 +15,7 @@ local function checked_setting(name, stored)
   elseif name == 'result_ttl_s' then
     return integer_setting(stored, 3600, 1, 31536000)
   elseif name == 'generated_weight' then
-    return integer_setting(stored, 4, 1, 1000)
+    return integer_setting(stored, nil, 1, 1000)
   elseif name == 'admission_safety_margin' then
     return number(stored, 0.8, 0.05, 1)
   elseif name == 'max_wait_ms' then

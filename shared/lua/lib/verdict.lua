@@ -1,6 +1,6 @@
 -- verdict: the checks of admission, one function each, in the order in which they run; writes nothing.
 -- KEYS inflight pool books tenant active key_rates key_jobs
--- USES clock settings schema books drain places groups turns lengths tier eta kept room work
+-- USES clock settings schema books drain places groups turns lengths tier eta kept room work generated_weight
 
 -- A tenant with no queued jobs is admitted until the pool's queued work exceeds the largest backlog times this factor.
 local BACKLOG_SLACK = 1.25
@@ -39,7 +39,7 @@ local function look(request)
     'n|' .. request.slug, 'policy_group', 'g|' .. request.slug)
   local pool_fields = redis.call('HMGET', k_books .. request.slug, 'slots', 'running', 'waiting_mwt', 'weight_milli',
     'mean_mwt', 'run_ms', 'mu_wtps', 'prefill_tps', 'tpot_ms', 'rates_ms', 'len_n', 'len_mean', 'len_p50', 'waiting',
-    'succeeded_ms')
+    'succeeded_ms', 'generated_weight_milli')
   local active = redis.call('ZCARD', k_active .. request.slug)
   request.draining = draining == '1' or is_outdated(schema_oldest)
   request.full_admission = admission == 'full'
@@ -84,8 +84,9 @@ local function look(request)
   local expected = length_of(tenant_n, tenant_fields[12], pool_n, pool_fields[12], max_tokens)
   request.median_tokens = length_of(tenant_n, tenant_fields[13], pool_n, pool_fields[13], max_tokens)
   request.short_tokens = math.min(request.median_tokens, length_of(tenant_n, tenant_fields[14], 0, 0, max_tokens))
+  request.generated_weight_milli = weight_of_pool(generated_weight, pool_fields[16])
   if request.cost_mwt < 0 then
-    request.cost_mwt = math.floor(1000 * (request.prompt_tokens + generated_weight * expected))
+    request.cost_mwt = math.floor(1000 * request.prompt_tokens + request.generated_weight_milli * expected)
   end
   request.mean_mwt = request.mean_mwt or request.cost_mwt
   request.max_wait_ms = max_wait_ms

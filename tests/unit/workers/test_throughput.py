@@ -32,7 +32,13 @@ def server_rates():
 def test_before_any_job_ran_the_rates_are_those_of_the_calibration(scene):
     throughput, _, _ = scene
     rates = throughput.rates(full=False)
-    assert rates == {"mu_wtps": pytest.approx(5 / (1 / 4000 + 1 / 80), abs=0.1), "prefill_tps": 1000.0, "tpot_ms": 50.0}
+    seconds = 1 / 4000 + 1 / 80
+    assert rates == {
+        "mu_wtps": pytest.approx(5 / seconds, abs=0.1),
+        "generated_tps": pytest.approx(1 / seconds, abs=0.1),
+        "prefill_tps": 1000.0,
+        "tpot_ms": 50.0,
+    }
 
 
 def test_ended_jobs_update_the_prefill_rate_and_the_time_per_token(scene):
@@ -96,6 +102,7 @@ def test_the_work_rate_is_measured_only_between_two_heartbeats_with_all_slots_ta
         stats.prompt_tokens += 50
         throughput.rates(full=True)
     assert throughput.rates(full=True)["mu_wtps"] == pytest.approx((30 * 4 + 50) / 0.5, rel=0.01)
+    assert throughput.rates(full=True)["generated_tps"] == pytest.approx(30 / 0.5, rel=0.01)
 
 
 def test_tokens_per_byte_is_reported_only_after_enough_prompt_text(scene):
