@@ -87,8 +87,8 @@ chaos: $(STAMPS)/penstock $(STAMPS)/dev ## kill, stop and cut off processes at r
 chaos-mutations: $(STAMPS)/penstock $(STAMPS)/dev ## check that `make chaos` finds each of five planted defects; takes about ten minutes
 	$(BIN)/python -m tests.chaos.mutations $(CHAOS)
 
-spoil: $(STAMPS)/penstock $(STAMPS)/bench ## spoil every key and field of a store in turn, and check that all heal, about an hour; SPOIL='--every 50' for a sample
-	$(BIN)/python -m bench.spoil $(SPOIL)
+spoil: $(STAMPS)/penstock $(STAMPS)/bench ## spoil every key and field of a store in turn, and check that all heal, about half an hour on two cores; JOBS=2 processes; SPOIL='--every 50' for a sample
+	$(BIN)/python -m bench.spoil --jobs $(or $(JOBS),2) $(SPOIL)
 
 docs: $(STAMPS)/penstock ## regenerate .env.example, docs/settings.md and the tables of keys and metrics from the code
 	$(BIN)/python -m tools.generated_pages

@@ -9,6 +9,7 @@ import argparse
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -154,9 +155,23 @@ def _complaints(scene: Scene, case: Case | None, before: dict[str, Any], ended_a
             yield f"doctor: {breach}"
 
 
+def run_share(first: int, every: int, only: str, *, again: bool) -> tuple[Counter[str], dict[str, list[str]]]:
+    """Run each `every`-th case in a store of its own; return the cases by key, and what did not heal, by case."""
+    counts, unhealed = Counter[str](), dict[str, list[str]]()
+    with private_store() as client:
+        for case in [case for case in cases(client) if only in str(case)][first::every]:
+            row = family_of(case.key)
+            counts[row.name if row else case.key] += 1
+            if found := judge(client, case, again=again):
+                unhealed[str(case)] = found
+                print(case, *found, sep="\n    ", flush=True)
+    return counts, unhealed
+
+
 def main() -> None:
     """Run the cases, print each one that did not heal, and write the counts."""
     options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--jobs", type=int, default=1, help="how many processes share the cases")
     options.add_argument("--every", type=int, default=1)
     options.add_argument("--first", type=int, default=0)
     options.add_argument("--only", default="")
@@ -165,19 +180,21 @@ def main() -> None:
     with private_store() as client:
         facts = environment(0, client)
         print_environment(facts)
-        began_s, counts, unhealed = time.monotonic(), Counter[str](), dict[str, list[str]]()
         if found := judge(client, None):
             raise SystemExit(f"the scene itself is not sound: {found}")
-        for case in [case for case in cases(client) if chosen.only in str(case)][chosen.first :: chosen.every]:
-            row = family_of(case.key)
-            counts[row.name if row else case.key] += 1
-            if found := judge(client, case, again=chosen.again):
-                unhealed[str(case)] = found
-                print(case, *found, sep="\n    ", flush=True)
-        figures = {"cases": counts.total(), "by_key": dict(counts), "unhealed": unhealed, "again": chosen.again}
-        print(f"{counts.total()} cases, {len(unhealed)} unhealed, {time.monotonic() - began_s:.0f} s")
-        if not chosen.only and chosen.every == 1:
-            write_results("spoil-again" if chosen.again else "spoil", facts, figures)
+    began_s, counts, unhealed = time.monotonic(), Counter[str](), dict[str, list[str]]()
+    every = chosen.every * chosen.jobs
+    with ProcessPoolExecutor(max_workers=chosen.jobs) as pool:
+        firsts = [chosen.first + i * chosen.every for i in range(chosen.jobs)]
+        shares = [pool.submit(run_share, first, every, chosen.only, again=chosen.again) for first in firsts]
+        for share in shares:
+            own_counts, own_unhealed = share.result()
+            counts += own_counts
+            unhealed |= own_unhealed
+    figures = {"cases": counts.total(), "by_key": dict(counts), "unhealed": unhealed, "again": chosen.again}
+    print(f"{counts.total()} cases, {len(unhealed)} unhealed, {time.monotonic() - began_s:.0f} s")
+    if not chosen.only and chosen.every == 1:
+        write_results("spoil-again" if chosen.again else "spoil", facts, figures)
     raise SystemExit(1 if unhealed else 0)
 
 
