@@ -46,7 +46,9 @@ def served_names(settings: Settings) -> list[str]:
     if settings.engine_kind.served_name:
         return [settings.engine_kind.served_name]
     if settings.engine == "upstream":
-        return [settings.upstream_model]
+        # llama-server names its model by the path of the file.
+        name = settings.upstream_model
+        return [Path(name).stem if name.lower().endswith(".gguf") else name]
     hub = hub_name(settings.model)
     if hub is not None:
         return [hub.repo]

@@ -35,6 +35,8 @@ def test_any_other_model_setting_is_a_path(model: str) -> None:
         ({"model_name": "big, large,"}, ["big", "large"]),
         ({"model": "/models/x.gguf", "model_name": "main, old"}, ["main", "old"]),
         ({"engine": "sim", "model": "/models/x.gguf"}, ["sim"]),
+        ({"engine": "upstream", "upstream_model": "org/repo"}, ["org/repo"]),
+        ({"engine": "upstream", "upstream_model": "/models/tiny.Q4.gguf"}, ["tiny.Q4"]),
         ({"model": "/models/tiny-llama.Q4_K_M.gguf"}, ["tiny-llama.Q4_K_M"]),
         ({"model": "models/tiny.gguf"}, ["tiny"]),
         ({"model": "/models/big-00001-of-00003.gguf"}, ["big"]),
