@@ -48,7 +48,7 @@
 -- USES clock mark settings job waiting rq stats books lengths reservation verdict hint doorbell finish drop tier index
 -- USES kept offers generated_weight
 -- RARELY drop move_tier end_unchecked_tier predict shorten restore_service unrecorded_service hint_for book_less
--- RARELY look_at_group look_at_room check_room note_room find_reservation end_reservation reserve with_offer
+-- RARELY look_at_group look_at_room check_room note_room find_reservation end_reservation reserve with_offer doubt_wait
 
 local queue = tenant .. '.' .. slug
 -- Whether the door canceled the job because no client received the answer to its offer.
@@ -156,6 +156,9 @@ if refusal then
     retry_ms, window_ms = reserve(request, return_id, hint_ms)
   else
     book_less(request)
+  end
+  if reason == 'deadline_unmeetable' and base_ms <= request.learned_ms then
+    doubt_wait(request)
   end
   count('yielded')
   count('refused|' .. label .. '|' .. reason)

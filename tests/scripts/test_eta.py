@@ -5,6 +5,7 @@ import random
 import pytest
 
 from shared.jobs.job import Usage
+from shared.jobs.outcomes import Refused
 from shared.store import keys
 from tests.support.builders import (
     MODEL,
@@ -114,6 +115,25 @@ def test_jobs_that_wait_longer_than_the_formula_says_correct_the_predictions_of_
     assert pool.start_ms("blue", 310_000) == pytest.approx(10 + 3_000, rel=0.2)
     # Heads of queues are another class.
     assert pool.start_ms("blue", 20_000) == 10
+
+
+def test_jobs_that_are_all_refused_because_of_earlier_waits_are_tried_again(pool):
+    """Only admitted jobs correct what was learned."""
+    pool.fill()
+    pool.store.client.hset(keys.books(MODEL), mapping={"run_ms": 4_000, "wait|n": 3_000})
+    answers = [pool.store.admit(a_job(f"new{i}", deadline_ms=8_000, cost_mwt=1_000)) for i in range(100)]
+    reasons = [answer.reason.value if isinstance(answer, Refused) else "" for answer in answers]
+    assert reasons[0] == "deadline_unmeetable"
+    assert "" in reasons
+
+
+def test_refusals_that_no_wait_would_change_do_not_correct_what_was_learned(pool):
+    pool.fill()
+    pool.store.client.hset(keys.books(MODEL), mapping={"run_ms": 4_000, "wait|n": 500})
+    for i in range(3):
+        answer = pool.store.admit(a_job(f"new{i}", deadline_ms=400, cost_mwt=1_000))
+        assert isinstance(answer, Refused)
+    assert int(pool.store.client.hget(keys.books(MODEL), "wait|n")) == 500
 
 
 def test_in_turns_mode_a_job_waits_for_the_turns_of_the_other_tenants(store, settings):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from tests.support.model_admission import LIVE_MS, AdmissionView, apply_admission, verdict
 from tests.support.model_books import Lengths, Pool, Rate
 from tests.support.model_bytes import erase_result, keep_ended
-from tests.support.model_eta import note_wait
+from tests.support.model_eta import doubt_wait, note_wait
 from tests.support.model_heads import candidate, is_hopeless
 from tests.support.model_hold import Hold
 from tests.support.model_places import count_workers
@@ -85,6 +85,8 @@ class Model:
         view = self.view(job)
         view.move_tier()
         if refusal := verdict(view):
+            if refusal == "deadline_unmeetable":
+                doubt_wait(view)
             return refusal
         if view.older is not None:
             self.cancel(view.older.id, None, "superseded")

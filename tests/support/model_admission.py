@@ -83,7 +83,7 @@ class AdmissionView:
         value = float(min(self.job.max_tokens, 128))
         for lengths in (self.model.lengths.get(self.job.tenant, Lengths()), self.pool.lengths):
             if lengths.n >= MIN_ANSWERS:
-                value = lengths.mean() if figure == "mean" else lengths.quantile(0.5)
+                value = lengths.mean() if figure == "mean" else lengths.quantile(int(figure[1:]) / 100)
                 break
         return min(self.job.max_tokens, max(1, value))
 
@@ -109,11 +109,29 @@ class AdmissionView:
 
     def wait_ms(self, rates: Rates) -> float:
         """Return the wait by which admission decides: at least the time of the tenant's share for its queued jobs."""
+        return max(predicted_wait_ms(self, rates), self.share_ms(rates))
+
+    def share_ms(self, rates: Rates) -> float:
+        """Return how long the tenant's share of the pool takes for the tenant's queued jobs, and for a slot to be free."""
         if self.idle:
             return 0.0
         before = min(self.pool_mwt, self.own_mwt * self.weights / self.weight)
-        share_ms = before / rates.mu_wtps + (self.pool.run_ms or 0) / max(1, self.pool.slots)
-        return max(predicted_wait_ms(self, rates), share_ms)
+        return before / rates.mu_wtps + (self.pool.run_ms or 0) / max(1, self.pool.slots)
+
+    def longest_wait_ms(self, rates: Rates) -> float:
+        """Return the wait that leaves time for a long answer, or three tenths of what a median answer leaves."""
+        if self.job.degrade and self.tier:
+            return math.inf
+        long_ms = self.prompt_ms(rates) + self.expected("p90") * rates.tpot_ms
+        in_ms = self.job.deadline_ms - self.model.now_ms
+        return max(in_ms - long_ms, 0.3 * (self.allowed_ms() - self.own_ms(rates)))
+
+    def late_by_ms(self, rates: Rates) -> float:
+        """Return by how much the job is predicted to end or to start too late."""
+        waits_ms = self.wait_ms(rates)
+        ends_ms, waits_too_long_ms = self.finish_ms(rates) - self.allowed_ms(), waits_ms - self.longest_wait_ms(rates)
+        starts_ms = waits_ms + self.prompt_ms(rates) - self.margin * self.job.start_within_ms
+        return max(ends_ms, waits_too_long_ms, starts_ms if self.job.start_within_ms else -math.inf)
 
     def allowed_ms(self) -> float:
         return self.margin * (self.job.deadline_ms - self.model.now_ms)
@@ -204,13 +222,8 @@ def check_backlog(view: AdmissionView) -> str | None:
 
 def check_deadline(view: AdmissionView) -> str | None:
     """Check the end of the answer, and the first token if the job has a start deadline."""
-    job, rates = view.job, view.rates
-    assert rates is not None
-    if view.is_probe:
-        return None
-    late = view.finish_ms(rates) > view.allowed_ms()
-    starts_late = view.wait_ms(rates) + view.prompt_ms(rates) > view.margin * job.start_within_ms
-    return "deadline_unmeetable" if late or (job.start_within_ms and starts_late) else None
+    assert view.rates is not None
+    return "deadline_unmeetable" if not view.is_probe and view.late_by_ms(view.rates) > 0 else None
 
 
 ALWAYS: tuple[Callable[[AdmissionView], str | None], ...] = (

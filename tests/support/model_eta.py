@@ -117,3 +117,13 @@ def note_wait(model: "Model", job: ModelJob) -> int:
             learned[name] = max(-3_000, min(3_000, math.floor(learned[name] + step + 0.5)))
     job.was_claimed = True
     return model.now_ms - job.waits_from_ms
+
+
+def doubt_wait(view: "AdmissionView") -> None:
+    """Lower the class's correction if the refused job would have been admitted without it."""
+    rates = view.rates
+    assert rates is not None
+    learned_ms = predicted_wait_ms(view, rates) - max(formula_ms(view, rates), view.share_ms(rates))
+    if view.late_by_ms(rates) <= learned_ms:
+        learned, name = view.pool.learned, class_of(view, rates)
+        learned[name] -= min(20, max(0, learned[name]))

@@ -12,6 +12,9 @@ local WAIT_STEP, WAIT_FLOOR_MS = 100, 50
 local BOUND_STEP = 60
 -- No factor is learned beyond e^3.
 local MAX_LEARNED = 3000
+-- A refusal that is due to a learned factor lowers it by this much. Only admitted jobs correct a factor, so a factor that
+-- refuses all jobs of its class would otherwise stay as it is.
+local DOUBT_STEP = 20
 -- How much shorter and longer than predicted a wait often is, as a start.
 local SHORT_WAIT, LONG_WAIT = 0.5, 1.6
 
@@ -105,7 +108,9 @@ end
 -- Predicts the ms until the whole answer is ready (`eta_ms`) and the interval in which eight of ten such jobs end
 -- (`early_ms` to `late_ms`). `prediction` is what the job's record keeps. The ms to the first token (`start_ms`) and to the
 -- end (`finish_ms`) by which admission decides assume at least the time that the tenant's share of the pool needs for all
--- of the tenant's queued jobs: a job that starts before some of them makes these later.
+-- of the tenant's queued jobs: a job that starts before some of them makes these later. `long_ms` is how long the pool takes
+-- for the prompt and a long answer (the 90th percentile), and `learned_ms` is by how much that which was learned makes the
+-- wait longer.
 local function predict(request)
   local latest_in_ms = request.latest_in_ms or math.max(0, math.floor(request.deadline_in_ms - request.compute_ms))
   local own_jobs = (request.member or request).waiting_here
@@ -126,8 +131,10 @@ local function predict(request)
   request.start_ms = math.max(wait_ms, share_wait_ms) + prompt_ms
   request.finish_ms = math.max(wait_ms, share_wait_ms) + request.compute_ms
   local short_tokens, long_tokens = usual_lengths(request)
+  request.long_ms = prompt_ms + long_tokens * request.tpot_ms
+  request.learned_class, request.learned_ms = class, wait_ms - math.max(formula_ms, share_wait_ms)
   local early_ms = (SHORT_WAIT * wait_ms + prompt_ms + short_tokens * request.tpot_ms) * factor_of(learned[2])
-  local late_ms = (LONG_WAIT * wait_ms + prompt_ms + long_tokens * request.tpot_ms) * factor_of(learned[3])
+  local late_ms = (LONG_WAIT * wait_ms + request.long_ms) * factor_of(learned[3])
   request.early_ms = math.min(early_ms, request.eta_ms)
   request.late_ms = math.max(request.eta_ms, math.min(late_ms, request.deadline_in_ms))
   request.prediction = string.format('%.0f %.0f %.0f %.0f %s', wait_ms + prompt_ms, request.early_ms, request.late_ms,
@@ -163,6 +170,13 @@ local function learn_wait(slug, prediction, waited_ms)
   local learned = number(redis.call('HGET', k_books .. slug, field), 0, -MAX_LEARNED, MAX_LEARNED)
   local error = 1000 * math.log((waited_ms + WAIT_FLOOR_MS) / (prediction.formula_ms + WAIT_FLOOR_MS)) - learned
   learn_factor(slug, field, math.max(-WAIT_STEP, math.min(WAIT_STEP, error / 5)))
+end
+
+-- Lowers the learned factor of a refused job, which would have been admitted without it.
+local function doubt_wait(request)
+  local field = 'wait|' .. request.learned_class
+  local learned = number(redis.call('HGET', k_books .. request.slug, field), 0, -MAX_LEARNED, MAX_LEARNED)
+  learn_factor(request.slug, field, -math.min(DOUBT_STEP, math.max(0, learned)))
 end
 
 -- Learns from when a job ended, `ended_in_ms` after its admission.

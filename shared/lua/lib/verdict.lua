@@ -210,6 +210,17 @@ local function check_backlog(request)
   end
 end
 
+-- The share of the time that is left beside the median answer for which a job may wait whatever its length is. Where
+-- answers differ so much that a long one is late even without a wait, a bound on the risk would refuse all jobs.
+local SURE_WAIT = 0.3
+
+-- Returns for how long a job may wait: as long as a long answer, of which one in ten is longer, is still in time. Without
+-- this bound, most broken promises were those of jobs with long answers that had waited for more than half of their time.
+local function longest_wait_ms(request)
+  local spare_ms = request.margin * request.deadline_in_ms - request.compute_ms
+  return math.max(request.deadline_in_ms - request.long_ms, SURE_WAIT * spare_ms)
+end
+
 -- The jobs of a pool correct its rates. Rates that were measured while the machine was short of time could refuse every
 -- job, and would then never be corrected, so a job that the pool can probe its rates with is not refused.
 local function check_deadline(request)
@@ -217,16 +228,24 @@ local function check_deadline(request)
     return nil
   end
   local most, start_most = request.margin * request.deadline_in_ms, request.margin * request.start_within_ms
-  local excess_ms = request.finish_ms - most
+  local prompt_ms = 1000 * request.prompt_tokens / request.prefill_tps
+  local wait_ms, ends_ms, excess_ms = request.start_ms - prompt_ms, request.finish_ms, request.finish_ms - most
+  -- An answer that is cut fits the time that is left.
+  if request.degrade == 0 or request.tier == 0 then
+    local waits_too_long_ms = wait_ms - longest_wait_ms(request)
+    if excess_ms <= 0 and waits_too_long_ms > 0 then
+      ends_ms, most = wait_ms + request.long_ms, request.deadline_in_ms
+    end
+    excess_ms = math.max(excess_ms, waits_too_long_ms)
+  end
   if request.start_within_ms > 0 then
     excess_ms = math.max(excess_ms, request.start_ms - start_most)
   end
   if excess_ms > 0 then
     -- If even an empty system could not meet the deadline, a retry cannot succeed.
-    local prompt_ms = 1000 * request.prompt_tokens / request.prefill_tps
     local infeasible = (request.compute_ms > request.deadline_in_ms
       or request.start_within_ms > 0 and prompt_ms > request.start_within_ms) and 1 or 0
-    return { 'deadline_unmeetable', 'predicted_ms', math.floor(request.finish_ms), math.floor(most), excess_ms,
+    return { 'deadline_unmeetable', 'predicted_ms', math.floor(ends_ms), math.floor(most), excess_ms,
       infeasible }
   end
 end
