@@ -52,6 +52,12 @@ def test_a_slow_worker_leaves_a_job_that_it_would_finish_too_late(fleet):
     assert ids(claim(fleet, "fast", room=4, cells_free=8_000)) == [job_id]
 
 
+def test_a_slow_worker_leaves_a_job_that_it_would_finish_only_just_in_time(fleet):
+    job_id = admitted(fleet, long_job("blue", 4_500))
+    assert claim(fleet, "slow", room=4, cells_free=8_000) == []
+    assert ids(claim(fleet, "fast", room=4, cells_free=8_000)) == [job_id]
+
+
 def test_a_slow_worker_takes_a_job_that_it_can_finish_in_time(fleet):
     job_id = admitted(fleet, long_job("blue", 6_000))
     assert ids(claim(fleet, "slow", cells_free=8_000)) == [job_id]

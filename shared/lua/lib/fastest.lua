@@ -5,6 +5,9 @@
 -- A worker is slower than the fastest one only if the fastest one needs at most this part of its time per token. Equal
 -- machines differ by less.
 local MUCH_FASTER = 0.8
+-- A slower worker must be in time with an answer that is longer by this factor than the one that the faster worker must be
+-- in time with. On a slow worker, a late answer wastes seconds of a slot.
+local LONGER = 1.3
 
 -- Records the worker as the pool's fastest if it is, or if the recorded one is no longer live. `takes_jobs` is false for a
 -- worker that drains.
@@ -45,8 +48,9 @@ local function time_on(worker, job, answer_tokens)
   return 1000 * job.prompt_tokens / worker.prefill_tps + answer_tokens * worker.tpot_ms
 end
 
--- Whether the worker with the rates `own` leaves the job to the faster one: it would be late with a long answer (the 90th
--- percentile) or with the median one, and the faster worker would not.
+-- Whether the worker with the rates `own` leaves the job to the faster one: it would be late if the answer were 1.3
+-- times as long as a long one (the 90th percentile) or as the median one, and the faster worker would be in time with that
+-- one.
 local function leaves_to(faster, own, job)
   local left_ms = job.deadline_ms - now_ms
   if time_on(own, job, job.max_tokens) <= left_ms or job.prompt_tokens + job.max_tokens > faster.cells then
@@ -56,7 +60,8 @@ local function leaves_to(faster, own, job)
   local of_pool = redis.call('HMGET', k_books .. job.slug, 'len_n', 'len_p90', 'len_p50')
   for i = 2, 3 do
     local tokens = length_of(of_tenant[1], of_tenant[i], of_pool[1], of_pool[i], job.max_tokens)
-    if time_on(own, job, tokens) > left_ms and faster.wait_ms + time_on(faster, job, tokens) <= left_ms then
+    local longer = math.min(job.max_tokens, LONGER * tokens)
+    if time_on(own, job, longer) > left_ms and faster.wait_ms + time_on(faster, job, tokens) <= left_ms then
       return true
     end
   end
