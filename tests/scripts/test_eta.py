@@ -4,8 +4,10 @@ import random
 
 import pytest
 
+from shared.accounts.tenants import Tenants
 from shared.jobs.job import Usage
 from shared.jobs.outcomes import Refused
+from shared.jobs.tenant_policy import TenantPolicy
 from shared.store import keys
 from tests.support.builders import (
     MODEL,
@@ -89,6 +91,17 @@ def test_a_tenant_that_has_received_more_waits_until_the_others_have_caught_up(p
     even = pool.start_ms("blue")
     pool.store.client.hset(keys.tenant("blue"), f"s|{MODEL}", 3_000_000)
     assert pool.start_ms("blue") >= even + 2_000
+
+
+def test_the_weight_of_a_tenant_does_not_put_more_work_of_others_before_its_jobs(pool):
+    pool.fill()
+    for tenant in ("green", "red"):
+        pool.offer(tenant, 3_000)
+    pool.start_ms("blue")
+    pool.store.client.hset(keys.tenant("blue"), f"s|{MODEL}", 900_000)
+    light_ms = pool.start_ms("blue")
+    Tenants(pool.store.client).set("blue", TenantPolicy(weight=100.0))
+    assert pool.start_ms("blue") <= light_ms
 
 
 def test_no_more_work_goes_first_than_is_queued(pool):

@@ -83,7 +83,7 @@ def work_in_set(
     services = [model.turns.service[name, slug] for name in active]
     lag = max((score - min(services, default=score)) / 2, (1_000 if turns else view.mean_mwt) / 2)
     ahead = sum(service < score for service in services)
-    mean_weight = total / 1_000 / max(1, len(active))
+    mean_weight = (total - weight) / 1_000 / max(1, len(active) - (owner[0] in active))
     others = ahead * mean_weight * lag + (total - weight) / weight * own_service
     return mwt + min(max(0, other_mwt), (view.mean_mwt / 1_000 if turns else 1) * others)
 

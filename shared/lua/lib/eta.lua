@@ -31,11 +31,11 @@ local function compute_ms_of(request)
   return 1000 * request.prompt_tokens / request.prefill_tps + answer_tokens * request.tpot_ms
 end
 
--- Returns an owner's score in its active set, or the one with which it would enter the set.
+-- Returns an owner's score in its active set, or the one with which it would enter the set; and whether it is in the set.
 local function score_of(request, owner, group)
   local score = number(redis.call('ZSCORE', k_active .. request.slug .. group, owner))
   if score then
-    return score
+    return score, true
   end
   local own = redis.call('HMGET', k_tenant .. owner, 's|' .. request.slug, 'policy', 'first_ms', 'g|' .. request.slug)
   return entry_service(request.slug, group_in(own[4]), group, number(own[1], 0, MIN_SERVICE_MWT), own[2], own[3])
@@ -51,10 +51,11 @@ local function work_in_set(request, owner, group, mwt, jobs, other_mwt, weight_m
   local mean_service = request.counts_turns and 1000 or request.mean_mwt
   -- Each owner that has received less gets a turn first; on average it lags by half of the greatest lag, and at least
   -- by half a job.
-  local score, active_key = score_of(request, owner, group), k_active .. request.slug .. group
+  local active_key, score, is_member = k_active .. request.slug .. group, score_of(request, owner, group)
   local least = number(redis.call('ZRANGE', active_key, 0, 0, 'WITHSCORES')[2], score)
   local ahead = redis.call('ZCOUNT', active_key, '-inf', '(' .. whole(score))
-  local mean_weight = total_weight_milli / 1000 / math.max(1, redis.call('ZCARD', active_key))
+  local others = redis.call('ZCARD', active_key) - (is_member and 1 or 0)
+  local mean_weight = (total_weight_milli - weight_milli) / 1000 / math.max(1, others)
   local lag = math.max((score - least) / 2, mean_service / 2)
   local other_weight = (total_weight_milli - weight_milli) / weight_milli
   return mwt + math.min(math.max(0, other_mwt), unit_mwt * (ahead * mean_weight * lag + other_weight * own_service))
