@@ -120,7 +120,7 @@ class AdmissionView:
 
     def longest_wait_ms(self, rates: Rates) -> float:
         """Return the wait that leaves time for a long answer, or three tenths of what a median answer leaves."""
-        if self.job.degrade and self.tier:
+        if self.under_share() or (self.job.degrade and self.tier):
             return math.inf
         long_ms = self.prompt_ms(rates) + self.expected("p90") * rates.tpot_ms
         in_ms = self.job.deadline_ms - self.model.now_ms

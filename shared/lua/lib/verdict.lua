@@ -230,8 +230,9 @@ local function check_deadline(request)
   local most, start_most = request.margin * request.deadline_in_ms, request.margin * request.start_within_ms
   local prompt_ms = 1000 * request.prompt_tokens / request.prefill_tps
   local wait_ms, ends_ms, excess_ms = request.start_ms - prompt_ms, request.finish_ms, request.finish_ms - most
-  -- An answer that is cut fits the time that is left.
-  if request.degrade == 0 or request.tier == 0 then
+  -- An answer that is cut fits the time that is left. A tenant within its share is not refused for a risk that is due to
+  -- the work of others.
+  if (request.degrade == 0 or request.tier == 0) and not is_under_share(request) then
     local waits_too_long_ms = wait_ms - longest_wait_ms(request)
     if excess_ms <= 0 and waits_too_long_ms > 0 then
       ends_ms, most = wait_ms + request.long_ms, request.deadline_in_ms
