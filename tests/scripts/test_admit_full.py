@@ -172,32 +172,6 @@ def test_the_deadline_check_uses_the_tenants_median_answer_length(pool):
     admitted(pool, a_job("brief", max_tokens=1_000, deadline_ms=2_500))
 
 
-def test_a_job_is_refused_if_its_wait_would_make_a_long_answer_late(pool):
-    # One answer in ten takes 304 tokens or more, and so 6.1 s.
-    complete_jobs(pool, "blue", 10, times=8)
-    complete_jobs(pool, "blue", 300, times=2)
-    pool.client.hset(keys.books(MODEL), "run_ms", 0)
-    admitted(pool, work("blue", 2_000))
-    admitted(pool, work("green", 1_000))
-    answer = refused(pool, work("blue", 10, max_tokens=400, deadline_ms=9_000))
-    assert (answer.reason, answer.value, answer.max) == ("deadline_unmeetable", 3_000 + 10 + 304 * 20, 9_000)
-    assert not answer.hopeless
-    admitted(pool, work("blue", 10, max_tokens=400, deadline_ms=9_200))
-    # The other tenant has less than its share queued.
-    admitted(pool, work("green", 10, max_tokens=400, deadline_ms=4_000))
-
-
-def test_a_job_may_wait_a_little_where_a_long_answer_would_be_late_even_without_a_wait(pool):
-    complete_jobs(pool, "blue", 10, times=8)
-    complete_jobs(pool, "blue", 3_000, times=2)
-    pool.client.hset(keys.books(MODEL), "run_ms", 0)
-    admitted(pool, work("blue", 1_500))
-    admitted(pool, work("green", 10))
-    # Beside the 190 ms of a short answer, 6,210 ms of four fifths of the 8 s are left, and three tenths of them are 1.9 s.
-    admitted(pool, work("blue", 600, max_tokens=4_000, deadline_ms=8_000))
-    assert refused(pool, work("blue", 10, max_tokens=4_000, deadline_ms=8_000)).reason == "deadline_unmeetable"
-
-
 def test_the_deadline_check_uses_shorter_answers_for_a_tenant_under_its_share(pool):
     complete_jobs(pool, "mixed", 10, times=3)
     complete_jobs(pool, "mixed", 1_000, times=5)

@@ -18,6 +18,7 @@ from tests.support.builders import (
     claim_one,
     contents,
     reconfigure,
+    refused,
 )
 
 #: A pool of 4 slots that computes 1,000 weighted tokens a second.
@@ -217,3 +218,36 @@ def test_a_quote_reads_what_was_learned_and_changes_nothing(pool):
     assert eta_ms is not None
     assert longer_ms is not None
     assert longer_ms > eta_ms
+
+
+def with_lengths(pool: Pool, tenant: str, long_tokens: int) -> None:
+    """Give a tenant short answers of 10 tokens, and one in ten that is long."""
+    pool.start_ms(tenant)
+    lengths = {"len_n": 10, "len_p35": 10, "len_p50": 10, "len_p90": long_tokens}
+    pool.store.client.hset(keys.tenant(tenant), mapping=lengths)
+
+
+def test_a_job_is_refused_if_its_wait_would_make_a_long_answer_late(pool):
+    pool.fill()
+    for tenant in ("blue", "green"):
+        with_lengths(pool, tenant, 300)
+    pool.offer("blue", 2_000)
+    pool.offer("green", 1_000)
+    # blue waits for all 3 s of work, and a long answer takes 6 s.
+    answer = refused(pool.store, a_job("blue", cost_mwt=10_000, max_tokens=400, deadline_ms=9_000))
+    assert (answer.reason, answer.value, answer.max) == ("deadline_unmeetable", 9_010, 9_000)
+    assert not answer.hopeless
+    admitted(pool.store, a_job("blue", cost_mwt=10_000, max_tokens=400, deadline_ms=9_100))
+    # The other tenant has no more than its share queued, and would wait for 2 s.
+    admitted(pool.store, a_job("green", cost_mwt=10_000, max_tokens=400, deadline_ms=4_000))
+
+
+def test_a_job_may_wait_a_little_where_a_long_answer_would_be_late_even_without_a_wait(pool):
+    pool.fill()
+    with_lengths(pool, "blue", 3_000)
+    pool.offer("blue", 1_500)
+    pool.offer("green", 10)
+    # Beside the 210 ms of a short answer, four fifths of the 8 s leave 6,190 ms; three tenths of them are 1.9 s.
+    admitted(pool.store, a_job("blue", cost_mwt=600_000, max_tokens=4_000, deadline_ms=8_000))
+    answer = refused(pool.store, a_job("blue", cost_mwt=10_000, max_tokens=4_000, deadline_ms=8_000))
+    assert answer.reason == "deadline_unmeetable"

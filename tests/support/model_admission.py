@@ -112,7 +112,7 @@ class AdmissionView:
         return max(predicted_wait_ms(self, rates), self.share_ms(rates))
 
     def share_ms(self, rates: Rates) -> float:
-        """Return how long the tenant's share of the pool takes for the tenant's queued jobs, and for a slot to be free."""
+        """Return how long the tenant's share of the pool takes for its queued jobs, and for a slot to be free."""
         if self.idle:
             return 0.0
         before = min(self.pool_mwt, self.own_mwt * self.weights / self.weight)

@@ -12,9 +12,6 @@ local WAIT_STEP, WAIT_FLOOR_MS = 100, 50
 local BOUND_STEP = 60
 -- No factor is learned beyond e^3.
 local MAX_LEARNED = 3000
--- A refusal that is due to a learned factor lowers it by this much. Only admitted jobs correct a factor, so a factor that
--- refuses all jobs of its class would otherwise stay as it is.
-local DOUBT_STEP = 20
 -- How much shorter and longer than predicted a wait often is, as a start.
 local SHORT_WAIT, LONG_WAIT = 0.5, 1.6
 
@@ -173,11 +170,13 @@ local function learn_wait(slug, prediction, waited_ms)
   learn_factor(slug, field, math.max(-WAIT_STEP, math.min(WAIT_STEP, error / 5)))
 end
 
--- Lowers the learned factor of a refused job, which would have been admitted without it.
+-- Lowers the learned factor of a refused job, which would have been admitted without it. Only admitted jobs correct a
+-- factor, so a factor that refuses all jobs of its class would otherwise stay as it is.
 local function doubt_wait(request)
+  local step = 20
   local field = 'wait|' .. request.learned_class
   local learned = number(redis.call('HGET', k_books .. request.slug, field), 0, -MAX_LEARNED, MAX_LEARNED)
-  learn_factor(request.slug, field, -math.min(DOUBT_STEP, math.max(0, learned)))
+  learn_factor(request.slug, field, -math.min(step, math.max(0, learned)))
 end
 
 -- Learns from when a job ended, `ended_in_ms` after its admission.

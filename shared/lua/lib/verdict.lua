@@ -210,17 +210,6 @@ local function check_backlog(request)
   end
 end
 
--- The share of the time that is left beside the median answer for which a job may wait whatever its length is. Where
--- answers differ so much that a long one is late even without a wait, a bound on the risk would refuse all jobs.
-local SURE_WAIT = 0.3
-
--- Returns for how long a job may wait: as long as a long answer, of which one in ten is longer, is still in time. Without
--- this bound, most broken promises were those of jobs with long answers that had waited for more than half of their time.
-local function longest_wait_ms(request)
-  local spare_ms = request.margin * request.deadline_in_ms - request.compute_ms
-  return math.max(request.deadline_in_ms - request.long_ms, SURE_WAIT * spare_ms)
-end
-
 -- The jobs of a pool correct its rates. Rates that were measured while the machine was short of time could refuse every
 -- job, and would then never be corrected, so a job that the pool can probe its rates with is not refused.
 local function check_deadline(request)
@@ -233,7 +222,11 @@ local function check_deadline(request)
   -- An answer that is cut fits the time that is left. A tenant within its share is not refused for a risk that is due to
   -- the work of others.
   if (request.degrade == 0 or request.tier == 0) and not is_under_share(request) then
-    local waits_too_long_ms = wait_ms - longest_wait_ms(request)
+    -- A job may wait as long as a long answer, of which one in ten is longer, is still in time. Without this bound, most
+    -- broken promises were those of jobs with long answers that had waited for more than half of their time. Where a long
+    -- answer is late even without a wait, the bound would refuse all jobs, so .3 of what a median answer leaves is allowed.
+    local longest_wait_ms = math.max(request.deadline_in_ms - request.long_ms, 0.3 * (most - request.compute_ms))
+    local waits_too_long_ms = wait_ms - longest_wait_ms
     if excess_ms <= 0 and waits_too_long_ms > 0 then
       ends_ms, most = wait_ms + request.long_ms, request.deadline_in_ms
     end
