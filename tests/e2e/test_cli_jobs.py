@@ -63,10 +63,11 @@ def penstock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
         PENSTOCK_LISTEN=f"127.0.0.1:{port}",
         PENSTOCK_WEB_WORKERS="1",
         PENSTOCK_ENGINE="sim",
-        # These tests are about output and exit codes; refusals by prediction are tested elsewhere.
+        # These tests are about output and exit codes; refusals by prediction and by work are tested elsewhere.
         PENSTOCK_ADMISSION="bounds",
         PENSTOCK_MAX_BATCH_SIZE="1",
         PENSTOCK_MAX_QUEUE_SIZE="2",
+        PENSTOCK_MAX_QUEUE_TOKENS="100000",
         PENSTOCK_LOG_LEVEL="warning",
     )
     parts = [command.start("web"), command.start("worker")]

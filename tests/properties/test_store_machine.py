@@ -239,9 +239,9 @@ class BytesMachine(StoreMachine):
 @pytest.mark.parametrize(
     ("machine", "examples", "reason"),
     [
-        (StoreMachine, 110, "inflight_full"),
-        (OverloadMachine, 90, "backlog_full"),
-        (BytesMachine, 40, "tenant_bytes_full"),
+        (StoreMachine, 70, "inflight_full"),
+        (OverloadMachine, 60, "backlog_full"),
+        (BytesMachine, 30, "tenant_bytes_full"),
     ],
 )
 def test_the_scripts_agree_with_the_reference_model(redis_client, machine, examples, reason):

@@ -6,6 +6,7 @@ A third of the random scenarios has one pool, a third two, and a third three; ha
 from typing import Any
 
 from bench.common import private_store
+from bench.sim.asks import GENERATED_WEIGHT
 from bench.sim.fairness import Scenario, Services, run_scenario
 from bench.sim.ours import PenstockSystem
 from bench.sim.rows import Figures, Row, Task
@@ -15,13 +16,15 @@ from bench.sim.yard import Basis
 RANDOM = 1_000
 #: Random scenarios in one task.
 BATCH = 100
-#: Bounds and deadlines so high that no job is refused or late: E2 judges turns, not admission.
+#: Bounds and deadlines so high that no job is refused or late: E2 judges turns, not admission. Services are counted
+#: with this weight of a generated token, whatever the modelled workers' fits are.
 OPEN = {
     "PENSTOCK_MAX_INFLIGHT": "100000",
     "PENSTOCK_MAX_QUEUE_SIZE": "100000",
     "PENSTOCK_MAX_QUEUE_TOKENS": "1000000000",
     "PENSTOCK_MAX_WAIT_MS": "3600000",
     "PENSTOCK_MAX_DEADLINE_MS": "3600000",
+    "PENSTOCK_GENERATED_WEIGHT": str(GENERATED_WEIGHT),
 }
 
 

@@ -134,7 +134,7 @@ def test_tokens_per_byte_follows_a_change_in_the_kind_of_prompts(scene):
 
 def test_an_engine_that_was_not_calibrated_has_rates_after_its_first_job(server_rates):
     throughput = server_rates
-    assert throughput.rates(full=False) == {"mu_wtps": 0.0, "prefill_tps": 0.0, "tpot_ms": 0.0}
+    assert set(throughput.rates(full=False).values()) == {0.0}
     throughput.record_usage(Usage(prompt_tokens=10, completion_tokens=11, prefill_ms=20, decode_ms=200))
     rates = throughput.rates(full=False)
     assert (rates["prefill_tps"], rates["tpot_ms"]) == (500.0, 20.0)
