@@ -47,7 +47,7 @@ install: $(STAMPS)/penstock ## install all that the door and the workers need in
 # tests of one file run in the same process.
 PROCESSES ?= 2
 
-RUN_TESTS := $(BIN)/coverage run -m pytest -n $(PROCESSES) --dist loadfile
+RUN_TESTS := $(BIN)/coverage run -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
 # The tests with the marker rq run a second time, with RQ 2. Exit code 5 means that PYTEST selects none of them. The
 # coverage of all runs is printed and not checked.

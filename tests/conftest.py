@@ -22,6 +22,12 @@ hypothesis.settings.register_profile("penstock", deadline=None)
 hypothesis.settings.load_profile("penstock")
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the files with the marker `minutes` first, so that no process works on one alone after all others."""
+    items.sort(key=lambda item: item.get_closest_marker("minutes") is None)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def enable_ctrl_c() -> None:
     """Restore Ctrl-C, which background jobs of a shell ignore: programs that a test starts would ignore it too."""

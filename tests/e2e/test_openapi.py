@@ -39,6 +39,7 @@ def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield served
 
 
+@pytest.mark.minutes
 def test_every_route_answers_generated_requests_as_documented(served: Address, tmp_path: Path) -> None:
     config = tmp_path / "schemathesis.toml"
     config.write_text(CONFIG)

@@ -14,6 +14,7 @@ from tests.support.processes import ROOT
 SEED = 405
 
 
+@pytest.mark.minutes
 @pytest.mark.timeout(900)  # a loaded machine needs most of its time to start processes again
 def test_whatever_is_killed_stopped_or_cut_off_every_promise_to_a_client_is_kept(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.chaos", "--minutes", "1", "--seed", str(SEED)]

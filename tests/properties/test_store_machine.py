@@ -235,13 +235,14 @@ class BytesMachine(StoreMachine):
         return multiple(*[job_id for job_id in (*offered, last) if job_id])
 
 
+@pytest.mark.minutes
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("machine", "examples", "reason"),
     [
-        (StoreMachine, 70, "inflight_full"),
-        (OverloadMachine, 60, "backlog_full"),
-        (BytesMachine, 30, "tenant_bytes_full"),
+        (StoreMachine, 50, "inflight_full"),
+        (OverloadMachine, 40, "backlog_full"),
+        (BytesMachine, 25, "tenant_bytes_full"),
     ],
 )
 def test_the_scripts_agree_with_the_reference_model(redis_client, machine, examples, reason):
