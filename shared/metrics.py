@@ -89,6 +89,14 @@ COUNTED: tuple[MetricSpec, ...] = (
         "values that another program had spoiled in the store, by kind: type, number, setting or job",
         "mended",
     ),
+    MetricSpec(
+        "penstock_pauses",
+        "counter",
+        ("model_name", "way"),
+        "pauses of running jobs that have ended, by where the computed tokens were in the meantime: kept in their KV "
+        "cells, copied to host memory, or nowhere, so that they had to be recomputed",
+        "pauses",
+    ),
     MetricSpec("penstock_requeued", "counter", (), "running jobs that were put back into their queue", "requeued"),
     MetricSpec(
         "penstock_degraded", "counter", ("tenant", "what"), "jobs whose answer was cut under overload", "degraded"
@@ -188,6 +196,12 @@ GAUGES: tuple[MetricSpec, ...] = (
     MetricSpec("penstock_inflight_limit", "gauge", (), "the bound on inflight jobs"),
     MetricSpec("penstock_jobs_waiting", "gauge", ("tenant", "model_name"), "queued jobs"),
     MetricSpec("penstock_jobs_running", "gauge", ("tenant", "model_name"), "running jobs"),
+    MetricSpec(
+        "penstock_paused_jobs",
+        "gauge",
+        ("model_name",),
+        "running jobs that have given their slot to another tenant's job and wait for a slot again",
+    ),
     MetricSpec("penstock_oldest_job_age_seconds", "gauge", ("tenant",), "age of the tenant's oldest queued job"),
     MetricSpec("penstock_workers", "gauge", (), "live workers"),
     MetricSpec("penstock_slots", "gauge", (), "slots of live workers"),

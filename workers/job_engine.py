@@ -29,6 +29,11 @@ class JobEngine(Protocol):
         """Whether all jobs share each step. If not, each slot computes its prompt at the full prefill rate."""
         ...
 
+    @property
+    def can_pause(self) -> bool:
+        """Whether jobs can be paused. If not, `pause` and `resume` return False."""
+        ...
+
     def prepare(self, spec: JobSpec) -> Prepared:
         """Validate a job and count the tokens of its prompt. Reserves nothing. Raises JobRejected."""
         ...
@@ -39,6 +44,21 @@ class JobEngine(Protocol):
 
     def cancel(self, key: str, *, drop: bool = False) -> None:
         """Ask the engine to end a job, if it has not ended yet. `drop` means that the job's lease was lost."""
+        ...
+
+    def pause(self, key: str) -> bool:
+        """Ask the engine to take a job's slot within one step. The job keeps its answer so far and its deadline.
+
+        The slot and the reserved cells are free for jobs that are submitted or resumed from now on. Return False if
+        the job is not in the engine, or already paused.
+        """
+        ...
+
+    def resume(self, key: str, *, if_free: bool = False) -> bool:
+        """Ask the engine to go on with a paused job, before all jobs that wait for a slot.
+
+        Return whether the job was paused. With `if_free`, also return False if no slot or not enough cells are free.
+        """
         ...
 
     def recall(self) -> None:

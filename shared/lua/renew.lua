@@ -15,7 +15,7 @@
 -- ANSWERS renewed
 --   renewed: 1 if the worker must drain; 1 if RQ has no record of the worker; ids of lost jobs; ids of jobs to cancel
 -- KEEPS 1 8 9 12
--- USES clock settings afford mark schema job live fleet lengths fastest books turns generated_weight
+-- USES clock settings afford mark schema job live fleet lengths fastest books turns generated_weight stats
 -- RARELY charge
 
 local reported = cjson.decode(facts)
@@ -23,8 +23,20 @@ local lease_ms, fairness = read_settings('lease_ms', 'fairness')
 local charges_tokens = fairness ~= 'turns'
 note_gap(now_ms, lease_ms)
 
+-- Counts the pauses that have ended since the worker's last heartbeat; it reports how many ended since its start.
+local function count_pauses(worker_key)
+  for _, way in ipairs({ 'kept', 'copied', 'recomputed' }) do
+    local ended = number(reported['pauses_' .. way], 0, 0)
+    local new = ended > 0 and ended - number(redis.call('HGET', worker_key, 'pauses_' .. way), 0, 0) or 0
+    if new > 0 then
+      count('pauses|' .. model .. '|' .. way, math.floor(new))
+    end
+  end
+end
+
 local worker_key, rq_key = k_worker .. worker, k_rq_worker .. worker
 local known_to_rq = redis.call('EXISTS', rq_key) == 1
+count_pauses(worker_key)
 redis.call('HSET', worker_key, 'model', model, 'slug', slug, 'slots', slots, 'slots_busy', slots_busy, 'cells', cells,
   'cells_free', cells_free, 'draining', draining, 'beat_ms', now_ms)
 for name, value in pairs(reported) do

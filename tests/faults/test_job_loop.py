@@ -208,7 +208,7 @@ def test_a_job_succeeds_even_if_recording_its_statistics_fails(flaky):
     def fail(*_: object) -> None:
         raise ZeroDivisionError
 
-    worker.claimer.record_prompt = fail
+    worker.claimer.starts.record_prompt = fail
     job_id = admit_job(flaky, max_tokens=2)
     worker.run_until(worker.all_ended)
     assert state_and_attempts(flaky, job_id) == (JobState.SUCCEEDED, 1)

@@ -245,3 +245,18 @@ def test_a_worker_that_lost_a_job_charges_nothing_for_it(store):
     job = claim_one(store)
     assert store.renew(a_heartbeat(), [ClaimRef(job.id, "stale")], progress={job.id: Progress(60)}).lost == [job.id]
     assert service_mwt(store) == 50_000
+
+
+def test_the_pauses_that_workers_report_are_counted_once(store):
+    def beat(worker: str, **ended: int) -> None:
+        heartbeat(store, worker, facts={f"pauses_{way}": number for way, number in ended.items()})
+
+    beat("w1", kept=3, copied=0)
+    beat("w1", kept=3, copied=1)
+    beat("w2", kept=2, recomputed=4)
+    beat("w1", kept=8, copied=1)
+    stats = store.snapshot(stats=True).stats
+    pauses = {field: number for field, number in stats.items() if field.startswith("pauses|")}
+    assert pauses == {f"pauses|{MODEL}|kept": 10, f"pauses|{MODEL}|copied": 1, f"pauses|{MODEL}|recomputed": 4}
+    store.client.hset(keys.worker("w1"), "pauses_kept", "spoiled")
+    beat("w1", kept=8)

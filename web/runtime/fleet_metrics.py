@@ -181,6 +181,7 @@ def _gauges(snapshot: Snapshot) -> dict[str, Iterable[tuple[list[str], float]]]:
         "penstock_inflight_limit": [([], snapshot.max_inflight)],
         "penstock_jobs_waiting": _by_tenant(snapshot, tenants, "waiting"),
         "penstock_jobs_running": _by_tenant(snapshot, tenants, "running"),
+        "penstock_paused_jobs": _paused_by_model(live),
         "penstock_oldest_job_age_seconds": [
             ([tenant.name], tenant.oldest_age_ms / 1000) for tenant in tenants if tenant.oldest_age_ms is not None
         ],
@@ -194,6 +195,13 @@ def _gauges(snapshot: Snapshot) -> dict[str, Iterable[tuple[list[str], float]]]:
             ([worker.name], 1 - worker.cells_free / worker.cells) for worker in live if worker.cells > 0
         ],
     }
+
+
+def _paused_by_model(workers: list[WorkerView]) -> list[tuple[list[str], float]]:
+    paused: dict[str, float] = {}
+    for worker in workers:
+        paused[worker.model] = paused.get(worker.model, 0) + _number(worker.facts.get("paused", "0"))
+    return [([model], number) for model, number in sorted(paused.items())]
 
 
 def _by_tenant(

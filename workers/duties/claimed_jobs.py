@@ -39,6 +39,17 @@ class HeldJob:
     prepare_cpu_s: float = 0.0
     #: CPU time of the answer's grammar so far, as the engine's last event reported it. Only the delivery writes this.
     grammar_cpu_s: float = 0.0
+    #: Clock time at which the job was last submitted or resumed; None while it is prepared. Only the claimer writes it.
+    row_since_s: float | None = None
+    #: Clock time at which the job was told to give its row to another job; None if it was not. Only the claimer writes
+    #: this field.
+    paused_since_s: float | None = None
+
+    def row_ms(self, now_s: float) -> int | None:
+        """Return for how long the job has had its row, in ms: 0 while it is prepared, None while it is paused."""
+        if self.paused_since_s is not None:
+            return None
+        return 0 if self.row_since_s is None else max(0, round((now_s - self.row_since_s) * 1000))
 
     def cpu_tokens(self, prefill_tps: float) -> int:
         """Return what the tenant is charged for CPU time, in weighted tokens.
@@ -111,6 +122,26 @@ class ClaimedJobs:
             while len(self._early_cancels) > _EARLY_CANCELS:
                 del self._early_cancels[next(iter(self._early_cancels))]
             return None
+
+    def find(self, job_id: str) -> HeldJob | None:
+        """Return the job with this id, under whatever claim it is held, or None."""
+        with self._lock:
+            return self._by_id.get(job_id)
+
+    def jobs(self) -> list[HeldJob]:
+        """Return every held job."""
+        with self._lock:
+            return list(self._by_id.values())
+
+    @property
+    def paused(self) -> int:
+        """Number of held jobs that are paused."""
+        return sum(held_job.paused_since_s is not None for held_job in self.jobs())
+
+    @property
+    def computing(self) -> int:
+        """Number of held jobs that are not paused, also of those that are being prepared or wait for a slot."""
+        return sum(held_job.paused_since_s is None for held_job in self.jobs())
 
     def held(self) -> list[ClaimRef]:
         """Return the id and claim token of every held job."""

@@ -51,7 +51,7 @@ class Heartbeat:
     @property
     def _busy(self) -> int:
         """Return the number of slots in use. Jobs beyond the number of slots are prefetched and have no slot yet."""
-        return min(len(self._claimed_jobs), self._engine.facts.slots)
+        return min(self._claimed_jobs.computing, self._engine.facts.slots)
 
     def report(self) -> HeartbeatReport:
         """Return a report of the worker's current state."""
@@ -64,6 +64,9 @@ class Heartbeat:
             "completion_tokens": stats.completion_tokens,
             "dead_tokens": stats.dead_tokens,
             "decode_s": round(stats.decode_s, 3),
+            "recomputed_tokens": stats.recomputed_tokens,
+            "paused": self._claimed_jobs.paused,
+            **{f"pauses_{way}": ended for way, ended in stats.ways.items()},
             "idle_slot_steps": self.idle_slot_steps(),
             "rq_state": "busy" if busy else "idle",
         }
@@ -91,6 +94,11 @@ class Heartbeat:
                 engine_facts.slots,
             ),
             "penstock_worker_slots_busy": ("gauge", "Number of slots in use", self._busy),
+            "penstock_worker_paused_jobs": (
+                "gauge",
+                "Number of jobs that wait for a slot again",
+                self._claimed_jobs.paused,
+            ),
             "penstock_worker_kv_used_ratio": ("gauge", "Share of the KV cells that is reserved for jobs, 0 to 1", used),
             "penstock_worker_steps": ("counter", "Steps that the engine has run", stats.steps),
             "penstock_worker_idle_slot_steps": (

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from shared.clock import Clock
 from workers.duties.claimed_jobs import ClaimedJobs
-from workers.duties.claimer import Claimer
+from workers.duties.claims.claimer import Claimer
+from workers.duties.claims.preparation import Preparation
 from workers.duties.delivery import Delivery
 from workers.duties.doorbell import PoolSubscription
-from workers.duties.preparation import Preparation
 from workers.duties.throughput import Throughput
 from workers.engine.events import Ended, Event
 from workers.job_engine import JobEngine
@@ -106,7 +106,7 @@ class JobLoop:
 
         Return the delay until the next pass in seconds, or None to wait for a wake.
         """
-        self.claimer.submit_prepared()
+        self.claimer.starts.submit_prepared()
         next_text_s = self.delivery.one_pass()
         slot_freed = self.delivery.slots_freed != self._last_slots_freed
         self._last_slots_freed = self.delivery.slots_freed

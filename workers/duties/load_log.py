@@ -37,11 +37,12 @@ class LoadLog:
         held = len(self._claimed_jobs)
         if (held or steps) and passed_s > 0:
             facts, free = self._engine.facts, self._engine.free_capacity()
-            running = facts.slots - free.slots
+            running, paused = facts.slots - free.slots, self._claimed_jobs.paused
             log.info(
                 "worker.load",
                 running=running,
-                waiting_inside=max(0, held - running),
+                paused=paused,
+                waiting_inside=max(0, held - paused - running),
                 prompt_tokens_per_s=round(prompts / passed_s, 1),
                 tokens_per_s=round(completions / passed_s, 1),
                 steps_per_s=round(steps / passed_s, 1),

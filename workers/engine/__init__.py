@@ -21,10 +21,11 @@ The contract of the engine, of which `workers/job_engine.py` has the part that t
    it blocks. Before it returns, it calls `drop_all()`, which ends the remaining sequences with the outcome `dropped`.
 8. `Engine.recall()` asks the engine to return, within one step, every job that has no slot yet. Each of these jobs
    ends with the outcome `returned`, and the worker that claimed the job then releases it.
-
 9. `Engine.pause(key)` asks the engine to take the job's slot within one step. The job keeps its answer so far, its
    deadline goes on, and its slot and reservation are free for other jobs. `Engine.resume(key)` asks the engine to go
-   on with it, before all jobs that wait for a slot.
+   on with it, before all jobs that wait for a slot. Both return whether they change anything. The engine handles jobs,
+   pauses and resumes in the order of the calls, so a job that is submitted just before a pause gets the slot in the
+   same step.
 10. A job whose `JobSpec.answer` has tokens goes on after them. `Text.tokens` are the tokens of an answer's new text:
     those of all events so far are an answer after which the job can go on, here or on another worker.
 

@@ -97,25 +97,32 @@ class Inbox:
             if self._paused.pop(key, None) is None:
                 self._reserved_cells -= self._reserved.pop(key)
 
-    def pause(self, key: str) -> None:
-        """Ask the engine to pause a job. Does nothing unless the job runs, or waits for a slot, when it is asked."""
-        with self._changed:
-            self._pending.append(Pause(key))
-            self._changed.notify()
+    def pause(self, key: str) -> bool:
+        """Ask the engine to pause a job, and free its reservation. Return False if the job has ended or is paused.
 
-    def note_paused(self, key: str) -> None:
-        """Free the slot and the cells that were reserved for a job, which is now paused."""
+        Jobs that are submitted later find the slot free, because the engine handles requests in their order.
+        """
         with self._changed:
-            self._ending_soon.discard(key)
-            self._paused[key] = cells = self._reserved.pop(key)
-            self._reserved_cells -= cells
-
-    def resume(self, key: str) -> bool:
-        """Ask the engine to go on with a paused job. Return whether the job is paused."""
-        with self._changed:
-            cells = self._paused.pop(key, None)
+            cells = self._reserved.pop(key, None)
             if cells is None:
                 return False
+            self._ending_soon.discard(key)
+            self._paused[key] = cells
+            self._reserved_cells -= cells
+            self._pending.append(Pause(key))
+            self._changed.notify()
+        return True
+
+    def resume(self, key: str, *, if_free: bool = False) -> bool:
+        """Ask the engine to go on with a paused job. Return whether the job was paused.
+
+        With `if_free`, also return False if no slot is free for the job, or not enough cells.
+        """
+        with self._changed:
+            cells = self._paused.get(key)
+            if cells is None or (if_free and not self._is_free(cells)):
+                return False
+            del self._paused[key]
             self._reserved[key] = cells
             self._reserved_cells += cells
             self._pending.append(Resume(key))
@@ -133,6 +140,9 @@ class Inbox:
         with self._changed:
             self._pending.append(Recall())
             self._changed.notify()
+
+    def _is_free(self, cells: int) -> bool:
+        return len(self._reserved) < self._slots and cells <= self._cells - self._reserved_cells
 
     def free_capacity(self) -> FreeCapacity:
         """Return how many slots and cells are not reserved, and for how many slots a job may now be prefetched."""

@@ -44,12 +44,14 @@ class Engine:
     ) -> None:
         self.backend, self.settings, self.stats = backend, settings, EngineStats()
         self.facts, self.shares_steps = backend.facts, backend.lockstep
+        # An input of an embedding model is computed in one step, so a pause would give nobody a slot sooner.
+        self.can_pause = not backend.facts.pooling
         self._emit, self._clock = emit, clock or RealClock()
         self._limits = PlanLimits(settings.prefill_chunk, settings.step_target_ms, backend.lockstep, backend.compact)
         self._fit, self._share = fit or StepTimeModel(), GrammarShare()
         self._inbox = Inbox(backend.slots, backend.cells)
         # The attributes below are used by the engine's thread only.
-        self._table = SlotTable(backend, reuse=settings.reuse, paused_bytes=settings.paused_bytes)
+        self._table = SlotTable(backend, self.stats.ways, reuse=settings.reuse, paused_bytes=settings.paused_bytes)
         self._running = self._table.running
         self._decoder = Decoder(
             backend, self._running, self.stats, self._fit, self._clock, on_time=self._share.earn, fail=self._fail
@@ -77,13 +79,13 @@ class Engine:
         """Ask the engine to end a job within one step, if it has not ended yet. May be called from any thread."""
         self._inbox.cancel(key, drop=drop, requested_s=self._clock.monotonic())
 
-    def pause(self, key: str) -> None:
-        """Ask the engine to pause a job within one step; the job keeps its answer. May be called from any thread."""
-        self._inbox.pause(key)
+    def pause(self, key: str) -> bool:
+        """Ask the engine to pause a job: see `JobEngine.pause`. May be called from any thread."""
+        return self._inbox.pause(key)
 
-    def resume(self, key: str) -> bool:
-        """Ask the engine to go on with a paused job. Return whether it is paused. May be called from any thread."""
-        return self._inbox.resume(key)
+    def resume(self, key: str, *, if_free: bool = False) -> bool:
+        """Ask the engine to go on with a paused job: see `JobEngine.resume`. May be called from any thread."""
+        return self._inbox.resume(key, if_free=if_free)
 
     def recall(self) -> None:
         """Ask the engine to return the jobs without a slot within one step. May be called from any thread."""
@@ -167,15 +169,20 @@ class Engine:
 
     def _pause_or_resume(self, item: Pause | Resume) -> None:
         sequence = self._by_key.get(item.key)
-        if sequence is not None and isinstance(item, Pause) and sequence.slot >= 0:
+        if sequence is None:
+            return
+        if isinstance(item, Resume):
+            sequence.resume(self._clock.monotonic())
+            self._waiting.appendleft(sequence)
+            return
+        if sequence.slot >= 0:
             sequence.extra = self.backend.extra_fields(sequence.slot, sequence.detokenizer.whole_text)
             self._count_grammar(sequence)
             self._table.pause(sequence)
-            self._inbox.note_paused(sequence.key)
             self.stats.pauses += 1
-        elif sequence is not None and isinstance(item, Resume):
-            sequence.state = SequenceState.WAITING
-            self._waiting.appendleft(sequence)
+        else:
+            self._waiting.remove(sequence)
+        sequence.pause(self._clock.monotonic())
 
     def _return_waiting(self) -> None:
         # A job that fits into a free slot was claimed for that slot, so start it. Return only prefetched jobs.

@@ -66,6 +66,10 @@ class Sequence:
     #: While the sequence is paused: what the backend keeps for it, and the fields of its answer so far.
     saved: Any = None
     extra: dict[str, Any] = field(default_factory=dict)
+    #: When the last pause began, and how long the pauses before and after the answer's first token took together.
+    paused_at_s: float | None = None
+    paused_in_prefill_s: float = 0.0
+    paused_in_decode_s: float = 0.0
     started_s: float | None = None
     first_token_s: float | None = None
 
@@ -81,6 +85,22 @@ class Sequence:
         if job.spec.answer:
             sequence.n_computed = job.prompt_tokens + len(job.spec.answer) - 1
         return sequence
+
+    def pause(self, now_s: float) -> None:
+        """Record that the sequence has given up its slot, or its wait for one."""
+        self.state, self.paused_at_s = SequenceState.PAUSED, now_s
+
+    def resume(self, now_s: float) -> None:
+        """Record that the pause has ended. The sequence waits for a slot."""
+        self._count_pause(now_s)
+        self.state, self.paused_at_s = SequenceState.WAITING, None
+
+    def _count_pause(self, now_s: float) -> None:
+        paused_s = 0.0 if self.paused_at_s is None else now_s - self.paused_at_s
+        if self.first_token_s is None:
+            self.paused_in_prefill_s += paused_s
+        else:
+            self.paused_in_decode_s += paused_s
 
     def repeat(self, piece: Callable[[int], bytes]) -> None:
         """Read the text of the answer that earlier attempts generated. `piece` returns the bytes of a token."""
@@ -173,14 +193,18 @@ class Sequence:
         return min(spec.deadline_s, spec.start_by_s)
 
     def usage(self, now_s: float) -> Usage:
-        """Return the sequence's token counts, and its durations up to `now_s`."""
+        """Return the sequence's token counts, and its durations up to `now_s`, which is when it ends.
+
+        `prefill_ms` and `decode_ms` do not include pauses, because the engine's rates are computed from them.
+        """
         started, first = self.started_s, self.first_token_s
+        self._count_pause(now_s)
         return Usage(
             prompt_tokens=self.job.prompt_tokens,
             cached_tokens=self.cached_tokens,
             completion_tokens=self.completion_tokens,
-            prefill_ms=None if started is None else _ms((now_s if first is None else first) - started),
-            decode_ms=None if first is None else _ms(now_s - first),
+            prefill_ms=None if started is None else _ms((first or now_s) - started - self.paused_in_prefill_s),
+            decode_ms=None if first is None else _ms(now_s - first - self.paused_in_decode_s),
             ttft_ms=None if first is None else _ms(first - self.submitted_s),
             unread_tokens=0 if self.job.spec.answer else max(0, self.job.prompt_tokens - self.n_past),
         )

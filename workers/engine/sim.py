@@ -111,12 +111,13 @@ class SimBackend:
         """Return no fields: a simulated answer is only text."""
         return {}
 
-    def copy_cells(self, slot: int, limit_bytes: int) -> None:
-        """Return None: a slot has no cells of its own."""
+    def copy_cells(self, slot: int, limit_bytes: int) -> bytearray:  # noqa: ARG002 - the Protocol's names
+        """Return an empty copy: a simulated job loses nothing by a pause."""
+        return bytearray()
 
     def restore_cells(self, slot: int, copy: bytearray) -> bool:  # noqa: ARG002 - the Protocol's names
-        """Return False: there are no copies."""
-        return False
+        """Return True: there is nothing to restore."""
+        return True
 
     def saved_state(self, slot: int) -> None:
         """Return None: the answer depends on nothing but its length."""

@@ -7,6 +7,7 @@ from workers.engine.backend import Backend
 from workers.engine.cells.prefix_cache import CachedTokens, PrefixCache
 from workers.engine.cells.slots import Slots
 from workers.engine.sequence import Sequence, SequenceState
+from workers.engine.stats import PauseWay
 
 
 class SlotTable:
@@ -16,15 +17,19 @@ class SlotTable:
     The others keep the cells of paused and ended sequences until another job needs the cells.
     """
 
-    def __init__(self, backend: Backend, *, reuse: bool, paused_bytes: int) -> None:
-        self._backend, self._reuses = backend, reuse and backend.reuses
+    def __init__(self, backend: Backend, ways: dict[PauseWay, int], *, reuse: bool, paused_bytes: int) -> None:
+        """Create a table. `ways` counts the pauses that have ended."""
+        self._backend, self._reuses, self._ways = backend, reuse and backend.reuses, ways
         #: Key of a paused job → the copy of its cells in host memory, and the number of their tokens.
         self._copies: dict[str, tuple[Any, int]] = {}
         #: How many bytes further copies may have.
         self._bytes_left = paused_bytes
         self._slots = Slots(backend.slots, backend.cells, sequences=backend.sequences)
         self._prefixes = PrefixCache(
-            self._slots, backend.clear_slot, compact=backend.compact, on_eviction=self._copy_to_host
+            self._slots,
+            backend.clear_slot,
+            compact=backend.compact,
+            on_eviction=lambda slot, cached: self._copy_to_host(slot, cached.owner, len(cached.tokens)),
         )
         #: Slot → the sequence that holds it.
         self.running: dict[int, Sequence] = {}
@@ -41,33 +46,44 @@ class SlotTable:
         Raises an exception if the backend does not take the job. The sequence then holds the slot, and must be closed.
         """
         job = sequence.job
-        tenant = job.spec.tenant
-        assigned = self._prefixes.take_back(sequence.key, job.cells)
-        if assigned is None:
-            known = sequence.known_tokens if self._reuses else None
-            held = ((slot, other.cached) for slot, other in self.running.items() if other.job.spec.tenant == tenant)
-            assigned = self._prefixes.take(tenant, known, job.cells, held)
-        sequence.slot = assigned.slot
-        sequence.n_past = self._restore_copy(sequence) or self._backend.set_prefix(
-            assigned.slot, assigned.source, assigned.reused
-        )
+        way = self._take_slot(sequence)
         # Only now, because the prefix may have been copied from a slot that is evicted here.
         self._prefixes.evict_surplus()
         sequence.state, sequence.resumed = SequenceState.PREFILL, len(sequence.answer)
-        self.running[assigned.slot] = sequence
+        self.running[sequence.slot] = sequence
         self._backend.open_slot(sequence.slot, job, sequence.answer, sequence.saved)
         sequence.saved, sequence.extra = None, {}
         if sequence.started_s is not None:
+            self._ways[way] += 1
             return 0
         sequence.started_s, sequence.cached_tokens = now_s, min(sequence.n_past, job.prompt_tokens)
         return sequence.cached_tokens
 
+    def _take_slot(self, sequence: Sequence) -> PauseWay:
+        """Give the sequence a slot, and restore its cells. Return where they were, if it was paused."""
+        job, way = sequence.job, PauseWay.KEPT
+        tenant = job.spec.tenant
+        assigned = self._prefixes.take_back(sequence.key, job.cells)
+        if assigned is None:
+            way = PauseWay.RECOMPUTED
+            known = sequence.known_tokens if self._reuses else None
+            held = ((slot, other.cached) for slot, other in self.running.items() if other.job.spec.tenant == tenant)
+            assigned = self._prefixes.take(tenant, known, job.cells, held)
+        sequence.slot = assigned.slot
+        sequence.n_past = self._restore_copy(sequence)
+        if sequence.n_past:
+            return PauseWay.COPIED
+        sequence.n_past = self._backend.set_prefix(assigned.slot, assigned.source, assigned.reused)
+        return way if sequence.n_past else PauseWay.RECOMPUTED
+
     def pause(self, sequence: Sequence) -> None:
         """Take the slot from the sequence, which goes on later. The slot keeps the computed tokens if possible."""
         sequence.saved = self._backend.saved_state(sequence.slot)
-        keep = self._backend.reuses
-        self._close(sequence, replace(sequence.cached, owner=sequence.key) if keep else None)
-        sequence.state = SequenceState.PAUSED
+        if self._backend.reuses:
+            self._close(sequence, replace(sequence.cached, owner=sequence.key))
+        else:
+            self._copy_to_host(sequence.slot, sequence.key, sequence.n_past)
+            self._close(sequence, None)
 
     def close(self, sequence: Sequence, *, keep: bool) -> None:
         """Take the slot from a sequence that ends. If `keep` is true, the slot keeps the computed tokens for reuse.
@@ -76,16 +92,16 @@ class SlotTable:
         """
         if sequence.slot >= 0:
             self._close(sequence, sequence.cached if keep and self._reuses else None)
-        else:
-            self._prefixes.disown(sequence.key)
-            self._take_copy(sequence.key)
+        elif sequence.started_s is not None:
+            kept, (_, copied) = self._prefixes.disown(sequence.key), self._take_copy(sequence.key)
+            self._ways[PauseWay.KEPT if kept else PauseWay.COPIED if copied else PauseWay.RECOMPUTED] += 1
 
-    def _copy_to_host(self, slot: int, cached: CachedTokens) -> None:
-        """Copy the cells of a paused job that is about to lose them, unless the copies would become too large."""
+    def _copy_to_host(self, slot: int, key: str, n: int) -> None:
+        """Copy the `n` cells of a paused job that is about to lose them, unless the copies would become too large."""
         copy = self._backend.copy_cells(slot, self._bytes_left)
         if copy is not None:
             self._bytes_left -= len(copy)
-            self._copies[cached.owner] = copy, len(cached.tokens)
+            self._copies[key] = copy, n
 
     def _take_copy(self, key: str) -> tuple[Any, int]:
         copy, n = self._copies.pop(key, (b"", 0))

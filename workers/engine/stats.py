@@ -1,6 +1,18 @@
 """The engine's settings and its counters."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class PauseWay(StrEnum):
+    """Where the computed tokens of a paused job were when its pause ended; the label `way` of `penstock_pauses`."""
+
+    #: Their cells were still in the KV cache.
+    KEPT = "kept"
+    #: Their cells were copied to host memory.
+    COPIED = "copied"
+    #: Nowhere: they have to be computed again.
+    RECOMPUTED = "recomputed"
 
 
 @dataclass(frozen=True)
@@ -34,6 +46,8 @@ class EngineStats:
     decode_s: float = 0.0
     #: Number of times that a running job was paused.
     pauses: int = 0
+    #: Number of pauses that have ended.
+    ways: dict[PauseWay, int] = field(default_factory=lambda: dict.fromkeys(PauseWay, 0))
     #: Number of tokens that were computed again after a pause, or because an earlier attempt had computed them.
     recomputed_tokens: int = 0
 

@@ -23,6 +23,7 @@ from workers.upstream.faults import Busy, CredentialsRefused, Lost, Rejected, Un
 from workers.upstream.prompt_sizes import PromptSizes
 from workers.upstream.request import build_request
 from workers.upstream.run import Run
+from workers.upstream.unpausable import Unpausable
 
 log = structlog.get_logger()
 
@@ -55,7 +56,7 @@ class UpstreamStats(EngineStats):
         return self.sweeps
 
 
-class UpstreamEngine:
+class UpstreamEngine(Unpausable):
     """Runs up to `facts.slots` jobs at once on the upstream."""
 
     shares_steps = False

@@ -134,6 +134,16 @@ def test_only_live_workers_are_counted() -> None:
     assert read["penstock_worker_kv_used_ratio"] == [({"worker": "w1"}, 0.75)]
 
 
+def test_paused_jobs_are_added_up_over_the_live_workers_of_a_pool() -> None:
+    workers = [a_worker("w1", paused="2"), a_worker("w2", paused="1"), a_worker("w3", live=False, paused="9")]
+    read = samples(a_snapshot({"pauses|m|kept": 5, "pauses|m|recomputed": 1}, workers=workers))
+    assert read["penstock_paused_jobs"] == [({"model_name": workers[0].model}, 3)]
+    assert sorted((labels["way"], value) for labels, value in read["penstock_pauses_total"]) == [
+        ("kept", 5),
+        ("recomputed", 1),
+    ]
+
+
 def test_the_tier_of_a_pool_is_a_gauge_labeled_with_its_model() -> None:
     assert samples(a_snapshot(tiers={"m": 2, "other": 0}))["penstock_pool_tier"] == [
         ({"model_name": "m"}, 2),

@@ -69,7 +69,7 @@ class PrefixCache:
 
     def take_back(self, owner: str, cells: int) -> SlotAssignment | None:
         """Take the slot that keeps the tokens of a paused job, and `cells` cells; None if they were evicted."""
-        slot = next((slot for slot, cached in self._kept.items() if cached.owner == owner), None)
+        slot = self._kept_by(owner)
         if slot is None:
             return None
         for victim in self._eviction_order(cells, slot, slot):
@@ -78,11 +78,15 @@ class PrefixCache:
         self._slots.take(cells, slot)
         return SlotAssignment(slot, slot, len(cached.tokens))
 
-    def disown(self, owner: str) -> None:
-        """Treat the tokens of a paused job that has ended like those of any ended job."""
-        for slot, cached in self._kept.items():
-            if cached.owner == owner:
-                self._kept[slot] = replace(cached, owner="")
+    def disown(self, owner: str) -> bool:
+        """Treat the tokens of a paused job that has ended like those of any ended job. Return whether it had any."""
+        slot = self._kept_by(owner)
+        if slot is not None:
+            self._kept[slot] = replace(self._kept[slot], owner="")
+        return slot is not None
+
+    def _kept_by(self, owner: str) -> int | None:
+        return next((slot for slot, cached in self._kept.items() if cached.owner == owner), None)
 
     def take(
         self, tenant: str, prompt: Tokens | None, cells: int, running: Iterable[tuple[int, CachedTokens]]

@@ -211,8 +211,8 @@ class LlamaBackend:
         return {} if logprobs is None else {"logprobs": logprobs.for_text(text)}
 
     def copy_cells(self, slot: int, limit_bytes: int) -> bytearray | None:
-        """Return a copy of the slot's cells in host memory; None if it is larger than the limit."""
-        size = llama_cpp.llama_state_seq_get_size(self._ctx, slot)
+        """Return a copy of the slot's cells; None if it is larger than the limit, or the memory is not a full cache."""
+        size = llama_cpp.llama_state_seq_get_size(self._ctx, slot) if self.reuses else 0
         if not 0 < size <= limit_bytes:
             return None
         copy = bytearray(size)

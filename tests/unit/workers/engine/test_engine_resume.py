@@ -2,10 +2,7 @@
 
 import contextlib
 import random
-import threading
-import time
 
-import llama_cpp
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -13,10 +10,7 @@ from hypothesis import strategies as st
 from shared.clock import ManualClock
 from tests.support.driven import Driven
 from workers.engine.backend import DecodeFailed
-from workers.engine.events import Ended, JobSpec, Text
-from workers.engine.loop import Engine
-from workers.engine.sim import SimBackend
-from workers.engine.stats import EngineSettings
+from workers.engine.events import Ended, Text
 
 _FORMS = {
     "schema": {"type": "json_schema", "json_schema": {"schema": {"type": "array", "items": {"type": "string"}}}},
@@ -167,121 +161,3 @@ def test_pauses_cancels_deadlines_and_failed_steps_lose_no_cell_and_change_no_te
         ended = d.ended[str(i)]
         whole = clear_answers[each].text
         assert ended.text == whole if ended.outcome == "succeeded" else whole.startswith(ended.text)
-
-
-def test_a_paused_job_takes_no_part_in_a_step_but_keeps_its_cells_in_a_shared_cache(backend, monkeypatch):
-    if backend.facts.cache == "split":
-        pytest.skip("a split cache has no cells for paused jobs")
-    slots = backend.slots
-    computed, decode = [], backend.decode
-    monkeypatch.setattr(backend, "decode", lambda rows: (computed.append([row.slot for row in rows]), decode(rows))[1])
-    with contextlib.closing(Driven(backend)) as driven:
-        for i in range(3 * slots):
-            driven.submit(str(i), {"prompt": f"{i} dibo", "max_tokens": 40, "temperature": 0})
-        for third in range(2):
-            driven.engine.step()
-            driven.engine.step()
-            for i in range(third * slots, (third + 1) * slots):
-                driven.engine.pause(str(i))
-        driven.engine.step()
-        driven.engine.step()
-        # All jobs of all three thirds have cells, but only those of the last third compute.
-        held = [llama_cpp.llama_memory_seq_pos_max(backend._memory, slot) >= 0 for slot in range(backend.sequences)]
-        assert sum(held) == 3 * slots
-        assert len(set(computed[-1])) == slots
-        recomputed = driven.engine.stats.recomputed_tokens
-        for i in range(2 * slots):
-            assert driven.engine.resume(str(i))
-        driven.run_until_idle()
-        assert driven.engine.stats.recomputed_tokens == recomputed == 0
-        assert {ended.usage.completion_tokens for ended in driven.ended.values()} == {40}
-
-
-def test_a_paused_job_expires_at_its_deadline_although_there_is_nothing_to_compute(a_sim, clock):
-    driven = a_sim(slots=2)
-    driven.submit("a", {"prompt": "one two", "max_tokens": 50}, deadline_s=clock.monotonic() + 3)
-    for _ in range(20):
-        driven.engine.step()
-    driven.engine.pause("a")
-    driven.engine.step()
-    assert driven.engine.free_capacity().slots == 2
-    clock.advance(4)
-    driven.engine.step()
-    assert driven.ended["a"].outcome == "expired"
-    assert not driven.engine.resume("a")
-    driven.check_empty()
-
-
-def test_a_running_engine_ends_a_paused_job_at_its_deadline():
-    ended = threading.Event()
-    backend = SimBackend(slots=1, cells=100, n_ctx=100, decode_tps=100)
-    engine = Engine(backend, EngineSettings(), lambda event: ended.set() if isinstance(event, Ended) else None)
-    stop = threading.Event()
-    thread = threading.Thread(target=engine.run, args=(stop,))
-    thread.start()
-    engine.submit(engine.prepare(JobSpec("a", "blue", {"prompt": "one"}, 90, time.monotonic() + 0.5)))
-    engine.pause("a")
-    try:
-        assert ended.wait(10)
-    finally:
-        stop.set()
-        engine.wake()
-        thread.join()
-
-
-def test_jobs_of_the_same_tenant_take_the_cells_of_a_paused_one_last(driven):
-    beginning = "".join(f"{i} bade fino " for i in range(12))
-    for key in ("paused", "done"):
-        driven.submit(key, {"prompt": f"{beginning}{key}", "max_tokens": 30, "temperature": 0})
-    for _ in range(4):
-        driven.engine.step()
-    driven.engine.pause("paused")
-    driven.engine.cancel("done")
-    driven.engine.step()
-    before = driven.engine.stats.prompt_tokens
-    for i in range(3):
-        driven.submit(str(i), {"prompt": f"{beginning}{i}", "max_tokens": 5, "temperature": 0})
-        driven.engine.step()
-    # The new jobs reuse the paused one's beginning, but copy it.
-    assert driven.engine.stats.prompt_tokens - before < 60
-    assert driven.engine.resume("paused")
-    driven.run_until_idle()
-    assert driven.engine.stats.recomputed_tokens == 0
-    assert driven.ended["paused"].usage.completion_tokens == 30
-
-
-@pytest.mark.parametrize(("limit_bytes", "recomputes"), [(1 << 30, False), (0, True)])
-def test_a_paused_job_whose_slot_is_needed_goes_on_from_a_copy_in_host_memory_or_is_computed_again(
-    backend, limit_bytes, recomputes
-):
-    ask = {"prompt": "kufe dibo " * 8, "max_tokens": 30, "temperature": 0}
-    with contextlib.closing(Driven(backend, reuse=False, paused_bytes=limit_bytes)) as driven:
-        keys = [str(i) for i in range(backend.sequences + 1)]
-        for key in keys:
-            driven.submit(key, ask)
-            driven.engine.step()
-            driven.engine.step()
-            driven.engine.step()
-            driven.engine.pause(key)
-        driven.engine.step()
-        for key in keys:
-            assert driven.engine.resume(key)
-        driven.run_until_idle()
-        assert (driven.engine.stats.recomputed_tokens > 0) == recomputes
-        texts = {ended.text for ended in driven.ended.values()}
-        assert len(texts) == 1
-        assert len(driven.ended) == len(keys)
-        assert driven.engine._table._bytes_left == limit_bytes
-
-
-def test_a_job_that_is_canceled_while_it_is_paused_leaves_no_copy_of_its_cells(backend):
-    with contextlib.closing(Driven(backend, reuse=False)) as driven:
-        for i in range(backend.sequences + 2):
-            driven.submit(str(i), {"prompt": f"{i} kufe", "max_tokens": 30})
-            driven.engine.step()
-            driven.engine.pause(str(i))
-        for i in range(backend.sequences + 2):
-            driven.engine.cancel(str(i))
-        driven.run_until_idle()
-        assert driven.engine._table._bytes_left == EngineSettings().paused_bytes
-        assert {ended.outcome for ended in driven.ended.values()} == {"canceled"}

@@ -1,4 +1,4 @@
-"""Claims as many jobs as there are free slots, and submits each job while the engine computes its current step.
+"""Claims as many jobs as there are free slots, while the engine computes its current step.
 
 A slot is free for a claim only after the end of its previous job has been written to the store: the order of turns is
 exact only if the true cost of that job is known at the next claim. The exception is the prefetch: when a running job is
@@ -10,26 +10,21 @@ A claim is repeated with the same claim id until the store has answered it, so t
 
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
-from shared import failpoints
 from shared.clock import Clock
-from shared.jobs import cost
 from shared.jobs.job import ClaimedJob
 from shared.jobs.outcomes import EndCode
 from workers.duties.claimed_jobs import ClaimedJobs, HeldJob
-from workers.duties.preparation import Outcome, Preparation, prepare
-from workers.engine.events import FreeCapacity, JobRejected, JobSpec
+from workers.duties.claims.preparation import Preparation
+from workers.duties.claims.starts import Starts
+from workers.engine.events import FreeCapacity
 from workers.engine.inbox import max_prefetched
 from workers.job_engine import JobEngine
 
 if TYPE_CHECKING:
     from shared.store.store import Store
-
-log = structlog.get_logger()
 
 #: How long an idle worker waits for a ring of the doorbell before it claims without one. A ring is lost if the process
 #: that received it dies. A claim that finds no job costs the store about 50 µs.
@@ -37,10 +32,6 @@ POLL_S = 1.0
 
 #: A slot that is free for longer than this while a job waits is considered idle. A claim alone may take this long.
 _IDLE_AFTER_S = 0.005
-
-
-#: A prompt of at most this many texts and characters is prepared without another thread, which takes a ms or two.
-_QUICK_TEXTS, _QUICK_CHARS = 32, 8192
 
 
 @dataclass(frozen=True)
@@ -80,14 +71,12 @@ class Claimer:
         self._claimed_jobs = claimed_jobs
         self._engine = engine
         self._clock = clock
-        self._fail = fail
-        self._preparation = preparation
+        self.starts = Starts(claimed_jobs, engine, preparation, fail=fail, record_prompt=record_prompt)
         #: Clock time and step count at which a slot became free while a job may have been waiting; None if no slot did.
         self._idle_since: tuple[float, int] | None = None
         #: Estimated number of steps that ran with a free slot after a job had already waited 5 ms for the slot. This is
         #: what late claims cost. The estimate assumes that all steps take equally long.
         self.idle_slot_steps = 0
-        self.record_prompt = record_prompt
         self._pending: _PendingClaim | None = None
         #: Whether a job may be waiting in the pool.
         self._work_expected = True
@@ -155,7 +144,7 @@ class Claimer:
         if self.closed:
             self._release(claimed)
         else:
-            self._start(claimed, sent_s)
+            self.starts.start(claimed, sent_s)
         # Clear the pending claim last, because a drain must not end before the jobs are recorded as held or released.
         self._pending = None
         return self._until_poll_s()
@@ -177,103 +166,12 @@ class Claimer:
 
         Therefore the worker never holds more than `max_prefetched` jobs for slots that are not free.
         """
-        engine_free, unheld = self._engine.free_capacity(), self._slots - len(self._claimed_jobs)
+        engine_free, unheld = self._engine.free_capacity(), self._slots - self._claimed_jobs.computing
         slots = max(0, min(engine_free.slots, unheld))
         ending_soon = max(0, min(engine_free.slots_ending_soon, unheld + max_prefetched(self._slots) - slots))
-        return FreeCapacity(slots, max(0, engine_free.cells - self._preparation.cells), ending_soon)
+        return FreeCapacity(slots, max(0, engine_free.cells - self.starts.cells), ending_soon)
 
     def _release(self, claimed: list[ClaimedJob]) -> None:
         """Release jobs whose claim was answered after the drain had begun."""
         if claimed:
             self._store.release(self._worker, [job.held for job in claimed])
-
-    def _start(self, claimed: list[ClaimedJob], sent_s: float) -> None:
-        for job in claimed:
-            failpoints.reach("after_claim", job.id)
-        added, replaced = self._claimed_jobs.add(claimed, sent_s)
-        for key in replaced:
-            log.info("job.lost", job=key.partition(":")[0], told_by="claim")
-            self._engine.cancel(key, drop=True)
-        for held_job in added:
-            self._prepare(held_job)
-
-    def _prepare(self, held_job: HeldJob) -> None:
-        """Prepare a job and submit it to the engine: at once if that is quick, else when another thread is done."""
-        try:
-            spec = _spec(held_job)
-        except JobRejected as rejected:
-            self._fail(held_job, EndCode(rejected.code), rejected.message, rejected.param)
-            return
-        if _is_quick(spec.payload):
-            # This is part of what every job costs. Only what takes longer is measured and charged.
-            self._finish(replace(prepare(self._engine.prepare, held_job, spec), cpu_s=0.0))
-        else:
-            self._preparation.add(held_job, spec)
-
-    def submit_prepared(self) -> None:
-        """Submit the jobs that other threads have prepared. Called on the thread of the passes."""
-        for outcome in self._preparation.finished():
-            # The job may have been lost or released in the meantime.
-            if self._claimed_jobs.get(outcome.held_job.key) is not None:
-                self._finish(outcome)
-
-    def _finish(self, outcome: Outcome) -> None:
-        """Submit a job to the engine, which reports the job's end later. A job that the engine rejects fails here."""
-        held_job, prepared = outcome.held_job, outcome.prepared
-        held_job.prepare_cpu_s = outcome.cpu_s
-        if isinstance(prepared, JobRejected):
-            self._fail(held_job, EndCode(prepared.code), prepared.message, prepared.param)
-            return
-        if isinstance(prepared, Exception):  # a bug that affects one job must not end the others
-            log.error("job.prepare_fault", job=held_job.claimed.id, exc_info=prepared)
-            self._fail(held_job, EndCode.ENGINE_ERROR, "the engine could not prepare this job", "")
-            return
-        self._engine.submit(prepared)
-        if self._claimed_jobs.get(held_job.key) is None:
-            # The job was lost just now, and the engine may have ignored the other thread's call, as below.
-            self._engine.cancel(held_job.key, drop=True)
-        if held_job.cancel_requested:
-            # Repeat the cancel, because the engine ignored the other thread's call if it came before `submit`. That
-            # thread sets `cancel_requested` before it calls the engine, so its call or this one comes after `submit`.
-            self._engine.cancel(held_job.key)
-        failpoints.reach("after_submit", held_job.claimed.id)
-        if not prepared.is_counted:
-            return
-        try:
-            self.record_prompt(prepared.spec.payload, prepared.prompt_tokens)
-        except Exception:  # only statistics: the job runs regardless
-            log.exception("job.learn_fault", job=held_job.claimed.id)
-
-
-def _is_quick(payload: Mapping[str, Any]) -> bool:
-    """Return whether a job can be prepared without delaying others: a short prompt, and nothing to compile."""
-    if payload.get("response_format") is not None:
-        return False
-    try:
-        texts = cost.request_texts(payload)
-    except (AttributeError, TypeError):
-        # Another program has changed the payload. The engine rejects it.
-        return True
-    return len(texts) <= _QUICK_TEXTS and sum(map(len, texts)) <= _QUICK_CHARS
-
-
-def _spec(held_job: HeldJob) -> JobSpec:
-    """Convert the job to the engine's input. Raises JobRejected if the stored payload is not a valid request."""
-    job = held_job.claimed
-    # Check the types at run time, because other programs may have changed the payload in the store.
-    valid = isinstance(job.payload, dict) and (
-        isinstance(job.payload.get("prompt"), str)
-        or any(isinstance(job.payload.get(name), list) for name in ("messages", "input"))
-    )
-    if not valid or job.max_tokens < 1:
-        raise JobRejected(EndCode.CORRUPT, "the job's record in the store is not a valid request")
-    return JobSpec(
-        key=held_job.key,
-        tenant=job.tenant,
-        payload=job.payload,
-        max_tokens=job.max_tokens,
-        # Both times count from just before the claim was sent, so they may be early by the call's duration, never late.
-        deadline_s=held_job.claimed_s + job.deadline_in_ms / 1000,
-        start_by_s=None if job.start_in_ms is None else held_job.claimed_s + job.start_in_ms / 1000,
-        attempt=job.attempt,
-    )
