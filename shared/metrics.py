@@ -112,8 +112,8 @@ COUNTED: tuple[MetricSpec, ...] = (
         "penstock_time_to_first_token_seconds",
         "histogram",
         ("tenant", "model_name", "size"),
-        "time from a job's claim to its first token; size is the prompt's length: s below 256 tokens, m below 2048, "
-        "l from 2048",
+        "time from a job's admission to its first token; size is the prompt's length: s below 256 tokens, m below "
+        "2048, l from 2048",
         "time_to_first_token",
     ),
     MetricSpec(

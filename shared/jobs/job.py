@@ -193,6 +193,8 @@ class WaitTimes:
     own_ms: int
     #: From reaching the head until its first claim: the job waited for other tenants' turns or for a free slot.
     turn_ms: int
+    #: Time for which its worker had paused it, so that another tenant's job could run.
+    paused_ms: int
     #: Time spent back in the queue after a claim, because the lease ended or a draining worker released the job.
     requeued_ms: int
 
@@ -252,8 +254,12 @@ class JobView:
     #: The job is canceled as abandoned if no client polls it for this long; 0 means never.
     poll_grace_ms: int = 0
     head_ms: int | None = None
-    #: See WaitTimes.requeued_ms.
+    #: See WaitTimes: the sums up to the last pause and the last claim, and since when the job is paused, or is back in
+    #: its queue; None if it is not.
+    paused_ms: int = 0
+    paused_since_ms: int | None = None
     requeued_ms: int = 0
+    requeued_since_ms: int | None = None
     #: The predicted end, computed at admission; None if the rates were unknown then.
     eta_at_ms: int | None = None
     #: The changes that degradation made to the job at its last claim; empty if the job runs as requested.
@@ -267,4 +273,13 @@ class JobView:
         """How long the job has waited. If it was never claimed, the wait is counted until its end, or until now."""
         until = self.first_claim_ms or self.ended_ms or self.now_ms
         head = min(until, self.head_ms or until)
-        return WaitTimes(max(0, head - self.admitted_ms), max(0, until - head), self.requeued_ms)
+        return WaitTimes(
+            own_ms=max(0, head - self.admitted_ms),
+            turn_ms=max(0, until - head),
+            paused_ms=self.paused_ms + self._so_far_ms(self.paused_since_ms),
+            requeued_ms=self.requeued_ms + self._so_far_ms(self.requeued_since_ms),
+        )
+
+    def _so_far_ms(self, since_ms: int | None) -> int:
+        """Return the ms from a time to the job's end or, if it has not ended, to now; 0 without a time."""
+        return 0 if since_ms is None else max(0, (self.ended_ms or self.now_ms) - since_ms)

@@ -12,7 +12,7 @@
 --   cached_tokens int · number of prompt tokens that were reused
 --   completion_tokens int · number of generated tokens
 --   cpu_tokens int · weighted tokens of CPU time
---   ttft_ms int · ms from the claim to the first token, -1 for none
+--   ttft_ms int · ms from the claim to the first token of this attempt, -1 for none
 --   decode_ms int · ms from the first token to the last, -1 for none
 --   result text · text, usage and message as JSON
 --   rq_return text · usage, in RQ's format for a job's return value
@@ -78,7 +78,9 @@ if ending.outcome ~= 'succeeded' and computed > 0 then
 end
 if ttft_ms >= 0 then
   local size = prompt_tokens < 256 and 's' or prompt_tokens < 2048 and 'm' or 'l'
-  observe('time_to_first_token|' .. label_and_model .. '|' .. size, ttft_ms)
+  local claimed_ms = number(redis.call('HGET', k_rq_job .. id, 'penstock_started_ms'), nil, job.admitted_ms, now_ms)
+  observe('time_to_first_token|' .. label_and_model .. '|' .. size,
+    ttft_ms + (claimed_ms and claimed_ms - job.admitted_ms or 0))
   if decode_ms >= 0 and completion_tokens > 1 then
     observe('time_per_output_token|' .. label_and_model, decode_ms / (completion_tokens - 1))
   end

@@ -142,7 +142,11 @@ def job_view(now_ms: int, position: int, result: Any, record: dict[str, str], jo
         first_claim_ms=time_ms("first_claim_ms"),
         poll_grace_ms=number("poll_grace_ms"),
         head_ms=time_ms("head_ms"),
-        requeued_ms=time_ms("requeued_ms") or 0,
+        paused_ms=number("paused_ms"),
+        paused_since_ms=time_ms("paused_since_ms"),
+        requeued_ms=number("requeued_ms"),
+        # The time of the claim is removed when the job goes back to its queue.
+        requeued_since_ms=time_ms("requeued_at_ms") if time_ms("started_ms") is None else None,
         eta_at_ms=time_ms("eta_ms"),
         degraded=changes(),
         form=_object(field("form")),

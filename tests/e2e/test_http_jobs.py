@@ -292,6 +292,6 @@ def test_the_eta_is_given_once_rates_are_known_and_the_wait_has_its_parts(client
     serve(store, facts={"mu_wtps": 1_000, "prefill_tps": 1_000, "tpot_ms": 10})
     job = admitted_job(submit(client, prompt="known rates"))
     assert 0 < job["queue"]["eta_ms"] < 60_000
-    assert job["waited"].keys() == {"own_ms", "turn_ms", "requeued_ms"}
+    assert job["waited"].keys() == {"own_ms", "turn_ms", "paused_ms", "requeued_ms"}
     quoted = submit(client, "/v1/quote").get_json()
     assert 0 < quoted["eta_early_ms"] <= quoted["eta_ms"] <= quoted["eta_late_ms"]

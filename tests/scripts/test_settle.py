@@ -201,6 +201,17 @@ def test_the_time_for_a_token_of_a_fast_model_is_counted_in_microseconds(store, 
     assert stat(store, f"h|time_to_first_token|blue|{MODEL}|m|sum_us") == 200_000
 
 
+def test_the_time_to_the_first_token_counts_from_the_admission(store):
+    admitted(store, a_job())
+    advance_clock(store, 4_000)
+    heartbeat(store)
+    held = claim_one(store).held
+    advance_clock(store, 300)
+    store.settle(an_ending(held, usage=Usage(300, 0, 21, 5, 50, 200)), "w1")
+    sum_us = stat(store, f"h|time_to_first_token|blue|{MODEL}|m|sum_us")
+    assert 4_200_000 <= sum_us < 4_300_000
+
+
 def test_an_ended_job_without_tokens_adds_no_measurement(store, held):
     store.settle(Ending(held.id, held.token, Outcome.FAILED, code="context_length_exceeded"), "w1")
     assert not [name for name in store.snapshot(stats=True).stats if name.startswith(("h|time_", "wasted"))]

@@ -1,6 +1,7 @@
 """Tests of why a job waited: for its own tenant's jobs, for its turn, or again after it was requeued."""
 
 from shared.jobs.job import WaitTimes
+from shared.store import keys
 from tests.support.builders import (
     MODEL,
     a_heartbeat,
@@ -47,10 +48,31 @@ def test_a_wait_after_a_release_is_reported_separately(store):
     assert waited.turn_ms < 100
 
 
+def test_a_job_that_is_back_in_its_queue_waits_until_its_next_claim_or_its_end(store):
+    store.renew(a_heartbeat(), [])
+    job_id = admitted(store, a_job())
+    store.release("w1", [claim_one(store).held])
+    advance_clock(store, 700)
+    assert 700 <= view_of(store, job_id).waited.requeued_ms < 800
+    store.cancel(job_id)
+    advance_clock(store, 900)
+    assert 700 <= view_of(store, job_id).waited.requeued_ms < 800
+
+
+def test_the_time_in_which_a_job_was_paused_is_reported_with_a_pause_that_goes_on(store):
+    job_id = admitted(store, a_job())
+    assert view_of(store, job_id).waited.paused_ms == 0
+    now_ms = view_of(store, job_id).now_ms
+    paused = {"penstock_paused_ms": 300, "penstock_paused_since_ms": now_ms}
+    store.client.hset(keys.rq_job(job_id), mapping=paused)
+    advance_clock(store, 500)
+    assert 800 <= view_of(store, job_id).waited.paused_ms < 900
+
+
 def test_the_parts_of_a_queued_jobs_wait_grow_with_time(store):
     store.renew(a_heartbeat(), [])
     job_id = admitted(store, a_job())
     waited = view_of(store, job_id).waited
-    assert waited == WaitTimes(0, waited.turn_ms, 0)
+    assert waited == WaitTimes(0, waited.turn_ms, 0, 0)
     advance_clock(store, 2_000)
     assert view_of(store, job_id).waited.turn_ms >= 2_000

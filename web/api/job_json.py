@@ -94,10 +94,16 @@ def usage_json(view: JobView) -> dict[str, int | None] | None:
         "cached_tokens": usage["cached_tokens"],
         "completion_tokens": usage["completion_tokens"],
         "queue_ms": queue_ms,
+        "start_ms": _start_ms(usage.get("ttft_ms"), usage.get("prefill_ms")),
         "prefill_ms": usage.get("prefill_ms"),
         "decode_ms": usage.get("decode_ms"),
         "ttft_ms": None if ttft_ms is None else ttft_ms + max(0, claimed_ms - view.admitted_ms),
     }
+
+
+def _start_ms(ttft_ms: int | None, prefill_ms: int | None) -> int | None:
+    """Return the ms from the claim to the first step, by the engine's times to the first token and of the prefill."""
+    return None if ttft_ms is None or prefill_ms is None else max(0, ttft_ms - prefill_ms)
 
 
 def error_json(view: JobView) -> dict[str, Any] | None:

@@ -74,6 +74,7 @@ class Waited(ResponseModel):
 
     own_ms: int = Field(description="behind other jobs of its own tenant")
     turn_ms: int = Field(description="as the first in its queue, while other tenants had turns or no slot was free")
+    paused_ms: int = Field(description="on its worker, which ran another tenant's job meanwhile")
     requeued_ms: int = Field(description="in the queue again after its worker was lost or drained")
 
 
@@ -83,7 +84,11 @@ class Usage(ResponseModel):
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
-    queue_ms: int | None
+    queue_ms: int | None = Field(description="from admission to the first claim")
+    start_ms: int | None = Field(
+        description="from the last claim to the first step: the prompt is prepared, and an idle engine waits for more "
+        "jobs (PENSTOCK_BATCH_TIMEOUT_MS)"
+    )
     prefill_ms: int | None
     decode_ms: int | None
     ttft_ms: int | None = Field(description="from admission to the first token")
