@@ -35,6 +35,13 @@ def held(store) -> ClaimRef:
     return claim_one(store).held
 
 
+def queued_ms(store, held: ClaimRef) -> int:
+    """Return how long the job was queued before its claim."""
+    view = view_of(store, held.id)
+    assert view.started_ms is not None
+    return view.started_ms - view.admitted_ms
+
+
 def test_a_succeeded_job_keeps_its_text_usage_and_message(store, held):
     usage = Usage(11, 3, 20, prefill_ms=5, decode_ms=190, ttft_ms=7)
     ending = an_ending(held, text="Es war 𝄞 einmal", usage=usage, message="m", extra={"embeddings": [1.5]})
@@ -188,7 +195,7 @@ def test_an_ended_job_is_counted_once_by_tenant_model_and_outcome(store, held):
     assert stat(store, "ended|succeeded") == 1
     assert stat(store, f"ended|blue|{MODEL}|succeeded") == 1
     assert [stat(store, f"tokens|blue|{MODEL}|{kind}") for kind in ("prompt", "cached", "completion")] == [300, 40, 21]
-    assert stat(store, f"h|time_to_first_token|blue|{MODEL}|m|50") == 1
+    assert stat(store, f"h|time_to_first_token|blue|{MODEL}|m|sum_us") == 1_000 * (queued_ms(store, held) + 30)
     assert stat(store, f"h|time_per_output_token|blue|{MODEL}|10") == 1
     assert stat(store, f"h|request_duration|succeeded|blue|{MODEL}|sum_us") >= 0
 
@@ -198,18 +205,19 @@ def test_the_time_for_a_token_of_a_fast_model_is_counted_in_microseconds(store, 
     store.settle(an_ending(held, usage=Usage(300, 0, 21, 5, 7, 200)), "w1")
     assert stat(store, f"h|time_per_output_token|blue|{MODEL}|5") == 1
     assert stat(store, f"h|time_per_output_token|blue|{MODEL}|sum_us") == 350
-    assert stat(store, f"h|time_to_first_token|blue|{MODEL}|m|sum_us") == 200_000
+    assert stat(store, f"h|time_to_first_token|blue|{MODEL}|m|sum_us") == 1_000 * (queued_ms(store, held) + 200)
 
 
 def test_the_time_to_the_first_token_counts_from_the_admission(store):
+    heartbeat(store)
     admitted(store, a_job())
     advance_clock(store, 4_000)
     heartbeat(store)
     held = claim_one(store).held
     advance_clock(store, 300)
     store.settle(an_ending(held, usage=Usage(300, 0, 21, 5, 50, 200)), "w1")
-    sum_us = stat(store, f"h|time_to_first_token|blue|{MODEL}|m|sum_us")
-    assert 4_200_000 <= sum_us < 4_300_000
+    assert queued_ms(store, held) >= 4_000
+    assert stat(store, f"h|time_to_first_token|blue|{MODEL}|m|sum_us") == 1_000 * (queued_ms(store, held) + 200)
 
 
 def test_an_ended_job_without_tokens_adds_no_measurement(store, held):
