@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from shared.errors import StoreUnavailable
-from shared.jobs.job import ClaimRef, Ending, Usage
+from shared.jobs.job import ClaimRef, Usage
 from shared.jobs.outcomes import Outcome, Stage
 from shared.jobs.states import JobState
 from shared.store import keys
@@ -33,13 +33,6 @@ def held(store) -> ClaimRef:
     heartbeat(store)
     admitted(store, a_job(deadline_ms=60_000, payload={"prompt": "<secret>"}))
     return claim_one(store).held
-
-
-def queued_ms(store, held: ClaimRef) -> int:
-    """Return how long the job was queued before its claim."""
-    view = view_of(store, held.id)
-    assert view.started_ms is not None
-    return view.started_ms - view.admitted_ms
 
 
 def test_a_succeeded_job_keeps_its_text_usage_and_message(store, held):
@@ -188,42 +181,6 @@ def test_a_success_more_than_a_second_after_the_deadline_is_expired_and_keeps_it
     )
     assert stat(store, "ended|expired") == 1
     assert stat(store, "wasted|blue|expired") == 30
-
-
-def test_an_ended_job_is_counted_once_by_tenant_model_and_outcome(store, held):
-    store.settle(an_ending(held, usage=Usage(300, 40, 21, 5, 200, 30)), "w1")
-    assert stat(store, "ended|succeeded") == 1
-    assert stat(store, f"ended|blue|{MODEL}|succeeded") == 1
-    assert [stat(store, f"tokens|blue|{MODEL}|{kind}") for kind in ("prompt", "cached", "completion")] == [300, 40, 21]
-    assert stat(store, f"h|time_to_first_token|blue|{MODEL}|m|sum_us") == 1_000 * (queued_ms(store, held) + 30)
-    assert stat(store, f"h|time_per_output_token|blue|{MODEL}|10") == 1
-    assert stat(store, f"h|request_duration|succeeded|blue|{MODEL}|sum_us") >= 0
-
-
-def test_the_time_for_a_token_of_a_fast_model_is_counted_in_microseconds(store, held):
-    """21 tokens in 7 ms: 20 intervals of 350 µs each."""
-    store.settle(an_ending(held, usage=Usage(300, 0, 21, 5, 7, 200)), "w1")
-    assert stat(store, f"h|time_per_output_token|blue|{MODEL}|5") == 1
-    assert stat(store, f"h|time_per_output_token|blue|{MODEL}|sum_us") == 350
-    assert stat(store, f"h|time_to_first_token|blue|{MODEL}|m|sum_us") == 1_000 * (queued_ms(store, held) + 200)
-
-
-def test_the_time_to_the_first_token_counts_from_the_admission(store):
-    heartbeat(store)
-    admitted(store, a_job())
-    advance_clock(store, 4_000)
-    heartbeat(store)
-    held = claim_one(store).held
-    advance_clock(store, 300)
-    store.settle(an_ending(held, usage=Usage(300, 0, 21, 5, 50, 200)), "w1")
-    assert queued_ms(store, held) >= 4_000
-    assert stat(store, f"h|time_to_first_token|blue|{MODEL}|m|sum_us") == 1_000 * (queued_ms(store, held) + 200)
-
-
-def test_an_ended_job_without_tokens_adds_no_measurement(store, held):
-    store.settle(Ending(held.id, held.token, Outcome.FAILED, code="context_length_exceeded"), "w1")
-    assert not [name for name in store.snapshot(stats=True).stats if name.startswith(("h|time_", "wasted"))]
-    assert store.client.hget(keys.tenant("blue"), keys.service_field(MODEL)) == b"0"
 
 
 def test_the_pools_mean_run_time_follows_the_succeeded_jobs(store):
