@@ -1,7 +1,8 @@
--- release: puts a worker's running jobs back into their queues, as in a drain; the attempt does not count.
+-- release: puts a worker's running jobs back into their queues: in a drain, or because their attempts failed.
 -- KEYS
 -- ARGV
 --   worker text · the worker that releases the jobs
+--   counts int · 1 if the attempts failed and count; 0 if the worker could not run the jobs, as in a drain
 --   held rest · for each job: id, claim token
 -- ANSWERS released
 --   released: number of jobs that were requeued; the other jobs ended, or the worker had lost them
@@ -12,7 +13,7 @@ local released = 0
 for i = held, #ARGV, 2 do
   local job = read_job(ARGV[i])
   if job and job.state == 'running' and job.claim == ARGV[i + 1] and job.worker == worker then
-    if lapse(job, false, now_ms) == 'requeued' then
+    if lapse(job, counts == 1, now_ms) == 'requeued' then
       released = released + 1
     end
   end

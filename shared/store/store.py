@@ -243,12 +243,13 @@ class Store(StoreReads):
         """Unregister a worker that is stopping and holds no jobs, so that it is no longer among the live workers."""
         self._call("farewell", worker=worker, slug=model_slug(model))
 
-    def release(self, worker: str, held: Sequence[ClaimRef]) -> int:
+    def release(self, worker: str, held: Sequence[ClaimRef], *, counts_as_attempt: bool = False) -> int:
         """Give jobs back before their leases end, as in a drain. Return how many of them were put back into a queue.
 
-        A requeued job keeps its admission time and its deadline, and the released claim is not counted as an attempt.
+        A requeued job keeps its admission time and its deadline. If `counts_as_attempt`, the claims were attempts that
+        failed, and a job on its last attempt fails. Otherwise, they are not counted as attempts.
         """
-        released: int = self._call("release", worker=worker, held=_flat(held))[1][0]
+        released: int = self._call("release", worker=worker, counts=int(counts_as_attempt), held=_flat(held))[1][0]
         return released
 
     def reap(self) -> Reaped:

@@ -135,10 +135,11 @@ class StoreMachine(GroupedMachine):
             stored = self.client.hget(keys.books(slug), "generated_weight_milli")
             assert (stored and int(stored)) == self.model.pools[slug].generated_weight.milli
 
-    @rule(claim=consumes(claims))
-    def release(self, claim):
+    @rule(claim=consumes(claims), counted=st.booleans())
+    def release(self, claim, counted):
         worker = self._worker_of(claim[0]) or "w2"
-        assert self.store.release(worker, [ClaimRef(*claim)]) == self.model.release(worker, [claim])
+        released = self.store.release(worker, [ClaimRef(*claim)], counts_as_attempt=counted)
+        assert released == self.model.release(worker, [claim], counted=counted)
 
     @rule(job_id=ids, tenant=st.sampled_from([None, *TENANTS]))
     def cancel(self, job_id, tenant):

@@ -1,4 +1,4 @@
-"""Tests of the script `release`: a draining worker gives jobs back unchanged, and the attempt does not count."""
+"""Tests of the script `release`: a worker gives jobs back unchanged, and the attempt counts only if it failed."""
 
 import pytest
 
@@ -84,6 +84,38 @@ def test_a_released_job_is_queued_again_even_beyond_the_bound(store, settings):
     admitted(store, a_job())
     assert store.release("w1", [held]) == 1
     assert store.snapshot().waiting == 2
+
+
+def test_a_failed_attempt_counts_and_the_charge_is_refunded(store):
+    heartbeat(store)
+    job_id = admitted(store, a_job())
+    held = claim_one(store)
+    assert store.release("w1", [held.held], counts_as_attempt=True) == 1
+    assert store.client.hget(keys.tenant("blue"), keys.service_field(MODEL)) == b"0"
+    assert view_of(store, job_id).attempts == 1
+    assert claim_one(store, "w2").attempt == 2
+
+
+def test_a_job_whose_last_attempt_failed_is_not_requeued(store, settings):
+    reconfigure(store, settings, max_attempts=2)
+    heartbeat(store)
+    job_id = admitted(store, a_job())
+    assert store.release("w1", [claim_one(store).held], counts_as_attempt=True) == 1
+    last = claim_one(store).held
+    assert store.release("w1", [last], counts_as_attempt=True) == 0
+    view = view_of(store, job_id)
+    assert (view.state, view.code, view.attempts) == (JobState.FAILED, "poison", 2)
+
+
+@pytest.mark.parametrize("counts", [False, True])
+def test_a_second_release_of_either_kind_changes_nothing(store, counts):
+    heartbeat(store)
+    admitted(store, a_job())
+    held = claim_one(store).held
+    store.release("w1", [held], counts_as_attempt=not counts)
+    before = contents(store)
+    assert store.release("w1", [held], counts_as_attempt=counts) == 0
+    assert contents(store) == before
 
 
 def test_a_second_release_changes_nothing(store):

@@ -207,10 +207,10 @@ class Model:
             return "requested"
         return "ended"
 
-    def release(self, worker: str, held: list[tuple[str, str]]) -> int:
+    def release(self, worker: str, held: list[tuple[str, str]], *, counted: bool = False) -> int:
         mine = [self.jobs[i] for i, token in held if i in self.jobs and self.jobs[i].claim == token]
         return sum(
-            self._take_back(job, counted=False) == "queued"
+            self._take_back(job, counted=counted) == "queued"
             for job in mine
             if job.state == "running" and job.worker == worker
         )

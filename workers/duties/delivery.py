@@ -21,7 +21,7 @@ from shared.jobs.outcomes import EndCode, Outcome, Stage
 from shared.store.replies import SettleAnswer, Settled
 from workers.duties.claimed_jobs import ClaimedJobs, HeldJob, claim_key
 from workers.duties.text_pacing import TextPacing
-from workers.engine.events import DROPPED, RETURNED, Ended, Event, Text
+from workers.engine.events import ATTEMPT_FAILED, DROPPED, RETURNED, Ended, Event, Text
 
 if TYPE_CHECKING:
     from shared.store.store import Store
@@ -63,8 +63,8 @@ class Delivery:
         self._inbox: deque[Event] = deque()
         #: Keys and ends of jobs to settle, in order of arrival. Only the passes use this queue.
         self._endings: deque[tuple[str, Ending]] = deque()
-        #: Recalled jobs that the engine returned before it started them. Only the passes use this list.
-        self._returned: list[HeldJob] = []
+        #: Jobs to release, by whether the attempt counts. Only the passes use these lists.
+        self._returned: dict[bool, list[HeldJob]] = {False: [], True: []}
         #: Usage of jobs that this worker no longer held when they ended in the engine. Only the passes use this.
         self._unsettled_usage: list[tuple[ClaimRef, Usage]] = []
         #: Keys of jobs that have produced text. Only the engine's thread uses this set.
@@ -101,7 +101,8 @@ class Delivery:
     @property
     def has_unsent(self) -> bool:
         """Whether anything remains to be written to the store."""
-        return bool(self._endings or self._returned or self._unsettled_usage or self._inbox or self._pacing.has_unsent)
+        returned = any(self._returned.values())
+        return bool(self._endings or returned or self._unsettled_usage or self._inbox or self._pacing.has_unsent)
 
     def one_pass(self) -> float | None:
         """Write everything that is due to the store.
@@ -132,18 +133,23 @@ class Delivery:
             elif held_job is None or event.outcome == DROPPED:
                 self._forget(event.key)
                 self._keep_usage(event.key, event.usage)
-            elif event.outcome == RETURNED:
-                self._returned.append(held_job)
+            elif event.outcome in {RETURNED, ATTEMPT_FAILED}:
+                failed = event.outcome == ATTEMPT_FAILED
+                self._returned[failed].append(held_job)
+                if failed:
+                    self._keep_usage(event.key, event.usage)
             else:
                 held_job.grammar_cpu_s = event.grammar_cpu_s
                 cpu_tokens = held_job.cpu_tokens(self._prefill_tps)
                 self._endings.append((event.key, _ending(held_job, event, cpu_tokens)))
 
     def _release_returned(self) -> None:
-        if self._returned:
-            self._store.release(self._worker, [held_job.claimed.held for held_job in self._returned])
-        while self._returned:
-            self._forget(self._returned.pop().key)
+        for failed, returned in self._returned.items():
+            if returned:
+                held = [held_job.claimed.held for held_job in returned]
+                self._store.release(self._worker, held, counts_as_attempt=failed)
+            while returned:
+                self._forget(returned.pop().key)
 
     def _append_text(self) -> None:
         """Append all text that is due.

@@ -57,7 +57,7 @@ class Ended:
     """The last event of a sequence. `text` is the whole answer."""
 
     key: str
-    #: An Outcome value, or else DROPPED or RETURNED, which mean that the worker does not settle the job.
+    #: An Outcome value, or else DROPPED, RETURNED or ATTEMPT_FAILED: then the worker does not settle the job.
     outcome: str
     finish_reason: str
     text: str
@@ -74,10 +74,11 @@ class Ended:
 
 Event = Text | Ended
 
-#: The worker does not settle a job that ends with one of these outcomes. DROPPED: the job's lease was lost, the engine
-#: stopped, or an upstream failed, so that the attempt counts: the worker gives up the lease. RETURNED: the worker
-#: recalled the job before it had a slot, or the upstream did not take it; the worker releases it without an attempt.
-DROPPED, RETURNED = "dropped", "returned"
+#: The worker does not settle a job that ends with one of these outcomes. DROPPED: the job's lease was lost, or the
+#: engine stopped; the worker gives up the lease. RETURNED: the worker recalled the job before it had a slot, or the
+#: upstream did not take it; the worker releases it, and the attempt does not count. ATTEMPT_FAILED: the upstream failed
+#: in the middle of the job; the worker releases it, and the attempt counts.
+DROPPED, RETURNED, ATTEMPT_FAILED = "dropped", "returned", "attempt_failed"
 
 
 @dataclass(frozen=True)

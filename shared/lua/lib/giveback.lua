@@ -11,7 +11,7 @@ local function has_first_token(job)
 end
 
 -- Requeues the job even if its tenant has reached the bound on queued jobs, because the job was admitted before.
--- `counts_as_attempt` is false if the worker released the job, for example in a drain: the attempt did not fail.
+-- `counts_as_attempt` is false if the attempt did not fail: the worker drains, or could not run the job.
 local function give_back(job, counts_as_attempt, now_ms)
   redis.call('ZREM', k_leases, job.id)
   rq_stop(job.queue, job.id, job.claim)
