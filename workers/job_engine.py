@@ -25,6 +25,11 @@ class JobEngine(Protocol):
         ...
 
     @property
+    def slots(self) -> int:
+        """How many jobs the engine runs at once now, at most `facts.slots`; see `workers.upstream.concurrency`."""
+        ...
+
+    @property
     def shares_steps(self) -> bool:
         """Whether all jobs share each step. If not, each slot computes its prompt at the full prefill rate."""
         ...

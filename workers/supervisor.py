@@ -265,7 +265,7 @@ class Supervisor:
                 log.error("worker.ending", why=notice.why, exit=int(notice.code))
 
     def _busy(self) -> bool:
-        return self._engine.free_capacity().slots < self._engine.facts.slots
+        return self._engine.free_capacity().slots < self._engine.slots
 
     def _stop(self) -> None:
         """Stop all duties (the leases last), then the engine. The duties share one timeout, in case the store hangs."""

@@ -103,6 +103,7 @@ class Settings:
     upstream_url: str
     upstream_api_key: str
     upstream_model: str
+    upstream_concurrency: int
     upstream_first_token_ms: int
     upstream_gap_ms: int
     log_level: str

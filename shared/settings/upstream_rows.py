@@ -1,6 +1,6 @@
 """The settings of a worker whose engine is an OpenAI-compatible server."""
 
-from shared.settings.setting import Setting, int_row, text_row
+from shared.settings.setting import AUTO, Setting, int_row, text_row
 
 ROWS: tuple[Setting, ...] = (
     text_row(
@@ -23,6 +23,16 @@ ROWS: tuple[Setting, ...] = (
         "",
         "the model's name at the upstream",
         "unset: the served name; if PENSTOCK_MODEL_NAME is not set, it is also the served name",
+    ),
+    int_row(
+        "upstream_concurrency",
+        AUTO,
+        "requests",
+        1,
+        1_024,
+        "how many requests a worker sends to the upstream at once, at most PENSTOCK_MAX_BATCH_SIZE; auto: as many as "
+        "the upstream serves best, which the worker measures",
+        auto=True,
     ),
     int_row(
         "upstream_first_token_ms",

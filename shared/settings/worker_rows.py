@@ -61,7 +61,7 @@ ROWS: tuple[Setting, ...] = (
         "slots",
         1,
         1_024,
-        "jobs that a worker runs at once; auto: 16 on a GPU, 4 on a CPU, 8 for an upstream",
+        "jobs that a worker runs at once; auto: 16 on a GPU, 4 on a CPU, at most 64 for an upstream",
         auto=True,
     ),
     int_row("prefill_chunk", 512, "tokens", 16, 65_536, "maximum number of prompt tokens in one step"),

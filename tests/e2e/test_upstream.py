@@ -98,6 +98,18 @@ def test_a_completion_is_passed_on(client: openai.OpenAI, server: UpstreamServer
     assert (server.bodies[-1]["echo"], server.bodies[-1]["max_tokens"]) == (True, 16)
 
 
+@pytest.mark.parametrize("behaviour", ["answer", "numbers"])
+def test_embeddings_are_those_of_the_upstream_in_the_order_of_the_inputs(
+    client: openai.OpenAI, server: UpstreamServer, behaviour: str
+) -> None:
+    server.will(behaviour)
+    answer = client.embeddings.create(model="m", input=["one", "two"], dimensions=2)
+    assert [item.embedding for item in answer.data] == [[0.0, 0.5], [1.0, 0.5]]
+    assert (answer.usage.prompt_tokens, answer.usage.total_tokens) == (11, 11)
+    expected = {"model": "m", "input": ["one", "two"], "encoding_format": "base64", "dimensions": 2}
+    assert server.bodies[-1] == expected
+
+
 def test_a_response_runs_on_the_upstream(client: openai.OpenAI) -> None:
     assert client.responses.create(model="m", input="hello there").output_text == "w0 w1 w2 "
 

@@ -1,8 +1,10 @@
 """An OpenAI-compatible server whose behaviour a test chooses, request by request: a real HTTP server in a thread."""
 
 import asyncio
+import base64
 import json
 import threading
+from array import array
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Self
@@ -21,8 +23,10 @@ class UpstreamServer:
     The behaviours: `busy` (429 with a hint), `loading` (503 without one), `reject` (400), `fault` (500), `cut` (closes
     in the middle of the answer, once `may_cut` is set), `crash` (closes before the first byte), `hang` (says nothing),
     `stall` (says nothing after the first word), `tools` (two calls of tools, in pieces, after some reasoning),
-    `garbage` (a stream of no JSON), `nonsense` (no HTTP), `whole` (does not stream), and `endless` (words until the
-    client closes).
+    `garbage` (a stream of no JSON), `nonsense` (no HTTP), `whole` (does not stream), `endless` (words until the
+    client closes), and `numbers` (embeddings as numbers although base64 was asked for).
+
+    The embedding of the input with the index i is [i, 0.5].
     """
 
     def __init__(self, *, words: int = 3, key: str = "") -> None:
@@ -80,6 +84,7 @@ class UpstreamServer:
         app.router.add_get("/v1/models", self._models)
         app.router.add_post("/v1/chat/completions", self._answer)
         app.router.add_post("/v1/completions", self._answer)
+        app.router.add_post("/v1/embeddings", self._answer)
         runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", self.port, reuse_address=True)
@@ -127,6 +132,8 @@ class UpstreamServer:
             return web.Response()
         if behaviour == "hang":
             await asyncio.sleep(60)
+        if "input" in body:
+            return web.json_response(_embeddings(body, as_numbers=behaviour == "numbers"))
         if behaviour == "tools":
             return await self._call_tools(request)
         return await self._stream(behaviour, request, "messages" in body)
@@ -180,6 +187,14 @@ class UpstreamServer:
         choice: dict[str, Any] = {"index": 0, "finish_reason": "stop"}
         choice |= {"message": {"role": "assistant", "content": text}} if "messages" in body else {"text": text}
         return {"choices": [choice], "usage": _usage(self.words)}
+
+
+def _embeddings(body: dict[str, Any], *, as_numbers: bool) -> dict[str, Any]:
+    """Return the vectors in the reverse of their order, which the index of each allows."""
+    vectors = [[float(index), 0.5] for index in range(len(body["input"]))]
+    given = [vector if as_numbers else base64.b64encode(array("f", vector).tobytes()).decode() for vector in vectors]
+    data = [{"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(given)]
+    return {"object": "list", "data": data[::-1], "usage": {"prompt_tokens": 11, "total_tokens": 11}}
 
 
 def _usage(words: int) -> dict[str, Any]:

@@ -65,7 +65,10 @@ class EmbeddingsBody(Body):
     model: Annotated[NulFreeText, Field(min_length=1, max_length=200)] | None = None
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = Field(
-        None, ge=1, description="must be the model's own number of dimensions, because vectors are not shortened"
+        None,
+        ge=1,
+        description="must be the model's own number of dimensions, because vectors are not shortened; a model that "
+        "another server serves may allow other numbers",
     )
     deadline_ms: int | None = Field(
         None, ge=1, description="the deadline in ms from now; with OpenAI's package, set it in extra_body"
@@ -79,9 +82,10 @@ class EmbeddingsBody(Body):
         check_sizes(value, {})
         return supported_fields(value, frozenset(cls.model_fields)) if isinstance(value, dict) else value
 
-    def payload(self) -> dict[str, Any]:
-        """Return the payload that the engine reads."""
-        return {"input": self.input}
+    def payload(self, *, forwards: bool) -> dict[str, Any]:
+        """Return the payload that the engine reads. `forwards` is whether an upstream serves the model."""
+        passed_on = {"forward": {"dimensions": self.dimensions}} if forwards and self.dimensions else {}
+        return {"input": self.input} | passed_on
 
 
 def embeddings_json(view: JobView, encoding: Literal["float", "base64"]) -> dict[str, Any]:

@@ -258,9 +258,9 @@ def _may_be_cut(caller: Caller, generation: GenerationRequest) -> bool:
 def _check_model_kind(generation: GenerationRequest, model: Model) -> None:
     """Raise ApiError if the request asks a text model for embeddings, or an embedding model for text.
 
-    A model without a live worker passes the check, because its kind is unknown.
+    A model without a live worker, and one that an upstream serves, pass the check, because their kinds are unknown.
     """
-    if not model.live or ("input" in generation.payload) == bool(model.pooling):
+    if not model.live or model.forwards or ("input" in generation.payload) == bool(model.pooling):
         return
     kind = "makes embeddings: use /v1/embeddings" if model.pooling else "generates text and makes no embeddings"
     raise ApiError("unsupported_parameter", f"model {model.name!r} {kind}", param="model")

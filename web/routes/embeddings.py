@@ -35,9 +35,10 @@ def embeddings(body: EmbeddingsBody) -> Response:
     """Offer a job that embeds the input, wait for the job's end and return the embeddings."""
     context, caller = current_context(), current_caller()
     deadline = read_deadline(context, caller, body, "hold")
-    _check_dimensions(body, context.pools.resolve(body.model, caller.policy))
+    model = context.pools.resolve(body.model, caller.policy)
+    _check_dimensions(body, model)
     generation = GenerationRequest(
-        payload=body.payload(),
+        payload=body.payload(forwards=bool(model.forwards)),
         deadline=deadline,
         model=body.model,
         # A job for embeddings generates no tokens, but every job must have a max_tokens of at least 1.

@@ -51,7 +51,7 @@ class Heartbeat:
     @property
     def _busy(self) -> int:
         """Return the number of slots in use. Jobs beyond the number of slots are prefetched and have no slot yet."""
-        return min(self._claimed_jobs.computing, self._engine.facts.slots)
+        return min(self._claimed_jobs.computing, self._engine.slots)
 
     def report(self) -> HeartbeatReport:
         """Return a report of the worker's current state."""
@@ -70,12 +70,12 @@ class Heartbeat:
             "idle_slot_steps": self.idle_slot_steps(),
             "rq_state": "busy" if busy else "idle",
         }
-        rates = self.throughput.rates(full=busy >= self._engine.facts.slots)
+        rates = self.throughput.rates(full=busy >= self._engine.slots)
         return HeartbeatReport(
             worker=self.worker,
             model=self.model,
             # While an upstream is away, the worker has only the slots of the jobs that still run there.
-            slots=self._engine.facts.slots if free.live else busy,
+            slots=self._engine.slots if free.live else busy,
             slots_busy=busy,
             cells=self._engine.facts.cells,
             cells_free=free.cells,
@@ -91,7 +91,7 @@ class Heartbeat:
             "penstock_worker_slots": (
                 "gauge",
                 "Number of jobs that this worker can run at the same time",
-                engine_facts.slots,
+                self._engine.slots,
             ),
             "penstock_worker_slots_busy": ("gauge", "Number of slots in use", self._busy),
             "penstock_worker_paused_jobs": (

@@ -37,7 +37,7 @@ class LoadLog:
         held = len(self._claimed_jobs)
         if (held or steps) and passed_s > 0:
             facts, free = self._engine.facts, self._engine.free_capacity()
-            running, paused = facts.slots - free.slots, self._claimed_jobs.paused
+            running, paused = min(held, self._engine.slots - free.slots), self._claimed_jobs.paused
             log.info(
                 "worker.load",
                 running=running,

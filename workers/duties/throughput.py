@@ -134,7 +134,7 @@ class Throughput:
         elif self._wtps == 0 and self._prompt_token.mean_ms and self._output_token.mean_ms:
             # Nothing was calibrated. Until every slot has been taken for a while, each is assumed to be as fast as now.
             job_ms = _INITIAL_MIX * self._prompt_token.mean_ms + self._output_token.mean_ms
-            self._generated_tps = 1000 * self._engine.facts.slots / job_ms
+            self._generated_tps = 1000 * self._engine.slots / job_ms
             self._wtps = (_INITIAL_MIX + self._weight) * self._generated_tps
         tokenizer = {}
         if self._prompt_bytes >= _MIN_BYTES:

@@ -91,6 +91,11 @@ class Engine:
         """Ask the engine to return the jobs without a slot within one step. May be called from any thread."""
         self._inbox.recall()
 
+    @property
+    def slots(self) -> int:
+        """The number of slots, which does not change."""
+        return self.facts.slots
+
     def free_capacity(self) -> FreeCapacity:
         """Return how many slots and cells are free, and how many slots soon will be. May be called from any thread."""
         return self._inbox.free_capacity()

@@ -1,28 +1,56 @@
 """Builds a job's answer from the chunks, or from the whole response, that the upstream sends; pure."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 #: Fields of a message that are texts, come in pieces and are kept beside the content.
 _OTHER_TEXTS = ("reasoning_content", "reasoning", "refusal")
 #: The most bytes of an answer, with its tool calls, that are kept.
 MAX_ANSWER_BYTES = 8 << 20
+#: An answer is ended when it has more parts than this for each token that was asked for, and some more. Most servers
+#: send a part for each token, and some one for each character. One that sends more ignores the length.
+_PARTS_PER_TOKEN, _MORE_PARTS = 8, 64
+#: Finish reasons with which a server says that it gave the answer up.
+_GIVEN_UP = frozenset({"abort", "error"})
+#: The longest finish reason that is passed on. Each one that is in use is shorter.
+_MAX_REASON = 32
 
 
 class AnswerInvalid(Exception):
     """What the upstream sent is not a chunk or a response of OpenAI's API, or the answer is too long."""
 
 
+class Counts(NamedTuple):
+    """The upstream's own counts of tokens; None for what it did not count."""
+
+    prompt: int | None = None
+    cached: int = 0
+    completion: int | None = None
+
+
+def read_counts(usage: Any) -> Counts:
+    """Return the counts in the `usage` of a chunk or a response. What is no number of tokens is left out."""
+    if not isinstance(usage, dict):
+        return Counts()
+    details = usage.get("prompt_tokens_details")
+    cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else 0
+    prompt = _count(usage.get("prompt_tokens"))
+    return Counts(prompt, min(prompt or 0, cached or 0), _count(usage.get("completion_tokens")))
+
+
 @dataclass
 class Answer:
-    """One answer so far. `kind` is `chat` or `completion`."""
+    """One answer so far. `kind` is `chat` or `completion`, and `max_tokens` the length that was asked for."""
 
     kind: str
+    max_tokens: int
+    #: The most bytes of a response that is not streamed.
+    max_bytes: int = MAX_ANSWER_BYTES
     parts: list[str] = field(default_factory=list)
     finish_reason: str = ""
-    #: The upstream's own counts: prompt, cached and completion tokens; None until the upstream has sent them.
-    counts: tuple[int, int, int] | None = None
+    counts: Counts = field(default_factory=Counts)
     #: Number of chunks that had a part of the answer. Most servers send one for each token.
     chunks: int = 0
     _others: dict[str, str] = field(default_factory=dict)
@@ -39,7 +67,17 @@ class Answer:
     @property
     def completion_tokens(self) -> int:
         """The number of tokens so far: the upstream's count, or the number of chunks while it has sent none."""
-        return self.counts[2] if self.counts else self.chunks
+        return self.chunks if self.counts.completion is None else self.counts.completion
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a part of the answer has arrived."""
+        return self.chunks > 0
+
+    @property
+    def is_too_long(self) -> bool:
+        """Whether the upstream ignores the length that was asked for."""
+        return self.chunks > _PARTS_PER_TOKEN * self.max_tokens + _MORE_PARTS
 
     def add_chunk(self, chunk: Any) -> str | None:
         """Add one chunk of a stream. Return its new text, which may be "", or None if it has no part of the answer.
@@ -70,34 +108,33 @@ class Answer:
             others["tool_calls"] = [self._tool_calls[index] for index in sorted(self._tool_calls)]
         if self._logprobs:
             others["logprobs"] = _joined_logprobs(self._logprobs)
-        return {"upstream": others} if others else {}
+        return {"upstream": _with_whole_characters(others)} if others else {}
 
     def _first_choice(self, value: Any) -> dict[str, Any] | None:
         if not isinstance(value, dict):
             raise AnswerInvalid("the upstream sent JSON that is not an object")
-        self._note_usage(value.get("usage"))
+        counts = read_counts(value.get("usage"))
+        if counts.prompt is not None or counts.completion is not None:
+            self.counts = counts
         choices = value.get("choices")
+        if choices is None:
+            # Some servers send usage, or a sign of life, in an object of its own.
+            return None
         if not isinstance(choices, list):
-            raise AnswerInvalid("the upstream sent an object without choices")
-        first = next((choice for choice in choices if isinstance(choice, dict) and choice.get("index", 0) == 0), None)
+            raise AnswerInvalid("the upstream sent choices that are not a list")
+        first = next((one for one in choices if isinstance(one, dict) and not one.get("index")), None)
         if choices and first is None:
             raise AnswerInvalid("the upstream sent choices without a first one")
         return first
-
-    def _note_usage(self, usage: Any) -> None:
-        if not isinstance(usage, dict):
-            return
-        details = usage.get("prompt_tokens_details")
-        cached = details.get("cached_tokens") if isinstance(details, dict) else 0
-        prompt = _count(usage.get("prompt_tokens"))
-        self.counts = (prompt, min(prompt, _count(cached)), _count(usage.get("completion_tokens")))
 
     def _add(self, choice: Mapping[str, Any], delta: Any) -> str | None:
         """Add the parts of one chunk or message; return its new text, or None if it has no part of the answer."""
         parts = delta if isinstance(delta, dict) else {}
         reason, logprobs = choice.get("finish_reason"), choice.get("logprobs")
-        if isinstance(reason, str):
-            self.finish_reason = reason
+        if isinstance(reason, str) and reason in _GIVEN_UP:
+            raise AnswerInvalid(f"the upstream ended the answer with finish_reason={reason!r}")
+        if isinstance(reason, str) and reason:
+            self.finish_reason = reason if len(reason) <= _MAX_REASON and reason.isprintable() else "stop"
         if isinstance(logprobs, dict):
             self._logprobs.append(logprobs)
         content, calls = parts.get("content"), parts.get("tool_calls")
@@ -148,8 +185,18 @@ class Answer:
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-def _count(value: Any) -> int:
-    return value if isinstance(value, int) and 0 <= value < 1 << 40 else 0
+def _count(value: Any) -> int | None:
+    # bool is a subclass of int, but true is no number of tokens.
+    return value if type(value) is int and 0 <= value < 1 << 40 else None
+
+
+def _with_whole_characters(value: dict[str, Any]) -> dict[str, Any]:
+    """Return the same JSON, in which halves of characters are joined and a half alone is U+FFFD, as UTF-8 needs it."""
+    text = json.dumps(value, ensure_ascii=False)
+    if text.isascii():
+        return value
+    cleaned: dict[str, Any] = json.loads(text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"))
+    return cleaned
 
 
 def _joined_logprobs(chunks: list[Any]) -> dict[str, Any]:

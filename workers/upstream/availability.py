@@ -23,10 +23,11 @@ _LIVE_PAUSE_S = 5.0
 class Availability:
     """The state of the upstream, as this worker has observed it."""
 
-    def __init__(self, probe: Callable[[], Awaitable[bool]], on_open: Callable[[], None], clock: Clock) -> None:
+    def __init__(self, probe: Callable[[], Awaitable[str]], on_open: Callable[[], None], clock: Clock) -> None:
         """Create the state of an upstream that nobody has reached yet.
 
-        `probe` returns whether the upstream answers. `on_open` is called when the upstream takes requests again.
+        `probe` returns "" if the upstream answers, otherwise why it does not. `on_open` is called when the upstream
+        takes requests again.
         """
         self._probe, self._on_open, self._clock = probe, on_open, clock
         self._away = True
@@ -76,8 +77,11 @@ class Availability:
             await asyncio.gather(self._probing, return_exceptions=True)
 
     async def _probe_until_back(self) -> None:
-        delay_s = _FIRST_PROBE_S
-        while not await self._probe():
+        delay_s, logged = _FIRST_PROBE_S, ""
+        while why := await self._probe():
+            if why != logged:
+                log.warning("upstream.silent", why=why)
+                logged = why
             await asyncio.sleep(delay_s * random.uniform(1.0, 1.2))  # noqa: S311 - no secret depends on it
             delay_s = min(_LONGEST_PROBE_S, 2 * delay_s)
         self._away = False

@@ -1,14 +1,15 @@
 """Sends requests to the upstream over HTTP and reads their answers; only this module uses aiohttp."""
 
+import asyncio
 import json
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import aiohttp
 import structlog
 
-from workers.upstream.answer import MAX_ANSWER_BYTES, Answer, AnswerInvalid
-from workers.upstream.faults import Lost, Unreachable, UpstreamFault, error_in_stream, fault_of
+from workers.upstream.answer import AnswerInvalid
+from workers.upstream.faults import Lost, Unreachable, UpstreamFault, fault_in_answer, fault_of
 from workers.upstream.request import UpstreamRequest
 from workers.upstream.sse import EventDecoder, EventTooLong
 
@@ -19,9 +20,37 @@ _CONNECT_S, _PROBE_S = 10.0, 5.0
 #: How long an unused connection is kept, in seconds. Some servers close theirs after 5 s, and a request that is sent at
 #: that moment is lost.
 _KEEP_ALIVE_S = 2.0
-#: The most bytes that are read of a response which is an error.
-_MAX_ERROR_BYTES = 64 << 10
+#: The most bytes that are read of a response which is an error, and the longest time that it is read, in seconds.
+_MAX_ERROR_BYTES, _ERROR_S = 64 << 10, 0.5
+#: How long the rest of a stream is awaited after the answer has said why it ended, in seconds: usage comes after that.
+_REST_S = 2.0
 _END_OF_STREAM = b"[DONE]"
+
+
+class Reply(Protocol):
+    """What the answer to a request is added to as it arrives. Both `add_` methods raise AnswerInvalid."""
+
+    finish_reason: str
+    #: The most bytes of a response that is not streamed.
+    max_bytes: int
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a part of the answer has arrived."""
+        ...
+
+    @property
+    def is_too_long(self) -> bool:
+        """Whether the upstream ignores the length that was asked for."""
+        ...
+
+    def add_chunk(self, chunk: Any) -> str | None:
+        """Add one event of a stream. Return its new text, or None if it has no part of the answer."""
+        ...
+
+    def add_whole(self, response: Any) -> str:
+        """Add a response that is not streamed and return its text."""
+        ...
 
 
 class UpstreamClient:
@@ -53,32 +82,28 @@ class UpstreamClient:
             raise RuntimeError("the client is used outside of its context")
         return self._session
 
-    async def probe(self) -> bool:
-        """Return whether the upstream answers. A status of 500 or more says that it is not ready."""
+    async def probe(self) -> str:
+        """Return "" if the upstream answers, otherwise why it does not. A status of 500 or more: it is not ready."""
         timeout = aiohttp.ClientTimeout(total=_PROBE_S)
         try:
             async with self._opened.get(f"{self._url}/models", timeout=timeout, allow_redirects=False) as response:
-                return response.status < 500
-        except (aiohttp.ClientError, TimeoutError, OSError):
-            return False
+                return "" if response.status < 500 else f"GET models answered {response.status}"
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            return f"{type(error).__name__}: {error}"
 
-    async def run(self, request: UpstreamRequest, answer: Answer, on_received: Callable[[str | None], None]) -> None:
+    async def run(self, request: UpstreamRequest, answer: Reply, on_received: Callable[[str | None], None]) -> None:
         """Send a request and read its answer to the end.
 
-        `on_received` is called when the upstream has sent something: with the new text of an answer, which may be "",
-        or with None if it was no part of the answer. Raises an UpstreamFault. If this is canceled, the request to the
+        `on_received` is called when the upstream has sent an event: with the new text of an answer, which may be "", or
+        with None if it was no part of the answer. Raises an UpstreamFault. If this is canceled, the request to the
         upstream is closed.
         """
+        response = await self._send(request)
         try:
-            response = await self._send(request)
-            try:
-                await self._read(response, answer, on_received)
-            finally:
-                # This closes the connection, unless the response was read to its end.
-                response.close()
-        except UpstreamFault as fault:
-            fault.args = (self._without_key(str(fault)),)
-            raise
+            await self._read(response, answer, on_received)
+        finally:
+            # This closes the connection, unless the response was read to its end.
+            response.close()
 
     async def _send(self, request: UpstreamRequest) -> aiohttp.ClientResponse:
         headers = {"Content-Type": "application/json", "Accept": "text/event-stream, application/json"}
@@ -86,7 +111,7 @@ class UpstreamClient:
         try:
             return await self._opened.post(url, data=request.body, headers=headers, allow_redirects=False)
         except aiohttp.ClientResponseError as error:
-            raise Lost(f"the upstream sent no valid HTTP response: {error.message}") from error
+            raise Lost("the upstream sent no valid HTTP response") from error
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             log.debug("upstream.refused", error=str(error))
             raise Unreachable("the upstream cannot be reached", sent=False) from error
@@ -95,59 +120,81 @@ class UpstreamClient:
             raise Unreachable("the upstream closed the connection before it answered", sent=True) from error
 
     async def _read(
-        self, response: aiohttp.ClientResponse, answer: Answer, on_received: Callable[[str | None], None]
+        self, response: aiohttp.ClientResponse, answer: Reply, on_received: Callable[[str | None], None]
     ) -> None:
+        if response.status != 200:
+            raise fault_of(response.status, response.headers, await _error_body(response), key=self._api_key)
         try:
-            if response.status != 200:
-                body = await _read_at_most(response, _MAX_ERROR_BYTES)
-                raise fault_of(response.status, response.headers, body)
             if response.content_type == "text/event-stream":
-                await _read_stream(response, answer, on_received)
+                await self._read_stream(response, answer, on_received)
             else:
-                on_received(answer.add_whole(_parsed(await _read_at_most(response, MAX_ANSWER_BYTES))))
+                # Parsing the vectors of many texts takes long, and would delay all other answers.
+                value = await asyncio.to_thread(_parsed, await _read_at_most(response, answer.max_bytes))
+                self._raise_error(value, answer)
+                on_received(answer.add_whole(value))
         except (aiohttp.ClientError, OSError) as error:
             if not answer.finish_reason:
                 raise Lost("the upstream closed the connection in the middle of the answer") from error
         except (AnswerInvalid, EventTooLong) as error:
             raise Lost(str(error)) from error
 
-    def _without_key(self, message: str) -> str:
-        return message.replace(self._api_key, "***") if self._api_key else message
-
-
-async def _read_stream(
-    response: aiohttp.ClientResponse, answer: Answer, on_received: Callable[[str | None], None]
-) -> None:
-    """Read the events of a stream until it says that it is done, or ends after a finish reason."""
-    decoder = EventDecoder()
-    async for received in response.content.iter_any():
-        if _take_events(decoder.feed(received), answer, on_received):
+    async def _read_stream(
+        self, response: aiohttp.ClientResponse, answer: Reply, on_received: Callable[[str | None], None]
+    ) -> None:
+        """Read the events of a stream until it says that it is done, or ends after a finish reason."""
+        decoder = EventDecoder()
+        rest = asyncio.timeout(None)
+        try:
+            async with rest:
+                async for received in response.content.iter_any():
+                    if self._take_events(decoder.feed(received), answer, on_received):
+                        return
+                    if answer.finish_reason and rest.when() is None:
+                        rest.reschedule(asyncio.get_running_loop().time() + _REST_S)
+        except TimeoutError:
+            if not rest.expired():
+                raise
             return
-    if not _take_events(decoder.finish(), answer, on_received) and not answer.finish_reason:
-        raise AnswerInvalid("the upstream ended the stream in the middle of the answer")
+        if not self._take_events(decoder.finish(), answer, on_received) and not answer.finish_reason:
+            raise AnswerInvalid("the upstream ended the stream in the middle of the answer")
 
+    def _take_events(self, events: list[bytes], answer: Reply, on_received: Callable[[str | None], None]) -> bool:
+        """Add the events to the answer. Return whether the stream said that it is done."""
+        for event in events:
+            if event.strip() == _END_OF_STREAM:
+                if not (answer.finish_reason or answer.has_begun):
+                    raise AnswerInvalid("the upstream ended the stream without an answer")
+                answer.finish_reason = answer.finish_reason or "stop"
+                return True
+            chunk = _parsed(event)
+            self._raise_error(chunk, answer)
+            on_received(answer.add_chunk(chunk))
+            if answer.is_too_long:
+                answer.finish_reason = "length"
+                return True
+        return False
 
-def _take_events(events: list[bytes], answer: Answer, on_received: Callable[[str | None], None]) -> bool:
-    """Add the events to the answer. Return whether the stream said that it is done."""
-    on_received(None)
-    for event in events:
-        if event == _END_OF_STREAM:
-            answer.finish_reason = answer.finish_reason or "stop"
-            return True
-        chunk = _parsed(event)
-        if isinstance(chunk, dict) and (message := error_in_stream(chunk)):
-            raise Lost(f"the upstream failed in the middle of the answer: {message}")
-        text = answer.add_chunk(chunk)
-        if text is not None:
-            on_received(text)
-    return False
+    def _raise_error(self, value: Any, answer: Reply) -> None:
+        fault: UpstreamFault | None = fault_in_answer(value, key=self._api_key, has_begun=answer.has_begun)
+        if fault is not None:
+            raise fault
 
 
 def _parsed(data: bytes) -> Any:
     try:
-        return json.loads(data)
+        # Some servers send NaN or Infinity, which are not JSON. A client must not receive them.
+        return json.loads(data, parse_constant=lambda _name: None)
     except (ValueError, RecursionError):
         raise AnswerInvalid("the upstream sent something that is not JSON") from None
+
+
+async def _error_body(response: aiohttp.ClientResponse) -> bytes:
+    """Return the body of a response whose status says enough: what cannot be read of it, or not soon, is left out."""
+    try:
+        async with asyncio.timeout(_ERROR_S):
+            return await _read_at_most(response, _MAX_ERROR_BYTES)
+    except (aiohttp.ClientError, OSError, TimeoutError):
+        return b""
 
 
 async def _read_at_most(response: aiohttp.ClientResponse, limit: int) -> bytes:

@@ -2,24 +2,22 @@
 
 import asyncio
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import structlog
 
 from shared.clock import Clock
-from shared.jobs.outcomes import EndCode, FinishReason, Outcome
+from shared.jobs.outcomes import EndCode, Outcome
 from workers.engine.backend import Facts, Prepared
-from workers.engine.events import DROPPED, RETURNED, Ended, Event, FreeCapacity, JobSpec, Text
+from workers.engine.events import ATTEMPT_FAILED, DROPPED, RETURNED, Ended, Event, FreeCapacity, JobSpec, Text
 from workers.engine.sampling import Sampling
 from workers.engine.stats import EngineStats
-from workers.upstream.answer import Answer
 from workers.upstream.availability import Availability
 from workers.upstream.client import UpstreamClient
-from workers.upstream.faults import Busy, CredentialsRefused, Lost, Rejected, Unreachable, UpstreamFault
+from workers.upstream.concurrency import Concurrency
+from workers.upstream.endings import Ending, Endings, Limits
 from workers.upstream.prompt_sizes import PromptSizes
 from workers.upstream.request import build_request
 from workers.upstream.run import Run
@@ -29,18 +27,6 @@ log = structlog.get_logger()
 
 #: Interval at which an event loop without events shows that it works, in seconds.
 _SWEEP_S = 0.1
-#: A request whose connection the upstream closes before the first byte costs no attempt, but a request that makes the
-#: upstream crash must not come back for ever. Of this many jobs the worker remembers how often that happened.
-_REMEMBERED_JOBS, _MAX_RETURNS = 1024, 2
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How long an upstream may send nothing, and after how many attempts a job ends."""
-
-    first_token_s: float
-    gap_s: float
-    max_attempts: int
 
 
 @dataclass
@@ -57,7 +43,7 @@ class UpstreamStats(EngineStats):
 
 
 class UpstreamEngine(Unpausable):
-    """Runs up to `facts.slots` jobs at once on the upstream."""
+    """Runs up to `slots` jobs at once on the upstream."""
 
     shares_steps = False
 
@@ -70,11 +56,14 @@ class UpstreamEngine(Unpausable):
         clock: Clock,
         *,
         on_room: Callable[[], None],
+        concurrency: Concurrency,
     ) -> None:
-        """Create an engine. `on_room` is called when the upstream takes requests again."""
+        """Create an engine. `on_room` is called when the upstream takes requests again, or more at once."""
         self.facts, self.stats, self.sizes = facts, UpstreamStats(), PromptSizes()
-        self._client, self._limits, self._emit, self._clock = client, limits, emit, clock
+        self._client, self._emit, self._clock = client, emit, clock
+        self._concurrency, self._on_room = concurrency, on_room
         self._availability = Availability(client.probe, on_room, clock)
+        self._endings = Endings(limits, self._availability, concurrency, self.sizes, clock)
         #: Protects the attributes below.
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -85,8 +74,8 @@ class UpstreamEngine(Unpausable):
         # The attributes below are used by the event loop's thread only.
         self._runs: dict[str, Run] = {}
         self._awake = asyncio.Event()
-        #: Job id → how often the upstream closed the job's connection before its first byte.
-        self._returns: OrderedDict[str, int] = OrderedDict()
+        #: How many jobs wait for the first part of their answers, and how many answers have begun so far.
+        self._waiting = self._starts = 0
 
     def prepare(self, spec: JobSpec) -> Prepared:
         """Build the upstream's request and estimate the prompt's tokens. Raises JobRejected. For any thread."""
@@ -111,11 +100,18 @@ class UpstreamEngine(Unpausable):
 
     def free_capacity(self) -> FreeCapacity:
         """Return the free slots, which are 0 while the upstream takes no requests. May be called from any thread."""
+        limit = 1 if self._endings.backoff.suspects else self._concurrency.limit
         with self._lock:
-            free = max(0, self.facts.slots - len(self._reserved))
+            free = max(0, limit - len(self._reserved))
         return FreeCapacity(
             free if self._availability.is_open else 0, self.facts.cells, live=self._availability.is_live
         )
+
+    @property
+    def slots(self) -> int:
+        """How many jobs may run at once now, or run already. May be called from any thread."""
+        with self._lock:
+            return max(self._concurrency.limit, len(self._reserved))
 
     def figures(self) -> dict[str, str | int | float]:
         """Return what was learned about the sizes of prompts. May be called from any thread."""
@@ -146,6 +142,7 @@ class UpstreamEngine(Unpausable):
                 call()
             while not stop.is_set():
                 self.stats.sweeps += 1
+                self._observe()
                 try:
                     async with asyncio.timeout(_SWEEP_S):
                         await self._awake.wait()
@@ -164,8 +161,10 @@ class UpstreamEngine(Unpausable):
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _start(self, job: Prepared) -> None:
-        run = Run(job, job.prompt, Answer(job.prompt.kind), self._clock.monotonic())
+        run = Run(job, job.prompt, job.prompt.new_answer(), self._clock.monotonic())
         self._runs[run.key] = run
+        self._waiting += 1
+        self._observe()
         run.task = asyncio.create_task(self._exchange(run))
         # The callback also runs for a task that was canceled before it began.
         run.task.add_done_callback(partial(self._conclude, run))
@@ -176,6 +175,13 @@ class UpstreamEngine(Unpausable):
             run.requested_end = run.requested_end if run.requested_end == DROPPED else outcome
             run.task.cancel()
 
+    def _observe(self) -> None:
+        """Tell the controller the present state, and the duties if more requests may run."""
+        now_s, tokens, starts = self._clock.monotonic(), self.stats.completion_tokens, self._starts
+        in_flight, waiting = len(self._runs), self._waiting
+        if self._concurrency.observe(now_s, in_flight=in_flight, waiting=waiting, tokens=tokens, starts=starts):
+            self._on_room()
+
     async def _exchange(self, run: Run) -> None:
         """Run the job's request. Raises TimeoutError if a deadline passes or the upstream is silent for too long."""
         async with run.limit:
@@ -183,19 +189,21 @@ class UpstreamEngine(Unpausable):
             await self._client.run(run.request, run.answer, partial(self._receive, run))
 
     def _move_limit(self, run: Run) -> None:
-        silence_s = self._limits.first_token_s if run.first_token_s is None else self._limits.gap_s
-        left_s = min(run.expires_at_s - self._clock.monotonic(), silence_s)
+        left_s = min(run.expires_at_s - self._clock.monotonic(), self._endings.limits.silence_s(run))
         run.limit.reschedule(asyncio.get_running_loop().time() + max(0.0, left_s))
 
     def _receive(self, run: Run, text: str | None) -> None:
         """Handle something that the upstream sent: see `UpstreamClient.run`."""
-        if text is not None:
-            if run.first_token_s is None:
-                run.first_token_s = self._clock.monotonic()
-            self._count(run, run.answer.completion_tokens)
-            if text:
-                self._emit(Text(run.key, text, run.answer.completion_tokens))
+        if text is None:
+            # It may be a comment that a proxy sends while the server behind it hangs.
+            return
+        if run.first_token_s is None:
+            run.first_token_s = self._clock.monotonic()
+            self._waiting, self._starts = self._waiting - 1, self._starts + 1
+        self._count(run, run.answer.completion_tokens)
         self._move_limit(run)
+        if text:
+            self._emit(Text(run.key, text, run.answer.completion_tokens))
 
     def _count(self, run: Run, completion_tokens: int) -> None:
         """Count the job's tokens so far. A count that an earlier estimate exceeds changes nothing."""
@@ -205,90 +213,26 @@ class UpstreamEngine(Unpausable):
     # How a job ends.
 
     def _conclude(self, run: Run, task: asyncio.Task[None]) -> None:
-        """End the job according to how its exchange ended. No other method ends a job."""
-        now_s = self._clock.monotonic()
-        fault = None if task.cancelled() else task.exception()
-        if task.cancelled():
-            if run.requested_end == Outcome.CANCELED:
-                self._end(run, Outcome.CANCELED, FinishReason.CANCELED, EndCode.CANCELED)
-            else:
-                self._end(run, DROPPED)
-        elif fault is None:
-            self._note_success(run)
-            self._end(run, Outcome.SUCCEEDED, run.answer.finish_reason)
-        elif isinstance(fault, TimeoutError) and now_s >= run.expires_at_s:
-            message = f"the deadline passed in {run.stage}"
-            self._end(run, Outcome.EXPIRED, FinishReason.DEADLINE, EndCode.DEADLINE_EXCEEDED, message)
-        elif isinstance(fault, TimeoutError):
-            silence_s = self._limits.first_token_s if run.first_token_s is None else self._limits.gap_s
-            self._end_attempt(run, f"the upstream sent nothing for {silence_s:g} s")
-        elif isinstance(fault, UpstreamFault):
-            self._end_after_fault(run, fault)
-        else:
-            log.error("upstream.engine_fault", job=run.key.partition(":")[0], exc_info=fault)
-            self._end(run, Outcome.FAILED, "", EndCode.ENGINE_ERROR, f"{type(fault).__name__} in the upstream engine")
-
-    def _end_after_fault(self, run: Run, fault: UpstreamFault) -> None:
-        message = str(fault)
-        if isinstance(fault, Busy):
-            self._availability.note_busy(fault.pause_s, message)
-            self._end(run, RETURNED)
-        elif isinstance(fault, Unreachable):
-            self._availability.note_away(message)
-            if fault.sent and self._count_return(run) > _MAX_RETURNS:
-                self._end_attempt(run, message)
-            else:
-                self._end(run, RETURNED)
-        elif isinstance(fault, Rejected):
-            extra = {"param": fault.param} if fault.param else {}
-            self._end(run, Outcome.FAILED, "", EndCode.UPSTREAM_REJECTED, message, extra)
-        elif isinstance(fault, CredentialsRefused):
-            log.error("upstream.credentials_refused", why=message)
-            self._end(run, Outcome.FAILED, "", EndCode.ENGINE_ERROR, message)
-        else:
-            assert isinstance(fault, Lost)  # noqa: S101 - the last kind of fault
-            self._end_attempt(run, message)
-
-    def _count_return(self, run: Run) -> int:
-        job_id = run.key.partition(":")[0]
-        self._returns[job_id] = self._returns.pop(job_id, 0) + 1
-        while len(self._returns) > _REMEMBERED_JOBS:
-            self._returns.popitem(last=False)
-        return self._returns[job_id]
-
-    def _end_attempt(self, run: Run, message: str) -> None:
-        """End a failed attempt. The job's lease expires and its next attempt begins; after the last, it fails."""
-        attempt = run.job.spec.attempt
-        log.warning("upstream.lost", job=run.key.partition(":")[0], attempt=attempt, why=message)
-        if attempt < self._limits.max_attempts:
-            self._end(run, DROPPED)
-        else:
-            self._end(run, Outcome.FAILED, "", EndCode.UPSTREAM_LOST, message)
-
-    def _note_success(self, run: Run) -> None:
-        self._returns.pop(run.key.partition(":")[0], None)
-        if run.answer.counts and run.answer.counts[0]:
-            self.sizes.observe(run.job.spec.payload, run.answer.counts[0])
-
-    def _end(
-        self,
-        run: Run,
-        outcome: str,
-        reason: str = "",
-        code: str = "",
-        message: str = "",
-        extra: dict[str, Any] | None = None,
-    ) -> None:
-        """Free the job's slot, then emit its Ended event."""
-        refused = outcome == Outcome.FAILED or (outcome == DROPPED and not run.requested_end)
+        """End the job according to how its exchange ended: free its slot, then emit its Ended event."""
+        try:
+            ending = self._endings.ending(run, task)
+            extra = run.answer.extra() | ending.extra
+        except Exception:
+            # Without an end, the job would keep its slot and its lease for ever.
+            log.exception("upstream.engine_fault", job=run.job_id)
+            ending = Ending(Outcome.FAILED, "", EndCode.ENGINE_ERROR, "a fault in the upstream engine")
+            extra = {}
+        refused = ending.outcome in {Outcome.FAILED, ATTEMPT_FAILED}
         usage = run.usage(self._clock.monotonic(), refused=refused)
         self._count(run, usage.completion_tokens)
-        if outcome != RETURNED and not usage.unread_tokens:
+        if ending.outcome != RETURNED and not usage.unread_tokens:
             self.stats.prompt_tokens += usage.prompt_tokens - usage.cached_tokens
             self.stats.cached_tokens += usage.cached_tokens
         del self._runs[run.key]
         with self._lock:
             self._reserved.discard(run.key)
-        stage = run.stage if code else ""
-        result = (run.answer.text, usage, str(code), stage, message, run.answer.extra() | (extra or {}))
-        self._emit(Ended(run.key, str(outcome), str(reason), *result))
+        self._waiting -= run.first_token_s is None
+        self._observe()
+        stage = run.stage if ending.code else ""
+        result = (run.answer.text, usage, str(ending.code), stage, ending.message, extra)
+        self._emit(Ended(run.key, str(ending.outcome), str(ending.reason), *result))

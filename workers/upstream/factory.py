@@ -9,10 +9,12 @@ from shared.settings.settings import Settings
 from workers.engine.backend import Facts
 from workers.engine.events import Event
 from workers.upstream.client import UpstreamClient
-from workers.upstream.engine import Limits, UpstreamEngine
+from workers.upstream.concurrency import Concurrency
+from workers.upstream.endings import Limits
+from workers.upstream.engine import UpstreamEngine
 
-#: Jobs at once if PENSTOCK_MAX_BATCH_SIZE is auto.
-_SLOTS = 8
+#: The most jobs at once if PENSTOCK_MAX_BATCH_SIZE is auto.
+_SLOTS = 64
 #: The longest job in tokens if PENSTOCK_N_CTX is auto: the upstream decides which jobs are too long.
 _UNLIMITED_CTX = 1 << 30
 
@@ -22,9 +24,11 @@ def make_upstream_engine(
 ) -> UpstreamEngine:
     """Return an engine that is ready to run; nothing is sent to the upstream before it runs.
 
-    `on_ending` is called when the upstream takes requests again after it did not.
+    `on_ending` is called when the upstream takes requests again after it did not, or more at once than before.
     """
-    slots = _SLOTS if settings.max_batch_size == AUTO else settings.max_batch_size
+    clock = clock or RealClock()
+    fixed = None if settings.upstream_concurrency == AUTO else settings.upstream_concurrency
+    slots = (fixed or _SLOTS) if settings.max_batch_size == AUTO else settings.max_batch_size
     longest = _UNLIMITED_CTX if settings.n_ctx == AUTO else settings.n_ctx
     facts = Facts(
         engine="upstream",
@@ -37,4 +41,5 @@ def make_upstream_engine(
     )
     limits = Limits(settings.upstream_first_token_ms / 1000, settings.upstream_gap_ms / 1000, settings.max_attempts)
     client = UpstreamClient(settings.upstream_url, settings.upstream_api_key)
-    return UpstreamEngine(client, facts, limits, emit, clock or RealClock(), on_room=on_ending)
+    concurrency = Concurrency(slots, clock.monotonic(), fixed=fixed)
+    return UpstreamEngine(client, facts, limits, emit, clock, on_room=on_ending, concurrency=concurrency)

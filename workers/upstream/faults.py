@@ -14,7 +14,15 @@ _MAX_MESSAGE = 1_000
 
 
 class UpstreamFault(Exception):
-    """A request to the upstream did not lead to an answer. The message is safe to show to clients."""
+    """A request to the upstream did not lead to an answer.
+
+    The exception's text is for logs: it says what happened and repeats nothing that the upstream wrote, because an
+    upstream's message may quote the prompt. `message` may be shown to the client, after the key was removed from it.
+    """
+
+    def __init__(self, what: str, message: str = "") -> None:
+        super().__init__(what)
+        self.message = message or what
 
 
 class Unreachable(UpstreamFault):
@@ -24,18 +32,20 @@ class Unreachable(UpstreamFault):
     `sent` says whether the upstream may have read the request.
     """
 
-    def __init__(self, message: str, *, sent: bool) -> None:
-        super().__init__(message)
+    def __init__(self, what: str, *, sent: bool) -> None:
+        super().__init__(what)
         self.sent = sent
 
 
 class Busy(UpstreamFault):
     """The upstream takes no more requests now: status 429 or 503. The job is given back without an attempt."""
 
-    def __init__(self, message: str, pause_s: float) -> None:
-        super().__init__(message)
+    def __init__(self, what: str, pause_s: float, *, too_many: bool = False) -> None:
+        super().__init__(what)
         #: How long the worker claims nothing.
         self.pause_s = pause_s
+        #: Whether the upstream says that there were too many requests: status 429.
+        self.too_many = too_many
 
 
 class Lost(UpstreamFault):
@@ -45,27 +55,58 @@ class Lost(UpstreamFault):
 class Rejected(UpstreamFault):
     """The upstream says that the request is wrong: the job fails. `param` is the field that the upstream named."""
 
-    def __init__(self, message: str, param: str = "") -> None:
-        super().__init__(message)
+    def __init__(self, what: str, message: str = "", param: str = "") -> None:
+        super().__init__(what, message)
         self.param = param
 
 
-class CredentialsRefused(UpstreamFault):
-    """The upstream does not accept the worker's key: the job fails, and an operator must act."""
+class Misconfigured(UpstreamFault):
+    """The upstream does not accept the worker's key, or sends it elsewhere: the job fails, and an operator must act."""
 
 
-def fault_of(status: int, headers: Mapping[str, str], body: bytes, now: datetime | None = None) -> UpstreamFault:
-    """Return the fault for a response whose status is not 200. `now` is the time for hints that are dates."""
-    message, param = _read_error(body)
-    what = f"the upstream answered {status}" + (f": {message}" if message else "")
+def fault_of(
+    status: int, headers: Mapping[str, str], body: bytes, *, key: str = "", now: datetime | None = None
+) -> UpstreamFault:
+    """Return the fault for a response whose status is not 200.
+
+    `key` is removed from the upstream's message. `now` is the time for hints that are dates.
+    """
+    what = f"the upstream answered {status}"
     if status in {401, 403}:
         # These messages tend to repeat a part of the key.
-        return CredentialsRefused(f"the upstream answered {status}: it does not accept this worker's key")
+        return Misconfigured(f"{what}: it does not accept this worker's key")
+    if 300 <= status < 400:
+        # Another request would be redirected as well, and the key must not be sent to another address.
+        return Misconfigured(f"{what}: it redirects requests, so PENSTOCK_UPSTREAM_URL has to be changed")
     if status in {429, 503}:
-        return Busy(what, _pause_s(headers, now or datetime.now(UTC)))
-    if 400 <= status < 500 and status != 408:
-        return Rejected(message or what, param)
-    return Lost(what)
+        return Busy(what, _pause_s(headers, now or datetime.now(UTC)), too_many=status == 429)
+    if status == 502:
+        # A proxy before the upstream could not reach it, or got no answer.
+        return Unreachable(what, sent=True)
+    message, param = _read_error(body, key)
+    shown = f"{what}: {message}" if message else ""
+    if (400 <= status < 500 and status != 408) or status == 501:
+        return Rejected(what, message or what, param)
+    return Lost(what, shown)
+
+
+def fault_in_answer(value: Any, *, key: str, has_begun: bool) -> UpstreamFault | None:
+    """Return the fault for an error that arrived with status 200, as an event or a response; None if it is no error.
+
+    Some servers begin a stream before they look at the request. An error with the status of a wrong request is then the
+    same as that response. `has_begun` is whether a part of the answer has arrived: then the upstream is not busy.
+    """
+    if not isinstance(value, dict) or not value.get("error"):
+        return None
+    body = json.dumps(value).encode()
+    error = value["error"] if isinstance(value["error"], dict) else {}
+    status = next((error[name] for name in ("code", "status") if type(error.get(name)) is int), 0)
+    if 400 <= status < 500 and status != 408 and not (status == 429 and has_begun):
+        return fault_of(status, {}, body, key=key)
+    if status == 503 and not has_begun:
+        return fault_of(status, {}, body, key=key)
+    what = "the upstream failed in the middle of the answer"
+    return Lost(what, f"{what}: {_read_error(body, key)[0] or 'no message'}")
 
 
 def _pause_s(headers: Mapping[str, str], now: datetime) -> float:
@@ -75,7 +116,7 @@ def _pause_s(headers: Mapping[str, str], now: datetime) -> float:
     if given_s is None:
         try:
             given_s = (parsedate_to_datetime(headers.get("retry-after", "")) - now).total_seconds()
-        except (ValueError, TypeError):  # TypeError: the date has no time zone
+        except (ValueError, TypeError, OverflowError):  # TypeError: the date has no time zone
             given_s = _PAUSE_S
     return min(_MAX_PAUSE_S, max(0.05, given_s))
 
@@ -88,7 +129,7 @@ def _number(text: str | None, unit: float) -> float | None:
     return number if math.isfinite(number) and number >= 0 else None
 
 
-def _read_error(body: bytes) -> tuple[str, str]:
+def _read_error(body: bytes, key: str) -> tuple[str, str]:
     """Return the message of an error body and the field that it names; both "" if it has none as in OpenAI's API."""
     try:
         value: Any = json.loads(body)
@@ -96,13 +137,14 @@ def _read_error(body: bytes) -> tuple[str, str]:
         return "", ""
     error = value.get("error", value) if isinstance(value, dict) else None
     if isinstance(error, str):
-        return error[:_MAX_MESSAGE], ""
+        return _shown(error, key, _MAX_MESSAGE), ""
     if not isinstance(error, dict):
         return "", ""
-    message, param = error.get("message", error.get("detail")), error.get("param")
-    return (message[:_MAX_MESSAGE] if isinstance(message, str) else ""), (param[:200] if isinstance(param, str) else "")
+    return _shown(error.get("message", error.get("detail")), key, _MAX_MESSAGE), _shown(error.get("param"), key, 200)
 
 
-def error_in_stream(value: Mapping[str, Any]) -> str:
-    """Return the message of an error that arrived in the middle of a stream; "" if the event is no error."""
-    return (_read_error(json.dumps(value).encode())[0] or "no message") if value.get("error") else ""
+def _shown(text: Any, key: str, most: int) -> str:
+    """Return a text of the upstream without the key, and cut: in this order, or a part of the key could remain."""
+    if not isinstance(text, str):
+        return ""
+    return (text.replace(key, "***") if key else text)[:most]

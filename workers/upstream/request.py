@@ -7,6 +7,8 @@ from typing import Any
 from shared.jobs.outcomes import EndCode
 from workers.engine.events import JobRejected, JobSpec
 from workers.engine.sampling import Sampling
+from workers.upstream.answer import Answer
+from workers.upstream.vectors import Vectors
 
 #: Sampling fields of a native job that OpenAI's API has, and those that only some servers have. The latter are sent
 #: only if the client changed them: the door writes their defaults into every job, and a strict server rejects them.
@@ -19,22 +21,31 @@ class UpstreamRequest:
     """A request to the upstream: the path below the base URL, the JSON body, and the kind of answer."""
 
     path: str
-    #: `chat` or `completion`.
+    #: `chat`, `completion` or `embeddings`.
     kind: str
     body: bytes
+    #: The number of tokens that the answer may have, and the number of texts to embed.
+    max_tokens: int = 0
+    inputs: int = 0
+
+    def new_answer(self) -> Answer | Vectors:
+        """Return an empty answer of the kind that the request asks for."""
+        return Vectors(self.inputs) if self.kind == "embeddings" else Answer(self.kind, self.max_tokens)
 
 
 def build_request(spec: JobSpec, model: str) -> UpstreamRequest:
     """Return the request for a job; `model` is the model's name at the upstream. Raises JobRejected.
 
-    It always asks for a stream with usage, whether the client does or not: only a stream shows whether the upstream
-    works, and a cancel is seen at once.
+    For a text, it always asks for a stream with usage, whether the client does or not: only a stream shows whether the
+    upstream works, and a cancel is seen at once.
     """
     payload = spec.payload
-    if "input" in payload:
-        message = "embeddings are not supported: this model is served by an upstream"
-        raise JobRejected(EndCode.UNSUPPORTED_PARAMETER, message, "model")
     forwarded = payload.get("forward")
+    if "input" in payload:
+        fields = (forwarded if isinstance(forwarded, dict) else {}) | {"input": payload["input"], "model": model}
+        # Base64 is a third of the size. A server that does not know it sends numbers, which are read as well.
+        body = _as_json(fields | {"encoding_format": "base64"})
+        return UpstreamRequest("embeddings", "embeddings", body, inputs=len(payload["input"]))
     fields = dict(forwarded) if isinstance(forwarded, dict) else _native_fields(payload)
     kind = "chat" if "messages" in payload else "completion"
     name = "messages" if kind == "chat" else "prompt"
@@ -47,7 +58,11 @@ def build_request(spec: JobSpec, model: str) -> UpstreamRequest:
         "stream_options": {"include_usage": True},
     }
     path = "chat/completions" if kind == "chat" else "completions"
-    return UpstreamRequest(path, kind, json.dumps(fields, separators=(",", ":")).encode())
+    return UpstreamRequest(path, kind, _as_json(fields), max_tokens=spec.max_tokens)
+
+
+def _as_json(fields: dict[str, Any]) -> bytes:
+    return json.dumps(fields, separators=(",", ":")).encode()
 
 
 def _native_fields(payload: dict[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from shared.jobs.job import Usage
 from workers.engine.backend import Prepared
 from workers.upstream.answer import Answer
 from workers.upstream.request import UpstreamRequest
+from workers.upstream.vectors import Vectors
 
 
 @dataclass(eq=False)
@@ -15,7 +16,7 @@ class Run:
 
     job: Prepared
     request: UpstreamRequest
-    answer: Answer
+    answer: Answer | Vectors
     started_s: float
     task: asyncio.Task[None] | None = None
     #: The deadline of the exchange, which is moved whenever the upstream sends something.
@@ -30,6 +31,11 @@ class Run:
     def key(self) -> str:
         """The job's key, `<id>:<claim token>`."""
         return self.job.spec.key
+
+    @property
+    def job_id(self) -> str:
+        """The job's id."""
+        return self.job.spec.key.partition(":")[0]
 
     @property
     def stage(self) -> str:
@@ -50,12 +56,12 @@ class Run:
         The upstream had the whole prompt, so all of it counts as computed. If `refused` is true, the upstream did not
         get as far as a first token, so nothing does.
         """
-        prompt, cached, completion = self.answer.counts or (self.job.prompt_tokens, 0, self.answer.chunks)
-        first = self.first_token_s
+        counts, first = self.answer.counts, self.first_token_s
+        prompt = self.job.prompt_tokens if counts.prompt is None else counts.prompt
         return Usage(
             prompt_tokens=prompt,
-            cached_tokens=cached,
-            completion_tokens=completion,
+            cached_tokens=counts.cached,
+            completion_tokens=self.answer.completion_tokens,
             prefill_ms=None if first is None else _ms(first - self.started_s),
             decode_ms=None if first is None else _ms(now_s - first),
             ttft_ms=None if first is None else _ms(first - self.started_s),

@@ -138,8 +138,8 @@ def test_an_engine_that_was_not_calibrated_has_rates_after_its_first_job(server_
     throughput.record_usage(Usage(prompt_tokens=10, completion_tokens=11, prefill_ms=20, decode_ms=200))
     rates = throughput.rates(full=False)
     assert (rates["prefill_tps"], rates["tpot_ms"]) == (500.0, 20.0)
-    # Each of the 8 slots is assumed to be as fast: 1 prompt token and 1 generated token of weight 4 take 2 + 20 ms.
-    assert rates["mu_wtps"] == pytest.approx(8 * 5 / 0.022, rel=0.001)
+    # Each of the 4 slots is assumed to be as fast: 1 prompt token and 1 generated token of weight 4 take 2 + 20 ms.
+    assert rates["mu_wtps"] == pytest.approx(4 * 5 / 0.022, rel=0.001)
     # A short prompt counts only while nothing better is known.
     throughput.record_usage(Usage(prompt_tokens=10, completion_tokens=11, prefill_ms=900, decode_ms=200))
     assert throughput.rates(full=False)["prefill_tps"] == 500.0

@@ -67,7 +67,6 @@ class Claimer:
         self._store = store
         self._worker = worker
         self._model = model
-        self._slots = engine.facts.slots
         self._claimed_jobs = claimed_jobs
         self._engine = engine
         self._clock = clock
@@ -166,9 +165,9 @@ class Claimer:
 
         Therefore the worker never holds more than `max_prefetched` jobs for slots that are not free.
         """
-        engine_free, unheld = self._engine.free_capacity(), self._slots - self._claimed_jobs.computing
+        engine_free, unheld = self._engine.free_capacity(), self._engine.slots - self._claimed_jobs.computing
         slots = max(0, min(engine_free.slots, unheld))
-        ending_soon = max(0, min(engine_free.slots_ending_soon, unheld + max_prefetched(self._slots) - slots))
+        ending_soon = max(0, min(engine_free.slots_ending_soon, unheld + max_prefetched(self._engine.slots) - slots))
         return FreeCapacity(slots, max(0, engine_free.cells - self.starts.cells), ending_soon)
 
     def _release(self, claimed: list[ClaimedJob]) -> None:

@@ -19,7 +19,7 @@ def chunk(delta: Any, **choice: Any) -> dict[str, Any]:
 def test_a_text_arrives_whole_wherever_it_is_cut_even_in_the_middle_of_a_character(text: str, cuts: list[int]) -> None:
     halves = text.encode("utf-16-le", "surrogatepass")
     units = [halves[i : i + 2].decode("utf-16-le", "surrogatepass") for i in range(0, len(halves), 2)]
-    answer, pieces, start = Answer("chat"), [], 0
+    answer, pieces, start = Answer("chat", 16), [], 0
     for cut in [*sorted(cuts), len(units)]:
         pieces.append(answer.add_chunk(chunk({"content": "".join(units[start:cut])})))
         start = max(start, cut)
@@ -28,20 +28,20 @@ def test_a_text_arrives_whole_wherever_it_is_cut_even_in_the_middle_of_a_charact
 
 
 def test_half_of_a_character_that_stays_alone_is_replaced() -> None:
-    answer = Answer("chat")
+    answer = Answer("chat", 16)
     assert answer.add_chunk(chunk({"content": "a\ud83d"})) == "a"
     assert answer.add_chunk(chunk({"content": "b\ude00"})) == "\ufffdb\ufffd"
 
 
 def test_a_call_of_a_tool_without_an_index_is_a_call_of_its_own() -> None:
-    answer = Answer("chat")
+    answer = Answer("chat", 16)
     for name in ("a", "b"):
         answer.add_chunk(chunk({"tool_calls": [{"id": name, "function": {"name": name, "arguments": "{}"}}]}))
     assert [call["id"] for call in answer.extra()["upstream"]["tool_calls"]] == ["a", "b"]
 
 
 def test_a_role_or_an_empty_text_is_no_part_of_the_answer() -> None:
-    answer = Answer("chat")
+    answer = Answer("chat", 16)
     assert answer.add_chunk(chunk({"role": "assistant", "content": ""})) is None
     assert answer.add_chunk(chunk({}, finish_reason="stop")) is None
     assert (answer.chunks, answer.finish_reason, answer.extra()) == (0, "stop", {})
@@ -52,8 +52,7 @@ def test_a_role_or_an_empty_text_is_no_part_of_the_answer() -> None:
     [
         [],
         "text",
-        {},
-        {"choices": None},
+        {"choices": 3},
         {"choices": [{"index": 1, "delta": {}}]},
         chunk({"tool_calls": ["x"]}),
         chunk({"tool_calls": [{"index": -1}]}),
@@ -63,13 +62,45 @@ def test_a_role_or_an_empty_text_is_no_part_of_the_answer() -> None:
 )
 def test_what_is_no_chunk_is_refused(value: Any) -> None:
     with pytest.raises(AnswerInvalid):
-        Answer("chat").add_chunk(value)
+        Answer("chat", 16).add_chunk(value)
 
 
-def test_counts_that_are_no_numbers_are_zero() -> None:
-    answer = Answer("chat")
-    answer.add_chunk({"choices": [], "usage": {"prompt_tokens": "many", "completion_tokens": -1}})
-    assert answer.counts == (0, 0, 0)
+@pytest.mark.parametrize("usage", [None, {}, [], {"prompt_tokens": "many", "completion_tokens": -1}])
+def test_counts_that_are_no_numbers_do_not_replace_what_was_counted_here(usage: Any) -> None:
+    answer = Answer("chat", 16)
+    answer.add_chunk(chunk({"content": "a"}))
+    answer.add_chunk({"choices": [], "usage": usage})
+    assert (answer.counts.prompt, answer.completion_tokens) == (None, 1)
+
+
+@pytest.mark.parametrize("value", [{}, {"choices": None, "usage": {"completion_tokens": 3}}, {"type": "ping"}])
+def test_an_object_without_choices_is_no_part_of_the_answer(value: Any) -> None:
+    assert Answer("chat", 16).add_chunk(value) is None
+
+
+@pytest.mark.parametrize(
+    ("reason", "shown"), [("tool_calls", "tool_calls"), ("x" * 99, "stop"), ("a\nb", "stop"), ({"type": "stop"}, "")]
+)
+def test_a_finish_reason_that_no_server_means_is_not_passed_on(reason: Any, shown: str) -> None:
+    answer = Answer("chat", 16)
+    answer.add_chunk(chunk({}, finish_reason=reason))
+    assert answer.finish_reason == shown
+
+
+@pytest.mark.parametrize("reason", ["abort", "error"])
+def test_an_answer_that_the_upstream_gave_up_is_no_answer(reason: str) -> None:
+    with pytest.raises(AnswerInvalid, match=reason):
+        Answer("chat", 16).add_chunk(chunk({}, finish_reason=reason))
+
+
+def test_half_of_a_character_in_a_call_of_a_tool_can_be_stored_as_utf_8() -> None:
+    answer = Answer("chat", 16)
+    for piece in ("\ud83d", "\ude00", "\ud83d"):
+        answer.add_chunk(chunk({"tool_calls": [{"index": 0, "id": "a", "function": {"arguments": piece}}]}))
+    answer.add_chunk(chunk({"reasoning": "é\udc00"}))
+    extra = answer.extra()["upstream"]
+    assert extra["tool_calls"][0]["function"]["arguments"] == "\U0001f600\ufffd"
+    assert json.dumps(extra, ensure_ascii=False).encode()
 
 
 @given(

@@ -16,7 +16,7 @@ from workers.upstream.answer import MAX_ANSWER_BYTES, Answer, AnswerInvalid
     ids=["text", "reasoning", "tool calls", "logprobs of nothing"],
 )
 def test_an_answer_without_end_is_refused_whatever_it_consists_of(choice):
-    answer = Answer("chat")
+    answer = Answer("chat", 16)
 
     def read_on() -> None:
         for _ in range(MAX_ANSWER_BYTES // 500):

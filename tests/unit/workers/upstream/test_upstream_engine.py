@@ -1,67 +1,15 @@
 """Tests of the upstream engine against a real HTTP server: how each answer and each fault ends a job."""
 
-import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from shared.clock import RealClock
-from shared.settings.settings import load
 from tests.support.processes import wait_for
+from tests.support.upstream_scene import CHAT, UpstreamScene
 from tests.support.upstream_server import KEY, UpstreamServer
-from workers.engine.events import Ended, Event, JobRejected, JobSpec, Text
-from workers.upstream.engine import UpstreamEngine
-from workers.upstream.factory import make_upstream_engine
-
-CHAT = {"messages": [{"role": "user", "content": "tell me a story"}]}
-
-
-class Scene:
-    """An engine that runs on a thread, and its events."""
-
-    def __init__(self, server: UpstreamServer, **environ: str) -> None:
-        ours = {
-            "PENSTOCK_ENGINE": "upstream",
-            "PENSTOCK_UPSTREAM_URL": server.url,
-            "PENSTOCK_UPSTREAM_MODEL": "m",
-            "PENSTOCK_MAX_BATCH_SIZE": "2",
-        }
-        self.events: list[Event] = []
-        self.rooms = 0
-        self._stop = threading.Event()
-        settings = load(environ=ours | environ, dotenv=None)
-        self.engine: UpstreamEngine = make_upstream_engine(settings, self.events.append, on_ending=self._note_room)
-        self._thread = threading.Thread(target=self.engine.run, args=(self._stop,), daemon=True)
-        self._thread.start()
-
-    def _note_room(self) -> None:
-        self.rooms += 1
-
-    def wait_until_open(self) -> None:
-        wait_for(lambda: self.engine.free_capacity().slots, "an upstream that takes requests")
-
-    def submit(self, payload: dict[str, Any] | None = None, key: str = "1:t", **fields: Any) -> None:
-        spec = JobSpec(key, "blue", payload or CHAT, 16, RealClock().monotonic() + 60)
-        self.engine.submit(self.engine.prepare(replace(spec, **fields)))
-
-    def ended(self, key: str = "1:t") -> Ended:
-        return wait_for(
-            lambda: next((e for e in self.events if isinstance(e, Ended) and e.key == key), None), f"the end of {key}"
-        )
-
-    def end(self, payload: dict[str, Any] | None = None, key: str = "1:t", **fields: Any) -> Ended:
-        """Submit a job and return its end."""
-        self.wait_until_open()
-        self.submit(payload, key, **fields)
-        return self.ended(key)
-
-    def close(self) -> None:
-        self._stop.set()
-        self.engine.wake()
-        self._thread.join(10)
-        assert not self._thread.is_alive()
+from workers.engine.events import Ended, Text
 
 
 @pytest.fixture
@@ -71,20 +19,20 @@ def server() -> Iterator[UpstreamServer]:
 
 
 @pytest.fixture
-def scenes() -> Iterator[list[Scene]]:
-    scenes: list[Scene] = []
+def scenes() -> Iterator[list[UpstreamScene]]:
+    scenes: list[UpstreamScene] = []
     yield scenes
     for scene in scenes:
         scene.close()
 
 
 @pytest.fixture
-def scene(server: UpstreamServer, scenes: list[Scene]) -> Scene:
-    scenes.append(Scene(server))
+def scene(server: UpstreamServer, scenes: list[UpstreamScene]) -> UpstreamScene:
+    scenes.append(UpstreamScene(server.url))
     return scenes[0]
 
 
-def test_an_answer_is_streamed_and_counted_by_the_upstreams_own_usage(scene: Scene) -> None:
+def test_an_answer_is_streamed_and_counted_by_the_upstreams_own_usage(scene: UpstreamScene) -> None:
     ended = scene.end()
     assert [event.text for event in scene.events if isinstance(event, Text)] == ["w0 ", "w1 ", "w2 "]
     assert (ended.outcome, ended.finish_reason, ended.text) == ("succeeded", "length", "w0 w1 w2 ")
@@ -95,14 +43,16 @@ def test_an_answer_is_streamed_and_counted_by_the_upstreams_own_usage(scene: Sce
 
 
 @pytest.mark.parametrize("payload", [CHAT, {"prompt": "once upon a time"}])
-def test_an_upstream_that_does_not_stream_is_understood(scene: Scene, server: UpstreamServer, payload: Any) -> None:
+def test_an_upstream_that_does_not_stream_is_understood(
+    scene: UpstreamScene, server: UpstreamServer, payload: Any
+) -> None:
     server.will("whole")
     ended = scene.end(payload)
     assert (ended.outcome, ended.finish_reason, ended.text) == ("succeeded", "stop", "w0 w1 w2 ")
 
 
 def test_a_forwarded_request_passes_whole_and_a_native_one_leaves_out_what_the_client_did_not_choose(
-    scene: Scene, server: UpstreamServer
+    scene: UpstreamScene, server: UpstreamServer
 ) -> None:
     tools = [{"type": "function", "function": {"name": "weather"}}]
     scene.end(CHAT | {"forward": {"tools": tools, "reasoning_effort": "low", "max_completion_tokens": 900}})
@@ -114,13 +64,16 @@ def test_a_forwarded_request_passes_whole_and_a_native_one_leaves_out_what_the_c
     ]
 
 
-def test_embeddings_are_rejected(scene: Scene) -> None:
-    with pytest.raises(JobRejected, match="embeddings"):
-        scene.submit({"input": ["x"]})
+def test_embeddings_are_passed_on_and_cost_no_generated_tokens(scene: UpstreamScene) -> None:
+    ended = scene.end({"input": ["x", [7, 8]]}, max_tokens=1)
+    assert (ended.outcome, ended.text, len(ended.extra["embeddings"])) == ("succeeded", "", 2)
+    assert (ended.usage.prompt_tokens, ended.usage.completion_tokens) == (11, 0)
 
 
 @pytest.mark.parametrize("drop", [False, True])
-def test_a_cancel_closes_the_request_and_frees_the_slot(scene: Scene, server: UpstreamServer, drop: bool) -> None:
+def test_a_cancel_closes_the_request_and_frees_the_slot(
+    scene: UpstreamScene, server: UpstreamServer, drop: bool
+) -> None:
     server.will("endless")
     scene.wait_until_open()
     scene.submit()
@@ -132,7 +85,7 @@ def test_a_cancel_closes_the_request_and_frees_the_slot(scene: Scene, server: Up
     wait_for(lambda: server.closed == 1, "the upstream to see that the request was closed")
 
 
-def test_a_job_that_is_canceled_as_soon_as_it_was_submitted_ends_once(scene: Scene) -> None:
+def test_a_job_that_is_canceled_as_soon_as_it_was_submitted_ends_once(scene: UpstreamScene) -> None:
     scene.wait_until_open()
     for number in range(20):
         scene.submit(key=f"{number}:t")
@@ -143,14 +96,16 @@ def test_a_job_that_is_canceled_as_soon_as_it_was_submitted_ends_once(scene: Sce
 
 
 @pytest.mark.parametrize(("behaviour", "stage"), [("hang", "prefill"), ("endless", "decode")])
-def test_a_deadline_closes_the_request(scene: Scene, server: UpstreamServer, behaviour: str, stage: str) -> None:
+def test_a_deadline_closes_the_request(
+    scene: UpstreamScene, server: UpstreamServer, behaviour: str, stage: str
+) -> None:
     server.will(behaviour)
     ended = scene.end(deadline_s=RealClock().monotonic() + 1.0)
     assert (ended.outcome, ended.code, ended.stage) == ("expired", "deadline_exceeded", stage)
     wait_for(lambda: server.closed == 1, "the upstream to see that the request was closed")
 
 
-def test_a_start_deadline_ends_only_a_job_without_text(scene: Scene, server: UpstreamServer) -> None:
+def test_a_start_deadline_ends_only_a_job_without_text(scene: UpstreamScene, server: UpstreamServer) -> None:
     server.will("hang", "endless")
     now_s = RealClock().monotonic()
     assert scene.end(start_by_s=now_s + 0.4).outcome == "expired"
@@ -161,17 +116,17 @@ def test_a_start_deadline_ends_only_a_job_without_text(scene: Scene, server: Ups
 
 @pytest.mark.parametrize("behaviour", ["fault", "cut", "garbage", "nonsense"])
 def test_an_upstream_that_fails_after_it_took_the_request_costs_an_attempt(
-    scene: Scene, server: UpstreamServer, behaviour: str
+    scene: UpstreamScene, server: UpstreamServer, behaviour: str
 ) -> None:
     server.will(behaviour, behaviour)
-    assert scene.end(attempt=2).outcome == "dropped"
+    assert scene.end(attempt=2).outcome == "attempt_failed"
     last = scene.end(key="2:t", attempt=3)
     assert (last.outcome, last.code) == ("failed", "upstream_lost")
     assert scene.engine.free_capacity().live
 
 
-def test_an_upstream_that_hangs_costs_an_attempt(server: UpstreamServer, scenes: list[Scene]) -> None:
-    scene = Scene(server, PENSTOCK_UPSTREAM_FIRST_TOKEN_MS="700", PENSTOCK_UPSTREAM_GAP_MS="300")
+def test_an_upstream_that_hangs_costs_an_attempt(server: UpstreamServer, scenes: list[UpstreamScene]) -> None:
+    scene = UpstreamScene(server.url, PENSTOCK_UPSTREAM_FIRST_TOKEN_MS="700", PENSTOCK_UPSTREAM_GAP_MS="300")
     scenes.append(scene)
     server.will("hang", "stall")
     silent, stalled = scene.end(attempt=3), scene.end(key="2:t", attempt=3)
@@ -180,9 +135,11 @@ def test_an_upstream_that_hangs_costs_an_attempt(server: UpstreamServer, scenes:
     assert stalled.text == "w0 "
 
 
-def test_a_request_that_the_upstream_rejects_fails_with_its_message_but_without_the_key(scenes: list[Scene]) -> None:
+def test_a_request_that_the_upstream_rejects_fails_with_its_message_but_without_the_key(
+    scenes: list[UpstreamScene],
+) -> None:
     with UpstreamServer(key=KEY) as server:
-        scene = Scene(server, PENSTOCK_UPSTREAM_API_KEY=KEY)
+        scene = UpstreamScene(server.url, PENSTOCK_UPSTREAM_API_KEY=KEY)
         scenes.append(scene)
         server.will("reject")
         ended = scene.end()
@@ -198,7 +155,7 @@ def test_a_request_that_the_upstream_rejects_fails_with_its_message_but_without_
 
 @pytest.mark.parametrize("behaviour", ["busy", "loading"])
 def test_a_busy_upstream_gives_the_job_back_and_pauses_the_worker(
-    scene: Scene, server: UpstreamServer, behaviour: str
+    scene: UpstreamScene, server: UpstreamServer, behaviour: str
 ) -> None:
     server.will(behaviour)
     wait_for(lambda: scene.rooms, "the word that the upstream answers")
@@ -209,14 +166,14 @@ def test_a_busy_upstream_gives_the_job_back_and_pauses_the_worker(
     assert scene.end(key="2:t").outcome == "succeeded"
 
 
-def test_a_long_pause_makes_the_worker_not_live(scene: Scene, server: UpstreamServer) -> None:
+def test_a_long_pause_makes_the_worker_not_live(scene: UpstreamScene, server: UpstreamServer) -> None:
     server.retry_after = {"Retry-After": "30"}
     server.will("busy")
     assert scene.end().outcome == "returned"
     assert not scene.engine.free_capacity().live
 
 
-def test_an_upstream_that_is_away_is_probed_until_it_answers(scene: Scene, server: UpstreamServer) -> None:
+def test_an_upstream_that_is_away_is_probed_until_it_answers(scene: UpstreamScene, server: UpstreamServer) -> None:
     scene.wait_until_open()
     server.stop()
     scene.submit()
@@ -228,16 +185,16 @@ def test_an_upstream_that_is_away_is_probed_until_it_answers(scene: Scene, serve
 
 
 def test_an_upstream_that_crashes_before_the_first_byte_costs_no_attempt_until_the_same_job_does_it_again(
-    scene: Scene, server: UpstreamServer
+    scene: UpstreamScene, server: UpstreamServer
 ) -> None:
     server.will("crash", "crash", "crash")
     outcomes = [scene.end(key=f"1:{claim}").outcome for claim in "abc"]
-    assert outcomes == ["returned", "returned", "dropped"]
+    assert outcomes == ["returned", "returned", "attempt_failed"]
     assert scene.end(key="1:d").outcome == "succeeded"
 
 
 def test_the_end_of_the_engine_drops_what_runs(server: UpstreamServer) -> None:
-    scene = Scene(server)
+    scene = UpstreamScene(server.url)
     server.will("endless")
     scene.wait_until_open()
     scene.submit()
@@ -246,7 +203,7 @@ def test_the_end_of_the_engine_drops_what_runs(server: UpstreamServer) -> None:
     assert scene.ended().outcome == "dropped"
 
 
-def test_the_sizes_of_prompts_are_learned_and_an_image_counts_by_itself(scene: Scene) -> None:
+def test_the_sizes_of_prompts_are_learned_and_an_image_counts_by_itself(scene: UpstreamScene) -> None:
     assert scene.engine.figures() == {}
     scene.end({"messages": [{"role": "user", "content": "x" * 2_000}]})
     assert scene.engine.figures() == {"tokens_per_byte": round((21 - 4) / 2_000, 4)}

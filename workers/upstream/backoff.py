@@ -1,0 +1,37 @@
+"""Slows a worker down while its upstream fails every request, so that a few jobs lose attempts and not all; pure."""
+
+#: The pause after the second failure in a row, in seconds. Each further failure doubles it, up to the longest pause.
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 4.0
+
+
+class FailureBackoff:
+    """Counts the failures since the last success.
+
+    An attempt that failed counts, and the job is queued again at once. If the upstream fails all requests, each job
+    would lose its attempts within a moment. So from the second failure in a row on, the worker pauses, and then sends
+    one request at a time, until one succeeds. A single failure changes nothing: a request that makes the upstream fail
+    must not slow down those of other tenants.
+    """
+
+    def __init__(self) -> None:
+        self._failures = 0
+        self._last_s = float("-inf")
+
+    @property
+    def suspects(self) -> bool:
+        """Whether only one request at a time is sent."""
+        return self._failures >= 2
+
+    def note_failure(self, began_s: float, now_s: float) -> float:
+        """Record that a request failed, which began at `began_s`. Return how long to pause, in s.
+
+        Requests that were already running at the last failure failed for the same reason, and do not count again.
+        """
+        if began_s < self._last_s:
+            return 0.0
+        self._failures, self._last_s = self._failures + 1, now_s
+        return min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (self._failures - 2)) if self.suspects else 0.0
+
+    def note_success(self) -> None:
+        """Record that the upstream has answered a request as it should."""
+        self._failures = 0
