@@ -13,7 +13,8 @@ from collections import deque
 from collections.abc import Iterator
 
 from bench.sim.asks import Answer, SimJob
-from bench.sim.fleet import Machine, SimWorker
+from bench.sim.fleet import SimWorker
+from bench.sim.machine import Machine
 from bench.sim.memory_queue import MemoryQueue
 from bench.sim.simulation import fleet
 

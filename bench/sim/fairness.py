@@ -13,8 +13,9 @@ from typing import Any
 
 from bench.sim.asks import GENERATED_WEIGHT, SimJob
 from bench.sim.clients import OneTry
-from bench.sim.fleet import Machine, SimWorker
+from bench.sim.fleet import SimWorker
 from bench.sim.ledger import jain
+from bench.sim.machine import Machine
 from bench.sim.ours import PenstockSystem
 from bench.sim.simulation import Simulation, fleet
 from shared.accounts.groups import Groups
@@ -139,13 +140,18 @@ def run_scenario(store: PenstockSystem, scenario: Scenario) -> tuple[list[Servic
 
     def sample(now_ms: float, _: object) -> None:
         store.flush_offers()
-        running = {job: (worker, seq) for worker in workers for job, seq in worker.sequences.items()}
+        running = {job: (worker, seq) for worker in workers for job, seq in worker.held.items()}
         means: list[Any] = [store.client.hget(keys.books(model_slug(model)), "mean_mwt") for model in scenario.models]
         lifts_wt = {model: 2 * float(mean or 0) / 1_000 for model, mean in zip(scenario.models, means, strict=True)}
         for model, mine, services in levels:
             services.moments.append(now_ms)
             services.served.append(_served(mine, running, scenario.weights))
-            waiting = (owner for job, owner in mine if job.admitted_ms is not None and job.claimed_ms is None)
+            paused = {job for worker in workers for job in worker.paused}
+            waiting = (
+                owner
+                for job, owner in mine
+                if (job.admitted_ms is not None and job.claimed_ms is None) or job in paused
+            )
             services.waits.append(frozenset(waiting))
             services.lift_wt = max(services.lift_wt, lifts_wt[model])
         if all(job.outcome for job in jobs):

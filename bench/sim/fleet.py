@@ -1,75 +1,22 @@
-"""Modelled workers without a model: four numbers give a step's duration, and the engine's own planner plans the steps.
+"""Modelled workers without a model, whose steps the engine's own planner plans.
 
-A step takes base + row·decoding + token·prompt tokens + cell·KV cells in use. Before each step, canceled and late
-sequences end. In each step, every decoding sequence gets one token. Prompts are computed in the order of their claims,
-at most one chunk per step, and while other sequences decode, at most what keeps the step within its target. The step
-that computes a prompt's last token also samples the answer's first token.
+A step takes base + row·decoding + token·prompt tokens + cell·KV cells in use (bench/sim/machine.py). Before each step,
+canceled and late sequences end. In each step, every decoding sequence gets one token. Prompts are computed in the order
+of their claims, at most one chunk per step, and while other sequences decode, at most what keeps the step within its
+target. The step that computes a prompt's last token also samples the answer's first token. Sequences are paused and
+resumed between steps.
 """
 
 import heapq
+import math
 from dataclasses import dataclass, field
 
 from bench.sim.asks import GENERATED_WEIGHT, MODEL, SimJob
+from bench.sim.machine import Machine
 from bench.sim.rates import MeasuredRates
 from shared.jobs.job import Usage
-from workers.engine.backend import Facts
 from workers.engine.planner import PendingPrompt, PlanLimits, plan
 from workers.engine.stats import EngineStats
-from workers.engine.step_time import StepTimeModel
-
-
-class _LearnedStepTimes(StepTimeModel):
-    """A fit that is exact. It solves no equations: they would take half of a run's time and give the same numbers."""
-
-    def coefficients(self) -> tuple[float, float, float, float]:
-        """Return the machine's own times."""
-        return self.base_ms, self.row_ms, self.token_ms, 0.0
-
-
-@dataclass(frozen=True)
-class Machine:
-    """A device. The default values are assumed, not measured: they resemble an 8B model on a large accelerator.
-
-    With 32 sequences of 1,300 cells, a step takes 5.1 ms; a prompt of 1,000 tokens takes 43 ms. That is about 13
-    conversations of the Azure trace per second and worker, and 14 ms per token while prompts arrive. A generated token
-    takes four times as long as a prompt token, which matches PENSTOCK_GENERATED_WEIGHT: a full fleet has the same wt/s
-    for any mix of long prompts and long answers.
-    """
-
-    slots: int = 32
-    cells: int = 32 * 4_096
-    #: Durations in ms: of a step, and what each decoding row, prompt token and KV cell in use adds to it.
-    step_ms: float = 3.0
-    row_ms: float = 0.05
-    token_ms: float = 0.04
-    cell_ms: float = 1.2e-5
-    prefill_chunk: int = 512
-    step_target_ms: float = 100.0
-
-    @property
-    def fit(self) -> StepTimeModel:
-        """The step time model that the engine would learn from this machine."""
-        return _LearnedStepTimes(base_ms=self.step_ms, row_ms=self.row_ms, token_ms=self.token_ms)
-
-    def takes_ms(self, rows: int, prompt_tokens: int, cells: int) -> float:
-        """Return the duration of a step."""
-        return self.step_ms + self.row_ms * rows + self.token_ms * prompt_tokens + self.cell_ms * cells
-
-    @property
-    def facts(self) -> Facts:
-        """The facts of an engine on this machine, with the rates that its calibration measures."""
-        step_ms = self.takes_ms(self.slots, 0, self.slots * 128)
-        return Facts(
-            engine="modelled",
-            device="modelled",
-            model=MODEL,
-            n_ctx=self.cells,
-            cells=self.cells,
-            slots=self.slots,
-            prefill_tps=1_000 * 256 / self.takes_ms(0, 256, 256),
-            step_ms=step_ms,
-            decode_tps=1_000 * self.slots / step_ms,
-        )
 
 
 @dataclass(slots=True, eq=False)
@@ -89,6 +36,9 @@ class Sequence:
     decoding_since_step: int = 0
     over: bool = False
     over_at_step: int = 0
+    #: Since when it has its slot, and the step that generates its last token; -1 while it is paused or in its prompt.
+    row_since_ms: float = 0.0
+    ends_at_step: int = -1
 
 
 @dataclass
@@ -100,6 +50,12 @@ class SimWorker:
     #: Whether its engine knows the jobs' deadlines and stops late jobs.
     heeds_deadlines: bool = True
     sequences: dict[SimJob, Sequence] = field(default_factory=dict)
+    #: The jobs that gave their slots to others. Their KV cells stay where they are, but are no longer reserved.
+    paused: dict[SimJob, Sequence] = field(default_factory=dict)
+    #: When it asks again whether a job must be paused; infinity if only an arrival can be a reason.
+    asks_at_ms: float = math.inf
+    #: The number of pauses so far.
+    pauses: int = 0
     alive: bool = True
     #: Number of crashes so far; identifies steps that began before the last crash.
     life: int = 0
@@ -143,9 +99,14 @@ class SimWorker:
         """KV cells that no sequence has reserved."""
         return self.machine.cells - self._reserved
 
+    @property
+    def held(self) -> dict[SimJob, Sequence]:
+        """All jobs that it holds, paused ones last."""
+        return self.sequences | self.paused
+
     def take(self, job: SimJob, token: str, now_ms: float, deadline_at_ms: float, start_by_ms: float | None) -> None:
         """Put a claimed job into a slot."""
-        seq = Sequence(job, token, deadline_at_ms, start_by_ms, now_ms, job.prompt)
+        seq = Sequence(job, token, deadline_at_ms, start_by_ms, now_ms, job.prompt, row_since_ms=now_ms)
         self.sequences[job] = seq
         self._prompts.append(seq)
         self._reserved += job.prompt + job.max_tokens
@@ -155,9 +116,35 @@ class SimWorker:
             if start_by_ms is not None and start_by_ms < deadline_at_ms:
                 heapq.heappush(self._late, (start_by_ms, job.number, self._claims, seq))
 
+    def pause(self, job: SimJob) -> None:
+        """Take the slot from a job."""
+        seq = self.sequences[job]
+        generated = self.generated(seq)
+        self.paused[job] = self.sequences.pop(job)
+        self.pauses += 1
+        self._reserved -= job.prompt + job.max_tokens
+        if seq.first_ms is None:
+            self._prompts.remove(seq)
+        else:
+            seq.generated, seq.ends_at_step = generated, -1
+            self._decoding -= 1
+
+    def resume(self, job: SimJob, now_ms: float) -> None:
+        """Give a paused job a slot."""
+        seq = self.paused.pop(job)
+        seq.row_since_ms = now_ms
+        self._reserved += job.prompt + job.max_tokens
+        if seq.first_ms is None:
+            self._prompts.append(seq)
+        else:
+            seq.decoding_since_step = self.steps - seq.generated + 1
+            self._decoding += 1
+            self._end_after(seq, job.answer - seq.generated)
+        self.sequences[job] = seq
+
     def cancel(self, job: SimJob) -> None:
         """Mark the job as canceled; it ends before the next step."""
-        seq = self.sequences.get(job)
+        seq = self.held.get(job)
         if seq is not None and not seq.canceled:
             seq.canceled = True
             self._canceled.append(seq)
@@ -199,7 +186,8 @@ class SimWorker:
     def end_step(self, now_ms: float) -> list[Sequence]:
         """Record what the step computed. Return the sequences whose answers are complete."""
         self.steps += 1
-        done = [seq for seq in self._ends_at.pop(self.steps, ()) if not seq.over]
+        ending = self._ends_at.pop(self.steps, ())
+        done = [seq for seq in ending if not seq.over and seq.ends_at_step == self.steps]
         for seq in done:
             self._close(seq)
         for seq, tokens in self._served:
@@ -223,7 +211,8 @@ class SimWorker:
         """Return the answer tokens that were generated in this claim."""
         if seq.first_ms is None:
             return 0
-        return seq.generated if seq.over else 1 + self.steps - seq.decoding_since_step
+        is_decoding = not seq.over and seq.job in self.sequences
+        return 1 + self.steps - seq.decoding_since_step if is_decoding else seq.generated
 
     def usage(self, seq: Sequence, now_ms: float) -> Usage:
         """Return the counts and times of a sequence that ends at `now_ms`, as the engine reports them."""
@@ -239,7 +228,7 @@ class SimWorker:
 
     def crash(self) -> None:
         """Drop all sequences without reporting their ends, as a killed process does."""
-        for seq in list(self.sequences.values()):
+        for seq in list(self.held.values()):
             self._close(seq)
         self.alive = False
         self.life += 1
@@ -251,17 +240,23 @@ class SimWorker:
         self._cells += 1
         self.stats.completion_tokens += 1
         if seq.job.answer > 1:
-            self._ends_at.setdefault(self.steps + seq.job.answer - 1, []).append(seq)
+            self._end_after(seq, seq.job.answer - 1)
+
+    def _end_after(self, seq: Sequence, steps: int) -> None:
+        seq.ends_at_step = self.steps + steps
+        self._ends_at.setdefault(seq.ends_at_step, []).append(seq)
 
     def _close(self, seq: Sequence) -> None:
         """End the sequence: free its slot and cells, and record the generated tokens."""
         seq.generated = self.generated(seq)
         seq.over, seq.over_at_step = True, self.steps
         seq.job.computed_answer += seq.generated
+        self._cells -= seq.job.prompt - seq.prompt_left + seq.generated
+        if self.paused.pop(seq.job, None) is not None:
+            return
         if seq.first_ms is None:
             self._prompts.remove(seq)
         else:
             self._decoding -= 1
-        self._cells -= seq.job.prompt - seq.prompt_left + seq.generated
         self._reserved -= seq.job.prompt + seq.job.max_tokens
         del self.sequences[seq.job]

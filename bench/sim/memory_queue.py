@@ -22,6 +22,8 @@ LEASE_MS = 15_000.0
 class MemoryQueue:
     """One queue for one model, without a bound."""
 
+    #: It never pauses a running job.
+    preempts = False
     #: Whether a job whose deadline has passed is dropped when it reaches the head of its list.
     drops_late = True
     #: Whether a job at the head is dropped as well if even a short answer could not be ready in time.

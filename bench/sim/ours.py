@@ -4,6 +4,7 @@ A run leaves out HTTP, the engine's text (the event streams get no tokens), and 
 All code that admits, orders, claims, renews, settles, cancels and reaps is that of `shared`.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Several
 
@@ -18,7 +19,7 @@ from shared.jobs.outcomes import Outcome, Refused
 from shared.settings.settings import Settings, load
 from shared.store import keys
 from shared.store.keys import model_slug
-from shared.store.replies import Admitted, HeartbeatReport, Progress, SettleAnswer
+from shared.store.replies import Admitted, HeartbeatReport, HeldProgress, Progress, SettleAnswer
 from shared.store.store import Store
 from web.api.deadline import RequestDeadline
 from web.api.refusals import to_yield
@@ -79,13 +80,29 @@ class PenstockSystem:
             taken=False, reason=answer.reason.value, hint_ms=answer.retry_hint_ms, worth_retrying=worth_retrying
         )
 
+    @property
+    def preempts(self) -> bool:
+        """Whether running jobs are paused in favor of others."""
+        return self.settings.preempts
+
     def claim(self, worker: SimWorker, now_ms: float) -> list[Grant]:
-        """Claim jobs for all free slots in one call."""
+        """Claim jobs for all free slots in one call, and pause and resume jobs as the store says."""
         self.client.now_ms = now_ms
         self._claims += 1
-        got = self.store.claim(
-            worker.name, f"c{self._claims}", worker.model, room=worker.room, cells_free=max(0, worker.cells_free)
+        told = self.store.contend(
+            worker.name,
+            f"c{self._claims}",
+            worker.model,
+            room=worker.room,
+            cells_free=max(0, worker.cells_free),
+            held=[self._progress(worker, seq, now_ms) for seq in worker.held.values()] if self.preempts else (),
         )
+        for job_id in told.pause:
+            worker.pause(self._by_id[job_id])
+        for job_id in told.resume:
+            worker.resume(self._by_id[job_id], now_ms)
+        worker.asks_at_ms = now_ms + told.ask_in_ms if told.ask_in_ms >= 0 else math.inf
+        got = told.started
         for claimed in got:
             self._cut(self._by_id[claimed.id], claimed.max_tokens)
         return [
@@ -97,6 +114,10 @@ class PenstockSystem:
             )
             for claimed in got
         ]
+
+    def _progress(self, worker: SimWorker, seq: Sequence, now_ms: float) -> HeldProgress:
+        row_ms = None if seq.job in worker.paused else round(now_ms - seq.row_since_ms)
+        return HeldProgress(ClaimRef(self._ids[seq.job], seq.token), worker.generated(seq), 0, row_ms)
 
     @staticmethod
     def _cut(job: SimJob, max_tokens: int) -> None:
@@ -136,7 +157,7 @@ class PenstockSystem:
     def heartbeat(self, worker: SimWorker, now_ms: float) -> list[SimJob]:
         """Send a heartbeat that renews the worker's leases. Return the jobs that it lost or must stop."""
         self.client.now_ms = now_ms
-        held = [ClaimRef(self._ids[job], seq.token) for job, seq in worker.sequences.items()]
+        held = [ClaimRef(self._ids[job], seq.token) for job, seq in worker.held.items()]
         machine = worker.machine
         answer = self.store.renew(
             HeartbeatReport(
@@ -149,7 +170,7 @@ class PenstockSystem:
                 facts=worker.rates.report(now_ms, full=not worker.room),
             ),
             held,
-            progress={self._ids[job]: Progress(worker.generated(seq)) for job, seq in worker.sequences.items()},
+            progress={self._ids[job]: Progress(worker.generated(seq)) for job, seq in worker.held.items()},
         )
         return [self._by_id[job_id] for job_id in (*answer.lost, *answer.canceled)]
 

@@ -12,6 +12,9 @@ from bench.sim.system import Grant
 class Pools:
     """A System that passes each call to the queue of the job's or the worker's model."""
 
+    #: None of the queues pauses a running job.
+    preempts = False
+
     def __init__(self, name: str, queues: Mapping[str, MemoryQueue]) -> None:
         self.name, self._queues = name, queues
 

@@ -12,7 +12,8 @@ import numpy as np
 
 from bench.sim.asks import MODEL, Answer, SimJob
 from bench.sim.clients import Client
-from bench.sim.fleet import Machine, Sequence, SimWorker
+from bench.sim.fleet import Sequence, SimWorker
+from bench.sim.machine import Machine
 from bench.sim.system import System
 
 #: Interval between a worker's heartbeats: min(lease / 3, 1 s).
@@ -72,6 +73,8 @@ class Simulation:
         #: fewer jobs than it had free slots claims again only after this number has changed.
         self._queue_version = dict.fromkeys((worker.model for worker in workers), 0)
         self._seen_version = {worker.name: -1 for worker in workers}
+        #: The same number at each worker's last claim, for workers without a free slot.
+        self._asked_version = dict(self._seen_version)
 
     def at(self, when_ms: float, action: Callable[[float, object], None], subject: object = None) -> None:
         """Schedule `action(when_ms, subject)`."""
@@ -105,7 +108,7 @@ class Simulation:
     def lose(self, now_ms: float, worker: object) -> None:  # noqa: ARG002 - an event's signature
         """Crash the worker. Its leases will end without being renewed."""
         assert isinstance(worker, SimWorker)
-        for job in worker.sequences:
+        for job in worker.held:
             self._holder.pop(job, None)
         worker.crash()
         self._idle.pop(worker.name, None)
@@ -164,7 +167,7 @@ class Simulation:
         job.gone = True
         worker = self._holder.get(job)
         if worker is not None:
-            self._left_at_tokens[job] = worker.tokens_so_far(worker.sequences[job])
+            self._left_at_tokens[job] = worker.tokens_so_far(worker.held[job])
         if self.system.leave(job, now_ms):
             self.at(now_ms + CANCEL_DELAY_MS, self._deliver_cancel, job)
 
@@ -184,8 +187,9 @@ class Simulation:
             self._end(now_ms, worker, seq, outcome)
         if worker.room:
             self.system.flush_offers()
-        if worker.room and self._may_claim(worker):
+        if (worker.room and (self._may_claim(worker) or worker.paused)) or self._contends(worker, now_ms):
             room = worker.room
+            self._asked_version[worker.name] = self._queue_version[worker.model]
             grants = self.system.claim(worker, now_ms)
             for grant in grants:
                 grant.job.claimed_ms = now_ms
@@ -198,6 +202,11 @@ class Simulation:
             self.at(now_ms + took_ms, self._step, (worker, worker.life))
         else:
             self._idle[worker.name] = worker
+
+    def _contends(self, worker: SimWorker, now_ms: float) -> bool:
+        """Return whether a worker whose slots are taken asks which of its jobs must be paused."""
+        is_rung = self._asked_version[worker.name] != self._queue_version[worker.model]
+        return self.system.preempts and not worker.room and (is_rung or now_ms >= worker.asks_at_ms)
 
     def _may_claim(self, worker: SimWorker) -> bool:
         return self._seen_version[worker.name] != self._queue_version[worker.model]
@@ -233,6 +242,8 @@ class Simulation:
             return
         for job in self.system.heartbeat(worker, now_ms):
             worker.cancel(job)
+        if worker.paused and worker.name in self._idle:
+            self._between_steps(now_ms, worker)
         self.at(now_ms + HEARTBEAT_MS, self._heartbeat, worker)
 
     def _reap(self, now_ms: float, _: object) -> None:

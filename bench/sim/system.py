@@ -24,6 +24,10 @@ class System(Protocol):
 
     name: str
 
+    @property
+    def preempts(self) -> bool:
+        """Whether `claim` may pause running jobs, and is also called for workers without a free slot."""
+
     def offer(self, job: SimJob, now_ms: float, then: Callable[[Answer], None]) -> None:
         """Offer a client's job. `then` is called with the answer, at the latest in `flush_offers`."""
 

@@ -9,8 +9,8 @@ from bench.sim.arrivals import Crowd, plan
 from bench.sim.asks import SimJob
 from bench.sim.baselines import Queue, baseline
 from bench.sim.clients import Client, OneTry
-from bench.sim.fleet import Machine
 from bench.sim.ledger import Window, computed_wtps, judged, residences_ms, success
+from bench.sim.machine import Machine
 from bench.sim.ours import PenstockSystem
 from bench.sim.shapes import CONVERSATION, Shape
 from bench.sim.simulation import Run, Simulation, fleet

@@ -8,7 +8,7 @@ import redis
 
 from shared.audit.key_owners import unowned_keys
 from shared.audit.snapshot import StoreSnapshot, take_snapshot
-from shared.audit.sums import check_bytes, check_groups, check_pools, check_tenants, number_in
+from shared.audit.sums import check_bytes, check_groups, check_pools, check_tenants, is_paused, number_in
 from shared.store import keys
 from shared.store.decode import is_integer
 from shared.store.rq_record import check_ended_jobs
@@ -23,7 +23,7 @@ INVARIANTS: dict[int, str] = {
     4: "a job ends once: the number of admitted jobs equals the number of inflight and ended jobs",
     5: "no job is claimed after its deadline",
     6: "a refused job leaves no key of its own",
-    7: "an active set has exactly the tenants with queued jobs, and their service; queues are ordered by latest start",
+    7: "an active set has exactly those with queued or paused jobs, and their service; queues are in order",
     8: "RQ agrees: each job is in exactly the RQ list or registry that matches its state",
     9: "each key has a TTL or an owner, or is one of the permanent keys",
     10: "a queued job past its deadline and a job whose lease has ended are moved in time",
@@ -130,19 +130,20 @@ def _check_claimed_in_time(snapshot: StoreSnapshot) -> Iterator[str]:
 
 
 def _check_active_set(snapshot: StoreSnapshot) -> Iterator[str]:
-    # The owners with queued jobs of each set: of each pool (`<slug>`), and of each group in it (`<slug>@<group>`).
-    waiting: defaultdict[str, set[str]] = defaultdict(set)
-    for queue in (queue for queue, ids in snapshot.order.items() if ids):
+    # The owners with queued or paused jobs of each set: of pools (`<slug>`) and of groups in them (`<slug>@<group>`).
+    wanting: defaultdict[str, set[str]] = defaultdict(set)
+    queues = {queue for queue, ids in snapshot.order.items() if ids}
+    for queue in sorted(queues | {_queue_of(record) for record in snapshot.records.values() if is_paused(record)}):
         tenant, slug = queue.split(".", 1)
         group = snapshot.tenants.get(tenant, {}).get(f"g|{slug}", "")
-        waiting[f"{slug}{group}"].add(tenant)
+        wanting[f"{slug}{group}"].add(tenant)
         if group:
-            waiting[slug].add(group)
+            wanting[slug].add(group)
     for name, active in snapshot.active.items():
         slug = name.partition("@")[0]
-        if set(active) != waiting[name]:
-            off = sorted(set(active) ^ waiting[name])[:5]
-            yield f"active tenants of {name} differ from those with queued jobs by {off}"
+        if set(active) != wanting[name]:
+            off = sorted(set(active) ^ wanting[name])[:5]
+            yield f"active tenants of {name} differ from those with queued or paused jobs by {off}"
         for owner, service in active.items():
             record = (snapshot.tenants | snapshot.groups).get(owner, {})
             # A tenant that was active in a store of format 1 has one service for all pools until it is served.
@@ -151,7 +152,7 @@ def _check_active_set(snapshot: StoreSnapshot) -> Iterator[str]:
             if not is_integer(own) or float(own) != service:
                 yield f"{owner} has score {service:.0f} in the active set of {name}, but its service is {own}"
             if slug not in (snapshot.lists | snapshot.group_lists).get(owner, set()):
-                yield f"{owner} has queued jobs for {slug}, but its set of models lacks it"
+                yield f"{owner} wants slots of {slug}, but its set of models lacks it"
     for queue, ids in snapshot.order.items():
         latest = [number_in(snapshot.records.get(job_id, {}), "latest_us") for job_id in ids]
         if all(latest) and latest != sorted(latest):

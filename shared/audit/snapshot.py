@@ -45,8 +45,10 @@ class StoreSnapshot:
     counted: dict[str, str] = field(default_factory=dict)
     slots: dict[str, str] = field(default_factory=dict)
     places: dict[str, str] = field(default_factory=dict)
-    #: For each model slug: the numbers of queued and of running jobs in the pool's record, where it has them.
+    #: For each model slug: the numbers of queued, running and paused jobs in the pool's record, where it has them, and
+    #: the numbers of computing and of paused jobs of each tenant and group.
     pool_jobs: dict[str, dict[str, str]] = field(default_factory=dict)
+    rows: dict[str, dict[str, str]] = field(default_factory=dict)
     #: For each model slug: the workers of its pool, and their last heartbeats.
     pools: dict[str, dict[str, float]] = field(default_factory=dict)
     #: For each tenant: the bytes that its jobs take (keys.kept).
@@ -147,7 +149,8 @@ def _read(
             pipe.zrange(f"rq:wip:{queue}", 0, -1)
         for slug in slugs:
             pipe.zrange(keys.active(slug), 0, -1, withscores=True)
-            pipe.hmget(keys.books(slug), "slots", "places", "waiting", "running")
+            pipe.hmget(keys.books(slug), "slots", "places", "waiting", "running", "paused")
+            pipe.hgetall(keys.rows(slug))
             pipe.zrange(keys.pool(slug), 0, -1, withscores=True)
 
     answers = iter(_transaction(client, add_reads))
@@ -168,9 +171,10 @@ def _read(
         snapshot.wip[queue] = [text(raw) for raw in next(answers)]
     for slug in slugs:
         snapshot.active[slug], (slots, places, *jobs) = _scores(next(answers)), next(answers) or (None, None)
+        snapshot.rows[slug] = _hash(next(answers))
         snapshot.slots[slug], snapshot.places[slug] = text(slots or b"0"), text(places or b"0")
         snapshot.pools[slug] = _scores(next(answers))
-        counted = zip(("waiting", "running"), jobs, strict=False)
+        counted = zip(("waiting", "running", "paused"), jobs, strict=False)
         snapshot.pool_jobs[slug] = {name: text(raw) for name, raw in counted if raw is not None}
     return snapshot
 

@@ -18,6 +18,7 @@ def check_tenants(snapshot: StoreSnapshot) -> Iterator[str]:
             "waiting_tokens": tokens,
             "waiting_mwt": sum(number_in(r, "cost_mwt") for r in waiting),
             "running": sum(1 for r in mine if r.get("penstock_state") == "running"),
+            "paused": sum(1 for r in mine if is_paused(r)),
         }
         for name, value in expected.items():
             held = fields.get(name, "0")
@@ -53,7 +54,7 @@ def check_groups(snapshot: StoreSnapshot) -> Iterator[str]:
 
 
 def check_pools(snapshot: StoreSnapshot) -> Iterator[str]:
-    """Check each pool's numbers of queued and of running jobs, and each tenant's number of jobs queued for it."""
+    """Check each pool's numbers of queued, running and paused jobs, and those of its tenants and groups."""
     for slug, held in snapshot.pool_jobs.items():
         mine = [record for record in snapshot.records.values() if record.get("penstock_slug") == slug]
         for name, state in (("waiting", "queued"), ("running", "running")):
@@ -61,11 +62,32 @@ def check_pools(snapshot: StoreSnapshot) -> Iterator[str]:
             # A store of format 1 has no number of queued jobs until its sums are recomputed.
             if held.get(name, str(len(jobs))) != str(len(jobs)):
                 yield f"the pool of {slug} counts {held[name]!r} {state} jobs, but has {len(jobs)}"
+        yield from _check_rows(snapshot, slug, [record for record in mine if record.get("penstock_state") == "running"])
         by_tenant = Counter(r.get("penstock_tenant", "") for r in mine if r.get("penstock_state") == "queued")
         for tenant, fields in snapshot.tenants.items():
             number = fields.get(f"n|{slug}", str(by_tenant[tenant]))
             if number != str(by_tenant[tenant]):
                 yield f"tenant {tenant} counts {number!r} jobs queued for {slug}, but has {by_tenant[tenant]}"
+
+
+def _check_rows(snapshot: StoreSnapshot, slug: str, running: list[dict[str, str]]) -> Iterator[str]:
+    """Check how many jobs of a pool compute and how many are paused."""
+    rows = Counter[str]()
+    for record in running:
+        tenant, group = record.get("penstock_tenant", ""), record.get("penstock_group", "")
+        counted = {f"p|{tenant}"} if is_paused(record) else {f"c|{tenant}", f"c|{group or tenant}"}
+        rows.update(counted)
+    # A pool without any number has no job that this version claimed, or they are to be counted again.
+    if snapshot.rows[slug] and snapshot.rows[slug] != {name: str(jobs) for name, jobs in rows.items()}:
+        yield f"the numbers of jobs in slots of {slug} are {snapshot.rows[slug]}, but its jobs have {dict(rows)}"
+    paused = sum(1 for record in running if is_paused(record))
+    if (held := snapshot.pool_jobs[slug].get("paused", "0")) != str(paused):
+        yield f"the pool of {slug} counts {held!r} paused jobs, but has {paused}"
+
+
+def is_paused(record: dict[str, str]) -> bool:
+    """Return whether a job's record says that it runs and is paused."""
+    return record.get("penstock_state") == "running" and number_in(record, "paused_since_ms") > 0
 
 
 def check_bytes(snapshot: StoreSnapshot) -> Iterator[str]:

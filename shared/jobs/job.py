@@ -153,6 +153,19 @@ class Usage:
         """Return the counts and times that are stored in the result: all but the last two fields."""
         return {name: count for name, count in vars(self).items() if name not in {"unread_tokens", "cpu_tokens"}}
 
+    @property
+    def arguments(self) -> dict[str, int]:
+        """The arguments of the script settle that say what was computed, and when."""
+        return {
+            # Count the prompt tokens up to the point that the job reached, not the whole prompt.
+            "prompt_tokens": self.prompt_tokens - self.unread_tokens,
+            "cached_tokens": self.cached_tokens,
+            "completion_tokens": self.completion_tokens,
+            "cpu_tokens": self.cpu_tokens,
+            "ttft_ms": -1 if self.ttft_ms is None else self.ttft_ms,
+            "decode_ms": -1 if self.decode_ms is None else self.decode_ms,
+        }
+
 
 @dataclass(frozen=True)
 class Ending:

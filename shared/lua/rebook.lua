@@ -6,7 +6,7 @@
 -- ANSWERS rebooked
 --   rebooked: number of repairs
 -- KEEPS 3 7
--- USES clock settings afford mark turns books stats
+-- USES clock settings afford mark turns books stats rows
 
 -- This script examines all owners of the set, because a sum over a part of them is useless. If there are more than
 -- MAX_EXAMINED, it does nothing. A group's part of the pool's sums is taken from the group's record, which another call
@@ -57,7 +57,7 @@ for i = 1, #members, 2 do
     redis.call('ZREM', set, owner)
     redis.call('ZADD', k_active .. slug .. right_group, 'NX', members[i + 1], owner)
     repairs = repairs + 1
-  elseif redis.call('EXISTS', is_group(owner) and k_active .. slug .. owner or k_order .. owner .. '.' .. slug) == 0 then
+  elseif not wants_slots(owner, slug) then
     deactivate(owner, slug)
     repairs = repairs + 1
   else

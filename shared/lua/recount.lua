@@ -1,5 +1,5 @@
 -- recount: recomputes a tenant's sums from its jobs, and repairs RQ's record of the tenant's running jobs.
--- KEYS leases lists order tenant books rq_job rq_wip kept
+-- KEYS leases lists order tenant books rows rq_job rq_wip kept
 -- ARGV
 --   tenant text · the tenant
 --   slug text · a pool whose running jobs are counted even if the tenant has no queued jobs in it
@@ -14,9 +14,10 @@
 -- record from a queue, the tenant's sums still count that job.
 local MAX_EXAMINED = 1024
 local FIELDS = { 'penstock_state', 'penstock_tenant', 'penstock_prompt_tokens', 'penstock_max_tokens',
-  'penstock_cost_mwt', 'penstock_slug', 'penstock_claim', 'status', 'penstock_bytes' }
+  'penstock_cost_mwt', 'penstock_slug', 'penstock_claim', 'status', 'penstock_bytes', 'penstock_group',
+  'penstock_paused_since_ms' }
 local true_live_bytes = 0
-local true_sums = { waiting = 0, waiting_tokens = 0, waiting_mwt = 0, running = 0 }
+local true_sums = { waiting = 0, waiting_tokens = 0, waiting_mwt = 0, running = 0, paused = 0 }
 local is_complete, repairs = true, 0
 
 local slugs, listed_jobs = redis.call('SMEMBERS', k_lists .. tenant), 0
@@ -59,6 +60,24 @@ for i = 1, #slugs do
       repairs = repairs + 1
     end
   end
+end
+
+-- Makes the numbers of computing and paused jobs of a pool's tenants and groups agree with `rows`. Returns the repairs.
+local function correct_rows(pool, rows)
+  local stored, made = redis.call('HGETALL', k_rows .. pool), 0
+  for i = 1, #stored, 2 do
+    if not rows[stored[i]] then
+      redis.call('HDEL', k_rows .. pool, stored[i])
+      made = made + 1
+    end
+  end
+  for field, jobs in pairs(rows) do
+    if number(redis.call('HGET', k_rows .. pool, field)) ~= jobs then
+      redis.call('HSET', k_rows .. pool, field, jobs)
+      made = made + 1
+    end
+  end
+  return made
 end
 
 -- Gives the tenant's record a TTL if it has neither a TTL nor a policy. If the record was deleted, the next script that
@@ -104,18 +123,31 @@ local function make_agree(id, job)
   end
 end
 
-local running, running_of = redis.call('ZRANGE', k_leases, 0, MAX_EXAMINED), { [slug] = 0 }
+local running, pools = redis.call('ZRANGE', k_leases, 0, MAX_EXAMINED), { [slug] = { running = 0, paused = 0, rows = {} } }
 is_complete = is_complete and #running <= MAX_EXAMINED
 for i = 1, #slugs do
-  running_of[slugs[i]] = 0
+  pools[slugs[i]] = { running = 0, paused = 0, rows = {} }
 end
+
+-- Adds a running job to the figures of its pool.
+local function count_in_pool(job)
+  local pool = pools[job[6]] or { running = 0, paused = 0, rows = {} }
+  local is_paused, group = natural(job[11]) > 0, group_in(job[10])
+  pools[job[6]], pool.running = pool, pool.running + 1
+  pool.paused = pool.paused + (is_paused and 1 or 0)
+  for _, field in ipairs(is_paused and { 'p|' .. job[2] } or { 'c|' .. job[2], group ~= '' and 'c|' .. group or nil }) do
+    pool.rows[field] = (pool.rows[field] or 0) + 1
+  end
+end
+
 for i = 1, #running do
   local job = redis.pcall('HMGET', k_rq_job .. running[i], unpack(FIELDS))
-  if job[1] == 'running' and job[6] then
-    running_of[job[6]] = (running_of[job[6]] or 0) + 1
+  if job[1] == 'running' and job[2] and job[6] then
+    count_in_pool(job)
   end
   if job[1] == 'running' and job[2] == tenant and job[6] and job[7] then
     true_sums.running = true_sums.running + 1
+    true_sums.paused = true_sums.paused + (natural(job[11]) > 0 and 1 or 0)
     true_live_bytes = true_live_bytes + kept_number(job[9])
     make_agree(running[i], job)
   elseif job[1] ~= 'running' and not read_job(running[i]) then
@@ -130,12 +162,15 @@ if is_complete then
     keep_key(k_kept .. tenant, 86400000)
     repairs = repairs + 1
   end
-  -- Correct each pool's number of running jobs: a pool whose number is too high is never considered idle.
-  for pool, jobs in pairs(running_of) do
-    if number(redis.call('HGET', k_books .. pool, 'running') or '0') ~= jobs then
-      redis.call('HSET', k_books .. pool, 'running', jobs)
-      repairs = repairs + 1
+  -- Correct each pool's numbers of running and of paused jobs: a pool whose number is too high is never considered idle.
+  for pool, figures in pairs(pools) do
+    for _, name in ipairs({ 'running', 'paused' }) do
+      if number(redis.call('HGET', k_books .. pool, name) or '0') ~= figures[name] then
+        redis.call('HSET', k_books .. pool, name, figures[name])
+        repairs = repairs + 1
+      end
     end
+    repairs = repairs + correct_rows(pool, figures.rows)
   end
   for name, value in pairs(true_sums) do
     local held = redis.call('HGET', k_tenant .. tenant, name)

@@ -1,5 +1,5 @@
 -- renew: records a worker's heartbeat and extends the leases of exactly the jobs it names; returns those it has lost.
--- KEYS config leases books worker workers pool models rq_job rq_worker rq_workers rq_executions
+-- KEYS config leases books rows worker workers pool models rq_job rq_worker rq_workers rq_executions
 --      rq_execution
 -- ARGV
 --   worker text · the worker
@@ -15,8 +15,9 @@
 -- ANSWERS renewed
 --   renewed: 1 if the worker must drain; 1 if RQ has no record of the worker; ids of lost jobs; ids of jobs to cancel
 -- KEEPS 1 8 9 12
--- USES clock settings afford mark schema job live fleet lengths fastest books turns generated_weight stats
--- RARELY charge
+-- USES clock settings afford mark schema job live fleet lengths fastest books turns generated_weight stats progress
+-- USES preemption
+-- RARELY charge_progress follow_service
 
 local reported = cjson.decode(facts)
 local lease_ms, fairness = read_settings('lease_ms', 'fairness')
@@ -80,39 +81,33 @@ redis.call('ZADD', k_models, now_ms, model)
 count_worker(worker, slug, slots, now_ms)
 note_fastest(slug, worker, draining == 0)
 if redis.call('EXISTS', k_leases) == 0 then
-  redis.call('HSET', k_books .. slug, 'running', 0)
+  redis.call('HSET', k_books .. slug, 'running', 0, 'paused', 0)
+  redis.call('DEL', k_rows .. slug)
 end
 
--- Charges the tenant for the part of a job's cost that exceeds the estimate charged at the claim. Without this charge,
--- the tenant's next turn would come too early. If the estimate was too high, settle refunds the difference.
-local function charge_overrun(job, generated_tokens, cpu_tokens)
-  local cost_mwt = charges_tokens and cost_of(job.id, job.prompt_tokens + cpu_tokens, generated_tokens) or 0
-  if cost_mwt <= job.cost_mwt then
-    return
-  end
-  if by_weight(job.tenant, cost_mwt) > job.charged_mwt then
-    charge(job, cost_mwt)
-    redis.call('HSET', k_rq_job .. job.id, 'penstock_charged_mwt', job.charged_mwt)
-    if job.group ~= '' then
-      redis.call('HSET', k_rq_job .. job.id, 'penstock_group_charged_mwt', job.group_charged_mwt)
-    end
-  end
-end
-
-local lost, canceled = {}, {}
+local lost, canceled, computing = {}, {}, {}
+local charges_all = is_preemptive()
 for i = held, #ARGV, 4 do
   local id, token = ARGV[i], ARGV[i + 1]
   local job = read_job(id)
   if job and job.state == 'running' and job.claim == token and job.worker == worker then
     redis.call('ZADD', k_leases, now_ms + lease_ms, id)
     redis.call('HSET', k_rq_job .. id, 'last_heartbeat', iso(now_ms))
-    charge_overrun(job, number(ARGV[i + 2], 0), number(ARGV[i + 3], 0))
+    if charges_tokens then
+      charge_progress(job, number(ARGV[i + 2], 0), number(ARGV[i + 3], 0), charges_all)
+    end
+    if job.paused_since_ms == 0 then
+      computing[#computing + 1] = job
+    end
     if job.cancel ~= '' then
       canceled[#canceled + 1] = id
     end
   else
     lost[#lost + 1] = id
   end
+end
+if charges_all then
+  follow_service(slug, computing)
 end
 local system = redis.call('HMGET', k_config, 'draining', 'schema_oldest')
 local drain = redis.call('HGET', worker_key, 'drain_asked') == '1' or system[1] == '1' or is_outdated(system[2])

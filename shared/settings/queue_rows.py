@@ -44,6 +44,21 @@ ROWS: tuple[Setting, ...] = (
         "tokens: each job costs its weighted tokens; turns: every job costs the same (weighted round robin)",
     ),
     word_row(
+        "preemption",
+        "off",
+        ("auto", "on", "off"),
+        "on: a worker pauses running jobs of tenants that have more than their share, so that others can start; "
+        "auto: on with PENSTOCK_FAIRNESS=tokens, else off",
+    ),
+    int_row(
+        "quantum_ms",
+        1_000,
+        "ms",
+        10,
+        600_000,
+        "a running job keeps its slot for this long before one of a less served tenant takes turns with it",
+    ),
+    word_row(
         "degradation",
         "off",
         ("off", "on"),

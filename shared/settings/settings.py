@@ -66,6 +66,8 @@ class Settings:
     max_tenant_bytes: int
     max_wait_ms: int
     fairness: str
+    preemption: str
+    quantum_ms: int
     degradation: str
     default_deadline_ms: int
     max_deadline_ms: int
@@ -129,6 +131,11 @@ class Settings:
         return ENGINES[self.engine]
 
     @property
+    def preempts(self) -> bool:
+        """Whether running jobs are paused in favor of others."""
+        return self.preemption == "on" or (self.preemption == "auto" and self.fairness == "tokens")
+
+    @property
     def listen_host_port(self) -> tuple[str, int]:
         """`PENSTOCK_LISTEN` as (host, port)."""
         return host_port(self.listen)
@@ -154,6 +161,8 @@ SYSTEM_WIDE = (
     "max_tenant_bytes",
     "max_wait_ms",
     "fairness",
+    "preemption",
+    "quantum_ms",
     "degradation",
     "lease_ms",
     "max_attempts",

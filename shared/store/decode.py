@@ -10,7 +10,7 @@ from shared.jobs.job import Change, ClaimedJob, JobView, Usage
 from shared.jobs.outcomes import Outcome, Refusal, Refused
 from shared.jobs.states import JobState
 from shared.store import keys
-from shared.store.replies import Overview, SettleAnswer, Settled, Snapshot, Swept, TenantView, WorkerView
+from shared.store.replies import Exchange, Overview, SettleAnswer, Settled, Snapshot, Swept, TenantView, WorkerView
 
 #: A worker whose last heartbeat is older than this is not live. shared/lua/lib/clock.lua has the same value.
 LIVE_MS = 5_000
@@ -92,6 +92,18 @@ def claimed(entry: list[Any], token: str) -> ClaimedJob:
         max_tokens=int(entry[8]),
         cancel_requested=text(entry[9]) != "",
         traceparent=text(entry[10]),
+    )
+
+
+def exchange(answer: list[Any], token: str) -> Exchange:
+    """Decode the answer of the claim script."""
+    started, resume, pause, lost, ask_in_ms = answer
+    return Exchange(
+        [claimed(entry, token) for entry in started],
+        [text(job_id) for job_id in resume],
+        [text(job_id) for job_id in pause],
+        [text(job_id) for job_id in lost],
+        ask_in_ms,
     )
 
 

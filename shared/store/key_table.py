@@ -54,6 +54,14 @@ TABLE: tuple[Key, ...] = (
         "the active set (tenants, @groups), by service; of a group: <model>@<group>",
         "emptied",
     ),
+    Key(
+        "rows",
+        "penstock:rows:",
+        "model",
+        "hash",
+        "running jobs of each tenant and @group: computing, paused",
+        "emptied",
+    ),
     Key("order", "penstock:order:", "queue", "zset", "a queue's jobs, ordered by latest start", "emptied"),
     Key(
         "tenant",
@@ -65,9 +73,7 @@ TABLE: tuple[Key, ...] = (
     ),
     Key("groups", "penstock:groups", "", "set", "groups of tenants with a policy", "permanent"),
     Key("tenants", "penstock:tenants", "", "zset", "tenants admitted or with a policy, by last admission", "permanent"),
-    Key(
-        "lists", "penstock:lists:", "tenant", "set", "models for which the tenant or @group has queued jobs", "emptied"
-    ),
+    Key("lists", "penstock:lists:", "tenant", "set", "models whose slots the tenant or @group wants", "emptied"),
     Key("jobs", "penstock:jobs:", "tenant", "zset", "a tenant's readable jobs, ordered by admission time", "ttl"),
     Key("kept", "penstock:kept:", "tenant", "hash", "bytes that a tenant's jobs take, by when they expire", "ttl"),
     Key("payload", "penstock:payload:", "id", "string", "request as JSON; deleted when the job ends", "with the job"),

@@ -65,8 +65,13 @@ def leases() -> str:
 
 
 def active(model: str) -> str:
-    """Return the key of the ZSET of tenants with queued jobs for a model slug, ordered by service."""
+    """Return the key of the ZSET of tenants with queued or paused jobs for a model slug, ordered by service."""
     return _key("active", model)
+
+
+def rows(model: str) -> str:
+    """Return the key of the hash that counts each tenant's and group's computing and paused jobs of a model slug."""
+    return _key("rows", model)
 
 
 def order(queue: str) -> str:

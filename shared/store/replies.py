@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, NamedTuple
 
-from shared.jobs.job import JobView
+from shared.jobs.job import ClaimedJob, ClaimRef, JobView
 from shared.jobs.outcomes import Outcome, Refused
 
 
@@ -87,6 +87,37 @@ class Progress(NamedTuple):
 
     generated: int = 0
     cpu_tokens: int = 0
+
+
+class HeldProgress(NamedTuple):
+    """What a worker reports of a job that it holds: the claim, the progress, and the time in its slot."""
+
+    held: ClaimRef
+    generated: int
+    cpu_tokens: int
+    #: Time since the job got its slot, in ms; None if it is paused.
+    row_ms: int | None
+
+    @property
+    def arguments(self) -> tuple[str | int, ...]:
+        """The arguments of the script claim for this job."""
+        row_ms = -1 if self.row_ms is None else self.row_ms
+        return (self.held.id, self.held.token, self.generated, self.cpu_tokens, row_ms)
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """The answer to a claim: the jobs to start, and the ids of the jobs to resume, to pause, and that the worker lost.
+
+    The jobs to pause give their slots to those that start or resume.
+    """
+
+    started: list[ClaimedJob]
+    resume: list[str]
+    pause: list[str]
+    lost: list[str]
+    #: In how many ms another call may pause a job; -1 if nobody else wants the slots of the jobs that compute.
+    ask_in_ms: int = -1
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,9 @@ from shared.store.replication import call_acknowledged
 from shared.store.replies import (
     Admitted,
     CancelAnswer,
+    Exchange,
     HeartbeatReport,
+    HeldProgress,
     IdempotencyMismatch,
     Progress,
     Reaped,
@@ -123,14 +125,23 @@ class Store(StoreReads):
         return decode.refused(rest)
 
     def claim(self, worker: str, claim_id: str, model: str, *, room: int, cells_free: int) -> list[ClaimedJob]:
-        """Claim up to `room` jobs; each turn goes to the tenant with the least service.
+        """Claim up to `room` jobs; each turn goes to the tenant with the least service. No job is paused.
 
         A repeated call with the same `claim_id` returns the jobs of the first call that still run under that claim.
         """
-        _, entries = self._call(
-            "claim", worker=worker, claim_id=claim_id, slug=model_slug(model), room=room, cells_free=cells_free
-        )
-        return [decode.claimed(entry, claim_id) for entry in entries]
+        return self.contend(worker, claim_id, model, room=room, cells_free=cells_free).started
+
+    def contend(
+        self, worker: str, claim_id: str, model: str, *, room: int, cells_free: int, held: Sequence[HeldProgress] = ()
+    ) -> Exchange:
+        """Claim up to `room` jobs and, with preemption, as many more as jobs of other tenants give their slots.
+
+        `held` are all jobs that the worker holds; its paused jobs take no slot, and their cells are free. A repeated
+        call with the same `claim_id` returns the same answer, without jobs that no longer run on this worker.
+        """
+        flat = [part for job in held for part in job.arguments]
+        call: Call = {"worker": worker, "claim_id": claim_id, "slug": model_slug(model), "held": flat}
+        return decode.exchange(self._call("claim", room=room, cells_free=cells_free, **call)[1], claim_id)
 
     def renew(
         self, report: HeartbeatReport, held: Sequence[ClaimRef], *, progress: Mapping[str, Progress] | None = None
@@ -217,15 +228,9 @@ class Store(StoreReads):
             "finish_reason": ending.finish_reason,
             "code": ending.code,
             "stage": ending.stage or "",
-            # Count the prompt tokens up to the point that the job reached, not the whole prompt.
-            "prompt_tokens": usage.prompt_tokens - usage.unread_tokens,
-            "cached_tokens": usage.cached_tokens,
-            "completion_tokens": usage.completion_tokens,
-            "cpu_tokens": usage.cpu_tokens,
-            "ttft_ms": -1 if usage.ttft_ms is None else usage.ttft_ms,
-            "decode_ms": -1 if usage.decode_ms is None else usage.decode_ms,
             "result": ending.result_json(),
             "rq_return": rq_record.encode_return(usage),
+            **usage.arguments,
         }
 
     def cancel(
@@ -249,7 +254,8 @@ class Store(StoreReads):
         A requeued job keeps its admission time and its deadline. If `counts_as_attempt`, the claims were attempts that
         failed, and a job on its last attempt fails. Otherwise, they are not counted as attempts.
         """
-        released: int = self._call("release", worker=worker, counts=int(counts_as_attempt), held=_flat(held))[1][0]
+        flat = [part for job in held for part in (job.id, job.token)]
+        released: int = self._call("release", worker=worker, counts=int(counts_as_attempt), held=flat)[1][0]
         return released
 
     def reap(self) -> Reaped:
@@ -284,10 +290,6 @@ class Store(StoreReads):
             repairs += repaired
         _, (recounted,) = self._call("recount", tenant=tenant, slug=slug, thorough=int(thorough or repairs > 0))
         return repairs + int(recounted)
-
-
-def _flat(held: Sequence[ClaimRef]) -> list[str]:
-    return [part for job in held for part in (job.id, job.token)]
 
 
 def _json(value: Any) -> str:

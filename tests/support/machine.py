@@ -69,22 +69,23 @@ class QueueMachine(RuleBasedStateMachine):
         result_ttl_s=3_600,
         max_bytes=0,
         max_policy_bytes=None,
+        preemption="off",
     ):
         """Start an empty queue with these settings, its three workers and the policies of two tenants."""
         self.client.flushall()
         self.count, self.store = 0, Store(self.client)
         given = {"PENSTOCK_FAIRNESS": fairness, "PENSTOCK_MAX_ATTEMPTS": str(max_attempts), "PENSTOCK_LEASE_MS": "3000"}
         given |= {"PENSTOCK_ADMISSION": admission, "PENSTOCK_MAX_QUEUE_TOKENS": str(max_queue_tokens or "auto")}
-        given |= {"PENSTOCK_DEGRADATION": degradation, "PENSTOCK_RESULT_TTL_S": str(result_ttl_s)}
+        given |= {"PENSTOCK_DEGRADATION": degradation, "PENSTOCK_PREEMPTION": preemption}
+        given["PENSTOCK_RESULT_TTL_S"] = str(result_ttl_s)
         given["PENSTOCK_MAX_INFLIGHT"], given["PENSTOCK_MAX_QUEUE_SIZE"] = (
             str(bound or "auto") for bound in (max_inflight, max_waiting)
         )
-        if max_bytes:
-            given["PENSTOCK_MAX_TENANT_BYTES"] = str(max_bytes)
+        given |= {"PENSTOCK_MAX_TENANT_BYTES": str(max_bytes)} if max_bytes else {}
         self.store.configure(load(given, None))
         bounds = (max_inflight, max_waiting, max_queue_tokens)
         self.model = Model(START_MS, *bounds, 3_000, max_attempts, fairness, admission == "full", degradation == "on")
-        self.model.weights_milli["cyd"] = weight_milli
+        self.model.preempts, self.model.weights_milli["cyd"] = preemption == "on", weight_milli
         self.model.first_ms["cyd"] = None
         self.rates = (*rates, 0, 0)[: len(RATES)]
         self.client.hset(keys.tenant("cyd"), mapping={"policy": "1", "policy_weight_milli": str(weight_milli)})

@@ -10,17 +10,16 @@ from dataclasses import dataclass, field
 from tests.support.model_admission import LIVE_MS, AdmissionView, apply_admission, verdict
 from tests.support.model_books import Lengths, Pool, Rate
 from tests.support.model_bytes import erase_result, keep_ended
+from tests.support.model_claim import Claiming, HeldJob, Told, resume, told_again
 from tests.support.model_eta import doubt_wait, note_wait
-from tests.support.model_heads import candidate, is_hopeless
 from tests.support.model_hold import Hold
 from tests.support.model_places import count_workers
 from tests.support.model_records import ModelJob, ModelWorker
 from tests.support.model_tiers import cut
-from tests.support.model_turns import Turns, charge, charge_of, join, next_turn, pass_turn
+from tests.support.model_turns import Turns, charge, charge_of, follow_service, join, wants_slot
 from tests.support.model_weight import WorkerRates
 
 GRACE_MS = 1_000
-MAX_SKIPS = 8
 
 
 @dataclass
@@ -36,6 +35,8 @@ class Model:
     max_attempts: int
     fairness: str
     full: bool = False
+    preempts: bool = False
+    quantum_ms: int = 1_000
     degradation: bool = False
     max_wait_ms: int = 8_000
     margin: float = 0.8
@@ -100,40 +101,21 @@ class Model:
         return "admitted"
 
     def claim(self, worker: str, claim_id: str, slug: str, room: int, cells_free: int) -> list[str]:
+        return self.contend(worker, claim_id, slug, room, cells_free, []).started
+
+    def contend(self, worker: str, claim_id: str, slug: str, room: int, cells_free: int, held: list[HeldJob]) -> Told:
         me = self.workers.setdefault(worker, ModelWorker(slug, 0, 0, -LIVE_MS * 1_000_000))
         if me.claim_id == claim_id:
-            leased = [self.jobs[i] for i in me.claim_ids if i in self.jobs]
-            return [job.id for job in leased if job.state == "running" and job.claim == claim_id]
-        got: list[str] = []
-        waits_ms: list[int] = []
-        suspect = self.jobs.get(me.suspect)
-        suspect_held = suspect is not None and suspect.state == "running" and suspect.worker == worker
-        passed: Counter[str] = Counter()
-        while len(got) < room and (turn := next_turn(self, slug, passed)):
-            group, tenant = turn
-            job, is_suspect = candidate(self, tenant, slug, suspect_held)
-            if job.expires_ms <= self.now_ms:
-                self._end(job, "expired", "deadline_exceeded")
-            elif is_hopeless(self, job):
-                self._end(job, "expired", "deadline_unmeetable")
-            elif is_suspect and suspect_held:
-                passed[group] += 1
-            elif min(job.tokens, me.cells) > cells_free:
-                if job.skips >= MAX_SKIPS:
-                    break
-                job.skips += 1
-                passed[group] += 1
-            else:
-                pass_turn(self, job, group)
-                if is_suspect:
-                    suspect_held, me.suspect = True, job.id
-                waits_ms.append(self._lease(job, group, worker, claim_id))
-                cells_free -= job.prompt_tokens + (job.cut_tokens or job.max_tokens)
-                got.append(job.id)
-        if got:
-            me.claim_id, me.claim_ids = claim_id, got
-            self.pools[slug].tiers.note_wait(self.now_ms, min(waits_ms))
-        return got
+            return told_again(self, worker, held)
+        claiming = Claiming(self, worker, claim_id, slug, room, cells_free)
+        claiming.take_report(held)
+        claiming.run()
+        if claiming.told.changes:
+            me.claim_id, me.claim_ids = claim_id, claiming.told.started
+            me.resume_ids, me.pause_ids = claiming.told.resume, claiming.told.pause
+        if claiming.waits_ms:
+            self.pools[slug].tiers.note_wait(self.now_ms, min(claiming.waits_ms))
+        return claiming.told
 
     def renew(
         self,
@@ -153,21 +135,27 @@ class Model:
         me.slug, me.slots, me.cells, me.heartbeat_ms = slug, slots, cells, self.now_ms
         me.rates = rates
         count_workers(self, slug)
-        lost, canceled = [], []
+        lost, canceled, computing = [], [], []
         for job_id, token in held:
             job = self.jobs.get(job_id)
             if job is None or job.state != "running" or job.claim != token or job.worker != worker:
                 lost.append(job_id)
                 continue
             job.lease_ms = self.now_ms + self.lease_ms
-            self._charge_overrun(job, job.cost_of(job.prompt_tokens + progress[1], progress[0]))
+            self.charge_progress(job, *progress)
+            if not job.paused_since_ms:
+                computing.append(job)
             if job.cancel:
                 canceled.append(job_id)
+        if self.preempts:
+            follow_service(self, slug, computing)
         return lost, canceled
 
-    def _charge_overrun(self, job: ModelJob, cost_mwt: int) -> None:
+    def charge_progress(self, job: ModelJob, generated: int, cpu_tokens: int) -> None:
+        """Charge what the job has cost so far; without preemption, what it has cost more than its estimate."""
+        cost_mwt = job.cost_of(job.prompt_tokens + cpu_tokens, generated)
         is_more = charge_of(self, job.tenant, cost_mwt) > job.charges_mwt[job.tenant]
-        if self.fairness == "tokens" and cost_mwt > job.cost_mwt and is_more:
+        if self.fairness == "tokens" and (self.preempts or cost_mwt > job.cost_mwt) and is_more:
             charge(self, job, cost_mwt)
 
     def settle(
@@ -189,10 +177,10 @@ class Model:
             charge(self, job, cost_mwt)
         if outcome == "succeeded":
             pool = self.pools[job.slug]
-            pool.note_success(self.now_ms, max(1, self.now_ms - job.started_ms), cost_mwt)
+            pool.note_success(self.now_ms, max(1, self.now_ms - job.started_ms - job.paused_ms), cost_mwt)
             for lengths in (self.lengths.setdefault(job.tenant, Lengths()), pool.lengths):
                 lengths.learn(completion)
-        self._end(job, outcome, code, result_bytes)
+        self.end(job, outcome, code, result_bytes)
         return "settled", outcome
 
     def cancel(self, job_id: str, tenant: str | None, code: str = "canceled", offer: str = "") -> str:
@@ -200,7 +188,7 @@ class Model:
         if job is None or tenant not in {None, job.tenant} or offer not in {"", job.offer}:
             return "gone"
         if job.state == "queued":
-            self._end(job, "canceled", code)
+            self.end(job, "canceled", code)
             return "canceled"
         if job.state == "running":
             job.cancel = job.cancel or code
@@ -226,7 +214,7 @@ class Model:
     def reap(self) -> dict[str, int]:
         moved = {"expired": 0, "queued": 0, "failed": 0, "canceled": 0}
         for job in [j for j in self.inflight() if j.state == "queued" and j.expires_ms <= self.now_ms]:
-            self._end(job, "expired", "deadline_exceeded")
+            self.end(job, "expired", "deadline_exceeded")
             moved["expired"] += 1
         self._note_gap()
         if self.hold.until_ms <= self.now_ms:
@@ -246,12 +234,14 @@ class Model:
     # The steps that several scripts share.
 
     def _enqueue(self, job: ModelJob) -> None:
-        if not self.waiting(job.tenant, job.slug):
+        if not any(wants_slot(o) and (o.tenant, o.slug) == (job.tenant, job.slug) for o in self.jobs.values()):
             join(self, job.tenant, job.slug)
         job.state, job.claim, job.worker, job.group, job.waits_from_ms = "queued", "", "", "", self.now_ms
+        if job.paused_since_ms:
+            resume(self, job)
         self.jobs[job.id] = job
 
-    def _lease(self, job: ModelJob, group: str, worker: str, claim_id: str) -> int:
+    def lease(self, job: ModelJob, group: str, worker: str, claim_id: str) -> int:
         """Lease the job to the worker; return the ms that it was queued."""
         job.state, job.claim, job.worker = "running", claim_id, worker
         job.attempts, job.entries = job.attempts + 1, job.entries + 1
@@ -260,24 +250,25 @@ class Model:
         self.cuts[job.tenant] += bool(job.cut_tokens and not cut_before)
         job.lease_ms, job.started_ms = self.now_ms + self.lease_ms, self.now_ms
         job.group, job.charges_mwt = group, Counter()
-        charge(self, job, 1_000 if self.fairness == "turns" else job.cost_mwt)
+        whole_mwt = 1_000 * job.prompt_tokens if self.preempts else job.cost_mwt
+        charge(self, job, 1_000 if self.fairness == "turns" else whole_mwt)
         return note_wait(self, job)
 
     def _take_back(self, job: ModelJob, *, counted: bool) -> str:
         if job.cancel:
-            self._end(job, "canceled", job.cancel)
+            self.end(job, "canceled", job.cancel)
         elif job.deadline_ms <= self.now_ms:
-            self._end(job, "expired", "deadline_exceeded")
+            self.end(job, "expired", "deadline_exceeded")
         elif counted and job.attempts >= self.max_attempts:
-            self._end(job, "failed", "poison")
+            self.end(job, "failed", "poison")
         else:
             job.attempts, job.entries = job.attempts - (not counted), job.entries + 1
             charge(self, job, 0)
             self._enqueue(job)
         return job.state
 
-    def _end(self, job: ModelJob, outcome: str, code: str, result_bytes: int = 0) -> None:
-        job.state, job.code, job.poll_by_ms = outcome, code, None
+    def end(self, job: ModelJob, outcome: str, code: str, result_bytes: int = 0) -> None:
+        job.state, job.code, job.poll_by_ms, job.paused_since_ms = outcome, code, None, 0
         keep_ended(job, self.now_ms, result_bytes, self.result_ttl_s)
 
     def _note_gap(self) -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def is_hopeless(model: "Model", job: ModelJob) -> bool:
-    """Return whether even a short answer can no longer be ready in time and another job waits for the slot."""
+    """Return whether even a short answer can no longer be ready in time and another job wants the slot."""
     rates = model.pools[job.slug].rates_at(model.now_ms)
     if not model.full or rates is None:
         return False
@@ -26,7 +26,10 @@ def is_hopeless(model: "Model", job: ModelJob) -> bool:
         shortest = min(shortest, SHORTEST_ANSWER)
     if prompt_ms + shortest * rates.tpot_ms <= left_ms:
         return False
-    return sum(other.state == "queued" and other.slug == job.slug for other in model.inflight()) > 1
+    others = [other for other in model.inflight() if other is not job and other.slug == job.slug]
+    return any(
+        other.state == "queued" or (other.paused_since_ms > 0 and other.tenant != job.tenant) for other in others
+    )
 
 
 def candidate(model: "Model", tenant: str, slug: str, suspect_held: bool) -> tuple[ModelJob, bool]:

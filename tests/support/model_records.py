@@ -60,6 +60,9 @@ class ModelJob:
     prediction: tuple[int, str] | None = None
     was_claimed: bool = False
     lease_ms: int = 0
+    #: Since when the running job is paused; 0 if it is not.
+    paused_since_ms: int = 0
+    paused_ms: int = 0
     poll_by_ms: int | None = None
 
     @property
@@ -87,6 +90,8 @@ class ModelWorker:
     heartbeat_ms: int
     claim_id: str = ""
     claim_ids: list[str] = field(default_factory=list)
+    resume_ids: list[str] = field(default_factory=list)
+    pause_ids: list[str] = field(default_factory=list)
     suspect: str = ""
     #: Weighted tokens a second, prompt tokens a second, ms for each generated token, generated tokens a second in the
     #: first, and the fit; 0 if it reports none.

@@ -59,9 +59,14 @@ class Turns:
         self._join(owner, slug, group)
 
 
+def wants_slot(job: ModelJob) -> bool:
+    """Return whether a job is queued, or runs and is paused."""
+    return job.state == "queued" or (job.state == "running" and job.paused_since_ms > 0)
+
+
 def active(model: "Model", slug: str, group: str = "") -> list[str]:
-    """Return the owners of a set that have queued jobs, least service first, ties by name."""
-    tenants = {job.tenant for job in model.jobs.values() if job.state == "queued" and job.slug == slug}
+    """Return the owners of a set that have queued or paused jobs, least service first, ties by name."""
+    tenants = {job.tenant for job in model.jobs.values() if wants_slot(job) and job.slug == slug}
     owners = {tenant for tenant in tenants if model.turns.group(tenant, slug) == group}
     if not group:
         owners |= {model.turns.group(tenant, slug) for tenant in tenants} - {""}
@@ -70,7 +75,7 @@ def active(model: "Model", slug: str, group: str = "") -> list[str]:
 
 def unit_of(model: "Model", tenant: str, slug: str) -> str:
     """Return the owner that admission counts: the tenant's group, or the tenant if it has none."""
-    is_active = bool(model.waiting(tenant, slug))
+    is_active = any(wants_slot(job) and job.tenant == tenant and job.slug == slug for job in model.jobs.values())
     group = model.turns.group(tenant, slug) if is_active else model.turns.policy.get(tenant, "")
     return group or tenant
 
@@ -87,32 +92,46 @@ def next_turn(model: "Model", slug: str, passed: Counter[str]) -> tuple[str, str
     return None
 
 
-def join(model: "Model", tenant: str, slug: str) -> None:
-    """Put a tenant that has no job queued for the pool into its set, and its group into the pool's set."""
+def join(model: "Model", tenant: str, slug: str, *, with_credit: bool = True) -> None:
+    """Put a tenant that wants no slot of the pool yet into its set, and its group into the pool's set."""
     turns, group = model.turns, model.turns.policy.get(tenant, "")
     is_new_group = group != "" and group not in active(model, slug)
-    turns.enter(tenant, slug, group, newcomers_credit_mwt(model, tenant, slug))
+    turns.enter(tenant, slug, group, newcomers_credit_mwt(model, tenant, slug) if with_credit else 0)
     if is_new_group:
-        turns.enter(group, slug, "", newcomers_credit_mwt(model, group, slug))
+        turns.enter(group, slug, "", newcomers_credit_mwt(model, group, slug) if with_credit else 0)
 
 
 def regroup(model: "Model", tenant: str) -> None:
     """Move a tenant with queued jobs into the group that its policy names."""
     group = model.turns.policy.get(tenant, "")
-    for slug in sorted({job.slug for job in model.waiting(tenant)}):
+    wanted = {job.slug for job in model.jobs.values() if job.tenant == tenant and wants_slot(job)}
+    for slug in sorted(wanted):
         is_new_group = group != "" and group not in active(model, slug)
         model.turns.move(tenant, slug, group)
         if is_new_group:
             model.turns.enter(group, slug, "", newcomers_credit_mwt(model, group, slug))
 
 
-def pass_turn(model: "Model", job: ModelJob, group: str) -> None:
-    """Raise the virtual times to the service with which the job's tenant and its group got the turn."""
+def pass_turn(model: "Model", tenant: str, slug: str, group: str) -> None:
+    """Raise the virtual times to the service with which a tenant and its group got the turn."""
     turns = model.turns
-    for owner, place in ((group or job.tenant, ""), (job.tenant, group)):
-        turns.virtual[place, job.slug] = max(turns.virtual.get((place, job.slug), -1), turns.service[owner, job.slug])
-        if turns.virtual[place, job.slug] < 0:
-            del turns.virtual[place, job.slug]
+    for owner, place in ((group or tenant, ""), (tenant, group)):
+        turns.virtual[place, slug] = max(turns.virtual.get((place, slug), -1), turns.service[owner, slug])
+        if turns.virtual[place, slug] < 0:
+            del turns.virtual[place, slug]
+
+
+def follow_service(model: "Model", slug: str, computing: list[ModelJob]) -> None:
+    """Raise the virtual times to the least service in the sets or, in an empty set, to the highest of those who run."""
+    turns, owners_of = model.turns, {"": {job.group or job.tenant for job in computing}}
+    for job in computing:
+        if job.group:
+            owners_of.setdefault(job.group, set()).add(job.tenant)
+    for group, owners in owners_of.items():
+        wanting = active(model, slug, group)
+        services = [turns.service[owner, slug] for owner in wanting[:1] or owners]
+        if services and max(services) > turns.virtual.get((group, slug), -1):
+            turns.virtual[group, slug] = max(services)
 
 
 def charge(model: "Model", job: ModelJob, cost_mwt: int) -> None:

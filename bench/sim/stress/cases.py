@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from bench.sim.asks import MODEL, SimJob
 from bench.sim.clients import Client, Hammer, OneTry, OpenAIPackage
-from bench.sim.fleet import Machine
+from bench.sim.machine import Machine
 from bench.sim.shapes import CODE, CONVERSATION, CONVERSATION_2024, Percentiles, Shape
 from bench.sim.simulation import Simulation
 from bench.sim.stress.streams import Stream, zipf

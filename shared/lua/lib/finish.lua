@@ -1,8 +1,8 @@
 -- finish: ends a queued or running job; no other code ends jobs.
--- KEYS inflight leases polls payload result events queues tenant rq_job rq_finished rq_failed
+-- KEYS inflight leases polls payload result events queues rq_job rq_finished rq_failed
 --      rq_canceled rq_results
 -- KEEPS 1 2 4 6 8 9
--- USES clock settings job waiting rq stats stream books index kept predictions
+-- USES clock settings job waiting rq stats stream running index kept predictions
 
 -- RQ has no status `expired` and allows no new statuses, so an expired job gets RQ's status `failed`.
 local RQ_STATUS = { succeeded = 'finished', failed = 'failed', expired = 'failed', canceled = 'canceled' }
@@ -17,8 +17,7 @@ local function finish(job, ending, now_ms)
   if job.state == 'running' then
     redis.call('ZREM', k_leases, id)
     rq_stop(job.queue, id, job.claim)
-    redis.call('HINCRBY', k_tenant .. job.tenant, 'running', -1)
-    book(job.slug, 'running', -1)
+    end_running(job)
   else
     delist(job)
   end

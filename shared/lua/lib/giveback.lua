@@ -1,7 +1,7 @@
 -- giveback: puts a running job back into its queue; its admission time, deadline and sort key stay the same.
--- KEYS leases events tenant rq_job
+-- KEYS leases events rq_job
 -- KEEPS 1 2 3 7 8
--- USES job waiting turns rq stats stream books doorbell
+-- USES job waiting turns rq stats stream running doorbell
 
 -- Whether the claim that ends here has produced a first token. If so, the start deadline was met, and no later claim
 -- has to meet it again.
@@ -15,8 +15,6 @@ end
 local function give_back(job, counts_as_attempt, now_ms)
   redis.call('ZREM', k_leases, job.id)
   rq_stop(job.queue, job.id, job.claim)
-  redis.call('HINCRBY', k_tenant .. job.tenant, 'running', -1)
-  book(job.slug, 'running', -1)
   if not counts_as_attempt then
     redis.call('HINCRBY', k_rq_job .. job.id, 'penstock_attempts', -1)
   end
@@ -34,6 +32,7 @@ local function give_back(job, counts_as_attempt, now_ms)
     redis.call('HDEL', k_rq_job .. job.id, 'penstock_group', 'penstock_group_charged_mwt')
   end
   enlist(job)
+  end_running(job)
   ring(job.slug)
   count('requeued')
 end

@@ -99,8 +99,8 @@ local function ensure_owner(owner, slug, group)
   return repairs + (ensure_score(k_active .. slug .. group, service, owner) and 1 or 0)
 end
 
--- Makes the sets of a queue's tenant, group and pool agree with the fact that the queue has jobs. Returns the number of
--- repairs, and the group.
+-- Makes the sets of a queue's tenant, group and pool agree with the fact that the tenant has queued or paused jobs. Returns
+-- the number of repairs, and the group.
 local function ensure_active(job)
   local repairs = redis.call('SADD', k_rq_queues, k_rq_queue .. job.queue)
     + redis.call('ZADD', k_tenants, 'NX', now_ms, job.tenant)
@@ -108,7 +108,7 @@ local function ensure_active(job)
     redis.call('ZADD', k_queues, job.deadline_ms + 1000 * read_settings('result_ttl_s'), job.queue)
     repairs = repairs + 1
   end
-  if redis.call('EXISTS', k_order .. job.queue) == 0 then
+  if not wants_slots(job.tenant, job.slug) then
     return repairs, ''
   end
   local group = group_in(redis.call('HGET', k_tenant .. job.tenant, 'g|' .. job.slug))

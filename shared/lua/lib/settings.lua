@@ -34,6 +34,10 @@ local function checked_setting(name, stored)
     return stored == 'bounds' and 'bounds' or 'full'
   elseif name == 'fairness' then
     return stored == 'turns' and 'turns' or 'tokens'
+  elseif name == 'preemption' then
+    return (stored == 'on' or stored == 'auto') and stored or 'off'
+  elseif name == 'quantum_ms' then
+    return integer_setting(stored, 1000, 10, 600000)
   elseif name == 'degradation' then
     return stored == 'on' and 'on' or 'off'
   elseif name == 'live_slots' then

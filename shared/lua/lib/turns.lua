@@ -1,7 +1,7 @@
 -- turns: what tenants and groups were served in each pool, and the active sets, which order them by it.
 -- KEYS active lists tenant books order
 -- KEEPS 3 7
--- USES clock settings books
+-- USES clock settings books rows
 -- An *owner* is a tenant or a group of tenants. The name of a group begins with '@', which no tenant's name contains, and
 -- its record is in the same family of keys as the tenants' records. The active set of a pool has the groups, and the
 -- tenants without a group; `<slug>@<group>` is the set of a group's tenants. Both levels work in the same way.
@@ -148,17 +148,17 @@ local CREDIT_JOBS, CREDIT_AGE_MS = 2, 60000
 local GROUP_TTL_S = 2 * 86400
 
 -- Returns the service with which an owner enters a set: `service`, which counted in the set of the group `before` so far,
--- or the virtual time minus the credit if that is more. So the owner gains no further advantage from having been idle.
+-- or the virtual time minus the credit, if the owner may have it, if that is more. So the owner gains no further advantage from having been idle.
 -- The service is never lowered, so that an owner that has received more than others does not gain by leaving and
 -- returning. If a tenant has joined or left a group, its service keeps its distance from the virtual time.
-local function entry_service(slug, before, group, service, policy, first_ms)
+local function entry_service(slug, before, group, service, policy, first_ms, without_credit)
   local min_service = virtual_time_of(slug, group)
   if group ~= before then
     service = service - virtual_time_of(slug, before, service) + min_service
   end
   local mean_mwt = redis.call('HGET', k_books .. slug, 'mean_mwt')
   local earns_credit = policy or now_ms - number(first_ms, now_ms) > CREDIT_AGE_MS
-  if earns_credit and mean_mwt and read_settings('admission') == 'full'
+  if earns_credit and not without_credit and mean_mwt and read_settings('admission') == 'full'
     and read_settings('fairness') ~= 'turns' then
     min_service = math.max(0, min_service - CREDIT_JOBS * number(mean_mwt, 0))
   end
@@ -173,8 +173,17 @@ local function join(owner, slug, group)
   redis.call('HSET', k_tenant .. owner, 'g|' .. slug, group)
 end
 
--- Puts a newcomer into its active set, and its group into the pool's.
-local function activate(owner, slug)
+-- Whether an owner wants slots of a pool: a tenant with queued or paused jobs there, or a group with such a tenant.
+local function wants_slots(owner, slug)
+  if is_group(owner) then
+    return redis.call('EXISTS', k_active .. slug .. owner) == 1
+  end
+  return redis.call('EXISTS', k_order .. owner .. '.' .. slug) == 1 or rows_of(slug, 'p', owner) > 0
+end
+
+-- Puts a newcomer into its active set, and its group into the pool's. `without_credit` is true for a tenant that comes
+-- because its running job is paused.
+local function activate(owner, slug, without_credit)
   if redis.call('SADD', k_lists .. owner, slug) == 0 then
     return
   end
@@ -182,7 +191,8 @@ local function activate(owner, slug)
   local own = redis.call('HMGET', key, 's|' .. slug, 'policy', 'first_ms', 'policy_weight_milli', 'g|' .. slug,
     'policy_group')
   local before, group = set_of(owner, own[5]), is_group(owner) and '' or group_named(own[6])
-  local service = entry_service(slug, before, group, service_in(owner, slug, before, own[1]), own[2], own[3])
+  local service = entry_service(slug, before, group, service_in(owner, slug, before, own[1]), own[2], own[3],
+    without_credit)
   if group ~= before then
     join(owner, slug, group)
   end
@@ -194,18 +204,18 @@ local function activate(owner, slug)
   if group == '' then
     book(slug, 'weight_milli', weight_milli)
   else
-    activate(group, slug)
+    activate(group, slug, without_credit)
   end
   if is_group(owner) and not own[2] then
     redis.call('EXPIRE', key, GROUP_TTL_S)
   end
 end
 
--- Removes an owner from its active set in a pool if the tenant's queue there, or the group's set, is empty. If this is so
--- in all pools, also sets the owner's sums to 0.
+-- Removes an owner from its active set in a pool if it wants no slots there. If it wants none in all pools, also sets the
+-- owner's sums to 0.
 local function deactivate(owner, slug)
   local is_leaf, key = not is_group(owner), k_tenant .. owner
-  if redis.call('EXISTS', is_leaf and k_order .. owner .. '.' .. slug or k_active .. slug .. owner) == 1 then
+  if wants_slots(owner, slug) then
     return
   end
   local own = redis.call('HMGET', key, 'w|' .. slug, 'g|' .. slug, 'n|' .. slug, 't|' .. slug, 'b|' .. slug)

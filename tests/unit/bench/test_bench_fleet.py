@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from bench.sim.asks import SimJob
-from bench.sim.fleet import Machine, SimWorker
+from bench.sim.fleet import SimWorker
+from bench.sim.machine import Machine
 
 MACHINE = Machine(slots=2, cells=10_000, step_ms=10.0, row_ms=1.0, token_ms=0.1, cell_ms=0.0, prefill_chunk=100)
 

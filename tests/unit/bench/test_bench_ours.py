@@ -3,7 +3,8 @@
 import redis
 
 from bench.sim.asks import GENERATED_WEIGHT, SimJob
-from bench.sim.fleet import Machine, SimWorker
+from bench.sim.fleet import SimWorker
+from bench.sim.machine import Machine
 from bench.sim.ours import PenstockSystem
 from shared.store import keys
 

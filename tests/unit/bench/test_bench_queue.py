@@ -5,7 +5,8 @@ import pytest
 from bench.sim.asks import SimJob
 from bench.sim.baselines import Queue
 from bench.sim.clients import OneTry
-from bench.sim.fleet import Machine, SimWorker
+from bench.sim.fleet import SimWorker
+from bench.sim.machine import Machine
 from bench.sim.memory_queue import LEASE_MS, MemoryQueue
 from bench.sim.simulation import Simulation, fleet
 

@@ -3,7 +3,8 @@
 import pytest
 
 from bench.sim.asks import SimJob
-from bench.sim.fleet import Machine, SimWorker
+from bench.sim.fleet import SimWorker
+from bench.sim.machine import Machine
 from bench.sim.rivals.breakwater import Breakwater
 from bench.sim.rivals.catalogue import RIVALS
 from bench.sim.rivals.dagor import LEVELS, Dagor

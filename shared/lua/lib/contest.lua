@@ -1,0 +1,153 @@
+-- contest: chooses the running job of a worker that gives its slot to another tenant.
+-- KEYS active tenant
+-- USES clock books turns rows generated_weight
+-- docs/fairness.md explains the rules. The functions share a table `contest`: what a worker runs whose slots may change
+-- hands. Each of its `entries` is a job that computes: `job`, `row_ms` (the time since it got its slot) and `left_ms` (how
+-- long the rest of its answer is expected to take).
+
+-- A job keeps its slot for this part of a quantum before one of a tenant with fewer slots than its share takes it.
+local EARLY_PART = 0.25
+-- A tenant takes turns with another one that leads by this part of a quantum of service. The measured rate, by which a
+-- quantum is converted to weighted tokens, may be too high by a quarter.
+local LEAD_PART = 0.75
+-- The rate of a slot whose worker reports none, in thousandths of a weighted token per ms: 25 generated tokens a second.
+local USUAL_SLOT_RATE = 100
+
+-- Returns what one slot of a worker computes in a quantum, in thousandths of a weighted token.
+local function quantum_mwt_of(slug, quantum_ms, slots, mu_wtps, generated_tps)
+  local mu_milli = mu_with_weight(slug, 1000 * number(mu_wtps, 0, 0), 1000 * number(generated_tps, 0, 0))
+  return quantum_ms * (mu_milli > 0 and slots > 0 and mu_milli / slots / 1000 or USUAL_SLOT_RATE)
+end
+
+-- Returns what a contest knows of an owner: in how many slots of the pool it computes, its weight, and its service in
+-- thousandths of a weighted token divided by the weight. One that wants no slots has at least the service with which it
+-- would enter its set. `young` is what its jobs that got their slots less than a quantum ago may still receive in that time.
+local function contender(contest, owner, group)
+  local known = contest.owners[owner]
+  if not known then
+    local slug = contest.slug
+    local service = number(redis.call('ZSCORE', k_active .. slug .. group, owner), nil, MIN_SERVICE_MWT)
+      or math.max(virtual_time_of(slug, group),
+        number(redis.call('HGET', k_tenant .. owner, 's|' .. slug), 0, MIN_SERVICE_MWT))
+    known = { rows = rows_of(slug, 'c', owner), service = service, young = 0,
+      weight = weight_in(redis.call('HGET', k_tenant .. owner, 'policy_weight_milli')) / 1000 }
+    contest.owners[owner] = known
+  end
+  return known
+end
+
+local function owner_of(tenant, group)
+  return group ~= '' and group or tenant
+end
+
+-- Returns the contenders for which a tenant's job counts: the group or the tenant in the pool's set, and the tenant in the
+-- set of its group.
+local function contenders(contest, tenant, group)
+  if group == '' then
+    return { contender(contest, tenant, '') }
+  end
+  return { contender(contest, group, ''), contender(contest, tenant, group) }
+end
+
+-- Notes that a job got its slot `row_ms` ago, or (`rows` is 1) now, or (-1) that it loses its slot.
+local function note_slot(contest, tenant, group, rows, row_ms)
+  local young_mwt = rows < 0 and 0 or contest.young_mwt * math.max(0, 1 - row_ms / contest.quantum_ms)
+  for _, one in ipairs(contenders(contest, tenant, group)) do
+    one.rows, one.young = one.rows + rows, one.young + young_mwt / one.weight
+  end
+end
+
+-- Returns a contest for the slots of the jobs `entries`. In turns mode a job is one unit of service, whatever it takes.
+local function open_contest(slug, quantum_ms, quantum_mwt, counts_turns, entries)
+  local contest = { slug = slug, quantum_ms = quantum_ms, entries = entries, owners = {}, longest_ms = 0,
+    lead_mwt = counts_turns and 1000 or LEAD_PART * quantum_mwt, young_mwt = counts_turns and 0 or quantum_mwt }
+  for i = 1, #entries do
+    local entry = entries[i]
+    note_slot(contest, entry.job.tenant, entry.job.group, 0, entry.row_ms)
+    contest.longest_ms = math.max(contest.longest_ms, entry.row_ms)
+    -- The pause of a job that is nearly done gains little, and a job that cannot afford to wait is paused last.
+    entry.rank = now_ms + quantum_ms + entry.left_ms > entry.job.deadline_ms and 2
+      or entry.left_ms <= quantum_ms and 1 or 0
+  end
+  return contest
+end
+
+-- Returns the two contenders of which one would give a slot to the other, in the first set in which they differ; nil if
+-- the jobs are the same tenant's.
+local function opponents(contest, job, tenant, group)
+  local has, wants = contenders(contest, job.tenant, job.group), contenders(contest, tenant, group)
+  if job.tenant == tenant then
+    return nil
+  elseif has[1] ~= wants[1] then
+    return has[1], wants[1], has[2]
+  end
+  return has[2], wants[2]
+end
+
+-- Whether a job gives its slot. First rule: the other has fewer slots than its share and would not have more than this one
+-- afterwards, and does not lead in service. Second rule: the job has had its slot for a quantum, and its owner leads by
+-- more than a quantum of service.
+local function gives_slot(contest, has, wants, row_ms)
+  if (has.rows - 1) * wants.weight > wants.rows * has.weight and row_ms >= EARLY_PART * contest.quantum_ms
+    and wants.service <= has.service + contest.lead_mwt / wants.weight then
+    return true
+  end
+  return row_ms >= contest.quantum_ms
+    and has.service > wants.service + wants.young + contest.lead_mwt / has.weight
+end
+
+-- Whether the first of two entries gives its slot rather than the second: the one that loses least, of the owner with the
+-- most slots for its weight. `order` is the list of what is compared, the smallest first.
+local function is_before(order, other)
+  for i = 1, #order do
+    if order[i] ~= other[i] then
+      return order[i] < other[i]
+    end
+  end
+  return false
+end
+
+-- Returns the entry of the job that gives its slot to a tenant in its turn in a group ('' for none), or nil.
+local function find_giver(contest, tenant, group)
+  local giver, best
+  if contest.longest_ms < EARLY_PART * contest.quantum_ms then
+    return nil
+  end
+  for i = 1, #contest.entries do
+    local entry = contest.entries[i]
+    local has, wants, within = opponents(contest, entry.job, tenant, group)
+    if has and not entry.is_paused and gives_slot(contest, has, wants, entry.row_ms) then
+      local order = { entry.rank, -has.rows / has.weight, -has.service, within and -within.rows / within.weight or 0,
+        entry.row_ms < contest.quantum_ms and 1 or 0, entry.row_ms, entry.job.id }
+      if not giver or is_before(order, best) then
+        giver, best = entry, order
+      end
+    end
+  end
+  return giver
+end
+
+-- Whether a tenant that wants slots is not the one of a job, which has its turns in a group ('' for none).
+local function has_rivals(slug, tenant, group)
+  local set = k_active .. slug
+  return redis.call('ZCARD', set) > (redis.call('ZSCORE', set, owner_of(tenant, group)) and 1 or 0)
+    or group ~= '' and redis.call('ZCARD', set .. group) > (redis.call('ZSCORE', set .. group, tenant) and 1 or 0)
+end
+
+-- Returns in how many ms another call may pause a job: when the next job has had its slot for long enough, but not sooner
+-- than after a quarter of a quantum, and after a quantum at the latest. -1 if nobody else wants the slots.
+local function next_contest_ms(contest)
+  local soonest_ms, seen, is_wanted = contest.quantum_ms, {}, false
+  for i = 1, #contest.entries do
+    local job, row_ms = contest.entries[i].job, contest.entries[i].row_ms
+    if not seen[job.tenant] then
+      seen[job.tenant] = true
+      is_wanted = is_wanted or has_rivals(contest.slug, job.tenant, job.group)
+    end
+    for _, part in ipairs({ EARLY_PART, 1 }) do
+      local rest_ms = part * contest.quantum_ms - row_ms
+      soonest_ms = rest_ms > 0 and math.min(soonest_ms, rest_ms) or soonest_ms
+    end
+  end
+  return is_wanted and math.ceil(math.max(soonest_ms, EARLY_PART * contest.quantum_ms)) or -1
+end

@@ -1,0 +1,166 @@
+-- heads: says what a claim does with the job at the head of a tenant's queue.
+-- KEYS active order tenant books rq_job
+-- KEEPS 1 2 5
+-- USES clock settings job waiting turns books lengths tier fastest finish forget rows stats
+-- The functions share a table `view`, which read_view returns: what one claim knows of its pool and its worker.
+
+-- A job that needs more KV cells than are free is skipped this many times. After that, a slot is kept free for the job.
+local MAX_SKIPS = 8
+-- The most jobs that are passed at the front of one queue, because they are on their last attempt or are left to a faster
+-- worker, and the most tenants that are passed in one group; and the most jobs behind such heads that one call examines.
+-- These numbers are separate from the number of entries that a claim examines, so that a few tenants with many such jobs,
+-- or one group with many such tenants, do not keep the worker from all others.
+local MAX_PASSED, MAX_LOOKED_PAST = 16, 64
+-- The most jobs that one call ends because their deadline can no longer be met.
+local MAX_INFEASIBLE_HEADS = 32
+
+-- Returns the view of a claim. The pool's rates are used only if PENSTOCK_ADMISSION is `full`. In a mixed fleet, the
+-- worker leaves some jobs to a much faster one, and whether a job can still be ready in time depends on the rates of the
+-- fastest worker instead of the pool's. `own` has the worker's rates.
+local function read_view(slug, own, worker_cells)
+  local admission, degradation, margin, max_attempts = read_settings('admission', 'degradation',
+    'admission_safety_margin', 'max_attempts')
+  local stored = redis.call('HMGET', k_books .. slug, 'prefill_tps', 'tpot_ms', 'rates_ms', 'tier', 'tier_look_ms',
+    'waiting_mwt')
+  local pool = { prefill_tps = number(stored[1], 0), tpot_ms = number(stored[2], 0) }
+  local has_rates = admission == 'full' and now_ms - number(stored[3], 0) <= RATES_MS and pool.prefill_tps > 0
+  local fastest = has_rates and read_fastest(slug) or nil
+  return { slug = slug, own = own, pool = pool, has_rates = has_rates, margin = margin, max_attempts = max_attempts,
+    worker_cells = worker_cells, degrades = degradation == 'on',
+    tier = degradation == 'on' and has_rates and tier_in_force(stored[4], stored[5], stored[6]) or 0,
+    faster = if_much_faster(fastest, own), best = if_much_faster(fastest, pool) or pool,
+    infeasible_heads = 0, looked_past = 0, left_to_faster = false, has_suspect = false }
+end
+
+-- Returns the tier that applies to a job: the higher of the pool's tier now and the pool's tier when the job was
+-- admitted, or 0 if the job's answer must not be cut.
+local function tier_for(view, job)
+  return job.degrade >= 0 and math.max(view.tier, job.degrade) or 0
+end
+
+-- At tier 1 and above, cuts the job's answer to the number of tokens that the pool's rates allow in the time that is
+-- left until the deadline.
+local function cut_answer(view, job)
+  local job_tier, previous_cut = tier_for(view, job), job.cut_tokens
+  local left_ms = view.margin * (job.deadline_ms - now_ms) - 1000 * job.prompt_tokens / view.pool.prefill_tps
+  local fitting_tokens = math.max(MIN_ANSWER_TOKENS, math.floor(left_ms / math.max(0.001, view.pool.tpot_ms)))
+  -- A job that was admitted only because a short answer fits is cut even if the rates are older than RATES_MS.
+  local rates_usable = view.has_rates or job.degrade > 0 and view.pool.prefill_tps > 0
+  job.cut_tokens = job_tier > 0 and rates_usable and fitting_tokens < job.max_tokens and fitting_tokens or 0
+  if job.cut_tokens > 0 then
+    redis.call('HSET', k_rq_job .. job.id, 'penstock_cut_tokens', job.cut_tokens, 'penstock_cut_tier', job_tier)
+    if previous_cut == 0 then
+      count('degraded|' .. label_of(job.tenant) .. '|max_tokens')
+    end
+  elseif previous_cut > 0 then
+    redis.call('HDEL', k_rq_job .. job.id, 'penstock_cut_tokens', 'penstock_cut_tier')
+  end
+end
+
+-- Whether a claim now would be the job's last attempt. A worker runs only one such job at a time: if it ran eight
+-- together and one of them killed the worker, all eight would fail as poison.
+local function is_suspect(view, job)
+  return view.max_attempts > 1 and job.attempts >= view.max_attempts - 1
+end
+
+-- Whether not even a short answer (the 20th percentile of the lengths of the tenant's answers) can be ready by the
+-- deadline. Always false if the tenant has fewer than 8 recorded answers, or if no other job wants the slot.
+local function is_infeasible(view, job, group)
+  local left_ms = job.deadline_ms - now_ms
+  if not view.has_rates or view.infeasible_heads >= MAX_INFEASIBLE_HEADS
+    or time_on(view.best, job, job.max_tokens) <= left_ms then
+    return false
+  end
+  local tenant_lengths = redis.call('HMGET', k_tenant .. job.tenant, 'len_n', 'len_p20')
+  local short_tokens = math.min(job.max_tokens, number(tenant_lengths[2], 0))
+  if tier_for(view, job) > 0 then
+    short_tokens = math.min(short_tokens, MIN_ANSWER_TOKENS)
+  end
+  if number(tenant_lengths[1], 0) < MIN_LENGTHS
+    or time_on(view.best, job, short_tokens) <= left_ms then
+    return false
+  end
+  return redis.call('ZCARD', k_active .. view.slug) > 1 or redis.call('ZCARD', k_order .. job.queue) > 1
+    or group ~= '' and redis.call('ZCARD', k_active .. view.slug .. group) > 1
+end
+
+-- Whether this worker leaves the job to a faster one. A job whose answer is cut fits the time that is left.
+local function is_for_faster(view, job)
+  local is_left = view.faster and tier_for(view, job) == 0 and leaves_to(view.faster, view.own, job) or false
+  view.left_to_faster = view.left_to_faster or is_left
+  return is_left
+end
+
+-- Returns the number of KV cells that the engine reserves for a job, and whether as many are free. A job that needs more
+-- than the worker has takes all of them.
+local function cells_for(job)
+  return job.prompt_tokens + (job.cut_tokens > 0 and job.cut_tokens or job.max_tokens)
+end
+local function fits(view, cells_needed, cells)
+  return math.min(cells_needed, view.worker_cells) <= cells
+end
+
+-- Returns what to do with a job at the front of a tenant's queue: 'lease' to lease the job; 'behind' to look for another
+-- job of the tenant; 'pass' to go on to the next tenant; 'stop' to keep the slot free for the job; or 'gone' if this
+-- function has ended the job. `has_slot` is true if a slot is free, and not only one that another job could give.
+local function decide(view, job, group, cells, has_slot)
+  if job.wanted_ms <= now_ms then
+    finish(job, { outcome = 'expired', code = 'deadline_exceeded', stage = 'queue', finish_reason = '', result = '',
+      rq_return = '' }, now_ms)
+    return 'gone'
+  end
+  if is_infeasible(view, job, group) then
+    view.infeasible_heads = view.infeasible_heads + 1
+    finish(job, { outcome = 'expired', code = 'deadline_unmeetable', stage = 'queue', finish_reason = '', result = '',
+      rq_return = '' }, now_ms)
+    return 'gone'
+  end
+  if is_suspect(view, job) and view.has_suspect or is_for_faster(view, job) then
+    return 'behind'
+  end
+  if fits(view, job.prompt_tokens + job.max_tokens, cells) then
+    return 'lease'
+  elseif has_slot and job.skips >= MAX_SKIPS then
+    return 'stop'
+  elseif has_slot then
+    redis.call('HINCRBY', k_rq_job .. job.id, 'penstock_skips', 1)
+  end
+  return 'pass'
+end
+
+-- Returns the first job of a queue, after the head, that is not on its last attempt and is not left to a faster worker.
+-- The jobs before it keep their places, so each of them runs as soon as a worker runs no other job on its last attempt,
+-- or a faster worker claims.
+local function first_behind(view, queue)
+  local ids = redis.call('ZRANGE', k_order .. queue, 1, MAX_PASSED)
+  for i = 1, math.min(#ids, MAX_LOOKED_PAST - view.looked_past) do
+    view.looked_past = view.looked_past + 1
+    local job = read_job(ids[i])
+    if job and job.state == 'queued' and not is_suspect(view, job) and not is_for_faster(view, job) then
+      return job
+    end
+  end
+end
+
+-- Returns what to do with the queue of a tenant whose turn it is, as `decide`, and the job that is to be leased.
+local function examine(view, tenant, group, cells, has_slot)
+  local queue = tenant .. '.' .. view.slug
+  local id = redis.call('ZRANGE', k_order .. queue, 0, 0)[1]
+  local job = id and read_job(id)
+  if not job or job.state ~= 'queued' then
+    if not id and rows_of(view.slug, 'p', tenant) > 0 then
+      return 'pass'
+    end
+    strike(tenant, view.slug, id or '')
+    if id and not job then
+      forget(id)
+    end
+    return 'gone'
+  end
+  local action = decide(view, job, group, cells, has_slot)
+  if action == 'behind' then
+    job = first_behind(view, queue)
+    action = job and decide(view, job, group, cells, has_slot) or 'pass'
+  end
+  return action, job
+end

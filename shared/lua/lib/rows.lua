@@ -1,0 +1,16 @@
+-- rows: counts the running jobs of a pool's tenants and groups: those that compute, and those that are paused.
+-- KEYS rows
+-- The field `c|<owner>` of a pool's hash is the number of the owner's jobs that compute, each in one row of a worker's
+-- steps. `p|<tenant>` is the number of the tenant's jobs that are paused. Recount computes both anew from the jobs.
+local function rows_of(slug, kind, owner)
+  return number(redis.call('HGET', k_rows .. slug, kind .. '|' .. owner), 0, 0)
+end
+
+local function count_row(slug, kind, owner, by)
+  local field, rows = kind .. '|' .. owner, rows_of(slug, kind, owner) + by
+  if rows > 0 then
+    redis.call('HSET', k_rows .. slug, field, rows)
+  else
+    redis.call('HDEL', k_rows .. slug, field)
+  end
+end

@@ -1,0 +1,63 @@
+-- running: counts a job as running, as paused, as computing again, and as no longer running; no other code does.
+-- KEYS tenant rq_job
+-- KEEPS 1 3 7
+-- USES clock job books rows turns
+-- A tenant with a paused job wants a slot as much as one with a queued job, so it is in its active set.
+
+-- Adds to the number of the rows in which a job's tenant, and the group in which the job was claimed, compute.
+local function count_rows(job, by)
+  count_row(job.slug, 'c', job.tenant, by)
+  if job.group ~= '' then
+    count_row(job.slug, 'c', job.group, by)
+  end
+end
+
+local function count_paused(job, by)
+  redis.call('HINCRBY', k_tenant .. job.tenant, 'paused', by)
+  book(job.slug, 'paused', by)
+  count_row(job.slug, 'p', job.tenant, by)
+end
+
+-- Counts a job that is being claimed. Its group must be set.
+local function begin_running(job)
+  redis.call('HINCRBY', k_tenant .. job.tenant, 'running', 1)
+  book(job.slug, 'running', 1)
+  count_rows(job, 1)
+end
+
+-- Counts a running job as paused. If its tenant had no queued and no paused job, the tenant's service is raised to the
+-- virtual time like a newcomer's, without the credit: it wanted no more than it got.
+local function pause(job)
+  job.paused_since_ms = now_ms
+  redis.call('HSET', k_rq_job .. job.id, 'penstock_paused_since_ms', now_ms)
+  count_rows(job, -1)
+  count_paused(job, 1)
+  activate(job.tenant, job.slug, true)
+end
+
+-- Ends the pause of a job that leaves it, for its slot or for good.
+local function end_pause(job)
+  redis.call('HINCRBY', k_rq_job .. job.id, 'penstock_paused_ms', math.max(0, now_ms - job.paused_since_ms))
+  redis.call('HDEL', k_rq_job .. job.id, 'penstock_paused_since_ms')
+  job.paused_since_ms = 0
+  count_paused(job, -1)
+  deactivate(job.tenant, job.slug)
+end
+
+-- Counts a paused job as computing.
+local function resume(job)
+  end_pause(job)
+  count_rows(job, 1)
+end
+
+-- Counts a running job, paused or not, as no longer running. If it goes back to its queue, it must be there already: its
+-- tenant would otherwise leave the active set and come back as a newcomer.
+local function end_running(job)
+  redis.call('HINCRBY', k_tenant .. job.tenant, 'running', -1)
+  book(job.slug, 'running', -1)
+  if job.paused_since_ms > 0 then
+    end_pause(job)
+  else
+    count_rows(job, -1)
+  end
+end

@@ -1,0 +1,104 @@
+"""Tests that random exchanges, in which jobs are paused and resumed, agree with the reference model."""
+
+from collections import Counter
+from typing import ClassVar
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import initialize, invariant, multiple, precondition, rule, run_state_machine_as_test
+
+from shared.jobs.job import ClaimRef
+from shared.store import keys
+from shared.store.replies import HeldProgress
+from tests.properties.test_store_machine import RATES, StoreMachine
+from tests.support.machine import CELLS, PROGRESS, SLUGS, TENANTS, WORKERS, QueueMachine
+from tests.support.model_claim import HeldJob
+
+
+class ContendMachine(StoreMachine):
+    """Workers report what they run, and pause and resume jobs as they are told, or otherwise."""
+
+    claims = QueueMachine.claims
+    ids = QueueMachine.ids
+    #: How often an exchange did what, in all runs.
+    seen: ClassVar[Counter[str]] = Counter()
+
+    @initialize(
+        fairness=st.sampled_from(["tokens", "tokens", "turns"]),
+        max_attempts=st.integers(1, 3),
+        weight_milli=st.sampled_from([1_000, 500, 3_000]),
+        rates=st.sampled_from([(0, 0, 0), *RATES]),
+        grouped=st.sampled_from([(), ("ann", "bob"), ("ann", "bob", "cyd")]),
+        degradation=st.sampled_from(["off", "on"]),
+    )
+    def begin(self, fairness, max_attempts, weight_milli, rates, grouped, degradation):
+        options = {"degradation": degradation, "max_queue_tokens": 2_000, "preemption": "on"}
+        self.set_up(fairness, max_attempts, weight_milli, rates, grouped=grouped, **options)
+
+    @rule(
+        target=claims,
+        worker=st.sampled_from(sorted(WORKERS)),
+        slots=st.integers(1, 3),
+        cells_free=st.sampled_from([3 * CELLS, 3 * CELLS, 60]),
+        progress=st.sampled_from(PROGRESS),
+        rows_ms=st.lists(st.sampled_from([0, 100, 250, 900, 1_000, 5_000]), min_size=1, max_size=4),
+        stray=st.sampled_from([False, False, False, True]),
+        twice=st.booleans(),
+    )
+    def exchange(self, worker, slots, cells_free, progress, rows_ms, *, stray, twice):
+        """Report all that the worker holds; if `stray`, the first job as paused if it is not, or vice versa."""
+        self.count += 1
+        claim_id, slug = f"claim{self.count:04d}", WORKERS[worker]
+        mine = sorted((j for j in self.model.inflight() if j.worker == worker), key=lambda job: job.id)
+        pauses = [job.paused_since_ms > 0 for job in mine]
+        if stray and pauses:
+            pauses[0] = not pauses[0]
+        held = [
+            HeldJob(job.id, job.claim, *progress, None if is_paused else rows_ms[i % len(rows_ms)])
+            for i, (job, is_paused) in enumerate(zip(mine, pauses, strict=True))
+        ]
+        held += [HeldJob("gone", "x", 0, 0, 5)] if stray else []
+        room = max(0, slots - sum(job.row_ms is not None for job in held))
+        given = worker, claim_id, slug
+        told = self.model.contend(*given, room, cells_free, held)
+        report = [HeldProgress(ClaimRef(job.id, job.token), *job[2:]) for job in held]
+        for _ in range(1 + twice):
+            got = self.store.contend(*given, room=room, cells_free=cells_free, held=report)
+            if not told.changes and _:
+                break
+            assert [job.id for job in got.started] == told.started
+            assert (got.resume, got.pause, got.lost) == (told.resume, told.pause, told.lost)
+            assert _ or got.ask_in_ms == told.ask_in_ms
+        self.seen.update({name: bool(getattr(told, name)) for name in ("started", "resume", "pause")})
+        return multiple(*[(job_id, claim_id) for job_id in told.started])
+
+    @rule(worker=st.sampled_from(sorted(WORKERS)), rounds=st.integers(1, 6), ms=st.sampled_from([300, 1_000]))
+    def run_a_worker_for_a_while(self, worker, rounds, ms):
+        """Let a worker with two slots run and exchange; all its jobs have had their slots for a quantum."""
+        for i in range(rounds):
+            self.tick(ms, set(WORKERS), PROGRESS[i % 2])
+            self.exchange(worker, 2, 3 * CELLS, PROGRESS[i % 2], [1_000], stray=False, twice=True)
+
+    @precondition(lambda self: hasattr(self, "model"))
+    @invariant()
+    def the_paused_jobs_agree(self):
+        for slug in SLUGS:
+            stored = self.client.hgetall(keys.rows(slug))
+            for tenant in TENANTS:
+                paused = [
+                    j for j in self.model.inflight() if (j.tenant, j.slug) == (tenant, slug) and j.paused_since_ms
+                ]
+                assert int(stored.get(f"p|{tenant}".encode(), 0)) == len(paused)
+
+
+@pytest.mark.timeout(600)
+def test_exchanges_agree_with_the_reference_model(redis_client):
+    ContendMachine.client, ContendMachine.seen = redis_client, Counter()
+    run_state_machine_as_test(
+        ContendMachine,
+        settings=settings(
+            max_examples=40, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
+        ),
+    )
+    assert min(ContendMachine.seen[name] for name in ("started", "resume", "pause")) > 0

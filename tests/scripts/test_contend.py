@@ -1,0 +1,346 @@
+"""Tests of the script `claim` with held jobs: which running jobs give their slots to which tenants."""
+
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+import pytest
+
+from shared.accounts.tenants import Tenants
+from shared.jobs.job import ClaimedJob, ClaimRef, Usage, new_job_id
+from shared.jobs.tenant_policy import TenantPolicy
+from shared.settings.settings import Settings
+from shared.store import keys
+from shared.store.replies import Exchange, HeldProgress
+from shared.store.store import Store
+from tests.support.builders import MODEL, a_job, admitted, advance_clock, an_ending, heartbeat, reconfigure, view_of
+
+pytestmark = pytest.mark.rq
+
+QUANTUM_MS = 1_000
+#: The tokens a slot computes in a quantum, with the rate that is assumed for workers that report none.
+QUANTUM_TOKENS = 25
+
+
+@dataclass
+class Worker:
+    """A worker that does what the exchanges tell it. Its slots generate 25 tokens a second."""
+
+    store: Store
+    slots: int = 4
+    name: str = "w1"
+    cells: int = 4_096
+    computing: dict[str, list[int]] = field(default_factory=dict)
+    paused: dict[str, int] = field(default_factory=dict)
+    claims: dict[str, ClaimedJob] = field(default_factory=dict)
+
+    def run(self, ms: int) -> None:
+        """Let time pass, in which the computing jobs generate tokens."""
+        advance_clock(self.store, ms)
+        for row in self.computing.values():
+            row[0], row[1] = row[0] + ms * QUANTUM_TOKENS // QUANTUM_MS, row[1] + ms
+
+    def report(self) -> list[HeldProgress]:
+        rows = [HeldProgress(self.claims[i].held, made, 0, ms) for i, (made, ms) in self.computing.items()]
+        return rows + [HeldProgress(self.claims[i].held, made, 0, None) for i, made in self.paused.items()]
+
+    @property
+    def cells_free(self) -> int:
+        return self.cells - sum(self.claims[i].prompt_tokens + self.claims[i].max_tokens for i in self.computing)
+
+    def ask(self, claim_id: str = "") -> Exchange:
+        """Make an exchange, and do what its answer says."""
+        answer = self.store.contend(
+            self.name,
+            claim_id or new_job_id(),
+            MODEL,
+            room=self.slots - len(self.computing),
+            cells_free=self.cells_free,
+            held=self.report(),
+        )
+        for job_id in answer.lost:
+            self.forget(job_id)
+        for job_id in answer.pause:
+            self.paused[job_id] = self.computing.pop(job_id)[0]
+        for job_id in answer.resume:
+            self.computing[job_id] = [self.paused.pop(job_id), 0]
+        for job in answer.started:
+            self.claims[job.id], self.computing[job.id] = job, [0, 0]
+        assert len(self.computing) <= self.slots
+        assert len(self.paused) <= self.slots
+        return answer
+
+    def end(self, job_id: str) -> None:
+        """Settle a job, which is complete."""
+        made = self.paused.get(job_id, self.computing.get(job_id, [0])[0])
+        self.store.settle(an_ending(self.claims[job_id].held, usage=Usage(10, 0, made)), self.name)
+        self.forget(job_id)
+
+    def forget(self, job_id: str) -> None:
+        self.computing.pop(job_id, None)
+        self.paused.pop(job_id, None)
+
+    def beat(self) -> None:
+        heartbeat(self.store, self.name, *(one.held for one in self.report()), slots=self.slots, cells=self.cells)
+
+    def tenants(self) -> list[str]:
+        """Return the tenants whose jobs compute."""
+        return sorted(self.claims[i].tenant for i in self.computing)
+
+
+@pytest.fixture
+def preemptive(store: Store, settings: Settings) -> Store:
+    """The store with preemption."""
+    reconfigure(store, settings, preemption="on", quantum_ms=QUANTUM_MS)
+    return store
+
+
+def a_worker(store: Store, slots: int = 4, **given) -> Worker:
+    worker = Worker(store, slots, **given)
+    worker.beat()
+    return worker
+
+
+def offer(store: Store, tenant: str, jobs: int = 1, **given) -> list[str]:
+    fields = {"max_tokens": 200, "deadline_ms": 600_000} | given
+    return [admitted(store, a_job(tenant, **fields)) for _ in range(jobs)]
+
+
+def test_a_newcomer_gets_a_slot_of_a_tenant_that_has_them_all(preemptive):
+    worker = a_worker(preemptive)
+    offer(preemptive, "loud", 6)
+    assert [job.tenant for job in worker.ask().started] == ["loud"] * 4
+    worker.run(400)
+    (quick,) = offer(preemptive, "quiet")
+    answer = worker.ask()
+    assert ([job.id for job in answer.started], len(answer.pause), answer.resume, answer.lost) == ([quick], 1, [], [])
+    assert worker.tenants() == ["loud", "loud", "loud", "quiet"]
+    worker.run(200)
+    worker.end(quick)
+    assert worker.ask().resume == answer.pause
+
+
+def test_two_tenants_get_equal_numbers_of_slots_and_keep_them(preemptive):
+    worker = a_worker(preemptive)
+    offer(preemptive, "loud", 8)
+    worker.ask()
+    worker.run(300)
+    worker.ask()
+    offer(preemptive, "rival", 8)
+    assert len(worker.ask().pause) == 2
+    for _ in range(10):
+        assert worker.tenants() == ["loud", "loud", "rival", "rival"]
+        worker.run(1_000)
+        assert worker.ask().pause == []
+
+
+def test_no_job_is_paused_in_its_first_quarter_of_a_quantum(preemptive):
+    worker = a_worker(preemptive)
+    offer(preemptive, "loud", 6)
+    worker.ask()
+    worker.run(240)
+    offer(preemptive, "quiet")
+    answer = worker.ask()
+    assert (answer.pause, answer.started) == ([], [])
+    assert 10 <= answer.ask_in_ms <= 250
+    worker.run(10)
+    assert len(worker.ask().pause) == 1
+
+
+def test_one_slot_changes_hands_each_quantum_or_two(preemptive):
+    worker = a_worker(preemptive, slots=1)
+    offer(preemptive, "a")
+    worker.ask()
+    offer(preemptive, "b")
+    turns = []
+    for _ in range(12):
+        worker.run(1_000)
+        worker.ask()
+        turns += worker.tenants()
+    assert 4 <= turns.count("a") <= 8
+    changes = sum(one != other for one, other in pairwise(turns))
+    assert 4 <= changes <= 8
+
+
+def test_with_one_tenant_nothing_is_paused_and_no_further_call_is_needed(preemptive):
+    worker = a_worker(preemptive)
+    offer(preemptive, "alone", 9)
+    assert worker.ask().ask_in_ms == -1
+    worker.run(5_000)
+    answer = worker.ask()
+    assert (answer.pause, answer.started, answer.ask_in_ms) == ([], [], -1)
+
+
+def test_without_preemption_nothing_is_paused(store, settings):
+    reconfigure(store, settings, preemption="off")
+    worker = a_worker(store)
+    offer(store, "loud", 6)
+    worker.ask()
+    worker.run(3_000)
+    offer(store, "quiet")
+    assert worker.ask() == Exchange([], [], [], [])
+
+
+def test_a_repeated_claim_id_gets_the_same_answer_even_if_the_report_is_another(preemptive):
+    worker = a_worker(preemptive)
+    offer(preemptive, "loud", 6)
+    worker.ask()
+    worker.run(400)
+    (quick,) = offer(preemptive, "quiet")
+    before = worker.report()
+    first = preemptive.contend("w1", "c7", MODEL, room=0, cells_free=1_000, held=before)
+    again = preemptive.contend("w1", "c7", MODEL, room=0, cells_free=1_000, held=before)
+    assert len(first.pause) == 1
+    assert [job.id for job in again.started] == [job.id for job in first.started] == [quick]
+    assert (again.pause, again.resume) == (first.pause, first.resume)
+
+
+def test_the_report_of_a_worker_that_lost_an_answer_wins(preemptive):
+    worker = a_worker(preemptive)
+    offer(preemptive, "loud", 6)
+    worker.ask()
+    worker.run(400)
+    offer(preemptive, "quiet")
+    (paused,) = preemptive.contend("w1", "lost", MODEL, room=0, cells_free=1_000, held=worker.report()).pause
+    assert preemptive.client.hget(keys.books(MODEL), "paused") == b"1"
+    worker.run(100)
+    worker.ask()
+    assert paused in worker.computing
+    assert preemptive.client.hget(keys.books(MODEL), "paused") == b"0"
+
+
+def test_the_sum_of_pauses_stands_in_the_record(preemptive):
+    worker = a_worker(preemptive)
+    offer(preemptive, "loud", 4)
+    worker.ask()
+    worker.run(400)
+    (quick,) = offer(preemptive, "quiet")
+    (paused,) = worker.ask().pause
+    worker.run(300)
+    worker.end(quick)
+    worker.ask()
+    record = preemptive.client.hgetall(keys.rq_job(paused))
+    assert 300 <= int(record[b"penstock_paused_ms"]) <= 400
+    assert b"penstock_paused_since_ms" not in record
+    assert view_of(preemptive, paused).state.value == "running"
+
+
+@pytest.mark.parametrize("how", ["settle", "release", "lease", "cancel"])
+def test_a_paused_job_that_leaves_its_worker_is_counted_no_longer(preemptive, how):
+    worker = a_worker(preemptive)
+    offer(preemptive, "loud", 4)
+    worker.ask()
+    worker.run(400)
+    offer(preemptive, "quiet")
+    (paused,) = worker.ask().pause
+    if how == "settle":
+        worker.end(paused)
+    elif how == "release":
+        assert preemptive.release("w1", [worker.claims[paused].held]) == 1
+    elif how == "cancel":
+        preemptive.cancel(paused)
+        preemptive.settle(an_ending(worker.claims[paused].held), "w1")
+    else:
+        for _ in range(12):
+            heartbeat(preemptive, "w2")
+            advance_clock(preemptive, 1_500)
+        heartbeat(preemptive, "w2")
+        preemptive.reap()
+    assert preemptive.client.hget(keys.books(MODEL), "paused") == b"0"
+    assert preemptive.client.hget(keys.tenant("loud"), "paused") == b"0"
+    assert preemptive.client.hget(keys.rows(MODEL), "p|loud") is None
+
+
+def test_a_tenant_with_only_a_paused_job_has_its_turn_and_no_advantage_of_a_newcomer(preemptive):
+    worker = a_worker(preemptive, slots=1)
+    offer(preemptive, "a")
+    worker.ask()
+    worker.run(2_000)
+    offer(preemptive, "b", 2)
+    worker.ask()
+    worker.run(1_000)
+    worker.ask()
+    assert worker.tenants() == ["b"]
+    active = dict(preemptive.client.zrange(keys.active(MODEL), 0, -1, withscores=True))
+    assert set(active) == {b"a", b"b"}
+    offer(preemptive, "a")
+    assert dict(preemptive.client.zrange(keys.active(MODEL), 0, -1, withscores=True))[b"a"] == active[b"a"]
+
+
+def test_a_job_that_does_not_fit_even_after_a_pause_pauses_none(preemptive):
+    worker = a_worker(preemptive, slots=2, cells=500)
+    offer(preemptive, "loud", 2, max_tokens=200)
+    worker.ask()
+    worker.run(400)
+    (large,) = offer(preemptive, "quiet", max_tokens=400)
+    assert worker.ask().pause == []
+    assert preemptive.client.hget(keys.rq_job(large), "penstock_skips") is None
+    offer(preemptive, "other", max_tokens=200)
+    assert len(worker.ask().pause) == 1
+
+
+def test_as_many_jobs_are_paused_as_the_worker_has_slots_at_most(preemptive):
+    worker = a_worker(preemptive, slots=1)
+    for tenant in ("a", "b", "c"):
+        offer(preemptive, tenant, 2)
+    for _ in range(20):
+        worker.ask()
+        worker.run(1_000)
+    assert len(worker.paused) == 1
+
+
+def test_a_heavier_tenant_computes_in_proportion_to_its_weight(preemptive):
+    Tenants(preemptive.client).set("heavy", TenantPolicy(weight=4))
+    worker = a_worker(preemptive, slots=1)
+    offer(preemptive, "heavy", max_tokens=4_000)
+    offer(preemptive, "light", max_tokens=4_000)
+    worker.cells = 20_000
+    worker.beat()
+    turns = []
+    for _ in range(60):
+        worker.ask()
+        turns += worker.tenants()
+        worker.run(1_000)
+    assert 44 <= turns.count("heavy") <= 52
+
+
+def test_a_flood_of_one_token_jobs_does_not_alternate_with_a_long_answer_within_a_quantum(preemptive):
+    worker = a_worker(preemptive, slots=1)
+    (long,) = offer(preemptive, "long", max_tokens=4_000)
+    worker.cells = 20_000
+    worker.ask()
+    offer(preemptive, "flood", 14, max_tokens=1)
+    pauses = 0
+    for _ in range(40):
+        worker.run(50)
+        for job_id in [i for i in worker.computing if i != long]:
+            worker.computing[job_id][0] = 1
+            worker.end(job_id)
+        pauses += long in worker.ask().pause
+    # In two seconds.
+    assert 1 <= pauses <= 2
+
+
+def test_a_lost_job_is_told_and_does_not_count(preemptive):
+    worker = a_worker(preemptive)
+    offer(preemptive, "loud", 1)
+    worker.ask()
+    ghost = HeldProgress(ClaimRef("nobody", "x"), 3, 0, 500)
+    answer = preemptive.contend("w1", "c9", MODEL, room=3, cells_free=4_096, held=[*worker.report(), ghost])
+    assert answer.lost == ["nobody"]
+
+
+def test_what_a_job_generated_is_charged_with_each_exchange(preemptive):
+    worker = a_worker(preemptive)
+    offer(preemptive, "loud", prompt_tokens=10)
+    worker.ask()
+    service = lambda: int(preemptive.client.hget(keys.tenant("loud"), keys.service_field(MODEL)))  # noqa: E731
+    assert service() == 10_000
+    worker.run(1_000)
+    worker.ask()
+    assert service() == 10_000 + QUANTUM_TOKENS * 4_000
+
+
+def test_the_mode_auto_pauses_jobs_only_where_turns_count_tokens(settings):
+    modes = {("auto", "tokens"): True, ("auto", "turns"): False, ("on", "turns"): True, ("off", "tokens"): False}
+    for (preemption, fairness), preempts in modes.items():
+        assert replace(settings, preemption=preemption, fairness=fairness).preempts is preempts

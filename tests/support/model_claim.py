@@ -1,0 +1,187 @@
+"""Claims in the reference model: which jobs a worker starts, resumes and pauses."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from tests.support.model_contest import USUAL_SLOT_RATE, Contest, Entry, left_ms
+from tests.support.model_heads import candidate, is_hopeless
+from tests.support.model_records import ModelJob
+from tests.support.model_turns import follow_service, join, next_turn, pass_turn, wants_slot
+
+if TYPE_CHECKING:
+    from tests.support.model import Model
+
+MAX_SKIPS = 8
+
+
+class HeldJob(NamedTuple):
+    """What a worker reports of a job; `row_ms` is None if it is paused."""
+
+    id: str
+    token: str
+    generated: int
+    cpu_tokens: int
+    row_ms: int | None
+
+
+@dataclass
+class Told:
+    """The ids of the jobs to start, to resume and to pause, and of the lost ones."""
+
+    started: list[str] = field(default_factory=list)
+    resume: list[str] = field(default_factory=list)
+    pause: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    ask_in_ms: int = -1
+
+    @property
+    def changes(self) -> bool:
+        return bool(self.started or self.resume or self.pause)
+
+
+def told_again(model: "Model", worker: str, held: list[HeldJob]) -> Told:
+    """Return the last answer again, without jobs that no longer run on this worker."""
+    me, lost = model.workers[worker], [job.id for job in held if not _holds(model, worker, job.id, job.token)]
+    running = {job.id: job for job in model.inflight() if job.state == "running" and job.worker == worker}
+    return Told(
+        [i for i in me.claim_ids if i in running and running[i].claim == me.claim_id],
+        [i for i in me.resume_ids if i in running and not running[i].paused_since_ms],
+        [i for i in me.pause_ids if i in running and running[i].paused_since_ms],
+        lost,
+    )
+
+
+def pause(model: "Model", job: ModelJob) -> None:
+    wanted = any(wants_slot(o) and (o.tenant, o.slug) == (job.tenant, job.slug) for o in model.jobs.values())
+    if not wanted:
+        join(model, job.tenant, job.slug, with_credit=False)
+    job.paused_since_ms = model.now_ms
+
+
+def resume(model: "Model", job: ModelJob) -> None:
+    job.paused_ms, job.paused_since_ms = job.paused_ms + model.now_ms - job.paused_since_ms, 0
+
+
+def _holds(model: "Model", worker: str, job_id: str, token: str) -> bool:
+    job = model.jobs.get(job_id)
+    return job is not None and (job.state, job.claim, job.worker) == ("running", token, worker)
+
+
+class Claiming:
+    """One claim of a worker."""
+
+    def __init__(self, model: "Model", worker: str, claim_id: str, slug: str, room: int, cells_free: int) -> None:
+        self.model, self.worker, self.claim_id, self.slug = model, worker, claim_id, slug
+        self.free, self.cells, self.me = room, cells_free, model.workers[worker]
+        self.told, self.waits_ms, self.slots = Told(), list[int](), room
+        self.paused: list[Entry] = []
+        self.contest: Contest | None = None
+        suspect = model.jobs.get(self.me.suspect)
+        self.suspect_held = suspect is not None and suspect.state == "running" and suspect.worker == worker
+
+    def take_report(self, held: list[HeldJob]) -> None:
+        """Charge what the held jobs have cost, and note which of them are paused."""
+        model, tpot_ms, entries, computing = self.model, self.me.rates[2], list[Entry](), list[ModelJob]()
+        for report in held:
+            if not _holds(model, self.worker, report.id, report.token):
+                self.told.lost.append(report.id)
+                continue
+            job = model.jobs[report.id]
+            model.charge_progress(job, report.generated, report.cpu_tokens)
+            if report.row_ms is None and not job.paused_since_ms:
+                pause(model, job)
+            if report.row_ms is not None and job.paused_since_ms:
+                resume(model, job)
+            entry = Entry(job, -1 if report.row_ms is None else report.row_ms, left_ms(job, report.generated, tpot_ms))
+            if report.row_ms is None:
+                self.paused.append(entry)
+                continue
+            computing.append(job)
+            entries += [] if job.cancel else [entry]
+        self.slots += len(computing)
+        if held and model.preempts:
+            follow_service(model, self.slug, computing)
+            self.contest = Contest(model, self.slug, self._quantum_mwt(), entries)
+
+    def _quantum_mwt(self) -> float:
+        mu_wtps, _, _, generated_tps, *_ = self.me.rates
+        weight_milli = self.model.pools[self.slug].generated_weight.in_force
+        mu_milli = 1_000 * mu_wtps + (weight_milli - 4_000) / 1_000 * 1_000 * generated_tps if mu_wtps else 0
+        rate = max(1, mu_milli) / self.slots / 1_000 if mu_milli and self.slots else USUAL_SLOT_RATE
+        return self.model.quantum_ms * rate
+
+    def run(self) -> None:
+        """Give the free slots, and those that running jobs give, to the tenants in their turns."""
+        passed: Counter[str] = Counter()
+        while (self.free > 0 or self.contest) and (turn := next_turn(self.model, self.slug, passed)):
+            group, tenant = turn
+            giver = self.contest.giver(tenant, group) if self.free <= 0 and self.contest else None
+            action, job = self._look_at(tenant, giver) if self.free > 0 or giver else ("pass", None)
+            if action == "stop":
+                break
+            if action == "pass":
+                passed[group] += 1
+            if job is not None and action in {"start", "resume"}:
+                pass_turn(self.model, tenant, self.slug, group)
+                self._take(action, job, group, giver)
+        if self.contest:
+            self.told.ask_in_ms = self.contest.next_ms()
+
+    def _look_at(self, tenant: str, giver: Entry | None) -> tuple[str, ModelJob | None]:
+        model, cells = self.model, self.cells + (self._cells_for(giver.job) if giver else 0)
+        may_start = giver is None or len(self.paused) < self.slots
+        if (entry := self._paused_first(tenant, may_start=may_start)) is not None:
+            return ("resume" if min(self._cells_for(entry.job), self.me.cells) <= cells else "pass"), entry.job
+        if not may_start or not model.waiting(tenant, self.slug):
+            return "pass", None
+        job, is_suspect = candidate(model, tenant, self.slug, self.suspect_held)
+        if job.expires_ms <= model.now_ms or is_hopeless(model, job):
+            model.end(job, "expired", "deadline_exceeded" if job.expires_ms <= model.now_ms else "deadline_unmeetable")
+            return "gone", None
+        if is_suspect and self.suspect_held:
+            return "pass", None
+        return self._start_or_skip(job, cells, is_suspect=is_suspect)
+
+    def _start_or_skip(self, job: ModelJob, cells: int, *, is_suspect: bool) -> tuple[str, ModelJob | None]:
+        if min(job.tokens, self.me.cells) <= cells:
+            self.suspect_held = self.suspect_held or is_suspect
+            self.me.suspect = job.id if is_suspect else self.me.suspect
+            return "start", job
+        if self.free > 0 and job.skips >= MAX_SKIPS:
+            return "stop", None
+        job.skips += self.free > 0
+        return "pass", None
+
+    def _paused_first(self, tenant: str, *, may_start: bool) -> Entry | None:
+        """Return the tenant's job that was paused first, unless the head of its queue would be late after it."""
+        mine = [entry for entry in self.paused if entry.job.tenant == tenant and entry.row_ms < 0]
+        entry = min(mine, key=lambda entry: (entry.job.paused_since_ms, entry.job.id), default=None)
+        heads = self.model.waiting(tenant, self.slug)[:1]
+        if entry is None or not (may_start and heads):
+            return entry
+        now_ms, quantum_ms = self.model.now_ms, self.model.quantum_ms if self.contest else 0
+        head_is_late = heads[0].latest_ms < now_ms + entry.left_ms
+        return None if head_is_late and entry.job.deadline_ms - entry.left_ms > now_ms + quantum_ms else entry
+
+    @staticmethod
+    def _cells_for(job: ModelJob) -> int:
+        return job.prompt_tokens + (job.cut_tokens or job.max_tokens)
+
+    def _take(self, action: str, job: ModelJob, group: str, giver: Entry | None) -> None:
+        if giver and self.contest:
+            self.contest.note_slot(giver.job.tenant, giver.job.group, -1, 0)
+            pause(self.model, giver.job)
+            self.paused.append(giver)
+            self.cells, self.free = self.cells + self._cells_for(giver.job), self.free + 1
+            self.told.pause.append(giver.job.id)
+        if self.contest:
+            self.contest.note_slot(job.tenant, group if action == "start" else job.group, 1, 0)
+        if action == "start":
+            self.waits_ms.append(self.model.lease(job, group, self.worker, self.claim_id))
+            self.told.started.append(job.id)
+        else:
+            resume(self.model, job)
+            self.paused = [entry for entry in self.paused if entry.job is not job]
+            self.told.resume.append(job.id)
+        self.free, self.cells = self.free - 1, self.cells - self._cells_for(job)

@@ -1,0 +1,119 @@
+"""Contests for slots in the reference model: which running job gives its slot to a tenant that wants one."""
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tests.support.model_records import ModelJob
+from tests.support.model_turns import active
+
+if TYPE_CHECKING:
+    from tests.support.model import Model
+
+#: The parts of a quantum for which a job keeps its slot in any case, and by which another tenant has to lead.
+EARLY_PART, LEAD_PART = 0.25, 0.75
+#: The rate of a slot whose worker reports none, in thousandths of a weighted token per ms.
+USUAL_SLOT_RATE = 100
+
+
+@dataclass
+class Entry:
+    """A job that computes: how long it has had its slot, and the expected time of the rest of its answer."""
+
+    job: ModelJob
+    row_ms: int
+    left_ms: float
+
+
+@dataclass
+class Contender:
+    """An owner: its slots in the pool, its weight and its service; `young` is what its newest jobs may still get."""
+
+    rows: int
+    weight: float
+    service: float
+    young: float = 0.0
+
+
+@dataclass
+class Contest:
+    """The slots of one worker, and those who have or want them."""
+
+    model: "Model"
+    slug: str
+    quantum_mwt: float
+    entries: list[Entry]
+    contenders: dict[str, Contender] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        turns = self.model.fairness == "turns"
+        self.lead_mwt, self.young_mwt = (1_000, 0) if turns else (LEAD_PART * self.quantum_mwt, self.quantum_mwt)
+        for entry in self.entries:
+            self.note_slot(entry.job.tenant, entry.job.group, 0, entry.row_ms)
+
+    def _contender(self, owner: str, group: str) -> Contender:
+        if owner not in self.contenders:
+            model, turns = self.model, self.model.turns
+            service = turns.service[owner, self.slug]
+            if owner not in active(model, self.slug, group):
+                service = max(service, turns.virtual.get((group, self.slug), 0))
+            running = [j for j in model.inflight() if j.state == "running" and j.slug == self.slug]
+            rows = sum(owner in {job.tenant, job.group} for job in running if not job.paused_since_ms)
+            self.contenders[owner] = Contender(rows, model.weights_milli.get(owner, 1_000) / 1_000, service)
+        return self.contenders[owner]
+
+    def _both(self, tenant: str, group: str) -> list[Contender]:
+        return [self._contender(owner, place) for owner, place in ((group, ""), (tenant, group)) if owner]
+
+    def note_slot(self, tenant: str, group: str, rows: int, row_ms: int) -> None:
+        """Note that a job got its slot `row_ms` ago, or (`rows` is 1) now, or (-1) that it loses its slot."""
+        young_mwt = 0 if rows < 0 else self.young_mwt * max(0, 1 - row_ms / self.model.quantum_ms)
+        for one in self._both(tenant, group):
+            one.rows, one.young = one.rows + rows, one.young + young_mwt / one.weight
+
+    def giver(self, tenant: str, group: str) -> Entry | None:
+        """Return the job that gives its slot to the tenant, or None."""
+        givers = [entry for entry in self.entries if self._gives(entry, tenant, group)]
+        return min(givers, key=self._order, default=None)
+
+    def _gives(self, entry: Entry, tenant: str, group: str) -> bool:
+        job, quantum_ms = entry.job, self.model.quantum_ms
+        if job.tenant == tenant or job.paused_since_ms:
+            return False
+        has, wants = self._both(job.tenant, job.group), self._both(tenant, group)
+        level = -1 if has[0] is wants[0] else 0
+        one, other = has[level], wants[level]
+        leads_by = one.service - other.service
+        has_more = (one.rows - 1) * other.weight > other.rows * one.weight
+        if has_more and entry.row_ms >= EARLY_PART * quantum_ms and -leads_by <= self.lead_mwt / other.weight:
+            return True
+        return entry.row_ms >= quantum_ms and one.service > other.service + other.young + self.lead_mwt / one.weight
+
+    def _order(self, entry: Entry) -> tuple[float | str, ...]:
+        """Order the givers: those that lose least, of the owner with the most slots for its weight, first."""
+        job, quantum_ms = entry.job, self.model.quantum_ms
+        owner, *within = self._both(job.tenant, job.group)
+        rank = 2 if self.model.now_ms + quantum_ms + entry.left_ms > job.deadline_ms else entry.left_ms <= quantum_ms
+        in_group = -within[0].rows / within[0].weight if within else 0
+        is_young = entry.row_ms < quantum_ms
+        return rank, -owner.rows / owner.weight, -owner.service, in_group, is_young, entry.row_ms, job.id
+
+    def next_ms(self) -> int:
+        """Return in how many ms another exchange may pause a job, -1 if nobody else wants the slots."""
+        quantum_ms, wanted, rests_ms = self.model.quantum_ms, False, []
+        for entry in self.entries:
+            tenant, group = entry.job.tenant, entry.job.group
+            rivals = set(active(self.model, self.slug)) - {group or tenant}
+            rivals |= set(active(self.model, self.slug, group)) - {tenant} if group else set()
+            wanted = wanted or bool(rivals)
+            rests_ms += [part * quantum_ms - entry.row_ms for part in (EARLY_PART, 1)]
+        soonest_ms = min([quantum_ms, *(rest for rest in rests_ms if rest > 0)])
+        return math.ceil(max(soonest_ms, EARLY_PART * quantum_ms)) if wanted else -1
+
+
+def left_ms(job: ModelJob, generated: int, tpot_ms: float) -> float:
+    """Return the expected time of the rest of an answer."""
+    limit = job.cut_tokens or job.max_tokens
+    expected = min(limit, (job.cost_mwt - 1_000 * job.prompt_tokens) / job.weight_milli)
+    left = expected - generated if expected > generated else (limit - generated) / 2
+    return max(0, left) * tpot_ms
