@@ -30,10 +30,9 @@ class ContendMachine(StoreMachine):
         weight_milli=st.sampled_from([1_000, 500, 3_000]),
         rates=st.sampled_from([(0, 0, 0), *RATES]),
         grouped=st.sampled_from([(), ("ann", "bob"), ("ann", "bob", "cyd")]),
-        degradation=st.sampled_from(["off", "on"]),
     )
-    def begin(self, fairness, max_attempts, weight_milli, rates, grouped, degradation):
-        options = {"degradation": degradation, "max_queue_tokens": 2_000, "preemption": "on"}
+    def begin(self, fairness, max_attempts, weight_milli, rates, grouped):
+        options = {"max_queue_tokens": 2_000, "preemption": "on"}
         self.set_up(fairness, max_attempts, weight_milli, rates, grouped=grouped, **options)
 
     @rule(
@@ -73,12 +72,27 @@ class ContendMachine(StoreMachine):
         self.seen.update({name: bool(getattr(told, name)) for name in ("started", "resume", "pause")})
         return multiple(*[(job_id, claim_id) for job_id in told.started])
 
-    @rule(worker=st.sampled_from(sorted(WORKERS)), rounds=st.integers(1, 6), ms=st.sampled_from([300, 1_000]))
-    def run_a_worker_for_a_while(self, worker, rounds, ms):
-        """Let a worker with two slots run and exchange; all its jobs have had their slots for a quantum."""
-        for i in range(rounds):
-            self.tick(ms, set(WORKERS), PROGRESS[i % 2])
-            self.exchange(worker, 2, 3 * CELLS, PROGRESS[i % 2], [1_000], stray=False, twice=True)
+    @rule(
+        target=ids,
+        worker=st.sampled_from(sorted(WORKERS)),
+        slots=st.integers(1, 3),
+        early=st.lists(st.sampled_from(TENANTS), min_size=1, max_size=4),
+        late=st.lists(st.sampled_from(TENANTS), min_size=1, max_size=3),
+        rounds=st.integers(1, 5),
+        ms=st.sampled_from([300, 1_000]),
+        progress=st.sampled_from(PROGRESS),
+    )
+    def tenants_contend_for_a_worker(self, worker, slots, early, late, rounds, ms, progress):
+        """Let some tenants take the slots of a worker and others come; then let the worker run and exchange."""
+        slug, row_ms, admitted = WORKERS[worker], ms, []
+        for tenants in (early, late):
+            admitted += [self._admit(tenant, slug, 10, 100_000, max_tokens=130) for tenant in tenants]
+            self.exchange(worker, slots, 3 * CELLS, PROGRESS[0], [row_ms], stray=False, twice=False)
+        for _ in range(rounds):
+            self.tick(ms, {worker}, progress)
+            self.exchange(worker, slots, 3 * CELLS, progress, [row_ms], stray=False, twice=True)
+            row_ms += ms
+        return multiple(*[job_id for job_id in admitted if job_id])
 
     @precondition(lambda self: hasattr(self, "model"))
     @invariant()
@@ -98,7 +112,7 @@ def test_exchanges_agree_with_the_reference_model(redis_client):
     run_state_machine_as_test(
         ContendMachine,
         settings=settings(
-            max_examples=40, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=25, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
         ),
     )
     assert min(ContendMachine.seen[name] for name in ("started", "resume", "pause")) > 0
