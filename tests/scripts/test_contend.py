@@ -1,90 +1,21 @@
 """Tests of the script `claim` with held jobs: which running jobs give their slots to which tenants."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
 from shared.accounts.tenants import Tenants
-from shared.jobs.job import ClaimedJob, ClaimRef, Usage, new_job_id
+from shared.jobs.job import ClaimRef
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.settings.settings import Settings
 from shared.store import keys
 from shared.store.replies import Exchange, HeldProgress
 from shared.store.store import Store
-from tests.support.builders import MODEL, a_job, admitted, advance_clock, an_ending, heartbeat, reconfigure, view_of
+from tests.support.builders import MODEL, advance_clock, an_ending, heartbeat, reconfigure, view_of
+from tests.support.contending import QUANTUM_MS, QUANTUM_TOKENS, a_worker, offer
 
 pytestmark = pytest.mark.rq
-
-QUANTUM_MS = 1_000
-#: The tokens a slot computes in a quantum, with the rate that is assumed for workers that report none.
-QUANTUM_TOKENS = 25
-
-
-@dataclass
-class Worker:
-    """A worker that does what the exchanges tell it. Its slots generate 25 tokens a second."""
-
-    store: Store
-    slots: int = 4
-    name: str = "w1"
-    cells: int = 4_096
-    computing: dict[str, list[int]] = field(default_factory=dict)
-    paused: dict[str, int] = field(default_factory=dict)
-    claims: dict[str, ClaimedJob] = field(default_factory=dict)
-
-    def run(self, ms: int) -> None:
-        """Let time pass, in which the computing jobs generate tokens."""
-        advance_clock(self.store, ms)
-        for row in self.computing.values():
-            row[0], row[1] = row[0] + ms * QUANTUM_TOKENS // QUANTUM_MS, row[1] + ms
-
-    def report(self) -> list[HeldProgress]:
-        rows = [HeldProgress(self.claims[i].held, made, 0, ms) for i, (made, ms) in self.computing.items()]
-        return rows + [HeldProgress(self.claims[i].held, made, 0, None) for i, made in self.paused.items()]
-
-    @property
-    def cells_free(self) -> int:
-        return self.cells - sum(self.claims[i].prompt_tokens + self.claims[i].max_tokens for i in self.computing)
-
-    def ask(self, claim_id: str = "") -> Exchange:
-        """Make an exchange, and do what its answer says."""
-        answer = self.store.contend(
-            self.name,
-            claim_id or new_job_id(),
-            MODEL,
-            room=self.slots - len(self.computing),
-            cells_free=self.cells_free,
-            held=self.report(),
-        )
-        for job_id in answer.lost:
-            self.forget(job_id)
-        for job_id in answer.pause:
-            self.paused[job_id] = self.computing.pop(job_id)[0]
-        for job_id in answer.resume:
-            self.computing[job_id] = [self.paused.pop(job_id), 0]
-        for job in answer.started:
-            self.claims[job.id], self.computing[job.id] = job, [0, 0]
-        assert len(self.computing) <= self.slots
-        assert len(self.paused) <= self.slots
-        return answer
-
-    def end(self, job_id: str) -> None:
-        """Settle a job, which is complete."""
-        made = self.paused.get(job_id, self.computing.get(job_id, [0])[0])
-        self.store.settle(an_ending(self.claims[job_id].held, usage=Usage(10, 0, made)), self.name)
-        self.forget(job_id)
-
-    def forget(self, job_id: str) -> None:
-        self.computing.pop(job_id, None)
-        self.paused.pop(job_id, None)
-
-    def beat(self) -> None:
-        heartbeat(self.store, self.name, *(one.held for one in self.report()), slots=self.slots, cells=self.cells)
-
-    def tenants(self) -> list[str]:
-        """Return the tenants whose jobs compute."""
-        return sorted(self.claims[i].tenant for i in self.computing)
 
 
 @pytest.fixture
@@ -92,17 +23,6 @@ def preemptive(store: Store, settings: Settings) -> Store:
     """The store with preemption."""
     reconfigure(store, settings, preemption="on", quantum_ms=QUANTUM_MS)
     return store
-
-
-def a_worker(store: Store, slots: int = 4, **given) -> Worker:
-    worker = Worker(store, slots, **given)
-    worker.beat()
-    return worker
-
-
-def offer(store: Store, tenant: str, jobs: int = 1, **given) -> list[str]:
-    fields = {"max_tokens": 200, "deadline_ms": 600_000} | given
-    return [admitted(store, a_job(tenant, **fields)) for _ in range(jobs)]
 
 
 def test_a_newcomer_gets_a_slot_of_a_tenant_that_has_them_all(preemptive):
@@ -329,15 +249,18 @@ def test_a_lost_job_is_told_and_does_not_count(preemptive):
     assert answer.lost == ["nobody"]
 
 
+def service_mwt(store: Store) -> int:
+    return int(store.client.hget(keys.tenant("loud"), keys.service_field(MODEL)))
+
+
 def test_what_a_job_generated_is_charged_with_each_exchange(preemptive):
     worker = a_worker(preemptive)
     offer(preemptive, "loud", prompt_tokens=10)
     worker.ask()
-    service = lambda: int(preemptive.client.hget(keys.tenant("loud"), keys.service_field(MODEL)))  # noqa: E731
-    assert service() == 10_000
+    assert service_mwt(preemptive) == 10_000
     worker.run(1_000)
     worker.ask()
-    assert service() == 10_000 + QUANTUM_TOKENS * 4_000
+    assert service_mwt(preemptive) == 10_000 + QUANTUM_TOKENS * 4_000
 
 
 def test_the_mode_auto_pauses_jobs_only_where_turns_count_tokens(settings):
