@@ -278,6 +278,7 @@ class Engine:
 
     def _end(self, sequence: Sequence, outcome: str, reason: str, code: str = "", message: str = "") -> None:
         """Free a sequence's slot, then its reservation, then emit its Ended event. No other method does so."""
+        sequence.keep_known(self.backend.piece)
         rest = sequence.detokenizer.finish()
         if rest:
             self._emit(sequence.text_event(rest))

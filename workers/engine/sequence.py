@@ -57,12 +57,14 @@ class Sequence:
     answer: list[int] = field(default_factory=list)
     #: Number of the answer's tokens that were known when the sequence got its slot. They are read like a prompt.
     resumed: int = 0
-    #: Number of the answer's tokens that Text events have carried.
+    #: Number of the answer's tokens that Text events have carried, those of earlier attempts included.
     n_reported: int = 0
     #: Tokens of the answer that an earlier attempt sampled and that are computed one by one again, in order.
     known: deque[int] = field(default_factory=deque)
     #: CPU time that the answer's grammar had taken when the last token was sampled.
     grammar_cpu_s: float = 0.0
+    #: What of this time it took before the sequence got its slot.
+    grammar_before_s: float = 0.0
     #: While the sequence is paused: what the backend keeps for it, and the fields of its answer so far.
     saved: Any = None
     extra: dict[str, Any] = field(default_factory=dict)
@@ -84,6 +86,7 @@ class Sequence:
             sequence.known = deque(job.spec.answer)
         if job.spec.answer:
             sequence.n_computed = job.prompt_tokens + len(job.spec.answer) - 1
+            sequence.n_reported = len(job.spec.answer)
         return sequence
 
     def pause(self, now_s: float) -> None:
@@ -106,7 +109,13 @@ class Sequence:
         """Read the text of the answer that earlier attempts generated. `piece` returns the bytes of a token."""
         for token in self.answer:
             self.detokenizer.feed(piece(token))
-        self.n_reported = len(self.answer)
+
+    def keep_known(self, piece: Callable[[int], bytes]) -> None:
+        """Add the tokens of an earlier attempt that were not computed again, because the answer ends before."""
+        for token in self.known:
+            self.answer.append(token)
+            self.detokenizer.feed(piece(token))
+        self.known.clear()
 
     def text_event(self, text: str) -> Text:
         """Return an event for new text of the answer. It carries the tokens that no earlier event carried."""
@@ -125,7 +134,8 @@ class Sequence:
         self.last_step_tokens, self.last_step_end_s = n, now_s
 
     def note_grammar(self, cpu_s: float) -> float:
-        """Record the CPU time that the answer's grammar has taken so far, and return by how much it has grown."""
+        """Record that the answer's grammar has taken `cpu_s` in this slot, and return how much was added."""
+        cpu_s += self.grammar_before_s
         grown_s, self.grammar_cpu_s = cpu_s - self.grammar_cpu_s, cpu_s
         return grown_s
 
@@ -206,7 +216,7 @@ class Sequence:
             prefill_ms=None if started is None else _ms((first or now_s) - started - self.paused_in_prefill_s),
             decode_ms=None if first is None else _ms(now_s - first - self.paused_in_decode_s),
             ttft_ms=None if first is None else _ms(first - self.submitted_s),
-            unread_tokens=0 if self.job.spec.answer else max(0, self.job.prompt_tokens - self.n_past),
+            unread_tokens=max(0, self.job.prompt_tokens - max(self.n_past, self.n_computed)),
         )
 
 

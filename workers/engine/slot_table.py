@@ -55,6 +55,8 @@ class SlotTable:
         sequence.saved, sequence.extra = None, {}
         if sequence.started_s is not None:
             self._ways[way] += 1
+            # The job is not charged for the time in which the grammar reads the answer again.
+            sequence.grammar_before_s = sequence.grammar_cpu_s - self._backend.grammar_cpu_s(sequence.slot)
             return 0
         sequence.started_s, sequence.cached_tokens = now_s, min(sequence.n_past, job.prompt_tokens)
         return sequence.cached_tokens
@@ -66,7 +68,9 @@ class SlotTable:
         assigned = self._prefixes.take_back(sequence.key, job.cells)
         if assigned is None:
             way = PauseWay.RECOMPUTED
-            known = sequence.known_tokens if self._reuses else None
+            # A copy replaces all that the slot holds. If it cannot be restored, no prefix is left there either.
+            reuses = self._reuses and sequence.key not in self._copies
+            known = sequence.known_tokens if reuses else None
             held = ((slot, other.cached) for slot, other in self.running.items() if other.job.spec.tenant == tenant)
             assigned = self._prefixes.take(tenant, known, job.cells, held)
         sequence.slot = assigned.slot
@@ -98,7 +102,10 @@ class SlotTable:
 
     def _copy_to_host(self, slot: int, key: str, n: int) -> None:
         """Copy the `n` cells of a paused job that is about to lose them, unless the copies would become too large."""
-        copy = self._backend.copy_cells(slot, self._bytes_left)
+        try:
+            copy = self._backend.copy_cells(slot, self._bytes_left)
+        except MemoryError:
+            return
         if copy is not None:
             self._bytes_left -= len(copy)
             self._copies[key] = copy, n

@@ -77,6 +77,7 @@ class LlamaBackend:
 
     def prepare(self, spec: JobSpec) -> Prepared:
         """Tokenize and validate a job. May be called from any thread. Raises JobRejected."""
+        self._vocab.check(spec.answer)
         sampling = read_sampling(spec.payload)
         for token, _ in sampling.logit_bias:
             if token >= self.n_vocab:

@@ -2,6 +2,7 @@
 
 import ctypes
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -122,6 +123,12 @@ class Vocabulary:
             if capacity > _MAX_TOKENS_PER_BYTE * len(raw) + 16:
                 break
         raise JobRejected(EndCode.INVALID_VALUE, "the model's tokenizer cannot process the text", param)
+
+    def check(self, answer: Iterable[int]) -> None:
+        """Raise ValueError if an answer has a token that the model does not have. llama.cpp would end the process."""
+        for token in answer:
+            if not 0 <= token < self.size:
+                raise ValueError(f"the answer so far has token {token}, but the model has only {self.size} tokens")
 
     def piece(self, token: int) -> bytes:
         """Return the bytes that a token adds to a text. A control token adds no bytes."""
