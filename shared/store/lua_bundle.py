@@ -103,3 +103,24 @@ def _lazy_function(
     inner = "\n".join(statement.text for statement in statements if statement in needed)
     indented = "\n".join(f"  {line}" for line in inner.splitlines())
     return f"local function {name}(...)\n{indented}\n  return {name}(...)\nend"
+
+
+#: A top-level line that defines nothing but constants, whose names are in capitals and whose values are numbers.
+_CONSTANTS = re.compile(r"^local ([A-Z][A-Z0-9_]*(?:, [A-Z][A-Z0-9_]*)*) = (-?[\d.e]+(?:, -?[\d.e]+)*)\n", re.MULTILINE)
+
+
+def inline_constants(source: str) -> str:
+    """Return the script with its numeric constants in place of their names, because Lua allows only 200 locals."""
+    values: dict[str, str] = {}
+    for match in _CONSTANTS.finditer(source):
+        names, numbers = match[1].split(", "), match[2].split(", ")
+        if len(names) == len(numbers):
+            # Without parentheses, `-` before a negative number would begin a comment.
+            values |= {
+                name: f"({value})" if value[0] == "-" else value for name, value in zip(names, numbers, strict=True)
+            }
+    if not values:
+        return source
+    used = re.compile(rf"\b(?:{'|'.join(values)})\b")
+    rest = _CONSTANTS.sub(lambda match: "" if match[1].split(", ")[0] in values else match[0], source)
+    return used.sub(lambda match: values[match[0]], rest)

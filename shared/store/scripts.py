@@ -152,6 +152,7 @@ def load(name: str) -> Script:
     source = _KEY.sub(_key_literal, "\n".join([*lines, library_code, body]))
     _check_answers(header, body)
     _check_locals(header, source)
+    source = lua_bundle.inline_constants(source)
     return Script(header, source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
 
 

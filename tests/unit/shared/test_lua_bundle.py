@@ -89,3 +89,16 @@ def test_a_function_that_is_named_only_by_itself_a_comment_or_part_of_a_longer_n
 @pytest.mark.parametrize("name", names())
 def test_no_script_contains_a_function_that_it_does_not_use(name):
     assert unused(load(name).source) == []
+
+
+def test_numeric_constants_are_replaced_by_their_values():
+    source = (
+        "local MANY, LESS = 64, -5\nlocal NAMES = { 1 }\nlocal few = 3\nreturn MANY - LESS + few + #NAMES + MANY_MORE\n"
+    )
+    expected = "local NAMES = { 1 }\nlocal few = 3\nreturn 64 - (-5) + few + #NAMES + MANY_MORE\n"
+    assert lua_bundle.inline_constants(source) == expected
+
+
+def test_a_constant_that_is_computed_or_belongs_to_a_function_keeps_its_name():
+    source = "local HALF = 1 / 2\nlocal function f()\n  local ONE = 1\n  return ONE + HALF\nend\nreturn f()\n"
+    assert lua_bundle.inline_constants(source) == source
