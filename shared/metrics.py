@@ -97,6 +97,13 @@ COUNTED: tuple[MetricSpec, ...] = (
         "cells, copied to host memory, or nowhere, so that they had to be recomputed",
         "pauses",
     ),
+    MetricSpec(
+        "penstock_routed",
+        "counter",
+        ("route", "model_name", "why"),
+        "jobs that were admitted through a route, by the pool that took them and why",
+        "routed",
+    ),
     MetricSpec("penstock_requeued", "counter", (), "running jobs that were put back into their queue", "requeued"),
     MetricSpec(
         "penstock_degraded", "counter", ("tenant", "what"), "jobs whose answer was cut under overload", "degraded"

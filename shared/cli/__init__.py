@@ -19,7 +19,9 @@ from shared.cli.commands import (
     groups,
     jobs,
     keys,
+    pools,
     redis,
+    routes,
     services,
     submit,
     tenants,
@@ -55,6 +57,8 @@ app.command(rich_help_panel=_JOBS, context_settings=_ACCEPTS_JOB_ID)(jobs.job)
 app.command(rich_help_panel=_JOBS, context_settings=_ACCEPTS_JOB_ID)(jobs.cancel)
 app.add_typer(tenants.app, name="tenants", rich_help_panel=_OPERATORS)
 app.add_typer(groups.app, name="groups", rich_help_panel=_OPERATORS)
+app.add_typer(routes.app, name="routes", rich_help_panel=_OPERATORS)
+app.add_typer(pools.app, name="pools", rich_help_panel=_OPERATORS)
 app.add_typer(keys.app, name="keys", rich_help_panel=_OPERATORS)
 app.add_typer(admin_keys.app, name="admin-keys", rich_help_panel=_OPERATORS)
 app.command(rich_help_panel=_OPERATORS)(audit.audit)

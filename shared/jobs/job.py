@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shared.jobs import packed_logprobs
+from shared.jobs.job_history import Change, WaitTimes
 from shared.jobs.key_bounds import KeyBounds, key_arguments
 from shared.jobs.outcomes import Outcome, Stage
+from shared.jobs.routing import Routed, Routing
 from shared.jobs.states import JobState
 
 
@@ -68,6 +70,10 @@ class NewJob:
     supersede_digest: str | None = None
     #: Whether the answer may be cut under overload: the tenant opted in and the request does not forbid it.
     degrade: bool = False
+    #: Whether only pools that are marked as local may take the job. A tenant's policy can demand it too.
+    private: bool = False
+    #: The route that the request names; None if it names a pool. With a route, `model` is the name of the route.
+    routing: Routing | None = None
     #: The id of this offer. If the store's answer to the offer is lost, the door passes this id to Store.cancel.
     offer: str = ""
 
@@ -199,35 +205,6 @@ class Ending:
 
 
 @dataclass(frozen=True)
-class WaitTimes:
-    """How long and for what a job waited, in ms. `own_ms` plus `turn_ms` is the wait before the first claim."""
-
-    #: From admission until the job first reached the head of its queue: it waited for other jobs of its own tenant.
-    own_ms: int
-    #: From reaching the head until its first claim: the job waited for other tenants' turns or for a free slot.
-    turn_ms: int
-    #: Time for which its worker had paused it, so that another tenant's job could run.
-    paused_ms: int
-    #: Time spent back in the queue after a claim, because the lease ended or a draining worker released the job.
-    requeued_ms: int
-
-
-@dataclass(frozen=True)
-class Change:
-    """A change that degradation made to a job, so that the answer is ready by the deadline."""
-
-    #: The changed field; always `max_tokens`.
-    what: str
-    before: int
-    after: int
-    why: str
-
-    def as_dict(self) -> dict[str, str | int]:
-        """Return the change as the JSON object that every answer about the job contains."""
-        return {"what": self.what, "from": self.before, "to": self.after, "why": self.why}
-
-
-@dataclass(frozen=True)
 class JobView:
     """One job as read from the store; every HTTP answer about a job is built from a JobView."""
 
@@ -277,6 +254,8 @@ class JobView:
     eta_at_ms: int | None = None
     #: The changes that degradation made to the job at its last claim; empty if the job runs as requested.
     degraded: tuple[Change, ...] = ()
+    #: How the job was routed; None if its request named a pool.
+    routed: Routed | None = None
     #: See NewJob.form.
     form: dict[str, Any] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)

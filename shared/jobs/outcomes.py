@@ -30,6 +30,11 @@ class Refusal(StrEnum):
     DEADLINE_UNMEETABLE = "deadline_unmeetable"
     #: The tenant has used up its own rate limit. The HTTP status is 429 instead of 503.
     RATE_LIMITED = "rate_limited"
+    #: The jobs of the pool have cost as much as they may today. The HTTP status is 429.
+    BUDGET_EXHAUSTED = "budget_exhausted"
+    #: No pool that the request may use takes such a request: it is private and no pool is local, or it does not meet a
+    #: condition of each pool of its route. `limit` is the RouteReason.
+    NO_SUITABLE_POOL = "no_suitable_pool"
     #: An operator is draining the system.
     DRAINING = "draining"
     #: No live worker serves this model.

@@ -41,6 +41,8 @@ class TenantPolicy:
     group: str | None = None
     #: Whether the tenant's answers may be cut under overload; has no effect unless PENSTOCK_DEGRADATION is on.
     degrade: bool = False
+    #: Whether the tenant's prompts may be sent only to pools that are marked as local.
+    private: bool = False
 
     def __post_init__(self) -> None:
         """Raise ConfigError if a value is invalid; the message names the field and quotes the value."""
@@ -133,4 +135,5 @@ FIELDS: dict[str, Field] = {
     "default_model": Field("policy_default_model", _check_model, str, str),
     "group": Field("policy_group", _check_group, str, str),
     "degrade": Field("policy_degrade", _check_flag, lambda value: str(int(bool(value))), lambda text: text == "1"),
+    "private": Field("policy_private", _check_flag, lambda value: str(int(bool(value))), lambda text: text == "1"),
 }

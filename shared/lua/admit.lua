@@ -1,5 +1,5 @@
 -- admit: admits a job, or refuses it without storing the request.
--- KEYS inflight order tenant tenants payload idem supersede polls queues rq_job key_rates
+-- KEYS inflight order tenant tenants payload idem supersede polls queues rq_job key_rates routes
 -- ARGV
 --   id text · the job's id; a repeated call with the same id returns the same admission
 --   tenant text · the tenant that owns the job and is charged for it
@@ -34,8 +34,10 @@
 --   answer_bytes int · the most bytes that the answer is expected to take in the store, with its event stream
 --   offer text · this offer's id, '' for none; the door uses it to take the job back if no client gets the answer
 --   ack_replicas int · how many replicas the caller waits for (WAIT) after this call; a repeated call must then write
+--   private int · 1 if only pools that are marked as local may take the job
+--   routing_json text · if the request names a route, the JSON that lib/routes.lua describes; '' if it names a pool
 --   rq_fields rest · the fields that RQ would save in the job's hash: field, value, …
--- ANSWERS admitted refused mismatch
+-- ANSWERS admitted refused mismatch rerouted
 --   admitted: the job's id; 0 if this call admitted the job, 1 if an earlier call did, 2 if an earlier call did and the
 --   job was canceled as unheard since; its position in the queue, from 1, or 0 if it is not queued; number of inflight
 --   jobs
@@ -44,13 +46,16 @@
 --   prompt and the answer without waiting, or -1 while rates are unknown; 1 if the wait is longer than the longest hint;
 --   the time at which the client is expected, in ms, and for how long, in ms, or 0 and 0
 --   mismatch: id of the job that was submitted with the same Idempotency-Key and a different body
+--   rerouted: the store's route differs from `routing_json`; the caller has to read it again
 -- KEEPS 1 2 3 6 7 8 9
 -- USES clock mark settings job waiting rq stats books lengths reservation verdict hint doorbell finish drop tier index
--- USES kept offers generated_weight
+-- USES kept offers generated_weight assess routes spending
 -- RARELY drop move_tier end_unchecked_tier predict shorten restore_service unrecorded_service hint_for book_less
 -- RARELY look_at_group look_at_room check_room note_room find_reservation end_reservation reserve with_offer doubt_wait
+-- RARELY choose_pool keep_route hold_amount
 
 local queue = tenant .. '.' .. slug
+local routing = routing_json ~= '' and cjson.decode(routing_json) or nil
 -- Whether the door canceled the job because no client received the answer to its offer.
 local function was_unheard(other_id)
   local codes = redis.pcall('HMGET', k_rq_job .. other_id, 'penstock_code', 'penstock_cancel')
@@ -70,7 +75,8 @@ local function admitted_before(other_id)
     -- it.
     redis.pcall('HDEL', k_rq_job .. other_id, 'penstock_offer')
   end
-  local rank = redis.call('ZRANK', k_order .. queue, other_id)
+  local origin = routing and redis.pcall('HGET', k_rq_job .. other_id, 'origin')
+  local rank = redis.call('ZRANK', k_order .. (type(origin) == 'string' and origin or queue), other_id)
   return { 'admitted', other_id, was_unheard(other_id) and 2 or 1, rank and rank + 1 or 0,
     redis.call('ZCARD', k_inflight) }
 end
@@ -92,58 +98,44 @@ if idem_digest ~= '' then
   end
 end
 
-local request = { tenant = tenant, slug = slug, prompt_tokens = prompt_tokens, max_tokens = max_tokens,
-  cost_mwt = cost_mwt, deadline_in_ms = deadline_in_ms, start_within_ms = start_within_ms, degrade = degrade,
-  deadline_named = patience_from ~= 'default', start_named = start_named == 1,
-  latest_in_ms = latest_in_ms >= 0 and latest_in_ms or nil, key = key_bounds(key_id, key_rpm, key_tpm, key_max_waiting) }
-request.fixed_bytes = record_bytes(#metadata, #form,
-  (idem_digest ~= '' and 1 or 0) + (supersede_digest ~= '' and 1 or 0))
-request.bytes = request.fixed_bytes + #payload + answer_bytes
-look(request)
-if request.has_tier then
-  request.tier = move_tier(request)
-elseif request.degradation_on then
-  end_unchecked_tier(slug)
+if routing and redis.call('HGET', k_routes, routing.name) ~= routing.text then
+  return { 'rerouted' }
 end
--- Find the tenant's older job with the same supersede_key. If that job is still queued, the checks below do not count
--- it, so that a tenant whose queue is full can still replace a job.
+
+-- Find the tenant's older job with the same supersede_key. If that job is still queued, the checks do not count it.
 local supersede = k_supersede .. tenant .. '.' .. supersede_digest
 local superseded = supersede_digest ~= '' and read_job(redis.call('GET', supersede) or '') or nil
-if superseded and superseded.state == 'queued' then
-  request.inflight, request.waiting = request.inflight - 1, request.waiting - 1
-  request.replaced_slug = superseded.slug
-  request.waiting_tokens = request.waiting_tokens - superseded.prompt_tokens - superseded.max_tokens
-  if request.group then
-    request.group.waiting = request.group.waiting - 1
-    request.group.waiting_tokens = request.group.waiting_tokens - superseded.prompt_tokens - superseded.max_tokens
-  end
-  if request.key and superseded.key_id == key_id then
-    request.key.waiting = request.key.waiting - 1
-  end
-  -- What stays of the superseded job is its record.
-  local bytes = redis.call('HMGET', k_rq_job .. superseded.id, 'penstock_bytes', 'penstock_fixed_bytes')
-  request.live_bytes = math.max(0, request.live_bytes - kept_number(bytes[1]))
-  request.ended_bytes = request.ended_bytes + kept_number(bytes[2])
-  if superseded.slug == slug then
-    request.pool_inflight, request.waiting_here = request.pool_inflight - 1, request.waiting_here - 1
-    request.tenant_mwt = request.tenant_mwt - superseded.cost_mwt
-    request.pool_mwt = request.pool_mwt - superseded.cost_mwt
-    if request.member then
-      request.member.waiting_here = request.member.waiting_here - 1
-      request.member.tenant_mwt = request.member.tenant_mwt - superseded.cost_mwt
-    end
-    request.replaced_mwt = superseded.cost_mwt
-  end
+local return_id = string.sub(body_digest, 1, 16)
+-- Returns the request as it is in a pool. `pool` has the name of the pool's model, the slug of that name, the request's
+-- tokens there and the bytes of its answer.
+local function make_request(pool)
+  local request = { tenant = tenant, slug = pool.slug, model = pool.model, prompt_tokens = pool.prompt_tokens,
+    max_tokens = pool.max_tokens, cost_mwt = cost_mwt, deadline_in_ms = deadline_in_ms,
+    start_within_ms = start_within_ms, degrade = degrade, is_private = private == 1,
+    deadline_named = patience_from ~= 'default', start_named = start_named == 1,
+    latest_in_ms = latest_in_ms >= 0 and latest_in_ms or nil,
+    key = key_bounds(key_id, key_rpm, key_tpm, key_max_waiting) }
+  request.fixed_bytes = record_bytes(#metadata, #form,
+    (idem_digest ~= '' and 1 or 0) + (supersede_digest ~= '' and 1 or 0))
+  request.bytes = request.fixed_bytes + #payload + pool.answer_bytes
+  return request
+end
+-- Runs the checks. Finds the reservation of a client that has come back before.
+local function run_checks(request)
+  return assess(request, superseded, ticket_id ~= '' and ticket_id or attempt > 0 and return_id or '', ticket_ms)
 end
 count('offered_tokens', prompt_tokens + max_tokens)
 local label = label_of(tenant)
-local return_id = string.sub(body_digest, 1, 16)
-if ticket_id ~= '' or attempt > 0 and return_id ~= '' then
-  find_reservation(request, ticket_id ~= '' and ticket_id or return_id, ticket_ms)
+local request, why, refusal
+if routing then
+  request, why, refusal = choose_pool(routing, id, make_request, run_checks)
+  slug, model, prompt_tokens, max_tokens = request.slug, request.model, request.prompt_tokens, request.max_tokens
+  queue = tenant .. '.' .. slug
+else
+  request = make_request({ slug = slug, model = model, prompt_tokens = prompt_tokens, max_tokens = max_tokens,
+    answer_bytes = answer_bytes })
+  refusal = run_checks(request)
 end
-look_at_room(request)
-local refusal = verdict(request)
-note_room(request)
 if request.reservation then
   end_reservation(request, refusal and 'refused' or 'admitted')
 end
@@ -199,6 +191,13 @@ keep_weight(job_key, request.generated_weight_milli)
 redis.call('HSET', job_key, 'penstock_bytes', whole(request.bytes), 'penstock_fixed_bytes', whole(request.fixed_bytes))
 if request.prediction then
   redis.call('HSET', job_key, 'penstock_predicted', request.prediction)
+end
+hold_amount(request, id)
+if request.is_private then
+  redis.call('HSET', job_key, 'penstock_private', 1)
+end
+if routing then
+  keep_route(routing, request, why, id)
 end
 if request.degradation_on and degrade == 1 then
   -- The claim must apply the tier that was in force at admission: a job that was admitted only because a short answer

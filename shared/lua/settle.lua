@@ -20,7 +20,7 @@
 --   settled: the outcome that this call wrote · already: the outcome that an earlier call wrote
 -- KEEPS 1 2 4 8
 -- USES clock settings afford mark job waiting turns rq stats books lengths predictions finish
--- USES generated_weight
+-- USES generated_weight spending
 -- RARELY delist rq_exc restore_service
 
 -- A success is still accepted if it is settled at most this long after the deadline. The door also waits this long.
@@ -39,6 +39,7 @@ local function count_tokens()
     count('tokens|' .. label_and_model .. '|cached', cached_tokens)
   end
   count('tokens|' .. label_and_model .. '|completion', completion_tokens)
+  spend_tokens(job, prompt_tokens, completion_tokens)
 end
 if outcome == '' or token == '' or job.claim ~= token then
   -- A repeated call must not count the tokens of one claim twice.

@@ -6,8 +6,10 @@ import re
 from typing import Any
 
 from shared import schema
-from shared.jobs.job import Change, ClaimedJob, JobView, Usage
+from shared.jobs.job import ClaimedJob, JobView, Usage
+from shared.jobs.job_history import Change
 from shared.jobs.outcomes import Outcome, Refusal, Refused
+from shared.jobs.routing import Routed
 from shared.jobs.states import JobState
 from shared.store import keys
 from shared.store.replies import Exchange, Overview, SettleAnswer, Settled, Snapshot, Swept, TenantView, WorkerView
@@ -161,6 +163,7 @@ def job_view(now_ms: int, position: int, result: Any, record: dict[str, str], jo
         requeued_since_ms=time_ms("requeued_at_ms") if time_ms("started_ms") is None else None,
         eta_at_ms=time_ms("eta_ms"),
         degraded=changes(),
+        routed=Routed(field("model"), field("routed")) if field("routed") else None,
         form=_object(field("form")),
         extra=body,
     )

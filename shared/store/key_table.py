@@ -17,7 +17,8 @@ class Key:
 
     name: str
     prefix: str
-    #: What follows the prefix: "" (nothing), "id", "tenant", "model", "queue", "worker", "key", "execution" or "name".
+    #: What follows the prefix: "" (nothing), "id", "tenant", "model", "queue", "worker", "key", "execution", "day" (a
+    #: date such as 2026-11-23) or "name".
     part: str
     type: Literal["hash", "zset", "list", "string", "stream", "set", "any"]
     holds: str
@@ -72,6 +73,9 @@ TABLE: tuple[Key, ...] = (
         "ttl",
     ),
     Key("groups", "penstock:groups", "", "set", "groups of tenants with a policy", "permanent"),
+    Key("routes", "penstock:routes", "", "hash", "routes as JSON, by the name that clients use", "permanent"),
+    Key("pools", "penstock:pools", "", "set", "models whose pools have terms: marked as local, prices", "permanent"),
+    Key("spent", "penstock:spent:", "day", "hash", "what the jobs of a day (UTC) cost, by pool and by tenant", "ttl"),
     Key("tenants", "penstock:tenants", "", "zset", "tenants admitted or with a policy, by last admission", "permanent"),
     Key("lists", "penstock:lists:", "tenant", "set", "models whose slots the tenant or @group wants", "emptied"),
     Key("jobs", "penstock:jobs:", "tenant", "zset", "a tenant's readable jobs, ordered by admission time", "ttl"),

@@ -287,3 +287,13 @@ def secret() -> str:
 def rq_job(job_id: str) -> str:
     """Return the key of the HASH that is RQ's record of a job, with Penstock's fields."""
     return _key("rq_job", job_id)
+
+
+def routes() -> str:
+    """Return the key of the HASH of all routes, by the names that clients use."""
+    return _key("routes")
+
+
+def pools() -> str:
+    """Return the key of the SET of the models whose pools have terms."""
+    return _key("pools")

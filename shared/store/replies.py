@@ -38,6 +38,11 @@ class IdempotencyMismatch:
     id: str
 
 
+@dataclass(frozen=True)
+class RouteChanged:
+    """The store's route is not the one that the offer describes; the door has to read it again."""
+
+
 class SettleAnswer(StrEnum):
     """The result of a settle."""
 

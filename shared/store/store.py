@@ -13,6 +13,7 @@ from shared.jobs.outcomes import Outcome, Refused
 from shared.settings.setting import AUTO
 from shared.settings.settings import SYSTEM_WIDE, Settings
 from shared.store import decode, rq_record
+from shared.store.calls.admit import admit_call
 from shared.store.keys import model_slug
 from shared.store.reads import StoreReads
 from shared.store.redis_errors import raise_if_unavailable, store_faults
@@ -27,6 +28,7 @@ from shared.store.replies import (
     Progress,
     Reaped,
     Renewed,
+    RouteChanged,
     Settled,
     SweepSource,
     Swept,
@@ -77,42 +79,13 @@ class Store(StoreReads):
 
     def admit(
         self, job: NewJob, *, attempt: int = 0, ack_replicas: int = 0
-    ) -> Admitted | Refused | IdempotencyMismatch:
+    ) -> Admitted | Refused | IdempotencyMismatch | RouteChanged:
         """Admit the job or refuse it, atomically. `attempt` is the number of times the client has tried before.
 
         The answer is Admitted only after `ack_replicas` replicas have the job. If too few of them confirm it within
         half a second, this method raises StoreUnavailable, and the job stays admitted until its offer is canceled.
         """
-        call: Call = {
-            "id": job.id,
-            "tenant": job.tenant,
-            "slug": model_slug(job.model),
-            "model": job.model,
-            "prompt_tokens": job.prompt_tokens,
-            "max_tokens": job.max_tokens,
-            "cost_mwt": -1 if job.cost_mwt is None else job.cost_mwt,
-            "deadline_in_ms": job.deadline_ms,
-            "latest_in_ms": -1 if job.latest_start_ms is None else job.latest_start_ms,
-            "start_within_ms": job.start_within_ms or 0,
-            "poll_grace_ms": job.poll_grace_ms or 0,
-            "patience_from": job.deadline_source,
-            "idem_digest": job.idem_digest or "",
-            "body_digest": job.body_digest,
-            "attempt": attempt,
-            "asked_id": job.dedup_id or job.id,
-            "key_label": job.key_label,
-            "traceparent": job.traceparent,
-            "metadata": _json(job.payload.get("metadata") or {}),
-            "form": _json(job.form),
-            "degrade": int(job.degrade),
-            "supersede_digest": job.supersede_digest or "",
-            "offer": job.offer,
-            "ack_replicas": ack_replicas,
-            "payload": _json(job.payload),
-            "answer_bytes": job.answer_bytes,
-            "rq_fields": rq_record.encode(job, self._result_ttl_s),
-            **job.client_arguments,
-        }
+        call = admit_call(job, self._result_ttl_s, attempt=attempt, ack_replicas=ack_replicas)
         if ack_replicas:
             word, rest = call_acknowledged(self.client, load("admit"), call, word="admitted", replicas=ack_replicas)
         else:
@@ -122,7 +95,7 @@ class Store(StoreReads):
             return Admitted(decode.text(job_id), seen > 0, position, inflight, taken_back=seen == 2)
         if word == "mismatch":
             return IdempotencyMismatch(decode.text(rest[0]))
-        return decode.refused(rest)
+        return RouteChanged() if word == "rerouted" else decode.refused(rest)
 
     def claim(self, worker: str, claim_id: str, model: str, *, room: int, cells_free: int) -> list[ClaimedJob]:
         """Claim up to `room` jobs; each turn goes to the tenant with the least service. No job is paused.
@@ -202,6 +175,23 @@ class Store(StoreReads):
             decode.settled(*answer) if isinstance(answer, tuple) else raise_if_unavailable(self.client, answer)
             for answer in answers
         ]
+
+    def escalate(self, ending: Ending) -> str | None:
+        """Move a running job, whose answer failed its check, to a later pool of its route, instead of ending it.
+
+        Return the name of the new pool's model, or None if the caller must settle the job.
+        """
+        usage = ending.usage
+        word, rest = self._call(
+            "escalate",
+            id=ending.id,
+            token=ending.token,
+            prompt_tokens=usage.prompt_tokens - usage.unread_tokens,
+            cached_tokens=usage.cached_tokens,
+            completion_tokens=usage.completion_tokens,
+            cpu_tokens=usage.cpu_tokens,
+        )
+        return decode.text(rest[0]) if word == "moved" else None
 
     def account(self, computed: Sequence[tuple[ClaimRef, Usage]], worker: str) -> None:
         """Count the tokens that a worker computed for jobs that it has since lost. The jobs do not change.

@@ -15,7 +15,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from shared.jobs.job import Change, ClaimRef, Usage
+from shared.jobs.job import ClaimRef, Usage
+from shared.jobs.job_history import Change
 from shared.jobs.outcomes import Outcome
 from shared.store import keys
 from tests.support.builders import an_ending

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from shared.jobs.job import Change, ClaimRef
+from shared.jobs.job import ClaimRef
+from shared.jobs.job_history import Change
 from shared.jobs.outcomes import Refused
 from shared.store import keys
 from shared.store.store import Store

@@ -1,6 +1,6 @@
 """Tests of why a job waited: for its own tenant's jobs, for its turn, or again after it was requeued."""
 
-from shared.jobs.job import WaitTimes
+from shared.jobs.job_history import WaitTimes
 from shared.store import keys
 from tests.support.builders import (
     MODEL,

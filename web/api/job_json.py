@@ -2,6 +2,7 @@
 
 from dataclasses import asdict
 from typing import Any
+from urllib.parse import quote
 
 from shared.jobs.job import JobView
 from shared.jobs.outcomes import EndCode
@@ -12,6 +13,8 @@ from web.api.refusals import retry_headers
 #: How long a client should wait between two polls of a job, in ms. The first value applies if the job runs or is next
 #: in its tenant's queue, the second if it is further back in the queue.
 POLL_MS, LONGEST_POLL_MS = 250, 500
+#: Characters of names of models, beside letters and digits, that need not be encoded in a header.
+_IN_HEADERS = "/:@+"
 
 _MESSAGES = {
     EndCode.DEADLINE_EXCEEDED: "the deadline passed",
@@ -44,30 +47,46 @@ def has_ended(view: JobView) -> bool:
 def job_json(view: JobView, ticket: str | None = None) -> dict[str, Any]:
     """Return the JSON that all native routes return for a job; with a `ticket`, it has the signed URL of the events."""
     own = f"/v1/jobs/{view.id}"
-    return {
-        "id": view.id,
-        "object": "job",
-        "tenant": view.tenant,
-        "model": view.model,
-        "status": view.state.value,
-        "created_at": _seconds(view.admitted_ms),
-        "deadline_at": _seconds(view.deadline_at_ms),
-        "started_at": _seconds(view.started_ms),
-        "ended_at": _seconds(view.ended_ms),
-        "attempts": view.attempts,
-        "cancel_requested": view.cancel_requested,
-        "patience": {"deadline_ms": view.deadline_ms, "from": view.deadline_source},
-        "queue": None if has_ended(view) else _queue(view),
-        "waited": asdict(view.waited),
-        "text": view.text,
-        "finish_reason": view.finish_reason or None,
-        "usage": usage_json(view),
-        "logprobs": job_logprobs(view),
-        "error": error_json(view),
-        "metadata": view.metadata,
-        "urls": {"self": own, "cancel": own, "events": f"{own}/events"}
-        | ({"events_signed": f"{own}/events?ticket={ticket}"} if ticket else {}),
-    } | degraded_json(view)
+    return (
+        {
+            "id": view.id,
+            "object": "job",
+            "tenant": view.tenant,
+            "model": view.model,
+            "status": view.state.value,
+            "created_at": _seconds(view.admitted_ms),
+            "deadline_at": _seconds(view.deadline_at_ms),
+            "started_at": _seconds(view.started_ms),
+            "ended_at": _seconds(view.ended_ms),
+            "attempts": view.attempts,
+            "cancel_requested": view.cancel_requested,
+            "patience": {"deadline_ms": view.deadline_ms, "from": view.deadline_source},
+            "queue": None if has_ended(view) else _queue(view),
+            "waited": asdict(view.waited),
+            "text": view.text,
+            "finish_reason": view.finish_reason or None,
+            "usage": usage_json(view),
+            "logprobs": job_logprobs(view),
+            "error": error_json(view),
+            "metadata": view.metadata,
+            "urls": {"self": own, "cancel": own, "events": f"{own}/events"}
+            | ({"events_signed": f"{own}/events?ticket={ticket}"} if ticket else {}),
+        }
+        | routed_json(view)
+        | degraded_json(view)
+    )
+
+
+def routed_json(view: JobView) -> dict[str, Any]:
+    """Return a dict with the field `routed`, which says how the job got into its pool; empty if it was not routed."""
+    return {"routed": asdict(view.routed)} if view.routed else {}
+
+
+def route_headers(view: JobView) -> dict[str, str]:
+    """Return the header that says how the job got into its pool; empty if it was not routed."""
+    if view.routed is None:
+        return {}
+    return {"X-Penstock-Route": f"{quote(view.routed.pool, safe=_IN_HEADERS)}; why={view.routed.why}"}
 
 
 def degraded_json(view: JobView) -> dict[str, Any]:
@@ -76,8 +95,8 @@ def degraded_json(view: JobView) -> dict[str, Any]:
 
 
 def job_headers(view: JobView) -> dict[str, str]:
-    """Return the headers that tell the client when to poll again; empty if the job has ended."""
-    return {} if has_ended(view) else retry_headers(poll_after_ms(view))
+    """Return the headers that tell the client how the job was routed and, until it has ended, when to poll again."""
+    return route_headers(view) | ({} if has_ended(view) else retry_headers(poll_after_ms(view)))
 
 
 def usage_json(view: JobView) -> dict[str, int | None] | None:

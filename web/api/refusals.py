@@ -24,6 +24,9 @@ _MESSAGES = {
     Refusal.BACKLOG_FULL: "the waiting work would take the workers longer than the longest allowed wait",
     Refusal.DEADLINE_UNMEETABLE: "the answer would not be ready before the deadline",
     Refusal.RATE_LIMITED: "tenant {tenant!r} has used up its rate ({value} of {max})",
+    Refusal.BUDGET_EXHAUSTED: "the jobs of {model!r} have cost {value} of {max} millionths today, and this job could "
+    "exceed that",
+    Refusal.NO_SUITABLE_POOL: "no pool of {model!r} takes this request ({limit})",
     Refusal.DRAINING: "the system is being drained and admits no new jobs",
     Refusal.NO_WORKER: "no live worker serves model {model!r}",
     Refusal.STORE_UNAVAILABLE: "the store does not answer",
@@ -32,6 +35,8 @@ _MESSAGES = {
 _DEADLINE_PASSES = "a retry would miss the deadline of this request"
 _TOO_LONG = "the wait is too long for a retry within the call"
 
+#: The reasons that say nothing about the load, so that an operator cannot choose another status.
+_ALWAYS_429 = frozenset({Refusal.RATE_LIMITED, Refusal.BUDGET_EXHAUSTED})
 _TENANT_BOUNDS = frozenset(
     {Refusal.TENANT_QUEUE_FULL, Refusal.TENANT_TOKENS_FULL, Refusal.TENANT_BYTES_FULL, Refusal.TENANT_SHARE_FULL}
 )
@@ -56,7 +61,7 @@ def to_yield(
     first two cases, the hint says when to send a new request. In the third case, there is no hint.
     """
     reason = refused.reason
-    status = 429 if reason is Refusal.RATE_LIMITED else bound_status if reason in _TENANT_BOUNDS else 503
+    status = 429 if reason in _ALWAYS_429 else bound_status if reason in _TENANT_BOUNDS else 503
     limits = {
         "limit": refused.limit,
         "value": refused.value,
@@ -66,7 +71,8 @@ def to_yield(
     }
     message = _message(refused, tenant, model)
     if refused.hopeless:
-        return _yield(status, reason, f"{message}, not even on an idle system", None, limits)
+        why = "" if reason is Refusal.NO_SUITABLE_POOL else ", not even on an idle system"
+        return _yield(status, reason, f"{message}{why}", None, limits)
     hint_ms = refused.retry_hint_ms
     too_late = deadline is not None and deadline.passes_before(hint_ms, refused.answer_ms or 0)
     no_retry_reason = _DEADLINE_PASSES if too_late else _TOO_LONG if refused.too_long else None
@@ -135,4 +141,6 @@ def _duration(ms: int) -> str:
 
 
 def _message(refused: Refused, tenant: str, model: str) -> str:
-    return _MESSAGES[refused.reason].format(tenant=tenant, model=model, value=refused.value, max=refused.max)
+    return _MESSAGES[refused.reason].format(
+        tenant=tenant, model=model, value=refused.value, max=refused.max, limit=refused.limit
+    )

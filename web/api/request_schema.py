@@ -20,6 +20,7 @@ from pydantic import (
 
 from shared.jobs.schema_keywords import unsupported_keyword
 from web.api.body_sizes import MAX_FIELDS, check_sizes
+from web.api.escalation import Escalate
 from web.http.api_errors import ApiError, FieldError, field_errors, quoted
 
 #: How many stop strings a request may have, and how many characters each of them may have. The limits exist because
@@ -100,6 +101,10 @@ DEGRADE = (
     "false: never shorten the answer, even if the job is then refused or expires; has an effect only if the system "
     "and the tenant allow shortened answers"
 )
+#: The description of the field `private` on every route.
+PRIVATE = "true: the prompt may be sent only to pools that the operator has marked as local, or the request is refused"
+#: The description of the field `escalate` on every route.
+ESCALATE = "if the answer fails one of these checks, the job runs once more in a later pool of the route"
 SupersedeKey = Annotated[NulFreeText, Field(min_length=1, max_length=MAX_SUPERSEDE_KEY)]
 #: A text of any length: a ticket that is not valid for the request is no error.
 ReturnTicket = Annotated[str, Field(description="the return_ticket of the refusal of this request")]
@@ -232,6 +237,8 @@ class JobFields(Body):
     supersede_key: SupersedeKey | None = Field(None, description="cancel the tenant's older job that has the same key")
     return_ticket: ReturnTicket | None = None
     degrade: bool = Field(default=True, description=DEGRADE)
+    private: bool = Field(default=False, description=PRIVATE)
+    escalate: Escalate | None = Field(None, description=ESCALATE)
     ticket: bool = Field(
         default=False, description="return urls.events_signed, which gives access to this job's events without a key"
     )

@@ -125,6 +125,13 @@ class Urls(ResponseModel):
     events_signed: str = Field(default="", description="the events without a key; present if `ticket` was requested")
 
 
+class Routed(ResponseModel):
+    """How a job of a route got into its pool: the pool, by the name of its model, and why it is there."""
+
+    pool: str
+    why: str
+
+
 class Job(ResponseModel):
     """One job. Times are in seconds since the epoch, by the store's clock."""
 
@@ -149,6 +156,7 @@ class Job(ResponseModel):
     error: JobError | None
     metadata: dict[str, str]
     urls: Urls
+    routed: Routed | None = Field(default=None, description="present if the request named a route")
     degraded: list[dict[str, str | int]] = Field(default=[], description="what was cut from the answer under overload")
 
 

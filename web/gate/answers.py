@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from shared.jobs.job import JobView
-from web.api.job_json import degraded_json, error_json, job_json, usage_json
+from web.api.job_json import degraded_json, error_json, job_json, routed_json, usage_json
 from web.gate.requests import BadFrame
 from web.http.api_errors import ApiError, error_response
 from web.operations.event_stream import JobStarted, TextDelta
@@ -30,7 +30,7 @@ def with_ref(ref: Ref, frame: Frame) -> Frame:
 
 def accepted(ref: Ref, view: JobView) -> Frame:
     """Return the answer to a `submit` frame whose job was admitted."""
-    return with_ref(ref, {"status": "accepted", "id": view.id})
+    return with_ref(ref, {"status": "accepted", "id": view.id} | routed_json(view))
 
 
 def final(ref: Ref, view: JobView) -> Frame:

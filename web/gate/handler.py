@@ -7,6 +7,7 @@ from werkzeug.datastructures import Headers
 
 from shared.jobs.job import JobView
 from web.api.deadline import resolve_deadline
+from web.api.escalation import checks_of
 from web.api.refusals import Yield
 from web.api.request_schema import read_submit
 from web.gate import answers
@@ -15,10 +16,11 @@ from web.gate.requests import Auth, BadFrame, Cancel, Metrics, Ping, Request, St
 from web.gate.standing import Standing
 from web.http.api_errors import ApiError, FieldError, invalid_value
 from web.http.json_body import parse_json
-from web.operations.admission import native_request, offer
+from web.operations.admission import offer
 from web.operations.callers import Caller
 from web.operations.cancel_on_disconnect import cancel_when_possible
 from web.operations.long_poll import refresh_job
+from web.operations.requests.generation import native_request
 from web.operations.snapshots import read_totals
 from web.runtime.context import DoorContext
 
@@ -94,6 +96,7 @@ class FrameHandler:
         )
         if isinstance(deadline, FieldError):
             raise invalid_value([deadline])
+        checks_of(body.escalate, streams=request.stream)
         generation = native_request(body, deadline, context.settings)
         generation = replace(
             generation,

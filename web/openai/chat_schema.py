@@ -15,11 +15,14 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, model_validator
 
 from web.api.body_sizes import MAX_FIELDS, check_sizes
+from web.api.escalation import Escalate
 from web.api.request_schema import (
     DEGRADE,
+    ESCALATE,
     MAX_LOGPROBS,
     MAX_MS,
     MAX_TOKENS,
+    PRIVATE,
     SIZES,
     Body,
     Messages,
@@ -99,6 +102,8 @@ class OpenAISampling(Sampling):
     supersede_key: SupersedeKey | None = None
     return_ticket: ReturnTicket | None = None
     degrade: bool = Field(default=True, description=DEGRADE)
+    private: bool = Field(default=False, description=PRIVATE)
+    escalate: Escalate | None = Field(None, description=ESCALATE)
 
 
 class OpenAIBody(OpenAISampling):

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from web.api.body_sizes import check_sizes
+from web.api.escalation import Escalate
 from web.api.request_schema import MAX_MESSAGES, MAX_MS, MAX_TOKENS, NulFreeText, ReturnTicket, SupersedeKey
 from web.http.api_errors import field_errors, invalid_value
 from web.openai.chat_schema import StreamOptions, unsupported
@@ -18,10 +19,12 @@ _OWN = frozenset(
     {
         "degrade",
         "deadline_ms",
+        "escalate",
         "max_tokens",
         "messages",
         "model",
         "n",
+        "private",
         "prompt",
         "return_ticket",
         "start_within_ms",
@@ -47,6 +50,8 @@ class ForwardedBody(BaseModel):
     supersede_key: SupersedeKey | None = None
     return_ticket: ReturnTicket | None = None
     degrade: bool = True
+    private: bool = False
+    escalate: Escalate | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -13,7 +13,7 @@ from web.api.digests import digest
 from web.http.api_errors import FieldError, invalid_value
 from web.http.request import raw_body_digest
 from web.http.telemetry import client_request_id
-from web.operations.admission import GenerationRequest
+from web.operations.requests.generation import GenerationRequest
 
 #: The longest allowed Idempotency-Key, in characters. The limit bounds the time to compute the key's digest.
 _MAX_KEY_CHARS = 256

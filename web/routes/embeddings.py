@@ -3,19 +3,21 @@
 from apiflask import APIBlueprint
 from flask import Response
 
+from web.api.job_json import route_headers
 from web.api.refusals import Yield
 from web.http.api_errors import ApiError
 from web.http.request import retry_attempt, return_ticket
 from web.http.telemetry import traceparent
 from web.openai.embeddings_schema import EmbeddingsBody, embeddings_json
-from web.operations.admission import GenerationRequest, offer
+from web.operations.admission import offer
 from web.operations.cancel_on_disconnect import wait_for_result
 from web.operations.idempotency import with_refusal_identity
 from web.operations.request_caller import current_caller, watch_client
 from web.operations.request_deadline import read_deadline
+from web.operations.requests.generation import GenerationRequest
 from web.operations.responses import json_response, problem_response, yield_response
 from web.runtime.current import current_context
-from web.runtime.model_pools import Model
+from web.runtime.model_pools import FoundRoute, Model
 
 bp = APIBlueprint("embeddings", __name__, tag="OpenAI")
 
@@ -35,10 +37,10 @@ def embeddings(body: EmbeddingsBody) -> Response:
     """Offer a job that embeds the input, wait for the job's end and return the embeddings."""
     context, caller = current_context(), current_caller()
     deadline = read_deadline(context, caller, body, "hold")
-    model = context.pools.resolve(body.model, caller.policy)
-    _check_dimensions(body, model)
+    target = context.pools.resolve_target(body.model, caller.policy)
+    _check_dimensions(body, target)
     generation = GenerationRequest(
-        payload=body.payload(forwards=bool(model.forwards)),
+        payload=body.payload(forwards=bool(target.forwards)),
         deadline=deadline,
         model=body.model,
         # A job for embeddings generates no tokens, but every job must have a max_tokens of at least 1.
@@ -47,6 +49,7 @@ def embeddings(body: EmbeddingsBody) -> Response:
         attempt=retry_attempt(),
         return_ticket=return_ticket(body.return_ticket),
         traceparent=traceparent(),
+        private=body.private,
     )
     verdict = offer(context, caller, with_refusal_identity(generation, caller.tenant))
     if isinstance(verdict, Yield):
@@ -56,15 +59,17 @@ def embeddings(body: EmbeddingsBody) -> Response:
         if isinstance(ended, ApiError):
             response = problem_response(ended)
         else:
-            response = json_response(embeddings_json(ended, body.encoding_format))
+            response = json_response(embeddings_json(ended, body.encoding_format), headers=route_headers(ended))
     response.headers["x-deadline-ms"] = str(deadline.deadline_ms)
     return response
 
 
-def _check_dimensions(body: EmbeddingsBody, model: Model) -> None:
-    if body.dimensions is not None and model.pooling and body.dimensions != model.dimensions:
-        message = (
-            f"dimensions={body.dimensions}: embeddings of {model.name!r} have {model.dimensions} dimensions "
-            "and cannot be shortened"
-        )
-        raise ApiError("unsupported_parameter", message, param="dimensions")
+def _check_dimensions(body: EmbeddingsBody, target: Model | FoundRoute) -> None:
+    """Raise ApiError if the request names dimensions that a model, or one of the models of a route, does not have."""
+    for model in (target,) if isinstance(target, Model) else target.models:
+        if body.dimensions is not None and model.pooling and body.dimensions != model.dimensions:
+            message = (
+                f"dimensions={body.dimensions}: embeddings of {model.name!r} have {model.dimensions} dimensions "
+                "and cannot be shortened"
+            )
+            raise ApiError("unsupported_parameter", message, param="dimensions")

@@ -10,6 +10,8 @@ from flask import Response
 
 from shared.jobs.job import JobView
 from web.api.deadline import RequestDeadline
+from web.api.escalation import checks_of
+from web.api.job_json import route_headers
 from web.api.refusals import Yield
 from web.http.api_errors import ApiError, error_response
 from web.http.request import retry_attempt, return_ticket
@@ -17,7 +19,7 @@ from web.http.telemetry import traceparent
 from web.openai.chat_answers import AnswerFormat, AnswerKind, answer_format, job_end_error
 from web.openai.chat_schema import COMPLETION_MAX_TOKENS, ChatBody, CompletionBody
 from web.openai.forwarded_schema import ForwardedBody
-from web.operations.admission import GenerationRequest, offer
+from web.operations.admission import offer
 from web.operations.cancel_on_disconnect import (
     cancel_unless_stopping,
     follow_from_first_text,
@@ -28,6 +30,7 @@ from web.operations.event_stream import JobStarted, NothingNew, StreamItem, Text
 from web.operations.idempotency import with_refusal_identity
 from web.operations.request_caller import current_caller, watch_client
 from web.operations.request_deadline import read_deadline
+from web.operations.requests.generation import GenerationRequest
 from web.operations.responses import json_response, problem_response, yield_response
 from web.operations.sse import data_frame, stream_response, with_comments
 from web.routes.forwarding import forwarded_body
@@ -45,7 +48,7 @@ _MODEL_CREATED = int(time.time())
 @bp.get("/v1/models")
 @bp.doc(summary="List live models", responses={200: "The models that this tenant may use"})
 def models() -> Response:
-    """Return the served names and aliases of all models that have a live worker and that this tenant may use."""
+    """Return the names and aliases of all live models that this tenant may use, and the routes to them."""
     names = current_context().pools.visible_names(current_caller().policy)
     return json_response({"object": "list", "data": [_model_json(name) for name in names]})
 
@@ -56,8 +59,8 @@ def models() -> Response:
     responses={200: "The model", 404: "No such model, or this tenant may not use it"},
 )
 def model(name: str) -> Response:
-    """Return a model by its served name or alias."""
-    return json_response(_model_json(current_context().pools.resolve(name, current_caller().policy).name))
+    """Return a model by its served name or alias, or a route by its name."""
+    return json_response(_model_json(current_context().pools.resolve_target(name, current_caller().policy).name))
 
 
 def _forwarded_first(kind: AnswerKind) -> Callable[[Callable[..., Response]], Callable[..., Response]]:
@@ -121,6 +124,8 @@ def _serve(body: ChatBody | CompletionBody | ForwardedBody, kind: AnswerKind) ->
         traceparent=traceparent(),
         supersede_key=body.supersede_key,
         degrade=body.may_be_cut if isinstance(body, ForwardedBody) else body.degrade,
+        private=body.private,
+        escalate=checks_of(body.escalate, streams=bool(body.stream)),
         form={"forwarded": True} if isinstance(body, ForwardedBody) else {},
     )
     verdict = offer(context, caller, with_refusal_identity(generation, caller.tenant))
@@ -139,7 +144,7 @@ def _plain(context: DoorContext, view: JobView, kind: AnswerKind, deadline: Requ
     ended = wait_for_result(context, view, deadline, watch_client())
     if isinstance(ended, ApiError):
         return problem_response(ended)
-    return json_response(answer_format(ended, kind).complete(ended))
+    return json_response(answer_format(ended, kind).complete(ended), headers=route_headers(ended))
 
 
 def _stream(
@@ -150,7 +155,9 @@ def _stream(
     if isinstance(items, ApiError):
         return problem_response(items)
     chunks = _chunks(items, answer_format(view, kind), include_usage=include_usage)
-    return stream_response(_owning_frames(context, view, chunks, client))
+    response = stream_response(_owning_frames(context, view, chunks, client))
+    response.headers.extend(route_headers(view))
+    return response
 
 
 def _owning_frames(context: DoorContext, view: JobView, chunks: Iterator[str], client: ClientWatch) -> Iterator[str]:

@@ -5,9 +5,10 @@ from flask import Response
 
 from web.api.refusals import to_yield
 from web.api.request_schema import SubmitBody
-from web.operations.admission import native_request, quote
+from web.operations.admission import quote
 from web.operations.request_caller import current_caller
 from web.operations.request_deadline import read_deadline
+from web.operations.requests.generation import native_request
 from web.operations.responses import json_response
 from web.runtime.current import current_context
 

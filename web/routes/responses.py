@@ -8,7 +8,8 @@ from flask import Response, request
 from shared.jobs.job import JobView
 from web.api.deadline import RequestDeadline
 from web.api.digests import body_digest, given_fields
-from web.api.job_json import job_headers
+from web.api.escalation import checks_of
+from web.api.job_json import job_headers, route_headers
 from web.api.refusals import Yield
 from web.http import shutdown
 from web.http.api_errors import ApiError, FieldError, invalid_value
@@ -17,7 +18,7 @@ from web.http.telemetry import traceparent
 from web.openai.chat_schema import unsupported
 from web.openai.responses_answers import PREFIX, has_logprobs, is_response, response_json
 from web.openai.responses_schema import ResponsesBody, check_include
-from web.operations.admission import GenerationRequest, offer
+from web.operations.admission import offer
 from web.operations.cancel_on_disconnect import (
     cancel_unless_stopping,
     follow_from_first_text,
@@ -29,6 +30,7 @@ from web.operations.idempotency import with_job_identity, with_refusal_identity
 from web.operations.long_poll import refresh_job
 from web.operations.request_caller import current_caller, watch_client
 from web.operations.request_deadline import read_deadline
+from web.operations.requests.generation import GenerationRequest
 from web.operations.responses import json_response, problem_response, yield_response
 from web.operations.responses_events import ResponseEvents, TextDiverged
 from web.operations.sse import stream_response, with_comments
@@ -68,6 +70,7 @@ def create(body: ResponsesBody) -> Response:
     else:
         response = _plain(context, verdict.view, deadline)
     response.headers["x-deadline-ms"] = str(deadline.deadline_ms)
+    response.headers.update({} if isinstance(verdict, Yield) else route_headers(verdict.view))
     return response
 
 
@@ -124,6 +127,8 @@ def _generation_request(context: DoorContext, body: ResponsesBody, deadline: Req
         traceparent=traceparent(),
         supersede_key=body.supersede_key,
         degrade=body.degrade,
+        private=body.private,
+        escalate=checks_of(body.escalate, streams=body.stream),
         # The body is wrapped in an object, so that its digest never equals that of a body of /v1/jobs: one
         # Idempotency-Key that is used on both routes must not find the same job.
         body_digest=body_digest({"responses": given_fields(body)}),

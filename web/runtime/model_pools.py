@@ -1,12 +1,13 @@
-"""Cache of the served models and the facts about them, which all requests of this process share.
+"""Cache of the served models, the facts about them, and the routes, which all requests of this process share.
 
 The cached ModelDirectory is at most one second old. If it does not contain the model that a request names, the door
 reads the models from the store again before it answers that the model does not exist.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from shared.accounts.routes import Routes, StoredRoute
 from shared.clock import Clock
 from shared.jobs import cost
 from shared.jobs.model_name import served_names
@@ -56,11 +57,31 @@ class Model:
 
 
 @dataclass(frozen=True)
+class FoundRoute:
+    """A route that a request names, with the models of its steps."""
+
+    name: str
+    text: str
+    models: tuple[Model, ...]
+
+    @property
+    def forwards(self) -> bool:
+        """Whether all pools of the route pass requests on to upstreams."""
+        return all(model.forwards for model in self.models)
+
+    @property
+    def may_forward(self) -> bool:
+        """Whether some pool of the route passes requests on to an upstream."""
+        return any(model.forwards for model in self.models)
+
+
+@dataclass(frozen=True)
 class ModelDirectory:
-    """The models in one snapshot by served name, and for each alias the served name of its model."""
+    """The models in one snapshot by served name, for each alias the served name of its model, and the routes."""
 
     models: dict[str, Model]
     aliases: dict[str, str]
+    routes: dict[str, StoredRoute] = field(default_factory=dict)
 
     def find(self, name: str) -> Model | None:
         """Return the model with this name or alias if it is live or was live in the last hour, otherwise None."""
@@ -111,6 +132,7 @@ class ModelPools:
 
     def __init__(self, store: Store, settings: Settings, clock: Clock) -> None:
         self._store = store
+        self._routes = Routes(store.client)
         #: The default model according to the door's settings ("" if they name none), and the aliases of this model.
         self._default_model, *self._default_aliases = served_names(settings)
         self._directory = SharedAnswer(self._read, clock, keeps_errors=False)
@@ -129,18 +151,20 @@ class ModelPools:
                 (self._forwarding.add if model.forwards else self._forwarding.discard)(model.name)
         self._forwarding &= {self._default_model, *directory.models}
         remembered = {name: self._as_remembered(model) for name, model in directory.models.items()}
-        return ModelDirectory(remembered, directory.aliases)
+        return ModelDirectory(remembered, directory.aliases, self._routes.read()[0])
 
     def _as_remembered(self, model: Model) -> Model:
         return model if model.forwards is not None else replace(model, forwards=model.name in self._forwarding)
 
     def visible_names(self, policy: TenantPolicy | None) -> list[str]:
-        """Return the served names and aliases of the live models that the tenant may use."""
+        """Return the served names and aliases of the live models that the tenant may use, and the routes to them."""
         directory = self.directory()
         aliases = {alias for alias, name in directory.aliases.items() if name in directory.live}
         if self._default_model in directory.live:
             aliases.update(self._default_aliases)
-        names = [*directory.live, *sorted(aliases - set(directory.live))]
+        live = set(directory.live)
+        routes = [name for name, found in directory.routes.items() if any(s.pool in live for s in found.route.steps)]
+        names = [*directory.live, *sorted({*aliases, *routes} - live)]
         return [name for name in names if policy is None or policy.may_use(name)]
 
     def resolve(self, requested: str | None, policy: TenantPolicy | None) -> Model:
@@ -157,8 +181,32 @@ class ModelPools:
             model = self._as_remembered(Model(name, live=False))
         if model is not None and (policy is None or policy.may_use(model.name) or policy.may_use(name or "")):
             return model
-        message = f"model={(name or '')[:80]!r} is not served; GET /v1/models lists the models that are"
-        raise ApiError("model_not_found", message, param="model")
+        raise _not_served(name or "")
+
+    def resolve_target(self, requested: str | None, policy: TenantPolicy | None) -> Model | FoundRoute:
+        """Return the route or the model for a request. Raises ApiError as `resolve` does."""
+        name = requested or (policy and policy.default_model) or self._default_model
+        found = self._find_route(name) if name else None
+        if found is None:
+            return self.resolve(requested, policy)
+        if policy is not None and not policy.may_use(name):
+            raise _not_served(name)
+        return found
+
+    def refresh(self) -> None:
+        """Read the directory again. Raises StoreUnavailable."""
+        self.directory(0.0)
+
+    def _find_route(self, name: str) -> FoundRoute | None:
+        directory = self.directory()
+        if name not in directory.routes and directory.find(name) is None:
+            directory = self.directory(MAX_AGE_MISSING_S)
+        stored = directory.routes.get(name)
+        if stored is None:
+            return None
+        pools = [step.pool for step in stored.route.steps]
+        models = (directory.find(pool) or self._as_remembered(Model(pool, live=False)) for pool in pools)
+        return FoundRoute(name, stored.text, tuple(models))
 
     def _find(self, name: str) -> Model | None:
         name = self._default_model if name in self._default_aliases else name
@@ -176,3 +224,8 @@ class ModelPools:
             raise ApiError("model_required", message, param="model")
         # No model is live, so the store refuses the job. The refusal names a recently served model if there is one.
         return next(iter(directory.models.values()), Model("default", live=False))
+
+
+def _not_served(name: str) -> ApiError:
+    message = f"model={name[:80]!r} is not served; GET /v1/models lists the models that are"
+    return ApiError("model_not_found", message, param="model")

@@ -19,6 +19,7 @@ from shared.errors import StoreUnavailable
 from shared.jobs.job import ClaimRef, Ending, Usage
 from shared.jobs.outcomes import EndCode, Outcome, Stage
 from shared.store.replies import SettleAnswer, Settled
+from workers.answer_check import failed_check, may_escalate
 from workers.duties.claimed_jobs import ClaimedJobs, HeldJob, claim_key
 from workers.duties.text_pacing import TextPacing
 from workers.engine.events import ATTEMPT_FAILED, DROPPED, RETURNED, Ended, Event, Text
@@ -127,7 +128,8 @@ class Delivery:
             if held_job is not None and isinstance(event, Text):
                 held_job.generated = event.completion_tokens
                 held_job.grammar_cpu_s = event.grammar_cpu_s
-                self._pacing.add(event.key, event.text, event.completion_tokens)
+                if not may_escalate(held_job.claimed.payload):
+                    self._pacing.add(event.key, event.text, event.completion_tokens)
             elif isinstance(event, Text):
                 self._pacing.forget(event.key)
             elif held_job is None or event.outcome == DROPPED:
@@ -188,17 +190,30 @@ class Delivery:
         for held_job, ending in held:
             held_job.settling = True
             failpoints.reach("before_settle", ending.id)
+        moved = {held_job.key for held_job, ending in held if self._escalate(held_job, ending)}
+        held = [(held_job, ending) for held_job, ending in held if held_job.key not in moved]
         answers = self._store.settle_many([ending for _, ending in held], self._worker) if held else []
         for (held_job, ending), answer in zip(held, answers, strict=True):
             failpoints.reach("after_settle", ending.id)
             self._forget(held_job.key)
             self._handle_answer(held_job, ending, answer)
-        held_keys = {held_job.key for held_job, _ in held}
+        held_keys = {held_job.key for held_job, _ in held} | moved
         for key, ending in batch:
             if key not in held_keys:
                 self._keep_usage(key, ending.usage)
             self._pacing.forget(key)
             self._endings.popleft()
+
+    def _escalate(self, held_job: HeldJob, ending: Ending) -> bool:
+        """Move a job whose answer fails its check to a later pool. Return whether it was moved."""
+        why = failed_check(held_job.claimed.payload, ending)
+        pool = self._store.escalate(ending) if why else None
+        if pool is None:
+            return False
+        self._forget(held_job.key)
+        self.record_usage(ending.usage)
+        log.info("job.escalated", job=ending.id, why=why, pool=pool, completion_tokens=ending.usage.completion_tokens)
+        return True
 
     def _handle_answer(self, held_job: HeldJob, ending: Ending, answer: Settled | Exception) -> None:
         if isinstance(answer, Exception):

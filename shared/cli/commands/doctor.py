@@ -35,6 +35,7 @@ def doctor(
     """
     from shared.accounts.admin_actions import local_actor, record
     from shared.accounts.groups import Groups
+    from shared.accounts.routes import Routes
     from shared.audit.invariants import INVARIANTS, find_breaches
     from shared.audit.repair import repair as repair_store
     from shared.store.store import Store
@@ -54,6 +55,7 @@ def doctor(
     unfit, notes = _fitness(client)
     notes += [*_advice(snapshot), *_spoiled(client), *skew_notes(client)]
     notes += [f"{problem}; the default applies (`penstock groups set`)" for problem in Groups(client).find_spoiled()]
+    notes += [f"{problem}; nobody is served by it (`penstock routes rm`)" for problem in Routes(client).read()[1]]
     verdicts = {
         number: _BROKEN if found else _NOT_JUDGED if number == 10 and not timely else _HOLDS
         for number, found in by_number.items()

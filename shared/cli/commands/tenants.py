@@ -49,6 +49,10 @@ Degrade = Annotated[
     bool | None,
     typer.Option("--degrade/--no-degrade", help="Allow shorter answers under overload, if PENSTOCK_DEGRADATION is on."),
 ]
+Private = Annotated[
+    bool | None,
+    typer.Option("--private/--no-private", help="Send the tenant's prompts only to local pools (`penstock pools`)."),
+]
 Disabled = Annotated[
     bool | None, typer.Option("--disabled/--enabled", help="Refuse every request with 403, or serve the tenant again.")
 ]
@@ -84,6 +88,7 @@ def add(
     group: Group = None,
     disabled: Disabled = None,
     degrade: Degrade = None,
+    private: Private = None,
     state_dir: StateDir = None,
     json: Json = False,
 ) -> None:
@@ -94,7 +99,7 @@ def add(
     changes = _changes(
         weight, max_waiting, max_waiting_tokens, max_bytes, rpm, tpm, max_deadline, models, default_model, group
     )
-    changes |= _flags(disabled=disabled, degrade=degrade)
+    changes |= _flags(disabled=disabled, degrade=degrade, private=private)
     named = {name: value for name, value in changes.items() if value is not None}
     policy = TenantPolicy(**named)  # type: ignore[arg-type]  # __post_init__ checks the types
     tenants = Tenants(writable_store_client(state_dir))
@@ -121,6 +126,7 @@ def change(
     group: Group = None,
     disabled: Disabled = None,
     degrade: Degrade = None,
+    private: Private = None,
     state_dir: StateDir = None,
     json: Json = False,
 ) -> None:
@@ -130,7 +136,7 @@ def change(
     changes = _changes(
         weight, max_waiting, max_waiting_tokens, max_bytes, rpm, tpm, max_deadline, models, default_model, group
     )
-    changes |= _flags(disabled=disabled, degrade=degrade)
+    changes |= _flags(disabled=disabled, degrade=degrade, private=private)
     if not changes:
         raise ConfigError("nothing to set: name at least one option, such as --weight 2")
     _print_policy(tenant, Tenants(writable_store_client(state_dir)).change(tenant, changes), json=json)
@@ -223,7 +229,7 @@ def _row(entry: "TenantEntry", fields: tuple[str, ...]) -> tuple[object, ...]:
 def _display_value(name: str, value: object) -> object:
     if name == "max_deadline_ms" and isinstance(value, int):
         return format_duration(value)
-    if name in {"disabled", "degrade"}:
+    if name in {"disabled", "degrade", "private"}:
         return "yes" if value else None
     if isinstance(value, tuple):
         return ",".join(value)

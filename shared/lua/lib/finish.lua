@@ -2,7 +2,7 @@
 -- KEYS inflight leases polls payload result events queues rq_job rq_finished rq_failed
 --      rq_canceled rq_results
 -- KEEPS 1 2 4 6 8 9
--- USES clock settings job waiting rq stats stream running index kept predictions
+-- USES clock settings job waiting rq stats stream running index kept predictions spending
 
 -- RQ has no status `expired` and allows no new statuses, so an expired job gets RQ's status `failed`.
 local RQ_STATUS = { succeeded = 'finished', failed = 'failed', expired = 'failed', canceled = 'canceled' }
@@ -24,6 +24,7 @@ local function finish(job, ending, now_ms)
   redis.call('ZREM', k_inflight, id)
   redis.call('ZREM', k_polls, id)
   redis.call('DEL', k_payload .. id)
+  return_amount(job)
 
   local entries = redis.pcall('XLEN', k_events .. id)
   entries = type(entries) == 'number' and entries or 0

@@ -74,7 +74,7 @@ end
 
 -- The refusal reasons that do not depend on the pool's load. Hints for these refusals ignore the appointment.
 local WITHOUT_APPOINTMENT = { no_worker = true, draining = true, rate_limited = true,
-  tenant_bytes_full = true }
+  tenant_bytes_full = true, budget_exhausted = true, no_suitable_pool = true }
 
 local function depends_on_load(reason, infeasible)
   return not WITHOUT_APPOINTMENT[reason] and infeasible ~= 1

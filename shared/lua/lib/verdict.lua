@@ -1,6 +1,6 @@
 -- verdict: the checks of admission, one function each, in the order in which they run; writes nothing.
 -- KEYS inflight pool books tenant active key_rates key_jobs
--- USES clock settings schema books drain places groups turns lengths tier eta kept room work generated_weight
+-- USES clock settings schema books drain places groups turns lengths tier eta kept room work generated_weight spending
 
 -- A tenant with no queued jobs is admitted until the pool's queued work exceeds the largest backlog times this factor.
 local BACKLOG_SLACK = 1.25
@@ -36,10 +36,11 @@ local function look(request)
   local tenant_fields = redis.call('HMGET', k_tenant .. request.tenant, 'waiting', 'waiting_tokens',
     'policy_max_waiting', 'policy_max_waiting_tokens', 'policy_weight_milli', 'policy_rpm', 'policy_tpm', 'rpm_ms',
     'tpm_ms', 'b|' .. request.slug, 'len_n', 'len_mean', 'len_p50', 'len_p35', 'w|' .. request.slug, 'policy_max_bytes',
-    'n|' .. request.slug, 'policy_group', 'g|' .. request.slug)
+    'n|' .. request.slug, 'policy_group', 'g|' .. request.slug, 'policy_private')
   local pool_fields = redis.call('HMGET', k_books .. request.slug, 'slots', 'running', 'waiting_mwt', 'weight_milli',
     'mean_mwt', 'run_ms', 'mu_wtps', 'prefill_tps', 'tpot_ms', 'rates_ms', 'len_n', 'len_mean', 'len_p50', 'waiting',
-    'succeeded_ms', 'generated_weight_milli')
+    'succeeded_ms', 'generated_weight_milli', 'policy_local', 'policy_prompt_price_micro',
+    'policy_answer_price_micro', 'policy_day_cap_micro')
   local active = redis.call('ZCARD', k_active .. request.slug)
   request.draining = draining == '1' or is_outdated(schema_oldest)
   request.full_admission = admission == 'full'
@@ -60,6 +61,11 @@ local function look(request)
   request.rpm_ms = number(tenant_fields[8], 0, 0, now_ms + 2 * RATE_WINDOW_MS)
   request.tpm_ms = number(tenant_fields[9], 0, 0, now_ms + MAX_DEBT_MS)
   request.tenant_mwt, request.waiting_here = number(tenant_fields[10], 0, 0), number(tenant_fields[17], 0, 0)
+  request.is_private, request.is_local = request.is_private or tenant_fields[20] == '1', pool_fields[17] == '1'
+  request.prompt_price, request.answer_price = integer_setting(pool_fields[18], 0, 0, MAX_AMOUNT),
+    integer_setting(pool_fields[19], 0, 0, MAX_AMOUNT)
+  -- A cap that another program has spoiled allows nothing.
+  request.day_cap = pool_fields[20] and integer_setting(pool_fields[20], 0, 0, MAX_AMOUNT) or nil
   request.unit = request.tenant
   local group = counted_milli and group_in(tenant_fields[19]) or group_named(tenant_fields[18])
   if group ~= '' then
@@ -99,6 +105,13 @@ local function look(request)
   -- tier, quote only reads it.
   request.degradation_on = degradation == 'on' and request.full_admission
   request.has_tier, request.tier = request.degradation_on and request.has_rates, 0
+end
+
+-- A private request is admitted only by pools that an operator has marked as local. No retry can change that.
+local function check_private(request)
+  if request.is_private and not request.is_local then
+    return { 'no_suitable_pool', 'private', 1, 0, 0, 1 }
+  end
 end
 
 local function check_worker(request)
@@ -249,8 +262,8 @@ end
 -- meet the deadline.
 local function verdict(request)
   request.compute_ms = request.has_rates and compute_ms_of(request) or -1
-  local refusal = check_worker(request) or check_all_rates(request) or check_inflight(request) or check_lists(request)
-    or check_bytes(request)
+  local refusal = check_private(request) or check_worker(request) or check_all_rates(request) or check_budget(request)
+    or check_inflight(request) or check_lists(request) or check_bytes(request)
   if not refusal and request.has_rates then
     predict(request)
     if request.degrade == 1 and request.tier > 0 and not request.idle then

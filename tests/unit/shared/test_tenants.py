@@ -22,6 +22,7 @@ EVERYTHING = TenantPolicy(
     disabled=True,
     default_model="small",
     degrade=True,
+    private=True,
 )
 
 
@@ -57,6 +58,7 @@ def test_the_store_holds_plain_text_under_the_names_that_scripts_read(
         b"policy_disabled": b"1",
         b"policy_default_model": b"small",
         b"policy_degrade": b"1",
+        b"policy_private": b"1",
     }
 
 

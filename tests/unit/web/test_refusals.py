@@ -40,7 +40,10 @@ def test_every_refusal_reason_has_a_message_and_the_same_schema(reason: Refusal)
 
 def test_only_a_refusal_by_the_tenant_s_rate_has_status_429() -> None:
     statuses = {reason: to_yield(replace(FULL, reason=reason), tenant="b", model="m").status for reason in Refusal}
-    assert [reason for reason, status in statuses.items() if status != 503] == [Refusal.RATE_LIMITED]
+    assert [reason for reason, status in statuses.items() if status != 503] == [
+        Refusal.RATE_LIMITED,
+        Refusal.BUDGET_EXHAUSTED,
+    ]
     assert statuses[Refusal.RATE_LIMITED] == 429
 
 

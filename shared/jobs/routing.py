@@ -1,0 +1,37 @@
+"""What the door tells the store about a request that names a route, and what a job says about how it was routed."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class RoutedRequest:
+    """What a request is in one pool of its route, as far as it depends on the pool."""
+
+    #: The name of the pool's model.
+    model: str
+    prompt_tokens: int
+    max_tokens: int
+    answer_bytes: int
+    #: A RouteReason if the pool's engine cannot run the request, else "".
+    cannot: str = ""
+
+
+@dataclass(frozen=True)
+class Routing:
+    """A request's route: its name and stored text, and what the request is in the pool of each of its steps."""
+
+    name: str
+    text: str
+    pools: tuple[RoutedRequest, ...]
+    #: The values of `route.FEATURES` that the request uses.
+    features: tuple[str, ...] = ()
+    #: Whether the job moves to a later pool if its answer fails the check that the request names.
+    escalates: bool = False
+
+
+@dataclass(frozen=True)
+class Routed:
+    """How a job got into its pool: the pool's model, and the RouteReason why."""
+
+    pool: str
+    why: str

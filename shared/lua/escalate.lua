@@ -1,0 +1,110 @@
+-- escalate: moves a running job, whose answer failed the check that its request names, to the queue of a later pool.
+-- KEYS pool books rq_job leases tenant events queues
+-- ARGV
+--   id text · the job
+--   token text · the claim token; the job must be running under it
+--   prompt_tokens int · number of prompt tokens, both computed and reused
+--   cached_tokens int · number of prompt tokens that were reused
+--   completion_tokens int · number of generated tokens
+--   cpu_tokens int · weighted tokens of CPU time
+-- ANSWERS moved stays
+--   moved: the name of the model of the job's new pool · stays: the job has no later pool that takes it, or has ended, was
+--   canceled, has escalated before or is not the caller's; the caller settles it
+-- KEEPS 1 2 3 7 8
+-- USES clock settings afford mark job waiting turns rq stats stream running books doorbell lengths generated_weight spending
+
+local job = read_job(id)
+if not job or job.state ~= 'running' or token == '' or job.claim ~= token or job.cancel ~= ''
+  or now_ms >= job.deadline_ms then
+  return { 'stays' }
+end
+
+-- Returns the figures of a later pool if it takes the job, or nil. The job was admitted before, so the bounds on queued
+-- work do not refuse it.
+local function figures_of(pool, is_private)
+  local fields = redis.call('HMGET', k_books .. pool.slug, 'policy_local', 'policy_prompt_price_micro',
+    'policy_answer_price_micro', 'policy_day_cap_micro', 'generated_weight_milli', 'len_n', 'len_mean')
+  local figures = { slug = pool.slug, tenant = job.tenant, prompt_tokens = pool.prompt_tokens,
+    max_tokens = pool.max_tokens, prompt_price = integer_setting(fields[2], 0, 0, MAX_AMOUNT),
+    answer_price = integer_setting(fields[3], 0, 0, MAX_AMOUNT),
+    day_cap = fields[4] and integer_setting(fields[4], 0, 0, MAX_AMOUNT) or nil,
+    weight_milli = weight_of_pool(read_settings('generated_weight'), fields[5]) }
+  if is_private and fields[1] ~= '1' or check_budget(figures)
+    or redis.call('ZCOUNT', k_pool .. pool.slug, now_ms - LIVE_MS, '+inf') == 0 then
+    return nil
+  end
+  local of_tenant = redis.call('HMGET', k_tenant .. job.tenant, 'len_n', 'len_mean')
+  figures.cost_mwt = math.floor(1000 * pool.prompt_tokens
+    + figures.weight_milli * length_of(of_tenant[1], of_tenant[2], fields[6], fields[7], pool.max_tokens))
+  return figures
+end
+
+-- Returns the first later pool that takes the job, and its figures.
+local function next_pool()
+  local fields = redis.call('HMGET', k_rq_job .. id, 'penstock_later_pools', 'penstock_private')
+  local is_valid, later = pcall(cjson.decode, fields[1] or '[]')
+  local is_private = fields[2] == '1' or redis.call('HGET', k_tenant .. job.tenant, 'policy_private') == '1'
+  for _, pool in ipairs(is_valid and type(later) == 'table' and later or {}) do
+    local is_whole = type(pool) == 'table' and type(pool.slug) == 'string' and type(pool.model) == 'string'
+      and number(pool.prompt_tokens, nil, 0) and number(pool.max_tokens, nil, 1)
+    local figures = is_whole and figures_of(pool, is_private)
+    if figures then
+      return pool, figures
+    end
+  end
+end
+
+local pool, figures = next_pool()
+if not pool then
+  return { 'stays' }
+end
+
+-- The run counts in the job's first pool, as if the job had ended there.
+local computed = prompt_tokens - cached_tokens + completion_tokens
+local label = label_of(job.tenant)
+if redis.call('HSETNX', k_rq_job .. id, 'penstock_told_' .. token, 1) == 1 then
+  count('tokens|' .. label .. '|' .. job.model .. '|prompt', prompt_tokens)
+  if cached_tokens > 0 then
+    count('tokens|' .. label .. '|' .. job.model .. '|cached', cached_tokens)
+  end
+  count('tokens|' .. label .. '|' .. job.model .. '|completion', completion_tokens)
+  count('wasted|' .. label .. '|escalated', computed)
+end
+local cost_mwt = cost_of(id, prompt_tokens - cached_tokens + cpu_tokens, completion_tokens)
+if read_settings('fairness') ~= 'turns' then
+  charge(job, cost_mwt)
+end
+local times = redis.call('HMGET', k_rq_job .. id, 'penstock_started_ms', 'penstock_paused_ms')
+local started_ms = number(times[1], now_ms, job.admitted_ms, now_ms)
+smooth(job.slug, math.max(1, now_ms - started_ms - number(times[2], 0, 0)), cost_mwt)
+spend_tokens(job, prompt_tokens, completion_tokens)
+return_amount(job)
+
+redis.call('ZREM', k_leases, id)
+rq_stop(job.queue, id, job.claim)
+end_running(job)
+
+local queue = job.tenant .. '.' .. pool.slug
+redis.call('HDEL', k_rq_job .. id, 'penstock_later_pools', 'penstock_price', 'penstock_predicted', 'penstock_group',
+  'penstock_group_charged_mwt', 'penstock_cut_tokens', 'penstock_cut_tier', 'penstock_skips',
+  'penstock_generated_weight_milli')
+-- The run counts as no attempt. Its first token met the start deadline, and no later one has to meet it again.
+redis.call('HINCRBY', k_rq_job .. id, 'penstock_attempts', -1)
+redis.call('HSET', k_rq_job .. id, 'penstock_state', 'queued', 'penstock_claim', '', 'penstock_worker', '',
+  'penstock_charged_mwt', 0, 'penstock_started_ms', '', 'penstock_requeued_at_ms', now_ms, 'penstock_eta_ms', '',
+  'penstock_start_within_ms', 0, 'penstock_slug', pool.slug, 'penstock_model', pool.model,
+  'penstock_prompt_tokens', pool.prompt_tokens, 'penstock_max_tokens', pool.max_tokens,
+  'penstock_cost_mwt', figures.cost_mwt, 'penstock_routed', 'escalated',
+  'status', 'queued', 'origin', queue, 'worker_name', '', 'started_at', '')
+keep_weight(k_rq_job .. id, figures.weight_milli)
+hold_amount(figures, id)
+add_entry(k_events .. id, '*', 'type', 'requeued')
+redis.call('PEXPIRE', k_events .. id, math.max(60000, job.deadline_ms - now_ms + 60000))
+enlist({ id = id, tenant = job.tenant, slug = pool.slug, queue = queue, prompt_tokens = pool.prompt_tokens,
+  max_tokens = pool.max_tokens, cost_mwt = figures.cost_mwt, key_id = job.key_id, wanted_ms = job.deadline_ms,
+  latest_us = job.latest_us })
+redis.call('ZADD', k_queues, job.deadline_ms + 1000 * read_settings('result_ttl_s'), queue)
+ring(pool.slug)
+local route = redis.call('HGET', k_rq_job .. id, 'penstock_route')
+count('routed|' .. (route or '') .. '|' .. pool.model .. '|escalated')
+return { 'moved', pool.model }

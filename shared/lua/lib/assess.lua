@@ -1,0 +1,54 @@
+-- assess: runs the checks of admission for a request in one pool.
+-- KEYS rq_job
+-- USES verdict tier kept room reservation
+
+-- Takes what the request's superseded job takes out of the figures of the request, so that a tenant whose queue is full
+-- can still replace a job.
+local function leave_out(request, superseded)
+  request.inflight, request.waiting = request.inflight - 1, request.waiting - 1
+  request.replaced_slug = superseded.slug
+  request.waiting_tokens = request.waiting_tokens - superseded.prompt_tokens - superseded.max_tokens
+  if request.group then
+    request.group.waiting = request.group.waiting - 1
+    request.group.waiting_tokens = request.group.waiting_tokens - superseded.prompt_tokens - superseded.max_tokens
+  end
+  if request.key and superseded.key_id == request.key.id then
+    request.key.waiting = request.key.waiting - 1
+  end
+  -- What stays of the superseded job is its record.
+  local bytes = redis.call('HMGET', k_rq_job .. superseded.id, 'penstock_bytes', 'penstock_fixed_bytes')
+  request.live_bytes = math.max(0, request.live_bytes - kept_number(bytes[1]))
+  request.ended_bytes = request.ended_bytes + kept_number(bytes[2])
+  if superseded.slug == request.slug then
+    request.pool_inflight, request.waiting_here = request.pool_inflight - 1, request.waiting_here - 1
+    request.tenant_mwt = request.tenant_mwt - superseded.cost_mwt
+    request.pool_mwt = request.pool_mwt - superseded.cost_mwt
+    if request.member then
+      request.member.waiting_here = request.member.waiting_here - 1
+      request.member.tenant_mwt = request.member.tenant_mwt - superseded.cost_mwt
+    end
+    request.replaced_mwt = superseded.cost_mwt
+  end
+end
+
+-- Looks at the request's pool and runs the checks. `superseded` is the tenant's job that the request replaces, or nil.
+-- `return_id` and `return_ms` name the reservation with which the client may have come back ('' for none). Returns nil
+-- or the refusal, as `verdict` does.
+local function assess(request, superseded, return_id, return_ms)
+  look(request)
+  if request.has_tier then
+    request.tier = move_tier(request)
+  elseif request.degradation_on then
+    end_unchecked_tier(request.slug)
+  end
+  if superseded and superseded.state == 'queued' then
+    leave_out(request, superseded)
+  end
+  if return_id ~= '' then
+    find_reservation(request, return_id, return_ms)
+  end
+  look_at_room(request)
+  local refusal = verdict(request)
+  note_room(request)
+  return refusal
+end

@@ -1,0 +1,83 @@
+-- spending: counts what the jobs of pools with a price cost, by day, and checks the pools' caps for a day.
+-- KEYS spent rq_job
+-- USES clock rq
+-- Amounts are integers in millionths of the operator's currency, prices are amounts for 1,000 tokens. Days are those of
+-- UTC by the store's clock. A day's hash has the field `<slug>` for each pool with a price, and `<slug>|<tenant>` for each
+-- of its tenants. While a job is inflight, the hash contains the most that the job can cost; when it ends, that is replaced
+-- by what its tokens cost. Both count for the day of its admission.
+
+-- The hash of a day is kept for this long, for reports about a month.
+local SPENT_TTL_S = 40 * 86400
+local DAY_MS = 86400000
+-- The largest amount that is believed.
+local MAX_AMOUNT = 1e15
+
+-- Returns what so many tokens cost.
+local function amount_of(prompt_price, answer_price, prompt_tokens, answer_tokens)
+  return math.ceil((prompt_price * prompt_tokens + answer_price * answer_tokens) / 1000)
+end
+
+-- Returns the most that the request can cost in its pool.
+local function most_of(request)
+  return amount_of(request.prompt_price, request.answer_price, request.prompt_tokens, request.max_tokens)
+end
+
+local function today()
+  return string.sub(iso(now_ms), 1, 10)
+end
+
+-- Checks that the pool's jobs of today cost no more than the pool's cap, with this job.
+local function check_budget(request)
+  if request.day_cap then
+    local most = most_of(request)
+    local spent = number(redis.call('HGET', k_spent .. today(), request.slug), 0, 0, MAX_AMOUNT)
+    if most > 0 and spent + most > request.day_cap then
+      return { 'budget_exhausted', 'spent_today', math.floor(spent), math.floor(request.day_cap),
+        DAY_MS - now_ms % DAY_MS }
+    end
+  end
+end
+
+-- Adds an amount, which may be negative, to a day's sums of a pool and of its tenant.
+local function spend(day, slug, tenant, amount)
+  if amount ~= 0 then
+    redis.call('HINCRBY', k_spent .. day, slug, whole(amount))
+    redis.call('HINCRBY', k_spent .. day, slug .. '|' .. tenant, whole(amount))
+    redis.call('EXPIRE', k_spent .. day, SPENT_TTL_S)
+  end
+end
+
+-- Counts an admitted job as the most that it can cost, and stores in its record what it will be charged by.
+local function hold_amount(request, id)
+  if request.prompt_price > 0 or request.answer_price > 0 then
+    local most = most_of(request)
+    spend(today(), request.slug, request.tenant, most)
+    redis.call('HSET', k_rq_job .. id, 'penstock_price', table.concat({ today(), whole(most),
+      whole(request.prompt_price), whole(request.answer_price) }, ' '))
+  end
+end
+
+-- Returns the day, the amount that is held and the two prices in a job's field `price`, or nil if it has none.
+local function read_price(job)
+  local day, held, prompt_price, answer_price = string.match(job.price, '^(%d%d%d%d%-%d%d%-%d%d) (%d+) (%d+) (%d+)$')
+  held = number(held, nil, 0, MAX_AMOUNT)
+  if held then
+    return day, held, number(prompt_price, 0, 0, MAX_AMOUNT), number(answer_price, 0, 0, MAX_AMOUNT)
+  end
+end
+
+-- Counts what the tokens of one claim of a job cost.
+local function spend_tokens(job, prompt_tokens, answer_tokens)
+  local day, _, prompt_price, answer_price = read_price(job)
+  if day then
+    spend(day, job.slug, job.tenant, amount_of(prompt_price, answer_price, prompt_tokens, answer_tokens))
+  end
+end
+
+-- Takes back what was held for a job that ends, or that leaves its pool.
+local function return_amount(job)
+  local day, held = read_price(job)
+  if day then
+    spend(day, job.slug, job.tenant, -held)
+  end
+end

@@ -1,0 +1,1 @@
+"""The arguments of scripts that have many."""

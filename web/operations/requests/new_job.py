@@ -1,0 +1,160 @@
+"""Makes the job that the door offers to the store for a request."""
+
+import secrets
+from dataclasses import replace
+from typing import Any
+
+from shared.jobs import cost
+from shared.jobs.job import NewJob
+from shared.jobs.route import RouteReason
+from shared.jobs.routing import RoutedRequest, Routing
+from web.api.digests import digest
+from web.api.job_json import LONGEST_POLL_MS
+from web.http.api_errors import ApiError
+from web.operations.callers import Caller
+from web.operations.requests.generation import GenerationRequest
+from web.runtime.context import DoorContext
+from web.runtime.model_pools import FoundRoute, Model
+
+
+def make_job(context: DoorContext, caller: Caller, generation: GenerationRequest, target: Model | FoundRoute) -> NewJob:
+    """Return the job for a request to a model or a route. Raises ApiError if no pool can run the request."""
+    if isinstance(target, Model):
+        return _job_in_pool(context, caller, generation, target)
+    pools, problems = [], []
+    for model in target.models:
+        try:
+            pools.append(_in_pool(context, caller, generation, model))
+        except ApiError as problem:
+            problems.append(problem)
+            cannot = RouteReason.SIZE if problem.code == "context_length_exceeded" else RouteReason.FEATURES
+            pools.append(RoutedRequest(model.name, model.estimate(generation.payload), 1, 0, cannot.value))
+    if len(problems) == len(pools):
+        raise problems[0]
+    possible = next(model for model, pool in zip(target.models, pools, strict=True) if not pool.cannot)
+    job = _job_in_pool(context, caller, generation, possible, name=target.name)
+    features, checks = used_features(generation.payload), list(generation.escalate)
+    routing = Routing(target.name, target.text, tuple(pools), features, escalates=bool(checks))
+    return replace(job, routing=routing, payload=job.payload | ({"escalate": checks} if checks else {}))
+
+
+def used_features(payload: dict[str, Any]) -> tuple[str, ...]:
+    """Return what the request uses that not every pool supports: values of `shared.jobs.route.FEATURES`."""
+    forward = payload.get("forward") or {}
+    response_format = payload.get("response_format") or forward.get("response_format")
+    has_schema = isinstance(response_format, dict) and response_format.get("type") != "text"
+    used = {
+        "tools": bool(forward.get("tools") or forward.get("functions")),
+        "images": cost.attachments(payload) > 0,
+        "schema": has_schema,
+    }
+    return tuple(name for name, is_used in used.items() if is_used)
+
+
+def _in_pool(context: DoorContext, caller: Caller, generation: GenerationRequest, model: Model) -> RoutedRequest:
+    """Return what the request is in a pool. Raises ApiError if the pool's engine cannot run it."""
+    payload = generation.payload
+    if model.live and "forward" in payload and not model.forwards:
+        raise ApiError("unsupported_parameter", f"model {model.name!r} is not served by an upstream", param="model")
+    if model.forwards and "forward" not in payload and payload.get("logprobs") is not None:
+        raise ApiError("unsupported_parameter", f"model {model.name!r} returns no logprobs", param="logprobs")
+    job = _job_in_pool(context, caller, generation, model)
+    return RoutedRequest(model.name, job.prompt_tokens, job.max_tokens, job.answer_bytes)
+
+
+def _job_in_pool(
+    context: DoorContext, caller: Caller, generation: GenerationRequest, model: Model, *, name: str = ""
+) -> NewJob:
+    """Return the job for a pool. Its return ticket is one for `name`, the route, if that is not empty."""
+    _check_model_kind(generation, model)
+    prompt_tokens = model.estimate(generation.payload)
+    max_tokens = _max_tokens(generation, model, prompt_tokens)
+    grace_ms = context.settings.poll_grace_ms if generation.poll_grace_ms is None else generation.poll_grace_ms
+    ticket_id, ticket_ms = context.return_tickets.read(generation.return_ticket, caller.tenant, name or model.name)
+    payload = generation.payload | ({"metadata": generation.metadata} if generation.metadata else {})
+    if generation.max_tokens is not None:
+        # A job fails in the engine if the max_tokens in its payload does not fit the context. The default is therefore
+        # not written into the payload: without max_tokens, the engine shortens the answer to fit.
+        payload["max_tokens"] = generation.max_tokens
+    return NewJob(
+        id=generation.job_id,
+        tenant=caller.tenant,
+        model=name or model.name,
+        payload=payload,
+        prompt_tokens=prompt_tokens,
+        max_tokens=max_tokens,
+        deadline_ms=generation.deadline.deadline_ms,
+        deadline_source=generation.deadline.source,
+        start_within_ms=generation.deadline.start_within_ms,
+        start_named=generation.deadline.start_within_ms is not None and generation.deadline.start_source == "body",
+        # The grace is at least three times the longest poll interval, so that a client that obeys `poll_after_ms` never
+        # loses its job.
+        poll_grace_ms=max(grace_ms, 3 * LONGEST_POLL_MS) if grace_ms else None,
+        dedup_id=generation.dedup_id,
+        idem_digest=generation.idem_digest,
+        body_digest=generation.body_digest,
+        ticket_id=ticket_id,
+        ticket_ms=ticket_ms,
+        key_label=caller.key_label,
+        key_id=caller.key_id,
+        key_bounds=caller.key_bounds,
+        traceparent=generation.traceparent,
+        form=generation.form,
+        supersede_digest=(None if generation.supersede_key is None else digest("supersede", generation.supersede_key)),
+        degrade=_may_be_cut(caller, generation),
+        private=generation.private or (caller.policy is not None and caller.policy.private),
+        offer=secrets.token_hex(8),
+    )
+
+
+def _may_be_cut(caller: Caller, generation: GenerationRequest) -> bool:
+    """Return whether the job's answer may be shortened under overload.
+
+    The tenant's policy and the request must both allow degradation. A request with a response_format is never
+    degraded, because a shortened answer would not conform to that format.
+    """
+    return (
+        caller.policy is not None
+        and caller.policy.degrade
+        and generation.degrade
+        and "response_format" not in generation.payload
+    )
+
+
+def _check_model_kind(generation: GenerationRequest, model: Model) -> None:
+    """Raise ApiError if the request asks a text model for embeddings, or an embedding model for text.
+
+    A model without a live worker, and one that an upstream serves, pass the check, because their kinds are unknown.
+    """
+    if not model.live or model.forwards or ("input" in generation.payload) == bool(model.pooling):
+        return
+    kind = "makes embeddings: use /v1/embeddings" if model.pooling else "generates text and makes no embeddings"
+    raise ApiError("unsupported_parameter", f"model {model.name!r} {kind}", param="model")
+
+
+def _max_tokens(generation: GenerationRequest, model: Model, prompt_tokens: int) -> int:
+    """Return how many tokens the job may generate.
+
+    The door does not know the exact length of the prompt, which only the worker can count. This function therefore
+    raises ApiError only if the request does not fit the context with any tokenizer.
+    """
+    min_prompt_tokens = cost.lower_bound(generation.payload, words=model.counts_words)
+    requested = generation.max_tokens if generation.max_tokens is not None else 1
+    if model.n_ctx is not None and min_prompt_tokens + requested > model.n_ctx:
+        raise ApiError(
+            "context_length_exceeded",
+            f"the prompt (at least {min_prompt_tokens} tokens) and max_tokens={requested} do not fit the context of "
+            f"{model.name!r}, {model.n_ctx} tokens",
+            param=_oversized_field(generation, min_prompt_tokens, model.n_ctx),
+        )
+    if generation.max_tokens is not None:
+        return generation.max_tokens
+    room = model.n_ctx - prompt_tokens if model.n_ctx is not None else generation.default_max_tokens
+    return max(1, min(generation.default_max_tokens, room))
+
+
+def _oversized_field(generation: GenerationRequest, min_prompt_tokens: int, n_ctx: int) -> str:
+    """Return the name of the field that makes the request too long for the context."""
+    if "input" not in generation.payload and min_prompt_tokens < n_ctx:
+        return "max_tokens"
+    return next(name for name in ("prompt", "messages", "input") if name in generation.payload)
