@@ -33,7 +33,7 @@ ifeq ($(filter $(GPU),cpu cuda rocm vulkan metal),)
 $(error GPU=$(GPU) is not one of cuda, rocm, vulkan, metal, cpu)
 endif
 
-.PHONY: help up install toolchain test check bench bench-overload bench-scenarios bench-engine bench-gpu chaos chaos-mutations spoil docs lock sbom clean
+.PHONY: help up install toolchain test test-upstream check bench bench-overload bench-scenarios bench-engine bench-gpu chaos chaos-mutations spoil docs lock sbom clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1: /p' Makefile
@@ -56,6 +56,9 @@ test: $(STAMPS)/penstock $(STAMPS)/dev $(STAMPS)/rq-2 ## run all tests in PROCES
 	$(RUN_TESTS) $(PYTEST)
 	PYTHONPATH=$(abspath $(VENV))/rq-2 $(RUN_TESTS) -m rq $(PYTEST) || test $$? -eq 5
 	-@$(BIN)/coverage combine --quiet && $(BIN)/coverage report --skip-covered --skip-empty
+
+test-upstream: $(STAMPS)/penstock $(STAMPS)/dev ## run OpenAI's end-to-end tests with a real llama-server behind the door; LLAMA_SERVER=PATH
+	LLAMA_SERVER=$(LLAMA_SERVER) $(BIN)/pytest -q -s -n 0 tests/e2e/test_llama_server.py
 
 check: $(STAMPS)/penstock $(STAMPS)/dev ## check format, linters, types, import contracts, generated pages and the repository's rules
 	$(BIN)/ruff check .

@@ -124,6 +124,28 @@ def test_a_worker_whose_upstream_is_not_there_yet_becomes_live_when_it_is(stage:
     wait_for(lambda: stage.view(worker), "a live worker")
 
 
+def test_of_two_replicas_one_is_killed_under_load_and_every_job_ends_once(
+    stage: Stage, server: UpstreamServer, worker: Process
+) -> None:
+    with UpstreamServer(words=20) as other:
+        server.words, server.word_s, other.word_s = 20, 0.02, 0.02
+        second = stage.worker(PENSTOCK_UPSTREAM_URL=other.url)
+        jobs = [stage.admit(model="m") for _ in range(16)]
+        wait_for(lambda: server.open == 2 and other.open == 2, "jobs at both servers")
+        server.stop()
+        views = stage.ended(*jobs)
+        assert {view.state.value for view in views} == {"succeeded"}
+        # Only the jobs that were cut in the middle of their answers lost an attempt.
+        assert sum(view.attempts - 1 for view in views) <= 2
+        assert worker.alive
+        server.start()
+        wait_for(lambda: stage.view(worker), "the worker to be live again")
+        second.terminate()
+        assert second.exit_code() == 0
+    assert ended(stage, stage.admit(model="m"))[0] == "succeeded"
+    stage.assert_sound()
+
+
 def test_a_worker_that_drains_finishes_what_runs_upstream(
     stage: Stage, server: UpstreamServer, worker: Process
 ) -> None:

@@ -34,6 +34,8 @@ class UpstreamServer:
         self.models = ["m"]
         self.behaviours: deque[str] = deque()
         self.retry_after = {"Retry-After": "0.3"}
+        #: The time between two words, in seconds.
+        self.word_s = 0.0
         self.may_cut = threading.Event()
         self.may_cut.set()
         #: The bodies of the requests so far, and how many of them the client has closed before their end.
@@ -149,8 +151,8 @@ class UpstreamServer:
                 "delta" if is_chat else "text": {"content": piece} if is_chat else piece,
             }
             await response.write(_event({"choices": [choice]}))
-            if behaviour == "endless":
-                await asyncio.sleep(0.01)
+            if behaviour == "endless" or self.word_s:
+                await asyncio.sleep(self.word_s or 0.01)
             if behaviour == "stall":
                 await asyncio.sleep(60)
             if behaviour == "garbage":

@@ -1,0 +1,211 @@
+"""The end-to-end tests of OpenAI's routes once more, with a real llama-server behind the door: `make test-upstream`.
+
+Each test of the other files either runs here with this file's `common`, or is left out with a reason, which is printed.
+"""
+
+import importlib
+import inspect
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from time import monotonic
+
+import openai
+import pytest
+from openai import OpenAI
+
+from tests.e2e import test_openai_package as package
+from tests.e2e import test_openai_responses as responses
+from tests.support.bert import write_bert
+from tests.support.llama_server import LLAMA_SERVER, WHY_SKIPPED, LlamaServer
+from tests.support.processes import Stage, wait_for
+from tests.support.served import Address, Served
+from workers.demo import demo_model_path
+
+pytestmark = [
+    pytest.mark.skipif(not LLAMA_SERVER, reason=WHY_SKIPPED),
+    pytest.mark.ways("direct", reason="what is behind the door does not depend on the way to it"),
+]
+
+_COUNTS_WORDS = "counts the sim's words; a test of this file counts the upstream's tokens instead"
+_NEEDS_A_SLOW_MODEL = "needs an answer of some thousand tokens; the demo model ends its stories itself"
+#: Test → why it does not run here.
+LEFT_OUT = {
+    "test_the_package_lists_models_and_chats": _COUNTS_WORDS,
+    "test_the_package_streams_a_chat_with_usage": _COUNTS_WORDS,
+    "test_the_package_gets_a_completion_whole_and_as_a_stream": _COUNTS_WORDS,
+    "test_a_yield_raises_an_error_with_the_refusal_if_retries_are_off": _NEEDS_A_SLOW_MODEL,
+    "test_an_unsupported_request_raises_the_packages_error_class": "an upstream's requests may have tools, and the "
+    "upstream says which fields are wrong; a test of this file has its answers",
+    "test_a_deadline_missed_during_a_stream_ends_the_stream_with_an_error": _NEEDS_A_SLOW_MODEL,
+    "test_the_packages_own_timeout_sets_the_jobs_deadline": _NEEDS_A_SLOW_MODEL,
+    "test_a_response_is_answered_with_the_doors_queue_facts": _COUNTS_WORDS,
+    "test_the_stream_helper_follows_a_response_to_its_end": _COUNTS_WORDS,
+    "test_a_background_response_can_be_polled_streamed_and_resumed": _COUNTS_WORDS,
+    "test_a_background_response_can_be_canceled": _NEEDS_A_SLOW_MODEL,
+    "test_closing_a_stream_cancels_its_response_unless_it_runs_in_the_background": _NEEDS_A_SLOW_MODEL,
+    "test_a_missed_deadline_is_504_in_the_foreground_and_failed_in_the_background": _NEEDS_A_SLOW_MODEL,
+    "test_invoke_returns_an_answer_with_its_usage": _COUNTS_WORDS,
+    "test_an_answer_is_streamed_in_pieces": _COUNTS_WORDS,
+    "test_a_batch_larger_than_the_inflight_bound_gets_all_its_answers": _COUNTS_WORDS,
+    "test_closing_a_stream_early_cancels_its_job": "the same as test_closing_a_stream, by LangChain",
+    "test_tools_raise_the_error_unsupported_parameter": "an upstream's requests may have tools",
+    "test_the_snippet_in_the_docs_works_as_printed": _COUNTS_WORDS,
+    "test_with_max_inflight_8_all_fifty_clients_get_answers_by_obeying_the_retry_hints": "needs the sim's known speed",
+    "test_a_failed_request_raises_the_error_class_of_its_status_and_is_not_retried": "ends before a worker is asked",
+    "test_an_unknown_key_raises_an_authentication_error": "ends before a worker is asked",
+    "test_a_tenant_that_exceeds_its_rate_gets_a_rate_limit_error_with_a_hint": "ends before a worker is asked",
+    "test_a_full_system_raises_a_server_error_with_a_hint": "ends before a worker is asked",
+}
+#: File → why none of its tests runs here.
+FILES_LEFT_OUT = {
+    "test_openai_routes": "its tests play the worker themselves",
+    "test_responses": "its tests play the worker themselves",
+    "test_embeddings": "makes embeddings with the worker's own model; the last test of this file has an upstream's",
+}
+_FILES = ("test_openai_package", "test_openai_responses", "test_langchain", "test_openai_burst", "test_openai_errors")
+# These run here as they are.
+test_a_missed_deadline_is_504 = package.test_a_missed_deadline_is_504_and_is_not_retried
+test_a_repeated_chat_call_gets_a_job_of_its_own = package.test_a_repeated_chat_call_always_gets_a_job_of_its_own
+test_a_timeout_of_one_second_leaves_time = package.test_a_timeout_of_one_second_leaves_time_for_an_answer
+test_closing_a_stream_ends_its_job = package.test_closing_a_stream_ends_its_job_at_once
+test_the_package_retries_a_yield = package.test_the_package_retries_a_yield_if_retries_are_on
+test_an_unknown_response_raises = responses.test_an_unsupported_or_unknown_request_raises_the_packages_error_class
+
+FOR_VECTORS = {"PENSTOCK_ENGINE": "upstream", "PENSTOCK_UPSTREAM_MODEL": "vectors"}
+STORY = "Once upon a time there was a little girl named Lily."
+
+
+@pytest.fixture(scope="module")
+def upstream(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaServer]:
+    with LlamaServer(demo_model_path(), tmp_path_factory.mktemp("llama"), slots=4) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def common(tmp_path_factory: pytest.TempPathFactory, upstream: LlamaServer) -> Iterator[Served]:
+    """A door whose model `sim` is the demo model of a llama-server."""
+    environ = {
+        "PENSTOCK_ENGINE": "upstream",
+        "PENSTOCK_UPSTREAM_URL": upstream.url,
+        "PENSTOCK_UPSTREAM_MODEL": "demo",
+        "PENSTOCK_MODEL_NAME": "sim",
+        "PENSTOCK_ADMISSION": "bounds",
+        "PENSTOCK_LEASE_MS": "2500",
+    }
+    with Stage(tmp_path_factory.mktemp("stage"), **environ) as stage:
+        stage.worker()
+        with Served(stage) as served:
+            yield served
+
+
+def chat(client: OpenAI, **fields: object) -> object:
+    body = {"model": "sim", "messages": [{"role": "user", "content": STORY}], "max_tokens": 12} | fields
+    return client.chat.completions.create(**body)  # type: ignore[call-overload]
+
+
+def test_every_other_test_of_openais_routes_runs_here_or_is_left_out_for_a_reason() -> None:
+    ours = {value for value in globals().values() if inspect.isfunction(value)}
+    for file in _FILES:
+        module = importlib.import_module(f"tests.e2e.{file}")
+        for name, function in vars(module).items():
+            if name.startswith("test_") and inspect.isfunction(function) and function not in ours:
+                print(f"left out: {name}: {LEFT_OUT[name]}")
+    for file, reason in FILES_LEFT_OUT.items():
+        print(f"left out: tests/e2e/{file}.py: {reason}")
+
+
+def test_an_answer_is_the_same_as_the_servers_own_with_its_counts(client: OpenAI, upstream: LlamaServer) -> None:
+    with OpenAI(base_url=upstream.url, api_key="none", max_retries=0) as direct:
+        fields = {"temperature": 0, "seed": 3, "max_tokens": 20}
+        theirs, ours = (chat(one, **fields) for one in (direct, client))
+    assert ours.choices[0].message.content == theirs.choices[0].message.content  # type: ignore[attr-defined]
+    assert ours.choices[0].finish_reason == theirs.choices[0].finish_reason  # type: ignore[attr-defined]
+    assert ours.usage.prompt_tokens == theirs.usage.prompt_tokens  # type: ignore[attr-defined]
+    assert ours.usage.completion_tokens == theirs.usage.completion_tokens  # type: ignore[attr-defined]
+
+
+def test_a_stream_has_the_whole_text_and_its_usage(client: OpenAI) -> None:
+    whole = chat(client, temperature=0, max_tokens=30)
+    chunks = list(chat(client, temperature=0, max_tokens=30, stream=True, stream_options={"include_usage": True}))  # type: ignore[call-overload]
+    pieces = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
+    assert "".join(pieces) == whole.choices[0].message.content  # type: ignore[attr-defined]
+    assert len(pieces) > 2
+    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens  # type: ignore[attr-defined]
+
+
+def test_a_completion_and_a_response_are_generated(client: OpenAI) -> None:
+    answer = client.completions.create(model="sim", prompt=STORY, max_tokens=12)
+    assert answer.usage is not None
+    assert 1 <= answer.usage.completion_tokens <= 12
+    assert answer.choices[0].text
+    response = client.responses.create(model="sim", input=STORY, max_output_tokens=12)
+    assert response.output_text
+    with client.responses.stream(model="sim", input=STORY, max_output_tokens=12) as stream:
+        assert "".join(event.delta for event in stream if event.type == "response.output_text.delta")
+
+
+def test_a_schema_is_kept_and_logprobs_arrive(client: OpenAI) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "color", "schema": {"enum": ["red", "blue"]}}}
+    answer = chat(client, response_format=form, max_tokens=40)
+    assert answer.choices[0].message.content in {'"red"', '"blue"'}  # type: ignore[attr-defined]
+    with_logprobs = chat(client, logprobs=True, top_logprobs=2, max_tokens=3)
+    assert len(with_logprobs.choices[0].logprobs.content) == 3  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"n": 2}, "unsupported_parameter"),
+        ({"messages": [{"role": "user", "content": "word " * 4_000}]}, "upstream_rejected"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "nope"}}}},
+            "upstream_rejected",
+        ),
+    ],
+)
+def test_a_wrong_request_gets_the_servers_message_at_once(client: OpenAI, fields: dict[str, object], code: str) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        chat(client, **fields)
+    assert isinstance(caught.value.body, dict)
+    assert caught.value.body["code"] == code
+    assert caught.value.body["message"]
+
+
+def test_a_closed_stream_frees_the_servers_slot_at_once(client: OpenAI, upstream: LlamaServer) -> None:
+    # A text with a bias against its end goes on until the context is full.
+    stream = client.completions.create(model="sim", prompt=STORY, max_tokens=1_900, stream=True, logit_bias={"1": -100})
+    next(iter(stream))
+    stream.close()
+    closed_s = monotonic()
+    wait_for(lambda: upstream.busy_slots() == 0, "the server to stop computing")
+    print(f"the slot was free {1000 * (monotonic() - closed_s):.0f} ms after the client had closed")
+
+
+def test_a_server_that_is_killed_and_comes_back_costs_no_job_anything(
+    served: Address, client: OpenAI, upstream: LlamaServer
+) -> None:
+    upstream.kill()
+    with ThreadPoolExecutor(4) as pool:
+        patient = client.with_options(timeout=60, max_retries=20)
+        asked = [pool.submit(chat, patient, max_tokens=8) for _ in range(8)]
+        wait_for(lambda: served.stage.store.snapshot().live_models == [], "the worker to be no longer live")
+        upstream.start()
+        answers = [future.result(60) for future in asked]
+    assert all(answer.choices[0].message.content for answer in answers)  # type: ignore[attr-defined]
+
+
+def test_embeddings_are_the_servers_own(tmp_path: Path) -> None:
+    write_bert(tmp_path / "vectors.gguf")
+    texts = ["ba dedi", "foku gali muna"]
+    with (
+        LlamaServer(tmp_path / "vectors.gguf", tmp_path, slots=2, ctx=64, more=("--embeddings",)) as server,
+        Stage(tmp_path, **(FOR_VECTORS | {"PENSTOCK_UPSTREAM_URL": server.url})) as stage,
+        OpenAI(base_url=server.url, api_key="none", max_retries=0) as direct,
+    ):
+        stage.worker()
+        with Served(stage) as served, OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
+            theirs, ours = (one.embeddings.create(model="vectors", input=texts) for one in (direct, client))
+            assert [item.embedding for item in ours.data] == [pytest.approx(item.embedding) for item in theirs.data]
+            assert ours.usage.prompt_tokens == theirs.usage.prompt_tokens
+        stage.assert_sound()

@@ -1,0 +1,80 @@
+"""A real llama-server, if LLAMA_SERVER names its binary: `python -m bench.engine_peers --build FOLDER` builds one."""
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Self
+
+import httpx
+
+from tests.support.ports import free_port
+from tests.support.processes import wait_for
+
+#: The binary, or "" if there is none.
+LLAMA_SERVER = os.environ.get("LLAMA_SERVER", "")
+WHY_SKIPPED = "LLAMA_SERVER names no llama-server (python -m bench.engine_peers --build FOLDER builds one)"
+
+
+class LlamaServer:
+    """One server, on the same port each time it is started."""
+
+    def __init__(
+        self, model: Path, folder: Path, *, slots: int = 4, ctx: int = 2048, more: tuple[str, ...] = ()
+    ) -> None:
+        # Only tests with a binary need the libraries with which it was linked.
+        import llama_cpp
+
+        self.port, self._log = free_port(), folder / "llama-server.log"
+        self._environ = os.environ | {
+            "LD_LIBRARY_PATH": str(Path(llama_cpp.__file__).parent / "lib"),
+            "OMP_WAIT_POLICY": "passive",
+        }
+        options = {"--model": str(model), "--host": "127.0.0.1", "--port": str(self.port), "--parallel": str(slots)}
+        options |= {"--ctx-size": str(ctx * slots), "--threads": "2", "--cache-ram": "0", "--fit": "off"}
+        flags = ("--no-kv-unified", "--no-warmup", "--no-repack", *more)
+        self._arguments = [LLAMA_SERVER, *(word for pair in options.items() for word in pair), *flags]
+        self._popen: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        with self._log.open("ab") as log:
+            self._popen = subprocess.Popen(self._arguments, env=self._environ, stdout=log, stderr=log)
+        wait_for(self._is_ready, f"llama-server to serve ({self._log})", timeout_s=60)
+
+    def kill(self) -> None:
+        if self._popen is not None:
+            self._popen.kill()
+            self._popen.wait()
+            self._popen = None
+
+    def busy_slots(self) -> int:
+        """Return how many slots compute an answer."""
+        slots = httpx.get(f"http://127.0.0.1:{self.port}/slots", timeout=5).json()
+        return sum(slot["is_processing"] for slot in slots)
+
+    def pause(self) -> None:
+        assert self._popen is not None
+        self._popen.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self._popen is not None
+        self._popen.send_signal(signal.SIGCONT)
+
+    def _is_ready(self) -> bool:
+        assert self._popen is not None
+        assert self._popen.poll() is None, self._log.read_text(errors="replace")[-2000:]
+        try:
+            return httpx.get(f"http://127.0.0.1:{self.port}/health", timeout=2).status_code == 200
+        except httpx.HTTPError:
+            return False
