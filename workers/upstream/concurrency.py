@@ -32,6 +32,9 @@ _FRESH_S = 20.0
 _SPEED_CHANGE = 1.33
 #: The weight of a new score of a number that was measured before.
 _SMOOTHING = 0.5
+#: The next lower number that is tried is less than this share of the best one. If more than the second share of the
+#: requests wait for their first tokens, it is tried before a higher one.
+_LOWER, _MANY_WAIT = 0.75, 0.4
 #: What is left of the number if the upstream refuses a request, at most once in this time, in seconds; and how long
 #: the number at which it refused is not tried again.
 _DECREASE, _ONE_DECREASE_S, _REFUSED_S = 0.7, 1.0, 30.0
@@ -127,7 +130,7 @@ class Concurrency:
             return
         waiting = window.waiting_s / window.in_flight_s
         self._note_score(tokens / took_s * (1 - _WAITING_WEIGHT * waiting))
-        self._move_to(self._next())
+        self._move_to(self._next(waiting))
 
     def _note_score(self, value: float) -> None:
         known = self._scores.get(self.limit)
@@ -142,18 +145,23 @@ class Concurrency:
                 score.value, score.at_s = score.value * change, float("-inf")
         known.value, known.at_s = value, self._now_s
 
-    def _next(self) -> int:
-        """Return the number to measure next: the best one after any other, and after that one that may be better."""
+    def _next(self, waiting: float) -> int:
+        """Return the number to measure next: the best one after any other, and after that one that may be better.
+
+        `waiting` is the share of the requests that waited for their first tokens in the last window.
+        """
         highest = max(score.value for score in self._scores.values())
         self._best = min(level for level, score in self._scores.items() if score.value >= _NEARLY * highest)
         if self.limit != self._best:
             return self._best
-        higher = [level for level in self._levels if level >= 2 * self._best] or self._levels[-1:]
-        lower = [level for level in self._levels if level < self._best]
-        for level in (higher[0], *lower[-1:]):
-            if self._may_try(level):
-                return level
-        return self._best
+        higher = next((level for level in self._levels if level >= 2 * self._best), self._levels[-1])
+        # If many requests wait, the server may compute only the others at once.
+        served = self._best * (1 - waiting)
+        lower = [level for level in self._levels if level < max(self._best * _LOWER, min(self._best, 1.2 * served))]
+        candidates = [higher, *lower[-1:]]
+        if waiting > _MANY_WAIT:
+            candidates.reverse()
+        return next((level for level in candidates if self._may_try(level)), self._best)
 
     def _may_try(self, level: int) -> bool:
         if level >= self._refused_from and self._now_s - self._refused_s < _REFUSED_S:
