@@ -16,6 +16,7 @@ NAMES = (
     "durability",
     "readiness",
     "structured",
+    "upstream",
     "gpu",
 )
 

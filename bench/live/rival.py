@@ -3,7 +3,8 @@
 Both serve the demo model with the same slots, cells, batch and threads. Their clients leave after 3 s without an
 answer. First, one client for each slot sends one request after another (a closed loop); 1x is the rate at which the
 C++ server answers these clients. Then each system gets bursts of 2x and 5x (an open loop), between two calm times. A
-system is started anew for each run. bench/README.md explains the figures.
+system is started anew for each run. With `--upstream`, Penstock has no engine of its own, and passes the requests to
+the same C++ server. bench/README.md explains the figures.
 """
 
 import argparse
@@ -68,8 +69,17 @@ class Setup:
 class Rivalry:
     """Runs both systems in turn, and keeps their figures."""
 
-    def __init__(self, setup: Setup, clients: Clients, server: Path | None, times: Times, closed_loop_s: float) -> None:
-        self._setup, self._clients, self._server = setup, clients, server
+    def __init__(
+        self,
+        setup: Setup,
+        clients: Clients,
+        server: Path | None,
+        times: Times,
+        closed_loop_s: float,
+        *,
+        upstream: bool = False,
+    ) -> None:
+        self._setup, self._clients, self._server, self._upstream = setup, clients, server, upstream
         self._times, self._closed_loop_s = times, closed_loop_s
         self._facts = setup.facts()
         self.rival_name = ""
@@ -108,7 +118,7 @@ class Rivalry:
 
     @contextmanager
     def _serving(self, name: str) -> Iterator[int]:
-        if name == "penstock":
+        if name == "penstock" and not self._upstream:
             port = free_port()
             with penstock_up(self._setup.environ(), port):
                 yield port
@@ -117,7 +127,16 @@ class Rivalry:
             peer = Peer(demo_model_path(), self._facts, self._server, Path(folder) / "log")
             self.rival_name = peer.name
             try:
-                yield peer.port
+                if name == "rival":
+                    yield peer.port
+                    return
+                port = free_port()
+                environ = {
+                    "PENSTOCK_UPSTREAM_URL": f"http://127.0.0.1:{peer.port}/v1",
+                    "PENSTOCK_UPSTREAM_MODEL": "demo",
+                }
+                with penstock_up(environ, port, "upstream"):
+                    yield port
             finally:
                 peer.close()
 
@@ -133,6 +152,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--server", type=Path, help="path of a llama-server; without it, xllamacpp is used")
     options.add_argument("--no-deadline", action="store_true", help="requests do not name the clients' patience")
+    options.add_argument("--upstream", action="store_true", help="Penstock runs in front of the same C++ server")
     options.add_argument("--trial", action="store_true", help="run a quarter of the time, and write no results")
     chosen = options.parse_args()
     part = 0.25 if chosen.trial else 1.0
@@ -141,12 +161,13 @@ def main() -> None:
     print_environment(facts)
     whole = Times()
     times = Times(whole.before * part, whole.burst * part, whole.after * part)
-    rivalry = Rivalry(setup, clients, chosen.server, times, CLOSED_LOOP_S * part)
+    rivalry = Rivalry(setup, clients, chosen.server, times, CLOSED_LOOP_S * part, upstream=chosen.upstream)
     rivalry.run()
     print(table(rivalry.figures, rivalry.rival_name))
     facts |= {"rival": rivalry.rival_name, "times_s": vars(times)}
     if not chosen.trial:
-        path = write_results("rival-live-no-deadline" if chosen.no_deadline else "rival-live", facts, rivalry.figures)
+        name = "rival-upstream" if chosen.upstream else "rival-live"
+        path = write_results(f"{name}-no-deadline" if chosen.no_deadline else name, facts, rivalry.figures)
         draw(rivalry.figures, rivalry.rival_name, times, path.with_suffix(".png"))
 
 
