@@ -69,7 +69,7 @@ check: $(STAMPS)/penstock $(STAMPS)/dev ## check format, linters, types, import 
 	$(BIN)/python -m tools.generated_pages --check
 	$(BIN)/pytest -q tests/house
 
-bench: $(STAMPS)/penstock $(STAMPS)/bench ## run the benchmarks and write their results to bench/results; BENCH=queue, engine, door, overload, fairness, memory, bad_bodies, attacks, durability, readiness or structured
+bench: $(STAMPS)/penstock $(STAMPS)/bench ## run the benchmarks and write their results to bench/results; BENCH=queue, engine, door, overload, fairness, memory, bad_bodies, attacks, durability, readiness, structured or upstream
 	$(BIN)/python -m bench $(BENCH)
 
 bench-overload: $(STAMPS)/penstock $(STAMPS)/bench ## run experiments E1 to E8 in virtual time, about 15 minutes; FULL=1 for three seeds
