@@ -124,6 +124,7 @@ def one_run(store: Store, settings: Settings, path: Path, prompts: list[str], *,
         partial(make, settings, model_path=path),
         generated_weight=4,
         prepare_threads=2,
+        preempts=False,
         clock=RealClock(),
     )
     engine, duty = loop.engine, Duty(loop, lambda _name: None, loop.wake)

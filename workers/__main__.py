@@ -133,6 +133,7 @@ def _serve(settings: Settings, place: Place) -> ExitCode:
             start_engine,
             generated_weight=reported_weight(settings.generated_weight),
             prepare_threads=settings.prepare_threads,
+            preempts=settings.preempts,
             clock=clock,
         )
     _log_engine_facts(job_loop.engine)

@@ -119,6 +119,7 @@ class Supervisor:
             pool=self._job_loop.pool,
             has_free_slot=lambda: self._claimer.has_free_slot,
             on_work=self._job_loop.look_for_work,
+            on_contest=self._job_loop.contest,
         )
 
     def _make_watchdog(self) -> Watchdog:

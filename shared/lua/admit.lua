@@ -52,7 +52,7 @@
 -- USES kept offers generated_weight assess routes spending
 -- RARELY drop move_tier end_unchecked_tier predict shorten restore_service unrecorded_service hint_for book_less
 -- RARELY look_at_group look_at_room check_room note_room find_reservation end_reservation reserve with_offer doubt_wait
--- RARELY choose_pool keep_route hold_amount
+-- RARELY choose_pool keep_route hold_amount ring
 
 local queue = tenant .. '.' .. slug
 local routing = routing_json ~= '' and cjson.decode(routing_json) or nil
@@ -240,7 +240,7 @@ if not redis.call('HGET', k_tenant .. tenant, 'policy') then
   redis.call('EXPIRE', k_tenant .. tenant, ttl_s + 86400 + 3600)
 end
 redis.call('ZADD', k_queues, deadline_ms + ttl_s * 1000, queue)
-ring(slug)
+ring(slug, tenant)
 book_taken(request, attempt)
 count('admitted')
 count('admitted|' .. label)

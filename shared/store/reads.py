@@ -18,6 +18,8 @@ from shared.store.replies import JobPage, Overview, PatrolStep, Quote, Rings, Sn
 _MAX_BLOCK_S = 5.0
 #: The text in a worker's doorbell that is no job id: a slower worker left a job to it (shared/lua/lib/fastest.lua).
 _LEFT_A_JOB = "+"
+#: Another one: a job waits for a slot that another tenant's job has (shared/lua/lib/doorbell.lua).
+_CONTESTED = "!"
 
 
 class StoreReads:
@@ -193,7 +195,9 @@ class StoreReads:
             more: Any = self._blocking.lpop(worker_doorbell, 1_023)
         texts = [decode.text(raw) for raw in [popped[1], *(more or [])]]
         return Rings(
-            left_a_job=_LEFT_A_JOB in texts, canceled=[text for text in texts if text not in {"", _LEFT_A_JOB}]
+            left_a_job=_LEFT_A_JOB in texts,
+            contested=_CONTESTED in texts,
+            canceled=[text for text in texts if text not in {"", _LEFT_A_JOB, _CONTESTED}],
         )
 
     def ring(self, worker: str) -> None:

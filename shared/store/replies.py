@@ -145,6 +145,8 @@ class Rings:
     pool: bool = False
     #: Whether a slower worker left a job to this worker.
     left_a_job: bool = False
+    #: Whether a job waits for a slot that another tenant's job has, so that a worker without a free slot has to claim.
+    contested: bool = False
     #: The ids of the worker's jobs to cancel.
     canceled: list[str] = field(default_factory=list)
 

@@ -59,7 +59,14 @@ class OneWorker:
         self.store, self.clock = store, ManualClock()
         start_engine = partial(make_engine, settings, clock=self.clock)
         self.job_loop = JobLoop(
-            store, WORKER, MODEL, start_engine, generated_weight=4, prepare_threads=2, clock=self.clock
+            store,
+            WORKER,
+            MODEL,
+            start_engine,
+            generated_weight=4,
+            prepare_threads=2,
+            preempts=settings.preempts,
+            clock=self.clock,
         )
         assert isinstance(self.job_loop.engine, Engine)
         self.engine, self.delivery = self.job_loop.engine, self.job_loop.delivery

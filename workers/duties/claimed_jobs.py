@@ -21,7 +21,7 @@ _FREE_CPU_S = 0.002
 _EARLY_CANCELS = 256
 
 
-@dataclass
+@dataclass(eq=False)
 class HeldJob:
     """One claimed job. `cancel_requested` is written only by a thread that holds the lock of ClaimedJobs."""
 

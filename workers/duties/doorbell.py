@@ -56,8 +56,13 @@ class Doorbell:
         pool: PoolSubscription,
         has_free_slot: Callable[[], bool],
         on_work: Callable[[], None],
+        on_contest: Callable[[], None],
     ) -> None:
-        """Create the duty. It calls `on_work` when a job may be waiting and this worker has a free slot."""
+        """Create the duty.
+
+        It calls `on_work` when a job may be waiting and this worker has a free slot, and `on_contest` when a job may be
+        waiting for a slot that another tenant's job has.
+        """
         self._store = store
         self._worker = worker
         self._model = model
@@ -65,7 +70,7 @@ class Doorbell:
         self._engine = engine
         self._pool = pool
         self._has_free_slot = has_free_slot
-        self._on_work = on_work
+        self._on_work, self._on_contest = on_work, on_contest
 
     def one_pass(self) -> float:
         """Wait until a doorbell rings, for up to `WAIT_S` seconds, and act on the ring.
@@ -84,6 +89,8 @@ class Doorbell:
             key = self._claimed_jobs.request_cancel(job_id)
             if key is not None:
                 self._engine.cancel(key)
+        if rings.contested:
+            self._on_contest()
         # A job that was left to this worker can wait for its next free slot: all other workers left it, too.
         if (rings.pool or rings.left_a_job) and self._has_free_slot():
             self._on_work()

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from shared.clock import Clock
+from shared.errors import StoreUnavailable
 from workers.duties.claimed_jobs import ClaimedJobs
 from workers.duties.claims.claimer import Claimer
 from workers.duties.claims.preparation import Preparation
@@ -50,6 +51,7 @@ class JobLoop:
         *,
         generated_weight: int,
         prepare_threads: int,
+        preempts: bool,
         clock: Clock,
     ) -> None:
         self._clock = clock
@@ -79,6 +81,7 @@ class JobLoop:
             fail=self.delivery.fail,
             record_prompt=self.throughput.record_prompt,
             preparation=Preparation(engine.prepare, prepare_threads, self.wake.set),
+            preempts=preempts,
         )
         self._last_slots_freed = 0
 
@@ -101,12 +104,25 @@ class JobLoop:
         self.claimer.expect_work()
         self.wake.set()
 
+    def contest(self) -> None:
+        """Start a pass that claims even without a free slot, as somebody may wait. May be called from any thread."""
+        self.claimer.expect_contest()
+        self.wake.set()
+
     def one_pass(self) -> float | None:
         """Deliver what is due, then claim. Raises StoreUnavailable.
 
         Return the delay until the next pass in seconds, or None to wait for a wake.
         """
         self.claimer.starts.submit_prepared()
+        try:
+            return self._deliver_and_claim()
+        except StoreUnavailable:
+            # The engine goes on with what it has.
+            self.claimer.keep_rows_busy()
+            raise
+
+    def _deliver_and_claim(self) -> float | None:
         next_text_s = self.delivery.one_pass()
         slot_freed = self.delivery.slots_freed != self._last_slots_freed
         self._last_slots_freed = self.delivery.slots_freed

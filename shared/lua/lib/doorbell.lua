@@ -1,11 +1,31 @@
--- doorbell: wakes an idle worker of a pool.
--- KEYS wake
+-- doorbell: wakes a worker of a pool for a new job: an idle worker or, if there is none, one that may pause another job.
+-- KEYS wake bell books pool
+-- USES clock rows preemption
 -- If this many rings have not been read, no worker is idle, and another ring would have no effect.
 local MAX_RINGS = 64
+-- The most workers without a free slot that are woken for one job.
+local MAX_WOKEN = 8
 
-local function ring(slug)
+-- Wakes live workers by their own doorbells if all slots of the pool are taken, some of them by other tenants' jobs: one
+-- of these may have to give its slot to a job of this tenant. A `!` is no job id.
+local function wake_full_workers(slug, tenant)
+  local pool = redis.call('HMGET', k_books .. slug, 'running', 'paused', 'slots')
+  local computing = number(pool[1], 0, 0) - number(pool[2], 0, 0)
+  if computing < number(pool[3], 0, 0) or rows_of(slug, 'c', tenant) >= computing or not is_preemptive() then
+    return
+  end
+  for _, name in ipairs(redis.call('ZREVRANGEBYSCORE', k_pool .. slug, '+inf', now_ms - LIVE_MS, 'LIMIT', 0, MAX_WOKEN)) do
+    if redis.call('LLEN', k_bell .. name) < MAX_RINGS then
+      redis.call('LPUSH', k_bell .. name, '!')
+      redis.call('EXPIRE', k_bell .. name, 60)
+    end
+  end
+end
+
+local function ring(slug, tenant)
   if redis.call('LLEN', k_wake .. slug) < MAX_RINGS then
     redis.call('LPUSH', k_wake .. slug, '1')
     redis.call('EXPIRE', k_wake .. slug, 60)
   end
+  wake_full_workers(slug, tenant)
 end

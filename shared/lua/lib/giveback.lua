@@ -33,6 +33,6 @@ local function give_back(job, counts_as_attempt, now_ms)
   end
   enlist(job)
   end_running(job)
-  ring(job.slug)
+  ring(job.slug, job.tenant)
   count('requeued')
 end

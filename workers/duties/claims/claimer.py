@@ -1,23 +1,31 @@
-"""Claims as many jobs as there are free slots, while the engine computes its current step.
+"""Claims as many jobs as there are free slots, and carries out which jobs the store pauses and resumes.
 
 A slot is free for a claim only after the end of its previous job has been written to the store: the order of turns is
 exact only if the true cost of that job is known at the next claim. The exception is the prefetch: when a running job is
 known to end soon, the next job for its slot may be claimed before the end. At most one job is prefetched for every
 eight slots. A prefetched job waits in the engine and starts in the step after the slot is freed.
 
+If jobs can be paused, a claim tells the store what the worker runs, and a worker without a free slot claims too: when
+its doorbell says that somebody else waits, and as often as the store then asks for, about once a quantum.
+
 A claim is repeated with the same claim id until the store has answered it, so that a lost answer loses no job.
 """
 
+import math
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import structlog
 
 from shared.clock import Clock
 from shared.jobs.job import ClaimedJob
 from shared.jobs.outcomes import EndCode
+from shared.store.replies import Exchange, HeldProgress
 from workers.duties.claimed_jobs import ClaimedJobs, HeldJob
 from workers.duties.claims.preparation import Preparation
+from workers.duties.claims.rows import Rows
 from workers.duties.claims.starts import Starts
 from workers.engine.events import FreeCapacity
 from workers.engine.inbox import max_prefetched
@@ -26,6 +34,8 @@ from workers.job_engine import JobEngine
 if TYPE_CHECKING:
     from shared.store.store import Store
 
+log = structlog.get_logger()
+
 #: How long an idle worker waits for a ring of the doorbell before it claims without one. A ring is lost if the process
 #: that received it dies. A claim that finds no job costs the store about 50 µs.
 POLL_S = 1.0
@@ -33,14 +43,18 @@ POLL_S = 1.0
 #: A slot that is free for longer than this while a job waits is considered idle. A claim alone may take this long.
 _IDLE_AFTER_S = 0.005
 
+#: A worker without a free slot claims at most once in this time, however often its doorbell rings.
+_CONTEST_INTERVAL_S = 0.02
+
 
 @dataclass(frozen=True)
 class _PendingClaim:
     """A claim that was sent but has not been answered yet. It is repeated unchanged."""
 
     claim_id: str
-    slots: int
+    room: int
     cells: int
+    held: Sequence[HeldProgress]
 
 
 class Claimer:
@@ -58,8 +72,9 @@ class Claimer:
         fail: Callable[[HeldJob, EndCode, str, str], None],
         record_prompt: Callable[[Mapping[str, Any], int], None],
         preparation: Preparation,
+        preempts: bool,
     ) -> None:
-        """Create a claimer, which starts paused.
+        """Create a claimer, which starts paused. If `preempts` is true, the store may pause jobs of this worker.
 
         `fail` is called to end a job that the engine rejects. `record_prompt` is called for each job that was submitted
         to the engine, with the job's payload and the number of tokens in its prompt.
@@ -70,7 +85,9 @@ class Claimer:
         self._claimed_jobs = claimed_jobs
         self._engine = engine
         self._clock = clock
-        self.starts = Starts(claimed_jobs, engine, preparation, fail=fail, record_prompt=record_prompt)
+        self._preempts = preempts and engine.can_pause
+        self._rows = Rows(claimed_jobs, engine, clock)
+        self.starts = Starts(claimed_jobs, engine, self._rows, preparation, fail=fail, record_prompt=record_prompt)
         #: Clock time and step count at which a slot became free while a job may have been waiting; None if no slot did.
         self._idle_since: tuple[float, int] | None = None
         #: Estimated number of steps that ran with a free slot after a job had already waited 5 ms for the slot. This is
@@ -80,6 +97,11 @@ class Claimer:
         #: Whether a job may be waiting in the pool.
         self._work_expected = True
         self._next_poll_s = 0.0
+        #: Whether somebody may wait for a slot that another tenant's job has. Set by any thread.
+        self._contested = False
+        #: Clock time of the next claim even if no slot is free.
+        self._contest_s = math.inf
+        self._last_sent_s = -math.inf
         #: If true, no job is claimed: the store has answered no heartbeat yet, or an operator drains this worker.
         self.paused = True
         #: Once this is true, no job is claimed any more, because the process is ending.
@@ -90,6 +112,10 @@ class Claimer:
         self._work_expected = True
         if self._free_capacity().slots > 0:
             self.note_free_slot()
+
+    def expect_contest(self) -> None:
+        """Make the next pass claim even without a free slot, as somebody may wait. May be called from any thread."""
+        self._contested = True
 
     def note_free_slot(self) -> None:
         """Start to measure how long a slot is free while a job may be waiting. May be called from any thread."""
@@ -114,7 +140,7 @@ class Claimer:
         return not self.closed and not self.paused and self._free_capacity().slots > 0
 
     def one_pass(self, *, slot_freed: bool) -> float | None:
-        """Claim jobs if slots are free and jobs may be waiting.
+        """Claim jobs if slots are free and jobs may be waiting, or if somebody may wait for a slot that is not free.
 
         `slot_freed` says whether slots or cells were freed since the last pass. Return the delay until the next claim
         in seconds, or None if the next claim makes sense only after a slot is freed. If it raises StoreUnavailable,
@@ -122,31 +148,58 @@ class Claimer:
         """
         if self._pending is None:
             if self.closed or self.paused:
+                self.keep_rows_busy()
                 return None
             free = self._free_capacity()
-            slots = free.slots + (free.slots_ending_soon if self._work_expected else 0)
-            if slots <= 0:
-                return None
-            if not (self._work_expected or slot_freed or self._clock.monotonic() >= self._next_poll_s):
-                return self._until_poll_s()
-            self._work_expected = False
-            self._pending = _PendingClaim(secrets.token_urlsafe(9), slots, free.cells)
-        sent_s = self._clock.monotonic()
+            room = free.slots + (free.slots_ending_soon if self._work_expected else 0)
+            is_due = room > 0 and (self._work_expected or slot_freed)
+            if not is_due and (delay_s := self._until_due_s(room)) != 0:
+                return delay_s
+            if room > 0:
+                self._work_expected = False
+            self._contested, self._contest_s = False, math.inf
+            held = self._rows.report() if self._preempts else ()
+            self._pending = _PendingClaim(secrets.token_urlsafe(9), room, free.cells, held)
+        self._last_sent_s = sent_s = self._clock.monotonic()
         pending = self._pending
-        claimed = self._store.claim(
-            self._worker, pending.claim_id, self._model, room=pending.slots, cells_free=pending.cells
+        exchange = self._store.contend(
+            self._worker,
+            pending.claim_id,
+            self._model,
+            room=pending.room,
+            cells_free=pending.cells,
+            held=pending.held,
         )
-        self._count_idle_steps(got_jobs=bool(claimed))
+        self._count_idle_steps(got_jobs=bool(exchange.started or exchange.resume))
         self._next_poll_s = sent_s + POLL_S
-        if len(claimed) >= pending.slots:
+        if 0 < pending.room <= len(exchange.started):
             self._work_expected = True
-        if self.closed:
-            self._release(claimed)
-        else:
-            self.starts.start(claimed, sent_s)
+        self._carry_out(exchange, sent_s)
         # Clear the pending claim last, because a drain must not end before the jobs are recorded as held or released.
         self._pending = None
-        return self._until_poll_s()
+        return self._until_due_s(self._free_capacity().slots)
+
+    def _carry_out(self, exchange: Exchange, sent_s: float) -> None:
+        for job_id in exchange.lost:
+            held_job = self._claimed_jobs.find(job_id)
+            if held_job is not None and self._claimed_jobs.remove(held_job.key) is not None:
+                log.warning("job.lost", job=job_id, told_by="claim")
+                self._engine.cancel(held_job.key, drop=True)
+        if self._preempts and exchange.ask_in_ms >= 0:
+            self._contest_s = sent_s + exchange.ask_in_ms / 1000
+        if self.closed:
+            self._rows.hand_over([], exchange.resume)
+            self._release(exchange.started)
+        else:
+            self._rows.hand_over(exchange.pause, exchange.resume)
+            self.starts.start(exchange.started, sent_s)
+        self.keep_rows_busy()
+
+    def keep_rows_busy(self) -> None:
+        """Let paused jobs go on in free rows, without asking the store. Called on the thread of the passes."""
+        if self._preempts and self._rows.fill():
+            # Tell the store soon: it counts these jobs as paused.
+            self._contested = True
 
     def _count_idle_steps(self, *, got_jobs: bool) -> None:
         since, self._idle_since = self._idle_since, None
@@ -157,8 +210,13 @@ class Claimer:
             steps = self._engine.stats.steps - since[1]
             self.idle_slot_steps += round(steps * (1 - _IDLE_AFTER_S / waited_s))
 
-    def _until_poll_s(self) -> float:
-        return max(0.0, self._next_poll_s - self._clock.monotonic())
+    def _until_due_s(self, room: int) -> float | None:
+        """Return the delay until the next claim, if nothing happens before; None if there is none."""
+        due_s = self._next_poll_s if room > 0 else math.inf
+        if self._preempts:
+            contest_s = -math.inf if self._contested else self._contest_s
+            due_s = min(due_s, max(contest_s, self._last_sent_s + _CONTEST_INTERVAL_S))
+        return None if due_s == math.inf else max(0.0, due_s - self._clock.monotonic())
 
     def _free_capacity(self) -> FreeCapacity:
         """Return the engine's free capacity, but count each slot as taken until its job's end is in the store.
@@ -170,7 +228,7 @@ class Claimer:
         ending_soon = max(0, min(engine_free.slots_ending_soon, unheld + max_prefetched(self._engine.slots) - slots))
         return FreeCapacity(slots, max(0, engine_free.cells - self.starts.cells), ending_soon)
 
-    def _release(self, claimed: list[ClaimedJob]) -> None:
+    def _release(self, claimed: Sequence[ClaimedJob]) -> None:
         """Release jobs whose claim was answered after the drain had begun."""
         if claimed:
             self._store.release(self._worker, [job.held for job in claimed])

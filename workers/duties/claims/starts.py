@@ -12,6 +12,7 @@ from shared.jobs.job import ClaimedJob
 from shared.jobs.outcomes import EndCode
 from workers.duties.claimed_jobs import ClaimedJobs, HeldJob
 from workers.duties.claims.preparation import Outcome, Preparation, prepare
+from workers.duties.claims.rows import Rows
 from workers.engine.events import JobRejected, JobSpec
 from workers.job_engine import JobEngine
 
@@ -28,13 +29,14 @@ class Starts:
         self,
         claimed_jobs: ClaimedJobs,
         engine: JobEngine,
+        rows: Rows,
         preparation: Preparation,
         *,
         fail: Callable[[HeldJob, EndCode, str, str], None],
         record_prompt: Callable[[Mapping[str, Any], int], None],
     ) -> None:
         """Create the starts. See `Claimer` for `fail` and `record_prompt`."""
-        self._claimed_jobs, self._engine, self._preparation = claimed_jobs, engine, preparation
+        self._claimed_jobs, self._engine, self._rows, self._preparation = claimed_jobs, engine, rows, preparation
         self._fail, self.record_prompt = fail, record_prompt
 
     @property
@@ -84,7 +86,7 @@ class Starts:
             log.error("job.prepare_fault", job=held_job.claimed.id, exc_info=prepared)
             self._fail(held_job, EndCode.ENGINE_ERROR, "the engine could not prepare this job", "")
             return
-        self._engine.submit(prepared)
+        self._rows.submit(held_job, prepared)
         if self._claimed_jobs.get(held_job.key) is None:
             # The job was lost just now, and the engine may have ignored the other thread's call, as below.
             self._engine.cancel(held_job.key, drop=True)

@@ -1,0 +1,112 @@
+"""Tests of pauses with real processes: short jobs beside long answers, workers that stop, and a real model."""
+
+import pytest
+
+from shared.jobs.states import JobState
+from shared.store import keys
+from tests.support.processes import wait_for
+from workers.demo.random_gguf import write_random_model
+from workers.exit_codes import ExitCode
+
+ON = {"PENSTOCK_PREEMPTION": "on"}
+
+
+def check_answers(stage, *ids):
+    """Check that the jobs have whole answers, which were streamed without a gap and without a repeat."""
+    for job_id, view in zip(ids, stage.ended(*ids), strict=True):
+        assert view.state is JobState.SUCCEEDED
+        assert view.text == "".join(f"w{view.prompt_tokens + i} " for i in range(view.max_tokens))
+        events = stage.store.read_events({job_id: "0"}, block_ms=1)[job_id]
+        if "requeued" not in [fields["type"] for _, fields in events]:
+            assert "".join(fields.get("text", "") for _, fields in events) == view.text
+
+
+def with_a_paused_job(stage, **environ):
+    """Return a worker with two slots, the ids of two long answers, one of which is paused, and that of another job."""
+    worker = stage.worker(PENSTOCK_MAX_BATCH_SIZE="2", **ON, **environ)
+    loud = [stage.admit("loud", max_tokens=300) for _ in range(2)]
+    for job_id in loud:
+        stage.wait_for_text(job_id)
+    quiet = stage.admit("quiet", max_tokens=150)
+    wait_for(lambda: [job for job in loud if is_paused(stage, job)], "a paused job")
+    stage.wait_for_text(quiet)
+    return worker, loud, quiet
+
+
+def is_paused(stage, job_id):
+    return bool(stage.client.hget(keys.rq_job(job_id), "penstock_paused_since_ms"))
+
+
+def test_a_short_job_starts_at_once_although_another_tenants_long_answers_have_all_slots(stage):
+    stage.worker(PENSTOCK_MAX_BATCH_SIZE="4", **ON)
+    loud = [stage.admit("loud", max_tokens=400) for _ in range(4)]
+    for job_id in loud:
+        stage.wait_for_text(job_id)
+    quiet = stage.admit("quiet", max_tokens=10)
+    (view,) = stage.ended(quiet)
+    assert view.first_claim_ms - view.admitted_ms < 2000
+    # Each of the long answers takes four seconds.
+    assert {job.state for job in stage.jobs(loud)} == {JobState.RUNNING}
+    check_answers(stage, quiet, *loud)
+    wait_for(lambda: stage.stat("pauses|sim|copied") == 1, "the heartbeat that counts the pause")
+
+
+def test_a_worker_that_is_stopped_runs_its_paused_jobs_to_their_ends(stage):
+    worker, loud, quiet = with_a_paused_job(stage)
+    worker.terminate()
+    assert worker.exit_code() == ExitCode.DRAINED
+    assert {view.attempts for view in stage.jobs([quiet, *loud])} == {1}
+    check_answers(stage, quiet, *loud)
+
+
+def test_a_worker_that_is_stopped_without_a_grace_time_gives_its_paused_jobs_back(stage):
+    worker, loud, quiet = with_a_paused_job(stage, PENSTOCK_DRAIN_GRACE_MS="0")
+    worker.terminate()
+    assert worker.exit_code() == ExitCode.DRAINED
+    assert {view.state for view in stage.jobs([quiet, *loud])} == {JobState.QUEUED}
+    assert not any(is_paused(stage, job_id) for job_id in loud)
+    stage.worker(PENSTOCK_MAX_BATCH_SIZE="4", **ON)
+    check_answers(stage, quiet, *loud)
+
+
+def test_the_jobs_of_a_killed_worker_run_again_whether_they_were_paused_or_not(stage):
+    worker, loud, quiet = with_a_paused_job(stage)
+    worker.kill()
+    stage.worker(PENSTOCK_MAX_BATCH_SIZE="4", **ON)
+    check_answers(stage, quiet, *loud)
+    assert not any(is_paused(stage, job_id) for job_id in loud)
+
+
+@pytest.mark.parametrize("cache", ["split", "shared"])
+def test_the_answers_of_a_real_model_are_the_same_whether_they_are_paused_or_not(stage, tmp_path, cache):
+    pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
+    path = tmp_path / "tiny.gguf"
+    write_random_model(path, n_embd=256, n_layer=6, n_head=8, n_head_kv=4, n_ff=768, n_ctx_train=4096)
+    worker = stage.worker(
+        PENSTOCK_ENGINE="llama",
+        PENSTOCK_MODEL=str(path),
+        PENSTOCK_KV_CELLS="8192" if cache == "split" else "6144",
+        PENSTOCK_MAX_BATCH_SIZE="2",
+        PENSTOCK_QUANTUM_MS="200",
+        **ON,
+    )
+    assert stage.view(worker).facts["cache"] == cache
+
+    def admit(tenant, max_tokens):
+        # The two likeliest tokens of this answer are always at least .011 apart, so no rounding changes it.
+        payload = {"prompt": " ".join(["story"] * 24), "temperature": 0}
+        return stage.admit(tenant, model="tiny", payload=payload, prompt_tokens=24, max_tokens=max_tokens)
+
+    (alone,) = stage.ended(admit("loud", 400))
+    loud = [admit("loud", 400) for _ in range(2)]
+    for job_id in loud:
+        stage.wait_for_text(job_id)
+    quiet = [admit(f"quiet{i}", 60) for i in range(3)]
+    views = stage.ended(*loud, *quiet, timeout_s=60)
+    assert {view.state for view in views} == {JobState.SUCCEEDED}
+    assert [view.text for view in views[:2]] == [alone.text] * 2
+    assert all(alone.text.startswith(view.text) for view in views)
+    for view in views:
+        events = stage.store.read_events({view.id: "0"}, block_ms=1)[view.id]
+        assert "".join(fields.get("text", "") for _, fields in events) == view.text
+    wait_for(lambda: stage.stat("pauses|tiny|kept") + stage.stat("pauses|tiny|copied") >= 1, "a pause")

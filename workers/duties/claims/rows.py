@@ -1,0 +1,107 @@
+"""Gives this worker's rows to the jobs that the store names: submits, pauses and resumes jobs, and reports their times.
+
+A *row* is a job's place in the engine's steps; an engine has as many rows as slots. The store decides which of the
+worker's jobs are paused. A job that must give way keeps its row until the job that takes the row has been prepared and
+submitted, so that no step runs with an empty row.
+
+A row is never left free while a job is paused. If the store does not answer, or if its answer leaves a row free, the
+job that has been paused for the longest time goes on, and the next call tells the store so.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+
+from shared.clock import Clock
+from shared.store.replies import HeldProgress
+from workers.duties.claimed_jobs import ClaimedJobs, HeldJob
+from workers.engine.backend import Prepared
+from workers.engine.events import FreeCapacity
+from workers.job_engine import JobEngine
+
+
+class Rows:
+    """The rows of one engine. Only the thread of the claimer's passes uses it."""
+
+    def __init__(self, claimed_jobs: ClaimedJobs, engine: JobEngine, clock: Clock) -> None:
+        self._claimed_jobs, self._engine, self._clock = claimed_jobs, engine, clock
+        #: Jobs that the store has paused, and that keep their rows until other jobs need the rows, in order.
+        self._giving_way: deque[HeldJob] = deque()
+        #: Jobs that went on without the store's word since the last report.
+        self._unasked: deque[HeldJob] = deque()
+
+    def report(self) -> list[HeldProgress]:
+        """Return how far each held job has come, and for how long it has had its row, for a new claim."""
+        self._unasked.clear()
+        now_s, prefill_tps = self._clock.monotonic(), self._engine.facts.prefill_tps
+        return [
+            HeldProgress(job.claimed.held, job.generated, job.cpu_tokens(prefill_tps), job.row_ms(now_s))
+            for job in self._claimed_jobs.jobs()
+        ]
+
+    def hand_over(self, pause: Sequence[str], resume: Sequence[str]) -> None:
+        """Let the jobs with the ids in `pause` give way to those in `resume`, and to jobs that will be submitted."""
+        now_s = self._clock.monotonic()
+        for held_job in filter(None, map(self._claimed_jobs.find, pause)):
+            if held_job.paused_since_s is None and held_job.row_since_s is not None:
+                held_job.paused_since_s = now_s
+                self._giving_way.append(held_job)
+        for held_job in filter(None, map(self._claimed_jobs.find, resume)):
+            if held_job in self._giving_way:
+                self._giving_way.remove(held_job)
+                held_job.paused_since_s = None
+            else:
+                self._resume(held_job)
+
+    def submit(self, held_job: HeldJob, prepared: Prepared) -> None:
+        """Submit a job to the engine. If no row is free for it, another job gives way in the same step."""
+        before = self._engine.free_capacity()
+        self._engine.submit(prepared)
+        held_job.row_since_s = self._clock.monotonic()
+        self._make_way(before, prepared.cells)
+
+    def fill(self) -> bool:
+        """Let paused jobs go on in rows that no other job is about to take. Return whether one did."""
+        jobs, went_on = self._claimed_jobs.jobs(), list[HeldJob]()
+        paused = sorted((job for job in jobs if job.paused_since_s is not None), key=_pause_began)
+        if not paused:
+            return False
+        # Jobs that are being prepared take the next free rows.
+        preparing = sum(job.row_since_s is None for job in jobs)
+        room = self._engine.free_capacity().slots - preparing
+        for held_job in paused:
+            if held_job in self._giving_way:
+                goes_on = not preparing
+            else:
+                goes_on = len(went_on) < room and self._engine.resume(held_job.key, if_free=True)
+                held_job.row_since_s = self._clock.monotonic() if goes_on else held_job.row_since_s
+            if goes_on:
+                held_job.paused_since_s = None
+                went_on.append(held_job)
+        if not preparing:
+            self._giving_way.clear()
+        self._unasked += went_on
+        return bool(went_on)
+
+    def _resume(self, held_job: HeldJob) -> None:
+        before = self._engine.free_capacity()
+        if self._engine.resume(held_job.key):
+            held_job.row_since_s, held_job.paused_since_s = self._clock.monotonic(), None
+            self._make_way(before, held_job.claimed.prompt_tokens + held_job.claimed.max_tokens)
+
+    def _make_way(self, before: FreeCapacity, cells: int) -> None:
+        """Pause a job for one that has just been submitted or resumed, unless it had a free row and `cells` cells."""
+        if before.slots > 0 and before.cells >= cells:
+            return
+        while self._giving_way:
+            if self._engine.pause(self._giving_way.popleft().key):
+                return
+        # A claim whose answer was lost may have started a job for a row in which a paused job has gone on since.
+        while self._unasked:
+            held_job = self._unasked.pop()
+            if self._engine.pause(held_job.key):
+                held_job.paused_since_s = self._clock.monotonic()
+                return
+
+
+def _pause_began(held_job: HeldJob) -> float:
+    return held_job.paused_since_s or 0.0
