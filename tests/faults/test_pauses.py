@@ -53,17 +53,17 @@ def check_answer(flaky: FlakyStore, job_id: str, length: int) -> None:
     assert [fields["type"] for _, fields in events if fields["type"] != "token"] == ["started", "ended"]
 
 
-def with_long_answers(flaky: FlakyStore, slots: int, **environ: str) -> tuple[OneWorker, list[str]]:
+def with_long_answers(flaky: FlakyStore, slots: int, **fields: int) -> tuple[OneWorker, list[str]]:
     """Return a worker whose slots have answers of 400 words of one tenant, of which half a quantum is generated."""
-    worker = a_worker(flaky, slots, **environ)
-    ids = [admit_job(flaky, "loud", max_tokens=400) for _ in range(slots)]
+    worker = a_worker(flaky, slots)
+    ids = [admit_job(flaky, "loud", max_tokens=400, **fields) for _ in range(slots)]
     worker.run_until(lambda: worker.engine.stats.completion_tokens >= 50 * slots)
     return worker, ids
 
 
-def with_a_paused_job(flaky: FlakyStore, slots: int, **environ: str) -> tuple[OneWorker, list[str], str]:
+def with_a_paused_job(flaky: FlakyStore, slots: int, **fields: int) -> tuple[OneWorker, list[str], str]:
     """Return a worker on which a job of 60 words has taken the slot of one of the long answers."""
-    worker, loud = with_long_answers(flaky, slots, **environ)
+    worker, loud = with_long_answers(flaky, slots, **fields)
     quiet = admit_job(flaky, "quiet", max_tokens=60)
     worker.job_loop.contest()
     worker.run_until(lambda: quiet in computing(worker))
@@ -191,13 +191,12 @@ def test_an_exchange_whose_answer_is_lost_is_repeated_without_a_job_lost_or_run_
 
 @pytest.mark.parametrize("how", ["canceled", "expired"])
 def test_a_paused_job_ends_at_once_if_it_is_canceled_or_late(flaky, how):
-    worker, loud, quiet = with_a_paused_job(flaky, 1)
+    worker, loud, quiet = with_a_paused_job(flaky, 1, deadline_ms=9_000)
     if how == "canceled":
         flaky.cancel(loud[0])
         worker.engine.cancel(worker.claimed_jobs.request_cancel(loud[0]))
     else:
-        worker.engine._by_key[worker.claimed_jobs.find(loud[0]).key].job.spec.__dict__["deadline_s"] = 0.0
-        worker.engine._next_expiry_s = 0.0
+        worker.clock.advance(9)
     worker.run_until(lambda: state_and_attempts(flaky, loud[0])[0].value == how)
     assert computing(worker) == {quiet}
     assert worker.claimed_jobs.paused == 0
