@@ -86,7 +86,7 @@ TABLE: tuple[Key, ...] = (
     Key("idem", "penstock:idem:", "name", "string", "for a tenant's Idempotency-Key: job id and body digest", "ttl"),
     Key("supersede", "penstock:supersede:", "name", "string", "newest job id for a tenant's supersede_key", "ttl"),
     Key("wake", "penstock:wake:", "model", "list", "doorbell of a pool, on which idle workers block; capped", "ttl"),
-    Key("bell", "penstock:bell:", "worker", "list", "doorbell of a worker: ids of its jobs to cancel, or a sign to claim", "ttl"),
+    Key("bell", "penstock:bell:", "worker", "list", "doorbell of a worker: jobs to cancel, signs to claim", "ttl"),
     Key("worker", "penstock:worker:", "worker", "hash", "slots, KV cells, rates, last heartbeat, last claim", "ttl"),
     Key("workers", "penstock:workers", "", "zset", "workers, ordered by last heartbeat", "emptied"),
     Key("live", "penstock:live", "", "zset", "workers whose parts are counted, ordered by last heartbeat", "emptied"),
