@@ -122,7 +122,7 @@ local function make_request(pool)
 end
 -- Runs the checks. Finds the reservation of a client that has come back before.
 local function run_checks(request)
-  return assess(request, superseded, ticket_id ~= '' and ticket_id or attempt > 0 and return_id or '', ticket_ms)
+  return assess(request, superseded, ticket_id, ticket_ms, attempt > 0 and return_id or '')
 end
 count('offered_tokens', prompt_tokens + max_tokens)
 local label = label_of(tenant)

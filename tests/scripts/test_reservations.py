@@ -267,3 +267,20 @@ def test_a_due_client_comes_before_new_requests_of_its_tenant_and_not_of_its_gro
     pool.fill("red")
     # Red's jobs took the group's room, and a reservation does not lift the group's share.
     assert pool.offer("told", 600, attempt=1).reason == "tenant_share_full"
+
+
+def test_a_used_ticket_counts_as_none_so_a_repeat_is_recognized_by_its_body(pool, told):
+    """OpenAI's client repeats a refused request with the ticket that was in its body."""
+    ticket = {"ticket_id": b"told".hex().ljust(16, "0"), "ticket_ms": told.retry_ms, "deadline_ms": 600_000}
+    again = pool.offer("told", 600, **ticket)
+    assert isinstance(again, Refused)
+    pool.wait(again.retry_hint_ms)
+    pool.serve(2)
+    assert isinstance(pool.offer("told", 600, attempt=1, **ticket), Admitted)
+
+
+def test_each_of_many_equal_requests_gets_a_reservation_of_its_own(pool):
+    pool.fill()
+    for _ in range(60):
+        assert pool.offer("told", 1, deadline_ms=600_000).retry_ms > 0
+    assert sum(b"told".hex().encode() in member for member in pool.reserved) == 60

@@ -32,9 +32,9 @@ local function leave_out(request, superseded)
 end
 
 -- Looks at the request's pool and runs the checks. `superseded` is the tenant's job that the request replaces, or nil.
--- `return_id` and `return_ms` name the reservation with which the client may have come back ('' for none). Returns nil
--- or the refusal, as `verdict` does.
-local function assess(request, superseded, return_id, return_ms)
+-- `ticket_id` and `ticket_ms` name the reservation of the client's return ticket, and `return_id` that of a request that
+-- the client repeats ('' for none). Returns nil or the refusal, as `verdict` does.
+local function assess(request, superseded, ticket_id, ticket_ms, return_id)
   look(request)
   if request.has_tier then
     request.tier = move_tier(request)
@@ -44,8 +44,12 @@ local function assess(request, superseded, return_id, return_ms)
   if superseded and superseded.state == 'queued' then
     leave_out(request, superseded)
   end
-  if return_id ~= '' then
-    find_reservation(request, return_id, return_ms)
+  if ticket_id ~= '' then
+    find_reservation(request, ticket_id, ticket_ms)
+  end
+  -- A client may repeat a request with the ticket that is in its body, and was used up by the request before.
+  if not request.reservation and return_id ~= '' then
+    find_reservation(request, return_id, 0)
   end
   look_at_room(request)
   local refusal = verdict(request)

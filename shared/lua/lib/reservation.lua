@@ -142,8 +142,13 @@ local function reserve(request, id, hint_ms)
     return 0, 0
   end
   local retry_ms, window_ms = now_ms + hint_ms, math.floor(math.max(WINDOW_MIN_MS, WINDOW_PART * hint_ms))
-  redis.call('ZADD', key, 0, table.concat({ request.tenant, whole(retry_ms), id, whole(retry_ms + window_ms),
-    whole(math.max(0, request.cost_mwt)), whole(request.prompt_tokens), whole(request.max_tokens),
-    is_judged and 1 or 0 }, '|'))
+  for later_ms = 0, MAX_RESERVED do
+    -- The reservation of an equal request that was refused in the same millisecond is another member.
+    if redis.call('ZADD', key, 0, table.concat({ request.tenant, whole(retry_ms), id,
+      whole(retry_ms + window_ms + later_ms), whole(math.max(0, request.cost_mwt)), whole(request.prompt_tokens),
+      whole(request.max_tokens), is_judged and 1 or 0 }, '|')) == 1 then
+      break
+    end
+  end
   return retry_ms, window_ms
 end
