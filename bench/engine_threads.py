@@ -125,6 +125,7 @@ def one_run(store: Store, settings: Settings, path: Path, prompts: list[str], *,
         generated_weight=4,
         prepare_threads=2,
         preempts=False,
+        resume_tokens=settings.resume_tokens,
         clock=RealClock(),
     )
     engine, duty = loop.engine, Duty(loop, lambda _name: None, loop.wake)

@@ -14,9 +14,11 @@ from typing import Any
 import redis
 
 from bench.common import environment, print_environment, print_rows, private_store, write_results
+from shared.jobs.answer_ids import AnswerIds
 from shared.jobs.job import ClaimedJob, Ending, NewJob, Usage, new_job_id
 from shared.jobs.outcomes import Outcome
 from shared.settings.settings import load
+from shared.store import keys
 from shared.store.replies import Admitted, HeartbeatReport
 from shared.store.store import Store
 
@@ -121,6 +123,19 @@ def costs(client: redis.Redis, load_of: Load) -> dict[str, dict[str, float]]:
         assert len(got) == room, got
         held.extend(got)
 
+    answers: dict[str, AnswerIds] = {}
+
+    def append(i: int, *, with_ids: bool) -> None:
+        """Append two tokens to each of eight jobs, as a worker with eight slots does every 50 ms."""
+        jobs, tokens = held[8 * (i % 32) : 8 * (i % 32) + 8], 2 * (i // 32) + 2
+        chunks = [(job.held, "some text ", tokens) for job in jobs]
+        ids = {}
+        if with_ids:
+            for job in jobs:
+                answer = answers.setdefault(job.id, AnswerIds(job.token, "0123456789abcdef"))
+                ids[job.id] = answer.add([17, 70_000], tokens)
+        assert store.append(chunks, ids) == []
+
     def settle(i: int) -> None:
         store.settle(ending(held[i]), WORKER)
 
@@ -130,6 +145,10 @@ def costs(client: redis.Redis, load_of: Load) -> dict[str, dict[str, float]]:
     calls, rows = load_of.calls, {}
     rows["admit"] = _cost(client, calls, lambda i: store.admit(a_job(i * 7 % load_of.tenants)), beat)
     rows["claim, 1 a call"] = _cost(client, calls, lambda i: claim(i, 1), beat)
+    rows["append, 8 jobs, no ids"] = _cost(client, calls, lambda i: append(i, with_ids=False), beat)
+    for job in held:
+        client.xtrim(keys.events(job.id), maxlen=1, approximate=False)
+    rows["append, 8 jobs, ids"] = _cost(client, calls, lambda i: append(i, with_ids=True), beat)
     rows["settle"] = _cost(client, calls, settle, beat)
     rows["claim, 8 a call"] = _cost(client, calls // 8, lambda i: claim(i, 8), beat)
     client.hset("penstock:config", "max_inflight", "1")

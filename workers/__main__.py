@@ -134,6 +134,7 @@ def _serve(settings: Settings, place: Place) -> ExitCode:
             generated_weight=reported_weight(settings.generated_weight),
             prepare_threads=settings.prepare_threads,
             preempts=settings.preempts,
+            resume_tokens=settings.resume_tokens,
             clock=clock,
         )
     _log_engine_facts(job_loop.engine)

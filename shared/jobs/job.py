@@ -129,6 +129,8 @@ class ClaimedJob:
     max_tokens: int
     cancel_requested: bool = False
     traceparent: str = ""
+    #: The tokens that earlier attempts generated, after which the answer goes on.
+    answer: tuple[int, ...] = ()
 
     @property
     def held(self) -> ClaimRef:
@@ -145,19 +147,18 @@ class Usage:
     completion_tokens: int = 0
     prefill_ms: int | None = None
     decode_ms: int | None = None
-    #: Time to the first token, measured from when the worker submits the job to the engine. The door adds the time for
-    #: which the job was queued.
+    #: Time from the job's submission to the engine to its first token. The door adds the time in the queue.
     ttft_ms: int | None = None
-    #: Prompt tokens that had not been computed when the job ended. The tenant is not charged for them. This count is
-    #: not stored in the result.
+    #: Prompt tokens that had not been computed when the job ended. The tenant is not charged for them.
     unread_tokens: int = 0
-    #: What the worker charges for the CPU time of the job's preparation and of its grammar, in weighted tokens. This
-    #: count is not stored in the result.
+    #: What the worker charges for the CPU time of the job's preparation and of its grammar, in weighted tokens.
     cpu_tokens: int = 0
+    #: Tokens that were computed again, after a pause or because an earlier attempt had computed them.
+    again_tokens: int = 0
 
     def as_dict(self) -> dict[str, int | None]:
-        """Return the counts and times that are stored in the result: all but the last two fields."""
-        return {name: count for name, count in vars(self).items() if name not in {"unread_tokens", "cpu_tokens"}}
+        """Return the counts and times that are stored in the result: all but the last three fields."""
+        return dict(list(vars(self).items())[:-3])
 
     @property
     def arguments(self) -> dict[str, int]:
@@ -167,6 +168,7 @@ class Usage:
             "prompt_tokens": self.prompt_tokens - self.unread_tokens,
             "cached_tokens": self.cached_tokens,
             "completion_tokens": self.completion_tokens,
+            "again_tokens": self.again_tokens,
             "cpu_tokens": self.cpu_tokens,
             "ttft_ms": -1 if self.ttft_ms is None else self.ttft_ms,
             "decode_ms": -1 if self.decode_ms is None else self.decode_ms,

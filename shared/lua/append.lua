@@ -1,29 +1,41 @@
--- append: appends new text to the event streams of jobs; one call serves all jobs of a worker.
--- KEYS events rq_job
+-- append: appends new text to the event streams of jobs and stores its token ids; one call serves a worker's jobs.
+-- KEYS events partial rq_job
 -- ARGV
---   chunks rest · for each job: id, claim token, new text, number of tokens generated so far
+--   chunks rest · for each job: id, claim token, new text or '', tokens so far, packed ids of the new ones or '', seal
 -- ANSWERS appended
 --   appended: ids of jobs that are not running under the given claim token
 -- KEEPS 4
 -- USES afford
 
+-- Adds text to the job's stream, unless a repeated call has added it before. Returns whether the stream has the text.
+local function add_text(id, text, tokens)
+  -- If the worker repeats a call whose answer was lost, the last entry of the stream already has this text.
+  local last_entry = redis.pcall('XREVRANGE', k_events .. id, '+', '-', 'COUNT', 1)[1]
+  local fields = type(last_entry) == 'table' and last_entry[2] or {}
+  if fields[2] == 'token' and fields[4] == text and fields[6] == tokens then
+    return true
+  end
+  -- NOMKSTREAM is given because the claim created the stream with a TTL. If another program has deleted the stream,
+  -- this call must not create it again without a TTL.
+  return type(redis.pcall('XADD', k_events .. id, 'NOMKSTREAM', '*', 'type', 'token', 'text', text, 'tokens', tokens))
+    == 'string'
+end
+
 local lost = {}
-for i = chunks, #ARGV, 4 do
-  local id = ARGV[i]
+for i = chunks, #ARGV, 6 do
+  local id, text, tokens, ids = ARGV[i], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4]
   local held = redis.pcall('HMGET', k_rq_job .. id, 'penstock_state', 'penstock_claim')
-  if held[1] == 'running' and held[2] == ARGV[i + 1] then
-    -- If the worker repeats a call whose answer was lost, the last entry of the stream already has this text.
-    local last_entry = redis.pcall('XREVRANGE', k_events .. id, '+', '-', 'COUNT', 1)[1]
-    local fields = type(last_entry) == 'table' and last_entry[2] or {}
-    local is_repeat = fields[2] == 'token' and fields[4] == ARGV[i + 2] and fields[6] == ARGV[i + 3]
-    -- NOMKSTREAM is given because the claim created the stream with a TTL. If another program has deleted the stream,
-    -- this call must not create it again without a TTL.
-    if not is_repeat then
-      redis.pcall('XADD', k_events .. id, 'NOMKSTREAM', '*', 'type', 'token', 'text', ARGV[i + 2],
-        'tokens', ARGV[i + 3])
-    end
-  else
+  if held[1] ~= 'running' or held[2] ~= ARGV[i + 1] then
     lost[#lost + 1] = id
+  else
+    local is_added = text == '' or add_text(id, text, tokens)
+    -- If the ids of an earlier call are missing, the bytes before the offset do not fit the seal, and no id is used.
+    local is_stored = is_added and ids ~= ''
+      and redis.pcall('SETRANGE', k_partial .. id, 4 * number(tokens, 0) - #ids, ids .. ARGV[i + 5])
+    if type(is_stored) ~= 'number' then
+      -- No later attempt goes on if the ids and the text in the stream do not agree.
+      redis.call('DEL', k_partial .. id)
+    end
   end
 end
 return { 'appended', unpack(lost) }

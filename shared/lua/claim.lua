@@ -9,9 +9,9 @@
 --   held rest · for each job that the worker holds: id, claim token, tokens, CPU tokens, ms in its slot (-1: paused)
 -- ANSWERS claimed
 --   claimed: a list with one list for each leased job: id, payload or '', attempt number, ms to the deadline, ms to the
---   start deadline or -1, tenant, model, prompt tokens, max tokens, cancel code or '', traceparent; ids of paused jobs to
---   resume; ids of jobs to pause; ids of jobs that the worker has lost; ms until another call may pause a job, or -1 if
---   nobody else wants the slots
+--   start deadline or -1, tenant, model, prompt tokens, max tokens, cancel code or '', traceparent, packed ids of the kept
+--   tokens or ''; ids of paused jobs to resume; ids of jobs to pause; ids of jobs that the worker has lost; ms until
+--   another call may pause a job, or -1 if nobody else wants the slots
 -- KEEPS 1 2 3 5 7 8
 -- USES clock settings afford mark schema job turns heads lease running tier fastest preemption progress contest exchange
 -- RARELY finish forget strike note_wait restore_service unrecorded_service leaves_to wake_worker open_exchange
@@ -21,8 +21,8 @@ local MAX_EXAMINED = 64
 
 local worker_key = k_worker .. worker
 local worker_fields = redis.call('HMGET', worker_key, 'claim_id', 'claim_ids', 'cells', 'suspect', 'prefill_tps',
-  'tpot_ms', 'claim_resume', 'claim_pause', 'mu_wtps', 'generated_tps')
-local fairness, schema_oldest = read_settings('fairness', 'schema_oldest')
+  'tpot_ms', 'claim_resume', 'claim_pause', 'mu_wtps', 'generated_tps', 'fingerprint')
+local schema_oldest, fingerprint = read_settings('schema_oldest'), worker_fields[11] or ''
 
 local answer = { started = {}, resume = {}, pause = {}, lost = {}, ask_in_ms = -1 }
 local function tell(told)
@@ -49,7 +49,7 @@ if worker_fields[1] == claim_id then
   for id in string.gmatch(worker_fields[2] or '', '%S+') do
     local job = read_job(id)
     if is_held(job, claim_id) then
-      answer.started[#answer.started + 1] = description_of(job)
+      answer.started[#answer.started + 1] = description_of(job, fingerprint)
     end
   end
   answer.resume = still_running(worker_fields[7], false)
@@ -132,11 +132,10 @@ local function start(job, group)
   if job.degrade >= 0 then
     cut_answer(view, job)
   end
-  local cost_mwt = fairness == 'turns' and 1000 or is_preemptive() and 1000 * job.prompt_tokens or job.cost_mwt
-  local waited_ms = lease(job, group, worker, claim_id, cost_mwt)
+  local waited_ms = lease(job, group, worker, claim_id, fingerprint)
   min_wait_ms = math.min(min_wait_ms or waited_ms, waited_ms)
   leased_ids[#leased_ids + 1] = job.id
-  answer.started[#answer.started + 1] = description_of(job)
+  answer.started[#answer.started + 1] = description_of(job, fingerprint)
 end
 
 local function go_on(job)

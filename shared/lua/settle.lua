@@ -10,7 +10,8 @@
 --   stage text · where the error happened: prefill, decode or ''
 --   prompt_tokens int · number of prompt tokens, both computed and reused
 --   cached_tokens int · number of prompt tokens that were reused
---   completion_tokens int · number of generated tokens
+--   completion_tokens int · number of generated tokens, those of earlier attempts that were kept included
+--   again_tokens int · number of these tokens that were computed before and were computed again
 --   cpu_tokens int · weighted tokens of CPU time
 --   ttft_ms int · ms from the claim to the first token of this attempt, -1 for none
 --   decode_ms int · ms from the first token to the last, -1 for none
@@ -30,25 +31,35 @@ local job = read_job(id)
 if not job then
   return { 'gone' }
 end
-local computed = prompt_tokens - cached_tokens + completion_tokens
 local label = label_of(job.tenant)
 local label_and_model = label .. '|' .. job.model
-local function count_tokens()
-  count('tokens|' .. label_and_model .. '|prompt', prompt_tokens)
-  if cached_tokens > 0 then
-    count('tokens|' .. label_and_model .. '|cached', cached_tokens)
+-- Counts the tokens of this attempt, and returns how many it computed for the first time. Of an attempt whose tokens
+-- were kept, only those are counted that were not: the attempt that goes on counts the others.
+local function count_tokens(kept)
+  local prompt, cached = kept > 0 and 0 or prompt_tokens, kept > 0 and 0 or cached_tokens
+  local completion = math.max(0, completion_tokens - kept)
+  count('tokens|' .. label_and_model .. '|prompt', prompt + again_tokens)
+  if cached > 0 then
+    count('tokens|' .. label_and_model .. '|cached', cached)
   end
-  count('tokens|' .. label_and_model .. '|completion', completion_tokens)
-  spend_tokens(job, prompt_tokens, completion_tokens)
+  count('tokens|' .. label_and_model .. '|completion', completion)
+  spend_tokens(job, prompt, completion)
+  if again_tokens > 0 then
+    count('wasted|' .. label .. '|retried', again_tokens)
+  end
+  return prompt - cached + completion
 end
 if outcome == '' or token == '' or job.claim ~= token then
   -- A repeated call must not count the tokens of one claim twice.
-  if computed > 0 and redis.call('HSETNX', k_rq_job .. id, 'penstock_told_' .. token, 1) == 1 then
+  if prompt_tokens + completion_tokens > cached_tokens and redis.call('HSETNX', k_rq_job .. id, 'penstock_told_' .. token, 1) == 1 then
     local ended_by_own_claim = job.claim == token and job.state ~= 'running' and job.state ~= 'queued'
       and job.state ~= 'succeeded'
-    count_tokens()
-    count('wasted|' .. label .. '|'
-      .. (ended_by_own_claim and (job.cancel == 'abandoned' and 'abandoned' or job.state) or 'retried'), computed)
+    local kept_claim = redis.call('HGET', k_rq_job .. id, 'penstock_kept_claim')
+    local computed = count_tokens(kept_claim == token and job.kept_tokens or 0)
+    if computed > 0 then
+      count('wasted|' .. label .. '|'
+        .. (ended_by_own_claim and (job.cancel == 'abandoned' and 'abandoned' or job.state) or 'retried'), computed)
+    end
   end
   return { 'lost' }
 end
@@ -73,18 +84,20 @@ if fairness ~= 'turns' then
   charge(job, cost_mwt)
 end
 
-count_tokens()
+local computed = count_tokens(0)
 if ending.outcome ~= 'succeeded' and computed > 0 then
   count('wasted|' .. label .. '|' .. (ending.code == 'abandoned' and 'abandoned' or ending.outcome), computed)
 end
-if ttft_ms >= 0 then
+-- An attempt that goes on has neither the job's first token nor all of its tokens.
+local first_token_ms, own_tokens = job.kept_tokens == 0 and ttft_ms or -1, completion_tokens - job.kept_tokens
+if first_token_ms >= 0 then
   local size = prompt_tokens < 256 and 's' or prompt_tokens < 2048 and 'm' or 'l'
   local claimed_ms = number(redis.call('HGET', k_rq_job .. id, 'penstock_started_ms'), nil, job.admitted_ms, now_ms)
   observe('time_to_first_token|' .. label_and_model .. '|' .. size,
-    ttft_ms + (claimed_ms and claimed_ms - job.admitted_ms or 0))
-  if decode_ms >= 0 and completion_tokens > 1 then
-    observe('time_per_output_token|' .. label_and_model, decode_ms / (completion_tokens - 1))
-  end
+    first_token_ms + (claimed_ms and claimed_ms - job.admitted_ms or 0))
+end
+if decode_ms >= 0 and own_tokens > 1 then
+  observe('time_per_output_token|' .. label_and_model, decode_ms / (own_tokens - 1))
 end
 if ending.outcome == 'succeeded' then
   local times = redis.call('HMGET', k_rq_job .. id, 'penstock_started_ms', 'penstock_paused_ms')
@@ -96,7 +109,7 @@ if ending.outcome == 'succeeded' then
     learn(k_books .. job.slug, completion_tokens)
   end
 end
-judge_predictions(job, ending.outcome, ttft_ms, now_ms)
+judge_predictions(job, ending.outcome, first_token_ms, now_ms)
 finish(job, ending, now_ms)
 if redis.call('EXISTS', k_rq_worker .. worker) == 1 then
   redis.call('HINCRBY', k_rq_worker .. worker,

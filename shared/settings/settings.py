@@ -99,6 +99,7 @@ class Settings:
     engine: str
     sim_prefill_tps: float
     sim_decode_tps: float
+    resume_tokens: int
     drain_grace_ms: int
     stall_ms: int
     worker_listen: str

@@ -119,6 +119,14 @@ ROWS: tuple[Setting, ...] = (
     ),
     float_row("sim_prefill_tps", 2_000.0, "tokens/s", 0.001, 1e9, "prompt tokens per second of a sim slot"),
     float_row("sim_decode_tps", 20.0, "tokens/s", 0.001, 1e9, "generated tokens per second of a sim slot"),
+    int_row(
+        "resume_tokens",
+        32,
+        "tokens",
+        2,
+        4_096,
+        "the most tokens of an answer that are computed again if the worker is killed; their ids are stored in time",
+    ),
     int_row("drain_grace_ms", 120_000, "ms", 0, 3_600_000, "how long a draining worker may take to finish its jobs"),
     int_row("stall_ms", 120_000, "ms", 100, 3_600_000, "a worker whose jobs produce no token for this long exits"),
     text_row(

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from shared import schema
+from shared.jobs import answer_ids
 from shared.jobs.job import ClaimedJob, JobView, Usage
 from shared.jobs.job_history import Change
 from shared.jobs.outcomes import Outcome, Refusal, Refused
@@ -94,6 +95,7 @@ def claimed(entry: list[Any], token: str) -> ClaimedJob:
         max_tokens=int(entry[8]),
         cancel_requested=text(entry[9]) != "",
         traceparent=text(entry[10]),
+        answer=answer_ids.unpack(entry[11]),
     )
 
 

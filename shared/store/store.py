@@ -8,6 +8,7 @@ import redis
 
 from shared import schema
 from shared.errors import SettingsConflict
+from shared.jobs.answer_ids import NOTHING, PackedIds
 from shared.jobs.job import ClaimedJob, ClaimRef, Ending, NewJob, Usage
 from shared.jobs.outcomes import Outcome, Refused
 from shared.settings.setting import AUTO
@@ -144,14 +145,17 @@ class Store(StoreReads):
             unknown_to_rq=unknown_to_rq == 1,
         )
 
-    def append(self, chunks: Sequence[tuple[ClaimRef, str, int]]) -> list[str]:
+    def append(
+        self, chunks: Sequence[tuple[ClaimRef, str, int]], ids: Mapping[str, PackedIds] | None = None
+    ) -> list[str]:
         """Append new text to the events of jobs. Return the ids of those jobs that the worker has lost.
 
-        Each of `chunks` is (the claim, the new text, the number of tokens generated so far).
+        Each of `chunks` is (the claim, the new text or "", the number of tokens generated so far). `ids` maps a job's
+        id to the ids of its newest tokens. A job that is missing cannot be resumed.
         """
-        flat: list[str | int] = []
+        flat: list[str | bytes | int] = []
         for job, new_text, tokens in chunks:
-            flat += [job.id, job.token, new_text, tokens]
+            flat += [job.id, job.token, new_text, tokens, *(ids or {}).get(job.id, NOTHING)]
         _, lost = self._call("append", chunks=flat)
         return [decode.text(job_id) for job_id in lost]
 

@@ -102,7 +102,7 @@ class Owner(User):
             ids[ref] = frame["id"]
             self.acknowledge(frame["id"], since, metadata_ref, "gate", key=None, owned=True)
         elif status == "started":
-            texts[ref] = ""
+            texts[ref] = texts.get(ref, "") if frame.get("resumed") else ""
         elif status == "text":
             texts[ref] += frame["text"]
         elif status == "yield":

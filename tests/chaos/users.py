@@ -209,7 +209,7 @@ class User:
                     for event in events:
                         last_id = event.id or last_id
                         if event.kind == "started":
-                            text = ""
+                            text = text if event.data.get("resumed") else ""
                         elif event.kind == "token":
                             text += event.data["text"]
                         elif event.kind == "ended":

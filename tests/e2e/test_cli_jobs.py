@@ -188,6 +188,17 @@ def test_a_stream_does_not_print_text_again_after_a_lost_worker(tmp_path: Path) 
     assert (done.returncode, done.stdout) == (0, "Once upon a time\n"), done.stderr
 
 
+def test_a_stream_goes_on_printing_after_a_lost_worker_whose_tokens_are_kept(tmp_path: Path) -> None:
+    job = {"id": "j1", "status": "queued", "queue": {"position": 1}}
+    ended = job | {"status": "succeeded", "queue": None, "text": "Once upon a time"}
+    events = [("started", {"attempt": 1}), ("token", {"text": "Once"})]
+    events += [("started", {"attempt": 2, "resumed": True}), ("token", {"text": " upon a"}), ("ended", ended)]
+    stream = "".join(f"event: {kind}\ndata: {json.dumps(data)}\n\n" for kind, data in events)
+    with scripted_door(json_answer(202, job), event_stream(stream)) as door:
+        done = program(tmp_path, PENSTOCK_URL=door.url)("submit", "x", "--stream")
+    assert (done.returncode, done.stdout) == (0, "Once upon a time\n"), done.stderr
+
+
 def test_a_second_attempt_with_a_different_answer_is_printed_in_full(tmp_path: Path) -> None:
     job = {"id": "j1", "status": "queued", "queue": {"position": 1}}
     ended = job | {"status": "succeeded", "queue": None, "text": "Long ago"}

@@ -15,6 +15,7 @@ from shared.jobs.outcomes import Outcome
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.settings.settings import Settings
 from shared.store.store import Store
+from tests.support.answers import answer_in_two_attempts
 from tests.support.builders import reconfigure, stat, view_of
 from tests.support.door import door_store, run_next, serve, settle
 from tests.support.gate import Served, served, submit_frame
@@ -101,6 +102,13 @@ def test_a_streamed_job_sends_its_text_as_it_is_generated(gate: Served, store: S
     assert gate.client.read()["text"] == "words"
     settle(store, held)
     assert gate.client.read()["status"] == "succeeded"
+
+
+def test_a_streamed_job_that_goes_on_elsewhere_says_so_and_sends_only_new_text(gate: Served, store: Store) -> None:
+    gate.client.ask(submit_frame() | {"stream": True})
+    answer_in_two_attempts(store, run_next(store), ["some "], ["words"])
+    frames = [gate.client.read() for _ in range(5)]
+    assert [frame.get("text", frame.get("resumed")) for frame in frames] == [None, "some ", True, "words", "some words"]
 
 
 def test_a_tag_can_be_used_again_after_its_last_frame(gate: Served, store: Store) -> None:

@@ -14,6 +14,7 @@ from shared.jobs.job import ClaimRef
 from shared.settings.settings import Settings
 from shared.store import keys
 from shared.store.store import Store
+from tests.support.answers import answer_in_two_attempts
 from tests.support.builders import heartbeat, view_of
 from tests.support.door import a_door, admitted_job, fault, run_next, serve, settle, submit
 from web.api import response_models
@@ -147,6 +148,16 @@ def test_a_second_attempt_sends_its_text_from_the_beginning(client: FlaskClient,
     run_job(store, "a", "b")
     events = read_all(client, job["id"])
     assert kinds(events) == ["queued", "started", "token", "started", "token", "token", "ended"]
+
+
+def test_an_attempt_that_goes_on_says_so_and_sends_only_new_text(client: FlaskClient, store: Store) -> None:
+    job = admitted_job(submit(client))
+    answer_in_two_attempts(store, run_next(store), ["a", "b"], ["c"])
+    events = read_all(client, job["id"])
+    assert kinds(events) == ["queued", "started", "token", "token", "started", "token", "ended"]
+    started = [event.data for event in events if event.kind == "started"]
+    assert started == [{"attempt": 1}, {"attempt": 1, "resumed": True}]
+    assert [event.data["tokens"] for event in events if event.kind == "token"] == [1, 2, 3]
 
 
 def test_several_readers_of_one_job_each_receive_the_whole_text(client: FlaskClient, store: Store) -> None:

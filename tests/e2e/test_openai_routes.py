@@ -13,6 +13,7 @@ from shared.jobs.outcomes import Outcome
 from shared.settings.settings import Settings
 from shared.store import keys
 from shared.store.store import Store
+from tests.support.answers import answer_in_two_attempts
 from tests.support.builders import MODEL, a_job, admitted, heartbeat, reconfigure
 from tests.support.door import a_door, fault, refused, restart_with_another_answer, run_next, serve, settle, worker
 from web.api import response_models
@@ -127,6 +128,15 @@ def test_a_stream_continues_without_repeated_text_after_a_lost_worker(client: Fl
     with worker(store, lose_then_answer):
         stream = chunks(client.post(CHAT, json={"messages": HI, "stream": True}).text)
     assert text_of(stream) == "Hello you two"
+
+
+def test_a_stream_goes_on_without_a_gap_or_a_repeat_if_the_lost_workers_tokens_are_kept(
+    client: FlaskClient, store: Store
+) -> None:
+    with worker(store, lambda held: answer_in_two_attempts(store, held, ["Hello ", "you"], [" two"])):
+        stream = chunks(client.post(CHAT, json={"messages": HI, "stream": True}).text)
+    assert text_of(stream) == "Hello you two"
+    assert stream[-1] == "[DONE]"
 
 
 def test_a_second_attempt_with_a_different_text_ends_the_stream_with_an_error(

@@ -13,6 +13,7 @@ from shared.jobs.outcomes import Outcome
 from shared.settings.settings import Settings
 from shared.store import keys
 from shared.store.store import Store
+from tests.support.answers import answer_in_two_attempts
 from tests.support.builders import heartbeat
 from tests.support.door import (
     a_door,
@@ -208,6 +209,13 @@ def test_a_lost_worker_leaves_no_trace_in_a_stream(client: FlaskClient, store: S
         events = events_in(post_response(client, stream=True).text)
     assert text_of(events) == "Hello you"
     assert kinds(events).count("in_progress") == 1
+
+
+def test_a_response_goes_on_after_the_tokens_of_a_lost_worker(client: FlaskClient, store: Store) -> None:
+    with worker(store, lambda held: answer_in_two_attempts(store, held, ["Hel", "lo"], [" you"])):
+        events = events_in(post_response(client, stream=True).text)
+    assert text_of(events) == "Hello you"
+    assert (kinds(events).count("in_progress"), kinds(events)[-1]) == (1, "completed")
 
 
 def test_a_second_attempt_with_a_different_text_ends_the_stream_and_its_job(client: FlaskClient, store: Store) -> None:

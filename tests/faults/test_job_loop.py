@@ -2,11 +2,12 @@
 
 import contextlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 
 from shared.errors import StoreUnavailable
+from shared.jobs.answer_ids import PackedIds
 from shared.jobs.job import ClaimRef
 from shared.jobs.states import JobState
 from tests.support.one_worker import WORKER, FlakyStore, admit_job, make_worker, state_and_attempts
@@ -112,11 +113,11 @@ def test_text_of_a_job_is_sent_at_most_every_50_ms_on_a_tick_shared_with_other_j
     calls = []
     append = flaky.append
 
-    def recording_append(chunks: Sequence[tuple[ClaimRef, str, int]]) -> list[str]:
+    def recording_append(chunks: Sequence[tuple[ClaimRef, str, int]], ids: Mapping[str, PackedIds]) -> list[str]:
         calls.append(len(chunks))
         for held, _, _ in chunks:
             sent_s[held.id].append(worker.clock.monotonic())
-        return append(chunks)
+        return append(chunks, ids)
 
     flaky.append = recording_append
     worker.run_until(worker.all_ended)

@@ -66,6 +66,7 @@ class OneWorker:
             generated_weight=4,
             prepare_threads=2,
             preempts=settings.preempts,
+            resume_tokens=settings.resume_tokens,
             clock=self.clock,
         )
         assert isinstance(self.job_loop.engine, Engine)

@@ -49,10 +49,11 @@ def final(ref: Ref, view: JobView) -> Frame:
 def progress(ref: Ref, view: JobView, item: JobStarted | TextDelta) -> Frame:
     """Return the frame for one event of a streamed job.
 
-    A `started` frame begins a new attempt, and the `text` frames after it send the text from its beginning.
+    A `started` frame begins a new attempt, and the `text` frames after it send the text from its beginning, unless the
+    frame says that the job is resumed.
     """
     if isinstance(item, JobStarted):
-        return with_ref(ref, {"status": "started", "id": view.id, "attempt": item.attempt})
+        return with_ref(ref, {"status": "started", "id": view.id} | item.fields)
     return with_ref(ref, {"status": "text", "id": view.id, "text": item.text, "tokens": item.tokens})
 
 

@@ -25,11 +25,18 @@ READER_CHECK_INTERVAL_S = 1.0
 class JobStarted:
     """A worker has claimed the job.
 
-    The items after this one contain the text from its beginning, even if an earlier attempt has already sent a part.
+    The items after this one contain the text from its beginning, even if an earlier attempt has already sent a part. If
+    the job is resumed, they go on after that part instead.
     """
 
     event_id: str
     attempt: int
+    resumed: bool = False
+
+    @property
+    def fields(self) -> dict[str, int | bool]:
+        """The fields by which clients are told: `attempt`, and `resumed` if it is true."""
+        return {"attempt": self.attempt} | ({"resumed": True} if self.resumed else {})
 
 
 @dataclass(frozen=True)
@@ -132,8 +139,10 @@ class _ItemSource:
         for event_id, fields in events:
             kind = fields.get("type")
             if kind == "started":
-                self._tokens = 0
-                yield JobStarted(event_id, int(fields.get("attempt", 1)))
+                resumed = fields.get("resumed") == "1"
+                if not resumed:
+                    self._tokens = 0
+                yield JobStarted(event_id, int(fields.get("attempt", 1)), resumed)
             elif kind == "token" and int(fields.get("tokens", 0)) > self._tokens:
                 # A worker whose append got no answer sends the same text again, with the same token count. This branch
                 # accepts only text with a higher count, so the repeated text is skipped.

@@ -55,7 +55,8 @@ class ResponseEvents:
             if isinstance(item, NothingNew):
                 yield ""
             elif isinstance(item, JobStarted):
-                self._running = ""
+                if not item.resumed:
+                    self._running = ""
                 yield from self._start_progress()
             elif isinstance(item, TextDelta):
                 self._running += item.text

@@ -103,7 +103,7 @@ def _error_frame(problem: ApiError) -> str:
 def item_frame(item: JobStarted | TextDelta | JobEnded) -> str:
     """Return the frame of the server-sent event for one item."""
     if isinstance(item, JobStarted):
-        return frame("started", {"attempt": item.attempt}, item.event_id)
+        return frame("started", item.fields, item.event_id)
     if isinstance(item, TextDelta):
         return frame("token", {"text": item.text, "tokens": item.tokens}, item.event_id)
     return frame("ended", job_json(item.view), item.event_id)

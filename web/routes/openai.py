@@ -200,7 +200,7 @@ def _chunks(items: Iterator[StreamItem], answer: AnswerFormat, *, include_usage:
     if (role_chunk := answer.role_chunk()) is not None:
         yield data_frame(role_chunk | no_usage)
     # `sent` is the text that the client has received. `running` is the text of the current attempt: if the worker is
-    # lost, the next attempt generates the text again from its beginning.
+    # lost and its tokens too, the next attempt generates the text again from its beginning.
     sent, running = "", ""
     for item in items:
         if isinstance(item, NothingNew):
@@ -210,7 +210,7 @@ def _chunks(items: Iterator[StreamItem], answer: AnswerFormat, *, include_usage:
                 # An upstream generates another text. What the client has received cannot be taken back.
                 message = f"the upstream server of job {answer.job_id} failed in the middle of the answer"
                 raise _TextDiverged(ApiError("upstream_lost", message))
-            running = ""
+            running = running if item.resumed else ""
         elif isinstance(item, TextDelta):
             running += item.text
             unsent = _unsent_text(sent, running, answer)

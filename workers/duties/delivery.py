@@ -16,12 +16,14 @@ import structlog
 from shared import failpoints
 from shared.clock import Clock
 from shared.errors import StoreUnavailable
+from shared.jobs.answer_ids import PackedIds
 from shared.jobs.job import ClaimRef, Ending, Usage
 from shared.jobs.outcomes import EndCode, Outcome, Stage
 from shared.store.replies import SettleAnswer, Settled
 from workers.answer_check import failed_check, may_escalate
 from workers.duties.claimed_jobs import ClaimedJobs, HeldJob, claim_key
-from workers.duties.text_pacing import TextPacing
+from workers.duties.text_pacing import FreshTokens, TextPacing
+from workers.engine.backend import Facts
 from workers.engine.events import ATTEMPT_FAILED, DROPPED, RETURNED, Ended, Event, Text
 
 if TYPE_CHECKING:
@@ -47,19 +49,20 @@ class Delivery:
         wake: Callable[[], None],
         drop: Callable[[str], None],
         record_usage: Callable[[Usage], None],
-        prefill_tps: float,
+        facts: Facts,
+        resume_tokens: int,
     ) -> None:
         """Create a delivery, which calls the functions `wake`, `drop` and `record_usage`.
 
         `wake` starts the next pass at once. `drop` takes the key of a job whose lease was lost, and makes the engine
-        drop the job. `record_usage` is called with the usage of each settled job. `prefill_tps` is the engine's prefill
-        rate, by which CPU time is charged.
+        drop the job. `record_usage` is called with what this worker computed of each settled job. CPU time is charged
+        by the prefill rate in `facts`.
         """
         self._store = store
         self._worker = worker
         self._claimed_jobs = claimed_jobs
         self._clock = clock
-        self._pacing = TextPacing()
+        self._pacing = TextPacing(facts.fingerprint, resume_tokens)
         #: Events that are not processed yet. The engine's thread appends events, and the passes remove them.
         self._inbox: deque[Event] = deque()
         #: Keys and ends of jobs to settle, in order of arrival. Only the passes use this queue.
@@ -70,18 +73,23 @@ class Delivery:
         self._unsettled_usage: list[tuple[ClaimRef, Usage]] = []
         #: Keys of jobs that have produced text. Only the engine's thread uses this set.
         self._text_started: set[str] = set()
+        self._fresh_tokens = FreshTokens()
         #: Number of jobs that have ended or have been released or lost so far. Each of them freed a slot.
         self.slots_freed = 0
         self.wake, self.drop, self.record_usage = wake, drop, record_usage
-        self._prefill_tps = prefill_tps
+        self._prefill_tps = facts.prefill_tps
 
     def emit(self, event: Event) -> None:
-        """Accept an event without blocking. Only a job's first text and its end start a pass at once."""
+        """Accept an event without blocking. A job's first text, many tokens and its end start a pass at once."""
         self._inbox.append(event)
         if isinstance(event, Ended):
             self._text_started.discard(event.key)
+            self._fresh_tokens.forget(event.key)
             self.wake()
-        elif event.key not in self._text_started:
+            return
+        if self._fresh_tokens.add(event.key, len(event.tokens)) >= self._pacing.most_unsent:
+            self.wake()
+        if event.text and event.key not in self._text_started:
             self._text_started.add(event.key)
             self.wake()
 
@@ -111,6 +119,7 @@ class Delivery:
         Return the clock time at which more text is due, or None if no job has produced text. If it raises
         StoreUnavailable, everything that was not written is kept, in order, for the next pass.
         """
+        self._fresh_tokens.passes += 1
         self._process_inbox()
         self._release_returned()
         self._append_text()
@@ -129,7 +138,7 @@ class Delivery:
                 held_job.generated = event.completion_tokens
                 held_job.grammar_cpu_s = event.grammar_cpu_s
                 if not may_escalate(held_job.claimed.payload):
-                    self._pacing.add(event.key, event.text, event.completion_tokens)
+                    self._pacing.add(event, kept=held_job.claimed.answer)
             elif isinstance(event, Text):
                 self._pacing.forget(event.key)
             elif held_job is None or event.outcome == DROPPED:
@@ -163,20 +172,21 @@ class Delivery:
         while chunks := self._pacing.due(self._clock.monotonic(), ending):
             pairs = [(chunk, self._claimed_jobs.get(chunk.key)) for chunk in chunks]
             texts = [(job.claimed.held, chunk.text, chunk.completion_tokens) for chunk, job in pairs if job]
+            ids = {job.claimed.id: chunk.ids for chunk, job in pairs if job and chunk.ids.ids}
             for held, _, _ in texts:
                 failpoints.reach("before_first_token", held.id)
             keys = {held.id: claim_key(held) for held, _, _ in texts}
-            for job_id in self._append(texts):
+            for job_id in self._append(texts, ids):
                 self._drop_lost(keys[job_id])
             self._pacing.sent(self._clock.monotonic())
 
-    def _append(self, texts: list[tuple[ClaimRef, str, int]]) -> list[str]:
+    def _append(self, texts: list[tuple[ClaimRef, str, int]], ids: dict[str, PackedIds]) -> list[str]:
         """Append texts to the event streams and return the ids of lost jobs.
 
         If the streams cannot be written, clients that follow them miss the text, but the jobs continue.
         """
         try:
-            return self._store.append(texts) if texts else []
+            return self._store.append(texts, ids) if texts else []
         except StoreUnavailable:
             raise
         except Exception:  # another program has changed a stream's key; the job's result will still contain the text
@@ -220,7 +230,7 @@ class Delivery:
             # The job's record is broken. Retries would delay the ends of other jobs, so its lease is left to expire.
             log.error("job.settle_fault", job=ending.id, error=str(answer))
         elif answer.answer in {SettleAnswer.SETTLED, SettleAnswer.ALREADY}:
-            self.record_usage(ending.usage)
+            self.record_usage(_own_part(ending.usage, len(held_job.claimed.answer)))
             self._log_end(held_job, ending, answer.outcome or ending.outcome)
         else:
             log.info("job.settle_refused", job=ending.id, answer=answer.answer.value, attempt=held_job.claimed.attempt)
@@ -261,6 +271,12 @@ class Delivery:
             worker=self._worker,
             traceparent=job.traceparent,
         )
+
+
+def _own_part(usage: Usage, kept: int) -> Usage:
+    """Return what this attempt computed. Tokens that earlier attempts have generated are read like a prompt."""
+    own = usage.completion_tokens - kept
+    return replace(usage, prompt_tokens=usage.prompt_tokens + kept, completion_tokens=own) if kept else usage
 
 
 def _encodable(message: str) -> str:

@@ -113,6 +113,11 @@ class Heartbeat:
                 stats.cached_tokens,
             ),
             "penstock_worker_completion_tokens": ("counter", "Tokens generated", stats.completion_tokens),
+            "penstock_worker_recomputed_tokens": (
+                "counter",
+                "Tokens computed again after a pause, or because an earlier attempt had computed them",
+                stats.recomputed_tokens,
+            ),
             "penstock_worker_dead_tokens": (
                 "counter",
                 "Tokens computed for jobs that were already canceled, late or lost",

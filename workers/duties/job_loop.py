@@ -52,6 +52,7 @@ class JobLoop:
         generated_weight: int,
         prepare_threads: int,
         preempts: bool,
+        resume_tokens: int,
         clock: Clock,
     ) -> None:
         self._clock = clock
@@ -69,7 +70,8 @@ class JobLoop:
             wake=self.wake.set,
             drop=partial(engine.cancel, drop=True),
             record_usage=self.throughput.record_usage,
-            prefill_tps=engine.facts.prefill_tps,
+            facts=engine.facts,
+            resume_tokens=resume_tokens,
         )
         self.claimer = Claimer(
             store,

@@ -1,12 +1,19 @@
 """Decides when a job's new text is sent to the store: the first text at once, later text at most once every 50 ms.
 
+With the text, the ids of its tokens are sent. They are also sent without text if much text is held back or many tokens
+are generated in 50 ms, so that another worker has to generate few tokens again.
+
 Later text is sent on ticks that all jobs of a worker share, so that one call to the store carries the text of all of
 them. If a call was not answered, its chunks are sent again unchanged, so that the store can recognize the repeat by its
 text and token count.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+from shared.jobs.answer_ids import NOTHING, AnswerIds, PackedIds
+from workers.engine.events import Text
 
 #: Length of a tick: too short for a reader to notice, and long enough to need only 20 calls a second for all jobs.
 INTERVAL_S = 0.05
@@ -14,11 +21,15 @@ INTERVAL_S = 0.05
 
 @dataclass(frozen=True)
 class Chunk:
-    """New text of one job, and the number of answer tokens that the job had generated when this text ended."""
+    """New text of one job, and the number of answer tokens that the job had generated when this text ended.
+
+    The text may be empty.
+    """
 
     key: str
     text: str
     completion_tokens: int
+    ids: PackedIds = NOTHING
 
 
 @dataclass
@@ -30,21 +41,65 @@ class _PendingText:
     first_sent: bool = False
     parts: list[str] = field(default_factory=list)
     completion_tokens: int = 0
+    #: The tokens that were generated since the last chunk.
+    tokens: list[int] = field(default_factory=list)
+    #: None if the engine has no ids, or if no attempt can go on after the text.
+    ids: AnswerIds | None = None
+
+    def take(self, key: str) -> Chunk:
+        """Return everything that has not been sent yet as one chunk."""
+        packed = NOTHING if self.ids is None else self.ids.add(self.tokens, self.completion_tokens)
+        chunk = Chunk(key, "".join(self.parts), self.completion_tokens, packed)
+        self.parts.clear()
+        self.tokens.clear()
+        return chunk
+
+
+class FreshTokens:
+    """Counts the tokens of each job's events since the last pass. Only the engine's thread calls its methods."""
+
+    def __init__(self) -> None:
+        #: Number of passes so far. Another thread counts them.
+        self.passes = 0
+        #: Key of a job → a number of passes, and how many tokens the job's events have carried since.
+        self._counts: dict[str, tuple[int, int]] = {}
+
+    def add(self, key: str, tokens: int) -> int:
+        """Count the tokens of an event, and return the number since the last pass."""
+        passes, before = self._counts.get(key, (-1, 0))
+        count = tokens + (before if passes == self.passes else 0)
+        self._counts[key] = self.passes, count
+        return count
+
+    def forget(self, key: str) -> None:
+        """Forget a job that has ended."""
+        self._counts.pop(key, None)
 
 
 class TextPacing:
     """The text that waits to be appended to the jobs' event streams, by job key."""
 
-    def __init__(self) -> None:
+    def __init__(self, fingerprint: str = "", resume_tokens: int = 32) -> None:
+        """Create the pacing of a worker. `fingerprint` is its engine's (`Facts`)."""
+        self._fingerprint = fingerprint
+        #: A job with this many unsent tokens does not wait for its tick. The engine generates more during the call.
+        self.most_unsent = resume_tokens // 2
         self._pending: dict[str, _PendingText] = {}
         #: Chunks that `due` has returned but `sent` has not confirmed yet.
         self._unconfirmed: list[Chunk] = []
 
-    def add(self, key: str, text: str, completion_tokens: int) -> None:
-        """Add new text of a job."""
-        pending = self._pending.setdefault(key, _PendingText())
-        pending.parts.append(text)
-        pending.completion_tokens = completion_tokens
+    def add(self, event: Text, *, kept: Sequence[int] = ()) -> None:
+        """Add new text of a job. `kept` are the tokens of earlier attempts, after which the job goes on."""
+        pending = self._pending.get(event.key)
+        if pending is None:
+            ids = AnswerIds(event.key.partition(":")[2], self._fingerprint, kept) if self._fingerprint else None
+            pending = self._pending[event.key] = _PendingText(ids=ids)
+        if event.text:
+            pending.parts.append(event.text)
+        pending.completion_tokens = event.completion_tokens
+        pending.tokens += event.tokens
+        if event.is_last:
+            pending.ids = None
 
     def due(self, now_s: float, ending: set[str]) -> list[Chunk]:
         """Return the chunks to send now. Text of the jobs in `ending` is due at once, because it is their last.
@@ -54,9 +109,9 @@ class TextPacing:
         if not self._unconfirmed:
             tick = math.floor(now_s / INTERVAL_S)
             for key, pending in self._pending.items():
-                if pending.parts and (tick >= pending.earliest_tick or key in ending):
-                    self._unconfirmed.append(Chunk(key, "".join(pending.parts), pending.completion_tokens))
-                    pending.parts.clear()
+                is_text_due = pending.parts and (tick >= pending.earliest_tick or key in ending)
+                if is_text_due or (pending.ids is not None and len(pending.tokens) >= self.most_unsent):
+                    self._unconfirmed.append(pending.take(key))
         return list(self._unconfirmed)
 
     def sent(self, now_s: float) -> None:
@@ -64,7 +119,7 @@ class TextPacing:
         tick = math.floor(now_s / INTERVAL_S)
         for chunk in self._unconfirmed:
             pending = self._pending.get(chunk.key)
-            if pending is not None:
+            if pending is not None and chunk.text:
                 # A job's first text is sent between two ticks. The next tick is less than an interval away, so the
                 # job's second text waits for the tick after the next.
                 pending.earliest_tick = tick + (1 if pending.first_sent else 2)

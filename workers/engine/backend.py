@@ -94,6 +94,8 @@ class Facts:
     forwards: bool = False
     #: A sentence that warns the operator; "" if there is no warning.
     warning: str = ""
+    #: Tells the model and its vocabulary from others, for which token ids mean something else; "" if there are no ids.
+    fingerprint: str = ""
 
     def sentence(self) -> str:
         """Return one sentence with the model's layers, memory, slots and rates."""

@@ -70,7 +70,10 @@ class Decoder:
         for row in done:
             sequence = self._running[row.slot]
             again = sequence.computed_before(row.n)
+            # After a pause, the last token of the answer is read with the prompt, although it is a generated one.
+            of_prompt = min(row.n, sequence.job.prompt_tokens - sequence.n_past)
             sequence.note_step(row.n, now)
             self._stats.recomputed_tokens += again
+            sequence.recomputed += again
             if row.token < 0:
-                self._stats.prompt_tokens += row.n - again
+                self._stats.prompt_tokens += max(0, of_prompt - again)

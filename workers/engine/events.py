@@ -40,7 +40,10 @@ class JobRejected(Exception):
 
 
 class Text(NamedTuple):
-    """New text of one sequence. It consists of whole characters, none of which can be part of a stop string."""
+    """New text of one sequence. It consists of whole characters, none of which can be part of a stop string.
+
+    The text is empty if many tokens were generated and all their text is held back.
+    """
 
     key: str
     text: str
@@ -50,6 +53,8 @@ class Text(NamedTuple):
     grammar_cpu_s: float = 0.0
     #: The tokens generated since the last event. An answer that goes on after them begins with all text shown so far.
     tokens: tuple[int, ...] = ()
+    #: Whether this is text that was held back until the answer ended. An answer that goes on would repeat it.
+    is_last: bool = False
 
 
 @dataclass(frozen=True)

@@ -263,7 +263,7 @@ class Engine:
         if token != END:
             sequence.answer.append(token)
             self.stats.completion_tokens += 1
-        if text:
+        if text or sequence.unreported >= self.settings.resume_tokens:
             self._emit(sequence.text_event(text))
         self._end_if_complete(sequence, ended=token == END)
 
@@ -279,9 +279,10 @@ class Engine:
     def _end(self, sequence: Sequence, outcome: str, reason: str, code: str = "", message: str = "") -> None:
         """Free a sequence's slot, then its reservation, then emit its Ended event. No other method does so."""
         sequence.keep_known(self.backend.piece)
-        rest = sequence.detokenizer.finish()
+        # A job that goes on elsewhere holds back the same text again.
+        rest = "" if outcome in {DROPPED, RETURNED} else sequence.detokenizer.finish()
         if rest:
-            self._emit(sequence.text_event(rest))
+            self._emit(sequence.text_event(rest)._replace(is_last=True))
         text, extra = sequence.detokenizer.text, sequence.extra
         if sequence.state is SequenceState.WAITING:
             self._waiting.remove(sequence)

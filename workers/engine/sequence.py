@@ -47,6 +47,8 @@ class Sequence:
     n_past: int = 0
     #: Number of prompt and answer tokens that the sequence or an earlier attempt has computed so far.
     n_computed: int = 0
+    #: Number of tokens that this sequence computed although it or an earlier attempt had computed them before.
+    recomputed: int = 0
     #: Number of prompt tokens that the sequence did not compute, but reused from an earlier one (prefix reuse).
     cached_tokens: int = 0
     #: Number of tokens that the last step computed for this sequence.
@@ -186,6 +188,11 @@ class Sequence:
         return CachedTokens(self.job.spec.tenant, tokens)
 
     @property
+    def unreported(self) -> int:
+        """Number of the answer's newest tokens that no event has carried."""
+        return len(self.answer) - self.n_reported
+
+    @property
     def stage(self) -> str:
         """The stage, as a value of `Stage`: `prefill` until the first token is generated, then `decode`."""
         return "prefill" if self.first_token_s is None else "decode"
@@ -216,6 +223,7 @@ class Sequence:
             prefill_ms=None if started is None else _ms((first or now_s) - started - self.paused_in_prefill_s),
             decode_ms=None if first is None else _ms(now_s - first - self.paused_in_decode_s),
             ttft_ms=None if first is None else _ms(first - self.submitted_s),
+            again_tokens=self.recomputed,
             unread_tokens=max(0, self.job.prompt_tokens - max(self.n_past, self.n_computed)),
         )
 

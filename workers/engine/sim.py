@@ -59,6 +59,7 @@ class SimBackend:
             step_ms=1000 / decode_tps,
             decode_tps=slots * decode_tps,
             counts_words=True,
+            fingerprint="sim",
         )
 
     def prepare(self, spec: JobSpec) -> Prepared:

@@ -73,7 +73,12 @@ def threads_of(settings: Settings, *, gpu: bool, workers: int = 1) -> int:
 def engine_settings(settings: Settings, *, gpu: bool) -> EngineSettings:
     """Return the settings of the engine's loop."""
     target_ms = (100 if gpu else 250) if settings.step_target_ms == AUTO else settings.step_target_ms
-    return EngineSettings(settings.prefill_chunk, float(target_ms), float(settings.batch_timeout_ms))
+    return EngineSettings(
+        settings.prefill_chunk,
+        float(target_ms),
+        float(settings.batch_timeout_ms),
+        resume_tokens=settings.resume_tokens,
+    )
 
 
 def _usable_cores() -> int:

@@ -27,6 +27,9 @@ class EngineSettings:
     reuse: bool = True
     #: Maximum number of bytes of the copies of paused jobs' cells in host memory.
     paused_bytes: int = 1 << 30
+    #: The most generated tokens between two Text events. Further tokens whose text is held back get an event without
+    #: text.
+    resume_tokens: int = 32
 
 
 @dataclass

@@ -130,8 +130,8 @@ def _stream(
 ) -> tuple[dict[str, Any], str]:
     """Print tokens as they arrive. Return the ended job and the part of its text that was printed.
 
-    If the worker is lost, another worker generates the whole text again. Text that the new attempt repeats is not
-    printed again. If the text of the new attempt differs, all of it is printed, on a new line.
+    If the worker is lost and its tokens too, another worker generates the whole text again. Text that the new attempt
+    repeats is not printed again. If the text of the new attempt differs, all of it is printed, on a new line.
     """
     printed = attempt = ""
     progress.show_job(job)
@@ -142,7 +142,7 @@ def _stream(
         if event.kind == "ended":
             return event.data, printed
         if event.kind == "started":
-            attempt = ""
+            attempt = attempt if event.data.get("resumed") else ""
             progress.show_job(job | {"status": "running", "attempts": event.data.get("attempt")})
         elif event.kind == "token":
             progress.hide()

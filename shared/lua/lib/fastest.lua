@@ -43,9 +43,11 @@ local function if_much_faster(worker, than)
   return worker and than.prefill_tps > 0 and worker.tpot_ms <= MUCH_FASTER * than.tpot_ms and worker or nil
 end
 
--- Returns how long a worker takes for a job whose answer has `answer_tokens`, in ms.
+-- Returns how long a worker takes for a job whose answer has `answer_tokens`, in ms. The tokens that are kept from an
+-- earlier attempt are computed like a prompt.
 local function time_on(worker, job, answer_tokens)
-  return 1000 * job.prompt_tokens / worker.prefill_tps + answer_tokens * worker.tpot_ms
+  return 1000 * (job.prompt_tokens + job.kept_tokens) / worker.prefill_tps
+    + math.max(0, answer_tokens - job.kept_tokens) * worker.tpot_ms
 end
 
 -- Whether the worker with the rates `own` leaves the job to the faster one: it would be late if the answer were 1.3

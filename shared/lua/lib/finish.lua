@@ -1,5 +1,5 @@
 -- finish: ends a queued or running job; no other code ends jobs.
--- KEYS inflight leases polls payload result events queues rq_job rq_finished rq_failed
+-- KEYS inflight leases polls payload partial result events queues rq_job rq_finished rq_failed
 --      rq_canceled rq_results
 -- KEEPS 1 2 4 6 8 9
 -- USES clock settings job waiting rq stats stream running index kept predictions spending
@@ -23,7 +23,7 @@ local function finish(job, ending, now_ms)
   end
   redis.call('ZREM', k_inflight, id)
   redis.call('ZREM', k_polls, id)
-  redis.call('DEL', k_payload .. id)
+  redis.call('DEL', k_payload .. id, k_partial .. id)
   return_amount(job)
 
   local entries = redis.pcall('XLEN', k_events .. id)

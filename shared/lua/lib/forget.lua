@@ -1,5 +1,5 @@
 -- forget: removes what is left of a job whose record another program deleted or corrupted.
--- KEYS inflight deadlines leases polls payload rq_job
+-- KEYS inflight deadlines leases polls payload partial rq_job
 -- KEEPS 2 4 9
 -- USES stats
 local function forget(id)
@@ -14,5 +14,5 @@ local function forget(id)
   redis.call('ZREM', k_deadlines, id)
   redis.call('ZREM', k_leases, id)
   redis.call('ZREM', k_polls, id)
-  redis.call('DEL', k_payload .. id, k_rq_job .. id)
+  redis.call('DEL', k_payload .. id, k_partial .. id, k_rq_job .. id)
 end

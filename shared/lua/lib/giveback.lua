@@ -1,11 +1,11 @@
--- giveback: puts a running job back into its queue; its admission time, deadline and sort key stay the same.
+-- giveback: puts a running job back into its queue with the tokens it has; admission time, deadline and sort key stay.
 -- KEYS leases events rq_job
 -- KEEPS 1 2 3 7 8
--- USES job waiting turns rq stats stream running doorbell
+-- USES settings job waiting turns rq stats stream running doorbell partial
 
--- Whether the claim that ends here has produced a first token. If so, the start deadline was met, and no later claim
+-- Whether the claim that ends here has shown a first text. If so, the start deadline was met, and no later claim
 -- has to meet it again.
-local function has_first_token(job)
+local function has_shown_text(job)
   local last_entry = redis.pcall('XREVRANGE', k_events .. job.id, '+', '-', 'COUNT', 1)[1]
   return type(last_entry) == 'table' and last_entry[2][2] == 'token'
 end
@@ -18,17 +18,20 @@ local function give_back(job, counts_as_attempt, now_ms)
   if not counts_as_attempt then
     redis.call('HINCRBY', k_rq_job .. job.id, 'penstock_attempts', -1)
   end
+  local kept_mwt = keep_ids(job)
+  charge(job, read_settings('fairness') ~= 'turns' and kept_mwt or 0)
   redis.call('HSET', k_rq_job .. job.id, 'penstock_state', 'queued', 'penstock_claim', '', 'penstock_worker', '',
-    'penstock_charged_mwt', 0, 'penstock_started_ms', '', 'penstock_requeued_at_ms', now_ms, 'status', 'queued',
-    'worker_name', '', 'started_at', '')
-  if job.start_within_ms > 0 and has_first_token(job) then
+    'penstock_charged_mwt', job.charged_mwt, 'penstock_started_ms', '', 'penstock_requeued_at_ms', now_ms,
+    'status', 'queued', 'worker_name', '', 'started_at', '')
+  if job.start_within_ms > 0 and (job.kept_tokens > 0 or has_shown_text(job)) then
     redis.call('HSET', k_rq_job .. job.id, 'penstock_start_within_ms', 0)
     job.wanted_ms = job.deadline_ms
   end
   add_entry(k_events .. job.id, '*', 'type', 'requeued')
   redis.call('PEXPIRE', k_events .. job.id, math.max(60000, job.deadline_ms - now_ms + 60000))
-  charge(job, 0)
-  if job.group ~= '' then
+  if job.group ~= '' and job.group_charged_mwt > 0 then
+    redis.call('HSET', k_rq_job .. job.id, 'penstock_group_charged_mwt', job.group_charged_mwt)
+  elseif job.group ~= '' then
     redis.call('HDEL', k_rq_job .. job.id, 'penstock_group', 'penstock_group_charged_mwt')
   end
   enlist(job)

@@ -42,8 +42,10 @@ end
 -- left until the deadline.
 local function cut_answer(view, job)
   local job_tier, previous_cut = tier_for(view, job), job.cut_tokens
-  local left_ms = view.margin * (job.deadline_ms - now_ms) - 1000 * job.prompt_tokens / view.pool.prefill_tps
-  local fitting_tokens = math.max(MIN_ANSWER_TOKENS, math.floor(left_ms / math.max(0.001, view.pool.tpot_ms)))
+  local left_ms = view.margin * (job.deadline_ms - now_ms)
+    - 1000 * (job.prompt_tokens + job.kept_tokens) / view.pool.prefill_tps
+  local fitting_tokens = job.kept_tokens
+    + math.max(MIN_ANSWER_TOKENS, math.floor(left_ms / math.max(0.001, view.pool.tpot_ms)))
   -- A job that was admitted only because a short answer fits is cut even if the rates are older than RATES_MS.
   local rates_usable = view.has_rates or job.degrade > 0 and view.pool.prefill_tps > 0
   job.cut_tokens = job_tier > 0 and rates_usable and fitting_tokens < job.max_tokens and fitting_tokens or 0

@@ -21,7 +21,8 @@ local function read_job(id)
     'penstock_max_tokens', 'penstock_cost_mwt', 'penstock_charged_mwt', 'penstock_deadline_ms', 'penstock_latest_us',
     'penstock_attempts', 'penstock_admitted_ms', 'penstock_poll_grace_ms', 'penstock_skips', 'penstock_requeued_at_ms',
     'penstock_degrade', 'penstock_cut_tokens', 'penstock_start_within_ms', 'penstock_key_id', 'penstock_group',
-    'penstock_group_charged_mwt', 'penstock_paused_since_ms', 'penstock_price')
+    'penstock_group_charged_mwt', 'penstock_paused_since_ms', 'penstock_price',
+    'penstock_kept_tokens')
   if fields.err or not JOB_STATES[fields[1]] or not fields[2] or not fields[3] then
     return nil
   end
@@ -37,6 +38,6 @@ local function read_job(id)
     degrade = number(fields[19], -1), cut_tokens = integer(20), start_within_ms = integer(21), key_id = fields[22] or '',
     group = string.match(fields[23] or '', '^@[%w_-]+$') or '', group_charged_mwt = integer(24),
     paused_since_ms = integer(25),
-    price = fields[26] or '',
+    price = fields[26] or '', kept_tokens = math.min(integer(27), integer(9)),
     wanted_ms = wanted_until(integer(12), integer(15), integer(21)) }
 end

@@ -1,27 +1,35 @@
 -- lease: leases a queued job to a worker, and tells the worker what it needs to run the job.
 -- KEYS leases payload events rq_job rq_workers_of rq_worker
 -- KEEPS 1 2 3 5 7 8
--- USES clock settings job waiting turns rq stats stream eta running
+-- USES clock settings job waiting turns rq stats eta running preemption generated_weight partial
 
--- Returns what a claim tells of a job: id, payload, attempt and so on. The answer's length is the one to which it is cut,
--- if it is cut.
-local function description_of(job)
+-- Returns what a claim tells a worker of a job: id, payload, attempt and so on. The answer's length is the one to which it
+-- is cut, if it is cut.
+local function description_of(job, fingerprint)
   local traceparent = redis.call('HGET', k_rq_job .. job.id, 'penstock_traceparent')
   local start_in_ms = job.start_within_ms > 0 and math.max(0, job.admitted_ms + job.start_within_ms - now_ms) or -1
   local payload = redis.pcall('GET', k_payload .. job.id)
   return { job.id, type(payload) == 'string' and payload or '', job.attempts, job.deadline_ms - now_ms,
     start_in_ms, job.tenant, job.model, job.prompt_tokens, job.cut_tokens > 0 and job.cut_tokens or job.max_tokens,
-    job.cancel, traceparent or '' }
+    job.cancel, traceparent or '', job.ids or read_ids(job.id, job.claim, fingerprint) }
+end
+
+-- Returns what a job is charged when it is claimed, together with what it was charged for the tokens that it has kept.
+local function first_charge_of(job, fairness)
+  if fairness == 'turns' then
+    return 1000
+  end
+  return is_preemptive() and cost_of(job.id, job.prompt_tokens, job.kept_tokens) or job.cost_mwt
 end
 
 -- Leases a job to the worker under the claim, and charges its tenant, and the group in which the tenant has its turn ('' for
--- none), `cost_mwt`. Returns how long the job has waited.
-local function lease(job, group, worker, claim_id, cost_mwt)
-  local lease_ms = read_settings('lease_ms')
+-- none). `fingerprint` is that of the worker's model. Returns how long the job has waited.
+local function lease(job, group, worker, claim_id, fingerprint)
+  local lease_ms, fairness = read_settings('lease_ms', 'fairness')
   delist(job)
   job.attempts = job.attempts + 1
-  job.group, job.charged_mwt, job.group_charged_mwt = group, 0, 0
-  charge(job, cost_mwt)
+  take_up(job, group, claim_id, fingerprint)
+  charge(job, first_charge_of(job, fairness))
   redis.call('ZADD', k_leases, now_ms + lease_ms, job.id)
   begin_running(job)
   redis.call('HSET', k_rq_job .. job.id, 'penstock_state', 'running', 'penstock_claim', claim_id,
@@ -45,7 +53,7 @@ local function lease(job, group, worker, claim_id, cost_mwt)
   end
   rq_start(job.queue, job.id, claim_id, now_ms)
   redis.call('SADD', k_rq_workers_of .. job.queue, k_rq_worker .. worker)
-  add_entry(k_events .. job.id, '*', 'type', 'started', 'attempt', job.attempts)
+  note_start(job)
   redis.call('PEXPIRE', k_events .. job.id, math.max(60000, job.deadline_ms - now_ms + 2 * lease_ms))
   return now_ms - math.max(job.admitted_ms, job.requeued_at_ms)
 end

@@ -35,6 +35,7 @@ def entry(**overrides):
         "max": 20,
         "cancel": b"",
         "traceparent": b"",
+        "ids": b"",
     }
     return list((fields | overrides).values())
 
@@ -60,9 +61,13 @@ def test_a_payload_that_is_nested_too_deeply_is_decoded_as_an_empty_one():
 
 
 def test_every_field_of_a_claimed_job_is_decoded():
-    job = decode.claimed(entry(payload=b'{"prompt":"x"}', start=700, cancel=b"canceled", traceparent=b"00"), "t")
+    fields = entry(
+        payload=b'{"prompt":"x"}', start=700, cancel=b"canceled", traceparent=b"00", ids=b"\x01\0\0\0\xff\xff\0\0"
+    )
+    job = decode.claimed(fields, "t")
     assert (job.id, job.token, job.payload, job.attempt, job.deadline_in_ms) == ("i", "t", {"prompt": "x"}, 1, 900)
     assert (job.start_in_ms, job.cancel_requested, job.traceparent) == (700, True, "00")
+    assert job.answer == (1, 65_535)
     assert decode.claimed(entry(), "t").start_in_ms is None
 
 

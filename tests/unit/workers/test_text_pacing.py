@@ -3,7 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shared.jobs.answer_ids import NOTHING, AnswerIds
 from workers.duties.text_pacing import INTERVAL_S, TextPacing
+from workers.engine.events import Text
 
 
 def send(pace: TextPacing, now_s: float, ending: frozenset[str] = frozenset()) -> dict[str, str]:
@@ -15,12 +17,12 @@ def send(pace: TextPacing, now_s: float, ending: frozenset[str] = frozenset()) -
 
 def test_the_first_text_of_a_job_is_sent_at_once_and_later_text_waits_for_a_tick():
     pace = TextPacing()
-    pace.add("a", "one ", 1)
+    pace.add(Text("a", "one ", 1))
     assert send(pace, 10.01) == {"a": "one "}
-    pace.add("a", "two ", 2)
+    pace.add(Text("a", "two ", 2))
     assert send(pace, 10.02) == {}
     assert pace.has_unsent
-    pace.add("a", "three", 3)
+    pace.add(Text("a", "three", 3))
     assert send(pace, 10.12) == {"a": "two three"}
     assert not pace.has_unsent
 
@@ -28,27 +30,27 @@ def test_the_first_text_of_a_job_is_sent_at_once_and_later_text_waits_for_a_tick
 def test_jobs_that_started_at_different_times_share_a_tick():
     pace = TextPacing()
     for key, started_s in (("a", 10.01), ("b", 10.02), ("c", 10.04)):
-        pace.add(key, "x", 1)
+        pace.add(Text(key, "x", 1))
         assert send(pace, started_s) == {key: "x"}
     for key in "abc":
-        pace.add(key, "y", 2)
+        pace.add(Text(key, "y", 2))
     assert send(pace, 10.12) == {"a": "y", "b": "y", "c": "y"}
 
 
 def test_the_last_text_of_an_ending_job_does_not_wait_for_a_tick():
     pace = TextPacing()
-    pace.add("a", "x", 1)
+    pace.add(Text("a", "x", 1))
     send(pace, 10.0)
-    pace.add("a", "rest", 2)
+    pace.add(Text("a", "rest", 2))
     assert send(pace, 10.001, frozenset("a")) == {"a": "rest"}
 
 
 def test_text_whose_send_was_not_answered_is_sent_again_unchanged():
     pace = TextPacing()
-    pace.add("a", "x", 1)
+    pace.add(Text("a", "x", 1))
     first = pace.due(10.0, set())
-    pace.add("a", "y", 2)
-    pace.add("b", "z", 1)
+    pace.add(Text("a", "y", 2))
+    pace.add(Text("b", "z", 1))
     assert pace.due(11.0, set()) == first
     pace.sent(11.0)
     assert send(pace, 11.2) == {"a": "y", "b": "z"}
@@ -56,7 +58,7 @@ def test_text_whose_send_was_not_answered_is_sent_again_unchanged():
 
 def test_a_forgotten_job_sends_nothing_more_not_even_unanswered_text():
     pace = TextPacing()
-    pace.add("a", "x", 1)
+    pace.add(Text("a", "x", 1))
     pace.due(10.0, set())
     pace.forget("a")
     assert pace.due(10.0, set()) == []
@@ -67,11 +69,56 @@ def test_a_forgotten_job_sends_nothing_more_not_even_unanswered_text():
 def test_while_a_job_produces_text_the_next_tick_is_at_most_one_interval_away():
     pace = TextPacing()
     assert pace.next_tick_s(10.0) is None
-    pace.add("a", "x", 1)
+    pace.add(Text("a", "x", 1))
     send(pace, 10.01)
     tick_s = pace.next_tick_s(10.01)
     assert tick_s is not None
     assert 10.01 < tick_s <= 10.01 + INTERVAL_S
+
+
+def test_ids_are_sent_with_their_text_and_the_seal_is_that_of_all_ids():
+    pace = TextPacing("f")
+    pace.add(Text("id:token", "one ", 1, tokens=(5,)))
+    (first,) = pace.due(10.01, set())
+    pace.sent(10.01)
+    pace.add(Text("id:token", "two", 3, tokens=(6, 7)))
+    (second,) = pace.due(10.12, set())
+    ids = AnswerIds("token", "f")
+    assert (first.ids, second.ids) == (ids.add([5], 1), ids.add([6, 7], 3))
+
+
+def test_an_attempt_that_goes_on_seals_the_kept_ids_too():
+    pace = TextPacing("f")
+    pace.add(Text("id:token", "three", 3, tokens=(7,)), kept=(5, 6))
+    (chunk,) = pace.due(10.0, set())
+    assert chunk.ids == AnswerIds("token", "f", (5, 6)).add([7], 3)
+
+
+def test_many_tokens_wait_neither_for_text_nor_for_a_tick():
+    pace = TextPacing("f", resume_tokens=8)
+    for count in range(1, 4):
+        pace.add(Text("a:t", "", count, tokens=(count,)))
+    assert pace.due(11.0, set()) == []
+    pace.add(Text("a:t", "", 4, tokens=(4,)))
+    assert [(chunk.text, len(chunk.ids.ids)) for chunk in pace.due(10.0, set())] == [("", 16)]
+    pace.sent(10.0)
+    # The job's first text is still sent at once.
+    pace.add(Text("a:t", "now", 5, tokens=(5,)))
+    assert [chunk.text for chunk in pace.due(10.001, set())] == ["now"]
+
+
+def test_the_text_that_was_held_back_until_the_end_is_sent_without_ids():
+    """An attempt that went on after it would hold it back, and send it again."""
+    pace = TextPacing("f")
+    pace.add(Text("a:t", "", 1, tokens=(1,)))
+    pace.add(Text("a:t", "held", 2, tokens=(2,), is_last=True))
+    assert [chunk.ids for chunk in pace.due(10.0, {"a:t"})] == [NOTHING]
+
+
+def test_an_engine_without_a_fingerprint_sends_no_ids():
+    pace = TextPacing()
+    pace.add(Text("a:t", "x", 40, tokens=tuple(range(40))))
+    assert [chunk.ids for chunk in pace.due(10.0, set())] == [NOTHING]
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0.0, 0.07)), min_size=1, max_size=60))
@@ -84,7 +131,7 @@ def test_no_text_is_lost_repeated_or_reordered_at_any_timing(additions):
         now_s += passed_s
         word = f"{number} "
         expected[key] += word
-        pace.add(key, word, number)
+        pace.add(Text(key, word, number))
         for sent_key, text in send(pace, now_s).items():
             received[sent_key] += text
             # A send may be late, so two sends of a job may be less than an interval apart, but never at one time.

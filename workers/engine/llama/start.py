@@ -1,13 +1,14 @@
 """Opens a model: chooses its devices, loads it, sizes its context by the free memory, and states the facts."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shared.settings.setting import AUTO
 from shared.settings.settings import Settings
 from workers.engine.backend import Facts
 from workers.engine.llama.devices import Device, choose, gpus, unused_gpu_advice
+from workers.engine.llama.fingerprint import fingerprint_of
 from workers.engine.llama.kv_memory import cells_that_fit, roomiest_context
 from workers.engine.llama.load import (
     Libraries,
@@ -67,6 +68,7 @@ def open_model(
     if shape != wanted:
         advice = f"memory is short: {shape.sizes.cells} KV cells were created instead of {wanted.sizes.cells}"
     facts = _facts(libs, model, ctx, shape, devices, pooling=pooling, advice=advice)
+    facts = replace(facts, fingerprint=fingerprint_of(path))
     return OpenModel(model, ctx, shape, pooling, facts)
 
 

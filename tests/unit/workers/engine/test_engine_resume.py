@@ -161,3 +161,45 @@ def test_pauses_cancels_deadlines_and_failed_steps_lose_no_cell_and_change_no_te
         ended = d.ended[str(i)]
         whole = clear_answers[each].text
         assert ended.text == whole if ended.outcome == "succeeded" else whole.startswith(ended.text)
+
+
+def test_tokens_whose_text_is_held_back_are_reported_without_text(backend):
+    """Every answer begins with a part of the stop string, which is so long that it is never complete."""
+    with contextlib.closing(Driven(backend, resume_tokens=4)) as driven:
+        driven.submit("alone", {"prompt": "dibo", "max_tokens": 22, "temperature": 0})
+        driven.run_until_idle()
+        text = driven.ended["alone"].text
+        driven.submit("held", {"prompt": "dibo", "max_tokens": 22, "temperature": 0, "stop": [text + "never"]})
+        driven.run_until_idle()
+        events = [event for event in driven.events if isinstance(event, Text) and event.key == "held"]
+        assert [(event.text, event.completion_tokens) for event in events[:-1]] == [("", n) for n in (4, 8, 12, 16, 20)]
+        assert (events[-1].text, events[-1].is_last) == (text, True)
+        assert sum((event.tokens for event in events), ()) == sum(
+            (event.tokens for event in driven.events if isinstance(event, Text) and event.key == "alone"), ()
+        )
+
+
+def test_a_dropped_job_does_not_show_what_it_held_back(backend):
+    """The attempt that goes on holds back the same text, and would repeat it."""
+    with contextlib.closing(Driven(backend)) as driven:
+        driven.submit("alone", {"prompt": "dibo", "max_tokens": 20, "temperature": 0})
+        driven.run_until_idle()
+        stop = driven.ended["alone"].text + "never"
+        driven.submit("lost", {"prompt": "dibo", "max_tokens": 20, "temperature": 0, "stop": [stop]})
+        for _ in range(6):
+            driven.engine.step()
+        driven.engine.cancel("lost", drop=True)
+        driven.run_until_idle()
+        assert (driven.streamed("lost"), driven.ended["lost"].text) == ("", "")
+
+
+def test_the_usage_of_an_attempt_that_goes_on_says_what_it_computed_again(backend):
+    reference, tokens = _alone(backend, "greedy")
+    with contextlib.closing(Driven(backend, reuse=False)) as driven:
+        driven.submit("on", _payload("greedy"), answer=tokens[:10])
+        while driven.engine.step():
+            pass
+        usage = driven.ended["on"].usage
+        assert usage.completion_tokens == reference.usage.completion_tokens
+        assert usage.again_tokens == driven.engine.stats.recomputed_tokens == usage.prompt_tokens + 9
+        assert "again_tokens" not in usage.as_dict()
