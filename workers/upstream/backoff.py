@@ -2,6 +2,8 @@
 
 #: The pause after the second failure in a row, in seconds. Each further failure doubles it, up to the longest pause.
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 4.0
+#: An answer that goes on for this long after a failure, in seconds, was not hit by it.
+_SURVIVED_S = 1.0
 
 
 class FailureBackoff:
@@ -31,6 +33,16 @@ class FailureBackoff:
             return 0.0
         self._failures, self._last_s = self._failures + 1, now_s
         return min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (self._failures - 2)) if self.suspects else 0.0
+
+    def note_part(self, began_s: float, now_s: float) -> bool:
+        """Record that a part of an answer has arrived whose request began at `began_s`. Return whether that is news.
+
+        If it began before the last failure, the upstream does not fail every request. A part of a later answer says
+        little, because some servers fail in the middle of every answer.
+        """
+        survived = self._failures > 0 and began_s < self._last_s <= now_s - _SURVIVED_S
+        self._failures = 0 if survived else self._failures
+        return survived
 
     def note_success(self) -> None:
         """Record that the upstream has answered a request as it should."""

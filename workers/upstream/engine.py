@@ -197,8 +197,11 @@ class UpstreamEngine(Unpausable):
         if text is None:
             # It may be a comment that a proxy sends while the server behind it hangs.
             return
+        now_s = self._clock.monotonic()
+        if self._endings.backoff.note_part(run.started_s, now_s):
+            self._on_room()
         if run.first_token_s is None:
-            run.first_token_s = self._clock.monotonic()
+            run.first_token_s = now_s
             self._waiting, self._starts = self._waiting - 1, self._starts + 1
         self._count(run, run.answer.completion_tokens)
         self._move_limit(run)

@@ -251,6 +251,22 @@ def test_numbers_that_are_not_json_do_not_reach_a_client(run: Run) -> None:
     assert ended.extra == {"upstream": {"logprobs": {"content": [{"logprob": None}]}}}
 
 
+def test_requests_that_fail_beside_one_that_goes_on_do_not_stop_the_worker(
+    server: RawUpstream, scene: UpstreamScene
+) -> None:
+    server.will(STREAM, *[WORD, 0.1] * 400)
+    scene.wait_until_open()
+    scene.submit(key="long:t")
+    wait_for(lambda: scene.events, "the first text")
+    for key in ("1:t", "2:t"):
+        server.will(response("500 Internal Server Error", b""))
+        assert scene.end(key=key).outcome == "attempt_failed"
+    assert scene.engine.free_capacity().slots == 0
+    wait_for(lambda: scene.engine.free_capacity().slots == 1, "room beside the long answer", timeout_s=5)
+    scene.engine.cancel("long:t")
+    scene.ended("long:t")
+
+
 def test_if_every_request_fails_one_at_a_time_is_sent_until_one_succeeds(
     server: RawUpstream, scene: UpstreamScene
 ) -> None:

@@ -193,6 +193,18 @@ def test_an_upstream_that_crashes_before_the_first_byte_costs_no_attempt_until_t
     assert scene.end(key="1:d").outcome == "succeeded"
 
 
+@pytest.mark.parametrize(
+    ("fixed", "most", "slots"), [("auto", "64", 4), ("auto", "2", 2), ("7", "auto", 7), ("7", "5", 5)]
+)
+def test_the_number_of_requests_at_once_is_fixed_or_begins_small(
+    server: UpstreamServer, scenes: list[UpstreamScene], fixed: str, most: str, slots: int
+) -> None:
+    numbers = {"PENSTOCK_UPSTREAM_CONCURRENCY": fixed, "PENSTOCK_MAX_BATCH_SIZE": most}
+    scenes.append(UpstreamScene(server.url, **numbers))
+    scenes[0].wait_until_open()
+    assert (scenes[0].engine.slots, scenes[0].engine.free_capacity().slots) == (slots, slots)
+
+
 def test_the_end_of_the_engine_drops_what_runs(server: UpstreamServer) -> None:
     scene = UpstreamScene(server.url)
     server.will("endless")
