@@ -127,11 +127,11 @@ def test_a_worker_whose_upstream_is_not_there_yet_becomes_live_when_it_is(stage:
 def test_the_slots_that_a_worker_reports_grow_as_long_as_the_server_computes_more(
     stage: Stage, server: UpstreamServer
 ) -> None:
-    server.words, server.word_s = 400, 0.02
+    server.words, server.word_s = 100_000, 0.05
     worker = stage.worker(PENSTOCK_MAX_BATCH_SIZE="12")
-    jobs = [stage.admit(model="m", deadline_ms=120_000) for _ in range(20)]
     assert stage.view(worker).slots == 4  # type: ignore[union-attr]  # the worker is live
-    wait_for(lambda: (view := stage.view(worker)) and view.slots == 12, "12 slots")
+    jobs = [stage.admit(model="m", max_tokens=4_000, deadline_ms=120_000) for _ in range(20)]
+    wait_for(lambda: (view := stage.view(worker)) and view.slots == 12, "12 slots", timeout_s=90)
     wait_for(lambda: server.open == 12, "12 requests at the server")
     for job_id in jobs:
         stage.store.cancel(job_id)
