@@ -68,13 +68,25 @@ class Scenario:
         lightest = min([1.0, *self.weights.values()])
         return 2 * max(longest_prompt, GENERATED_WEIGHT * max_running) / lightest
 
+    def paused_bound_wt(self, quantum_ms: int) -> float:
+        """2·((R + 3/4)·Q + L) for the lightest weight, with preemption.
+
+        R: slots of the pool; Q: most that a slot computes in a quantum; L: longest prompt. Each of two tenants leads
+        the other by half of this at most: a job gets a slot while its tenant does not lead by more than 3/4·Q, and
+        keeps it for a quantum (docs/fairness.md).
+        """
+        longest_prompt = max(job.prompt for job in self.jobs)
+        quantum_wt = GENERATED_WEIGHT * quantum_ms / self.machine.takes_ms(1, 0, 0)
+        lightest = min([1.0, *self.weights.values()])
+        return 2 * ((self.slots * self.workers + 0.75) * quantum_wt + longest_prompt) / lightest
+
 
 @dataclass
 class Services:
     """The samples of one pool in one run."""
 
     #: The bound without the credit of newcomers, in wt.
-    batch_bound_wt: float
+    bound_without_credit_wt: float
 
     #: Time of each sample in ms; at that time, each tenant's service so far, and the tenants with queued jobs.
     moments: list[float] = field(default_factory=list)
@@ -86,7 +98,7 @@ class Services:
     @property
     def bound_wt(self) -> float:
         """The most by which a difference in service may change."""
-        return self.batch_bound_wt + self.lift_wt
+        return self.bound_without_credit_wt + self.lift_wt
 
     def worst_difference(self, one: str, other: str) -> float:
         """Return the largest change of the difference in service within a period in which both have queued jobs."""
@@ -131,7 +143,8 @@ def run_scenario(store: PenstockSystem, scenario: Scenario) -> tuple[list[Servic
     # For each pool, and then for each group in it: the jobs, each with the owner that it is served for.
     levels: list[tuple[str, list[tuple[SimJob, str]], Services]] = []
     for model in scenario.models:
-        bound_wt = scenario.of_model(model).batch_bound_wt
+        part = scenario.of_model(model)
+        bound_wt = part.paused_bound_wt(store.settings.quantum_ms) if store.preempts else part.batch_bound_wt
         of_pool = [(job, scenario.owner(job.tenant)) for job in jobs if job.model == model]
         levels.append((model, of_pool, Services(bound_wt)))
         for group in sorted(set(scenario.groups.values())):

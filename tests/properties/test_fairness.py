@@ -33,6 +33,25 @@ def test_the_services_of_two_tenants_or_groups_that_wait_for_one_pool_never_diff
     assert {job.outcome for job in jobs} == {"succeeded"}
 
 
+@settings(FEW_EXAMPLES, max_examples=4)
+@given(seed=st.integers(0, 2**32 - 1), pools=st.integers(1, 3), grouped=st.booleans())
+def test_with_preemption_the_services_never_differ_by_more_than_what_the_slots_compute_in_a_quantum(
+    redis_client, seed, pools, grouped
+):
+    levels, jobs = run_checked(redis_client, drawn(seed, pools, grouped=grouped), PENSTOCK_PREEMPTION="on")
+    assert all(services.worst() <= services.bound_wt for services in levels)
+    assert {job.outcome for job in jobs} == {"succeeded"}
+
+
+def test_with_preemption_long_answers_differ_by_less_than_a_fifth_of_the_bound_without_it(
+    redis_client,
+):
+    jobs = [job for tenant in ("a", "b") for job in flood(tenant, 12, prompt=50, answer=1_000)]
+    scenario = Scenario(tuple(jobs), {}, 120.0)
+    (services,), _ = run_checked(redis_client, scenario, PENSTOCK_PREEMPTION="on")
+    assert services.worst() <= services.bound_without_credit_wt < scenario.batch_bound_wt / 5
+
+
 @FEW_EXAMPLES
 @given(
     job_counts=st.lists(st.integers(1, 60), min_size=2, max_size=6),
