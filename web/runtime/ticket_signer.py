@@ -47,12 +47,23 @@ class TicketSigner:
 def read_secret(client: redis.Redis) -> bytes:
     """Return the secret that all doors share, and create it if there is none. Raises StoreUnavailable."""
     with store_faults(client):
-        found: Any = client.get(keys.secret())
+        found = _stored_secret(client)
         if found is None:
             # If several doors create the secret at the same time, all of them use the one that was written first.
             client.set(keys.secret(), secrets.token_hex(32), nx=True)
             found = client.get(keys.secret())
     return bytes(found or b"") or secrets.token_bytes(32)
+
+
+def _stored_secret(client: redis.Redis) -> Any:
+    """Return the secret, or None if there is none. A key of another type, which no door wrote, is deleted."""
+    try:
+        return client.get(keys.secret())
+    except redis.ResponseError as error:
+        if not str(error).startswith("WRONGTYPE"):
+            raise
+        client.delete(keys.secret())
+        return None
 
 
 def _sign(secret: bytes, job_id: str, expires_ms: int) -> str:

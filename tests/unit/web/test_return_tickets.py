@@ -57,3 +57,10 @@ def test_while_the_store_does_not_answer_there_are_no_tickets(redis_client, cloc
     tickets = ReturnTickets(redis_client.__class__(host="127.0.0.1", port=1, retry=None), clock)
     assert tickets.sign("blue", "m", ID, RETRY_MS) is None
     assert tickets.read(f"{RETRY_MS}.{ID}.{'A' * 43}", "blue", "m") == ("", 0)
+
+
+def test_a_secret_of_the_wrong_type_is_replaced(tickets, redis_client):
+    redis_client.delete(keys.secret())
+    redis_client.rpush(keys.secret(), "x")
+    ticket = tickets.sign("blue", "m", ID, RETRY_MS)
+    assert tickets.read(ticket, "blue", "m") == (ID, RETRY_MS)
