@@ -86,6 +86,8 @@ class EndCode(StrEnum):
     POISON = "poison"
     CORRUPT = "corrupt"
     ENGINE_ERROR = "engine_error"
+    #: The job is private, and its pool is no longer marked as local.
+    NOT_LOCAL = "not_local"
     #: The server to which the worker passes its jobs did not accept the request.
     UPSTREAM_REJECTED = "upstream_rejected"
     #: That server failed in the middle of the answer: on the last attempt, or after a part of the text was shown.

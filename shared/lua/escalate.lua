@@ -87,7 +87,7 @@ end_running(job)
 local queue = job.tenant .. '.' .. pool.slug
 redis.call('HDEL', k_rq_job .. id, 'penstock_later_pools', 'penstock_price', 'penstock_predicted', 'penstock_group',
   'penstock_group_charged_mwt', 'penstock_cut_tokens', 'penstock_cut_tier', 'penstock_skips',
-  'penstock_generated_weight_milli')
+  'penstock_generated_weight_milli', 'penstock_kept_tokens', 'penstock_kept_claim')
 -- The run counts as no attempt. Its first token met the start deadline, and no later one has to meet it again.
 redis.call('HINCRBY', k_rq_job .. id, 'penstock_attempts', -1)
 redis.call('HSET', k_rq_job .. id, 'penstock_state', 'queued', 'penstock_claim', '', 'penstock_worker', '',

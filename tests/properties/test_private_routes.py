@@ -7,6 +7,7 @@ from shared.accounts.routes import Routes
 from shared.accounts.tenants import Tenants
 from shared.audit.invariants import find_breaches
 from shared.errors import ConfigError
+from shared.jobs.job import ClaimedJob
 from shared.jobs.route import FEATURES, Route, RouteStep
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.store import keys
@@ -41,7 +42,10 @@ requests = st.fixed_dictionaries(
 courses = st.lists(
     st.one_of(
         requests,
-        st.tuples(st.sampled_from(["claim", "release", "lapse", "escalate", "settle"]), st.sampled_from(POOLS)),
+        st.tuples(
+            st.sampled_from(["claim", "claim", "release", "lapse", "escalate", "settle", "mark"]),
+            st.sampled_from(POOLS),
+        ),
     ),
     min_size=10,
     max_size=50,
@@ -76,6 +80,21 @@ def add_routes(store: Store, drawn: list[list[RouteStep]]) -> list[Route]:
     return routes
 
 
+def claim_in(store: Store, pool: str) -> list[ClaimedJob]:
+    """Claim for the worker of a pool, which gets only jobs of its model."""
+    jobs = store.claim(f"worker-of-{pool}", new_job_id(), pool, room=2, cells_free=10**6)
+    assert {job.model for job in jobs} <= {pool}
+    return jobs
+
+
+def go_on(store: Store, action: str, pool: str, job: ClaimedJob) -> None:
+    """Release, settle or escalate a claimed job, whose lease may have ended."""
+    if action == "release":
+        store.release(f"worker-of-{pool}", [job.held])
+    elif action == "settle" or store.escalate(an_ending(job.held)) is None:
+        store.settle(an_ending(job.held), f"worker-of-{pool}")
+
+
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     drawn=st.lists(st.lists(steps, min_size=1, max_size=4), min_size=1, max_size=3),
@@ -99,21 +118,17 @@ def test_no_private_prompt_reaches_a_pool_that_is_not_local(store, drawn, local,
         if isinstance(step, dict):
             admitted = offer(store, routes, step)
             private |= {admitted.id} if admitted and is_private(step) else set()
-            continue
-        action, pool = step
-        if action == "claim":
-            for job in store.claim(f"worker-of-{pool}", new_job_id(), pool, room=2, cells_free=10**6):
-                assert job.id not in private or pool in local, (job.id, pool)
-                assert job.model == pool
-                running[pool].append(job)
-        elif action == "lapse":
+        elif step[0] == "mark":
+            local = local ^ {step[1]}
+            set_terms(store, step[1], local=step[1] in local)
+        elif step[0] == "lapse":
             advance_clock(store, 900)
             serve(store, *live, slots=2, mu_wtps=2_000, prefill_tps=1_000, tpot_ms=5)
             store.reap()
-        elif running[pool]:
-            job = running[pool].pop()
-            if action == "release":
-                store.release(f"worker-of-{pool}", [job.held])
-            elif action == "settle" or store.escalate(an_ending(job.held)) is None:
-                store.settle(an_ending(job.held), f"worker-of-{pool}")
+        elif step[0] == "claim":
+            taken = claim_in(store, step[1])
+            assert step[1] in local or not {job.id for job in taken} & private
+            running[step[1]] += taken
+        elif running[step[1]]:
+            go_on(store, *step, running[step[1]].pop())
     assert find_breaches(store.client) == []

@@ -7,10 +7,11 @@ from shared.accounts.tenants import Tenants
 from shared.jobs.outcomes import Refusal
 from shared.jobs.route import Route, RouteStep
 from shared.jobs.routing import Routed
+from shared.jobs.states import JobState
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.store import keys
 from shared.store.replies import Admitted, RouteChanged
-from tests.support.builders import a_job, admitted, reconfigure, refused, stat, view_of
+from tests.support.builders import a_job, admitted, claim, claim_one, heartbeat, reconfigure, refused, stat, view_of
 from tests.support.routed import a_route, serve, set_terms, to
 
 #: A slow machine must not make the workers' heartbeats old while a test runs.
@@ -216,6 +217,19 @@ def test_a_spoiled_mark_is_no_mark(store):
     serve(store, "m")
     store.client.hset(keys.books("m"), "policy_local", "yes")
     assert refused(store, a_job(private=True)).reason is Refusal.NO_SUITABLE_POOL
+
+
+def test_a_private_job_does_not_reach_a_pool_that_has_lost_its_mark(store):
+    heartbeat(store)
+    set_terms(store, "m", local=True)
+    running = admitted(store, a_job(private=True))
+    held = claim_one(store).held
+    queued, other = admitted(store, a_job("red", private=True)), admitted(store, a_job("green"))
+    set_terms(store, "m", local=False)
+    store.release("w1", [held])
+    assert [job.id for job in claim(store, room=4)] == [other]
+    for job_id in (queued, running):
+        assert (view_of(store, job_id).state, view_of(store, job_id).code) == (JobState.CANCELED, "not_local")
 
 
 # What jobs cost.

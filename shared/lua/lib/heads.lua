@@ -21,12 +21,12 @@ local function read_view(slug, own, worker_cells)
   local admission, degradation, margin, max_attempts = read_settings('admission', 'degradation',
     'admission_safety_margin', 'max_attempts')
   local stored = redis.call('HMGET', k_books .. slug, 'prefill_tps', 'tpot_ms', 'rates_ms', 'tier', 'tier_look_ms',
-    'waiting_mwt')
+    'waiting_mwt', 'policy_local')
   local pool = { prefill_tps = number(stored[1], 0), tpot_ms = number(stored[2], 0) }
   local has_rates = admission == 'full' and now_ms - number(stored[3], 0) <= RATES_MS and pool.prefill_tps > 0
   local fastest = has_rates and read_fastest(slug) or nil
   return { slug = slug, own = own, pool = pool, has_rates = has_rates, margin = margin, max_attempts = max_attempts,
-    worker_cells = worker_cells, degrades = degradation == 'on',
+    worker_cells = worker_cells, is_local = stored[7] == '1', degrades = degradation == 'on',
     tier = degradation == 'on' and has_rates and tier_in_force(stored[4], stored[5], stored[6]) or 0,
     faster = if_much_faster(fastest, own), best = if_much_faster(fastest, pool) or pool,
     infeasible_heads = 0, looked_past = 0, left_to_faster = false, has_suspect = false }
@@ -108,6 +108,12 @@ end
 local function decide(view, job, group, cells, has_slot)
   if job.wanted_ms <= now_ms then
     finish(job, { outcome = 'expired', code = 'deadline_exceeded', stage = 'queue', finish_reason = '', result = '',
+      rq_return = '' }, now_ms)
+    return 'gone'
+  end
+  if job.is_private and not view.is_local then
+    -- An operator has removed the pool's mark since the job was admitted.
+    finish(job, { outcome = 'canceled', code = 'not_local', stage = 'queue', finish_reason = 'canceled', result = '',
       rq_return = '' }, now_ms)
     return 'gone'
   end

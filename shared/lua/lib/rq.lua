@@ -39,6 +39,7 @@ local function rq_exc(code)
     corrupt = 'eJwrSM0rLslPzrZSSM4vKiotKAEAPSIG0Q==',
     engine_error = 'eJwrSM0rLslPzrZSSM1Lz8xLjU8tKsovAgBj6QjB',
     upstream_rejected = 'eJwrSM0rLslPzrZSKC0oLilKTcyNL0rNSk0uSU0BAJe0Ctg=',
+    not_local = 'eJwrSM0rLslPzrZSyMsvic/JT07MAQBLjQd9',
     upstream_lost = 'eJwrSM0rLslPzrZSKC0oLilKTcyNz8kvLgEAbuUJVA==',
   }
   return encoded[code]
