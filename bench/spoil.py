@@ -23,8 +23,9 @@ from shared.store.decode import text
 #: What a text that should be a number, or a time, is replaced by.
 _VALUES = ("abc", "", "-1", "1e300", "1152921504606846976", "9223372036854775807", "inf", "nan", "1.5")
 _SCORES = ("inf", "-inf", "-1", "1e300", "1152921504606846976", "0")
-#: The jobs of which each key and field is spoiled: the one that ended, two that run, and four that are queued.
-_JOBS = ("ann-m-0", "bob-m-0", "ann-n-0", "ann-m-1", "bob-m-3", "ann-n-3")
+#: The jobs of which each key and field is spoiled: the one that ended, two that run, and four that are queued, of which
+#: one is a batch job.
+_JOBS = ("ann-m-0", "bob-m-0", "ann-n-0", "ann-m-1", "bob-m-3", "ann-n-3", "dot-m-0")
 #: How many steps pass before, and after, the value is spoiled. A step is half a second.
 _STEPS_AFTER = 60
 #: The step after the damage by which every job that was there must have ended, and from which no call may fail. Without

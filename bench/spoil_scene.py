@@ -31,6 +31,8 @@ T = TypeVar("T")
 
 STEP_MS = 500
 TENANTS, POOLS = ("ann", "bob"), ("m", "n")
+#: Tenants with only a batch job each; cal is in the group.
+BATCH_TENANTS = ("cal", "dot")
 _SLOTS = 2
 #: How many steps a job runs.
 _RUN_STEPS = 2
@@ -78,23 +80,26 @@ class Scene:
             self._renew(worker)
         Groups(client).set("team", GroupPolicy(weight=2))
         Tenants(client).set("bob", TenantPolicy(weight=2, rpm=100_000, group="team"))
+        Tenants(client).set("cal", TenantPolicy(group="team"))
         for i in range(4):
             for tenant in TENANTS:
                 for pool in POOLS:
                     self.offer(tenant, pool, f"{tenant}-{pool}-{i}")
+        for tenant in BATCH_TENANTS:
+            self.offer(tenant, "m", f"{tenant}-m-0", priority=-1)
         self._settle_one()
         self._refuse_one()
         self.advance()
         self._cancel_some()
         self._reconciler.one_pass()
 
-    def offer(self, tenant: str, pool: str, job_id: str) -> bool:
+    def offer(self, tenant: str, pool: str, job_id: str, *, priority: int = 0) -> bool:
         """Offer a job; return whether it was admitted."""
-        if is_admitted := self._admit(tenant, pool, job_id):
+        if is_admitted := self._admit(tenant, pool, job_id, priority=priority):
             self.jobs[job_id] = (tenant, pool)
         return is_admitted
 
-    def _admit(self, tenant: str, pool: str, job_id: str, attempt: int = 0) -> bool:
+    def _admit(self, tenant: str, pool: str, job_id: str, attempt: int = 0, *, priority: int = 0) -> bool:
         job = NewJob(
             id=job_id,
             tenant=tenant,
@@ -103,6 +108,7 @@ class Scene:
             prompt_tokens=10,
             max_tokens=20,
             deadline_ms=60_000,
+            priority=priority,
             poll_grace_ms=50_000,
             idem_digest=f"i{job_id}",
             body_digest="d",

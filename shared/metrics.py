@@ -209,7 +209,9 @@ GAUGES: tuple[MetricSpec, ...] = (
         ("model_name",),
         "running jobs that have given their slot to another tenant's job and wait for a slot again",
     ),
-    MetricSpec("penstock_oldest_job_age_seconds", "gauge", ("tenant",), "age of the tenant's oldest queued job"),
+    MetricSpec(
+        "penstock_oldest_job_age_seconds", "gauge", ("tenant",), "age of the oldest queued job that is no batch job"
+    ),
     MetricSpec("penstock_workers", "gauge", (), "live workers"),
     MetricSpec("penstock_slots", "gauge", (), "slots of live workers"),
     MetricSpec(

@@ -8,7 +8,7 @@ import redis
 
 from shared.audit.key_owners import unowned_keys
 from shared.audit.snapshot import StoreSnapshot, take_snapshot
-from shared.audit.sums import check_bytes, check_groups, check_pools, check_tenants, is_paused, number_in
+from shared.audit.sums import check_bytes, check_groups, check_pools, check_tenants, is_paused, number_in, priority_of
 from shared.store import keys
 from shared.store.decode import is_integer
 from shared.store.rq_record import check_ended_jobs
@@ -23,7 +23,7 @@ INVARIANTS: dict[int, str] = {
     4: "a job ends once: the number of admitted jobs equals the number of inflight and ended jobs",
     5: "no job is claimed after its deadline",
     6: "a refused job leaves no key of its own",
-    7: "an active set has exactly those with queued or paused jobs, and their service; queues are in order",
+    7: "active and batch sets have exactly those with queued or paused jobs, and their service; queues are in order",
     8: "RQ agrees: each job is in exactly the RQ list or registry that matches its state",
     9: "each key has a TTL or an owner, or is one of the permanent keys",
     10: "a queued job past its deadline and a job whose lease has ended are moved in time",
@@ -130,33 +130,48 @@ def _check_claimed_in_time(snapshot: StoreSnapshot) -> Iterator[str]:
 
 
 def _check_active_set(snapshot: StoreSnapshot) -> Iterator[str]:
-    # The owners with queued or paused jobs of each set: of pools (`<slug>`) and of groups in them (`<slug>@<group>`).
-    wanting: defaultdict[str, set[str]] = defaultdict(set)
-    queues = {queue for queue, ids in snapshot.order.items() if ids}
-    for queue in sorted(queues | {_queue_of(record) for record in snapshot.records.values() if is_paused(record)}):
+    waiting, only_batch = _owners_by_set(snapshot)
+    for kind, sets, expected in (("active", snapshot.active, waiting), ("batch", snapshot.batch, only_batch)):
+        for name, owners in sets.items():
+            if set(owners) != expected[name]:
+                off = sorted(set(owners) ^ expected[name])[:5]
+                yield f"the owners in the {kind} set of {name} differ from those that want its slots by {off}"
+            for owner, service in owners.items():
+                yield from _check_owner(snapshot, name, owner, service)
+    for queue, ids in snapshot.order.items():
+        records = [snapshot.records.get(job_id, {}) for job_id in ids]
+        places = [(-priority_of(record), number_in(record, "latest_us")) for record in records]
+        if all(latest_us for _, latest_us in places) and places != sorted(places):
+            yield f"{queue} is not ordered by priority and latest start"
+
+
+def _owners_by_set(snapshot: StoreSnapshot) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
+    """Return which owners should be in each active set and in each batch set, by the names of the sets.
+
+    The sets are those of each pool (`<slug>`), and of each group in it (`<slug>@<group>`).
+    """
+    active, both = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
+    wanting = [(queue, snapshot.records.get(job_id, {})) for queue, ids in snapshot.order.items() for job_id in ids]
+    wanting += [(_queue_of(record), record) for record in snapshot.records.values() if is_paused(record)]
+    for queue, record in wanting:
         tenant, slug = queue.split(".", 1)
         group = snapshot.tenants.get(tenant, {}).get(f"g|{slug}", "")
-        wanting[f"{slug}{group}"].add(tenant)
-        if group:
-            wanting[slug].add(group)
-    for name, active in snapshot.active.items():
-        slug = name.partition("@")[0]
-        if set(active) != wanting[name]:
-            off = sorted(set(active) ^ wanting[name])[:5]
-            yield f"active tenants of {name} differ from those with queued or paused jobs by {off}"
-        for owner, service in active.items():
-            record = (snapshot.tenants | snapshot.groups).get(owner, {})
-            # A tenant that was active in a store of format 1 has one service for all pools until it is served.
-            own = record.get(keys.service_field(slug)) or record.get("service_mwt", "0")
-            # Compare as doubles: Redis stores a score as a double, which cannot hold every integer above 2^53.
-            if not is_integer(own) or float(own) != service:
-                yield f"{owner} has score {service:.0f} in the active set of {name}, but its service is {own}"
-            if slug not in (snapshot.lists | snapshot.group_lists).get(owner, set()):
-                yield f"{owner} wants slots of {slug}, but its set of models lacks it"
-    for queue, ids in snapshot.order.items():
-        latest = [number_in(snapshot.records.get(job_id, {}), "latest_us") for job_id in ids]
-        if all(latest) and latest != sorted(latest):
-            yield f"{queue} is not ordered by latest start"
+        for sets in (both, active) if priority_of(record) >= 0 else (both,):
+            sets[f"{slug}{group}"].add(tenant)
+            if group:
+                sets[slug].add(group)
+    return active, defaultdict(set, {name: owners - active[name] for name, owners in both.items()})
+
+
+def _check_owner(snapshot: StoreSnapshot, name: str, owner: str, service: float) -> Iterator[str]:
+    slug, record = name.partition("@")[0], (snapshot.tenants | snapshot.groups).get(owner, {})
+    # A tenant that was active in a store of format 1 has one service for all pools until it is served.
+    own = record.get(keys.service_field(slug)) or record.get("service_mwt", "0")
+    # Compare as doubles: Redis stores a score as a double, which cannot hold every integer above 2^53.
+    if not is_integer(own) or float(own) != service:
+        yield f"{owner} has score {service:.0f} in a set of {name}, but its service is {own}"
+    if slug not in (snapshot.lists | snapshot.group_lists).get(owner, set()):
+        yield f"{owner} wants slots of {slug}, but its set of models lacks it"
 
 
 def _check_rq_agrees(snapshot: StoreSnapshot) -> Iterator[str]:

@@ -11,6 +11,9 @@ from shared.store import keys
 from shared.store.decode import pairs, text
 from shared.store.redis_errors import store_faults
 
+#: The fields of a pool's record that are sums over its jobs.
+POOL_SUMS = ("waiting", "running", "paused", "batch_mwt")
+
 
 @dataclass
 class StoreSnapshot:
@@ -36,8 +39,9 @@ class StoreSnapshot:
     mirror: dict[str, list[str]] = field(default_factory=dict)
     wip: dict[str, list[str]] = field(default_factory=dict)
     #: For each model slug: the active set, which maps each tenant or group with queued jobs to its service. The sets of
-    #: groups have names of the form `<slug>@<group>`.
+    #: groups have names of the form `<slug>@<group>`. `batch` has the batch sets: only batch jobs queued.
     active: dict[str, dict[str, float]] = field(default_factory=dict)
+    batch: dict[str, dict[str, float]] = field(default_factory=dict)
     heartbeats: dict[str, float] = field(default_factory=dict)
     #: The workers that are counted as live, the part of each in the sums over live workers, and the slots and places of
     #: each pool according to its record.
@@ -45,9 +49,9 @@ class StoreSnapshot:
     counted: dict[str, str] = field(default_factory=dict)
     slots: dict[str, str] = field(default_factory=dict)
     places: dict[str, str] = field(default_factory=dict)
-    #: For each model slug: the numbers of queued, running and paused jobs in the pool's record, where it has them, and
-    #: the numbers of computing and of paused jobs of each tenant and group.
-    pool_jobs: dict[str, dict[str, str]] = field(default_factory=dict)
+    #: For each model slug: the sums over the pool's jobs in the pool's record, where it has them (POOL_SUMS).
+    pool_sums: dict[str, dict[str, str]] = field(default_factory=dict)
+    #: For each model slug: the numbers of computing and of paused jobs of each tenant and group.
     rows: dict[str, dict[str, str]] = field(default_factory=dict)
     #: For each model slug: the workers of its pool, and their last heartbeats.
     pools: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -89,6 +93,7 @@ def _groups(client: redis.Redis, slugs: list[str]) -> list[str]:
         pipe.smembers(keys.groups())
         for slug in slugs:
             pipe.zrange(keys.active(slug), 0, -1)
+            pipe.zrange(keys.active(slug, is_batch=True), 0, -1)
 
     named, *active = _transaction(client, add_reads)
     owners = {text(raw) for members in active for raw in members}
@@ -149,7 +154,8 @@ def _read(
             pipe.zrange(f"rq:wip:{queue}", 0, -1)
         for slug in slugs:
             pipe.zrange(keys.active(slug), 0, -1, withscores=True)
-            pipe.hmget(keys.books(slug), "slots", "places", "waiting", "running", "paused")
+            pipe.zrange(keys.active(slug, is_batch=True), 0, -1, withscores=True)
+            pipe.hmget(keys.books(slug), "slots", "places", *POOL_SUMS)
             pipe.hgetall(keys.rows(slug))
             pipe.zrange(keys.pool(slug), 0, -1, withscores=True)
 
@@ -170,12 +176,13 @@ def _read(
         snapshot.mirror[queue] = [text(raw) for raw in next(answers)]
         snapshot.wip[queue] = [text(raw) for raw in next(answers)]
     for slug in slugs:
-        snapshot.active[slug], (slots, places, *jobs) = _scores(next(answers)), next(answers) or (None, None)
+        snapshot.active[slug], snapshot.batch[slug] = _scores(next(answers)), _scores(next(answers))
+        slots, places, *sums = next(answers) or (None, None)
         snapshot.rows[slug] = _hash(next(answers))
         snapshot.slots[slug], snapshot.places[slug] = text(slots or b"0"), text(places or b"0")
         snapshot.pools[slug] = _scores(next(answers))
-        counted = zip(("waiting", "running", "paused"), jobs, strict=False)
-        snapshot.pool_jobs[slug] = {name: text(raw) for name, raw in counted if raw is not None}
+        counted = zip(POOL_SUMS, sums, strict=False)
+        snapshot.pool_sums[slug] = {name: text(raw) for name, raw in counted if raw is not None}
     return snapshot
 
 
@@ -185,13 +192,16 @@ def _add_group_reads(pipe: Any, groups: list[str], slugs: list[str]) -> None:
         pipe.smembers(keys.lists(group))
         for slug in slugs:
             pipe.zrange(keys.active(f"{slug}{group}"), 0, -1, withscores=True)
+            pipe.zrange(keys.active(f"{slug}{group}", is_batch=True), 0, -1, withscores=True)
 
 
 def _take_groups(snapshot: StoreSnapshot, answers: Iterator[Any], groups: list[str], slugs: list[str]) -> None:
     for group in groups:
         snapshot.groups[group] = _hash(next(answers))
         snapshot.group_lists[group] = {text(slug) for slug in next(answers)}
-        snapshot.active |= {f"{slug}{group}": _scores(next(answers)) for slug in slugs}
+        for slug in slugs:
+            name = f"{slug}{group}"
+            snapshot.active[name], snapshot.batch[name] = _scores(next(answers)), _scores(next(answers))
 
 
 def _hash(raw: dict[bytes, bytes]) -> dict[str, str]:

@@ -47,6 +47,8 @@ def check_groups(snapshot: StoreSnapshot) -> Iterator[str]:
             )
             expected[group].update({"waiting": 1, "waiting_tokens": tokens, "waiting_mwt": cost_mwt})
             expected[group].update({f"n|{slug}": 1, f"t|{slug}": tokens, f"b|{slug}": cost_mwt})
+            is_batch = priority_of(record) < 0
+            expected[group].update({f"bn|{slug}": int(is_batch), f"bb|{slug}": is_batch * cost_mwt})
     for group, sums in expected.items():
         for name, value in sums.items():
             if (held := snapshot.groups[group].get(name, "0")) != str(value):
@@ -54,8 +56,8 @@ def check_groups(snapshot: StoreSnapshot) -> Iterator[str]:
 
 
 def check_pools(snapshot: StoreSnapshot) -> Iterator[str]:
-    """Check each pool's numbers of queued, running and paused jobs, and those of its tenants and groups."""
-    for slug, held in snapshot.pool_jobs.items():
+    """Check each pool's numbers of queued, running and paused jobs, and the sums of its tenants and groups."""
+    for slug, held in snapshot.pool_sums.items():
         mine = [record for record in snapshot.records.values() if record.get("penstock_slug") == slug]
         for name, state in (("waiting", "queued"), ("running", "running")):
             jobs = [record for record in mine if record.get("penstock_state") == state]
@@ -63,11 +65,27 @@ def check_pools(snapshot: StoreSnapshot) -> Iterator[str]:
             if held.get(name, str(len(jobs))) != str(len(jobs)):
                 yield f"the pool of {slug} counts {held[name]!r} {state} jobs, but has {len(jobs)}"
         yield from _check_rows(snapshot, slug, [record for record in mine if record.get("penstock_state") == "running"])
-        by_tenant = Counter(r.get("penstock_tenant", "") for r in mine if r.get("penstock_state") == "queued")
-        for tenant, fields in snapshot.tenants.items():
-            number = fields.get(f"n|{slug}", str(by_tenant[tenant]))
-            if number != str(by_tenant[tenant]):
-                yield f"tenant {tenant} counts {number!r} jobs queued for {slug}, but has {by_tenant[tenant]}"
+        yield from _check_queued(
+            snapshot, slug, [record for record in mine if record.get("penstock_state") == "queued"]
+        )
+
+
+def _check_queued(snapshot: StoreSnapshot, slug: str, queued: list[dict[str, str]]) -> Iterator[str]:
+    """Check each tenant's numbers of the jobs queued for a pool, and what is counted for batch jobs."""
+    held = snapshot.pool_sums[slug]
+    batch_mwt = sum(number_in(record, "cost_mwt") for record in queued if priority_of(record) < 0)
+    if held.get("batch_mwt", "0") != str(batch_mwt):
+        yield f"the pool of {slug} counts {held.get('batch_mwt')!r} mwt of batch jobs, but has {batch_mwt}"
+    for tenant, fields in snapshot.tenants.items():
+        own = [record for record in queued if record.get("penstock_tenant") == tenant]
+        batch = [record for record in own if priority_of(record) < 0]
+        number = fields.get(f"n|{slug}", str(len(own)))
+        if number != str(len(own)):
+            yield f"tenant {tenant} counts {number!r} jobs queued for {slug}, but has {len(own)}"
+        counted = fields.get(f"bn|{slug}", "0"), fields.get(f"bb|{slug}", "0")
+        has = str(len(batch)), str(sum(number_in(record, "cost_mwt") for record in batch))
+        if counted != has:
+            yield f"tenant {tenant} counts {counted} batch jobs and mwt of them for {slug}, but has {has}"
 
 
 def _check_rows(snapshot: StoreSnapshot, slug: str, running: list[dict[str, str]]) -> Iterator[str]:
@@ -75,14 +93,14 @@ def _check_rows(snapshot: StoreSnapshot, slug: str, running: list[dict[str, str]
     rows = Counter[str]()
     for record in running:
         tenant, group = record.get("penstock_tenant", ""), record.get("penstock_group", "")
-        counted = {f"p|{tenant}"} if is_paused(record) else {f"c|{tenant}", f"c|{group or tenant}"}
-        rows.update(counted)
+        paused = {f"p|{tenant}"} | ({f"pb|{tenant}"} if priority_of(record) < 0 else set())
+        rows.update(paused if is_paused(record) else {f"c|{tenant}", f"c|{group or tenant}"})
     # A pool without any number has no job that this version claimed, or they are to be counted again.
     if snapshot.rows[slug] and snapshot.rows[slug] != {name: str(jobs) for name, jobs in rows.items()}:
         yield f"the numbers of jobs in slots of {slug} are {snapshot.rows[slug]}, but its jobs have {dict(rows)}"
-    paused = sum(1 for record in running if is_paused(record))
-    if (held := snapshot.pool_jobs[slug].get("paused", "0")) != str(paused):
-        yield f"the pool of {slug} counts {held!r} paused jobs, but has {paused}"
+    paused_jobs = sum(1 for record in running if is_paused(record))
+    if (held := snapshot.pool_sums[slug].get("paused", "0")) != str(paused_jobs):
+        yield f"the pool of {slug} counts {held!r} paused jobs, but has {paused_jobs}"
 
 
 def is_paused(record: dict[str, str]) -> bool:
@@ -112,3 +130,8 @@ def number_in(record: dict[str, str], name: str) -> int:
     """Return a number from a job's record, or 0 if the field is missing or is not a number."""
     value = record.get(f"penstock_{name}", "")
     return int(value) if value.isdecimal() else 0
+
+
+def priority_of(record: dict[str, str]) -> int:
+    """Return the priority in a job's record: 1, 0 or -1. Like the scripts, this reads anything else as 0."""
+    return {"1": 1, "-1": -1}.get(record.get("penstock_priority", ""), 0)

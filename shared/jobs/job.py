@@ -43,6 +43,9 @@ class NewJob:
     #: The latest time, in ms from admission, at which the job can start and still meet its deadline. The tenant's queue
     #: is ordered by this time. If None, the store computes it.
     latest_start_ms: int | None = None
+    #: 1, 0 or -1: the tenant's jobs with a higher priority start first. A job with -1 is a batch job, which gives way
+    #: to all tenants' other jobs.
+    priority: int = 0
     start_within_ms: int | None = None
     #: Whether the client itself named `start_within_ms`.
     start_named: bool = False
@@ -258,6 +261,7 @@ class JobView:
     degraded: tuple[Change, ...] = ()
     #: How the job was routed; None if its request named a pool.
     routed: Routed | None = None
+    priority: int = 0
     #: See NewJob.form.
     form: dict[str, Any] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)

@@ -33,6 +33,7 @@
 --   ticket_ms int · end of the hint of that reservation, in ms; 0 without a ticket
 --   answer_bytes int · the most bytes that the answer is expected to take in the store, with its event stream
 --   offer text · this offer's id, '' for none; the door uses it to take the job back if no client gets the answer
+--   priority int · the job's priority: -1 for a batch job, 0 or 1
 --   ack_replicas int · how many replicas the caller waits for (WAIT) after this call; a repeated call must then write
 --   private int · 1 if only pools that are marked as local may take the job
 --   routing_json text · if the request names a route, the JSON that lib/routes.lua describes; '' if it names a pool
@@ -50,7 +51,8 @@
 -- KEEPS 1 2 3 6 7 8 9
 -- USES clock mark settings job waiting rq stats books lengths reservation verdict hint doorbell finish drop tier index
 -- USES kept offers generated_weight assess routes spending
--- RARELY drop move_tier end_unchecked_tier predict shorten restore_service unrecorded_service hint_for book_less
+-- RARELY enlist index_job change_set drop move_tier end_unchecked_tier predict shorten restore_service
+-- RARELY unrecorded_service hint_for book_less
 -- RARELY look_at_group look_at_room check_room note_room find_reservation end_reservation reserve with_offer doubt_wait
 -- RARELY choose_pool keep_route hold_amount ring
 
@@ -110,6 +112,7 @@ local return_id = string.sub(body_digest, 1, 16)
 -- tokens there and the bytes of its answer.
 local function make_request(pool)
   local request = { tenant = tenant, slug = pool.slug, model = pool.model, prompt_tokens = pool.prompt_tokens,
+    priority = priority, is_batch = priority < 0,
     max_tokens = pool.max_tokens, cost_mwt = cost_mwt, deadline_in_ms = deadline_in_ms,
     start_within_ms = start_within_ms, degrade = degrade, is_private = private == 1,
     deadline_named = patience_from ~= 'default', start_named = start_named == 1,
@@ -143,7 +146,7 @@ if refusal then
   local reason, limit, value, max, base_ms, infeasible = unpack(refusal)
   local retry_ms, window_ms = 0, 0
   local hint_ms, is_capped = hint_for(request, reason, base_ms, infeasible, attempt, asked_id)
-  if return_id ~= '' and depends_on_load(reason, infeasible) and not is_capped
+  if return_id ~= '' and priority >= 0 and depends_on_load(reason, infeasible) and not is_capped
     and is_in_time(request, hint_ms) then
     retry_ms, window_ms = reserve(request, return_id, hint_ms)
   else
@@ -189,6 +192,9 @@ redis.call('HSET', job_key,
   'penstock_metadata', metadata, 'penstock_form', form, 'penstock_offer', offer)
 keep_weight(job_key, request.generated_weight_milli)
 redis.call('HSET', job_key, 'penstock_bytes', whole(request.bytes), 'penstock_fixed_bytes', whole(request.fixed_bytes))
+if priority ~= 0 then
+  redis.call('HSET', job_key, 'penstock_priority', priority)
+end
 if request.prediction then
   redis.call('HSET', job_key, 'penstock_predicted', request.prediction)
 end
@@ -208,7 +214,7 @@ redis.call('SET', k_payload .. id, payload)
 redis.call('ZADD', k_inflight, now_ms, id)
 local rank = enlist({ id = id, tenant = tenant, slug = slug, queue = queue, prompt_tokens = prompt_tokens,
   max_tokens = max_tokens, cost_mwt = request.cost_mwt, key_id = key_max_waiting > 0 and key_id or '',
-  wanted_ms = wanted_until(deadline_ms, now_ms, start_within_ms), latest_us = latest_us })
+  wanted_ms = wanted_until(deadline_ms, now_ms, start_within_ms), latest_us = latest_us, priority = priority })
 if poll_grace_ms > 0 then
   redis.call('ZADD', k_polls, now_ms + poll_grace_ms, id)
 end

@@ -1,5 +1,5 @@
 -- claim: leases the next jobs of a pool to one worker, and says which running jobs give their slots to other tenants.
--- KEYS worker active
+-- KEYS worker
 -- ARGV
 --   worker text · the worker that claims
 --   claim_id text · claim token of all jobs that this call leases; a repeated call returns those that still run
@@ -13,7 +13,7 @@
 --   tokens or ''; ids of paused jobs to resume; ids of jobs to pause; ids of jobs that the worker has lost; ms until
 --   another call may pause a job, or -1 if nobody else wants the slots
 -- KEEPS 1 2 3 5 7 8
--- USES clock settings afford mark schema job turns heads lease running tier fastest preemption progress contest exchange
+-- USES clock settings afford mark schema job turns priority heads lease running tier fastest preemption progress contest exchange
 -- RARELY finish forget strike note_wait restore_service unrecorded_service leaves_to wake_worker open_exchange
 
 -- The most entries of the active set that one call examines, whether or not it can lease their jobs.
@@ -85,20 +85,20 @@ local passed = { [''] = 0 }
 local function least_served(group)
   local first = passed[group] or 0
   return group ~= '' and first >= MAX_PASSED and {}
-    or redis.call('ZRANGE', k_active .. slug .. group, first, first, 'WITHSCORES')
+    or redis.call('ZRANGE', set_key(slug, group, view.is_batch), first, first, 'WITHSCORES')
 end
 
 -- Returns the paused job of a tenant that goes before the tenant's queued jobs, or nil. `may_start` is false if no further
 -- job may be paused, so that a queued one would have no slot.
 local function paused_first(tenant, may_start)
-  local entry = report.paused[tenant] and report.paused[tenant][1]
+  local entry = first_of_kind(report.paused[tenant], view.is_batch)
   return entry and not (may_start and waits_for_head(contest, entry, slug)) and entry or nil
 end
 
 -- Returns what to do with a tenant whose turn it is: 'resume' or what `examine` returns; the job; and the entry of the job
 -- that gives its slot if no slot is free.
 local function look_at(tenant, group)
-  local giver = free <= 0 and find_giver(contest, tenant, group) or nil
+  local giver = free <= 0 and find_giver(contest, tenant, group, view.is_batch) or nil
   if free <= 0 and not giver then
     return 'pass'
   end
@@ -133,14 +133,17 @@ local function start(job, group)
     cut_answer(view, job)
   end
   local waited_ms = lease(job, group, worker, claim_id, fingerprint)
-  min_wait_ms = math.min(min_wait_ms or waited_ms, waited_ms)
+  if job.priority >= 0 then
+    min_wait_ms = math.min(min_wait_ms or waited_ms, waited_ms)
+  end
   leased_ids[#leased_ids + 1] = job.id
   answer.started[#answer.started + 1] = description_of(job, fingerprint)
 end
 
 local function go_on(job)
   resume(job)
-  table.remove(report.paused[job.tenant], 1)
+  local _, index = first_of_kind(report.paused[job.tenant], view.is_batch)
+  table.remove(report.paused[job.tenant], index)
   report.paused_jobs = report.paused_jobs - 1
   answer.resume[#answer.resume + 1] = job.id
 end
@@ -148,13 +151,18 @@ end
 while examined < MAX_EXAMINED and (free > 0 or contest) do
   examined = examined + 1
   local owner = least_served('')
+  if not owner[1] and not view.is_batch and passed[''] == 0 then
+    -- Nobody wants slots for other work, so it is the turn of batch jobs.
+    view.is_batch = true
+    owner = least_served('')
+  end
   if not owner[1] then
     break
   end
   local group = is_group(owner[1]) and owner[1] or ''
   local candidate = group == '' and owner or least_served(group)
   local action, job, giver = 'end of group', nil, nil
-  if candidate[1] and not belongs_to_set(candidate[1], slug, group) then
+  if candidate[1] and not belongs_to_set(candidate[1], slug, group, view.is_batch) then
     action = 'gone'
   elseif candidate[1] then
     action, job, giver = look_at(candidate[1], group)

@@ -102,7 +102,7 @@ add_entry(k_events .. id, '*', 'type', 'requeued')
 redis.call('PEXPIRE', k_events .. id, math.max(60000, job.deadline_ms - now_ms + 60000))
 enlist({ id = id, tenant = job.tenant, slug = pool.slug, queue = queue, prompt_tokens = pool.prompt_tokens,
   max_tokens = pool.max_tokens, cost_mwt = figures.cost_mwt, key_id = job.key_id, wanted_ms = job.deadline_ms,
-  latest_us = job.latest_us })
+  latest_us = job.latest_us, priority = job.priority })
 redis.call('ZADD', k_queues, job.deadline_ms + 1000 * read_settings('result_ttl_s'), queue)
 ring(pool.slug)
 local route = redis.call('HGET', k_rq_job .. id, 'penstock_route')

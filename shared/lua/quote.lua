@@ -3,6 +3,7 @@
 -- ARGV
 --   tenant text · the tenant that would own the job
 --   slug text · the model's name in the form used in store keys
+--   priority int · the job's priority: -1 for a batch job, 0 or 1
 --   prompt_tokens int · the door's estimate of the prompt's length
 --   max_tokens int · the largest number of tokens that the job may generate
 --   deadline_in_ms int · ms from now to the deadline
@@ -24,6 +25,7 @@
 -- RARELY shorten check_room
 
 local request = { tenant = tenant, slug = slug, prompt_tokens = prompt_tokens, max_tokens = max_tokens, cost_mwt = -1,
+  priority = priority, is_batch = priority < 0,
   deadline_in_ms = deadline_in_ms, start_within_ms = start_within_ms, degrade = degrade,
   key = key_bounds(key_id, key_rpm, key_tpm, key_max_waiting) }
 request.bytes = record_bytes(metadata_bytes, 0, 0) + request_bytes + answer_bytes
@@ -31,7 +33,7 @@ look(request)
 look_at_room(request)
 if request.has_tier then
   local pool_fields = redis.call('HMGET', k_books .. slug, 'tier', 'tier_look_ms')
-  request.tier = tier_in_force(pool_fields[1], pool_fields[2], request.pool_mwt)
+  request.tier = tier_in_force(pool_fields[1], pool_fields[2], request.main_mwt)
 end
 local refusal = verdict(request)
 local eta_ms, early_ms, late_ms = -1, -1, -1

@@ -1,21 +1,24 @@
 -- rebook: recomputes the sums of a pool or of a group in it from the records of their owners, and the owners' scores.
--- KEYS active order books tenant lists
+-- KEYS order books tenant lists
 -- ARGV
 --   slug text · the pool's model: its name in the form used in store keys
 --   group text · `@<group>` for the set of the group's tenants, '' for the pool's set of groups and tenants
 -- ANSWERS rebooked
 --   rebooked: number of repairs
 -- KEEPS 3 7
--- USES clock settings afford mark turns books stats rows
+-- USES clock settings afford mark turns service priority books stats
 
 -- This script examines all owners of the set, because a sum over a part of them is useless. If there are more than
 -- MAX_EXAMINED, it does nothing. A group's part of the pool's sums is taken from the group's record, which another call
 -- recomputes.
 local MAX_EXAMINED = 1024
-local set, repairs = k_active .. slug .. group, 0
-local members = redis.call('ZRANGE', set, 0, MAX_EXAMINED, 'WITHSCORES')
-if #members > 2 * MAX_EXAMINED then
-  return { 'rebooked', 0 }
+local repairs, is_batch = 0, { [set_key(slug, group, false)] = false, [set_key(slug, group, true)] = true }
+local members_of = {}
+for set in pairs(is_batch) do
+  members_of[set] = redis.call('ZRANGE', set, 0, MAX_EXAMINED, 'WITHSCORES')
+  if #members_of[set] > 2 * MAX_EXAMINED then
+    return { 'rebooked', 0 }
+  end
 end
 
 -- Makes number fields of a record agree with what was computed.
@@ -29,8 +32,9 @@ local function correct(key, fields)
 end
 
 -- Makes an owner's score agree with its service, its number of queued jobs with its queue, and a group's weight with its
--- policy. Returns what it adds to the sums: jobs, tokens, their cost and its weight. `fields` are those of its record.
-local function rebook_owner(owner, score, fields)
+-- policy. Adds what the owner contributes to the sums. `fields` are those of its record.
+local sums = { jobs = 0, tokens = 0, mwt = 0, batch_jobs = 0, batch_mwt = 0, [false] = 0, [true] = 0 }
+local function rebook_owner(owner, set, score, fields)
   local key, jobs = k_tenant .. owner, number(fields[2], 0, 0)
   local service, weight_milli = number(fields[5], nil, MIN_SERVICE_MWT), number(fields[6], 0, 0)
   if service and score ~= service then
@@ -44,34 +48,47 @@ local function rebook_owner(owner, score, fields)
     jobs = redis.call('ZCARD', k_order .. owner .. '.' .. slug)
     correct(key, { ['n|' .. slug] = jobs })
   end
-  return jobs, number(fields[3], 0, 0), number(fields[4], 0, 0), weight_milli
+  sums.jobs, sums.tokens, sums.mwt = sums.jobs + jobs, sums.tokens + number(fields[3], 0, 0),
+    sums.mwt + number(fields[4], 0, 0)
+  sums.batch_jobs = sums.batch_jobs + number(fields[8], 0, 0)
+  sums.batch_mwt = sums.batch_mwt + number(fields[9], 0, 0)
+  sums[is_batch[set]] = sums[is_batch[set]] + weight_milli
 end
 
-local sums = { jobs = 0, tokens = 0, mwt = 0, weight_milli = 0 }
-for i = 1, #members, 2 do
-  local owner = members[i]
+local function examine(owner, set, score)
   local fields = redis.call('HMGET', k_tenant .. owner, 'g|' .. slug, 'n|' .. slug, 't|' .. slug, 'b|' .. slug,
-    's|' .. slug, 'w|' .. slug, 'policy_weight_milli')
+    's|' .. slug, 'w|' .. slug, 'policy_weight_milli', 'bn|' .. slug, 'bb|' .. slug)
   local right_group = is_group(owner) and '' or group_in(fields[1])
+  local only_batch = has_only_batch(owner, slug)
   if right_group ~= group then
     redis.call('ZREM', set, owner)
-    redis.call('ZADD', k_active .. slug .. right_group, 'NX', members[i + 1], owner)
+    redis.call('ZADD', set_key(slug, right_group, is_batch[set]), 'NX', score, owner)
     repairs = repairs + 1
-  elseif not wants_slots(owner, slug) then
+  elseif only_batch == nil then
     deactivate(owner, slug)
     repairs = repairs + 1
-  else
-    local jobs, tokens, mwt, weight_milli = rebook_owner(owner, number(members[i + 1]), fields)
-    sums.jobs, sums.tokens, sums.mwt = sums.jobs + jobs, sums.tokens + tokens, sums.mwt + mwt
-    sums.weight_milli = sums.weight_milli + weight_milli
+  elseif only_batch ~= is_batch[set] then
+    change_set(owner, slug, only_batch)
+    repairs = repairs + 1
+  end
+  if right_group == group and only_batch ~= nil then
+    rebook_owner(owner, set_key(slug, group, only_batch), score, fields)
+  end
+end
+
+for set, members in pairs(members_of) do
+  for i = 1, #members, 2 do
+    examine(members[i], set, number(members[i + 1]))
   end
 end
 
 if group == '' then
-  correct(k_books .. slug, { waiting = sums.jobs, waiting_mwt = sums.mwt, weight_milli = sums.weight_milli })
+  correct(k_books .. slug, { waiting = sums.jobs, waiting_mwt = sums.mwt, batch_mwt = sums.batch_mwt,
+    weight_milli = sums[false], batch_weight_milli = sums[true] })
 elseif sums.jobs > 0 then
   local key, all = k_tenant .. group, { waiting = 0, waiting_tokens = 0, waiting_mwt = 0 }
-  correct(key, { ['n|' .. slug] = sums.jobs, ['t|' .. slug] = sums.tokens, ['b|' .. slug] = sums.mwt })
+  correct(key, { ['n|' .. slug] = sums.jobs, ['t|' .. slug] = sums.tokens, ['b|' .. slug] = sums.mwt,
+    ['bn|' .. slug] = sums.batch_jobs, ['bb|' .. slug] = sums.batch_mwt })
   for _, pool in ipairs(redis.call('SMEMBERS', k_lists .. group)) do
     local own = redis.call('HMGET', key, 'n|' .. pool, 't|' .. pool, 'b|' .. pool)
     all.waiting, all.waiting_tokens = all.waiting + number(own[1], 0), all.waiting_tokens + number(own[2], 0)

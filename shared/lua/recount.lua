@@ -7,7 +7,7 @@
 -- ANSWERS recounted
 --   recounted: number of repairs
 -- KEEPS 1 2 3 8
--- USES clock settings afford mark job stats forget rq books turns kept
+-- USES clock settings afford mark job stats forget rq books turns service priority kept
 
 -- This script may examine more than 64 entries, because a sum over half of a queue is useless. It reads few fields of
 -- each job, and it examines the jobs only if the sums may be wrong. For example, when claim removes an id without a
@@ -15,7 +15,7 @@
 local MAX_EXAMINED = 1024
 local FIELDS = { 'penstock_state', 'penstock_tenant', 'penstock_prompt_tokens', 'penstock_max_tokens',
   'penstock_cost_mwt', 'penstock_slug', 'penstock_claim', 'status', 'penstock_bytes', 'penstock_group',
-  'penstock_paused_since_ms' }
+  'penstock_paused_since_ms', 'penstock_priority' }
 local true_live_bytes = 0
 local true_sums = { waiting = 0, waiting_tokens = 0, waiting_mwt = 0, running = 0, paused = 0 }
 local is_complete, repairs = true, 0
@@ -40,7 +40,7 @@ for i = 1, #slugs do
     -- If the tenant's record was deleted, the pool's sum of weights still contains the tenant's old weight. The old
     -- weight is unknown, so it is assumed to be 1, the weight of most tenants.
     if group_in(own[3]) == '' then
-      book(slugs[i], 'weight_milli', weight_milli - number(own[1], 1000))
+      add_weight(slugs[i], has_only_batch(tenant, slugs[i]), weight_milli - number(own[1], 1000))
     end
     repairs = repairs + 1
   end
@@ -56,7 +56,7 @@ for i = 1, #slugs do
     local counted_milli, group_milli = number(of_group[1], 0, 0), weight_in(of_group[2])
     if counted_milli ~= group_milli then
       redis.call('HSET', k_tenant .. group, 'w|' .. slugs[i], group_milli)
-      book(slugs[i], 'weight_milli', group_milli - counted_milli)
+      add_weight(slugs[i], has_only_batch(group, slugs[i]), group_milli - counted_milli)
       repairs = repairs + 1
     end
   end
@@ -99,7 +99,9 @@ for i = 1, #slugs do
   local ids = redis.call('ZRANGE', k_order .. tenant .. '.' .. slugs[i], 0, MAX_EXAMINED)
   is_complete = is_complete and #ids <= MAX_EXAMINED
   local own, number_here, tokens_here = 'b|' .. slugs[i], 'n|' .. slugs[i], 't|' .. slugs[i]
+  local batch_here, batch_mwt_here = 'bn|' .. slugs[i], 'bb|' .. slugs[i]
   true_sums[own], true_sums[number_here], true_sums[tokens_here] = 0, 0, 0
+  true_sums[batch_here], true_sums[batch_mwt_here] = 0, 0
   for j = 1, #ids do
     local job = redis.pcall('HMGET', k_rq_job .. ids[j], unpack(FIELDS))
     if job[1] == 'queued' then
@@ -109,6 +111,10 @@ for i = 1, #slugs do
       true_sums[tokens_here] = true_sums[tokens_here] + natural(job[3]) + natural(job[4])
       true_sums.waiting_tokens = true_sums.waiting_tokens + natural(job[3]) + natural(job[4])
       true_sums.waiting_mwt = true_sums.waiting_mwt + natural(job[5])
+      if priority_in(job[12]) == -1 then
+        true_sums[batch_here] = true_sums[batch_here] + 1
+        true_sums[batch_mwt_here] = true_sums[batch_mwt_here] + natural(job[5])
+      end
     end
   end
 end
@@ -135,7 +141,8 @@ local function count_in_pool(job)
   local is_paused, group = natural(job[11]) > 0, group_in(job[10])
   pools[job[6]], pool.running = pool, pool.running + 1
   pool.paused = pool.paused + (is_paused and 1 or 0)
-  for _, field in ipairs(is_paused and { 'p|' .. job[2] } or { 'c|' .. job[2], group ~= '' and 'c|' .. group or nil }) do
+  local paused_fields = { 'p|' .. job[2], priority_in(job[12]) == -1 and 'pb|' .. job[2] or nil }
+  for _, field in ipairs(is_paused and paused_fields or { 'c|' .. job[2], group ~= '' and 'c|' .. group or nil }) do
     pool.rows[field] = (pool.rows[field] or 0) + 1
   end
 end
@@ -183,6 +190,10 @@ if is_complete then
       local pool = string.match(name, '^b|(.+)$')
       if pool and held then
         book(pool, 'waiting_mwt', value - (before or 0))
+      end
+      local pool_of_batch = string.match(name, '^bb|(.+)$')
+      if pool_of_batch and held then
+        book(pool_of_batch, 'batch_mwt', value - (before or 0))
       end
       local pool_of_number = string.match(name, '^n|(.+)$')
       if pool_of_number and held then

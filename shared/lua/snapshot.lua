@@ -6,12 +6,12 @@
 --   with_stats int · 1 to return all counters and histogram buckets, of which there may be more than ten thousand
 -- ANSWERS snapshot
 --   snapshot: now in ms; numbers of inflight, queued and running jobs; config; stats; for each tenant its name, the age
---   of its oldest queued job in ms (-1 for none) and its fields; for each worker its name and fields; models; for each
+--   of its oldest queued job that is no batch job in ms (-1 for none) and its fields; for each worker its name and fields; models; for each
 --   live model its name and its pool's tier (-1 if PENSTOCK_DEGRADATION is off); number of live workers; the weighted
 --   tokens per second that the live pools can compute; by how many ms the scripts' time is ahead of the clock of
 --   the store's machine
 -- KEEPS 1
--- USES clock tier slug
+-- USES clock tier slug priority
 
 -- At most this many queued jobs of a tenant are examined to find the oldest. If the tenant has more, only the jobs at
 -- the front of its queues are examined.
@@ -19,14 +19,16 @@ local MAX_EXAMINED = 16
 -- A worker is listed for this long after its last heartbeat, and a model for this long after that of its last worker.
 local WORKER_LISTED_MS, MODEL_LISTED_MS = 60000, 3600000
 
--- Returns the age in ms of a tenant's oldest queued job, or -1 if it has none.
+-- Returns the age in ms of a tenant's oldest queued job, or -1 if it has none. Batch jobs are left out: they may wait for
+-- long, and that shows nothing.
 local function oldest_ms(tenant)
   local oldest_ms_seen, examined = now_ms + 1, 0
   for _, slug in ipairs(redis.call('SMEMBERS', k_lists .. tenant)) do
     if examined == MAX_EXAMINED then
       break
     end
-    for _, id in ipairs(redis.call('ZRANGE', k_order .. tenant .. '.' .. slug, 0, MAX_EXAMINED - examined - 1)) do
+    for _, id in ipairs(redis.call('ZRANGEBYSCORE', k_order .. tenant .. '.' .. slug, '-inf', '(' .. whole(PRIORITY_STEP),
+      'LIMIT', 0, MAX_EXAMINED - examined)) do
       local admitted_ms = redis.pcall('HGET', k_rq_job .. id, 'penstock_admitted_ms')
       oldest_ms_seen = math.min(oldest_ms_seen, number(admitted_ms, oldest_ms_seen))
       examined = examined + 1
@@ -65,10 +67,11 @@ for _, model in ipairs(redis.call('ZREVRANGEBYSCORE', k_models, '+inf', now_ms -
   local slug = slug_of(model)
   if redis.call('ZCOUNT', k_pool .. slug, now_ms - LIVE_MS, '+inf') > 0 then
     local pool_fields = redis.call('HMGET', k_books .. slug, 'tier', 'tier_look_ms', 'mu_milli',
-      'waiting_mwt')
+      'waiting_mwt', 'batch_mwt')
     capacity_wtps = capacity_wtps + number(pool_fields[3], 0) / 1000
     live_models[#live_models + 1] = model
-    live_models[#live_models + 1] = has_tiers and tier_in_force(pool_fields[1], pool_fields[2], pool_fields[4]) or -1
+    live_models[#live_models + 1] = has_tiers
+      and tier_in_force(pool_fields[1], pool_fields[2], number(pool_fields[4], 0) - number(pool_fields[5], 0)) or -1
   end
 end
 return { 'snapshot', now_ms, redis.call('ZCARD', k_inflight), redis.call('ZCARD', k_deadlines),

@@ -166,6 +166,7 @@ def job_view(now_ms: int, position: int, result: Any, record: dict[str, str], jo
         eta_at_ms=time_ms("eta_ms"),
         degraded=changes(),
         routed=Routed(field("model"), field("routed")) if field("routed") else None,
+        priority={"1": 1, "-1": -1}.get(field("priority"), 0),
         form=_object(field("form")),
         extra=body,
     )

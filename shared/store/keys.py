@@ -64,9 +64,9 @@ def leases() -> str:
     return _key("leases")
 
 
-def active(model: str) -> str:
-    """Return the key of the ZSET of tenants with queued or paused jobs for a model slug, ordered by service."""
-    return _key("active", model)
+def active(model: str, *, is_batch: bool = False) -> str:
+    """Return the key of the ZSET of those who want a model slug's slots, by service (`is_batch`: for batch jobs)."""
+    return _key("batch" if is_batch else "active", model)
 
 
 def rows(model: str) -> str:
@@ -75,7 +75,7 @@ def rows(model: str) -> str:
 
 
 def order(queue: str) -> str:
-    """Return the key of the ZSET of a queue's jobs, ordered by latest start."""
+    """Return the key of the ZSET of a queue's jobs, ordered by priority and latest start."""
     return _key("order", queue)
 
 

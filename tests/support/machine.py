@@ -162,6 +162,7 @@ class QueueMachine(RuleBasedStateMachine):
                 "max_tokens": st.sampled_from([40, 130]),
                 "prompt_chars": st.sampled_from([4_000, 30_000, 70_000]),
                 "offer": st.sampled_from(["first", "second"]),
+                "priority": st.sampled_from([-1, -1, 1]),
             },
         ),
     )
@@ -187,7 +188,7 @@ class QueueMachine(RuleBasedStateMachine):
         answer = self.store.admit(job)
         now_ms = self.model.now_ms
         mine = ModelJob(job.id, tenant, slug, prompt, job.max_tokens, now_ms + deadline_ms, supersede_key=supersede_key)
-        mine.degrade, mine.offer = job.degrade, job.offer
+        mine.degrade, mine.offer, mine.priority = job.degrade, job.offer, job.priority
         mine.poll_grace_ms, mine.start_within_ms = job.poll_grace_ms or 0, job.start_within_ms or 0
         mine.payload_bytes = len(json.dumps(job.payload, separators=(",", ":")))
         mine.answer_bytes = job.answer_bytes
@@ -214,21 +215,15 @@ class QueueMachine(RuleBasedStateMachine):
         max_tokens=st.sampled_from([20, 90]),
         degrade=st.booleans(),
         size=st.sampled_from([0, 4_000, 30_000]),
+        priority=st.sampled_from([0, 0, -1, 1]),
     )
-    def quote(self, tenant, slug, prompt, deadline_ms, start_within_ms, max_tokens, degrade, size):
+    def quote(self, tenant, slug, prompt, deadline_ms, start_within_ms, max_tokens, degrade, size, priority):
         """Compare the verdict, the cost and, where it is predicted, the eta of a quote."""
-        fields = {"prompt_tokens": prompt, "max_tokens": max_tokens, "deadline_ms": deadline_ms}
-        answer = self.store.quote(
-            tenant,
-            slug,
-            start_within_ms=start_within_ms,
-            degrade=degrade,
-            request_bytes=size,
-            metadata_bytes=4,
-            **fields,
-        )
+        fields = {"prompt_tokens": prompt, "max_tokens": max_tokens, "deadline_ms": deadline_ms, "priority": priority}
+        fields |= {"start_within_ms": start_within_ms, "degrade": degrade, "request_bytes": size, "metadata_bytes": 4}
+        answer = self.store.quote(tenant, slug, **fields)
         mine = ModelJob("", tenant, slug, prompt, max_tokens, self.model.now_ms + deadline_ms)
-        mine.start_within_ms, mine.degrade, mine.payload_bytes = start_within_ms, degrade, size
+        mine.start_within_ms, mine.degrade, mine.payload_bytes, mine.priority = start_within_ms, degrade, size, priority
         view = self.model.view(mine)
         assert (answer.refused.reason.value if answer.refused else None) == verdict(view)
         assert answer.cost_mwt == mine.cost_mwt

@@ -46,7 +46,11 @@ class GroupedMachine(QueueMachine):
     def the_active_sets_of_the_store_and_of_the_model_agree(self):
         for slug in SLUGS:
             for group in ("", TEAM):
-                owners = self.client.zrange(keys.active(slug + group), 0, -1)
-                assert [raw.decode() for raw in owners] == active(self.model, slug, group)
+                for key, is_batch in (
+                    (keys.active(slug + group), False),
+                    (keys.active(slug + group, is_batch=True), True),
+                ):
+                    owners = [raw.decode() for raw in self.client.zrange(key, 0, -1)]
+                    assert owners == active(self.model, slug, group, is_batch=is_batch)
             served = int(self.client.hget(keys.tenant(TEAM), keys.service_field(slug)) or 0)
             assert served == self.model.turns.service[TEAM, slug]

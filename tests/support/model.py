@@ -4,6 +4,7 @@ Every method does in a few lines what one script does, on dicts and at a given t
 method differ, one of them is wrong.
 """
 
+import math
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
@@ -16,7 +17,7 @@ from tests.support.model_hold import Hold
 from tests.support.model_places import count_workers
 from tests.support.model_records import ModelJob, ModelWorker
 from tests.support.model_tiers import cut
-from tests.support.model_turns import Turns, charge, charge_of, follow_service, join, wants_slot
+from tests.support.model_turns import Turns, charge, charge_of, follow_service, join
 from tests.support.model_weight import WorkerRates
 
 GRACE_MS = 1_000
@@ -62,6 +63,8 @@ class Model:
     cuts: Counter[str] = field(default_factory=Counter)
     hold: Hold = field(default_factory=Hold)
     slots_at_last_count: int = 0
+    #: Whether a claim has found queued jobs that are no batch jobs.
+    other_work_waits: bool = False
 
     # The state of the queue.
 
@@ -70,7 +73,7 @@ class Model:
 
     def waiting(self, tenant: str, slug: str | None = None) -> list[ModelJob]:
         mine = [j for j in self.jobs.values() if j.state == "queued" and j.tenant == tenant and slug in {None, j.slug}]
-        return sorted(mine, key=lambda job: (job.latest_ms, job.id))
+        return sorted(mine, key=lambda job: (-job.priority, job.latest_ms, job.id))
 
     # One method per script.
 
@@ -107,6 +110,8 @@ class Model:
         me = self.workers.setdefault(worker, ModelWorker(slug, 0, 0, -LIVE_MS * 1_000_000))
         if me.claim_id == claim_id:
             return told_again(self, worker, held)
+        queued = (job for job in self.inflight() if job.state == "queued" and job.slug == slug)
+        self.other_work_waits = any(job.priority >= 0 for job in queued)
         claiming = Claiming(self, worker, claim_id, slug, room, cells_free)
         claiming.take_report(held)
         claiming.run()
@@ -234,15 +239,14 @@ class Model:
     # The steps that several scripts share.
 
     def _enqueue(self, job: ModelJob) -> None:
-        if not any(wants_slot(o) and (o.tenant, o.slug) == (job.tenant, job.slug) for o in self.jobs.values()):
-            join(self, job.tenant, job.slug)
+        join(self, job)
         job.state, job.claim, job.worker, job.group, job.waits_from_ms = "queued", "", "", "", self.now_ms
         if job.paused_since_ms:
             resume(self, job)
         self.jobs[job.id] = job
 
-    def lease(self, job: ModelJob, group: str, worker: str, claim_id: str) -> int:
-        """Lease the job to the worker; return the ms that it was queued."""
+    def lease(self, job: ModelJob, group: str, worker: str, claim_id: str) -> float:
+        """Lease the job to the worker; return the ms that it was queued, by which a batch job proves nothing."""
         job.state, job.claim, job.worker = "running", claim_id, worker
         job.attempts, job.entries = job.attempts + 1, job.entries + 1
         cut_before = job.cut_tokens
@@ -252,7 +256,8 @@ class Model:
         job.group, job.charges_mwt = group, Counter()
         whole_mwt = 1_000 * job.prompt_tokens if self.preempts else job.cost_mwt
         charge(self, job, 1_000 if self.fairness == "turns" else whole_mwt)
-        return note_wait(self, job)
+        waited_ms = note_wait(self, job)
+        return waited_ms if job.priority >= 0 else math.inf
 
     def _take_back(self, job: ModelJob, *, counted: bool) -> str:
         if job.cancel:

@@ -41,7 +41,12 @@ class AdmissionView:
         self.left, self.inflight = left, len(left)
         self.pool_inflight = sum(other.slug == job.slug for other in left)
         self.mine = [other for other in left if other.state == "queued" and other.tenant == job.tenant]
-        waiting = [other for other in left if other.state == "queued" and other.slug == job.slug]
+        self.is_batch = job.priority < 0
+        waiting = [
+            other
+            for other in left
+            if other.state == "queued" and other.slug == job.slug and (self.is_batch or other.priority >= 0)
+        ]
         self.waiting_here = sum(other.tenant == job.tenant for other in waiting)
         self.member_mwt = float(sum(other.cost_mwt for other in waiting if other.tenant == job.tenant))
         # The owner that admission counts: the tenant or, if it has one, its group.
@@ -49,7 +54,10 @@ class AdmissionView:
         self.own_here = [other for other in waiting if model_turns.unit_of(model, other.tenant, job.slug) == self.unit]
         self.own_mwt = float(sum(other.cost_mwt for other in self.own_here))
         self.pool_mwt = float(sum(other.cost_mwt for other in waiting))
+        # The queued work that is no batch work. All of it goes before a batch job.
+        self.main_mwt = float(sum(other.cost_mwt for other in waiting if other.priority >= 0))
         owners = set(model_turns.active(model, job.slug))
+        owners |= set(model_turns.active(model, job.slug, is_batch=True)) if self.is_batch else set()
         self.active = len(owners)
         self.weight = model.weights_milli.get(self.unit, 1_000)
         self.weights = sum(model.weights_milli.get(owner, 1_000) for owner in owners | {self.unit})
@@ -64,13 +72,13 @@ class AdmissionView:
         self.backlog_bound_mwt = max(model.max_wait_ms * mu, 2 * self.active * mean)
         self.margin = 1 if self.idle else model.margin
         self.tiered = model.degradation and model.full and self.rates is not None
-        self.tier = self.pool.tiers.in_force(model.now_ms, work_waits=self.pool_mwt > 0) if self.tiered else 0
+        self.tier = self.pool.tiers.in_force(model.now_ms, work_waits=self.main_mwt > 0) if self.tiered else 0
 
     def move_tier(self) -> None:
         """Update the tier, which only offers do, by all queued work, with that of the job to be superseded."""
         if self.tiered:
             waiting = [job for job in self.model.inflight() if job.state == "queued" and job.slug == self.job.slug]
-            share = sum(job.cost_mwt for job in waiting) / self.backlog_bound_mwt
+            share = sum(job.cost_mwt for job in waiting if job.priority >= 0) / self.backlog_bound_mwt
             self.tier = self.pool.tiers.update(self.model.now_ms, share, self.model.max_wait_ms)
         elif self.model.degradation and self.model.full:
             self.pool.tiers.end_if_not_updated(self.model.now_ms)
@@ -115,7 +123,8 @@ class AdmissionView:
         """Return how long the tenant's share of the pool takes for its queued jobs, and for a slot to be free."""
         if self.idle:
             return 0.0
-        before = min(self.pool_mwt, self.own_mwt * self.weights / self.weight)
+        others = self.main_mwt if self.is_batch else 0
+        before = min(self.pool_mwt, others + self.own_mwt * self.weights / self.weight)
         return before / rates.mu_wtps + (self.pool.run_ms or 0) / max(1, self.pool.slots)
 
     def longest_wait_ms(self, rates: Rates) -> float:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tests.support.model_contest import USUAL_SLOT_RATE, Contest, Entry, left_ms
 from tests.support.model_heads import candidate, is_hopeless
 from tests.support.model_records import ModelJob
-from tests.support.model_turns import follow_service, join, next_turn, pass_turn, wants_slot
+from tests.support.model_turns import follow_service, join, next_turn, pass_turn
 
 if TYPE_CHECKING:
     from tests.support.model import Model
@@ -53,9 +53,7 @@ def told_again(model: "Model", worker: str, held: list[HeldJob]) -> Told:
 
 
 def pause(model: "Model", job: ModelJob) -> None:
-    wanted = any(wants_slot(o) and (o.tenant, o.slug) == (job.tenant, job.slug) for o in model.jobs.values())
-    if not wanted:
-        join(model, job.tenant, job.slug, with_credit=False)
+    join(model, job, with_credit=False)
     job.paused_since_ms = model.now_ms
 
 
@@ -74,7 +72,7 @@ class Claiming:
     def __init__(self, model: "Model", worker: str, claim_id: str, slug: str, room: int, cells_free: int) -> None:
         self.model, self.worker, self.claim_id, self.slug = model, worker, claim_id, slug
         self.free, self.cells, self.me = room, cells_free, model.workers[worker]
-        self.told, self.waits_ms, self.slots = Told(), list[int](), room
+        self.told, self.waits_ms, self.slots = Told(), list[float](), room
         self.paused: list[Entry] = []
         self.contest: Contest | None = None
         suspect = model.jobs.get(self.me.suspect)
@@ -115,9 +113,9 @@ class Claiming:
         """Give the free slots, and those that running jobs give, to the tenants in their turns."""
         passed: Counter[str] = Counter()
         while (self.free > 0 or self.contest) and (turn := next_turn(self.model, self.slug, passed)):
-            group, tenant = turn
-            giver = self.contest.giver(tenant, group) if self.free <= 0 and self.contest else None
-            action, job = self._look_at(tenant, giver) if self.free > 0 or giver else ("pass", None)
+            group, tenant, is_batch = turn
+            giver = self.contest.giver(tenant, group, is_batch=is_batch) if self.free <= 0 and self.contest else None
+            action, job = self._look_at(tenant, giver, is_batch=is_batch) if self.free > 0 or giver else ("pass", None)
             if action == "stop":
                 break
             if action == "pass":
@@ -128,12 +126,12 @@ class Claiming:
         if self.contest:
             self.told.ask_in_ms = self.contest.next_ms()
 
-    def _look_at(self, tenant: str, giver: Entry | None) -> tuple[str, ModelJob | None]:
+    def _look_at(self, tenant: str, giver: Entry | None, *, is_batch: bool) -> tuple[str, ModelJob | None]:
         model, cells = self.model, self.cells + (self._cells_for(giver.job) if giver else 0)
         may_start = giver is None or len(self.paused) < self.slots
-        if (entry := self._paused_first(tenant, may_start=may_start)) is not None:
+        if (entry := self._paused_first(tenant, may_start=may_start, is_batch=is_batch)) is not None:
             return ("resume" if min(self._cells_for(entry.job), self.me.cells) <= cells else "pass"), entry.job
-        if not may_start or not model.waiting(tenant, self.slug):
+        if not may_start or not self._head(tenant, is_batch=is_batch):
             return "pass", None
         job, is_suspect = candidate(model, tenant, self.slug, self.suspect_held)
         if job.expires_ms <= model.now_ms or is_hopeless(model, job):
@@ -153,11 +151,16 @@ class Claiming:
         job.skips += self.free > 0
         return "pass", None
 
-    def _paused_first(self, tenant: str, *, may_start: bool) -> Entry | None:
+    def _head(self, tenant: str, *, is_batch: bool) -> list[ModelJob]:
+        """Return the head of the tenant's queue, if it is a batch job exactly if the turn is one of batch jobs."""
+        return [job for job in self.model.waiting(tenant, self.slug)[:1] if (job.priority < 0) == is_batch]
+
+    def _paused_first(self, tenant: str, *, may_start: bool, is_batch: bool) -> Entry | None:
         """Return the tenant's job that was paused first, unless the head of its queue would be late after it."""
         mine = [entry for entry in self.paused if entry.job.tenant == tenant and entry.row_ms < 0]
+        mine = [entry for entry in mine if (entry.job.priority < 0) == is_batch]
         entry = min(mine, key=lambda entry: (entry.job.paused_since_ms, entry.job.id), default=None)
-        heads = self.model.waiting(tenant, self.slug)[:1]
+        heads = self._head(tenant, is_batch=is_batch)
         if entry is None or not (may_start and heads):
             return entry
         now_ms, quantum_ms = self.model.now_ms, self.model.quantum_ms if self.contest else 0

@@ -55,7 +55,7 @@ class Contest:
         if owner not in self.contenders:
             model, turns = self.model, self.model.turns
             service = turns.service[owner, self.slug]
-            if owner not in active(model, self.slug, group):
+            if owner not in active(model, self.slug, group) + active(model, self.slug, group, is_batch=True):
                 service = max(service, turns.virtual.get((group, self.slug), 0))
             running = [j for j in model.inflight() if j.state == "running" and j.slug == self.slug]
             rows = sum(owner in {job.tenant, job.group} for job in running if not job.paused_since_ms)
@@ -71,14 +71,18 @@ class Contest:
         for one in self._both(tenant, group):
             one.rows, one.young = one.rows + rows, one.young + young_mwt / one.weight
 
-    def giver(self, tenant: str, group: str) -> Entry | None:
-        """Return the job that gives its slot to the tenant, or None."""
-        givers = [entry for entry in self.entries if self._gives(entry, tenant, group)]
-        return min(givers, key=self._order, default=None)
+    def giver(self, tenant: str, group: str, *, is_batch: bool) -> Entry | None:
+        """Return the job that gives its slot to the tenant, or None. Batch jobs give their slots to others first."""
+        running = [entry for entry in self.entries if not entry.job.paused_since_ms]
+        batch = [entry for entry in running if entry.job.priority < 0]
+        if not is_batch and (old := [entry for entry in batch if entry.row_ms >= EARLY_PART * self.model.quantum_ms]):
+            return min(old, key=lambda entry: (entry.row_ms, entry.job.id))
+        rivals = batch if is_batch else [entry for entry in running if entry.job.priority >= 0]
+        return min((entry for entry in rivals if self._gives(entry, tenant, group)), key=self._order, default=None)
 
     def _gives(self, entry: Entry, tenant: str, group: str) -> bool:
         job, quantum_ms = entry.job, self.model.quantum_ms
-        if job.tenant == tenant or job.paused_since_ms:
+        if job.tenant == tenant:
             return False
         has, wants = self._both(job.tenant, job.group), self._both(tenant, group)
         level = -1 if has[0] is wants[0] else 0
@@ -102,9 +106,10 @@ class Contest:
         """Return in how many ms another exchange may pause a job, -1 if nobody else wants the slots."""
         quantum_ms, wanted, rests_ms = self.model.quantum_ms, False, []
         for entry in self.entries:
-            tenant, group = entry.job.tenant, entry.job.group
-            rivals = set(active(self.model, self.slug)) - {group or tenant}
-            rivals |= set(active(self.model, self.slug, group)) - {tenant} if group else set()
+            tenant, group, is_batch = entry.job.tenant, entry.job.group, entry.job.priority < 0
+            rivals = set(active(self.model, self.slug, is_batch=is_batch)) - {group or tenant}
+            rivals |= set(active(self.model, self.slug, group, is_batch=is_batch)) - {tenant} if group else set()
+            rivals |= set(active(self.model, self.slug)) if is_batch else set()
             wanted = wanted or bool(rivals)
             rests_ms += [part * quantum_ms - entry.row_ms for part in (EARLY_PART, 1)]
         soonest_ms = min([quantum_ms, *(rest for rest in rests_ms if rest > 0)])

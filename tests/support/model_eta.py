@@ -17,7 +17,7 @@ FLOOR_MS = 50
 def score_of(view: "AdmissionView", owner: str, group: str) -> float:
     """Return the owner's service in the pool, or that with which it would enter the set."""
     model, slug = view.model, view.job.slug
-    if owner in model_turns.active(model, slug, group):
+    if owner in model_turns.active(model, slug, group, is_batch=view.is_batch):
         return model.turns.service[owner, slug]
     return model.turns.entry(owner, slug, group, model_turns.newcomers_credit_mwt(model, owner, slug))
 
@@ -35,8 +35,8 @@ def latest_in_ms(view: "AdmissionView", rates: "Rates") -> int:
 def rank_of(view: "AdmissionView", rates: "Rates") -> int:
     """Return how many of the tenant's queued jobs start sooner; a job to be superseded is still in its queue."""
     model, job = view.model, view.job
-    latest_ms = model.now_ms + latest_in_ms(view, rates)
-    sooner = sum(other.latest_ms < latest_ms for other in model.waiting(job.tenant, job.slug))
+    place = -job.priority, model.now_ms + latest_in_ms(view, rates)
+    sooner = sum((-other.priority, other.latest_ms) < place for other in model.waiting(job.tenant, job.slug))
     return min(view.waiting_here, sooner)
 
 
@@ -44,6 +44,8 @@ def class_of(view: "AdmissionView", rates: "Rates") -> str:
     """Return the class of jobs for which one correction is learned."""
     if view.idle:
         return "i"
+    if view.is_batch:
+        return "l"
     if view.waiting_here == 0:
         return "n"
     if rank_of(view, rates) == 0:
@@ -56,12 +58,14 @@ def work_before(view: "AdmissionView", rank: int) -> float:
     tenant, slug, jobs = view.job.tenant, view.job.slug, float(rank)
     mwt = view.member_mwt * (rank / max(1, view.waiting_here))
     if view.unit != tenant:
-        own_mwt, others = mwt, len(model_turns.active(view.model, slug, view.unit)) - bool(view.waiting_here)
+        members = model_turns.active(view.model, slug, view.unit, is_batch=view.is_batch)
+        own_mwt, others = mwt, len(members) - bool(view.waiting_here)
         weight = view.model.weights_milli.get(tenant, 1_000)
         weights = weight, weight * (1 + max(0, others))
         mwt = work_in_set(view, (tenant, view.unit), (mwt, jobs), view.own_mwt - view.member_mwt, weights)
         jobs += (mwt - own_mwt) / max(1, view.mean_mwt)
-    return work_in_set(view, (view.unit, ""), (mwt, jobs), view.pool_mwt - view.own_mwt, (view.weight, view.weights))
+    mwt = work_in_set(view, (view.unit, ""), (mwt, jobs), view.pool_mwt - view.own_mwt, (view.weight, view.weights))
+    return min(view.pool_mwt, view.main_mwt + mwt) if view.is_batch else mwt
 
 
 def work_in_set(
@@ -79,7 +83,7 @@ def work_in_set(
     model, slug, (mwt, jobs), (weight, total) = view.model, view.job.slug, own, weights
     turns = model.fairness == "turns"
     own_service = 1_000 * jobs if turns else mwt
-    score, active = score_of(view, *owner), model_turns.active(model, slug, owner[1])
+    score, active = score_of(view, *owner), model_turns.active(model, slug, owner[1], is_batch=view.is_batch)
     services = [model.turns.service[name, slug] for name in active]
     lag = max((score - min(services, default=score)) / 2, (1_000 if turns else view.mean_mwt) / 2)
     ahead = sum(service < score for service in services)

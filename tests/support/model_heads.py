@@ -43,5 +43,6 @@ def candidate(model: "Model", tenant: str, slug: str, suspect_held: bool) -> tup
 
     job, *others = model.waiting(tenant, slug)
     if suspect_held and is_suspect(job) and job.expires_ms > model.now_ms and not is_hopeless(model, job):
-        job = next((other for other in others if not is_suspect(other)), job)
+        alike = [other for other in others if (other.priority < 0) == (job.priority < 0)]
+        job = next((other for other in alike if not is_suspect(other)), job)
     return job, is_suspect(job)

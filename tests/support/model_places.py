@@ -63,6 +63,6 @@ def check_inflight(view: "AdmissionView") -> str | None:
     kept = places // 4 if view.model.full else 0
     little = view.own_mwt * view.weights < view.weight * view.pool_mwt
     few = len(view.own_here) * view.weights < view.weight * kept
-    if view.idle or not view.own_here or (little and few):
+    if view.idle or (not view.is_batch and (not view.own_here or (little and few))):
         kept = 0
     return "inflight_full" if view.pool_inflight >= places - kept else None

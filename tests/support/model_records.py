@@ -21,6 +21,8 @@ class ModelJob:
     #: What each generated token costs, in thousandths of a prompt token.
     weight_milli: int = USUAL_MILLI
     latest_ms: int = -1
+    #: -1 for a batch job, 0 or 1.
+    priority: int = 0
     poll_grace_ms: int = 0
     start_within_ms: int = 0
     supersede_key: str = ""

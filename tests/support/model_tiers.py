@@ -27,7 +27,7 @@ class Tiers:
     above_from_ms: int | None = None
     below_from_ms: int | None = None
     wait_from_ms: int = 0
-    least_wait_ms: int = 0
+    least_wait_ms: float = 0
 
     def in_force(self, now_ms: int, *, work_waits: bool) -> int:
         return self.tier if work_waits or now_ms - self.updated_ms <= DOWN_MS else 0
@@ -37,8 +37,10 @@ class Tiers:
         if now_ms - self.updated_ms > DOWN_MS:
             self.tier, self.updated_ms, self.above_from_ms, self.below_from_ms = 0, 0, None, None
 
-    def note_wait(self, now_ms: int, waited_ms: int) -> None:
+    def note_wait(self, now_ms: int, waited_ms: float) -> None:
         """Note the wait of a claimed job. The least wait in half a second counts: it proves that a queue stands."""
+        if waited_ms == math.inf:
+            return
         if now_ms - self.wait_from_ms >= WAIT_WINDOW_MS:
             self.wait_from_ms, self.least_wait_ms = now_ms, waited_ms
         self.least_wait_ms = min(self.least_wait_ms, waited_ms)
@@ -68,8 +70,9 @@ def tier_at_claim(model: "Model", job: ModelJob) -> int:
     """Return the tier at which a job runs: at least that of its admission; 0 if it may not be degraded."""
     pool = model.pools[job.slug]
     rated = model.full and pool.rates_at(model.now_ms) is not None
-    # The job itself is work that waits.
-    tier_now = pool.tiers.in_force(model.now_ms, work_waits=True) if model.degradation and rated else 0
+    tier_now = (
+        pool.tiers.in_force(model.now_ms, work_waits=model.other_work_waits) if model.degradation and rated else 0
+    )
     return 0 if job.admitted_at_tier is None else max(tier_now, job.admitted_at_tier)
 
 

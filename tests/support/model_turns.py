@@ -64,13 +64,22 @@ def wants_slot(job: ModelJob) -> bool:
     return job.state == "queued" or (job.state == "running" and job.paused_since_ms > 0)
 
 
-def active(model: "Model", slug: str, group: str = "") -> list[str]:
-    """Return the owners of a set that have queued or paused jobs, least service first, ties by name."""
-    tenants = {job.tenant for job in model.jobs.values() if wants_slot(job) and job.slug == slug}
-    owners = {tenant for tenant in tenants if model.turns.group(tenant, slug) == group}
-    if not group:
-        owners |= {model.turns.group(tenant, slug) for tenant in tenants} - {""}
+def active(model: "Model", slug: str, group: str = "", *, is_batch: bool = False) -> list[str]:
+    """Return the owners of an active set or, if `is_batch`, of the batch set beside it: least service first.
+
+    The batch set has the owners with queued or paused jobs that are not in the active set.
+    """
+    wanting = [job for job in model.jobs.values() if wants_slot(job) and job.slug == slug]
+    owners = _owners(model, {job.tenant for job in wanting if job.priority >= 0}, slug, group)
+    if is_batch:
+        owners = _owners(model, {job.tenant for job in wanting}, slug, group) - owners
     return sorted(owners, key=lambda owner: (model.turns.service[owner, slug], owner))
+
+
+def _owners(model: "Model", tenants: set[str], slug: str, group: str) -> set[str]:
+    owners = {tenant for tenant in tenants if model.turns.group(tenant, slug) == group}
+    groups = set() if group else {model.turns.group(tenant, slug) for tenant in tenants} - {""}
+    return owners | groups
 
 
 def unit_of(model: "Model", tenant: str, slug: str) -> str:
@@ -80,25 +89,40 @@ def unit_of(model: "Model", tenant: str, slug: str) -> str:
     return group or tenant
 
 
-def next_turn(model: "Model", slug: str, passed: Counter[str]) -> tuple[str, str] | None:
-    """Return the group ("" for none) and the tenant whose turn it is, or None. `passed` counts who was passed."""
-    while passed[""] < len(owners := active(model, slug)):
+def next_turn(model: "Model", slug: str, passed: Counter[str]) -> tuple[str, str, bool] | None:
+    """Return the group ("" for none) and the tenant whose turn it is, and whether it is a turn of batch jobs, or None.
+
+    `passed` counts who was passed. Batch jobs have turns only if nobody wants slots for other jobs.
+    """
+    is_batch = not active(model, slug)
+    while passed[""] < len(owners := active(model, slug, is_batch=is_batch)):
         owner = owners[passed[""]]
         if not owner.startswith("@"):
-            return "", owner
-        if passed[owner] < len(tenants := active(model, slug, owner)):
-            return owner, tenants[passed[owner]]
+            return "", owner, is_batch
+        if passed[owner] < len(tenants := active(model, slug, owner, is_batch=is_batch)):
+            return owner, tenants[passed[owner]], is_batch
         passed[""] += 1
     return None
 
 
-def join(model: "Model", tenant: str, slug: str, *, with_credit: bool = True) -> None:
-    """Put a tenant that wants no slot of the pool yet into its set, and its group into the pool's set."""
-    turns, group = model.turns, model.turns.policy.get(tenant, "")
-    is_new_group = group != "" and group not in active(model, slug)
-    turns.enter(tenant, slug, group, newcomers_credit_mwt(model, tenant, slug) if with_credit else 0)
-    if is_new_group:
-        turns.enter(group, slug, "", newcomers_credit_mwt(model, group, slug) if with_credit else 0)
+def join(model: "Model", job: ModelJob, *, with_credit: bool = True) -> None:
+    """Put the tenant of a job that is to be queued or paused into its set, and its group into the pool's set.
+
+    An owner that enters the active set starts like a newcomer, also if it was in the batch set.
+    """
+    turns, (tenant, slug) = model.turns, (job.tenant, job.slug)
+    listed = any(wants_slot(other) and (other.tenant, other.slug) == (tenant, slug) for other in model.jobs.values())
+    group = turns.group(tenant, slug) if listed else turns.policy.get(tenant, "")
+    _enter_group_of(model, group, slug, is_batch=job.priority < 0, with_credit=with_credit)
+    if not listed or (job.priority >= 0 and tenant not in active(model, slug, group)):
+        turns.enter(tenant, slug, group, newcomers_credit_mwt(model, tenant, slug) if with_credit else 0)
+
+
+def _enter_group_of(model: "Model", group: str, slug: str, *, is_batch: bool, with_credit: bool = True) -> None:
+    """Put the group of a tenant that enters one of its sets into the pool's set."""
+    others = [] if not is_batch else active(model, slug, is_batch=True)
+    if group and group not in [*active(model, slug), *others]:
+        model.turns.enter(group, slug, "", newcomers_credit_mwt(model, group, slug) if with_credit else 0)
 
 
 def regroup(model: "Model", tenant: str) -> None:
@@ -106,10 +130,10 @@ def regroup(model: "Model", tenant: str) -> None:
     group = model.turns.policy.get(tenant, "")
     wanted = {job.slug for job in model.jobs.values() if job.tenant == tenant and wants_slot(job)}
     for slug in sorted(wanted):
-        is_new_group = group != "" and group not in active(model, slug)
+        before = model.turns.group(tenant, slug)
+        if group != before:
+            _enter_group_of(model, group, slug, is_batch=tenant in active(model, slug, before, is_batch=True))
         model.turns.move(tenant, slug, group)
-        if is_new_group:
-            model.turns.enter(group, slug, "", newcomers_credit_mwt(model, group, slug))
 
 
 def pass_turn(model: "Model", tenant: str, slug: str, group: str) -> None:

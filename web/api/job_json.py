@@ -60,6 +60,7 @@ def job_json(view: JobView, ticket: str | None = None) -> dict[str, Any]:
             "started_at": _seconds(view.started_ms),
             "ended_at": _seconds(view.ended_ms),
             "attempts": view.attempts,
+            "priority": view.priority,
             "cancel_requested": view.cancel_requested,
             "patience": {"deadline_ms": view.deadline_ms, "from": view.deadline_source},
             "queue": None if has_ended(view) else _queue(view),

@@ -145,6 +145,7 @@ class Job(ResponseModel):
     started_at: float | None
     ended_at: float | None
     attempts: int
+    priority: int = Field(description="-1 for batch work, 0 or 1")
     cancel_requested: bool
     patience: Patience
     queue: Queue | None

@@ -27,6 +27,7 @@ from web.api.request_schema import (
     Body,
     Messages,
     NulFreeText,
+    Priority,
     ResponseFormat,
     ReturnTicket,
     Sampling,
@@ -101,6 +102,7 @@ class OpenAISampling(Sampling):
     start_within_ms: int | None = Field(None, ge=1, le=MAX_MS)
     supersede_key: SupersedeKey | None = None
     return_ticket: ReturnTicket | None = None
+    priority: Priority = 0
     degrade: bool = Field(default=True, description=DEGRADE)
     private: bool = Field(default=False, description=PRIVATE)
     escalate: Escalate | None = Field(None, description=ESCALATE)

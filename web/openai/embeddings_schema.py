@@ -9,7 +9,7 @@ from pydantic import Field, PlainValidator, model_validator
 
 from shared.jobs.job import JobView
 from web.api.body_sizes import check_sizes
-from web.api.request_schema import MAX_MS, PRIVATE, Body, NulFreeText, ReturnTicket
+from web.api.request_schema import MAX_MS, PRIVATE, Body, NulFreeText, Priority, ReturnTicket
 from web.http.api_errors import quoted
 from web.openai.chat_schema import supported_fields
 
@@ -76,6 +76,7 @@ class EmbeddingsBody(Body):
     start_within_ms: int | None = Field(None, ge=1, le=MAX_MS)
     return_ticket: ReturnTicket | None = None
     private: bool = Field(default=False, description=PRIVATE)
+    priority: Priority = 0
 
     @model_validator(mode="before")
     @classmethod

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from web.api.body_sizes import check_sizes
 from web.api.escalation import Escalate
-from web.api.request_schema import MAX_MESSAGES, MAX_MS, MAX_TOKENS, NulFreeText, ReturnTicket, SupersedeKey
+from web.api.request_schema import MAX_MESSAGES, MAX_MS, MAX_TOKENS, NulFreeText, Priority, ReturnTicket, SupersedeKey
 from web.http.api_errors import field_errors, invalid_value
 from web.openai.chat_schema import StreamOptions, unsupported
 
@@ -24,6 +24,7 @@ _OWN = frozenset(
         "messages",
         "model",
         "n",
+        "priority",
         "private",
         "prompt",
         "return_ticket",
@@ -49,6 +50,7 @@ class ForwardedBody(BaseModel):
     start_within_ms: int | None = Field(None, ge=1, le=MAX_MS)
     supersede_key: SupersedeKey | None = None
     return_ticket: ReturnTicket | None = None
+    priority: Priority = 0
     degrade: bool = True
     private: bool = False
     escalate: Escalate | None = None

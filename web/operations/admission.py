@@ -107,6 +107,7 @@ def quote(context: DoorContext, caller: Caller, generation: GenerationRequest) -
             prompt_tokens=job.prompt_tokens,
             max_tokens=job.max_tokens,
             deadline_ms=job.deadline_ms,
+            priority=job.priority,
             start_within_ms=job.start_within_ms or 0,
             degrade=job.degrade,
             key_id=job.key_id,

@@ -48,6 +48,7 @@ def embeddings(body: EmbeddingsBody) -> Response:
         default_max_tokens=1,
         attempt=retry_attempt(),
         return_ticket=return_ticket(body.return_ticket),
+        priority=body.priority,
         traceparent=traceparent(),
         private=body.private,
     )

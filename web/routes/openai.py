@@ -123,6 +123,7 @@ def _serve(body: ChatBody | CompletionBody | ForwardedBody, kind: AnswerKind) ->
         return_ticket=return_ticket(body.return_ticket),
         traceparent=traceparent(),
         supersede_key=body.supersede_key,
+        priority=body.priority,
         degrade=body.may_be_cut if isinstance(body, ForwardedBody) else body.degrade,
         private=body.private,
         escalate=checks_of(body.escalate, streams=bool(body.stream)),

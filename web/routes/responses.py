@@ -126,6 +126,7 @@ def _generation_request(context: DoorContext, body: ResponsesBody, deadline: Req
         return_ticket=return_ticket(body.return_ticket),
         traceparent=traceparent(),
         supersede_key=body.supersede_key,
+        priority=body.priority,
         degrade=body.degrade,
         private=body.private,
         escalate=checks_of(body.escalate, streams=body.stream),

@@ -32,6 +32,10 @@ Temperature = Annotated[
 Seed = Annotated[int | None, typer.Option(help="Seed of the sampler. The same seed gives the same answer.")]
 Stop = Annotated[list[str] | None, typer.Option(help="Stop the answer before this text. May be repeated.")]
 Model = Annotated[str | None, typer.Option(help="The name of a served model.")]
+Priority = Annotated[
+    int | None,
+    typer.Option(min=-1, max=1, help="1: before the tenant's other jobs. -1: batch work, after all tenants' jobs."),
+]
 Wait = Annotated[
     str, typer.Option(metavar="DURATION", help="After a `yield`, retry at each hint, for at most this long.")
 ]
@@ -49,6 +53,7 @@ def submit(
     seed: Seed = None,
     stop: Stop = None,
     model: Model = None,
+    priority: Priority = None,
     tenant: ActingTenant = None,
     wait: Wait = "0s",
     detach: Detach = False,
@@ -66,6 +71,7 @@ def submit(
         "seed": seed,
         "stop": stop or None,
         "model": model,
+        "priority": priority,
     }
     body |= {name: value for name, value in options.items() if value is not None}
     wait_ms = parse_duration_ms("wait", wait)

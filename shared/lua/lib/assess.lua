@@ -20,8 +20,11 @@ local function leave_out(request, superseded)
   request.live_bytes = math.max(0, request.live_bytes - kept_number(bytes[1]))
   request.ended_bytes = request.ended_bytes + kept_number(bytes[2])
   if superseded.slug == request.slug then
-    request.pool_inflight, request.waiting_here = request.pool_inflight - 1, request.waiting_here - 1
-    request.tenant_mwt = request.tenant_mwt - superseded.cost_mwt
+    request.pool_inflight = request.pool_inflight - 1
+    request.main_mwt = request.main_mwt - (superseded.priority >= 0 and superseded.cost_mwt or 0)
+  end
+  if superseded.slug == request.slug and (request.is_batch or superseded.priority >= 0) then
+    request.waiting_here, request.tenant_mwt = request.waiting_here - 1, request.tenant_mwt - superseded.cost_mwt
     request.pool_mwt = request.pool_mwt - superseded.cost_mwt
     if request.member then
       request.member.waiting_here = request.member.waiting_here - 1

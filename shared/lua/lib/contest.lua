@@ -1,6 +1,6 @@
 -- contest: chooses the running job of a worker that gives its slot to another tenant.
--- KEYS active tenant
--- USES clock books turns rows generated_weight
+-- KEYS active batch tenant
+-- USES clock books turns service priority rows generated_weight
 -- docs/fairness.md explains the rules. The functions share a table `contest`: what a worker runs whose slots may change
 -- hands. Each of its `entries` is a job that computes: `job`, `row_ms` (the time since it got its slot) and `left_ms` (how
 -- long the rest of its answer is expected to take).
@@ -26,7 +26,8 @@ local function contender(contest, owner, group)
   local known = contest.owners[owner]
   if not known then
     local slug = contest.slug
-    local service = number(redis.call('ZSCORE', k_active .. slug .. group, owner), nil, MIN_SERVICE_MWT)
+    local service = number(redis.call('ZSCORE', k_active .. slug .. group, owner)
+      or redis.call('ZSCORE', k_batch .. slug .. group, owner), nil, MIN_SERVICE_MWT)
       or math.max(virtual_time_of(slug, group),
         number(redis.call('HGET', k_tenant .. owner, 's|' .. slug), 0, MIN_SERVICE_MWT))
     known = { rows = rows_of(slug, 'c', owner), service = service, young = 0,
@@ -107,30 +108,44 @@ local function is_before(order, other)
   return false
 end
 
--- Returns the entry of the job that gives its slot to a tenant in its turn in a group ('' for none), or nil.
-local function find_giver(contest, tenant, group)
+-- Returns how the entry of a job compares with others that give their slots, or nil if it gives its slot to nobody in this
+-- turn. A batch job gives its slot to every other job, before all others do, and takes none from a job that is none.
+local function order_of(contest, entry, tenant, group, is_batch)
+  if entry.is_paused or is_batch and entry.job.priority >= 0 then
+    return nil
+  elseif entry.job.priority < 0 and not is_batch then
+    return entry.row_ms >= EARLY_PART * contest.quantum_ms and { -1, 0, 0, 0, 0, entry.row_ms, entry.job.id } or nil
+  end
+  local has, wants, within = opponents(contest, entry.job, tenant, group)
+  if has and gives_slot(contest, has, wants, entry.row_ms) then
+    return { entry.rank, -has.rows / has.weight, -has.service, within and -within.rows / within.weight or 0,
+      entry.row_ms < contest.quantum_ms and 1 or 0, entry.row_ms, entry.job.id }
+  end
+end
+
+-- Returns the entry of the job that gives its slot to a tenant in its turn in a group ('' for none), or nil. `is_batch` is
+-- true if the tenant wants the slot for a batch job.
+local function find_giver(contest, tenant, group, is_batch)
   local giver, best
   if contest.longest_ms < EARLY_PART * contest.quantum_ms then
     return nil
   end
   for i = 1, #contest.entries do
     local entry = contest.entries[i]
-    local has, wants, within = opponents(contest, entry.job, tenant, group)
-    if has and not entry.is_paused and gives_slot(contest, has, wants, entry.row_ms) then
-      local order = { entry.rank, -has.rows / has.weight, -has.service, within and -within.rows / within.weight or 0,
-        entry.row_ms < contest.quantum_ms and 1 or 0, entry.row_ms, entry.job.id }
-      if not giver or is_before(order, best) then
-        giver, best = entry, order
-      end
+    local order = order_of(contest, entry, tenant, group, is_batch)
+    if order and (not giver or is_before(order, best)) then
+      giver, best = entry, order
     end
   end
   return giver
 end
 
--- Whether a tenant that wants slots is not the one of a job, which has its turns in a group ('' for none).
-local function has_rivals(slug, tenant, group)
-  local set = k_active .. slug
-  return redis.call('ZCARD', set) > (redis.call('ZSCORE', set, owner_of(tenant, group)) and 1 or 0)
+-- Whether a tenant that wants slots is not the one of a job, which has its turns in a group ('' for none). All tenants that
+-- want slots for other jobs are rivals of a batch job.
+local function has_rivals(slug, tenant, group, is_batch)
+  local set = set_key(slug, '', is_batch)
+  return is_batch and redis.call('EXISTS', k_active .. slug) == 1
+    or redis.call('ZCARD', set) > (redis.call('ZSCORE', set, owner_of(tenant, group)) and 1 or 0)
     or group ~= '' and redis.call('ZCARD', set .. group) > (redis.call('ZSCORE', set .. group, tenant) and 1 or 0)
 end
 
@@ -140,9 +155,10 @@ local function next_contest_ms(contest)
   local soonest_ms, seen, is_wanted = contest.quantum_ms, {}, false
   for i = 1, #contest.entries do
     local job, row_ms = contest.entries[i].job, contest.entries[i].row_ms
-    if not seen[job.tenant] then
-      seen[job.tenant] = true
-      is_wanted = is_wanted or has_rivals(contest.slug, job.tenant, job.group)
+    local kind, is_batch = job.tenant .. ' ' .. math.min(0, job.priority), job.priority < 0
+    if not seen[kind] then
+      seen[kind] = true
+      is_wanted = is_wanted or has_rivals(contest.slug, job.tenant, job.group, is_batch)
     end
     for _, part in ipairs({ EARLY_PART, 1 }) do
       local rest_ms = part * contest.quantum_ms - row_ms

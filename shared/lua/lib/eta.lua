@@ -1,6 +1,6 @@
 -- eta: predicts when an offered job has its first token and when it ends, and learns from how long admitted jobs waited.
--- KEYS active books order rq_job tenant
--- USES clock settings books turns lengths tier
+-- KEYS books order rq_job tenant
+-- USES clock settings books turns service priority lengths tier
 -- docs/fairness.md explains the formulas.
 
 -- A prediction of a wait is corrected by a factor that is learned for each class of jobs, because the formula does not
@@ -30,7 +30,7 @@ end
 
 -- Returns an owner's score in its active set, or the one with which it would enter the set; and whether it is in the set.
 local function score_of(request, owner, group)
-  local score = number(redis.call('ZSCORE', k_active .. request.slug .. group, owner))
+  local score = number(redis.call('ZSCORE', set_key(request.slug, group, request.is_batch), owner))
   if score then
     return score, true
   end
@@ -48,7 +48,7 @@ local function work_in_set(request, owner, group, mwt, jobs, other_mwt, weight_m
   local mean_service = request.counts_turns and 1000 or request.mean_mwt
   -- Each owner that has received less gets a turn first; on average it lags by half of the greatest lag, and at least
   -- by half a job.
-  local active_key, score, is_member = k_active .. request.slug .. group, score_of(request, owner, group)
+  local active_key, score, is_member = set_key(request.slug, group, request.is_batch), score_of(request, owner, group)
   local least = number(redis.call('ZRANGE', active_key, 0, 0, 'WITHSCORES')[2], score)
   local ahead = redis.call('ZCOUNT', active_key, '-inf', '(' .. whole(score))
   local others = redis.call('ZCARD', active_key) - (is_member and 1 or 0)
@@ -66,22 +66,27 @@ local function work_before(request, rank)
   local mwt = own.tenant_mwt * (rank / math.max(1, own.waiting_here))
   if request.member then
     -- The sum of the weights within a group is not kept: all its tenants are taken to have this tenant's weight.
-    local others = redis.call('ZCARD', k_active .. request.slug .. request.unit) - (own.waiting_here > 0 and 1 or 0)
+    local others = redis.call('ZCARD', set_key(request.slug, request.unit, request.is_batch))
+      - (own.waiting_here > 0 and 1 or 0)
     local own_mwt = mwt
     mwt = work_in_set(request, request.tenant, request.unit, mwt, rank, request.tenant_mwt - own.tenant_mwt,
       own.weight_milli, own.weight_milli * (1 + math.max(0, others)))
     jobs = jobs + (mwt - own_mwt) / math.max(1, request.mean_mwt)
   end
-  return work_in_set(request, request.unit, '', mwt, jobs, request.pool_mwt - request.tenant_mwt, request.weight_milli,
+  mwt = work_in_set(request, request.unit, '', mwt, jobs, request.pool_mwt - request.tenant_mwt, request.weight_milli,
     request.total_weight_milli)
+  -- A batch job goes after all other work that is queued.
+  return request.is_batch and math.min(request.pool_mwt, request.main_mwt + mwt) or mwt
 end
 
--- Returns the job's class: `i` if the pool is idle; `n` if the tenant has no jobs queued in the pool; `h` if the job would
+-- Returns the job's class: `i` if the pool is idle; `l` for a batch job; `n` if the tenant has no jobs queued in the pool; `h` if the job would
 -- become the head of its queue; else `b` and the logarithm of the time until its latest start, because later jobs of the
 -- tenant with an earlier latest start go first.
 local function class_of(request, rank, latest_in_ms)
   if request.idle then
     return 'i'
+  elseif request.is_batch then
+    return 'l'
   elseif (request.member or request).waiting_here == 0 then
     return 'n'
   elseif rank == 0 then
@@ -113,7 +118,8 @@ local function predict(request)
   local latest_in_ms = request.latest_in_ms or math.max(0, math.floor(request.deadline_in_ms - request.compute_ms))
   local own_jobs = (request.member or request).waiting_here
   local rank = own_jobs > 0 and math.min(own_jobs, redis.call('ZCOUNT',
-    k_order .. request.tenant .. '.' .. request.slug, '-inf', '(' .. whole(now_us + 1000 * latest_in_ms))) or 0
+    k_order .. request.tenant .. '.' .. request.slug, '-inf',
+    '(' .. whole(order_score(request.priority, now_us + 1000 * latest_in_ms)))) or 0
   local class = class_of(request, rank, latest_in_ms)
   local learned = redis.call('HMGET', k_books .. request.slug, 'wait|' .. class, 'early|' .. class, 'late|' .. class)
   local formula_ms, wait_ms, share_wait_ms = 0, 0, 0
@@ -122,7 +128,8 @@ local function predict(request)
     formula_ms = work_before(request, rank) / request.mu + slot_ms
     wait_ms = math.max(0, (formula_ms + WAIT_FLOOR_MS) * factor_of(learned[1]) - WAIT_FLOOR_MS)
     share_wait_ms = slot_ms
-      + math.min(request.pool_mwt, request.tenant_mwt * request.total_weight_milli / request.weight_milli) / request.mu
+      + math.min(request.pool_mwt, (request.is_batch and request.main_mwt or 0)
+        + request.tenant_mwt * request.total_weight_milli / request.weight_milli) / request.mu
   end
   local prompt_ms = 1000 * request.prompt_tokens / request.prefill_tps
   request.eta_ms = wait_ms + request.compute_ms
@@ -144,7 +151,7 @@ end
 local function read_prediction(id)
   local stored = redis.pcall('HGET', k_rq_job .. id, 'penstock_predicted')
   local start_ms, early_ms, late_ms, formula_ms, class = string.match(type(stored) == 'string' and stored or '',
-    '^(%d+) (%d+) (%d+) (%d+) ([inhb]%d?%d?)$')
+    '^(%d+) (%d+) (%d+) (%d+) ([inhbl]%d?%d?)$')
   local prediction = { start_ms = number(start_ms), early_ms = number(early_ms), late_ms = number(late_ms),
     formula_ms = number(formula_ms), class = class }
   return prediction.start_ms and prediction.early_ms and prediction.late_ms and prediction.formula_ms and prediction

@@ -36,7 +36,7 @@ local function take_report(worker, first, charges_all, charges_tokens, tpot_ms)
       local entry = { job = job, row_ms = row_ms, left_ms = left_ms_of(job, generated_tokens, tpot_ms) }
       if row_ms < 0 then
         -- The set may lack the tenant if another program changed it.
-        activate(job.tenant, job.slug, true)
+        activate(job.tenant, job.slug, job.priority < 0, true)
         report.paused[job.tenant] = report.paused[job.tenant] or {}
         table.insert(report.paused[job.tenant], entry)
         report.paused_jobs = report.paused_jobs + 1
@@ -72,12 +72,22 @@ local function open_exchange(worker, slug, first, room, fields)
   return report
 end
 
+-- Returns the first of some entries that is a batch job, or is none, and its index; nil if there is no such entry.
+local function first_of_kind(entries, is_batch)
+  for i = 1, #(entries or {}) do
+    if (entries[i].job.priority < 0) == is_batch then
+      return entries[i], i
+    end
+  end
+end
+
 -- Whether a paused job waits until the head of its tenant's queue has started: the head would be late after the rest of
 -- the paused job, which itself can wait for a quantum.
 local function waits_for_head(contest, entry, slug)
   local id = redis.call('ZRANGE', k_order .. entry.job.tenant .. '.' .. slug, 0, 0)[1]
   local head = id and read_job(id)
   local quantum_ms = contest and contest.quantum_ms or 0
-  return head and head.latest_us < 1000 * (now_ms + entry.left_ms)
+  return head and (head.priority < 0) == (entry.job.priority < 0)
+    and head.latest_us < 1000 * (now_ms + entry.left_ms)
     and entry.job.deadline_ms - entry.left_ms > now_ms + quantum_ms or false
 end

@@ -1,6 +1,6 @@
 -- groups: makes a group count as one tenant in admission.
 -- KEYS tenant
--- USES settings books turns
+-- USES settings books turns priority
 
 -- Replaces what the request says of its tenant by the figures of the tenant's group, wherever admission counts tenants:
 -- weights, shares, kept places, the tenant's first job and retry hints. The tenant's own bounds still hold, and
@@ -9,15 +9,17 @@
 local function look_at_group(request, group, max_waiting, max_waiting_tokens)
   local fields = redis.call('HMGET', k_tenant .. group, 'waiting', 'waiting_tokens', 'policy_max_waiting',
     'policy_max_waiting_tokens', 'policy_weight_milli', 'n|' .. request.slug, 'b|' .. request.slug,
-    'w|' .. request.slug)
+    'w|' .. request.slug, 'bn|' .. request.slug, 'bb|' .. request.slug)
   request.unit = group
   request.member = { waiting_here = request.waiting_here, tenant_mwt = request.tenant_mwt,
     weight_milli = request.weight_milli }
   request.group = { waiting = number(fields[1], 0, 0), waiting_tokens = number(fields[2], 0, 0),
     max_waiting = integer_setting(fields[3], nil, 1) or max_waiting,
     max_waiting_tokens = integer_setting(fields[4], nil, 1) or max_waiting_tokens }
-  request.waiting_here, request.tenant_mwt = number(fields[6], 0, 0), number(fields[7], 0, 0)
-  local counted_milli = number(fields[8], nil, 1)
+  local jobs, batch_jobs = number(fields[6], 0, 0), number(fields[9], 0, 0)
+  request.waiting_here = counted_work(request.is_batch, jobs, batch_jobs)
+  request.tenant_mwt = counted_work(request.is_batch, number(fields[7], 0, 0), number(fields[10], 0, 0))
+  local counted_milli = (request.is_batch or batch_jobs == 0 or jobs > batch_jobs) and number(fields[8], nil, 1)
   request.weight_milli = counted_milli or weight_in(fields[5])
   return counted_milli
 end

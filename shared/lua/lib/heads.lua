@@ -1,7 +1,7 @@
 -- heads: says what a claim does with the job at the head of a tenant's queue.
--- KEYS active order tenant books rq_job
+-- KEYS order tenant books rq_job
 -- KEEPS 1 2 5
--- USES clock settings job waiting turns books lengths tier fastest finish forget rows stats
+-- USES clock settings job waiting turns priority books lengths tier fastest finish forget rows stats
 -- The functions share a table `view`, which read_view returns: what one claim knows of its pool and its worker.
 
 -- A job that needs more KV cells than are free is skipped this many times. After that, a slot is kept free for the job.
@@ -21,15 +21,16 @@ local function read_view(slug, own, worker_cells)
   local admission, degradation, margin, max_attempts = read_settings('admission', 'degradation',
     'admission_safety_margin', 'max_attempts')
   local stored = redis.call('HMGET', k_books .. slug, 'prefill_tps', 'tpot_ms', 'rates_ms', 'tier', 'tier_look_ms',
-    'waiting_mwt', 'policy_local')
+    'waiting_mwt', 'batch_mwt', 'policy_local')
   local pool = { prefill_tps = number(stored[1], 0), tpot_ms = number(stored[2], 0) }
   local has_rates = admission == 'full' and now_ms - number(stored[3], 0) <= RATES_MS and pool.prefill_tps > 0
   local fastest = has_rates and read_fastest(slug) or nil
   return { slug = slug, own = own, pool = pool, has_rates = has_rates, margin = margin, max_attempts = max_attempts,
-    worker_cells = worker_cells, is_local = stored[7] == '1', degrades = degradation == 'on',
-    tier = degradation == 'on' and has_rates and tier_in_force(stored[4], stored[5], stored[6]) or 0,
+    worker_cells = worker_cells, is_local = stored[8] == '1', degrades = degradation == 'on',
+    tier = degradation == 'on' and has_rates and tier_in_force(stored[4], stored[5],
+      counted_work(false, number(stored[6], 0), number(stored[7], 0))) or 0,
     faster = if_much_faster(fastest, own), best = if_much_faster(fastest, pool) or pool,
-    infeasible_heads = 0, looked_past = 0, left_to_faster = false, has_suspect = false }
+    is_batch = false, infeasible_heads = 0, looked_past = 0, left_to_faster = false, has_suspect = false }
 end
 
 -- Returns the tier that applies to a job: the higher of the pool's tier now and the pool's tier when the job was
@@ -82,8 +83,8 @@ local function is_infeasible(view, job, group)
     or time_on(view.best, job, short_tokens) <= left_ms then
     return false
   end
-  return redis.call('ZCARD', k_active .. view.slug) > 1 or redis.call('ZCARD', k_order .. job.queue) > 1
-    or group ~= '' and redis.call('ZCARD', k_active .. view.slug .. group) > 1
+  return owners_with_jobs(view.slug, '') > 1 or redis.call('ZCARD', k_order .. job.queue) > 1
+    or group ~= '' and owners_with_jobs(view.slug, group) > 1
 end
 
 -- Whether this worker leaves the job to a faster one. A job whose answer is cut fits the time that is left.
@@ -138,13 +139,14 @@ end
 
 -- Returns the first job of a queue, after the head, that is not on its last attempt and is not left to a faster worker.
 -- The jobs before it keep their places, so each of them runs as soon as a worker runs no other job on its last attempt,
--- or a faster worker claims.
+-- or a faster worker claims. A batch job does not get ahead of a head that is none.
 local function first_behind(view, queue)
   local ids = redis.call('ZRANGE', k_order .. queue, 1, MAX_PASSED)
   for i = 1, math.min(#ids, MAX_LOOKED_PAST - view.looked_past) do
     view.looked_past = view.looked_past + 1
     local job = read_job(ids[i])
-    if job and job.state == 'queued' and not is_suspect(view, job) and not is_for_faster(view, job) then
+    if job and job.state == 'queued' and view.is_batch == (job.priority < 0) and not is_suspect(view, job)
+      and not is_for_faster(view, job) then
       return job
     end
   end
@@ -164,6 +166,9 @@ local function examine(view, tenant, group, cells, has_slot)
       forget(id)
     end
     return 'gone'
+  elseif (job.priority < 0) ~= view.is_batch then
+    -- The tenant is here for a paused job, or another program has put it into the wrong set.
+    return change_set(tenant, view.slug, has_only_batch(tenant, view.slug)) == 1 and 'gone' or 'pass'
   end
   local action = decide(view, job, group, cells, has_slot)
   if action == 'behind' then

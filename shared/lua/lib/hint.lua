@@ -13,6 +13,11 @@ local MAX_ASKED = 1024
 -- One call in 16 removes old entries from the sorted sets, so that the sets stay bounded and most calls stay cheap.
 local TRIM_ONE_IN = 16
 
+-- Returns the name of the request's appointment. That of a tenant's batch jobs is apart from that of its other jobs.
+local function appointment_of(request)
+  return request.is_batch and request.unit .. '|batch' or request.unit
+end
+
 -- Postpones the tenant's appointment by the time that the tenant's share of the pool needs for one job, and returns the
 -- new appointment. The appointment is the predicted time at which the share has done all the work that the tenant has
 -- offered, both admitted and refused. It is at most HINT_MAX_MS later than the predicted time at which the share has
@@ -22,7 +27,7 @@ local function advance_appointment(request, key, appointment_ms)
   -- A job that supersedes an older job adds only the difference between their costs.
   local added_mwt = request.cost_mwt - (request.replaced_mwt or 0)
   local next_ms = math.min(latest_ms, math.max(appointment_ms, now_ms) + share_ms(request, added_mwt))
-  redis.call('ZADD', key, string.format('%.0f', next_ms), request.unit)
+  redis.call('ZADD', key, string.format('%.0f', next_ms), appointment_of(request))
   request.booked_ms = math.max(0, next_ms - math.max(appointment_ms, now_ms))
   return next_ms
 end
@@ -37,7 +42,7 @@ local NOT_EXPECTED_PART = 0.75
 local function book_less(request)
   if request.booked_ms then
     local by_ms = (1 - NOT_EXPECTED_PART) * request.booked_ms
-    redis.call('ZINCRBY', k_appointments .. request.slug, string.format('%.0f', -by_ms), request.unit)
+    redis.call('ZINCRBY', k_appointments .. request.slug, string.format('%.0f', -by_ms), appointment_of(request))
   end
 end
 
@@ -47,7 +52,7 @@ end
 -- the appointment has passed.
 local function ms_to_appointment(request, attempt, request_id)
   local key = k_appointments .. request.slug
-  local appointment_ms = number(redis.call('ZSCORE', key, request.unit), 0)
+  local appointment_ms = number(redis.call('ZSCORE', key, appointment_of(request)), 0)
   local is_repeat = redis.call('ZADD', k_asked, now_ms, request_id) == 0
   request.is_proxys_repeat = is_repeat and attempt == 0
   if not request.has_rates then
@@ -65,7 +70,7 @@ end
 local function book_taken(request, attempt)
   if attempt == 0 and request.has_rates then
     local key = k_appointments .. request.slug
-    advance_appointment(request, key, number(redis.call('ZSCORE', key, request.unit), 0))
+    advance_appointment(request, key, number(redis.call('ZSCORE', key, appointment_of(request)), 0))
     if now_us % TRIM_ONE_IN == 0 then
       redis.call('ZREMRANGEBYSCORE', key, '-inf', now_ms)
     end

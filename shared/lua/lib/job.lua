@@ -1,5 +1,6 @@
 -- job: reads Penstock's fields from RQ's job hash.
 -- KEYS rq_job
+-- USES priority
 local JOB_STATES = { queued = true, running = true, succeeded = true, failed = true, canceled = true, expired = true }
 
 -- Returns the time at which a queued job expires: its deadline, or its start deadline if that is sooner.
@@ -22,7 +23,7 @@ local function read_job(id)
     'penstock_attempts', 'penstock_admitted_ms', 'penstock_poll_grace_ms', 'penstock_skips', 'penstock_requeued_at_ms',
     'penstock_degrade', 'penstock_cut_tokens', 'penstock_start_within_ms', 'penstock_key_id', 'penstock_group',
     'penstock_group_charged_mwt', 'penstock_paused_since_ms', 'penstock_price',
-    'penstock_kept_tokens', 'penstock_private')
+    'penstock_kept_tokens', 'penstock_private', 'penstock_priority')
   if fields.err or not JOB_STATES[fields[1]] or not fields[2] or not fields[3] then
     return nil
   end
@@ -39,6 +40,6 @@ local function read_job(id)
     group = string.match(fields[23] or '', '^@[%w_-]+$') or '', group_charged_mwt = integer(24),
     paused_since_ms = integer(25),
     price = fields[26] or '', kept_tokens = math.min(integer(27), integer(9)),
-    is_private = fields[28] == '1',
+    is_private = fields[28] == '1', priority = priority_in(fields[29]),
     wanted_ms = wanted_until(integer(12), integer(15), integer(21)) }
 end

@@ -1,7 +1,7 @@
 -- place: puts an inflight job back where its record says that it is, if another program removed or changed entries.
--- KEYS inflight deadlines leases polls order lists active tenant tenants queues rq_job rq_queues rq_queue rq_wip
+-- KEYS inflight deadlines leases polls order lists tenant tenants queues rq_job rq_queues rq_queue rq_wip
 -- KEEPS 1 2 7
--- USES clock settings job waiting turns rq stats forget finish
+-- USES clock settings job waiting turns service priority rq stats forget finish
 
 -- The longest deadline that a request can name, in ms. A job whose deadline is further away has a spoiled record.
 local MAX_DEADLINE_MS = 86400000
@@ -80,23 +80,24 @@ end
 
 -- Makes the sets of an owner that has queued jobs in a pool agree with that. Returns the number of repairs.
 local function ensure_owner(owner, slug, group)
+  local is_batch = has_only_batch(owner, slug) or false
   if redis.call('SISMEMBER', k_lists .. owner, slug) == 0 then
     -- The pool's sum of weights still contains the owner's weight, which `activate` adds again.
     if group == '' then
-      book(slug, 'weight_milli', 0 - number(redis.call('HGET', k_tenant .. owner, 'w|' .. slug), 0, 0))
+      add_weight(slug, is_batch, 0 - number(redis.call('HGET', k_tenant .. owner, 'w|' .. slug), 0, 0))
     end
-    activate(owner, slug)
+    activate(owner, slug, is_batch)
     return 1
   end
   -- The owner's service is written twice, also as its score. Whichever is usable restores the other.
-  local repairs, field = 0, 's|' .. slug
+  local repairs, field = change_set(owner, slug, is_batch), 's|' .. slug
   local service = number(redis.call('HGET', k_tenant .. owner, field), nil, MIN_SERVICE_MWT)
   if not service then
     service = unrecorded_service(owner, slug, group)
     redis.call('HSET', k_tenant .. owner, field, whole(service))
-    repairs = 1
+    repairs = repairs + 1
   end
-  return repairs + (ensure_score(k_active .. slug .. group, service, owner) and 1 or 0)
+  return repairs + (ensure_score(set_key(slug, group, is_batch), service, owner) and 1 or 0)
 end
 
 -- Makes the sets of a queue's tenant, group and pool agree with the fact that the tenant has queued or paused jobs. Returns
@@ -124,9 +125,16 @@ local function place_queued(job)
   if ensure_score(k_deadlines, job.wanted_ms, job.id) then
     repairs = repairs + 1
   end
-  local score = number(redis.call('ZSCORE', k_order .. job.queue, job.id), nil, 0, job.deadline_ms * 1000 + 999)
+  local score = number(redis.call('ZSCORE', k_order .. job.queue, job.id))
+  local priority, latest_us = parts_of_score(score or 0)
+  if priority ~= job.priority and latest_us == job.latest_us
+    and not PRIORITIES[redis.call('HGET', k_rq_job .. job.id, 'penstock_priority')] then
+    job.priority = priority
+    write_field(job, 'priority', priority)
+    repairs = repairs + 1
+  end
   if job.latest_us == 0 or job.latest_us > job.deadline_ms * 1000 + 999 then
-    job.latest_us = score or job.deadline_ms * 1000
+    job.latest_us = score and number(latest_us, nil, 0, job.deadline_ms * 1000 + 999) or job.deadline_ms * 1000
     write_field(job, 'latest_us', whole(job.latest_us))
     repairs = repairs + 1
   end
@@ -134,8 +142,8 @@ local function place_queued(job)
     redis.call('LREM', k_rq_queue .. job.queue, 0, job.id)
     enlist(job)
     repairs = repairs + 1
-  elseif score ~= job.latest_us then
-    redis.call('ZADD', k_order .. job.queue, whole(job.latest_us), job.id)
+  elseif score ~= order_score(job.priority, job.latest_us) then
+    redis.call('ZADD', k_order .. job.queue, whole(order_score(job.priority, job.latest_us)), job.id)
     repairs = repairs + 1
   end
   return repairs

@@ -54,11 +54,11 @@ local function places_in_pool(request)
 end
 
 -- Whether the tenant may use the part of the pool's places that is kept free, which is `kept` jobs. True if the pool is
--- idle, if the tenant has no jobs queued for it, or if both its queued work and its number of queued jobs are below its
--- share. The number is checked because places count jobs: a tenant with many small jobs could otherwise use up the kept
+-- idle; and, unless the job is a batch job, if the tenant has no jobs queued for it, or if both its queued work and its
+-- number of queued jobs are below its share. The number is checked because places count jobs: a tenant with many small jobs could otherwise use up the kept
 -- part with little work.
 local function is_kept_for(request, kept)
-  return request.idle or request.waiting_here == 0
+  return request.idle or not request.is_batch and (request.waiting_here == 0
     or request.tenant_mwt * request.total_weight_milli < request.weight_milli * request.pool_mwt
-    and request.waiting_here * request.total_weight_milli < request.weight_milli * kept
+    and request.waiting_here * request.total_weight_milli < request.weight_milli * kept)
 end

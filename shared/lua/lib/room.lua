@@ -38,7 +38,7 @@ local function look_at_room(request)
 end
 
 local function note_room(request)
-  if request.room_changed then
+  if request.room_changed and not request.is_batch then
     redis.call('HSET', k_room .. request.slug, 'room_mwt', string.format('%.3f', request.room), 'room_ms', now_ms)
   end
 end

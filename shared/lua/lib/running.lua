@@ -16,6 +16,9 @@ local function count_paused(job, by)
   redis.call('HINCRBY', k_tenant .. job.tenant, 'paused', by)
   book(job.slug, 'paused', by)
   count_row(job.slug, 'p', job.tenant, by)
+  if job.priority < 0 then
+    count_row(job.slug, 'pb', job.tenant, by)
+  end
 end
 
 -- Counts a job that is being claimed. Its group must be set.
@@ -32,7 +35,10 @@ local function pause(job)
   redis.call('HSET', k_rq_job .. job.id, 'penstock_paused_since_ms', now_ms)
   count_rows(job, -1)
   count_paused(job, 1)
-  activate(job.tenant, job.slug, true)
+  local is_batch = job.priority < 0
+  if not activate(job.tenant, job.slug, is_batch, true) and not is_batch then
+    change_set(job.tenant, job.slug, false, true)
+  end
 end
 
 -- Ends the pause of a job that leaves it, for its slot or for good.

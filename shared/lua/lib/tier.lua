@@ -4,7 +4,7 @@
 -- Tiers are used only if PENSTOCK_DEGRADATION is on. docs/degradation.md explains what each tier does.
 
 -- Tier 1 begins when the pressure exceeds the first value, and tier 2 when it exceeds the second. The pressure is the
--- greater of two ratios: the pool's queued work divided by its largest allowed backlog, and the shortest wait among the
+-- greater of two ratios: the pool's queued work (batch jobs do not count in either) divided by its largest allowed backlog, and the shortest wait among the
 -- jobs claimed recently divided by PENSTOCK_MAX_WAIT_MS.
 -- The values were chosen for these reasons. At loads below 1x (docs/overload.md), no work stays queued for as long
 -- as a second. At 1.2x, a fifth of the largest backlog is queued. Admission's dynamic threshold lets the backlog fill
@@ -51,7 +51,7 @@ end
 local function move_tier(request)
   local pool_fields = redis.call('HMGET', k_books .. request.slug, 'tier', 'tier_look_ms', 'tier_above_ms',
     'tier_below_ms', 'wait_from_ms', 'wait_least_ms')
-  local tier = tier_in_force(pool_fields[1], pool_fields[2], request.pool_mwt)
+  local tier = tier_in_force(pool_fields[1], pool_fields[2], request.main_mwt)
   local checked_ms = number(pool_fields[2], 0, 0, now_ms)
   if now_ms - checked_ms < TIER_CHECK_MS then
     return tier
@@ -60,7 +60,7 @@ local function move_tier(request)
   -- admitted in between, so the queued work only fell.
   local above_since_ms = now_ms - checked_ms <= TIER_DOWN_MS and number(pool_fields[3], 0, 0, now_ms) or 0
   local below_since_ms = number(pool_fields[4], 0, 0, now_ms)
-  local pressure = request.pool_mwt / request.max_backlog_mwt
+  local pressure = request.main_mwt / request.max_backlog_mwt
   if now_ms - number(pool_fields[5], 0, 0, now_ms) < 2 * WAIT_WINDOW_MS then
     pressure = math.max(pressure, number(pool_fields[6], 0) / request.max_wait_ms)
   end

@@ -1,6 +1,7 @@
 -- verdict: the checks of admission, one function each, in the order in which they run; writes nothing.
 -- KEYS inflight pool books tenant active key_rates key_jobs
 -- USES clock settings schema books drain places groups turns lengths tier eta kept room work generated_weight spending
+-- USES priority
 
 -- A tenant with no queued jobs is admitted until the pool's queued work exceeds the largest backlog times this factor.
 local BACKLOG_SLACK = 1.25
@@ -36,12 +37,14 @@ local function look(request)
   local tenant_fields = redis.call('HMGET', k_tenant .. request.tenant, 'waiting', 'waiting_tokens',
     'policy_max_waiting', 'policy_max_waiting_tokens', 'policy_weight_milli', 'policy_rpm', 'policy_tpm', 'rpm_ms',
     'tpm_ms', 'b|' .. request.slug, 'len_n', 'len_mean', 'len_p50', 'len_p35', 'w|' .. request.slug, 'policy_max_bytes',
-    'n|' .. request.slug, 'policy_group', 'g|' .. request.slug, 'policy_private')
+    'n|' .. request.slug, 'policy_group', 'g|' .. request.slug, 'policy_private',
+    'bn|' .. request.slug, 'bb|' .. request.slug)
   local pool_fields = redis.call('HMGET', k_books .. request.slug, 'slots', 'running', 'waiting_mwt', 'weight_milli',
     'mean_mwt', 'run_ms', 'mu_wtps', 'prefill_tps', 'tpot_ms', 'rates_ms', 'len_n', 'len_mean', 'len_p50', 'waiting',
     'succeeded_ms', 'generated_weight_milli', 'policy_local', 'policy_prompt_price_micro',
-    'policy_answer_price_micro', 'policy_day_cap_micro')
-  local active = redis.call('ZCARD', k_active .. request.slug)
+    'policy_answer_price_micro', 'policy_day_cap_micro', 'batch_mwt', 'batch_weight_milli')
+  local is_batch = request.is_batch
+  local active = is_batch and owners_with_jobs(request.slug, '') or redis.call('ZCARD', k_active .. request.slug)
   request.draining = draining == '1' or is_outdated(schema_oldest)
   request.full_admission = admission == 'full'
   request.max_inflight = max_inflight or math.max(64, 4 * live_slots, live_places)
@@ -55,31 +58,37 @@ local function look(request)
     or store_bytes and math.floor(store_bytes / TENANT_PART)
   -- If the tenant has queued jobs, use the weight that was added to the pool's sum of weights. With a different weight,
   -- the tenant's share could exceed the whole pool.
-  local counted_milli = number(tenant_fields[15], nil, 1)
+  local listed_milli = number(tenant_fields[15], nil, 1)
+  local jobs, batch_jobs = number(tenant_fields[17], 0, 0), number(tenant_fields[21], 0, 0)
+  local counted_milli = (is_batch or batch_jobs == 0 or jobs > batch_jobs) and listed_milli or nil
   request.weight_milli = counted_milli or weight_in(tenant_fields[5])
   request.rpm, request.tpm = integer_setting(tenant_fields[6], nil, 1), integer_setting(tenant_fields[7], nil, 1)
   request.rpm_ms = number(tenant_fields[8], 0, 0, now_ms + 2 * RATE_WINDOW_MS)
   request.tpm_ms = number(tenant_fields[9], 0, 0, now_ms + MAX_DEBT_MS)
-  request.tenant_mwt, request.waiting_here = number(tenant_fields[10], 0, 0), number(tenant_fields[17], 0, 0)
+  request.tenant_mwt = counted_work(is_batch, number(tenant_fields[10], 0, 0), number(tenant_fields[22], 0, 0))
+  request.waiting_here = counted_work(is_batch, jobs, batch_jobs)
   request.is_private, request.is_local = request.is_private or tenant_fields[20] == '1', pool_fields[17] == '1'
   request.prompt_price, request.answer_price = integer_setting(pool_fields[18], 0, 0, MAX_AMOUNT),
     integer_setting(pool_fields[19], 0, 0, MAX_AMOUNT)
   -- A cap that another program has spoiled allows nothing.
   request.day_cap = pool_fields[20] and integer_setting(pool_fields[20], 0, 0, MAX_AMOUNT) or nil
   request.unit = request.tenant
-  local group = counted_milli and group_in(tenant_fields[19]) or group_named(tenant_fields[18])
+  local group = listed_milli and group_in(tenant_fields[19]) or group_named(tenant_fields[18])
   if group ~= '' then
     counted_milli = look_at_group(request, group, max_queue_size, max_queue_tokens)
   end
 
   request.slots, request.running = number(pool_fields[1], 0, 0), number(pool_fields[2], 0, 0)
-  request.pool_mwt, request.live_slots = number(pool_fields[3], 0, 0), live_slots
+  local pool_mwt = number(pool_fields[3], 0, 0)
+  request.main_mwt = counted_work(false, pool_mwt, number(pool_fields[21], 0, 0))
+  request.pool_mwt, request.live_slots = is_batch and pool_mwt or request.main_mwt, live_slots
   request.pool_inflight = math.min(request.inflight, request.running + number(pool_fields[14], 0, 0))
   request.idle = active == 0 and request.running < request.slots
   request.is_probe = active == 0 and request.running == 0
     and now_ms - number(pool_fields[15], 0, 0, now_ms) > UNPROVEN_MS
-  -- The sum of the weights of all tenants with queued jobs, this tenant included.
-  request.total_weight_milli = number(pool_fields[4], 0, 0) + (counted_milli and 0 or request.weight_milli)
+  -- The sum of the weights of all tenants with queued jobs that count, this tenant included.
+  request.total_weight_milli = number(pool_fields[4], 0, 0) + (is_batch and number(pool_fields[22], 0, 0) or 0)
+    + (counted_milli and 0 or request.weight_milli)
   request.mean_mwt, request.run_ms = number(pool_fields[5], nil, 0), number(pool_fields[6], nil, 0)
   request.mu = number(pool_fields[7], 0)
   request.prefill_tps, request.tpot_ms = number(pool_fields[8], 0), number(pool_fields[9], 0)

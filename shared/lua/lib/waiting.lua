@@ -1,7 +1,7 @@
 -- waiting: adds jobs to their queues and removes them; no other code changes the queues.
 -- KEYS deadlines order tenant rq_queue rq_job key_jobs kept
 -- KEEPS 1 3 7 8
--- USES clock rq books turns kept
+-- USES clock rq books turns service priority kept
 
 -- Adds a queued job to the sums of its tenant, of the tenant's group and of its pool (`jobs` is 1), or subtracts it
 -- (`jobs` is -1). The tenant must be in its active set.
@@ -10,6 +10,13 @@ local function tally(job, jobs)
   local group = add_sums(job.tenant, job.slug, jobs, jobs * tokens, jobs * job.cost_mwt)
   if group ~= '' then
     add_sums(group, job.slug, jobs, jobs * tokens, jobs * job.cost_mwt)
+  end
+  if job.priority < 0 then
+    add_batch_sums(job.tenant, job.slug, jobs, jobs * job.cost_mwt)
+    if group ~= '' then
+      add_batch_sums(group, job.slug, jobs, jobs * job.cost_mwt)
+    end
+    book(job.slug, 'batch_mwt', 0 + jobs * job.cost_mwt)
   end
   book(job.slug, 'waiting_mwt', 0 + jobs * job.cost_mwt)
   book(job.slug, 'waiting', jobs)
@@ -31,13 +38,16 @@ end
 -- Adds a job to its queue and returns the job's position in the queue, from 0.
 local function enlist(job)
   local order = k_order .. job.queue
-  redis.call('ZADD', order, string.format('%.0f', job.latest_us), job.id)
+  redis.call('ZADD', order, whole(order_score(job.priority, job.latest_us)), job.id)
   local rank = redis.call('ZRANK', order, job.id)
   local next_id = redis.call('ZRANGE', order, rank + 1, rank + 1)[1]
   rq_enlist(job.queue, job.id, next_id)
   redis.call('ZADD', k_deadlines, job.wanted_ms, job.id)
   enlist_for_key(job)
-  activate(job.tenant, job.slug)
+  local is_batch = job.priority < 0
+  if not activate(job.tenant, job.slug, is_batch) and rank == 0 and not is_batch then
+    change_set(job.tenant, job.slug, false)
+  end
   tally(job, 1)
   if rank == 0 then
     redis.call('HSETNX', k_rq_job .. job.id, 'penstock_head_ms', now_ms)
@@ -74,12 +84,16 @@ end
 -- sums stay too high until all of the tenant's queues are empty or recount corrects the sums.
 local function strike(tenant, slug, id)
   redis.call('LREM', k_rq_queue .. tenant .. '.' .. slug, 1, id)
+  local score = number(redis.call('ZSCORE', k_order .. tenant .. '.' .. slug, id), 0)
   if redis.call('ZREM', k_order .. tenant .. '.' .. slug, id) == 1 then
     local group = group_in(redis.call('HGET', k_tenant .. tenant, 'g|' .. slug))
+    local batch_jobs = parts_of_score(score) == -1 and 1 or 0
+    add_batch_sums(tenant, slug, -batch_jobs, 0)
     redis.call('HINCRBY', k_tenant .. tenant, 'n|' .. slug, -1)
     if group ~= '' then
       redis.call('HINCRBY', k_tenant .. group, 'n|' .. slug, -1)
       redis.call('HINCRBY', k_tenant .. group, 'waiting', -1)
+      add_batch_sums(group, slug, -batch_jobs, 0)
     end
     book(slug, 'waiting', -1)
   end

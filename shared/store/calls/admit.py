@@ -23,6 +23,7 @@ def admit_call(job: NewJob, result_ttl_s: int, *, attempt: int, ack_replicas: in
         "cost_mwt": -1 if job.cost_mwt is None else job.cost_mwt,
         "deadline_in_ms": job.deadline_ms,
         "latest_in_ms": -1 if job.latest_start_ms is None else job.latest_start_ms,
+        "priority": job.priority,
         "start_within_ms": job.start_within_ms or 0,
         "poll_grace_ms": job.poll_grace_ms or 0,
         "patience_from": job.deadline_source,

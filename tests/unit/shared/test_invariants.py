@@ -113,6 +113,29 @@ VIOLATIONS = {
         "its set of models lacks",
     ),
     "a queue is out of order": (set_field("first", "penstock_latest_us", "9999999999999999"), 7, "not ordered"),
+    "a job with a high priority is behind others": (set_field("second", "penstock_priority", "1"), 7, "not ordered"),
+    "a tenant with only batch jobs is in the active set": (
+        lambda scene: [
+            scene.client.hset(keys.rq_job(job_id), "penstock_priority", "-1") for job_id in (scene.first, scene.second)
+        ],
+        7,
+        "in the batch set of m differ",
+    ),
+    "a tenant is in the batch set as well": (
+        lambda scene: scene.client.zadd(keys.active(MODEL, is_batch=True), {"blue": 0}),
+        7,
+        "in the batch set of m differ",
+    ),
+    "a pool's sum of batch work is wrong": (
+        lambda scene: scene.client.hset(keys.books(MODEL), "batch_mwt", 9),
+        3,
+        "'9' mwt of batch jobs",
+    ),
+    "a tenant's sum of batch work is wrong": (
+        lambda scene: scene.client.hset(keys.tenant("blue"), f"bn|{MODEL}", 9),
+        3,
+        "counts ('9', '0')",
+    ),
     "a job has no record": (lambda scene: scene.client.delete(keys.rq_job(scene.first)), 8, "no record"),
     "a job's record has another type": (
         lambda scene: (scene.client.delete(keys.rq_job(scene.first)), scene.client.set(keys.rq_job(scene.first), "x")),

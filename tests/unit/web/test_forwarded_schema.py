@@ -10,10 +10,18 @@ CHAT = {"messages": [{"role": "user", "content": "hello"}]}
 
 def test_penstocks_own_fields_are_read_and_all_others_are_passed_on() -> None:
     more = {"tools": [{"type": "function"}], "temperature": 9, "unheard_of": {"x": [None]}, "max_completion_tokens": 8}
-    own = {"model": "m", "stream": True, "deadline_ms": 5, "supersede_key": "k", "degrade": False, "n": 1}
+    own = {
+        "model": "m",
+        "stream": True,
+        "deadline_ms": 5,
+        "supersede_key": "k",
+        "degrade": False,
+        "n": 1,
+        "priority": -1,
+    }
     body = read_forwarded(CHAT | more | own | {"return_ticket": "t"}, chat=True)
     assert body.payload() == CHAT | {"forward": more}
-    assert (body.requested_max_tokens, body.deadline_ms, body.stream) == (8, 5, True)
+    assert (body.requested_max_tokens, body.deadline_ms, body.stream, body.priority) == (8, 5, True, -1)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from shared.jobs.schema_keywords import unsupported_keyword
 from tests.support.cpu_time import cpu_time_below
 from web.api.request_schema import SubmitBody, read_submit
-from web.http.api_errors import ApiError, FieldError
+from web.http.api_errors import ApiError, FieldError, quoted
 from web.http.json_body import parse_json
 from web.openai.chat_schema import ChatBody
 from web.openai.responses_schema import ResponsesBody
@@ -84,6 +84,11 @@ def test_an_unknown_field_is_refused_by_name() -> None:
 )
 def test_an_invalid_value_is_refused_by_its_field_s_name(field: str, value: Any) -> None:
     assert [param.partition(".")[0] for param in faults_of(**{field: value})] == [field]
+
+
+@pytest.mark.parametrize("priority", [True, "1", 1.0, None, 2, -2, [1]])
+def test_a_priority_other_than_minus_one_zero_and_one_is_refused_with_its_value(priority: Any) -> None:
+    assert faults_of(priority=priority)["priority"].startswith(f"priority={quoted(priority)}:")
 
 
 def test_a_refused_number_is_quoted_in_the_message() -> None:

@@ -40,6 +40,7 @@ class GenerationRequest:
     traceparent: str = ""
     #: When this job is admitted, the tenant's older job with the same key is canceled.
     supersede_key: str | None = None
+    priority: int = 0
     #: False if the client would rather be refused than receive a shortened answer.
     degrade: bool = True
     #: Whether the prompt may be sent only to pools that are marked as local.
@@ -61,6 +62,7 @@ def native_request(body: SubmitBody, deadline: RequestDeadline, settings: Settin
         metadata=body.metadata or {},
         poll_grace_ms=body.poll_grace_ms,
         supersede_key=body.supersede_key,
+        priority=body.priority,
         degrade=body.degrade,
         private=body.private,
         escalate=checks_of(body.escalate, streams=False),

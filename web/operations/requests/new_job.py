@@ -85,6 +85,7 @@ def _job_in_pool(
         max_tokens=max_tokens,
         deadline_ms=generation.deadline.deadline_ms,
         deadline_source=generation.deadline.source,
+        priority=generation.priority,
         start_within_ms=generation.deadline.start_within_ms,
         start_named=generation.deadline.start_within_ms is not None and generation.deadline.start_source == "body",
         # The grace is at least three times the longest poll interval, so that a client that obeys `poll_after_ms` never
