@@ -1,8 +1,5 @@
 """Tests that random exchanges, in which jobs are paused and resumed, agree with the reference model."""
 
-from collections import Counter
-from typing import ClassVar
-
 import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, settings
@@ -21,8 +18,6 @@ class ContendMachine(StoreMachine):
 
     claims = QueueMachine.claims
     ids = QueueMachine.ids
-    #: How often an exchange did what, in all runs.
-    seen: ClassVar[Counter[str]] = Counter()
 
     @initialize(
         fairness=st.sampled_from(["tokens", "tokens", "turns"]),
@@ -69,7 +64,6 @@ class ContendMachine(StoreMachine):
             assert [job.id for job in got.started] == told.started
             assert (got.resume, got.pause, got.lost) == (told.resume, told.pause, told.lost)
             assert _ or got.ask_in_ms == told.ask_in_ms
-        self.seen.update({name: bool(getattr(told, name)) for name in ("started", "resume", "pause")})
         return multiple(*[(job_id, claim_id) for job_id in told.started])
 
     @rule(
@@ -108,11 +102,10 @@ class ContendMachine(StoreMachine):
 
 @pytest.mark.timeout(600)
 def test_exchanges_agree_with_the_reference_model(redis_client):
-    ContendMachine.client, ContendMachine.seen = redis_client, Counter()
+    ContendMachine.client = redis_client
     run_state_machine_as_test(
         ContendMachine,
         settings=settings(
             max_examples=25, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
         ),
     )
-    assert min(ContendMachine.seen[name] for name in ("started", "resume", "pause")) > 0
