@@ -84,7 +84,8 @@ class QueueMachine(RuleBasedStateMachine):
         given |= {"PENSTOCK_MAX_TENANT_BYTES": str(max_bytes)} if max_bytes else {}
         self.store.configure(load(given, None))
         bounds = (max_inflight, max_waiting, max_queue_tokens)
-        self.model = Model(START_MS, *bounds, 3_000, max_attempts, fairness, admission == "full", degradation == "on")
+        self.model = Model(START_MS, *bounds, 3_000, max_attempts, fairness, admission == "full")
+        self.model.degradation = degradation == "on"
         self.model.preempts, self.model.weights_milli["cyd"] = preemption == "on", weight_milli
         self.model.first_ms["cyd"] = None
         self.rates = (*rates, 0, 0)[: len(RATES)]
