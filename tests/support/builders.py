@@ -1,5 +1,6 @@
 """Builders of jobs, heartbeats and endings, in which a test names only the fields that matter to it."""
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -56,7 +57,16 @@ def admitted(store: Store, job: NewJob) -> str:
 
 def advance_clock(store: Store, ms: int) -> None:
     """Move the store's time forward by `ms`."""
-    store.client.incrby("penstock:clock", ms)
+    held = (store.client.get("penstock:clock") or b"").partition(b"=")[2]
+    if held:
+        store.client.set("penstock:clock", f"={int(held) + ms}")
+    else:
+        store.client.incrby("penstock:clock", ms)
+
+
+def hold_clock(store: Store) -> None:
+    """Let the store's time stand still, so that only `advance_clock` moves it."""
+    store.client.set("penstock:clock", f"={time.time_ns() // 1_000_000}")
 
 
 def heartbeat(store: Store, worker: str = "w1", *held: ClaimRef, **overrides: Any) -> Renewed:

@@ -142,8 +142,8 @@ def test_a_library_is_included_once_and_after_the_libraries_that_it_uses(load_sa
 
 def test_arguments_are_sent_in_the_order_of_the_header_and_not_of_the_call(cancel):
     assert cancel.argv(offer="o", code="c", tenant="t", id="i") == ["i", "t", "c", "o"]
-    assert scripts.load("release").argv(held=["i", "t"], worker="w") == ["w", "i", "t"]
-    assert scripts.load("release").argv(held=[], worker=b"w") == [b"w"]
+    assert scripts.load("release").argv(held=["i", "t"], counts=1, worker="w") == ["w", 1, "i", "t"]
+    assert scripts.load("release").argv(held=[], worker=b"w", counts=0) == [b"w", 0]
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_a_value_for_an_int_argument_that_is_not_an_integer_or_too_large_for_lua
 @pytest.mark.parametrize("value", ["text", b"bytes", 7])
 def test_a_value_for_a_rest_argument_that_is_not_a_sequence_is_refused(value):
     with pytest.raises(ScriptError, match="held takes a sequence"):
-        scripts.load("release").argv(worker="w", held=value)
+        scripts.load("release").argv(worker="w", counts=0, held=value)
 
 
 @pytest.mark.parametrize("raw", [None, 7, b"done", [], [None], [b"undeclared"], ["done"]])
