@@ -29,7 +29,8 @@ local function figures_of(pool, is_private)
     answer_price = integer_setting(fields[3], 0, 0, MAX_AMOUNT),
     day_cap = fields[4] and integer_setting(fields[4], 0, 0, MAX_AMOUNT) or nil,
     weight_milli = weight_of_pool(read_settings('generated_weight'), fields[5]) }
-  if is_private and fields[1] ~= '1' or check_budget(figures)
+  local is_dear = number(pool.max_price_micro, nil, 0) and most_of(figures) > pool.max_price_micro
+  if is_private and fields[1] ~= '1' or is_dear or check_budget(figures)
     or redis.call('ZCOUNT', k_pool .. pool.slug, now_ms - LIVE_MS, '+inf') == 0 then
     return nil
   end
@@ -49,12 +50,12 @@ local function next_pool()
       and number(pool.prompt_tokens, nil, 0) and number(pool.max_tokens, nil, 1)
     local figures = is_whole and figures_of(pool, is_private)
     if figures then
-      return pool, figures
+      return pool, figures, is_private
     end
   end
 end
 
-local pool, figures = next_pool()
+local pool, figures, is_private = next_pool()
 if not pool then
   return { 'stays' }
 end
@@ -96,6 +97,10 @@ redis.call('HSET', k_rq_job .. id, 'penstock_state', 'queued', 'penstock_claim',
   'penstock_prompt_tokens', pool.prompt_tokens, 'penstock_max_tokens', pool.max_tokens,
   'penstock_cost_mwt', figures.cost_mwt, 'penstock_routed', 'escalated',
   'status', 'queued', 'origin', queue, 'worker_name', '', 'started_at', '')
+-- A tenant that has become private since the admission is so for the rest of the job, too.
+if is_private then
+  redis.call('HSET', k_rq_job .. id, 'penstock_private', 1)
+end
 keep_weight(k_rq_job .. id, figures.weight_milli)
 hold_amount(figures, id)
 add_entry(k_events .. id, '*', 'type', 'requeued')
@@ -104,7 +109,7 @@ enlist({ id = id, tenant = job.tenant, slug = pool.slug, queue = queue, prompt_t
   max_tokens = pool.max_tokens, cost_mwt = figures.cost_mwt, key_id = job.key_id, wanted_ms = job.deadline_ms,
   latest_us = job.latest_us, priority = job.priority })
 redis.call('ZADD', k_queues, job.deadline_ms + 1000 * read_settings('result_ttl_s'), queue)
-ring(pool.slug)
+ring(pool.slug, job.tenant)
 local route = redis.call('HGET', k_rq_job .. id, 'penstock_route')
 count('routed|' .. (route or '') .. '|' .. pool.model .. '|escalated')
 return { 'moved', pool.model }

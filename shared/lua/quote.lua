@@ -9,6 +9,7 @@
 --   deadline_in_ms int · ms from now to the deadline
 --   start_within_ms int · ms from now to the start deadline, 0 for none
 --   degrade int · 1 if the answer may be shortened under overload
+--   private int · 1 if the job may run only in pools marked as local
 --   key_id text · id of the client's API key if the key has bounds of its own, else ''
 --   key_rpm int · the key's requests per minute, 0 for no bound
 --   key_tpm int · the key's tokens per minute, 0 for no bound
@@ -25,7 +26,7 @@
 -- RARELY shorten check_room
 
 local request = { tenant = tenant, slug = slug, prompt_tokens = prompt_tokens, max_tokens = max_tokens, cost_mwt = -1,
-  priority = priority, is_batch = priority < 0,
+  priority = priority, is_batch = priority < 0, is_private = private == 1,
   deadline_in_ms = deadline_in_ms, start_within_ms = start_within_ms, degrade = degrade,
   key = key_bounds(key_id, key_rpm, key_tpm, key_max_waiting) }
 request.bytes = record_bytes(metadata_bytes, 0, 0) + request_bytes + answer_bytes

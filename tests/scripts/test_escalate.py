@@ -13,7 +13,7 @@ from shared.jobs.states import JobState
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.store import keys
 from shared.store.replies import SettleAnswer
-from tests.support.builders import admitted, advance_clock, an_ending, new_job_id, stat, view_of
+from tests.support.builders import a_job, admitted, advance_clock, an_ending, new_job_id, stat, view_of
 from tests.support.routed import SPENT_KEYS, a_route, serve, set_terms, to
 
 
@@ -164,3 +164,31 @@ def test_a_job_of_a_group_is_charged_to_it_in_the_first_pool(store, route):
     store.settle(an_ending(claim_in(store, "big").held, usage=Usage(10, 0, 5)), "worker-of-big")
     assert store.client.hget(keys.tenant("@team"), keys.service_field("small")) == b"30000"
     assert store.client.hget(keys.tenant("@team"), keys.service_field("big")) == b"30000"
+
+
+def test_a_job_moves_to_a_pool_without_a_free_slot(store, route):
+    for model in ("small", "big"):
+        serve(store, model, slots=1)
+    admitted(store, a_job(model="big"))
+    running = claim_in(store, "big")
+    job = escalating(store, route)
+    assert store.escalate(an_ending(job.held)) == "big"
+    assert stat(store, f"routed|{route.name}|big|escalated") == 1
+    assert store.settle(an_ending(running.held), "worker-of-big").outcome is Outcome.SUCCEEDED
+
+
+def test_a_job_does_not_move_to_a_pool_where_it_may_cost_more_than_the_route_allows(store):
+    serve(store, "small", "dear", "big")
+    set_terms(store, "dear", answer_price_micro=1_000)
+    route = a_route(store, "small", RouteStep("dear", max_price_micro=19), "big")
+    assert store.escalate(an_ending(escalating(store, route).held)) == "big"
+
+
+def test_the_tenants_privacy_at_the_move_holds_until_the_claim(store, route):
+    job = escalating(store, route)
+    Tenants(store.client).set("blue", TenantPolicy(private=True))
+    set_terms(store, "big", local=True)
+    assert store.escalate(an_ending(job.held)) == "big"
+    set_terms(store, "big", local=False)
+    assert store.claim("worker-of-big", new_job_id(), "big", room=1, cells_free=10**6) == []
+    assert view_of(store, job.id).code == "not_local"

@@ -64,3 +64,11 @@ def test_a_quote_without_a_live_worker_returns_the_refusal(store):
     answer = quote(store)
     assert answer.refused is not None
     assert (answer.refused.reason, answer.refused.retry_hint_ms) == (Refusal.NO_WORKER, 2_000)
+
+
+def test_a_private_job_is_quoted_the_refusal_of_a_pool_that_is_not_local(store):
+    store.renew(a_heartbeat(facts=RATES), [])
+    answer = quote(store, private=True)
+    assert answer.refused is not None
+    assert answer.refused.reason is Refusal.NO_SUITABLE_POOL
+    assert refused(store, a_job(private=True)).reason is Refusal.NO_SUITABLE_POOL

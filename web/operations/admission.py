@@ -110,6 +110,7 @@ def quote(context: DoorContext, caller: Caller, generation: GenerationRequest) -
             priority=job.priority,
             start_within_ms=job.start_within_ms or 0,
             degrade=job.degrade,
+            private=job.private,
             key_id=job.key_id,
             key_bounds=job.key_bounds,
             request_bytes=_json_bytes(job.payload),

@@ -129,6 +129,7 @@ local function keep_route(routing, request, why, id)
   local steps, later = cjson.decode(routing.text).pools, {}
   for i = request.step + 1, #steps do
     if not check_step(steps[i], routing.pools[i], routing.features, id) then
+      routing.pools[i].max_price_micro = steps[i].max_price_micro
       later[#later + 1] = routing.pools[i]
     end
   end
