@@ -33,7 +33,7 @@ ifeq ($(filter $(GPU),cpu cuda rocm vulkan metal),)
 $(error GPU=$(GPU) is not one of cuda, rocm, vulkan, metal, cpu)
 endif
 
-.PHONY: help up install toolchain test test-upstream check bench bench-overload bench-scenarios bench-engine bench-gpu chaos chaos-mutations spoil docs lock sbom clean
+.PHONY: help up install toolchain test coverage test-upstream check bench bench-overload bench-scenarios bench-engine bench-gpu chaos chaos-mutations spoil docs lock sbom clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1: /p' Makefile
@@ -47,15 +47,18 @@ install: $(STAMPS)/penstock ## install all that the door and the workers need in
 # tests of one file run in the same process.
 PROCESSES ?= 2
 
-RUN_TESTS := $(BIN)/coverage run -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
+RUN_TESTS := -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
-# The tests with the marker rq run a second time, with RQ 2. Exit code 5 means that PYTEST selects none of them. The
-# coverage of all runs is printed and not checked.
+# The tests with the marker rq run a second time, with RQ 2. Exit code 5 means that PYTEST selects none of them.
 test: $(STAMPS)/penstock $(STAMPS)/dev $(STAMPS)/rq-2 ## run all tests in PROCESSES=2 processes; PYTEST='-k words' selects some
+	$(BIN)/python $(RUN_TESTS) $(PYTEST)
+	PYTHONPATH=$(abspath $(VENV))/rq-2 $(BIN)/python $(RUN_TESTS) -m rq $(PYTEST) || test $$? -eq 5
+
+# Measuring the coverage makes some tests take several times as long, so `make test` does not do it.
+coverage: $(STAMPS)/penstock $(STAMPS)/dev ## run all tests and print which lines of shared, web and workers they do not run
 	@$(BIN)/coverage erase
-	$(RUN_TESTS) $(PYTEST)
-	PYTHONPATH=$(abspath $(VENV))/rq-2 $(RUN_TESTS) -m rq $(PYTEST) || test $$? -eq 5
-	-@$(BIN)/coverage combine --quiet && $(BIN)/coverage report --skip-covered --skip-empty
+	-$(BIN)/coverage run $(RUN_TESTS) $(PYTEST)
+	$(BIN)/coverage combine --quiet && $(BIN)/coverage report --skip-covered --skip-empty
 
 test-upstream: $(STAMPS)/penstock $(STAMPS)/dev ## run OpenAI's end-to-end tests with a real llama-server behind the door; LLAMA_SERVER=PATH
 	LLAMA_SERVER=$(LLAMA_SERVER) $(BIN)/pytest -q -s -n 0 tests/e2e/test_llama_server.py

@@ -2,7 +2,8 @@
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import hypothesis
@@ -60,6 +61,22 @@ def redis_client(store_url: str) -> Iterator[redis.Redis]:
         client.flushall()
         client.script_flush()
         yield client
+
+
+@pytest.fixture
+def memory_is_full(redis_client: redis.Redis) -> Callable[[], AbstractContextManager[None]]:
+    """Return a context manager inside which the store has reached `maxmemory`; it restores the limit at its end."""
+
+    @contextmanager
+    def full() -> Iterator[None]:
+        before = redis_client.config_get("maxmemory")["maxmemory"]
+        redis_client.config_set("maxmemory", 1)
+        try:
+            yield
+        finally:
+            redis_client.config_set("maxmemory", before)
+
+    return full
 
 
 @pytest.fixture

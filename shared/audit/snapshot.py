@@ -93,7 +93,7 @@ def _groups(client: redis.Redis, slugs: list[str]) -> list[str]:
         pipe.smembers(keys.groups())
         for slug in slugs:
             pipe.zrange(keys.active(slug), 0, -1)
-            pipe.zrange(keys.active(slug, is_batch=True), 0, -1)
+            pipe.zrange(keys.batch(slug), 0, -1)
 
     named, *active = _transaction(client, add_reads)
     owners = {text(raw) for members in active for raw in members}
@@ -154,7 +154,7 @@ def _read(
             pipe.zrange(f"rq:wip:{queue}", 0, -1)
         for slug in slugs:
             pipe.zrange(keys.active(slug), 0, -1, withscores=True)
-            pipe.zrange(keys.active(slug, is_batch=True), 0, -1, withscores=True)
+            pipe.zrange(keys.batch(slug), 0, -1, withscores=True)
             pipe.hmget(keys.books(slug), "slots", "places", *POOL_SUMS)
             pipe.hgetall(keys.rows(slug))
             pipe.zrange(keys.pool(slug), 0, -1, withscores=True)
@@ -192,7 +192,7 @@ def _add_group_reads(pipe: Any, groups: list[str], slugs: list[str]) -> None:
         pipe.smembers(keys.lists(group))
         for slug in slugs:
             pipe.zrange(keys.active(f"{slug}{group}"), 0, -1, withscores=True)
-            pipe.zrange(keys.active(f"{slug}{group}", is_batch=True), 0, -1, withscores=True)
+            pipe.zrange(keys.batch(f"{slug}{group}"), 0, -1, withscores=True)
 
 
 def _take_groups(snapshot: StoreSnapshot, answers: Iterator[Any], groups: list[str], slugs: list[str]) -> None:

@@ -64,9 +64,14 @@ def leases() -> str:
     return _key("leases")
 
 
-def active(model: str, *, is_batch: bool = False) -> str:
-    """Return the key of the ZSET of those who want a model slug's slots, by service (`is_batch`: for batch jobs)."""
-    return _key("batch" if is_batch else "active", model)
+def active(model: str) -> str:
+    """Return the key of the ZSET of those who want a model slug's slots, ordered by service."""
+    return _key("active", model)
+
+
+def batch(model: str) -> str:
+    """Return the key of the ZSET of those who want a model slug's slots only for batch jobs, ordered by service."""
+    return _key("batch", model)
 
 
 def rows(model: str) -> str:
@@ -87,6 +92,11 @@ def tenant(name: str) -> str:
 def service_field(slug: str) -> str:
     """Return the field of a tenant's hash with its service in one pool, in mwt (shared/lua/lib/turns.lua)."""
     return f"s|{slug}"
+
+
+def spent(day: str) -> str:
+    """Return the key of the HASH with what the jobs of a day (UTC, 2026-11-23) cost, by pool and by tenant."""
+    return _key("spent", day)
 
 
 def tenants() -> str:
@@ -122,6 +132,11 @@ def kept(tenant_name: str) -> str:
 def payload(job_id: str) -> str:
     """Return the key of the STRING with a job's request."""
     return _key("payload", job_id)
+
+
+def partial(job_id: str) -> str:
+    """Return the key of the STRING with the token ids of a job's unfinished answer."""
+    return _key("partial", job_id)
 
 
 def result(job_id: str) -> str:

@@ -49,7 +49,7 @@ DEFECTS = (
         "the claim token is not checked",
         (
             ("shared/lua/settle.lua", "token == '' or job.claim ~= token then", "token == '' then"),
-            ("shared/lua/append.lua", "held[1] == 'running' and held[2] == ARGV[i + 1]", "held[1] == 'running'"),
+            ("shared/lua/append.lua", "held[1] ~= 'running' or held[2] ~= ARGV[i + 1]", "held[1] ~= 'running'"),
             (
                 "shared/lua/renew.lua",
                 "job.state == 'running' and job.claim == token and job.worker == worker",

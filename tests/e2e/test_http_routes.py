@@ -32,8 +32,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture
-def client(served: Served) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=30)
+def client(served: Served) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=30) as client:
+        yield client
 
 
 def test_the_models_list_has_a_route_while_one_of_its_pools_is_live(client: openai.OpenAI) -> None:
@@ -95,6 +96,7 @@ def test_a_spoiled_route_is_not_found(served: Served) -> None:
     wait_for(lambda: served.submit(model="away").status_code == 404, "the door to see that the route is spoiled")
     assert served.submit(model="away").json()["error"]["code"] == "model_not_found"
     served.stage.client.hset(keys.routes(), "away", stored)
+    wait_for(lambda: served.submit(model="away").status_code == 503, "the door to see that the route is mended")
 
 
 def test_a_route_serves_requests_from_its_first_second_on_and_no_longer_than_it_exists(served: Served) -> None:

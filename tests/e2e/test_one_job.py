@@ -135,10 +135,10 @@ def test_the_readmes_chat_snippet_works(up, tmp_path):
     assert done.stdout.strip()
 
 
-#: The three lines of examples/flood.py.
+#: The three lines of examples/flood.py. If the machine is slow at the time, there are other reasons too.
 FLOOD = re.compile(
     r"red: +200 jobs sent, (?P<admitted>\d+) admitted, (?P<refused>\d+) refused\n"
-    r"red: +503 tenant_queue_full; retry after [\d.]+ to [\d.]+ s\n"
+    r"red: +503 (?:[a-z_]+, )*tenant_queue_full; retry after [\d.]+ to [\d.]+ s\n"
     r"blue: 1 job sent, 200 succeeded after (?P<blue_s>[\d.]+) s: \".+\"\n"
 )
 
@@ -155,7 +155,7 @@ def test_the_readmes_flood_example_refuses_jobs_of_one_tenant_and_serves_another
         check=False,
     )
     result = FLOOD.fullmatch(done.stdout)
-    assert result, done
+    assert result, done.stdout + done.stderr
     admitted, refused = int(result["admitted"]), int(result["refused"])
     assert admitted + refused == 200
     assert min(admitted, refused) > 0

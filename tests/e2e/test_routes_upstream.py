@@ -65,8 +65,9 @@ def terms(served: Served) -> Iterator[None]:
 
 
 @pytest.fixture
-def client(served: Served) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=30)
+def client(served: Served) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=30) as client:
+        yield client
 
 
 def chat(client: openai.OpenAI, **more: Any) -> tuple[str, Any]:
@@ -78,17 +79,20 @@ def chat(client: openai.OpenAI, **more: Any) -> tuple[str, Any]:
 def test_a_request_spills_to_the_upstream_only_while_the_local_model_would_refuse_it(
     served: Served, client: openai.OpenAI, upstreams: dict[str, UpstreamServer]
 ) -> None:
-    before = len(upstreams["one"].bodies)
-    busy = served.submit(model="spilling", max_tokens=30, prompt="one two")
+    # The answers of the other tests' tenant are short, so the local model would not expect this one's to be long.
+    before, tenant = len(upstreams["one"].bodies), {"X-Tenant": "newcomer"}
+    busy = served.submit("newcomer", model="spilling", max_tokens=30, prompt="one two")
     assert busy.headers["X-Penstock-Route"] == "cellar; why=first"
     # The local model needs two seconds for it, after the three of the other job.
-    where, answer = chat(client, model="spilling", max_tokens=20, extra_body={"deadline_ms": 2_500})
+    deadline: Any = {"extra_body": {"deadline_ms": 2_500}, "extra_headers": tenant}
+    where, answer = chat(client, model="spilling", max_tokens=20, **deadline)
     assert where == "one; why=spill"
     assert answer.model == "one"
     assert len(upstreams["one"].bodies) == before + 1
-    refusal = served.submit(model="spilling", max_tokens=20, prompt="one two", deadline_ms=2_500, private=True)
+    private = {"model": "spilling", "max_tokens": 20, "prompt": "one two", "deadline_ms": 2_500, "private": True}
+    refusal = served.submit("newcomer", **private)
     assert (refusal.status_code, refusal.json()["reason"]) == (503, "deadline_unmeetable")
-    served.http.delete(f"/v1/jobs/{busy.json()['id']}")
+    served.http.delete(f"/v1/jobs/{busy.json()['id']}", headers=tenant)
     wait_for(lambda: served.stage.inflight() == 0, "the local model to be free")
     where, _ = chat(client, model="spilling", max_tokens=2)
     assert where == "cellar; why=first"

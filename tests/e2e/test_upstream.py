@@ -40,8 +40,9 @@ def served(tmp_path_factory: pytest.TempPathFactory, server: UpstreamServer) -> 
 
 
 @pytest.fixture
-def client(served: Served) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=30)
+def client(served: Served) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=30) as client:
+        yield client
 
 
 def test_a_request_is_passed_on_whole_and_its_tokens_are_the_upstreams(

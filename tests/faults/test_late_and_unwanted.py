@@ -11,14 +11,16 @@ from tests.support.processes import Stage, wait_for
 
 #: Allowed delay of an expiry: 250 ms of the reaper, and a reserve for a busy machine.
 LATE_MS = 750
+#: A worker counts a deadline from when it sent the claim, so a job may end early by the claim's round trip, which takes
+#: a few milliseconds, and much longer on a busy machine.
+EARLY_MS = 400
 
 
 def assert_expired(stage: Stage, job_id: str, *, stage_name: str) -> None:
-    """Assert that the job expired in this stage, at its deadline and not before it."""
+    """Assert that the job expired in this stage, at its deadline."""
     (view,) = stage.ended(job_id)
     assert (view.state, view.code, view.stage) == (JobState.EXPIRED, EndCode.DEADLINE_EXCEEDED, stage_name)
-    # A worker counts the deadline from when it sent the claim, so the end may be early by the claim's round trip.
-    assert -100 <= view.ended_ms - view.deadline_at_ms <= LATE_MS
+    assert -EARLY_MS <= view.ended_ms - view.deadline_at_ms <= LATE_MS
 
 
 @pytest.fixture

@@ -130,7 +130,8 @@ def test_the_slots_that_a_worker_reports_grow_as_long_as_the_server_computes_mor
     server.words, server.word_s = 100_000, 0.05
     worker = stage.worker(PENSTOCK_MAX_BATCH_SIZE="12")
     assert stage.view(worker).slots == 4  # type: ignore[union-attr]  # the worker is live
-    jobs = [stage.admit(model="m", max_tokens=4_000, deadline_ms=120_000) for _ in range(20)]
+    # More than 12, and not more than a tenant's queue holds before the worker claims some.
+    jobs = [stage.admit(model="m", max_tokens=4_000, deadline_ms=120_000) for _ in range(15)]
     wait_for(lambda: (view := stage.view(worker)) and view.slots == 12, "12 slots", timeout_s=90)
     wait_for(lambda: server.open == 12, "12 requests at the server")
     for job_id in jobs:

@@ -89,4 +89,4 @@ def test_a_paused_batch_job_of_a_dead_worker_goes_back_to_its_queue(preemptive, 
     pass_time(preemptive, settings.lease_ms + 2_000)
     assert preemptive.reap().requeued == 2
     assert not preemptive.client.exists(keys.rows(MODEL))
-    assert preemptive.client.zrange(keys.active(MODEL, is_batch=True), 0, -1) == [b"batch"]
+    assert preemptive.client.zrange(keys.batch(MODEL), 0, -1) == [b"batch"]

@@ -92,13 +92,13 @@ def test_tenants_with_only_batch_jobs_share_what_is_left_by_their_service(pool):
 
 def test_a_tenant_is_in_the_batch_set_only_while_all_its_queued_jobs_are_batch_jobs(pool):
     batch = offer(pool, "blue", -1)
-    assert (members(pool, keys.active(MODEL)), members(pool, keys.active(MODEL, is_batch=True))) == ([], ["blue"])
+    assert (members(pool, keys.active(MODEL)), members(pool, keys.batch(MODEL))) == ([], ["blue"])
     other = offer(pool, "blue", 0)
-    assert (members(pool, keys.active(MODEL)), members(pool, keys.active(MODEL, is_batch=True))) == (["blue"], [])
+    assert (members(pool, keys.active(MODEL)), members(pool, keys.batch(MODEL))) == (["blue"], [])
     pool.cancel(other)
-    assert (members(pool, keys.active(MODEL)), members(pool, keys.active(MODEL, is_batch=True))) == ([], ["blue"])
+    assert (members(pool, keys.active(MODEL)), members(pool, keys.batch(MODEL))) == ([], ["blue"])
     pool.cancel(batch)
-    assert pool.client.exists(keys.active(MODEL), keys.active(MODEL, is_batch=True)) == 0
+    assert pool.client.exists(keys.active(MODEL), keys.batch(MODEL)) == 0
 
 
 def test_a_group_gives_way_with_its_batch_members_and_not_with_the_others(pool):
@@ -106,9 +106,9 @@ def test_a_group_gives_way_with_its_batch_members_and_not_with_the_others(pool):
     put(pool, "team", "ann", "bob")
     batch = offer(pool, "ann", -1)
     other = offer(pool, "cyd", 0)
-    assert (members(pool, keys.active(MODEL)), members(pool, keys.active(MODEL, is_batch=True))) == (["cyd"], ["@team"])
+    assert (members(pool, keys.active(MODEL)), members(pool, keys.batch(MODEL))) == (["cyd"], ["@team"])
     of_team = offer(pool, "bob", 0)
-    assert members(pool, keys.active(f"{MODEL}@team", is_batch=True)) == ["ann"]
+    assert members(pool, keys.batch(f"{MODEL}@team")) == ["ann"]
     assert set(members(pool, keys.active(MODEL))) == {"cyd", "@team"}
     assert turns(pool, 3)[2] == batch
     assert {other, of_team} == {job for job in (other, of_team) if view_of(pool, job).state == JobState.SUCCEEDED}
@@ -128,8 +128,8 @@ def test_a_tenant_that_joins_a_group_brings_its_batch_jobs(pool):
     batch, other = offer(pool, "ann", -1), offer(pool, "bob", 0)
     put(pool, "team", "ann")
     pool.reconcile("ann", MODEL)
-    assert members(pool, keys.active(f"{MODEL}@team", is_batch=True)) == ["ann"]
-    assert members(pool, keys.active(MODEL, is_batch=True)) == ["@team"]
+    assert members(pool, keys.batch(f"{MODEL}@team")) == ["ann"]
+    assert members(pool, keys.batch(MODEL)) == ["@team"]
     assert turns(pool, 2) == [other, batch]
 
 

@@ -48,7 +48,7 @@ class GroupedMachine(QueueMachine):
             for group in ("", TEAM):
                 for key, is_batch in (
                     (keys.active(slug + group), False),
-                    (keys.active(slug + group, is_batch=True), True),
+                    (keys.batch(slug + group), True),
                 ):
                     owners = [raw.decode() for raw in self.client.zrange(key, 0, -1)]
                     assert owners == active(self.model, slug, group, is_batch=is_batch)

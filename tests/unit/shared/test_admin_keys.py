@@ -118,13 +118,10 @@ def test_the_audit_log_keeps_about_ten_thousand_records_of_bounded_length(redis_
     assert len(newest.on) == 200
 
 
-def test_a_key_can_be_removed_from_a_full_store_although_it_accepts_no_record(redis_client, capsys):
+def test_a_key_can_be_removed_from_a_full_store_although_it_accepts_no_record(redis_client, memory_is_full):
     created = ApiKeys(redis_client).create("blue").record
-    redis_client.config_set("maxmemory", 1)
-    try:
+    with memory_is_full():
         assert ApiKeys(redis_client).rm(created.id) == (created,)
         record(redis_client, ADA, "key.rm", "another key")
-    finally:
-        redis_client.config_set("maxmemory", 0)
     assert not redis_client.exists(keys.keys())
     assert [what for what, _ in actions(redis_client)] == ["key.add"]

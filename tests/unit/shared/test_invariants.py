@@ -122,7 +122,7 @@ VIOLATIONS = {
         "in the batch set of m differ",
     ),
     "a tenant is in the batch set as well": (
-        lambda scene: scene.client.zadd(keys.active(MODEL, is_batch=True), {"blue": 0}),
+        lambda scene: scene.client.zadd(keys.batch(MODEL), {"blue": 0}),
         7,
         "in the batch set of m differ",
     ),
