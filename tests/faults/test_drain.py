@@ -12,8 +12,6 @@ from shared.store.connection import WORKER
 from tests.support.processes import wait_for
 from workers.exit_codes import ExitCode
 
-pytestmark = pytest.mark.rq
-
 
 def start_drain(worker):
     """Send one SIGTERM. Return when the worker has logged that it drains."""
@@ -126,6 +124,7 @@ def test_an_operators_drain_stops_claims_until_it_is_revoked(stage):
     assert worker.alive
 
 
+@pytest.mark.rq
 def test_a_worker_that_has_drained_is_no_longer_registered_in_rq(stage):
     worker = stage.worker()
     name = wait_for(lambda: stage.view(worker), "the worker").name

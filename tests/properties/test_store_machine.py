@@ -242,9 +242,9 @@ class BytesMachine(StoreMachine):
 @pytest.mark.parametrize(
     ("machine", "examples", "reason"),
     [
-        (StoreMachine, 50, "inflight_full"),
-        (OverloadMachine, 40, "backlog_full"),
-        (BytesMachine, 25, "tenant_bytes_full"),
+        (StoreMachine, 40, "inflight_full"),
+        (OverloadMachine, 30, "backlog_full"),
+        (BytesMachine, 20, "tenant_bytes_full"),
     ],
 )
 def test_the_scripts_agree_with_the_reference_model(redis_client, machine, examples, reason):
