@@ -4,11 +4,12 @@ from collections.abc import Sequence
 
 from shared.jobs.answer_ids import AnswerIds
 from shared.jobs.job import ClaimedJob, ClaimRef
+from shared.store import keys
 from shared.store.store import Store
 from tests.support.builders import an_ending, claim_one, heartbeat
 
 #: The key with the token ids of a job's unfinished answer, without the job's id.
-PARTIAL = "penstock:partial:"
+PARTIAL = keys.partial("")
 #: The fingerprint of the model of all workers that serve the same one.
 FINGERPRINT = "0123456789abcdef"
 

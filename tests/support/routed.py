@@ -6,13 +6,13 @@ from shared.accounts.routes import Pools, Routes
 from shared.jobs.job import NewJob
 from shared.jobs.route import Route, RouteStep
 from shared.jobs.routing import RoutedRequest, Routing
-from shared.store.key_table import BY_NAME
+from shared.store import keys
 from shared.store.store import Store
 from tests.support.builders import a_heartbeat, a_job
 
 ROUTE = "smart"
 #: The pattern of the keys of what the jobs of each day cost.
-SPENT_KEYS = BY_NAME["spent"].of("*")
+SPENT_KEYS = keys.spent("*")
 
 
 def serve(store: Store, *models: str, slots: int = 4, **rates: float) -> None:
