@@ -43,6 +43,8 @@ log = structlog.get_logger()
 
 #: While a starting worker waits for the store: how long it pauses between tries, and how often it logs that it waits.
 _RETRY_S, _LOG_INTERVAL_S = 0.2, 10.0
+#: The signals that request a stop.
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 #: Terminal sequence that shows the cursor again after the progress bar has hidden it.
 _SHOW_CURSOR = "\x1b[?25h"
 
@@ -60,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # libgomp reads this when it is loaded. Without it, the busy-waiting threads of two engines that share few cores
     # would starve each other.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _STOP_SIGNALS:
         signal.signal(number, _exit_at_once)
     place = _parse_place(arguments)
     try:
@@ -146,7 +148,12 @@ def _serve(settings: Settings, place: Place) -> ExitCode:
         job_loop.throughput,
         lambda: job_loop.claimer.idle_slot_steps,
     )
-    return Supervisor(settings, store, job_loop, status.heartbeat, clock=clock).run()
+    code = Supervisor(settings, store, job_loop, status.heartbeat, clock=clock).run()
+    # The worker has stopped. While the interpreter shuts down, it gives signals with a handler their default action,
+    # which would replace the exit code. It leaves ignored signals alone.
+    for number in _STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    return code
 
 
 def _open_store(settings: Settings, worker: str) -> Store:

@@ -22,7 +22,7 @@ def start_drain(worker):
 def test_a_draining_worker_finishes_its_running_jobs_and_claims_no_more(stage):
     worker = stage.worker()
     ids = [stage.admit("abcdefgh"[i % 8], max_tokens=100) for i in range(12)]
-    stage.wait_until_running(*ids[:8])
+    stage.wait_until_computing(*ids[:8])
     worker.terminate()
     assert worker.exit_code() == ExitCode.DRAINED
     views = stage.jobs(ids)
@@ -35,7 +35,7 @@ def test_a_draining_worker_finishes_its_running_jobs_and_claims_no_more(stage):
 def test_a_job_that_does_not_end_within_the_grace_time_is_released_and_counts_no_attempt(stage):
     worker = stage.worker(PENSTOCK_DRAIN_GRACE_MS="1000")
     ids = [stage.admit(tenant, max_tokens=1_000) for tenant in "abc"]
-    stage.wait_until_running(*ids)
+    stage.wait_until_computing(*ids)
     sent_s = time.monotonic()
     worker.terminate()
     assert worker.exit_code() == ExitCode.DRAINED
@@ -52,7 +52,7 @@ def test_a_job_that_does_not_end_within_the_grace_time_is_released_and_counts_no
 def test_without_a_grace_time_a_drain_releases_jobs_at_once(stage):
     worker = stage.worker(PENSTOCK_DRAIN_GRACE_MS="0")
     job_id = stage.admit(max_tokens=1_000)
-    stage.wait_until_running(job_id)
+    stage.wait_until_computing(job_id)
     worker.terminate()
     assert worker.exit_code() == ExitCode.DRAINED
     assert stage.job(job_id).state is JobState.QUEUED
@@ -62,7 +62,7 @@ def test_without_a_grace_time_a_drain_releases_jobs_at_once(stage):
 def test_a_second_signal_ends_the_worker_at_once_and_its_leases_end_later(stage):
     worker = stage.worker()
     job_id = stage.admit(max_tokens=1_000)
-    stage.wait_until_running(job_id)
+    stage.wait_until_computing(job_id)
     start_drain(worker)
     # The signal is repeated until it no longer counts as a duplicate of the first one.
     wait_for(lambda: worker.terminate() or not worker.alive, "the worker to end")
@@ -77,8 +77,7 @@ def test_a_ctrl_c_that_arrives_from_the_terminal_and_from_the_parent_counts_as_o
     for _ in range(6):
         worker = stage.worker()
         job_id = stage.admit(max_tokens=20)
-        # A job that is claimed but whose claim has no answer yet would be released, so wait for the first text.
-        stage.wait_for_text(job_id)
+        stage.wait_until_computing(job_id)
         os.kill(worker.pid, signal.SIGINT)
         worker.terminate()
         assert worker.exit_code() == ExitCode.DRAINED
@@ -88,11 +87,19 @@ def test_a_ctrl_c_that_arrives_from_the_terminal_and_from_the_parent_counts_as_o
 def test_a_second_sigterm_just_after_the_first_does_not_end_the_drain_early(stage):
     worker = stage.worker()
     job_id = stage.admit(max_tokens=100)
-    stage.wait_for_text(job_id)
+    stage.wait_until_computing(job_id)
     start_drain(worker)
     worker.terminate()
     assert worker.exit_code() == ExitCode.DRAINED
     assert stage.job(job_id).state is JobState.SUCCEEDED
+
+
+def test_signals_that_arrive_while_an_idle_worker_stops_do_not_change_its_exit_code(stage):
+    for _ in range(3):
+        worker = stage.worker()
+        # The first signal ends the drain of an idle worker at once; the others meet the rest of its shutdown.
+        wait_for(lambda worker=worker: worker.terminate() or not worker.alive, "the worker to end")
+        assert worker.exit_code() == ExitCode.DRAINED
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
@@ -154,7 +161,7 @@ def test_a_worker_whose_store_hangs_stops_within_its_grace_time_and_two_store_ti
     worker = stage.worker(PENSTOCK_DRAIN_GRACE_MS=str(1_000 * grace_s))
     job_id = stage.admit(max_tokens=5_000) if has_job else ""
     if has_job:
-        stage.wait_until_running(job_id)
+        stage.wait_until_computing(job_id)
     os.kill(stage.embedded.pid, signal.SIGSTOP)
     try:
         sent_s = time.monotonic()

@@ -221,6 +221,15 @@ class Stage:
             timeout_s=timeout_s,
         )
 
+    def wait_until_computing(self, *ids: str) -> None:
+        """Wait until the jobs have their first text.
+
+        The store counts a job as running from its claim, but a worker whose drain begins before it has read the
+        claim's answer returns the job. Once a job has text, a drain lets it go on.
+        """
+        for job_id in ids:
+            self.wait_for_text(job_id)
+
     def wait_for_text(self, job_id: str, *, timeout_s: float = 20.0) -> None:
         """Wait until the job has its first text in the event stream."""
         wait_for(lambda: "token" in self.event_types(job_id), f"the first text of {job_id}", timeout_s=timeout_s)
