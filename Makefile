@@ -43,14 +43,14 @@ up: install ## run a store, a worker and the door on loopback until Ctrl-C; MODE
 
 install: $(STAMPS)/penstock ## install all that the door and the workers need into .venv; GPU=cuda|rocm|vulkan|metal|cpu
 
-# The number of processes that run tests. Most tests wait for other processes, so two suit even a small machine. All
-# tests of one file run in the same process.
-PROCESSES ?= 2
+# The number of processes that run tests. Most tests wait for other processes, so three suit even a machine with two
+# cores. All tests of one file run in the same process.
+PROCESSES ?= 3
 
 RUN_TESTS := -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
 # The tests with the marker rq run a second time, with RQ 2. Exit code 5 means that PYTEST selects none of them.
-test: $(STAMPS)/penstock $(STAMPS)/dev $(STAMPS)/rq-2 ## run all tests in PROCESSES=2 processes; PYTEST='-k words' selects some
+test: $(STAMPS)/penstock $(STAMPS)/dev $(STAMPS)/rq-2 ## run all tests in PROCESSES=3 processes; PYTEST='-k words' selects some
 	$(BIN)/python $(RUN_TESTS) $(PYTEST)
 	PYTHONPATH=$(abspath $(VENV))/rq-2 $(BIN)/python $(RUN_TESTS) -m rq $(PYTEST) || test $$? -eq 5
 
