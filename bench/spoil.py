@@ -11,21 +11,21 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 import redis
 
 from bench.common import environment, print_environment, private_store, write_results
-from bench.spoil_scene import POOLS, TENANTS, Scene
+from bench.spoil_scene import PAUSED_JOB, POOLS, RETURNED_JOB, ROUTE, ROUTED_JOB, TENANTS, Scene
 from shared.audit.key_owners import family_of
+from shared.store import keys
 from shared.store.decode import text
 
 #: What a text that should be a number, or a time, is replaced by.
 _VALUES = ("abc", "", "-1", "1e300", "1152921504606846976", "9223372036854775807", "inf", "nan", "1.5")
 _SCORES = ("inf", "-inf", "-1", "1e300", "1152921504606846976", "0")
-#: The jobs of which each key and field is spoiled: the one that ended, two that run, and four that are queued, of which
-#: one is a batch job.
-_JOBS = ("ann-m-0", "bob-m-0", "ann-n-0", "ann-m-1", "bob-m-3", "ann-n-3", "dot-m-0")
+#: The jobs of which each key and field is spoiled: one that ended, one that computes, one that is paused, one that was
+#: given back with its ids, and queued ones, of which one came by a route and one is a batch job.
+_JOBS = ("bob-m-0", "ann-n-0", PAUSED_JOB, RETURNED_JOB, "ann-m-1", "bob-m-3", "ann-n-3", ROUTED_JOB, "dot-m-0")
 #: How many steps pass before, and after, the value is spoiled. A step is half a second.
 _STEPS_AFTER = 60
 #: The step after the damage by which every job that was there must have ended, and from which no call may fail. Without
@@ -111,10 +111,10 @@ def spoil(client: redis.Redis, case: Case) -> None:
 def judge(client: redis.Redis, case: Case | None, *, again: bool = False) -> list[str]:
     """Run one case, and return what was wrong afterwards: nothing, if the damage has healed."""
     scene = Scene(client)
-    before = dict(scene.jobs)
+    before = list(scene.jobs)
     if case is not None:
         spoil(client, case)
-    spoiled_at, ended_at = scene.step, 0
+    spoiled_at, ended_at = scene.faults.step, 0
     for step in range(1, _STEPS_AFTER + 1):
         if case is not None and again and step % 2 == 0 and step <= 10:
             spoil(client, case)
@@ -131,13 +131,13 @@ def _lives(state: str) -> bool:
 
 
 def _faults(scene: Scene, spoiled_at: int) -> Iterator[str]:
-    for step, what, error in scene.faults:
+    for step, what, error in scene.faults.found:
         # A program that reads a key without a script may fail until the next sweep; a script may not.
-        if what not in {"wait", "register", "doctor"} or step - spoiled_at > _CALM_FROM:
+        if what not in {"wait", "register", "doctor", "operator"} or step - spoiled_at > _CALM_FROM:
             yield f"{what} raised {error[:160]} in step {step - spoiled_at}"
 
 
-def _complaints(scene: Scene, case: Case | None, before: dict[str, Any], ended_at: int) -> Iterator[str]:
+def _complaints(scene: Scene, case: Case | None, before: list[str], ended_at: int) -> Iterator[str]:
     if not ended_at or ended_at > _ENDED_BY:
         stuck = [job_id for job_id in before if _lives(scene.state_of(job_id))]
         yield f"jobs ended in step {ended_at or 'never'}: {stuck[:4]}"
@@ -146,14 +146,22 @@ def _complaints(scene: Scene, case: Case | None, before: dict[str, Any], ended_a
         is_own = case is not None and (job_id in case.key or job_id in case.field)
         if state != "succeeded" and not (is_own and not _lives(state)):
             yield f"{job_id} is {state}"
-    for tenant in TENANTS:
-        for pool in POOLS:
-            if f"later-{tenant}-{pool}-4" not in scene.later:
-                yield f"the last job of {tenant} for {pool} was refused"
+    for name in [f"{tenant}-{pool}" for tenant in TENANTS for pool in POOLS] + [ROUTE]:
+        if f"later-{name}-4" not in scene.later and not _is_closed(name, case):
+            yield f"the last job of {name} was refused"
     for breach in scene.breaches():
         # Counters that are gone cannot be counted again.
         if not (case is not None and case.key == "penstock:stats" and breach.startswith("4:")):
             yield f"doctor: {breach}"
+
+
+def _is_closed(name: str, case: Case | None) -> bool:
+    """Return whether a pool or the route takes no jobs until an operator sets again what was spoiled."""
+    if case is None:
+        return False
+    # A cap that cannot be read allows nothing.
+    is_capped = case.key == keys.books("m") and case.field == "policy_day_cap_micro" and name.endswith("-m")
+    return is_capped or (case.key == keys.routes() and name == ROUTE)
 
 
 def run_share(first: int, every: int, only: str, *, again: bool) -> tuple[Counter[str], dict[str, list[str]]]:

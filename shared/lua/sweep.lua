@@ -1,6 +1,6 @@
 -- sweep: examines the oldest inflight jobs, and puts those back that stand where no other script would end them.
 -- KEYS config inflight deadlines leases polls workers worker tenants models queues notices wake pool bell patrol
---      promises rq_queues rq_workers rq_worker rq_workers_of
+--      promises rq_queues rq_workers rq_worker rq_workers_of groups tenant pools routes admin_actions
 -- ARGV
 --   asker text · the process that sweeps, '' for a process that sweeps although another one has the turn
 --   source text · the set to examine: inflight, deadlines or leases
@@ -40,8 +40,14 @@ local function check_types()
   for _, key in ipairs({ k_inflight, k_deadlines, k_leases, k_polls, k_workers, k_tenants, k_models, k_queues }) do
     redis.call('ZCARD', key)
   end
-  redis.call('SCARD', k_rq_queues)
-  redis.call('SCARD', k_rq_workers)
+  for _, key in ipairs({ k_rq_queues, k_rq_workers, k_groups, k_pools }) do
+    redis.call('SCARD', key)
+  end
+  for _, group in ipairs(redis.call('SRANDMEMBER', k_groups, WINDOW)) do
+    redis.call('HLEN', k_tenant .. '@' .. group)
+  end
+  redis.call('HLEN', k_routes)
+  redis.call('XLEN', k_admin_actions)
   for _, name in ipairs(redis.call('ZREVRANGE', k_workers, 0, WINDOW - 1)) do
     local slug = redis.call('HGET', k_worker .. name, 'slug')
     redis.call('LLEN', k_bell .. name)
