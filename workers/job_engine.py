@@ -67,7 +67,7 @@ class JobEngine(Protocol):
         ...
 
     def recall(self) -> None:
-        """Ask the engine to return the jobs that have no slot yet."""
+        """Ask the engine to return the jobs that have no slot, paused ones included."""
         ...
 
     def free_capacity(self) -> FreeCapacity:

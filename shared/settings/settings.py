@@ -100,6 +100,7 @@ class Settings:
     sim_prefill_tps: float
     sim_decode_tps: float
     resume_tokens: int
+    paused_bytes: int
     drain_grace_ms: int
     stall_ms: int
     worker_listen: str

@@ -127,6 +127,15 @@ ROWS: tuple[Setting, ...] = (
         4_096,
         "the most tokens of an answer that are computed again if the worker is killed; their ids are stored in time",
     ),
+    int_row(
+        "paused_bytes",
+        1 << 30,
+        "bytes",
+        0,
+        1 << 50,
+        "host memory of a worker for the KV cells of paused jobs whose cells others need; what exceeds it is computed "
+        "again; 1 GiB is enough for 45,000 tokens of a model with 23 kB a token",
+    ),
     int_row("drain_grace_ms", 120_000, "ms", 0, 3_600_000, "how long a draining worker may take to finish its jobs"),
     int_row("stall_ms", 120_000, "ms", 100, 3_600_000, "a worker whose jobs produce no token for this long exits"),
     text_row(

@@ -218,17 +218,31 @@ def test_a_paused_job_keeps_its_lease_and_is_dropped_if_it_loses_it(flaky):
 
 
 @pytest.mark.parametrize("flag", ["closed", "paused"])
-def test_a_worker_that_claims_no_more_runs_its_paused_jobs_to_their_ends(flaky, flag):
+def test_a_worker_that_drains_gives_back_its_paused_job_with_all_its_tokens_and_runs_the_others(flaky, flag):
     worker, loud, quiet = with_a_paused_job(flaky, 2)
     behind = admit_job(flaky, "green", max_tokens=5)
+    (paused,) = [job_id for job_id in loud if is_paused(flaky, job_id)]
+    (other,) = set(loud) - {paused}
+    generated = words(worker, paused)
     setattr(worker.claimer, flag, True)
+    flaky.lose_answer_of = "release"
     worker.engine.recall()
+    with pytest.raises(StoreUnavailable):
+        worker.run_until(worker.all_ended)
+    worker.run_until(lambda: worker.claimed_jobs.find(paused) is None)
+    assert state_and_attempts(flaky, paused) == (JobState.QUEUED, 0)
+    assert not is_paused(flaky, paused)
+    assert flaky.client.hget(keys.rq_job(paused), "penstock_kept_tokens") == str(generated).encode()
+    shown = flaky.read_events({paused: "0"}, block_ms=1)[paused]
+    assert "".join(fields.get("text", "") for _, fields in shown) == "".join(f"w{3 + i} " for i in range(generated))
     worker.run_until(lambda: not len(worker.claimed_jobs))
-    for job_id in loud:
-        check_answer(flaky, job_id, 400)
+    check_answer(flaky, other, 400)
     check_answer(flaky, quiet, 60)
     assert state_and_attempts(flaky, behind) == (JobState.QUEUED, 0)
+    # What it has computed is counted once: the next worker counts the tokens that it goes on after as its own.
+    assert flaky.client.hget(keys.stats(), "wasted|loud|retried") is None
     flaky.cancel(behind)
+    flaky.cancel(paused)
 
 
 def test_a_job_keeps_its_slot_until_the_one_that_takes_it_has_been_prepared(flaky, monkeypatch):

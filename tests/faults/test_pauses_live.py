@@ -51,12 +51,22 @@ def test_a_short_job_starts_at_once_although_another_tenants_long_answers_have_a
     wait_for(lambda: stage.stat("pauses|sim|copied") == 1, "the heartbeat that counts the pause")
 
 
-def test_a_worker_that_is_stopped_runs_its_paused_jobs_to_their_ends(stage):
+def test_a_worker_that_drains_gives_its_paused_job_back_at_once_and_another_one_goes_on(stage):
     worker, loud, quiet = with_a_paused_job(stage)
+    (paused,) = [job for job in loud if is_paused(stage, job)]
     worker.terminate()
+    wait_for(lambda: stage.job(paused).state is JobState.QUEUED, "the paused job to be given back")
+    assert int(stage.client.hget(keys.rq_job(paused), "penstock_kept_tokens")) >= 1
+    # The drain goes on, because the other jobs take longer.
+    assert worker.alive
+    stage.worker(PENSTOCK_MAX_BATCH_SIZE="4", **ON)
+    check_answers(stage, paused)
+    events = [fields for _, fields in stage.store.read_events({paused: "0"}, block_ms=1)[paused]]
+    assert "".join(fields.get("text", "") for fields in events) == stage.job(paused).text
+    assert [fields.get("resumed") for fields in events if fields["type"] == "started"] == [None, "1"]
     assert worker.exit_code() == ExitCode.DRAINED
-    assert {view.attempts for view in stage.jobs([quiet, *loud])} == {1}
     check_answers(stage, quiet, *loud)
+    assert {view.attempts for view in stage.jobs([quiet, *loud])} == {1}
 
 
 def test_a_worker_that_is_stopped_without_a_grace_time_gives_its_paused_jobs_back(stage):

@@ -121,8 +121,10 @@ class Delivery:
         """
         self._fresh_tokens.passes += 1
         self._process_inbox()
-        self._release_returned()
+        self._release_returned(failed=True)
         self._append_text()
+        # Only now, because a job that was paused is given back with its last text and the ids of that text.
+        self._release_returned(failed=False)
         while self._endings:
             self._settle_batch()
         if self._unsettled_usage:
@@ -145,22 +147,20 @@ class Delivery:
                 self._forget(event.key)
                 self._keep_usage(event.key, event.usage)
             elif event.outcome in {RETURNED, ATTEMPT_FAILED}:
-                failed = event.outcome == ATTEMPT_FAILED
-                self._returned[failed].append(held_job)
-                if failed:
-                    self._keep_usage(event.key, event.usage)
+                self._returned[event.outcome == ATTEMPT_FAILED].append(held_job)
+                self._keep_usage(event.key, event.usage)
             else:
                 held_job.grammar_cpu_s = event.grammar_cpu_s
                 cpu_tokens = held_job.cpu_tokens(self._prefill_tps)
                 self._endings.append((event.key, _ending(held_job, event, cpu_tokens)))
 
-    def _release_returned(self) -> None:
-        for failed, returned in self._returned.items():
-            if returned:
-                held = [held_job.claimed.held for held_job in returned]
-                self._store.release(self._worker, held, counts_as_attempt=failed)
-            while returned:
-                self._forget(returned.pop().key)
+    def _release_returned(self, *, failed: bool) -> None:
+        returned = self._returned[failed]
+        if returned:
+            held = [held_job.claimed.held for held_job in returned]
+            self._store.release(self._worker, held, counts_as_attempt=failed)
+        while returned:
+            self._forget(returned.pop().key)
 
     def _append_text(self) -> None:
         """Append all text that is due.
@@ -168,7 +168,7 @@ class Delivery:
         If an earlier call was not answered, its chunks are sent again first, and newer text is sent in a second call.
         The loop makes both calls, because a job's end must not be written before its text.
         """
-        ending = {key for key, _ in self._endings}
+        ending = {key for key, _ in self._endings} | {held_job.key for held_job in self._returned[False]}
         while chunks := self._pacing.due(self._clock.monotonic(), ending):
             pairs = [(chunk, self._claimed_jobs.get(chunk.key)) for chunk in chunks]
             texts = [(job.claimed.held, chunk.text, chunk.completion_tokens) for chunk, job in pairs if job]

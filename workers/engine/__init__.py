@@ -19,8 +19,9 @@ The contract of the engine, of which `workers/job_engine.py` has the part that t
    `on_ending` must not block.
 7. `Engine.run(stop)` runs steps until `stop` is set and `Engine.wake()` was called. While there is nothing to do,
    it blocks. Before it returns, it calls `drop_all()`, which ends the remaining sequences with the outcome `dropped`.
-8. `Engine.recall()` asks the engine to return, within one step, every job that has no slot yet. Each of these jobs
-   ends with the outcome `returned`, and the worker that claimed the job then releases it.
+8. `Engine.recall()` asks the engine to return, within one step, every job that has no slot: those that wait for one
+   and those that are paused. Each of these jobs ends with the outcome `returned`, and the worker that claimed the job
+   then releases it.
 9. `Engine.pause(key)` asks the engine to take the job's slot within one step. The job keeps its answer so far, its
    deadline goes on, and its slot and reservation are free for other jobs. `Engine.resume(key)` asks the engine to go
    on with it, before all jobs that wait for a slot. Both return whether they change anything. The engine handles jobs,

@@ -80,7 +80,7 @@ class Ended:
 Event = Text | Ended
 
 #: The worker does not settle a job that ends with one of these outcomes. DROPPED: the job's lease was lost, or the
-#: engine stopped; the worker gives up the lease. RETURNED: the worker recalled the job before it had a slot, or the
+#: engine stopped; the worker gives up the lease. RETURNED: the worker recalled the job while it had no slot, or the
 #: upstream did not take it; the worker releases it, and the attempt does not count. ATTEMPT_FAILED: the upstream failed
 #: in the middle of the job; the worker releases it, and the attempt counts.
 DROPPED, RETURNED, ATTEMPT_FAILED = "dropped", "returned", "attempt_failed"

@@ -26,7 +26,7 @@ class Cancel:
 
 @dataclass(frozen=True)
 class Recall:
-    """The worker's request that the engine return the jobs that have no slot yet."""
+    """The worker's request that the engine return the jobs that have no slot, paused ones included."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class Inbox:
         return not keys <= before
 
     def recall(self) -> None:
-        """Ask the engine to return the jobs that have no slot yet."""
+        """Ask the engine to return the jobs that have no slot, paused ones included."""
         with self._changed:
             self._pending.append(Recall())
             self._changed.notify()

@@ -190,9 +190,9 @@ class Engine:
         sequence.pause(self._clock.monotonic())
 
     def _return_waiting(self) -> None:
-        # A job that fits into a free slot was claimed for that slot, so start it. Return only prefetched jobs.
+        # A job that fits into a free slot was claimed for that slot, so start it. Others are prefetched or paused.
         self._fill_slots()
-        for sequence in [sequence for sequence in self._waiting if sequence.started_s is None]:
+        for sequence in [sequence for sequence in self._by_key.values() if sequence.slot < 0]:
             self._end(sequence, RETURNED, "")
 
     def _end_expired(self) -> None:

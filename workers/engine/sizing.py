@@ -77,6 +77,7 @@ def engine_settings(settings: Settings, *, gpu: bool) -> EngineSettings:
         settings.prefill_chunk,
         float(target_ms),
         float(settings.batch_timeout_ms),
+        paused_bytes=settings.paused_bytes,
         resume_tokens=settings.resume_tokens,
     )
 

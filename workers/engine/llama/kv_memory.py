@@ -18,8 +18,12 @@ _SHRINK, _TRIES = 0.75, 8
 UNBOUNDED = 1 << 40
 
 
-def cells_that_fit(libs: Libraries, model: int, devices: list[Device], shape: ModelShape) -> int:
+def cells_that_fit(
+    libs: Libraries, model: int, devices: list[Device], shape: ModelShape, *, paused_bytes: int = 0
+) -> int:
     """Return how many KV cells fit into the memory that is free now, if GPU_SPARE_BYTES stay free on each device.
+
+    `paused_bytes` more stay free on a device that uses the host's memory: paused jobs' cells are copied there.
 
     How large a cell is depends on the model: layers with compressed keys and values, layers with recurrent memory,
     which have no cells, and layers with a sliding window may be mixed, and some layers may be on the CPU. So two small
@@ -35,7 +39,8 @@ def cells_that_fit(libs: Libraries, model: int, devices: list[Device], shape: Mo
         if cell_bytes > 0:
             # Recurrent memory depends on the number of slots, not of cells.
             fixed_bytes = max(0.0, one[device.name] - smallest * cell_bytes)
-            free_bytes = describe(libs.ggml, device.handle).free_bytes - GPU_SPARE_BYTES - fixed_bytes
+            spare_bytes = GPU_SPARE_BYTES + (paused_bytes if device.integrated else 0)
+            free_bytes = describe(libs.ggml, device.handle).free_bytes - spare_bytes - fixed_bytes
             fitting.append(int(max(0.0, free_bytes) / cell_bytes))
     return min(fitting) // _CELL_STEP * _CELL_STEP
 

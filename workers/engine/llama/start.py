@@ -86,7 +86,8 @@ def _wanted_shape(
     free_cells = 0
     if gpu and settings.kv_cells == AUTO:
         slots = slots_of(settings, gpu=True)
-        free_cells = cells_that_fit(libs, model, devices, shaped(Sizes(slots, 0, model_ctx)))
+        shape = shaped(Sizes(slots, 0, model_ctx))
+        free_cells = cells_that_fit(libs, model, devices, shape, paused_bytes=settings.paused_bytes)
     integrated = gpu and all(device.integrated for device in devices)
     return shaped(sizes_of(settings, model_ctx=model_ctx, gpu=gpu, free_cells=free_cells, integrated=integrated))
 

@@ -121,6 +121,18 @@ def test_a_recall_returns_jobs_without_a_slot_and_lets_running_ones_continue(a_s
     }
 
 
+def test_a_recall_returns_paused_jobs_with_what_they_have(a_sim):
+    sim = _filled(a_sim, 2, [9, 9])
+    while sim.engine.stats.completion_tokens < 6:
+        sim.engine.step()
+    assert sim.engine.pause("0")
+    sim.engine.recall()
+    sim.run_until_idle()
+    assert {key: ended.outcome for key, ended in sim.ended.items()} == {"0": "returned", "1": "succeeded"}
+    assert sim.ended["0"].usage.completion_tokens == 3
+    assert sim.engine.free_capacity().slots == 2
+
+
 def test_a_recall_does_not_return_a_job_for_which_a_slot_is_free(a_sim):
     sim = _filled(a_sim, 2, [5])
     sim.submit("fits", {"prompt": "a", "max_tokens": 3})

@@ -62,6 +62,17 @@ def test_as_many_cells_are_created_as_fit_into_the_free_memory(loaded, monkeypat
     llama_cpp.llama_free(ctx)
 
 
+def test_a_device_that_uses_the_hosts_memory_leaves_room_for_the_cells_of_paused_jobs(model_path, monkeypatch):
+    model = load_model(LIBS, model_path, [], 0)
+    shape = ModelShape(Sizes(4, 0, 2048), 64, 1, "f16", gpu=True)
+    free = replace(a_device(), free_bytes=GPU_SPARE_BYTES + 2 * FREE_BYTES)
+    monkeypatch.setattr(kv_memory, "describe", lambda _ggml, _handle: free)
+    shared, own = replace(a_device(), integrated=True), a_device()
+    cells = [cells_that_fit(LIBS, model, [one], shape, paused_bytes=FREE_BYTES) for one in (own, shared)]
+    assert cells[1] == pytest.approx(cells[0] / 2, rel=0.1)
+    llama_cpp.llama_model_free(model)
+
+
 def test_a_device_without_layers_does_not_bound_the_cells(model_path):
     model = load_model(LIBS, model_path, [], 0)
     shape = ModelShape(Sizes(4, 0, 2048), 64, 1, "f16", gpu=True)

@@ -49,6 +49,11 @@ def test_a_gpu_gets_one_thread_unless_a_number_is_set():
     assert threads_of(_settings(threads=5), gpu=True) == 5
 
 
+def test_the_memory_for_paused_jobs_is_that_of_the_setting():
+    assert engine_settings(_settings(), gpu=False).paused_bytes == 1 << 30
+    assert engine_settings(_settings(paused_bytes=0), gpu=True).paused_bytes == 0
+
+
 def test_the_step_target_depends_on_the_device_unless_it_is_set():
     assert engine_settings(_settings(), gpu=True).step_target_ms == 100
     assert engine_settings(_settings(), gpu=False).step_target_ms == 250
