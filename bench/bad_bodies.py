@@ -16,7 +16,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from bench.common import environment, print_environment, write_results
-from web.api.request_schema import Body, SubmitBody
+from web.api.body import Body
+from web.api.request_schema import SubmitBody
 from web.gate.requests import BadFrame, read_request
 from web.http.api_errors import ApiError, error_response, field_errors, invalid_value
 from web.http.json_body import parse_json

@@ -36,7 +36,7 @@ def chat(client: OpenAI, **fields: object) -> object:
     [
         (openai.BadRequestError, 400, "unsupported_parameter", {"n": 2}),
         (openai.NotFoundError, 404, "model_not_found", {"model": "unknown-model"}),
-        (openai.UnprocessableEntityError, 422, "invalid_value", {"max_tokens": 0}),
+        (openai.BadRequestError, 400, "invalid_value", {"max_tokens": 0}),
         (
             openai.InternalServerError,
             504,

@@ -94,7 +94,7 @@ def test_a_yield_raises_an_error_with_the_refusal_if_retries_are_off(client: Ope
         ({"n": 2}, openai.BadRequestError, "n"),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, openai.BadRequestError, "tools"),
         ({"max_tokens": 1_000_000}, openai.BadRequestError, "max_tokens"),
-        ({"temperature": 9}, openai.UnprocessableEntityError, "temperature"),
+        ({"temperature": 9}, openai.BadRequestError, "temperature"),
         ({"model": "nope"}, openai.NotFoundError, "model"),
     ],
 )

@@ -104,6 +104,31 @@ def test_without_include_usage_no_chunk_has_a_usage(client: FlaskClient, store: 
     assert all("usage" not in chunk for chunk in stream[:-1])
 
 
+@pytest.mark.parametrize("route", [CHAT, "/v1/completions"])
+def test_every_chunk_of_a_stream_counts_the_tokens_so_far_if_the_client_asks_for_it(
+    client: FlaskClient, store: Store, route: str
+) -> None:
+    body: dict[str, Any] = {"messages": HI} if route == CHAT else {"prompt": "hi"}
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    with worker(store, answer_with(store, "a", "b", "c")):
+        stream = chunks(client.post(route, json=body | {"stream": True, "stream_options": options}).text)
+    counts = [chunk["usage"]["completion_tokens"] for chunk in stream[:-1]]
+    assert counts == ([0] if route == CHAT else []) + [1, 2, 3, 20, 20]
+    for chunk in stream[:-1]:
+        assert chunk["usage"]["prompt_tokens"] >= 1
+        assert chunk["usage"]["total_tokens"] == chunk["usage"]["prompt_tokens"] + chunk["usage"]["completion_tokens"]
+    assert (stream[-2]["choices"], stream[-2]["usage"]["prompt_tokens"]) == ([], 10)
+
+
+def test_all_answers_of_a_model_have_the_same_fingerprint(client: FlaskClient, store: Store) -> None:
+    with worker(store, answer_with(store, "a")):
+        whole = client.post(CHAT, json={"model": "m", "messages": HI}).get_json()
+    with worker(store, answer_with(store, "a")):
+        stream = chunks(client.post("/v1/completions", json={"model": "m", "prompt": "x", "stream": True}).text)
+    assert {chunk["system_fingerprint"] for chunk in stream[:-1]} == {whole["system_fingerprint"]}
+    assert whole["system_fingerprint"].startswith("fp_")
+
+
 def test_a_completion_is_streamed_in_chunks_of_its_text(client: FlaskClient, store: Store) -> None:
     with worker(store, answer_with(store, "a", "b")):
         stream = chunks(client.post("/v1/completions", json={"prompt": "Once", "stream": True}).text)
@@ -152,7 +177,7 @@ ENDS: list[tuple[dict[str, Any], int, str]] = [
     ({"outcome": Outcome.EXPIRED, "code": "deadline_exceeded", "stage": "decode"}, 504, "deadline_exceeded"),
     ({"outcome": Outcome.FAILED, "code": "engine_error"}, 500, "job_failed"),
     ({"outcome": Outcome.FAILED, "code": "context_length_exceeded"}, 400, "context_length_exceeded"),
-    ({"outcome": Outcome.FAILED, "code": "invalid_value", "message": "no template"}, 422, "invalid_value"),
+    ({"outcome": Outcome.FAILED, "code": "invalid_value", "message": "no template"}, 400, "invalid_value"),
     ({"outcome": Outcome.CANCELED, "code": "canceled"}, 409, "job_canceled"),
 ]
 
@@ -193,9 +218,9 @@ def test_only_live_models_are_listed(client: FlaskClient, store: Store) -> None:
 
 
 def test_an_invalid_or_unsupported_field_is_named(client: FlaskClient) -> None:
-    fault(client.post(CHAT, json={"messages": HI, "temperature": 9}), 422, "invalid_value", "temperature")
+    fault(client.post(CHAT, json={"messages": HI, "temperature": 9}), 400, "invalid_value", "temperature")
     fault(client.post(CHAT, json={"messages": HI, "n": 2}), 400, "unsupported_parameter", "n")
-    fault(client.post(CHAT, json={"model": "m"}), 422, "invalid_value", "messages")
+    fault(client.post(CHAT, json={"model": "m"}), 400, "invalid_value", "messages")
     fault(client.post("/v1/completions", json={"prompt": ["a", "b"]}), 400, "unsupported_parameter", "prompt")
 
 

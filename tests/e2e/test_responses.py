@@ -137,7 +137,7 @@ def test_a_background_response_is_returned_at_once_and_can_be_read_until_its_end
 ENDS: list[tuple[dict[str, Any], int, str, str]] = [
     ({"outcome": Outcome.EXPIRED, "code": "deadline_exceeded"}, 504, "deadline_exceeded", "server_error"),
     ({"outcome": Outcome.FAILED, "code": "engine_error"}, 500, "job_failed", "server_error"),
-    ({"outcome": Outcome.FAILED, "code": "invalid_value"}, 422, "invalid_value", "invalid_prompt"),
+    ({"outcome": Outcome.FAILED, "code": "invalid_value"}, 400, "invalid_value", "invalid_prompt"),
     ({"outcome": Outcome.FAILED, "code": "context_length_exceeded"}, 400, "context_length_exceeded", "invalid_prompt"),
 ]
 

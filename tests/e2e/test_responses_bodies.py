@@ -26,7 +26,8 @@ def client(store: Store, settings: Settings) -> FlaskClient:
         ({"tools": [{"type": "web_search"}]}, "tools"),
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"conversation": "conv_1"}, "conversation"),
-        ({"include": ["reasoning.encrypted_content"]}, "include"),
+        ({"include": ["file_search_call.results"]}, "include"),
+        ({"include": ["reasoning.encrypted_content", "web_search_call.results"]}, "include"),
         ({"truncation": "auto"}, "truncation"),
         ({"reasoning": {"effort": "high"}}, "reasoning"),
         ({"text": {"verbosity": "low"}}, "text.verbosity"),
@@ -56,8 +57,8 @@ def test_an_unsupported_field_is_400_and_named(client: FlaskClient, fields: dict
         ({"include": LOGPROBS, "top_logprobs": True}, "top_logprobs"),
     ],
 )
-def test_an_invalid_field_is_422_and_named(client: FlaskClient, fields: dict[str, Any], param: str) -> None:
-    fault(post_response(client, **fields), 422, "invalid_value", param)
+def test_an_invalid_field_is_400_and_named(client: FlaskClient, fields: dict[str, Any], param: str) -> None:
+    fault(post_response(client, **fields), 400, "invalid_value", param)
 
 
 @pytest.mark.parametrize(
@@ -68,9 +69,9 @@ def test_an_invalid_field_is_422_and_named(client: FlaskClient, fields: dict[str
         ("stream=maybe", "stream"),
     ],
 )
-def test_an_invalid_query_parameter_is_422_and_named(client: FlaskClient, query: str, param: str) -> None:
+def test_an_invalid_query_parameter_is_400_and_named(client: FlaskClient, query: str, param: str) -> None:
     body = post_response(client, background=True).get_json()
-    fault(client.get(f"{PATH}/{body['id']}?{query}"), 422, "invalid_value", param)
+    fault(client.get(f"{PATH}/{body['id']}?{query}"), 400, "invalid_value", param)
 
 
 def test_fields_without_effect_are_accepted_and_ignored(client: FlaskClient) -> None:
@@ -79,8 +80,39 @@ def test_fields_without_effect_are_accepted_and_ignored(client: FlaskClient) -> 
     assert answer.status_code == 200, answer.text
 
 
-def test_top_logprobs_without_logprobs_is_422(client: FlaskClient) -> None:
-    assert "top_logprobs=3" in fault(post_response(client, top_logprobs=3), 422, "invalid_value")
+def test_a_client_that_asks_for_encrypted_reasoning_is_served_without_any(client: FlaskClient) -> None:
+    answer = post_response(client, background=True, include=["reasoning.encrypted_content"])
+    body = answer.get_json()
+    assert (answer.status_code, body["top_logprobs"]) == (200, None)
+    read = client.get(f"{PATH}/{body['id']}?include[]=reasoning.encrypted_content")
+    assert read.status_code == 200
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"type": "text"},
+        {"type": "json_object"},
+        {"type": "json_schema", "name": "n", "strict": True, "schema": {"type": "object", "properties": {}}},
+    ],
+)
+def test_the_format_of_the_answer_is_repeated_whenever_the_response_is_read(
+    client: FlaskClient, form: dict[str, Any]
+) -> None:
+    body = post_response(client, background=True, text={"format": form, "verbosity": None}).get_json()
+    assert body["text"] == {"format": form}
+    assert client.get(f"{PATH}/{body['id']}").get_json()["text"] == {"format": form}
+
+
+def test_a_long_schema_is_held_to_but_not_kept_with_the_response(client: FlaskClient) -> None:
+    schema = {"type": "object", "description": "x" * 9_000}
+    form = {"type": "json_schema", "name": "n", "schema": schema}
+    body = post_response(client, background=True, text={"format": form}).get_json()
+    assert body["text"] is None
+
+
+def test_top_logprobs_without_logprobs_is_400(client: FlaskClient) -> None:
+    assert "top_logprobs=3" in fault(post_response(client, top_logprobs=3), 400, "invalid_value")
 
 
 def test_only_a_response_that_was_created_with_logprobs_can_be_retrieved_with_them(client: FlaskClient) -> None:
@@ -115,4 +147,4 @@ def test_the_same_request_sent_twice_by_a_proxy_is_one_response(client: FlaskCli
     body = {"input": "hi", "background": True}
     ids = {client.post(PATH, json=body, headers={"x-request-id": "edge-1"}).get_json()["id"] for _ in range(2)}
     assert (len(ids), store.snapshot().inflight) == (1, 1)
-    fault(client.post(PATH, json=body, headers={"Idempotency-Key": "k" * 257}), 422, "invalid_value", "Idempotency-Key")
+    fault(client.post(PATH, json=body, headers={"Idempotency-Key": "k" * 257}), 400, "invalid_value", "Idempotency-Key")

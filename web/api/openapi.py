@@ -5,46 +5,57 @@ from typing import Any
 from apiflask import APIFlask
 from pydantic.json_schema import models_json_schema
 
+from shared.jobs.states import JobState
 from web.api import response_models
+from web.http.request import MAX_ATTEMPT
 
 Parameter = dict[str, Any]
 
 _REF = "#/components/schemas/{model}"
 
 
-def _query(name: str, kind: str, description: str) -> Parameter:
-    return {"in": "query", "name": name, "required": False, "schema": {"type": kind}, "description": description}
+def _query(name: str, kind: str, description: str, **bounds: Any) -> Parameter:
+    schema = {"type": kind} | bounds
+    return {"in": "query", "name": name, "required": False, "schema": schema, "description": description}
 
 
-def _header(name: str, kind: str, description: str) -> Parameter:
-    return {"in": "header", "name": name, "required": False, "schema": {"type": kind}, "description": description}
+def _header(name: str, kind: str, description: str, **bounds: Any) -> Parameter:
+    return _query(name, kind, description, **bounds) | {"in": "header"}
 
 
 _WAIT = [
-    _query("wait_ms", "integer", "wait up to this many ms for the job to end; at most 60000"),
+    _query(
+        "wait_ms", "integer", "wait up to this many ms for the job to end; at most 60000", minimum=0, maximum=86_400_000
+    ),
     _header("Prefer", "string", "wait=S: the same as wait_ms, in seconds"),
 ]
 _DEADLINE_AND_ATTEMPT = [
-    _header("X-Deadline-Ms", "integer", "the deadline in ms from now; ignored if the body names one"),
-    _header("X-Attempt", "integer", "how often this request was sent before"),
+    _header("X-Deadline-Ms", "integer", "the deadline in ms from now; ignored if the body names one", minimum=1),
+    _header("X-Attempt", "integer", "how often this request was sent before", minimum=0, maximum=MAX_ATTEMPT),
 ]
-_TENANT = _header("X-Tenant", "string", "the tenant; allowed only if auth is open or the API key has act_as")
+_TENANT = _header(
+    "X-Tenant",
+    "string",
+    "the tenant; allowed only if auth is open or the API key has act_as",
+    pattern="^[A-Za-z0-9_-]{1,64}$",
+)
+
+
+def _idempotency_key(description: str) -> Parameter:
+    return _header("Idempotency-Key", "string", description, minLength=1, maxLength=256)
+
 
 _PARAMETERS: dict[tuple[str, str], list[Parameter]] = {
     ("post", "/v1/jobs"): [
         *_WAIT,
         *_DEADLINE_AND_ATTEMPT,
-        _header(
-            "Idempotency-Key",
-            "string",
-            "a later request with the same key and body returns the same job while it can be read",
-        ),
+        _idempotency_key("a later request with the same key and body returns the same job while it can be read"),
     ],
     ("post", "/v1/quote"): [_DEADLINE_AND_ATTEMPT[0]],
     ("get", "/v1/jobs"): [
-        _query("status", "string", "return only jobs with this status"),
-        _query("limit", "integer", "how many jobs to return, 1 to 100; the default is 20"),
-        _query("cursor", "string", "the `cursor` of the previous page"),
+        _query("status", "string", "return only jobs with this status", enum=[*JobState]),
+        _query("limit", "integer", "how many jobs to return; the default is 20", minimum=1, maximum=100),
+        _query("cursor", "string", "the `cursor` of the previous page", minLength=1, maxLength=64),
     ],
     ("get", "/v1/jobs/{job_id}"): _WAIT,
     ("delete", "/v1/jobs/{job_id}"): [_query("erase", "integer", "1: remove the text of a job that has ended")],
@@ -57,11 +68,11 @@ _PARAMETERS: dict[tuple[str, str], list[Parameter]] = {
     ("post", "/v1/completions"): _DEADLINE_AND_ATTEMPT,
     ("post", "/v1/responses"): [
         *_DEADLINE_AND_ATTEMPT,
-        _header("Idempotency-Key", "string", "the same as on /v1/jobs; requires background"),
+        _idempotency_key("the same as on /v1/jobs; requires background"),
     ],
     ("get", "/v1/responses/{response_id}"): [
         _query("stream", "boolean", "true: stream the events of the response"),
-        _query("starting_after", "integer", "stream only the events after this sequence number"),
+        _query("starting_after", "integer", "stream only the events after this sequence number", minimum=0),
         _query("include", "string", "message.output_text.logprobs, if the response was created with logprobs"),
     ],
 }
@@ -109,7 +120,7 @@ _COMMON_RESPONSES = {
     "403": "The tenant is disabled, or the API key may not act as this tenant",
     "414": "The request line is too long",
     "421": "The Host is not one that the door serves",
-    "422": "A field, header or parameter is invalid",
+    "422": "A field, header or parameter is invalid; on OpenAI's routes, which answer 400, only an Idempotency-Key",
     "431": "A header is too long",
     "503": "Yield: the job was refused; retry after the hint",
 }

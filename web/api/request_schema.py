@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -18,9 +17,10 @@ from pydantic import (
     model_validator,
 )
 
-from shared.jobs.schema_keywords import unsupported_keyword
+from web.api.body import Body, NulFreeText, Prompt
 from web.api.body_sizes import MAX_FIELDS, check_sizes
 from web.api.escalation import Escalate
+from web.api.response_format import JobResponseFormat, ResponseFormat
 from web.http.api_errors import ApiError, FieldError, field_errors, quoted
 
 #: How many stop strings a request may have, and how many characters each of them may have. The limits exist because
@@ -28,6 +28,8 @@ from web.http.api_errors import ApiError, FieldError, field_errors, quoted
 MAX_STOPS, MAX_STOP_CHARS = 16, 256
 #: How many tokens a request may bias. The limit exists because each biased token adds work to every step.
 MAX_BIASES = 1024
+#: How many tokens of its own a request may name that end the answer, and the largest token id, far above real ones.
+MAX_STOP_TOKENS, MAX_TOKEN_ID = 256, 2**31 - 1
 #: How many alternatives to each token a request may ask for; the same as OpenAI's maximum.
 MAX_LOGPROBS = 20
 #: How many messages a chat may have: more than real chats have. The limit on the body's size limits their total length.
@@ -39,6 +41,7 @@ MAX_METADATA, MAX_METADATA_KEY, MAX_METADATA_VALUE = 16, 64, 512
 SIZES = {
     "messages": MAX_MESSAGES,
     "stop": MAX_STOPS,
+    "stop_token_ids": MAX_STOP_TOKENS,
     "logit_bias": MAX_BIASES,
     "metadata": MAX_METADATA,
     "response_format": MAX_FIELDS,
@@ -51,19 +54,6 @@ MAX_TOKENS = 10_000_000
 MAX_SUPERSEDE_KEY = 256
 #: Random seeds are less than this number, because some clients read the seed as a signed 32-bit integer.
 _SEEDS = 2**31 - 1
-
-
-def _reject_nul(text: str) -> str:
-    if "\0" in text:
-        raise ValueError("the text contains a NUL character (\\u0000), which is not allowed")
-    return text
-
-
-def require_text(text: str) -> str:
-    """Return the text; raise ValueError if it is empty, because a prompt needs at least one token."""
-    if not text:
-        raise ValueError("the text is empty")
-    return text
 
 
 def _as_list(value: object) -> object:
@@ -89,13 +79,17 @@ def _check_biases(value: dict[str, float]) -> dict[str, float]:
     return value
 
 
-NulFreeText = Annotated[str, AfterValidator(_reject_nul)]
-Stops = Annotated[
-    list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS), AfterValidator(_reject_nul)]],
-    Field(max_length=MAX_STOPS),
-    BeforeValidator(_as_list, json_schema_input_type=str | list[str]),
+_Stop = Annotated[NulFreeText, Field(min_length=1, max_length=MAX_STOP_CHARS)]
+_StopList = Annotated[list[_Stop], Field(max_length=MAX_STOPS)]
+Stops = Annotated[_StopList, BeforeValidator(_as_list, json_schema_input_type=_Stop | _StopList)]
+Metadata = Annotated[
+    dict[str, Annotated[NulFreeText, Field(json_schema_extra={"maxLength": MAX_METADATA_VALUE})]],
+    Field(
+        max_length=MAX_METADATA,
+        json_schema_extra={"propertyNames": {"minLength": 1, "maxLength": MAX_METADATA_KEY}},
+    ),
+    AfterValidator(_check_metadata),
 ]
-Metadata = Annotated[dict[str, NulFreeText], Field(max_length=MAX_METADATA), AfterValidator(_check_metadata)]
 #: The description of the field `degrade` on every route.
 DEGRADE = (
     "false: never shorten the answer, even if the job is then refused or expires; has an effect only if the system "
@@ -110,13 +104,13 @@ Priority = Annotated[int, Field(ge=-1, le=1, description="jobs with a higher one
 SupersedeKey = Annotated[NulFreeText, Field(min_length=1, max_length=MAX_SUPERSEDE_KEY)]
 #: A text of any length: a ticket that is not valid for the request is no error.
 ReturnTicket = Annotated[str, Field(description="the return_ticket of the refusal of this request")]
-Biases = Annotated[dict[str, float], Field(max_length=MAX_BIASES), AfterValidator(_check_biases)]
-
-
-class Body(BaseModel):
-    """Base class of all request bodies: unknown fields are errors, and values are not converted between types."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+Biases = Annotated[
+    dict[str, Annotated[float, Field(json_schema_extra={"minimum": -100, "maximum": 100})]],
+    Field(max_length=MAX_BIASES, json_schema_extra={"propertyNames": {"pattern": "^[0-9]{1,9}$"}}),
+    AfterValidator(_check_biases),
+]
+TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
+StopTokens = Annotated[list[TokenId], Field(max_length=MAX_STOP_TOKENS, fail_fast=True)]
 
 
 class Message(Body):
@@ -145,6 +139,11 @@ class Sampling(Body):
     )
     stop: Stops | None = None
     logit_bias: Biases | None = None
+    min_tokens: int | None = Field(
+        None, ge=0, le=MAX_TOKENS, description="until the answer has this many tokens, nothing but its length ends it"
+    )
+    ignore_eos: bool | None = Field(None, description="true: never choose a token with which the model ends an answer")
+    stop_token_ids: StopTokens | None = Field(None, description="tokens that end the answer and are no part of it")
 
     def sampling(self) -> dict[str, Any]:
         """Return the sampling fields of the payload.
@@ -156,64 +155,10 @@ class Sampling(Body):
         return fields | {"seed": secrets.randbelow(_SEEDS) if self.seed is None else self.seed}
 
 
-class ResponseFormat(Body):
-    """The format that the answer must have; the engine enforces it with a grammar."""
-
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: dict[str, Any] | None = None
-    plain_schema: dict[str, Any] | None = Field(None, alias="schema", description="only with json_object")
-
-    @model_validator(mode="after")
-    def _require_schema(self) -> "ResponseFormat":
-        if self.type == "json_schema" and not isinstance((self.json_schema or {}).get("schema"), dict):
-            raise ValueError(
-                "a response_format of type json_schema requires json_schema.schema, which must be an object"
-            )
-        if self.plain_schema is not None and self.type != "json_object":
-            raise ValueError(f"schema is not a field of a response_format of type {self.type}")
-        for schema in ((self.json_schema or {}).get("schema"), self.plain_schema):
-            if isinstance(schema, dict):
-                check_keywords(schema, "response_format")
-        return self
-
-
-class JobResponseFormat(ResponseFormat):
-    """The formats of the native route."""
-
-    type: Literal["text", "json_object", "json_schema", "regex", "grammar", "choice"]  # type: ignore[assignment] # wider
-    regex: Annotated[NulFreeText, Field(min_length=1)] | None = None
-    grammar: Annotated[NulFreeText, Field(min_length=1, description="a grammar in llguidance's Lark format")] | None = (
-        None
-    )
-    choice: (
-        Annotated[
-            list[Annotated[NulFreeText, Field(min_length=1, max_length=4096)]], Field(min_length=1, max_length=1000)
-        ]
-        | None
-    ) = None
-
-    @model_validator(mode="after")
-    def _require_own_field(self) -> "JobResponseFormat":
-        for name in ("regex", "grammar", "choice"):
-            if (getattr(self, name) is None) == (self.type == name):
-                verb = "requires" if self.type == name else "does not allow"
-                raise ValueError(f"a response_format of type {self.type} {verb} the field {name}")
-        return self
-
-
-def check_keywords(schema: dict[str, Any], param: str) -> None:
-    """Raise ApiError(unsupported_parameter) if no answer can be held to a keyword of the schema."""
-    found = unsupported_keyword(schema)
-    if found is not None:
-        place = f" at {found.path}" if found.path else ""
-        message = f"{param} cannot be used: the keyword {found.keyword}{place} is not supported"
-        raise ApiError("unsupported_parameter", message, param=param)
-
-
 class JobFields(Body):
     """The fields of `POST /v1/jobs` that are not sampling fields."""
 
-    prompt: Annotated[str, AfterValidator(_reject_nul), AfterValidator(require_text)] | None = None
+    prompt: Prompt | None = None
     messages: Messages | None = Field(
         None, description="a chat, formatted with the model's own template; send either messages or prompt"
     )
@@ -247,8 +192,15 @@ class JobFields(Body):
     )
 
 
+def _require_one_in_schema(schema: dict[str, Any]) -> None:
+    kinds = {"prompt": "string", "messages": "array"}
+    schema["oneOf"] = [{"required": [name], "properties": {name: {"type": kind}}} for name, kind in kinds.items()]
+
+
 class SubmitBody(Sampling, JobFields):
     """The body of `POST /v1/jobs`: either `prompt` or `messages`, and optional fields."""
+
+    model_config = ConfigDict(json_schema_extra=_require_one_in_schema)
 
     @model_validator(mode="before")
     @classmethod

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 from pydantic_core import from_json
 
-from web.api.request_schema import Body, ReturnTicket
+from web.api.body import Body
+from web.api.request_schema import ReturnTicket
 from web.gate.frames import KEPT_BYTES
 from web.http.api_errors import ApiError, field_errors, invalid_value, quoted
 from web.http.json_budget import check_budget

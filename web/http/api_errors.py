@@ -12,8 +12,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-#: The HTTP status and the type of each error code. A code has the same status on every route, with one exception: the
-#: routes under /v1/jobs return a job that did not succeed with status 200, and the code is in the job's field `error`.
+#: The HTTP status and the type of each error code. A code has the same status on every route, with two exceptions: the
+#: codes in OPENAI_STATUS; and the routes under /v1/jobs return a job that did not succeed with status 200, and the code
+#: is in the job's field `error`.
 CODES: dict[str, tuple[int, str]] = {
     "invalid_json": (400, "invalid_request_error"),
     "invalid_request": (400, "invalid_request_error"),
@@ -50,6 +51,10 @@ CODES: dict[str, tuple[int, str]] = {
     "bodies_full": (503, "server_overloaded"),
     "deadline_exceeded": (504, "job_error"),
 }
+
+#: The status of a code on the routes that follow OpenAI's API, if it differs there: OpenAI answers an invalid request
+#: with 400, and some clients look for this status.
+OPENAI_STATUS = {"invalid_value": 400}
 
 #: The error code for each HTTP status with which werkzeug itself rejects a request.
 _BY_STATUS = {
@@ -130,7 +135,7 @@ def error_from_status(status: int, description: str | None) -> ApiError:
 
 
 def invalid_value(invalid_fields: Sequence[FieldError]) -> ApiError:
-    """Return the 422 error for invalid fields. Its message is about the first one; several are listed in `errors`."""
+    """Return the error for invalid fields. Its message is about the first one; several are listed in `errors`."""
     first = invalid_fields[0]
     more = f" (and {len(invalid_fields) - 1} more)" if len(invalid_fields) > 1 else ""
     return ApiError("invalid_value", first.message + more, param=first.param or None, invalid_fields=invalid_fields)

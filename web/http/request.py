@@ -8,8 +8,11 @@ from flask import Request, g, request
 from gunicorn.http.errors import ParseException  # type: ignore[import-untyped]  # ships no types
 from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
 
-from web.http.api_errors import ApiError
+from web.http.api_errors import ApiError, FieldError, invalid_value
 from web.http.json_body import parse_json
+
+#: The largest retry count that a client may name.
+MAX_ATTEMPT = 999
 
 
 class DoorRequest(Request):
@@ -80,6 +83,16 @@ def return_ticket(in_body: str | None) -> str:
 
 
 def retry_attempt() -> int:
-    """Return the retry count that the client sent with this request; 0 if the header is missing or invalid."""
-    text = request.headers.get("X-Attempt", request.headers.get("x-stainless-retry-count", "0"))
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 4 else 0
+    """Return the retry count that the client sent with this request; 0 if there is none.
+
+    Raises ApiError if X-Attempt is invalid. The header of OpenAI's packages is read only if it is a number, because
+    their users do not choose it.
+    """
+    named = request.headers.get("X-Attempt")
+    text = request.headers.get("x-stainless-retry-count", "0") if named is None else named
+    if text.isascii() and text.isdigit() and len(text) <= len(str(MAX_ATTEMPT)):
+        return int(text)
+    if named is not None:
+        message = f"X-Attempt={named[:60]!r} is not a whole number from 0 to {MAX_ATTEMPT}"
+        raise invalid_value([FieldError("X-Attempt", message)])
+    return 0

@@ -1,6 +1,8 @@
 """Convert jobs to the responses, chunks and errors of OpenAI's chat and completions routes; pure functions."""
 
+import hashlib
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 from shared.jobs.job import JobView
@@ -9,8 +11,11 @@ from shared.jobs.states import JobState
 from web.api.job_json import degraded_json, error_json, queue_facts
 from web.api.logprobs import chat_logprobs, completion_logprobs
 from web.http.api_errors import ApiError
+from web.http.process_metrics import package_version
 
 AnswerKind = Literal["chat", "completion"]
+#: The chunks of a stream that have token counts: none, an additional last one, or all.
+UsageChunks = Literal["none", "last", "all"]
 
 #: The codes with which a worker rejects a job because of its request.
 REQUEST_ERRORS = frozenset(
@@ -34,6 +39,9 @@ class AnswerFormat:
     created: int
     #: Whether the request was passed on to an upstream.
     forwarded: bool = False
+    #: The number of tokens of the prompt, as the door has estimated it.
+    prompt_tokens: int = 0
+    usage_chunks: UsageChunks = "none"
 
     @property
     def id(self) -> str:
@@ -54,6 +62,19 @@ class AnswerFormat:
         kind = "chat.completion" if self.kind == "chat" else "text_completion"
         fields = {"choices": [choice], "usage": usage(view), "queue": queue_facts(view)}
         return self._envelope(kind) | fields | degraded_json(view)
+
+    def usage_so_far(self, tokens: int) -> dict[str, Any]:
+        """Return the field `usage` of a chunk that is sent when the answer has `tokens` tokens; empty if it has none.
+
+        The number of the prompt's tokens in it is the door's estimate.
+        """
+        if self.usage_chunks == "none":
+            return {}
+        if self.usage_chunks == "last":
+            return {"usage": None}
+        prompt = self.prompt_tokens
+        counts = {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
+        return {"usage": counts}
 
     def role_chunk(self) -> dict[str, Any] | None:
         """Return the first chunk of a chat, which names the role; None for a completion."""
@@ -102,13 +123,27 @@ class AnswerFormat:
             "object": kind,
             "created": self.created,
             "model": self.model,
-            "system_fingerprint": None,
+            "system_fingerprint": _fingerprint(self.model),
         }
 
 
-def answer_format(view: JobView, kind: AnswerKind) -> AnswerFormat:
+def answer_format(view: JobView, kind: AnswerKind, usage_chunks: UsageChunks = "none") -> AnswerFormat:
     """Return the AnswerFormat for one job."""
-    return AnswerFormat(kind, view.id, view.model, view.admitted_ms // 1000, view.form.get("forwarded") is True)
+    return AnswerFormat(
+        kind,
+        view.id,
+        view.model,
+        view.admitted_ms // 1000,
+        forwarded=view.form.get("forwarded") is True,
+        prompt_tokens=view.prompt_tokens,
+        usage_chunks=usage_chunks,
+    )
+
+
+@lru_cache(maxsize=256)
+def _fingerprint(model: str) -> str:
+    """Return what tells one configuration of the server from others: the model's name and Penstock's version."""
+    return "fp_" + hashlib.sha256(f"{model} {package_version()}".encode()).hexdigest()[:10]
 
 
 def _others(view: JobView) -> dict[str, Any]:

@@ -1,19 +1,10 @@
-"""Validate the bodies of OpenAI's chat and completions routes; pure functions.
+"""Validate the bodies of OpenAI's chat and completions routes; pure functions."""
 
-There are three kinds of fields:
+from typing import Annotated, Any, Literal
 
-- Some are supported.
-- Some would not affect the answer. They are accepted and ignored.
-- All others, including unknown fields, might affect the answer, so they are never silently ignored: the request is
-  answered with 400 `unsupported_parameter` and the name of the field.
-"""
+from pydantic import ConfigDict, Field, model_validator
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Annotated, Any
-
-from pydantic import AfterValidator, Field, model_validator
-
+from web.api.body import Body, NulFreeText, Prompt
 from web.api.body_sizes import MAX_FIELDS, check_sizes
 from web.api.escalation import Escalate
 from web.api.request_schema import (
@@ -24,52 +15,25 @@ from web.api.request_schema import (
     MAX_TOKENS,
     PRIVATE,
     SIZES,
-    Body,
     Messages,
-    NulFreeText,
     Priority,
-    ResponseFormat,
     ReturnTicket,
-    Sampling,
     SupersedeKey,
     build_payload,
-    require_text,
 )
-from web.http.api_errors import ApiError, quoted
+from web.api.response_format import ResponseFormat
+from web.openai.accepted_fields import describe_ignored, supported_fields, unsupported
+from web.openai.structured_fields import STRUCTURED_SIZES, StructuredFields
+from web.openai.vllm_sampling import VllmSampling
 
 #: The default of `max_tokens` on the completions route, as in OpenAI's API.
 COMPLETION_MAX_TOKENS = 16
 
 #: The lengths that are checked before the fields are validated. OpenAI's metadata is ignored, whatever its length.
-OPENAI_SIZES = {name: limit for name, limit in SIZES.items() if name != "metadata"} | {"stream_options": MAX_FIELDS}
-#: Fields that are accepted and ignored.
-_IGNORED = frozenset(
-    {
-        "metadata",
-        "parallel_tool_calls",
-        "prediction",
-        "prompt_cache_key",
-        "prompt_cache_options",
-        "prompt_cache_retention",
-        "safety_identifier",
-        "service_tier",
-        "store",
-        "user",
-    }
-)
-#: Fields that are accepted only with these values, because the values request what the door does anyway.
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "best_of": (1,),
-    "echo": (False,),
-    "function_call": ("none", "auto"),
-    "functions": ([],),
-    "logprobs": (False, 0),
-    "modalities": (["text"],),
-    "n": (1,),
-    "suffix": ("",),
-    "tool_choice": ("none", "auto"),
-    "tools": ([],),
-    "top_logprobs": (0,),
+OPENAI_SIZES = {
+    **{name: limit for name, limit in SIZES.items() if name != "metadata"},
+    **STRUCTURED_SIZES,
+    "stream_options": MAX_FIELDS,
 }
 #: Fields of a message that are ignored, and fields that are ignored only if they are empty.
 _MESSAGE_IGNORED = frozenset({"annotations", "name", "reasoning", "reasoning_content", "refusal"})
@@ -84,12 +48,23 @@ class StreamOptions(Body):
     """The options of a stream."""
 
     include_usage: bool | None = None
+    #: Whether every chunk has token counts, the ones so far; only with `include_usage`, as in vLLM.
+    continuous_usage_stats: bool | None = None
     #: Whether OpenAI pads events to hide their lengths from network observers. The field is accepted and ignored.
     include_obfuscation: bool | None = None
 
+    @property
+    def usage_chunks(self) -> Literal["none", "last", "all"]:
+        """The chunks that have token counts."""
+        if not self.include_usage:
+            return "none"
+        return "all" if self.continuous_usage_stats else "last"
 
-class OpenAISampling(Sampling):
+
+class OpenAISampling(VllmSampling, StructuredFields):
     """The common fields of the OpenAI routes that generate text; temperature and top_p have OpenAI's defaults."""
+
+    model_config = ConfigDict(json_schema_extra=lambda schema: describe_ignored(schema, {}))
 
     temperature: float = Field(1.0, ge=0, le=5)
     top_p: float = Field(1.0, ge=0, le=1)
@@ -112,6 +87,7 @@ class OpenAIBody(OpenAISampling):
     """The common fields of the chat and completions routes."""
 
     max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
+    response_format: ResponseFormat | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -124,7 +100,6 @@ class ChatBody(OpenAIBody):
 
     messages: Messages
     max_completion_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
-    response_format: ResponseFormat | None = None
     logprobs: bool = False
     top_logprobs: int | None = Field(
         None, ge=0, le=MAX_LOGPROBS, description="how many alternatives to return for each token; requires logprobs"
@@ -154,13 +129,13 @@ class ChatBody(OpenAIBody):
         """Return the payload that the engine reads."""
         messages = [message.model_dump() for message in self.messages]
         top = (self.top_logprobs or 0) if self.logprobs else None
-        return build_payload(self, {"messages": messages}, self.response_format, top)
+        return build_payload(self, {"messages": messages}, self.answer_format(self.response_format), top)
 
 
 class CompletionBody(OpenAIBody):
     """The body of `POST /v1/completions`."""
 
-    prompt: Annotated[NulFreeText, AfterValidator(require_text)]
+    prompt: Prompt
     logprobs: int | None = Field(
         None,
         ge=0,
@@ -189,40 +164,7 @@ class CompletionBody(OpenAIBody):
 
     def payload(self) -> dict[str, Any]:
         """Return the payload that the engine reads."""
-        return build_payload(self, {"prompt": self.prompt}, None, self.logprobs)
-
-
-def unsupported(param: str, reason: str) -> ApiError:
-    """Return the error, with status 400, for a parameter that is not supported."""
-    return ApiError("unsupported_parameter", f"{param} is not supported: {reason}", param=param)
-
-
-def shown(value: Any) -> str:
-    """Return a value for use in an error message: a text without quotes, other values as their repr, both shortened."""
-    return value[:60] if isinstance(value, str) else quoted(value)
-
-
-def supported_fields(
-    value: dict[str, Any], known: frozenset[str], *, more_neutral: Mapping[str, tuple[Any, ...]] = MappingProxyType({})
-) -> dict[str, Any]:
-    """Return the fields of `value` that are in `known`. As in OpenAI's API, a field that is null is treated as absent.
-
-    `more_neutral` adds fields to `_NEUTRAL`: they are accepted only with certain values and are not returned. Raises
-    ApiError(unsupported_parameter) for any field or value that is not accepted.
-    """
-    accepted_values = _NEUTRAL | dict(more_neutral)
-    kept = {}
-    for name, given in value.items():
-        if name in known and given is not None:
-            kept[name] = given
-        elif given is None or name in _IGNORED:
-            continue
-        elif name not in accepted_values:
-            raise unsupported(name, "the field is unknown")
-        elif not any(given == accepted and type(given) is type(accepted) for accepted in accepted_values[name]):
-            choices = " or ".join(repr(accepted) for accepted in accepted_values[name])
-            raise unsupported(name, f"{name}={shown(given)} was requested, and only {choices} is accepted")
-    return kept
+        return build_payload(self, {"prompt": self.prompt}, self.answer_format(self.response_format), self.logprobs)
 
 
 def normalize_message(item: Any, where: str) -> Any:
@@ -239,7 +181,7 @@ def normalize_message(item: Any, where: str) -> Any:
     for name, given in item.items():
         if name in _MESSAGE_NEUTRAL and given:
             raise unsupported(f"{where}.{name}", "tools and audio are not supported")
-        if name not in _MESSAGE_IGNORED | _MESSAGE_NEUTRAL:
+        if given is not None and name not in _MESSAGE_IGNORED | _MESSAGE_NEUTRAL:
             kept[name] = given
     role = kept.get("role")
     if role in ("tool", "function"):

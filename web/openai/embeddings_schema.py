@@ -5,18 +5,17 @@ import sys
 from array import array
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PlainValidator, model_validator
+from pydantic import ConfigDict, Field, PlainValidator, model_validator
 
 from shared.jobs.job import JobView
+from web.api.body import Body, NulFreeText
 from web.api.body_sizes import check_sizes
-from web.api.request_schema import MAX_MS, PRIVATE, Body, NulFreeText, Priority, ReturnTicket
+from web.api.request_schema import MAX_MS, MAX_TOKEN_ID, PRIVATE, Priority, ReturnTicket
 from web.http.api_errors import quoted
-from web.openai.chat_schema import supported_fields
+from web.openai.accepted_fields import describe_ignored, supported_fields
 
 #: How many inputs a request may have. This is also OpenAI's maximum, and clients send batches of up to that size.
 MAX_INPUTS = 2048
-#: The largest token id that the door accepts, far above real ones. The engine checks ids against its vocabulary.
-_MAX_TOKEN_ID = 2**31 - 1
 
 
 def _as_inputs(value: Any) -> list[str | list[int]]:
@@ -47,19 +46,26 @@ def _are_tokens(items: list[Any]) -> bool:
         and type(items[0]) is int
         and set(map(type, items)) == {int}
         and min(items) >= 0
-        and max(items) <= _MAX_TOKEN_ID
+        and max(items) <= MAX_TOKEN_ID
     )
 
 
+_OneText = Annotated[NulFreeText, Field(min_length=1)]
+_Ids = Annotated[list[Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]], Field(min_length=1)]
 Inputs = Annotated[
     list[str | list[int]],
     # It checks everything, so pydantic does not check the items once more.
-    PlainValidator(_as_inputs, json_schema_input_type=str | list[str] | list[int] | list[list[int]]),
+    PlainValidator(
+        _as_inputs,
+        json_schema_input_type=_OneText | _Ids | Annotated[list[_OneText | _Ids], Field(min_length=1, max_length=2048)],
+    ),
 ]
 
 
 class EmbeddingsBody(Body):
     """The body of `POST /v1/embeddings`. One job embeds all its inputs."""
+
+    model_config = ConfigDict(json_schema_extra=lambda schema: describe_ignored(schema, {}))
 
     input: Inputs
     model: Annotated[NulFreeText, Field(min_length=1, max_length=200)] | None = None

@@ -8,11 +8,14 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from web.api.body import NulFreeText
 from web.api.body_sizes import check_sizes
 from web.api.escalation import Escalate
-from web.api.request_schema import MAX_MESSAGES, MAX_MS, MAX_TOKENS, NulFreeText, Priority, ReturnTicket, SupersedeKey
+from web.api.request_schema import MAX_MESSAGES, MAX_MS, MAX_TOKENS, Priority, ReturnTicket, SupersedeKey
 from web.http.api_errors import field_errors, invalid_value
-from web.openai.chat_schema import StreamOptions, unsupported
+from web.openai.accepted_fields import unsupported
+from web.openai.chat_schema import StreamOptions
+from web.openai.structured_fields import STRUCTURED
 
 #: Fields that the upstream does not receive as they are: Penstock's own, and those that the worker sets.
 _OWN = frozenset(
@@ -36,6 +39,12 @@ _OWN = frozenset(
 )
 
 
+class ForwardedStreamOptions(StreamOptions):
+    """The options of a stream that Penstock reads. The upstream does not receive them."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
 class ForwardedBody(BaseModel):
     """The fields that Penstock reads of a body that it passes on."""
 
@@ -45,7 +54,7 @@ class ForwardedBody(BaseModel):
     max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
     max_completion_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: ForwardedStreamOptions | None = None
     deadline_ms: int | None = Field(None, ge=1)
     start_within_ms: int | None = Field(None, ge=1, le=MAX_MS)
     supersede_key: SupersedeKey | None = None
@@ -61,7 +70,9 @@ class ForwardedBody(BaseModel):
         check_sizes(value, {"messages": MAX_MESSAGES}, messages="messages")
         if isinstance(value, dict) and value.get("n") not in (None, 1):
             raise unsupported("n", "one answer is returned for each request")
-        return value
+        if not isinstance(value, dict):
+            return value
+        return {name: given for name, given in value.items() if given is not None or name not in _OWN}
 
     @property
     def requested_max_tokens(self) -> int | None:
@@ -71,7 +82,7 @@ class ForwardedBody(BaseModel):
     @property
     def may_be_cut(self) -> bool:
         """Whether a shortened answer is useful: not if it has to follow a format or may call tools."""
-        return self.degrade and not (self.model_extra or {}).keys() & {"response_format", "tools"}
+        return self.degrade and not (self.model_extra or {}).keys() & {"response_format", "tools", *STRUCTURED}
 
     def payload(self) -> dict[str, Any]:
         """Return the payload that the worker reads: the prompt, and in `forward` all that is passed on as it is."""

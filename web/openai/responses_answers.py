@@ -86,7 +86,6 @@ def part_json(text: str, logprobs: list[dict[str, Any]] | None = None) -> dict[s
 
 def _base_fields(view: JobView, status: str) -> dict[str, Any]:
     form = view.form
-    kind = form.get("format", "text")
     return {
         "id": PREFIX + view.id,
         "object": "response",
@@ -104,7 +103,7 @@ def _base_fields(view: JobView, status: str) -> dict[str, Any]:
         "parallel_tool_calls": True,
         "previous_response_id": None,
         "temperature": form.get("temperature"),
-        "text": None if kind == "json_schema" else {"format": {"type": kind}},
+        "text": _text(form),
         "tool_choice": "auto",
         "tools": [],
         "top_logprobs": form.get("top_logprobs"),
@@ -112,6 +111,14 @@ def _base_fields(view: JobView, status: str) -> dict[str, Any]:
         "truncation": "disabled",
         "usage": None,
     }
+
+
+def _text(form: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the format of the answer; None if its schema was too long to be kept with the job."""
+    kind, schema = form.get("format", "text"), form.get("schema")
+    if kind == "json_schema" and not isinstance(schema, dict):
+        return None
+    return {"format": {"type": kind} | (schema or {})}
 
 
 def _output(view: JobView, status: str) -> list[dict[str, Any]]:

@@ -1,9 +1,11 @@
-"""Validate the body of `POST /v1/responses`, with the rules of web/openai/chat_schema.py; pure functions."""
+"""Validate the body of `POST /v1/responses`, with the rules of web/openai/accepted_fields.py; pure functions."""
 
+import json
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
+from web.api.body import NulFreeText, Prompt, require_text
 from web.api.body_sizes import MAX_FIELDS, check_sizes
 from web.api.request_schema import (
     MAX_LOGPROBS,
@@ -12,32 +14,36 @@ from web.api.request_schema import (
     MAX_TOKENS,
     Messages,
     Metadata,
-    NulFreeText,
-    ResponseFormat,
     build_payload,
-    check_keywords,
-    require_text,
 )
-from web.openai.chat_schema import OPENAI_SIZES, OpenAISampling, normalize_message, shown, supported_fields, unsupported
+from web.api.response_format import ResponseFormat, check_keywords
+from web.openai.accepted_fields import describe_ignored, shown, supported_fields, unsupported
+from web.openai.chat_schema import OPENAI_SIZES, OpenAISampling, normalize_message
 
-#: Fields that are accepted only with these values, in addition to the fields in `_NEUTRAL` of chat_schema.py.
+#: Fields that are accepted only with these values, in addition to the fields in `_NEUTRAL` of accepted_fields.py.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "max_tool_calls": (0,),
     "reasoning": ({},),
     "truncation": ("disabled",),
 }
 _SIZES = OPENAI_SIZES | {"input": MAX_MESSAGES, "metadata": MAX_METADATA, "text": MAX_FIELDS, "include": MAX_FIELDS}
-#: The only value that `include` may contain.
-LOGPROBS = "message.output_text.logprobs"
+#: The values that `include` may contain. The second is ignored.
+LOGPROBS, ENCRYPTED_REASONING = "message.output_text.logprobs", "reasoning.encrypted_content"
+#: The longest schema, as JSON, that response objects repeat. It is kept with the job, and read whenever the job is.
+_MAX_REPEATED_SCHEMA = 8_192
 #: Fields of an input item that are ignored. They are sent by clients whose input repeats an item of a response.
 _ITEM_IGNORED = frozenset({"id", "phase", "status", "type"})
 
 
 def check_include(name: Any) -> bool:
-    """Return True if `include` may contain this name; otherwise raise ApiError(unsupported_parameter)."""
-    if name != LOGPROBS:
+    """Return whether a name in `include` asks for something; raise ApiError(unsupported_parameter) for an unknown one.
+
+    Encrypted reasoning is asked for by clients that repeat it in their next request. There is none here, so nothing is
+    left out.
+    """
+    if name not in (LOGPROBS, ENCRYPTED_REASONING):
         raise unsupported("include", f"{shown(name)!r} was requested, and only {LOGPROBS!r} is supported")
-    return True
+    return bool(name == LOGPROBS)
 
 
 def _check_includes(value: Any) -> Any:
@@ -81,10 +87,16 @@ def _as_response_format(text: Any) -> Any:
 class ResponsesBody(OpenAISampling):
     """The body of `POST /v1/responses`."""
 
+    model_config = ConfigDict(json_schema_extra=lambda schema: describe_ignored(schema, _NEUTRAL))
+
     input: Annotated[
         Messages,
         Field(description="a text, or a list of messages"),
-        BeforeValidator(_as_messages, json_schema_input_type=str | list[dict[str, Any]]),
+        BeforeValidator(
+            _as_messages,
+            json_schema_input_type=Prompt
+            | Annotated[list[dict[str, Any]], Field(min_length=1, max_length=MAX_MESSAGES)],
+        ),
     ]
     instructions: NulFreeText | None = Field(None, description="a system message that precedes the input")
     max_output_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
@@ -123,10 +135,11 @@ class ResponsesBody(OpenAISampling):
         """Return the payload that the engine reads."""
         messages = [message.model_dump() for message in self.input]
         system = [{"role": "system", "content": self.instructions}] if self.instructions else []
-        return build_payload(self, {"messages": [*system, *messages]}, self.text, self._alternatives)
+        wanted = self.answer_format(self.text)
+        return build_payload(self, {"messages": [*system, *messages]}, wanted, self._alternatives)
 
     def form(self) -> dict[str, Any]:
-        """Return the fields of the request that response objects repeat: numbers and names, but no texts."""
+        """Return the fields of the request that response objects repeat: numbers, names and the answer's schema."""
         return {
             "api": "responses",
             "background": self.background,
@@ -135,4 +148,9 @@ class ResponsesBody(OpenAISampling):
             "max_output_tokens": self.max_output_tokens,
             "format": self.text.type if self.text else "text",
             "top_logprobs": self._alternatives,
-        }
+        } | self._schema_form()
+
+    def _schema_form(self) -> dict[str, Any]:
+        """Return the schema of the answer, with its name and options, unless there is none or it is too long."""
+        schema = self.text.json_schema if self.text else None
+        return {"schema": schema} if schema and len(json.dumps(schema)) <= _MAX_REPEATED_SCHEMA else {}

@@ -4,17 +4,19 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from flask import Response
+from flask import Response, request
 
 from shared.jobs.job import JobView
 from web.api.job_json import has_ended, job_headers, job_json
 from web.api.refusals import Yield, store_unavailable_yield
-from web.http.api_errors import ApiError, error_response
+from web.http.api_errors import OPENAI_STATUS, ApiError, error_response
 from web.runtime.context import DoorContext
 
 #: A body is written to the socket in chunks of this many characters. The socket timeout (web/gunicorn_worker.py)
 #: applies to each chunk and not to the whole body, so that a client that reads slowly can still receive a long body.
 _CHUNK_CHARS = 16_384
+#: The groups of routes that follow OpenAI's API, by the names of their blueprints.
+OPENAI_ROUTES = frozenset({"embeddings", "openai", "responses"})
 
 
 def json_response(body: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -46,9 +48,10 @@ def yield_response(refusal: Yield) -> Response:
 
 
 def problem_response(problem: ApiError) -> Response:
-    """Return the response for an error."""
+    """Return the response for an error, with the status that it has on the route of the current request."""
     error = error_response(problem)
-    return json_response(error.body, error.status, error.headers)
+    status = OPENAI_STATUS.get(problem.code, error.status) if request.blueprint in OPENAI_ROUTES else error.status
+    return json_response(error.body, status, error.headers)
 
 
 def store_away_response(context: DoorContext) -> Response:

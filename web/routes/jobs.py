@@ -153,22 +153,24 @@ def _requested_wait() -> tuple[float, dict[str, str]]:
     """Return how long to block the call, in seconds, and a response header that confirms `Prefer: wait`.
 
     `wait_ms` in the query takes precedence over the Prefer header. With neither, the call does not block. The header is
-    returned only if the Prefer header was used.
+    returned only if the Prefer header was used. Other preferences are ignored, as RFC 7240 demands.
     """
     if "wait_ms" in request.args:
         wait_ms = _whole_number("wait_ms", request.args["wait_ms"], 0, 86_400_000)
         return min(wait_ms, LONGEST_WAIT_MS) / 1000, {}
     for preference in request.headers.get("Prefer", "").split(","):
-        name, _, value = preference.strip().partition("=")
-        if name.strip().lower() == "wait" and value.strip().isascii() and value.strip().isdigit():
-            wait_s = min(int(value.strip()[:9]), LONGEST_WAIT_MS // 1000)
+        name, _, value = preference.partition(";")[0].partition("=")
+        if name.strip().lower() == "wait":
+            wait_s = min(_whole_number("wait", value.strip().strip('"'), 0, 86_400, "Prefer"), LONGEST_WAIT_MS // 1000)
             return float(wait_s), {"Preference-Applied": f"wait={wait_s}"}
     return 0.0, {}
 
 
-def _whole_number(name: str, text: str, low: int, high: int) -> int:
+def _whole_number(name: str, text: str, low: int, high: int, param: str = "") -> int:
+    """Return the number in a text. Raises ApiError, which names the field or header `param`, by default `name`."""
     if not (text.isascii() and text.isdigit() and len(text) < 12 and low <= int(text) <= high):
-        raise invalid_value([FieldError(name, f"{name}={text[:60]!r} is not a whole number from {low} to {high}")])
+        message = f"{name}={text[:60]!r} is not a whole number from {low} to {high}"
+        raise invalid_value([FieldError(param or name, message)])
     return int(text)
 
 

@@ -16,7 +16,7 @@ from web.api.refusals import Yield
 from web.http.api_errors import ApiError, error_response
 from web.http.request import retry_attempt, return_ticket
 from web.http.telemetry import traceparent
-from web.openai.chat_answers import AnswerFormat, AnswerKind, answer_format, job_end_error
+from web.openai.chat_answers import AnswerFormat, AnswerKind, UsageChunks, answer_format, job_end_error
 from web.openai.chat_schema import COMPLETION_MAX_TOKENS, ChatBody, CompletionBody
 from web.openai.forwarded_schema import ForwardedBody
 from web.operations.admission import offer
@@ -133,8 +133,8 @@ def _serve(body: ChatBody | CompletionBody | ForwardedBody, kind: AnswerKind) ->
     if isinstance(verdict, Yield):
         response = yield_response(verdict)
     elif body.stream:
-        include_usage = bool(body.stream_options and body.stream_options.include_usage)
-        response = _stream(context, verdict.view, kind, deadline, include_usage=include_usage)
+        usage_chunks: UsageChunks = body.stream_options.usage_chunks if body.stream_options else "none"
+        response = _stream(context, verdict.view, answer_format(verdict.view, kind, usage_chunks), deadline)
     else:
         response = _plain(context, verdict.view, kind, deadline)
     response.headers["x-deadline-ms"] = str(deadline.deadline_ms)
@@ -148,15 +148,12 @@ def _plain(context: DoorContext, view: JobView, kind: AnswerKind, deadline: Requ
     return json_response(answer_format(ended, kind).complete(ended), headers=route_headers(ended))
 
 
-def _stream(
-    context: DoorContext, view: JobView, kind: AnswerKind, deadline: RequestDeadline, *, include_usage: bool
-) -> Response:
+def _stream(context: DoorContext, view: JobView, answer: AnswerFormat, deadline: RequestDeadline) -> Response:
     client = watch_client()
     items = follow_from_first_text(context, view, deadline, client)
     if isinstance(items, ApiError):
         return problem_response(items)
-    chunks = _chunks(items, answer_format(view, kind), include_usage=include_usage)
-    response = stream_response(_owning_frames(context, view, chunks, client))
+    response = stream_response(_owning_frames(context, view, _chunks(items, answer), client))
     response.headers.extend(route_headers(view))
     return response
 
@@ -191,15 +188,14 @@ class _TextDiverged(Exception):
         self.problem = problem
 
 
-def _chunks(items: Iterator[StreamItem], answer: AnswerFormat, *, include_usage: bool) -> Iterator[str]:
+def _chunks(items: Iterator[StreamItem], answer: AnswerFormat) -> Iterator[str]:
     """Yield one frame for each chunk, and "" for each NothingNew.
 
     Raises ApiError if the job did not succeed, _TextDiverged if a new attempt generates text that differs from the text
     already sent, and _EndNotSeen if the items stop before the job has ended.
     """
-    no_usage = {"usage": None} if include_usage else {}
     if (role_chunk := answer.role_chunk()) is not None:
-        yield data_frame(role_chunk | no_usage)
+        yield data_frame(role_chunk | answer.usage_so_far(0))
     # `sent` is the text that the client has received. `running` is the text of the current attempt: if the worker is
     # lost and its tokens too, the next attempt generates the text again from its beginning.
     sent, running = "", ""
@@ -217,26 +213,25 @@ def _chunks(items: Iterator[StreamItem], answer: AnswerFormat, *, include_usage:
             unsent = _unsent_text(sent, running, answer)
             if unsent:
                 sent = running
-                yield data_frame(answer.text_chunk(unsent) | no_usage)
+                yield data_frame(answer.text_chunk(unsent) | answer.usage_so_far(item.tokens))
         else:
-            yield from _last_chunks(item.view, sent, answer, include_usage=include_usage, no_usage=no_usage)
+            yield from _last_chunks(item.view, sent, answer)
             return
     raise _EndNotSeen
 
 
-def _last_chunks(
-    view: JobView, sent: str, answer: AnswerFormat, *, include_usage: bool, no_usage: dict[str, None]
-) -> Iterator[str]:
+def _last_chunks(view: JobView, sent: str, answer: AnswerFormat) -> Iterator[str]:
     problem = job_end_error(view)
     if problem is not None:
         raise problem
+    so_far = answer.usage_so_far(view.usage.completion_tokens if view.usage else 0)
     unsent = _unsent_text(sent, view.text or "", answer) if view.text is not None else ""
     if unsent:
-        yield data_frame(answer.text_chunk(unsent) | no_usage)
+        yield data_frame(answer.text_chunk(unsent) | so_far)
     if (others := answer.others_chunk(view)) is not None:
-        yield data_frame(others | no_usage)
-    yield data_frame(answer.last_chunk(view) | no_usage)
-    if include_usage:
+        yield data_frame(others | so_far)
+    yield data_frame(answer.last_chunk(view) | so_far)
+    if answer.usage_chunks != "none":
         yield data_frame(answer.usage_chunk(view))
     yield "data: [DONE]\n\n"
 

@@ -15,7 +15,7 @@ from web.http import shutdown
 from web.http.api_errors import ApiError, FieldError, invalid_value
 from web.http.request import retry_attempt, return_ticket
 from web.http.telemetry import traceparent
-from web.openai.chat_schema import unsupported
+from web.openai.accepted_fields import unsupported
 from web.openai.responses_answers import PREFIX, has_logprobs, is_response, response_json
 from web.openai.responses_schema import ResponsesBody, check_include
 from web.operations.admission import offer

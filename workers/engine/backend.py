@@ -212,6 +212,11 @@ class Backend(Protocol):
         ...
 
 
+def context_limit(tokens: int) -> str:
+    """Return the beginning of a message about a request that is too long, by which other programs recognize it."""
+    return f"This model's maximum context length is {tokens} tokens"
+
+
 def prepare_within_context(backend: Backend, spec: JobSpec) -> Prepared:
     """Tokenize the job and check that prompt and answer fit the context. May be called from any thread.
 
@@ -224,8 +229,8 @@ def prepare_within_context(backend: Backend, spec: JobSpec) -> Prepared:
     elif job.max_tokens < 1:
         raise JobRejected(EndCode.INVALID_VALUE, f"max_tokens={job.max_tokens} is less than 1", "max_tokens")
     if job.max_tokens < 1 or job.cells > longest:
-        requested = f"{job.prompt_tokens} prompt tokens and max_tokens {max(1, spec.max_tokens)}"
-        message = f"{requested} do not fit the context of {longest} tokens"
+        requested = f"{job.prompt_tokens} prompt tokens and max_tokens={max(1, spec.max_tokens)}"
+        message = f"{context_limit(longest)}, and the request has {requested}"
         param = "messages" if spec.payload.get("prompt") is None else "prompt"
         raise JobRejected(EndCode.CONTEXT_LENGTH_EXCEEDED, message, param)
     return job

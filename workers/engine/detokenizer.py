@@ -6,13 +6,17 @@ import codecs
 class Detokenizer:
     """The text of one sequence's answer while it is generated.
 
+    Stop strings count only in the text of the tokens after the first `min_tokens`.
+
     Invariants: `text` is the concatenation of everything that `feed` and `finish` have returned. It contains no
     stop string. After `finish`, it is what decoding all bytes at once would give, without invalid UTF-8, up to the
     first stop string.
     """
 
-    def __init__(self, stops: tuple[str, ...] = (), *, strip_space: bool = False) -> None:
+    def __init__(self, stops: tuple[str, ...] = (), *, strip_space: bool = False, min_tokens: int = 0) -> None:
         self._stops = stops
+        #: How many of the next tokens are read without looking for stop strings.
+        self._unsearched = min_tokens
         self._longest_stop = max((len(stop) for stop in stops), default=0)
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="ignore")
         #: Whether the decoder has read only the first bytes of a character.
@@ -35,14 +39,15 @@ class Detokenizer:
 
     def feed(self, piece: bytes) -> str:
         """Add one token's bytes. Return the new text that cannot belong to a stop string; it is often empty."""
+        searched, self._unsearched = self._unsearched <= 0, self._unsearched - 1
         if self._strip_space and piece:
             # SentencePiece tokenizers put a space before the first word of a text.
             piece, self._strip_space = piece.removeprefix(b" "), False
         if not self._incomplete and piece.isascii():
-            return self._add(piece.decode("ascii"))
+            return self._add(piece.decode("ascii"), searched=searched)
         new = self._decoder.decode(piece)
         self._incomplete = bool(self._decoder.getstate()[0])
-        return self._add(new)
+        return self._add(new, searched=searched)
 
     def finish(self) -> str:
         """End the answer. Return the text that was held back; an incomplete character is discarded."""
@@ -54,10 +59,10 @@ class Detokenizer:
             self._returned.append(rest)
         return rest
 
-    def _add(self, new: str) -> str:
+    def _add(self, new: str, *, searched: bool) -> str:
         if not new or self.stopped:
             return ""
-        if self._stops:
+        if self._stops and searched:
             new = self._held + new
             cut = self._find_first_stop(new)
             self.stopped = cut >= 0

@@ -32,6 +32,9 @@ _TOP_K = (40, 0, 1_000_000)
 #: Maximum number of alternatives that a job may request for each token with `logprobs`. OpenAI's API has the same
 #: limit.
 MAX_LOGPROBS = 20
+#: Maximum number of entries of `stop_token_ids`, and the largest token id that a payload may name.
+MAX_STOP_TOKENS, MAX_TOKEN_ID = 256, 2**31 - 1
+_MIN_TOKENS = (0, 0, 10_000_000)
 #: A seed may have up to 64 bits and may be negative, because clients send both signed and unsigned seeds.
 _SEED_BITS = 64
 
@@ -56,6 +59,12 @@ class Sampling:
     stop: tuple[str, ...] = ()
     #: How many of the most likely alternatives to return with each token; None if the job requests no logprobs.
     logprobs: int | None = None
+    #: Number of tokens of the answer before which neither a token nor a stop string ends it.
+    min_tokens: int = 0
+    #: Whether the vocabulary's end tokens are never chosen.
+    ignore_eos: bool = False
+    #: Tokens that end the answer as the vocabulary's end tokens do.
+    stop_token_ids: tuple[int, ...] = ()
 
     @property
     def penalizes(self) -> bool:
@@ -73,6 +82,9 @@ def read_sampling(payload: Mapping[str, Any]) -> Sampling:
         logit_bias=_logit_bias(payload),
         stop=_stop(payload),
         logprobs=None if payload.get("logprobs") is None else _integer(payload, "logprobs", 0, 0, MAX_LOGPROBS),
+        min_tokens=_integer(payload, "min_tokens", *_MIN_TOKENS),
+        ignore_eos=_flag(payload, "ignore_eos"),
+        stop_token_ids=_stop_token_ids(payload),
     )
 
 
@@ -100,6 +112,25 @@ def _integer(payload: Mapping[str, Any], name: str, default: int, low: int, high
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise _reject(name, value, f"a whole number from {low} to {high}")
     return value
+
+
+def _flag(payload: Mapping[str, Any], name: str) -> bool:
+    value = payload.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise _reject(name, value, "true or false")
+    return bool(value)
+
+
+def _stop_token_ids(payload: Mapping[str, Any]) -> tuple[int, ...]:
+    value = payload.get("stop_token_ids")
+    if value is None:
+        return ()
+    if not isinstance(value, list | tuple) or len(value) > MAX_STOP_TOKENS:
+        raise _reject("stop_token_ids", value, f"a list of at most {MAX_STOP_TOKENS} token ids")
+    for token in value:
+        if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token <= MAX_TOKEN_ID:
+            raise _reject("stop_token_ids", token, "a token id")
+    return tuple(value)
 
 
 def _seed(payload: Mapping[str, Any]) -> int | None:

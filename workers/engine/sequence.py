@@ -80,7 +80,7 @@ class Sequence:
     @classmethod
     def create(cls, job: Prepared, now_s: float) -> "Sequence":
         """Return a sequence that waits for a slot."""
-        sequence = cls(job, now_s, Detokenizer(job.sampling.stop, strip_space=job.strip_space))
+        sequence = cls(job, now_s, _detokenizer(job))
         if job.sampling.logprobs is None:
             sequence.answer = list(job.spec.answer)
         else:
@@ -226,6 +226,11 @@ class Sequence:
             again_tokens=self.recomputed,
             unread_tokens=max(0, self.job.prompt_tokens - max(self.n_past, self.n_computed)),
         )
+
+
+def _detokenizer(job: Prepared) -> Detokenizer:
+    sampling = job.sampling
+    return Detokenizer(sampling.stop, strip_space=job.strip_space, min_tokens=sampling.min_tokens)
 
 
 def _ms(seconds: float) -> int:

@@ -13,7 +13,7 @@ from workers.upstream.vectors import Vectors
 #: Sampling fields of a native job that OpenAI's API has, and those that only some servers have. The latter are sent
 #: only if the client changed them: the door writes their defaults into every job, and a strict server rejects them.
 _STANDARD = ("temperature", "top_p", "seed", "stop", "presence_penalty", "frequency_penalty", "logit_bias")
-_OPTIONAL = ("top_k", "min_p", "repeat_penalty")
+_OPTIONAL = ("top_k", "min_p", "repeat_penalty", "min_tokens", "ignore_eos", "stop_token_ids")
 
 
 @dataclass(frozen=True)
@@ -69,11 +69,7 @@ def _native_fields(payload: dict[str, Any]) -> dict[str, Any]:
     """Return the sampling fields and the format of a job that did not arrive on one of OpenAI's routes."""
     fields = {name: payload[name] for name in _STANDARD if payload.get(name) is not None}
     defaults = Sampling()
-    fields |= {
-        name: payload[name]
-        for name in _OPTIONAL
-        if payload.get(name, getattr(defaults, name)) != getattr(defaults, name)
-    }
+    fields |= {name: payload[name] for name in _OPTIONAL if payload.get(name) not in (None, getattr(defaults, name))}
     if payload.get("logprobs") is not None:
         message = "logprobs is supported only on OpenAI's routes: this model is served by an upstream"
         raise JobRejected(EndCode.UNSUPPORTED_PARAMETER, message, "logprobs")

@@ -24,9 +24,29 @@ def test_penstocks_own_fields_are_read_and_all_others_are_passed_on() -> None:
     assert (body.requested_max_tokens, body.deadline_ms, body.stream, body.priority) == (8, 5, True, -1)
 
 
+def test_what_our_own_engine_would_refuse_is_passed_on_whole() -> None:
+    more = {"skip_special_tokens": False, "min_tokens": 4, "guided_json": {"not": {}}, "top_k": -1, "logit_bias": None}
+    options = {"include_usage": True, "continuous_usage_stats": True, "unheard_of": 1}
+    body = read_forwarded(CHAT | more | {"stream_options": options}, chat=True)
+    assert body.payload() == CHAT | {"forward": more}
+    assert body.stream_options is not None
+    assert body.stream_options.usage_chunks == "all"
+
+
+def test_a_null_field_counts_as_absent() -> None:
+    body = read_forwarded(CHAT | {"priority": None, "degrade": None, "private": None, "n": None}, chat=True)
+    assert (body.payload(), body.priority, body.may_be_cut) == (CHAT | {"forward": {}}, 0, True)
+
+
 @pytest.mark.parametrize(
     ("more", "may_be_cut"),
-    [({}, True), ({"degrade": False}, False), ({"tools": []}, False), ({"response_format": {}}, False)],
+    [
+        ({}, True),
+        ({"degrade": False}, False),
+        ({"tools": []}, False),
+        ({"response_format": {}}, False),
+        ({"structured_outputs": {"regex": "a"}}, False),
+    ],
 )
 def test_an_answer_with_a_format_or_tools_is_never_cut(more: dict[str, object], may_be_cut: bool) -> None:
     assert read_forwarded(CHAT | more, chat=True).may_be_cut is may_be_cut

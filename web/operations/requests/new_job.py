@@ -10,7 +10,8 @@ from shared.jobs.route import RouteReason
 from shared.jobs.routing import RoutedRequest, Routing
 from web.api.digests import digest
 from web.api.job_json import LONGEST_POLL_MS
-from web.http.api_errors import ApiError
+from web.http.api_errors import ApiError, FieldError, invalid_value
+from web.openai.structured_fields import STRUCTURED
 from web.operations.callers import Caller
 from web.operations.requests.generation import GenerationRequest
 from web.runtime.context import DoorContext
@@ -43,6 +44,7 @@ def used_features(payload: dict[str, Any]) -> tuple[str, ...]:
     forward = payload.get("forward") or {}
     response_format = payload.get("response_format") or forward.get("response_format")
     has_schema = isinstance(response_format, dict) and response_format.get("type") != "text"
+    has_schema = has_schema or any(forward.get(name) is not None for name in STRUCTURED)
     used = {
         "tools": bool(forward.get("tools") or forward.get("functions")),
         "images": cost.attachments(payload) > 0,
@@ -67,6 +69,7 @@ def _job_in_pool(
 ) -> NewJob:
     """Return the job for a pool. Its return ticket is one for `name`, the route, if that is not empty."""
     _check_model_kind(generation, model)
+    _check_min_tokens(generation)
     prompt_tokens = model.estimate(generation.payload)
     max_tokens = _max_tokens(generation, model, prompt_tokens)
     grace_ms = context.settings.poll_grace_ms if generation.poll_grace_ms is None else generation.poll_grace_ms
@@ -133,6 +136,14 @@ def _check_model_kind(generation: GenerationRequest, model: Model) -> None:
     raise ApiError("unsupported_parameter", f"model {model.name!r} {kind}", param="model")
 
 
+def _check_min_tokens(generation: GenerationRequest) -> None:
+    """Raise ApiError if the answer would have to be longer than it may be."""
+    least = generation.payload.get("min_tokens")
+    if least is not None and generation.max_tokens is not None and least > generation.max_tokens:
+        message = f"min_tokens={least} is more than max_tokens={generation.max_tokens}"
+        raise invalid_value([FieldError("min_tokens", message)])
+
+
 def _max_tokens(generation: GenerationRequest, model: Model, prompt_tokens: int) -> int:
     """Return how many tokens the job may generate.
 
@@ -144,8 +155,9 @@ def _max_tokens(generation: GenerationRequest, model: Model, prompt_tokens: int)
     if model.n_ctx is not None and min_prompt_tokens + requested > model.n_ctx:
         raise ApiError(
             "context_length_exceeded",
-            f"the prompt (at least {min_prompt_tokens} tokens) and max_tokens={requested} do not fit the context of "
-            f"{model.name!r}, {model.n_ctx} tokens",
+            # LiteLLM and others recognize this error by the beginning of its message.
+            f"This model's maximum context length is {model.n_ctx} tokens, and the request to {model.name!r} has at "
+            f"least {min_prompt_tokens} prompt tokens and max_tokens={requested}",
             param=_oversized_field(generation, min_prompt_tokens, model.n_ctx),
         )
     if generation.max_tokens is not None:

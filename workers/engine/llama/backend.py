@@ -16,7 +16,7 @@ from llama_cpp import _ggml, llama_cpp
 from shared.errors import ModelError
 from shared.jobs.outcomes import EndCode
 from shared.settings.settings import Settings
-from workers.engine.backend import END, BatchRow, DecodeFailed, Facts, Prepared
+from workers.engine.backend import END, BatchRow, DecodeFailed, Facts, Prepared, context_limit
 from workers.engine.cells.slots import SlotAccountingError
 from workers.engine.events import JobRejected, JobSpec
 from workers.engine.llama.batch import Batch
@@ -79,10 +79,8 @@ class LlamaBackend:
         """Tokenize and validate a job. May be called from any thread. Raises JobRejected."""
         self._vocab.check(spec.answer)
         sampling = read_sampling(spec.payload)
-        for token, _ in sampling.logit_bias:
-            if token >= self.n_vocab:
-                message = f"logit_bias contains token {token}, but the model has only {self.n_vocab} tokens"
-                raise JobRejected(EndCode.INVALID_VALUE, message, "logit_bias")
+        self._vocab.reject_unknown((token for token, _ in sampling.logit_bias), "logit_bias")
+        self._vocab.reject_unknown(sampling.stop_token_ids, "stop_token_ids")
         prompt = self._prompt(spec)
         constraint = read_constraint(spec.payload, max_bytes=self._grammars.limits.max_bytes)
         grammar = None if constraint is None else self._grammars.compile(constraint, spec.tenant)
@@ -116,7 +114,7 @@ class LlamaBackend:
         This check comes before the prompt is tokenized, because tokenizing a very long text could take minutes.
         """
         if tokens > self.n_ctx:
-            message = f"{tokens} or more prompt tokens do not fit the context of {self.n_ctx} tokens"
+            message = f"{context_limit(self.n_ctx)}, and the prompt has at least {tokens} tokens"
             raise JobRejected(EndCode.CONTEXT_LENGTH_EXCEEDED, message, param)
 
     @staticmethod
@@ -137,7 +135,7 @@ class LlamaBackend:
         """Make `slot` ready for a job that goes on after the tokens `answer`, which follow its prompt."""
         self._prompts[slot] = np.concatenate([job.prompt, np.array(answer, np.int32)]) if answer else job.prompt
         grammar = None if job.grammar is None else job.grammar.start()
-        self._samplers[slot] = Sampler(llama_cpp, self.n_vocab, job.sampling, grammar)
+        self._samplers[slot] = Sampler(llama_cpp, self.n_vocab, job.sampling, grammar, self._vocab.end_tokens)
         for token in answer:
             self._samplers[slot].accept(token)
         if saved is not None:
@@ -195,7 +193,7 @@ class LlamaBackend:
             token = sampler.sample(self._ctx, row.index)
         else:
             sampler.accept(token := known)
-        if token in self._vocab.end_tokens:
+        if sampler.ends_at(token):
             return END
         if row.slot in self._logprobs:
             self._logprobs[row.slot].add(sampler.logits(self._ctx, row.index), token)

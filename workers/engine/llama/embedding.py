@@ -15,7 +15,7 @@ import numpy as np
 
 from shared.clock import Clock
 from shared.jobs.outcomes import EndCode
-from workers.engine.backend import END, BatchRow, DecodeFailed, Facts, Prepared
+from workers.engine.backend import END, BatchRow, DecodeFailed, Facts, Prepared, context_limit
 from workers.engine.cells.slots import SlotAccountingError
 from workers.engine.events import JobRejected, JobSpec
 from workers.engine.llama.batch import Batch
@@ -87,7 +87,7 @@ class EmbeddingBackend:
 
     def _reject_too_long(self, tokens: int, where: str, qualifier: str = "") -> None:
         if tokens > self._longest:
-            message = f"{where} has {qualifier}{tokens} tokens, and the model accepts at most {self._longest}"
+            message = f"{context_limit(self._longest)}, and {where} has {qualifier}{tokens} tokens"
             raise JobRejected(EndCode.CONTEXT_LENGTH_EXCEEDED, message, "input")
 
     # The following methods are called by the engine's thread only.

@@ -32,8 +32,17 @@ class Sampler:
     seed.
     """
 
-    def __init__(self, lib: Any, n_vocab: int, sampling: Sampling, grammar: Matcher | None) -> None:
+    def __init__(
+        self, lib: Any, n_vocab: int, sampling: Sampling, grammar: Matcher | None, end_tokens: frozenset[int]
+    ) -> None:
         self._lib, self._n_vocab, self._grammar = lib, n_vocab, grammar
+        stops = frozenset(sampling.stop_token_ids)
+        #: The tokens that end the answer: the vocabulary's own, and those of the job.
+        self._ends = end_tokens | stops
+        self._min_tokens = sampling.min_tokens
+        #: The tokens that are not chosen before the answer has `min_tokens` tokens, and those that are never chosen.
+        self._early = np.array(sorted(self._ends), np.int64)
+        self._never = np.array(sorted(end_tokens - stops) if sampling.ignore_eos else [], np.int64)
         self._penalizes = sampling.penalizes
         #: Number of tokens of the answer so far.
         self._n_accepted = 0
@@ -59,6 +68,10 @@ class Sampler:
         """CPU time that the grammar has taken so far."""
         return 0.0 if self._grammar is None else self._grammar.cpu_s
 
+    def ends_at(self, token: int) -> bool:
+        """Return whether this token ends the answer."""
+        return token in self._ends
+
     def accept(self, token: int) -> None:
         """Go on after a token that an earlier attempt sampled. Raises GrammarSlow."""
         self._n_accepted += 1
@@ -71,7 +84,20 @@ class Sampler:
         """Sample and accept the token after position `index` of the batch. Raises GrammarStuck or GrammarSlow."""
         if self._seed is not None:
             self._begin_draw(self._seed)
+        masked = self._early if self._n_accepted < self._min_tokens else self._never
         self._n_accepted += 1
+        if not len(masked):
+            return self._draw(ctx, index)
+        logits = self.logits(ctx, index)
+        # The log probabilities of the answer are those of the model's own logits.
+        kept = logits[masked]
+        logits[masked] = -np.inf
+        try:
+            return self._draw(ctx, index)
+        finally:
+            logits[masked] = kept
+
+    def _draw(self, ctx: int, index: int) -> int:
         if self._grammar is not None:
             return self._sample_by_grammar(self._grammar, ctx, index)
         if self._chain is None:
@@ -111,9 +137,12 @@ class Sampler:
         self._lib.llama_sampler_chain_add(self._chain, draw)
 
     def _pick(self, logits: _Logits, ids: _Ids | None) -> int:
-        """Return one of the tokens `ids`, or of all tokens, without accepting it."""
+        """Return one of the tokens `ids`, or of all tokens, without accepting it.
+
+        If all of `ids` are masked, the grammar demands that the answer ends, and the first of them is returned.
+        """
         logits = logits if ids is None else logits[ids]
-        if self._chain is None:
+        if self._chain is None or logits.max() == -np.inf:
             best = int(logits.argmax())
             return best if ids is None else int(ids[best])
         candidates = np.empty(len(logits), _CANDIDATE)

@@ -124,6 +124,13 @@ class Vocabulary:
                 break
         raise JobRejected(EndCode.INVALID_VALUE, "the model's tokenizer cannot process the text", param)
 
+    def reject_unknown(self, tokens: Iterable[int], param: str) -> None:
+        """Raise JobRejected, which names the field `param`, if one of the field's tokens is not in the vocabulary."""
+        largest = max(tokens, default=-1)
+        if largest >= self.size:
+            message = f"{param} contains token {largest}, but the model has only {self.size} tokens"
+            raise JobRejected(EndCode.INVALID_VALUE, message, param)
+
     def check(self, answer: Iterable[int]) -> None:
         """Raise ValueError if an answer has a token that the model does not have. llama.cpp would end the process."""
         for token in answer:

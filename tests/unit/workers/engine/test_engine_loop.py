@@ -60,7 +60,10 @@ def test_a_job_that_does_not_fit_the_context_is_rejected_and_reserves_nothing(a_
     with pytest.raises(JobRejected) as rejected:
         sim.submit("a", {"prompt": "word " * 45, "max_tokens": 6})
     assert rejected.value.code == "context_length_exceeded"
-    assert "45 prompt tokens and max_tokens 6 do not fit the context of 50" in rejected.value.message
+    assert (
+        "maximum context length is 50 tokens, and the request has 45 prompt tokens and max_tokens=6"
+        in rejected.value.message
+    )
     assert sim.engine.free_capacity() == FreeCapacity(2, 50)
 
 

@@ -50,6 +50,13 @@ def test_stop_accepts_one_string_or_a_list_of_strings():
         ("logit_bias", {"a": 1}),
         ("logit_bias", {"1": 101}),
         ("logit_bias", [1]),
+        ("min_tokens", -1),
+        ("min_tokens", 2.0),
+        ("ignore_eos", 1),
+        ("stop_token_ids", 5),
+        ("stop_token_ids", [-1]),
+        ("stop_token_ids", [True]),
+        ("stop_token_ids", [0] * 257),
     ],
 )
 def test_an_invalid_value_is_rejected_with_the_name_of_its_field(field, value):

@@ -57,10 +57,12 @@ def test_a_forwarded_request_passes_whole_and_a_native_one_leaves_out_what_the_c
     tools = [{"type": "function", "function": {"name": "weather"}}]
     scene.end(CHAT | {"forward": {"tools": tools, "reasoning_effort": "low", "max_completion_tokens": 900}})
     scene.end({"prompt": "x", "temperature": 0.5, "top_k": 40, "min_p": 0.2, "seed": 3}, key="2:t")
+    scene.end({"prompt": "x", "ignore_eos": False, "min_tokens": 4, "stop_token_ids": [7]}, key="3:t")
     common = {"model": "m", "stream": True, "stream_options": {"include_usage": True}}
     assert server.bodies == [
         CHAT | common | {"tools": tools, "reasoning_effort": "low", "max_completion_tokens": 16},
         common | {"prompt": "x", "temperature": 0.5, "min_p": 0.2, "seed": 3, "max_tokens": 16},
+        common | {"prompt": "x", "min_tokens": 4, "stop_token_ids": [7], "max_tokens": 16},
     ]
 
 
