@@ -61,12 +61,15 @@ class Task:
     seed: int
     bound: float | None = None
     seconds: float | None = None
+    #: The setting PENSTOCK_PREEMPTION of Penstock, "" for its default.
+    preemption: str = ""
 
     @property
     def path(self) -> Path:
         """The file of the run's figures. Its folder's name changes with the code."""
         if self.system == OURS:
-            return _KEPT / f"{_digest(_CODE)}-{_digest(_CODE_OF_OURS)}" / f"{self.case}.{self.system}.{self.seed}.json"
+            name = f"{self.case}.{self.system}{self.preemption and '-'}{self.preemption}.{self.seed}.json"
+            return _KEPT / f"{_digest(_CODE)}-{_digest(_CODE_OF_OURS)}" / name
         bound = RIVALS[self.system].best if self.bound is None else self.bound
         seconds = "" if self.seconds is None else f".{self.seconds:g}s"
         return _KEPT / _digest(_CODE) / f"{self.case}.{self.system}.{bound:g}{seconds}.{self.seed}.json"
@@ -74,7 +77,13 @@ class Task:
     def run(self, capacity_wtps: dict[str, float]) -> dict[str, Any]:
         """Run the task and return its figures."""
         return run_figures(
-            CASES[self.case], self.system, self.seed, capacity_wtps, bound=self.bound, seconds=self.seconds
+            CASES[self.case],
+            self.system,
+            self.seed,
+            capacity_wtps,
+            bound=self.bound,
+            seconds=self.seconds,
+            environ={"PENSTOCK_PREEMPTION": self.preemption} if self.preemption else None,
         )
 
 
@@ -126,9 +135,14 @@ def sweep(names: Iterable[str], seeds: Iterable[int], jobs: int) -> dict[str, di
     return made
 
 
-def compare(cases: list[str], systems: list[str], seeds: Iterable[int], jobs: int) -> table.Runs:
+def compare(cases: list[str], systems: list[str], seeds: Iterable[int], jobs: int, preemption: str = "") -> table.Runs:
     """Return the figures of all runs of the comparison."""
-    tasks = [Task(case, system, seed) for seed in seeds for case in cases for system in systems]
+    tasks = [
+        Task(case, system, seed, preemption=preemption if system == OURS else "")
+        for seed in seeds
+        for case in cases
+        for system in systems
+    ]
     runs: table.Runs = {}
     for task, got in run_all(tasks, jobs).items():
         runs.setdefault((task.case, task.system), {})[task.seed] = got
@@ -143,6 +157,7 @@ def main() -> None:
     options.add_argument("--systems", default="", help="ours and names of rivals; by default the columns of the table")
     options.add_argument("--seeds", default="", help="by default 11 to 15, in a sweep 1 to 5")
     options.add_argument("--sweep", action="store_true", help="try the rivals' bounds instead of comparing")
+    options.add_argument("--preemption", default="", choices=("", "on", "off"), help="PENSTOCK_PREEMPTION of ours")
     options.add_argument("--name", default="", help="name of the files in bench/results/")
     chosen = options.parse_args()
     seeds = [int(seed) for seed in chosen.seeds.split(",") if seed] or list(SWEEP_SEEDS if chosen.sweep else SEEDS)
@@ -150,7 +165,7 @@ def main() -> None:
     name = chosen.name or ("scenarios-sweep" if chosen.sweep else "scenarios")
     with private_store() as client:
         facts = environment(seeds[0], client)
-    facts |= {"seeds": seeds}
+    facts |= {"seeds": seeds} | ({"preemption": chosen.preemption} if chosen.preemption else {})
     print_environment(facts)
     begin = time.perf_counter()
     if chosen.sweep:
@@ -158,7 +173,7 @@ def main() -> None:
         tables = table.sweep_markdown(swept)
         figures: Any = {system: {f"{bound:g}": got for bound, got in by.items()} for system, by in swept.items()}
     else:
-        runs = compare(chosen.only.split(","), systems, seeds, chosen.jobs)
+        runs = compare(chosen.only.split(","), systems, seeds, chosen.jobs, chosen.preemption)
         tables = table.markdown(runs)
         figures = {f"{case} {system}": by_seed for (case, system), by_seed in runs.items()}
         RESULTS.mkdir(exist_ok=True)

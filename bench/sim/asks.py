@@ -62,6 +62,9 @@ class SimJob:
     return_admitted: bool = False
     #: Tokens by which the answer was cut to meet its deadline (PENSTOCK_DEGRADATION).
     cut_tokens: int = 0
+    #: How often it was paused, and for how long it had had a slot before its last pause.
+    pauses: int = 0
+    slot_ms: float = 0.0
 
     @property
     def account(self) -> str:

@@ -116,9 +116,10 @@ class SimWorker:
             if start_by_ms is not None and start_by_ms < deadline_at_ms:
                 heapq.heappush(self._late, (start_by_ms, job.number, self._claims, seq))
 
-    def pause(self, job: SimJob) -> None:
+    def pause(self, job: SimJob, now_ms: float) -> None:
         """Take the slot from a job."""
         seq = self.sequences[job]
+        job.pauses, job.slot_ms = job.pauses + 1, job.slot_ms + now_ms - seq.row_since_ms
         generated = self.generated(seq)
         self.paused[job] = self.sequences.pop(job)
         self.pauses += 1

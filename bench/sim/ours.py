@@ -98,7 +98,7 @@ class PenstockSystem:
             held=[self._progress(worker, seq, now_ms) for seq in worker.held.values()] if self.preempts else (),
         )
         for job_id in told.pause:
-            worker.pause(self._by_id[job_id])
+            worker.pause(self._by_id[job_id], now_ms)
         for job_id in told.resume:
             worker.resume(self._by_id[job_id], now_ms)
         worker.asks_at_ms = now_ms + told.ask_in_ms if told.ask_in_ms >= 0 else math.inf
@@ -167,7 +167,7 @@ class PenstockSystem:
                 len(worker.sequences),
                 machine.cells,
                 max(0, worker.cells_free),
-                facts=worker.rates.report(now_ms, full=not worker.room),
+                facts=worker.rates.report(now_ms, full=not worker.room) | {"can_pause": 1},
             ),
             held,
             progress={self._ids[job]: Progress(worker.generated(seq)) for job, seq in worker.held.items()},

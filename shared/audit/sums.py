@@ -93,8 +93,9 @@ def _check_rows(snapshot: StoreSnapshot, slug: str, running: list[dict[str, str]
     rows = Counter[str]()
     for record in running:
         tenant, group = record.get("penstock_tenant", ""), record.get("penstock_group", "")
-        paused = {f"p|{tenant}"} | ({f"pb|{tenant}"} if priority_of(record) < 0 else set())
-        rows.update(paused if is_paused(record) else {f"c|{tenant}", f"c|{group or tenant}"})
+        kinds = ("", "b") if priority_of(record) < 0 else ("",)
+        owners, kind = ({tenant}, "p") if is_paused(record) else ({tenant, group or tenant}, "c")
+        rows.update(f"{kind}{batch}|{owner}" for batch in kinds for owner in owners)
     # A pool without any number has no job that this version claimed, or they are to be counted again.
     if snapshot.rows[slug] and snapshot.rows[slug] != {name: str(jobs) for name, jobs in rows.items()}:
         yield f"the numbers of jobs in slots of {slug} are {snapshot.rows[slug]}, but its jobs have {dict(rows)}"

@@ -141,9 +141,11 @@ local function count_in_pool(job)
   local is_paused, group = natural(job[11]) > 0, group_in(job[10])
   pools[job[6]], pool.running = pool, pool.running + 1
   pool.paused = pool.paused + (is_paused and 1 or 0)
-  local paused_fields = { 'p|' .. job[2], priority_in(job[12]) == -1 and 'pb|' .. job[2] or nil }
-  for _, field in ipairs(is_paused and paused_fields or { 'c|' .. job[2], group ~= '' and 'c|' .. group or nil }) do
-    pool.rows[field] = (pool.rows[field] or 0) + 1
+  for _, owner in ipairs({ job[2], not is_paused and group ~= '' and group or nil }) do
+    for _, of_batch in ipairs({ '', priority_in(job[12]) == -1 and 'b' or nil }) do
+      local field = (is_paused and 'p' or 'c') .. of_batch .. '|' .. owner
+      pool.rows[field] = (pool.rows[field] or 0) + 1
+    end
   end
 end
 

@@ -79,6 +79,9 @@ redis.call('ZREMRANGEBYSCORE', k_pool .. slug, '-inf', now_ms - 60000)
 redis.call('EXPIRE', k_pool .. slug, 3600)
 redis.call('ZADD', k_models, now_ms, model)
 count_worker(worker, slug, slots, now_ms)
+if reported.can_pause == 1 then
+  redis.call('HSET', k_books .. slug, 'can_pause_ms', now_ms)
+end
 note_fastest(slug, worker, draining == 0)
 if redis.call('EXISTS', k_leases) == 0 then
   redis.call('HSET', k_books .. slug, 'running', 0, 'paused', 0)

@@ -60,7 +60,7 @@ TABLE: tuple[Key, ...] = (
         "penstock:rows:",
         "model",
         "hash",
-        "running jobs of each tenant and @group: computing, paused, paused batch jobs",
+        "running jobs of each tenant and @group: computing, paused, and the batch jobs among both",
         "emptied",
     ),
     Key(

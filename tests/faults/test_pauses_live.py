@@ -51,6 +51,24 @@ def test_a_short_job_starts_at_once_although_another_tenants_long_answers_have_a
     wait_for(lambda: stage.stat("pauses|sim|copied") == 1, "the heartbeat that counts the pause")
 
 
+def test_a_short_job_with_a_deadline_is_admitted_beside_long_answers_and_ends_when_it_was_predicted_to(stage):
+    stage.worker(PENSTOCK_MAX_BATCH_SIZE="4", PENSTOCK_ADMISSION="full", **ON)
+    # The answers of 10 to 19 s leave no slot to others for longer than the deadline.
+    loud = [stage.admit("loud", max_tokens=1_000 + 300 * i, deadline_ms=200_000) for i in range(4)]
+    for job_id in loud:
+        stage.wait_for_text(job_id)
+    stage.client.hset(keys.books("sim"), mapping={"run_ms": 48_000})
+    quiet = stage.admit("quiet", max_tokens=10, deadline_ms=8_000)
+    (view,) = stage.ended(quiet)
+    assert {job.state for job in stage.jobs(loud)} == {JobState.RUNNING}
+    assert view.state is JobState.SUCCEEDED
+    assert view.first_claim_ms - view.admitted_ms < 2_000
+    assert view.eta_ms - view.admitted_ms < 1_000
+    for job_id in loud:
+        stage.store.cancel(job_id)
+    stage.ended(*loud)
+
+
 def test_a_worker_that_drains_gives_its_paused_job_back_at_once_and_another_one_goes_on(stage):
     worker, loud, quiet = with_a_paused_job(stage)
     (paused,) = [job for job in loud if is_paused(stage, job)]

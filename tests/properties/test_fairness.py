@@ -4,7 +4,7 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bench.sim.asks import GENERATED_WEIGHT
+from bench.sim.asks import GENERATED_WEIGHT, SimJob
 from bench.sim.experiments.e2 import OPEN
 from bench.sim.fairness import Scenario, max_min, run_scenario
 from bench.sim.ours import PenstockSystem
@@ -41,6 +41,34 @@ def test_with_preemption_the_services_never_differ_by_more_than_what_the_slots_c
     levels, jobs = run_checked(redis_client, drawn(seed, pools, grouped=grouped), PENSTOCK_PREEMPTION="on")
     assert all(services.worst() <= services.bound_wt for services in levels)
     assert {job.outcome for job in jobs} == {"succeeded"}
+    check_pauses(jobs, quantum_ms=1_000)
+
+
+def check_pauses(jobs: list[SimJob], quantum_ms: int) -> None:
+    """Check that no job was paused more often than once for each quarter of a quantum that it had had a slot."""
+    # Workers report whole milliseconds.
+    assert [job.number for job in jobs if job.pauses * (quantum_ms / 4 - 0.5) > job.slot_ms] == []
+
+
+@settings(FEW_EXAMPLES, max_examples=3)
+@given(
+    tenants=st.integers(2, 7),
+    slots=st.integers(1, 4),
+    quantum_ms=st.sampled_from([200, 1_000]),
+    answers=st.lists(st.integers(5, 400), min_size=4, max_size=4),
+)
+def test_no_job_is_paused_more_than_once_for_each_quarter_of_a_quantum_in_a_slot(
+    redis_client, tenants, slots, quantum_ms, answers
+):
+    jobs = [
+        job
+        for i in range(tenants)
+        for at_ms in range(0, 8_000, 1_000 + 370 * i)
+        for job in flood(f"t{i}", 1, prompt=20 + 60 * i, answer=answers[i % 4], at_ms=float(at_ms))
+    ]
+    scenario = Scenario(tuple(jobs), {"t0": 4.0}, 400.0, slots=slots)
+    _, ended = run_checked(redis_client, scenario, PENSTOCK_PREEMPTION="on", PENSTOCK_QUANTUM_MS=str(quantum_ms))
+    check_pauses(ended, quantum_ms)
 
 
 def test_with_preemption_long_answers_differ_by_less_than_a_fifth_of_the_bound_without_it(

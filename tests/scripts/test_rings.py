@@ -37,6 +37,17 @@ def test_a_job_of_the_tenant_that_has_all_slots_wakes_no_full_worker(full):
     assert [ring_of(full, worker) for worker in ("w1", "w2")] == [Rings()] * 2
 
 
+def test_a_job_of_the_tenant_whose_batch_jobs_have_all_slots_wakes_the_full_workers(store, settings):
+    reconfigure(store, settings, preemption="on")
+    heartbeat(store, "w1", slots=2)
+    for _ in range(2):
+        admitted(store, a_job("loud", priority=-1))
+    assert len(claim(store, "w1", room=2)) == 2
+    assert ring_of(store, "w1") == Rings()
+    admitted(store, a_job("loud"))
+    assert ring_of(store, "w1") == Rings(contested=True)
+
+
 def test_a_job_wakes_no_full_worker_while_a_slot_of_the_pool_is_free(full):
     heartbeat(full, "w3", slots=1)
     admitted(full, a_job("quiet"))

@@ -258,7 +258,10 @@ class QueueMachine(RuleBasedStateMachine):
         self._renew(worker, 4, [claim])
 
     def _renew(self, worker, slots, held, progress=PROGRESS[0]):
-        facts = dict(zip(RATES, self.rates, strict=True))
+        can_pause = int(WORKERS[worker] == "m")
+        facts = dict(zip(RATES, self.rates, strict=True)) | {"can_pause": can_pause}
+        if can_pause:
+            self.model.pools["m"].can_pause_ms = self.model.now_ms
         report = a_heartbeat(worker, slots=slots, cells=CELLS, model=WORKERS[worker], facts=facts)
         answer = self.store.renew(report, [ClaimRef(*pair) for pair in held], progress={i: progress for i, _ in held})
         expected = self.model.renew(worker, WORKERS[worker], slots, CELLS, held, self.rates, progress)

@@ -3,14 +3,16 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tests.support import model_turns
 from tests.support.model_books import Lengths, Pool, Rate, Rates
 from tests.support.model_bytes import check_bytes
-from tests.support.model_eta import class_of, formula_ms, predicted_wait_ms
+from tests.support.model_eta import class_of, formula_ms, predicted_wait_ms, score_of
 from tests.support.model_places import LIVE_MS, check_inflight
 from tests.support.model_records import ModelJob
+from tests.support.model_slots import SlotView, is_contested, slot_view
 from tests.support.model_tiers import SHORTEST_ANSWER
 
 if TYPE_CHECKING:
@@ -74,6 +76,11 @@ class AdmissionView:
         self.tiered = model.degradation and model.full and self.rates is not None
         self.tier = self.pool.tiers.in_force(model.now_ms, work_waits=self.main_mwt > 0) if self.tiered else 0
 
+    @cached_property
+    def slots(self) -> SlotView | None:
+        """What is known of the pool's slots if the job can get one that another job has."""
+        return slot_view(self, self.rates, score_of) if self.rates and is_contested(self) else None
+
     def move_tier(self) -> None:
         """Update the tier, which only offers do, by all queued work, with that of the job to be superseded."""
         if self.tiered:
@@ -123,6 +130,8 @@ class AdmissionView:
         """Return how long the tenant's share of the pool takes for its queued jobs, and for a slot to be free."""
         if self.idle:
             return 0.0
+        if self.slots is not None:
+            return self.slots.wait_ms(self.waiting_here)
         others = self.main_mwt if self.is_batch else 0
         before = min(self.pool_mwt, others + self.own_mwt * self.weights / self.weight)
         return before / rates.mu_wtps + (self.pool.run_ms or 0) / max(1, self.pool.slots)
@@ -150,18 +159,25 @@ class AdmissionView:
         degradable = self.job.degrade and self.tier > 0 and not self.idle
         shortest_ms = min(SHORTEST_ANSWER, self.job.max_tokens) * rates.tpot_ms
         fits = self.wait_ms(rates) + self.prompt_ms(rates) + shortest_ms <= self.allowed_ms()
-        return degradable and fits and self.wait_ms(rates) + self.whole_ms(rates) > self.allowed_ms()
+        return degradable and fits and self.whole_finish_ms(rates) > self.allowed_ms()
+
+    def whole_finish_ms(self, rates: Rates) -> float:
+        """Return the predicted end of an answer that is not cut."""
+        return self.wait_ms(rates) + self.whole_ms(rates) + self.paused_ms(rates)
+
+    def paused_ms(self, rates: Rates) -> float:
+        return self.slots.paused_ms(self.whole_ms(rates)) if self.slots is not None else 0.0
 
     def finish_ms(self, rates: Rates) -> float:
-        return self.allowed_ms() if self.shortened(rates) else self.wait_ms(rates) + self.whole_ms(rates)
+        return self.allowed_ms() if self.shortened(rates) else self.whole_finish_ms(rates)
 
     def eta_ms(self, rates: Rates) -> float:
-        eta_ms = predicted_wait_ms(self, rates) + self.whole_ms(rates)
+        eta_ms = predicted_wait_ms(self, rates) + self.whole_ms(rates) + self.paused_ms(rates)
         return min(eta_ms, self.allowed_ms()) if self.shortened(rates) else eta_ms
 
     def own_ms(self, rates: Rates) -> float:
         whole_ms = self.whole_ms(rates)
-        cut_ms = self.wait_ms(rates) + whole_ms - self.allowed_ms() if self.shortened(rates) else 0
+        cut_ms = self.whole_finish_ms(rates) - self.allowed_ms() if self.shortened(rates) else 0
         return whole_ms - cut_ms
 
 

@@ -67,6 +67,8 @@ class Pool:
     mean_mwt: float | None = None
     run_ms: float | None = None
     succeeded_ms: int = 0
+    #: The last heartbeat of a worker that can pause its jobs.
+    can_pause_ms: int = 0
     rates: Rates | None = None
     lengths: Lengths = field(default_factory=Lengths)
     tiers: Tiers = field(default_factory=Tiers)

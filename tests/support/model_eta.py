@@ -44,6 +44,8 @@ def class_of(view: "AdmissionView", rates: "Rates") -> str:
     """Return the class of jobs for which one correction is learned."""
     if view.idle:
         return "i"
+    if view.slots is not None and view.slots.is_early(rank_of(view, rates)):
+        return "s"
     if view.is_batch:
         return "l"
     if view.waiting_here == 0:
@@ -96,6 +98,8 @@ def formula_ms(view: "AdmissionView", rates: "Rates") -> float:
     """Return the wait by the formula alone."""
     if view.idle:
         return 0.0
+    if view.slots is not None:
+        return view.slots.wait_ms(rank_of(view, rates))
     slot_ms = (view.pool.run_ms or 0) / max(1, view.pool.slots)
     return work_before(view, rank_of(view, rates)) / rates.mu_wtps + slot_ms
 

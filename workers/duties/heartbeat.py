@@ -149,7 +149,7 @@ def _fixed_facts(engine: JobEngine) -> dict[str, str | int | float]:
     facts = dict(engine.facts.as_dict())
     for name in ("model", "slots", "cells"):
         del facts[name]  # HeartbeatReport has fields of its own for these
-    facts |= {"host": socket.gethostname(), "pid": os.getpid()}
+    facts |= {"host": socket.gethostname(), "pid": os.getpid(), "can_pause": int(engine.can_pause)}
     for package in _PACKAGES:
         try:
             facts[f"version_{package}"] = version(package)

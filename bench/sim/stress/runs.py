@@ -49,14 +49,18 @@ def run_figures(
     *,
     bound: float | None = None,
     seconds: float | None = None,
+    environ: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Run a case and return its figures. `bound` replaces a rival's best bound; `seconds` cuts the run short."""
+    """Run a case and return its figures. `environ` has settings of Penstock that are not the defaults.
+
+    `bound` replaces a rival's best bound; `seconds` cuts the run short.
+    """
     jobs = case_jobs(case, seed, capacity_wtps)
     if system == OURS:
         with private_store() as store:
             # A simulation cannot lose power, and the cost of writing to disk is not measured.
             store.config_set("appendonly", "no")
-            run = _simulate(case, PenstockSystem(store), jobs, seed, seconds)
+            run = _simulate(case, PenstockSystem(store, environ), jobs, seed, seconds)
     else:
         run = _simulate(case, _rival(case, system, bound), jobs, seed, seconds)
     window = Window(1_000 * min(WARM_UP_S, run.seconds / 3), 1_000 * run.seconds)

@@ -7,14 +7,15 @@ local MAX_RINGS = 64
 local MAX_WOKEN = 8
 
 -- Wakes live workers by their own doorbells if all slots of the pool are taken, some of them by other tenants' jobs: one
--- of these may have to give its slot to a job of this tenant. A `!` is no job id.
+-- of these may have to give its slot to a job of this tenant. So may the tenant's own batch jobs. A `!` is no job id.
 local function wake_full_workers(slug, tenant)
   if not is_preemptive() then
     return
   end
   local pool = redis.call('HMGET', k_books .. slug, 'running', 'paused', 'slots')
   local computing = number(pool[1], 0, 0) - number(pool[2], 0, 0)
-  if computing < number(pool[3], 0, 0) or rows_of(slug, 'c', tenant) >= computing then
+  local own = rows_of(slug, 'c', tenant) - rows_of(slug, 'cb', tenant)
+  if computing < number(pool[3], 0, 0) or own >= computing then
     return
   end
   for _, name in ipairs(redis.call('ZREVRANGEBYSCORE', k_pool .. slug, '+inf', now_ms - LIVE_MS, 'LIMIT', 0, MAX_WOKEN)) do

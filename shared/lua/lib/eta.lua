@@ -1,6 +1,6 @@
 -- eta: predicts when an offered job has its first token and when it ends, and learns from how long admitted jobs waited.
 -- KEYS books order rq_job tenant
--- USES clock settings books turns service priority lengths tier
+-- USES clock settings books turns service priority lengths tier slot_wait
 -- docs/fairness.md explains the formulas.
 
 -- A prediction of a wait is corrected by a factor that is learned for each class of jobs, because the formula does not
@@ -26,16 +26,6 @@ end
 local function compute_ms_of(request)
   local answer_tokens = is_under_share(request) and request.short_tokens or request.median_tokens
   return 1000 * request.prompt_tokens / request.prefill_tps + answer_tokens * request.tpot_ms
-end
-
--- Returns an owner's score in its active set, or the one with which it would enter the set; and whether it is in the set.
-local function score_of(request, owner, group)
-  local score = number(redis.call('ZSCORE', set_key(request.slug, group, request.is_batch), owner))
-  if score then
-    return score, true
-  end
-  local own = redis.call('HMGET', k_tenant .. owner, 's|' .. request.slug, 'policy', 'first_ms', 'g|' .. request.slug)
-  return entry_service(request.slug, group_in(own[4]), group, number(own[1], 0, MIN_SERVICE_MWT), own[2], own[3])
 end
 
 -- Returns the work that is leased while `jobs` jobs of an owner, which cost `mwt` together, get their turns in a set: these
@@ -79,12 +69,15 @@ local function work_before(request, rank)
   return request.is_batch and math.min(request.pool_mwt, request.main_mwt + mwt) or mwt
 end
 
--- Returns the job's class: `i` if the pool is idle; `l` for a batch job; `n` if the tenant has no jobs queued in the pool; `h` if the job would
--- become the head of its queue; else `b` and the logarithm of the time until its latest start, because later jobs of the
--- tenant with an earlier latest start go first.
-local function class_of(request, rank, latest_in_ms)
+-- Returns the job's class: `i` if the pool is idle; `s` if the job gets a slot of its tenant's share that others have; `l`
+-- for a batch job; `n` if the tenant has no jobs queued in the pool; `h` if the job would become the head of its queue;
+-- else `b` and the logarithm of the time until its latest start, because later jobs of the tenant with an earlier latest
+-- start go first.
+local function class_of(request, rank, latest_in_ms, is_early)
   if request.idle then
     return 'i'
+  elseif is_early then
+    return 's'
   elseif request.is_batch then
     return 'l'
   elseif (request.member or request).waiting_here == 0 then
@@ -108,6 +101,22 @@ local function usual_lengths(request)
     length_of(of_tenant[1], of_tenant[3], of_pool[1], of_pool[3], request.max_tokens)
 end
 
+-- Returns the wait of a job before which `rank` queued jobs of its tenant start, the wait that admission assumes at least,
+-- and whether the job gets a slot of its tenant's share that others have.
+local function waits_of(request, rank, own_jobs)
+  if request.idle then
+    return 0, 0, false
+  elseif is_contested(request) then
+    look_at_slots(request)
+    local wait_ms, is_early = slot_wait_ms(request.slot_view, rank)
+    return wait_ms, slot_wait_ms(request.slot_view, own_jobs), is_early
+  end
+  local slot_ms = (request.run_ms or 0) / math.max(1, request.slots)
+  return work_before(request, rank) / request.mu + slot_ms,
+    slot_ms + math.min(request.pool_mwt, (request.is_batch and request.main_mwt or 0)
+      + request.tenant_mwt * request.total_weight_milli / request.weight_milli) / request.mu, false
+end
+
 -- Predicts the ms until the whole answer is ready (`eta_ms`) and the interval in which eight of ten such jobs end
 -- (`early_ms` to `late_ms`). `prediction` is what the job's record keeps. The ms to the first token (`start_ms`) and to the
 -- end (`finish_ms`) by which admission decides assume at least the time that the tenant's share of the pool needs for all
@@ -120,26 +129,21 @@ local function predict(request)
   local rank = own_jobs > 0 and math.min(own_jobs, redis.call('ZCOUNT',
     k_order .. request.tenant .. '.' .. request.slug, '-inf',
     '(' .. whole(order_score(request.priority, now_us + 1000 * latest_in_ms)))) or 0
-  local class = class_of(request, rank, latest_in_ms)
+  local formula_ms, share_wait_ms, is_early = waits_of(request, rank, own_jobs)
+  local class = class_of(request, rank, latest_in_ms, is_early)
   local learned = redis.call('HMGET', k_books .. request.slug, 'wait|' .. class, 'early|' .. class, 'late|' .. class)
-  local formula_ms, wait_ms, share_wait_ms = 0, 0, 0
-  if not request.idle then
-    local slot_ms = (request.run_ms or 0) / math.max(1, request.slots)
-    formula_ms = work_before(request, rank) / request.mu + slot_ms
-    wait_ms = math.max(0, (formula_ms + WAIT_FLOOR_MS) * factor_of(learned[1]) - WAIT_FLOOR_MS)
-    share_wait_ms = slot_ms
-      + math.min(request.pool_mwt, (request.is_batch and request.main_mwt or 0)
-        + request.tenant_mwt * request.total_weight_milli / request.weight_milli) / request.mu
-  end
+  local wait_ms = request.idle and 0
+    or math.max(0, (formula_ms + WAIT_FLOOR_MS) * factor_of(learned[1]) - WAIT_FLOOR_MS)
+  local paused_ms = request.slot_view and paused_ms_of(request.slot_view, request.compute_ms) or 0
   local prompt_ms = 1000 * request.prompt_tokens / request.prefill_tps
-  request.eta_ms = wait_ms + request.compute_ms
+  request.eta_ms = wait_ms + request.compute_ms + paused_ms
   request.start_ms = math.max(wait_ms, share_wait_ms) + prompt_ms
-  request.finish_ms = math.max(wait_ms, share_wait_ms) + request.compute_ms
+  request.finish_ms = math.max(wait_ms, share_wait_ms) + request.compute_ms + paused_ms
   local short_tokens, long_tokens = usual_lengths(request)
   request.long_ms = prompt_ms + long_tokens * request.tpot_ms
   request.learned_class, request.learned_ms = class, wait_ms - math.max(formula_ms, share_wait_ms)
   local early_ms = (SHORT_WAIT * wait_ms + prompt_ms + short_tokens * request.tpot_ms) * factor_of(learned[2])
-  local late_ms = (LONG_WAIT * wait_ms + request.long_ms) * factor_of(learned[3])
+  local late_ms = (LONG_WAIT * wait_ms + request.long_ms + paused_ms) * factor_of(learned[3])
   request.early_ms = math.min(early_ms, request.eta_ms)
   request.late_ms = math.max(request.eta_ms, math.min(late_ms, request.deadline_in_ms))
   request.prediction = string.format('%.0f %.0f %.0f %.0f %s', wait_ms + prompt_ms, request.early_ms, request.late_ms,
@@ -151,7 +155,7 @@ end
 local function read_prediction(id)
   local stored = redis.pcall('HGET', k_rq_job .. id, 'penstock_predicted')
   local start_ms, early_ms, late_ms, formula_ms, class = string.match(type(stored) == 'string' and stored or '',
-    '^(%d+) (%d+) (%d+) (%d+) ([inhbl]%d?%d?)$')
+    '^(%d+) (%d+) (%d+) (%d+) ([inhbls]%d?%d?)$')
   local prediction = { start_ms = number(start_ms), early_ms = number(early_ms), late_ms = number(late_ms),
     formula_ms = number(formula_ms), class = class }
   return prediction.start_ms and prediction.early_ms and prediction.late_ms and prediction.formula_ms and prediction

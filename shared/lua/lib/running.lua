@@ -6,9 +6,11 @@
 
 -- Adds to the number of the rows in which a job's tenant, and the group in which the job was claimed, compute.
 local function count_rows(job, by)
-  count_row(job.slug, 'c', job.tenant, by)
-  if job.group ~= '' then
-    count_row(job.slug, 'c', job.group, by)
+  for _, owner in ipairs({ job.tenant, job.group ~= '' and job.group or nil }) do
+    count_row(job.slug, 'c', owner, by)
+    if job.priority < 0 then
+      count_row(job.slug, 'cb', owner, by)
+    end
   end
 end
 

@@ -55,6 +55,16 @@ local function entry_service(slug, before, group, service, policy, first_ms, wit
   return math.max(service, min_service)
 end
 
+-- Returns an owner's score in its active set, or the one with which it would enter the set; and whether it is in the set.
+local function score_of(request, owner, group)
+  local score = number(redis.call('ZSCORE', set_key(request.slug, group, request.is_batch), owner))
+  if score then
+    return score, true
+  end
+  local own = redis.call('HMGET', k_tenant .. owner, 's|' .. request.slug, 'policy', 'first_ms', 'g|' .. request.slug)
+  return entry_service(request.slug, group_in(own[4]), group, number(own[1], 0, MIN_SERVICE_MWT), own[2], own[3])
+end
+
 -- Stores in whose set an owner is. A set of which no job was leased yet has a virtual time too, from which an owner that
 -- leaves it keeps its distance.
 local function join(owner, slug, group)

@@ -1,0 +1,170 @@
+-- slot_wait: predicts how long an offered job waits for a slot where running jobs are paused in favor of others.
+-- KEYS tenant rows books
+-- USES clock settings books turns service priority rows preemption lengths contest
+-- docs/fairness.md explains the formulas. A *holder* is a tenant or a group whose jobs have slots of the pool. The slots of
+-- batch jobs do not count, because they are given to every other job.
+
+-- With more entries than this in a pool's hash of rows, its owners are not looked at one by one.
+local MAX_ROWS_READ = 64
+
+-- Whether the request's job can get a slot that another job has: preemption is on, and a live worker of the pool can
+-- pause its jobs. A batch job gets slots that nobody else wants.
+local function is_contested(request)
+  return not request.is_batch and is_preemptive()
+    and now_ms - number(redis.call('HGET', k_books .. request.slug, 'can_pause_ms'), 0, 0, now_ms) <= LIVE_MS
+end
+
+-- Returns the holders but the request's tenant and its group. If the pool has too many, returns none, and their number.
+local function read_holders(request)
+  local key, rows, holders = k_rows .. request.slug, {}, {}
+  local entries = redis.call('HLEN', key)
+  if entries > MAX_ROWS_READ then
+    return holders, math.min(entries, request.slots)
+  end
+  local stored = redis.call('HGETALL', key)
+  for i = 1, #stored, 2 do
+    local kind, owner = string.match(stored[i], '^(cb?)|(.+)$')
+    if kind then
+      rows[owner] = (rows[owner] or 0) + (kind == 'c' and 1 or -1) * number(stored[i + 1], 0, 0)
+    end
+  end
+  for owner, slots in pairs(rows) do
+    if slots > 0 and owner ~= request.unit and owner ~= request.tenant then
+      local own = redis.call('HMGET', k_tenant .. owner, 'policy_weight_milli', 's|' .. request.slug,
+        'g|' .. request.slug)
+      holders[#holders + 1] = { name = owner, rows = slots, weight_milli = weight_in(own[1]),
+        service = number(own[2], 0, MIN_SERVICE_MWT), group = set_of(owner, own[3]) }
+    end
+  end
+  return holders, 0
+end
+
+-- Returns what a set's slots are shared by: the owner, with its weight and its service; the others that want slots, whose
+-- weights are in `total_milli` together with the owner's; and the `idlers`, which have slots but want no more.
+-- `lead` is by how much the owner's service exceeds that of every other holder. Of `unseen` holders, only the number is
+-- known: each counts with the weight 1.
+local function open_level(request, owner, group, weight_milli, total_milli, holders, unseen)
+  local slug, set = request.slug, set_key(request.slug, group, false)
+  local score, is_member = score_of(request, owner, group)
+  local level = { weight_milli = weight_milli, sum_milli = total_milli, idlers = {}, lead = 0,
+    owners = redis.call('ZCARD', set) + (is_member and 0 or 1),
+    ahead = redis.call('ZCOUNT', set, '-inf', '(' .. whole(score)) }
+  local virtual_time, most = virtual_time_of(slug, group), nil
+  for i = 1, #holders do
+    local holder = holders[i]
+    if holder.group == group then
+      local service = number(redis.call('ZSCORE', set, holder.name), nil, MIN_SERVICE_MWT)
+      if not service then
+        table.insert(level.idlers, holder)
+        level.owners, level.sum_milli = level.owners + 1, level.sum_milli + holder.weight_milli
+        service = math.max(virtual_time, holder.service)
+      end
+      most = math.max(most or service, service)
+    end
+  end
+  local more = math.max(0, unseen - level.owners)
+  level.owners, level.sum_milli = level.owners + more, level.sum_milli + 1000 * more
+  level.lead = most and math.max(0, score - most) or 0
+  return level
+end
+
+-- Returns how many of `slots` slots the owner of a level gets by the max-min rule: each idler keeps its slots if they are no
+-- more than its share, and the rest is shared by weight.
+local function share_of(level, slots)
+  local left, sum_milli, kept, changed = slots, level.sum_milli, {}, true
+  while changed do
+    changed = false
+    for i, idler in ipairs(level.idlers) do
+      if not kept[i] and idler.rows * sum_milli <= left * idler.weight_milli then
+        kept[i], changed = true, true
+        left, sum_milli = left - idler.rows, sum_milli - idler.weight_milli
+      end
+    end
+  end
+  return left * level.weight_milli / sum_milli
+end
+
+-- Returns how many slots an owner with this share gets whenever it wants them: at least one while slots last.
+local function whole_slots(share, owners, slots)
+  return math.max(math.floor(share), owners <= slots and 1 or 0)
+end
+
+-- Returns the ms until the others of a level, which compute in `slots` of the pool's slots, have caught up with its owner:
+-- an owner that leads by more than a part of a quantum gets no slot of theirs.
+local function lead_ms_of(request, level, slots, quantum_ms)
+  local unit_mwt = request.counts_turns and request.mean_mwt / 1000 or 1
+  local slots_of_pool = math.max(1, request.slots)
+  local lead_mwt = request.counts_turns and 1000 or LEAD_PART * quantum_ms * request.mu / slots_of_pool
+  local excess = math.max(0, level.lead - lead_mwt * 1000 / level.weight_milli)
+  return excess * (level.sum_milli - level.weight_milli) / 1000 * unit_mwt * slots_of_pool
+    / (request.mu * math.max(1, math.min(slots, slots_of_pool)))
+end
+
+-- Returns the cost of a mean job of the tenant, by the lengths of its answers. Its running jobs may be longer than the
+-- request allows.
+local function usual_cost_mwt(request)
+  local of_tenant = redis.call('HMGET', k_tenant .. request.tenant, 'len_n', 'len_mean')
+  local of_pool = redis.call('HMGET', k_books .. request.slug, 'len_n', 'len_mean')
+  local tokens = length_of(of_tenant[1], of_tenant[2], of_pool[1], of_pool[2], MAX_NUMBER)
+  return 1000 * request.prompt_tokens + request.generated_weight_milli * tokens
+end
+
+-- Adds `slot_view` to the request: what is known of the slots of the pool, for its tenant.
+local function look_at_slots(request)
+  local own, slots, holders, unseen = request.member or request, request.slots, read_holders(request)
+  local fairness, quantum_ms = read_settings('fairness', 'quantum_ms')
+  request.counts_turns = fairness == 'turns'
+  local pool = open_level(request, request.unit, '', request.weight_milli, request.total_weight_milli, holders,
+    unseen)
+  local share = share_of(pool, slots)
+  local first, lead_ms = whole_slots(share, pool.owners, slots), lead_ms_of(request, pool, slots, quantum_ms)
+  local ahead = pool.ahead
+  if request.member then
+    local set = set_key(request.slug, request.unit, false)
+    local members = redis.call('ZCARD', set) + (redis.call('ZSCORE', set, request.tenant) and 0 or 1)
+    local group_slots = math.max(1, first)
+    local level = open_level(request, request.tenant, request.unit, own.weight_milli, own.weight_milli * members,
+      holders, 0)
+    local part = share_of(level, group_slots)
+    first = first > 0 and whole_slots(part, level.owners, group_slots) or 0
+    share, ahead = math.min(1, share) * part, ahead + level.ahead
+    lead_ms = lead_ms + lead_ms_of(request, level, group_slots, quantum_ms)
+  end
+  local slug, tenant = request.slug, request.tenant
+  local paused = math.max(0, rows_of(slug, 'p', tenant) - rows_of(slug, 'pb', tenant))
+  local jobs = math.max(0, rows_of(slug, 'c', tenant) - rows_of(slug, 'cb', tenant)) + paused
+  local all_paused = number(redis.call('HGET', k_books .. slug, 'paused'), 0, 0)
+  local others_mwt = math.max(0, request.pool_mwt - own.tenant_mwt)
+    + math.max(0, request.running - jobs) * request.mean_mwt
+  request.slot_view = { slots = slots, share = share, first = first, ahead = ahead, jobs = jobs, mu = request.mu,
+    quantum_ms = quantum_ms, lead_ms = math.min(lead_ms, others_mwt / request.mu), mean_mwt = request.mean_mwt,
+    others_mwt = others_mwt, running_mwt = jobs * usual_cost_mwt(request),
+    queued_mwt = own.tenant_mwt / math.max(1, own.waiting_here), is_crowded = all_paused >= slots and paused == 0 }
+end
+
+-- Returns the ms until a job gets a slot after `rank` queued jobs of its tenant, and whether it gets one at once of those
+-- that are its tenant's share.
+local function slot_wait_ms(view, rank)
+  local before = view.jobs + rank
+  if view.is_crowded then
+    -- While the workers have as many paused jobs as slots, a job of a tenant without one starts only when another ends.
+    return math.max(view.lead_ms, (1 + view.ahead + before) * view.mean_mwt / view.mu), false
+  elseif before < view.first then
+    return EARLY_PART * view.quantum_ms + view.lead_ms, view.lead_ms == 0
+  elseif before == 0 then
+    return view.quantum_ms * (1 + view.ahead / math.max(1, view.slots)) + view.lead_ms, false
+  end
+  local ends = before - math.max(1, view.first) + 1
+  local own_mwt = (view.running_mwt + rank * view.queued_mwt) * ends / before
+  return math.max(view.lead_ms,
+    math.min(own_mwt * math.max(1, view.slots) / view.share, own_mwt + view.others_mwt) / view.mu), false
+end
+
+-- Returns for how long a job that computes for `compute_ms` is paused. One of a tenant whose share is less than a slot takes
+-- turns after its first quantum, until the work of the others is done.
+local function paused_ms_of(view, compute_ms)
+  if view.share >= 1 or compute_ms <= view.quantum_ms then
+    return 0
+  end
+  return math.min((compute_ms - view.quantum_ms) * (1 / view.share - 1), view.others_mwt / view.mu)
+end
