@@ -78,7 +78,8 @@ def level_of(view: "AdmissionView", owner: str, group: str, score: float, weight
             others_weight = model.weights_milli.get(holder, 1_000)
             level.idlers.append((rows, others_weight))
             level.owners, level.weights = level.owners + 1, level.weights + others_weight
-        behind = max(virtual.get((group, slug), 0), model.turns.service[holder, slug])
+        least = min([*services.values(), score])
+        behind = max(virtual.get((group, slug), 0), model.turns.service[holder, slug], least)
         of_holders.append(services.get(holder, behind))
     level.lead = max(0, score - max(of_holders, default=score))
     return level

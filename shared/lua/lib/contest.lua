@@ -80,7 +80,7 @@ local function opponents(contest, job, tenant, group)
   if job.tenant == tenant then
     return nil
   elseif has[1] ~= wants[1] then
-    return has[1], wants[1], has[2]
+    return has[1], wants[1]
   end
   return has[2], wants[2]
 end
@@ -116,9 +116,11 @@ local function order_of(contest, entry, tenant, group, is_batch)
   elseif entry.job.priority < 0 and not is_batch then
     return entry.row_ms >= EARLY_PART * contest.quantum_ms and { -1, 0, 0, 0, 0, entry.row_ms, entry.job.id } or nil
   end
-  local has, wants, within = opponents(contest, entry.job, tenant, group)
+  local has, wants = opponents(contest, entry.job, tenant, group)
   if has and gives_slot(contest, has, wants, entry.row_ms) then
-    return { entry.rank, -has.rows / has.weight, -has.service, within and -within.rows / within.weight or 0,
+    -- Jobs of the same group as the tenant are compared with those of others by their group.
+    local owner, within = unpack(contenders(contest, entry.job.tenant, entry.job.group))
+    return { entry.rank, -owner.rows / owner.weight, -owner.service, within and -within.rows / within.weight or 0,
       entry.row_ms < contest.quantum_ms and 1 or 0, entry.row_ms, entry.job.id }
   end
 end

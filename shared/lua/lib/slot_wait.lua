@@ -49,7 +49,9 @@ local function open_level(request, owner, group, weight_milli, total_milli, hold
   local level = { weight_milli = weight_milli, sum_milli = total_milli, idlers = {}, lead = 0,
     owners = redis.call('ZCARD', set) + (is_member and 0 or 1),
     ahead = redis.call('ZCOUNT', set, '-inf', '(' .. whole(score)) }
-  local virtual_time, most = virtual_time_of(slug, group), nil
+  -- An exchange raises the virtual time to the least service in the set, the owner's included, before it chooses jobs.
+  local least = number(redis.call('ZRANGE', set, 0, 0, 'WITHSCORES')[2], score, MIN_SERVICE_MWT)
+  local virtual_time, most = math.max(virtual_time_of(slug, group), math.min(least, score)), nil
   for i = 1, #holders do
     local holder = holders[i]
     if holder.group == group then
