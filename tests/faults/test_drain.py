@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from shared.accounts.workers import DrainProgress, Workers
 from shared.jobs.states import JobState
 from shared.store import keys
 from shared.store.connection import WORKER
@@ -118,17 +119,32 @@ def test_a_worker_that_is_signaled_before_it_serves_exits_at_once_and_logs_the_r
 def test_an_operators_drain_stops_claims_until_it_is_revoked(stage):
     worker = stage.worker()
     name = stage.view(worker).name
-    stage.client.hset(keys.worker(name), "drain_asked", "1")
+    workers = Workers(stage.client)
+    workers.drain(name)
     wait_for(lambda: stage.view(worker).draining, "the worker to report that it drains")
     job_id = stage.admit()
     steps, last_beat_ms = stage.view(worker).facts["steps"], stage.client.hget(keys.worker(name), "beat_ms")
     wait_for(lambda: stage.client.hget(keys.worker(name), "beat_ms") != last_beat_ms, "another heartbeat")
     assert stage.job(job_id).state is JobState.QUEUED
     assert stage.view(worker).facts["steps"] == steps
-    stage.client.hdel(keys.worker(name), "drain_asked")
+    assert workers.resume(name)
     (view,) = stage.ended(job_id)
     assert view.state is JobState.SUCCEEDED
     assert worker.alive
+
+
+def test_an_operators_drain_of_all_workers_is_finished_when_their_running_jobs_have_ended(stage):
+    worker = stage.worker()
+    ids = [stage.admit(tenant, max_tokens=200) for tenant in "abc"]
+    stage.wait_until_running(*ids)
+    name, workers = stage.view(worker).name, Workers(stage.client)
+    workers.drain_all()
+    wait_for(lambda: workers.progress() == [DrainProgress(name, 3, claims_no_more=True)], "the worker to claim no more")
+    wait_for(lambda: workers.progress()[0].is_finished, "the drain to be finished")
+    assert {view.state for view in stage.jobs(ids)} == {JobState.SUCCEEDED}
+    workers.resume_all()
+    (view,) = stage.ended(stage.admit())
+    assert view.state is JobState.SUCCEEDED
 
 
 @pytest.mark.rq

@@ -1,0 +1,1 @@
+"""The commands with which operators steer a running system and read what it has done."""

@@ -1,0 +1,83 @@
+"""`penstock drain` and `penstock resume`: stop workers from claiming jobs, and let them claim again."""
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shared.cli import output
+from shared.cli.reach import FAULT, StateDir, writable_store_client
+from shared.errors import ConfigError
+
+if TYPE_CHECKING:
+    from shared.accounts.workers import Workers
+
+#: Time between two looks at the workers, in seconds. A worker notices a drain with its next heartbeat.
+_LOOK_EVERY_S = 0.25
+
+Worker = Annotated[
+    str | None, typer.Argument(metavar="WORKER", help="The worker's name, as its log and this command print it.")
+]
+All = Annotated[bool, typer.Option("--all", help="All workers, also those that start later.")]
+
+
+def drain(
+    worker: Worker = None,
+    *,
+    all_workers: All = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Return when no running job is left.")] = False,
+    state_dir: StateDir = None,
+) -> None:
+    """Stop a worker, or all of them, from claiming jobs. Running jobs go on. With --all, the door admits no jobs."""
+    from shared.accounts.workers import Workers
+
+    _check_target(worker, all_workers=all_workers)
+    workers = Workers(writable_store_client(state_dir))
+    if worker is not None:
+        workers.drain(worker)
+        output.write_note(f"worker {worker} claims no more jobs until `penstock resume {worker}`")
+    else:
+        workers.drain_all()
+        output.write_note("no worker claims jobs, and the door admits none, until `penstock resume --all`")
+    if wait:
+        _wait(workers, worker)
+
+
+def resume(worker: Worker = None, *, all_workers: All = False, state_dir: StateDir = None) -> None:
+    """Let a drained worker, or all of them, claim jobs again."""
+    from shared.accounts.workers import Workers
+
+    _check_target(worker, all_workers=all_workers)
+    workers = Workers(writable_store_client(state_dir))
+    if worker is None:
+        workers.resume_all()
+        output.write_note("all workers claim jobs again")
+    elif workers.resume(worker):
+        output.write_note(f"worker {worker} claims jobs again")
+    else:
+        output.write_note(f"worker {worker} still drains, because all workers do: use `penstock resume --all`")
+        raise typer.Exit(FAULT)
+
+
+def _check_target(worker: str | None, *, all_workers: bool) -> None:
+    if all_workers == (worker is not None):
+        raise ConfigError("name one worker, or use --all for all of them")
+
+
+def _wait(workers: "Workers", worker: str | None) -> None:
+    """Return when the drain is finished. Exit with FAULT if it was revoked in the meantime."""
+    told = None
+    while True:
+        unfinished = [one for one in workers.progress(worker) if not one.is_finished]
+        if not unfinished:
+            output.write_note("no running job is left")
+            return
+        revoked = not (workers.is_system_draining() if worker is None else workers.is_marked(worker))
+        if revoked:
+            output.write_note("the drain was revoked before it was finished")
+            raise typer.Exit(FAULT)
+        running = sum(one.running for one in unfinished)
+        if running != told:
+            output.write_note(f"running jobs: {running}")
+            told = running
+        time.sleep(_LOOK_EVERY_S)
