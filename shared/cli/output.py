@@ -68,7 +68,7 @@ def write_table(
     from rich.text import Text
 
     shown = [index for index in range(len(columns)) if not cells or any(line[index] for line in cells)]
-    drawn = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
+    drawn = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), collapse_padding=True)
     for index in shown:
         drawn.add_column(columns[index], overflow="fold", no_wrap=index == 0)
     for line in cells:

@@ -44,10 +44,10 @@ class Program:
             check=False,
         )
 
-    def on_a_terminal(self, *arguments: str) -> str:
-        """Run the program on a terminal of 100 columns; return what a person would see on it."""
+    def on_a_terminal(self, *arguments: str, columns: int = 100) -> str:
+        """Run the program on a terminal of so many columns; return what a person would see on it."""
         terminal, program_end = pty.openpty()
-        environ = {**self.environ, "COLUMNS": "100", "TERM": "xterm-256color"}
+        environ = {**self.environ, "COLUMNS": str(columns), "TERM": "xterm-256color"}
         process = subprocess.Popen(
             self.command(*arguments), env=environ, stdin=program_end, stdout=program_end, stderr=program_end
         )

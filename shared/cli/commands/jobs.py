@@ -1,5 +1,8 @@
 """`penstock jobs`, `job` and `cancel`: list, show and cancel the tenant's jobs through the door."""
 
+import sys
+import time
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -7,6 +10,7 @@ import typer
 from shared.cli import output
 from shared.cli.durations import format_duration, format_timestamp
 from shared.cli.reach import FAULT, ActingTenant, Json, door_client
+from shared.cli.timeline import Step, timeline
 from shared.jobs.states import JobState
 
 JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id, as `submit --detach` or `jobs` printed it.")]
@@ -29,19 +33,24 @@ def jobs(
     if json:
         output.write_json(page)
         return
-    columns = ("id", "status", "model", "created", "took", "attempts", "tokens", "why")
-    output.write_table(columns, (_row(job) for job in page["data"]), styles=_STYLES)
+    if sys.stdout.isatty():
+        _draw_page(page["data"], time.time())
+    else:
+        columns = ("id", "status", "model", "created", "took", "attempts", "tokens", "why")
+        output.write_table(columns, (_row(job) for job in page["data"]))
     if page.get("cursor"):
         output.write_note(f"more jobs: --cursor {page['cursor']}")
 
 
 def job(job_id: JobId, *, tenant: ActingTenant = None, json: Json = False) -> None:
-    """Show one job: its state, its times, its token counts and its answer."""
+    """Show one job: its state, its times, its token counts, its timeline and its answer."""
     found = door_client(tenant).get_job(job_id)
+    steps = timeline(found, 1000 * time.time())
     if json:
-        output.write_json(found)
+        output.write_json(found | {"timeline": [asdict(step) for step in steps]})
         return
     output.write_table(("what", "value"), _fields(found), styles=_STYLES)
+    output.write_table(("stage", "at", "took", "why"), (_step_cells(step) for step in steps))
     if found.get("text"):
         output.write_data(found["text"])
 
@@ -64,6 +73,25 @@ def describe_degradation(job: dict[str, Any]) -> str:
     """Describe how a job's answer was shortened so that the job ends in time. Return "" if it was not shortened."""
     changes = job.get("degraded") or []
     return ", ".join(f"{change['what']} {change['from']} to {change['to']} ({change['why']})" for change in changes)
+
+
+def _draw_page(found: list[dict[str, Any]], now_s: float) -> None:
+    """Draw a page of jobs for a terminal of 80 columns: without attempts, and without a model that all jobs have."""
+    models = {job.get("model") for job in found}
+    rows = []
+    for job in found:
+        job_id, status, model, _, took, _, tokens, reason = _row(job)
+        created = job.get("created_at")
+        age = format_duration(max(0, now_s - created) * 1000) if created else None
+        rows.append((job_id, status, age, took, tokens, reason, model if len(models) > 1 else None))
+    output.write_table(("id", "status", "age", "took", "tokens", "why", "model"), rows, styles=_STYLES)
+    if len(models) == 1:
+        output.write_note(f"model: {models.pop()}")
+
+
+def _step_cells(step: Step) -> tuple[object, ...]:
+    at = None if step.at_ms is None else f"+{format_duration(step.at_ms)}"
+    return (step.what, at, format_duration(step.took_ms) or None, step.why)
 
 
 def _row(job: dict[str, Any]) -> tuple[object, ...]:
