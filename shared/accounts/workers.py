@@ -1,8 +1,8 @@
 """Drains workers: marks one worker, or the whole system, so that no more jobs are claimed until an operator resumes.
 
-A worker reads both marks with each heartbeat (shared/lua/renew.lua). The mark of a worker is a field of its record, which
-ends with the worker; the mark of the system is a field of the configuration, which also holds for workers that start
-later, and lets the door refuse jobs with `draining`.
+A worker reads both marks with each heartbeat (shared/lua/renew.lua). The mark of a worker is a field of its record,
+which ends with the worker. The mark of the system is a field of the configuration, which also holds for workers that
+start later, and lets the door refuse jobs with `draining`.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from shared.store.redis_errors import store_faults
 
 #: The mark: a field of a worker's record, and a field of the configuration for all workers.
 _OWN_MARK, _SYSTEM_MARK = "drain_asked", "draining"
-#: Fields of a worker's record: the time of its last heartbeat, and whether it reported then that it claims no more jobs.
+#: Fields of a worker's record: the time of its last heartbeat, and whether it then reported that it claims no more.
 _BEAT, _REPORT = "beat_ms", "draining"
 #: An error names at most this many workers.
 _MAX_NAMED = 20
@@ -45,8 +45,8 @@ class DrainProgress:
 class Workers:
     """The registered workers: those that have sent a heartbeat in the last minute.
 
-    Methods raise ConfigError for the name of a worker that is not registered, and StoreUnavailable if the store does not
-    answer.
+    Methods raise ConfigError for the name of a worker that is not registered, and StoreUnavailable if the store does
+    not answer.
     """
 
     def __init__(self, client: redis.Redis, actor: Actor | None = None) -> None:

@@ -27,7 +27,7 @@ from shared.cli.commands import (
     tenants,
     up,
 )
-from shared.cli.commands.operate import drain
+from shared.cli.commands.operate import drain, top, usage
 from shared.cli.reach import FAULT, USAGE
 from shared.errors import ConfigError, PenstockError
 
@@ -62,8 +62,10 @@ app.add_typer(routes.app, name="routes", rich_help_panel=_OPERATORS)
 app.add_typer(pools.app, name="pools", rich_help_panel=_OPERATORS)
 app.add_typer(keys.app, name="keys", rich_help_panel=_OPERATORS)
 app.add_typer(admin_keys.app, name="admin-keys", rich_help_panel=_OPERATORS)
+app.command(rich_help_panel=_OPERATORS)(top.top)
 app.command(rich_help_panel=_OPERATORS)(drain.drain)
 app.command(rich_help_panel=_OPERATORS)(drain.resume)
+app.command(rich_help_panel=_OPERATORS)(usage.usage)
 app.command(rich_help_panel=_OPERATORS)(audit.audit)
 app.command(rich_help_panel=_OPERATORS)(doctor.doctor)
 app.command(rich_help_panel=_OPERATORS)(config.config)

@@ -134,6 +134,7 @@ class ClaimedJob:
     traceparent: str = ""
     #: The tokens that earlier attempts generated, after which the answer goes on.
     answer: tuple[int, ...] = ()
+    key_label: str = ""
 
     @property
     def held(self) -> ClaimRef:
@@ -169,6 +170,7 @@ class Usage:
         return {
             # Count the prompt tokens up to the point that the job reached, not the whole prompt.
             "prompt_tokens": self.prompt_tokens - self.unread_tokens,
+            "unread_tokens": self.unread_tokens,
             "cached_tokens": self.cached_tokens,
             "completion_tokens": self.completion_tokens,
             "again_tokens": self.again_tokens,

@@ -96,6 +96,7 @@ def claimed(entry: list[Any], token: str) -> ClaimedJob:
         cancel_requested=text(entry[9]) != "",
         traceparent=text(entry[10]),
         answer=answer_ids.unpack(entry[11]),
+        key_label=text(entry[12]),
     )
 
 

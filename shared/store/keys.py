@@ -99,6 +99,11 @@ def spent(day: str) -> str:
     return _key("spent", day)
 
 
+def usage(day: str) -> str:
+    """Return the key of the HASH with the usage of a day (UTC, 2026-11-23), by tenant, key label and model."""
+    return _key("usage", day)
+
+
 def tenants() -> str:
     """Return the key of the ZSET of tenants, ordered by last admission."""
     return _key("tenants")

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -171,43 +170,6 @@ def test_a_job_is_listed_shown_and_canceled(penstock: Program) -> None:
     again = penstock("cancel", running, "--tenant", "seen")
     assert again.returncode == 0
     assert "canceled" in again.stdout
-
-
-def test_a_page_of_jobs_fits_a_terminal_of_80_columns_with_one_line_for_each_job(tmp_path: Path) -> None:
-    names = ["queued", "running", "succeeded", "canceled", "expired", "failed"]
-    found = [
-        {
-            "id": f"{number:022}",
-            "status": name,
-            "model": "org/a-model-with-a-long-name:Q4_K_M",
-            "created_at": 1_790_000_000.5,
-            "ended_at": 1_790_000_123.25 if number > 1 else None,
-            "attempts": 3 if name == "failed" else 1,
-            "usage": {"completion_tokens": 32_000},
-            "error": {"code": "context_length_exceeded"},
-        }
-        for number, name in enumerate(names)
-    ]
-    page = {"object": "list", "data": found, "cursor": None, "has_more": False}
-    with scripted_door(json_answer(200, page)) as door:
-        shown = program(tmp_path, PENSTOCK_URL=door.url).on_a_terminal("jobs", columns=80)
-    plain = [re.sub(r"\x1b\[[0-9;]*m", "", line).rstrip() for line in shown.splitlines()]
-    assert max(map(len, plain)) <= 80
-    for job in found:
-        (line,) = [line for line in plain if str(job["id"]) in line]
-        assert {str(job["status"]), "context_length_exceeded", "32000"} <= set(line.split())
-    assert "model: org/a-model-with-a-long-name:Q4_K_M" in plain
-
-
-def test_the_timeline_of_a_job_is_shown_and_part_of_its_json(penstock: Program) -> None:
-    job_id = submit_detached(penstock, "--max-tokens", "2", "--tenant", "timed")
-    wait_for_status(penstock, job_id, "timed", "succeeded")
-    steps = json.loads(penstock("job", job_id, "--tenant", "timed", "--json").stdout)["timeline"]
-    stages = [step["what"] for step in steps if step["what"] not in {"waited", "prepared"}]
-    assert stages == ["admitted", "claimed", "prefill", "decode", "ended"]
-    shown = penstock("job", job_id, "--tenant", "timed").stdout
-    assert "stage\tat\ttook\twhy\n" in shown
-    assert re.search(r"^ended\t\+\S+\t\tsucceeded \(length\)$", shown, re.MULTILINE)
 
 
 def test_a_stream_does_not_print_text_again_after_a_lost_worker(tmp_path: Path) -> None:

@@ -57,6 +57,12 @@ _PARAMETERS: dict[tuple[str, str], list[Parameter]] = {
         _query("limit", "integer", "how many jobs to return; the default is 20", minimum=1, maximum=100),
         _query("cursor", "string", "the `cursor` of the previous page", minLength=1, maxLength=64),
     ],
+    ("get", "/v1/usage"): [
+        _query("by", "string", "what to list: day, tenant, key and model, comma-separated; the default is day,model"),
+        _query("from", "string", "the first day, such as 2026-11-01; the default is the first of the last day's month"),
+        _query("to", "string", "the last day, at most 30 days later; the default is today"),
+        _query("all", "integer", "1: the usage of all tenants, for operators"),
+    ],
     ("get", "/v1/jobs/{job_id}"): _WAIT,
     ("delete", "/v1/jobs/{job_id}"): [_query("erase", "integer", "1: remove the text of a job that has ended")],
     ("get", "/v1/jobs/{job_id}/events"): [
@@ -85,6 +91,7 @@ _SUCCESS_MODELS: dict[tuple[str, str], type[response_models.ResponseModel]] = {
     ("delete", "/v1/jobs/{job_id}"): response_models.Job,
     ("post", "/v1/quote"): response_models.Quote,
     ("get", "/v1/queue"): response_models.OwnQueue,
+    ("get", "/v1/usage"): response_models.UsageReport,
     ("get", "/v1/models"): response_models.ModelList,
     ("get", "/v1/models/{name}"): response_models.Model,
     ("post", "/v1/chat/completions"): response_models.Completion,

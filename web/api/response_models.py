@@ -190,6 +190,16 @@ class OwnQueue(ResponseModel):
     draining: bool
 
 
+class UsageReport(ResponseModel):
+    """What was used from the first to the last day, both UTC and included."""
+
+    object: Literal["usage"]
+    tenant: str | None = Field(description="null for the sums of all tenants")
+    from_: str = Field(alias="from")
+    to: str
+    data: list[dict[str, int | str]] = Field(description="for each value of the dimensions: jobs and tokens")
+
+
 class Quote(ResponseModel):
     """What a job would cost, when it would end, and what the verdict would be now. Nothing is reserved."""
 
@@ -324,6 +334,7 @@ ALL: tuple[type[ResponseModel], ...] = (
     JobPage,
     Quote,
     OwnQueue,
+    UsageReport,
     ModelList,
     Model,
     Ready,

@@ -26,7 +26,7 @@ def install(app: Flask) -> None:
 
     @app.before_request
     def authenticate() -> None:
-        if not request.path.startswith("/v1/") or uses_ticket():
+        if not request.path.startswith("/v1/") or uses_ticket() or wants_all_tenants():
             return
         if request.routing_exception is None:
             current_caller()
@@ -39,6 +39,11 @@ def install(app: Flask) -> None:
 def uses_ticket() -> bool:
     """Return whether this request has a ticket instead of an API key; only the route for a job's events accepts one."""
     return request.endpoint == "events.events" and "ticket" in request.args
+
+
+def wants_all_tenants() -> bool:
+    """Return whether this request is for the usage of all tenants, whose route requires an admin key instead."""
+    return request.endpoint == "usage.own_usage" and request.args.get("all", "0").lower() in {"1", "true", "yes"}
 
 
 def current_caller() -> Caller:

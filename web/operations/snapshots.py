@@ -1,12 +1,22 @@
-"""Read how the whole system is doing, or how many jobs one tenant has."""
+"""Read how the whole system is doing, how many jobs one tenant has, and what tenants have used."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from datetime import date, timedelta
+from typing import Any, TypeVar
 
+from shared.accounts.usage import UsageRow, days_between, parse_day, parse_dimensions, sum_by
+from shared.errors import ConfigError
 from shared.store import keys
 from shared.store.redis_errors import store_faults
 from shared.store.replies import Overview
+from web.http.api_errors import FieldError, invalid_value
 from web.runtime.context import DoorContext
+
+#: The most days of one call. `penstock usage` reads more.
+MAX_DAYS = 31
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -44,3 +54,46 @@ def count_tenant(context: DoorContext, tenant: str) -> TenantCounts:
     with store_faults(client):
         counted: Any = client.hmget(keys.tenant(tenant), "waiting", "waiting_tokens", "running")
     return TenantCounts(*(int(value or 0) for value in counted))
+
+
+def read_usage(
+    context: DoorContext, tenant: str | None, *, by: str | None, first: str | None, last: str | None
+) -> dict[str, Any]:
+    """Return the sums of a tenant's usage, or of all tenants' if `tenant` is None.
+
+    `by` lists the dimensions; the default is `day,model`, with `tenant` for all tenants. `first` and `last` are dates;
+    by default, the last day is today and the first one is the first of its month. Raises ApiError (422) if one of them
+    is invalid, and StoreUnavailable.
+    """
+    today = context.usage_days.today()
+    dimensions = _checked("by", lambda: parse_dimensions("by", by or ("day,model" if tenant else "day,tenant,model")))
+    last_day = _checked("to", lambda: parse_day("to", last)) if last else today
+    first_day = _checked("from", lambda: parse_day("from", first)) if first else _first_default(last_day)
+    days = _checked("from", lambda: days_between(first_day, last_day, most=MAX_DAYS))
+    rows = (row for day in days for row in _read_day(context, tenant, day, today))
+    sums = sum_by(dimensions, rows)
+    return {
+        "object": "usage",
+        "tenant": tenant,
+        "from": first_day.isoformat(),
+        "to": last_day.isoformat(),
+        "data": [dict(zip(dimensions, group, strict=True)) | amounts.as_dict() for group, amounts in sums.items()],
+    }
+
+
+def _checked(field: str, parse: Callable[[], T]) -> T:
+    """Return what `parse` returns. Raises ApiError (422), which names the field, if it raises ConfigError."""
+    try:
+        return parse()
+    except ConfigError as error:
+        raise invalid_value([FieldError(field, str(error))]) from None
+
+
+def _first_default(last_day: date) -> date:
+    return last_day - timedelta(days=last_day.day - 1)
+
+
+def _read_day(context: DoorContext, tenant: str | None, day: date, today: date) -> list[UsageRow]:
+    if tenant is None:
+        return context.usage_days.read_all(day)
+    return context.usage_days.read(tenant, day, today)

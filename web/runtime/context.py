@@ -25,6 +25,7 @@ from web.runtime.return_tickets import ReturnTickets
 from web.runtime.shared_answer import SharedAnswer
 from web.runtime.start import bounds_of_requests
 from web.runtime.ticket_signer import TicketSigner
+from web.runtime.usage_days import UsageDays
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class DoorContext:
     #: What /health/ready and /metrics/fleet answer, which anybody may request as often as they like.
     readiness: SharedAnswer[Overview]
     fleet_page: FleetPage
+    usage_days: UsageDays
     #: The key in the admin key file, which operators' routes accept; "" if PENSTOCK_AUTH is `open`.
     admin_key: str
 
@@ -90,5 +92,6 @@ def make_door_context(settings: Settings, store: Store, clock: Clock) -> DoorCon
         metrics=metrics,
         readiness=SharedAnswer(read_overview, clock),
         fleet_page=FleetPage(store, metrics, clock),
+        usage_days=UsageDays(store.client, clock),
         admin_key="" if settings.auth == "open" else load_admin_key(settings),
     )

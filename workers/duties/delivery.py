@@ -99,11 +99,9 @@ class Delivery:
         Its tenant is charged for the preparation only. May be called only from the thread that runs the passes.
         """
         job = held_job.claimed
-        extra = {"param": param} if param else {}
+        said, extra = _encodable(message), {"param": param} if param else {}
         usage = Usage(cpu_tokens=held_job.cpu_tokens(self._prefill_tps))
-        ending = Ending(
-            job.id, job.token, Outcome.FAILED, code=code, message=_encodable(message), usage=usage, extra=extra
-        )
+        ending = Ending(job.id, job.token, Outcome.FAILED, code=code, message=said, usage=usage, extra=extra)
         self._endings.append((held_job.key, ending))
         self.wake()
 
@@ -259,6 +257,7 @@ class Delivery:
             "job.ended",
             job=job.id,
             tenant=job.tenant,
+            key_label=job.key_label,
             model=job.model,
             outcome=outcome.value,
             finish_reason=ending.finish_reason,

@@ -101,6 +101,7 @@ def _spoiled(client: "redis.Redis") -> list[str]:
     """Return a note about each value of another program that was moved out of the way, or that needs a person."""
     from shared.accounts.tenants import Tenants
     from shared.accounts.unreadable_keys import find_unreadable_keys
+    from shared.accounts.usage import Usage
     from shared.store import keys
     from shared.store.decode import text
     from shared.store.redis_errors import store_faults
@@ -111,6 +112,7 @@ def _spoiled(client: "redis.Redis") -> list[str]:
         *(f"{key.removeprefix(keys.spoiled(''))} held another program's value, kept as {key}" for key in found),
         *(f"{problem}; the default applies (`penstock tenants set`)" for problem in Tenants(client).find_spoiled()),
         *find_unreadable_keys(client),
+        *(f"{problem}: another program has changed them" for problem in Usage(client).find_gaps()),
     ]
 
 

@@ -2,7 +2,7 @@
 -- KEYS inflight leases polls payload partial result events queues rq_job rq_finished rq_failed
 --      rq_canceled rq_results
 -- KEEPS 1 2 4 6 8 9
--- USES clock settings job waiting rq stats stream running index kept predictions spending
+-- USES clock settings job waiting rq stats stream running index kept predictions spending usage
 
 -- RQ has no status `expired` and allows no new statuses, so an expired job gets RQ's status `failed`.
 local RQ_STATUS = { succeeded = 'finished', failed = 'failed', expired = 'failed', canceled = 'canceled' }
@@ -11,7 +11,7 @@ local RQ_REGISTRY = { succeeded = k_rq_finished, failed = k_rq_failed, expired =
 local EVENTS_TTL_S = 60
 
 -- Ends the job. `ending` has the fields outcome, code, stage, finish_reason, result (JSON or '') and rq_return (base64
--- of JSON, or '').
+-- of JSON, or ''). If clients are told tokens, it also has their numbers: prompt, cached and completion.
 local function finish(job, ending, now_ms)
   local id, ttl_s = job.id, read_settings('result_ttl_s')
   if job.state == 'running' then
@@ -70,4 +70,6 @@ local function finish(job, ending, now_ms)
   count('ended|' .. label .. '|' .. job.model .. '|' .. ending.outcome)
   observe('request_duration|' .. ending.outcome .. '|' .. label .. '|' .. job.model, now_ms - job.admitted_ms)
   judge_promise(job, ending, now_ms)
+  add_usage(job, { [ending.outcome] = 1, prompt = ending.prompt, cached = ending.cached,
+    completion = ending.completion })
 end

@@ -6,12 +6,12 @@
 -- Returns what a claim tells a worker of a job: id, payload, attempt and so on. The answer's length is the one to which it
 -- is cut, if it is cut.
 local function description_of(job, fingerprint)
-  local traceparent = redis.call('HGET', k_rq_job .. job.id, 'penstock_traceparent')
+  local told = redis.call('HMGET', k_rq_job .. job.id, 'penstock_traceparent', 'penstock_key_label')
   local start_in_ms = job.start_within_ms > 0 and math.max(0, job.admitted_ms + job.start_within_ms - now_ms) or -1
   local payload = redis.pcall('GET', k_payload .. job.id)
   return { job.id, type(payload) == 'string' and payload or '', job.attempts, job.deadline_ms - now_ms,
     start_in_ms, job.tenant, job.model, job.prompt_tokens, job.cut_tokens > 0 and job.cut_tokens or job.max_tokens,
-    job.cancel, traceparent or '', job.ids or read_ids(job.id, job.claim, fingerprint) }
+    job.cancel, told[1] or '', job.ids or read_ids(job.id, job.claim, fingerprint), told[2] or '' }
 end
 
 -- Returns what a job is charged when it is claimed, together with what it was charged for the tokens that it has kept.

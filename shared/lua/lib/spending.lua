@@ -1,6 +1,6 @@
 -- spending: counts what the jobs of pools with a price cost, by day, and checks the pools' caps for a day.
 -- KEYS spent rq_job
--- USES clock rq
+-- USES clock usage
 -- Amounts are integers in millionths of the operator's currency, prices are amounts for 1,000 tokens. Days are those of
 -- UTC by the store's clock. A day's hash has the field `<slug>` for each pool with a price, and `<slug>|<tenant>` for each
 -- of its tenants. While a job is inflight, the hash contains the most that the job can cost; when it ends, that is replaced
@@ -20,10 +20,6 @@ end
 -- Returns the most that the request can cost in its pool.
 local function most_of(request)
   return amount_of(request.prompt_price, request.answer_price, request.prompt_tokens, request.max_tokens)
-end
-
-local function today()
-  return string.sub(iso(now_ms), 1, 10)
 end
 
 -- Checks that the pool's jobs of today cost no more than the pool's cap, with this job.
@@ -70,7 +66,9 @@ end
 local function spend_tokens(job, prompt_tokens, answer_tokens)
   local day, _, prompt_price, answer_price = read_price(job)
   if day then
-    spend(day, job.slug, job.tenant, amount_of(prompt_price, answer_price, prompt_tokens, answer_tokens))
+    local amount = amount_of(prompt_price, answer_price, prompt_tokens, answer_tokens)
+    spend(day, job.slug, job.tenant, amount)
+    add_usage(job, { cost_micro = amount })
   end
 end
 

@@ -36,6 +36,7 @@ def entry(**overrides):
         "cancel": b"",
         "traceparent": b"",
         "ids": b"",
+        "key_label": b"",
     }
     return list((fields | overrides).values())
 
@@ -62,12 +63,17 @@ def test_a_payload_that_is_nested_too_deeply_is_decoded_as_an_empty_one():
 
 def test_every_field_of_a_claimed_job_is_decoded():
     fields = entry(
-        payload=b'{"prompt":"x"}', start=700, cancel=b"canceled", traceparent=b"00", ids=b"\x01\0\0\0\xff\xff\0\0"
+        payload=b'{"prompt":"x"}',
+        start=700,
+        cancel=b"canceled",
+        traceparent=b"00",
+        ids=b"\x01\0\0\0\xff\xff\0\0",
+        key_label=b"ci",
     )
     job = decode.claimed(fields, "t")
     assert (job.id, job.token, job.payload, job.attempt, job.deadline_in_ms) == ("i", "t", {"prompt": "x"}, 1, 900)
     assert (job.start_in_ms, job.cancel_requested, job.traceparent) == (700, True, "00")
-    assert job.answer == (1, 65_535)
+    assert (job.answer, job.key_label) == ((1, 65_535), "ci")
     assert decode.claimed(entry(), "t").start_in_ms is None
 
 

@@ -1,0 +1,185 @@
+"""`penstock top`: a live table of the tenants and workers."""
+
+import os
+import select
+import sys
+import termios
+import time
+import tty
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shared.cli import output
+from shared.cli.commands.operate.frame import SORT_KEYS, Frame, SortKey, TenantLine, WorkerLine, make_frame
+from shared.cli.durations import format_duration, format_timestamp
+from shared.cli.reach import Json, StateDir, store_client
+from shared.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+    from shared.store.replies import Snapshot
+    from shared.store.store import Store
+
+#: Seconds between two frames. Rates are those of the last `_WINDOW_S` seconds; with --once, of one second.
+_FRAME_EVERY_S, _WINDOW_S, _ONCE_S = 1.0, 10.0, 1.0
+
+#: The keys that choose the order of the tenants.
+_SORT_BY_KEY: dict[str, SortKey] = {
+    "t": "tenant",
+    "w": "waiting",
+    "r": "running",
+    "o": "oldest",
+    "k": "tokens",
+    "s": "served",
+    "n": "refused",
+}
+_HELP = "order: t tenant, w waiting, r running, o oldest, k tokens, s served, n refused"
+
+#: The lines of a frame that are neither a tenant nor a worker, and how many tenants are shown on any terminal.
+_OTHER_LINES, _LEAST_TENANTS = 9, 3
+
+#: The most characters of a worker's name that are shown.
+_LONGEST_WORKER = 32
+
+_TENANT_COLUMNS = ("tenant", "waiting", "running", "oldest", "tok/s", "served", "due", "refused/m")
+_WORKER_COLUMNS = ("worker", "model", "state", "slots", "paused", "KV", "tok/s")
+
+
+def top(
+    *,
+    sort: Annotated[str, typer.Option(metavar="COLUMN", help=f"The tenants' order: {', '.join(SORT_KEYS)}.")] = (
+        "waiting"
+    ),
+    once: Annotated[bool, typer.Option("--once", help="Print one frame and exit.")] = False,
+    state_dir: StateDir = None,
+    json: Json = False,
+) -> None:
+    """Show tenants and workers live. Keys choose the order, q quits."""
+    from shared.store.store import Store
+
+    order = next((name for name in SORT_KEYS if name == sort), None)
+    if order is None:
+        raise ConfigError(f"sort={sort!r} is not one of {', '.join(SORT_KEYS)}")
+    if not once and (json or not (sys.stdin.isatty() and sys.stdout.isatty())):
+        raise ConfigError("the live table needs a terminal: use --once, with --json for programs")
+    store = Store(store_client(state_dir))
+    if not once:
+        _show_live(store, order)
+        return
+    before = store.snapshot(stats=True)
+    time.sleep(_ONCE_S)
+    frame = make_frame(before, store.snapshot(stats=True), order)
+    if json:
+        output.write_json(asdict(frame))
+        return
+    output.write_note(_summary(frame))
+    output.write_table(_TENANT_COLUMNS, (_tenant_cells(line) for line in frame.tenants))
+    output.write_table(_WORKER_COLUMNS, (_worker_cells(line) for line in frame.workers))
+
+
+def _show_live(store: "Store", order: SortKey) -> None:
+    """Draw a frame every second and after each key, until q or Ctrl-C is pressed."""
+    from rich.console import Console
+    from rich.live import Live
+
+    snapshots: deque[Snapshot] = deque([store.snapshot(stats=True)], maxlen=round(_WINDOW_S / _FRAME_EVERY_S) + 1)
+    with _unbuffered_keys(), Live(console=Console(), screen=True, auto_refresh=False) as live:
+        while True:
+            frame = make_frame(snapshots[0], snapshots[-1], order)
+            live.update(_draw(frame, order, live.console.size.height), refresh=True)
+            if select.select([sys.stdin], [], [], _FRAME_EVERY_S)[0]:
+                key = os.read(sys.stdin.fileno(), 1).decode(errors="replace")
+                if key in {"q", ""}:
+                    return
+                order = _SORT_BY_KEY.get(key, order)
+            else:
+                snapshots.append(store.snapshot(stats=True))
+
+
+@contextmanager
+def _unbuffered_keys() -> Iterator[None]:
+    """Let the terminal pass on each key at once and without an echo."""
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+    tty.setcbreak(descriptor)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+def _draw(frame: Frame, order: SortKey, lines: int) -> "Group":
+    """Return what is drawn on a terminal with so many lines. Tenants for which there is no line are only counted."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    room = max(_LEAST_TENANTS, lines - len(frame.workers) - _OTHER_LINES)
+    parts: list[Text | Table] = [Text(_summary(frame)), Text(f"by {order}; {_HELP}; q quits", style="dim")]
+    for columns, rows in (
+        (_TENANT_COLUMNS, [_tenant_cells(line) for line in frame.tenants[:room]]),
+        (_WORKER_COLUMNS, [(_shorten(line.worker), *_worker_cells(line)[1:]) for line in frame.workers]),
+    ):
+        table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), collapse_padding=True)
+        for index, name in enumerate(columns):
+            table.add_column(name, no_wrap=True, overflow="ellipsis", justify="left" if index == 0 else "right")
+        for row in rows:
+            table.add_row(*(Text(output.escape_controls("" if cell is None else str(cell))) for cell in row))
+        parts += [Text(""), table]
+    if len(frame.tenants) > room:
+        parts.append(Text(f"{len(frame.tenants) - room} more tenants", style="dim"))
+    return Group(*parts)
+
+
+def _summary(frame: Frame) -> str:
+    draining = ", draining" if frame.draining else ""
+    return (
+        f"{format_timestamp(frame.now_ms)}  inflight {frame.inflight} of {frame.max_inflight}: "
+        f"{frame.waiting} waiting, {frame.running} running{draining}"
+    )
+
+
+def _tenant_cells(line: TenantLine) -> tuple[object, ...]:
+    return (
+        line.tenant,
+        line.waiting,
+        line.running,
+        format_duration(line.oldest_ms) or None,
+        _rate(line.tokens_per_s),
+        _percent(line.served),
+        _percent(line.due),
+        _rate(line.refused_per_min),
+    )
+
+
+def _worker_cells(line: WorkerLine) -> tuple[object, ...]:
+    slots = f"{line.busy}/{line.slots}"
+    return (
+        line.worker,
+        line.model,
+        line.state,
+        slots,
+        line.paused,
+        _percent(line.kv_used),
+        _rate(line.tokens_per_s),
+    )
+
+
+def _shorten(worker: str) -> str:
+    """Cut the middle of a worker's name: it begins with the host, and ends with the process id and random digits."""
+    return worker if len(worker) <= _LONGEST_WORKER else f"{worker[: _LONGEST_WORKER - 17]}…{worker[-16:]}"
+
+
+def _rate(value: float | None) -> str | None:
+    return None if value is None else f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+
+
+def _percent(part: float | None) -> str | None:
+    return None if part is None else f"{100 * part:.0f}%"

@@ -1,0 +1,61 @@
+"""`penstock usage`: add up the jobs that ended and their tokens, by tenant, API key, model or day."""
+
+import csv
+import sys
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+
+from shared.cli import output
+from shared.cli.commands.pools import format_amount
+from shared.cli.reach import Json, StateDir, store_client
+from shared.errors import ConfigError
+
+#: Without --from, the command begins so many days before the last day.
+_DEFAULT_DAYS_BEFORE = 29
+
+
+def usage(
+    *,
+    by: Annotated[
+        str, typer.Option(metavar="LIST", help="What to list: tenant, key, model and day, comma-separated.")
+    ] = "tenant",
+    first: Annotated[
+        str | None, typer.Option("--from", metavar="DATE", help="The first day, UTC; by default 29 days before --to.")
+    ] = None,
+    last: Annotated[str | None, typer.Option("--to", metavar="DATE", help="The last day; by default today.")] = None,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    state_dir: StateDir = None,
+    json: Json = False,
+) -> None:
+    """Add up the jobs that ended and the tokens that clients were told. Days (UTC) are kept for 400 days."""
+    from shared.accounts.usage import Amounts, Usage, days_between, parse_day, parse_dimensions, sum_by
+
+    if as_csv and json:
+        raise ConfigError("choose either --csv or --json")
+    dimensions = parse_dimensions("by", by)
+    book = Usage(store_client(state_dir))
+    last_day = parse_day("to", last) if last else book.today()
+    first_day = parse_day("from", first) if first else last_day - timedelta(days=_DEFAULT_DAYS_BEFORE)
+    sums = sum_by(dimensions, book.read(days_between(first_day, last_day)))
+    rows = [dict(zip(dimensions, group, strict=True)) | amounts.as_dict() for group, amounts in sums.items()]
+    if json:
+        output.write_json({"from": str(first_day), "to": str(last_day), "rows": rows})
+        return
+    columns = (*dimensions, *Amounts().as_dict())
+    if as_csv:
+        writer = csv.DictWriter(sys.stdout, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        return
+    names = [name.removesuffix("_tokens").removesuffix("_micro") for name in columns]
+    output.write_table(names, (_cells(row) for row in rows))
+
+
+def _cells(row: Mapping[str, object]) -> list[object]:
+    """Return the cells of a row. On a terminal, a zero is an empty cell, and a column without cells is left out."""
+    cost = row["cost_micro"]
+    cells = [*list(row.values())[:-1], format_amount(cost) if isinstance(cost, int) and cost else 0]
+    return [cell or None for cell in cells] if sys.stdout.isatty() else cells

@@ -1,0 +1,50 @@
+-- usage: counts the jobs that have ended, their tokens and what these cost, by day, tenant, API key and model.
+-- KEYS usage rq_job
+-- USES clock rq
+-- Each day (UTC by the store's clock) has a hash. A field of it is a series, `<tenant>|<label of the key>|<model>`,
+-- whose value has the numbers AMOUNTS, separated by spaces. The field `total` has their sums over all series of the
+-- day, which `penstock doctor` compares. shared/accounts/usage.py reads both.
+local AMOUNTS = { 'succeeded', 'failed', 'canceled', 'expired', 'prompt', 'cached', 'completion', 'cost_micro' }
+-- The hash of a day is kept for this long after its first change: 400 days after the day has passed.
+local USAGE_TTL_S = 401 * 86400
+-- The most series of a day. What would begin another one is counted in the series OTHER, which no tenant can have.
+local MAX_SERIES = 10000
+local OTHER = '(other)||(other)'
+local TOTAL = 'total'
+-- The largest number that is believed.
+local MAX_USAGE = 1e15
+
+-- Returns the day of the store's time, such as 2026-11-23.
+local function today()
+  return string.sub(iso(now_ms), 1, 10)
+end
+
+-- Returns the numbers in a field, with those of `added`, by their names, as text. Numbers beyond AMOUNTS, which a newer
+-- version may have written, stay.
+local function with_added(stored, added)
+  local numbers = {}
+  for word in string.gmatch(stored or '', '%S+') do
+    numbers[#numbers + 1] = whole(number(word, 0, 0, MAX_USAGE))
+  end
+  for i = 1, #AMOUNTS do
+    numbers[i] = whole(number(numbers[i], 0) + (added[AMOUNTS[i]] or 0))
+  end
+  return table.concat(numbers, ' ')
+end
+
+-- Adds amounts, by their names, to the series of a job and to the day's total.
+local function add_usage(job, added)
+  local key = k_usage .. today()
+  local label = redis.call('HGET', k_rq_job .. job.id, 'penstock_key_label') or ''
+  label = string.gsub(label, '[%%|]', { ['%'] = '%25', ['|'] = '%7C' })
+  local series = job.tenant .. '|' .. label .. '|' .. job.model
+  local held = redis.call('HMGET', key, series, TOTAL)
+  if not held[1] and redis.call('HLEN', key) > MAX_SERIES then
+    series = OTHER
+    held[1] = redis.call('HGET', key, series)
+  end
+  redis.call('HSET', key, series, with_added(held[1], added), TOTAL, with_added(held[2], added))
+  if not held[2] then
+    redis.call('EXPIRE', key, USAGE_TTL_S)
+  end
+end
