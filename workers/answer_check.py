@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Never
 
+from shared.answer_parts import CALL
 from shared.jobs.job import Ending
 from shared.jobs.outcomes import FinishReason, Outcome
 
@@ -23,7 +24,7 @@ def failed_check(payload: Mapping[str, Any], ending: Ending) -> str:
         return ""
     if "length" in checks and ending.finish_reason == FinishReason.LENGTH:
         return "length"
-    has_calls = bool((ending.extra.get("upstream") or {}).get("tool_calls"))
+    has_calls = CALL in ending.text or bool((ending.extra.get("upstream") or {}).get("tool_calls"))
     if "invalid_json" in checks and not has_calls and not _is_json(ending.text):
         return "invalid_json"
     return ""

@@ -39,14 +39,14 @@ def reported_weight(generated_weight: int) -> int:
 def request_texts(payload: Mapping[str, Any]) -> list[str]:
     """Return the texts of a validated request: its prompt, the text of each message, or the texts to embed.
 
-    A request that is forwarded to an upstream may also have messages with parts and tool calls, and tools, which are
-    part of the prompt as JSON.
+    Tools and calls of tools are part of the prompt as JSON. A request that is forwarded to an upstream may also have
+    messages with parts.
     """
     if "input" in payload:
         return [item for item in payload["input"] if isinstance(item, str)]
     if "messages" in payload:
         texts = [_message_text(message) for message in payload["messages"]]
-        tools = (payload.get("forward") or {}).get("tools")
+        tools = payload.get("tools") or (payload.get("forward") or {}).get("tools")
         return [*texts, _compact(tools)] if tools else texts
     return [str(payload.get("prompt", ""))]
 

@@ -23,7 +23,7 @@ def client(store: Store, settings: Settings) -> FlaskClient:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"tools": [{"type": "web_search"}]}, "tools"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"conversation": "conv_1"}, "conversation"),
         ({"include": ["file_search_call.results"]}, "include"),
@@ -36,7 +36,7 @@ def client(store: Store, settings: Settings) -> FlaskClient:
         ({"prompt": {"id": "p"}}, "prompt"),
         ({"max_tokens": 5}, "max_tokens"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0]"),
-        ({"input": [{"type": "function_call_output", "call_id": "c", "output": ""}]}, "input[0].type"),
+        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0].type"),
     ],
 )
 def test_an_unsupported_field_is_400_and_named(client: FlaskClient, fields: dict[str, Any], param: str) -> None:

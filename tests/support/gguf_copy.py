@@ -8,11 +8,19 @@ from gguf import GGUFReader, GGUFValueType, GGUFWriter, TokenType
 
 
 def copy_gguf(
-    source: Path, target: Path, *, tensors_a_file: int = 0, pieces: Mapping[str, str] | None = None, **metadata: int
+    source: Path,
+    target: Path,
+    *,
+    tensors_a_file: int = 0,
+    pieces: Mapping[str, str] | None = None,
+    piece_type: TokenType = TokenType.NORMAL,
+    template: str | None = None,
+    **metadata: int,
 ) -> None:
     """Copy a model; `tensors_a_file` splits it into `<stem>-0000k-of-0000n.gguf`.
 
-    `pieces` maps pieces of the vocabulary to their replacements; `metadata` are whole numbers to add.
+    `pieces` maps pieces of the vocabulary to their replacements, which become tokens of this type; `template` is the
+    chat template of the copy; `metadata` are whole numbers to add.
     """
     reader = GGUFReader(source)
     architecture = reader.fields["general.architecture"].contents()
@@ -28,7 +36,9 @@ def copy_gguf(
         elif name == "tokenizer.ggml.token_type":
             names = reader.fields["tokenizer.ggml.tokens"].contents()
             new = [piece in (pieces or {}) for piece in names]
-            value = [TokenType.NORMAL if is_new else old for is_new, old in zip(new, value, strict=True)]
+            value = [piece_type if is_new else old for is_new, old in zip(new, value, strict=True)]
+        elif name == "tokenizer.chat_template" and template is not None:
+            value = template
         writer.add_key_value(name, value, kind, sub_type=item)
     for name, value in metadata.items():
         writer.add_uint32(f"{architecture}.{name}", value)

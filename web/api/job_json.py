@@ -4,6 +4,7 @@ from dataclasses import asdict
 from typing import Any
 from urllib.parse import quote
 
+from shared.answer_parts import read_parts
 from shared.jobs.job import JobView
 from shared.jobs.outcomes import EndCode
 from shared.jobs.states import TERMINAL_STATES, JobState
@@ -65,7 +66,7 @@ def job_json(view: JobView, ticket: str | None = None) -> dict[str, Any]:
             "patience": {"deadline_ms": view.deadline_ms, "from": view.deadline_source},
             "queue": None if has_ended(view) else _queue(view),
             "waited": asdict(view.waited),
-            "text": view.text,
+            "text": content_of(view),
             "finish_reason": view.finish_reason or None,
             "usage": usage_json(view),
             "logprobs": job_logprobs(view),
@@ -77,6 +78,11 @@ def job_json(view: JobView, ticket: str | None = None) -> dict[str, Any]:
         | routed_json(view)
         | degraded_json(view)
     )
+
+
+def content_of(view: JobView) -> str | None:
+    """Return the answer's text without its reasoning and its calls of tools; None until the job has ended."""
+    return read_parts(view.text).content if view.text and view.form.get("parts") is True else view.text
 
 
 def routed_json(view: JobView) -> dict[str, Any]:

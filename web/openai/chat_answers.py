@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
+from shared.answer_parts import AnswerParts, PartsReader, read_parts
 from shared.jobs.job import JobView
 from shared.jobs.outcomes import EndCode
 from shared.jobs.states import JobState
@@ -12,6 +13,7 @@ from web.api.job_json import degraded_json, error_json, queue_facts
 from web.api.logprobs import chat_logprobs, completion_logprobs
 from web.http.api_errors import ApiError
 from web.http.process_metrics import package_version
+from web.openai.message_parts import delta_fields, message_fields
 
 AnswerKind = Literal["chat", "completion"]
 #: The chunks of a stream that have token counts: none, an additional last one, or all.
@@ -42,6 +44,8 @@ class AnswerFormat:
     #: The number of tokens of the prompt, as the door has estimated it.
     prompt_tokens: int = 0
     usage_chunks: UsageChunks = "none"
+    #: Reads the parts of a text that is sent in chunks; None if the whole text is content.
+    reader: PartsReader | None = None
 
     @property
     def id(self) -> str:
@@ -51,12 +55,13 @@ class AnswerFormat:
     def complete(self, view: JobView) -> dict[str, Any]:
         """Return the whole response to a call that does not stream."""
         text = view.text or ""
-        reason = view.finish_reason or "stop"
-        choice: dict[str, Any] = {"index": 0, "logprobs": self._logprobs(view), "finish_reason": reason}
+        choice: dict[str, Any] = {"index": 0, "logprobs": self._logprobs(view), "finish_reason": finish_reason(view)}
         if self.kind == "chat":
             others = _others(view)
-            content = None if others.get("tool_calls") and not text else text
-            choice["message"] = {"role": "assistant", "content": content, "refusal": None} | others
+            message = message_fields(parts_of(view), view.id)
+            if others.get("tool_calls") and not text:
+                message["content"] = None
+            choice["message"] = {"role": "assistant", "refusal": None} | message | others
         else:
             choice["text"] = text
         kind = "chat.completion" if self.kind == "chat" else "text_completion"
@@ -80,9 +85,11 @@ class AnswerFormat:
         """Return the first chunk of a chat, which names the role; None for a completion."""
         return self._chunk({"role": "assistant", "content": ""}) if self.kind == "chat" else None
 
-    def text_chunk(self, text: str) -> dict[str, Any]:
-        """Return a chunk with new text."""
-        return self._chunk({"content": text}) if self.kind == "chat" else self._chunk(text)
+    def text_chunks(self, text: str) -> list[dict[str, Any]]:
+        """Return the chunks for new text: one, or one for each part of it."""
+        if self.reader is not None:
+            return [self._chunk(delta_fields(delta, self.job_id)) for delta in self.reader.feed(text)]
+        return [self._chunk({"content": text}) if self.kind == "chat" else self._chunk(text)]
 
     def others_chunk(self, view: JobView) -> dict[str, Any] | None:
         """Return a chunk with what an upstream's answer has beside its text, such as tool calls; None if nothing."""
@@ -94,7 +101,7 @@ class AnswerFormat:
 
     def last_chunk(self, view: JobView) -> dict[str, Any]:
         """Return the chunk with the finish reason, what was cut from the answer, and the logprobs if requested."""
-        chunk = self._chunk({} if self.kind == "chat" else "", view.finish_reason or "stop")
+        chunk = self._chunk({} if self.kind == "chat" else "", finish_reason(view))
         chunk["choices"][0]["logprobs"] = self._logprobs(view)
         return chunk | degraded_json(view)
 
@@ -137,6 +144,7 @@ def answer_format(view: JobView, kind: AnswerKind, usage_chunks: UsageChunks = "
         forwarded=view.form.get("forwarded") is True,
         prompt_tokens=view.prompt_tokens,
         usage_chunks=usage_chunks,
+        reader=PartsReader() if has_parts(view) else None,
     )
 
 
@@ -144,6 +152,23 @@ def answer_format(view: JobView, kind: AnswerKind, usage_chunks: UsageChunks = "
 def _fingerprint(model: str) -> str:
     """Return what tells one configuration of the server from others: the model's name and Penstock's version."""
     return "fp_" + hashlib.sha256(f"{model} {package_version()}".encode()).hexdigest()[:10]
+
+
+def finish_reason(view: JobView) -> str:
+    """Return why the answer ended, in OpenAI's terms: a complete answer with calls ends with `tool_calls`."""
+    reason = view.finish_reason or "stop"
+    return "tool_calls" if reason == "stop" and parts_of(view).calls else reason
+
+
+def has_parts(view: JobView) -> bool:
+    """Return whether the answer's text may have parts other than content."""
+    return view.form.get("parts") is True
+
+
+def parts_of(view: JobView) -> AnswerParts:
+    """Return the parts of the answer's text."""
+    text = view.text or ""
+    return read_parts(text) if has_parts(view) else AnswerParts(content=text)
 
 
 def _others(view: JobView) -> dict[str, Any]:

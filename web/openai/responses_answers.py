@@ -2,16 +2,18 @@
 
 from typing import Any
 
+from shared.answer_parts import Call
 from shared.jobs.job import JobView
 from shared.jobs.outcomes import EndCode, FinishReason
 from shared.jobs.states import JobState
 from web.api.job_json import degraded_json, error_json, has_ended, queue_facts
 from web.api.logprobs import job_logprobs
-from web.openai.chat_answers import REQUEST_ERRORS, usage
+from web.openai.chat_answers import REQUEST_ERRORS, parts_of, usage
+from web.openai.message_parts import call_id
 
-#: The prefixes of a response's id and of its only message's id. The job's id follows the prefix, so that a client's log
-#: can be matched with the door's log.
-PREFIX, MESSAGE_PREFIX = "resp_", "msg_"
+#: The prefixes of the ids of a response, of its only message and of its calls. The job's id follows the prefix, so that
+#: a client's log can be matched with the door's log.
+PREFIX, MESSAGE_PREFIX, CALL_PREFIX = "resp_", "msg_", "fc_"
 
 _STATUS = {
     JobState.QUEUED: "queued",
@@ -68,7 +70,7 @@ def has_logprobs(view: JobView) -> bool:
 def message_json(
     job_id: str, text: str | None, status: str, logprobs: list[dict[str, Any]] | None = None
 ) -> dict[str, Any]:
-    """Return the message, which is the only item of the output. If `text` is None, it has no content yet."""
+    """Return the message, the only item of the output beside calls. If `text` is None, it has no content yet."""
     content = [] if text is None else [part_json(text, logprobs)]
     return {
         "id": MESSAGE_PREFIX + job_id,
@@ -82,6 +84,18 @@ def message_json(
 def part_json(text: str, logprobs: list[dict[str, Any]] | None = None) -> dict[str, Any]:
     """Return the only part of the message's content."""
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs or []}
+
+
+def call_json(job_id: str, index: int, call: Call, status: str) -> dict[str, Any]:
+    """Return the item for one call of a tool."""
+    return {
+        "id": f"{CALL_PREFIX}{job_id}_{index}",
+        "type": "function_call",
+        "call_id": call_id(job_id, index),
+        "name": call.name,
+        "arguments": call.arguments,
+        "status": status,
+    }
 
 
 def _base_fields(view: JobView, status: str) -> dict[str, Any]:
@@ -124,8 +138,12 @@ def _text(form: dict[str, Any]) -> dict[str, Any] | None:
 def _output(view: JobView, status: str) -> list[dict[str, Any]]:
     if not has_ended(view) or view.text is None or (not view.text and view.state is not JobState.SUCCEEDED):
         return []
-    message_status = "completed" if status == "completed" else "incomplete"
-    return [message_json(view.id, view.text, message_status, job_logprobs(view))]
+    item_status = "completed" if status == "completed" else "incomplete"
+    parts = parts_of(view)
+    calls = [call_json(view.id, index, call, item_status) for index, call in enumerate(parts.calls)]
+    if calls and not parts.content:
+        return calls
+    return [message_json(view.id, parts.content, item_status, None if calls else job_logprobs(view)), *calls]
 
 
 def _error(view: JobView) -> dict[str, Any] | None:

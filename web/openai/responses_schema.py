@@ -50,16 +50,21 @@ def _check_includes(value: Any) -> Any:
     return [name for name in value if check_include(name)] if isinstance(value, list) else value
 
 
+def input_text(value: Any) -> Any:
+    """Return an input that is a text as a list with one message; any other value is returned unchanged."""
+    return [{"role": "user", "content": require_text(value)}] if isinstance(value, str) else value
+
+
 def _as_messages(value: Any) -> Any:
-    if isinstance(value, str):
-        return [{"role": "user", "content": require_text(value)}]
-    return [_as_message(item, i) for i, item in enumerate(value)] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [input_message(item, f"input[{i}]") for i, item in enumerate(value)]
+    return input_text(value)
 
 
-def _as_message(item: Any, index: int) -> Any:
+def input_message(item: Any, where: str) -> Any:
+    """Convert an input item to a message. Raises ApiError, which names the item by its path in the body, `where`."""
     if not isinstance(item, dict):
         return item
-    where = f"input[{index}]"
     kind = item.get("type") or "message"
     if kind != "message":
         raise unsupported(f"{where}.type", f"type={shown(kind)!r}; only messages are supported")

@@ -12,6 +12,8 @@ from typing import Any
 from shared.jobs.job import JobView
 from web.api.logprobs import job_logprobs
 from web.http.api_errors import ApiError, error_response
+from web.openai.chat_answers import has_parts
+from web.openai.output_events import OutputEvent, OutputEvents
 from web.openai.responses_answers import early_response_json, message_json, part_json, response_json, status_of
 from web.operations.event_stream import JobEnded, JobStarted, NothingNew, StreamItem, TextDelta
 
@@ -43,6 +45,8 @@ class ResponseEvents:
         #: `_sent` is the text formatted so far. `_running` is the text that the current attempt has generated so far.
         self._sent, self._running = "", ""
         self._in_progress = self._item_added = False
+        #: Makes the events of the output if the answer may call tools. Other answers have only one item, a message.
+        self._output = OutputEvents(view.id, _PART + 1, self._after) if has_parts(view) else None
 
     def frames(self, items: Iterator[StreamItem]) -> Iterator[str]:
         """Yield the frames for these items, and "" for each NothingNew.
@@ -69,7 +73,7 @@ class ResponseEvents:
 
         OpenAI's packages raise an exception when they receive this frame.
         """
-        number = _PART + len(self._sent) + 1
+        number = _PART + len(self._sent) + 1 if self._output is None else self._output.last_number
         error = error_response(problem).body["error"]
         flat = {name: error[name] for name in ("code", "message", "param")}
         return _event("error", flat | {"type": "error", "sequence_number": number, "error": error})
@@ -96,6 +100,11 @@ class ResponseEvents:
             raise TextDiverged(self.error_frame(ApiError("job_failed", message)))
         if len(text) == len(self._sent):
             return
+        if self._output is not None:
+            yield from self._start_progress()
+            unsent, self._sent = text[len(self._sent) :], text
+            yield from self._output_frames(self._output.add(unsent))
+            return
         yield from self._add_item()
         known = max(len(self._sent), self._after - _PART)
         self._sent = text
@@ -107,10 +116,20 @@ class ResponseEvents:
         response = response_json(view)
         if response["output"]:
             yield from self._text(view.text or "")
+        if self._output is not None:
+            status = "completed" if status_of(view) == "completed" else "incomplete"
+            yield from self._output_frames(self._output.end(status, has_output=bool(response["output"])))
+            yield from self._frame(_END_KIND[response["status"]], self._output.last_number, {"response": response})
+            return
+        if response["output"]:
             yield from self._add_item()
         if self._item_added:
             yield from self._close_item("completed" if status_of(view) == "completed" else "incomplete")
         yield from self._frame(_END_KIND[response["status"]], len(self._sent) + _END, {"response": response})
+
+    def _output_frames(self, events: Iterator[OutputEvent]) -> Iterator[str]:
+        for event in events:
+            yield from self._frame(event.kind, event.number, event.body)
 
     def _close_item(self, status: str) -> Iterator[str]:
         text, length = self._sent, len(self._sent)

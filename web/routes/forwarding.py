@@ -7,8 +7,9 @@ from pydantic import ValidationError
 
 from web.http.api_errors import ApiError
 from web.openai.chat_answers import AnswerKind
-from web.openai.chat_schema import ChatBody, CompletionBody
+from web.openai.chat_schema import CompletionBody
 from web.openai.forwarded_schema import ForwardedBody, read_forwarded
+from web.openai.tools_schema import ChatWithTools
 from web.operations.request_caller import current_caller
 from web.runtime.current import current_context
 from web.runtime.model_pools import FoundRoute
@@ -40,7 +41,7 @@ def forwarded_body(kind: AnswerKind) -> ForwardedBody | None:
 def _is_ours(value: dict[str, Any], kind: AnswerKind) -> bool:
     """Return whether our own engine could serve a body. Only then may any pool of its route take the request."""
     try:
-        (ChatBody if kind == "chat" else CompletionBody).model_validate(value)
+        (ChatWithTools if kind == "chat" else CompletionBody).model_validate(value)
     except (ApiError, ValidationError):
         return False
     return True

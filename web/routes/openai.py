@@ -19,6 +19,7 @@ from web.http.telemetry import traceparent
 from web.openai.chat_answers import AnswerFormat, AnswerKind, UsageChunks, answer_format, job_end_error
 from web.openai.chat_schema import COMPLETION_MAX_TOKENS, ChatBody, CompletionBody
 from web.openai.forwarded_schema import ForwardedBody
+from web.openai.tools_schema import ChatWithTools
 from web.operations.admission import offer
 from web.operations.cancel_on_disconnect import (
     cancel_unless_stopping,
@@ -79,7 +80,7 @@ def _forwarded_first(kind: AnswerKind) -> Callable[[Callable[..., Response]], Ca
 
 @bp.post("/v1/chat/completions")
 @_forwarded_first("chat")
-@bp.input(ChatBody, arg_name="body")
+@bp.input(ChatWithTools, arg_name="body")
 @bp.doc(
     summary="Create a chat completion, plain or streaming",
     description="Closing the connection cancels the job. If the job does not succeed, the answer is an error with "
@@ -89,7 +90,7 @@ def _forwarded_first(kind: AnswerKind) -> Callable[[Callable[..., Response]], Ca
         503: "A yield: the job was refused; retry after `retry_hint_ms`",
     },
 )
-def chat(body: ChatBody) -> Response:
+def chat(body: ChatWithTools) -> Response:
     """Generate the next message of a chat."""
     return _serve(body, "chat")
 
@@ -113,8 +114,9 @@ def completions(body: CompletionBody) -> Response:
 def _serve(body: ChatBody | CompletionBody | ForwardedBody, kind: AnswerKind) -> Response:
     context, caller = current_context(), current_caller()
     deadline = read_deadline(context, caller, body, "stream" if body.stream else "hold")
+    payload = body.payload()
     generation = GenerationRequest(
-        payload=body.payload(),
+        payload=payload,
         deadline=deadline,
         model=body.model,
         max_tokens=body.requested_max_tokens,
@@ -127,7 +129,7 @@ def _serve(body: ChatBody | CompletionBody | ForwardedBody, kind: AnswerKind) ->
         degrade=body.may_be_cut if isinstance(body, ForwardedBody) else body.degrade,
         private=body.private,
         escalate=checks_of(body.escalate, streams=bool(body.stream)),
-        form={"forwarded": True} if isinstance(body, ForwardedBody) else {},
+        form={"forwarded": True} if isinstance(body, ForwardedBody) else {"parts": True} if "tools" in payload else {},
     )
     verdict = offer(context, caller, with_refusal_identity(generation, caller.tenant))
     if isinstance(verdict, Yield):
@@ -213,7 +215,7 @@ def _chunks(items: Iterator[StreamItem], answer: AnswerFormat) -> Iterator[str]:
             unsent = _unsent_text(sent, running, answer)
             if unsent:
                 sent = running
-                yield data_frame(answer.text_chunk(unsent) | answer.usage_so_far(item.tokens))
+                yield from _frames(answer.text_chunks(unsent), answer.usage_so_far(item.tokens))
         else:
             yield from _last_chunks(item.view, sent, answer)
             return
@@ -227,13 +229,17 @@ def _last_chunks(view: JobView, sent: str, answer: AnswerFormat) -> Iterator[str
     so_far = answer.usage_so_far(view.usage.completion_tokens if view.usage else 0)
     unsent = _unsent_text(sent, view.text or "", answer) if view.text is not None else ""
     if unsent:
-        yield data_frame(answer.text_chunk(unsent) | so_far)
+        yield from _frames(answer.text_chunks(unsent), so_far)
     if (others := answer.others_chunk(view)) is not None:
         yield data_frame(others | so_far)
     yield data_frame(answer.last_chunk(view) | so_far)
     if answer.usage_chunks != "none":
         yield data_frame(answer.usage_chunk(view))
     yield "data: [DONE]\n\n"
+
+
+def _frames(chunks: list[dict[str, Any]], usage: dict[str, Any]) -> Iterator[str]:
+    return (data_frame(chunk | usage) for chunk in chunks)
 
 
 def _unsent_text(sent: str, text: str, answer: AnswerFormat) -> str:

@@ -17,7 +17,8 @@ from web.http.request import retry_attempt, return_ticket
 from web.http.telemetry import traceparent
 from web.openai.accepted_fields import unsupported
 from web.openai.responses_answers import PREFIX, has_logprobs, is_response, response_json
-from web.openai.responses_schema import ResponsesBody, check_include
+from web.openai.responses_schema import check_include
+from web.openai.responses_tools import ResponsesWithTools
 from web.operations.admission import offer
 from web.operations.cancel_on_disconnect import (
     cancel_unless_stopping,
@@ -43,7 +44,7 @@ bp = APIBlueprint("responses", __name__, tag="OpenAI")
 
 
 @bp.post("/v1/responses")
-@bp.input(ResponsesBody, arg_name="body")
+@bp.input(ResponsesWithTools, arg_name="body")
 @bp.doc(
     summary="Create a response, plain, streaming or in the background",
     description="Without background, closing the connection cancels the job, and a job that does not succeed is "
@@ -54,7 +55,7 @@ bp = APIBlueprint("responses", __name__, tag="OpenAI")
         503: "A yield: the job was refused; retry after `retry_hint_ms`",
     },
 )
-def create(body: ResponsesBody) -> Response:
+def create(body: ResponsesWithTools) -> Response:
     """Offer a job and answer as the body requests: with the whole response, a stream, or a background response."""
     context, caller = current_context(), current_caller()
     deadline = read_deadline(context, caller, body, "poll" if body.background else "stream" if body.stream else "hold")
@@ -114,7 +115,7 @@ def cancel(response_id: str) -> Response:
     return _view_response(refresh_job(context, view))
 
 
-def _generation_request(context: DoorContext, body: ResponsesBody, deadline: RequestDeadline) -> GenerationRequest:
+def _generation_request(context: DoorContext, body: ResponsesWithTools, deadline: RequestDeadline) -> GenerationRequest:
     return GenerationRequest(
         payload=body.payload(),
         deadline=deadline,

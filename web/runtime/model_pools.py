@@ -39,6 +39,8 @@ class Model:
     #: Whether all workers of the model pass requests of OpenAI's routes on whole, to an upstream. None if no worker's
     #: facts were read.
     forwards: bool | None = None
+    #: Whether a worker of the model can call the tools of a request.
+    calls_tools: bool = False
     #: How many tokens prompt and answer may have together; None if no live worker has published the number.
     n_ctx: int | None = None
     #: How an embedding model combines the vectors of its tokens into one; "" for a model that generates text.
@@ -109,6 +111,7 @@ def read_directory(snapshot: Snapshot) -> ModelDirectory:
             tokens_per_byte=_number(worker.facts, "tokens_per_byte") or cost.TOKENS_PER_BYTE,
             tokens_per_attachment=_number(worker.facts, "tokens_per_attachment") or cost.TOKENS_PER_ATTACHMENT,
             forwards=worker.model not in not_forwarding,
+            calls_tools=worker.facts.get("calls_tools") == "true" or (known is not None and known.calls_tools),
             n_ctx=int(n_ctx) or None,
             pooling=worker.facts.get("pooling", ""),
             dimensions=int(_number(worker.facts, "width") or 0) or None,

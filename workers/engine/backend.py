@@ -30,6 +30,8 @@ class Prepared:
     grammar: Any = None
     #: Whether to remove a space at the beginning of the answer: after an empty prompt, some tokenizers add one.
     strip_space: bool = False
+    #: How the text of an answer with calls of tools is read (workers/engine/chat); None if the text is the answer.
+    calls: Any = None
     #: Whether `prompt_tokens` was counted by a tokenizer; otherwise it is an estimate.
     is_counted: bool = True
     #: CPU time that another process spent on preparing the job.
@@ -92,6 +94,8 @@ class Facts:
     counts_words: bool = False
     #: Whether requests of OpenAI's routes are passed on whole. They are then not limited to what this engine knows.
     forwards: bool = False
+    #: Whether answers can call the tools of a request.
+    calls_tools: bool = False
     #: A sentence that warns the operator; "" if there is no warning.
     warning: str = ""
     #: Tells the model and its vocabulary from others, for which token ids mean something else; "" if there are no ids.

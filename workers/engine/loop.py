@@ -247,7 +247,7 @@ class Engine:
             known = sequence.known.popleft() if sequence.known else None
             try:
                 token = self.backend.sample(row, known)
-                text = "" if token == END else sequence.detokenizer.feed(self.backend.piece(token))
+                text = "" if token == END else sequence.read(token, self.backend.piece)
             except Exception as fault:  # noqa: BLE001 - an error in one sequence's sampler must not end the others
                 self._fail(sequence, fault)
                 continue
@@ -280,14 +280,14 @@ class Engine:
         """Free a sequence's slot, then its reservation, then emit its Ended event. No other method does so."""
         sequence.keep_known(self.backend.piece)
         # A job that goes on elsewhere holds back the same text again.
-        rest = "" if outcome in {DROPPED, RETURNED} else sequence.detokenizer.finish()
+        rest = "" if outcome in {DROPPED, RETURNED} else sequence.finish_text()
         if rest:
             self._emit(sequence.text_event(rest)._replace(is_last=True))
-        text, extra = sequence.detokenizer.text, sequence.extra
+        extra = sequence.extra
         if sequence.state is SequenceState.WAITING:
             self._waiting.remove(sequence)
         elif sequence.slot >= 0:
-            extra = self.backend.extra_fields(sequence.slot, text)
+            extra = self.backend.extra_fields(sequence.slot, sequence.detokenizer.text)
             self._count_grammar(sequence)
         self._table.close(sequence, keep=outcome != Outcome.FAILED)
         stage = sequence.stage if code else ""
@@ -295,5 +295,5 @@ class Engine:
         del self._by_key[sequence.key]
         self._inbox.note_ended(sequence.key)
         usage = sequence.usage(self._clock.monotonic())
-        result = (text, usage, str(code), stage, message, extra, sequence.grammar_cpu_s)
+        result = (sequence.text, usage, str(code), stage, message, extra, sequence.grammar_cpu_s)
         self._emit(Ended(sequence.key, str(outcome), str(reason), *result))

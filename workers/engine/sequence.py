@@ -41,6 +41,10 @@ class Sequence:
     job: Prepared
     submitted_s: float
     detokenizer: Detokenizer
+    #: Reads the calls of tools in the detokenizer's text; None if this text is the answer.
+    reader: Any = None
+    #: The pieces of the answer's text, as far as they were returned.
+    _texts: list[str] = field(default_factory=list)
     state: SequenceState = SequenceState.WAITING
     slot: int = -1
     #: Number of prompt and answer tokens whose keys and values are in the slot's KV cells.
@@ -81,6 +85,7 @@ class Sequence:
     def create(cls, job: Prepared, now_s: float) -> "Sequence":
         """Return a sequence that waits for a slot."""
         sequence = cls(job, now_s, _detokenizer(job))
+        sequence.reader = None if job.calls is None else job.calls.start()
         if job.sampling.logprobs is None:
             sequence.answer = list(job.spec.answer)
         else:
@@ -107,16 +112,37 @@ class Sequence:
         else:
             self.paused_in_decode_s += paused_s
 
+    def read(self, token: int, piece: Callable[[int], bytes]) -> str:
+        """Add a token to the text; return the new text of the answer. `piece` returns the bytes of a token."""
+        if self.reader is None:
+            return self.detokenizer.feed(piece(token))
+        return self._keep(self.reader.feed(self.detokenizer.feed(self.job.calls.piece(token, piece(token)))))
+
+    def finish_text(self) -> str:
+        """End the answer's text. Return the text that was held back."""
+        rest = self.detokenizer.finish()
+        return rest if self.reader is None else self._keep(self.reader.feed(rest) + self.reader.finish())
+
+    def _keep(self, text: str) -> str:
+        if text:
+            self._texts.append(text)
+        return text
+
+    @property
+    def text(self) -> str:
+        """The answer's text so far, in the form of shared/answer_parts.py if the job has tools."""
+        return self.detokenizer.text if self.reader is None else "".join(self._texts)
+
     def repeat(self, piece: Callable[[int], bytes]) -> None:
         """Read the text of the answer that earlier attempts generated. `piece` returns the bytes of a token."""
         for token in self.answer:
-            self.detokenizer.feed(piece(token))
+            self.read(token, piece)
 
     def keep_known(self, piece: Callable[[int], bytes]) -> None:
         """Add the tokens of an earlier attempt that were not computed again, because the answer ends before."""
         for token in self.known:
             self.answer.append(token)
-            self.detokenizer.feed(piece(token))
+            self.read(token, piece)
         self.known.clear()
 
     def text_event(self, text: str) -> Text:

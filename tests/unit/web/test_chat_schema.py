@@ -6,13 +6,14 @@ import pytest
 from pydantic import ValidationError
 
 from web.http.api_errors import ApiError
-from web.openai.chat_schema import ChatBody, CompletionBody
+from web.openai.chat_schema import CompletionBody
+from web.openai.tools_schema import ChatWithTools
 
 HI = [{"role": "user", "content": "hi"}]
 
 
-def chat(**body: Any) -> ChatBody:
-    return ChatBody.model_validate({"messages": HI} | body)
+def chat(**body: Any) -> ChatWithTools:
+    return ChatWithTools.model_validate({"messages": HI} | body)
 
 
 def error_of(**body: Any) -> ApiError:
@@ -26,8 +27,6 @@ def error_of(**body: Any) -> ApiError:
     ("field", "value"),
     [
         ("n", 2),
-        ("tools", [{"type": "function"}]),
-        ("tool_choice", "required"),
         ("functions", [{}]),
         ("modalities", ["text", "audio"]),
         ("audio", {"voice": "x"}),
@@ -72,8 +71,8 @@ def test_a_field_that_does_not_affect_the_answer_is_accepted_and_ignored(field: 
 @pytest.mark.parametrize(
     ("message", "param"),
     [
-        ({"role": "tool", "content": "x"}, "messages[1].role"),
-        ({"role": "assistant", "tool_calls": [{"id": "1"}]}, "messages[1].tool_calls"),
+        ({"role": "function", "content": "x"}, "messages[1].role"),
+        ({"role": "assistant", "function_call": {"name": "f"}}, "messages[1].function_call"),
         ({"role": "user", "content": [{"type": "image_url"}]}, "messages[1].content[0]"),
         ({"role": "user", "content": [{"type": ["text"], "text": "a"}]}, "messages[1].content[0]"),
         (
@@ -82,7 +81,7 @@ def test_a_field_that_does_not_affect_the_answer_is_accepted_and_ignored(field: 
         ),
     ],
 )
-def test_images_audio_and_tools_in_a_message_are_refused_with_the_path_of_the_field(
+def test_images_audio_and_old_calls_in_a_message_are_refused_with_the_path_of_the_field(
     message: dict[str, Any], param: str
 ) -> None:
     assert error_of(messages=[*HI, message]).param == param

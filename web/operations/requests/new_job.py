@@ -46,7 +46,7 @@ def used_features(payload: dict[str, Any]) -> tuple[str, ...]:
     has_schema = isinstance(response_format, dict) and response_format.get("type") != "text"
     has_schema = has_schema or any(forward.get(name) is not None for name in STRUCTURED)
     used = {
-        "tools": bool(forward.get("tools") or forward.get("functions")),
+        "tools": bool(payload.get("tools") or forward.get("tools") or forward.get("functions")),
         "images": cost.attachments(payload) > 0,
         "schema": has_schema,
     }
@@ -70,6 +70,7 @@ def _job_in_pool(
     """Return the job for a pool. Its return ticket is one for `name`, the route, if that is not empty."""
     _check_model_kind(generation, model)
     _check_min_tokens(generation)
+    _check_tools(generation, model)
     prompt_tokens = model.estimate(generation.payload)
     max_tokens = _max_tokens(generation, model, prompt_tokens)
     grace_ms = context.settings.poll_grace_ms if generation.poll_grace_ms is None else generation.poll_grace_ms
@@ -114,14 +115,14 @@ def _job_in_pool(
 def _may_be_cut(caller: Caller, generation: GenerationRequest) -> bool:
     """Return whether the job's answer may be shortened under overload.
 
-    The tenant's policy and the request must both allow degradation. A request with a response_format is never
-    degraded, because a shortened answer would not conform to that format.
+    The tenant's policy and the request must both allow degradation. A request with a response_format or with tools is
+    never degraded, because a shortened answer would not conform to that format, or would be half a call.
     """
     return (
         caller.policy is not None
         and caller.policy.degrade
         and generation.degrade
-        and "response_format" not in generation.payload
+        and not {"response_format", "tools"} & generation.payload.keys()
     )
 
 
@@ -142,6 +143,12 @@ def _check_min_tokens(generation: GenerationRequest) -> None:
     if least is not None and generation.max_tokens is not None and least > generation.max_tokens:
         message = f"min_tokens={least} is more than max_tokens={generation.max_tokens}"
         raise invalid_value([FieldError("min_tokens", message)])
+
+
+def _check_tools(generation: GenerationRequest, model: Model) -> None:
+    """Raise ApiError if the model's engine cannot call tools. A model without a live worker passes the check."""
+    if "tools" in generation.payload and model.live and not model.calls_tools and not model.forwards:
+        raise ApiError("unsupported_parameter", f"model {model.name!r} cannot call tools", param="tools")
 
 
 def _max_tokens(generation: GenerationRequest, model: Model, prompt_tokens: int) -> int:

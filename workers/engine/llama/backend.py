@@ -6,6 +6,7 @@ Logits are computed only for rows that are sampled. Each sequence has its own sa
 
 import ctypes
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -13,24 +14,26 @@ from typing import Any
 import numpy as np
 from llama_cpp import _ggml, llama_cpp
 
-from shared.errors import ModelError
 from shared.jobs.outcomes import EndCode
 from shared.settings.settings import Settings
-from workers.engine.backend import END, BatchRow, DecodeFailed, Facts, Prepared, context_limit
+from workers.engine.backend import END, BatchRow, DecodeFailed, Facts, Prepared
 from workers.engine.cells.slots import SlotAccountingError
+from workers.engine.chat.tool_calls import CallForm
+from workers.engine.chat.tool_grammar import tool_constraint
+from workers.engine.chat.tool_request import ToolRequest, read_tools
 from workers.engine.events import JobRejected, JobSpec
 from workers.engine.llama.batch import Batch
-from workers.engine.llama.chat_template import ChatTemplate
 from workers.engine.llama.embedding import EmbeddingBackend
 from workers.engine.llama.load import Libraries, ModelShape
 from workers.engine.llama.log import LlamaLog
 from workers.engine.llama.logprobs import Logprobs
+from workers.engine.llama.prompt import Prompts
 from workers.engine.llama.samplers import Sampler
 from workers.engine.llama.start import open_model
 from workers.engine.llama.vocabulary import Tokens, Vocabulary
 from workers.engine.sampling import Sampling, read_sampling
 from workers.engine.structured.compiler import GrammarCompiler, Limits
-from workers.engine.structured.constraint import read_constraint
+from workers.engine.structured.constraint import Constraint, read_constraint
 
 _LOG = LlamaLog()
 
@@ -52,7 +55,7 @@ class LlamaBackend:
 
     def __init__(self, model: int, ctx: int, shape: ModelShape, facts: Facts, limits: Limits) -> None:
         sizes = shape.sizes
-        self.slots, self.cells, self.n_ctx, self.facts = sizes.slots, sizes.cells, sizes.n_ctx, facts
+        self.slots, self.cells, self.n_ctx = sizes.slots, sizes.cells, sizes.n_ctx
         self.sequences = int(llama_cpp.llama_n_seq_max(ctx))
         self._model, self._ctx = model, ctx
         # Prefixes can be reused only with a full KV cache. Recurrent memory keeps only the latest state of a sequence,
@@ -63,7 +66,8 @@ class LlamaBackend:
         self._memory = llama_cpp.llama_get_memory(ctx)
         self._vocab = Vocabulary(llama_cpp, model)
         self.n_vocab, self.tokenize, self.piece = self._vocab.size, self._vocab.tokenize, self._vocab.piece
-        self._template, self._no_template_reason = self._chat_template()
+        self._prompt_maker = Prompts(llama_cpp, model, self._vocab, self.n_ctx)
+        self.facts = replace(facts, calls_tools=self._prompt_maker.template is not None)
         self._grammars = GrammarCompiler(self._vocab.table(), limits)
         self._batch = Batch(llama_cpp, llama_cpp.llama_n_batch(ctx))
         self._prompts: dict[int, Tokens] = {}
@@ -81,8 +85,11 @@ class LlamaBackend:
         sampling = read_sampling(spec.payload)
         self._vocab.reject_unknown((token for token, _ in sampling.logit_bias), "logit_bias")
         self._vocab.reject_unknown(sampling.stop_token_ids, "stop_token_ids")
-        prompt = self._prompt(spec)
-        constraint = read_constraint(spec.payload, max_bytes=self._grammars.limits.max_bytes)
+        tools = read_tools(spec.payload)
+        prompt = self._prompt_maker.make(spec, tools)
+        constraint, calls = read_constraint(spec.payload, max_bytes=self._grammars.limits.max_bytes), None
+        if tools is not None:
+            constraint, calls = self._with_tools(tools, constraint)
         grammar = None if constraint is None else self._grammars.compile(constraint, spec.tenant)
         return Prepared(
             spec,
@@ -92,37 +99,20 @@ class LlamaBackend:
             prompt,
             grammar,
             strip_space=spec.payload.get("prompt") == "",
+            calls=calls,
             helper_cpu_s=0.0 if grammar is None else grammar.helper_cpu_s,
         )
 
-    def _prompt(self, spec: JobSpec) -> Tokens:
-        text, messages = spec.payload.get("prompt"), spec.payload.get("messages")
-        if messages is not None:
-            if self._template is None:
-                raise JobRejected(EndCode.INVALID_VALUE, f"{self._no_template_reason}: send a prompt", "messages")
-            pieces = self._template.pieces(messages, self._vocab.control_names)
-            self._reject_too_long(max(len(pieces), self._vocab.min_tokens("".join(pieces))), "messages")
-            return self._non_empty(np.concatenate([self.tokenize(piece) for piece in pieces]), "messages")
-        if not isinstance(text, str):
-            raise JobRejected(EndCode.INVALID_VALUE, "this model generates text: send a prompt or messages", "prompt")
-        self._reject_too_long(self._vocab.min_tokens(text), "prompt")
-        return self._non_empty(self._vocab.prompt(text), "prompt")
-
-    def _reject_too_long(self, tokens: int, param: str) -> None:
-        """Raise JobRejected if a prompt with at least `tokens` tokens cannot fit the context.
-
-        This check comes before the prompt is tokenized, because tokenizing a very long text could take minutes.
-        """
-        if tokens > self.n_ctx:
-            message = f"{context_limit(self.n_ctx)}, and the prompt has at least {tokens} tokens"
-            raise JobRejected(EndCode.CONTEXT_LENGTH_EXCEEDED, message, param)
-
-    @staticmethod
-    def _non_empty(tokens: Tokens, param: str) -> Tokens:
-        if not len(tokens):
-            message = f"{param} is empty, and the model has no BOS token to start from"
-            raise JobRejected(EndCode.INVALID_VALUE, message, param)
-        return tokens
+    def _with_tools(self, tools: ToolRequest, content: Constraint | None) -> tuple[Constraint, CallForm]:
+        """Return what an answer with tools must match, and how it is read. `content` is its format without a call."""
+        template = self._prompt_maker.template
+        if template is None:
+            raise JobRejected(EndCode.UNSUPPORTED_PARAMETER, "tools need a chat template", "tools")
+        form = template.tool_format
+        control = self._vocab.control_tokens_in(form.marks)
+        limit = self._grammars.limits.max_bytes
+        constraint = tool_constraint(tools, form, control, max_bytes=limit, content=content)
+        return constraint, CallForm(form, {token: name.encode() for name, token in control.items()})
 
     def calibration_job(self, spec: JobSpec, prompt_tokens: int) -> Prepared:
         """Return a job for the calibration. Its prompt consists of `prompt_tokens` meaningless tokens."""
@@ -260,20 +250,6 @@ class LlamaBackend:
         self._grammars.close()
         llama_cpp.llama_free(self._ctx)
         llama_cpp.llama_model_free(self._model)
-
-    def _chat_template(self) -> tuple[ChatTemplate | None, str]:
-        """Return the model's chat template, or None and the reason why the model has no usable one.
-
-        Without a chat template, the backend rejects jobs with messages, but accepts jobs with a prompt.
-        """
-        source = llama_cpp.llama_model_chat_template(self._model, None)
-        if not source:
-            return None, "the model has no chat template"
-        text = source.decode("utf-8", "replace")
-        try:
-            return ChatTemplate(text, bos=self._vocab.name(self._vocab.bos), eos=self._vocab.name(self._vocab.eos)), ""
-        except ModelError as fault:
-            return None, str(fault)
 
 
 def load_backend(

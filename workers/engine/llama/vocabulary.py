@@ -2,7 +2,7 @@
 
 import ctypes
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,7 @@ class Vocabulary:
         self.control_names = self._names_pattern(control)
         #: Pattern that matches the names of tokens that llama.cpp never splits; None if there are no such tokens.
         self._unsplittable = self._names_pattern(control | lib.LLAMA_TOKEN_ATTR_USER_DEFINED)
+        self._control_tokens = {self.name(token): token for token in self._with_attributes(control)}
         self._byte_fallback = self._byte_fallback_pattern()
 
     def _byte_fallback_pattern(self) -> re.Pattern[str] | None:
@@ -63,9 +64,18 @@ class Vocabulary:
 
         The pattern does not match names of a single character. It tries longer names first.
         """
-        found = (token for token in range(self.size) if self._lib.llama_vocab_get_attr(self.handle, token) & attributes)
-        names = sorted((name for name in map(self.name, found) if len(name) > 1), key=len, reverse=True)
-        return re.compile(f"(?:{'|'.join(map(re.escape, names))})") if names else None
+        names = [name for name in map(self.name, self._with_attributes(attributes)) if len(name) > 1]
+        longest_first = sorted(names, key=len, reverse=True)
+        return re.compile(f"(?:{'|'.join(map(re.escape, longest_first))})") if names else None
+
+    def _with_attributes(self, attributes: int) -> Iterator[int]:
+        """Yield the tokens with any of these attributes."""
+        return (token for token in range(self.size) if self._lib.llama_vocab_get_attr(self.handle, token) & attributes)
+
+    def control_tokens_in(self, text: str) -> dict[str, int]:
+        """Return the control tokens whose names the text contains, by name."""
+        names = [] if self.control_names is None else self.control_names.findall(text)
+        return {name: self._control_tokens[name] for name in names}
 
     def prompt(self, text: str) -> Tokens:
         """Return the prompt's tokens, including the BOS and EOS tokens that `llama_cpp.Llama` would add."""

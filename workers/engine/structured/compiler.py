@@ -4,14 +4,14 @@ import hashlib
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import llguidance
 
 from workers.engine.events import JobRejected
-from workers.engine.structured.constraint import Constraint, unusable
+from workers.engine.structured.constraint import JSON_SPACE, Constraint, unusable
 from workers.engine.structured.matcher import NO_EXTENSION, GrammarSlow, GrammarStuck, MaskShape, Matcher
 from workers.engine.structured.probe import Probes
 
@@ -25,9 +25,6 @@ _LIMITS: dict[str, Any] = {
     "precompute_large_lexemes": False,
     "verbose_errors": False,
 }
-#: White space between the parts of a JSON text: one space, or a line end and an indentation. Without a limit, a model
-#: that has lost its way can generate white space until `max_tokens`.
-_SPACE = r"( |\n[ \t]{0,20})"
 #: How many compiled grammars are kept, and how many of one tenant. A grammar keeps up to a few MB.
 _MAX_KEPT, _MAX_KEPT_PER_TENANT = 64, 16
 
@@ -114,25 +111,28 @@ class GrammarCompiler:
 
         `helper_cpu_s` of the grammar or of the JobRejected is the CPU time that was spent outside this process.
         """
-        key = tenant, hashlib.sha256(f"{constraint.kind} {constraint.text}".encode()).digest()
+        key = tenant, hashlib.sha256(f"{constraint.kind} {constraint.marks} {constraint.text}".encode()).digest()
         with self._lock:
             kept = self._kept.get(key)
             if kept is not None:
                 self._kept.move_to_end(key)
                 return kept
-        text = _grammar_text(constraint)
-        verdict = self._probes.check(text)
+        # The helper process has no control tokens. A text in their place takes the same time.
+        verdict = self._probes.check(_grammar_text(constraint, ((name, '"mark"') for name, _ in constraint.marks)))
         if verdict.error:
-            raise _rejected(verdict.error, verdict.cpu_s)
+            raise _rejected(constraint, verdict.error, verdict.cpu_s)
+        text = _grammar_text(constraint, ((name, f"<[{token}]>") for name, token in constraint.marks))
         matcher = llguidance.LLMatcher(self._tokenizer, text, log_level=0, limits=self._parser_limits)
         if matcher.is_error():
-            raise _rejected(matcher.get_error(), verdict.cpu_s)
-        grammar = Grammar(matcher, self._vocab, self.limits.step_ms)
+            raise _rejected(constraint, matcher.get_error(), verdict.cpu_s)
+        marks = frozenset(token for _, token in constraint.marks)
+        shape = replace(self._vocab, special=self._vocab.special - marks) if marks else self._vocab
+        grammar = Grammar(matcher, shape, self.limits.step_ms)
         try:
             # The first mask is the first to meet the limits of a step, and takes longest.
             grammar.start().allowed()
         except (GrammarStuck, GrammarSlow) as fault:
-            raise _rejected(str(fault), verdict.cpu_s) from None
+            raise _rejected(constraint, str(fault), verdict.cpu_s) from None
         self._keep(key, grammar)
         return replace(grammar, helper_cpu_s=verdict.cpu_s)
 
@@ -150,17 +150,20 @@ class GrammarCompiler:
         self._probes.close()
 
 
-def _grammar_text(constraint: Constraint) -> str:
-    """Return the grammar in llguidance's format."""
+def _grammar_text(constraint: Constraint, marks: Iterable[tuple[str, str]]) -> str:
+    """Return the grammar in llguidance's format. `marks` are the rules for the constraint's control tokens."""
     if constraint.kind == "json":
         try:
             return llguidance.LLMatcher.grammar_from_json_schema(
-                constraint.text, overrides={"whitespace_pattern": _SPACE}
+                constraint.text, overrides={"whitespace_pattern": JSON_SPACE}
             )
         except ValueError as fault:  # the schema is nested too deeply
             raise unusable(str(fault)[:200]) from None
     if constraint.kind == "regex":
         return llguidance.LLMatcher.grammar_from_regex(constraint.text)
+    if constraint.kind == "tools":
+        rules = "".join(f"\n{name}: {term}" for name, term in marks)
+        return llguidance.LLMatcher.grammar_from_lark(constraint.text + rules)
     if constraint.kind == "lark":
         return llguidance.LLMatcher.grammar_from_lark(constraint.text)
     # JSON does not escape the character DEL, and Lark's strings may not contain it.
@@ -168,9 +171,10 @@ def _grammar_text(constraint: Constraint) -> str:
     return llguidance.LLMatcher.grammar_from_lark("start: " + " | ".join(choices))
 
 
-def _rejected(error: str, helper_cpu_s: float) -> JobRejected:
+def _rejected(constraint: Constraint, error: str, helper_cpu_s: float) -> JobRejected:
+    subject = constraint.subject
     if NO_EXTENSION in error:
         # Even the helper process, whose vocabulary has all bytes, found no text to begin with.
-        return unusable("no text matches it", helper_cpu_s=helper_cpu_s)
+        return unusable("no text matches it", subject, helper_cpu_s=helper_cpu_s)
     # With `verbose_errors` off, llguidance still adds a line that says so.
-    return unusable(" ".join(error.replace("<non-verbose/>", "").split())[:300], helper_cpu_s=helper_cpu_s)
+    return unusable(" ".join(error.replace("<non-verbose/>", "").split())[:300], subject, helper_cpu_s=helper_cpu_s)

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from shared.jobs.outcomes import EndCode
 from shared.jobs.schema_keywords import nodes, unsupported_keyword
@@ -24,15 +24,40 @@ _LARK_PARTS = re.compile(
     r"""(?:\#|//)[^\n]*|(?P<text>"(?:\\.|[^"\\])*(?:"|\\?\Z)|/(?:\\.|[^/\\])+(?:/|\\?\Z))""", re.DOTALL
 )
 
+#: White space between the parts of a JSON text: one space, or a line end and an indentation. Without a limit, a model
+#: that has lost its way can generate white space until `max_tokens`.
+JSON_SPACE = r"( |\n[ \t]{0,20})"
+
+
+class Subject(NamedTuple):
+    """What a rejection is about: `what` in its message, and `param`, the field of the request."""
+
+    what: str
+    param: str
+
+
+RESPONSE_FORMAT = Subject("response_format", "response_format")
+TOOLS = Subject("the schemas of the tools", "tools")
+
 _KINDS = ("text", "json_object", "json_schema", "regex", "grammar", "choice")
 
 
 @dataclass(frozen=True)
 class Constraint:
-    """What an answer must match. `kind` is `json` (a schema), `regex`, `lark` (a grammar) or `choice` (a JSON list)."""
+    """What an answer must match.
+
+    `kind` is `json` (a schema), `regex`, `lark` (a grammar), `choice` (a JSON list) or `tools` (a grammar of our own).
+    `marks` are the control tokens that an answer with tools may have, each with the name of its rule in the grammar.
+    """
 
     kind: str
     text: str
+    marks: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def subject(self) -> Subject:
+        """What a rejection of this constraint is about."""
+        return TOOLS if self.kind == "tools" else RESPONSE_FORMAT
 
 
 def read_constraint(payload: Mapping[str, Any], *, max_bytes: int) -> Constraint | None:
@@ -64,17 +89,17 @@ def read_constraint(payload: Mapping[str, Any], *, max_bytes: int) -> Constraint
     return Constraint("lark", grammar)
 
 
-def unusable(why: str, *, helper_cpu_s: float = 0.0) -> JobRejected:
-    """Return the rejection of a response_format that is not supported or exceeds a limit."""
-    message = f"response_format cannot be used: {why}"
-    return JobRejected(EndCode.UNSUPPORTED_PARAMETER, message, "response_format", helper_cpu_s=helper_cpu_s)
+def unusable(why: str, of: Subject = RESPONSE_FORMAT, *, helper_cpu_s: float = 0.0) -> JobRejected:
+    """Return the rejection of a constraint that is not supported or exceeds a limit."""
+    message = f"{of.what} cannot be used: {why}"
+    return JobRejected(EndCode.UNSUPPORTED_PARAMETER, message, of.param, helper_cpu_s=helper_cpu_s)
 
 
-def _invalid(value: object, expected: str) -> JobRejected:
+def _invalid(value: object, expected: str, of: Subject = RESPONSE_FORMAT) -> JobRejected:
     quoted = repr(value)
     if len(quoted) > 80:
         quoted = quoted[:77] + "..."
-    return JobRejected(EndCode.INVALID_VALUE, f"response_format={quoted} is not {expected}", "response_format")
+    return JobRejected(EndCode.INVALID_VALUE, f"{of.what}={quoted} is not {expected}", of.param)
 
 
 def _choices(value: Mapping[str, Any]) -> str:
@@ -92,16 +117,24 @@ def _schema(value: Mapping[str, Any], max_bytes: int) -> str:
     schema = named.get("schema") if isinstance(named, Mapping) else value.get("schema")
     if not isinstance(schema, Mapping):
         raise _invalid(value, "a json_schema that holds a schema object")
+    return schema_text(schema, max_bytes)
+
+
+def schema_text(schema: Mapping[str, Any], max_bytes: int, of: Subject = RESPONSE_FORMAT) -> str:
+    """Return a schema as llguidance reads it. Raises JobRejected, which names the subject `of`.
+
+    The schema is rejected if it is no JSON, longer than `max_bytes`, or has a keyword or a text that is not supported.
+    """
     try:
-        text = _checked(json.dumps(schema, allow_nan=False, ensure_ascii=False), max_bytes)
+        text = _checked(json.dumps(schema, allow_nan=False, ensure_ascii=False), max_bytes, of)
         own = json.loads(text)
     except (TypeError, ValueError, RecursionError):
-        raise _invalid(value, "a JSON schema") from None
+        raise _invalid(schema, "a JSON schema", of) from None
     found = unsupported_keyword(own)
     if found is not None:
         place = f" at {found.path}" if found.path else ""
-        raise unusable(f"the keyword {found.keyword}{place} is not supported")
-    _reject_long_texts(map(len, _texts(own)))
+        raise unusable(f"the keyword {found.keyword}{place} is not supported", of)
+    _reject_long_texts(map(len, _texts(own)), of)
     # llguidance refuses `uniqueItems` even if it is false, and reads options for itself from `x-guidance`.
     own.pop("x-guidance", None)
     for node, _ in nodes(own):
@@ -109,20 +142,20 @@ def _schema(value: Mapping[str, Any], max_bytes: int) -> str:
     return json.dumps(own, ensure_ascii=False)
 
 
-def _reject_long_texts(lengths: Iterable[int]) -> None:
+def _reject_long_texts(lengths: Iterable[int], of: Subject = RESPONSE_FORMAT) -> None:
     longest = max(lengths, default=0)
     if longest > MAX_TEXT:
-        raise unusable(f"it contains a text of {longest} characters, and the limit is {MAX_TEXT}")
+        raise unusable(f"it contains a text of {longest} characters, and the limit is {MAX_TEXT}", of)
 
 
-def _checked(text: str, max_bytes: int) -> str:
+def _checked(text: str, max_bytes: int, of: Subject = RESPONSE_FORMAT) -> str:
     """Return the text, if it is encodable and not too long."""
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
-        raise unusable("it contains half of a surrogate pair") from None
+        raise unusable("it contains half of a surrogate pair", of) from None
     if size > max_bytes:
-        raise unusable(f"it has {size} bytes, and PENSTOCK_MAX_SCHEMA_BYTES is {max_bytes}")
+        raise unusable(f"it has {size} bytes, and PENSTOCK_MAX_SCHEMA_BYTES is {max_bytes}", of)
     return text
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from shared.errors import ModelError
+from workers.engine.chat.chat_template import ChatTemplate
 from workers.engine.events import JobRejected
-from workers.engine.llama.chat_template import ChatTemplate
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -13,6 +14,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from shared.errors import ModelError
 from shared.jobs.outcomes import EndCode
+from workers.engine.chat.tool_formats import format_of
+from workers.engine.chat.tool_messages import messages_for_template
 from workers.engine.events import JobRejected
 
 #: Noncharacters of Unicode, which have no meaning in any text. One of them marks where a prompt is to be split.
@@ -48,38 +51,44 @@ class ChatTemplate:
         )
         environment.filters["tojson"] = _tojson
         environment.globals.update(raise_exception=_raise, strftime_now=_strftime_now, bos_token=bos, eos_token=eos)
+        #: How the model calls tools, and how it is told about them.
+        self.tool_format = format_of(source)
         try:
             self._template = environment.from_string(source)
         except jinja2.TemplateError as fault:
             raise ModelError(f"the model's chat template cannot be compiled: {fault}") from fault
 
-    def pieces(self, messages: object, control_names: re.Pattern[str] | None) -> list[str]:
+    def pieces(
+        self, messages: object, control_names: re.Pattern[str] | None, tools: Sequence[Mapping[str, Any]] = ()
+    ) -> list[str]:
         """Render the prompt up to the beginning of the answer, and return it in pieces to be tokenized one by one.
 
         The pieces joined together are the whole prompt. The prompt is split inside every name of a control token that
-        a message contains, after the name's first character, so that the name is not tokenized as that control token.
-        `control_names` matches all names of control tokens that have at least two characters. Raises JobRejected.
+        a message or a tool contains, after the name's first character, so that the name is not tokenized as that
+        control token. `control_names` matches all names of control tokens that have at least two characters. Raises
+        JobRejected.
         """
-        checked = _checked(messages)
-        if control_names is None or not any(control_names.search(message["content"]) for message in checked):
-            return [self._render(checked)]
-        unused = (mark for mark in _SEPARATORS if not any(mark in message["content"] for message in checked))
+        checked = messages_for_template(_checked(messages), self.tool_format, tools)
+        shown = list(tools) if self.tool_format.in_template else []
+        texts = list(_texts([checked, shown]))
+        if control_names is None or not any(control_names.search(text) for text in texts):
+            return [self._render(checked, shown)]
+        unused = (mark for mark in _SEPARATORS if not any(mark in text for text in texts))
         separator = next(unused, "")
         if not separator:
             raise _rejected("they contain names of control tokens, and all 32 characters that could separate these")
         first_character = re.compile(f"(?={control_names.pattern})(.)", re.DOTALL)
-        split = [
-            {**message, "content": first_character.sub(rf"\1{separator}", message["content"])} for message in checked
-        ]
-        return self._render(split).split(separator)
+        split = _map_texts([checked, shown], lambda text: first_character.sub(rf"\1{separator}", text))
+        return self._render(*split).split(separator)
 
     def render(self, messages: object) -> str:
         """Return the prompt for these messages, up to the beginning of the answer. Raises JobRejected."""
-        return self._render(_checked(messages))
+        return self._render(messages_for_template(_checked(messages), self.tool_format, ()), [])
 
-    def _render(self, checked: list[dict[str, Any]]) -> str:
+    def _render(self, checked: list[dict[str, Any]], tools: list[Mapping[str, Any]]) -> str:
+        more = {"tools": tools} if tools else {}
         try:
-            return self._template.render(messages=checked, add_generation_prompt=True)
+            return self._template.render(messages=checked, add_generation_prompt=True, **more)
         except _TemplateError as error:
             raise _rejected(f"the model's chat template does not accept them: {error}") from None
         except Exception as fault:
@@ -103,6 +112,28 @@ def _checked(messages: object) -> list[dict[str, Any]]:
         present = {name: value for name, value in message.items() if value is not None}
         checked.append({**present, "content": _text(message.get("content"), at)})
     return checked
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Yield all texts inside the value, and the names of all fields."""
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, str):
+            yield one
+        elif isinstance(one, Mapping):
+            waiting += [*one, *one.values()]
+        elif isinstance(one, list):
+            waiting += one
+
+
+def _map_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """Return a copy of the value in which all texts and the names of all fields are changed."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {change(name): _map_texts(inner, change) for name, inner in value.items()}
+    return [_map_texts(inner, change) for inner in value] if isinstance(value, list) else value
 
 
 def _text(content: object, at: int) -> str:

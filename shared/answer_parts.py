@@ -1,0 +1,104 @@
+"""The parts of an answer's text: what the model says, how it reasons, and its calls of tools; pure functions.
+
+Each model writes calls of tools in a form of its own. The worker converts every form to this one, in which Unicode's
+noncharacters mark where a part begins and ends:
+
+    CALL name ARGUMENTS arguments END, and REASONING text END
+
+All other text is content. The text of the answer therefore goes through the store, and is continued by another worker,
+like any other text. Only requests that may call tools or show reasoning are answered in this form.
+"""
+
+import re
+from dataclasses import dataclass, field
+from typing import Literal
+
+#: No text in use contains these characters: Unicode reserves them for marks inside a program.
+CALL, ARGUMENTS, REASONING, END = "\ufdd0", "\ufdd1", "\ufdd2", "\ufdd3"
+_MARKS = re.compile(f"([{CALL}{ARGUMENTS}{REASONING}{END}])")
+
+Kind = Literal["content", "reasoning", "call", "arguments"]
+
+
+@dataclass(frozen=True)
+class Delta:
+    """A new piece of an answer.
+
+    For the kind `call`, `text` is the name of the tool. `index` is the number of the call, from 0, that a `call` begins
+    and whose `arguments` go on.
+    """
+
+    kind: Kind
+    text: str
+    index: int = 0
+
+
+@dataclass
+class Call:
+    """A call of a tool. The arguments are JSON, unless the answer was cut."""
+
+    name: str
+    arguments: str = ""
+
+
+@dataclass
+class AnswerParts:
+    """The parts of a whole answer."""
+
+    content: str = ""
+    reasoning: str = ""
+    calls: list[Call] = field(default_factory=list)
+
+
+def without_marks(text: str) -> str:
+    """Return the text with a replacement character for each mark, which an answer's own text may not contain."""
+    return _MARKS.sub("\ufffd", text)
+
+
+def segments(text: str) -> list[str]:
+    """Divide the text into its marks and the texts between them."""
+    return [segment for segment in _MARKS.split(text) if segment]
+
+
+class PartsReader:
+    """Divides a text that arrives in pieces. The pieces may be cut anywhere, even inside a tool's name."""
+
+    def __init__(self) -> None:
+        self._inside = ""
+        self._name = ""
+        self._n_calls = 0
+
+    def feed(self, text: str) -> list[Delta]:
+        """Return what a further piece adds to the answer, in order."""
+        deltas = []
+        for part in segments(text):
+            if part in {CALL, REASONING, END}:
+                self._inside, self._name = "" if part == END else part, ""
+            elif part == ARGUMENTS:
+                deltas.append(Delta("call", self._name, self._n_calls))
+                self._inside, self._n_calls = ARGUMENTS, self._n_calls + 1
+            elif self._inside == CALL:
+                self._name += part
+            else:
+                deltas.append(self._delta(part))
+        return deltas
+
+    def _delta(self, text: str) -> Delta:
+        if self._inside == ARGUMENTS:
+            return Delta("arguments", text, self._n_calls - 1)
+        return Delta("reasoning" if self._inside == REASONING else "content", text)
+
+
+def read_parts(text: str) -> AnswerParts:
+    """Return the parts of a whole answer."""
+    parts = AnswerParts()
+    for delta in PartsReader().feed(text):
+        if delta.kind == "call":
+            parts.calls.append(Call(delta.text))
+        elif delta.kind == "arguments":
+            parts.calls[delta.index].arguments += delta.text
+        elif delta.kind == "reasoning":
+            parts.reasoning += delta.text
+        else:
+            parts.content += delta.text
+    return parts

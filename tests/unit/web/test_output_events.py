@@ -1,0 +1,74 @@
+"""Tests of the events of a response that calls tools: the same however the text arrives, and resumable anywhere."""
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.answer_parts import ARGUMENTS, CALL, END, read_parts
+from web.openai.output_events import OutputEvents
+
+names = st.sampled_from(["f", "get_weather"])
+texts = st.text("ab{}\n", max_size=8)
+answers = st.builds(
+    lambda content, calls: content + "".join(CALL + name + ARGUMENTS + text + END for name, text in calls),
+    texts,
+    st.lists(st.tuples(names, texts), max_size=3),
+)
+cuts = st.lists(st.integers(0, 60), max_size=10)
+
+
+def divided(text, at):
+    borders = [0, *sorted(min(i, len(text)) for i in at), len(text)]
+    return [text[a:b] for a, b in itertools.pairwise(borders)]
+
+
+def events_of(pieces, after=-1):
+    """Return the events that a client gets that has received those up to the number `after`."""
+    made = OutputEvents("job", 5, after)
+    events = [event for piece in pieces for event in made.add(piece)]
+    events += made.end("completed", has_output=True)
+    assert made.last_number > max(event.number for event in events)
+    return [event for event in events if event.number > after]
+
+
+def grown(events):
+    """Return the text of each item of the output as its deltas add up to it."""
+    items = {}
+    for event in events:
+        if event.kind.endswith(".delta"):
+            place = event.body["output_index"]
+            items[place] = items.get(place, "") + event.body["delta"]
+    return items
+
+
+@given(answers, cuts)
+def test_items_open_grow_and_close_in_order_and_numbers_increase(text, at):
+    events = events_of(divided(text, at))
+    parts = read_parts(text)
+    numbers = [event.number for event in events]
+    assert numbers == sorted(set(numbers))
+    done = [event.body["item"] for event in events if event.kind == "output_item.done"]
+    expected = [("function_call", call.arguments) for call in parts.calls]
+    if parts.content or not expected:
+        expected = [("message", parts.content), *expected]
+    found = [(item["type"], item["arguments"] if "arguments" in item else item["content"][0]["text"]) for item in done]
+    assert found == expected
+    assert grown(events) == {place: text for place, (_, text) in enumerate(expected) if text}
+    added = [event.body["output_index"] for event in events if event.kind == "output_item.added"]
+    assert added == list(range(len(expected)))
+
+
+@given(answers, cuts, cuts, st.data())
+def test_a_client_that_resumes_gets_the_rest_even_if_the_text_arrives_in_other_pieces(text, at, again, data):
+    first = events_of(divided(text, at))
+    seen = data.draw(st.integers(0, len(first) - 1))
+    rest = events_of(divided(text, again), after=first[seen].number)
+    together = grown(first[: seen + 1])
+    for place, more in grown(rest).items():
+        together[place] = together.get(place, "") + more
+    assert together == grown(first)
+    closed = [event for event in first if event.kind.endswith(("done", "added"))]
+    assert [event for event in first[: seen + 1] if event in closed] + [
+        event for event in rest if event.kind.endswith(("done", "added"))
+    ] == closed

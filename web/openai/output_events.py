@@ -1,0 +1,124 @@
+"""The events of a response whose answer may call tools: its items open, grow and close in order; pure functions.
+
+The number of an event follows from its place in the text of the answer (shared/answer_parts.py), so it is the same
+for each reader and each attempt.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from shared.answer_parts import END, Call, Delta, PartsReader, segments
+from web.openai.responses_answers import call_json, message_json, part_json
+
+#: Each character of the text has this many numbers, because several events may belong to one place.
+_STEP = 10
+#: Which of these numbers the events have: those that close an item, those that open one, and those that close an item
+#: which opened at the same place.
+_CLOSE, _OPEN, _CLOSE_AT_ONCE, _LAST = 1, 4, 6, 9
+
+
+class OutputEvent(NamedTuple):
+    """One event: its kind, as in `response.<kind>`, its sequence number, and its fields."""
+
+    kind: str
+    number: int
+    body: dict[str, Any]
+
+
+class OutputEvents:
+    """Makes the events of one response. Their numbers are greater than `first`, and deltas begin after `after`."""
+
+    def __init__(self, job_id: str, first: int, after: int) -> None:
+        self._job_id, self._first = job_id, first
+        #: How many characters of the text the client has received in an earlier stream.
+        self._known = max(0, (after - first) // _STEP)
+        self._reader = PartsReader()
+        self._position = 0
+        self._n_items = self._n_calls = 0
+        #: The item that is open: a text of the message, or a call.
+        self._text: str | None = None
+        self._call: Call | None = None
+
+    @property
+    def last_number(self) -> int:
+        """The number of the event that ends the response here."""
+        return self._number(_LAST)
+
+    def add(self, text: str) -> Iterator[OutputEvent]:
+        """Yield the events for a further piece of the answer's text."""
+        for segment in segments(text):
+            began = self._position
+            self._position += len(segment)
+            for delta in self._reader.feed(segment):
+                yield from self._grow(delta, began)
+            if segment == END and self._call is not None:
+                yield from self._close("completed", _CLOSE)
+
+    def end(self, status: str, *, has_output: bool) -> Iterator[OutputEvent]:
+        """Yield the events that close the last item. An answer without any text is an empty message."""
+        if has_output and not self._n_items:
+            yield from self._open_message()
+            yield from self._close(status, _CLOSE_AT_ONCE)
+        elif self._text is not None or self._call is not None:
+            yield from self._close(status, _CLOSE)
+
+    def _grow(self, delta: Delta, began: int) -> Iterator[OutputEvent]:
+        if delta.kind == "call":
+            if self._text is not None:
+                yield from self._close("completed", _CLOSE)
+            self._call, self._n_items = Call(delta.text), self._n_items + 1
+            item = call_json(self._job_id, self._n_calls, Call(delta.text), "in_progress")
+            yield self._event("output_item.added", _OPEN, {"output_index": self._index, "item": item})
+            return
+        # Positions count the marks of the text as well, so a delta's own characters are those from `began` on.
+        unknown = delta.text[max(0, self._known - began) :]
+        if delta.kind == "arguments" and self._call is not None:
+            self._call.arguments += delta.text
+            place = {"item_id": self._call_item("in_progress")["id"], "output_index": self._index}
+            yield self._event("function_call_arguments.delta", 0, place | {"delta": unknown})
+        elif delta.kind == "content":
+            if self._text is None:
+                yield from self._open_message(began)
+            self._text = (self._text or "") + delta.text
+            yield self._event("output_text.delta", 0, self._content | {"delta": unknown, "logprobs": []})
+
+    def _open_message(self, position: int = 0) -> Iterator[OutputEvent]:
+        self._text, self._n_items = "", self._n_items + 1
+        item = message_json(self._job_id, None, "in_progress")
+        number = self._first + _STEP * position + _OPEN
+        yield OutputEvent("output_item.added", number, {"output_index": self._index, "item": item})
+        yield OutputEvent("content_part.added", number + 1, self._content | {"part": part_json("")})
+
+    def _close(self, status: str, number: int) -> Iterator[OutputEvent]:
+        if self._call is not None:
+            item = self._call_item(status)
+            place = {"item_id": item["id"], "output_index": self._index}
+            done = place | {"arguments": item["arguments"], "name": item["name"]}
+            yield self._event("function_call_arguments.done", number, done)
+            number += 1
+            self._call, self._n_calls = None, self._n_calls + 1
+        else:
+            text, self._text = self._text or "", None
+            item = message_json(self._job_id, text, status)
+            yield self._event("output_text.done", number, self._content | {"text": text, "logprobs": []})
+            yield self._event("content_part.done", number + 1, self._content | {"part": part_json(text)})
+            number += 2
+        yield self._event("output_item.done", number, {"output_index": self._index, "item": item})
+
+    def _call_item(self, status: str) -> dict[str, Any]:
+        return call_json(self._job_id, self._n_calls, self._call or Call(""), status)
+
+    @property
+    def _index(self) -> int:
+        return self._n_items - 1
+
+    @property
+    def _content(self) -> dict[str, Any]:
+        item_id = message_json(self._job_id, None, "")["id"]
+        return {"item_id": item_id, "output_index": self._index, "content_index": 0}
+
+    def _number(self, within: int) -> int:
+        return self._first + _STEP * self._position + within
+
+    def _event(self, kind: str, within: int, body: dict[str, Any]) -> OutputEvent:
+        return OutputEvent(kind, self._number(within), body)

@@ -1,0 +1,208 @@
+"""Validate the tools of a chat, the choice among them, and messages with calls and results; pure functions."""
+
+import re
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from web.api.body import Body, NulFreeText
+from web.api.body_sizes import MAX_FIELDS, check_sizes
+from web.api.request_schema import MAX_MESSAGES, Message
+from web.api.response_format import check_keywords
+from web.http.api_errors import ApiError, FieldError, invalid_value, quoted
+from web.openai.accepted_fields import shown, unsupported
+from web.openai.chat_schema import OPENAI_SIZES, ChatBody, normalize_message
+
+#: The most tools of a request, and calls of a message, as in OpenAI's API.
+MAX_TOOLS = 128
+#: OpenAI's rule for names of tools.
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}\Z")
+_MAX_ID = 256
+
+ToolChoice = Literal["auto", "none", "required"] | dict[str, Any]
+
+
+class CalledFunction(Body):
+    """What an earlier message called, with which arguments: a text, which is usually JSON."""
+
+    name: Annotated[NulFreeText, Field(min_length=1, max_length=64)]
+    arguments: NulFreeText
+
+
+class EarlierCall(Body):
+    """A call of a tool in an earlier message of the assistant."""
+
+    id: Annotated[NulFreeText, Field(max_length=_MAX_ID)] = ""
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
+class ChatMessage(Message):
+    """One message of a chat that may have calls of tools, or the result of a call."""
+
+    role: Literal["system", "user", "assistant", "tool"]  # type: ignore[assignment] # wider
+    tool_calls: Annotated[list[EarlierCall], Field(max_length=MAX_TOOLS)] | None = None
+    tool_call_id: Annotated[NulFreeText, Field(max_length=_MAX_ID)] | None = None
+
+
+#: fail_fast: after the first invalid message, the others are not validated, because each would add an error.
+ChatMessages = Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
+
+
+def normalize_chat_message(item: Any, where: str) -> Any:
+    """Convert a message to the native format, as `normalize_message` does, and keep its calls and the id of a result.
+
+    Raises ApiError, which names the message by its path in the body, `where`.
+    """
+    if not isinstance(item, dict) or (item.get("role") != "tool" and not item.get("tool_calls")):
+        return normalize_message(item, where)
+    if item["role"] == "tool":
+        rest = {name: given for name, given in item.items() if name not in {"tool_call_id", "tool_calls"}}
+        plain = normalize_message(rest | {"role": "assistant"}, where)
+        given_id = item.get("tool_call_id")
+        if not isinstance(given_id, str):
+            raise _invalid(f"{where}.tool_call_id", given_id, "the id of a call, which a message of a tool needs")
+        return plain | {"role": "tool", "tool_call_id": given_id}
+    plain = normalize_message({name: given for name, given in item.items() if name != "tool_calls"}, where)
+    calls = item["tool_calls"]
+    if item["role"] != "assistant" or not isinstance(calls, list):
+        raise _invalid(f"{where}.tool_calls", calls, "a list of calls in a message of the assistant")
+    return plain | {"tool_calls": [_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(calls)]}
+
+
+def _call(call: Any, where: str) -> Any:
+    """Return the fields of a call that the model reads. Clients also send others that a stream has, such as `index`."""
+    if not isinstance(call, dict):
+        return call
+    kind, function = call.get("type") or "function", call.get("function")
+    if kind != "function":
+        raise unsupported(f"{where}.type", f"type={shown(kind)!r}; only functions are supported")
+    kept = {"type": kind, "function": function}
+    if isinstance(function, dict):
+        kept["function"] = {name: function[name] for name in ("name", "arguments") if name in function}
+    return kept | ({} if call.get("id") is None else {"id": call["id"]})
+
+
+def read_tools(value: Any, read_one: Callable[[Any, str], dict[str, Any]]) -> Any:
+    """Return the tools as `read_one` reads each of them. A value that is no list is returned for pydantic to reject.
+
+    Raises ApiError if there are too many, or if two have the same name.
+    """
+    if not isinstance(value, list):
+        return value
+    if len(value) > MAX_TOOLS:
+        message = f"tools has {len(value)} items; at most {MAX_TOOLS} are allowed"
+        raise invalid_value([FieldError("tools", message)])
+    tools = [read_one(tool, f"tools[{i}]") for i, tool in enumerate(value)]
+    names = [tool["function"]["name"] for tool in tools]
+    repeated = next((name for i, name in enumerate(names) if name in names[:i]), None)
+    if repeated is not None:
+        raise _invalid("tools", repeated, "a name that only one tool has")
+    return tools
+
+
+def _tool(tool: Any, where: str) -> dict[str, Any]:
+    if not isinstance(tool, dict):
+        raise _invalid(where, tool, "an object")
+    if tool.get("type") != "function":
+        raise unsupported(f"{where}.type", f"type={shown(tool.get('type'))!r}; only functions are supported")
+    function = tool.get("function")
+    if not isinstance(function, dict) or len(function) > MAX_FIELDS:
+        raise _invalid(f"{where}.function", function, "an object with a name")
+    return {"type": "function", "function": read_function(function, f"{where}.function")}
+
+
+def read_function(function: dict[str, Any], where: str) -> dict[str, Any]:
+    """Return the function's name, description, parameters and `strict`, as far as they are given. Raises ApiError."""
+    name, parameters = function.get("name"), function.get("parameters")
+    if not isinstance(name, str) or not _NAME.match(name):
+        raise _invalid(f"{where}.name", name, "a name of 1 to 64 letters, digits, _ and -")
+    kinds: dict[str, type] = {"description": str, "parameters": dict, "strict": bool}
+    kept: dict[str, Any] = {"name": name}
+    for field, kind in kinds.items():
+        given = function.get(field)
+        if given is not None and not isinstance(given, kind):
+            raise _invalid(f"{where}.{field}", given, {str: "a text", dict: "an object", bool: "true or false"}[kind])
+        kept |= {} if given is None else {field: given}
+    if parameters:
+        if parameters.get("type", "object") != "object":
+            raise _invalid(f"{where}.parameters.type", parameters["type"], "'object'")
+        check_keywords(parameters, f"{where}.parameters")
+    return kept
+
+
+def read_choice(value: Any, *, nested: bool = True) -> Any:
+    """Return a choice in the form of the chat route. With `nested` false, the name is not in an object `function`.
+
+    Raises ApiError.
+    """
+    if value is None or value in ("auto", "none", "required"):
+        return value
+    if not isinstance(value, dict):
+        raise _invalid("tool_choice", value, "'auto', 'none', 'required' or a function")
+    if value.get("type") != "function":
+        raise unsupported("tool_choice.type", f"type={shown(value.get('type'))!r}; only functions can be chosen")
+    function = value.get("function") if nested else value
+    name = function.get("name") if isinstance(function, dict) else None
+    if not isinstance(name, str):
+        raise _invalid("tool_choice.function.name" if nested else "tool_choice.name", name, "the name of a tool")
+    return {"type": "function", "function": {"name": name}}
+
+
+Tools = Annotated[
+    list[dict[str, Any]],
+    Field(description="functions that the answer may call"),
+    BeforeValidator(lambda value: read_tools(value, _tool), json_schema_input_type=list[dict[str, Any]]),
+]
+Choice = Annotated[ToolChoice, BeforeValidator(read_choice, json_schema_input_type=str | dict[str, Any])]
+
+
+def tool_fields(tools: list[dict[str, Any]] | None, choice: ToolChoice | None, parallel: bool | None) -> dict[str, Any]:
+    """Return the fields of the payload; none if the answer may call no tool. Raises ApiError."""
+    names = [tool["function"]["name"] for tool in tools or ()]
+    chosen = choice["function"]["name"] if isinstance(choice, dict) else None
+    if chosen is not None and chosen not in names:
+        raise _invalid("tool_choice.function.name", chosen, "the name of one of the tools")
+    if not tools:
+        if choice == "required":
+            raise _invalid("tool_choice", choice, "allowed without tools")
+        return {}
+    if choice == "none":
+        return {}
+    fields: dict[str, Any] = {"tools": tools}
+    fields |= {} if choice in (None, "auto") else {"tool_choice": choice}
+    return fields | ({"parallel_tool_calls": False} if parallel is False else {})
+
+
+def _invalid(param: str, value: Any, expected: str) -> ApiError:
+    return invalid_value([FieldError(param, f"{param}={quoted(value)} is not {expected}")])
+
+
+class ChatWithTools(ChatBody):
+    """The body of `POST /v1/chat/completions`: a chat in which the answer may call tools."""
+
+    messages: ChatMessages  # type: ignore[assignment] # wider
+    tools: Tools | None = None
+    tool_choice: Choice | None = Field(None, description="auto, none, required, or a function")
+    parallel_tool_calls: bool | None = Field(None, description="false: at most one call")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _normalize_messages(cls, value: Any) -> Any:
+        check_sizes(value, OPENAI_SIZES, messages="messages")
+        if isinstance(value, dict) and isinstance(value.get("messages"), list):
+            messages = [normalize_chat_message(item, f"messages[{i}]") for i, item in enumerate(value["messages"])]
+            return value | {"messages": messages}
+        return value
+
+    @model_validator(mode="after")
+    def _check_choice(self) -> "ChatWithTools":
+        tool_fields(self.tools, self.tool_choice, self.parallel_tool_calls)
+        return self
+
+    def payload(self) -> dict[str, Any]:
+        """Return the payload that the engine reads."""
+        messages = [message.model_dump(exclude_none=True) for message in self.messages]
+        tools = tool_fields(self.tools, self.tool_choice, self.parallel_tool_calls)
+        return super().payload() | {"messages": messages} | tools

@@ -1,0 +1,1 @@
+"""Chats: how messages and tools become a prompt, and how an answer becomes text, reasoning and calls of tools."""

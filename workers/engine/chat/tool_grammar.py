@@ -1,0 +1,128 @@
+"""Builds the grammar of an answer that may, or must, call tools: a text in llguidance's Lark format."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from shared.jobs.schema_keywords import nodes
+from workers.engine.chat.tool_formats import ToolFormat
+from workers.engine.chat.tool_request import ToolRequest
+from workers.engine.structured.constraint import JSON_SPACE, TOOLS, Constraint, Subject, schema_text, unusable
+
+#: The schema of a tool that names no parameters.
+_NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+#: With one of these keywords, properties may be defined elsewhere than under `properties`.
+_OPEN = frozenset({"$ref", "additionalProperties", "allOf", "anyOf", "oneOf", "patternProperties"})
+
+#: Keywords that describe a value for the model and restrict nothing. The model reads them in its prompt.
+_ANNOTATIONS = frozenset({"$comment", "default", "description", "examples", "title"})
+
+
+def tool_constraint(
+    request: ToolRequest,
+    form: ToolFormat,
+    control_tokens: Mapping[str, int],
+    *,
+    max_bytes: int,
+    content: Constraint | None = None,
+) -> Constraint:
+    """Return what an answer with these tools must match.
+
+    `control_tokens` maps the names of the model's control tokens to their ids. Where the format has such a name, only
+    the token is accepted, and not the same characters. Without `required`, the model writes any text until it begins a
+    call, or a text that matches `content`. Raises JobRejected if a schema is not supported, or if the schemas together
+    are longer than `max_bytes`.
+    """
+    writer = _Writer(control_tokens)
+    functions = request.callable_functions
+    schemas = [_schema(function, max_bytes) for function in functions]
+    n_bytes = sum(map(len, schemas))
+    if n_bytes > max_bytes:
+        raise unusable(f"they have {n_bytes} bytes, and PENSTOCK_MAX_SCHEMA_BYTES is {max_bytes}", TOOLS)
+    calls = [
+        f"tool_{i}: {writer.terms(function['name'] + form.between)} %json {schema} {writer.terms(form.after)}"
+        for i, (function, schema) in enumerate(zip(functions, schemas, strict=True))
+    ]
+    anyone = " | ".join(f"tool_{i}" for i in range(len(functions)))
+    more = f" ({writer.terms(form.again)} call)*" if form.again and request.several else ""
+    body = f"calls: {writer.terms(form.before)} call{more} {writer.terms(form.end)}"
+    start = _start(request, form, writer, content)
+    lines = [*start, body, f"call: {anyone}", *calls]
+    return Constraint("tools", "\n".join(lines), writer.marks)
+
+
+def _start(request: ToolRequest, form: ToolFormat, writer: "_Writer", content: Constraint | None) -> list[str]:
+    begin = writer.terms(form.begin)
+    if request.required:
+        return [f"start: {begin} calls"]
+    if content is not None:
+        if content.kind != "json":
+            raise unusable("with tools, it must be a JSON format")
+        return [f"start: answer | {begin} calls", f"answer: %json {_with_space(json.loads(content.text))}"]
+    if form.only_first:
+        first = re.escape(form.begin[0])
+        other = rf"/[ \n\t]*([^ \n\t{first}](.|\n)*)?/"
+        return [f"start: OTHER | SPACE? {begin} calls", f"OTHER: {other}", r"SPACE: /[ \n\t]{1,8}/"]
+    if writer.has_mark(form.begin):
+        return [f"start: OTHER | OTHER {begin} calls", r"OTHER: /(.|\n)*/"]
+    # A lazy terminal ends with the first `begin`, so that no other text can contain it.
+    return ["start: OTHER | begin calls", r"OTHER: /(.|\n)*/", rf"begin[lazy]: /(.|\n)*/ {begin}"]
+
+
+def _schema(function: Mapping[str, Any], max_bytes: int) -> str:
+    parameters = function.get("parameters") or _NO_PARAMETERS
+    subject = Subject(f"the schema of the tool {function['name']!r}", "tools")
+    if not isinstance(parameters, Mapping) or parameters.get("type", "object") != "object":
+        raise unusable("it is no schema of an object", subject)
+    try:
+        own = json.loads(json.dumps(parameters))
+    except RecursionError:
+        raise unusable("it is nested too deeply", subject) from None
+    for node, _ in nodes(own):
+        for name in _ANNOTATIONS.intersection(node):
+            del node[name]
+    own = json.loads(schema_text(own, max_bytes, subject))
+    own["type"] = "object"
+    if "properties" in own and not _OPEN.intersection(own):
+        # A model that makes up parameters is of no use, and the schema allows to leave them out.
+        own["additionalProperties"] = False
+    return _with_space(own)
+
+
+def _with_space(schema: dict[str, Any]) -> str:
+    return json.dumps(schema | {"x-guidance": {"whitespace_pattern": JSON_SPACE}})
+
+
+class _Writer:
+    """Writes texts as terms of a grammar. Names of control tokens in them become rules for these tokens."""
+
+    def __init__(self, control_tokens: Mapping[str, int]) -> None:
+        self._tokens = control_tokens
+        self._pattern = _any_of(control_tokens)
+        self._used: dict[str, int] = {}
+
+    @property
+    def marks(self) -> tuple[tuple[str, int], ...]:
+        """The name of each rule that stands for a control token, and the token."""
+        return tuple((f"mark_{i}", token) for i, token in enumerate(self._used.values()))
+
+    def has_mark(self, text: str) -> bool:
+        """Return whether the text contains the name of a control token."""
+        return self._pattern is not None and self._pattern.search(text) is not None
+
+    def terms(self, text: str) -> str:
+        """Return the terms that match exactly this text; "" for an empty one."""
+        parts = [text] if self._pattern is None else self._pattern.split(text)
+        return " ".join(self._term(part) for part in parts if part)
+
+    def _term(self, part: str) -> str:
+        if part not in self._tokens:
+            return json.dumps(part, ensure_ascii=False)
+        self._used.setdefault(part, self._tokens[part])
+        return f"mark_{list(self._used).index(part)}"
+
+
+def _any_of(names: Mapping[str, int]) -> re.Pattern[str] | None:
+    longest_first = sorted(names, key=len, reverse=True)
+    return re.compile(f"({'|'.join(map(re.escape, longest_first))})") if names else None

@@ -1,0 +1,63 @@
+"""Makes a job's prompt: tokens of its text, or of its messages in the model's chat template."""
+
+from typing import Any
+
+import numpy as np
+
+from shared.errors import ModelError
+from shared.jobs.outcomes import EndCode
+from workers.engine.backend import context_limit
+from workers.engine.chat.chat_template import ChatTemplate
+from workers.engine.chat.tool_request import ToolRequest
+from workers.engine.events import JobRejected, JobSpec
+from workers.engine.llama.vocabulary import Tokens, Vocabulary
+
+
+class Prompts:
+    """Makes prompts of at most `n_ctx` tokens. `lib` is llama.cpp's API. May be used from any thread."""
+
+    def __init__(self, lib: Any, model: int, vocab: Vocabulary, n_ctx: int) -> None:
+        self._vocab, self._n_ctx = vocab, n_ctx
+        #: The model's chat template, or None and the reason why the model has no usable one. Without a chat template,
+        #: jobs with messages are rejected, but jobs with a prompt are accepted.
+        self.template: ChatTemplate | None = None
+        self._no_template_reason = "the model has no chat template"
+        source = lib.llama_model_chat_template(model, None)
+        if not source:
+            return
+        text = source.decode("utf-8", "replace")
+        try:
+            self.template = ChatTemplate(text, bos=vocab.name(vocab.bos), eos=vocab.name(vocab.eos))
+        except ModelError as fault:
+            self._no_template_reason = str(fault)
+
+    def make(self, spec: JobSpec, tools: ToolRequest | None) -> Tokens:
+        """Return the prompt's tokens. Raises JobRejected."""
+        text, messages = spec.payload.get("prompt"), spec.payload.get("messages")
+        if messages is not None:
+            if self.template is None:
+                raise JobRejected(EndCode.INVALID_VALUE, f"{self._no_template_reason}: send a prompt", "messages")
+            shown = () if tools is None else tools.tools
+            pieces = self.template.pieces(messages, self._vocab.control_names, shown)
+            self._reject_too_long(max(len(pieces), self._vocab.min_tokens("".join(pieces))), "messages")
+            return _non_empty(np.concatenate([self._vocab.tokenize(piece) for piece in pieces]), "messages")
+        if not isinstance(text, str):
+            raise JobRejected(EndCode.INVALID_VALUE, "this model generates text: send a prompt or messages", "prompt")
+        self._reject_too_long(self._vocab.min_tokens(text), "prompt")
+        return _non_empty(self._vocab.prompt(text), "prompt")
+
+    def _reject_too_long(self, tokens: int, param: str) -> None:
+        """Raise JobRejected if a prompt with at least `tokens` tokens cannot fit the context.
+
+        This check comes before the prompt is tokenized, because tokenizing a very long text could take minutes.
+        """
+        if tokens > self._n_ctx:
+            message = f"{context_limit(self._n_ctx)}, and the prompt has at least {tokens} tokens"
+            raise JobRejected(EndCode.CONTEXT_LENGTH_EXCEEDED, message, param)
+
+
+def _non_empty(tokens: Tokens, param: str) -> Tokens:
+    if not len(tokens):
+        message = f"{param} is empty, and the model has no BOS token to start from"
+        raise JobRejected(EndCode.INVALID_VALUE, message, param)
+    return tokens
