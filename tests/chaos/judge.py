@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from tests.chaos.answers import flaw_of, usage_flaw_of
 from tests.chaos.calls import Doors, Unreachable
 from tests.chaos.ledger import ENDED, Entry, Ledger, ending_of
 from tests.chaos.stores import Loss
@@ -21,8 +22,9 @@ Job = dict[str, Any]
 class Judge:
     """Compares the ledger with what the doors answer after the faults."""
 
-    def __init__(self, ledger: Ledger, losses: list[Loss], doors: dict[str, Doors]) -> None:
-        self.ledger, self._losses, self._doors = ledger, losses, doors
+    def __init__(self, ledger: Ledger, losses: list[Loss], doors: dict[str, Doors], *, knows_words: bool) -> None:
+        """Create a judge. `knows_words` says whether the answers are those of the sim engine."""
+        self.ledger, self._losses, self._doors, self._knows_words = ledger, losses, doors, knows_words
         self.anomalies: list[dict[str, Any]] = []
         self.lost_by_durability: list[str] = []
         self._acks, self._reads = ledger.by("ack", "id"), ledger.by("read", "id")
@@ -41,6 +43,7 @@ class Judge:
             if not self._may_be_lost(entry["since"], entry["t"]):
                 self._report("lost while its submit waited", "", ref=entry["ref"])
         self._check_streams()
+        self._check_restarts()
         self._check_requests()
         self._check_tenants()
 
@@ -59,6 +62,7 @@ class Judge:
             "ends": dict(ends),
             "run_more_than_once": sum(1 for job in self._finals.values() if job and job["attempts"] > 1),
             "compared_streams": len(self.ledger.of("stream")),
+            "went_on": sum(entry["resumed"] for entry in self.ledger.of("started again")),
             "reads_of_other_tenants_jobs": len(self.ledger.of("snoop")),
             "lost_by_durability": len(self.lost_by_durability),
             **self.ledger.counts(),
@@ -105,6 +109,10 @@ class Judge:
             self._report("canceled by nobody", job_id)
         if code in _OWN_FAULTS:
             self._report("failed by a fault of the product", job_id, error=job["error"])
+        if self._knows_words:
+            flaw = flaw_of(job["text"] or "") or (usage_flaw_of(job) if job["status"] == "succeeded" else "")
+            if flaw:
+                self._report("not the model's answer", job_id, flaw=flaw)
         self._check_reads(job_id, job)
 
     def _may_be_lost(self, since: float, until: float) -> bool:
@@ -134,12 +142,27 @@ class Judge:
             # A stream shows the text of the last attempt; a failover may have lost a part of its events.
             if any(loss.covers(self._acks[entry["id"]][0]["since"], entry["t"]) for loss in self._losses):
                 continue
+            if self._knows_words and (flaw := flaw_of(entry["text"])):
+                self._report("not the model's answer in a stream", entry["id"], via=entry["via"], flaw=flaw)
             if entry["job"] is not None and ending_of(entry["job"]) != ending_of(job):
                 self._report("the stream's end differs from the result", entry["id"], via=entry["via"])
             # A job that its worker did not end, because the worker was lost, has no text.
             has_text = job["status"] == "succeeded" or job["text"] is not None
             if has_text and (job["text"] or "") != entry["text"]:
                 self._report("the stream differs from the result", entry["id"], via=entry["via"], text=job["text"])
+
+    def _check_restarts(self) -> None:
+        """A job that runs again goes on after the text that was shown, unless the store has lost a part of it.
+
+        The text of a whole answer may be shown without its ids, just before its worker is lost.
+        """
+        for entry in self.ledger.of("started again"):
+            job, ack = self._finals.get(entry["id"]), self._acks.get(entry["id"], [])
+            is_excused = not ack or any(loss.covers(ack[0]["since"], entry["t"]) for loss in self._losses)
+            if entry["resumed"] or is_excused or job is None or job["status"] != "succeeded":
+                continue
+            if entry["tokens"] < job["usage"]["completion_tokens"]:
+                self._report("started anew after its text was shown", entry["id"], tokens=entry["tokens"])
 
     def _check_requests(self) -> None:
         """Each request has at most one job, and a request that was only refused has none."""

@@ -10,6 +10,7 @@
     read      what a read of the tenant's own job returned: job
     missing   a read of the tenant's own job returned 404
     stream    a followed stream ended: text, and how often its end was announced
+    started again   a followed job of which text was shown runs again: tokens shown so far, resumed
     snoop     what a read of another tenant's job returned: status
     anomaly   what no client may ever see: what
 """

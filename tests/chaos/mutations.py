@@ -71,6 +71,37 @@ DEFECTS = (
         "a job is readable by another tenant",
         (("shared/lua/touch.lua", "if not job or (tenant ~= '' and job.tenant ~= tenant) then", "if not job then"),),
     ),
+    Defect(
+        "a job takes the slot of another one, which is not paused",
+        (
+            ("shared/lua/claim.lua", "  pause(giver.job)\n", ""),
+            ("shared/lua/claim.lua", "  answer.pause[#answer.pause + 1] = giver.job.id\n", ""),
+        ),
+    ),
+    Defect(
+        "the ids of an unfinished answer are stored without its text",
+        (("shared/lua/append.lua", "text == '' or add_text(id, text, tokens)", "text == '' or add_text ~= nil"),),
+    ),
+    Defect(
+        "the seal of the ids of an unfinished answer is not checked",
+        (
+            (
+                "shared/lua/lib/partial.lua",
+                "  return string.sub(value, -SEAL_BYTES) == seal_of(claim, fingerprint, ids) and ids or ''\n",
+                "  return ids\n",
+            ),
+        ),
+    ),
+    Defect(
+        "the usage counts the tokens of earlier attempts twice",
+        (
+            (
+                "workers/engine/sequence.py",
+                "            completion_tokens=self.completion_tokens,\n",
+                "            completion_tokens=self.completion_tokens + len(self.job.spec.answer),\n",
+            ),
+        ),
+    ),
 )
 
 

@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from shared.audit.invariants import find_breaches, unowned_keys
+from shared.store import keys
+from shared.store.decode import text
 from tests.chaos.calls import Doors
 from tests.chaos.faults import Faults, ProcessFaults, StoreFaults
 from tests.chaos.judge import END_WITHIN_S, Judge
 from tests.chaos.ledger import Ledger
+from tests.chaos.slots import SlotWatch
 from tests.chaos.stores import StorePair
 from tests.chaos.system import System
 from tests.support.processes import ROOT, Process, wait_for
@@ -59,6 +62,8 @@ def run_phase(phase: Phase, folder: Path) -> Verdict:
         started = time.monotonic()
         clients = [_client(system, phase, folder, number) for number in range(CLIENTS)]
         faults = Faults([ProcessFaults(system).lane(), StoreFaults(pair).lane()], f"{phase.seed}/{phase.admission}")
+        watch = SlotWatch(pair, system.slots)
+        watch.start()
         faults.start()
         time.sleep(phase.seconds)
         faults.stop()
@@ -68,9 +73,9 @@ def run_phase(phase: Phase, folder: Path) -> Verdict:
         failures = [f"a client ended with code {code}" for code in map(_end_client, clients) if code != 0]
         rng = random.Random(f"{phase.seed}/judge")
         doors = {tenant: Doors(system.door_ports, key, rng) for tenant, key in system.keys.items()}
-        judge = Judge(Ledger.read(folder / "ledgers"), pair.losses, doors)
+        judge = Judge(Ledger.read(folder / "ledgers"), pair.losses, doors, knows_words=not phase.llama)
         judge.judge()
-        failures += _audit(system)
+        failures += watch.stop() + _audit(system)
         judge.check_unchanged()
         failures += faults.failures + system.deaths
         verdict = Verdict(phase, [{"kind": "run", "what": what} for what in failures] + judge.anomalies)
@@ -81,6 +86,7 @@ def run_phase(phase: Phase, folder: Path) -> Verdict:
             "faults": dict(faults.counts),
             "lost_answers": pair.proxy.lost_answers,
             "losses": [loss.as_dict() for loss in pair.losses],
+            "pauses": _pauses(system),
             "seconds": {
                 "start": round(started - began, 1),
                 "faults": round(stopped - started, 1),
@@ -107,6 +113,11 @@ def _end_client(client: Process) -> int:
     except subprocess.TimeoutExpired:
         client.end()
         return -signal.SIGKILL
+
+
+def _pauses(system: System) -> int:
+    stats: Any = system.pair.primary.client.hgetall(keys.stats())
+    return sum(int(value) for name, value in stats.items() if text(name).startswith("pauses|"))
 
 
 def _audit(system: System) -> list[str]:

@@ -36,10 +36,13 @@ SETTINGS = {
     # Few places, so that clients are refused too.
     "PENSTOCK_MAX_INFLIGHT": "48",
     "PENSTOCK_MAX_QUEUE_SIZE": "12",
+    # Jobs are paused often, and for less long than most of them take.
+    "PENSTOCK_PREEMPTION": "on",
+    "PENSTOCK_QUANTUM_MS": "400",
 }
 SIM = {
     "PENSTOCK_ENGINE": "sim",
-    "PENSTOCK_MAX_BATCH_SIZE": "4",
+    "PENSTOCK_MAX_BATCH_SIZE": "2",
     "PENSTOCK_SIM_DECODE_TPS": "40",
     "PENSTOCK_SIM_PREFILL_TPS": "2000",
 }
@@ -88,6 +91,8 @@ class System:
         plain = {name: text for name, text in os.environ.items() if not name.startswith(("PENSTOCK_", "COVERAGE_"))}
         self.settings = SETTINGS | engine | {"PENSTOCK_ADMISSION": admission, "PENSTOCK_STATE_DIR": str(state)}
         self.settings |= {"REDIS_URL": pair.proxy.url}
+        #: The slots of each worker.
+        self.slots = int(engine["PENSTOCK_MAX_BATCH_SIZE"])
         # Workers read the setting too, and only doors and the gate wait.
         self.settings |= {"PENSTOCK_ACK_REPLICAS": "1"} if pair.strict else {}
         self.environ = plain | self.settings

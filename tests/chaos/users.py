@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.chaos.answers import PROMPT
 from tests.chaos.calls import Answer, Doors, Unreachable
 from tests.chaos.ledger import ENDED, LedgerFile, ending_of
 
@@ -90,7 +91,7 @@ class User:
             self.submit("/v1/jobs", "jobs, burst", attempts=1)
 
     def run_in_background(self) -> None:
-        body = {"input": "tell me a story", "max_output_tokens": self.words(), "background": True}
+        body = {"input": PROMPT, "max_output_tokens": self.words(), "background": True, "priority": self.priority()}
         response_id = self.submit("/v1/responses", "responses, background", body)
         if response_id:
             self.poll(response_id)
@@ -156,7 +157,12 @@ class User:
 
     def job_body(self) -> dict[str, Any]:
         deadline_ms = self.rng.choice([4_000, 20_000, 20_000, 20_000])
-        return {"prompt": "tell me a story", "max_tokens": self.words(), "deadline_ms": deadline_ms}
+        job = {"prompt": PROMPT, "max_tokens": self.words(), "deadline_ms": deadline_ms}
+        return job | {"priority": self.priority()}
+
+    def priority(self) -> int:
+        """Return the priority of a job; one in six is batch work."""
+        return self.rng.choice([-1, 0, 0, 0, 0, 1])
 
     def words(self) -> int:
         """Return the length of an answer; a quarter of them take longer than a stopped worker's lease."""
@@ -193,7 +199,7 @@ class User:
 
     def follow(self, job_id: str) -> None:
         """Follow a job's events to its end, resuming after the last event whenever the stream breaks."""
-        text, last_id, until = "", "", time.monotonic() + _PATIENCE_S
+        text, tokens, last_id, until = "", 0, "", time.monotonic() + _PATIENCE_S
         while time.monotonic() < until:
             headers = {"Last_Event_ID": last_id} if last_id else {}
             try:
@@ -209,14 +215,20 @@ class User:
                     for event in events:
                         last_id = event.id or last_id
                         if event.kind == "started":
-                            text = text if event.data.get("resumed") else ""
+                            text = self._text_kept(job_id, text, tokens, resumed=bool(event.data.get("resumed")))
                         elif event.kind == "token":
-                            text += event.data["text"]
+                            text, tokens = text + event.data["text"], event.data["tokens"]
                         elif event.kind == "ended":
                             self.write("stream", id=job_id, text=text, via="events", job=_facts(event.data))
                             return
             except Unreachable:
                 time.sleep(self.rng.uniform(0.05, 0.3))
+
+    def _text_kept(self, job_id: str, text: str, tokens: int, *, resumed: bool) -> str:
+        """Return the text that stays when an attempt starts after so many tokens were shown."""
+        if text:
+            self.write("started again", id=job_id, tokens=tokens, resumed=resumed)
+        return text if resumed else ""
 
 
 def _facts(job: dict[str, Any]) -> dict[str, Any]:

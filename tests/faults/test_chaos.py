@@ -30,3 +30,4 @@ def test_whatever_is_killed_stopped_or_cut_off_every_promise_to_a_client_is_kept
     assert [phase["admission"] for phase in report["phases"]] == ["full", "bounds"]
     assert all(phase["acknowledged_jobs"] > 10 for phase in report["phases"])
     assert all(sum(phase["faults"].values()) > 5 for phase in report["phases"])
+    assert sum(phase["pauses"] for phase in report["phases"]) > 0

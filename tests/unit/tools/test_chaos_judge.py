@@ -15,8 +15,14 @@ ACKNOWLEDGED_S, READ_S, WALL_S = 100.0, 110.0, time.time()
 
 
 def a_job(**fields: Any) -> dict[str, Any]:
-    plain = {"id": "j1", "tenant": "ann", "status": "succeeded", "text": "w1 w2", "finish_reason": "length"}
-    plain |= {"usage": {}, "error": None, "started_at": 1.0, "ended_at": WALL_S - 5, "attempts": 1}
+    plain = {"id": "j1", "tenant": "ann", "status": "succeeded", "text": "w4 w5 ", "finish_reason": "length"}
+    plain |= {
+        "usage": {"completion_tokens": 2},
+        "error": None,
+        "started_at": 1.0,
+        "ended_at": WALL_S - 5,
+        "attempts": 1,
+    }
     return plain | {"metadata": {"ref": "r1"}} | fields
 
 
@@ -43,7 +49,8 @@ ACK = entry("ack", t=ACKNOWLEDGED_S, since=ACKNOWLEDGED_S - 1, via="jobs", owned
 
 
 def judged(entries: list[Entry], *jobs: dict[str, Any], losses: tuple[Loss, ...] = (), bob: Any = ()) -> Judge:
-    judge = Judge(Ledger([ACK, *entries]), list(losses), {"ann": WrittenDoors(*jobs), "bob": WrittenDoors(*bob)})
+    doors = {"ann": WrittenDoors(*jobs), "bob": WrittenDoors(*bob)}
+    judge = Judge(Ledger([ACK, *entries]), list(losses), doors, knows_words=True)
     judge.judge()
     judge.check_unchanged()
     return judge
@@ -55,15 +62,19 @@ def kinds(judge: Judge) -> list[str]:
 
 def test_a_job_that_ended_as_it_was_read_and_streamed_is_no_anomaly():
     job = a_job()
-    entries = [entry("read", job=job), entry("stream", text="w1 w2", via="events", job=job), entry("snoop", status=404)]
+    entries = [
+        entry("read", job=job),
+        entry("stream", text="w4 w5 ", via="events", job=job),
+        entry("snoop", status=404),
+    ]
     assert kinds(judged([one | {"owner": "bob", "reason": None} for one in entries], job)) == []
 
 
 @pytest.mark.parametrize(
     ("job", "entries", "kind"),
     [
-        (a_job(text="w1"), [entry("read", job=a_job())], "changed after its end"),
-        (a_job(), [entry("stream", text="w1", via="events", job=None)], "the stream differs from the result"),
+        (a_job(text="w4 "), [entry("read", job=a_job())], "changed after its end"),
+        (a_job(), [entry("stream", text="w4 ", via="events", job=None)], "the stream differs from the result"),
         (a_job(), [entry("missing")], "could not be read in between"),
         (a_job(), [entry("snoop", status=200, reason=None)], "another tenant's job was answered"),
         (a_job(), [entry("anomaly", what="500")], "seen by a client"),
@@ -71,8 +82,13 @@ def test_a_job_that_ended_as_it_was_read_and_streamed_is_no_anomaly():
         (a_job(status="canceled", error={"code": "unheard"}), [], "acknowledged and taken back"),
         (a_job(status="failed", error={"code": "engine_error"}), [], "failed by a fault of the product"),
         (a_job(), [ACK | {"id": "j2"}], "one request, several ids"),
-        (a_job(text=None), [entry("stream", text="w1", via="events", job=None)], "the stream differs from the result"),
+        (a_job(text=None), [entry("stream", text="w4 ", via="events", job=None)], "the stream differs from the result"),
         (a_job(), [entry("vanished", ref="r9", since=READ_S - 1)], "lost while its submit waited"),
+        (a_job(text="w4 w6 "), [], "not the model's answer"),
+        (a_job(text="w4 w4 "), [], "not the model's answer"),
+        (a_job(usage={"completion_tokens": 3}), [], "not the model's answer"),
+        (a_job(), [entry("stream", text="w5 ", via="events", job=None)], "not the model's answer in a stream"),
+        (a_job(), [entry("started again", tokens=1, resumed=False)], "started anew after its text was shown"),
     ],
 )
 def test_whatever_a_client_was_told_wrongly_is_an_anomaly(job, entries, kind):
@@ -81,7 +97,17 @@ def test_whatever_a_client_was_told_wrongly_is_an_anomaly(job, entries, kind):
 
 def test_a_stream_of_a_job_that_expired_without_its_worker_has_nothing_to_be_compared_with():
     expired = a_job(status="expired", text=None, error={"code": "deadline_exceeded"})
-    assert kinds(judged([entry("stream", text="w1", via="events", job=None)], expired)) == []
+    assert kinds(judged([entry("stream", text="w4 ", via="events", job=None)], expired)) == []
+
+
+def test_a_job_that_goes_on_or_had_its_whole_text_when_it_started_anew_is_no_anomaly():
+    again = [entry("started again", tokens=1, resumed=True), entry("started again", tokens=2, resumed=False)]
+    assert kinds(judged(again, a_job())) == []
+
+
+def test_a_job_that_starts_anew_is_excused_by_a_loss_of_what_it_had():
+    loss = Loss("failover", READ_S - 2, READ_S, acknowledged_jobs_are_safe=True)
+    assert kinds(judged([entry("started again", tokens=1, resumed=False)], a_job(), losses=(loss,))) == []
 
 
 def test_a_job_that_vanishes_while_its_submit_waits_is_excused_by_a_loss_in_that_time():

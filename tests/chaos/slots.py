@@ -1,0 +1,65 @@
+"""Watches during a run that no worker has more computing jobs than slots."""
+
+import threading
+import time
+from collections import Counter
+from typing import Any
+
+from shared.errors import StoreUnavailable
+from shared.store import keys
+from shared.store.decode import text
+from shared.store.redis_errors import store_faults
+from tests.chaos.stores import StorePair
+from tests.chaos.system import SETTINGS
+
+_EVERY_S = 0.2
+#: How long a job that the store has forgotten the end of may still count: its lease, and a period of the reaper.
+_EXCUSED_S = int(SETTINGS["PENSTOCK_LEASE_MS"]) / 1000 + 3.0
+#: Reads all running jobs in one step: the worker of each job that computes.
+_COMPUTING = """
+local workers = {}
+for _, id in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
+  local job = redis.call('HMGET', KEYS[2] .. id, 'penstock_state', 'penstock_worker', 'penstock_paused_since_ms')
+  if job[1] == 'running' and job[2] and not job[3] then
+    workers[#workers + 1] = job[2]
+  end
+end
+return workers
+"""
+
+
+class SlotWatch:
+    """Counts the computing jobs of each worker again and again, in a thread of its own."""
+
+    def __init__(self, pair: StorePair, slots: int) -> None:
+        self._pair, self._slots = pair, slots
+        #: (time, worker, its computing jobs), whenever they were more than its slots.
+        self._found: list[tuple[float, str, int]] = []
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="slots", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> list[str]:
+        """Stop, and return a sentence about each worker that had too many jobs, unless the store had lost writes."""
+        self._stopped.set()
+        self._thread.join(10)
+        losses = self._pair.losses
+        found = [
+            (worker, computing)
+            for at, worker, computing in self._found
+            if not any(loss.covers(at - _EXCUSED_S, at) for loss in losses)
+        ]
+        return [f"{worker} has {self._slots} slots and computed {most} jobs" for worker, most in dict(found).items()]
+
+    def _run(self) -> None:
+        while not self._stopped.wait(_EVERY_S):
+            try:
+                client: Any = self._pair.primary.client
+                with store_faults(client):
+                    workers = client.eval(_COMPUTING, 2, keys.leases(), keys.rq_job(""))
+            except StoreUnavailable:
+                continue
+            counts = Counter(text(raw) for raw in workers)
+            self._found += [(time.monotonic(), name, n) for name, n in counts.items() if n > self._slots]
