@@ -11,10 +11,12 @@
 --   claimed: a list with one list for each leased job: id, payload or '', attempt number, ms to the deadline, ms to the
 --   start deadline or -1, tenant, model, prompt tokens, max tokens, cancel code or '', traceparent, packed ids of the kept
 --   tokens or '', label of the client's API key; ids of paused jobs to resume; ids of jobs to pause; ids of jobs that
---   the worker has lost; ms until another call may pause a job, or -1 if nobody else wants the slots
+--   the worker has lost, also of those that leave it for another worker; ms until another call may pause a job, or -1 if
+--   nobody else wants the slots
 -- KEEPS 1 2 3 5 7 8
 -- USES clock settings afford mark schema job turns priority heads lease running tier fastest preemption progress contest exchange
--- RARELY finish forget strike note_wait restore_service unrecorded_service leaves_to wake_worker open_exchange
+-- USES elsewhere giveback
+-- RARELY find_leaver give_back finish forget strike note_wait restore_service unrecorded_service leaves_to wake_worker open_exchange
 
 -- The most entries of the active set that one call examines, whether or not it can lease their jobs.
 local MAX_EXAMINED = 64
@@ -193,6 +195,11 @@ while examined < MAX_EXAMINED and (free > 0 or contest) do
   elseif action == 'stop' then
     break
   end
+end
+local leaver = contest and free <= 0 and find_leaver(report, contest, worker, fingerprint, own.prefill_tps)
+if leaver then
+  give_back(leaver, false, now_ms)
+  answer.lost[#answer.lost + 1] = leaver.id
 end
 if view.left_to_faster then
   wake_worker(view.faster.name)

@@ -1,0 +1,58 @@
+-- elsewhere: finds the paused job that another worker of the pool would go on with sooner than its own one.
+-- KEYS pool worker books
+-- USES clock partial
+-- A job that leaves its worker goes back to its queue with the ids of its tokens, and the worker that takes it up computes
+-- prompt and tokens again. That worker has nothing else to do, so the prefill delays only the job itself.
+
+-- A job leaves if its own worker has no slot for it in this many times the duration of the prefill: both are estimates.
+local WORTH_FACTOR = 2
+-- The most workers of a pool that one call looks at.
+local MAX_WORKERS = 16
+
+-- Whether another live worker with the same model has a free slot, and enough free cells for the job.
+local function is_idle_elsewhere(slug, own_name, fingerprint, cells)
+  for _, name in ipairs(redis.call('ZREVRANGE', k_pool .. slug, 0, MAX_WORKERS)) do
+    local fields = redis.call('HMGET', k_worker .. name, 'slots', 'slots_busy', 'cells_free', 'draining', 'fingerprint',
+      'beat_ms')
+    if name ~= own_name and fields[4] ~= '1' and fields[5] == fingerprint
+      and number(fields[6], 0) > now_ms - LIVE_MS and number(fields[3], 0) >= cells
+      and number(fields[1], 0) > number(fields[2], 0) then
+      return true
+    end
+  end
+  return false
+end
+
+-- Returns the time until the first of the worker's computing jobs is expected to end, in ms.
+local function soonest_end_ms(contest)
+  local soonest_ms
+  for i = 1, #contest.entries do
+    local entry = contest.entries[i]
+    if not entry.is_paused then
+      soonest_ms = math.min(soonest_ms or entry.left_ms, entry.left_ms)
+    end
+  end
+  return soonest_ms or 0
+end
+
+-- Returns the job that leaves the worker, of those that have been paused for a quantum or longer the one with the longest
+-- pause, or nil. After a quantum the store has its last text and all ids. No job leaves while others are queued in the
+-- pool, because they would take the free slot.
+local function find_leaver(report, contest, own_name, fingerprint, prefill_tps)
+  local leaver
+  for _, entries in pairs(report.paused) do
+    local job = entries[1] and entries[1].job
+    if job and (not leaver or job.paused_since_ms < leaver.paused_since_ms) then
+      leaver = job
+    end
+  end
+  if not leaver or leaver.cancel ~= '' or leaver.deadline_ms <= now_ms or fingerprint == '' or prefill_tps <= 0
+    or now_ms - leaver.paused_since_ms < contest.quantum_ms
+    or number(redis.call('HGET', k_books .. contest.slug, 'waiting'), 0) > 0 then
+    return nil
+  end
+  local kept = #read_ids(leaver.id, leaver.claim, fingerprint) / 4
+  local prefill_ms = 1000 * (leaver.prompt_tokens + kept) / prefill_tps
+  return kept > 0 and soonest_end_ms(contest) > WORTH_FACTOR * prefill_ms
+    and is_idle_elsewhere(contest.slug, own_name, fingerprint, leaver.prompt_tokens + leaver.max_tokens) and leaver or nil
+end
