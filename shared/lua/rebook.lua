@@ -62,7 +62,7 @@ local function examine(owner, set, score)
   local only_batch = has_only_batch(owner, slug)
   if right_group ~= group then
     redis.call('ZREM', set, owner)
-    redis.call('ZADD', set_key(slug, right_group, is_batch[set]), 'NX', score, owner)
+    redis.call('ZADD', set_key(slug, right_group, is_batch[set]), 'NX', score or 0, owner)
     repairs = repairs + 1
   elseif only_batch == nil then
     deactivate(owner, slug)

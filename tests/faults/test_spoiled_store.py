@@ -33,6 +33,7 @@ HARMFUL = [
     Case("penstock:batch:m", "ann", "0"),
     Case("penstock:active:m", "dot", "-1"),
     Case("penstock:batch:m@team", "", "delete"),
+    Case("penstock:batch:m@team", "odd name:x.y z", "inf"),
     Case("penstock:order:dot.m", "dot-m-0", "-1"),
     Case("penstock:tenant:dot", "bn|m", "abc"),
     Case("penstock:books:m", "batch_mwt", "1152921504606846976"),
