@@ -39,11 +39,13 @@ def reported_weight(generated_weight: int) -> int:
 def request_texts(payload: Mapping[str, Any]) -> list[str]:
     """Return the texts of a validated request: its prompt, the text of each message, or the texts to embed.
 
+    A request to rank documents has its query once for each document, because the model reads it with each of them.
     Tools and calls of tools are part of the prompt as JSON. A request that is forwarded to an upstream may also have
     messages with parts.
     """
     if "input" in payload:
-        return [item for item in payload["input"] if isinstance(item, str)]
+        queries = [payload["query"]] * len(payload["input"]) if "query" in payload else []
+        return queries + [item for item in payload["input"] if isinstance(item, str)]
     if "messages" in payload:
         texts = [_message_text(message) for message in payload["messages"]]
         tools = payload.get("tools") or (payload.get("forward") or {}).get("tools")
@@ -85,7 +87,10 @@ def lower_bound(payload: Mapping[str, Any], *, words: bool = False) -> int:
     then the lower bound for the longest input.
     """
     if "input" in payload:
-        return max(lower_bound({"prompt": item}) if isinstance(item, str) else len(item) for item in payload["input"])
+        query = lower_bound({"prompt": payload["query"]}) if "query" in payload else 0
+        return query + max(
+            lower_bound({"prompt": item}) if isinstance(item, str) else len(item) for item in payload["input"]
+        )
     parts = request_texts(payload)
     return max(1, _count_words(parts) if words else -(-_count_bytes(parts) // MAX_BYTES_PER_TOKEN))
 

@@ -97,8 +97,10 @@ class NewJob:
 
         A token has about four characters, which are in the result and in the event stream, and an entry of the stream
         has at least one token. A packed logprob takes 7 to 9 bytes. An embedding is assumed to have 1,024
-        numbers of 4 bytes in base64.
+        numbers of 4 bytes in base64. The score of a document has at most 8 characters.
         """
+        if "query" in self.payload:
+            return 24 * len(self.payload["input"])
         if "input" in self.payload:
             return 5_462 * len(self.payload["input"])
         alternatives = self.payload.get("logprobs")

@@ -1,11 +1,13 @@
-"""Embeddings through the stock `openai` package: the door, the store and a worker with a real model."""
+"""Embeddings through the stock `openai` package, and ranking: the door, the store and a worker with a real model."""
 
 import base64
 import contextlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import httpx
 import numpy as np
 import openai
 import pytest
@@ -16,7 +18,10 @@ from tests.support.served import Address, Served
 
 llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
 
+from gguf import PoolingType  # noqa: E402 - one of the engine's packages
+
 from tests.support.bert import write_bert  # noqa: E402 - needs the engine's packages
+from web.api import response_models  # noqa: E402 - after the check of the engine's packages
 from workers.demo.random_gguf import write_random_model  # noqa: E402 - needs the engine's packages
 
 TEXTS = ["ba dedi", "foku gali muna", "pesi"]
@@ -26,6 +31,7 @@ TEXTS = ["ba dedi", "foku gali muna", "pesi"]
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     write_bert(folder / "vectors.gguf")
+    write_bert(folder / "ranks.gguf", pooling=PoolingType.RANK)
     write_random_model(folder / "words.gguf")
     return folder
 
@@ -34,9 +40,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def common(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with Stage(tmp_path_factory.mktemp("embeddings"), PENSTOCK_ENGINE="llama", PENSTOCK_N_CTX="64") as stage:
         stage.worker(PENSTOCK_MODEL=str(folder / "vectors.gguf"))
+        stage.worker(PENSTOCK_MODEL=str(folder / "ranks.gguf"))
         stage.worker(PENSTOCK_MODEL=str(folder / "words.gguf"), PENSTOCK_KV_CELLS="512")
         with Served(stage) as served:
-            wait_for(lambda: len(served.http.get("/v1/models").json()["data"]) == 2, "both models")
+            wait_for(lambda: len(served.http.get("/v1/models").json()["data"]) == 3, "all models")
             yield served
 
 
@@ -93,7 +100,9 @@ def test_a_request_is_one_job_for_any_number_of_texts(client: OpenAI, served: Ad
     ("fields", "error", "param"),
     [
         ({"model": "words"}, openai.BadRequestError, "model"),
-        ({"dimensions": 16}, openai.BadRequestError, "dimensions"),
+        ({"dimensions": 33}, openai.BadRequestError, "dimensions"),
+        ({"dimensions": 0}, openai.BadRequestError, "dimensions"),
+        ({"input": [2, 10**6]}, openai.BadRequestError, "input"),
         ({"input": "ba " * 100}, openai.BadRequestError, "input"),
         ({"input": [[2, 10**9]]}, openai.BadRequestError, "input"),
         ({"input": []}, openai.BadRequestError, "input"),
@@ -113,8 +122,70 @@ def test_a_request_that_cannot_be_served_raises_the_packages_error_class(
     assert caught.value.body["param"] == param
 
 
-def test_the_models_own_dimensions_are_accepted(client: OpenAI) -> None:
-    assert len(client.embeddings.create(model="vectors", input="ba", dimensions=32).data[0].embedding) == 32
+def test_vectors_are_cut_to_the_dimensions_that_the_client_names(
+    client: OpenAI, direct_vectors: dict[str, list[float]]
+) -> None:
+    for dimensions in (8, 32):
+        answer = client.embeddings.create(model="vectors", input=TEXTS[0], dimensions=dimensions)
+        part = np.array(direct_vectors[TEXTS[0]][:dimensions])
+        np.testing.assert_allclose(answer.data[0].embedding, part / np.linalg.norm(part), atol=2e-4)
+
+
+def rank(served: Served, **fields: Any) -> httpx.Response:
+    body = {"model": "ranks", "query": TEXTS[0], "documents": TEXTS} | fields
+    return served.http.post("/v1/rerank", json=body)
+
+
+def test_documents_are_returned_in_the_order_of_their_scores(served: Served) -> None:
+    body = rank(served, documents=[*TEXTS, "muna tora"], return_documents=True).json()
+    response_models.Ranking.model_validate(body)
+    scores = [result["relevance_score"] for result in body["results"]]
+    assert scores == sorted(scores, reverse=True)
+    assert all(0 <= score <= 1 for score in scores)
+    assert sorted(result["index"] for result in body["results"]) == [0, 1, 2, 3]
+    for result in body["results"]:
+        assert result["document"]["text"] == [*TEXTS, "muna tora"][result["index"]]
+    assert body["usage"]["prompt_tokens"] == body["usage"]["total_tokens"] > 8
+    best = rank(served, documents=[{"text": text} for text in [*TEXTS, "muna tora"]], top_n=2).json()
+    assert best["results"] == [
+        {name: result[name] for name in ("index", "relevance_score")} for result in body["results"][:2]
+    ]
+
+
+def test_a_score_does_not_depend_on_the_other_documents(served: Served) -> None:
+    together = {result["index"]: result["relevance_score"] for result in rank(served).json()["results"]}
+    for index, text in enumerate(TEXTS):
+        alone = rank(served, documents=[text]).json()["results"][0]["relevance_score"]
+        assert alone == pytest.approx(together[index], abs=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "param"),
+    [
+        ({"model": "words"}, "unsupported_parameter", "model"),
+        ({"model": "vectors"}, "unsupported_parameter", "model"),
+        ({"documents": []}, "invalid_value", "documents"),
+        ({"documents": ["ba", ""]}, "invalid_value", "documents[1]"),
+        ({"documents": ["ba", 3]}, "invalid_value", "documents[1]"),
+        ({"documents": ["ba"] * 2049}, "invalid_value", "documents"),
+        ({"documents": ["ba " * 100]}, "context_length_exceeded", "documents"),
+        ({"query": ""}, "invalid_value", "query"),
+        ({"query": "x" * 16_385}, "invalid_value", "query"),
+        ({"top_n": 0}, "invalid_value", "top_n"),
+        ({"rank_fields": ["text"]}, "unsupported_parameter", "rank_fields"),
+    ],
+)
+def test_a_request_that_cannot_be_ranked_is_400(served: Served, fields: dict[str, Any], code: str, param: str) -> None:
+    response = rank(served, **fields)
+    assert response.status_code == 400, response.text
+    assert (response.json()["error"]["code"], response.json()["error"]["param"]) == (code, param)
+
+
+def test_a_ranking_model_neither_embeds_nor_answers(client: OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="ranks documents: use /v1/rerank"):
+        client.embeddings.create(model="ranks", input="ba")
+    with pytest.raises(openai.BadRequestError, match="ranks documents: use /v1/rerank"):
+        client.completions.create(model="ranks", prompt="ba")
 
 
 def test_an_embedding_model_answers_no_prompt(client: OpenAI, served: Address) -> None:

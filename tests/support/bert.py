@@ -1,4 +1,4 @@
-"""Writes a BERT model with seeded random weights: an encoder without a KV cache, which only makes embeddings."""
+"""Writes a BERT model with seeded random weights: an encoder without a KV cache, which embeds or ranks texts."""
 
 from pathlib import Path
 
@@ -54,6 +54,10 @@ def write_bert(path: Path, *, pooling: PoolingType = PoolingType.CLS, width: int
             shapes[f"blk.{layer}.{name}"] = (outward, inward)
             writer.add_tensor(f"blk.{layer}.{name}.bias", dice.normal(size=outward).astype(np.float32) / 10)
         norms += [f"blk.{layer}.attn_output_norm", f"blk.{layer}.layer_output_norm"]
+    if pooling == PoolingType.RANK:
+        shapes |= {"cls": (width, width), "cls.output": (1, width)}
+        writer.add_tensor("cls.bias", np.zeros(width, np.float32))
+        writer.add_tensor("cls.output.bias", np.zeros(1, np.float32))
     for name, shape in shapes.items():
         writer.add_tensor(f"{name}.weight", (dice.normal(size=shape) / np.sqrt(shape[-1])).astype(np.float32))
     for name in norms:

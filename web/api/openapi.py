@@ -97,6 +97,7 @@ _SUCCESS_MODELS: dict[tuple[str, str], type[response_models.ResponseModel]] = {
     ("post", "/v1/chat/completions"): response_models.Completion,
     ("post", "/v1/completions"): response_models.Completion,
     ("post", "/v1/embeddings"): response_models.Embeddings,
+    ("post", "/v1/rerank"): response_models.Ranking,
     ("post", "/v1/responses"): response_models.Response,
     ("get", "/v1/responses/{response_id}"): response_models.Response,
     ("post", "/v1/responses/{response_id}/cancel"): response_models.Response,
@@ -145,7 +146,13 @@ _JOB_END_RESPONSES = {
     "500": "The job failed",
     "504": "The job expired",
 }
-_ROUTES_WITH_JOB_END_ERRORS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
+_ROUTES_WITH_JOB_END_ERRORS = (
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/embeddings",
+    "/v1/rerank",
+    "/v1/responses",
+)
 
 
 def install(app: APIFlask) -> None:

@@ -327,6 +327,30 @@ class Embeddings(ResponseModel):
     usage: dict[str, int]
 
 
+class RankedText(ResponseModel):
+    """The text of a document."""
+
+    text: str
+
+
+class RankedDocument(ResponseModel):
+    """A document: its place in the request, from 0, and how well it answers the query, from 0 to 1."""
+
+    index: int
+    relevance_score: float
+    document: RankedText | None = Field(None, description="present if `return_documents` is true")
+
+
+class Ranking(ResponseModel):
+    """The documents, the best first."""
+
+    id: str
+    object: Literal["list"]
+    model: str
+    results: list[RankedDocument]
+    usage: dict[str, int]
+
+
 ALL: tuple[type[ResponseModel], ...] = (
     Error,
     Yield,
@@ -342,4 +366,5 @@ ALL: tuple[type[ResponseModel], ...] = (
     Completion,
     Response,
     Embeddings,
+    Ranking,
 )

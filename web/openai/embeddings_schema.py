@@ -73,8 +73,8 @@ class EmbeddingsBody(Body):
     dimensions: int | None = Field(
         None,
         ge=1,
-        description="must be the model's own number of dimensions, because vectors are not shortened; a model that "
-        "another server serves may allow other numbers",
+        description="at most the model's own number of dimensions: vectors are cut to this number of dimensions, and "
+        "normalized again; a model that another server serves may allow other numbers",
     )
     deadline_ms: int | None = Field(
         None, ge=1, description="the deadline in ms from now; with OpenAI's package, set it in extra_body"
@@ -92,8 +92,10 @@ class EmbeddingsBody(Body):
 
     def payload(self, *, forwards: bool) -> dict[str, Any]:
         """Return the payload that the engine reads. `forwards` is whether an upstream serves the model."""
-        passed_on = {"forward": {"dimensions": self.dimensions}} if forwards and self.dimensions else {}
-        return {"input": self.input} | passed_on
+        if self.dimensions is None:
+            return {"input": self.input}
+        wanted = {"dimensions": self.dimensions}
+        return {"input": self.input} | ({"forward": wanted} if forwards else wanted)
 
 
 def embeddings_json(view: JobView, encoding: Literal["float", "base64"]) -> dict[str, Any]:

@@ -1,14 +1,19 @@
-"""`/v1/embeddings`: compute embeddings of texts; each request is one job, admitted like all other jobs."""
+"""`/v1/embeddings` and `/v1/rerank`: vectors of texts, and scores of documents; each request is one job."""
+
+from collections.abc import Callable
+from typing import Any
 
 from apiflask import APIBlueprint
 from flask import Response
 
+from shared.jobs.job import JobView
 from web.api.job_json import route_headers
 from web.api.refusals import Yield
 from web.http.api_errors import ApiError
 from web.http.request import retry_attempt, return_ticket
 from web.http.telemetry import traceparent
 from web.openai.embeddings_schema import EmbeddingsBody, embeddings_json
+from web.openai.rerank_schema import RerankBody, rerank_json
 from web.operations.admission import offer
 from web.operations.cancel_on_disconnect import wait_for_result
 from web.operations.idempotency import with_refusal_identity
@@ -35,15 +40,38 @@ bp = APIBlueprint("embeddings", __name__, tag="OpenAI")
 )
 def embeddings(body: EmbeddingsBody) -> Response:
     """Offer a job that embeds the input, wait for the job's end and return the embeddings."""
+    target = current_context().pools.resolve_target(body.model, current_caller().policy)
+    _check_dimensions(body, target)
+    payload = body.payload(forwards=bool(target.forwards))
+    return _serve(body, payload, lambda ended: embeddings_json(ended, body.encoding_format))
+
+
+@bp.post("/v1/rerank")
+@bp.input(RerankBody, arg_name="body")
+@bp.doc(
+    summary="Rank documents",
+    description="Returns the documents in the order of how well they answer the query, with a score from 0 to 1 each. "
+    "Closing the connection cancels the job. A request that names a model that does not rank is answered with 400.",
+    responses={
+        200: "The scores, the best first",
+        503: "A yield: the job was refused; retry after `retry_hint_ms`",
+    },
+)
+def rerank(body: RerankBody) -> Response:
+    """Offer a job that scores the documents, wait for the job's end and return them in the order of their scores."""
+    return _serve(body, body.payload(), lambda ended: rerank_json(ended, body))
+
+
+def _serve(
+    body: EmbeddingsBody | RerankBody, payload: dict[str, Any], to_json: Callable[[JobView], dict[str, Any]]
+) -> Response:
     context, caller = current_context(), current_caller()
     deadline = read_deadline(context, caller, body, "hold")
-    target = context.pools.resolve_target(body.model, caller.policy)
-    _check_dimensions(body, target)
     generation = GenerationRequest(
-        payload=body.payload(forwards=bool(target.forwards)),
+        payload=payload,
         deadline=deadline,
         model=body.model,
-        # A job for embeddings generates no tokens, but every job must have a max_tokens of at least 1.
+        # Such a job generates no tokens, but every job must have a max_tokens of at least 1.
         max_tokens=1,
         default_max_tokens=1,
         attempt=retry_attempt(),
@@ -60,17 +88,14 @@ def embeddings(body: EmbeddingsBody) -> Response:
         if isinstance(ended, ApiError):
             response = problem_response(ended)
         else:
-            response = json_response(embeddings_json(ended, body.encoding_format), headers=route_headers(ended))
+            response = json_response(to_json(ended), headers=route_headers(ended))
     response.headers["x-deadline-ms"] = str(deadline.deadline_ms)
     return response
 
 
 def _check_dimensions(body: EmbeddingsBody, target: Model | FoundRoute) -> None:
-    """Raise ApiError if the request names dimensions that a model, or one of the models of a route, does not have."""
+    """Raise ApiError if the request names more dimensions than a model, or one of the models of a route, has."""
     for model in (target,) if isinstance(target, Model) else target.models:
-        if body.dimensions is not None and model.pooling and body.dimensions != model.dimensions:
-            message = (
-                f"dimensions={body.dimensions}: embeddings of {model.name!r} have {model.dimensions} dimensions "
-                "and cannot be shortened"
-            )
+        if body.dimensions is not None and model.dimensions is not None and body.dimensions > model.dimensions:
+            message = f"dimensions={body.dimensions}: embeddings of {model.name!r} have {model.dimensions} dimensions"
             raise ApiError("unsupported_parameter", message, param="dimensions")

@@ -6,6 +6,7 @@ reads the models from the store again before it answers that the model does not 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from shared.accounts.routes import Routes, StoredRoute
 from shared.clock import Clock
@@ -43,10 +44,18 @@ class Model:
     calls_tools: bool = False
     #: How many tokens prompt and answer may have together; None if no live worker has published the number.
     n_ctx: int | None = None
-    #: How an embedding model combines the vectors of its tokens into one; "" for a model that generates text.
+    #: How an embedding model combines the vectors of its tokens into one, or `rank` for a model that ranks documents;
+    #: "" for a model that generates text.
     pooling: str = ""
     #: The number of dimensions of an embedding model's vectors; None for a model that generates text.
     dimensions: int | None = None
+
+    @property
+    def purpose(self) -> Literal["embed", "generate", "rank"]:
+        """What the model does with a prompt."""
+        if not self.pooling:
+            return "generate"
+        return "rank" if self.pooling == "rank" else "embed"
 
     def estimate(self, payload: Mapping[str, object]) -> int:
         """Estimate the number of prompt tokens of a request."""

@@ -75,7 +75,8 @@ class Facts:
     cache: str = ""
     threads: int = 0
     prefill_chunk: int = 0
-    #: How an embedding is pooled from its tokens (`mean`, `cls` or `last`); "" for a model that generates text.
+    #: How an embedding is pooled from its tokens (`mean`, `cls` or `last`), or `rank` for a model that ranks documents;
+    #: "" for a model that generates text.
     pooling: str = ""
     #: Number of dimensions of an embedding.
     width: int = 0

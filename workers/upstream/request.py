@@ -44,7 +44,10 @@ def build_request(spec: JobSpec, model: str) -> UpstreamRequest:
     payload = spec.payload
     forwarded = payload.get("forward")
     if "input" in payload:
-        fields = (forwarded if isinstance(forwarded, dict) else {}) | {"input": payload["input"], "model": model}
+        if "query" in payload:
+            raise JobRejected(EndCode.UNSUPPORTED_PARAMETER, "an upstream is not asked to rank documents", "model")
+        fields = {name: payload[name] for name in ("input", "dimensions") if name in payload} | {"model": model}
+        fields |= forwarded if isinstance(forwarded, dict) else {}
         # Base64 is a third of the size. A server that does not know it sends numbers, which are read as well.
         body = _as_json(fields | {"encoding_format": "base64"})
         return UpstreamRequest("embeddings", "embeddings", body, inputs=len(payload["input"]))

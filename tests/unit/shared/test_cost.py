@@ -39,6 +39,14 @@ def test_of_a_forwarded_message_the_text_counts_by_bytes_and_an_attachment_by_it
     assert cost.lower_bound(payload) < 10
 
 
+def test_a_query_counts_with_each_document_that_it_is_compared_with() -> None:
+    payload = {"query": "q" * 1_000, "input": ["a" * 1_000, "b" * 3_000]}
+    assert cost.estimate(payload) == round(0.3 * (2 * 1_000 + 4_000))
+    assert cost.lower_bound(payload) == cost.lower_bound({"prompt": "q" * 1_000}) + cost.lower_bound(
+        {"prompt": "b" * 3_000}
+    )
+
+
 def test_tools_and_calls_of_tools_are_part_of_the_prompt() -> None:
     tools = [{"type": "function", "function": {"name": "x" * 1_000}}]
     calls = [{"id": "1", "function": {"name": "y" * 1_000, "arguments": "{}"}}]

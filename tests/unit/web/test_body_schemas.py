@@ -10,6 +10,7 @@ from web.api.request_schema import SubmitBody
 from web.http.api_errors import ApiError
 from web.openai.chat_schema import ChatBody, CompletionBody
 from web.openai.embeddings_schema import EmbeddingsBody
+from web.openai.rerank_schema import RerankBody
 from web.openai.responses_schema import ResponsesBody
 
 HI = [{"role": "user", "content": "hi"}]
@@ -20,9 +21,10 @@ SMALL: dict[type[BaseModel], dict[str, Any]] = {
     CompletionBody: {"prompt": "hi"},
     ResponsesBody: {"input": "hi"},
     EmbeddingsBody: {"input": "hi"},
+    RerankBody: {"query": "hi", "documents": ["ho"]},
 }
 GENERATING = (SubmitBody, ChatBody, CompletionBody, ResponsesBody)
-OPENAI = (ChatBody, CompletionBody, ResponsesBody, EmbeddingsBody)
+OPENAI = (ChatBody, CompletionBody, ResponsesBody, EmbeddingsBody, RerankBody)
 
 
 def accepts(model: type[BaseModel], body: dict[str, Any]) -> tuple[bool, bool]:
@@ -88,6 +90,12 @@ def test_neither_accepts_an_invalid_field(model: type[BaseModel], fields: dict[s
         (EmbeddingsBody, {"input": [-1]}),
         (EmbeddingsBody, {"input": ["x"] * 2049}),
         (EmbeddingsBody, {"input": "x", "encoding_format": "int8"}),
+        (RerankBody, {"query": "hi", "documents": []}),
+        (RerankBody, {"query": "hi", "documents": [""]}),
+        (RerankBody, {"query": "hi", "documents": [{"txt": "a"}]}),
+        (RerankBody, {"query": "hi", "documents": [{"text": 3}]}),
+        (RerankBody, {"query": "", "documents": ["a"]}),
+        (RerankBody, {"query": "hi", "documents": ["a"], "top_n": 0}),
     ],
 )
 def test_neither_accepts_a_body_without_a_usable_prompt(model: type[BaseModel], body: dict[str, Any]) -> None:
@@ -123,6 +131,7 @@ def test_both_accept_a_field_without_effect_only_with_its_usual_values(
         (ResponsesBody, {"input": HI, "truncation": "disabled"}),
         (EmbeddingsBody, {"input": [1, 2, 3]}),
         (EmbeddingsBody, {"input": [[1, 2], "x"]}),
+        (RerankBody, {"query": "hi", "documents": ["a", {"text": "b"}], "top_n": 3}),
     ],
 )
 def test_both_accept_a_valid_body(model: type[BaseModel], body: dict[str, Any]) -> None:

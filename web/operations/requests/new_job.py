@@ -17,6 +17,13 @@ from web.operations.requests.generation import GenerationRequest
 from web.runtime.context import DoorContext
 from web.runtime.model_pools import FoundRoute, Model
 
+#: What a model of each purpose does, as an error says it.
+_PURPOSES = {
+    "embed": "makes embeddings: use /v1/embeddings",
+    "generate": "generates text and makes no embeddings or scores",
+    "rank": "ranks documents: use /v1/rerank",
+}
+
 
 def make_job(context: DoorContext, caller: Caller, generation: GenerationRequest, target: Model | FoundRoute) -> NewJob:
     """Return the job for a request to a model or a route. Raises ApiError if no pool can run the request."""
@@ -127,14 +134,20 @@ def _may_be_cut(caller: Caller, generation: GenerationRequest) -> bool:
 
 
 def _check_model_kind(generation: GenerationRequest, model: Model) -> None:
-    """Raise ApiError if the request asks a text model for embeddings, or an embedding model for text.
+    """Raise ApiError if the request asks a model for what it does not do: text, embeddings, or scores of documents.
 
-    A model without a live worker, and one that an upstream serves, pass the check, because their kinds are unknown.
+    A model without a live worker, and one that an upstream serves, pass the check, because their kinds are unknown. No
+    upstream is asked for scores.
     """
-    if not model.live or model.forwards or ("input" in generation.payload) == bool(model.pooling):
+    payload = generation.payload
+    wanted = "rank" if "query" in payload else "embed" if "input" in payload else "generate"
+    if model.live and model.forwards and wanted == "rank":
+        message = f"model {model.name!r} is served by an upstream, which is not asked to rank documents"
+        raise ApiError("unsupported_parameter", message, param="model")
+    if not model.live or model.forwards or wanted == model.purpose:
         return
-    kind = "makes embeddings: use /v1/embeddings" if model.pooling else "generates text and makes no embeddings"
-    raise ApiError("unsupported_parameter", f"model {model.name!r} {kind}", param="model")
+    message = f"model {model.name!r} {_PURPOSES[model.purpose]}"
+    raise ApiError("unsupported_parameter", message, param="model")
 
 
 def _check_min_tokens(generation: GenerationRequest) -> None:
@@ -177,4 +190,6 @@ def _oversized_field(generation: GenerationRequest, min_prompt_tokens: int, n_ct
     """Return the name of the field that makes the request too long for the context."""
     if "input" not in generation.payload and min_prompt_tokens < n_ctx:
         return "max_tokens"
+    if "query" in generation.payload:
+        return "documents"
     return next(name for name in ("prompt", "messages", "input") if name in generation.payload)

@@ -23,8 +23,8 @@ from workers.engine.chat.tool_grammar import tool_constraint
 from workers.engine.chat.tool_request import ToolRequest, read_tools
 from workers.engine.events import JobRejected, JobSpec
 from workers.engine.llama.batch import Batch
-from workers.engine.llama.embedding import EmbeddingBackend
-from workers.engine.llama.load import Libraries, ModelShape
+from workers.engine.llama.embedding import EmbeddingBackend, RankingBackend
+from workers.engine.llama.load import RANK, Libraries, ModelShape
 from workers.engine.llama.log import LlamaLog
 from workers.engine.llama.logprobs import Logprobs
 from workers.engine.llama.prompt import Prompts
@@ -269,6 +269,7 @@ def load_backend(
     libs = Libraries(llama_cpp, _ggml.libggml, _LOG)
     opened = open_model(libs, settings, path, index=index, workers=workers, progress=progress)
     if opened.pooling:
-        return EmbeddingBackend(libs, opened.model, opened.ctx, opened.facts)
+        kind = RankingBackend if opened.pooling == RANK else EmbeddingBackend
+        return kind(libs, opened.model, opened.ctx, opened.facts)
     limits = Limits(settings.max_schema_bytes, settings.schema_cpu_ms, settings.schema_step_ms)
     return LlamaBackend(opened.model, opened.ctx, opened.shape, opened.facts, limits)

@@ -1,6 +1,8 @@
-"""The backend for embedding models. Each input is computed in a single step; its vector is normalized to length 1.
+"""The backend for models that embed or rank texts. Each input is computed in a single step.
 
-A job is a list of inputs. A step computes as many inputs as fit into the batch: first the next input of every job, then
+A job for embeddings is a list of texts, and each result is a vector, normalized to length 1. A job for ranking is a
+query and a list of documents: each input is the query with one of them, and each result is a score from 0 to 1.
+ A step computes as many inputs as fit into the batch: first the next input of every job, then
 further inputs. llama.cpp pools each input's tokens into one vector. A job ends when its last input is computed. After
 the step, the model keeps no state of the inputs.
 """
@@ -20,7 +22,7 @@ from workers.engine.cells.slots import SlotAccountingError
 from workers.engine.events import JobRejected, JobSpec
 from workers.engine.llama.batch import Batch
 from workers.engine.llama.load import EMBEDDING_SEQUENCES, Libraries
-from workers.engine.llama.vocabulary import Tokens, Vocabulary
+from workers.engine.llama.vocabulary import PairFormat, Tokens, Vocabulary
 from workers.engine.sampling import Sampling
 
 #: Maximum number of tokens that the inputs of one job may have together. A request body of one MiB, which is
@@ -30,12 +32,17 @@ MAX_JOB_TOKENS = 1 << 20
 _CALIBRATION_TOKENS = 128
 
 
+_Floats = np.ndarray[Any, np.dtype[np.float32]]
+
+
 @dataclass
 class _OpenJob:
-    """A job that holds a slot: its inputs, and the vectors of the inputs that were computed so far."""
+    """A job that holds a slot: its inputs, and the results of the inputs that were computed so far."""
 
     inputs: tuple[Tokens, ...]
-    vectors: list[np.ndarray[Any, np.dtype[np.float32]]] = field(default_factory=list)
+    #: Number of dimensions to which the vectors are cut; None if they are not.
+    dimensions: int | None = None
+    vectors: list[_Floats] = field(default_factory=list)
 
 
 class EmbeddingBackend:
@@ -60,12 +67,19 @@ class EmbeddingBackend:
 
     def prepare(self, spec: JobSpec) -> Prepared:
         """Tokenize and validate a job. May be called from any thread. Raises JobRejected."""
-        inputs = spec.payload.get("input")
-        if not isinstance(inputs, list) or not inputs:
+        tokens = self._inputs(spec.payload)
+        return Prepared(spec, sum(map(len, tokens)), spec.max_tokens, Sampling(), tokens)
+
+    def _inputs(self, payload: dict[str, Any]) -> tuple[Tokens, ...]:
+        """Return the tokens of each input. Raises JobRejected."""
+        inputs, dimensions = payload.get("input"), payload.get("dimensions")
+        if not isinstance(inputs, list) or not inputs or "query" in payload:
             message = "this model makes embeddings, so a job for it needs a list of inputs"
             raise JobRejected(EndCode.INVALID_VALUE, message, "input")
-        tokens = tuple(self._tokens(given, f"input[{i}]") for i, given in enumerate(inputs))
-        return Prepared(spec, sum(map(len, tokens)), spec.max_tokens, Sampling(), tokens)
+        if dimensions is not None and not (type(dimensions) is int and 1 <= dimensions <= self._width):
+            message = f"dimensions={dimensions!r} is not a number from 1 to {self._width}, the model's own dimensions"
+            raise JobRejected(EndCode.UNSUPPORTED_PARAMETER, message, "dimensions")
+        return tuple(self._tokens(given, f"input[{i}]") for i, given in enumerate(inputs))
 
     def _tokens(self, given: object, where: str) -> Tokens:
         if isinstance(given, str):
@@ -88,13 +102,14 @@ class EmbeddingBackend:
     def _reject_too_long(self, tokens: int, where: str, qualifier: str = "") -> None:
         if tokens > self._longest:
             message = f"{context_limit(self._longest)}, and {where} has {qualifier}{tokens} tokens"
-            raise JobRejected(EndCode.CONTEXT_LENGTH_EXCEEDED, message, "input")
+            param = "input" if where.startswith("input") else "documents"
+            raise JobRejected(EndCode.CONTEXT_LENGTH_EXCEEDED, message, param)
 
     # The following methods are called by the engine's thread only.
 
     def open_slot(self, slot: int, job: Prepared, answer: Sequence[int] = (), saved: Any = None) -> None:  # noqa: ARG002 - the Protocol
         """Make `slot` ready for the job."""
-        self._open[slot] = _OpenJob(job.prompt)
+        self._open[slot] = _OpenJob(job.prompt, job.spec.payload.get("dimensions"))
 
     def copy_cells(self, slot: int, limit_bytes: int) -> None:
         """Return None: a slot has no cells of its own."""
@@ -127,7 +142,7 @@ class EmbeddingBackend:
         done: dict[int, BatchRow] = {}
         for sequence, (row, at) in enumerate(chosen):
             job = self._open[row.slot]
-            job.vectors.append(self._vector(sequence))
+            job.vectors.append(self._result(sequence, job.dimensions))
             if row.slot not in done:
                 done[row.slot], row.n = row, 0
             row.n += len(job.inputs[at])
@@ -152,16 +167,21 @@ class EmbeddingBackend:
             waiting.append(row)
         return chosen
 
-    def _vector(self, sequence: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-        pointer = self._libs.lib.llama_get_embeddings_seq(self._ctx, sequence)
-        row: Any = (ctypes.c_float * self._width).from_address(ctypes.addressof(pointer.contents))
-        vector = np.frombuffer(row, np.float32).astype(np.float64)
+    def _result(self, sequence: int, dimensions: int | None) -> _Floats:
+        """Return the vector of an input: the first `dimensions` of its numbers, normalized to length 1."""
+        vector = self._pooled(sequence, dimensions or self._width)
         return (vector / (np.linalg.norm(vector) or 1.0)).astype(np.float32)
 
+    def _pooled(self, sequence: int, n: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """Return the first `n` numbers that llama.cpp has pooled from the tokens of a sequence of the batch."""
+        pointer = self._libs.lib.llama_get_embeddings_seq(self._ctx, sequence)
+        row: Any = (ctypes.c_float * n).from_address(ctypes.addressof(pointer.contents))
+        return np.frombuffer(row, np.float32).astype(np.float64)
+
     def sample(self, row: BatchRow, known: int | None = None) -> int:  # noqa: ARG002 - the Protocol's name
-        """Return END, because an embedding has no text. Raises ValueError if a vector contains NaN or infinity."""
+        """Return END, because a result has no text. Raises ValueError if a result contains NaN or infinity."""
         if not all(np.isfinite(vector).all() for vector in self._open[row.slot].vectors):
-            raise ValueError("the model's embedding contains a value that is not a finite number")
+            raise ValueError("the model's result contains a value that is not a finite number")
         return END
 
     def piece(self, token: int) -> bytes:  # noqa: ARG002 - the Protocol's name
@@ -222,3 +242,50 @@ class EmbeddingBackend:
     def _clear_memory(self) -> None:
         if self._memory:
             self._libs.lib.llama_memory_clear(self._memory, False)  # noqa: FBT003 - a C function takes no keywords
+
+
+class RankingBackend(EmbeddingBackend):
+    """A model that says how well documents answer a query. A job for it has a `query`, and documents as its inputs."""
+
+    def __init__(self, libs: Libraries, model: int, ctx: int, facts: Facts) -> None:
+        super().__init__(libs, model, ctx, facts)
+        template = libs.lib.llama_model_chat_template(model, b"rerank") or b""
+        self._format = PairFormat(self._vocab, template.decode("utf-8", "replace"))
+        self.facts = replace(facts, width=1)
+        #: Whether llama.cpp returns a single number, any real one. Otherwise it returns the probabilities of labels,
+        #: of which the first says that the document answers the query.
+        self._single: bool = libs.lib.llama_model_n_cls_out(model) == 1
+
+    def _inputs(self, payload: dict[str, Any]) -> tuple[Tokens, ...]:
+        query, documents = payload.get("query"), payload.get("input")
+        if not isinstance(query, str) or not isinstance(documents, list) or not documents:
+            message = "this model ranks documents, so a job for it needs a query and documents: use /v1/rerank"
+            raise JobRejected(EndCode.INVALID_VALUE, message, "query")
+        asked = self._vocab.min_tokens(query)
+        for i, document in enumerate(documents):
+            if not isinstance(document, str) or not document:
+                raise JobRejected(EndCode.INVALID_VALUE, f"documents[{i}] is not a text", "documents")
+            least = asked + self._vocab.min_tokens(document)
+            self._reject_too_long(least, f"the query with documents[{i}]", "at least ")
+        pairs: list[Tokens] = []
+        total = 0
+        for i, tokens in enumerate(self._format.pairs(query, documents)):
+            self._reject_too_long(len(tokens), f"the query with documents[{i}]")
+            pairs.append(tokens)
+            total += len(tokens)
+            if total > MAX_JOB_TOKENS:
+                message = f"the query with each of {len(documents)} documents has more than {MAX_JOB_TOKENS} tokens"
+                raise JobRejected(EndCode.CONTEXT_LENGTH_EXCEEDED, message, "documents")
+        return tuple(pairs)
+
+    def _result(self, sequence: int, dimensions: int | None) -> _Floats:  # noqa: ARG002 - no vector, no dimensions
+        """Return the score of an input, from 0 to 1, as the only number of an array."""
+        score = self._pooled(sequence, 1)
+        return (0.5 + 0.5 * np.tanh(score / 2) if self._single else score).astype(np.float32)
+
+    def extra_fields(self, slot: int, text: str) -> dict[str, Any]:  # noqa: ARG002 - the Protocol's name
+        """Return the field `scores`, a number for each document, or no fields before all are computed."""
+        job = self._open.get(slot)
+        if job is None or len(job.vectors) < len(job.inputs):
+            return {}
+        return {"scores": [round(float(score[0]), 6) for score in job.vectors]}

@@ -23,8 +23,10 @@ MAX_SEQUENCES = 256
 EMBEDDING_SEQUENCES = 64
 #: How many sequences a shared cache can hold besides those in a step, for each slot.
 PAUSED_PER_SLOT = 2
-#: llama.cpp's number of a pooling type → its name. Type 4, for models that rank pairs of texts, is not supported.
-_POOLINGS = {0: "", 1: "mean", 2: "cls", 3: "last"}
+#: The pooling of a model that ranks documents. Only the model's file can name it.
+RANK = "rank"
+#: llama.cpp's number of a pooling type → its name. `rank` makes one number of a query and a document.
+_POOLINGS = {0: "", 1: "mean", 2: "cls", 3: "last", 4: RANK}
 
 
 class ContextRefused(ModelError):
@@ -152,14 +154,14 @@ def new_context(libs: Libraries, model: int, shape: ModelShape) -> int:
 def pooling_of(lib: Any, model: int, wanted: str) -> str:
     """Return how to pool the model's embeddings, or "" if the model is to generate text.
 
-    `wanted` is the value of PENSTOCK_POOLING. With `auto`, the model's file decides. Raises ModelError if the file says
-    that the model ranks texts.
+    `wanted` is the value of PENSTOCK_POOLING. With `auto`, the model's file decides. Raises ModelError if it names a
+    pooling that is not known.
     """
     if wanted != "auto":
         return "" if wanted == "none" else wanted
     number = int(metadata(lib, model, f"{metadata(lib, model, 'general.architecture')}.pooling_type") or 0)
     if number not in _POOLINGS:
-        raise ModelError("the model ranks texts, which is not served; PENSTOCK_POOLING=mean makes embeddings with it")
+        raise ModelError(f"the model's pooling type {number} is not known; set PENSTOCK_POOLING")
     return _POOLINGS[number]
 
 

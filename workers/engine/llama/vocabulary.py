@@ -17,6 +17,8 @@ Tokens = np.ndarray[Any, np.dtype[np.int32]]
 _PART_CHARS = 1024
 #: No tokenizer makes more tokens than this of a byte. llama.cpp returns a huge number if it cannot count the tokens.
 _MAX_TOKENS_PER_BYTE = 8
+#: A noncharacter of Unicode, which has no meaning in any text. It marks where a text is to be split.
+_SPLIT = "\ufdd0"
 
 
 class Vocabulary:
@@ -171,6 +173,20 @@ class Vocabulary:
         text: bytes = self._lib.llama_vocab_get_text(self.handle, token)
         return text.decode("utf-8", "replace")
 
+    def pair(self, query: Tokens, document: Tokens) -> Tokens:
+        """Return the tokens of a query and a document for a model that ranks documents and has no template for them.
+
+        They are those of llama.cpp's server, and at the end the separator that such models were trained with: for
+        example `[CLS] query [SEP] document [SEP]`, or `<s> query </s></s> document </s>`.
+        """
+        lib, handle = self._lib, self.handle
+        separator: int = lib.llama_vocab_sep(handle)
+        end = self.eos if self.eos >= 0 else separator
+        begin = [self.bos] if self._add_bos and self.bos >= 0 else []
+        ends = [end] if self._add_eos and end >= 0 else []
+        separators = [separator] if lib.llama_vocab_get_add_sep(handle) and separator >= 0 else []
+        return np.concatenate([begin, query, ends, separators, document, ends or separators]).astype(np.int32)
+
     def _read(self, token: int, *, show_control: bool) -> bytes:
         buffer = ctypes.create_string_buffer(64)
         n = self._lib.llama_token_to_piece(self.handle, token, buffer, len(buffer), 0, show_control)
@@ -178,3 +194,31 @@ class Vocabulary:
             buffer = ctypes.create_string_buffer(-n)
             n = self._lib.llama_token_to_piece(self.handle, token, buffer, len(buffer), 0, show_control)
         return buffer.raw[: max(0, n)]
+
+
+class PairFormat:
+    """How a model that ranks documents reads a query with a document: by the template in its file, if there is one."""
+
+    def __init__(self, vocab: Vocabulary, template: str) -> None:
+        self._vocab, self._template = vocab, template
+        names = vocab.control_names
+        #: Matches the first character of each name of a control token.
+        self._names = None if names is None else re.compile(f"(?={names.pattern})(.)", re.DOTALL)
+
+    def pairs(self, query: str, documents: Iterable[str]) -> Iterator[Tokens]:
+        """Yield the tokens of the query with each document. Raises JobRejected."""
+        if self._template:
+            for document in documents:
+                yield np.concatenate([self._vocab.tokenize(piece) for piece in self._pieces(query, document)])
+            return
+        asked = self._vocab.tokenize(query, parse_special=False, param="query")
+        for document in documents:
+            yield self._vocab.pair(asked, self._vocab.tokenize(document, parse_special=False, param="documents"))
+
+    def _pieces(self, query: str, document: str) -> list[str]:
+        """Return the template with both texts, split inside the names of control tokens that the texts contain."""
+        texts = {"{query}": query, "{document}": document}
+        for place, text in texts.items():
+            plain = text.replace(_SPLIT, "")
+            texts[place] = plain if self._names is None else self._names.sub(rf"\1{_SPLIT}", plain)
+        return re.sub(r"\{query\}|\{document\}", lambda found: texts[found[0]], self._template).split(_SPLIT)

@@ -163,7 +163,18 @@ def test_an_encoder_without_pooling_is_refused_and_the_error_lists_the_usable_po
         load_backend(load({}, None, device="cpu", pooling="none"), tmp_path / "bert.gguf")
 
 
-def test_a_reranker_model_is_refused(tmp_path):
-    write_bert(tmp_path / "rank.gguf", pooling=PoolingType.RANK)
-    with pytest.raises(ModelError, match="the model ranks texts"):
-        load_backend(load({}, None, device="cpu"), tmp_path / "rank.gguf")
+@pytest.mark.parametrize("dimensions", [1, 7, 32])
+def test_a_vector_that_is_cut_has_length_one_again(tmp_path, dimensions):
+    write_bert(tmp_path / "bert.gguf")
+    backend = load_backend(load({}, None, device="cpu", threads=1), tmp_path / "bert.gguf")
+    with contextlib.closing(backend), contextlib.closing(Driven(backend)) as driven:
+        driven.submit("whole", {"input": texts(1, 3), "max_tokens": 1})
+        driven.submit("cut", {"input": texts(1, 3), "max_tokens": 1, "dimensions": dimensions})
+        driven.run_until_idle()
+        for whole, cut in zip(vectors(driven.ended["whole"]), vectors(driven.ended["cut"]), strict=True):
+            part = whole[:dimensions]
+            np.testing.assert_allclose(cut, part / np.linalg.norm(part), atol=2e-4)
+        for wrong in (0, 33, "7", True):
+            with pytest.raises(JobRejected) as caught:
+                driven.submit("wrong", {"input": ["ba"], "dimensions": wrong})
+            assert (caught.value.code, caught.value.param) == (EndCode.UNSUPPORTED_PARAMETER, "dimensions")

@@ -9,7 +9,7 @@ from shared.clock import RealClock
 from tests.support.processes import wait_for
 from tests.support.upstream_scene import CHAT, UpstreamScene
 from tests.support.upstream_server import KEY, UpstreamServer
-from workers.engine.events import Ended, Text
+from workers.engine.events import Ended, JobRejected, Text
 
 
 @pytest.fixture
@@ -70,6 +70,21 @@ def test_embeddings_are_passed_on_and_cost_no_generated_tokens(scene: UpstreamSc
     ended = scene.end({"input": ["x", [7, 8]]}, max_tokens=1)
     assert (ended.outcome, ended.text, len(ended.extra["embeddings"])) == ("succeeded", "", 2)
     assert (ended.usage.prompt_tokens, ended.usage.completion_tokens) == (11, 0)
+
+
+@pytest.mark.parametrize("wanted", [{"dimensions": 4}, {"forward": {"dimensions": 4}}])
+def test_the_dimensions_of_vectors_are_passed_on_from_every_route(
+    scene: UpstreamScene, server: UpstreamServer, wanted: dict[str, Any]
+) -> None:
+    scene.end({"input": ["x"]} | wanted, max_tokens=1)
+    assert server.bodies == [{"input": ["x"], "dimensions": 4, "model": "m", "encoding_format": "base64"}]
+
+
+def test_an_upstream_is_not_asked_to_rank(scene: UpstreamScene, server: UpstreamServer) -> None:
+    with pytest.raises(JobRejected) as rejected:
+        scene.submit({"query": "q", "input": ["x"]})
+    assert rejected.value.code == "unsupported_parameter"
+    assert server.bodies == []
 
 
 @pytest.mark.parametrize("drop", [False, True])
