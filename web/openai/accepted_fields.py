@@ -80,11 +80,3 @@ def supported_fields(
             choices = " or ".join(repr(accepted) for accepted in accepted_values[name])
             raise unsupported(name, f"{name}={shown(given)} was requested, and only {choices} is accepted")
     return kept
-
-
-def describe_ignored(schema: dict[str, Any], more_neutral: Mapping[str, tuple[Any, ...]]) -> None:
-    """Add the fields to a body's JSON schema that `supported_fields` accepts and does not return."""
-    described: dict[str, Any] = {name: {} for name in sorted(_IGNORED)}
-    for name, values in (_NEUTRAL | dict(more_neutral)).items():
-        described[name] = {"enum": [*values, None]}
-    schema["properties"] = described | schema["properties"]

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from web.api.body import Body, NulFreeText, Prompt
 from web.api.body_sizes import MAX_FIELDS, check_sizes
@@ -22,7 +22,7 @@ from web.api.request_schema import (
     build_payload,
 )
 from web.api.response_format import ResponseFormat
-from web.openai.accepted_fields import describe_ignored, supported_fields, unsupported
+from web.openai.accepted_fields import supported_fields, unsupported
 from web.openai.structured_fields import STRUCTURED_SIZES, StructuredFields
 from web.openai.vllm_sampling import VllmSampling
 
@@ -63,8 +63,6 @@ class StreamOptions(Body):
 
 class OpenAISampling(VllmSampling, StructuredFields):
     """The common fields of the OpenAI routes that generate text; temperature and top_p have OpenAI's defaults."""
-
-    model_config = ConfigDict(json_schema_extra=lambda schema: describe_ignored(schema, {}))
 
     temperature: float = Field(1.0, ge=0, le=5)
     top_p: float = Field(1.0, ge=0, le=1)

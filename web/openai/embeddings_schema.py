@@ -5,14 +5,14 @@ import sys
 from array import array
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, PlainValidator, model_validator
+from pydantic import Field, PlainValidator, model_validator
 
 from shared.jobs.job import JobView
 from web.api.body import Body, NulFreeText
 from web.api.body_sizes import check_sizes
 from web.api.request_schema import MAX_MS, MAX_TOKEN_ID, PRIVATE, Priority, ReturnTicket
 from web.http.api_errors import quoted
-from web.openai.accepted_fields import describe_ignored, supported_fields
+from web.openai.accepted_fields import supported_fields
 
 #: How many inputs a request may have. This is also OpenAI's maximum, and clients send batches of up to that size.
 MAX_INPUTS = 2048
@@ -64,8 +64,6 @@ Inputs = Annotated[
 
 class EmbeddingsBody(Body):
     """The body of `POST /v1/embeddings`. One job embeds all its inputs."""
-
-    model_config = ConfigDict(json_schema_extra=lambda schema: describe_ignored(schema, {}))
 
     input: Inputs
     model: Annotated[NulFreeText, Field(min_length=1, max_length=200)] | None = None

@@ -2,13 +2,13 @@
 
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from shared.jobs.job import JobView
 from web.api.body import Body, NulFreeText
 from web.api.body_sizes import check_sizes
 from web.api.request_schema import MAX_MS, PRIVATE, Priority, ReturnTicket
-from web.openai.accepted_fields import describe_ignored, supported_fields
+from web.openai.accepted_fields import supported_fields
 
 #: How many documents a request may have, and how many characters its query may have. The model reads the query again
 #: with each document, so a long query costs as much as many documents.
@@ -39,8 +39,6 @@ Documents = Annotated[
 
 class RerankBody(Body):
     """The body of `POST /v1/rerank`. One job scores all its documents."""
-
-    model_config = ConfigDict(json_schema_extra=lambda schema: describe_ignored(schema, {}))
 
     query: Annotated[NulFreeText, Field(min_length=1, max_length=MAX_QUERY)]
     documents: Documents

@@ -3,7 +3,7 @@
 import json
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from web.api.body import NulFreeText, Prompt, require_text
 from web.api.body_sizes import MAX_FIELDS, check_sizes
@@ -17,7 +17,7 @@ from web.api.request_schema import (
     build_payload,
 )
 from web.api.response_format import ResponseFormat, check_keywords
-from web.openai.accepted_fields import describe_ignored, shown, supported_fields, unsupported
+from web.openai.accepted_fields import shown, supported_fields, unsupported
 from web.openai.chat_schema import OPENAI_SIZES, OpenAISampling, normalize_message
 
 #: Fields that are accepted only with these values, in addition to the fields in `_NEUTRAL` of accepted_fields.py.
@@ -91,8 +91,6 @@ def _as_response_format(text: Any) -> Any:
 
 class ResponsesBody(OpenAISampling):
     """The body of `POST /v1/responses`."""
-
-    model_config = ConfigDict(json_schema_extra=lambda schema: describe_ignored(schema, _NEUTRAL))
 
     input: Annotated[
         Messages,
