@@ -1,7 +1,12 @@
 """Tests that the store's token counters equal the engine's own counters exactly, as long as no worker is killed."""
 
+from datetime import timedelta
+
 import pytest
 
+from shared.accounts.usage import Usage, sum_by
+from shared.jobs.job import JobView
+from shared.jobs.job import Usage as JobUsage
 from shared.jobs.states import JobState
 from shared.store.replies import CancelAnswer
 from tests.support.processes import Stage, wait_for
@@ -41,6 +46,18 @@ def store_computed(stage: Stage) -> int:
 def wait_until_equal(stage: Stage, worker) -> None:
     """Wait until both counts are equal; the last step of a canceled job may still be running."""
     wait_for(lambda: engine_computed(worker) == store_computed(stage), "both counts to be equal", timeout_s=2)
+
+
+def assert_usage_is_what_clients_were_told(stage: Stage, *views: JobView) -> None:
+    """Compare the usage of the last two days, if midnight has just passed, with the jobs' own token counts."""
+    book = Usage(stage.client)
+    today = book.today()
+    sums = sum_by(("model",), book.read([today - timedelta(days=1), today]))["sim",]
+    told = [view.usage or JobUsage() for view in views]
+    assert sums.requests == len(views)
+    assert sums.succeeded == sum(view.state is JobState.SUCCEEDED for view in views)
+    assert sums.prompt_tokens == sum(usage.prompt_tokens for usage in told)
+    assert sums.completion_tokens == sum(usage.completion_tokens for usage in told)
 
 
 def test_the_tokens_of_succeeded_jobs_are_counted_exactly_and_none_as_wasted(stage, worker):
@@ -109,6 +126,7 @@ def test_the_tokens_of_jobs_with_every_kind_of_end_are_counted_exactly(stage, wo
     used = 4 * len(successful) + 5 * len(successful)
     assert sum_of(stage, "wasted||") == store_computed(stage) - used > 0
     assert sum_of(stage, "wasted|gone||abandoned") == sum_of(stage, "wasted|gone||") > 0
+    assert_usage_is_what_clients_were_told(stage, *views, *stage.ended(*successful))
 
 
 def published_tokens(stage: Stage, job_id: str) -> int:
@@ -134,6 +152,7 @@ def test_tokens_computed_twice_for_a_job_that_another_worker_took_over_are_count
     assert sum_of(stage, "wasted||") == sum_of(stage, "wasted|blue||retried") == store_computed(stage) - 4 - 150
     # The other worker computed the prompt and the kept tokens but the last again; the first, some tokens beyond them.
     assert other.figure("penstock_worker_recomputed_tokens_total") >= 4
+    assert_usage_is_what_clients_were_told(stage, stage.job(job_id))
 
 
 def test_tokens_that_a_drain_could_not_keep_are_counted_as_retried(stage):
