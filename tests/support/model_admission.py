@@ -141,6 +141,7 @@ class AdmissionView:
         if self.under_share() or (self.job.degrade and self.tier):
             return math.inf
         long_ms = self.prompt_ms(rates) + self.expected("p90") * rates.tpot_ms
+        long_ms += self.slots.paused_ms(long_ms) if self.slots is not None else 0
         in_ms = self.job.deadline_ms - self.model.now_ms
         return max(in_ms - long_ms, 0.3 * (self.allowed_ms() - self.own_ms(rates)))
 

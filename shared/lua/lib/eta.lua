@@ -141,9 +141,10 @@ local function predict(request)
   request.finish_ms = math.max(wait_ms, share_wait_ms) + request.compute_ms + paused_ms
   local short_tokens, long_tokens = usual_lengths(request)
   request.long_ms = prompt_ms + long_tokens * request.tpot_ms
+  request.long_ms = request.long_ms + (request.slot_view and paused_ms_of(request.slot_view, request.long_ms) or 0)
   request.learned_class, request.learned_ms = class, wait_ms - math.max(formula_ms, share_wait_ms)
   local early_ms = (SHORT_WAIT * wait_ms + prompt_ms + short_tokens * request.tpot_ms) * factor_of(learned[2])
-  local late_ms = (LONG_WAIT * wait_ms + request.long_ms + paused_ms) * factor_of(learned[3])
+  local late_ms = (LONG_WAIT * wait_ms + request.long_ms) * factor_of(learned[3])
   request.early_ms = math.min(early_ms, request.eta_ms)
   request.late_ms = math.max(request.eta_ms, math.min(late_ms, request.deadline_in_ms))
   request.prediction = string.format('%.0f %.0f %.0f %.0f %s', wait_ms + prompt_ms, request.early_ms, request.late_ms,
