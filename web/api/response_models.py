@@ -264,6 +264,7 @@ class OpenAIUsage(ResponseModel):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: dict[str, int]
+    completion_tokens_details: dict[str, int] = Field(default={}, description="only if the answer has reasoning")
 
 
 class Completion(ResponseModel):

@@ -185,12 +185,13 @@ def usage(view: JobView) -> dict[str, Any]:
             view.usage.cached_tokens,
             view.usage.completion_tokens,
         )
+    reasoning = view.extra.get("reasoning_tokens")
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
         "prompt_tokens_details": {"cached_tokens": cached},
-    }
+    } | ({"completion_tokens_details": {"reasoning_tokens": reasoning}} if reasoning else {})
 
 
 def job_end_error(view: JobView) -> ApiError | None:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from web.api.body import Body, NulFreeText
 from web.api.body_sizes import MAX_FIELDS, check_sizes
@@ -20,6 +20,26 @@ MAX_TOOLS = 128
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}\Z")
 _MAX_ID = 256
 
+#: Variables of a template that the client may not set, because the engine does.
+_RESERVED = frozenset(
+    {"add_generation_prompt", "bos_token", "eos_token", "messages", "raise_exception", "strftime_now", "tools"}
+)
+#: The fields of a chat that its template gets.
+_TOLD = ("reasoning_effort", "chat_template_kwargs")
+
+
+def _check_variables(value: dict[str, Any]) -> dict[str, Any]:
+    for name in value:
+        if name in _RESERVED or not _NAME.match(name):
+            raise ValueError(f"chat_template_kwargs {quoted(name)} is no name of a variable that a request may set")
+    return value
+
+
+TemplateVariables = Annotated[
+    dict[str, bool | int | float | Annotated[NulFreeText, Field(max_length=256)]],
+    Field(max_length=16),
+    AfterValidator(_check_variables),
+]
 ToolChoice = Literal["auto", "none", "required"] | dict[str, Any]
 
 
@@ -186,6 +206,12 @@ class ChatWithTools(ChatBody):
     tools: Tools | None = None
     tool_choice: Choice | None = Field(None, description="auto, none, required, or a function")
     parallel_tool_calls: bool | None = Field(None, description="false: at most one call")
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = Field(
+        None, description="a variable of the model's chat template; without effect if the template does not use it"
+    )
+    chat_template_kwargs: TemplateVariables | None = Field(
+        None, description="variables of the model's chat template, such as enable_thinking"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -205,4 +231,5 @@ class ChatWithTools(ChatBody):
         """Return the payload that the engine reads."""
         messages = [message.model_dump(exclude_none=True) for message in self.messages]
         tools = tool_fields(self.tools, self.tool_choice, self.parallel_tool_calls)
-        return super().payload() | {"messages": messages} | tools
+        told = {name: given for name in _TOLD if (given := getattr(self, name)) is not None}
+        return super().payload() | {"messages": messages, "parts": True} | tools | told

@@ -129,7 +129,7 @@ def _serve(body: ChatBody | CompletionBody | ForwardedBody, kind: AnswerKind) ->
         degrade=body.may_be_cut if isinstance(body, ForwardedBody) else body.degrade,
         private=body.private,
         escalate=checks_of(body.escalate, streams=bool(body.stream)),
-        form={"forwarded": True} if isinstance(body, ForwardedBody) else {"parts": True} if "tools" in payload else {},
+        form={"forwarded": True} if isinstance(body, ForwardedBody) else {"parts": True} if "parts" in payload else {},
     )
     verdict = offer(context, caller, with_refusal_identity(generation, caller.tenant))
     if isinstance(verdict, Yield):

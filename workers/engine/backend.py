@@ -30,8 +30,8 @@ class Prepared:
     grammar: Any = None
     #: Whether to remove a space at the beginning of the answer: after an empty prompt, some tokenizers add one.
     strip_space: bool = False
-    #: How the text of an answer with calls of tools is read (workers/engine/chat); None if the text is the answer.
-    calls: Any = None
+    #: How the text of an answer with calls or reasoning is read (workers/engine/chat); None if the text is the answer.
+    form: Any = None
     #: Whether `prompt_tokens` was counted by a tokenizer; otherwise it is an estimate.
     is_counted: bool = True
     #: CPU time that another process spent on preparing the job.

@@ -41,8 +41,10 @@ class Sequence:
     job: Prepared
     submitted_s: float
     detokenizer: Detokenizer
-    #: Reads the calls of tools in the detokenizer's text; None if this text is the answer.
+    #: Reads the parts in the detokenizer's text; None if this text is the answer.
     reader: Any = None
+    #: Number of the answer's tokens that belong to its reasoning.
+    reasoning_tokens: int = 0
     #: The pieces of the answer's text, as far as they were returned.
     _texts: list[str] = field(default_factory=list)
     state: SequenceState = SequenceState.WAITING
@@ -85,7 +87,7 @@ class Sequence:
     def create(cls, job: Prepared, now_s: float) -> "Sequence":
         """Return a sequence that waits for a slot."""
         sequence = cls(job, now_s, _detokenizer(job))
-        sequence.reader = None if job.calls is None else job.calls.start()
+        sequence.reader = None if job.form is None else job.form.start()
         if job.sampling.logprobs is None:
             sequence.answer = list(job.spec.answer)
         else:
@@ -116,12 +118,18 @@ class Sequence:
         """Add a token to the text; return the new text of the answer. `piece` returns the bytes of a token."""
         if self.reader is None:
             return self.detokenizer.feed(piece(token))
-        return self._keep(self.reader.feed(self.detokenizer.feed(self.job.calls.piece(token, piece(token)))))
+        text = self._keep(self.reader.feed(self.detokenizer.feed(self.job.form.piece(token, piece(token)))))
+        self.reasoning_tokens += self.reader.reasons
+        return text
 
     def finish_text(self) -> str:
         """End the answer's text. Return the text that was held back."""
         rest = self.detokenizer.finish()
         return rest if self.reader is None else self._keep(self.reader.feed(rest) + self.reader.finish())
+
+    def with_counts(self, extra: dict[str, Any]) -> dict[str, Any]:
+        """Return the answer's fields other than its text, with the number of tokens of its reasoning."""
+        return extra | ({"reasoning_tokens": self.reasoning_tokens} if self.reasoning_tokens else {})
 
     def _keep(self, text: str) -> str:
         if text:
@@ -130,7 +138,7 @@ class Sequence:
 
     @property
     def text(self) -> str:
-        """The answer's text so far, in the form of shared/answer_parts.py if the job has tools."""
+        """The answer's text so far, in the form of shared/answer_parts.py if it may have parts."""
         return self.detokenizer.text if self.reader is None else "".join(self._texts)
 
     def repeat(self, piece: Callable[[int], bytes]) -> None:

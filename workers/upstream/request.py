@@ -13,8 +13,8 @@ from workers.upstream.vectors import Vectors
 #: Sampling fields of a native job that OpenAI's API has, and those that only some servers have. The latter are sent
 #: only if the client changed them: the door writes their defaults into every job, and a strict server rejects them.
 _STANDARD = ("temperature", "top_p", "seed", "stop", "presence_penalty", "frequency_penalty", "logit_bias")
-#: The fields of a job with tools, which a route may bring to a pool of either kind.
-_TOOLS = ("tools", "tool_choice", "parallel_tool_calls")
+#: Fields of a chat, which a route may bring to a pool of either kind.
+_CHAT = ("tools", "tool_choice", "parallel_tool_calls", "reasoning_effort", "chat_template_kwargs")
 _OPTIONAL = ("top_k", "min_p", "repeat_penalty", "min_tokens", "ignore_eos", "stop_token_ids")
 
 
@@ -72,7 +72,7 @@ def _as_json(fields: dict[str, Any]) -> bytes:
 
 def _native_fields(payload: dict[str, Any]) -> dict[str, Any]:
     """Return the sampling fields and the format of a job that did not arrive on one of OpenAI's routes."""
-    fields = {name: payload[name] for name in (*_STANDARD, *_TOOLS) if payload.get(name) is not None}
+    fields = {name: payload[name] for name in (*_STANDARD, *_CHAT) if payload.get(name) is not None}
     defaults = Sampling()
     fields |= {name: payload[name] for name in _OPTIONAL if payload.get(name) not in (None, getattr(defaults, name))}
     if payload.get("logprobs") is not None:

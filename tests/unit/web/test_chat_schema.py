@@ -30,7 +30,6 @@ def error_of(**body: Any) -> ApiError:
         ("functions", [{}]),
         ("modalities", ["text", "audio"]),
         ("audio", {"voice": "x"}),
-        ("reasoning_effort", "high"),
         ("web_search_options", {}),
         ("best_of", 2),
         ("colour", "red"),

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from web.http.api_errors import ApiError
 from web.openai.tools_schema import MAX_TOOLS, ChatWithTools
@@ -90,3 +91,16 @@ def test_what_cannot_be_served_is_refused_by_name(body: dict[str, Any], code: st
     with pytest.raises(ApiError) as caught:
         payload(**body)
     assert (caught.value.code, caught.value.param) == (code, param)
+
+
+def test_variables_of_the_template_reach_the_engine() -> None:
+    given = {"reasoning_effort": "low", "chat_template_kwargs": {"enable_thinking": False}}
+    assert {name: payload(**given)[name] for name in given} == given
+
+
+@pytest.mark.parametrize(
+    "variables", [{"messages": "x"}, {"a b": 1}, {"x": "y" * 257}, {"x": [1]}, {str(i): 1 for i in range(17)}]
+)
+def test_variables_that_the_engine_sets_or_that_are_too_large_are_refused(variables: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        payload(chat_template_kwargs=variables)

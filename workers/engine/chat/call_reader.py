@@ -10,6 +10,9 @@ class CallReader:
     Another worker can therefore go on with the answer.
     """
 
+    #: Whether the text is inside the model's reasoning (workers/engine/chat/reasoning.py).
+    reasons = False
+
     def __init__(self, form: ToolFormat) -> None:
         self._form = form
         #: Text that is read but not returned, because it may be the beginning of a mark.
@@ -44,7 +47,7 @@ class CallReader:
             # The white space between the text and the call belongs to neither.
             self._held, self._step = text[at + len(begin) :], self._read_name
             return without_marks(text[:at].rstrip())
-        keep = _partial_length(text, begin)
+        keep = partial_length(text, begin)
         kept = len(text) - len(text[: len(text) - keep].rstrip())
         self._held = text[len(text) - kept :]
         return without_marks(text[: len(text) - kept])
@@ -111,6 +114,6 @@ class _JsonObject:
         return len(text)
 
 
-def _partial_length(text: str, mark: str) -> int:
+def partial_length(text: str, mark: str) -> int:
     """Return the length of the longest end of the text with which the mark may begin."""
     return next((n for n in range(min(len(mark) - 1, len(text)), 0, -1) if text.endswith(mark[:n])), 0)

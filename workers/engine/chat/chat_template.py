@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
 import jinja2
@@ -14,6 +15,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from shared.errors import ModelError
 from shared.jobs.outcomes import EndCode
+from workers.engine.chat.reasoning import END_MARK
 from workers.engine.chat.tool_formats import format_of
 from workers.engine.chat.tool_messages import messages_for_template
 from workers.engine.events import JobRejected
@@ -53,40 +55,49 @@ class ChatTemplate:
         environment.globals.update(raise_exception=_raise, strftime_now=_strftime_now, bos_token=bos, eos_token=eos)
         #: How the model calls tools, and how it is told about them.
         self.tool_format = format_of(source)
+        #: Whether answers may begin with reasoning.
+        self.reasons = END_MARK in source
         try:
             self._template = environment.from_string(source)
         except jinja2.TemplateError as fault:
             raise ModelError(f"the model's chat template cannot be compiled: {fault}") from fault
 
     def pieces(
-        self, messages: object, control_names: re.Pattern[str] | None, tools: Sequence[Mapping[str, Any]] = ()
+        self,
+        messages: object,
+        control_names: re.Pattern[str] | None,
+        tools: Sequence[Mapping[str, Any]] = (),
+        variables: Mapping[str, Any] = MappingProxyType({}),
     ) -> list[str]:
         """Render the prompt up to the beginning of the answer, and return it in pieces to be tokenized one by one.
 
         The pieces joined together are the whole prompt. The prompt is split inside every name of a control token that
         a message or a tool contains, after the name's first character, so that the name is not tokenized as that
-        control token. `control_names` matches all names of control tokens that have at least two characters. Raises
-        JobRejected.
+        control token. `control_names` matches all names of control tokens that have at least two characters.
+        `variables` are further ones of the template. Raises JobRejected.
         """
         checked = messages_for_template(_checked(messages), self.tool_format, tools)
         shown = list(tools) if self.tool_format.in_template else []
-        texts = list(_texts([checked, shown]))
+        more = dict(variables)
+        texts = list(_texts([checked, shown, more]))
         if control_names is None or not any(control_names.search(text) for text in texts):
-            return [self._render(checked, shown)]
+            return [self._render(checked, shown, more)]
         unused = (mark for mark in _SEPARATORS if not any(mark in text for text in texts))
         separator = next(unused, "")
         if not separator:
             raise _rejected("they contain names of control tokens, and all 32 characters that could separate these")
         first_character = re.compile(f"(?={control_names.pattern})(.)", re.DOTALL)
-        split = _map_texts([checked, shown], lambda text: first_character.sub(rf"\1{separator}", text))
+        split = _map_texts([checked, shown, more], lambda text: first_character.sub(rf"\1{separator}", text))
         return self._render(*split).split(separator)
 
     def render(self, messages: object) -> str:
         """Return the prompt for these messages, up to the beginning of the answer. Raises JobRejected."""
-        return self._render(messages_for_template(_checked(messages), self.tool_format, ()), [])
+        return self._render(messages_for_template(_checked(messages), self.tool_format, ()), [], {})
 
-    def _render(self, checked: list[dict[str, Any]], tools: list[Mapping[str, Any]]) -> str:
-        more = {"tools": tools} if tools else {}
+    def _render(
+        self, checked: list[dict[str, Any]], tools: list[Mapping[str, Any]], variables: Mapping[str, Any]
+    ) -> str:
+        more = {**variables, "tools": tools} if tools else variables
         try:
             return self._template.render(messages=checked, add_generation_prompt=True, **more)
         except _TemplateError as error:

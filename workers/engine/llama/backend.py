@@ -18,7 +18,6 @@ from shared.jobs.outcomes import EndCode
 from shared.settings.settings import Settings
 from workers.engine.backend import END, BatchRow, DecodeFailed, Facts, Prepared
 from workers.engine.cells.slots import SlotAccountingError
-from workers.engine.chat.tool_calls import CallForm
 from workers.engine.chat.tool_grammar import tool_constraint
 from workers.engine.chat.tool_request import ToolRequest, read_tools
 from workers.engine.events import JobRejected, JobSpec
@@ -87,9 +86,11 @@ class LlamaBackend:
         self._vocab.reject_unknown(sampling.stop_token_ids, "stop_token_ids")
         tools = read_tools(spec.payload)
         prompt = self._prompt_maker.make(spec, tools)
-        constraint, calls = read_constraint(spec.payload, max_bytes=self._grammars.limits.max_bytes), None
+        constraint = read_constraint(spec.payload, max_bytes=self._grammars.limits.max_bytes)
+        # A model that is held to a form from the first token on does not reason.
+        may_reason = constraint is None and (tools is None or not tools.required)
         if tools is not None:
-            constraint, calls = self._with_tools(tools, constraint)
+            constraint = self._with_tools(tools, constraint)
         grammar = None if constraint is None else self._grammars.compile(constraint, spec.tenant)
         return Prepared(
             spec,
@@ -99,20 +100,18 @@ class LlamaBackend:
             prompt,
             grammar,
             strip_space=spec.payload.get("prompt") == "",
-            calls=calls,
+            form=self._prompt_maker.answer_form(spec, prompt, has_tools=tools is not None, may_reason=may_reason),
             helper_cpu_s=0.0 if grammar is None else grammar.helper_cpu_s,
         )
 
-    def _with_tools(self, tools: ToolRequest, content: Constraint | None) -> tuple[Constraint, CallForm]:
-        """Return what an answer with tools must match, and how it is read. `content` is its format without a call."""
+    def _with_tools(self, tools: ToolRequest, content: Constraint | None) -> Constraint:
+        """Return what an answer with tools must match. `content` is its format without a call."""
         template = self._prompt_maker.template
         if template is None:
             raise JobRejected(EndCode.UNSUPPORTED_PARAMETER, "tools need a chat template", "tools")
-        form = template.tool_format
-        control = self._vocab.control_tokens_in(form.marks)
+        control = self._vocab.control_tokens_in(template.tool_format.marks)
         limit = self._grammars.limits.max_bytes
-        constraint = tool_constraint(tools, form, control, max_bytes=limit, content=content)
-        return constraint, CallForm(form, {token: name.encode() for name, token in control.items()})
+        return tool_constraint(tools, template.tool_format, control, max_bytes=limit, content=content)
 
     def calibration_job(self, spec: JobSpec, prompt_tokens: int) -> Prepared:
         """Return a job for the calibration. Its prompt consists of `prompt_tokens` meaningless tokens."""

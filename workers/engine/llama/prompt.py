@@ -7,10 +7,15 @@ import numpy as np
 from shared.errors import ModelError
 from shared.jobs.outcomes import EndCode
 from workers.engine.backend import context_limit
+from workers.engine.chat.answer_form import AnswerForm
 from workers.engine.chat.chat_template import ChatTemplate
+from workers.engine.chat.reasoning import BEGIN_MARK, END_MARK
 from workers.engine.chat.tool_request import ToolRequest
 from workers.engine.events import JobRejected, JobSpec
 from workers.engine.llama.vocabulary import Tokens, Vocabulary
+
+#: How many tokens of a prompt may be needed for the mark that begins the reasoning, and a line end after it.
+_END_TOKENS = 16
 
 
 class Prompts:
@@ -38,13 +43,25 @@ class Prompts:
             if self.template is None:
                 raise JobRejected(EndCode.INVALID_VALUE, f"{self._no_template_reason}: send a prompt", "messages")
             shown = () if tools is None else tools.tools
-            pieces = self.template.pieces(messages, self._vocab.control_names, shown)
+            pieces = self.template.pieces(messages, self._vocab.control_names, shown, _variables(spec))
             self._reject_too_long(max(len(pieces), self._vocab.min_tokens("".join(pieces))), "messages")
             return _non_empty(np.concatenate([self._vocab.tokenize(piece) for piece in pieces]), "messages")
         if not isinstance(text, str):
             raise JobRejected(EndCode.INVALID_VALUE, "this model generates text: send a prompt or messages", "prompt")
         self._reject_too_long(self._vocab.min_tokens(text), "prompt")
         return _non_empty(self._vocab.prompt(text), "prompt")
+
+    def answer_form(self, spec: JobSpec, prompt: Tokens, *, has_tools: bool, may_reason: bool) -> AnswerForm | None:
+        """Return how the parts of the answer to this prompt are read; None if its text is the answer."""
+        template = self.template
+        if template is None or not (has_tools or spec.payload.get("parts")):
+            return None
+        reasons = template.reasons and may_reason
+        end = b"".join(map(self._vocab.piece_or_name, prompt[-_END_TOKENS:].tolist())).rstrip()
+        marks = (template.tool_format.marks if has_tools else "") + (BEGIN_MARK + END_MARK if reasons else "")
+        names = {token: name.encode() for name, token in self._vocab.control_tokens_in(marks).items()}
+        began = reasons and end.endswith(BEGIN_MARK.encode())
+        return AnswerForm(template.tool_format if has_tools else None, names, reasons, began)
 
     def _reject_too_long(self, tokens: int, param: str) -> None:
         """Raise JobRejected if a prompt with at least `tokens` tokens cannot fit the context.
@@ -54,6 +71,12 @@ class Prompts:
         if tokens > self._n_ctx:
             message = f"{context_limit(self._n_ctx)}, and the prompt has at least {tokens} tokens"
             raise JobRejected(EndCode.CONTEXT_LENGTH_EXCEEDED, message, param)
+
+
+def _variables(spec: JobSpec) -> dict[str, Any]:
+    """Return the variables that the client sets for the template."""
+    effort = spec.payload.get("reasoning_effort")
+    return (spec.payload.get("chat_template_kwargs") or {}) | ({} if effort is None else {"reasoning_effort": effort})
 
 
 def _non_empty(tokens: Tokens, param: str) -> Tokens:

@@ -98,11 +98,11 @@ def test_text_goes_before_a_call_and_a_begun_call_must_be_completed(family):
     said = "" if form.only_first else "Let me see <tool [TOOL.\n"
     completed = 0
     for _ in range(4):
-        matcher, reader, characters = job.grammar.start(), job.calls.start(), Detokenizer()
+        matcher, reader, characters = job.grammar.start(), job.form.start(), Detokenizer()
 
         def read(token, matcher=matcher, reader=reader, characters=characters):
             matcher.accept(token)
-            return reader.feed(characters.feed(job.calls.piece(token, family.piece(token))))
+            return reader.feed(characters.feed(job.form.piece(token, family.piece(token))))
 
         text = ""
         for token in map(int, family.tokenize(said + form.begin)):
