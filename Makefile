@@ -90,7 +90,7 @@ bench-gpu: $(STAMPS)/penstock $(STAMPS)/bench $(STAMPS)/dev ## measure on a GPU 
 chaos: $(STAMPS)/penstock $(STAMPS)/dev ## kill, stop and cut off processes at random for MINUTES=10, in both admission modes; SEED=…, KEEP=1 writes the report
 	$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) $(if $(KEEP),--keep) $(CHAOS)
 
-chaos-mutations: $(STAMPS)/penstock $(STAMPS)/dev ## check that `make chaos` finds each of nine planted defects; takes about twenty minutes
+chaos-mutations: $(STAMPS)/penstock $(STAMPS)/dev ## check that `make chaos` finds each of eight planted defects; takes about fifteen minutes
 	$(BIN)/python -m tests.chaos.mutations $(CHAOS)
 
 spoil: $(STAMPS)/penstock $(STAMPS)/bench ## spoil every key and field of a store in turn, and check that all heal, about half an hour on two cores; JOBS=2 processes; SPOIL='--every 50' for a sample

@@ -22,7 +22,7 @@ def main() -> None:
     parser.add_argument("--doors", type=int, nargs="+", required=True)
     parser.add_argument("--gate", type=int, required=True)
     parser.add_argument("--keys", nargs="+", required=True, help="tenant=key")
-    parser.add_argument("--words", type=int, nargs=2, default=(3, 60))
+    parser.add_argument("--words", type=int, nargs=2, default=(5, 90))
     options = parser.parse_args()
     shared = Shared(LedgerFile(options.ledger), threading.Event())
     signal.signal(signal.SIGTERM, lambda *_: shared.stopped.set())

@@ -83,16 +83,6 @@ DEFECTS = (
         (("shared/lua/append.lua", "text == '' or add_text(id, text, tokens)", "text == '' or add_text ~= nil"),),
     ),
     Defect(
-        "the seal of the ids of an unfinished answer is not checked",
-        (
-            (
-                "shared/lua/lib/partial.lua",
-                "  return string.sub(value, -SEAL_BYTES) == seal_of(claim, fingerprint, ids) and ids or ''\n",
-                "  return ids\n",
-            ),
-        ),
-    ),
-    Defect(
         "the usage counts the tokens of earlier attempts twice",
         (
             (
