@@ -39,4 +39,4 @@ class MeasuredRates:
     def report(self, now_ms: float, *, full: bool) -> dict[str, str | int | float]:
         """Return the rates for the heartbeat at `now_ms`. `full` says whether every slot is taken now."""
         self._clock.advance(max(0.0, now_ms / 1_000 - self._clock.monotonic()))
-        return self._estimator.rates(full=full) | self._figures
+        return self._estimator.rates(full=full) | self._figures | {"can_pause": 1}

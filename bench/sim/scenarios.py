@@ -7,6 +7,8 @@ from bench.sim.fairness import Scenario
 
 _DEADLINE_MS = 3_000_000
 _MAX_TOKENS = 1_024
+#: The answers of the quiet tenant in E9.
+QUIET_TOKENS = 10
 
 
 def flood(tenant: str, jobs: int, *, prompt: int, answer: int, at_ms: float = 0.0) -> list[SimJob]:
@@ -42,6 +44,23 @@ def named() -> dict[str, Scenario]:
             90.0,
         ),
     }
+
+
+def loud_and_quiet(slots: int, seconds: float, seed: int, *, loud: bool = True) -> Scenario:
+    """Return E9: a loud tenant with long answers, and a quiet one that asks for a quarter of the slots in short jobs.
+
+    The loud tenant has jobs for the whole time, and the quiet one sends its jobs at random times from 2 s on.
+    """
+    rng, machine = random.Random(seed), Scenario((), {}, seconds, slots=slots).machine
+    tokens_per_s = 1_000 * slots / machine.takes_ms(slots, 0, 0)
+    jobs = [
+        SimJob(0, "loud", 0.0, 5, rng.randint(400, 1_000), _MAX_TOKENS, _DEADLINE_MS)
+        for _ in range(slots + int(seconds * tokens_per_s / 400) if loud else 0)
+    ]
+    at_ms = 2_000.0
+    while (at_ms := at_ms + 1_000 * rng.expovariate(tokens_per_s / 4 / QUIET_TOKENS)) < 1_000 * (seconds - 2):
+        jobs.append(SimJob(0, "quiet", at_ms, 5, QUIET_TOKENS, _MAX_TOKENS, _DEADLINE_MS))
+    return Scenario(tuple(jobs), {}, seconds, slots=slots)
 
 
 def drawn(seed: int, pools: int = 1, *, grouped: bool = False) -> Scenario:

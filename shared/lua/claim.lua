@@ -23,7 +23,7 @@ local MAX_EXAMINED = 64
 
 local worker_key = k_worker .. worker
 local worker_fields = redis.call('HMGET', worker_key, 'claim_id', 'claim_ids', 'cells', 'suspect', 'prefill_tps',
-  'tpot_ms', 'claim_resume', 'claim_pause', 'mu_wtps', 'generated_tps', 'fingerprint')
+  'tpot_ms', 'claim_resume', 'claim_pause', 'mu_wtps', 'generated_tps', 'fingerprint', 'can_pause', 'slots')
 local schema_oldest, fingerprint = read_settings('schema_oldest'), worker_fields[11] or ''
 
 local answer = { started = {}, resume = {}, pause = {}, lost = {}, ask_in_ms = -1 }
@@ -73,9 +73,9 @@ if worker_fields[4] and worker_fields[4] ~= '' then
   local suspect = read_job(worker_fields[4])
   view.has_suspect = suspect and suspect.state == 'running' and suspect.worker == worker
 end
-local report = ARGV[held] and open_exchange(worker, slug, held, room, { tpot_ms = worker_fields[6],
-  mu_wtps = worker_fields[9], generated_tps = worker_fields[10] }) or { lost = {}, paused = {} }
-local contest = report.contest
+local report = ARGV[held] and open_exchange(worker, slug, held, room, { slots = worker_fields[13],
+  tpot_ms = worker_fields[6], mu_wtps = worker_fields[9], generated_tps = worker_fields[10] }) or { lost = {}, paused = {} }
+local contest, worker_pauses = report.contest, may_pause(worker_fields[12])
 answer.lost = report.lost
 
 local leased_ids, min_wait_ms = {}, nil
@@ -131,10 +131,11 @@ local function start(job, group)
     view.has_suspect = true
     redis.call('HSET', worker_key, 'suspect', job.id)
   end
+  local waited_ms = lease(job, group, worker, claim_id, fingerprint, worker_pauses)
+  -- After the lease, which knows how many tokens of the answer are kept.
   if job.degrade >= 0 then
     cut_answer(view, job)
   end
-  local waited_ms = lease(job, group, worker, claim_id, fingerprint)
   if job.priority >= 0 then
     min_wait_ms = math.min(min_wait_ms or waited_ms, waited_ms)
   end

@@ -6,6 +6,7 @@
 --   prompt_tokens int · number of prompt tokens, both computed and reused
 --   cached_tokens int · number of prompt tokens that were reused
 --   completion_tokens int · number of generated tokens
+--   again_tokens int · number of these tokens that were computed before and were computed again
 --   cpu_tokens int · weighted tokens of CPU time
 -- ANSWERS moved stays
 --   moved: the name of the model of the job's new pool · stays: the job has no later pool that takes it, or has ended, was
@@ -64,20 +65,21 @@ end
 local computed = prompt_tokens - cached_tokens + completion_tokens
 local label = label_of(job.tenant)
 if redis.call('HSETNX', k_rq_job .. id, 'penstock_told_' .. token, 1) == 1 then
-  count('tokens|' .. label .. '|' .. job.model .. '|prompt', prompt_tokens)
+  count('tokens|' .. label .. '|' .. job.model .. '|prompt', prompt_tokens + again_tokens)
   if cached_tokens > 0 then
     count('tokens|' .. label .. '|' .. job.model .. '|cached', cached_tokens)
   end
   count('tokens|' .. label .. '|' .. job.model .. '|completion', completion_tokens)
   count('wasted|' .. label .. '|escalated', computed)
+  if again_tokens > 0 then
+    count('wasted|' .. label .. '|retried', again_tokens)
+  end
 end
 local cost_mwt = cost_of(id, prompt_tokens - cached_tokens + cpu_tokens, completion_tokens)
 if read_settings('fairness') ~= 'turns' then
   charge(job, cost_mwt)
 end
-local times = redis.call('HMGET', k_rq_job .. id, 'penstock_started_ms', 'penstock_paused_ms')
-local started_ms = number(times[1], now_ms, job.admitted_ms, now_ms)
-smooth(job.slug, math.max(1, now_ms - started_ms - number(times[2], 0, 0)), cost_mwt)
+smooth(job.slug, run_ms_of(job), cost_mwt)
 spend_tokens(job, prompt_tokens, completion_tokens)
 return_amount(job)
 

@@ -89,7 +89,7 @@ if redis.call('EXISTS', k_leases) == 0 then
 end
 
 local lost, canceled, computing = {}, {}, {}
-local charges_all = is_preemptive()
+local charges_all = worker_may_pause(worker)
 for i = held, #ARGV, 4 do
   local id, token = ARGV[i], ARGV[i + 1]
   local job = read_job(id)

@@ -101,9 +101,7 @@ if decode_ms >= 0 and own_tokens > 1 then
   observe('time_per_output_token|' .. label_and_model, decode_ms / (own_tokens - 1))
 end
 if ending.outcome == 'succeeded' then
-  local times = redis.call('HMGET', k_rq_job .. id, 'penstock_started_ms', 'penstock_paused_ms')
-  local started_ms = number(times[1], now_ms, job.admitted_ms, now_ms)
-  smooth(job.slug, math.max(1, now_ms - started_ms - number(times[2], 0, 0)), cost_mwt)
+  smooth(job.slug, run_ms_of(job), cost_mwt)
   learn(k_tenant .. job.tenant, completion_tokens)
   -- A pool produces many answers. Once its histogram holds enough of them, adding one answer in eight is sufficient.
   if now_us % 8 == 0 or number(redis.call('HGET', k_books .. job.slug, 'len_n'), 0) < LENGTHS_HALVED_AT / 2 then

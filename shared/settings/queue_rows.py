@@ -45,10 +45,10 @@ ROWS: tuple[Setting, ...] = (
     ),
     word_row(
         "preemption",
-        "off",
+        "auto",
         ("auto", "on", "off"),
-        "on: a worker pauses running jobs of tenants that have more than their share, so that others can start; "
-        "auto: on with PENSTOCK_FAIRNESS=tokens, else off",
+        "on: a worker pauses running jobs of tenants that have more than their share, so that others can start, unless "
+        "its engine cannot pause jobs; auto: on with PENSTOCK_FAIRNESS=tokens, else off",
     ),
     int_row(
         "quantum_ms",

@@ -193,6 +193,7 @@ class Store(StoreReads):
             prompt_tokens=usage.prompt_tokens - usage.unread_tokens,
             cached_tokens=usage.cached_tokens,
             completion_tokens=usage.completion_tokens,
+            again_tokens=usage.again_tokens,
             cpu_tokens=usage.cpu_tokens,
         )
         return decode.text(rest[0]) if word == "moved" else None

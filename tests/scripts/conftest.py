@@ -1,8 +1,11 @@
-"""Fixtures that fill the store's memory, and that set the clock of the store's machine."""
+"""Fixtures for tests of scripts: a store with preemption, and the clock of the store's machine."""
 
 import pytest
 
+from shared.settings.settings import Settings
 from shared.store.store import Store
+from tests.support.builders import reconfigure
+from tests.support.contending import QUANTUM_MS
 from tests.support.store_clock import MachineClock
 
 
@@ -10,3 +13,10 @@ from tests.support.store_clock import MachineClock
 def clock(store: Store) -> MachineClock:
     """The clock of the store's machine, in which no real time passes."""
     return MachineClock(store)
+
+
+@pytest.fixture
+def preemptive(store: Store, settings: Settings) -> Store:
+    """The store with preemption."""
+    reconfigure(store, settings, preemption="on", quantum_ms=QUANTUM_MS)
+    return store

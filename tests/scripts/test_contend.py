@@ -1,28 +1,16 @@
 """Tests of the script `claim` with held jobs: which running jobs give their slots to which tenants."""
 
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 
-from shared.accounts.tenants import Tenants
 from shared.jobs.job import ClaimRef
-from shared.jobs.tenant_policy import TenantPolicy
-from shared.settings.settings import Settings
 from shared.store import keys
 from shared.store.replies import Exchange, HeldProgress
-from shared.store.store import Store
 from tests.support.builders import MODEL, advance_clock, an_ending, heartbeat, hold_clock, reconfigure, view_of
-from tests.support.contending import QUANTUM_MS, QUANTUM_TOKENS, a_worker, offer
+from tests.support.contending import a_worker, offer
 
 pytestmark = pytest.mark.rq
-
-
-@pytest.fixture
-def preemptive(store: Store, settings: Settings) -> Store:
-    """The store with preemption."""
-    reconfigure(store, settings, preemption="on", quantum_ms=QUANTUM_MS)
-    return store
 
 
 def test_a_newcomer_gets_a_slot_of_a_tenant_that_has_them_all(preemptive):
@@ -64,21 +52,6 @@ def test_no_job_is_paused_in_its_first_quarter_of_a_quantum(preemptive):
     assert 10 <= answer.ask_in_ms <= 250
     worker.run(10)
     assert len(worker.ask().pause) == 1
-
-
-def test_one_slot_changes_hands_each_quantum_or_two(preemptive):
-    worker = a_worker(preemptive, slots=1)
-    offer(preemptive, "a")
-    worker.ask()
-    offer(preemptive, "b")
-    turns = []
-    for _ in range(12):
-        worker.run(1_000)
-        worker.ask()
-        turns += worker.tenants()
-    assert 4 <= turns.count("a") <= 8
-    changes = sum(one != other for one, other in pairwise(turns))
-    assert 4 <= changes <= 8
 
 
 def test_with_one_tenant_nothing_is_paused_and_no_further_call_is_needed(preemptive):
@@ -209,38 +182,6 @@ def test_as_many_jobs_are_paused_as_the_worker_has_slots_at_most(preemptive):
     assert len(worker.paused) == 1
 
 
-def test_a_heavier_tenant_computes_in_proportion_to_its_weight(preemptive):
-    Tenants(preemptive.client).set("heavy", TenantPolicy(weight=4))
-    worker = a_worker(preemptive, slots=1)
-    offer(preemptive, "heavy", max_tokens=4_000)
-    offer(preemptive, "light", max_tokens=4_000)
-    worker.cells = 20_000
-    worker.beat()
-    turns = []
-    for _ in range(60):
-        worker.ask()
-        turns += worker.tenants()
-        worker.run(1_000)
-    assert 44 <= turns.count("heavy") <= 52
-
-
-def test_a_flood_of_one_token_jobs_does_not_alternate_with_a_long_answer_within_a_quantum(preemptive):
-    worker = a_worker(preemptive, slots=1)
-    (long,) = offer(preemptive, "long", max_tokens=4_000)
-    worker.cells = 20_000
-    worker.ask()
-    offer(preemptive, "flood", 14, max_tokens=1)
-    pauses = 0
-    for _ in range(40):
-        worker.run(50)
-        for job_id in [i for i in worker.computing if i != long]:
-            worker.computing[job_id][0] = 1
-            worker.end(job_id)
-        pauses += long in worker.ask().pause
-    # In two seconds.
-    assert 1 <= pauses <= 2
-
-
 def test_a_lost_job_is_told_and_does_not_count(preemptive):
     worker = a_worker(preemptive)
     offer(preemptive, "loud", 1)
@@ -248,20 +189,6 @@ def test_a_lost_job_is_told_and_does_not_count(preemptive):
     ghost = HeldProgress(ClaimRef("nobody", "x"), 3, 0, 500)
     answer = preemptive.contend("w1", "c9", MODEL, room=3, cells_free=4_096, held=[*worker.report(), ghost])
     assert answer.lost == ["nobody"]
-
-
-def service_mwt(store: Store) -> int:
-    return int(store.client.hget(keys.tenant("loud"), keys.service_field(MODEL)))
-
-
-def test_what_a_job_generated_is_charged_with_each_exchange(preemptive):
-    worker = a_worker(preemptive)
-    offer(preemptive, "loud", prompt_tokens=10)
-    worker.ask()
-    assert service_mwt(preemptive) == 10_000
-    worker.run(1_000)
-    worker.ask()
-    assert service_mwt(preemptive) == 10_000 + QUANTUM_TOKENS * 4_000
 
 
 def test_the_mode_auto_pauses_jobs_only_where_turns_count_tokens(settings):

@@ -2,20 +2,11 @@
 
 import pytest
 
-from shared.settings.settings import Settings
 from shared.store import keys
-from shared.store.store import Store
-from tests.scripts.test_contend import QUANTUM_MS, a_worker, offer
-from tests.support.builders import MODEL, pass_time, reconfigure
+from tests.support.builders import MODEL, pass_time
+from tests.support.contending import QUANTUM_MS, a_worker, offer
 
 pytestmark = pytest.mark.rq
-
-
-@pytest.fixture
-def preemptive(store: Store, settings: Settings) -> Store:
-    """The store with preemption."""
-    reconfigure(store, settings, preemption="on", quantum_ms=QUANTUM_MS)
-    return store
 
 
 @pytest.mark.parametrize("tenant", ["newcomer", "batch"])

@@ -80,6 +80,13 @@ def test_the_first_run_counts_in_its_pool(store, route):
     assert store.client.hget(keys.tenant("blue"), keys.service_field("small")) == b"34000"
 
 
+def test_what_the_first_run_computed_again_after_a_pause_is_waste(store, route):
+    job = escalating(store, route)
+    store.escalate(an_ending(job.held, usage=Usage(10, 4, 7, again_tokens=5)))
+    assert stat(store, "tokens|blue|small|prompt") == 10 + 5
+    assert (stat(store, "wasted|blue|escalated"), stat(store, "wasted|blue|retried")) == (13, 5)
+
+
 def test_a_repeated_call_moves_and_counts_nothing_again(store, route):
     job = escalating(store, route)
     assert [store.escalate(an_ending(job.held)) for _ in range(2)] == ["big", None]

@@ -87,6 +87,7 @@ def test_in_turns_mode_a_job_that_goes_on_costs_one_turn(store, settings):
 
 def test_with_preemption_a_job_that_goes_on_is_charged_what_it_has_cost_so_far(store, settings):
     reconfigure(store, settings, preemption="on")
+    heartbeat(store, facts={"can_pause": 1})
     given_back(store, 1, 2, 3)
     assert service(store) == PROMPT + 3 * TOKEN
     job = a_start(store)
@@ -161,7 +162,10 @@ def test_a_job_that_goes_on_has_no_first_token_and_only_its_own_time_per_token(s
     assert stats[f"h|time_per_output_token|blue|{MODEL}|sum_us"] == 10_000
 
 
-def test_an_answer_is_cut_to_what_fits_after_its_kept_tokens(store, settings):
+@pytest.mark.parametrize(("fingerprint", "kept", "longer_by"), [(FINGERPRINT, 100, 100 - 5), ("another model", 0, 0)])
+def test_an_answer_is_cut_to_what_fits_after_the_tokens_that_the_worker_can_use(
+    store, settings, fingerprint, kept, longer_by
+):
     """A generated token takes 20 ms, and computing the 100 kept ones again takes as long as five of them."""
     pool = a_quiet_pool(store, settings)
     raise_tier(pool)
@@ -170,6 +174,7 @@ def test_an_answer_is_cut_to_what_fits_after_its_kept_tokens(store, settings):
     job = claim_job(pool, admitted(store, a_long_job()))
     Answer(store, job).goes_on("x", range(100))
     give_back(store, job)
+    store.client.hset(keys.worker("w1"), "fingerprint", fingerprint)
     again = claim_job(pool, job.id)
-    assert (job.max_tokens < 400, len(again.answer)) == (True, 100)
-    assert again.max_tokens == job.max_tokens + 100 - 5
+    assert (job.max_tokens < 400, len(again.answer)) == (True, kept)
+    assert again.max_tokens == job.max_tokens + longer_by

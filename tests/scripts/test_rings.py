@@ -17,7 +17,7 @@ def full(store, settings):
     """A store with two workers, whose slots have jobs of one tenant."""
     reconfigure(store, settings, preemption="on")
     for worker in ("w1", "w2"):
-        heartbeat(store, worker, slots=2)
+        heartbeat(store, worker, slots=2, facts={"can_pause": 1})
     for _ in range(4):
         admitted(store, a_job("loud"))
     for worker in ("w1", "w2"):
@@ -59,6 +59,12 @@ def test_a_job_wakes_no_full_worker_without_preemption(full, settings):
     reconfigure(full, settings, preemption="off")
     admitted(full, a_job("quiet"))
     assert [ring_of(full, worker) for worker in ("w1", "w2")] == [Rings()] * 2
+
+
+def test_a_worker_that_cannot_pause_jobs_is_not_woken(full):
+    heartbeat(full, "w1", slots=2, facts={"can_pause": 0})
+    admitted(full, a_job("quiet"))
+    assert [ring_of(full, worker) for worker in ("w1", "w2")] == [Rings(), Rings(contested=True)]
 
 
 def test_a_worker_that_is_no_longer_live_is_not_woken(full):

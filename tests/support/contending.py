@@ -23,6 +23,9 @@ class Worker:
     computing: dict[str, list[int]] = field(default_factory=dict)
     paused: dict[str, int] = field(default_factory=dict)
     claims: dict[str, ClaimedJob] = field(default_factory=dict)
+    #: The rates of its heartbeats. Without any, 25 generated tokens a second are assumed.
+    rates: dict[str, int] = field(default_factory=dict)
+    can_pause: bool = True
 
     def run(self, ms: int) -> None:
         """Let time pass, in which the computing jobs generate tokens."""
@@ -71,7 +74,8 @@ class Worker:
         self.paused.pop(job_id, None)
 
     def beat(self) -> None:
-        heartbeat(self.store, self.name, *(one.held for one in self.report()), slots=self.slots, cells=self.cells)
+        held, facts = [one.held for one in self.report()], {"can_pause": int(self.can_pause)} | self.rates
+        heartbeat(self.store, self.name, *held, slots=self.slots, cells=self.cells, facts=facts)
 
     def tenants(self) -> list[str]:
         """Return the tenants whose jobs compute."""

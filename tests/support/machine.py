@@ -262,6 +262,7 @@ class QueueMachine(RuleBasedStateMachine):
         facts = dict(zip(RATES, self.rates, strict=True)) | {"can_pause": can_pause}
         if can_pause:
             self.model.pools["m"].can_pause_ms = self.model.now_ms
+            self.model.pausing.add(worker)
         report = a_heartbeat(worker, slots=slots, cells=CELLS, model=WORKERS[worker], facts=facts)
         answer = self.store.renew(report, [ClaimRef(*pair) for pair in held], progress={i: progress for i, _ in held})
         expected = self.model.renew(worker, WORKERS[worker], slots, CELLS, held, self.rates, progress)

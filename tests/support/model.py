@@ -181,8 +181,8 @@ class Model:
         if self.fairness == "tokens":
             charge(self, job, cost_mwt)
         if outcome == "succeeded":
-            pool = self.pools[job.slug]
-            pool.note_success(self.now_ms, max(1, self.now_ms - job.started_ms - job.paused_ms), cost_mwt)
+            pool, paused_ms = self.pools[job.slug], job.paused_ms - job.paused_before_ms
+            pool.note_success(self.now_ms, max(1, self.now_ms - job.started_ms - paused_ms), cost_mwt)
             for lengths in (self.lengths.setdefault(job.tenant, Lengths()), pool.lengths):
                 lengths.learn(completion)
         self.end(job, outcome, code, result_bytes)
@@ -252,7 +252,7 @@ class Model:
         cut_before = job.cut_tokens
         cut(self, job)
         self.cuts[job.tenant] += bool(job.cut_tokens and not cut_before)
-        job.lease_ms, job.started_ms = self.now_ms + self.lease_ms, self.now_ms
+        job.lease_ms, job.started_ms, job.paused_before_ms = self.now_ms + self.lease_ms, self.now_ms, job.paused_ms
         job.group, job.charges_mwt = group, Counter()
         whole_mwt = 1_000 * job.prompt_tokens if self.preempts else job.cost_mwt
         charge(self, job, 1_000 if self.fairness == "turns" else whole_mwt)

@@ -97,7 +97,7 @@ class Claiming:
                 continue
             computing.append(job)
             entries += [] if job.cancel else [entry]
-        self.slots += len(computing)
+        self.slots = min(self.slots + len(computing), self.me.slots)
         if held and model.preempts:
             follow_service(model, self.slug, computing)
             self.contest = Contest(model, self.slug, self._quantum_mwt(), entries)

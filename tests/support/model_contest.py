@@ -57,10 +57,15 @@ class Contest:
             service = turns.service[owner, self.slug]
             if owner not in active(model, self.slug, group) + active(model, self.slug, group, is_batch=True):
                 service = max(service, turns.virtual.get((group, self.slug), 0))
-            running = [j for j in model.inflight() if j.state == "running" and j.slug == self.slug]
-            rows = sum(owner in {job.tenant, job.group} for job in running if not job.paused_since_ms)
-            self.contenders[owner] = Contender(rows, model.weights_milli.get(owner, 1_000) / 1_000, service)
+            weight = model.weights_milli.get(owner, 1_000) / 1_000
+            self.contenders[owner] = Contender(len(self._running(owner, paused=False)), weight, service)
         return self.contenders[owner]
+
+    def _running(self, owner: str, *, paused: bool) -> list[ModelJob]:
+        """Return the owner's jobs in the pool that compute, or those that are paused."""
+        running = [job for job in self.model.inflight() if job.state == "running" and job.slug == self.slug]
+        mine = [job for job in running if owner in {job.tenant, job.group}]
+        return [job for job in mine if (job.paused_since_ms > 0) == paused]
 
     def _both(self, tenant: str, group: str) -> list[Contender]:
         return [self._contender(owner, place) for owner, place in ((group, ""), (tenant, group)) if owner]
@@ -91,7 +96,8 @@ class Contest:
         has_more = (one.rows - 1) * other.weight > other.rows * one.weight
         if has_more and entry.row_ms >= EARLY_PART * quantum_ms and -leads_by <= self.lead_mwt / other.weight:
             return True
-        return entry.row_ms >= quantum_ms and one.service > other.service + other.young + self.lead_mwt / one.weight
+        lead_mwt = self.lead_mwt if other.rows or self._running(tenant, paused=True) else 0
+        return entry.row_ms >= quantum_ms and one.service > other.service + other.young + lead_mwt / one.weight
 
     def _order(self, entry: Entry) -> tuple[float | str, ...]:
         """Order the givers: those that lose least, of the owner with the most slots for its weight, first."""
@@ -105,6 +111,7 @@ class Contest:
     def next_ms(self) -> int:
         """Return in how many ms another exchange may pause a job, -1 if nobody else wants the slots."""
         quantum_ms, wanted, rests_ms = self.model.quantum_ms, False, []
+        lacks_slot = any(not self._running(owner, paused=False) for owner in active(self.model, self.slug)[:1])
         for entry in self.entries:
             tenant, group, is_batch = entry.job.tenant, entry.job.group, entry.job.priority < 0
             rivals = set(active(self.model, self.slug, is_batch=is_batch)) - {group or tenant}
@@ -112,7 +119,8 @@ class Contest:
             rivals |= set(active(self.model, self.slug)) if is_batch else set()
             wanted = wanted or bool(rivals)
             rests_ms += [part * quantum_ms - entry.row_ms for part in (EARLY_PART, 1)]
-        soonest_ms = min([quantum_ms, *(rest for rest in rests_ms if rest > 0)])
+            rests_ms += [0] if lacks_slot and entry.row_ms >= quantum_ms else []
+        soonest_ms = min([quantum_ms, *(rest for rest in rests_ms if rest >= 0)])
         return math.ceil(max(soonest_ms, EARLY_PART * quantum_ms)) if wanted else -1
 
 

@@ -64,7 +64,9 @@ class ModelJob:
     lease_ms: int = 0
     #: Since when the running job is paused; 0 if it is not.
     paused_since_ms: int = 0
+    #: How long its ended pauses took, in all its attempts and in those before the present one.
     paused_ms: int = 0
+    paused_before_ms: int = 0
     poll_by_ms: int | None = None
 
     @property

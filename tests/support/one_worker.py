@@ -79,7 +79,8 @@ class OneWorker:
     def heartbeat(self) -> list[str]:
         """Renew the leases of all jobs that the worker holds; return the ids of the lost jobs."""
         progress = self.claimed_jobs.progress(self.engine.backend.facts.prefill_tps)
-        report = a_heartbeat(WORKER, slots=8, model=MODEL)
+        facts = {"can_pause": int(self.engine.can_pause)}
+        report = a_heartbeat(WORKER, slots=8, model=MODEL, facts=facts)
         return self.store.renew(report, self.claimed_jobs.held(), progress=progress).lost
 
     def run_until(self, until: Callable[[], bool]) -> None:

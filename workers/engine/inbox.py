@@ -46,9 +46,14 @@ class Resume:
 Item = Prepared | Cancel | Recall | Pause | Resume
 
 
-def max_prefetched(slots: int) -> int:
-    """Return how many jobs may be submitted to an engine with `slots` slots while no slot is free for them yet."""
-    return slots // _SLOTS_PER_PREFETCH
+def max_prefetched(slots: int, paused: int) -> int:
+    """Return how many jobs an engine may get while no slot is free for them yet.
+
+    `slots` is the engine's number of slots. If `paused` jobs wait for a slot again, it may be one job in any case: with
+    preemption, the service of the slot's tenant is known up to the claim, and an engine with few slots, of which short
+    jobs take one again and again, would otherwise lose a step at each of their ends.
+    """
+    return max(slots // _SLOTS_PER_PREFETCH, min(1, paused))
 
 
 class Inbox:
@@ -149,7 +154,7 @@ class Inbox:
         with self._changed:
             # `free` is negative while prefetched jobs wait. Each of them will take one slot that becomes free soon.
             free = self._slots - len(self._reserved)
-            prefetchable = min(max_prefetched(self._slots), len(self._ending_soon)) + min(0, free)
+            prefetchable = min(max_prefetched(self._slots, len(self._paused)), len(self._ending_soon)) + min(0, free)
             return FreeCapacity(max(0, free), max(0, self._cells - self._reserved_cells), max(0, prefetchable))
 
     def take(self) -> list[Item]:

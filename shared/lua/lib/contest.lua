@@ -86,15 +86,17 @@ local function opponents(contest, job, tenant, group)
 end
 
 -- Whether a job gives its slot. First rule: the other has fewer slots than its share and would not have more than this one
--- afterwards, and does not lead in service. Second rule: the job has had its slot for a quantum, and its owner leads by
--- more than a quantum of service.
-local function gives_slot(contest, has, wants, row_ms)
+-- afterwards, and does not lead in service. Second rule: the job has had its slot for a quantum, and its owner leads in
+-- service: by LEAD_PART of a quantum or, if the other has nothing that runs (`starts_first`), by anything. A newcomer
+-- enters with the service of the others, so it would otherwise wait until they have got that lead, again for each job
+-- that comes when its last one has ended.
+local function gives_slot(contest, has, wants, row_ms, starts_first)
   if (has.rows - 1) * wants.weight > wants.rows * has.weight and row_ms >= EARLY_PART * contest.quantum_ms
     and wants.service <= has.service + contest.lead_mwt / wants.weight then
     return true
   end
-  return row_ms >= contest.quantum_ms
-    and has.service > wants.service + wants.young + contest.lead_mwt / has.weight
+  local lead_mwt = starts_first and wants.rows == 0 and 0 or contest.lead_mwt
+  return row_ms >= contest.quantum_ms and has.service > wants.service + wants.young + lead_mwt / has.weight
 end
 
 -- Whether the first of two entries gives its slot rather than the second: the one that loses least, of the owner with the
@@ -117,7 +119,7 @@ local function order_of(contest, entry, tenant, group, is_batch)
     return entry.row_ms >= EARLY_PART * contest.quantum_ms and { -1, 0, 0, 0, 0, entry.row_ms, entry.job.id } or nil
   end
   local has, wants = opponents(contest, entry.job, tenant, group)
-  if has and gives_slot(contest, has, wants, entry.row_ms) then
+  if has and gives_slot(contest, has, wants, entry.row_ms, rows_of(contest.slug, 'p', tenant) == 0) then
     -- Jobs of the same group as the tenant are compared with those of others by their group.
     local owner, within = unpack(contenders(contest, entry.job.tenant, entry.job.group))
     return { entry.rank, -owner.rows / owner.weight, -owner.service, within and -within.rows / within.weight or 0,
@@ -152,9 +154,12 @@ local function has_rivals(slug, tenant, group, is_batch)
 end
 
 -- Returns in how many ms another call may pause a job: when the next job has had its slot for long enough, but not sooner
--- than after a quarter of a quantum, and after a quantum at the latest. -1 if nobody else wants the slots.
+-- than after a quarter of a quantum, and after a quantum at the latest. A job that has had its slot for a quantum gives it
+-- to an owner without a slot as soon as its own leads, which may be at any time. -1 if nobody else wants the slots.
 local function next_contest_ms(contest)
   local soonest_ms, seen, is_wanted = contest.quantum_ms, {}, false
+  local least_served = redis.call('ZRANGE', k_active .. contest.slug, 0, 0)[1]
+  local lacks_slot = least_served and rows_of(contest.slug, 'c', least_served) == 0
   for i = 1, #contest.entries do
     local job, row_ms = contest.entries[i].job, contest.entries[i].row_ms
     local kind, is_batch = job.tenant .. ' ' .. math.min(0, job.priority), job.priority < 0
@@ -164,7 +169,7 @@ local function next_contest_ms(contest)
     end
     for _, part in ipairs({ EARLY_PART, 1 }) do
       local rest_ms = part * contest.quantum_ms - row_ms
-      soonest_ms = rest_ms > 0 and math.min(soonest_ms, rest_ms) or soonest_ms
+      soonest_ms = (rest_ms > 0 or lacks_slot and part == 1) and math.min(soonest_ms, rest_ms) or soonest_ms
     end
   end
   return is_wanted and math.ceil(math.max(soonest_ms, EARLY_PART * contest.quantum_ms)) or -1

@@ -6,8 +6,9 @@ local MAX_RINGS = 64
 -- The most workers without a free slot that are woken for one job.
 local MAX_WOKEN = 8
 
--- Wakes live workers by their own doorbells if all slots of the pool are taken, some of them by other tenants' jobs: one
--- of these may have to give its slot to a job of this tenant. So may the tenant's own batch jobs. A `!` is no job id.
+-- Wakes live workers that can pause jobs by their own doorbells if all slots of the pool are taken, some of them by other
+-- tenants' jobs: one of these may have to give its slot to a job of this tenant. So may the tenant's own batch jobs. A `!`
+-- is no job id.
 local function wake_full_workers(slug, tenant)
   if not is_preemptive() then
     return
@@ -19,7 +20,7 @@ local function wake_full_workers(slug, tenant)
     return
   end
   for _, name in ipairs(redis.call('ZREVRANGEBYSCORE', k_pool .. slug, '+inf', now_ms - LIVE_MS, 'LIMIT', 0, MAX_WOKEN)) do
-    if redis.call('LLEN', k_bell .. name) < MAX_RINGS then
+    if worker_may_pause(name) and redis.call('LLEN', k_bell .. name) < MAX_RINGS then
       redis.call('LPUSH', k_bell .. name, '!')
       redis.call('EXPIRE', k_bell .. name, 60)
     end

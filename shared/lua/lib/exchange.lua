@@ -3,6 +3,9 @@
 -- KEEPS 1 3 7
 -- USES clock settings job turns running progress preemption contest generated_weight
 
+-- The most slots of a worker whose record has no number of them.
+local MAX_SLOTS = 4096
+
 -- Returns how long the rest of a job's answer is expected to take: the estimated length or, for a longer answer, half of
 -- what max_tokens leaves.
 local function left_ms_of(job, generated_tokens, tpot_ms)
@@ -58,12 +61,13 @@ local function take_report(worker, first, charges_all, charges_tokens, tpot_ms)
 end
 
 -- Returns the report of a worker, with the contest for its slots if preemption is on. `fields` are those of the worker's
--- record: ms per token, weighted tokens per second and generated tokens per second.
+-- record: its slots, ms per token, weighted tokens per second and generated tokens per second. A job that is claimed for a
+-- slot which becomes free soon counts beside the one that still has the slot.
 local function open_exchange(worker, slug, first, room, fields)
   local fairness, quantum_ms = read_settings('fairness', 'quantum_ms')
   local preempts = is_preemptive()
   local report = take_report(worker, first, preempts, fairness ~= 'turns', number(fields.tpot_ms, 0, 0))
-  report.slots = room + #report.jobs
+  report.slots = math.min(room + #report.jobs, number(fields.slots, MAX_SLOTS, 1))
   if preempts then
     follow_service(slug, report.jobs)
     local quantum_mwt = quantum_mwt_of(slug, quantum_ms, report.slots, fields.mu_wtps, fields.generated_tps)

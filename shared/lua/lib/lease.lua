@@ -1,7 +1,7 @@
 -- lease: leases a queued job to a worker, and tells the worker what it needs to run the job.
 -- KEYS leases payload events rq_job rq_workers_of rq_worker
 -- KEEPS 1 2 3 5 7 8
--- USES clock settings job waiting turns rq stats eta running preemption generated_weight partial
+-- USES clock settings job waiting turns rq stats eta running generated_weight partial
 
 -- Returns what a claim tells a worker of a job: id, payload, attempt and so on. The answer's length is the one to which it
 -- is cut, if it is cut.
@@ -15,21 +15,22 @@ local function description_of(job, fingerprint)
 end
 
 -- Returns what a job is charged when it is claimed, together with what it was charged for the tokens that it has kept.
-local function first_charge_of(job, fairness)
+local function first_charge_of(job, fairness, worker_pauses)
   if fairness == 'turns' then
     return 1000
   end
-  return is_preemptive() and cost_of(job.id, job.prompt_tokens, job.kept_tokens) or job.cost_mwt
+  return worker_pauses and cost_of(job.id, job.prompt_tokens, job.kept_tokens) or job.cost_mwt
 end
 
 -- Leases a job to the worker under the claim, and charges its tenant, and the group in which the tenant has its turn ('' for
--- none). `fingerprint` is that of the worker's model. Returns how long the job has waited.
-local function lease(job, group, worker, claim_id, fingerprint)
+-- none). `worker` is the worker's name, `fingerprint` that of its model, and `worker_pauses` says whether its jobs may be
+-- paused. Returns how long the job has waited.
+local function lease(job, group, worker, claim_id, fingerprint, worker_pauses)
   local lease_ms, fairness = read_settings('lease_ms', 'fairness')
   delist(job)
   job.attempts = job.attempts + 1
   take_up(job, group, claim_id, fingerprint)
-  charge(job, first_charge_of(job, fairness))
+  charge(job, first_charge_of(job, fairness, worker_pauses))
   redis.call('ZADD', k_leases, now_ms + lease_ms, job.id)
   begin_running(job)
   redis.call('HSET', k_rq_job .. job.id, 'penstock_state', 'running', 'penstock_claim', claim_id,
@@ -50,6 +51,7 @@ local function lease(job, group, worker, claim_id, fingerprint)
     end
   elseif job.requeued_at_ms > 0 then
     redis.call('HINCRBY', k_rq_job .. job.id, 'penstock_requeued_ms', now_ms - job.requeued_at_ms)
+    note_earlier_pauses(job)
   end
   rq_start(job.queue, job.id, claim_id, now_ms)
   redis.call('SADD', k_rq_workers_of .. job.queue, k_rq_worker .. worker)

@@ -1,9 +1,19 @@
--- preemption: says whether running jobs are paused in favor of other tenants.
--- KEYS
+-- preemption: says whether running jobs are paused in favor of other tenants, and which workers can pause jobs.
+-- KEYS worker
 -- USES settings
--- With preemption, a running job is charged what it has cost so far. Without it, the job is charged its estimated cost
--- when it is claimed: its tenant cannot lose the slot before the job ends.
+-- With preemption, a running job is charged what it has cost so far. Without it, and on a worker that cannot pause jobs,
+-- the job is charged its estimated cost when it is claimed: its tenant cannot lose the slot before the job ends.
 local function is_preemptive()
   local preemption, fairness = read_settings('preemption', 'fairness')
   return preemption == 'on' or preemption == 'auto' and fairness ~= 'turns'
+end
+
+-- Whether the jobs of a worker may be paused, from the field `can_pause` of its record. A worker that reports no such
+-- field is of a version that pauses none.
+local function may_pause(can_pause)
+  return can_pause == '1' and is_preemptive()
+end
+
+local function worker_may_pause(worker)
+  return may_pause(redis.call('HGET', k_worker .. worker, 'can_pause'))
 end

@@ -69,3 +69,20 @@ local function end_running(job)
     count_rows(job, -1)
   end
 end
+
+-- Stores how long the job was paused in its earlier attempts, for `run_ms_of`.
+local function note_earlier_pauses(job)
+  local paused_ms = redis.call('HGET', k_rq_job .. job.id, 'penstock_paused_ms')
+  if paused_ms then
+    redis.call('HSET', k_rq_job .. job.id, 'penstock_paused_before_ms', paused_ms)
+  end
+end
+
+-- Returns for how long the present attempt of a job that computes has had a slot, in ms, at least 1.
+local function run_ms_of(job)
+  local times = redis.call('HMGET', k_rq_job .. job.id, 'penstock_started_ms', 'penstock_paused_ms',
+    'penstock_paused_before_ms')
+  local started_ms = number(times[1], now_ms, job.admitted_ms, now_ms)
+  local paused_ms = number(times[2], 0, 0) - number(times[3], 0, 0)
+  return math.max(1, now_ms - started_ms - math.max(0, paused_ms))
+end

@@ -1,5 +1,6 @@
 """Tests that the modelled workers tell the store what real workers tell it."""
 
+import pytest
 import redis
 
 from bench.sim.asks import GENERATED_WEIGHT, SimJob
@@ -9,8 +10,11 @@ from bench.sim.ours import PenstockSystem
 from shared.store import keys
 
 
-def test_an_answer_that_becomes_longer_than_expected_is_charged_while_it_grows(redis_client: redis.Redis) -> None:
-    system, worker = PenstockSystem(redis_client), SimWorker("w", Machine())
+@pytest.mark.parametrize("preemption", ["auto", "off"])
+def test_an_answer_that_becomes_longer_than_expected_is_charged_while_it_grows(
+    redis_client: redis.Redis, preemption: str
+) -> None:
+    system, worker = PenstockSystem(redis_client, {"PENSTOCK_PREEMPTION": preemption}), SimWorker("w", Machine())
     system.heartbeat(worker, 0.0)
     job = SimJob(0, "blue", 1.0, prompt=10, answer=900, max_tokens=1_000, deadline_ms=600_000)
     answers = []

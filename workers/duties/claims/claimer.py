@@ -3,7 +3,8 @@
 A slot is free for a claim only after the end of its previous job has been written to the store: the order of turns is
 exact only if the true cost of that job is known at the next claim. The exception is the prefetch: when a running job is
 known to end soon, the next job for its slot may be claimed before the end. At most one job is prefetched for every
-eight slots. A prefetched job waits in the engine and starts in the step after the slot is freed.
+eight slots, or one if a job is paused, which usually goes on in the slot. A prefetched job waits in the engine and
+starts in the step after the slot is freed.
 
 If jobs can be paused, a claim tells the store what the worker runs, and a worker without a free slot claims too: when
 its doorbell says that somebody else waits, and as often as the store then asks for, about once a quantum.
@@ -125,9 +126,19 @@ class Claimer:
     @property
     def can_prefetch(self) -> bool:
         """Whether a slot becomes free soon and a job that could be prefetched for it may be waiting in the pool."""
-        if self.closed or self.paused or not self._work_expected:
+        if self.closed or self.paused or not self._may_prefetch:
             return False
         return self._engine.free_capacity().slots_ending_soon > 0
+
+    @property
+    def _may_prefetch(self) -> bool:
+        """Whether a job may wait for a slot that becomes free soon: in the pool or, paused, on this worker."""
+        is_pause_over = self._claimed_jobs.paused > 0 and self._asked_long_ago
+        return self._work_expected or (self._preempts and is_pause_over)
+
+    @property
+    def _asked_long_ago(self) -> bool:
+        return self._clock.monotonic() - self._last_sent_s >= _CONTEST_INTERVAL_S
 
     @property
     def claim_pending(self) -> bool:
@@ -151,8 +162,9 @@ class Claimer:
                 self.keep_rows_busy()
                 return None
             free = self._free_capacity()
-            room = free.slots + (free.slots_ending_soon if self._work_expected else 0)
-            is_due = room > 0 and (self._work_expected or slot_freed)
+            prefetched = free.slots_ending_soon if self._may_prefetch else 0
+            room = free.slots + prefetched
+            is_due = room > 0 and (self._work_expected or slot_freed or prefetched > 0)
             if not is_due and (delay_s := self._until_due_s(room)) != 0:
                 return delay_s
             if room > 0:
@@ -227,7 +239,8 @@ class Claimer:
         """
         engine_free, unheld = self._engine.free_capacity(), self._engine.slots - self._claimed_jobs.computing
         slots = max(0, min(engine_free.slots, unheld))
-        ending_soon = max(0, min(engine_free.slots_ending_soon, unheld + max_prefetched(self._engine.slots) - slots))
+        ahead = max_prefetched(self._engine.slots, self._claimed_jobs.paused)
+        ending_soon = max(0, min(engine_free.slots_ending_soon, unheld + ahead - slots))
         return FreeCapacity(slots, max(0, engine_free.cells - self.starts.cells), ending_soon)
 
     def _release(self, claimed: Sequence[ClaimedJob]) -> None:

@@ -1,0 +1,57 @@
+"""Tests of what tenants are charged for running jobs with preemption, and of how long the jobs ran without pauses."""
+
+import pytest
+
+from shared.store import keys
+from shared.store.replies import Progress
+from shared.store.store import Store
+from tests.support.builders import MODEL, a_heartbeat, hold_clock
+from tests.support.contending import QUANTUM_TOKENS, a_worker, offer
+
+pytestmark = pytest.mark.rq
+
+
+def service_mwt(store: Store) -> int:
+    return int(store.client.hget(keys.tenant("loud"), keys.service_field(MODEL)))
+
+
+def test_what_a_job_generated_is_charged_with_each_exchange(preemptive):
+    worker = a_worker(preemptive)
+    offer(preemptive, "loud", prompt_tokens=10)
+    worker.ask()
+    assert service_mwt(preemptive) == 10_000
+    worker.run(1_000)
+    worker.ask()
+    assert service_mwt(preemptive) == 10_000 + QUANTUM_TOKENS * 4_000
+
+
+def test_a_job_of_a_worker_that_cannot_pause_jobs_is_charged_its_estimate_when_it_is_claimed(preemptive):
+    worker = a_worker(preemptive, can_pause=False)
+    (job_id,) = offer(preemptive, "loud", prompt_tokens=10, cost_mwt=110_000)
+    worker.ask()
+    assert service_mwt(preemptive) == 110_000
+    # 10 prompt tokens and 25 generated ones cost as much, and only what exceeds that is charged while the job runs.
+    for tokens, charged_mwt in ((20, 110_000), (30, 130_000)):
+        progress = {job_id: Progress(tokens)}
+        preemptive.renew(a_heartbeat(facts={"can_pause": 0}), [worker.claims[job_id].held], progress=progress)
+        assert service_mwt(preemptive) == charged_mwt
+
+
+def test_the_time_of_a_run_is_without_its_pauses_but_not_without_those_of_an_earlier_attempt(preemptive):
+    hold_clock(preemptive)
+    worker = a_worker(preemptive)
+    offer(preemptive, "loud", 4)
+    worker.ask()
+    worker.run(400)
+    (quick,) = offer(preemptive, "quiet")
+    (paused,) = worker.ask().pause
+    worker.run(300)
+    worker.end(quick)
+    assert worker.ask().resume == [paused]
+    preemptive.client.hdel(keys.books(MODEL), "run_ms")
+    assert preemptive.release("w1", [worker.claims[paused].held]) == 1
+    worker.forget(paused)
+    assert [job.id for job in worker.ask().started] == [paused]
+    worker.run(500)
+    worker.end(paused)
+    assert preemptive.client.hget(keys.books(MODEL), "run_ms") == b"500"
