@@ -49,17 +49,18 @@ def named() -> dict[str, Scenario]:
 def loud_and_quiet(slots: int, seconds: float, seed: int, *, loud: bool = True) -> Scenario:
     """Return E9: a loud tenant with long answers, and a quiet one that asks for a quarter of the slots in short jobs.
 
-    The loud tenant has jobs for the whole time, and the quiet one sends its jobs at random times from 2 s on.
+    The loud tenant has jobs for the whole time. The quiet one sends its jobs from 2 s on, at random distances of half to
+    one and a half times the mean, so that it never asks for more than its share, which is half of the slots.
     """
     rng, machine = random.Random(seed), Scenario((), {}, seconds, slots=slots).machine
     tokens_per_s = 1_000 * slots / machine.takes_ms(slots, 0, 0)
     jobs = [
-        SimJob(0, "loud", 0.0, 5, rng.randint(400, 1_000), _MAX_TOKENS, _DEADLINE_MS)
+        SimJob(0, "loud", 0.0, 1, rng.randint(400, 1_000), _MAX_TOKENS, _DEADLINE_MS)
         for _ in range(slots + int(seconds * tokens_per_s / 400) if loud else 0)
     ]
-    at_ms = 2_000.0
-    while (at_ms := at_ms + 1_000 * rng.expovariate(tokens_per_s / 4 / QUIET_TOKENS)) < 1_000 * (seconds - 2):
-        jobs.append(SimJob(0, "quiet", at_ms, 5, QUIET_TOKENS, _MAX_TOKENS, _DEADLINE_MS))
+    at_ms, mean_gap_ms = 2_000.0, 1_000 * 4 * QUIET_TOKENS / tokens_per_s
+    while (at_ms := at_ms + mean_gap_ms * rng.uniform(0.5, 1.5)) < 1_000 * (seconds - 2):
+        jobs.append(SimJob(0, "quiet", at_ms, 1, QUIET_TOKENS, _MAX_TOKENS, _DEADLINE_MS))
     return Scenario(tuple(jobs), {}, seconds, slots=slots)
 
 

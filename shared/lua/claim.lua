@@ -73,9 +73,10 @@ if worker_fields[4] and worker_fields[4] ~= '' then
   local suspect = read_job(worker_fields[4])
   view.has_suspect = suspect and suspect.state == 'running' and suspect.worker == worker
 end
-local report = ARGV[held] and open_exchange(worker, slug, held, room, { slots = worker_fields[13],
+local worker_pauses = may_pause(worker_fields[12])
+local report = (ARGV[held] or worker_pauses) and open_exchange(worker, slug, held, room, { slots = worker_fields[13],
   tpot_ms = worker_fields[6], mu_wtps = worker_fields[9], generated_tps = worker_fields[10] }) or { lost = {}, paused = {} }
-local contest, worker_pauses = report.contest, may_pause(worker_fields[12])
+local contest = report.contest
 answer.lost = report.lost
 
 local leased_ids, min_wait_ms = {}, nil
@@ -179,7 +180,7 @@ while examined < MAX_EXAMINED and (free > 0 or contest) do
       take_slot(giver)
     end
     if contest then
-      note_slot(contest, job.tenant, action == 'lease' and group or job.group, 1, 0)
+      note_new_row(contest, job, action == 'lease' and group or job.group)
     end
     if action == 'lease' then
       start(job, group)

@@ -21,7 +21,7 @@
 -- ANSWERS settled already lost gone
 --   settled: the outcome that this call wrote · already: the outcome that an earlier call wrote
 -- KEEPS 1 2 4 8
--- USES clock settings afford mark job waiting turns rq stats books lengths predictions finish
+-- USES clock settings afford mark job waiting turns rq stats running books lengths predictions finish
 -- USES generated_weight spending
 -- RARELY delist rq_exc restore_service
 

@@ -6,10 +6,10 @@ from bench.sim.experiments.e9 import allowed_p99_ms, first_token_p99_ms, loud_sh
 from bench.sim.scenarios import loud_and_quiet
 from tests.properties.test_fairness import run_checked
 
-SECONDS = 60.0
+SECONDS = 30.0
 
 
-@pytest.mark.parametrize("slots", [1, 2, 4])
+@pytest.mark.parametrize("slots", [1, 4])
 def test_a_quiet_tenant_starts_almost_as_soon_as_if_it_were_alone_and_no_slot_time_is_lost(redis_client, slots):
     _, alone = run_checked(redis_client, loud_and_quiet(slots, SECONDS, 3, loud=False))
     redis_client.flushall()

@@ -31,18 +31,44 @@ def test_a_tenant_with_nothing_that_runs_gets_the_only_slot_when_its_job_has_had
     assert ([job.id for job in answer.started], waited_ms <= max(250, 1_000 - ran_ms)) == ([quick], True)
 
 
+def test_a_worker_asks_again_if_a_tenant_waits_when_a_free_slot_goes_to_another_one(preemptive):
+    worker = a_worker(preemptive, slots=1)
+    offer(preemptive, "a", max_tokens=1_000)
+    (other,) = offer(preemptive, "b", max_tokens=1_000)
+    assert worker.ask().ask_in_ms == 250
+    assert worker.tenants() == ["a"]
+    worker.run(1_000)
+    answer = worker.ask()
+    assert ([job.id for job in answer.started], len(answer.pause), answer.ask_in_ms) == ([other], 1, 250)
+
+
+def test_a_worker_asks_again_if_a_tenant_waits_when_a_paused_job_goes_on(preemptive):
+    worker = a_worker(preemptive, slots=1)
+    offer(preemptive, "loud", max_tokens=1_000)
+    worker.ask()
+    worker.run(1_000)
+    (first,) = offer(preemptive, "quiet", max_tokens=25)
+    offer(preemptive, "quiet", max_tokens=25)
+    assert [job.id for job in worker.ask().started] == [first]
+    worker.run(1_000)
+    worker.end(first)
+    answer = worker.ask()
+    assert (len(answer.resume), answer.started, answer.ask_in_ms) == (1, [], 250)
+
+
 def test_a_tenant_whose_jobs_follow_each_other_pauses_a_long_answer_once_a_quantum_at_most(preemptive):
     worker = a_worker(preemptive, slots=1)
     (long,) = offer(preemptive, "long", max_tokens=3_000)
     worker.ask()
     pauses = 0
+    offer(preemptive, "short", max_tokens=1)
     for _ in range(100):
-        offer(preemptive, "short", max_tokens=1)
         pauses += long in worker.ask().pause
         for job_id in [i for i in worker.computing if i != long]:
             worker.computing[job_id][0] = 1
             worker.end(job_id)
-        worker.ask()
+            worker.ask()
+            offer(preemptive, "short", max_tokens=1)
         worker.run(40)
     # In four seconds.
     assert 2 <= pauses <= 4

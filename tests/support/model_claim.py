@@ -98,7 +98,7 @@ class Claiming:
             computing.append(job)
             entries += [] if job.cancel else [entry]
         self.slots = min(self.slots + len(computing), self.me.slots)
-        if held and model.preempts:
+        if model.preempts:
             follow_service(model, self.slug, computing)
             self.contest = Contest(model, self.slug, self._quantum_mwt(), entries)
 
@@ -179,7 +179,7 @@ class Claiming:
             self.cells, self.free = self.cells + self._cells_for(giver.job), self.free + 1
             self.told.pause.append(giver.job.id)
         if self.contest:
-            self.contest.note_slot(job.tenant, group if action == "start" else job.group, 1, 0)
+            self.contest.note_new_row(job, group if action == "start" else job.group)
         if action == "start":
             self.waits_ms.append(self.model.lease(job, group, self.worker, self.claim_id))
             self.told.started.append(job.id)

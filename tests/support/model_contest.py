@@ -76,6 +76,11 @@ class Contest:
         for one in self._both(tenant, group):
             one.rows, one.young = one.rows + rows, one.young + young_mwt / one.weight
 
+    def note_new_row(self, job: ModelJob, group: str) -> None:
+        """Note that a job gets a slot now."""
+        self.note_slot(job.tenant, group, 1, 0)
+        self.entries.append(Entry(job, 0, 0.0))
+
     def giver(self, tenant: str, group: str, *, is_batch: bool) -> Entry | None:
         """Return the job that gives its slot to the tenant, or None. Batch jobs give their slots to others first."""
         running = [entry for entry in self.entries if not entry.job.paused_since_ms]
@@ -112,7 +117,7 @@ class Contest:
         """Return in how many ms another exchange may pause a job, -1 if nobody else wants the slots."""
         quantum_ms, wanted, rests_ms = self.model.quantum_ms, False, []
         lacks_slot = any(not self._running(owner, paused=False) for owner in active(self.model, self.slug)[:1])
-        for entry in self.entries:
+        for entry in (entry for entry in self.entries if not entry.job.paused_since_ms):
             tenant, group, is_batch = entry.job.tenant, entry.job.group, entry.job.priority < 0
             rivals = set(active(self.model, self.slug, is_batch=is_batch)) - {group or tenant}
             rivals |= set(active(self.model, self.slug, group, is_batch=is_batch)) - {tenant} if group else set()

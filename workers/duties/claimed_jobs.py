@@ -139,6 +139,12 @@ class ClaimedJobs:
         return sum(held_job.paused_since_s is not None for held_job in self.jobs())
 
     @property
+    def largest_paused(self) -> int:
+        """The most KV cells that any paused job needs to go on, as the door has estimated them; 0 without one."""
+        paused = (held_job.claimed for held_job in self.jobs() if held_job.paused_since_s is not None)
+        return max((claimed.prompt_tokens + claimed.max_tokens for claimed in paused), default=0)
+
+    @property
     def computing(self) -> int:
         """Number of held jobs that are not paused, also of those that are being prepared or wait for a slot."""
         return sum(held_job.paused_since_s is None for held_job in self.jobs())

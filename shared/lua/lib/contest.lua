@@ -58,6 +58,12 @@ local function note_slot(contest, tenant, group, rows, row_ms)
   end
 end
 
+-- Notes that a job gets a slot now.
+local function note_new_row(contest, job, group)
+  note_slot(contest, job.tenant, group, 1, 0)
+  table.insert(contest.entries, { job = job, row_ms = 0, left_ms = 0, rank = 0 })
+end
+
 -- Returns a contest for the slots of the jobs `entries`. In turns mode a job is one unit of service, whatever it takes.
 local function open_contest(slug, quantum_ms, quantum_mwt, counts_turns, entries)
   local contest = { slug = slug, quantum_ms = quantum_ms, entries = entries, owners = {}, longest_ms = 0,
@@ -155,7 +161,8 @@ end
 
 -- Returns in how many ms another call may pause a job: when the next job has had its slot for long enough, but not sooner
 -- than after a quarter of a quantum, and after a quantum at the latest. A job that has had its slot for a quantum gives it
--- to an owner without a slot as soon as its own leads, which may be at any time. -1 if nobody else wants the slots.
+-- to an owner without a slot as soon as its own leads, which may be at any time. -1 if nobody else wants the slots. The
+-- jobs that have just got slots count too: their rivals' jobs may be queued already, so that no doorbell will ring.
 local function next_contest_ms(contest)
   local soonest_ms, seen, is_wanted = contest.quantum_ms, {}, false
   local least_served = redis.call('ZRANGE', k_active .. contest.slug, 0, 0)[1]
@@ -163,11 +170,11 @@ local function next_contest_ms(contest)
   for i = 1, #contest.entries do
     local job, row_ms = contest.entries[i].job, contest.entries[i].row_ms
     local kind, is_batch = job.tenant .. ' ' .. math.min(0, job.priority), job.priority < 0
-    if not seen[kind] then
+    if not seen[kind] and not contest.entries[i].is_paused then
       seen[kind] = true
       is_wanted = is_wanted or has_rivals(contest.slug, job.tenant, job.group, is_batch)
     end
-    for _, part in ipairs({ EARLY_PART, 1 }) do
+    for _, part in ipairs(contest.entries[i].is_paused and {} or { EARLY_PART, 1 }) do
       local rest_ms = part * contest.quantum_ms - row_ms
       soonest_ms = (rest_ms > 0 or lacks_slot and part == 1) and math.min(soonest_ms, rest_ms) or soonest_ms
     end

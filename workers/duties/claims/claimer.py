@@ -128,7 +128,7 @@ class Claimer:
         """Whether a slot becomes free soon and a job that could be prefetched for it may be waiting in the pool."""
         if self.closed or self.paused or not self._may_prefetch:
             return False
-        return self._engine.free_capacity().slots_ending_soon > 0
+        return self._free_capacity().slots_ending_soon > 0
 
     @property
     def _may_prefetch(self) -> bool:
@@ -241,7 +241,11 @@ class Claimer:
         slots = max(0, min(engine_free.slots, unheld))
         ahead = max_prefetched(self._engine.slots, self._claimed_jobs.paused)
         ending_soon = max(0, min(engine_free.slots_ending_soon, unheld + ahead - slots))
-        return FreeCapacity(slots, max(0, engine_free.cells - self.starts.cells), ending_soon)
+        cells = max(0, engine_free.cells - self.starts.cells)
+        if self._claimed_jobs.largest_paused > cells:
+            # The cells of the job that is about to end are not free yet. Smaller jobs would always get its slot.
+            ending_soon = 0
+        return FreeCapacity(slots, cells, ending_soon)
 
     def _release(self, claimed: Sequence[ClaimedJob]) -> None:
         """Release jobs whose claim was answered after the drain had begun."""
