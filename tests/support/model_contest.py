@@ -123,9 +123,10 @@ class Contest:
             rivals |= set(active(self.model, self.slug, group, is_batch=is_batch)) - {tenant} if group else set()
             rivals |= set(active(self.model, self.slug)) if is_batch else set()
             wanted = wanted or bool(rivals)
-            rests_ms += [part * quantum_ms - entry.row_ms for part in (EARLY_PART, 1)]
+            rests = [part * quantum_ms - entry.row_ms for part in (EARLY_PART, 1)]
+            rests_ms += [rest for rest in rests if rest > 0]
             rests_ms += [0] if lacks_slot and entry.row_ms >= quantum_ms else []
-        soonest_ms = min([quantum_ms, *(rest for rest in rests_ms if rest >= 0)])
+        soonest_ms = min([quantum_ms, *rests_ms])
         return math.ceil(max(soonest_ms, EARLY_PART * quantum_ms)) if wanted else -1
 
 
