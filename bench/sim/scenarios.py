@@ -49,8 +49,8 @@ def named() -> dict[str, Scenario]:
 def loud_and_quiet(slots: int, seconds: float, seed: int, *, loud: bool = True) -> Scenario:
     """Return E9: a loud tenant with long answers, and a quiet one that asks for a quarter of the slots in short jobs.
 
-    The loud tenant has jobs for the whole time. The quiet one sends its jobs from 2 s on, at random distances of half to
-    one and a half times the mean, so that it never asks for more than its share, which is half of the slots.
+    The loud tenant has jobs for the whole time. The quiet one sends its jobs from 2 s on, at random distances of half
+    to one and a half times the mean, so that it never asks for more than its share, which is half of the slots.
     """
     rng, machine = random.Random(seed), Scenario((), {}, seconds, slots=slots).machine
     tokens_per_s = 1_000 * slots / machine.takes_ms(slots, 0, 0)
