@@ -167,7 +167,7 @@ class PenstockSystem:
                 len(worker.sequences),
                 machine.cells,
                 max(0, worker.cells_free),
-                facts=worker.rates.report(now_ms, full=not worker.room) | {"can_pause": 1},
+                facts=worker.rates.report(now_ms, full=not worker.room),
             ),
             held,
             progress={self._ids[job]: Progress(worker.generated(seq)) for job, seq in worker.held.items()},

@@ -39,7 +39,7 @@ def test_a_job_of_the_tenant_that_has_all_slots_wakes_no_full_worker(full):
 
 def test_a_job_of_the_tenant_whose_batch_jobs_have_all_slots_wakes_the_full_workers(store, settings):
     reconfigure(store, settings, preemption="on")
-    heartbeat(store, "w1", slots=2)
+    heartbeat(store, "w1", slots=2, facts={"can_pause": 1})
     for _ in range(2):
         admitted(store, a_job("loud", priority=-1))
     assert len(claim(store, "w1", room=2)) == 2

@@ -37,6 +37,8 @@ class Model:
     fairness: str
     full: bool = False
     preempts: bool = False
+    #: The names of the workers that can pause jobs.
+    pausing: set[str] = field(default_factory=set)
     quantum_ms: int = 1_000
     degradation: bool = False
     max_wait_ms: int = 8_000
@@ -147,20 +149,24 @@ class Model:
                 lost.append(job_id)
                 continue
             job.lease_ms = self.now_ms + self.lease_ms
-            self.charge_progress(job, *progress)
+            self.charge_progress(job, *progress, as_it_goes=self.pauses(worker))
             if not job.paused_since_ms:
                 computing.append(job)
             if job.cancel:
                 canceled.append(job_id)
-        if self.preempts:
+        if self.pauses(worker):
             follow_service(self, slug, computing)
         return lost, canceled
 
-    def charge_progress(self, job: ModelJob, generated: int, cpu_tokens: int) -> None:
-        """Charge what the job has cost so far; without preemption, what it has cost more than its estimate."""
+    def pauses(self, worker: str) -> bool:
+        """Return whether jobs of the worker may be paused, so that they are charged as they go on."""
+        return self.preempts and worker in self.pausing
+
+    def charge_progress(self, job: ModelJob, generated: int, cpu_tokens: int, *, as_it_goes: bool) -> None:
+        """Charge what the job has cost so far or, if not `as_it_goes`, what it has cost more than its estimate."""
         cost_mwt = job.cost_of(job.prompt_tokens + cpu_tokens, generated)
         is_more = charge_of(self, job.tenant, cost_mwt) > job.charges_mwt[job.tenant]
-        if self.fairness == "tokens" and (self.preempts or cost_mwt > job.cost_mwt) and is_more:
+        if self.fairness == "tokens" and (as_it_goes or cost_mwt > job.cost_mwt) and is_more:
             charge(self, job, cost_mwt)
 
     def settle(
@@ -254,7 +260,7 @@ class Model:
         self.cuts[job.tenant] += bool(job.cut_tokens and not cut_before)
         job.lease_ms, job.started_ms, job.paused_before_ms = self.now_ms + self.lease_ms, self.now_ms, job.paused_ms
         job.group, job.charges_mwt = group, Counter()
-        whole_mwt = 1_000 * job.prompt_tokens if self.preempts else job.cost_mwt
+        whole_mwt = 1_000 * job.prompt_tokens if self.pauses(worker) else job.cost_mwt
         charge(self, job, 1_000 if self.fairness == "turns" else whole_mwt)
         waited_ms = note_wait(self, job)
         return waited_ms if job.priority >= 0 else math.inf

@@ -86,7 +86,7 @@ class Claiming:
                 self.told.lost.append(report.id)
                 continue
             job = model.jobs[report.id]
-            model.charge_progress(job, report.generated, report.cpu_tokens)
+            model.charge_progress(job, report.generated, report.cpu_tokens, as_it_goes=model.preempts)
             if report.row_ms is None and not job.paused_since_ms:
                 pause(model, job)
             if report.row_ms is not None and job.paused_since_ms:
@@ -98,7 +98,7 @@ class Claiming:
             computing.append(job)
             entries += [] if job.cancel else [entry]
         self.slots = min(self.slots + len(computing), self.me.slots)
-        if model.preempts:
+        if model.preempts and (held or model.pauses(self.worker)):
             follow_service(model, self.slug, computing)
             self.contest = Contest(model, self.slug, self._quantum_mwt(), entries)
 
