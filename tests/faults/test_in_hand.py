@@ -6,6 +6,7 @@ import pytest
 
 from shared.jobs.states import JobState
 from shared.settings.settings import load
+from tests.faults.test_pauses import check_answer, computing, with_a_paused_job
 from tests.support.one_worker import MODEL, WORKER, FlakyStore, OneWorker, admit_job, make_worker, state_and_attempts
 from tests.support.processes import wait_for
 from workers.duties.heartbeat import Heartbeat
@@ -181,3 +182,20 @@ def test_steps_with_a_free_slot_count_as_idle_from_5_ms_after_the_end_that_freed
     assert len(worker.claimed_jobs) == 2
     assert worker.claimer.idle_slot_steps == counted
     worker.run_until(worker.all_ended)
+
+
+@pytest.mark.parametrize("slots", [1, 2, 8])
+def test_a_paused_job_goes_on_in_the_step_after_the_end_of_the_job_that_took_its_slot(flaky, slots):
+    worker, loud, quiet = with_a_paused_job(flaky, slots)
+    # The worker's thread claims while the engine's thread computes the last step.
+    worker.engine.on_ending = worker.job_loop.one_pass
+    while quiet in computing(worker):
+        worker.job_loop.one_pass()
+        worker.engine.step()
+    worker.engine.step()
+    assert computing(worker) == set(loud)
+    worker.engine.on_ending = worker.job_loop.request_prefetch
+    worker.run_until(worker.all_ended)
+    for job_id in loud:
+        check_answer(flaky, job_id, 400)
+    check_answer(flaky, quiet, 60)

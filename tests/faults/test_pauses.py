@@ -104,23 +104,6 @@ def test_no_slot_is_free_while_a_job_is_paused(flaky):
     check_answer(flaky, quiet, 60)
 
 
-@pytest.mark.parametrize("slots", [1, 2, 8])
-def test_a_paused_job_goes_on_in_the_step_after_the_end_of_the_job_that_took_its_slot(flaky, slots):
-    worker, loud, quiet = with_a_paused_job(flaky, slots)
-    # The worker's thread claims while the engine's thread computes the last step.
-    worker.engine.on_ending = worker.job_loop.one_pass
-    while quiet in computing(worker):
-        worker.job_loop.one_pass()
-        worker.engine.step()
-    worker.engine.step()
-    assert computing(worker) == set(loud)
-    worker.engine.on_ending = worker.job_loop.request_prefetch
-    worker.run_until(worker.all_ended)
-    for job_id in loud:
-        check_answer(flaky, job_id, 400)
-    check_answer(flaky, quiet, 60)
-
-
 def test_with_one_tenant_nothing_is_paused_and_the_store_is_called_as_often_as_without_preemption(flaky):
     calls = []
     for preemption in ("off", "on"):
