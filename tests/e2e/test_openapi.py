@@ -40,7 +40,7 @@ def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.mark.minutes
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(620)
 def test_every_route_answers_generated_requests_as_documented(served: Address, tmp_path: Path) -> None:
     config = tmp_path / "schemathesis.toml"
     config.write_text(CONFIG)
@@ -76,7 +76,7 @@ def test_every_route_answers_generated_requests_as_documented(served: Address, t
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=380,
+        timeout=600,
         check=False,
     )
     print(done.stdout[-8_000:])
