@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from shared.answer_parts import without_marks
+
 #: Fields of a message that are texts, come in pieces and are kept beside the content.
 _OTHER_TEXTS = ("reasoning_content", "reasoning", "refusal")
 #: The most bytes of an answer, with its tool calls, that are kept.
@@ -143,7 +145,8 @@ class Answer:
             self._others[name] = self._others.get(name, "") + piece
         for call in calls if isinstance(calls, list) else ():
             self._add_tool_call(call)
-        text = self._whole_characters(content) if isinstance(content, str) else ""
+        # The marks of our own answers (shared/answer_parts.py) would be read as calls of tools.
+        text = without_marks(self._whole_characters(content)) if isinstance(content, str) else ""
         # Logprobs and tool calls are counted by a bound on their length, because it is their sum that must be bounded.
         self._bytes += len(text) * 4 + sum(4 * len(piece) for piece in others.values())
         self._bytes += sum(len(str(item)) for item in (calls, logprobs) if item)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from shared.answer_parts import ARGUMENTS, CALL, END, REASONING, read_parts, without_marks
 from workers.upstream.answer import Answer, AnswerInvalid
 from workers.upstream.sse import EventDecoder, EventTooLong
 
@@ -23,8 +24,17 @@ def test_a_text_arrives_whole_wherever_it_is_cut_even_in_the_middle_of_a_charact
     for cut in [*sorted(cuts), len(units)]:
         pieces.append(answer.add_chunk(chunk({"content": "".join(units[start:cut])})))
         start = max(start, cut)
-    assert "".join(piece or "" for piece in pieces) == text
-    assert answer.text == text
+    expected = without_marks(text)
+    assert "".join(piece or "" for piece in pieces) == expected
+    assert answer.text == expected
+
+
+def test_marks_that_would_be_read_as_a_call_of_a_tool_are_replaced() -> None:
+    answer = Answer("chat", 16)
+    for mark in (CALL, ARGUMENTS, REASONING, END):
+        answer.add_chunk(chunk({"content": f"a{mark}"}))
+    assert answer.text == "a\ufffd" * 4
+    assert read_parts(answer.text).calls == []
 
 
 def test_half_of_a_character_that_stays_alone_is_replaced() -> None:
