@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+_UNKNOWN_WAITS = {"own_ms": 0, "turn_ms": 0, "paused_ms": 0, "requeued_ms": 0}
+
 
 @dataclass(frozen=True)
 class Step:
@@ -21,8 +23,12 @@ def timeline(job: dict[str, Any], now_ms: float) -> list[Step]:
     """Return the stages of a job, in their order. `now_ms` is the time until which the last stage of a job lasts.
 
     Only the last claim of a job has exact times: of earlier ones, the record keeps only how long they took in all.
+    A door of an earlier version does not say how long a job waited; then the stages before the last claim are left
+    out. A job without the time of its admission has no stages.
     """
-    waited, attempts = job["waited"], job.get("attempts") or 0
+    if job.get("created_at") is None:
+        return []
+    waited, attempts = _UNKNOWN_WAITS | (job.get("waited") or {}), job.get("attempts") or 0
     admitted_ms = 1000 * job["created_at"]
     own_ms, turn_ms = waited["own_ms"], waited["turn_ms"]
     steps = [Step("admitted", 0, None, "")]
@@ -34,12 +40,12 @@ def timeline(job: dict[str, Any], now_ms: float) -> list[Step]:
     if job.get("started_at"):
         claimed_ms = round(1000 * job["started_at"] - admitted_ms)
         lost_ms = claimed_ms - first_claim_ms - waited["requeued_ms"]
-        if lost_ms > 0:
+        if job.get("waited") and lost_ms > 0:
             steps.append(Step("ran before", first_claim_ms, lost_ms, "until a worker gave it back or was lost"))
         if waited["requeued_ms"]:
             steps.append(Step("requeued", None, waited["requeued_ms"], "waited for another claim"))
         steps.append(Step("claimed", claimed_ms, None, f"attempt {attempts}"))
-        steps += _run(job, claimed_ms, now_ms - admitted_ms)
+        steps += _run(job, claimed_ms, now_ms - admitted_ms, waited["paused_ms"])
     elif waited["requeued_ms"]:
         steps.append(Step("requeued", None, waited["requeued_ms"], "waited for another claim"))
     if job.get("ended_at"):
@@ -49,9 +55,9 @@ def timeline(job: dict[str, Any], now_ms: float) -> list[Step]:
     return steps
 
 
-def _run(job: dict[str, Any], claimed_ms: int, now_ms: float) -> list[Step]:
+def _run(job: dict[str, Any], claimed_ms: int, now_ms: float, paused_ms: int) -> list[Step]:
     """Return the stages of the last claim."""
-    usage, paused_ms = job.get("usage") or {}, job["waited"]["paused_ms"]
+    usage = job.get("usage") or {}
     steps = []
     if usage.get("start_ms"):
         steps.append(Step("prepared", claimed_ms, usage["start_ms"], "until the engine's first step"))

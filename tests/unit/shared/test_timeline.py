@@ -87,3 +87,18 @@ def test_a_paused_job_does_not_claim_to_know_when_its_answer_began():
 def test_a_clock_behind_that_of_the_store_shows_no_negative_times():
     job = a_job(status="running", started_at=BEGAN_S, attempts=1)
     assert steps_of(job, now_s=-3)[-1] == ("running", 0, 0)
+
+
+def test_a_job_of_a_door_that_does_not_say_how_long_it_waited_shows_its_last_claim():
+    usage = {"start_ms": 0, "prefill_ms": 100, "decode_ms": 900, "prompt_tokens": 4}
+    ended = a_job(status="succeeded", started_at=BEGAN_S + 2, ended_at=BEGAN_S + 3, attempts=2, usage=usage)
+    del ended["waited"]
+    steps = [("claimed", 2_000, None), ("prefill", 2_000, 100), ("decode", 2_100, 900), ("ended", 3_000, None)]
+    assert steps_of(ended) == [("admitted", 0, None), *steps]
+    queued = a_job()
+    del queued["waited"]
+    assert steps_of(queued) == [("admitted", 0, None)]
+
+
+def test_a_job_without_the_time_of_its_admission_has_no_stages():
+    assert steps_of({"id": "j1", "status": "succeeded"}) == []
