@@ -26,8 +26,8 @@ def data_frame(data: object) -> str:
     return f"data: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n"
 
 
-def with_comments(frames: Iterable[str], clock: Clock) -> Iterator[str]:
-    """Yield the frames that are not empty, and a comment whenever nothing was sent for COMMENT_S seconds.
+def with_comments(frames: Iterable[str], clock: Clock, comment: str = COMMENT) -> Iterator[str]:
+    """Yield the frames that are not empty, and `comment` whenever nothing was sent for COMMENT_S seconds.
 
     The source must yield an empty frame from time to time while it has nothing to send.
     """
@@ -36,7 +36,7 @@ def with_comments(frames: Iterable[str], clock: Clock) -> Iterator[str]:
         if text:
             yield text
         elif clock.monotonic() - written_s >= COMMENT_S:
-            yield COMMENT
+            yield comment
         else:
             continue
         written_s = clock.monotonic()

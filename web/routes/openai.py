@@ -21,22 +21,17 @@ from web.openai.chat_schema import COMPLETION_MAX_TOKENS, ChatBody, CompletionBo
 from web.openai.forwarded_schema import ForwardedBody
 from web.openai.tools_schema import ChatWithTools
 from web.operations.admission import offer
-from web.operations.cancel_on_disconnect import (
-    cancel_unless_stopping,
-    follow_from_first_text,
-    no_end_error,
-    wait_for_result,
-)
+from web.operations.cancel_on_disconnect import follow_from_first_text, wait_for_result
 from web.operations.event_stream import JobStarted, NothingNew, StreamItem, TextDelta
 from web.operations.idempotency import with_refusal_identity
 from web.operations.request_caller import current_caller, watch_client
 from web.operations.request_deadline import read_deadline
 from web.operations.requests.generation import GenerationRequest
 from web.operations.responses import json_response, problem_response, yield_response
-from web.operations.sse import data_frame, stream_response, with_comments
+from web.operations.sse import data_frame, stream_response
 from web.routes.forwarding import forwarded_body
+from web.routes.owned_streams import EndNotSeen, owning_frames, unsent_text, upstream_lost
 from web.runtime.context import DoorContext
-from web.runtime.credentials.client_watch import ClientWatch
 from web.runtime.current import current_context
 
 bp = APIBlueprint("openai", __name__, tag="OpenAI")
@@ -155,46 +150,16 @@ def _stream(context: DoorContext, view: JobView, answer: AnswerFormat, deadline:
     items = follow_from_first_text(context, view, deadline, client)
     if isinstance(items, ApiError):
         return problem_response(items)
-    response = stream_response(_owning_frames(context, view, _chunks(items, answer), client))
+    response = stream_response(owning_frames(context, view, _chunks(items, answer), client, error_frame=_error_frame))
     response.headers.extend(route_headers(view))
     return response
-
-
-def _owning_frames(context: DoorContext, view: JobView, chunks: Iterator[str], client: ClientWatch) -> Iterator[str]:
-    """Yield the chunks, with comments while no chunk arrives; cancel the job if the stream stops before its end."""
-    job_ended = False
-    try:
-        yield from with_comments(chunks, context.clock)
-        job_ended = True
-    except _EndNotSeen:
-        yield _error_frame(no_end_error(view, client))
-    except _TextDiverged as diverged:
-        yield _error_frame(diverged.problem)
-    except ApiError as problem:
-        job_ended = True
-        yield _error_frame(problem)
-    finally:
-        if not job_ended:
-            cancel_unless_stopping(context, view, client=client)
-
-
-class _EndNotSeen(Exception):
-    """Raised if the stream of items stops before the job has ended."""
-
-
-class _TextDiverged(Exception):
-    """A new attempt generated text that differs from what the client has received; the stream cannot continue."""
-
-    def __init__(self, problem: ApiError) -> None:
-        super().__init__(problem.message)
-        self.problem = problem
 
 
 def _chunks(items: Iterator[StreamItem], answer: AnswerFormat) -> Iterator[str]:
     """Yield one frame for each chunk, and "" for each NothingNew.
 
-    Raises ApiError if the job did not succeed, _TextDiverged if a new attempt generates text that differs from the text
-    already sent, and _EndNotSeen if the items stop before the job has ended.
+    Raises ApiError if the job did not succeed, TextDiverged if a new attempt generates text that differs from the text
+    already sent, and EndNotSeen if the items stop before the job has ended.
     """
     if (role_chunk := answer.role_chunk()) is not None:
         yield data_frame(role_chunk | answer.usage_so_far(0))
@@ -206,20 +171,18 @@ def _chunks(items: Iterator[StreamItem], answer: AnswerFormat) -> Iterator[str]:
             yield ""
         elif isinstance(item, JobStarted):
             if sent and answer.forwarded:
-                # An upstream generates another text. What the client has received cannot be taken back.
-                message = f"the upstream server of job {answer.job_id} failed in the middle of the answer"
-                raise _TextDiverged(ApiError("upstream_lost", message))
+                raise upstream_lost(answer.job_id)
             running = running if item.resumed else ""
         elif isinstance(item, TextDelta):
             running += item.text
-            unsent = _unsent_text(sent, running, answer)
+            unsent = unsent_text(sent, running, answer.job_id)
             if unsent:
                 sent = running
                 yield from _frames(answer.text_chunks(unsent), answer.usage_so_far(item.tokens))
         else:
             yield from _last_chunks(item.view, sent, answer)
             return
-    raise _EndNotSeen
+    raise EndNotSeen
 
 
 def _last_chunks(view: JobView, sent: str, answer: AnswerFormat) -> Iterator[str]:
@@ -227,7 +190,7 @@ def _last_chunks(view: JobView, sent: str, answer: AnswerFormat) -> Iterator[str
     if problem is not None:
         raise problem
     so_far = answer.usage_so_far(view.usage.completion_tokens if view.usage else 0)
-    unsent = _unsent_text(sent, view.text or "", answer) if view.text is not None else ""
+    unsent = unsent_text(sent, view.text or "", answer.job_id) if view.text is not None else ""
     if unsent:
         yield from _frames(answer.text_chunks(unsent), so_far)
     if (others := answer.others_chunk(view)) is not None:
@@ -240,19 +203,6 @@ def _last_chunks(view: JobView, sent: str, answer: AnswerFormat) -> Iterator[str
 
 def _frames(chunks: list[dict[str, Any]], usage: dict[str, Any]) -> Iterator[str]:
     return (data_frame(chunk | usage) for chunk in chunks)
-
-
-def _unsent_text(sent: str, text: str, answer: AnswerFormat) -> str:
-    """Return the part of `text` that comes after `sent`, or "" if `text` is not longer than `sent`.
-
-    Raises _TextDiverged if neither text is the beginning of the other.
-    """
-    if text.startswith(sent):
-        return text[len(sent) :]
-    if sent.startswith(text):
-        return ""
-    message = f"the worker of job {answer.job_id} was lost, and the next attempt generated different text"
-    raise _TextDiverged(ApiError("job_failed", message))
 
 
 def _error_frame(problem: ApiError) -> str:
