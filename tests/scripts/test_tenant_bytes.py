@@ -218,9 +218,18 @@ def test_a_hostile_tenant_cannot_fill_a_small_store(store, settings):
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("ended", 10**14), ("ended", "abc"), ("next_s", 10**14), ("next_s", "nan"), ("inf", 5), ("a period", "1.5")],
+    [
+        ("ended", 10**14),
+        ("ended", "abc"),
+        ("next_s", 10**14),
+        ("next_s", "nan"),
+        ("inf", 5),
+        ("a period", "1.5"),
+        ("live", 2**63 - 1),
+        ("live", "abc"),
+    ],
 )
-def test_a_spoiled_count_of_ended_jobs_is_recomputed_and_refuses_nobody(small, field, value):
+def test_after_the_last_job_a_spoiled_count_is_recomputed_and_refuses_nobody(small, field, value):
     end_one(small)
     key = keys.kept("blue")
     periods = {name for name in small.client.hkeys(key) if name.isdigit()}

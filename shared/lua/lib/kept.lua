@@ -115,18 +115,19 @@ local function keep_ended(tenant, id, result_bytes, texts_bytes, entries, result
   return bytes, result_s
 end
 
--- Makes the sum over a tenant's ended jobs and the first time of expiry agree with the periods, and removes periods
--- that have no valid number. Returns the number of repairs.
+-- Makes the sum over a tenant's ended jobs and the first time of expiry agree with the periods, and removes periods, and
+-- a count of inflight jobs, that have no valid number: it is read as 0 by all scripts. Returns the number of repairs.
 local function recount_ended(tenant)
   local key, all = k_kept .. tenant, redis.call('HGETALL', k_kept .. tenant)
   local held, ended, first_s, repairs = {}, 0, nil, 0
   for i = 1, #all, 2 do
     local name, value = all[i], all[i + 1]
     local bytes = string.match(value, '^%d+$') and tonumber(value)
+    local is_valid = bytes and bytes == kept_number(value)
     local end_s = string.match(name, '^%d+$') and tonumber(name)
-    if end_s and bytes and bytes == kept_number(value) then
+    if end_s and is_valid then
       ended, first_s = ended + bytes, math.min(first_s or end_s, end_s)
-    elseif name == 'live' or name == 'ended' or name == 'next_s' then
+    elseif name == 'live' and is_valid or name == 'ended' or name == 'next_s' then
       held[name] = value
     else
       repairs = repairs + redis.call('HDEL', key, name)
