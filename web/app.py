@@ -12,7 +12,7 @@ from web.http import hosts_and_cors, telemetry
 from web.http.process_metrics import package_version
 from web.http.request import DoorRequest
 from web.operations import open_requests, request_caller
-from web.routes import embeddings, events, health, jobs, openai, pages, queue, quote, responses, usage
+from web.routes import embeddings, events, health, jobs, messages, openai, pages, queue, quote, responses, usage
 from web.runtime.context import make_door_context
 from web.runtime.current import EXTENSION_NAME
 
@@ -46,7 +46,7 @@ def create_app(settings: Settings, store: Store, clock: Clock) -> APIFlask:
     open_requests.count_tenants(app)
     errors.install(app, settings)
     openapi.install(app)
-    for routes in (jobs, events, queue, quote, openai, responses, embeddings, usage, health, pages):
+    for routes in (jobs, events, queue, quote, openai, responses, messages, embeddings, usage, health, pages):
         app.register_blueprint(routes.bp)
     register_dashboard(app, store, mode_of(settings))
     return app

@@ -93,12 +93,14 @@ def test_every_event_stream_has_the_documented_content_type(served: Address) -> 
     background = {"input": "hi", "max_output_tokens": 2, "background": True}
     response = served.http.post("/v1/responses", json=background, headers=headers).json()
     chat = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2, "stream": True}
+    message = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2, "stream": True}
     spec = served.http.get("/openapi.json").json()
     for method, path, url, body in [
         ("get", "/v1/jobs/{job_id}/events", job["urls"]["events"], None),
         ("get", "/v1/responses/{response_id}", f"/v1/responses/{response['id']}?stream=true", None),
         ("post", "/v1/responses", "/v1/responses", background | {"stream": True}),
         ("post", "/v1/chat/completions", "/v1/chat/completions", chat),
+        ("post", "/v1/messages", "/v1/messages", message),
         ("post", "/v1/completions", "/v1/completions", {"prompt": "hi", "max_tokens": 2, "stream": True}),
     ]:
         answer = served.http.request(method, url, json=body, headers=headers)

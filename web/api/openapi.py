@@ -6,7 +6,7 @@ from apiflask import APIFlask
 from pydantic.json_schema import models_json_schema
 
 from shared.jobs.states import JobState
-from web.api import response_models
+from web.api import message_models, response_models
 from web.http.request import MAX_ATTEMPT
 
 Parameter = dict[str, Any]
@@ -72,6 +72,7 @@ _PARAMETERS: dict[tuple[str, str], list[Parameter]] = {
     ],
     ("post", "/v1/chat/completions"): _DEADLINE_AND_ATTEMPT,
     ("post", "/v1/completions"): _DEADLINE_AND_ATTEMPT,
+    ("post", "/v1/messages"): _DEADLINE_AND_ATTEMPT,
     ("post", "/v1/responses"): [
         *_DEADLINE_AND_ATTEMPT,
         _idempotency_key("the same as on /v1/jobs; requires background"),
@@ -96,6 +97,8 @@ _SUCCESS_MODELS: dict[tuple[str, str], type[response_models.ResponseModel]] = {
     ("get", "/v1/models/{name}"): response_models.Model,
     ("post", "/v1/chat/completions"): response_models.Completion,
     ("post", "/v1/completions"): response_models.Completion,
+    ("post", "/v1/messages"): message_models.Message,
+    ("post", "/v1/messages/count_tokens"): message_models.TokenCount,
     ("post", "/v1/embeddings"): response_models.Embeddings,
     ("post", "/v1/rerank"): response_models.Ranking,
     ("post", "/v1/responses"): response_models.Response,
@@ -110,6 +113,7 @@ _STREAMS = {
     ("get", "/v1/jobs/{job_id}/events"),
     ("post", "/v1/chat/completions"),
     ("post", "/v1/completions"),
+    ("post", "/v1/messages"),
     ("post", "/v1/responses"),
     ("get", "/v1/responses/{response_id}"),
 }
@@ -128,7 +132,8 @@ _COMMON_RESPONSES = {
     "403": "The tenant is disabled, or the API key may not act as this tenant",
     "414": "The request line is too long",
     "421": "The Host is not one that the door serves",
-    "422": "A field, header or parameter is invalid; on OpenAI's routes, which answer 400, only an Idempotency-Key",
+    "422": "A field, header or parameter is invalid; on OpenAI's and Anthropic's routes, which "
+    "answer 400, only an Idempotency-Key",
     "431": "A header is too long",
     "503": "Yield: the job was refused; retry after the hint",
 }
@@ -150,9 +155,15 @@ _ROUTES_WITH_JOB_END_ERRORS = (
     "/v1/chat/completions",
     "/v1/completions",
     "/v1/embeddings",
+    "/v1/messages",
     "/v1/rerank",
     "/v1/responses",
 )
+#: The routes of Anthropic's API.
+_ANTHROPIC = frozenset({"/v1/messages", "/v1/messages/count_tokens"})
+#: The models of an error and of a refusal, on the routes where they have more fields than elsewhere.
+_ERRORS = dict.fromkeys(_ANTHROPIC, (message_models.MessageError, message_models.MessageYield))
+_MODELS = (*response_models.ALL, *message_models.ALL)
 
 
 def install(app: APIFlask) -> None:
@@ -160,10 +171,13 @@ def install(app: APIFlask) -> None:
 
     @app.spec_processor
     def complete(spec: Any) -> Any:
-        _, defined = models_json_schema([(model, "serialization") for model in response_models.ALL], ref_template=_REF)
+        _, defined = models_json_schema([(model, "serialization") for model in _MODELS], ref_template=_REF)
         components = spec.setdefault("components", {})
         components.setdefault("schemas", {}).update(defined["$defs"])
-        components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        components["securitySchemes"] = {
+            "key": {"type": "http", "scheme": "bearer"},
+            "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+        }
         for path, operations in spec["paths"].items():
             for method, operation in operations.items():
                 _complete(operation, method, path)
@@ -173,7 +187,7 @@ def install(app: APIFlask) -> None:
 
 def _complete(operation: dict[str, Any], method: str, path: str) -> None:
     if path.startswith("/v1/"):
-        operation["security"] = [{"key": []}]
+        operation["security"] = [{"key": []}, {"x-api-key": []}] if path in _ANTHROPIC else [{"key": []}]
         operation.setdefault("parameters", []).extend([*_PARAMETERS.get((method, path), []), _TENANT])
         added = _COMMON_RESPONSES.copy()
         added |= _POST_RESPONSES if method == "post" else {}
@@ -186,10 +200,11 @@ def _complete(operation: dict[str, Any], method: str, path: str) -> None:
             "503": {"description": "The store does not answer"},
         }
     success_model = _SUCCESS_MODELS.get((method, path))
+    error_model, yield_model = _ERRORS.get(path, (response_models.Error, response_models.Yield))
     for status, response in operation["responses"].items():
-        model = success_model if status.startswith("2") else response_models.Error
+        model = success_model if status.startswith("2") else error_model
         if status in {"429", "503"}:
-            model = response_models.Ready if path == "/health/ready" else response_models.Yield
+            model = response_models.Ready if path == "/health/ready" else yield_model
         response.pop("content", None)
         if model is not None:
             reference = {"$ref": _REF.format(model=model.__name__)}

@@ -41,7 +41,8 @@ class CredentialFields:
     key: str
 
 
-_HEADERS = CredentialFields("X-Tenant", "as Authorization: Bearer …")
+#: The fields on most HTTP routes.
+HEADERS = CredentialFields("X-Tenant", "as Authorization: Bearer …")
 
 
 def identify(
@@ -50,7 +51,7 @@ def identify(
     api_key: str | None,
     tenant: str | None,
     client: str,
-    fields: CredentialFields = _HEADERS,
+    fields: CredentialFields = HEADERS,
 ) -> Caller:
     """Return the caller for the API key and the tenant in a request; either may be missing.
 
@@ -72,7 +73,7 @@ def identify(
 
 
 def check_key(
-    context: DoorContext, api_key: str | None, *, client: str, fields: CredentialFields = _HEADERS
+    context: DoorContext, api_key: str | None, *, client: str, fields: CredentialFields = HEADERS
 ) -> KeyRecord | None:
     """Return the record of the API key in a request; None if PENSTOCK_AUTH is `open`, which requires no key.
 

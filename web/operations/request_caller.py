@@ -10,12 +10,15 @@ from werkzeug.datastructures import Headers
 from shared.accounts.admin_actions import Actor
 from shared.accounts.admin_keys import ADMIN_KEY_PREFIX, FILE_KEY_NAME
 from shared.accounts.key_record import digest_of
+from web.anthropic.error_shape import ROUTES as ANTHROPIC_ROUTES
 from web.http.api_errors import ApiError
 from web.http.disconnect import watch_disconnect
-from web.operations.callers import Caller, check_key, failed_key_error, identify
+from web.operations.callers import HEADERS, Caller, CredentialFields, check_key, failed_key_error, identify
 from web.runtime.context import DoorContext
 from web.runtime.credentials.client_watch import ClientWatch
 from web.runtime.current import current_context
+
+_ANTHROPIC_FIELDS = CredentialFields("X-Tenant", "as x-api-key, or as Authorization: Bearer …")
 
 
 def install(app: Flask) -> None:
@@ -33,7 +36,7 @@ def install(app: Flask) -> None:
         else:
             # Flask answers with 404 or 405 afterwards. Who may make the request, and in whose name, is a question only
             # if there is a route for it.
-            check_key(current_context(), bearer(request.headers), client=client_address())
+            check_key(current_context(), _api_key(), client=client_address())
 
 
 def uses_ticket() -> bool:
@@ -52,9 +55,12 @@ def current_caller() -> Caller:
     Raises ApiError (401, 403, 422, 429) and StoreUnavailable.
     """
     if "caller" not in g:
-        headers = request.headers
         g.caller = identify(
-            current_context(), api_key=bearer(headers), tenant=headers.get("X-Tenant"), client=client_address()
+            current_context(),
+            api_key=_api_key(),
+            tenant=request.headers.get("X-Tenant"),
+            client=client_address(),
+            fields=_ANTHROPIC_FIELDS if request.blueprint == ANTHROPIC_ROUTES else HEADERS,
         )
     found: Caller = g.caller
     return found
@@ -126,6 +132,14 @@ def _admin_name(context: DoorContext, key: str) -> str | None:
         return None
     found = context.credentials.admin_key(key)
     return None if found is None else found.name
+
+
+def _api_key() -> str | None:
+    """Return the API key of this request. The routes of Anthropic's API also take the one in `x-api-key`."""
+    key = bearer(request.headers)
+    if key is None and request.blueprint == ANTHROPIC_ROUTES:
+        return request.headers.get("x-api-key", "").strip() or None
+    return key
 
 
 def bearer(headers: Headers) -> str | None:

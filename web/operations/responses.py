@@ -4,9 +4,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from flask import Response, request
+from flask import Response, g, request
 
 from shared.jobs.job import JobView
+from web.anthropic.error_shape import ROUTES as ANTHROPIC_ROUTES
+from web.anthropic.error_shape import anthropic_error
 from web.api.job_json import has_ended, job_headers, job_json
 from web.api.refusals import Yield, store_unavailable_yield
 from web.http.api_errors import OPENAI_STATUS, ApiError, error_response
@@ -15,8 +17,9 @@ from web.runtime.context import DoorContext
 #: A body is written to the socket in chunks of this many characters. The socket timeout (web/gunicorn_worker.py)
 #: applies to each chunk and not to the whole body, so that a client that reads slowly can still receive a long body.
 _CHUNK_CHARS = 16_384
-#: The groups of routes that follow OpenAI's API, by the names of their blueprints.
-OPENAI_ROUTES = frozenset({"embeddings", "openai", "responses"})
+#: The groups of routes that answer an invalid request with 400, as OpenAI's and Anthropic's API do, by the names of
+#: their blueprints.
+_INVALID_IS_400 = frozenset({"embeddings", "openai", "responses", ANTHROPIC_ROUTES})
 
 
 def json_response(body: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -44,14 +47,20 @@ def job_response(
 
 def yield_response(refusal: Yield) -> Response:
     """Return the response for a refusal."""
-    return json_response(refusal.body, refusal.status, refusal.headers)
+    return _failure_response(refusal.body, refusal.status, refusal.headers)
 
 
 def problem_response(problem: ApiError) -> Response:
     """Return the response for an error, with the status that it has on the route of the current request."""
     error = error_response(problem)
-    status = OPENAI_STATUS.get(problem.code, error.status) if request.blueprint in OPENAI_ROUTES else error.status
-    return json_response(error.body, status, error.headers)
+    status = OPENAI_STATUS.get(problem.code, error.status) if request.blueprint in _INVALID_IS_400 else error.status
+    return _failure_response(error.body, status, error.headers)
+
+
+def _failure_response(body: dict[str, Any], status: int, headers: Mapping[str, str]) -> Response:
+    if request.blueprint == ANTHROPIC_ROUTES:
+        body = anthropic_error(body, status, g.request_id)
+    return json_response(body, status, headers)
 
 
 def store_away_response(context: DoorContext) -> Response:

@@ -109,8 +109,25 @@ def completions(body: CompletionBody) -> Response:
 def _serve(body: ChatBody | CompletionBody | ForwardedBody, kind: AnswerKind) -> Response:
     context, caller = current_context(), current_caller()
     deadline = read_deadline(context, caller, body, "stream" if body.stream else "hold")
+    generation = generation_request(context, body, kind, deadline)
+    verdict = offer(context, caller, with_refusal_identity(generation, caller.tenant))
+    if isinstance(verdict, Yield):
+        response = yield_response(verdict)
+    elif body.stream:
+        usage_chunks: UsageChunks = body.stream_options.usage_chunks if body.stream_options else "none"
+        response = _stream(context, verdict.view, answer_format(verdict.view, kind, usage_chunks), deadline)
+    else:
+        response = _plain(context, verdict.view, kind, deadline)
+    response.headers["x-deadline-ms"] = str(deadline.deadline_ms)
+    return response
+
+
+def generation_request(
+    context: DoorContext, body: ChatBody | CompletionBody | ForwardedBody, kind: AnswerKind, deadline: RequestDeadline
+) -> GenerationRequest:
+    """Return the request for one answer to a chat or a prompt."""
     payload = body.payload()
-    generation = GenerationRequest(
+    return GenerationRequest(
         payload=payload,
         deadline=deadline,
         model=body.model,
@@ -126,16 +143,6 @@ def _serve(body: ChatBody | CompletionBody | ForwardedBody, kind: AnswerKind) ->
         escalate=checks_of(body.escalate, streams=bool(body.stream)),
         form={"forwarded": True} if isinstance(body, ForwardedBody) else {"parts": True} if "parts" in payload else {},
     )
-    verdict = offer(context, caller, with_refusal_identity(generation, caller.tenant))
-    if isinstance(verdict, Yield):
-        response = yield_response(verdict)
-    elif body.stream:
-        usage_chunks: UsageChunks = body.stream_options.usage_chunks if body.stream_options else "none"
-        response = _stream(context, verdict.view, answer_format(verdict.view, kind, usage_chunks), deadline)
-    else:
-        response = _plain(context, verdict.view, kind, deadline)
-    response.headers["x-deadline-ms"] = str(deadline.deadline_ms)
-    return response
 
 
 def _plain(context: DoorContext, view: JobView, kind: AnswerKind, deadline: RequestDeadline) -> Response:

@@ -25,7 +25,13 @@ class Detokenizer:
         #: Text that is held back because it might be the beginning of a stop string.
         self._held = ""
         self._returned: list[str] = []
-        self.stopped = False
+        #: The stop string that has ended the answer; "" while none has.
+        self.stopped_by = ""
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string has ended the answer."""
+        return bool(self.stopped_by)
 
     @property
     def text(self) -> str:
@@ -64,8 +70,7 @@ class Detokenizer:
             return ""
         if self._stops and searched:
             new = self._held + new
-            cut = self._find_first_stop(new)
-            self.stopped = cut >= 0
+            cut, self.stopped_by = self._find_first_stop(new)
             safe = cut if self.stopped else len(new) - self._partial_stop_length(new)
             self._held = "" if self.stopped else new[safe:]
             new = new[:safe]
@@ -73,9 +78,10 @@ class Detokenizer:
             self._returned.append(new)
         return new
 
-    def _find_first_stop(self, text: str) -> int:
-        found = [at for at in (text.find(stop) for stop in self._stops) if at >= 0]
-        return min(found, default=-1)
+    def _find_first_stop(self, text: str) -> tuple[int, str]:
+        """Return where the first stop string begins, and the stop string; -1 and "" if the text contains none."""
+        found = [(at, stop) for stop in self._stops if (at := text.find(stop)) >= 0]
+        return min(found, key=lambda one: one[0], default=(-1, ""))
 
     def _partial_stop_length(self, text: str) -> int:
         """Return the length of the longest suffix of `text` that is the beginning of a stop string, or 0."""

@@ -295,6 +295,6 @@ class Engine:
         del self._by_key[sequence.key]
         self._inbox.note_ended(sequence.key)
         usage = sequence.usage(self._clock.monotonic())
-        counted = sequence.with_counts(extra)
-        result = (sequence.text, usage, str(code), stage, message, counted, sequence.grammar_cpu_s)
+        extra = sequence.with_own_fields(extra)
+        result = (sequence.text, usage, str(code), stage, message, extra, sequence.grammar_cpu_s)
         self._emit(Ended(sequence.key, str(outcome), str(reason), *result))

@@ -127,9 +127,14 @@ class Sequence:
         rest = self.detokenizer.finish()
         return rest if self.reader is None else self._keep(self.reader.feed(rest) + self.reader.finish())
 
-    def with_counts(self, extra: dict[str, Any]) -> dict[str, Any]:
-        """Return the answer's fields other than its text, with the number of tokens of its reasoning."""
-        return extra | ({"reasoning_tokens": self.reasoning_tokens} if self.reasoning_tokens else {})
+    def with_own_fields(self, extra: dict[str, Any]) -> dict[str, Any]:
+        """Return the answer's fields other than its text, with its tokens of reasoning and what stopped it."""
+        stopped_by = self.detokenizer.stopped_by
+        return (
+            extra
+            | ({"reasoning_tokens": self.reasoning_tokens} if self.reasoning_tokens else {})
+            | ({"stop_sequence": stopped_by} if stopped_by else {})
+        )
 
     def _keep(self, text: str) -> str:
         if text:

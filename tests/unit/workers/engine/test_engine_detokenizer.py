@@ -44,7 +44,7 @@ def test_a_stop_string_across_three_tokens_ends_the_text_before_it():
     stream = Detokenizer(("\n\n", "STOP"))
     returned = [stream.feed(piece) for piece in (b"one S", b"T", b"OP two")]
     assert returned == ["one ", "", ""]
-    assert stream.stopped
+    assert (stream.stopped, stream.stopped_by) == (True, "STOP")
     assert (stream.finish(), stream.text) == ("", "one ")
 
 
@@ -58,6 +58,7 @@ def test_text_that_was_held_back_is_returned_at_the_end():
 def test_the_text_ends_before_the_earlier_of_two_stop_strings_in_one_token():
     stream = Detokenizer(("late", "early"))
     assert stream.feed(b"so early, so late") == "so "
+    assert stream.stopped_by == "early"
 
 
 def test_the_leading_space_of_the_tokenizer_is_removed_once():
@@ -90,6 +91,6 @@ def test_the_text_ends_before_the_first_stop_string_that_is_complete(text, at, s
     assert not any(stop in returned for stop in stops)
     assert stream.stopped == any(stop in text for stop in stops)
     if stream.stopped:
-        assert any(text[len(returned) :].startswith(stop) for stop in stops)
+        assert text[len(returned) :].startswith(stream.stopped_by)
     else:
         assert returned == text

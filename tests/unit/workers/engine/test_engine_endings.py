@@ -68,6 +68,7 @@ def test_a_stop_string_counts_only_in_the_text_after_the_minimum(driven, word):
     assert (late.finish_reason, late.usage.completion_tokens) == ("stop", 6)
     assert repeated.startswith(late.text)
     assert late.text.count(piece) == 5
+    assert late.extra["stop_sequence"] == piece
 
 
 @pytest.mark.parametrize("fields", [{"ignore_eos": True}, {"min_tokens": 12}])

@@ -1,0 +1,290 @@
+"""Anthropic's routes over a real store: the form of messages and events, errors, refusals and keys."""
+
+import json
+from functools import partial
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+from werkzeug.test import TestResponse
+
+from shared.accounts.api_keys import ApiKeys
+from shared.accounts.tenants import Tenants
+from shared.answer_parts import ARGUMENTS, CALL, END, REASONING
+from shared.jobs.job import ClaimRef
+from shared.jobs.outcomes import Outcome
+from shared.jobs.tenant_policy import TenantPolicy
+from shared.settings.settings import Settings
+from shared.store.store import Store
+from tests.support.answers import answer_in_two_attempts
+from tests.support.door import a_door, restart_with_another_answer, serve, settle, worker
+from web.api import message_models
+
+ROUTE = "/v1/messages"
+HI: dict[str, Any] = {"role": "user", "content": "hi"}
+BODY: dict[str, Any] = {"model": "m", "max_tokens": 20, "messages": [HI]}
+TOOL: dict[str, Any] = {"name": "look", "input_schema": {"type": "object"}}
+#: An answer that reasons, speaks and calls two tools, as it is stored.
+PARTS = f'{REASONING}hm{END}I look.{CALL}look{ARGUMENTS}{{"at":"x"}}{END}{CALL}look{ARGUMENTS}{{}}{END}'
+
+
+@pytest.fixture
+def client(store: Store, settings: Settings) -> FlaskClient:
+    serve(store, facts={"calls_tools": "true"})
+    return a_door(store, settings)
+
+
+def answer_with(store: Store, *texts: str, **ending: Any) -> Any:
+    """Return what a worker does with a job: append these texts, then settle."""
+
+    def act(held: ClaimRef) -> None:
+        for count, text in enumerate(texts, 1):
+            store.append([(held, text, count)])
+        settle(store, held, **({"text": "".join(texts)} | ending))
+
+    return act
+
+
+def events_of(response: TestResponse) -> list[dict[str, Any]]:
+    """Return the events of a stream. Each event's name must be its type."""
+    events = []
+    for block in response.text.split("\n\n")[:-1]:
+        name, data = block.split("\n")
+        events.append(json.loads(data.removeprefix("data: ")))
+        assert name == f"event: {events[-1]['type']}"
+    return events
+
+
+def text_of(events: list[dict[str, Any]]) -> str:
+    return "".join(event["delta"].get("text", "") for event in events if event["type"] == "content_block_delta")
+
+
+def failed(response: TestResponse, status: int, kind: str, code: str) -> dict[str, Any]:
+    """Return the body of an error in Anthropic's shape."""
+    assert response.status_code == status, response.text
+    body: dict[str, Any] = response.get_json()
+    model = message_models.MessageYield if "status" in body else message_models.MessageError
+    model.model_validate(body)
+    assert (body["error"]["type"], body["error"]["code"]) == (kind, code)
+    assert response.headers["request-id"] == response.headers["x-request-id"] == body["request_id"]
+    return body
+
+
+def test_a_message_is_answered_whole(client: FlaskClient, store: Store) -> None:
+    with worker(store, answer_with(store, "Hello ", "you", finish_reason="stop")):
+        response = client.post(ROUTE, json=BODY, headers={"anthropic-version": "2023-06-01", "anthropic-beta": "x"})
+    assert response.status_code == 200, response.text
+    body = response.get_json()
+    message_models.Message.model_validate(body)
+    assert body["content"] == [{"type": "text", "text": "Hello you"}]
+    assert (body["stop_reason"], body["stop_sequence"], body["model"]) == ("end_turn", None, "m")
+    assert body["usage"] == {
+        "input_tokens": 10,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": 0,
+        "output_tokens": 20,
+    }
+    assert response.headers["x-deadline-ms"] == "120000"
+
+
+@pytest.mark.parametrize(
+    ("ending", "reason", "sequence"),
+    [
+        ({"finish_reason": "length"}, "max_tokens", None),
+        ({"finish_reason": "stop"}, "end_turn", None),
+        ({"finish_reason": "stop", "extra": {"stop_sequence": "END"}}, "stop_sequence", "END"),
+    ],
+)
+def test_the_stop_reason_tells_a_stop_sequence_from_the_models_own_end(
+    client: FlaskClient, store: Store, ending: dict[str, Any], reason: str, sequence: str | None
+) -> None:
+    with worker(store, answer_with(store, "a", **ending)):
+        body = client.post(ROUTE, json=BODY).get_json()
+    assert (body["stop_reason"], body["stop_sequence"]) == (reason, sequence)
+
+
+def test_a_message_is_streamed_as_events(client: FlaskClient, store: Store) -> None:
+    with worker(store, answer_with(store, "a", "b\n\n", "ž", finish_reason="stop")):
+        response = client.post(ROUTE, json=BODY | {"stream": True})
+        events = events_of(response)
+    assert response.headers["Content-Type"].startswith("text/event-stream")
+    kinds = [event["type"] for event in events]
+    assert kinds[:3] == ["message_start", "ping", "content_block_start"]
+    assert kinds[-3:] == ["content_block_stop", "message_delta", "message_stop"]
+    assert text_of(events) == "ab\n\nž"
+    start = events[0]["message"]
+    assert (start["content"], start["stop_reason"], start["usage"]["output_tokens"]) == ([], None, 0)
+    assert events[-2]["delta"] == {"stop_reason": "end_turn", "stop_sequence": None}
+    assert (events[-2]["usage"]["input_tokens"], events[-2]["usage"]["output_tokens"]) == (10, 20)
+
+
+def test_reasoning_and_calls_of_tools_are_blocks_of_their_own(client: FlaskClient, store: Store) -> None:
+    with worker(store, answer_with(store, PARTS, finish_reason="stop")):
+        body = client.post(ROUTE, json=BODY | {"tools": [TOOL]}).get_json()
+    job = body["id"].removeprefix("msg_")
+    assert body["content"] == [
+        {"type": "thinking", "thinking": "hm", "signature": ""},
+        {"type": "text", "text": "I look."},
+        {"type": "tool_use", "id": f"toolu_{job}_0", "name": "look", "input": {"at": "x"}},
+        {"type": "tool_use", "id": f"toolu_{job}_1", "name": "look", "input": {}},
+    ]
+    assert body["stop_reason"] == "tool_use"
+
+
+@pytest.mark.parametrize("pieces", [[PARTS], list(PARTS), [PARTS[:9], PARTS[9:31], PARTS[31:]]])
+def test_streamed_blocks_open_grow_and_close_in_order(client: FlaskClient, store: Store, pieces: list[str]) -> None:
+    with worker(store, answer_with(store, *pieces, finish_reason="stop")):
+        events = events_of(client.post(ROUTE, json=BODY | {"tools": [TOOL], "stream": True}))
+    blocks: list[list[Any]] = []
+    open_index = None
+    for event in events:
+        if event["type"] == "content_block_start":
+            assert (open_index, event["index"]) == (None, len(blocks))
+            open_index = event["index"]
+            blocks.append([event["content_block"]["type"], ""])
+        elif event["type"] == "content_block_delta":
+            assert event["index"] == open_index
+            grown = {name: text for name, text in event["delta"].items() if name != "type"}
+            (blocks[-1][1],) = [blocks[-1][1] + text for text in grown.values()]
+        elif event["type"] == "content_block_stop":
+            assert event["index"] == open_index
+            open_index = None
+    assert blocks == [["thinking", "hm"], ["text", "I look."], ["tool_use", '{"at":"x"}'], ["tool_use", "{}"]]
+    assert events[-2]["delta"]["stop_reason"] == "tool_use"
+
+
+def test_a_call_that_was_cut_has_what_is_complete_of_its_input(client: FlaskClient, store: Store) -> None:
+    text = f'{CALL}look{ARGUMENTS}{{"at":"x","n":[1,2'
+    with worker(store, answer_with(store, text, finish_reason="length")):
+        body = client.post(ROUTE, json=BODY | {"tools": [TOOL]}).get_json()
+    assert body["content"][0]["input"] == {"at": "x", "n": [1, 2]}
+    assert body["stop_reason"] == "max_tokens"
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_an_upstreams_reasoning_and_calls_are_blocks_too(store: Store, settings: Settings, streams: bool) -> None:
+    serve(store, facts={"forwards": "true"})
+    call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": '{"at":"x"}'}}
+    extra = {"upstream": {"reasoning_content": "hm", "tool_calls": [call]}}
+    image = {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}}
+    body = BODY | {"messages": [{"role": "user", "content": [image]}], "tools": [TOOL], "stream": streams}
+    with worker(store, answer_with(store, "I look.", finish_reason="tool_calls", extra=extra)):
+        response = a_door(store, settings).post(ROUTE, json=body)
+        text = response.text
+    if streams:
+        events = events_of(response)
+        kinds = [event["content_block"]["type"] for event in events if event["type"] == "content_block_start"]
+        assert kinds == ["text", "thinking", "tool_use"]
+        assert events[-2]["delta"]["stop_reason"] == "tool_use"
+    else:
+        assert [block["type"] for block in json.loads(text)["content"]] == ["thinking", "text", "tool_use"]
+        assert json.loads(text)["content"][2]["input"] == {"at": "x"}
+
+
+def test_a_stream_goes_on_without_a_gap_or_a_repeat_after_a_lost_worker(client: FlaskClient, store: Store) -> None:
+    with worker(store, lambda held: answer_in_two_attempts(store, held, ["Hello ", "you"], [" two"])):
+        events = events_of(client.post(ROUTE, json=BODY | {"stream": True}))
+    assert text_of(events) == "Hello you two"
+    assert events[-1]["type"] == "message_stop"
+
+
+def test_a_second_attempt_with_a_different_text_ends_the_stream_with_an_error(
+    client: FlaskClient, store: Store
+) -> None:
+    with worker(store, partial(restart_with_another_answer, store)):
+        events = events_of(client.post(ROUTE, json=BODY | {"stream": True}))
+    assert (events[-1]["type"], events[-1]["error"]["type"]) == ("error", "api_error")
+    assert events[-1]["error"]["code"] == "job_failed"
+    assert store.jobs("default").jobs[0].cancel_requested
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("ending", "status", "kind", "code"),
+    [
+        ({"outcome": Outcome.EXPIRED, "code": "deadline_exceeded"}, 504, "timeout_error", "deadline_exceeded"),
+        ({"outcome": Outcome.FAILED, "code": "engine_error"}, 500, "api_error", "job_failed"),
+        ({"outcome": Outcome.FAILED, "code": "invalid_value"}, 400, "invalid_request_error", "invalid_value"),
+        ({"outcome": Outcome.CANCELED, "code": "canceled"}, 409, "api_error", "job_canceled"),
+    ],
+)
+def test_an_end_without_an_answer_is_an_error_that_must_not_be_retried(
+    client: FlaskClient, store: Store, ending: dict[str, Any], status: int, kind: str, code: str, stream: bool
+) -> None:
+    with worker(store, answer_with(store, **ending)):
+        response = client.post(ROUTE, json=BODY | {"stream": stream})
+    failed(response, status, kind, code)
+    assert response.headers["x-should-retry"] == "false"
+
+
+def test_a_refusal_has_its_fields_and_hints_beside_anthropics(client: FlaskClient, store: Store) -> None:
+    store.client.incrby("penstock:clock", 6_000)
+    for stream in (False, True):
+        response = client.post(ROUTE, json=BODY | {"stream": stream})
+        body = failed(response, 503, "overloaded_error", "no_worker")
+        assert (body["status"], body["reason"]) == ("yield", "no_worker")
+        assert response.headers["retry-after-ms"] == str(body["retry_hint_ms"])
+        assert int(response.headers["Retry-After"]) >= 1
+
+
+def test_a_tenant_that_exceeds_its_rate_gets_a_rate_limit_error(client: FlaskClient, store: Store) -> None:
+    Tenants(store.client).set("often", TenantPolicy(rpm=1))
+    headers = {"X-Tenant": "often"}
+    with worker(store, answer_with(store, "a")):
+        assert client.post(ROUTE, json=BODY, headers=headers).status_code == 200
+    response = client.post(ROUTE, json=BODY, headers=headers)
+    failed(response, 429, "rate_limit_error", "rate_limited")
+    assert "retry-after-ms" in response.headers
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "kind", "code"),
+    [
+        (BODY | {"model": "nope"}, 404, "not_found_error", "model_not_found"),
+        ({"messages": [HI]}, 400, "invalid_request_error", "invalid_value"),
+        (BODY | {"messages": [{"role": "robot", "content": "x"}]}, 400, "invalid_request_error", "invalid_value"),
+        (BODY | {"container": "c"}, 400, "invalid_request_error", "unsupported_parameter"),
+        (BODY | {"messages": [HI | {"content": "a" * 200}]}, 413, "request_too_large", "request_too_large"),
+        ([], 400, "invalid_request_error", "invalid_value"),
+    ],
+)
+@pytest.mark.parametrize("path", [ROUTE, f"{ROUTE}/count_tokens"])
+def test_an_error_has_anthropics_shape(
+    store: Store, settings: Settings, path: str, body: Any, status: int, kind: str, code: str
+) -> None:
+    serve(store)
+    if "count" in path and isinstance(body, dict):
+        body = {name: given for name, given in body.items() if name != "max_tokens"}
+        body |= {} if "model" in body else {"messages": "hi"}
+    failed(a_door(store, settings, max_body_bytes=180).post(path, json=body), status, kind, code)
+
+
+def test_a_body_that_is_no_json_and_an_unknown_host_have_anthropics_shape(client: FlaskClient) -> None:
+    broken = client.post(ROUTE, data=b"{", content_type="application/json")
+    failed(broken, 400, "invalid_request_error", "invalid_json")
+    failed(client.post(ROUTE, json=BODY, headers={"Host": "elsewhere"}), 421, "invalid_request_error", "unknown_host")
+
+
+def test_the_key_is_taken_from_x_api_key_unless_authorization_has_one(store: Store, settings: Settings) -> None:
+    serve(store)
+    closed = a_door(store, settings, auth="required")
+    good, path = ApiKeys(store.client).create("blue").key, f"{ROUTE}/count_tokens"
+    body = {"model": "m", "messages": [HI]}
+    assert closed.post(path, json=body, headers={"x-api-key": good}).status_code == 200
+    assert closed.post(path, json=body, headers={"Authorization": f"Bearer {good}"}).status_code == 200
+    both = {"Authorization": f"Bearer {good}", "x-api-key": "psk_unknown"}
+    assert closed.post(path, json=body, headers=both).status_code == 200
+    for headers in ({}, {"x-api-key": "psk_unknown"}, {"Authorization": "Bearer psk_unknown", "x-api-key": good}):
+        told = failed(closed.post(path, json=body, headers=headers), 401, "authentication_error", "invalid_api_key")
+        assert "x-api-key" in told["error"]["message"]
+    assert closed.get("/v1/models", headers={"x-api-key": good}).status_code == 401, "only the routes of this API"
+
+
+def test_count_tokens_is_the_estimate_of_admission_and_creates_no_job(client: FlaskClient, store: Store) -> None:
+    prompt: dict[str, Any] = {"model": "m", "system": "be brief " * 40, "messages": [HI], "tools": [TOOL]}
+    response = client.post(f"{ROUTE}/count_tokens", json=prompt)
+    message_models.TokenCount.model_validate(response.get_json())
+    assert not store.jobs("default").jobs
+    with worker(store, answer_with(store, "a")):
+        client.post(ROUTE, json=prompt | {"max_tokens": 9})
+    assert response.get_json()["input_tokens"] == store.jobs("default").jobs[0].prompt_tokens > 100

@@ -1,0 +1,217 @@
+"""Convert the messages of Anthropic's API, whose content is a list of blocks, to the messages of a chat; no I/O."""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from web.anthropic.fields import invalid, read_fields, read_text
+from web.api.request_schema import MAX_MESSAGES
+from web.http.api_errors import FieldError, invalid_value
+from web.openai.accepted_fields import shown, unsupported
+from web.openai.tools_schema import MAX_TOOLS
+
+#: The longest id and name of a call, as on the chat route.
+_MAX_ID, _MAX_NAME = 256, 64
+#: What precedes the text of a result that reports an error. Chats have no field for it.
+_ERROR_MARK = "Error: "
+#: Between messages of one role that follow each other, which Anthropic's API reads as one.
+_BETWEEN_MESSAGES = "\n\n"
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """The messages of a chat, and the place in the body of the first image or document; "" if there is none."""
+
+    messages: list[dict[str, Any]]
+    attachment: str = ""
+
+
+@dataclass
+class _Turn:
+    """One message of a chat, of one or several messages of the client."""
+
+    role: str
+    texts: list[str]
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    #: The id of the call whose result this is.
+    call_id: str | None = None
+    #: The content if it has images or documents.
+    parts: list[dict[str, Any]] | None = None
+
+    def takes(self, other: "_Turn") -> bool:
+        """Return whether the other turn, which follows, is part of this one."""
+        same = self.role == other.role and self.role in {"user", "assistant"}
+        return same and not self.calls and self.parts is None and other.parts is None
+
+    def message(self) -> dict[str, Any]:
+        """Return the message of the chat."""
+        content = _BETWEEN_MESSAGES.join(text for text in self.texts if text)
+        message: dict[str, Any] = {"role": self.role, "content": content if self.parts is None else self.parts}
+        if self.calls:
+            message["tool_calls"] = self.calls
+        return message if self.call_id is None else message | {"tool_call_id": self.call_id}
+
+
+def read_conversation(value: Any) -> Conversation:
+    """Return the conversation in the field `messages`. Raises ApiError, which names the place of the fault."""
+    if not isinstance(value, list) or not value:
+        raise invalid("messages", value, "a list of messages")
+    turns: list[_Turn] = []
+    attachment = ""
+    for i, item in enumerate(value):
+        read, place = _read_message(item, f"messages[{i}]")
+        attachment = attachment or place
+        for turn in read:
+            if turns and turns[-1].takes(turn):
+                turns[-1].texts += turn.texts
+                turns[-1].calls += turn.calls
+            else:
+                turns.append(turn)
+    if len(turns) > MAX_MESSAGES:
+        message = f"messages has {len(turns)} messages and results of tools; at most {MAX_MESSAGES} are allowed"
+        raise invalid_value([FieldError("messages", message)])
+    return Conversation([turn.message() for turn in turns], attachment)
+
+
+def read_system(value: Any) -> str:
+    """Return the text of the field `system`: a text, or a list of blocks of text. Raises ApiError."""
+    return _text_content(value, "system")
+
+
+def _read_message(item: Any, where: str) -> tuple[list[_Turn], str]:
+    """Return the turns of a message, and the place of its first image or document."""
+    fields = read_fields(item, frozenset({"content", "role"}), where)
+    role, content = fields.get("role"), fields.get("content")
+    if role not in ("user", "assistant", "system"):
+        raise invalid(f"{where}.role", role, "'user' or 'assistant'")
+    if isinstance(content, str) or role == "system":
+        return [_Turn(role, [_text_content(content, f"{where}.content")])], ""
+    if not isinstance(content, list):
+        raise invalid(f"{where}.content", content, "a text or a list of blocks")
+    if role == "assistant":
+        return [_read_assistant(content, f"{where}.content")], ""
+    return _read_user(content, f"{where}.content")
+
+
+def _read_assistant(blocks: list[Any], where: str) -> _Turn:
+    """Return the turn of an earlier answer. Its reasoning is left out: templates show it to no later answer."""
+    turn = _Turn("assistant", [])
+    texts = []
+    for i, block in enumerate(blocks):
+        place = f"{where}[{i}]"
+        kind = _kind(block, place)
+        if kind == "text":
+            texts.append(_read_text_block(block, place))
+        elif kind == "tool_use":
+            turn.calls.append(_read_call(block, place))
+        elif kind not in {"thinking", "redacted_thinking"}:
+            raise unsupported(f"{place}.type", f"type={shown(kind)!r} in a message of the assistant")
+    if len(turn.calls) > MAX_TOOLS:
+        message = f"{where} has {len(turn.calls)} calls of tools; at most {MAX_TOOLS} are allowed"
+        raise invalid_value([FieldError(where, message)])
+    turn.texts.append("".join(texts))
+    return turn
+
+
+def _read_user(blocks: list[Any], where: str) -> tuple[list[_Turn], str]:
+    turns: list[_Turn] = []
+    parts: list[dict[str, Any]] = []
+    attachment = ""
+    for i, block in enumerate(blocks):
+        place = f"{where}[{i}]"
+        kind = _kind(block, place)
+        if kind == "text":
+            parts.append({"type": "text", "text": _read_text_block(block, place)})
+        elif kind == "tool_result":
+            turns += [_user_turn(parts)] if parts else []
+            parts = []
+            turns.append(_read_result(block, place))
+        elif kind in {"image", "document"}:
+            parts.append(_read_image(block, place) if kind == "image" else _read_document(block, place))
+            attachment = attachment or place
+        else:
+            raise unsupported(f"{place}.type", f"type={shown(kind)!r} in a message of the user")
+    return [*turns, *([_user_turn(parts)] if parts or not turns else [])], attachment
+
+
+def _user_turn(parts: list[dict[str, Any]]) -> _Turn:
+    if all(part["type"] == "text" for part in parts):
+        return _Turn("user", ["".join(part["text"] for part in parts)])
+    return _Turn("user", [], parts=parts)
+
+
+def _kind(block: Any, where: str) -> str:
+    kind = block.get("type") if isinstance(block, dict) else None
+    if not isinstance(kind, str):
+        raise invalid(where, block, "a block with a type")
+    return kind
+
+
+def _read_text_block(block: Any, where: str) -> str:
+    ignored = frozenset({"cache_control", "citations"})
+    return read_text(read_fields(block, frozenset({"text", "type"}), where, ignored).get("text"), f"{where}.text")
+
+
+def _text_content(value: Any, where: str) -> str:
+    """Return a text, or the joined texts of a list of blocks."""
+    if not isinstance(value, list):
+        return read_text(value, where)
+    texts = []
+    for i, block in enumerate(value):
+        place = f"{where}[{i}]"
+        if (kind := _kind(block, place)) != "text":
+            raise unsupported(f"{place}.type", f"type={shown(kind)!r}; only blocks of text are accepted here")
+        texts.append(_read_text_block(block, place))
+    return "".join(texts)
+
+
+def _read_call(block: Any, where: str) -> dict[str, Any]:
+    ignored = frozenset({"cache_control", "caller"})
+    fields = read_fields(block, frozenset({"id", "input", "name", "type"}), where, ignored)
+    name = read_text(fields.get("name"), f"{where}.name", least=1, most=_MAX_NAME)
+    given = fields.get("input")
+    if not isinstance(given, dict):
+        raise invalid(f"{where}.input", given, "an object")
+    arguments = json.dumps(given, ensure_ascii=False, separators=(",", ":"))
+    call_id = read_text(fields.get("id"), f"{where}.id", least=1, most=_MAX_ID)
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def _read_result(block: Any, where: str) -> _Turn:
+    fields = read_fields(block, frozenset({"content", "is_error", "tool_use_id", "type"}), where)
+    call_id = read_text(fields.get("tool_use_id"), f"{where}.tool_use_id", least=1, most=_MAX_ID)
+    text = _text_content(fields.get("content", ""), f"{where}.content")
+    is_error = fields.get("is_error", False)
+    if not isinstance(is_error, bool):
+        raise invalid(f"{where}.is_error", is_error, "true or false")
+    return _Turn("tool", [_ERROR_MARK + text if is_error else text], call_id=call_id)
+
+
+def _read_image(block: Any, where: str) -> dict[str, Any]:
+    fields = read_fields(block, frozenset({"source", "type"}), where)
+    source, place = fields.get("source"), f"{where}.source"
+    kind = _kind(source, place)
+    if kind == "url":
+        url = read_text(read_fields(source, frozenset({"type", "url"}), place).get("url"), f"{place}.url", least=1)
+    elif kind == "base64":
+        url = _data_url(source, place)
+    else:
+        raise unsupported(f"{place}.type", f"type={shown(kind)!r}; only 'base64' and 'url' are accepted")
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def _read_document(block: Any, where: str) -> dict[str, Any]:
+    ignored = frozenset({"cache_control", "citations"})
+    fields = read_fields(block, frozenset({"source", "title", "type"}), where, ignored)
+    source, place = fields.get("source"), f"{where}.source"
+    kind = _kind(source, place)
+    if kind != "base64":
+        raise unsupported(f"{place}.type", f"type={shown(kind)!r}; only 'base64' is accepted for a document")
+    name = read_text(fields.get("title", "document.pdf"), f"{where}.title")
+    return {"type": "file", "file": {"filename": name, "file_data": _data_url(source, place)}}
+
+
+def _data_url(source: Any, where: str) -> str:
+    fields = read_fields(source, frozenset({"data", "media_type", "type"}), where)
+    media_type = read_text(fields.get("media_type"), f"{where}.media_type", least=1, most=_MAX_NAME)
+    return f"data:{media_type};base64,{read_text(fields.get('data'), f'{where}.data', least=1)}"

@@ -1,0 +1,99 @@
+"""Convert a job to a message of Anthropic's API: its blocks, its stop reason and its token counts; pure functions."""
+
+from typing import Any
+
+from pydantic_core import from_json
+
+from shared.answer_parts import AnswerParts, Call
+from shared.jobs.job import JobView
+from web.api.job_json import degraded_json, queue_facts
+from web.openai.chat_answers import finish_reason, parts_of
+
+#: Anthropic's word for each reason why an answer of a chat ended.
+_STOP_REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
+
+
+def message_json(view: JobView) -> dict[str, Any]:
+    """Return the message for a job that has succeeded."""
+    return (
+        _envelope(view)
+        | {"content": _blocks(view), "usage": usage_json(view), "queue": queue_facts(view)}
+        | stop_fields(view)
+        | degraded_json(view)
+    )
+
+
+def early_message_json(view: JobView) -> dict[str, Any]:
+    """Return the message with which a stream begins: without content. Its token count is the door's estimate."""
+    counts = {"input_tokens": view.prompt_tokens, "output_tokens": 0}
+    usage = {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0} | counts
+    return _envelope(view) | {"content": [], "usage": usage, "stop_reason": None, "stop_sequence": None}
+
+
+def stop_fields(view: JobView) -> dict[str, Any]:
+    """Return why the answer ended, and the stop sequence that ended it, if one did."""
+    reason, stop = _STOP_REASONS.get(finish_reason(view), "end_turn"), view.extra.get("stop_sequence")
+    if reason == "end_turn" and stop:
+        return {"stop_reason": "stop_sequence", "stop_sequence": stop}
+    return {"stop_reason": reason, "stop_sequence": None}
+
+
+def usage_json(view: JobView) -> dict[str, int]:
+    """Return the job's token counts. As in Anthropic's API, `input_tokens` are those that were not in a cache."""
+    prompt, cached, completion = 0, 0, 0
+    if view.usage is not None:
+        prompt, cached, completion = view.usage.prompt_tokens, view.usage.cached_tokens, view.usage.completion_tokens
+    return {
+        "input_tokens": max(0, prompt - cached),
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached,
+        "output_tokens": completion,
+    }
+
+
+def call_block(job_id: str, index: int, call: Call) -> dict[str, Any]:
+    """Return the block of a call. Its id is the same whether the answer is read whole or as a stream."""
+    return {"type": "tool_use", "id": f"toolu_{job_id}_{index}", "name": call.name, "input": _input(call.arguments)}
+
+
+def text_block(text: str) -> dict[str, Any]:
+    """Return the block of a text."""
+    return {"type": "text", "text": text}
+
+
+def thinking_block(text: str) -> dict[str, Any]:
+    """Return the block of what the model has reasoned. There is no signature, because nothing has to be verified."""
+    return {"type": "thinking", "thinking": text, "signature": ""}
+
+
+def upstream_parts(view: JobView) -> AnswerParts:
+    """Return what an upstream's answer has beside its text: its reasoning and its calls of tools."""
+    others = view.extra.get("upstream", {})
+    reasoning = others.get("reasoning_content") or others.get("reasoning") or ""
+    functions = [call.get("function") or {} for call in others.get("tool_calls") or ()]
+    calls = [Call(str(function.get("name", "")), str(function.get("arguments", ""))) for function in functions]
+    return AnswerParts(reasoning=reasoning, calls=calls)
+
+
+def _blocks(view: JobView) -> list[dict[str, Any]]:
+    parts, others = parts_of(view), upstream_parts(view)
+    reasoning = parts.reasoning + others.reasoning
+    calls = [*parts.calls, *others.calls]
+    return [
+        *([thinking_block(reasoning)] if reasoning else []),
+        *([text_block(parts.content)] if parts.content else []),
+        *(call_block(view.id, index, call) for index, call in enumerate(calls)),
+    ]
+
+
+def _input(arguments: str) -> dict[str, Any]:
+    """Return the arguments as an object. If they were cut, it has what is complete, as in clients' streams."""
+    try:
+        value = from_json(arguments or "{}", allow_partial=True)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _envelope(view: JobView) -> dict[str, Any]:
+    return {"id": f"msg_{view.id}", "type": "message", "role": "assistant", "model": view.model}

@@ -1,0 +1,220 @@
+"""Validate the bodies of Anthropic's routes, and convert them to the bodies of chats; pure functions."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
+
+from web.anthropic.blocks import Conversation, read_conversation, read_system
+from web.anthropic.fields import invalid
+from web.anthropic.tools import MessageToolChoice, check_tool_schemas, read_message_tools
+from web.api.body import Body, NulFreeText
+from web.api.body_sizes import MAX_FIELDS, check_sizes
+from web.api.escalation import Escalate
+from web.api.request_schema import (
+    DEGRADE,
+    ESCALATE,
+    MAX_MESSAGES,
+    MAX_MS,
+    MAX_STOPS,
+    MAX_TOKENS,
+    PRIVATE,
+    Priority,
+    ReturnTicket,
+    Stops,
+    SupersedeKey,
+)
+from web.api.response_format import check_keywords
+from web.http.api_errors import field_errors, invalid_value
+from web.openai.accepted_fields import shown, unsupported
+from web.openai.forwarded_schema import ForwardedBody, read_forwarded
+from web.openai.nested_nulls import present
+from web.openai.tools_schema import ChatWithTools
+
+_SIZES = {
+    "messages": MAX_MESSAGES,
+    "output_config": MAX_FIELDS,
+    "stop_sequences": MAX_STOPS,
+    "system": MAX_MESSAGES,
+    "thinking": MAX_FIELDS,
+    "tool_choice": MAX_FIELDS,
+}
+#: Fields that cannot change an answer here: they are accepted and ignored.
+_IGNORED = frozenset({"cache_control", "metadata", "service_tier", "speed", "user_profile_id"})
+#: Fields that are accepted only with these values, because the values request what happens anyway.
+_NEUTRAL: dict[str, tuple[Any, ...]] = {"context_management": ({}, {"edits": []}), "mcp_servers": ([],)}
+#: The fields that a chat has too, with the same names.
+_OF_CHATS = frozenset(
+    {
+        "deadline_ms",
+        "degrade",
+        "escalate",
+        "max_tokens",
+        "model",
+        "priority",
+        "private",
+        "return_ticket",
+        "seed",
+        "start_within_ms",
+        "stream",
+        "supersede_key",
+        "temperature",
+        "top_k",
+        "top_p",
+    }
+)
+#: The efforts of which the chat route has no word of the same name.
+_EFFORTS = {"max": "xhigh"}
+
+
+class Thinking(Body):
+    """The field `thinking`. What the model reasons is a block of the answer in any case, if it reasons."""
+
+    type: Literal["adaptive", "between_tools", "disabled", "enabled"]
+    budget_tokens: int | None = Field(None, ge=1, description="accepted, without effect")
+    display: Literal["summarized"] | None = None
+
+
+class OutputConfig(Body):
+    """The field `output_config`: how much the model should reason, and the schema of the answer."""
+
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    format: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def _check_format(self) -> "OutputConfig":
+        if self.format is None:
+            return self
+        if self.format.get("type") != "json_schema":
+            raise unsupported("output_config.format.type", f"type={shown(self.format.get('type'))!r} was requested")
+        if not isinstance(self.format.get("schema"), dict):
+            raise invalid("output_config.format.schema", self.format.get("schema"), "an object")
+        return self
+
+    def chat_fields(self) -> dict[str, Any]:
+        """Return the fields of the chat."""
+        fields: dict[str, Any] = {}
+        if self.effort is not None:
+            fields["reasoning_effort"] = _EFFORTS.get(self.effort, self.effort)
+        if self.format is not None:
+            schema = {"name": "answer", "schema": self.format["schema"]}
+            fields["response_format"] = {"type": "json_schema", "json_schema": schema}
+        return fields
+
+
+def _objects(value: Any) -> Any:
+    """Return an object without its null fields; any other value is left as it is."""
+    return present(value) if isinstance(value, dict) else value
+
+
+class CountTokensBody(Body):
+    """The body of `POST /v1/messages/count_tokens`: what the prompt is made of."""
+
+    messages: Annotated[
+        Conversation,
+        Field(description="messages of the user and the assistant; their content is a text or a list of blocks"),
+        BeforeValidator(
+            read_conversation,
+            json_schema_input_type=Annotated[list[dict[str, Any]], Field(min_length=1, max_length=MAX_MESSAGES)],
+        ),
+    ]
+    model: Annotated[NulFreeText, Field(min_length=1, max_length=200)] | None = None
+    system: Annotated[
+        str | None,
+        Field(description="a text, or a list of blocks of text"),
+        BeforeValidator(read_system, json_schema_input_type=str | list[dict[str, Any]]),
+    ] = None
+    tools: Annotated[
+        list[dict[str, Any]] | None,
+        Field(description="tools that the answer may call, with name, description and input_schema"),
+        BeforeValidator(read_message_tools, json_schema_input_type=list[dict[str, Any]] | None),
+    ] = None
+    tool_choice: Annotated[MessageToolChoice | None, BeforeValidator(_objects)] = None
+    thinking: Annotated[Thinking | None, BeforeValidator(_objects)] = None
+    output_config: Annotated[OutputConfig | None, BeforeValidator(_objects)] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keep_supported_fields(cls, value: Any) -> Any:
+        check_sizes(value, _SIZES, messages="messages")
+        return _supported(value, frozenset(cls.model_fields)) if isinstance(value, dict) else value
+
+    @model_validator(mode="after")
+    def _check_choice(self) -> "CountTokensBody":
+        self._choice()
+        return self
+
+    def own_chat(self) -> ChatWithTools:
+        """Return the body as a chat that our own engine answers. Raises ApiError."""
+        if self.messages.attachment:
+            raise unsupported(self.messages.attachment, "the model reads text only, no images and documents")
+        check_tool_schemas(self.tools)
+        if self.output_config is not None and self.output_config.format is not None:
+            check_keywords(self.output_config.format["schema"], "output_config.format.schema")
+        chat = self._chat()
+        if self.thinking is not None:
+            # The variable by which the templates of several families turn reasoning on and off.
+            chat["chat_template_kwargs"] = {"enable_thinking": self.thinking.type != "disabled"}
+        try:
+            return ChatWithTools.model_validate(chat)
+        except ValidationError as error:
+            raise invalid_value(field_errors(error)) from None
+
+    def forwarded_chat(self) -> ForwardedBody:
+        """Return the body as a chat that is passed on to an upstream. Raises ApiError."""
+        return read_forwarded(self._chat(), chat=True)
+
+    def _choice(self) -> dict[str, Any]:
+        return self.tool_choice.chat_fields(self.tools) if self.tool_choice is not None else {}
+
+    def _chat(self) -> dict[str, Any]:
+        chat = self.model_dump(include=set(_OF_CHATS), exclude_unset=True, by_alias=True)
+        system = [{"role": "system", "content": self.system}] if self.system else []
+        chat["messages"] = [*system, *self.messages.messages]
+        chat |= {"tools": self.tools} | self._choice() if self.tools else {}
+        return chat | (self.output_config.chat_fields() if self.output_config is not None else {})
+
+
+class MessagesBody(CountTokensBody):
+    """The body of `POST /v1/messages`."""
+
+    max_tokens: int = Field(ge=1, le=MAX_TOKENS)
+    stop_sequences: Stops | None = None
+    stream: bool = False
+    temperature: float | None = Field(None, ge=0, le=5)
+    top_p: float | None = Field(None, ge=0, le=1)
+    top_k: int | None = Field(None, ge=0, le=1_000_000, description="0: no limit")
+    seed: int | None = Field(None, gt=-(2**64), lt=2**64)
+    deadline_ms: int | None = Field(None, ge=1, description="the deadline in ms from now")
+    start_within_ms: int | None = Field(None, ge=1, le=MAX_MS)
+    supersede_key: SupersedeKey | None = None
+    return_ticket: ReturnTicket | None = None
+    priority: Priority = 0
+    degrade: bool = Field(default=True, description=DEGRADE)
+    private: bool = Field(default=False, description=PRIVATE)
+    escalate: Escalate | None = Field(None, description=ESCALATE)
+
+    @model_validator(mode="after")
+    def _require_a_question(self) -> "MessagesBody":
+        last = self.messages.messages[-1]
+        if last["role"] == "assistant":
+            message = "the last message must not be the assistant's, because an answer does not continue it"
+            raise unsupported("messages", message)
+        return self
+
+    def _chat(self) -> dict[str, Any]:
+        return super()._chat() | ({"stop": self.stop_sequences} if self.stop_sequences else {})
+
+
+def _supported(value: dict[str, Any], known: frozenset[str]) -> dict[str, Any]:
+    """Return the fields that are in `known` and not null. Raises ApiError for a field that is not accepted."""
+    kept = {}
+    for name, given in value.items():
+        if given is None or name in _IGNORED:
+            continue
+        if name in known:
+            kept[name] = given
+        elif given not in _NEUTRAL.get(name, ()):
+            known_values = " or ".join(repr(accepted) for accepted in _NEUTRAL.get(name, ()))
+            reason = f"only {known_values} is accepted" if known_values else "the field is unknown"
+            raise unsupported(name, reason)
+    return kept
