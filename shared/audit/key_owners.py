@@ -37,15 +37,19 @@ def unowned_keys(client: redis.Redis, inflight: set[str] | None = None) -> list[
             inflight if inflight is not None else {text(raw) for raw in client.zrange(keys.inflight(), 0, -1)}
         )
         without_ttl = sorted(text(key) for key, ttl in zip(found, ttls, strict=True) if ttl == -1)
-        return [key for key in without_ttl if not _is_owned(client, key, inflight_ids)]
+        families = {key: family_of(key) for key in without_ttl}
+        tenants = [key for key, row in families.items() if row is not None and row.name == "tenant"]
+        for tenant in tenants:
+            pipe.hexists(tenant, "policy")
+        with_policy = {tenant for tenant, has_policy in zip(tenants, pipe.execute(), strict=True) if has_policy}
+        return [key for key, row in families.items() if not _is_owned(key, row, inflight_ids, with_policy)]
 
 
-def _is_owned(client: redis.Redis, key: str, inflight: set[str]) -> bool:
-    row = family_of(key)
+def _is_owned(key: str, row: key_table.Key | None, inflight: set[str], with_policy: set[str]) -> bool:
     if row is None:
         return False
     if row.name == "tenant":
-        return client.hexists(key, "policy") is True
+        return key in with_policy
     if row.dies == "with the job":
         return key.removeprefix(row.prefix) in inflight
     return row.dies in {"permanent", "emptied"}

@@ -27,6 +27,7 @@ _NO_TIMEOUT = -1
 #: For each terminal state: RQ's status of the job, which is also the name of its registry. RQ has no status for expired
 #: jobs, so it shows them as failed.
 _RQ_STATUS = {"succeeded": "finished", "failed": "failed", "expired": "failed", "canceled": "canceled"}
+_ENDED_REGISTRIES = ("finished", "failed", "canceled")
 
 
 def not_for_stock_workers(job_id: str) -> Never:
@@ -82,35 +83,26 @@ def fetch(client: redis.Redis, job_id: str) -> Job:
 
 def check_ended_jobs(client: redis.Redis, *, limit: int) -> list[str]:
     """Check RQ's records of up to `limit` recent jobs that have ended; return one message for each wrong record."""
-    messages = []
     tenants: Any = client.zrevrange(keys.tenants(), 0, 7)
+    pipe = client.pipeline(transaction=False)
     for tenant in tenants:
-        ids: Any = client.zrevrange(keys.jobs(tenant.decode()), 0, limit // 8 - 1)
-        for raw in ids:
-            message = _check_ended_job(client, raw.decode())
-            if message:
-                messages.append(message)
-    return messages
-
-
-def _check_ended_job(client: redis.Redis, job_id: str) -> str:
-    """Return a message if RQ's record or registries do not match the job's state, or "" if they do."""
-    pipe = client.pipeline(transaction=True)
-    record_key = keys.rq_job(job_id)
-    pipe.hmget(record_key, "penstock_state", "status", "origin")
-    (record,) = pipe.execute(raise_on_error=False)
+        pipe.zrevrange(keys.jobs(tenant.decode()), 0, limit // 8 - 1)
+    ids = [raw.decode() for listed in pipe.execute() for raw in listed]
+    for job_id in ids:
+        pipe.hmget(keys.rq_job(job_id), "penstock_state", "status", "origin")
+    records = zip(ids, pipe.execute(raise_on_error=False), strict=True)
     # A record of another type or without these fields was changed by another program and no longer describes a job.
-    if not isinstance(record, list) or None in record or record[0].decode() not in TERMINAL_STATES:
-        return ""
-    state, status, origin = record
-    for name in ("finished", "failed", "canceled"):
-        pipe.zscore(f"rq:{name}:{origin.decode()}", job_id)
-    pipe.exists(record_key)
-    *scores, exists = pipe.execute()
-    registries = {
-        name for name, score in zip(("finished", "failed", "canceled"), scores, strict=True) if score is not None
-    }
-    expected = _RQ_STATUS[state.decode()]
-    if exists and (status.decode() != expected or registries != {expected}):
-        return f"{job_id} is {state.decode()}, but its status in RQ is {status.decode()!r}, in {sorted(registries)}"
-    return ""
+    whole = [(i, record) for i, record in records if isinstance(record, list) and None not in record]
+    ended = [(i, [raw.decode() for raw in record]) for i, record in whole if record[0].decode() in TERMINAL_STATES]
+    pipe = client.pipeline(transaction=True)
+    for job_id, (_, _, origin) in ended:
+        for name in _ENDED_REGISTRIES:
+            pipe.zscore(f"rq:{name}:{origin}", job_id)
+        pipe.exists(keys.rq_job(job_id))
+    answers = iter(pipe.execute())
+    messages = []
+    for job_id, (state, status, _) in ended:
+        registries = {name for name in _ENDED_REGISTRIES if next(answers) is not None}
+        if next(answers) and (status != _RQ_STATUS[state] or registries != {_RQ_STATUS[state]}):
+            messages.append(f"{job_id} is {state}, but its status in RQ is {status!r}, in {sorted(registries)}")
+    return messages

@@ -172,6 +172,7 @@ def _key_literal(name: re.Match[str]) -> str:
     return name[0] if key.suffix else f"'{key.prefix}'"
 
 
+@cache  # most libraries are used by many scripts
 def read(path: str) -> tuple[Header, str]:
     """Return the header and the text of a file below shared/lua. Raises ScriptError if the header is invalid."""
     text = files("shared").joinpath("lua").joinpath(path).read_text("utf-8")

@@ -25,7 +25,8 @@ from shared.settings.settings import load
 from shared.store import keys
 from shared.store.replies import Admitted, Progress
 from shared.store.store import Store
-from tests.support.builders import a_heartbeat, a_job, stat
+from tests.support.builders import a_heartbeat, a_job
+from tests.support.compared_reads import read_compared
 from tests.support.model import Model
 from tests.support.model_admission import never_fits, verdict
 from tests.support.model_books import Rate
@@ -271,24 +272,22 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: hasattr(self, "model"))
     @invariant()
     def store_and_model_agree(self):
-        model, client = self.model, self.client
-        assert client.zcard(keys.inflight()) == len(model.inflight())
-        assert int(client.hget(keys.config(), "live_places") or 0) == live_places(model)
+        model, answers = self.model, iter(read_compared(self.client, TENANTS, SLUGS))
+        assert next(answers) == len(model.inflight())
+        assert int(next(answers) or 0) == live_places(model)
         for tenant in TENANTS:
             for slug in SLUGS:
-                order = client.zrange(keys.order(f"{tenant}.{slug}"), 0, -1)
-                assert [raw.decode() for raw in order] == [job.id for job in model.waiting(tenant, slug)]
-                served = int(client.hget(keys.tenant(tenant), keys.service_field(slug)) or 0)
-                assert served == model.turns.service[tenant, slug]
-            assert stat(self.store, f"degraded|{tenant}|max_tokens") == model.cuts[tenant]
-            kept = {name.decode(): int(size) for name, size in client.hgetall(keys.kept(tenant)).items()}
+                assert [raw.decode() for raw in next(answers)] == [job.id for job in model.waiting(tenant, slug)]
+                assert int(next(answers) or 0) == model.turns.service[tenant, slug]
+            assert int(next(answers) or 0) == model.cuts[tenant]
+            kept = {name.decode(): int(size) for name, size in next(answers).items()}
             mine = jobs_of(model, tenant)
             assert kept.get("live", 0) == sum(map(inflight_bytes, mine))
             ended = {int(end_s): size for end_s, size in kept.items() if end_s.isdecimal()}
             kept_now = {end_s: size for end_s, size in ended.items() if end_s * 1_000 > model.now_ms}
             assert kept_now == periods(mine, model.now_ms)
         for slug in SLUGS:
-            assert int(client.hget(keys.books(slug), "tier") or 0) == model.pools[slug].tiers.tier
+            assert int(next(answers) or 0) == model.pools[slug].tiers.tier
 
     @precondition(lambda self: hasattr(self, "model"))
     @invariant()

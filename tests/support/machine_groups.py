@@ -44,13 +44,15 @@ class GroupedMachine(QueueMachine):
     @precondition(lambda self: hasattr(self, "model"))
     @invariant()
     def the_active_sets_of_the_store_and_of_the_model_agree(self):
+        pipe = self.client.pipeline(transaction=False)
         for slug in SLUGS:
             for group in ("", TEAM):
-                for key, is_batch in (
-                    (keys.active(slug + group), False),
-                    (keys.batch(slug + group), True),
-                ):
-                    owners = [raw.decode() for raw in self.client.zrange(key, 0, -1)]
+                pipe.zrange(keys.active(slug + group), 0, -1).zrange(keys.batch(slug + group), 0, -1)
+            pipe.hget(keys.tenant(TEAM), keys.service_field(slug))
+        answers = iter(pipe.execute())
+        for slug in SLUGS:
+            for group in ("", TEAM):
+                for is_batch in (False, True):
+                    owners = [raw.decode() for raw in next(answers)]
                     assert owners == active(self.model, slug, group, is_batch=is_batch)
-            served = int(self.client.hget(keys.tenant(TEAM), keys.service_field(slug)) or 0)
-            assert served == self.model.turns.service[TEAM, slug]
+            assert int(next(answers) or 0) == self.model.turns.service[TEAM, slug]

@@ -100,7 +100,7 @@ def load_sample(tmp_path, monkeypatch):
     (tmp_path / "lua" / "lib").mkdir(parents=True)
     (tmp_path / "lua" / "lib" / "guard.lua").write_text("-- guard: x.\nlocal function mend()\nend\n")
     monkeypatch.setattr(scripts, "files", lambda _: tmp_path)
-    scripts.load.cache_clear()
+    clear_caches()
 
     def load(body: str, **libs: str) -> scripts.Script:
         (tmp_path / "lua" / "sample.lua").write_text(body)
@@ -109,7 +109,12 @@ def load_sample(tmp_path, monkeypatch):
         return scripts.load("sample")
 
     yield load
+    clear_caches()
+
+
+def clear_caches() -> None:
     scripts.load.cache_clear()
+    scripts.read.cache_clear()
 
 
 def test_a_key_that_the_header_does_not_name_is_refused(load_sample):
