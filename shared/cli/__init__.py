@@ -19,6 +19,7 @@ from shared.cli.commands import (
     groups,
     jobs,
     keys,
+    plan,
     pools,
     redis,
     routes,
@@ -50,6 +51,7 @@ app.command(rich_help_panel=_PARTS)(services.web)
 app.command(rich_help_panel=_PARTS)(services.worker)
 app.command(rich_help_panel=_PARTS)(services.gate)
 app.add_typer(services.model_app, name="model", rich_help_panel=_PARTS)
+app.command(rich_help_panel=_PARTS)(plan.plan)
 app.command(rich_help_panel=_JOBS)(submit.submit)
 app.command(rich_help_panel=_JOBS)(jobs.jobs)
 # Job ids are base64url text, so one in 64 begins with a dash. Such an id must not be parsed as an option.

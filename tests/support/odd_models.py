@@ -134,9 +134,59 @@ def _compressed(writer: GGUFWriter) -> _Shapes:
     return shapes
 
 
+def _experts(writer: GGUFWriter) -> _Shapes:
+    """Qwen 3 MoE: each layer computes two of its eight experts for a token."""
+    n_experts, feed = 8, FEED // 2
+    writer.add_head_count_kv(2)
+    writer.add_key_length(HEAD)
+    writer.add_value_length(HEAD)
+    writer.add_expert_count(n_experts)
+    writer.add_expert_used_count(2)
+    writer.add_expert_feed_forward_length(feed)
+    shapes: _Shapes = {"output_norm": (WIDTH,)}
+    for layer in range(LAYERS):
+        blk = f"blk.{layer}"
+        shapes |= _attention(layer, 2)
+        shapes |= {
+            f"{blk}.ffn_norm": (WIDTH,),
+            f"{blk}.ffn_gate_inp": (n_experts, WIDTH),
+            f"{blk}.ffn_gate_exps": (n_experts, feed, WIDTH),
+            f"{blk}.ffn_up_exps": (n_experts, feed, WIDTH),
+            f"{blk}.ffn_down_exps": (n_experts, WIDTH, feed),
+        }
+    return shapes
+
+
+def _state_space(writer: GGUFWriter) -> _Shapes:
+    """Mamba: no layer has attention; each keeps a convolution and a state for each sequence."""
+    inner, state, rank = 2 * WIDTH, 16, 8
+    writer.add_ssm_conv_kernel(4)
+    writer.add_ssm_inner_size(inner)
+    writer.add_ssm_state_size(state)
+    writer.add_ssm_time_step_rank(rank)
+    shapes: _Shapes = {"output_norm": (WIDTH,)}
+    for layer in range(LAYERS):
+        blk = f"blk.{layer}"
+        shapes |= {
+            f"{blk}.attn_norm": (WIDTH,),
+            f"{blk}.ssm_in": (2 * inner, WIDTH),
+            f"{blk}.ssm_conv1d": (inner, 4),
+            f"{blk}.ssm_conv1d.bias": (inner,),
+            f"{blk}.ssm_x": (rank + 2 * state, inner),
+            f"{blk}.ssm_dt": (inner, rank),
+            f"{blk}.ssm_dt.bias": (inner,),
+            f"{blk}.ssm_a": (inner, state),
+            f"{blk}.ssm_d": (inner,),
+            f"{blk}.ssm_out": (WIDTH, inner),
+        }
+    return shapes
+
+
 #: Name of each architecture → a function that adds its metadata and returns the shapes of its tensors.
 ARCHITECTURES: dict[str, Callable[[GGUFWriter], _Shapes]] = {
     "lfm2": _hybrid,
     "gemma3": _sliding_window,
     "deepseek2": _compressed,
+    "qwen3moe": _experts,
+    "mamba": _state_space,
 }

@@ -20,21 +20,25 @@ def model_file(settings: Settings) -> Path | None:
         from workers.model.hf_download import fetch  # noqa: PLC0415 - see above
 
         return fetch(name)
-    path = Path(settings.model).expanduser()
+    return local_parts(settings.model)[0]
+
+
+def local_parts(model: str) -> list[Path]:
+    """Return the files of the model at the path `model`: one, or all parts of a split model in order.
+
+    llama.cpp loads the first part and finds the others in its folder. Raises ModelError if `model` is a folder, or if a
+    part is missing.
+    """
+    path = Path(model).expanduser()
     if path.is_dir():
         found = ", ".join(sorted(file.name for file in path.glob("*.gguf"))[:20]) or "no GGUF file"
         raise ModelError(f"the model {path} is a folder; name a file (it contains {found})")
-    return _first_part(path)
-
-
-def _first_part(path: Path) -> Path:
-    """Return the first part of a split model; llama.cpp finds the others in its folder. Raises ModelError."""
     part = SPLIT.fullmatch(path.name)
     if part is None:
-        return path
+        return [path]
     parts = [path.with_name(f"{part[1]}-{i:05d}-of-{part[3]}.gguf") for i in range(1, int(part[3]) + 1)]
     missing = [file.name for file in parts if not file.is_file()]
     if missing:
         names = ", ".join(missing[:20])
         raise ModelError(f"the model {path} is one of {len(parts)} parts, and these are missing: {names}")
-    return parts[0]
+    return parts

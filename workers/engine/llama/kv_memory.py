@@ -8,12 +8,12 @@ from workers.engine.llama.load import MIN_CELLS_PER_SLOT, ContextRefused, Librar
 from workers.engine.sizing import GPU_SPARE_BYTES, Sizes
 
 #: llama.cpp rounds the size of a context up to a multiple of this many cells.
-_CELL_STEP = 256
+CELL_STEP = 256
 #: A cell is measured by the difference between two contexts, of which one has this many cells more. llama.cpp's log
 #: has sizes in hundredths of a MiB, so the error is at most 40 bytes a cell.
 _MEASURED_CELLS = 512
 #: A context that does not fit is tried with this share of its cells, at most this many times: down to a tenth.
-_SHRINK, _TRIES = 0.75, 8
+SHRINK, _TRIES = 0.75, 8
 #: What `cells_that_fit` returns for a model that needs no memory for cells on the devices.
 UNBOUNDED = 1 << 40
 
@@ -42,7 +42,7 @@ def cells_that_fit(
             spare_bytes = GPU_SPARE_BYTES + (paused_bytes if device.integrated else 0)
             free_bytes = describe(libs.ggml, device.handle).free_bytes - spare_bytes - fixed_bytes
             fitting.append(int(max(0.0, free_bytes) / cell_bytes))
-    return min(fitting) // _CELL_STEP * _CELL_STEP
+    return min(fitting) // CELL_STEP * CELL_STEP
 
 
 def roomiest_context(libs: Libraries, model: int, shape: ModelShape) -> tuple[int, ModelShape]:
@@ -56,7 +56,7 @@ def roomiest_context(libs: Libraries, model: int, shape: ModelShape) -> tuple[in
         try:
             return new_context(libs, model, shape), shape
         except ContextRefused:
-            cells = int(shape.sizes.cells * _SHRINK) // _CELL_STEP * _CELL_STEP
+            cells = int(shape.sizes.cells * SHRINK) // CELL_STEP * CELL_STEP
             if cells < least:
                 raise
             shape = _with_cells(shape, cells)
@@ -79,4 +79,4 @@ def _with_cells(shape: ModelShape, cells: int) -> ModelShape:
 
 
 def _rounded_up(cells: int) -> int:
-    return -(-cells // _CELL_STEP) * _CELL_STEP
+    return -(-cells // CELL_STEP) * CELL_STEP

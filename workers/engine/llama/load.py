@@ -8,9 +8,9 @@ from typing import Any
 
 from shared.errors import ModelError
 from workers.engine.llama.devices import Device
-from workers.engine.llama.gguf_header import MAX_LAYERS, layers_in
 from workers.engine.llama.log import LlamaLog
 from workers.engine.sizing import Sizes
+from workers.gguf_header import MAX_LAYERS, layers_in
 
 _MAGIC = b"GGUF"
 #: Number of cells of the shortest possible job, which has one prompt token and one generated token.
@@ -61,6 +61,37 @@ class ModelShape:
         slots that are not adjacent reads the weights several times. docs/engine.md has the measurements.
         """
         return self.gpu or self.sizes.cells < self.sizes.slots * self.sizes.n_ctx
+
+    @property
+    def flash_attention(self) -> bool | None:
+        """Whether to use flash attention; None if llama.cpp decides.
+
+        A quantized KV cache requires it. With any other cache type, llama.cpp decides on a GPU; on a CPU, flash
+        attention is disabled, as in `llama_cpp.Llama`.
+        """
+        if self.kv_type in ("q8_0", "q4_0"):
+            return True
+        return None if self.gpu else False
+
+    @property
+    def batch_rows(self) -> tuple[int, int]:
+        """The most tokens of a step, and of the physical batches in which llama.cpp computes it.
+
+        The physical batch is large enough for a whole step if possible, so that a step reads the weights only once.
+        """
+        rows = min(self.prefill_chunk, self.sizes.cells) + self.sizes.slots
+        return rows, min(rows, _MAX_UBATCH)
+
+    def sequences(self, *, recurrent: bool) -> int:
+        """Return the number of sequences whose cells the memory can hold. Those that are not in a step may be paused.
+
+        In a split cache, each further sequence would make every part smaller. A recurrent memory keeps a state for each
+        sequence, so more of them would take more memory.
+        """
+        slots = self.sizes.slots
+        if not self.shared or recurrent:
+            return slots
+        return max(slots, min(MAX_SEQUENCES, (1 + PAUSED_PER_SLOT) * slots))
 
 
 def load_model(
@@ -126,10 +157,9 @@ def new_context(libs: Libraries, model: int, shape: ModelShape) -> int:
             f"memory, or set PENSTOCK_KV_CELLS higher or PENSTOCK_MAX_BATCH_SIZE lower"
         )
     params = lib.llama_context_default_params()
-    params.n_ctx, params.n_seq_max = sizes.cells, _sequences(lib, model, shape)
-    params.n_batch = min(shape.prefill_chunk, sizes.cells) + sizes.slots
-    # Make the physical batch large enough for a whole step if possible, so that a step reads the weights only once.
-    params.n_ubatch = min(params.n_batch, _MAX_UBATCH)
+    recurrent = lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model)
+    params.n_ctx, params.n_seq_max = sizes.cells, shape.sequences(recurrent=recurrent)
+    params.n_batch, params.n_ubatch = shape.batch_rows
     # By default, llama.cpp reserves memory for every token's logits. It aborts with fewer outputs than sequences.
     params.n_outputs_max = params.n_seq_max
     params.n_threads = params.n_threads_batch = shape.threads
@@ -197,27 +227,10 @@ def description(lib: Any, model: int) -> str:
     return buffer.value.decode("utf-8", "replace")
 
 
-def _sequences(lib: Any, model: int, shape: ModelShape) -> int:
-    """Return the number of sequences whose cells the memory can hold. Those that are not in a step may be paused.
-
-    In a split cache, each further sequence would make every part smaller. A recurrent memory keeps a state for each
-    sequence, so more of them would take more memory.
-    """
-    slots = shape.sizes.slots
-    if not shape.shared or lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model):
-        return slots
-    return max(slots, min(MAX_SEQUENCES, (1 + PAUSED_PER_SLOT) * slots))
-
-
 def _flash_attention(lib: Any, shape: ModelShape) -> int:
-    """Return llama.cpp's constant for whether to use flash attention.
-
-    A quantized KV cache requires flash attention. With any other cache type, llama.cpp decides on a GPU
-    whether to use flash attention; on a CPU, flash attention is disabled, as in `llama_cpp.Llama`.
-    """
-    if shape.kv_type in ("q8_0", "q4_0"):
-        return int(lib.LLAMA_FLASH_ATTN_TYPE_ENABLED)
-    return int(lib.LLAMA_FLASH_ATTN_TYPE_AUTO if shape.gpu else lib.LLAMA_FLASH_ATTN_TYPE_DISABLED)
+    """Return llama.cpp's constant for whether to use flash attention."""
+    names = {True: "ENABLED", False: "DISABLED", None: "AUTO"}
+    return int(getattr(lib, f"LLAMA_FLASH_ATTN_TYPE_{names[shape.flash_attention]}"))
 
 
 def _check_file(path: Path) -> None:

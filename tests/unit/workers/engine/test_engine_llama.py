@@ -14,7 +14,7 @@ from tests.support.driven import NEVER_S, Driven
 from workers.engine.events import Ended, JobRejected, JobSpec
 from workers.engine.factory import make_engine
 from workers.engine.llama.backend import load_backend
-from workers.engine.llama.gguf_header import layers_in
+from workers.gguf_header import layers_in
 
 PROMPT = "the same prompt"
 

@@ -1,0 +1,69 @@
+"""`penstock plan`: what a model takes, how many jobs fit into a memory, and how many are done per second."""
+
+from typing import Annotated
+
+import typer
+
+from shared.cli.commands.services import exec_module
+from shared.cli.reach import Json, StateDir, store_client
+from shared.cli.stack.extras import require_extra
+from shared.errors import ConfigError
+from shared.jobs.model_name import served_names
+from shared.settings.settings import Settings, load
+
+
+def plan(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file.")],
+    *,
+    gpu: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Free memory of the GPU, such as 80GiB. Default: plan for a CPU.")
+    ] = None,
+    users: Annotated[int | None, typer.Option(min=1, help="Users who have a job inflight at the same time.")] = None,
+    prompt: Annotated[int | None, typer.Option(min=1, metavar="TOKENS", help="Prompt tokens of a job.")] = None,
+    answer: Annotated[int | None, typer.Option(min=1, metavar="TOKENS", help="Answer tokens of a job.")] = None,
+    slots: Annotated[
+        int | None, typer.Option(min=1, help="Jobs that run at once. Default: PENSTOCK_MAX_BATCH_SIZE.")
+    ] = None,
+    context: Annotated[
+        int | None, typer.Option(min=1, metavar="TOKENS", help="The longest job. Default: PENSTOCK_N_CTX.")
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option(metavar="TPS", help="Weighted tokens per second of one worker, to predict jobs.")
+    ] = None,
+    measured: Annotated[
+        bool, typer.Option("--measured", help="Use the rate that live workers of this model report to the store.")
+    ] = False,
+    state_dir: StateDir = None,
+    json: Json = False,
+) -> None:
+    """Say what a model takes and what a worker with it can do, from the header of its file."""
+    require_extra("worker", ("gguf", "huggingface_hub", "numpy"))
+    if measured and rate is not None:
+        raise ConfigError(f"--rate={rate} and --measured exclude each other")
+    settings = load(model=model, state_dir=state_dir)
+    if measured:
+        rate = _measured_rate(settings, state_dir)
+    numbers = {"users": users, "prompt": prompt, "answer": answer, "slots": slots, "context": context, "rate": rate}
+    options = [f"--{name}={value}" for name, value in numbers.items() if value is not None]
+    options += [] if gpu is None else [f"--gpu={gpu}"]
+    # `--` ends the options, so that a path may begin with a dash.
+    exec_module(["workers.plan", *options, *(["--json"] if json else []), "--", model], settings)
+
+
+def _measured_rate(settings: Settings, state_dir: str | None) -> float:
+    """Return the mean rate of the live workers of the model, in weighted tokens per second. Raises ConfigError."""
+    from shared.store.store import Store
+
+    name = served_names(settings)[0]
+    views = Store(store_client(state_dir)).snapshot(tenants=0).workers
+    rates = [rate for view in views if view.live and view.model == name and (rate := _rate(view.facts)) > 0]
+    if not rates:
+        raise ConfigError(f"--measured: no live worker reports a rate for the model {name!r}; give --rate")
+    return sum(rates) / len(rates)
+
+
+def _rate(facts: dict[str, str]) -> float:
+    try:
+        return float(facts.get("mu_wtps", ""))
+    except ValueError:  # not reported, or written by another program
+        return 0.0

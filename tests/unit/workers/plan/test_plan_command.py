@@ -1,0 +1,61 @@
+"""Tests of the command line of a plan: its numbers, its table and its exit codes."""
+
+import pytest
+
+from workers.demo.random_gguf import write_random_model
+from workers.plan.__main__ import main, parse_size
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "small.gguf"
+    write_random_model(path, name="small")
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"),
+    [("80GiB", 80 << 30), ("24GB", 24 * 10**9), ("1.5gib", 3 << 29), ("8192MiB", 8 << 30), ("1TB", 10**12)],
+)
+def test_a_size_is_a_number_with_its_unit(text, size_bytes):
+    assert parse_size("--gpu", text) == size_bytes
+
+
+def test_the_table_has_the_sizes_the_jobs_and_the_settings(model, capsys):
+    assert main([model, "--gpu=8GiB", "--users=100", "--prompt=300", "--answer=200", "--rate=2200"]) == 0
+    rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    found = dict(rows)
+    assert found["model"] == "small (llama), trained for 2,048 tokens"
+    assert found["layers"] == "2 with full attention: 128 bytes for a token in each"
+    assert found["KV cells"] == "8 MiB: 32,768 of 256 bytes (f16)"
+    assert found["jobs at once"] == "16 of 300 + 200 tokens; the memory holds 65"
+    assert found["jobs per second"] == "2"
+    assert found["last answer"] == "after 50 s if all 100 users ask at once"
+    named = [value for what, value in rows if what == "settings"]
+    assert "PENSTOCK_MAX_WAIT_MS=42000" in named
+    assert "PENSTOCK_MAX_QUEUE_SIZE=100" in named
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "expected"),
+    [
+        (["--gpu=80"], 2, "--gpu='80' is not a size; write it like 80GiB"),
+        (["--gpu=1GiB"], 1, "what is left is too little for 16 slots"),
+        (["--users=5"], 2, "name both numbers of tokens"),
+        (["--rate=5"], 2, "--rate=5.0: name --prompt and --answer too"),
+        (["--slots=5000"], 2, "PENSTOCK_MAX_BATCH_SIZE='5000' is out of range"),
+        (["--prompt=9000", "--answer=1"], 1, "a job of 9001 tokens is longer than the longest"),
+    ],
+)
+def test_what_cannot_be_planned_is_one_sentence(model, capsys, arguments, code, expected):
+    assert main([model, *arguments]) == code
+    (line,) = capsys.readouterr().err.splitlines()
+    assert expected in line
+
+
+@pytest.mark.parametrize("arguments", [["--users=0"], ["--prompt=-1"], ["--rate=nan"], ["--rate=0"], ["--answer=1e3"]])
+def test_a_number_out_of_range_is_a_usage_error(model, capsys, arguments):
+    with pytest.raises(SystemExit) as caught:
+        main([model, *arguments])
+    assert caught.value.code == 2
+    assert arguments[0].partition("=")[2] in capsys.readouterr().err

@@ -1,0 +1,105 @@
+"""`python -m workers.plan MODEL`: plans a worker for a model from the header of the model's file."""
+
+import argparse
+import math
+import re
+import sys
+from dataclasses import replace
+
+from shared.cli import output
+from shared.cli.reach import FAULT, USAGE
+from shared.errors import ConfigError, PenstockError
+from shared.settings.settings import load
+from workers.gguf_header import Header, read_local_header
+from workers.model.model_file import local_parts
+from workers.plan.layout import layout_of
+from workers.plan.memory import fit
+from workers.plan.report import Plan, as_json, as_rows
+from workers.plan.work import demand_of, work_of
+
+_SIZE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([KMGT])(i?)B\Z", re.IGNORECASE)
+#: The most users, tokens or slots that can be planned for.
+_MAX_NUMBER = 1_000_000
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write the plan to stdout. Return the exit code: 1 if the model cannot be read or does not fit, 2 for a wrong use.
+
+    `arguments` defaults to those of the command line.
+    """
+    options = _parser().parse_args(arguments)
+    try:
+        plan = _plan(options)
+    except ConfigError as error:
+        output.write_note(f"penstock: {error}")
+        return USAGE
+    except PenstockError as error:
+        output.write_note(f"penstock: {error}")
+        return FAULT
+    if options.json:
+        output.write_json(as_json(plan))
+    else:
+        output.write_table(("what", "value"), as_rows(plan))
+    return 0
+
+
+def parse_size(option: str, text: str) -> int:
+    """Return a size in bytes. Raises ConfigError, whose message names the option and quotes the text."""
+    match = _SIZE.match(text.strip())
+    if not match:
+        raise ConfigError(f"{option}={text!r} is not a size; write it like 80GiB, 24GB or 8192MiB")
+    base = 1024 if match[3] else 1000
+    return int(float(match[1]) * base ** ("KMGT".index(match[2].upper()) + 1))
+
+
+def _plan(options: argparse.Namespace) -> Plan:
+    demand = demand_of(options.prompt, options.answer, options.users)
+    if demand is None and options.rate is not None:
+        raise ConfigError(f"--rate={options.rate}: name --prompt and --answer too, the tokens of a job")
+    gpu_bytes = None if options.gpu is None else parse_size("--gpu", options.gpu)
+    settings = replace(load(max_batch_size=options.slots, n_ctx=options.context), engine="llama")
+    headers = _headers_of(options.model)
+    layout = layout_of(headers)
+    sizes = fit(layout, settings, gpu_bytes)
+    work = None if demand is None else work_of(sizes, settings, demand, options.rate)
+    name = headers[0].values.get("general.name")
+    return Plan(name if isinstance(name, str) and name else headers[0].name, layout, settings, sizes, work)
+
+
+def _headers_of(model: str) -> list[Header]:
+    """Return the headers of all files of a model. Raises ModelError."""
+    return [read_local_header(path) for path in local_parts(model)]
+
+
+def _number(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,7}", text) or not 1 <= int(text) <= _MAX_NUMBER:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number in 1..{_MAX_NUMBER}")
+    return int(text)
+
+
+def _rate(text: str) -> float:
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = math.nan
+    if not 0 < rate < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of tokens per second")
+    return rate
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="penstock plan", description="Plan a worker for a model.")
+    parser.add_argument("model", metavar="MODEL", help="a GGUF file")
+    parser.add_argument("--gpu", metavar="SIZE", help="free memory of the GPU, such as 80GiB; without it, the CPU")
+    parser.add_argument("--users", type=_number, metavar="N", help="users who have a job inflight at the same time")
+    parser.add_argument("--prompt", type=_number, metavar="TOKENS", help="prompt tokens of a job")
+    parser.add_argument("--answer", type=_number, metavar="TOKENS", help="answer tokens of a job")
+    parser.add_argument("--slots", type=_number, metavar="N", help="jobs that run at once (PENSTOCK_MAX_BATCH_SIZE)")
+    parser.add_argument("--context", type=_number, metavar="TOKENS", help="the longest job (PENSTOCK_N_CTX)")
+    parser.add_argument("--rate", type=_rate, metavar="TPS", help="weighted tokens per second of a worker (mu_wtps)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

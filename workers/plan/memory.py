@@ -1,0 +1,153 @@
+"""Computes the memory of a worker with a model, and how many slots and KV cells fit into the memory of a GPU.
+
+The numbers of slots, cells and sequences are those that the worker chooses, by the same functions. Weights and cells
+are exact up to llama.cpp's rounding. The compute buffers are an estimate: llama.cpp plans them from the graph of the
+model. It was compared with what llama.cpp 0.3.36 reserves on a CPU (tests/unit/workers/plan/test_plan_memory.py).
+"""
+
+from dataclasses import dataclass, replace
+
+from shared.errors import ModelError
+from shared.settings.setting import AUTO
+from shared.settings.settings import Settings
+from workers.engine.llama.kv_memory import CELL_STEP, SHRINK, UNBOUNDED
+from workers.engine.llama.load import EMBEDDING_SEQUENCES, MIN_CELLS_PER_SLOT, ModelShape
+from workers.engine.sizing import GPU_SPARE_BYTES, Sizes, embedding_sizes_of, sizes_of, slots_of
+from workers.plan.layers import Layer
+from workers.plan.layout import Layout
+
+#: Bytes of one number of a KV cell. The quantized types store blocks of 32 numbers in 34 and in 18 bytes.
+_NUMBER_BYTES = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
+#: Bytes of a number in compute buffers and in recurrent memory.
+_FLOAT_BYTES = 4
+
+
+class DoesNotFit(ModelError):
+    """The model, or the cells that a setting asks for, do not fit into the given memory."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The sizes of a worker and its memory in bytes, as the worker logs them when it has started."""
+
+    sizes: Sizes
+    #: Whether all slots share one KV cache.
+    shared: bool
+    weights_bytes: int
+    #: What of the weights is in the host's memory, beside a GPU.
+    host_bytes: int
+    cells_bytes: int
+    recurrent_bytes: int
+    compute_bytes: int
+    #: The memory of the GPU; None if the worker computes on the CPU.
+    gpu_bytes: int | None
+
+    @property
+    def sum_bytes(self) -> int:
+        """Everything that the worker takes for the model, on the GPU and in the host's memory."""
+        return self.weights_bytes + self.cells_bytes + self.recurrent_bytes + self.compute_bytes
+
+
+def cell_bytes(layout: Layout, kv_type: str, *, flash: bool) -> float:
+    """Return what one KV cell takes: the keys and values of one token in all layers."""
+    return sum(layer_cell_bytes(layout, layer, kv_type, flash=flash) for layer in layout.layers)
+
+
+def layer_cell_bytes(layout: Layout, layer: Layer, kv_type: str, *, flash: bool) -> float:
+    """Return what the keys and values of one token take in one layer.
+
+    Without flash attention, the values are stored transposed, and those of each layer take as much as the widest.
+    """
+    widest = max(other.v_width for other in layout.layers)
+    v_width = layer.v_width if flash or not layer.v_width else widest
+    return (layer.k_width + v_width) * _NUMBER_BYTES[kv_type]
+
+
+def fit(layout: Layout, settings: Settings, gpu_bytes: int | None) -> Fit:
+    """Return the sizes that a worker with these settings has on a GPU with `gpu_bytes` of free memory, or on the CPU.
+
+    Raises DoesNotFit, whose message says what is needed.
+    """
+    if layout.embeds:
+        return _checked(layout, settings, _embedding_sizes(layout, settings, gpu_bytes), gpu_bytes)
+    if gpu_bytes is None:
+        return _checked(layout, settings, sizes_of(settings, model_ctx=layout.context, gpu=False), None)
+    slots = slots_of(settings, gpu=True)
+    spare = gpu_bytes - _device_weights_bytes(layout) - GPU_SPARE_BYTES - _recurrent_bytes(layout, slots)
+    one_cell = cell_bytes(layout, settings.kv_type, flash=True)
+    free_cells = int(max(0, spare) / one_cell) // CELL_STEP * CELL_STEP if one_cell else UNBOUNDED
+    sizes = sizes_of(settings, model_ctx=layout.context, gpu=True, free_cells=free_cells)
+    if settings.kv_cells != AUTO:
+        return _checked(layout, settings, sizes, gpu_bytes)
+    # A worker whose compute buffers do not fit beside its cells tries again with fewer cells.
+    while sizes.cells >= MIN_CELLS_PER_SLOT * slots:
+        try:
+            return _checked(layout, settings, sizes, gpu_bytes)
+        except DoesNotFit:
+            cells = int(sizes.cells * SHRINK) // CELL_STEP * CELL_STEP
+            sizes = Sizes(slots, cells, min(sizes.n_ctx, cells))
+    raise DoesNotFit(
+        f"the weights take {_gib(_device_weights_bytes(layout))} of the GPU's {_gib(gpu_bytes)}, and "
+        f"{_gib(GPU_SPARE_BYTES)} are kept free for compute buffers; what is left is too little for {slots} slots"
+    )
+
+
+def _checked(layout: Layout, settings: Settings, sizes: Sizes, gpu_bytes: int | None) -> Fit:
+    gpu = gpu_bytes is not None
+    shape = ModelShape(sizes, settings.prefill_chunk, 1, settings.kv_type, gpu)
+    sequences = EMBEDDING_SEQUENCES if layout.embeds else shape.sequences(recurrent=layout.is_recurrent)
+    flash = shape.flash_attention is not False
+    # The cells of each part of the cache are rounded up.
+    part = sizes.cells if shape.shared or layout.embeds else sizes.cells // sizes.slots
+    part = -(-part // CELL_STEP) * CELL_STEP
+    cells = part * (1 if shape.shared else sizes.slots)
+    result = Fit(
+        sizes=sizes,
+        shared=shape.shared,
+        weights_bytes=layout.weights_bytes + (layout.copied_bytes if gpu else 0),
+        host_bytes=layout.host_bytes if gpu else layout.weights_bytes,
+        cells_bytes=round(cells * cell_bytes(layout, settings.kv_type, flash=flash)),
+        recurrent_bytes=_recurrent_bytes(layout, sequences),
+        compute_bytes=_compute_bytes(layout, shape, part, sequences, flash=flash),
+        gpu_bytes=gpu_bytes,
+    )
+    if gpu_bytes is not None and result.sum_bytes - result.host_bytes > gpu_bytes:
+        raise DoesNotFit(
+            f"{sizes.cells} KV cells with the weights and the compute buffers take "
+            f"{_gib(result.sum_bytes - result.host_bytes)}, and the GPU has {_gib(gpu_bytes)}"
+        )
+    return result if not layout.embeds else replace(result, cells_bytes=0, recurrent_bytes=0)
+
+
+def _embedding_sizes(layout: Layout, settings: Settings, gpu_bytes: int | None) -> Sizes:
+    return embedding_sizes_of(settings, model_ctx=layout.context, gpu=gpu_bytes is not None)
+
+
+def _device_weights_bytes(layout: Layout) -> int:
+    return layout.weights_bytes - layout.host_bytes + layout.copied_bytes
+
+
+def _recurrent_bytes(layout: Layout, sequences: int) -> int:
+    return sum(layer.recurrent for layer in layout.layers) * _FLOAT_BYTES * sequences
+
+
+def _compute_bytes(layout: Layout, shape: ModelShape, part_cells: int, sequences: int, *, flash: bool) -> int:
+    """Estimate the compute buffers and the buffer of outputs.
+
+    The largest step of a layer decides: the scores of all heads for the cells of a part of the cache, the feed-forward
+    network, or the state space. Beside it are the mask and five or six vectors of the model's width for each token.
+    With flash attention there are no scores, and the mask is there a second time as 16-bit floats.
+    """
+    _, rows = shape.batch_rows
+    rows = shape.sizes.cells if layout.embeds else rows
+    has_cells = any(layer.k_width for layer in layout.layers)
+    mask = part_cells if has_cells else 0
+    attention = 1.5 * mask + 5 * layout.width if flash else mask * (1 + layout.heads) + 6 * layout.width
+    feed = (0.5 if flash else 1) * mask + 3 * layout.feed_width + 5 * layout.width
+    state = 6 * layout.state_width + layout.width
+    outputs = sequences * layout.vocabulary
+    return round(_FLOAT_BYTES * (max(rows * max(attention, feed, state), outputs) + outputs))
+
+
+def _gib(size_bytes: float) -> str:
+    return f"{size_bytes / 2**30:.2f} GiB"
