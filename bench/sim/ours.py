@@ -139,7 +139,11 @@ class PenstockSystem:
             self._ids[seq.job],
             seq.token,
             Outcome(outcome),
-            finish_reason={"succeeded": "stop", "expired": "deadline", "canceled": "canceled"}[outcome],
+            finish_reason={
+                "succeeded": "length" if seq.job.cut_tokens or seq.job.answer >= seq.job.max_tokens else "stop",
+                "expired": "deadline",
+                "canceled": "canceled",
+            }[outcome],
             code={"succeeded": "", "expired": "deadline_exceeded", "canceled": "canceled"}[outcome],
             usage=usage,
         )

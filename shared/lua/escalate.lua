@@ -24,7 +24,7 @@ end
 -- work do not refuse it.
 local function figures_of(pool, is_private)
   local fields = redis.call('HMGET', k_books .. pool.slug, 'policy_local', 'policy_prompt_price_micro',
-    'policy_answer_price_micro', 'policy_day_cap_micro', 'generated_weight_milli', 'len_n', 'len_mean')
+    'policy_answer_price_micro', 'policy_day_cap_micro', 'generated_weight_milli')
   local figures = { slug = pool.slug, tenant = job.tenant, prompt_tokens = pool.prompt_tokens,
     max_tokens = pool.max_tokens, prompt_price = integer_setting(fields[2], 0, 0, MAX_AMOUNT),
     answer_price = integer_setting(fields[3], 0, 0, MAX_AMOUNT),
@@ -35,9 +35,8 @@ local function figures_of(pool, is_private)
     or redis.call('ZCOUNT', k_pool .. pool.slug, now_ms - LIVE_MS, '+inf') == 0 then
     return nil
   end
-  local of_tenant = redis.call('HMGET', k_tenant .. job.tenant, 'len_n', 'len_mean')
   figures.cost_mwt = math.floor(1000 * pool.prompt_tokens
-    + figures.weight_milli * length_of(of_tenant[1], of_tenant[2], fields[6], fields[7], pool.max_tokens))
+    + figures.weight_milli * usual_length(job.tenant, pool.slug, pool.max_tokens))
   return figures
 end
 

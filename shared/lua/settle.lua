@@ -1,5 +1,5 @@
 -- settle: ends a job, once, for the worker that holds its lease; a cancel or a passed deadline overrides the outcome.
--- KEYS tenant books rq_job rq_worker
+-- KEYS rq_job rq_worker
 -- ARGV
 --   id text · the job
 --   token text · the claim token; the job must be running under it
@@ -21,7 +21,7 @@
 -- ANSWERS settled already lost gone
 --   settled: the outcome that this call wrote · already: the outcome that an earlier call wrote
 -- KEEPS 1 2 4 8
--- USES clock settings afford mark job waiting turns rq stats running books lengths predictions finish
+-- USES clock settings afford mark job waiting turns rq stats running books learning predictions finish
 -- USES generated_weight spending
 -- RARELY delist rq_exc restore_service
 
@@ -102,11 +102,9 @@ if decode_ms >= 0 and own_tokens > 1 then
 end
 if ending.outcome == 'succeeded' then
   smooth(job.slug, run_ms_of(job), cost_mwt)
-  learn(k_tenant .. job.tenant, completion_tokens)
-  -- A pool produces many answers. Once its histogram holds enough of them, adding one answer in eight is sufficient.
-  if now_us % 8 == 0 or number(redis.call('HGET', k_books .. job.slug, 'len_n'), 0) < LENGTHS_HALVED_AT / 2 then
-    learn(k_books .. job.slug, completion_tokens)
-  end
+end
+if ending.outcome == 'succeeded' or ending.outcome == 'expired' and completion_tokens > 0 then
+  learn_length(job, completion_tokens, outcome ~= 'succeeded' or finish_reason == 'length')
 end
 judge_predictions(job, ending.outcome, first_token_ms, now_ms)
 finish(job, ending, now_ms)

@@ -75,13 +75,14 @@ class StoreMachine(GroupedMachine):
         times=st.integers(1, 5),
         ms=st.sampled_from([1, 200, 900]),
         completion=st.sampled_from([1, 20, 100]),
+        is_cut=st.booleans(),
     )
-    def run_queued_jobs(self, worker, times, ms, completion):
+    def run_queued_jobs(self, worker, times, ms, completion, is_cut):
         """Claim and settle several jobs, so that the records of the pool and of the tenants gain measured values."""
         for _ in range(times):
             for job_id, token in self._claim(worker, 1, CELLS):
                 self.tick(ms, set(WORKERS), PROGRESS[0])
-                self._settle(job_id, token, Outcome.SUCCEEDED, completion)
+                self._settle(job_id, token, Outcome.SUCCEEDED, completion, is_cut=is_cut)
 
     def _claim(self, worker, free_slots, cells_free, *, twice=False):
         self.count += 1
@@ -106,17 +107,20 @@ class StoreMachine(GroupedMachine):
         claim=claims,
         outcome=st.sampled_from([Outcome.SUCCEEDED, Outcome.SUCCEEDED, Outcome.FAILED, Outcome.EXPIRED]),
         completion=st.sampled_from([0, 5, 20]),
+        is_cut=st.booleans(),
     )
-    def settle(self, claim, outcome, completion):
-        self._settle(*claim, outcome, completion)
+    def settle(self, claim, outcome, completion, is_cut):
+        self._settle(*claim, outcome, completion, is_cut=is_cut)
 
-    def _settle(self, job_id, token, outcome, completion):
+    def _settle(self, job_id, token, outcome, completion, *, is_cut):
         code = {Outcome.FAILED: "engine_error", Outcome.EXPIRED: "deadline_exceeded"}.get(outcome, "")
         worker = self._worker_of(job_id) or "w1"
         usage = Usage(10, 0, completion, 1, 2, 1)
-        ending = an_ending(ClaimRef(job_id, token), outcome, code=code, usage=usage)
+        reason = "length" if is_cut else "stop"
+        ending = an_ending(ClaimRef(job_id, token), outcome, code=code, usage=usage, finish_reason=reason)
         answer = self.store.settle(ending, worker)
-        expected = self.model.settle(job_id, token, outcome.value, code, 10, completion, len(ending.result_json()))
+        ended = outcome.value, code, 10, completion, len(ending.result_json())
+        expected = self.model.settle(job_id, token, *ended, is_cut=is_cut)
         assert (answer.answer.value, answer.outcome and answer.outcome.value) == expected
 
     def _worker_of(self, job_id):
@@ -231,7 +235,7 @@ class BytesMachine(StoreMachine):
     def offer_a_job_when_some_results_have_expired(self, worker, tenant, jobs, prompt_chars, ms):
         slug = WORKERS[worker]
         offered = [self._admit(tenant, slug, 10, 100_000, prompt_chars=prompt_chars) for _ in range(jobs)]
-        self.run_queued_jobs(worker, jobs, 200, 20)
+        self.run_queued_jobs(worker, jobs, 200, 20, is_cut=False)
         self.tick(ms, set(WORKERS), PROGRESS[0])
         last = self._admit(tenant, slug, 10, 9_000, prompt_chars=prompt_chars)
         return multiple(*[job_id for job_id in (*offered, last) if job_id])

@@ -40,7 +40,7 @@ def test_a_succeeded_job_keeps_its_text_usage_and_message(store, held):
     ending = an_ending(held, text="Es war 𝄞 einmal", usage=usage, message="m", extra={"embeddings": [1.5]})
     assert store.settle(ending, "w1") == Settled(SettleAnswer.SETTLED, Outcome.SUCCEEDED)
     view = view_of(store, held.id)
-    assert (view.state, view.finish_reason, view.code) == (JobState.SUCCEEDED, "length", "")
+    assert (view.state, view.finish_reason, view.code) == (JobState.SUCCEEDED, "stop", "")
     assert (view.text, view.usage, view.message) == ("Es war 𝄞 einmal", usage, "m")
     assert view.extra == {"embeddings": [1.5]}
     assert view.ended_ms is not None

@@ -218,7 +218,7 @@ def test_a_job_claimed_again_after_the_pressure_has_ended_is_not_cut(pressed):
 
 def test_a_cut_job_ends_like_any_other_and_still_reports_what_was_changed(pressed):
     job_id = admitted(pressed.store, a_long_job())
-    pressed.store.settle(an_ending(claim_job(pressed, job_id).held), "w1")
+    pressed.store.settle(an_ending(claim_job(pressed, job_id).held, finish_reason="length"), "w1")
     view = view_of(pressed.store, job_id)
     assert (view.state, view.finish_reason, view.degraded[0].before) == ("succeeded", "length", 500)
 

@@ -41,7 +41,7 @@ def a_heartbeat(
 def an_ending(held: ClaimRef, outcome: Outcome = Outcome.SUCCEEDED, **overrides: Any) -> Ending:
     """Return the ending of a job that generated 20 tokens."""
     fields: dict[str, Any] = {
-        "finish_reason": "length" if outcome is Outcome.SUCCEEDED else "",
+        "finish_reason": "stop" if outcome is Outcome.SUCCEEDED else "",
         "text": "some words",
         "usage": Usage(10, 0, 20, 5, 100, 7),
     }

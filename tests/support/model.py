@@ -9,11 +9,12 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from tests.support.model_admission import LIVE_MS, AdmissionView, apply_admission, verdict
-from tests.support.model_books import Lengths, Pool, Rate
+from tests.support.model_books import Pool, Rate
 from tests.support.model_bytes import erase_result, keep_ended
 from tests.support.model_claim import Claiming, HeldJob, Told, resume, told_again
 from tests.support.model_eta import doubt_wait, note_wait
 from tests.support.model_hold import Hold
+from tests.support.model_lengths import Lengths
 from tests.support.model_places import count_workers
 from tests.support.model_records import ModelJob, ModelWorker
 from tests.support.model_tiers import cut
@@ -170,9 +171,18 @@ class Model:
             charge(self, job, cost_mwt)
 
     def settle(
-        self, job_id: str, token: str, outcome: str, code: str, prompt: int, completion: int, result_bytes: int
+        self,
+        job_id: str,
+        token: str,
+        outcome: str,
+        code: str,
+        prompt: int,
+        completion: int,
+        result_bytes: int,
+        *,
+        is_cut: bool = False,
     ) -> tuple[str, str | None]:
-        job = self.jobs.get(job_id)
+        job, is_whole = self.jobs.get(job_id), outcome == "succeeded" and not is_cut
         if job is None:
             return "gone", None
         if job.claim != token:
@@ -186,11 +196,13 @@ class Model:
         cost_mwt = job.cost_of(prompt, completion)
         if self.fairness == "tokens":
             charge(self, job, cost_mwt)
+        pool = self.pools[job.slug]
         if outcome == "succeeded":
-            pool, paused_ms = self.pools[job.slug], job.paused_ms - job.paused_before_ms
+            paused_ms = job.paused_ms - job.paused_before_ms
             pool.note_success(self.now_ms, max(1, self.now_ms - job.started_ms - paused_ms), cost_mwt)
-            for lengths in (self.lengths.setdefault(job.tenant, Lengths()), pool.lengths):
-                lengths.learn(completion)
+        if outcome == "succeeded" or (outcome == "expired" and completion):
+            self.lengths.setdefault(job.tenant, Lengths()).learn(completion, is_cut=not is_whole, pool=pool.lengths)
+            pool.lengths.learn(completion, is_cut=not is_whole)
         self.end(job, outcome, code, result_bytes)
         return "settled", outcome
 

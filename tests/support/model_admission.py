@@ -7,9 +7,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tests.support import model_turns
-from tests.support.model_books import Lengths, Pool, Rate, Rates
+from tests.support.model_books import Pool, Rate, Rates
 from tests.support.model_bytes import check_bytes
 from tests.support.model_eta import class_of, formula_ms, predicted_wait_ms, score_of
+from tests.support.model_lengths import MIN_ANSWERS, Lengths
 from tests.support.model_places import LIVE_MS, check_inflight
 from tests.support.model_records import ModelJob
 from tests.support.model_slots import SlotView, is_contested, slot_view
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from tests.support.model import Model
 
 MINUTE_MS = 60_000
-MIN_ANSWERS = 8
 HIGHEST_TIER = 2
 
 
@@ -98,7 +98,7 @@ class AdmissionView:
         value = float(min(self.job.max_tokens, 128))
         for lengths in (self.model.lengths.get(self.job.tenant, Lengths()), self.pool.lengths):
             if lengths.n >= MIN_ANSWERS:
-                value = lengths.mean() if figure == "mean" else lengths.quantile(int(figure[1:]) / 100)
+                value = lengths.mean(self.job.max_tokens) if figure == "mean" else lengths.quantile(figure)
                 break
         return min(self.job.max_tokens, max(1, value))
 
@@ -118,8 +118,8 @@ class AdmissionView:
         median = self.expected("p50")
         if self.under_share():
             mine = self.model.lengths.get(self.job.tenant, Lengths())
-            shorter = mine.quantile(0.35) if mine.n >= MIN_ANSWERS else min(self.job.max_tokens, 128)
-            median = min(median, self.job.max_tokens, max(1, shorter))
+            shorter = self.expected("p35")
+            median = min(median, shorter if mine.n >= MIN_ANSWERS else max(shorter, min(128, self.job.max_tokens)))
         return self.prompt_ms(rates) + median * rates.tpot_ms
 
     def wait_ms(self, rates: Rates) -> float:

@@ -4,47 +4,11 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field
 
+from tests.support.model_lengths import Lengths, rounded
 from tests.support.model_tiers import Tiers
 from tests.support.model_weight import GeneratedWeight, WorkerRates
 
 RATES_VALID_MS = 10_000
-HALVED_AT = 128
-
-
-def rounded(number: float) -> float:
-    """Return the number as the store rounds it."""
-    return float(f"{number:.0f}")
-
-
-@dataclass
-class Lengths:
-    """A histogram of answer lengths in quarter octaves; the counts are halved at 128 answers."""
-
-    counts: dict[int, int] = field(default_factory=dict)
-    n: int = 0
-    total: float = 0.0
-
-    def learn(self, tokens: int) -> None:
-        bucket = 0 if tokens < 1 else math.floor(4 * math.log(tokens) / math.log(2) + 0.5) + 1
-        self.counts[bucket] = self.counts.get(bucket, 0) + 1
-        self.n, self.total = self.n + 1, self.total + tokens
-        if self.n >= HALVED_AT:
-            before = self.n
-            self.counts = {b: answers // 2 for b, answers in self.counts.items()}
-            self.n = sum(self.counts.values())
-            self.total = self.total * self.n / before
-        self.total = rounded(self.total)
-
-    def mean(self) -> float:
-        return rounded(self.total / max(1, self.n))
-
-    def quantile(self, share: float) -> float:
-        passed = 0
-        for bucket in sorted(b for b, answers in self.counts.items() if answers):
-            passed += self.counts[bucket]
-            if passed >= share * self.n:
-                return rounded(0 if bucket == 0 else 2 ** ((bucket - 1) / 4))
-        return 0.0
 
 
 @dataclass

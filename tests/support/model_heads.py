@@ -2,8 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from tests.support.model_admission import MIN_ANSWERS
-from tests.support.model_books import Lengths
+from tests.support.model_lengths import MIN_ANSWERS, Lengths
 from tests.support.model_records import ModelJob
 from tests.support.model_tiers import SHORTEST_ANSWER, tier_at_claim
 
@@ -21,7 +20,7 @@ def is_hopeless(model: "Model", job: ModelJob) -> bool:
     mine = model.lengths.get(job.tenant, Lengths())
     if prompt_ms + job.max_tokens * rates.tpot_ms <= left_ms or mine.n < MIN_ANSWERS:
         return False
-    shortest = min(job.max_tokens, mine.quantile(0.2))
+    shortest = min(job.max_tokens, mine.quantile("p20"))
     if tier_at_claim(model, job):
         shortest = min(shortest, SHORTEST_ANSWER)
     if prompt_ms + shortest * rates.tpot_ms <= left_ms:

@@ -7,16 +7,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tests.support import model_turns
-from tests.support.model_books import Lengths
 from tests.support.model_contest import EARLY_PART, LEAD_PART
+from tests.support.model_lengths import MIN_ANSWERS, Lengths
 from tests.support.model_places import LIVE_MS
 from tests.support.model_records import ModelJob
 
 if TYPE_CHECKING:
     from tests.support.model_admission import AdmissionView
     from tests.support.model_books import Rates
-
-MIN_ANSWERS = 8
 
 
 #: Returns the service of an owner in the set of a group, or that with which it would enter the set.
@@ -166,7 +164,7 @@ def slot_view(view: "AdmissionView", rates: "Rates", score_of: ScoreOf) -> SlotV
     known = [
         lengths for lengths in (model.lengths.get(job.tenant, Lengths()), view.pool.lengths) if lengths.n >= MIN_ANSWERS
     ]
-    usual_mwt = 1_000 * job.prompt_tokens + job.weight_milli * max(1, known[0].mean() if known else 128)
+    usual_mwt = 1_000 * job.prompt_tokens + job.weight_milli * max(1, known[0].mean(math.inf) if known else 128)
     all_paused = sum(other.paused_since_ms > 0 for other in running)
     return SlotView(
         rates.mu_wtps,

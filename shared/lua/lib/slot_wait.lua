@@ -105,10 +105,8 @@ end
 -- Returns the cost of a mean job of the tenant, by the lengths of its answers. Its running jobs may be longer than the
 -- request allows.
 local function usual_cost_mwt(request)
-  local of_tenant = redis.call('HMGET', k_tenant .. request.tenant, 'len_n', 'len_mean')
-  local of_pool = redis.call('HMGET', k_books .. request.slug, 'len_n', 'len_mean')
-  local tokens = length_of(of_tenant[1], of_tenant[2], of_pool[1], of_pool[2], MAX_NUMBER)
-  return 1000 * request.prompt_tokens + request.generated_weight_milli * tokens
+  return 1000 * request.prompt_tokens
+    + request.generated_weight_milli * usual_length(request.tenant, request.slug, MAX_NUMBER)
 end
 
 -- Adds `slot_view` to the request: what is known of the slots of the pool, for its tenant.

@@ -38,11 +38,11 @@ local function look(request)
     'policy_max_waiting', 'policy_max_waiting_tokens', 'policy_weight_milli', 'policy_rpm', 'policy_tpm', 'rpm_ms',
     'tpm_ms', 'b|' .. request.slug, 'len_n', 'len_mean', 'len_p50', 'len_p35', 'w|' .. request.slug, 'policy_max_bytes',
     'n|' .. request.slug, 'policy_group', 'g|' .. request.slug, 'policy_private',
-    'bn|' .. request.slug, 'bb|' .. request.slug)
+    'bn|' .. request.slug, 'bb|' .. request.slug, 'len_tail')
   local pool_fields = redis.call('HMGET', k_books .. request.slug, 'slots', 'running', 'waiting_mwt', 'weight_milli',
     'mean_mwt', 'run_ms', 'mu_wtps', 'prefill_tps', 'tpot_ms', 'rates_ms', 'len_n', 'len_mean', 'len_p50', 'waiting',
     'succeeded_ms', 'generated_weight_milli', 'policy_local', 'policy_prompt_price_micro',
-    'policy_answer_price_micro', 'policy_day_cap_micro', 'batch_mwt', 'batch_weight_milli')
+    'policy_answer_price_micro', 'policy_day_cap_micro', 'batch_mwt', 'batch_weight_milli', 'len_tail', 'len_p35')
   local is_batch = request.is_batch
   local active = is_batch and owners_with_jobs(request.slug, '') or redis.call('ZCARD', k_active .. request.slug)
   request.draining = draining == '1' or is_outdated(schema_oldest)
@@ -96,9 +96,12 @@ local function look(request)
     and now_ms - number(pool_fields[10], 0) <= RATES_MS
 
   local tenant_n, pool_n, max_tokens = tenant_fields[11], pool_fields[11], request.max_tokens
-  local expected = length_of(tenant_n, tenant_fields[12], pool_n, pool_fields[12], max_tokens)
+  local expected = length_of(tenant_n, mean_length(tenant_fields[12], tenant_fields[23], max_tokens), pool_n,
+    mean_length(pool_fields[12], pool_fields[23], max_tokens), max_tokens)
   request.median_tokens = length_of(tenant_n, tenant_fields[13], pool_n, pool_fields[13], max_tokens)
-  request.short_tokens = math.min(request.median_tokens, length_of(tenant_n, tenant_fields[14], 0, 0, max_tokens))
+  -- The answers of a tenant of which little is known are not expected to be shorter than those of most tenants.
+  request.short_tokens = math.min(request.median_tokens, length_of(tenant_n, tenant_fields[14], pool_n,
+    math.max(USUAL_LENGTH, number(pool_fields[24], 0)), max_tokens))
   request.generated_weight_milli = weight_of_pool(generated_weight, pool_fields[16])
   if request.cost_mwt < 0 then
     request.cost_mwt = math.floor(1000 * request.prompt_tokens + request.generated_weight_milli * expected)
