@@ -38,11 +38,16 @@ def response(prompt: str, max_tokens: int) -> tuple[str, dict[str, Any]]:
     return "/v1/responses", {"input": prompt, "max_output_tokens": max_tokens}
 
 
+def message(prompt: str, max_tokens: int) -> tuple[str, dict[str, Any]]:
+    return "/v1/messages", {"messages": [{"role": "user", "content": prompt}], "max_tokens": max_tokens}
+
+
 CALLS = {
     "completion": (completion, False),
     "chat stream": (chat, True),
     "response": (response, False),
     "response stream": (response, True),
+    "message stream": (message, True),
 }
 
 

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from web.anthropic.blocks import Conversation, read_conversation, read_system
+from web.anthropic.described import InputMessages, InputSystem, InputTool
 from web.anthropic.fields import invalid
 from web.anthropic.tools import MessageToolChoice, check_tool_schemas, read_message_tools
 from web.api.body import Body, NulFreeText
@@ -112,21 +113,18 @@ class CountTokensBody(Body):
     messages: Annotated[
         Conversation,
         Field(description="messages of the user and the assistant; their content is a text or a list of blocks"),
-        BeforeValidator(
-            read_conversation,
-            json_schema_input_type=Annotated[list[dict[str, Any]], Field(min_length=1, max_length=MAX_MESSAGES)],
-        ),
+        BeforeValidator(read_conversation, json_schema_input_type=InputMessages),
     ]
     model: Annotated[NulFreeText, Field(min_length=1, max_length=200)] | None = None
     system: Annotated[
         str | None,
         Field(description="a text, or a list of blocks of text"),
-        BeforeValidator(read_system, json_schema_input_type=str | list[dict[str, Any]]),
+        BeforeValidator(read_system, json_schema_input_type=InputSystem | None),
     ] = None
     tools: Annotated[
         list[dict[str, Any]] | None,
         Field(description="tools that the answer may call, with name, description and input_schema"),
-        BeforeValidator(read_message_tools, json_schema_input_type=list[dict[str, Any]] | None),
+        BeforeValidator(read_message_tools, json_schema_input_type=list[InputTool] | None),
     ] = None
     tool_choice: Annotated[MessageToolChoice | None, BeforeValidator(_objects)] = None
     thinking: Annotated[Thinking | None, BeforeValidator(_objects)] = None
