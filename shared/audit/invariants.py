@@ -8,7 +8,16 @@ import redis
 
 from shared.audit.key_owners import unowned_keys
 from shared.audit.snapshot import StoreSnapshot, take_snapshot
-from shared.audit.sums import check_bytes, check_groups, check_pools, check_tenants, is_paused, number_in, priority_of
+from shared.audit.sums import (
+    check_budgets,
+    check_bytes,
+    check_groups,
+    check_pools,
+    check_tenants,
+    is_paused,
+    number_in,
+    priority_of,
+)
 from shared.store import keys
 from shared.store.decode import is_integer
 from shared.store.rq_record import check_ended_jobs
@@ -258,6 +267,7 @@ _CHECKS: tuple[tuple[int, Callable[[StoreSnapshot], Iterator[str]]], ...] = (
     (1, _check_one_place),
     (2, _check_inflight),
     (3, check_tenants),
+    (3, check_budgets),
     (3, check_groups),
     (3, check_pools),
     (3, check_bytes),

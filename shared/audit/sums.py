@@ -1,10 +1,15 @@
 """The part of invariant 3 about sums: those in the records of tenants and pools, and the bytes of a tenant's jobs."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 
 from shared.audit.snapshot import StoreSnapshot
 from shared.store.decode import is_integer
+
+#: What is reserved for a job in the budget of an owner, and in all (shared/lua/lib/budget.lua).
+_HOLD = re.compile(r"(@?[\w-]+) [0-9]+ [0-9]+ ([0-9]+)", re.ASCII)
+_RESERVED = re.compile(r"[0-9-]{10} [0-9]+ [0-9]+ ([0-9]+)")
 
 
 def check_tenants(snapshot: StoreSnapshot) -> Iterator[str]:
@@ -32,6 +37,21 @@ def check_tenants(snapshot: StoreSnapshot) -> Iterator[str]:
         fresh = sum(1 for record in waiting if record.get("penstock_first_claim_ms") is None)
         if bound and fresh > int(bound):
             yield f"tenant {tenant}: more jobs are queued than its bound of {bound}"
+
+
+def check_budgets(snapshot: StoreSnapshot) -> Iterator[str]:
+    """Check what is reserved in the budgets of tenants and groups for their inflight jobs."""
+    expected = Counter[str]()
+    for record in snapshot.records.values():
+        if record.get("penstock_state") in {"queued", "running"}:
+            tenant = record.get("penstock_tenant", "")
+            for owner, reserved in _HOLD.findall(record.get("penstock_budget", "")):
+                if owner == tenant or owner.startswith("@"):
+                    expected[owner] += int(reserved)
+    for owner, fields in (snapshot.tenants | snapshot.groups).items():
+        held = _RESERVED.fullmatch(fields.get("budget", ""))
+        if (reserved := int(held[1]) if held else 0) != expected[owner]:
+            yield f"{owner} has {reserved} tokens reserved in its budget, but its jobs have {expected[owner]}"
 
 
 def check_groups(snapshot: StoreSnapshot) -> Iterator[str]:

@@ -30,7 +30,8 @@ class Refusal(StrEnum):
     DEADLINE_UNMEETABLE = "deadline_unmeetable"
     #: The tenant has used up its own rate limit. The HTTP status is 429 instead of 503.
     RATE_LIMITED = "rate_limited"
-    #: The jobs of the pool have cost as much as they may today. The HTTP status is 429.
+    #: With the offered job, the tenant or its group could use more tokens than a budget allows; or the jobs of the pool
+    #: have cost as much as they may today. The HTTP status is 429.
     BUDGET_EXHAUSTED = "budget_exhausted"
     #: No pool that the request may use takes such a request: it is private and no pool is local, or it does not meet a
     #: condition of each pool of its route. `limit` is the RouteReason.
@@ -118,6 +119,8 @@ class Refused:
     #: 0 if it is not expected.
     retry_ms: int = 0
     return_window_ms: int = 0
+    #: When the budget that is exhausted begins anew, in ms since the epoch by the store's clock; 0 if none is.
+    resets_ms: int = 0
 
 
 class HintReturn(StrEnum):

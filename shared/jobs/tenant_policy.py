@@ -29,6 +29,12 @@ class TenantPolicy:
     #: Rate limits: requests per minute and tokens per minute (default: unlimited).
     rpm: int | None = None
     tpm: int | None = None
+    #: Budgets: the most tokens that the tenant's jobs may use on a day and in a month, UTC (default: unlimited), and
+    #: what a prompt token and an answer token count in them (default: 1).
+    tokens_per_day: int | None = None
+    tokens_per_month: int | None = None
+    prompt_weight: float | None = None
+    answer_weight: float | None = None
     #: The longest deadline that a request may name, in ms (default: PENSTOCK_MAX_DEADLINE_MS).
     max_deadline_ms: int | None = None
     #: The served names of the models that the tenant may use; None allows all models.
@@ -76,6 +82,13 @@ def _check_weight(name: str, value: Value) -> None:
         raise ConfigError(f"{name}={value!r} is out of range: 0.001 to 1000")
 
 
+def _check_token_weight(name: str, value: Value) -> None:
+    # The store keeps these weights in thousandths, too. With 0, such tokens are free.
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not (value == 0 or 0.001 <= value <= 1000):  # type: ignore[operator]  # it is a number
+        raise ConfigError(f"{name}={value!r} is neither 0 nor from 0.001 to 1000")
+
+
 def _check_integer(high: int) -> Callable[[str, Value], None]:
     def check(name: str, value: Value) -> None:
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= high:
@@ -116,19 +129,22 @@ def _integer_field(stored: str, high: int) -> Field:
     return Field(stored, _check_integer(high), str, int)
 
 
+def _milli_field(stored: str, check: Callable[[str, Value], None]) -> Field:
+    return Field(stored, check, lambda value: str(round(float(str(value)) * 1000)), lambda text: int(text) / 1000)
+
+
 FIELDS: dict[str, Field] = {
-    "weight": Field(
-        "policy_weight_milli",
-        _check_weight,
-        lambda value: str(round(float(str(value)) * 1000)),
-        lambda text: int(text) / 1000,
-    ),
+    "weight": _milli_field("policy_weight_milli", _check_weight),
     # The maximum of a field that overrides a setting is the same as that of the setting (shared/settings/table.py).
     "max_waiting": _integer_field("policy_max_waiting", 1_000_000),
     "max_waiting_tokens": _integer_field("policy_max_waiting_tokens", 10**12),
     "max_bytes": _integer_field("policy_max_bytes", 10**15),
     "rpm": _integer_field("policy_rpm", 10_000_000),
     "tpm": _integer_field("policy_tpm", 10**12),
+    "tokens_per_day": _integer_field("policy_tokens_per_day", 10**15),
+    "tokens_per_month": _integer_field("policy_tokens_per_month", 10**15),
+    "prompt_weight": _milli_field("policy_prompt_weight_milli", _check_token_weight),
+    "answer_weight": _milli_field("policy_answer_weight_milli", _check_token_weight),
     "max_deadline_ms": _integer_field("policy_max_deadline_ms", 86_400_000),
     "models": Field("policy_models", _check_models, _join_names, lambda text: tuple(text.split(","))),
     "disabled": Field("policy_disabled", _check_flag, lambda value: str(int(bool(value))), lambda text: text == "1"),

@@ -45,12 +45,13 @@
 --   refused: reason; name, value and bound of the quantity that was checked; number of inflight jobs; the bound on
 --   inflight jobs; retry hint in ms; 1 if even an empty system could not meet the deadline, else 0; ms to compute the
 --   prompt and the answer without waiting, or -1 while rates are unknown; 1 if the wait is longer than the longest hint;
---   the time at which the client is expected, in ms, and for how long, in ms, or 0 and 0
+--   the time at which the client is expected, in ms, and for how long, in ms, or 0 and 0; the time at which the budget
+--   that is exhausted begins anew, in ms, or 0
 --   mismatch: id of the job that was submitted with the same Idempotency-Key and a different body
 --   rerouted: the store's route differs from `routing_json`; the caller has to read it again
 -- KEEPS 1 2 3 6 7 8 9
 -- USES clock mark settings job waiting rq stats books lengths reservation verdict hint doorbell finish drop tier index
--- USES kept offers generated_weight assess routes spending
+-- USES kept offers generated_weight assess routes spending budget
 -- RARELY enlist index_job change_set drop move_tier end_unchecked_tier predict shorten restore_service
 -- RARELY unrecorded_service hint_for book_less
 -- RARELY look_at_group look_at_room check_room note_room find_reservation end_reservation reserve with_offer doubt_wait
@@ -159,7 +160,7 @@ if refusal then
   count('refused|' .. label .. '|' .. reason)
   observe('retry_hint', hint_ms)
   return { 'refused', reason, limit, value, max, request.inflight, request.max_inflight, hint_ms, infeasible or 0,
-    math.floor(request.compute_ms), is_capped and 1 or 0, retry_ms, window_ms }
+    math.floor(request.compute_ms), is_capped and 1 or 0, retry_ms, window_ms, request.resets_ms or 0 }
 end
 
 -- All checks have passed, so the job is admitted. Everything below writes the admission to the store.
@@ -199,6 +200,7 @@ if request.prediction then
   redis.call('HSET', job_key, 'penstock_predicted', request.prediction)
 end
 hold_amount(request, id)
+reserve_tokens(request, id)
 if request.is_private then
   redis.call('HSET', job_key, 'penstock_private', 1)
 end

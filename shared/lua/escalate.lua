@@ -13,6 +13,7 @@
 --   canceled, has escalated before or is not the caller's; the caller settles it
 -- KEEPS 1 2 3 7 8
 -- USES clock settings afford mark job waiting turns rq stats stream running books doorbell lengths generated_weight spending
+-- USES budget
 
 local job = read_job(id)
 if not job or job.state ~= 'running' or token == '' or job.claim ~= token or job.cancel ~= ''
@@ -32,6 +33,7 @@ local function figures_of(pool, is_private)
     weight_milli = weight_of_pool(read_settings('generated_weight'), fields[5]) }
   local is_dear = number(pool.max_price_micro, nil, 0) and most_of(figures) > pool.max_price_micro
   if is_private and fields[1] ~= '1' or is_dear or check_budget(figures)
+    or not may_use(job, pool.prompt_tokens, pool.max_tokens)
     or redis.call('ZCOUNT', k_pool .. pool.slug, now_ms - LIVE_MS, '+inf') == 0 then
     return nil
   end
@@ -104,6 +106,7 @@ if is_private then
 end
 keep_weight(k_rq_job .. id, figures.weight_milli)
 hold_amount(figures, id)
+reserve_anew(job, pool.prompt_tokens, pool.max_tokens)
 add_entry(k_events .. id, '*', 'type', 'requeued')
 redis.call('PEXPIRE', k_events .. id, math.max(60000, job.deadline_ms - now_ms + 60000))
 enlist({ id = id, tenant = job.tenant, slug = pool.slug, queue = queue, prompt_tokens = pool.prompt_tokens,

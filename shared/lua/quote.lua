@@ -46,5 +46,5 @@ if not refusal then
 end
 local reason, limit, value, max, base_ms, infeasible = unpack(refusal)
 return { 'quoted', request.cost_mwt, eta_ms, early_ms, late_ms, reason, limit, value, max, request.inflight,
-  request.max_inflight, math.floor(math.max(50, math.min(60000, base_ms))), infeasible or 0, math.floor(request.compute_ms),
-  base_ms > 60000 and 1 or 0, 0, 0 }
+  request.max_inflight, request.hint_ms or math.floor(math.max(50, math.min(60000, base_ms))), infeasible or 0, math.floor(request.compute_ms),
+  (request.hint_ms or base_ms > 60000) and 1 or 0, 0, 0, request.resets_ms or 0 }

@@ -7,7 +7,7 @@
 -- ANSWERS recounted
 --   recounted: number of repairs
 -- KEEPS 1 2 3 8
--- USES clock settings afford mark job stats forget rq books turns service priority kept
+-- USES clock settings afford mark job stats forget rq books turns service priority kept budget
 
 -- This script may examine more than 64 entries, because a sum over half of a queue is useless. It reads few fields of
 -- each job, and it examines the jobs only if the sums may be wrong. For example, when claim removes an id without a
@@ -204,5 +204,6 @@ if is_complete then
     end
   end
 end
+repairs = repairs + recount_reserved(tenant, group_named(policy[3]))
 restore_ttl()
 return { 'recounted', repairs }

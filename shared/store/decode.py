@@ -38,7 +38,7 @@ def pairs(flat: list[Any]) -> dict[str, str]:
 def refused(answer: list[Any]) -> Refused:
     """Decode the values that describe a refusal in the answers of the scripts admit and quote."""
     reason, limit, value, maximum, inflight, max_inflight, hint_ms, hopeless, own_ms, *told = answer
-    too_long, retry_ms, window_ms = told
+    too_long, retry_ms, window_ms, resets_ms = told
     return Refused(
         Refusal(text(reason)),
         text(limit),
@@ -52,6 +52,7 @@ def refused(answer: list[Any]) -> Refused:
         too_long=too_long == 1,
         retry_ms=retry_ms,
         return_window_ms=window_ms,
+        resets_ms=resets_ms,
     )
 
 

@@ -77,7 +77,7 @@ TABLE: tuple[Key, ...] = (
         "penstock:tenant:",
         "tenant",
         "hash",
-        "of a tenant or @group: service by pool, queue sums, policy; no TTL with a policy",
+        "of a tenant or @group: service by pool, queue sums, budget, policy; no TTL with a policy",
         "ttl",
     ),
     Key("groups", "penstock:groups", "", "set", "groups of tenants with a policy", "permanent"),

@@ -20,15 +20,15 @@ from shared.jobs.job_history import Change
 from shared.jobs.outcomes import Outcome
 from shared.store import keys
 from tests.support.builders import an_ending
-from tests.support.machine import CELLS, PROGRESS, SLUGS, TENANTS, WORKERS, QueueMachine
-from tests.support.machine_groups import GroupedMachine
+from tests.support.machine import CELLS, PROGRESS, SLUGS, START_MS, TENANTS, WORKERS, QueueMachine
+from tests.support.machine_budgets import LATE_MS, BudgetedMachine
 
 #: The rates of a worker: weighted tokens a second (mu), prompt tokens a second, ms for a generated token; then the
 #: generated tokens a second in mu, and the fit, which the first worker does not measure.
 RATES = [(100, 200, 20), (20, 100, 100, 4, 9)]
 
 
-class StoreMachine(GroupedMachine):
+class StoreMachine(BudgetedMachine):
     """Adds claims, settles, releases, cancels, polls and reaping to the admission of jobs."""
 
     claims = QueueMachine.claims
@@ -49,6 +49,8 @@ class StoreMachine(GroupedMachine):
                 "degradation": st.sampled_from(["off", "on"]),
                 "a_minute": st.sampled_from([(None, None), (None, None), (4, None), (None, 300)]),
                 "max_policy_bytes": st.sampled_from([None, None, 10_000]),
+                "budget": st.sampled_from([None, None, 200, 1_000]),
+                "start_ms": st.sampled_from([START_MS, START_MS, LATE_MS]),
             }
         ),
     )

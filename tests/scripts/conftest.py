@@ -4,6 +4,7 @@ import pytest
 
 from shared.settings.settings import Settings
 from shared.store.store import Store
+from tests.support.budgets import MIDDLE_MS, at
 from tests.support.builders import reconfigure
 from tests.support.contending import QUANTUM_MS
 from tests.support.store_clock import MachineClock
@@ -19,4 +20,11 @@ def clock(store: Store) -> MachineClock:
 def preemptive(store: Store, settings: Settings) -> Store:
     """The store with preemption."""
     reconfigure(store, settings, preemption="on", quantum_ms=QUANTUM_MS)
+    return store
+
+
+@pytest.fixture
+def evening(store: Store) -> Store:
+    """The store ten seconds before the end of a day in the middle of a month."""
+    at(store, MIDDLE_MS)
     return store

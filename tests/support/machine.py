@@ -71,6 +71,7 @@ class QueueMachine(RuleBasedStateMachine):
         max_bytes=0,
         max_policy_bytes=None,
         preemption="off",
+        start_ms=START_MS,
     ):
         """Start an empty queue with these settings, its three workers and the policies of two tenants."""
         self.client.flushall()
@@ -84,11 +85,10 @@ class QueueMachine(RuleBasedStateMachine):
         )
         given |= {"PENSTOCK_MAX_TENANT_BYTES": str(max_bytes)} if max_bytes else {}
         self.store.configure(load(given, None))
-        bounds = (max_inflight, max_waiting, max_queue_tokens)
-        self.model = Model(START_MS, *bounds, 3_000, max_attempts, fairness, admission == "full")
+        bounds = (start_ms, max_inflight, max_waiting, max_queue_tokens, 3_000, max_attempts)
+        self.model = Model(*bounds, fairness, admission == "full", preempts=preemption == "on")
         self.model.degradation = degradation == "on"
-        self.model.preempts, self.model.weights_milli["cyd"] = preemption == "on", weight_milli
-        self.model.first_ms["cyd"] = None
+        self.model.weights_milli["cyd"], self.model.first_ms["cyd"] = weight_milli, None
         self.rates = (*rates, 0, 0)[: len(RATES)]
         self.client.hset(keys.tenant("cyd"), mapping={"policy": "1", "policy_weight_milli": str(weight_milli)})
         self.client.zadd(keys.tenants(), {"cyd": START_MS})

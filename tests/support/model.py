@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from tests.support.model_admission import LIVE_MS, AdmissionView, apply_admission, verdict
 from tests.support.model_books import Pool, Rate
+from tests.support.model_budgets import Budgets
 from tests.support.model_bytes import erase_result, keep_ended
 from tests.support.model_claim import Claiming, HeldJob, Told, resume, told_again
 from tests.support.model_eta import doubt_wait, note_wait
@@ -48,6 +49,7 @@ class Model:
     result_ttl_s: int = 3_600
     #: The bound on the bytes of each tenant; 0 is none.
     max_bytes_of: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    budgets: Budgets = field(default_factory=Budgets)
     weights_milli: dict[str, int] = field(default_factory=dict)
     #: The bounds a minute of tenants with a policy.
     rates_of: dict[str, Rate] = field(default_factory=dict)
@@ -196,14 +198,13 @@ class Model:
         cost_mwt = job.cost_of(prompt, completion)
         if self.fairness == "tokens":
             charge(self, job, cost_mwt)
-        pool = self.pools[job.slug]
+        pool, paused_ms = self.pools[job.slug], job.paused_ms - job.paused_before_ms
         if outcome == "succeeded":
-            paused_ms = job.paused_ms - job.paused_before_ms
             pool.note_success(self.now_ms, max(1, self.now_ms - job.started_ms - paused_ms), cost_mwt)
         if outcome == "succeeded" or (outcome == "expired" and completion):
             self.lengths.setdefault(job.tenant, Lengths()).learn(completion, is_cut=not is_whole, pool=pool.lengths)
             pool.lengths.learn(completion, is_cut=not is_whole)
-        self.end(job, outcome, code, result_bytes)
+        self.end(job, outcome, code, result_bytes, prompt + completion)
         return "settled", outcome
 
     def cancel(self, job_id: str, tenant: str | None, code: str = "canceled", offer: str = "") -> str:
@@ -290,8 +291,9 @@ class Model:
             self._enqueue(job)
         return job.state
 
-    def end(self, job: ModelJob, outcome: str, code: str, result_bytes: int = 0) -> None:
+    def end(self, job: ModelJob, outcome: str, code: str, result_bytes: int = 0, told_tokens: int = 0) -> None:
         job.state, job.code, job.poll_by_ms, job.paused_since_ms = outcome, code, None, 0
+        self.budgets.count_end(job, self.now_ms, told_tokens)
         keep_ended(job, self.now_ms, result_bytes, self.result_ttl_s)
 
     def _note_gap(self) -> None:

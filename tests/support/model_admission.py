@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tests.support import model_turns
 from tests.support.model_books import Pool, Rate, Rates
+from tests.support.model_budgets import check_budgets
 from tests.support.model_bytes import check_bytes
 from tests.support.model_eta import class_of, formula_ms, predicted_wait_ms, score_of
 from tests.support.model_lengths import MIN_ANSWERS, Lengths
@@ -255,6 +256,7 @@ def check_deadline(view: AdmissionView) -> str | None:
 ALWAYS: tuple[Callable[[AdmissionView], str | None], ...] = (
     check_worker,
     check_rates,
+    check_budgets,
     check_inflight,
     check_lists,
     check_bytes,
@@ -280,6 +282,7 @@ def never_fits(view: AdmissionView) -> bool:
 def apply_admission(view: AdmissionView) -> None:
     """Write what an admission sets: the job's latest start, the tenant's rates and its first admission."""
     model, job, rate = view.model, view.job, view.rate
+    job.budget_owners = frozenset({job.tenant, view.unit})
     if job.degrade and model.degradation and model.full:
         job.admitted_at_tier = view.tier if view.rates and view.shortened(view.rates) else 0
     if view.rates:

@@ -33,6 +33,8 @@ class ModelJob:
     claim: str = ""
     worker: str = ""
     cancel: str = ""
+    #: The tenant and, if it had one at the admission, its group: in whose budgets the job counts.
+    budget_owners: frozenset[str] = frozenset()
     #: The group in which it was claimed, "" for none, and what its tenant and this group were charged for it.
     group: str = ""
     charges_mwt: Counter[str] = field(default_factory=Counter)

@@ -3,6 +3,7 @@
 import math
 import random
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from shared.jobs.outcomes import Refusal, Refused
@@ -31,6 +32,13 @@ _MESSAGES = {
     Refusal.NO_WORKER: "no live worker serves model {model!r}",
     Refusal.STORE_UNAVAILABLE: "the store does not answer",
 }
+#: The message for an exhausted budget of tokens, by the limit that the refusal names.
+_BUDGET_MESSAGES = {
+    f"{owner}_tokens_per_{period}": f"{whose} has {{left}} of {{max}} tokens a {period} left until {{resets_at}}, and "
+    "this job could use more"
+    for owner, whose in (("tenant", "tenant {tenant!r}"), ("group", "the group of tenant {tenant!r}"))
+    for period in ("day", "month")
+}
 #: Why a client must not retry automatically, although a new request may be admitted later.
 _DEADLINE_PASSES = "a retry would miss the deadline of this request"
 _TOO_LONG = "the wait is too long for a retry within the call"
@@ -56,19 +64,22 @@ def to_yield(
 ) -> Yield:
     """Return the response to a refusal by the store. `bound_status` is PENSTOCK_TENANT_BOUND_STATUS.
 
-    The response asks the client not to retry automatically in three cases: the wait is longer than the longest hint, a
-    retry would miss the deadline that the client named, or the job could not be admitted even on an idle system. In the
-    first two cases, the hint says when to send a new request. In the third case, there is no hint.
+    The response asks the client not to retry automatically in four cases: the wait is longer than the longest hint, a
+    budget of tokens is exhausted, a retry would miss the deadline that the client named, or the job could not be
+    admitted even on an idle system. In the last case, there is no hint. In the others, the hint says when to send a new
+    request.
     """
     reason = refused.reason
     status = 429 if reason in _ALWAYS_429 else bound_status if reason in _TENANT_BOUNDS else 503
-    limits = {
+    limits: dict[str, Any] = {
         "limit": refused.limit,
         "value": refused.value,
         "max": refused.max,
         "inflight": refused.inflight,
         "max_inflight": refused.max_inflight,
     }
+    if refused.resets_ms:
+        limits["resets_at"] = _timestamp(refused.resets_ms)
     message = _message(refused, tenant, model)
     if refused.hopeless:
         why = "" if reason is Refusal.NO_SUITABLE_POOL else ", not even on an idle system"
@@ -140,7 +151,18 @@ def _duration(ms: int) -> str:
     return f"{ms} ms" if ms < 1000 else f"{ms / 1000:.1f} s"
 
 
+def _timestamp(epoch_ms: int) -> str:
+    return datetime.fromtimestamp(epoch_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 def _message(refused: Refused, tenant: str, model: str) -> str:
-    return _MESSAGES[refused.reason].format(
-        tenant=tenant, model=model, value=refused.value, max=refused.max, limit=refused.limit
+    message = _BUDGET_MESSAGES.get(refused.limit, _MESSAGES[refused.reason])
+    return message.format(
+        tenant=tenant,
+        model=model,
+        value=refused.value,
+        max=refused.max,
+        limit=refused.limit,
+        left=max(0, refused.max - refused.value),
+        resets_at=_timestamp(refused.resets_ms),
     )

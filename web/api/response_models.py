@@ -35,6 +35,7 @@ class Limits(ResponseModel):
     max: int
     inflight: int | None
     max_inflight: int | None
+    resets_at: str | None = Field(None, description="when the exhausted budget begins anew (UTC); absent otherwise")
 
 
 class Yield(ResponseModel):

@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shared.cli import output
-from shared.cli.commands.tenants import MaxWaiting, MaxWaitingTokens, Weight, parse_number
+from shared.cli.commands.tenants import (
+    AnswerWeight,
+    MaxWaiting,
+    MaxWaitingTokens,
+    PromptWeight,
+    TokensPerDay,
+    TokensPerMonth,
+    Weight,
+    budget_changes,
+    parse_number,
+)
 from shared.cli.reach import FAULT, Json, StateDir, store_client, writable_store_client
 from shared.errors import ConfigError
 
@@ -40,6 +50,10 @@ def add(
     weight: Weight = None,
     max_waiting: MaxWaiting = None,
     max_waiting_tokens: MaxWaitingTokens = None,
+    tokens_per_day: TokensPerDay = None,
+    tokens_per_month: TokensPerMonth = None,
+    prompt_weight: PromptWeight = None,
+    answer_weight: AnswerWeight = None,
     state_dir: StateDir = None,
     json: Json = False,
 ) -> None:
@@ -48,6 +62,7 @@ def add(
     from shared.jobs.group_policy import GroupPolicy
 
     changes = _changes(weight, max_waiting, max_waiting_tokens)
+    changes |= budget_changes(tokens_per_day, tokens_per_month, prompt_weight, answer_weight)
     policy = GroupPolicy(**{name: value for name, value in changes.items() if value is not None})  # type: ignore[arg-type]  # __post_init__ checks the types
     groups = Groups(writable_store_client(state_dir))
     if groups.get(group) is not None:
@@ -64,6 +79,10 @@ def change(
     weight: Weight = None,
     max_waiting: MaxWaiting = None,
     max_waiting_tokens: MaxWaitingTokens = None,
+    tokens_per_day: TokensPerDay = None,
+    tokens_per_month: TokensPerMonth = None,
+    prompt_weight: PromptWeight = None,
+    answer_weight: AnswerWeight = None,
     state_dir: StateDir = None,
     json: Json = False,
 ) -> None:
@@ -71,6 +90,7 @@ def change(
     from shared.accounts.groups import Groups
 
     changes = _changes(weight, max_waiting, max_waiting_tokens)
+    changes |= budget_changes(tokens_per_day, tokens_per_month, prompt_weight, answer_weight)
     if not changes:
         raise ConfigError("nothing to set: name at least one option, such as --weight 2")
     _print_policy(group, Groups(writable_store_client(state_dir)).change(group, changes), json=json)
@@ -101,5 +121,8 @@ def _print_policy(group: str, policy: "GroupPolicy", *, json: bool) -> None:
     if json:
         output.write_json({"group": group, "policy": asdict(policy)})
         return
-    named = ", ".join(f"{name}={value:g}" for name, value in asdict(policy).items() if value is not None)
-    output.write_note(f"group {group!r}: {named or 'the defaults'}")
+    named = {name: value for name, value in asdict(policy).items() if value is not None}
+    fields = ", ".join(
+        f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in named.items()
+    )
+    output.write_note(f"group {group!r}: {fields or 'the defaults'}")

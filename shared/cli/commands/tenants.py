@@ -34,6 +34,19 @@ Rpm = Annotated[
 Tpm = Annotated[
     str | None, typer.Option(help=f"Tokens per minute, {_OR_DEFAULT}. Further requests get 429 and a retry hint.")
 ]
+TokensPerDay = Annotated[
+    str | None, typer.Option(help=f"Budget of tokens for a day (UTC), {_OR_DEFAULT} (none). Further requests get 429.")
+]
+TokensPerMonth = Annotated[
+    str | None,
+    typer.Option(help=f"Budget of tokens for a month (UTC), {_OR_DEFAULT} (none). Further requests get 429."),
+]
+PromptWeight = Annotated[
+    str | None, typer.Option(help=f"What a prompt token counts in the budgets, 0 to 1000, {_OR_DEFAULT} (1).")
+]
+AnswerWeight = Annotated[
+    str | None, typer.Option(help=f"What an answer token counts in the budgets, 0 to 1000, {_OR_DEFAULT} (1).")
+]
 MaxDeadline = Annotated[
     str | None, typer.Option(metavar="DURATION", help=f"The longest deadline of a request, {_OR_DEFAULT}.")
 ]
@@ -82,6 +95,10 @@ def add(
     max_bytes: MaxBytes = None,
     rpm: Rpm = None,
     tpm: Tpm = None,
+    tokens_per_day: TokensPerDay = None,
+    tokens_per_month: TokensPerMonth = None,
+    prompt_weight: PromptWeight = None,
+    answer_weight: AnswerWeight = None,
     max_deadline: MaxDeadline = None,
     models: Models = None,
     default_model: DefaultModel = None,
@@ -99,6 +116,7 @@ def add(
     changes = _changes(
         weight, max_waiting, max_waiting_tokens, max_bytes, rpm, tpm, max_deadline, models, default_model, group
     )
+    changes |= budget_changes(tokens_per_day, tokens_per_month, prompt_weight, answer_weight)
     changes |= _flags(disabled=disabled, degrade=degrade, private=private)
     named = {name: value for name, value in changes.items() if value is not None}
     policy = TenantPolicy(**named)  # type: ignore[arg-type]  # __post_init__ checks the types
@@ -120,6 +138,10 @@ def change(
     max_bytes: MaxBytes = None,
     rpm: Rpm = None,
     tpm: Tpm = None,
+    tokens_per_day: TokensPerDay = None,
+    tokens_per_month: TokensPerMonth = None,
+    prompt_weight: PromptWeight = None,
+    answer_weight: AnswerWeight = None,
     max_deadline: MaxDeadline = None,
     models: Models = None,
     default_model: DefaultModel = None,
@@ -136,6 +158,7 @@ def change(
     changes = _changes(
         weight, max_waiting, max_waiting_tokens, max_bytes, rpm, tpm, max_deadline, models, default_model, group
     )
+    changes |= budget_changes(tokens_per_day, tokens_per_month, prompt_weight, answer_weight)
     changes |= _flags(disabled=disabled, degrade=degrade, private=private)
     if not changes:
         raise ConfigError("nothing to set: name at least one option, such as --weight 2")
@@ -185,6 +208,19 @@ def _changes(
             None if max_deadline == "default" else parse_duration_ms("max_deadline", max_deadline)
         )
     return changes
+
+
+def budget_changes(
+    tokens_per_day: str | None, tokens_per_month: str | None, prompt_weight: str | None, answer_weight: str | None
+) -> "dict[str, Value | None]":
+    """Return the budgets and their weights that are on the command line. The value `default` becomes None."""
+    numbers = {"tokens_per_day": tokens_per_day, "tokens_per_month": tokens_per_month}
+    weights = {"prompt_weight": prompt_weight, "answer_weight": answer_weight}
+    return {
+        name: None if text == "default" else parse_number(name, text, int if name in numbers else float)
+        for name, text in (numbers | weights).items()
+        if text is not None
+    }
 
 
 def _flags(**named: bool | None) -> "dict[str, Value | None]":

@@ -1,6 +1,6 @@
 -- assess: runs the checks of admission for a request in one pool.
 -- KEYS rq_job
--- USES verdict tier kept room reservation
+-- USES verdict tier kept room reservation budget
 
 -- Takes what the request's superseded job takes out of the figures of the request, so that a tenant whose queue is full
 -- can still replace a job.
@@ -15,6 +15,7 @@ local function leave_out(request, superseded)
   if request.key and superseded.key_id == request.key.id then
     request.key.waiting = request.key.waiting - 1
   end
+  leave_out_hold(request, superseded)
   -- What stays of the superseded job is its record.
   local bytes = redis.call('HMGET', k_rq_job .. superseded.id, 'penstock_bytes', 'penstock_fixed_bytes')
   request.live_bytes = math.max(0, request.live_bytes - kept_number(bytes[1]))

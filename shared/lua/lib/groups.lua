@@ -1,6 +1,6 @@
 -- groups: makes a group count as one tenant in admission.
 -- KEYS tenant
--- USES settings books turns priority
+-- USES settings books turns priority budget
 
 -- Replaces what the request says of its tenant by the figures of the tenant's group, wherever admission counts tenants:
 -- weights, shares, kept places, the tenant's first job and retry hints. The tenant's own bounds still hold, and
@@ -9,13 +9,15 @@
 local function look_at_group(request, group, max_waiting, max_waiting_tokens)
   local fields = redis.call('HMGET', k_tenant .. group, 'waiting', 'waiting_tokens', 'policy_max_waiting',
     'policy_max_waiting_tokens', 'policy_weight_milli', 'n|' .. request.slug, 'b|' .. request.slug,
-    'w|' .. request.slug, 'bn|' .. request.slug, 'bb|' .. request.slug)
+    'w|' .. request.slug, 'bn|' .. request.slug, 'bb|' .. request.slug, 'budget', 'policy_tokens_per_day',
+    'policy_tokens_per_month', 'policy_prompt_weight_milli', 'policy_answer_weight_milli')
   request.unit = group
   request.member = { waiting_here = request.waiting_here, tenant_mwt = request.tenant_mwt,
     weight_milli = request.weight_milli }
   request.group = { waiting = number(fields[1], 0, 0), waiting_tokens = number(fields[2], 0, 0),
     max_waiting = integer_setting(fields[3], nil, 1) or max_waiting,
     max_waiting_tokens = integer_setting(fields[4], nil, 1) or max_waiting_tokens }
+  request.budgets[2] = open_budget(group, unpack(fields, 11, 15))
   local jobs, batch_jobs = number(fields[6], 0, 0), number(fields[9], 0, 0)
   request.waiting_here = counted_work(request.is_batch, jobs, batch_jobs)
   request.tenant_mwt = counted_work(request.is_batch, number(fields[7], 0, 0), number(fields[10], 0, 0))

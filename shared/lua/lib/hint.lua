@@ -117,8 +117,11 @@ local function wait_for(request, reason, base_ms, infeasible, attempt, request_i
 end
 
 -- Returns the retry hint in ms, and whether the wait is longer than the longest hint. The hint is at least base_ms,
--- unless that is more than HINT_MAX_MS.
+-- unless that is more than HINT_MAX_MS. Some checks set it.
 local function hint_for(request, reason, base_ms, infeasible, attempt, request_id)
+  if request.hint_ms then
+    return request.hint_ms, true
+  end
   local digest = tonumber(string.sub(redis.sha1hex(request_id), 1, 4), 16)
   local wait_ms = wait_for(request, reason, base_ms, infeasible, attempt, request_id)
   if digest % TRIM_ONE_IN == 0 then

@@ -1,7 +1,7 @@
 -- verdict: the checks of admission, one function each, in the order in which they run; writes nothing.
 -- KEYS inflight pool books tenant active key_rates key_jobs
 -- USES clock settings schema books drain places groups turns lengths tier eta kept room work generated_weight spending
--- USES priority
+-- USES priority budget
 
 -- A tenant with no queued jobs is admitted until the pool's queued work exceeds the largest backlog times this factor.
 local BACKLOG_SLACK = 1.25
@@ -38,7 +38,8 @@ local function look(request)
     'policy_max_waiting', 'policy_max_waiting_tokens', 'policy_weight_milli', 'policy_rpm', 'policy_tpm', 'rpm_ms',
     'tpm_ms', 'b|' .. request.slug, 'len_n', 'len_mean', 'len_p50', 'len_p35', 'w|' .. request.slug, 'policy_max_bytes',
     'n|' .. request.slug, 'policy_group', 'g|' .. request.slug, 'policy_private',
-    'bn|' .. request.slug, 'bb|' .. request.slug, 'len_tail')
+    'bn|' .. request.slug, 'bb|' .. request.slug, 'len_tail', 'budget', 'policy_tokens_per_day',
+    'policy_tokens_per_month', 'policy_prompt_weight_milli', 'policy_answer_weight_milli')
   local pool_fields = redis.call('HMGET', k_books .. request.slug, 'slots', 'running', 'waiting_mwt', 'weight_milli',
     'mean_mwt', 'run_ms', 'mu_wtps', 'prefill_tps', 'tpot_ms', 'rates_ms', 'len_n', 'len_mean', 'len_p50', 'waiting',
     'succeeded_ms', 'generated_weight_milli', 'policy_local', 'policy_prompt_price_micro',
@@ -72,6 +73,7 @@ local function look(request)
     integer_setting(pool_fields[19], 0, 0, MAX_AMOUNT)
   -- A cap that another program has spoiled allows nothing.
   request.day_cap = pool_fields[20] and integer_setting(pool_fields[20], 0, 0, MAX_AMOUNT) or nil
+  request.budgets = { open_budget(request.tenant, unpack(tenant_fields, 24, 28)) }
   request.unit = request.tenant
   local group = listed_milli and group_in(tenant_fields[19]) or group_named(tenant_fields[18])
   if group ~= '' then
@@ -275,7 +277,7 @@ end
 local function verdict(request)
   request.compute_ms = request.has_rates and compute_ms_of(request) or -1
   local refusal = check_private(request) or check_worker(request) or check_all_rates(request) or check_budget(request)
-    or check_inflight(request) or check_lists(request) or check_bytes(request)
+    or check_token_budgets(request) or check_inflight(request) or check_lists(request) or check_bytes(request)
   if not refusal and request.has_rates then
     predict(request)
     if request.degrade == 1 and request.tier > 0 and not request.idle then

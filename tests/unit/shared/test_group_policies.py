@@ -21,11 +21,12 @@ def tenants(redis_client):
 
 
 def test_a_group_is_read_as_it_was_written(groups):
-    policy = GroupPolicy(weight=2.5, max_waiting=3, max_waiting_tokens=900)
+    budget = {"tokens_per_day": 10**9, "tokens_per_month": 10**15, "prompt_weight": 0.25, "answer_weight": 0.0}
+    policy = GroupPolicy(weight=2.5, max_waiting=3, max_waiting_tokens=900, **budget)
     groups.set("team", policy)
     assert groups.get("team") == policy
-    assert groups.change("team", {"weight": None, "max_waiting": 4}) == GroupPolicy(None, 4, 900)
-    assert groups.get("team") == GroupPolicy(None, 4, 900)
+    assert groups.change("team", {"weight": None, "max_waiting": 4}) == GroupPolicy(None, 4, 900, **budget)
+    assert groups.get("team") == GroupPolicy(None, 4, 900, **budget)
     assert groups.get("other") is None
 
 

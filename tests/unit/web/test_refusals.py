@@ -112,6 +112,33 @@ def test_without_known_rates_only_the_retry_hint_is_compared_with_the_deadline()
     }
 
 
+@pytest.mark.parametrize(
+    ("limit", "told"),
+    [
+        ("tenant_tokens_per_day", "tenant 'blue' has 30 of 100 tokens a day left"),
+        ("tenant_tokens_per_month", "tenant 'blue' has 30 of 100 tokens a month left"),
+        ("group_tokens_per_day", "the group of tenant 'blue' has 30 of 100 tokens a day left"),
+        ("group_tokens_per_month", "the group of tenant 'blue' has 30 of 100 tokens a month left"),
+    ],
+)
+def test_an_exhausted_budget_has_status_429_what_is_left_and_when_it_begins_anew(limit: str, told: str) -> None:
+    resets_ms = 1_800_057_600_000
+    refused = Refused(Refusal.BUDGET_EXHAUSTED, limit, 70, 100, 1, 64, 60_000, too_long=True, resets_ms=resets_ms)
+    answer = to_yield(refused, tenant="blue", model="m", bound_status=503)
+    response_models.Yield.model_validate(answer.body)
+    assert (answer.status, answer.body["retry_hint_ms"]) == (429, 60_000)
+    assert answer.headers == {"x-should-retry": "false", "retry-after-ms": "60000", "Retry-After": "60"}
+    resets_at = answer.body["limits"]["resets_at"]
+    assert resets_at == "2027-01-16T00:00:00Z"
+    assert answer.body["error"]["message"].startswith(f"{told} until {resets_at}, and this job could use more;")
+
+
+def test_a_budget_that_was_lowered_below_what_is_used_has_nothing_left() -> None:
+    refused = Refused(Refusal.BUDGET_EXHAUSTED, "tenant_tokens_per_day", 70, 50, 1, 64, 60_000, resets_ms=1)
+    message = to_yield(refused, tenant="blue", model="m").body["error"]["message"]
+    assert message.startswith("tenant 'blue' has 0 of 50 tokens")
+
+
 @pytest.mark.parametrize("too_long", [False, True])
 def test_a_wait_beyond_the_longest_hint_is_too_long_for_a_retry_even_without_a_deadline(too_long: bool) -> None:
     answer = to_yield(replace(FULL, retry_hint_ms=52_000, too_long=too_long), tenant="b", model="m")

@@ -1,0 +1,199 @@
+-- budget: counts the tokens of each tenant and group by day and month, and checks them against their budgets.
+-- KEYS tenant rq_job inflight
+-- KEEPS 3
+-- USES clock settings usage
+-- The field `budget` of an owner's record is `<day> <tokens of the day> <tokens of its month> <reserved>`. The tokens are
+-- those that clients were told when their jobs ended, on the day of the end (UTC). Reserved is the most that the inflight
+-- jobs can add to them. Prompt and answer tokens count by the weights of the owner's policy, in thousandths. A job keeps
+-- the weights of its admission: its field `penstock_budget` has `<owner> <weight of a prompt token> <weight of an answer
+-- token> <reserved>` for its tenant and, if that has a group, for the group.
+
+local HOLD_PATTERN = '(@?[%w_-]+) (%d+) (%d+) (%d+)'
+-- The largest weight of a token, in thousandths.
+local MAX_TOKEN_MILLI = 1000000
+-- The hint of a request that exceeds a budget: the longest one. Its client is told not to retry.
+local BUDGET_HINT_MS = 60000
+local A_DAY_MS = 86400000
+
+local function weighted_tokens(hold, prompt_tokens, answer_tokens)
+  return math.ceil((hold.prompt_milli * prompt_tokens + hold.answer_milli * answer_tokens) / 1000)
+end
+
+-- Returns what counts in the present day and month, and what is reserved.
+local function read_budget(stored)
+  local date, day, month, reserved = string.match(stored or '', '^(%d%d%d%d%-%d%d%-%d%d) (%d+) (%d+) (%d+)$')
+  local is_this_month = date and string.sub(date, 1, 7) == string.sub(today(), 1, 7)
+  return { day = date == today() and number(day, 0, 0) or 0, month = is_this_month and number(month, 0, 0) or 0,
+    reserved = number(reserved, 0, 0) }
+end
+
+-- Returns an owner's counts with its budgets and weights. The arguments after the owner are fields of its record.
+local function open_budget(owner, stored, per_day, per_month, prompt_milli, answer_milli)
+  local budget = read_budget(stored)
+  budget.owner = owner
+  budget.most = { day = integer_setting(per_day, nil, 1), month = integer_setting(per_month, nil, 1) }
+  budget.prompt_milli = integer_setting(prompt_milli, 1000, 0, MAX_TOKEN_MILLI)
+  budget.answer_milli = integer_setting(answer_milli, 1000, 0, MAX_TOKEN_MILLI)
+  return budget
+end
+
+-- Returns when the present day or month ends, in ms since the epoch.
+local function period_ends_ms(period)
+  local ends_ms = now_ms - now_ms % A_DAY_MS + A_DAY_MS
+  while period == 'month' and string.sub(iso(ends_ms), 1, 7) == string.sub(today(), 1, 7) do
+    ends_ms = ends_ms + A_DAY_MS
+  end
+  return ends_ms
+end
+
+-- Returns the bound and the tokens used if so many more would exceed it, else nil.
+local function is_exceeded(budget, period, needed)
+  local used, most = budget[period] + budget.reserved, budget.most[period]
+  if most and needed > 0 and used + needed > most then
+    return most, used
+  end
+end
+
+-- Checks that the tenant's tokens stay within its budgets with this job, and those of its group within the group's. If
+-- several are exhausted, the refusal names one that begins anew last.
+local function check_token_budgets(request)
+  for _, period in ipairs({ 'month', 'day' }) do
+    for _, budget in ipairs(request.budgets) do
+      local needed = weighted_tokens(budget, request.prompt_tokens, request.max_tokens)
+      local most, used = is_exceeded(budget, period, needed)
+      if most then
+        request.hint_ms, request.resets_ms = BUDGET_HINT_MS, period_ends_ms(period)
+        local owner = budget.owner == request.tenant and 'tenant' or 'group'
+        return { 'budget_exhausted', owner .. '_tokens_per_' .. period, math.floor(used), math.floor(most),
+          BUDGET_HINT_MS }
+      end
+    end
+  end
+end
+
+-- Adds to what counts for an owner, and to what is reserved. An end does not create the record of an owner again if
+-- another program has deleted it.
+local function add_to_budget(owner, tokens, reserved)
+  local stored = redis.call('HGET', k_tenant .. owner, 'budget')
+  if stored or reserved > 0 then
+    local budget = read_budget(stored)
+    redis.call('HSET', k_tenant .. owner, 'budget', table.concat({ today(), whole(budget.day + tokens),
+      whole(budget.month + tokens), whole(math.max(0, budget.reserved + reserved)) }, ' '))
+  end
+end
+
+-- Returns what is reserved for a job, for each of its owners. Jobs of versions without budgets have none.
+local function holds_of(job)
+  local holds = {}
+  for owner, prompt_milli, answer_milli, reserved in string.gmatch(job.budget, HOLD_PATTERN) do
+    if owner == job.tenant or string.sub(owner, 1, 1) == '@' then
+      holds[#holds + 1] = { owner = owner, prompt_milli = number(prompt_milli, 1000, 0, MAX_TOKEN_MILLI),
+        answer_milli = number(answer_milli, 1000, 0, MAX_TOKEN_MILLI), reserved = number(reserved, 0, 0) }
+    end
+  end
+  return holds
+end
+
+-- Stores what is reserved for a job.
+local function keep_holds(id, holds)
+  local parts = {}
+  for i, hold in ipairs(holds) do
+    local numbers = { whole(hold.prompt_milli), whole(hold.answer_milli), whole(hold.reserved) }
+    parts[i] = hold.owner .. ' ' .. table.concat(numbers, ' ')
+  end
+  redis.call('HSET', k_rq_job .. id, 'penstock_budget', table.concat(parts, ' '))
+end
+
+-- Reserves for an admitted job the most that it can use.
+local function reserve_tokens(request, id)
+  local holds = {}
+  for i, budget in ipairs(request.budgets) do
+    local reserved = weighted_tokens(budget, request.prompt_tokens, request.max_tokens)
+    add_to_budget(budget.owner, 0, reserved)
+    holds[i] = { owner = budget.owner, prompt_milli = budget.prompt_milli, answer_milli = budget.answer_milli,
+      reserved = reserved }
+  end
+  keep_holds(id, holds)
+end
+
+-- Counts the tokens of a job that ends, and gives back what was reserved for it.
+local function settle_tokens(job, prompt_tokens, answer_tokens)
+  local holds = holds_of(job)
+  if #holds == 0 then
+    holds[1] = { owner = job.tenant, prompt_milli = 1000, answer_milli = 1000, reserved = 0 }
+  end
+  for _, hold in ipairs(holds) do
+    add_to_budget(hold.owner, weighted_tokens(hold, prompt_tokens, answer_tokens), -hold.reserved)
+  end
+end
+
+-- Whether a job that moves to another pool, where it has so many tokens, stays within the budgets. A job that needs no more
+-- there than what is reserved for it may move even if a budget was lowered meanwhile.
+local function may_use(job, prompt_tokens, max_tokens)
+  for _, hold in ipairs(holds_of(job)) do
+    local needed = weighted_tokens(hold, prompt_tokens, max_tokens)
+    local budget = open_budget(hold.owner, unpack(redis.call('HMGET', k_tenant .. hold.owner, 'budget',
+      'policy_tokens_per_day', 'policy_tokens_per_month'), 1, 3))
+    budget.reserved = budget.reserved - hold.reserved
+    if needed > hold.reserved and (is_exceeded(budget, 'day', needed) or is_exceeded(budget, 'month', needed)) then
+      return false
+    end
+  end
+  return true
+end
+
+-- Reserves for a job what it can use in another pool, in place of what is reserved for it.
+local function reserve_anew(job, prompt_tokens, max_tokens)
+  local holds = holds_of(job)
+  for _, hold in ipairs(holds) do
+    local reserved = weighted_tokens(hold, prompt_tokens, max_tokens)
+    add_to_budget(hold.owner, 0, reserved - hold.reserved)
+    hold.reserved = reserved
+  end
+  if #holds > 0 then
+    keep_holds(job.id, holds)
+  end
+end
+
+-- Takes what is reserved for the job that a request replaces out of the counts of the request.
+local function leave_out_hold(request, superseded)
+  for _, hold in ipairs(holds_of(superseded)) do
+    for _, budget in ipairs(request.budgets) do
+      if budget.owner == hold.owner then
+        budget.reserved = math.max(0, budget.reserved - hold.reserved)
+      end
+    end
+  end
+end
+
+-- The most inflight jobs that a recount examines. With more of them, it waits for a quieter time.
+local MAX_RECOUNTED = 1024
+
+-- Makes what is reserved for a tenant, its group and the groups of other inflight jobs agree with the inflight jobs.
+-- Another program may have deleted jobs, or a version without budgets ended some. Returns the number of repairs.
+local function recount_reserved(tenant, group)
+  local ids, sums, repairs = redis.call('ZRANGE', k_inflight, 0, MAX_RECOUNTED), { [tenant] = 0 }, 0
+  if #ids > MAX_RECOUNTED then
+    return 0
+  end
+  if group ~= '' then
+    sums[group] = 0
+  end
+  for i = 1, #ids do
+    local fields = redis.pcall('HMGET', k_rq_job .. ids[i], 'penstock_state', 'penstock_tenant', 'penstock_budget')
+    local is_inflight = fields[1] == 'queued' or fields[1] == 'running'
+    for _, hold in ipairs(is_inflight and holds_of({ tenant = fields[2], budget = fields[3] or '' }) or {}) do
+      if hold.owner == tenant or hold.owner ~= fields[2] then
+        sums[hold.owner] = (sums[hold.owner] or 0) + hold.reserved
+      end
+    end
+  end
+  for owner, reserved in pairs(sums) do
+    local before = read_budget(redis.call('HGET', k_tenant .. owner, 'budget')).reserved
+    if before ~= reserved then
+      add_to_budget(owner, 0, reserved - before)
+      repairs = repairs + 1
+    end
+  end
+  return repairs
+end
