@@ -60,18 +60,28 @@ local function check_types()
   end
 end
 
--- A worker whose last heartbeat lies in the future would stay live for ever, and a pause of reaping that ends more than
--- one lease in the future was not started by a script.
+-- Sets the scores between two times, which no script has written, to the present time.
+local function correct_scores(key, from, to)
+  for _, name in ipairs(redis.call('ZRANGEBYSCORE', key, from, to, 'LIMIT', 0, WINDOW)) do
+    redis.call('ZADD', key, now_ms, name)
+    repairs = repairs + 1
+  end
+end
+
+-- A worker whose last heartbeat lies in the future would stay live for ever; a model and a tenant that were heard of in
+-- the future would stay listed. A pause of reaping that ends more than one lease in the future was not started by a
+-- script.
 local function check_times()
   local until_ms = redis.call('HGET', k_config, 'hold_until_ms')
   if until_ms and not number(until_ms, nil, 0, now_ms + read_settings('lease_ms')) then
     redis.call('HDEL', k_config, 'hold_until_ms', 'hold_beat_ms')
     repairs = repairs + 1
   end
-  for _, name in ipairs(redis.call('ZRANGEBYSCORE', k_workers, now_ms + LIVE_MS, '+inf', 'LIMIT', 0, WINDOW)) do
-    redis.call('ZADD', k_workers, now_ms, name)
-    repairs = repairs + 1
+  for _, key in ipairs({ k_workers, k_models, k_tenants }) do
+    correct_scores(key, now_ms + LIVE_MS, '+inf')
   end
+  -- The reaper makes the score of a tenant with a policy negative.
+  correct_scores(k_tenants, '-inf', '(-' .. whole(now_ms))
   for _, model in ipairs(redis.call('ZREVRANGE', k_models, 0, WINDOW - 1)) do
     -- Doors with format 1 write this key until they are stopped, and nothing else would delete it.
     redis.call('DEL', k_promises .. slug_of(model))

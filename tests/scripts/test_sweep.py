@@ -2,6 +2,7 @@
 
 import pytest
 
+from shared.accounts.tenants import Tenants
 from shared.audit.invariants import find_breaches
 from shared.audit.sweeper import Sweeper
 from shared.jobs.outcomes import Refusal
@@ -239,6 +240,35 @@ def test_a_heartbeat_in_the_future_does_not_keep_a_pool_without_workers_open(sto
     assert find_breaches(store.client) == []
     advance_clock(store, 6_000)
     assert refused(store, a_job()).reason is Refusal.NO_WORKER
+
+
+@pytest.mark.parametrize("score", ["inf", "-inf", "1e300", "-1e300"])
+def test_a_tenants_last_admission_at_no_possible_time_counts_as_now(store, settings, score):
+    store.client.zadd(keys.tenants(), {"odd": score})
+    before_ms = store.snapshot().now_ms
+    sweep(store)
+    (odd,) = Tenants(store.client).list()
+    assert odd.last_admission_ms is not None
+    assert before_ms <= odd.last_admission_ms <= store.snapshot().now_ms
+    advance_clock(store, (settings.result_ttl_s + 90_001) * 1_000)
+    store.reap()
+    assert Tenants(store.client).list() == ()
+
+
+def test_what_is_known_of_the_last_admission_of_tenants_stays(store):
+    scores = {b"never": 0.0, b"long-ago": -1_000.0, b"now": float(store.snapshot().now_ms)}
+    store.client.zadd(keys.tenants(), scores)
+    sweep(store)
+    assert dict(store.client.zrange(keys.tenants(), 0, -1, withscores=True)) == scores
+
+
+def test_a_model_heard_of_in_the_future_is_forgotten_in_its_time(store):
+    heartbeat(store)
+    store.client.zadd(keys.models(), {"gone": "inf"})
+    sweep(store)
+    advance_clock(store, 8 * 86_400_000)
+    heartbeat(store)
+    assert store.snapshot().models == [MODEL]
 
 
 def test_one_process_sweeps_at_a_time_and_another_takes_over_when_it_stops(busy):
