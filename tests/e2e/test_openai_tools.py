@@ -1,15 +1,14 @@
 """Calls of tools through the stock `openai` package, plain and streamed, with a model that was never taught any."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import openai
 import pytest
 from openai import OpenAI
 
+from tests.support.fits_schema import assert_fits
 from tests.support.processes import Stage
 from tests.support.served import Served
 from tests.support.tool_templates import a_tool
@@ -42,7 +41,7 @@ def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def check(name: str, arguments: str) -> None:
-    jsonschema.validate(json.loads(arguments), SCHEMAS[name])
+    assert_fits(SCHEMAS[name], arguments)
 
 
 def test_the_loop_of_calls_and_results_works_plain(client: OpenAI) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import jsonschema
+import jsonschema_rs
 import pytest
 from pydantic import BaseModel, ValidationError
 
@@ -29,7 +29,7 @@ GENERATING = (SubmitBody, ChatBody, CompletionBody, ResponsesBody)
 def accepts(model: type[BaseModel], body: dict[str, Any]) -> tuple[bool, bool]:
     """Return whether the schema accepts a body, and whether the door does."""
     schema = model.model_json_schema()
-    by_schema = jsonschema.Draft202012Validator(schema).is_valid(body)
+    by_schema = jsonschema_rs.Draft202012Validator(schema).is_valid(body)
     try:
         model.model_validate(body)
     except (ApiError, ValidationError):

@@ -4,11 +4,11 @@ import contextlib
 import json
 import random
 
-import jsonschema
 import pytest
 
 from shared.jobs.schema_keywords import UNSUPPORTED
 from tests.support.cpu_time import cpu_time_below
+from tests.support.fits_schema import assert_fits
 from tests.support.schemas import FEATURES, an_object
 from workers.engine.events import JobRejected, JobSpec
 from workers.engine.structured.constraint import Constraint, read_constraint
@@ -36,7 +36,7 @@ def test_the_model_s_answers_fit_their_schema(driven, name):
     for ended in driven.answers(FEATURES[name], max_tokens=300, temperature=1.0):
         assert ended.outcome == "succeeded", ended
         if ended.finish_reason == "stop":
-            jsonschema.validate(json.loads(ended.text), FEATURES[name])
+            assert_fits(FEATURES[name], ended.text)
 
 
 @one_backend
@@ -61,7 +61,7 @@ def test_tokens_chosen_at_random_fit_the_schema_if_they_come_to_an_end(backend, 
         else:
             continue
         ended += 1
-        jsonschema.validate(json.loads(text), FEATURES[name])
+        assert_fits(FEATURES[name], text)
     assert ended or name in {"string", "integer", "number", "recursive", "additional", "email"}, (
         "no answer came to its end"
     )
@@ -95,7 +95,7 @@ def test_penalties_and_greedy_sampling_work_with_a_schema(driven, fields):
     schema = an_object(a={"enum": ["dibo", "kufe"]}, b={"type": "boolean"})
     for ended in driven.answers(schema, max_tokens=100, **fields):
         assert ended.finish_reason == "stop"
-        jsonschema.validate(json.loads(ended.text), schema)
+        assert_fits(schema, ended.text)
 
 
 def test_an_answer_ends_where_the_grammar_ends_even_if_the_model_does_not_want_to_end_it(driven):
@@ -145,7 +145,7 @@ def test_a_string_contains_no_raw_control_character_even_if_a_bias_favors_them(d
     form = a_format(an_object(x=text))
     driven.submit("a", {"prompt": "dibo", "max_tokens": 300, "seed": 1, "logit_bias": bias, "response_format": form})
     driven.run_until_idle()
-    jsonschema.validate(json.loads(driven.ended["a"].text), an_object(x=text))
+    assert_fits(an_object(x=text), driven.ended["a"].text)
 
 
 @one_backend

@@ -4,13 +4,13 @@ import json
 import random
 from pathlib import Path
 
-import jsonschema
 import pytest
 from gguf import TokenType
 
 from shared.answer_parts import read_parts
 from shared.settings.settings import load
 from tests.support.driven import Driven
+from tests.support.fits_schema import assert_fits
 from tests.support.gguf_copy import copy_gguf
 from tests.support.tool_templates import CONTROL, IN_TEMPLATE, a_tool, template_of
 from workers.engine.chat.chat_template import ChatTemplate
@@ -69,7 +69,7 @@ def check_calls(text, finish_reason, names=frozenset(SCHEMAS)):
         assert parts.calls
     for call in parts.calls[: None if finish_reason == "stop" else -1]:
         assert call.name in names
-        jsonschema.validate(json.loads(call.arguments), SCHEMAS[call.name])
+        assert_fits(SCHEMAS[call.name], call.arguments)
     return parts.calls
 
 
@@ -116,7 +116,7 @@ def test_text_goes_before_a_call_and_a_begun_call_must_be_completed(family):
         parts = read_parts(text + reader.finish())
         assert parts.content == said.rstrip()
         for call in parts.calls[:-1]:
-            jsonschema.validate(json.loads(call.arguments), SCHEMAS[call.name])
+            assert_fits(SCHEMAS[call.name], call.arguments)
         completed += len(parts.calls) > 1 or matcher.ended
     assert completed
 
