@@ -1,7 +1,9 @@
 """A fake model hub on loopback: an HTTP server with the few routes that huggingface-hub calls for model files."""
 
+import contextlib
 import hashlib
 import json
+import re
 import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -24,6 +26,10 @@ class FakeModelHub:
     chunked: set[str] = field(default_factory=set)
     #: Repos for which the hub sends a login page instead of their description, as a proxy may do.
     behind_login_page: set[str] = field(default_factory=set)
+    #: Whether requests for a part of a file get only that part.
+    ranges: bool = True
+    #: The bytes of files that were sent so far.
+    sent_bytes: int = 0
     #: The method and path of every request so far.
     requests: list[str] = field(default_factory=list)
 
@@ -32,6 +38,10 @@ class FakeModelHub:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+
+            def handle(self) -> None:
+                with contextlib.suppress(ConnectionError):  # a client may want only the beginning of a file
+                    super().handle()
 
             def do_GET(self) -> None:
                 hub._answer(self, body=True)
@@ -79,7 +89,13 @@ class FakeModelHub:
         headers = {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "X-Repo-Commit": _commit(repo)}
         if repo in self.chunked:
             headers |= {"X-Xet-Hash": "0" * 64, "X-Xet-Refresh-Route": f"{self.url}/api/models/{repo}"}
-        self._send(request, 200, content, headers, body=body)
+        status, part = 200, re.fullmatch(r"bytes=(\d+)-(\d+)", request.headers.get("Range", ""))
+        if part is not None and self.ranges:
+            begin, end = int(part[1]), min(int(part[2]) + 1, len(content))
+            headers["Content-Range"] = f"bytes {begin}-{end - 1}/{len(content)}"
+            status, content = 206, content[begin:end]
+        self.sent_bytes += len(content) if body else 0
+        self._send(request, status, content, headers, body=body)
 
     def _info(self, request: BaseHTTPRequestHandler, repo: str, revision: str) -> None:
         if repo not in self.repos:

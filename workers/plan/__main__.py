@@ -9,6 +9,8 @@ from dataclasses import replace
 from shared.cli import output
 from shared.cli.reach import FAULT, USAGE
 from shared.errors import ConfigError, PenstockError
+from shared.jobs.model_name import hub_name
+from shared.log import configure
 from shared.settings.settings import load
 from workers.gguf_header import Header, read_local_header
 from workers.model.model_file import local_parts
@@ -67,7 +69,13 @@ def _plan(options: argparse.Namespace) -> Plan:
 
 
 def _headers_of(model: str) -> list[Header]:
-    """Return the headers of all files of a model. Raises ModelError."""
+    """Return the headers of all files of a model, on this machine or on a hub. Raises ModelError."""
+    name = hub_name(model)
+    if name is not None:
+        # Imported only if needed, because importing huggingface-hub takes half a second.
+        from workers.model.hf_header import hub_headers  # noqa: PLC0415 - see above
+
+        return hub_headers(name)
     return [read_local_header(path) for path in local_parts(model)]
 
 
@@ -89,7 +97,7 @@ def _rate(text: str) -> float:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="penstock plan", description="Plan a worker for a model.")
-    parser.add_argument("model", metavar="MODEL", help="a GGUF file")
+    parser.add_argument("model", metavar="MODEL", help="a GGUF file, or org/repo[:QUANT or file][@revision] on a hub")
     parser.add_argument("--gpu", metavar="SIZE", help="free memory of the GPU, such as 80GiB; without it, the CPU")
     parser.add_argument("--users", type=_number, metavar="N", help="users who have a job inflight at the same time")
     parser.add_argument("--prompt", type=_number, metavar="TOKENS", help="prompt tokens of a job")
@@ -102,4 +110,5 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
+    configure()
     sys.exit(main())

@@ -13,7 +13,7 @@ from shared.settings.settings import Settings, load
 
 
 def plan(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file or org/repo.")],
     *,
     gpu: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Free memory of the GPU, such as 80GiB. Default: plan for a CPU.")
