@@ -1,18 +1,35 @@
 """A tenant's budget at the door: what a client whose budget is exhausted gets on each kind of route and on the gate."""
 
-import pytest
+import csv
+import io
+import json
+from pathlib import Path
 
+import pytest
+import redis
+
+from shared.accounts.groups import Groups
 from shared.accounts.tenants import Tenants
+from shared.jobs.group_policy import GroupPolicy
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.settings.settings import Settings
 from shared.store import keys
 from shared.store.store import Store
+from tests.support.builders import a_job, admitted
 from tests.support.door import a_door, admitted_job, job_of, post_response, refused, run_next, serve, settle, submit
 from tests.support.gate import served, submit_frame
+from tests.support.in_process import InProcess
+from web.api import response_models
 
 #: 2027-01-15, 12:00 UTC.
 NOON_MS = 1_800_014_400_000
 RESETS_AT = "2027-01-16T00:00:00Z"
+
+
+@pytest.fixture
+def penstock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, store_url: str, redis_client: redis.Redis) -> InProcess:
+    """The commands on the session's store, which is empty."""
+    return InProcess(monkeypatch, tmp_path, store_url)
 
 
 @pytest.fixture
@@ -52,8 +69,8 @@ def test_every_route_refuses_what_could_exceed_the_budget_and_says_what_is_left(
 
 
 def job_tokens(store: Store) -> int:
-    """Return how many prompt tokens the only inflight job is estimated to have."""
-    (raw,) = store.client.zrange(keys.inflight(), 0, -1)
+    """Return how many prompt tokens an inflight job is estimated to have."""
+    raw, *_ = store.client.zrange(keys.inflight(), 0, -1)
     return int(store.client.hget(keys.rq_job(raw.decode()), "penstock_prompt_tokens"))
 
 
@@ -62,6 +79,59 @@ def test_the_gate_refuses_as_the_door_does(midday: Store, settings: Settings) ->
         answer = gate.client.ask(submit_frame("a1", tenant="default", max_tokens=60))
     assert (answer["status"], answer["reason"], answer["retry_hint_ms"]) == ("yield", "budget_exhausted", 60_000)
     assert answer["limits"]["resets_at"] == RESETS_AT
+
+
+def test_the_usage_report_shows_the_budgets_of_the_tenant_and_its_group(midday: Store, settings: Settings) -> None:
+    Groups(midday.client).set("team", GroupPolicy(tokens_per_month=1_000))
+    Tenants(midday.client).change("default", {"group": "team"})
+    Tenants(midday.client).set("red", TenantPolicy(tokens_per_day=5))
+    door = a_door(midday, settings)
+    for _ in range(2):
+        admitted_job(submit(door, max_tokens=15))
+    reserved = 15 + job_tokens(midday)
+    settle(midday, run_next(midday))
+    report = door.get("/v1/usage").get_json()
+    response_models.UsageReport.model_validate(report)
+    own, of_group = report["budgets"]
+    used = {"counted_tokens": 30, "reserved_tokens": reserved}
+    assert own == used | {
+        "kind": "tenant",
+        "name": "default",
+        "period": "day",
+        "max_tokens": 60,
+        "left_tokens": 30 - reserved,
+        "resets_at": RESETS_AT,
+    }
+    assert of_group == used | {
+        "kind": "group",
+        "name": "team",
+        "period": "month",
+        "max_tokens": 1_000,
+        "left_tokens": 970 - reserved,
+        "resets_at": "2027-02-01T00:00:00Z",
+    }
+    at_midnight = NOON_MS + 43_200_000
+    midday.client.set(keys.clock(), f"={at_midnight}")
+    own, of_group = door.get("/v1/usage").get_json()["budgets"]
+    assert (own["counted_tokens"], own["resets_at"]) == (0, "2027-01-17T00:00:00Z")
+    assert (of_group["counted_tokens"], own["reserved_tokens"]) == (30, reserved)
+    everything = door.get("/v1/usage?all=1").get_json()["budgets"]
+    assert [(row["kind"], row["name"]) for row in everything] == [
+        ("tenant", "default"),
+        ("tenant", "red"),
+        ("group", "team"),
+    ]
+
+
+def test_the_command_lists_the_budgets(midday: Store, penstock: InProcess) -> None:
+    admitted(midday, a_job("default"))
+    head, row = [line.split("\t") for line in penstock("usage", "--budgets").stdout.splitlines()]
+    assert head == ["kind", "name", "period", "max", "counted", "reserved", "left", "resets_at"]
+    assert row == ["tenant", "default", "day", "60", "0", "30", "30", RESETS_AT]
+    (found,) = json.loads(penstock("usage", "--budgets", "--json").stdout)["budgets"]
+    assert (found["name"], found["left_tokens"]) == ("default", 30)
+    (found,) = csv.DictReader(io.StringIO(penstock("usage", "--budgets", "--csv").stdout))
+    assert (found["name"], found["reserved_tokens"]) == ("default", "30")
 
 
 def test_tokens_that_a_job_did_not_use_can_be_used_by_the_next_one(midday: Store, settings: Settings) -> None:

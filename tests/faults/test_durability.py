@@ -5,13 +5,17 @@ from pathlib import Path
 
 import pytest
 
+from shared.accounts.budgets import Budgets
+from shared.accounts.tenants import Tenants
 from shared.errors import StoreUnavailable
+from shared.jobs.tenant_policy import TenantPolicy
 from shared.settings.settings import load
 from shared.store import keys
 from shared.store.connection import DOOR, open_client
 from shared.store.store import Store
 from tests.chaos.proxy import StoreProxy
-from tests.support.builders import a_job, admitted, heartbeat
+from tests.support.budgets import MIDDLE_MS, at
+from tests.support.builders import a_job, admitted, an_ending, claim_one, heartbeat, refused
 from tests.support.processes import wait_for
 from tests.support.store_servers import StoreServer
 
@@ -47,6 +51,24 @@ def test_a_killed_store_has_every_job_that_was_acknowledged_before_its_last_writ
         server.process.kill()
         server.start()
         assert lost(server, ids) == []
+
+
+def test_a_budget_and_what_is_used_of_it_survive_a_restart_of_the_store(tmp_path: Path) -> None:
+    with StoreServer(tmp_path, appendfsync="always") as server:
+        store = a_store(server)
+        at(store, MIDDLE_MS)
+        Tenants(store.client).set("blue", TenantPolicy(tokens_per_month=80))
+        for _ in range(2):
+            admitted(store, a_job())
+        store.settle(an_ending(claim_one(store).held), "w1")
+        before = Budgets(store.client).of_tenant("blue")
+        server.process.kill()
+        server.start()
+        store = a_store(server)
+        after = Budgets(store.client).of_tenant("blue")
+        assert [(row.max_tokens, row.counted_tokens, row.reserved_tokens) for row in after] == [(80, 30, 30)]
+        assert after == before
+        assert refused(store, a_job()).value == 60
 
 
 @pytest.fixture

@@ -191,6 +191,19 @@ class OwnQueue(ResponseModel):
     draining: bool
 
 
+class TokenBudget(ResponseModel):
+    """A budget of the tenant or its group, and what is used of it now."""
+
+    kind: Literal["tenant", "group"]
+    name: str
+    period: Literal["day", "month"]
+    max_tokens: int
+    counted_tokens: int = Field(description="of jobs that ended in the period")
+    reserved_tokens: int = Field(description="the most that the inflight jobs can use")
+    left_tokens: int
+    resets_at: str = Field(description="when the budget begins anew (UTC)")
+
+
 class UsageReport(ResponseModel):
     """What was used from the first to the last day, both UTC and included."""
 
@@ -199,6 +212,7 @@ class UsageReport(ResponseModel):
     from_: str = Field(alias="from")
     to: str
     data: list[dict[str, int | str]] = Field(description="for each value of the dimensions: jobs and tokens")
+    budgets: list[TokenBudget] = Field(description="the tenant's budgets and those of its group, or all budgets")
 
 
 class Quote(ResponseModel):

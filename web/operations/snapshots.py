@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Any, TypeVar
 
+from shared.accounts.budgets import Budgets
 from shared.accounts.usage import UsageRow, days_between, parse_day, parse_dimensions, sum_by
 from shared.errors import ConfigError
 from shared.store import keys
@@ -59,7 +60,7 @@ def count_tenant(context: DoorContext, tenant: str) -> TenantCounts:
 def read_usage(
     context: DoorContext, tenant: str | None, *, by: str | None, first: str | None, last: str | None
 ) -> dict[str, Any]:
-    """Return the sums of a tenant's usage, or of all tenants' if `tenant` is None.
+    """Return the sums of a tenant's usage and its budgets, or those of all tenants if `tenant` is None.
 
     `by` lists the dimensions; the default is `day,model`, with `tenant` for all tenants. `first` and `last` are dates;
     by default, the last day is today and the first one is the first of its month. Raises ApiError (422) if one of them
@@ -72,12 +73,14 @@ def read_usage(
     days = _checked("from", lambda: days_between(first_day, last_day, most=MAX_DAYS))
     rows = (row for day in days for row in _read_day(context, tenant, day, today))
     sums = sum_by(dimensions, rows)
+    budgets = Budgets(context.store.client)
     return {
         "object": "usage",
         "tenant": tenant,
         "from": first_day.isoformat(),
         "to": last_day.isoformat(),
         "data": [dict(zip(dimensions, group, strict=True)) | amounts.as_dict() for group, amounts in sums.items()],
+        "budgets": [budget.as_dict() for budget in (budgets.of_tenant(tenant) if tenant else budgets.read_all())],
     }
 
 

@@ -2,7 +2,7 @@
 
 import csv
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Annotated
 
@@ -15,6 +15,16 @@ from shared.errors import ConfigError
 
 #: Without --from, the command begins so many days before the last day.
 _DEFAULT_DAYS_BEFORE = 29
+_BUDGET_COLUMNS = (
+    "kind",
+    "name",
+    "period",
+    "max_tokens",
+    "counted_tokens",
+    "reserved_tokens",
+    "left_tokens",
+    "resets_at",
+)
 
 
 def usage(
@@ -26,6 +36,7 @@ def usage(
         str | None, typer.Option("--from", metavar="DATE", help="The first day, UTC; by default 29 days before --to.")
     ] = None,
     last: Annotated[str | None, typer.Option("--to", metavar="DATE", help="The last day; by default today.")] = None,
+    budgets: Annotated[bool, typer.Option("--budgets", help="List the budgets instead, and what is used now.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     state_dir: StateDir = None,
     json: Json = False,
@@ -35,6 +46,9 @@ def usage(
 
     if as_csv and json:
         raise ConfigError("choose either --csv or --json")
+    if budgets:
+        _print_budgets(state_dir, as_csv=as_csv, json=json)
+        return
     dimensions = parse_dimensions("by", by)
     book = Usage(store_client(state_dir))
     last_day = parse_day("to", last) if last else book.today()
@@ -46,12 +60,30 @@ def usage(
         return
     columns = (*dimensions, *Amounts().as_dict())
     if as_csv:
-        writer = csv.DictWriter(sys.stdout, columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+        _write_csv(columns, rows)
         return
     names = [name.removesuffix("_tokens").removesuffix("_micro") for name in columns]
     output.write_table(names, (_cells(row) for row in rows))
+
+
+def _print_budgets(state_dir: str | None, *, as_csv: bool, json: bool) -> None:
+    """Print the budgets of all tenants and groups, and what is used of them."""
+    from shared.accounts.budgets import Budgets
+
+    rows = [budget.as_dict() for budget in Budgets(store_client(state_dir)).read_all()]
+    if json:
+        output.write_json({"budgets": rows})
+    elif as_csv:
+        _write_csv(_BUDGET_COLUMNS, rows)
+    else:
+        names = [name.removesuffix("_tokens") for name in _BUDGET_COLUMNS]
+        output.write_table(names, ([row[name] for name in _BUDGET_COLUMNS] for row in rows))
+
+
+def _write_csv(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> None:
+    writer = csv.DictWriter(sys.stdout, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
 
 
 def _cells(row: Mapping[str, object]) -> list[object]:

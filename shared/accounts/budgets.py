@@ -1,0 +1,118 @@
+"""Reads what tenants and groups have used of their budgets of tokens.
+
+shared/lua/lib/budget.lua writes the counts into the records of the owners, and describes them.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, Literal
+
+import redis
+
+from shared import store_clock
+from shared.accounts.stored_policy import parse_group_policy, parse_policy
+from shared.jobs.group_policy import GroupPolicy
+from shared.jobs.tenant_policy import TenantPolicy
+from shared.store import keys
+from shared.store.decode import text
+from shared.store.redis_errors import store_faults
+
+Period = Literal["day", "month"]
+
+_COUNTS = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2}) ([0-9]+) ([0-9]+) ([0-9]+)")
+#: How many records are read in one round trip. The store answers other clients in between.
+_MAX_PIPELINED = 1_000
+
+
+@dataclass(frozen=True)
+class Budget:
+    """One budget and what is used of it, in tokens by the owner's weights. Times are UTC, by the store's clock."""
+
+    kind: Literal["tenant", "group"]
+    name: str
+    period: Period
+    max_tokens: int
+    #: The tokens of the jobs that ended in the period.
+    counted_tokens: int
+    #: The most that the inflight jobs can use.
+    reserved_tokens: int
+    #: When the budget begins anew, such as 2026-11-24T00:00:00Z.
+    resets_at: str
+
+    def as_dict(self) -> dict[str, int | str]:
+        """Return the fields by name, and `left_tokens`."""
+        left = max(0, self.max_tokens - self.counted_tokens - self.reserved_tokens)
+        return {**vars(self), "left_tokens": left}
+
+
+class Budgets:
+    """The budgets of all tenants and groups. Methods raise StoreUnavailable if the store does not answer."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._client = client
+
+    def of_tenant(self, tenant: str) -> list[Budget]:
+        """Return the tenant's budgets, and those of the group that its policy names."""
+        today, (record,) = self._read([keys.tenant(tenant)])
+        policy = parse_policy(tenant, record)[0]
+        found = list(_budgets("tenant", tenant, policy, record, today))
+        if policy is not None and policy.group is not None:
+            _, (of_group,) = self._read([keys.tenant(keys.group_owner(policy.group))])
+            found += _budgets("group", policy.group, parse_group_policy(policy.group, of_group)[0], of_group, today)
+        return found
+
+    def read_all(self) -> list[Budget]:
+        """Return all budgets, those of tenants first, sorted by name."""
+        with store_faults(self._client):
+            seen: Any = self._client.zrange(keys.tenants(), 0, -1)
+            named: Any = self._client.smembers(keys.groups())
+        tenants, groups = sorted(text(raw) for raw in seen), sorted(text(raw) for raw in named)
+        owners = [*tenants, *(keys.group_owner(group) for group in groups)]
+        found: list[Budget] = []
+        for start in range(0, len(owners), _MAX_PIPELINED):
+            asked = owners[start : start + _MAX_PIPELINED]
+            today, records = self._read([keys.tenant(owner) for owner in asked])
+            for owner, record in zip(asked, records, strict=True):
+                name = owner.removeprefix("@")
+                if owner.startswith("@"):
+                    found += _budgets("group", name, parse_group_policy(name, record)[0], record, today)
+                else:
+                    found += _budgets("tenant", name, parse_policy(name, record)[0], record, today)
+        return found
+
+    def _read(self, records: Sequence[str]) -> tuple[date, Sequence[Mapping[Any, Any]]]:
+        """Return the date of the store's time, and these records."""
+        with store_faults(self._client), self._client.pipeline(transaction=False) as pipe:
+            pipe.time()
+            pipe.mget(keys.of_time())
+            for key in records:
+                pipe.hgetall(key)
+            time, marks, *found = pipe.execute()
+        return datetime.fromtimestamp(store_clock.parse(time, marks).now_ms / 1000, UTC).date(), found
+
+
+def _budgets(
+    kind: Literal["tenant", "group"],
+    name: str,
+    policy: TenantPolicy | GroupPolicy | None,
+    record: Mapping[Any, Any],
+    today: date,
+) -> Iterator[Budget]:
+    """Yield the budgets of one owner."""
+    if policy is None:
+        return
+    stored = {text(field): text(value) for field, value in record.items()}.get("budget", "")
+    match = _COUNTS.fullmatch(stored)
+    day, of_day, of_month, reserved = match.groups() if match else ("", "0", "0", "0")
+    counted = {
+        "day": int(of_day) if day == today.isoformat() else 0,
+        "month": int(of_month) if day[:7] == today.isoformat()[:7] else 0,
+    }
+    resets = {"day": today + timedelta(days=1), "month": (today.replace(day=1) + timedelta(days=32)).replace(day=1)}
+    bounds: dict[Period, int | None] = {"day": policy.tokens_per_day, "month": policy.tokens_per_month}
+    for period, most in bounds.items():
+        if most is not None:
+            resets_at = f"{resets[period]}T00:00:00Z"
+            yield Budget(kind, name, period, most, counted[period], int(reserved), resets_at)
