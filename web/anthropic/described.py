@@ -32,37 +32,15 @@ class ToolResultBlock(Body):
 
     type: Literal["tool_result"]
     tool_use_id: _Id
-    content: NulFreeText | list[TextBlock] = ""
+    content: NulFreeText = Field("", description="a text; blocks of text are accepted too")
     is_error: bool = False
 
 
-class ImageBlock(Body):
-    """An image, for a model that an upstream serves."""
+class InputMessage(Body):
+    """A message of the user, or an earlier answer. Images and documents are blocks too, but only for upstreams."""
 
-    type: Literal["image"]
-    source: dict[str, Any] = Field(description="`type` is base64 or url")
-
-
-class DocumentBlock(Body):
-    """A document, for a model that an upstream serves."""
-
-    type: Literal["document"]
-    source: dict[str, Any] = Field(description="`type` is base64")
-    title: NulFreeText | None = None
-
-
-class UserMessage(Body):
-    """A message of the user."""
-
-    role: Literal["user"]
-    content: NulFreeText | list[TextBlock | ToolResultBlock | ImageBlock | DocumentBlock]
-
-
-class AssistantMessage(Body):
-    """An earlier answer."""
-
-    role: Literal["assistant"]
-    content: NulFreeText | list[TextBlock | ToolUseBlock]
+    role: Literal["user", "assistant"]
+    content: NulFreeText | list[TextBlock | ToolUseBlock | ToolResultBlock]
 
 
 class InputTool(Body):
@@ -74,5 +52,5 @@ class InputTool(Body):
     strict: bool | None = None
 
 
-InputMessages = Annotated[list[UserMessage | AssistantMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
+InputMessages = Annotated[list[InputMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
 InputSystem = NulFreeText | list[TextBlock]
