@@ -69,16 +69,17 @@ class Scenario:
         return 2 * max(longest_prompt, GENERATED_WEIGHT * max_running) / lightest
 
     def paused_bound_wt(self, quantum_ms: int) -> float:
-        """2·((R + 3/4)·Q + L) for the lightest weight, with preemption.
+        """2·((R + A)·Q + L) for the lightest weight, with preemption, where A = max(3/4, (R - 1)/4).
 
         R: slots of the pool; Q: most that a slot computes in a quantum; L: longest prompt. Each of two tenants leads
-        the other by half of this at most: a job gets a slot while its tenant does not lead by more than 3/4·Q, and
-        keeps it for a quantum (docs/fairness.md).
+        the other by half of this at most: a job gets a slot while its tenant does not lead by more than A·Q, and keeps
+        it for a quantum (docs/fairness.md).
         """
         longest_prompt = max(job.prompt for job in self.jobs)
         quantum_wt = GENERATED_WEIGHT * quantum_ms / self.machine.takes_ms(1, 0, 0)
         lightest = min([1.0, *self.weights.values()])
-        return 2 * ((self.slots * self.workers + 0.75) * quantum_wt + longest_prompt) / lightest
+        slots = self.slots * self.workers
+        return 2 * ((slots + max(0.75, (slots - 1) / 4)) * quantum_wt + longest_prompt) / lightest
 
 
 @dataclass

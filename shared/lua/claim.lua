@@ -106,7 +106,7 @@ local function look_at(tenant, group)
     return 'pass'
   end
   local usable_cells = cells + (giver and cells_for(giver.job) or 0)
-  local may_start = not giver or report.paused_jobs < report.slots
+  local may_start = not giver or report.paused_jobs < report.most_paused
   local entry = paused_first(tenant, may_start)
   if entry then
     return fits(view, cells_for(entry.job), usable_cells) and 'resume' or 'pass', entry.job, giver
@@ -146,12 +146,24 @@ end
 
 local function go_on(job)
   resume(job)
-  local _, index = first_of_kind(report.paused[job.tenant], view.is_batch)
-  table.remove(report.paused[job.tenant], index)
+  for index, entry in ipairs(report.paused[job.tenant]) do
+    if entry.job.id == job.id then
+      table.remove(report.paused[job.tenant], index)
+      break
+    end
+  end
   report.paused_jobs = report.paused_jobs - 1
   answer.resume[#answer.resume + 1] = job.id
 end
 
+-- Paused jobs that would be late after another quantum do not wait for their tenants' turns.
+for _, entry in ipairs(contest and free > 0 and urgent_ones(report, contest.quantum_ms) or {}) do
+  if free > 0 and fits(view, cells_for(entry.job), cells) then
+    note_new_row(contest, entry.job, entry.job.group)
+    go_on(entry.job)
+    free, cells = free - 1, cells - cells_for(entry.job)
+  end
+end
 while examined < MAX_EXAMINED and (free > 0 or contest) do
   examined = examined + 1
   local owner = least_served('')

@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from tests.support.model_contest import USUAL_SLOT_RATE, Contest, Entry, left_ms
+from tests.support.model_contest import USUAL_SLOT_RATE, Contest, Entry, is_urgent, left_ms, most_paused
 from tests.support.model_heads import candidate, is_hopeless
 from tests.support.model_records import ModelJob
 from tests.support.model_turns import follow_service, join, next_turn, pass_turn
@@ -112,6 +112,7 @@ class Claiming:
     def run(self) -> None:
         """Give the free slots, and those that running jobs give, to the tenants in their turns."""
         passed: Counter[str] = Counter()
+        self._resume_urgent()
         while (self.free > 0 or self.contest) and (turn := next_turn(self.model, self.slug, passed)):
             group, tenant, is_batch = turn
             giver = self.contest.giver(tenant, group, is_batch=is_batch) if self.free <= 0 and self.contest else None
@@ -126,9 +127,17 @@ class Claiming:
         if self.contest:
             self.told.ask_in_ms = self.contest.next_ms()
 
+    def _resume_urgent(self) -> None:
+        """Give free slots to the paused jobs that would be late after another quantum, before all other jobs."""
+        mine = [entry for entry in self.paused if entry.job.priority >= 0 and not entry.job.cancel]
+        urgent = [entry for entry in mine if self.contest and is_urgent(self.model, entry)]
+        for entry in sorted(urgent, key=lambda entry: (entry.job.deadline_ms, entry.job.id)):
+            if self.free > 0 and min(self._cells_for(entry.job), self.me.cells) <= self.cells:
+                self._take("resume", entry.job, entry.job.group, None)
+
     def _look_at(self, tenant: str, giver: Entry | None, *, is_batch: bool) -> tuple[str, ModelJob | None]:
         model, cells = self.model, self.cells + (self._cells_for(giver.job) if giver else 0)
-        may_start = giver is None or len(self.paused) < self.slots
+        may_start = giver is None or len(self.paused) < most_paused(model, self.slug, self.slots)
         if (entry := self._paused_first(tenant, may_start=may_start, is_batch=is_batch)) is not None:
             return ("resume" if min(self._cells_for(entry.job), self.me.cells) <= cells else "pass"), entry.job
         if not may_start or not self._head(tenant, is_batch=is_batch):

@@ -12,6 +12,12 @@ if TYPE_CHECKING:
 
 #: The parts of a quantum for which a job keeps its slot in any case, and by which another tenant has to lead.
 EARLY_PART, LEAD_PART = 0.25, 0.75
+#: The part of a quantum for each slot of the pool but the first by which another tenant has to lead in a large pool, and
+#: how many times as far if the job would miss its deadline by the pause.
+LEAD_PART_OF_SLOT, RISK_FACTOR = 0.25, 4
+#: For each tenant that wants slots, as many slots as this cannot have a paused job, except for a part of all slots, and
+#: for a number of them.
+SLOTS_OF_TENANT, PAUSED_PART, MIN_PAUSED = 4, 0.25, 4
 #: The rate of a slot whose worker reports none, in thousandths of a weighted token per ms.
 USUAL_SLOT_RATE = 100
 
@@ -47,7 +53,10 @@ class Contest:
 
     def __post_init__(self) -> None:
         turns = self.model.fairness == "turns"
-        self.lead_mwt, self.young_mwt = (1_000, 0) if turns else (LEAD_PART * self.quantum_mwt, self.quantum_mwt)
+        slots, quantum_mwt = self.model.pools[self.slug].slots, self.quantum_mwt
+        self.lead_mwt = 1_000 if turns else lead_part(slots) * quantum_mwt
+        self.first_lead_mwt = 0 if turns else lead_part(slots, starts_first=True) * quantum_mwt
+        self.young_mwt = 0 if turns else quantum_mwt
         for entry in self.entries:
             self.note_slot(entry.job.tenant, entry.job.group, 0, entry.row_ms)
 
@@ -99,16 +108,18 @@ class Contest:
         one, other = has[level], wants[level]
         leads_by = one.service - other.service
         has_more = (one.rows - 1) * other.weight > other.rows * one.weight
-        if has_more and entry.row_ms >= EARLY_PART * quantum_ms and -leads_by <= self.lead_mwt / other.weight:
+        is_risky = is_urgent(self.model, entry)
+        if has_more and not is_risky and entry.row_ms >= EARLY_PART * quantum_ms and -leads_by <= self.lead_mwt / other.weight:
             return True
-        lead_mwt = self.lead_mwt if other.rows or self._running(tenant, paused=True) else 0
+        lead_mwt = self.lead_mwt if other.rows or self._running(tenant, paused=True) else self.first_lead_mwt
+        lead_mwt = RISK_FACTOR * self.lead_mwt if is_risky else lead_mwt
         return entry.row_ms >= quantum_ms and one.service > other.service + other.young + lead_mwt / one.weight
 
     def _order(self, entry: Entry) -> tuple[float | str, ...]:
         """Order the givers: those that lose least, of the owner with the most slots for its weight, first."""
         job, quantum_ms = entry.job, self.model.quantum_ms
         owner, *within = self._both(job.tenant, job.group)
-        rank = 2 if self.model.now_ms + quantum_ms + entry.left_ms > job.deadline_ms else entry.left_ms <= quantum_ms
+        rank = 2 if is_urgent(self.model, entry) else entry.left_ms <= quantum_ms
         in_group = -within[0].rows / within[0].weight if within else 0
         is_young = entry.row_ms < quantum_ms
         return rank, -owner.rows / owner.weight, -owner.service, in_group, is_young, entry.row_ms, job.id
@@ -128,6 +139,23 @@ class Contest:
             rests_ms += [0] if lacks_slot and entry.row_ms >= quantum_ms else []
         soonest_ms = min([quantum_ms, *rests_ms])
         return math.ceil(max(soonest_ms, EARLY_PART * quantum_ms)) if wanted else -1
+
+
+def lead_part(slots: int, *, starts_first: bool = False) -> float:
+    """Return by how many quanta a tenant leads before it gives a slot to one that has something, or nothing, running."""
+    part = LEAD_PART_OF_SLOT * max(0, slots - 1)
+    return part if starts_first else max(LEAD_PART, part)
+
+
+def most_paused(model: "Model", slug: str, slots: int) -> int:
+    """Return how many paused jobs the workers with these slots may hold."""
+    wanted = SLOTS_OF_TENANT * len(active(model, slug)) / max(1, slots, model.pools[slug].slots)
+    return min(slots, max(MIN_PAUSED, math.ceil(slots * max(PAUSED_PART, 1 - wanted))))
+
+
+def is_urgent(model: "Model", entry: Entry) -> bool:
+    """Return whether the job would miss its deadline if it waited for a quantum."""
+    return model.now_ms + model.quantum_ms + entry.left_ms > entry.job.deadline_ms
 
 
 def left_ms(job: ModelJob, generated: int, tpot_ms: float) -> float:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tests.support import model_turns
-from tests.support.model_contest import EARLY_PART, LEAD_PART
+from tests.support.model_contest import EARLY_PART, lead_part, most_paused
 from tests.support.model_lengths import MIN_ANSWERS, Lengths
 from tests.support.model_places import LIVE_MS
 from tests.support.model_records import ModelJob
@@ -51,7 +51,7 @@ class Level:
     def lead_ms(self, view: "AdmissionView", rates: "Rates", slots: int) -> float:
         """Return the ms until the others have caught up with the owner."""
         turns, all_slots = view.model.fairness == "turns", max(1, view.pool.slots)
-        lead_mwt = 1_000 if turns else LEAD_PART * view.model.quantum_ms * rates.mu_wtps / all_slots
+        lead_mwt = 1_000 if turns else lead_part(all_slots) * view.model.quantum_ms * rates.mu_wtps / all_slots
         excess = max(0, self.lead - lead_mwt * 1_000 / self.weight)
         unit_mwt = view.mean_mwt / 1_000 if turns else 1
         work_mwt = excess * (self.weights - self.weight) / 1_000 * unit_mwt
@@ -179,5 +179,5 @@ def slot_view(view: "AdmissionView", rates: "Rates", score_of: ScoreOf) -> SlotV
         view.member_mwt / max(1, view.waiting_here),
         view.mean_mwt,
         others_mwt,
-        all_paused >= slots and not any(other.paused_since_ms for other in mine),
+        all_paused >= most_paused(model, job.slug, slots) and not any(other.paused_since_ms for other in mine),
     )

@@ -1,5 +1,5 @@
 -- contest: chooses the running job of a worker that gives its slot to another tenant.
--- KEYS active batch tenant
+-- KEYS active batch tenant books
 -- USES clock books turns service priority rows generated_weight
 -- docs/fairness.md explains the rules. The functions share a table `contest`: what a worker runs whose slots may change
 -- hands. Each of its `entries` is a job that computes: `job`, `row_ms` (the time since it got its slot) and `left_ms` (how
@@ -10,6 +10,13 @@ local EARLY_PART = 0.25
 -- A tenant takes turns with another one that leads by this part of a quantum of service. The measured rate, by which a
 -- quantum is converted to weighted tokens, may be too high by a quarter.
 local LEAD_PART = 0.75
+-- In a pool of many slots one is free more often, and the lead is this part of a quantum for each slot but the first.
+local LEAD_PART_OF_SLOT = 0.25
+-- A job that would miss its deadline by the pause keeps its slot until its tenant leads by this many times as much.
+local RISK_FACTOR = 4
+-- Each paused job makes the others later. A worker may pause as many jobs as it has slots, less this many for each tenant
+-- that wants slots, but PAUSED_PART of its slots and MIN_PAUSED in any case. The figures are from docs/fairness.md.
+local SLOTS_OF_TENANT, PAUSED_PART, MIN_PAUSED = 4, 0.25, 4
 -- The rate of a slot whose worker reports none, in thousandths of a weighted token per ms: 25 generated tokens a second.
 local USUAL_SLOT_RATE = 100
 
@@ -64,17 +71,41 @@ local function note_new_row(contest, job, group)
   table.insert(contest.entries, { job = job, row_ms = 0, left_ms = 0, rank = 0 })
 end
 
--- Returns a contest for the slots of the jobs `entries`. In turns mode a job is one unit of service, whatever it takes.
-local function open_contest(slug, quantum_ms, quantum_mwt, counts_turns, entries)
+local function slots_of_pool(slug)
+  return number(redis.call('HGET', k_books .. slug, 'slots'), 0, 0)
+end
+
+-- Returns by how many quanta of service a tenant must lead before another one takes its turn. `starts_first` is true if
+-- the other has nothing that runs.
+local function lead_part_of(slots, starts_first)
+  local part = LEAD_PART_OF_SLOT * math.max(0, slots - 1)
+  return starts_first and part or math.max(LEAD_PART, part)
+end
+
+-- Returns how many paused jobs a worker may hold, or all workers with the slots `slots` together.
+local function most_paused(slug, slots, pool_slots)
+  local wanted = SLOTS_OF_TENANT * redis.call('ZCARD', k_active .. slug) / math.max(1, slots, pool_slots)
+  return math.min(slots, math.max(MIN_PAUSED, math.ceil(slots * math.max(PAUSED_PART, 1 - wanted))))
+end
+
+-- Whether a job would miss its deadline if it waited for a quantum from now on.
+local function is_urgent(entry, quantum_ms)
+  return now_ms + quantum_ms + entry.left_ms > entry.job.deadline_ms
+end
+
+-- Returns a contest for the slots of the jobs `entries`, whose pool has `slots` slots. In turns mode a job is one unit of
+-- service, whatever it takes.
+local function open_contest(slug, quantum_ms, quantum_mwt, counts_turns, entries, slots)
   local contest = { slug = slug, quantum_ms = quantum_ms, entries = entries, owners = {}, longest_ms = 0,
-    lead_mwt = counts_turns and 1000 or LEAD_PART * quantum_mwt, young_mwt = counts_turns and 0 or quantum_mwt }
+    lead_mwt = counts_turns and 1000 or lead_part_of(slots, false) * quantum_mwt,
+    first_lead_mwt = counts_turns and 0 or lead_part_of(slots, true) * quantum_mwt,
+    young_mwt = counts_turns and 0 or quantum_mwt }
   for i = 1, #entries do
     local entry = entries[i]
     note_slot(contest, entry.job.tenant, entry.job.group, 0, entry.row_ms)
     contest.longest_ms = math.max(contest.longest_ms, entry.row_ms)
     -- The pause of a job that is nearly done gains little, and a job that cannot afford to wait is paused last.
-    entry.rank = now_ms + quantum_ms + entry.left_ms > entry.job.deadline_ms and 2
-      or entry.left_ms <= quantum_ms and 1 or 0
+    entry.rank = is_urgent(entry, quantum_ms) and 2 or entry.left_ms <= quantum_ms and 1 or 0
   end
   return contest
 end
@@ -91,18 +122,22 @@ local function opponents(contest, job, tenant, group)
   return has[2], wants[2]
 end
 
--- Whether a job gives its slot. First rule: the other has fewer slots than its share and would not have more than this one
--- afterwards, and does not lead in service. Second rule: the job has had its slot for a quantum, and its owner leads in
--- service: by LEAD_PART of a quantum or, if the other has nothing that runs (`starts_first`), by anything. A newcomer
--- enters with the service of the others, so it would otherwise wait until they have got that lead, again for each job
--- that comes when its last one has ended.
-local function gives_slot(contest, has, wants, row_ms, starts_first)
-  if (has.rows - 1) * wants.weight > wants.rows * has.weight and row_ms >= EARLY_PART * contest.quantum_ms
+-- Whether the job of an entry gives its slot. First rule: the other has fewer slots than its share and would not have more
+-- than this one afterwards, and does not lead in service. Second rule: the job has had its slot for a quantum, and its owner
+-- leads in service. If the other has nothing that runs (`starts_first`), a smaller lead is enough, on one slot any: a
+-- newcomer enters with the service of the others, so it would otherwise wait until they have got that lead, again for each
+-- job that comes when its last one has ended. A job that would miss its deadline gives its slot only by the second rule, and
+-- only to one that its owner leads by far: what was computed for it would be lost.
+local function gives_slot(contest, has, wants, entry, starts_first)
+  local is_risky = entry.rank == 2
+  if not is_risky and (has.rows - 1) * wants.weight > wants.rows * has.weight
+    and entry.row_ms >= EARLY_PART * contest.quantum_ms
     and wants.service <= has.service + contest.lead_mwt / wants.weight then
     return true
   end
-  local lead_mwt = starts_first and wants.rows == 0 and 0 or contest.lead_mwt
-  return row_ms >= contest.quantum_ms and has.service > wants.service + wants.young + lead_mwt / has.weight
+  local lead_mwt = is_risky and RISK_FACTOR * contest.lead_mwt
+    or starts_first and wants.rows == 0 and contest.first_lead_mwt or contest.lead_mwt
+  return entry.row_ms >= contest.quantum_ms and has.service > wants.service + wants.young + lead_mwt / has.weight
 end
 
 -- Whether the first of two entries gives its slot rather than the second: the one that loses least, of the owner with the
@@ -125,7 +160,7 @@ local function order_of(contest, entry, tenant, group, is_batch)
     return entry.row_ms >= EARLY_PART * contest.quantum_ms and { -1, 0, 0, 0, 0, entry.row_ms, entry.job.id } or nil
   end
   local has, wants = opponents(contest, entry.job, tenant, group)
-  if has and gives_slot(contest, has, wants, entry.row_ms, rows_of(contest.slug, 'p', tenant) == 0) then
+  if has and gives_slot(contest, has, wants, entry, rows_of(contest.slug, 'p', tenant) == 0) then
     -- Jobs of the same group as the tenant are compared with those of others by their group.
     local owner, within = unpack(contenders(contest, entry.job.tenant, entry.job.group))
     return { entry.rank, -owner.rows / owner.weight, -owner.service, within and -within.rows / within.weight or 0,

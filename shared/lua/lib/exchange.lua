@@ -70,8 +70,11 @@ local function open_exchange(worker, slug, first, room, fields)
   report.slots = math.min(room + #report.jobs, number(fields.slots, MAX_SLOTS, 1))
   if preempts then
     follow_service(slug, report.jobs)
+    local pool_slots = slots_of_pool(slug)
     local quantum_mwt = quantum_mwt_of(slug, quantum_ms, report.slots, fields.mu_wtps, fields.generated_tps)
-    report.contest = open_contest(slug, quantum_ms, quantum_mwt, fairness == 'turns', report.entries)
+    report.contest = open_contest(slug, quantum_ms, quantum_mwt, fairness == 'turns', report.entries,
+      pool_slots)
+    report.most_paused = most_paused(slug, report.slots, pool_slots)
   end
   return report
 end
@@ -94,4 +97,22 @@ local function waits_for_head(contest, entry, slug)
   return head and (head.priority < 0) == (entry.job.priority < 0)
     and head.latest_us < 1000 * (now_ms + entry.left_ms)
     and entry.job.deadline_ms - entry.left_ms > now_ms + quantum_ms or false
+end
+
+-- Returns the entries of the paused jobs that go on before all others, because they would be late after another quantum. The
+-- one with the earliest deadline is first.
+local function urgent_ones(report, quantum_ms)
+  local urgent = {}
+  for _, entries in pairs(report.paused) do
+    for _, entry in ipairs(entries) do
+      if entry.job.priority >= 0 and entry.job.cancel == '' and is_urgent(entry, quantum_ms) then
+        urgent[#urgent + 1] = entry
+      end
+    end
+  end
+  table.sort(urgent, function(one, other)
+    local first_ms, second_ms = one.job.deadline_ms, other.job.deadline_ms
+    return first_ms < second_ms or first_ms == second_ms and one.job.id < other.job.id
+  end)
+  return urgent
 end

@@ -95,11 +95,12 @@ end
 -- an owner that leads by more than a part of a quantum gets no slot of theirs.
 local function lead_ms_of(request, level, slots, quantum_ms)
   local unit_mwt = request.counts_turns and request.mean_mwt / 1000 or 1
-  local slots_of_pool = math.max(1, request.slots)
-  local lead_mwt = request.counts_turns and 1000 or LEAD_PART * quantum_ms * request.mu / slots_of_pool
+  local pool_slots = math.max(1, request.slots)
+  local lead_mwt = request.counts_turns and 1000
+    or lead_part_of(pool_slots, false) * quantum_ms * request.mu / pool_slots
   local excess = math.max(0, level.lead - lead_mwt * 1000 / level.weight_milli)
-  return excess * (level.sum_milli - level.weight_milli) / 1000 * unit_mwt * slots_of_pool
-    / (request.mu * math.max(1, math.min(slots, slots_of_pool)))
+  return excess * (level.sum_milli - level.weight_milli) / 1000 * unit_mwt * pool_slots
+    / (request.mu * math.max(1, math.min(slots, pool_slots)))
 end
 
 -- Returns the cost of a mean job of the tenant, by the lengths of its answers. Its running jobs may be longer than the
@@ -139,7 +140,8 @@ local function look_at_slots(request)
   request.slot_view = { slots = slots, share = share, first = first, ahead = ahead, jobs = jobs, mu = request.mu,
     quantum_ms = quantum_ms, lead_ms = math.min(lead_ms, others_mwt / request.mu), mean_mwt = request.mean_mwt,
     others_mwt = others_mwt, running_mwt = jobs * usual_cost_mwt(request),
-    queued_mwt = own.tenant_mwt / math.max(1, own.waiting_here), is_crowded = all_paused >= slots and paused == 0 }
+    queued_mwt = own.tenant_mwt / math.max(1, own.waiting_here),
+    is_crowded = all_paused >= most_paused(slug, slots, slots) and paused == 0 }
 end
 
 -- Returns the ms until a job gets a slot after `rank` queued jobs of its tenant, and whether it gets one at once of those
@@ -147,7 +149,7 @@ end
 local function slot_wait_ms(view, rank)
   local before = view.jobs + rank
   if view.is_crowded then
-    -- While the workers have as many paused jobs as slots, a job of a tenant without one starts only when another ends.
+    -- While the workers may pause no further jobs, a job of a tenant without a paused one starts only when another ends.
     return math.max(view.lead_ms, (1 + view.ahead + before) * view.mean_mwt / view.mu), false
   elseif before < view.first then
     return EARLY_PART * view.quantum_ms + view.lead_ms, view.lead_ms == 0
