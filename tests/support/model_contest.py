@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 #: The parts of a quantum for which a job keeps its slot in any case, and by which another tenant has to lead.
 EARLY_PART, LEAD_PART = 0.25, 0.75
-#: The part of a quantum for each slot of the pool but the first by which another tenant has to lead in a large pool, and
-#: how many times as far if the job would miss its deadline by the pause.
+#: The part of a quantum for each slot of the pool but the first by which another tenant has to lead in a large pool,
+#: and how many times as far if the job would miss its deadline by the pause.
 LEAD_PART_OF_SLOT, RISK_FACTOR = 0.25, 4
 #: For each tenant that wants slots, as many slots as this cannot have a paused job, except for a part of all slots, and
 #: for a number of them.
@@ -109,7 +109,8 @@ class Contest:
         leads_by = one.service - other.service
         has_more = (one.rows - 1) * other.weight > other.rows * one.weight
         is_risky = is_urgent(self.model, entry)
-        if has_more and not is_risky and entry.row_ms >= EARLY_PART * quantum_ms and -leads_by <= self.lead_mwt / other.weight:
+        is_old = entry.row_ms >= EARLY_PART * quantum_ms
+        if has_more and not is_risky and is_old and -leads_by <= self.lead_mwt / other.weight:
             return True
         lead_mwt = self.lead_mwt if other.rows or self._running(tenant, paused=True) else self.first_lead_mwt
         lead_mwt = RISK_FACTOR * self.lead_mwt if is_risky else lead_mwt
@@ -142,7 +143,7 @@ class Contest:
 
 
 def lead_part(slots: int, *, starts_first: bool = False) -> float:
-    """Return by how many quanta a tenant leads before it gives a slot to one that has something, or nothing, running."""
+    """Return by how many quanta a tenant leads before another one, which has a running job or none, takes its slot."""
     part = LEAD_PART_OF_SLOT * max(0, slots - 1)
     return part if starts_first else max(LEAD_PART, part)
 
