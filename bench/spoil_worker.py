@@ -25,6 +25,7 @@ _FACTS = {
     "generated_tps": "5000",
     "fit_generated_weight": "9",
     "fingerprint": _FINGERPRINT,
+    "can_pause": "1",
 }
 
 
