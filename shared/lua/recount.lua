@@ -20,9 +20,15 @@ local true_live_bytes = 0
 local true_sums = { waiting = 0, waiting_tokens = 0, waiting_mwt = 0, running = 0, paused = 0 }
 local is_complete, repairs = true, 0
 
-local slugs, listed_jobs = redis.call('SMEMBERS', k_lists .. tenant), 0
-for i = 1, #slugs do
-  listed_jobs = listed_jobs + redis.call('ZCARD', k_order .. tenant .. '.' .. slugs[i])
+local slugs, listed_jobs = {}, 0
+for _, pool in ipairs(redis.call('SMEMBERS', k_lists .. tenant)) do
+  -- A tenant that enters a pool's set gets a weight there. Without a weight and a job, another program added the pool.
+  if wants_slots(tenant, pool) or redis.call('HEXISTS', k_tenant .. tenant, 'w|' .. pool) == 1 then
+    slugs[#slugs + 1] = pool
+    listed_jobs = listed_jobs + redis.call('ZCARD', k_order .. tenant .. '.' .. pool)
+  else
+    repairs = repairs + redis.call('SREM', k_lists .. tenant, pool)
+  end
 end
 -- Apply the tenant's group and weight again if they were changed while the tenant had queued jobs, or were lost with its
 -- record. If its service was lost, restore it.

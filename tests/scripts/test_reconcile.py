@@ -8,9 +8,13 @@ from rq.job import Job
 from rq.registry import FailedJobRegistry
 from rq.serializers import JSONSerializer
 
+from shared.accounts.groups import Groups
+from shared.accounts.tenants import Tenants
 from shared.audit.invariants import find_breaches
+from shared.jobs.group_policy import GroupPolicy
 from shared.jobs.outcomes import Outcome
 from shared.jobs.states import JobState
+from shared.jobs.tenant_policy import TenantPolicy
 from shared.store import keys
 from shared.store.store import Store
 from tests.support.builders import MODEL, a_heartbeat, a_job, admitted, an_ending, contents, reconfigure, stat
@@ -257,3 +261,14 @@ def test_ids_that_stand_several_times_in_rqs_list_are_brought_into_order_at_once
     store.client.rpush(f"rq:queue:blue.{MODEL}", first, first, first, second, second, second)
     store.reconcile("blue", MODEL)
     assert store.client.lrange(f"rq:queue:blue.{MODEL}", 0, -1) == [first.encode(), second.encode()]
+
+
+def test_a_pool_that_another_program_added_to_the_lists_of_a_groups_tenant_gets_no_sets(busy):
+    store, *_ = busy
+    Groups(store.client).set("team", GroupPolicy(weight=2))
+    Tenants(store.client).set("blue", TenantPolicy(group="team"))
+    store.client.sadd(keys.lists("blue"), "odd name:x.y z")
+    assert store.reconcile("blue", MODEL, thorough=True) > 0
+    assert store.client.smembers(keys.lists("blue")) == {MODEL.encode()}
+    assert store.client.keys("*odd name*") == []
+    assert find_breaches(store.client) == []
