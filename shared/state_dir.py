@@ -106,6 +106,11 @@ def lock_state_dir(state: Path, url: str) -> FolderLock:
     )
 
 
+def up_url(state: Path) -> str:
+    """Return the URL at which the latest `penstock up` with this state folder serves or served, or "" if none did."""
+    return str(read_note(state / "up.lock").get("url") or "")
+
+
 def short_socket_folder(known: str) -> Path:
     """Return a private folder whose path is short enough for a socket.
 

@@ -12,7 +12,20 @@ from web.http import hosts_and_cors, telemetry
 from web.http.process_metrics import package_version
 from web.http.request import DoorRequest
 from web.operations import open_requests, request_caller
-from web.routes import embeddings, events, health, jobs, messages, openai, pages, queue, quote, responses, usage
+from web.routes import (
+    embeddings,
+    events,
+    front_page,
+    health,
+    jobs,
+    messages,
+    openai,
+    pages,
+    queue,
+    quote,
+    responses,
+    usage,
+)
 from web.runtime.context import make_door_context
 from web.runtime.current import EXTENSION_NAME
 
@@ -46,7 +59,8 @@ def create_app(settings: Settings, store: Store, clock: Clock) -> APIFlask:
     open_requests.count_tenants(app)
     errors.install(app, settings)
     openapi.install(app)
-    for routes in (jobs, events, queue, quote, openai, responses, messages, embeddings, usage, health, pages):
+    blueprints = (jobs, events, queue, quote, openai, responses, messages, embeddings, usage, health, pages, front_page)
+    for routes in blueprints:
         app.register_blueprint(routes.bp)
     register_dashboard(app, store, mode_of(settings))
     return app

@@ -16,7 +16,7 @@ def send_error(sock: Any, error: ApiError) -> str:
     """Send the response for an error, and return its request id. Errors of the connection are ignored."""
     request_id = secrets.token_hex(16)
     response = error_response(error)
-    body = json.dumps(response.body).encode()
+    body = json.dumps(response.body).encode() + b"\n"
     headers = {"x-request-id": request_id, "Content-Type": "application/json", "Content-Length": len(body)}
     lines = [f"{name}: {value}" for name, value in (headers | response.headers | {"Connection": "close"}).items()]
     head = "\r\n".join([f"HTTP/1.1 {response.status} {HTTPStatus(response.status).phrase}", *lines, "", ""])

@@ -1,4 +1,4 @@
-"""The worker's own /health and /metrics, served on PENSTOCK_WORKER_LISTEN if it is set."""
+"""The worker's own /health, /health/ready and /metrics, served on PENSTOCK_WORKER_LISTEN if it is set."""
 
 import contextlib
 import io
@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from http import HTTPStatus
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
@@ -158,7 +159,10 @@ class Exporter:
             except Exception as error:
                 _FAULT.log("error", exc_info=error)
                 raise
-        found = path == "/health"
-        body = {"status": self._state()} if found else {"error": "only /health and /metrics exist here"}
-        start_response("200 OK" if found else "404 Not Found", [("Content-Type", "application/json")])
-        return [json.dumps(body).encode()]
+        status, body = HTTPStatus.NOT_FOUND, {"error": "only /health, /health/ready and /metrics exist here"}
+        if path in {"/health", "/health/ready"}:
+            state = self._state()
+            claims = state == "serving" or path == "/health"
+            status, body = HTTPStatus.OK if claims else HTTPStatus.SERVICE_UNAVAILABLE, {"status": state}
+        start_response(f"{status.value} {status.phrase}", [("Content-Type", "application/json")])
+        return [json.dumps(body).encode() + b"\n"]

@@ -14,7 +14,7 @@ ROWS: tuple[Setting, ...] = (
         "gate_metrics_listen",
         "",
         "host:port",
-        "the gate's address for /health and /metrics; unset: not served; port 0: any free port",
+        "the gate's address for /health, /health/ready and /metrics; unset: not served; port 0: any free port",
         pattern=f"|{HOST_PORT}",
     ),
     int_row(

@@ -142,7 +142,7 @@ ROWS: tuple[Setting, ...] = (
         "worker_listen",
         "",
         "host:port",
-        "a worker's address for /health and /metrics; unset: not served; port 0: any free port",
+        "a worker's address for /health, /health/ready and /metrics; unset: not served; port 0: any free port",
         pattern=f"|{HOST_PORT}",
     ),
 )

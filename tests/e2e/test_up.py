@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,10 +25,10 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
 
 
 def printed_block(up: Up, title: str) -> str:
-    """Return the indented lines that were printed under a title."""
-    found = re.search(rf"^{title}:\n\n((?:(?:    .*)?\n)+)", up.out + "\n", re.MULTILINE)
+    """Return the lines that were printed under a title, up to the next empty line."""
+    found = re.search(rf"^{re.escape(title)}:\n\n((?:.+\n)+)", up.out + "\n", re.MULTILINE)
     assert found, up.out
-    return textwrap.dedent(found[1]).strip() + "\n"
+    return found[1]
 
 
 def with_this_command(up: Up, line: str) -> str:
@@ -60,9 +59,11 @@ def test_the_printed_curl_line_answers_with_the_ended_job(serving):
 
 
 def test_the_printed_snippet_chats_through_the_openai_package(serving, tmp_path):
-    snippet = tmp_path / "snippet.py"
-    snippet.write_text(printed_block(serving, "The same with the openai package"))
-    done = with_key(serving, f"{sys.executable} -W ignore {snippet}")
+    pasted = tmp_path / "pasted"
+    pasted.write_text(printed_block(serving, "The same in Python, after `pip install openai`"))
+    # With -i, Python reads the lines as those that a user pastes at its prompt.
+    done = with_key(serving, f"{sys.executable} -q -i -W ignore < {pasted}")
+    assert "Error" not in done.stderr, done
     assert done.returncode == 0, done
     assert done.stdout.strip(), "an answer"
 

@@ -37,6 +37,7 @@ def test_a_port_that_is_in_use_is_named_before_anything_is_loaded(tmp_path):
     assert f"127.0.0.1:{port}" in stderr
     assert "--port" in stderr
     assert "worker" not in stderr
+    assert "store" not in stderr
 
 
 @pytest.mark.parametrize(

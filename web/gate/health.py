@@ -1,8 +1,9 @@
-"""Serve the gate's /health and /metrics over HTTP, on the address in PENSTOCK_GATE_METRICS_LISTEN if that is set."""
+"""Serve /health, /health/ready and /metrics of the gate on PENSTOCK_GATE_METRICS_LISTEN, if that is set."""
 
 import io
 import json
 from collections.abc import Callable, Iterable
+from http import HTTPStatus
 from typing import Any
 
 import gevent
@@ -10,12 +11,13 @@ import structlog
 from gevent.pywsgi import Input, WSGIHandler, WSGIServer
 from prometheus_client.exposition import make_wsgi_app
 
-from shared.errors import ConfigError
+from shared.errors import ConfigError, StoreUnavailable
 from shared.log import LimitedEvent
 from shared.probe_connections import ProbeConnections
 from web.gate.server import Gate, format_address
 from web.http.client_address import TrustedProxies
 from web.http.process_metrics import package_version
+from web.operations.snapshots import Readiness, read_readiness
 from web.runtime.context import DoorContext
 
 log = structlog.get_logger()
@@ -93,7 +95,7 @@ def start_health(context: DoorContext, gate: Gate, address: tuple[str, int]) -> 
 
 
 def wsgi_app(context: DoorContext, gate: Gate) -> Callable[..., Iterable[bytes]]:
-    """Return the WSGI app that serves /health and /metrics.
+    """Return the WSGI app that serves /health, /health/ready and /metrics.
 
     While the gate is stopping, /health answers 503, so that load balancers send new clients to other gates.
     """
@@ -104,11 +106,25 @@ def wsgi_app(context: DoorContext, gate: Gate) -> Callable[..., Iterable[bytes]]
         if path == "/metrics":
             context.metrics.followed_jobs.set(context.event_hub.followed)
             return metrics_app(environ, start_response)
-        status, body = "404 Not Found", {"error": "the only routes are /health and /metrics"}
+        status, body = HTTPStatus.NOT_FOUND, {"error": "the only routes are /health, /health/ready and /metrics"}
         if path == "/health":
-            status = "503 Service Unavailable" if gate.stopping else "200 OK"
+            status = HTTPStatus.SERVICE_UNAVAILABLE if gate.stopping else HTTPStatus.OK
             body = {"status": "stopping" if gate.stopping else "ok", "version": package_version()}
-        start_response(status, [("Content-Type", "application/json"), ("Cache-Control", "no-store")])
-        return [json.dumps(body).encode()]
+        elif path == "/health/ready":
+            body = _readiness(context, gate).body()
+            status = HTTPStatus.OK if body["reason"] is None else HTTPStatus.SERVICE_UNAVAILABLE
+        headers = [("Content-Type", "application/json"), ("Cache-Control", "no-store")]
+        start_response(f"{status.value} {status.phrase}", headers)
+        return [json.dumps(body).encode() + b"\n"]
 
     return app
+
+
+def _readiness(context: DoorContext, gate: Gate) -> Readiness:
+    """Return whether this gate accepts connections and its jobs are admitted."""
+    if gate.stopping:
+        return Readiness("stopping", 0)
+    try:
+        return read_readiness(context)
+    except StoreUnavailable:
+        return Readiness("store_unavailable", 0)

@@ -23,8 +23,8 @@ _INVALID_IS_400 = frozenset({"embeddings", "openai", "responses", ANTHROPIC_ROUT
 
 
 def json_response(body: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Return a response whose body is compact JSON in UTF-8, with a header that forbids caching."""
-    text = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+    """Return a response whose body is compact JSON in UTF-8 and a newline, with a header that forbids caching."""
+    text = json.dumps(body, ensure_ascii=False, separators=(",", ":")) + "\n"
     chunks = [text[start : start + _CHUNK_CHARS] for start in range(0, len(text), _CHUNK_CHARS)]
     response = Response(chunks, status=status, mimetype="application/json")
     response.headers["Cache-Control"] = "no-store"

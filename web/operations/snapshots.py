@@ -38,6 +38,30 @@ class Totals:
     yielded: int
 
 
+@dataclass(frozen=True)
+class Readiness:
+    """Whether jobs are admitted: `reason` is None, or says why not. `workers` is the number of live workers."""
+
+    reason: str | None
+    workers: int
+
+    def body(self) -> dict[str, Any]:
+        """Return the JSON body of an answer to `/health/ready`."""
+        status = "ready" if self.reason is None else "not_ready"
+        return {"status": status, "reason": self.reason, "workers": self.workers}
+
+
+def read_readiness(context: DoorContext) -> Readiness:
+    """Return whether the store answers, a worker is live and the system is not draining. Raises StoreUnavailable.
+
+    The answer is up to a second old, because anybody may ask for it as often as they like.
+    """
+    overview = context.readiness.get()
+    return Readiness(
+        "no_worker" if overview.workers == 0 else "draining" if overview.draining else None, overview.workers
+    )
+
+
 def read_overview(context: DoorContext) -> Overview:
     """Return how many jobs are inflight, the bounds and the number of live workers. Raises StoreUnavailable."""
     with context.metrics.time_script("overview"):

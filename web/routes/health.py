@@ -11,6 +11,7 @@ from shared.errors import StoreUnavailable
 from web.http.process_metrics import package_version
 from web.operations.request_caller import require_admin
 from web.operations.responses import json_response, store_away_response
+from web.operations.snapshots import read_readiness
 from web.runtime.current import current_context
 from web.runtime.fleet_page import CONTENT_TYPES, Format
 
@@ -36,12 +37,10 @@ def ready() -> Response:
     """
     context = current_context()
     try:
-        overview = context.readiness.get()
+        readiness = read_readiness(context)
     except StoreUnavailable:
         return store_away_response(context)
-    reason = "no_worker" if overview.workers == 0 else "draining" if overview.draining else None
-    body = {"status": "ready" if reason is None else "not_ready", "reason": reason, "workers": overview.workers}
-    return json_response(body, 200 if reason is None else 503)
+    return json_response(readiness.body(), 200 if readiness.reason is None else 503)
 
 
 @bp.get("/metrics")

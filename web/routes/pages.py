@@ -12,8 +12,8 @@ from flask import Response, current_app, render_template
 
 bp = APIBlueprint("pages", __name__, enable_openapi=False)
 
-#: The page consists of text and an inline style, so scripts and all other resources are forbidden.
-_CONTENT_SECURITY_POLICY = (
+#: A page consists of text and an inline style, so scripts and all other resources are forbidden.
+CONTENT_SECURITY_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 
@@ -25,7 +25,7 @@ _FINISHED = "penstock_pages"
 @bp.get("/openapi.json")
 def openapi_json() -> Response:
     """Return the OpenAPI document of all routes."""
-    text = _made_once("openapi.json", lambda spec: json.dumps(spec, separators=(",", ":")))
+    text = _made_once("openapi.json", lambda spec: json.dumps(spec, separators=(",", ":")) + "\n")
     return Response(text, mimetype="application/json")
 
 
@@ -34,7 +34,7 @@ def docs() -> Response:
     """Return an HTML page that lists every route and the fields of its request body."""
     text = _made_once("docs", lambda spec: render_template("docs.html", spec=spec, groups=operations_by_tag(spec)))
     response = Response(text, mimetype="text/html")
-    response.headers["Content-Security-Policy"] = _CONTENT_SECURITY_POLICY
+    response.headers["Content-Security-Policy"] = CONTENT_SECURITY_POLICY
     return response
 
 

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shared.cli import output
-from shared.cli.reach import FAULT, Json, StateDir, store_client, writable_store_client
+from shared.cli.reach import FAULT, Json, StateDir, load_settings, store_client, store_url, writable_store_client
 from shared.errors import SchemaConflict, StoreUnfit
+from shared.settings.secret_values import without_password
+from shared.settings.settings import Settings
 
 if TYPE_CHECKING:
     import redis
@@ -34,13 +36,12 @@ def doctor(
     --repair, the check follows the repair.
     """
     from shared.accounts.admin_actions import local_actor, record
-    from shared.accounts.groups import Groups
-    from shared.accounts.routes import Routes
     from shared.audit.invariants import INVARIANTS, find_breaches
     from shared.audit.repair import repair as repair_store
     from shared.store.store import Store
 
     client = writable_store_client(state_dir) if repair else store_client(state_dir)
+    judged = _judged(load_settings(state_dir))
     store = Store(client)
     snapshot = store.snapshot()
     # Invariant 10 holds only while some process reaps. A live worker proves that a process does. If no worker is live,
@@ -52,10 +53,9 @@ def doctor(
     by_number: dict[int, list[str]] = {number: [] for number in INVARIANTS}
     for breach in find_breaches(client, timely=timely):
         by_number.setdefault(breach.invariant, []).append(breach.message)
-    unfit, notes = _fitness(client)
-    notes += [*_advice(snapshot), *_spoiled(client), *skew_notes(client)]
-    notes += [f"{problem}; the default applies (`penstock groups set`)" for problem in Groups(client).find_spoiled()]
-    notes += [f"{problem}; nobody is served by it (`penstock routes rm`)" for problem in Routes(client).read()[1]]
+    unfit, fitness = _fitness(client)
+    where = f"judges the store at {judged['store']}; the door at {judged['door']} {judged['door_state']}"
+    notes = [where, *fitness, *_advice(snapshot), *_spoiled(client), *skew_notes(client)]
     verdicts = {
         number: _BROKEN if found else _NOT_JUDGED if number == 10 and not timely else _HOLDS
         for number, found in by_number.items()
@@ -66,7 +66,7 @@ def doctor(
             {"invariant": number, "says": INVARIANTS.get(number, ""), "verdict": verdicts[number], "breaches": found}
             for number, found in by_number.items()
         ]
-        output.write_json({"holds": not broken, "invariants": rows, "notes": notes, "changes": changes})
+        output.write_json(judged | {"holds": not broken, "invariants": rows, "notes": notes, "changes": changes})
     else:
         for change in changes:
             output.write_note(f"changed: {change}")
@@ -81,6 +81,24 @@ def doctor(
             output.write_note(note)
     if broken:
         raise typer.Exit(FAULT)
+
+
+def _judged(settings: Settings) -> dict[str, str]:
+    """Return the URLs of the store that is judged and of its door, and whether the door is ready or why not.
+
+    The door of an embedded store is the one that `penstock up` serves beside it. The door of any other store is the one
+    at PENSTOCK_URL, which may use another store.
+    """
+    from shared.cli.readiness import why_not_ready
+    from shared.state_dir import up_url
+
+    door = settings.url if settings.redis_url else up_url(settings.state_path) or settings.url
+    reason = why_not_ready(door, host=settings.allowed_hosts.split(",")[0].strip())
+    return {
+        "store": without_password(store_url(settings)),
+        "door": door,
+        "door_state": f"is not ready: {reason}" if reason else "is ready",
+    }
 
 
 def _fitness(client: "redis.Redis") -> tuple[bool, list[str]]:
@@ -99,6 +117,8 @@ def _fitness(client: "redis.Redis") -> tuple[bool, list[str]]:
 
 def _spoiled(client: "redis.Redis") -> list[str]:
     """Return a note about each value of another program that was moved out of the way, or that needs a person."""
+    from shared.accounts.groups import Groups
+    from shared.accounts.routes import Routes
     from shared.accounts.tenants import Tenants
     from shared.accounts.unreadable_keys import find_unreadable_keys
     from shared.accounts.usage import Usage
@@ -111,6 +131,8 @@ def _spoiled(client: "redis.Redis") -> list[str]:
     return [
         *(f"{key.removeprefix(keys.spoiled(''))} held another program's value, kept as {key}" for key in found),
         *(f"{problem}; the default applies (`penstock tenants set`)" for problem in Tenants(client).find_spoiled()),
+        *(f"{problem}; the default applies (`penstock groups set`)" for problem in Groups(client).find_spoiled()),
+        *(f"{problem}; nobody is served by it (`penstock routes rm`)" for problem in Routes(client).read()[1]),
         *find_unreadable_keys(client),
         *(f"{problem}: another program has changed them" for problem in Usage(client).find_gaps()),
     ]

@@ -5,9 +5,8 @@ import shutil
 import sys
 from pathlib import Path
 
+from shared.examples import curl_example, openai_example
 from shared.settings.settings import Settings
-
-_BODY = '{"prompt": "Once upon a time", "max_tokens": 32, "temperature": 0}'
 
 
 def greeting(settings: Settings, url: str, model: str) -> str:
@@ -21,24 +20,13 @@ def greeting(settings: Settings, url: str, model: str) -> str:
     if needs_key:
         state_option = f" --state-dir {shlex.quote(settings.state_dir)}" if settings.state_dir else ""
         make_key = f"export PENSTOCK_API_KEY=$({program()} keys add default{state_option})"
-        parts.append(f"Create an API key for the tenant `default`:\n\n    {make_key}")
-    bearer = ' -H "authorization: Bearer $PENSTOCK_API_KEY"' if needs_key else ""
+        parts.append(f"Create an API key for the tenant `default`:\n\n{make_key}")
+    parts.append(f"Submit a job and wait for its end:\n\n{curl_example(url, needs_key=needs_key)}")
     parts.append(
-        f"Submit a job and wait for its end:\n\n    curl -s '{url}/v1/jobs?wait_ms=30000' "
-        f"-H 'content-type: application/json'{bearer} -d '{_BODY}'"
-    )
-    key = 'os.environ["PENSTOCK_API_KEY"]' if needs_key else '"any"'
-    parts.append(
-        "The same with the openai package:\n\n"
-        f"{'    import os' + chr(10) if needs_key else ''}"
-        "    from openai import OpenAI\n\n"
-        f'    client = OpenAI(base_url="{url}/v1", api_key={key}, max_retries=8)\n'
-        '    messages = [{"role": "user", "content": "Once upon a time"}]\n'
-        f'    answer = client.chat.completions.create(model="{model}", messages=messages)\n'
-        "    print(answer.choices[0].message.content)"
+        f"The same in Python, after `pip install openai`:\n\n{openai_example(url, needs_key=needs_key, model=model)}"
     )
     environ = "" if url == settings.url else f"PENSTOCK_URL={url} "
-    parts.append(f"The same with this command:\n\n    {environ}{program()} submit 'Once upon a time'")
+    parts.append(f"The same with this command:\n\n{environ}{program()} submit 'Once upon a time'")
     if settings.gate_listen:
         parts.append(f"The TCP gate listens on {settings.gate_listen}.")
     parts.append("Ctrl-C stops it; queued jobs are kept for the next start.")

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -134,14 +135,19 @@ class _Child:
         return self._restart_at_s is not None and time.monotonic() >= self._restart_at_s
 
 
+def find_leftovers(state: Path) -> list[dict[str, Any]]:
+    """Return the records of the processes that a killed `up` left running."""
+    records = read_note(state / "rooms.json").get("rooms", [])
+    return [record for record in records if _still_runs(record)]
+
+
 def end_leftovers(state: Path, grace_s: float, report: Report, stop_now: Callable[[], bool]) -> None:
     """End the processes that a killed `up` left running, because they still occupy its port and its GPUs.
 
     SIGTERM is sent first, so that the processes can drain. Those that still run after `grace_s` seconds, or when
     `stop_now` returns true, are killed.
     """
-    records = read_note(state / "rooms.json").get("rooms", [])
-    leftovers = [record for record in records if _still_runs(record)]
+    leftovers = find_leftovers(state)
     for record in leftovers:
         report(f"ending {record['name']} (process {record['pid']}) of an earlier start that was killed")
         with suppress(ProcessLookupError):

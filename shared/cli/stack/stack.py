@@ -11,9 +11,8 @@ import signal
 import socket
 import subprocess
 import time
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import replace
-from http.client import HTTPConnection, HTTPException
 from types import FrameType
 
 import redis
@@ -21,10 +20,11 @@ import redis
 from shared.accounts.admin_actions import local_actor, record
 from shared.cli import output
 from shared.cli.reach import FAULT
+from shared.cli.readiness import why_not_ready
 from shared.cli.stack.addresses import check_can_listen, connect_host
 from shared.cli.stack.extras import module_command
 from shared.cli.stack.greeting import greeting
-from shared.cli.stack.processes import ManagedProcesses, ProcessSpec, end_leftovers
+from shared.cli.stack.processes import ManagedProcesses, ProcessSpec, end_leftovers, find_leftovers
 from shared.cli.stack.store_keeper import StoreKeeper
 from shared.errors import PenstockError
 from shared.settings.settings import Settings, as_environ
@@ -71,6 +71,9 @@ class Stack:
                 signal.signal(number, self._on_signal)
         lock = lock_state_dir(self._state, self._url)
         try:
+            if not find_leftovers(self._state):
+                # Before the store starts, so that an error costs nothing. Leftovers of an earlier start still listen.
+                self._check_can_listen()
             if not self._settings.redis_url:
                 self._embedded = EmbeddedStore.start(
                     self._state,
@@ -90,8 +93,8 @@ class Stack:
                 self._embedded.stop()
                 report("store: stopped")
             elif self._settings.redis_url:
-                # This is an external store. If the URL is empty, the embedded store failed to start, and it has already
-                # released the lock.
+                # This is an external store. If the URL is empty, no store was started, and a failed start of the
+                # embedded store, or the end of this process, releases the lock.
                 lock.close()
 
     def _serve(self) -> int:
@@ -99,9 +102,7 @@ class Stack:
 
         Return the exit code. It is FAULT if a process ended in a way that a restart cannot repair.
         """
-        check_can_listen(*self._settings.listen_host_port, "--port")
-        if self._settings.gate_listen:
-            check_can_listen(*self._settings.gate_host_port, "--gate-port")
+        self._check_can_listen()
         with open_client(self._settings.redis_url, name="penstock-up", timeouts=OPERATOR) as client:
             self._configure(client)
             self._settings = _with_model(self._settings)
@@ -127,6 +128,12 @@ class Stack:
                 time.sleep(POLL_INTERVAL_S)
         report("stopping: waiting for running jobs to end; Ctrl-C again stops them at once")
         return 0
+
+    def _check_can_listen(self) -> None:
+        """Raise ConfigError if another program listens on an address of the door or of the gate."""
+        check_can_listen(*self._settings.listen_host_port, "--port")
+        if self._settings.gate_listen:
+            check_can_listen(*self._settings.gate_host_port, "--gate-port")
 
     def _configure(self, client: redis.Redis) -> None:
         """Check the store, report its warnings, and write the system-wide settings to it.
@@ -155,19 +162,8 @@ class Stack:
 
     def _not_ready(self) -> str:
         """Return the reason why the door or the gate is not ready yet, or "" if both are ready."""
-        headers = {}
-        if self._settings.allowed_hosts:
-            headers["Host"] = self._settings.allowed_hosts.split(",")[0].strip()
-        with closing(HTTPConnection(*self._door_address, timeout=1.0)) as connection:
-            try:
-                connection.request("GET", "/health/ready", headers=headers)
-                response = connection.getresponse()
-                body = response.read(500).decode(errors="replace").strip()
-            except (OSError, HTTPException) as error:
-                return f"the door does not answer yet ({error})"
-        if response.status != 200:
-            return f"the door answers with status {response.status}: {body}"
-        return self._gate_not_ready()
+        host = self._settings.allowed_hosts.split(",")[0].strip()
+        return why_not_ready(self._url, host=host) or self._gate_not_ready()
 
     def _gate_not_ready(self) -> str:
         """Return the reason why the gate is not ready yet, or "" if it accepts connections or no gate is configured."""

@@ -42,6 +42,16 @@ def test_health_reports_the_current_status(serve):
     assert json.loads(get(f"{url}/health")) == {"status": "serving"}
 
 
+def test_a_worker_is_ready_while_it_claims_jobs(serve):
+    statuses = ["loading", "serving", "draining"]
+    url = serve(lambda: statuses.pop(0), dict)
+    with pytest.raises(urllib.error.HTTPError, match="503"):
+        get(f"{url}/health/ready")
+    assert json.loads(get(f"{url}/health/ready")) == {"status": "serving"}
+    with pytest.raises(urllib.error.HTTPError, match="503"):
+        get(f"{url}/health/ready")
+
+
 def test_metrics_are_read_anew_for_each_request(serve):
     steps = iter([7, 8])
     url = serve(lambda: "serving", lambda: {"penstock_worker_steps": ("counter", "Steps", next(steps))})
@@ -100,7 +110,7 @@ def test_probes_are_answered_at_once_while_others_hold_all_connections(serve, se
             began = time.monotonic()
             with socket.create_connection(address, timeout=10, source_address=(source, 0)) as probe:
                 probe.sendall(b"GET /health HTTP/1.0\r\n\r\n")
-                assert b"".join(iter(lambda: probe.recv(65_536), b"")).endswith(b'{"status": "serving"}')
+                assert b"".join(iter(lambda: probe.recv(65_536), b"")).endswith(b'{"status": "serving"}\n')
             # The connections could be held for 10 s each.
             assert time.monotonic() - began < 4
 

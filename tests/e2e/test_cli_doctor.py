@@ -1,0 +1,23 @@
+"""Which store and which door `penstock doctor` judges."""
+
+import json
+import socket
+from pathlib import Path
+
+from shared.settings.secret_values import without_password
+from shared.store.store import Store
+from tests.support.program import program
+
+
+def test_doctor_says_which_store_it_judges_and_whether_its_door_is_ready(
+    store: Store, store_url: str, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        penstock = program(tmp_path, REDIS_URL=store_url, PENSTOCK_URL=url)
+        told = json.loads(penstock("doctor", "--json").stdout)
+        notes = penstock("doctor").stderr
+    assert told["store"] == without_password(store_url)
+    assert told["door"] == url
+    assert "does not answer" in told["door_state"]
+    assert f"judges the store at {told['store']}; the door at {url} is not ready" in notes
