@@ -4,11 +4,14 @@ The tensors of a layer tell its kind, so that the formulas hold for architecture
 are those of llama.cpp: `llama_kv_cache` and `llama_memory_recurrent`, with the sizes of `llama_hparams`.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from workers.gguf_header import MAX_LAYERS, Header, HeaderFault, Tensor, Value
 
+#: The name of a tensor of a layer: the layer's number, and what the tensor is in it.
+_OF_LAYER = re.compile(r"blk\.([0-9]{1,4})\.(.+)", re.DOTALL)
 #: Parts of the names of tensors that only layers with recurrent memory have: state spaces, convolutions, RWKV.
 _RECURRENT = ("ssm_", "shortconv.", "time_mix_")
 #: Every which layer sees the whole context, in architectures whose files do not say it (`set_swa_pattern`).
@@ -82,9 +85,9 @@ def layers_of(metadata: Metadata, tensors: Iterable[Tensor]) -> list[Layer]:
         raise HeaderFault(f"{metadata.architecture}.block_count={n_layers} is not in 1..{MAX_LAYERS}")
     shapes: list[dict[str, tuple[int, ...]]] = [{} for _ in range(n_layers)]
     for tensor in tensors:
-        begin, _, name = tensor.name.removeprefix("blk.").partition(".")
-        if tensor.name.startswith("blk.") and begin.isdecimal() and int(begin) < n_layers:
-            shapes[int(begin)][name] = tensor.shape
+        found = _OF_LAYER.match(tensor.name)
+        if found is not None and int(found[1]) < n_layers:
+            shapes[int(found[1])][found[2]] = tensor.shape
     own = n_layers - metadata.number("nextn_predict_layers")
     own = min(own, n_layers - metadata.number("attention.shared_kv_layers"))
     own = min(own, _LAYERS_WITH_OWN_CELLS.get(metadata.architecture, n_layers))

@@ -118,6 +118,13 @@ def test_a_header_that_contradicts_itself_is_refused(changes, expected):
     assert expected in str(caught.value)
 
 
+@pytest.mark.parametrize("number", ["9" * 5_000, "x", "\u0663", "-1", ""])
+def test_a_tensor_of_no_layer_of_the_model_does_not_count(number):
+    tensors = {"token_embd.weight": (64, 8), f"blk.{number}.attn_k.weight": (64, 64)}
+    numbers = {"block_count": 1, "embedding_length": 64, "attention__head_count": 4}
+    assert layout_of([a_header("x", tensors, **numbers)]).layers == (Layer(),)
+
+
 def test_a_file_without_architecture_or_tensors_is_refused():
     for header, expected in (
         (Header("m.gguf", {}, (), 0, 0), "m.gguf does not name its architecture"),
