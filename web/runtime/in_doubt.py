@@ -47,6 +47,8 @@ class InDoubtJobs:
         #: Guarded by the lock: jobs to be canceled for the first and for the second time, each ordered by due time.
         self._first: deque[_InDoubtJob] = deque(maxlen=MAX_JOBS)
         self._second: deque[_InDoubtJob] = deque(maxlen=MAX_JOBS)
+        #: Held during a pass: two passes at the same time would cancel the same job twice, the second time too late.
+        self._passing = threading.Lock()
         self._thread: threading.Thread | None = None
         self._added = threading.Event()
 
@@ -72,21 +74,22 @@ class InDoubtJobs:
 
         Raises StoreUnavailable.
         """
-        while True:
-            self._added.clear()
-            with self._lock:
-                jobs = self._first or self._second
-                if not jobs:
-                    return None
-                job, now_s = jobs[0], self._clock.monotonic()
-                if job.due_s > now_s:
-                    return job.due_s - now_s
-            self._cancel(job)
-            with self._lock:
-                if jobs and jobs[0] is job:
-                    jobs.popleft()
-                if jobs is self._first:
-                    self._second.append(replace(job, due_s=now_s + SECOND_CANCEL_AFTER_S))
+        with self._passing:
+            while True:
+                self._added.clear()
+                with self._lock:
+                    jobs = self._first or self._second
+                    if not jobs:
+                        return None
+                    job, now_s = jobs[0], self._clock.monotonic()
+                    if job.due_s > now_s:
+                        return job.due_s - now_s
+                self._cancel(job)
+                with self._lock:
+                    if jobs and jobs[0] is job:
+                        jobs.popleft()
+                    if jobs is self._first:
+                        self._second.append(replace(job, due_s=now_s + SECOND_CANCEL_AFTER_S))
 
     def _cancel(self, job: _InDoubtJob) -> None:
         code = EndCode.UNHEARD if job.offer else EndCode.CANCELED
