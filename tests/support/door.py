@@ -88,8 +88,9 @@ def run_next(store: Store, worker: str = "w1") -> ClaimRef:
 
 
 def settle(store: Store, held: ClaimRef, worker: str = "w1", **overrides: Any) -> None:
-    """End a claimed job."""
-    store.settle(an_ending(held, **overrides), worker)
+    """End a claimed job. If its outcome is not given, it succeeds, and max_tokens has cut its answer."""
+    reason = {} if "outcome" in overrides else {"finish_reason": "length"}
+    store.settle(an_ending(held, **reason | overrides), worker)
 
 
 def restart_with_another_answer(store: Store, held: ClaimRef) -> None:
