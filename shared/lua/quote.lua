@@ -1,5 +1,5 @@
 -- quote: predicts the verdict of admit for a job, and when the job would end; writes nothing and reserves nothing.
--- KEYS books
+-- KEYS books routes
 -- ARGV
 --   tenant text · the tenant that would own the job
 --   slug text · the model's name in the form used in store keys
@@ -17,34 +17,65 @@
 --   request_bytes int · length of the request and its metadata as JSON
 --   metadata_bytes int · length of the metadata as JSON
 --   answer_bytes int · the most bytes that the answer is expected to take in the store, with its event stream
--- ANSWERS quoted
---   quoted: the job's cost in thousandths of a weighted token; ms until the job would end, and the interval of ms in
---   which eight of ten such jobs end, or -1 each while rates are unknown; then '' if the job would be admitted, else the elements that follow `refused` in admit's answer. The retry
---   hint takes neither the appointment nor earlier attempts into account, and has no per-request spread.
+--   id text · the id that the job would have, by which shares of routes are decided
+--   routing_json text · if the request names a route, the JSON that lib/routes.lua describes; '' if it names a pool
+-- ANSWERS quoted rerouted
+--   quoted: the job's cost in thousandths of a weighted token; the most that it can cost by the pool's prices, in
+--   millionths of the currency; ms until the job would end, and the interval of ms in which eight of ten such jobs end,
+--   or -1 each while rates are unknown; the number of the pool in the route, from 1, of
+--   which all this is said, or 0 if the request names a pool; why the route chooses it, or '' if it chooses none; then ''
+--   if the job would be admitted, else the elements that follow `refused` in admit's answer. The retry hint takes neither
+--   the appointment nor earlier attempts into account, and has no per-request spread.
+--   rerouted: the store's route differs from `routing_json`; the caller has to read it again
 -- KEEPS 6
--- USES clock books lengths verdict tier kept room
--- RARELY shorten check_room
+-- USES clock books lengths verdict tier kept room routes spending
+-- RARELY shorten check_room choose_pool
 
-local request = { tenant = tenant, slug = slug, prompt_tokens = prompt_tokens, max_tokens = max_tokens, cost_mwt = -1,
-  priority = priority, is_batch = priority < 0, is_private = private == 1,
-  deadline_in_ms = deadline_in_ms, start_within_ms = start_within_ms, degrade = degrade,
-  key = key_bounds(key_id, key_rpm, key_tpm, key_max_waiting) }
-request.bytes = record_bytes(metadata_bytes, 0, 0) + request_bytes + answer_bytes
-look(request)
-look_at_room(request)
-if request.has_tier then
-  local pool_fields = redis.call('HMGET', k_books .. slug, 'tier', 'tier_look_ms')
-  request.tier = tier_in_force(pool_fields[1], pool_fields[2], request.main_mwt)
+local routing = routing_json ~= '' and cjson.decode(routing_json) or nil
+if routing and redis.call('HGET', k_routes, routing.name) ~= routing.text then
+  return { 'rerouted' }
 end
-local refusal = verdict(request)
+
+-- Returns the request as it is in a pool that the door has described.
+local function make_request(pool)
+  local request = { tenant = tenant, slug = pool.slug, prompt_tokens = pool.prompt_tokens, max_tokens = pool.max_tokens,
+    cost_mwt = -1, priority = priority, is_batch = priority < 0, is_private = private == 1,
+    deadline_in_ms = deadline_in_ms, start_within_ms = start_within_ms, degrade = degrade,
+    key = key_bounds(key_id, key_rpm, key_tpm, key_max_waiting), place = pool.place }
+  request.bytes = record_bytes(metadata_bytes, 0, 0) + request_bytes + pool.answer_bytes
+  return request
+end
+-- Runs the checks of admission without its writes.
+local function run_checks(request)
+  look(request)
+  look_at_room(request)
+  if request.has_tier then
+    local pool_fields = redis.call('HMGET', k_books .. request.slug, 'tier', 'tier_look_ms')
+    request.tier = tier_in_force(pool_fields[1], pool_fields[2], request.main_mwt)
+  end
+  return verdict(request)
+end
+
+local request, why, refusal
+if routing then
+  for place, pool in ipairs(routing.pools) do
+    pool.place = place
+  end
+  request, why, refusal = choose_pool(routing, id, make_request, run_checks)
+else
+  request = make_request({ slug = slug, prompt_tokens = prompt_tokens, max_tokens = max_tokens, answer_bytes = answer_bytes,
+    place = 0 })
+  refusal = run_checks(request)
+end
 local eta_ms, early_ms, late_ms = -1, -1, -1
 if request.eta_ms then
   eta_ms, early_ms, late_ms = math.floor(request.eta_ms), math.floor(request.early_ms), math.floor(request.late_ms)
 end
 if not refusal then
-  return { 'quoted', request.cost_mwt, eta_ms, early_ms, late_ms, '' }
+  return { 'quoted', request.cost_mwt, most_of(request), eta_ms, early_ms, late_ms, request.place, why or '', '' }
 end
 local reason, limit, value, max, base_ms, infeasible = unpack(refusal)
-return { 'quoted', request.cost_mwt, eta_ms, early_ms, late_ms, reason, limit, value, max, request.inflight,
-  request.max_inflight, request.hint_ms or math.floor(math.max(50, math.min(60000, base_ms))), infeasible or 0, math.floor(request.compute_ms),
-  (request.hint_ms or base_ms > 60000) and 1 or 0, 0, 0, request.resets_ms or 0 }
+return { 'quoted', request.cost_mwt, most_of(request), eta_ms, early_ms, late_ms, request.place, '', reason, limit, value,
+  max, request.inflight, request.max_inflight, request.hint_ms or math.floor(math.max(50, math.min(60000, base_ms))),
+  infeasible or 0, math.floor(request.compute_ms), (request.hint_ms or base_ms > 60000) and 1 or 0, 0, 0,
+  request.resets_ms or 0 }

@@ -8,11 +8,13 @@ import redis
 
 from shared.jobs.job import JobView
 from shared.jobs.key_bounds import KeyBounds, key_arguments
+from shared.jobs.routing import Routing
 from shared.store import decode, keys, scripts
+from shared.store.calls.admit import routing_json
 from shared.store.connection import open_blocking_client
 from shared.store.keys import model_slug
 from shared.store.redis_errors import store_faults
-from shared.store.replies import JobPage, Overview, PatrolStep, Quote, Rings, Snapshot
+from shared.store.replies import JobPage, Overview, PatrolStep, Quote, Rings, RouteChanged, Snapshot
 
 #: The longest time that one blocking read blocks; a caller that wants to wait longer repeats the read.
 _MAX_BLOCK_S = 5.0
@@ -59,12 +61,15 @@ class StoreReads:
         request_bytes: int = 0,
         metadata_bytes: int = 0,
         answer_bytes: int = 0,
-    ) -> Quote:
+        job_id: str = "",
+        routing: Routing | None = None,
+    ) -> Quote | RouteChanged:
         """Return the verdict that `admit` would return now, the job's cost and its predicted end. Writes nothing.
 
-        `request_bytes` and `metadata_bytes` are lengths as JSON, `answer_bytes` is NewJob.answer_bytes.
+        `request_bytes` and `metadata_bytes` are lengths as JSON, `answer_bytes` is NewJob.answer_bytes. With `routing`,
+        the arguments of one pool do not count, and the answer is RouteChanged if the store has another route.
         """
-        _, (cost_mwt, eta_ms, early_ms, late_ms, *refusal) = self._call(
+        word, answer = self._call(
             "quote",
             tenant=tenant,
             slug=model_slug(model),
@@ -79,9 +84,10 @@ class StoreReads:
             request_bytes=request_bytes,
             metadata_bytes=metadata_bytes,
             answer_bytes=answer_bytes,
+            id=job_id,
+            routing_json=routing_json(routing),
         )
-        refused = decode.refused(refusal) if len(refusal) > 1 else None
-        return Quote(cost_mwt, None if eta_ms < 0 else eta_ms, None if eta_ms < 0 else (early_ms, late_ms), refused)
+        return RouteChanged() if word == "rerouted" else decode.quote(answer, routing)
 
     def patrol(self, asker: str, *, limit: int, rest_ms: int, pause_ms: int) -> PatrolStep:
         """Return the next queues to reconcile, about `limit`, or none if another process is on patrol.

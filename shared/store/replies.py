@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 
 from shared.jobs.job import ClaimedJob, ClaimRef, JobView
 from shared.jobs.outcomes import Outcome, Refused
+from shared.jobs.routing import RoutedRequest
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,13 @@ class Quote:
     #: The ms until such a job ends in eight of ten cases, from and to; None if the end is not predicted.
     eta_interval_ms: tuple[int, int] | None
     refused: Refused | None
+    #: What the request is in the pool that its route chooses or, if no pool of it would take the job, in the pool
+    #: whose refusal this is. None if the request names a pool.
+    pool: RoutedRequest | None = None
+    #: The RouteReason why the route chooses the pool, or "".
+    why: str = ""
+    #: The most that the job can cost by the pool's prices, in millionths of the currency.
+    max_cost_micro: int = 0
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from shared.jobs.tenant_policy import TenantPolicy
 from shared.store import keys
 from tests.support.processes import Stage, wait_for
 from tests.support.served import SIM, Served
+from web.api import response_models
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "hello there"}], "max_tokens": 3}
 
@@ -126,6 +127,33 @@ def test_a_repeated_request_with_a_key_gets_its_job_whatever_became_of_the_route
     assert (first.json()["id"], first.json()["routed"]) == (again.json()["id"], again.json()["routed"])
 
 
-def test_a_route_is_not_quoted(served: Served) -> None:
-    response = served.http.post("/v1/quote", json={"model": "smart", "prompt": "one"})
-    assert (response.status_code, response.json()["error"]["code"]) == (404, "model_not_found")
+def test_the_quote_of_a_route_is_that_of_the_pool_which_would_get_the_job(served: Served) -> None:
+    def quote(**body: Any) -> dict[str, Any]:
+        response = served.http.post("/v1/quote", json={"prompt": "one two", "max_tokens": 2} | body)
+        assert response.status_code == 200, response.text
+        return response_models.Quote.model_validate(response.json()).model_dump()
+
+    quoted = quote(model="smart")
+    assert (quoted["model"], quoted["verdict"], quoted["routed"]) == (
+        "first",
+        "admitted",
+        {"pool": "first", "why": "first"},
+    )
+    assert quoted["cost_mwt"] == quote(model="first")["cost_mwt"] > 0
+    quoted = quote(model="smart", prompt="one two three four five")
+    assert (quoted["model"], quoted["routed"]) == ("second", {"pool": "second", "why": "size"})
+    assert quote(model="first")["routed"] is None
+
+
+def test_a_private_request_is_not_quoted_for_a_pool_that_is_not_local(served: Served) -> None:
+    body = {"model": "smart", "prompt": "one two three four five", "private": True}
+    quoted = served.http.post("/v1/quote", json=body).json()
+    assert (quoted["verdict"], quoted["refusal"]["reason"]) == ("yield", "no_suitable_pool")
+    assert "routed" not in quoted
+
+
+def test_the_quote_of_a_route_without_a_worker_is_the_refusal_of_a_submit(served: Served) -> None:
+    quoted = served.http.post("/v1/quote", json={"model": "away", "prompt": "one"}).json()
+    refused = served.submit(model="away", prompt="one").json()
+    assert quoted["refusal"]["reason"] == refused["reason"] == "no_worker"
+    assert (quoted["model"], quoted["eta_ms"]) == ("nobody", None)

@@ -224,11 +224,13 @@ class Quote(ResponseModel):
     prompt_tokens: int = Field(description="the door's estimate")
     max_tokens: int
     cost_mwt: int = Field(description="in thousandths of a weighted token (the cost of an uncached prompt token)")
+    max_cost_micro: int = Field(description="the most it can cost, in millionths of the currency; 0 without prices")
     eta_ms: int | None = Field(description="ms until the answer would be complete; null while rates are unknown")
     eta_early_ms: int | None = Field(description="one in ten such jobs is predicted to end sooner than this")
     eta_late_ms: int | None = Field(description="one in ten such jobs is predicted to end later than this")
     verdict: Literal["admitted", "yield"]
     refusal: Yield | None = Field(description="the yield that the job would get; null if it would be admitted")
+    routed: Routed | None = Field(default=None, description="present if a pool of the named route would admit the job")
 
 
 class Model(ResponseModel):

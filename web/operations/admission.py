@@ -99,9 +99,18 @@ def quote(context: DoorContext, caller: Caller, generation: GenerationRequest) -
 
     Nothing is written to the store. Raises ApiError and StoreUnavailable in the same cases as `offer`.
     """
-    job = make_job(context, caller, generation, context.pools.resolve(generation.model, caller.policy))
+    for _ in range(_ROUTE_READINGS):
+        job = make_job(context, caller, generation, context.pools.resolve_target(generation.model, caller.policy))
+        answer = _quote_once(context, generation, job)
+        if isinstance(answer, Quote):
+            return job, answer
+        context.pools.refresh()
+    raise StoreUnavailable(f"route {job.model!r} was changed while it was quoted")
+
+
+def _quote_once(context: DoorContext, generation: GenerationRequest, job: NewJob) -> Quote | RouteChanged:
     with context.metrics.time_script("quote"):
-        answer = context.store.quote(
+        return context.store.quote(
             job.tenant,
             job.model,
             prompt_tokens=job.prompt_tokens,
@@ -116,8 +125,9 @@ def quote(context: DoorContext, caller: Caller, generation: GenerationRequest) -
             request_bytes=_json_bytes(job.payload),
             metadata_bytes=_json_bytes(generation.metadata),
             answer_bytes=job.answer_bytes,
+            job_id=job.id,
+            routing=job.routing,
         )
-    return job, answer
 
 
 def _json_bytes(value: Mapping[str, Any]) -> int:

@@ -35,18 +35,21 @@ def quote_job(body: SubmitBody) -> Response:
         refusal = to_yield(
             answer.refused, tenant=job.tenant, model=job.model, deadline=deadline, bound_status=bound_status
         ).body
+    within = answer.pool or job
     return json_response(
         {
             "object": "quote",
             "tenant": job.tenant,
-            "model": job.model,
-            "prompt_tokens": job.prompt_tokens,
-            "max_tokens": job.max_tokens,
+            "model": within.model,
+            "prompt_tokens": within.prompt_tokens,
+            "max_tokens": within.max_tokens,
             "cost_mwt": answer.cost_mwt,
+            "max_cost_micro": answer.max_cost_micro,
             "eta_ms": answer.eta_ms,
             "eta_early_ms": early_ms,
             "eta_late_ms": late_ms,
             "verdict": "admitted" if refusal is None else "yield",
             "refusal": refusal,
+            **({"routed": {"pool": within.model, "why": answer.why}} if answer.why else {}),
         }
     )

@@ -51,10 +51,22 @@ def admit_call(job: NewJob, result_ttl_s: int, *, attempt: int, ack_replicas: in
 
 def _of_route(routing: Routing) -> Call:
     """Return the arguments that differ if the request names a route."""
-    pools = [asdict(pool) | {"slug": model_slug(pool.model)} for pool in routing.pools]
-    possible = next((pool for pool in pools if not pool["cannot"]), pools[0])
-    first = {name: possible[name] for name in ("slug", "model", "prompt_tokens", "max_tokens", "answer_bytes")}
-    return first | {"routing_json": _json(asdict(routing) | {"pools": pools})}
+    possible = next((pool for pool in routing.pools if not pool.cannot), routing.pools[0])
+    return {
+        "slug": model_slug(possible.model),
+        "model": possible.model,
+        "prompt_tokens": possible.prompt_tokens,
+        "max_tokens": possible.max_tokens,
+        "answer_bytes": possible.answer_bytes,
+        "routing_json": routing_json(routing),
+    }
+
+
+def routing_json(routing: Routing | None) -> str:
+    """Return what lib/routes.lua reads about the route that a request names, or "" if it names none."""
+    if routing is None:
+        return ""
+    return _json(asdict(routing) | {"pools": [asdict(p) | {"slug": model_slug(p.model)} for p in routing.pools]})
 
 
 def _json(value: Any) -> str:
