@@ -10,20 +10,10 @@ from shared.jobs import answer_ids
 from shared.jobs.job import ClaimedJob, JobView, Usage
 from shared.jobs.job_history import Change
 from shared.jobs.outcomes import Outcome, Refusal, Refused
-from shared.jobs.routing import Routed, Routing
+from shared.jobs.routing import Routed
 from shared.jobs.states import JobState
 from shared.store import keys
-from shared.store.replies import (
-    Exchange,
-    Overview,
-    Quote,
-    SettleAnswer,
-    Settled,
-    Snapshot,
-    Swept,
-    TenantView,
-    WorkerView,
-)
+from shared.store.replies import Exchange, Overview, SettleAnswer, Settled, Snapshot, Swept, TenantView, WorkerView
 
 #: A worker whose last heartbeat is older than this is not live. shared/lua/lib/clock.lua has the same value.
 LIVE_MS = 5_000
@@ -63,20 +53,6 @@ def refused(answer: list[Any]) -> Refused:
         retry_ms=retry_ms,
         return_window_ms=window_ms,
         resets_ms=resets_ms,
-    )
-
-
-def quote(answer: list[Any], routing: Routing | None) -> Quote:
-    """Decode the answer of the quote script to a request whose routing, if it names a route, is `routing`."""
-    cost_mwt, max_cost_micro, eta_ms, early_ms, late_ms, place, why, *refusal = answer
-    return Quote(
-        cost_mwt,
-        None if eta_ms < 0 else eta_ms,
-        None if eta_ms < 0 else (early_ms, late_ms),
-        refused(refusal) if len(refusal) > 1 else None,
-        routing.pools[place - 1] if routing is not None and place else None,
-        text(why),
-        max_cost_micro,
     )
 
 

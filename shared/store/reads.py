@@ -87,7 +87,7 @@ class StoreReads:
             id=job_id,
             routing_json=routing_json(routing),
         )
-        return RouteChanged() if word == "rerouted" else decode.quote(answer, routing)
+        return RouteChanged() if word == "rerouted" else _quote(answer, routing)
 
     def patrol(self, asker: str, *, limit: int, rest_ms: int, pause_ms: int) -> PatrolStep:
         """Return the next queues to reconcile, about `limit`, or none if another process is on patrol.
@@ -227,3 +227,17 @@ class StoreReads:
             pipe.ltrim(key, 0, 63)
             pipe.expire(key, 60)
             pipe.execute()
+
+
+def _quote(answer: list[Any], routing: Routing | None) -> Quote:
+    """Decode the answer of the quote script to a request whose routing, if it names a route, is `routing`."""
+    cost_mwt, max_cost_micro, eta_ms, early_ms, late_ms, place, why, *refusal = answer
+    return Quote(
+        cost_mwt,
+        None if eta_ms < 0 else eta_ms,
+        None if eta_ms < 0 else (early_ms, late_ms),
+        decode.refused(refusal) if len(refusal) > 1 else None,
+        routing.pools[place - 1] if routing is not None and place else None,
+        decode.text(why),
+        max_cost_micro,
+    )
