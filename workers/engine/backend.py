@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from shared.jobs.outcomes import EndCode
 from workers.engine.events import JobRejected, JobSpec
-from workers.engine.sampling import Sampling
+from workers.engine.sampling import Sampling, read_candidates
 
 #: The value that `sample` returns instead of a token when the model ends its answer.
 END = -1
@@ -36,6 +36,13 @@ class Prepared:
     is_counted: bool = True
     #: CPU time that another process spent on preparing the job.
     helper_cpu_s: float = 0.0
+    #: How many answers the job generates, one after another. `max_tokens` is the length of one.
+    candidates: int = 1
+
+    @property
+    def keeps_logprobs(self) -> bool:
+        """Whether the log probability of each token is needed: for the client, or to compare the candidates."""
+        return self.sampling.logprobs is not None or self.candidates > 1
 
     @property
     def cells(self) -> int:
@@ -135,6 +142,8 @@ class Backend(Protocol):
     lockstep: bool
     #: Whether the backend supports prefix reuse. If True, `Prepared.prompt` must be an array of tokens.
     reuses: bool
+    #: Whether `set_prefix` can drop the last tokens of a slot and keep the others.
+    rewinds: bool
     #: Whether a step is faster when its slots have consecutive numbers.
     compact: bool
 
@@ -225,16 +234,19 @@ def context_limit(tokens: int) -> str:
 def prepare_within_context(backend: Backend, spec: JobSpec) -> Prepared:
     """Tokenize the job and check that prompt and answer fit the context. May be called from any thread.
 
-    If the client sent no `max_tokens`, the answer is shortened to fit. Raises JobRejected if the job does not fit.
+    Each candidate gets its part of `JobSpec.max_tokens`. If the client sent no `max_tokens`, the answer is shortened to
+    fit. Raises JobRejected if the job does not fit.
     """
-    job = backend.prepare(spec)
+    job, candidates = backend.prepare(spec), read_candidates(spec.payload)
+    if candidates > 1:
+        job = replace(job, candidates=candidates, max_tokens=max(1, job.max_tokens // candidates))
     longest = min(backend.n_ctx, backend.cells)
     if spec.payload.get("max_tokens") is None:
         job = replace(job, max_tokens=min(job.max_tokens, longest - job.prompt_tokens))
     elif job.max_tokens < 1:
         raise JobRejected(EndCode.INVALID_VALUE, f"max_tokens={job.max_tokens} is less than 1", "max_tokens")
     if job.max_tokens < 1 or job.cells > longest:
-        requested = f"{job.prompt_tokens} prompt tokens and max_tokens={max(1, spec.max_tokens)}"
+        requested = f"{job.prompt_tokens} prompt tokens and max_tokens={max(1, spec.max_tokens // candidates)}"
         message = f"{context_limit(longest)}, and the request has {requested}"
         param = "messages" if spec.payload.get("prompt") is None else "prompt"
         raise JobRejected(EndCode.CONTEXT_LENGTH_EXCEEDED, message, param)

@@ -11,15 +11,7 @@ from workers.engine.backend import END, Backend, BatchRow, Prepared, prepare_wit
 from workers.engine.decoder import Decoder
 from workers.engine.events import DROPPED, RETURNED, Ended, Event, FreeCapacity, JobSpec
 from workers.engine.inbox import Cancel, Inbox, Pause, Recall, Resume
-from workers.engine.planner import (
-    BatchPlan,
-    PendingPrompt,
-    PlanLimits,
-    attended_cells,
-    plan,
-    split_into_calls,
-    taking_part,
-)
+from workers.engine.planner import BatchPlan, PlanLimits, plan, sort_by_stage, split_into_calls, taking_part
 from workers.engine.sequence import Sequence, SequenceState
 from workers.engine.slot_table import SlotTable
 from workers.engine.stats import EngineSettings, EngineStats
@@ -159,7 +151,8 @@ class Engine:
                 self._next_expiry_s = min(self._next_expiry_s, sequence.expires_at_s)
                 self._waiting.append(sequence)
                 sequence.repeat(self.backend.piece)
-                self._end_if_complete(sequence)
+                if (reason := sequence.completed_by()) is not None:
+                    self._complete(sequence, reason)
         return bool(taken)
 
     def _cancel_now(self, cancel: Cancel) -> None:
@@ -216,18 +209,11 @@ class Engine:
                 self._fail(sequence, fault)
 
     def _plan(self) -> BatchPlan:
-        decoding, prompts, ending = [], [], set()
         self._update_soon_tokens()
         others = taking_part(self._running, self._share.sits_out)
         self._share.begin_step(charges=bool(others))
-        for slot, sequence in (others or self._running).items():
-            if sequence.state is SequenceState.DECODE:
-                decoding.append(slot)
-                if sequence.tokens_left <= self._soon_tokens:
-                    ending.add(sequence.key)
-            else:
-                cells = attended_cells(sequence, self._running, split=self._limits.split)
-                prompts.append(PendingPrompt(slot, sequence.prompt_left, cells, sequence.expires_at_s))
+        part, split = others or self._running, self._limits.split
+        decoding, prompts, ending = sort_by_stage(part, self._running, self._soon_tokens, split=split)
         self._last_decode_s = self._clock.monotonic() if decoding else None
         if self._inbox.set_ending_soon(ending):
             self.on_ending()
@@ -244,9 +230,9 @@ class Engine:
             if not row.samples:
                 continue
             sequence = self._running[row.slot]
-            known = sequence.known.popleft() if sequence.known else None
+            known = sequence.next_known()
             try:
-                token = self.backend.sample(row, known)
+                token = END if known == END else self.backend.sample(row, known)
                 text = "" if token == END else sequence.read(token, self.backend.piece)
             except Exception as fault:  # noqa: BLE001 - an error in one sequence's sampler must not end the others
                 self._fail(sequence, fault)
@@ -261,17 +247,26 @@ class Engine:
     def _report(self, sequence: Sequence, token: int, text: str, now: float) -> None:
         sequence.first_token_s, sequence.state = sequence.first_token_s or now, SequenceState.DECODE
         if token != END:
-            sequence.answer.append(token)
+            sequence.add(token)
             self.stats.completion_tokens += 1
+        reason = sequence.completed_by(ended=token == END)
+        if reason is not None and sequence.candidates is not None:
+            whole = sequence.detokenizer.whole_text
+            text += sequence.end_candidate(reason, self.backend.extra_fields(sequence.slot, whole))
         if text or sequence.unreported >= self.settings.resume_tokens:
             self._emit(sequence.text_event(text))
-        self._end_if_complete(sequence, ended=token == END)
+        if reason is not None:
+            self._complete(sequence, reason)
 
-    def _end_if_complete(self, sequence: Sequence, *, ended: bool = False) -> None:
-        if ended or sequence.detokenizer.stopped:
-            self._end(sequence, Outcome.SUCCEEDED, FinishReason.STOP)
-        elif sequence.completion_tokens >= sequence.job.max_tokens:
-            self._end(sequence, Outcome.SUCCEEDED, FinishReason.LENGTH)
+    def _complete(self, sequence: Sequence, reason: FinishReason) -> None:
+        """End a sequence whose answer is complete, or begin its next candidate."""
+        if sequence.candidates is None or sequence.candidates.done:
+            self._end(sequence, Outcome.SUCCEEDED, sequence.candidates.reason if sequence.candidates else reason)
+        else:
+            try:
+                self._table.begin_candidate(sequence)
+            except Exception as fault:  # noqa: BLE001 - an error of one job must end only that job
+                self._fail(sequence, fault)
 
     def _fail(self, sequence: Sequence, fault: Exception) -> None:
         self._end(sequence, Outcome.FAILED, "", EndCode.ENGINE_ERROR, f"{type(fault).__name__}: {fault}")

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from workers.engine.backend import BatchRow
-from workers.engine.sequence import Sequence
+from workers.engine.sequence import Sequence, SequenceState
 from workers.engine.step_time import StepTimeModel
 
 #: Minimum number of prompt tokens in a step that computes prompts while other sequences decode. On a CPU, 16 prompt
@@ -109,6 +109,25 @@ def plan(
 def attended_cells(sequence: Sequence, running: Mapping[int, Sequence], *, split: bool) -> int:
     """Return how many cells a prompt token reads: the sequence's own if the cache is split, else all in use."""
     return sequence.n_past if split else sum(other.n_past for other in running.values())
+
+
+def sort_by_stage(
+    taking_part: Mapping[int, Sequence], running: Mapping[int, Sequence], soon_tokens: int, *, split: bool
+) -> tuple[list[int], list[PendingPrompt], set[str]]:
+    """Return the slots that decode, the prompts to compute, and the keys of sequences with few tokens left.
+
+    `taking_part` are those of the `running` sequences that take part in the step.
+    """
+    decoding, prompts, ending = [], [], set()
+    for slot, sequence in taking_part.items():
+        if sequence.state is SequenceState.DECODE:
+            decoding.append(slot)
+            if sequence.tokens_left <= soon_tokens:
+                ending.add(sequence.key)
+        else:
+            cells = attended_cells(sequence, running, split=split)
+            prompts.append(PendingPrompt(slot, sequence.prompt_left, cells, sequence.expires_at_s))
+    return decoding, prompts, ending
 
 
 def taking_part(running: Mapping[int, Sequence], sits_out: Callable[[str], bool]) -> dict[int, Sequence]:

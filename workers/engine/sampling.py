@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from shared.candidates import MAX_CANDIDATES
 from shared.jobs.outcomes import EndCode
 from workers.engine.events import JobRejected
 
@@ -86,6 +87,11 @@ def read_sampling(payload: Mapping[str, Any]) -> Sampling:
         ignore_eos=_flag(payload, "ignore_eos"),
         stop_token_ids=_stop_token_ids(payload),
     )
+
+
+def read_candidates(payload: Mapping[str, Any]) -> int:
+    """Return how many answers the job generates. Raises JobRejected."""
+    return _integer(payload, "n", 1, 1, MAX_CANDIDATES)
 
 
 def _reject(name: str, value: object, expected: str) -> JobRejected:

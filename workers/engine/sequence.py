@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from shared.jobs.job import Usage
+from workers.engine.answer.candidates import Candidates
+from workers.engine.answer.growing import GrowingAnswer, text_readers
 from workers.engine.backend import Prepared
 from workers.engine.cells.prefix_cache import CachedTokens, Tokens
-from workers.engine.detokenizer import Detokenizer
 from workers.engine.events import Text
 
 
@@ -35,18 +36,9 @@ class SequenceState(Enum):
 
 
 @dataclass(slots=True, eq=False)
-class Sequence:
+class Sequence(GrowingAnswer):
     """A job inside the engine, with its counters. Only the engine's thread uses it."""
 
-    job: Prepared
-    submitted_s: float
-    detokenizer: Detokenizer
-    #: Reads the parts in the detokenizer's text; None if this text is the answer.
-    reader: Any = None
-    #: Number of the answer's tokens that belong to its reasoning.
-    reasoning_tokens: int = 0
-    #: The pieces of the answer's text, as far as they were returned.
-    _texts: list[str] = field(default_factory=list)
     state: SequenceState = SequenceState.WAITING
     slot: int = -1
     #: Number of prompt and answer tokens whose keys and values are in the slot's KV cells.
@@ -61,14 +53,8 @@ class Sequence:
     last_step_tokens: int = 0
     #: End time of the last step that computed tokens of this sequence.
     last_step_end_s: float = -math.inf
-    #: The answer's tokens. The model has not computed the last one yet: it is the input of the next step.
-    answer: list[int] = field(default_factory=list)
     #: Number of the answer's tokens that were known when the sequence got its slot. They are read like a prompt.
     resumed: int = 0
-    #: Number of the answer's tokens that Text events have carried, those of earlier attempts included.
-    n_reported: int = 0
-    #: Tokens of the answer that an earlier attempt sampled and that are computed one by one again, in order.
-    known: deque[int] = field(default_factory=deque)
     #: CPU time that the answer's grammar had taken when the last token was sampled.
     grammar_cpu_s: float = 0.0
     #: What of this time it took before the sequence got its slot.
@@ -86,16 +72,13 @@ class Sequence:
     @classmethod
     def create(cls, job: Prepared, now_s: float) -> "Sequence":
         """Return a sequence that waits for a slot."""
-        sequence = cls(job, now_s, _detokenizer(job))
-        sequence.reader = None if job.form is None else job.form.start()
-        if job.sampling.logprobs is None:
-            sequence.answer = list(job.spec.answer)
-        else:
+        sequence = cls(job, now_s, *text_readers(job), candidates=Candidates.of(job))
+        if job.keeps_logprobs:
             # The log probabilities of the earlier attempt's tokens follow from their logits.
             sequence.known = deque(job.spec.answer)
-        if job.spec.answer:
-            sequence.n_computed = job.prompt_tokens + len(job.spec.answer) - 1
-            sequence.n_reported = len(job.spec.answer)
+        else:
+            sequence.answer = list(job.spec.answer)
+        sequence.n_reported = len(job.spec.answer)
         return sequence
 
     def pause(self, now_s: float) -> None:
@@ -114,54 +97,31 @@ class Sequence:
         else:
             self.paused_in_decode_s += paused_s
 
-    def read(self, token: int, piece: Callable[[int], bytes]) -> str:
-        """Add a token to the text; return the new text of the answer. `piece` returns the bytes of a token."""
-        if self.reader is None:
-            return self.detokenizer.feed(piece(token))
-        text = self._keep(self.reader.feed(self.detokenizer.feed(self.job.form.piece(token, piece(token)))))
-        self.reasoning_tokens += self.reader.reasons
-        return text
+    def begin_candidate(self, n_past: int) -> None:
+        """Begin the next candidate. The slot holds the first `n_past` tokens of the prompt."""
+        self.restart()
+        self.state, self.saved, self.resumed, self.n_past = SequenceState.PREFILL, None, 0, n_past
+        self.n_computed = self.job.prompt_tokens + max(0, self.known_here - 1)
+        self.grammar_before_s = self.grammar_cpu_s
 
-    def finish_text(self) -> str:
-        """End the answer's text. Return the text that was held back."""
-        rest = self.detokenizer.finish()
-        return rest if self.reader is None else self._keep(self.reader.feed(rest) + self.reader.finish())
+    def repeat(self, piece: Callable[[int], bytes]) -> None:
+        """Read the text of the answer that earlier attempts generated: see `GrowingAnswer.repeat`."""
+        super(Sequence, self).repeat(piece)
+        if self.job.spec.answer:
+            self.n_computed = self.job.prompt_tokens + max(0, len(self.answer) + self.known_here - 1)
 
     def with_own_fields(self, extra: dict[str, Any]) -> dict[str, Any]:
         """Return the answer's fields other than its text, with its tokens of reasoning and what stopped it."""
+        reasoning = {"reasoning_tokens": self.reasoning_tokens} if self.reasoning_tokens else {}
+        if self.candidates is not None:
+            return self.candidates.fields(extra) | reasoning
         stopped_by = self.detokenizer.stopped_by
-        return (
-            extra
-            | ({"reasoning_tokens": self.reasoning_tokens} if self.reasoning_tokens else {})
-            | ({"stop_sequence": stopped_by} if stopped_by else {})
-        )
-
-    def _keep(self, text: str) -> str:
-        if text:
-            self._texts.append(text)
-        return text
-
-    @property
-    def text(self) -> str:
-        """The answer's text so far, in the form of shared/answer_parts.py if it may have parts."""
-        return self.detokenizer.text if self.reader is None else "".join(self._texts)
-
-    def repeat(self, piece: Callable[[int], bytes]) -> None:
-        """Read the text of the answer that earlier attempts generated. `piece` returns the bytes of a token."""
-        for token in self.answer:
-            self.read(token, piece)
-
-    def keep_known(self, piece: Callable[[int], bytes]) -> None:
-        """Add the tokens of an earlier attempt that were not computed again, because the answer ends before."""
-        for token in self.known:
-            self.answer.append(token)
-            self.read(token, piece)
-        self.known.clear()
+        return extra | reasoning | ({"stop_sequence": stopped_by} if stopped_by else {})
 
     def text_event(self, text: str) -> Text:
-        """Return an event for new text of the answer. It carries the tokens that no earlier event carried."""
-        tokens = tuple(self.answer[self.n_reported :])
-        self.n_reported = len(self.answer)
+        """Return an event for new text of the answer. It carries the words that no earlier event carried."""
+        tokens = tuple(self.words[self.n_reported :])
+        self.n_reported = len(self.words)
         return Text(self.key, text, self.n_reported, self.grammar_cpu_s, tokens)
 
     def computed_before(self, n: int) -> int:
@@ -188,11 +148,6 @@ class Sequence:
         return self.last_step_tokens if self.last_step_end_s > time_s else 0
 
     @property
-    def key(self) -> str:
-        """The job's key, `<id>:<claim token>`."""
-        return self.job.spec.key
-
-    @property
     def prompt_left(self) -> int:
         """Number of known tokens that are not computed yet: the prompt's, and those of the answer up to a pause."""
         return max(0, self.job.prompt_tokens + self.resumed - self.n_past)
@@ -204,32 +159,12 @@ class Sequence:
         return np.concatenate([tokens, np.array(self.answer, np.int32)]) if self.answer else tokens
 
     @property
-    def tokens_left(self) -> int:
-        """The maximum number of tokens that the answer may still get."""
-        return self.job.max_tokens - len(self.answer)
-
-    @property
-    def last_token(self) -> int:
-        """The answer's last token, which is the input of the next step."""
-        return self.answer[-1]
-
-    @property
-    def completion_tokens(self) -> int:
-        """Number of tokens of the answer so far."""
-        return len(self.answer)
-
-    @property
     def cached(self) -> CachedTokens:
         """The tokens whose keys and values are in the slot's KV cells now."""
         prompt = self.job.prompt[: self.n_past]
         answer = self.answer[: max(0, self.n_past - self.job.prompt_tokens)]
         tokens = np.concatenate([prompt, answer]).astype(np.int32) if answer else prompt
         return CachedTokens(self.job.spec.tenant, tokens)
-
-    @property
-    def unreported(self) -> int:
-        """Number of the answer's newest tokens that no event has carried."""
-        return len(self.answer) - self.n_reported
 
     @property
     def stage(self) -> str:
@@ -265,11 +200,6 @@ class Sequence:
             again_tokens=self.recomputed,
             unread_tokens=max(0, self.job.prompt_tokens - max(self.n_past, self.n_computed)),
         )
-
-
-def _detokenizer(job: Prepared) -> Detokenizer:
-    sampling = job.sampling
-    return Detokenizer(sampling.stop, strip_space=job.strip_space, min_tokens=sampling.min_tokens)
 
 
 def _ms(seconds: float) -> int:

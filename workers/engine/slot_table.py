@@ -61,6 +61,18 @@ class SlotTable:
         sequence.started_s, sequence.cached_tokens = now_s, min(sequence.n_past, job.prompt_tokens)
         return sequence.cached_tokens
 
+    def begin_candidate(self, sequence: Sequence) -> None:
+        """Begin the next answer to the prompt in the sequence's slot. Of the prompt, the last token is computed again.
+
+        Its logits are needed, and those of the first time are gone. A model that cannot drop tokens computes the whole
+        prompt again. Raises an exception if the backend does not take the candidate; the sequence keeps the slot.
+        """
+        slot = sequence.slot
+        self._backend.close_slot(slot)
+        kept = sequence.job.prompt_tokens - 1 if self._backend.rewinds else 0
+        sequence.begin_candidate(self._backend.set_prefix(slot, slot, kept))
+        self._backend.open_slot(slot, sequence.job)
+
     def _take_slot(self, sequence: Sequence) -> PauseWay:
         """Give the sequence a slot, and restore its cells. Return where they were, if it was paused."""
         job, way = sequence.job, PauseWay.KEPT

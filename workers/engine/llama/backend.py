@@ -16,6 +16,7 @@ from llama_cpp import _ggml, llama_cpp
 
 from shared.jobs.outcomes import EndCode
 from shared.settings.settings import Settings
+from workers.engine.answer.words import is_end
 from workers.engine.backend import END, BatchRow, DecodeFailed, Facts, Prepared
 from workers.engine.cells.slots import SlotAccountingError
 from workers.engine.chat.tool_grammar import tool_constraint
@@ -30,7 +31,7 @@ from workers.engine.llama.prompt import Prompts
 from workers.engine.llama.samplers import Sampler
 from workers.engine.llama.start import open_model
 from workers.engine.llama.vocabulary import Tokens, Vocabulary
-from workers.engine.sampling import Sampling, read_sampling
+from workers.engine.sampling import Sampling, read_candidates, read_sampling
 from workers.engine.structured.compiler import GrammarCompiler, Limits
 from workers.engine.structured.constraint import Constraint, read_constraint
 
@@ -61,6 +62,7 @@ class LlamaBackend:
         # and a sliding window keeps only its last tokens.
         recurrent = llama_cpp.llama_model_is_recurrent(model) or llama_cpp.llama_model_is_hybrid(model)
         self.reuses = not recurrent and llama_cpp.llama_model_n_swa(model) == 0
+        self.rewinds = self.reuses
         self.compact = not shape.shared
         self._memory = llama_cpp.llama_get_memory(ctx)
         self._vocab = Vocabulary(llama_cpp, model)
@@ -80,7 +82,8 @@ class LlamaBackend:
 
     def prepare(self, spec: JobSpec) -> Prepared:
         """Tokenize and validate a job. May be called from any thread. Raises JobRejected."""
-        self._vocab.check(spec.answer)
+        many = read_candidates(spec.payload) > 1
+        self._vocab.check(token for token in spec.answer if not (many and is_end(token)))
         sampling = read_sampling(spec.payload)
         self._vocab.reject_unknown((token for token, _ in sampling.logit_bias), "logit_bias")
         self._vocab.reject_unknown(sampling.stop_token_ids, "stop_token_ids")
@@ -129,8 +132,8 @@ class LlamaBackend:
             self._samplers[slot].accept(token)
         if saved is not None:
             self._logprobs[slot] = saved
-        elif job.sampling.logprobs is not None:
-            self._logprobs[slot] = Logprobs(job.sampling.logprobs, self._vocab.piece_or_name, self._vocab.piece)
+        elif job.keeps_logprobs:
+            self._logprobs[slot] = Logprobs(job.sampling.logprobs or 0, self._vocab.piece_or_name, self._vocab.piece)
 
     def set_prefix(self, slot: int, source: int, n: int) -> int:
         """Make `slot` hold the first `n` tokens of slot `source` and no others. Both may be the same slot.
@@ -194,7 +197,7 @@ class LlamaBackend:
         return 0.0 if sampler is None else sampler.grammar_cpu_s
 
     def extra_fields(self, slot: int, text: str) -> dict[str, Any]:
-        """Return the field `logprobs` for the answer so far if the job requested it, otherwise no fields."""
+        """Return the field `logprobs` for the answer so far if the job keeps them, otherwise no fields."""
         logprobs = self._logprobs.get(slot)
         return {} if logprobs is None else {"logprobs": logprobs.for_text(text)}
 

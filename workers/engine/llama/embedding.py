@@ -48,7 +48,7 @@ class _OpenJob:
 class EmbeddingBackend:
     """An embedding model and its context, which `new_embedding_context` created. `close` frees both."""
 
-    lockstep = reuses = compact = False
+    lockstep = reuses = rewinds = compact = False
 
     def __init__(self, libs: Libraries, model: int, ctx: int, facts: Facts) -> None:
         self._libs, self._model, self._ctx = libs, model, ctx

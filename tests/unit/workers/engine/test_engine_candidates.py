@@ -1,0 +1,194 @@
+"""Tests of jobs with several candidates: each is the answer of its own seed, and the prompt is computed once."""
+
+import contextlib
+import random
+
+import pytest
+
+from shared.candidates import read_candidates
+from tests.support.driven import Driven
+from workers.engine.events import Ended, JobRejected, Text
+
+_PROMPT = "dibo kufe mala resi tanu bopa gesi"
+_LENGTH, _N = 8, 3
+_PAYLOADS = {
+    "greedy": {"temperature": 0},
+    "seeded": {"seed": 7},
+    "hot": {"seed": -3, "temperature": 4.0, "top_p": 1.0, "top_k": 0},
+    "stop string": {"seed": 7, "stop": ["a", "zz"]},
+    "penalties": {"seed": 5, "repeat_penalty": 1.7, "presence_penalty": 0.8},
+    "grammar": {"seed": 4, "temperature": 1.5, "response_format": {"type": "choice", "choice": ["dibo", "kufe ma"]}},
+    "logprobs": {"seed": 9, "logprobs": 2},
+    "characters of several tokens": {"seed": 1, "temperature": 5.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
+}
+
+
+def _payload(kind: str, **fields) -> dict:
+    return {"prompt": _PROMPT, "max_tokens": _LENGTH, **_PAYLOADS[kind], **fields}
+
+
+def _submit(driven: Driven, key: str, payload: dict, **fields) -> None:
+    """Submit a job as a worker does, which is told the length of all candidates together."""
+    driven.submit(key, payload | {"max_tokens": payload["n"] * payload["max_tokens"]}, **fields)
+
+
+def _singles(backend, kind: str) -> list[Ended]:
+    """Return the ends of jobs with one answer each, with the seeds of the candidates."""
+    with contextlib.closing(Driven(backend, reuse=False)) as driven:
+        for i in range(_N):
+            driven.submit(str(i), _payload(kind, seed=_PAYLOADS[kind].get("seed", 0) + i, logprobs=2))
+            driven.run_until_idle()
+        return [driven.ended[str(i)] for i in range(_N)]
+
+
+def _check_candidates(ended: Ended, singles: list[Ended]) -> None:
+    assert ended.outcome == "succeeded"
+    candidates = read_candidates(ended.text, _N)
+    assert [candidate.text for candidate in candidates] == [single.text for single in singles]
+    assert [candidate.reason for candidate in candidates] == [single.finish_reason for single in singles]
+    assert ended.usage.completion_tokens == sum(single.usage.completion_tokens for single in singles)
+    for fields, single in zip(ended.extra["candidates"], singles, strict=True):
+        entries = single.extra["logprobs"]
+        mean = sum(entry[1] for entry in entries) / len(entries) if entries else None
+        # Batches of other shapes round differently.
+        assert fields.get("mean_logprob") == (None if mean is None else pytest.approx(mean, abs=1e-3))
+
+
+def _words(driven: Driven, key: str) -> tuple[int, ...]:
+    texts = [event for event in driven.events if isinstance(event, Text) and event.key == key]
+    return tuple(word for event in texts for word in event.tokens)
+
+
+@pytest.mark.parametrize("kind", _PAYLOADS)
+def test_each_candidate_is_the_answer_of_its_own_seed_and_the_prompt_is_computed_once(backend, kind):
+    singles = _singles(backend, kind)
+    with contextlib.closing(Driven(backend, reuse=False)) as driven:
+        _submit(driven, "a", _payload(kind, n=_N))
+        driven.run_until_idle()
+        ended, stats = driven.ended["a"], driven.engine.stats
+        _check_candidates(ended, singles)
+        # Every further candidate computes only the last token of the prompt again.
+        assert stats.prompt_tokens == ended.usage.prompt_tokens
+        assert stats.recomputed_tokens == ended.usage.again_tokens == _N - 1
+        assert stats.completion_tokens == ended.usage.completion_tokens
+        if kind == "logprobs":
+            shown = [[entry[0] for entry in each["logprobs"]] for each in ended.extra["candidates"]]
+            assert shown == [[entry[0] for entry in single.extra["logprobs"]] for single in singles]
+        else:
+            assert all("logprobs" not in each for each in ended.extra["candidates"])
+
+
+def test_candidates_of_several_jobs_run_beside_each_other(backend):
+    kinds = [kind for kind in _PAYLOADS if kind != "grammar"]
+    with contextlib.closing(Driven(backend, reuse=False)) as driven:
+        for kind in kinds:
+            _submit(driven, kind, _payload(kind, n=_N))
+        driven.run_until_idle()
+        ends = dict(driven.ended)
+    for kind in kinds:
+        _check_candidates(ends[kind], _singles(backend, kind))
+
+
+@pytest.mark.parametrize("kind", ["seeded", "stop string", "grammar", "logprobs"])
+def test_a_job_goes_on_after_any_token_of_any_candidate_as_if_it_had_not_stopped(backend, kind):
+    singles = _singles(backend, kind)
+    with contextlib.closing(Driven(backend)) as driven:
+        _submit(driven, "whole", _payload(kind, n=_N))
+        driven.run_until_idle()
+        words, text = _words(driven, "whole"), driven.ended["whole"].text
+        computed = driven.engine.stats.completion_tokens
+        for n in range(1, len(words) + 1, 4):
+            _submit(driven, str(n), _payload(kind, n=_N), answer=words[:n], attempt=2)
+            while driven.engine.step():
+                pass
+        driven.engine.check_idle()
+        for n in range(1, len(words) + 1, 4):
+            _check_candidates(driven.ended[str(n)], singles)
+            # What the attempts show together is the whole text, without a gap or a repeat.
+            assert driven.ended[str(n)].text == text
+            assert text.endswith(driven.streamed(str(n)))
+        if kind != "logprobs":
+            # Only the present candidate is computed again, for the log probabilities of its tokens.
+            again = driven.engine.stats.completion_tokens - computed
+            assert again <= sum(len(words) - n + _LENGTH for n in range(1, len(words) + 1, 4))
+
+
+@pytest.mark.parametrize("kind", ["stop string", "grammar", "logprobs"])
+def test_a_job_that_is_paused_at_any_step_gets_its_candidates_without_a_gap_or_a_repeat(backend, kind):
+    singles, dice = _singles(backend, kind), random.Random(kind)
+    with contextlib.closing(Driven(backend, prefill_chunk=3)) as driven:
+        for key in map(str, range(9)):
+            _submit(driven, key, _payload(kind, n=_N))
+        paused: set[str] = set()
+        while len(driven.ended) < 9:
+            driven.engine.step()
+            for key in sorted(sequence.key for sequence in driven.engine._running.values()):
+                if dice.random() < 0.1 and driven.engine.pause(key):
+                    paused.add(key)
+            for key in sorted(paused):
+                if dice.random() < 0.3 and driven.engine.resume(key):
+                    paused.discard(key)
+            paused -= set(driven.ended)
+        assert driven.engine.stats.pauses > 5
+        driven.check_empty()
+        for ended in driven.ended.values():
+            _check_candidates(ended, singles)
+
+
+def test_a_job_that_is_canceled_keeps_its_complete_candidates_and_a_part_of_the_next(backend):
+    singles = _singles(backend, "seeded")
+    with contextlib.closing(Driven(backend)) as driven:
+        _submit(driven, "a", _payload("seeded", n=_N))
+        while driven.streamed("a").count(singles[0].text) == 0 or not read_candidates(driven.streamed("a"), _N)[1].text:
+            driven.engine.step()
+        driven.engine.cancel("a")
+        driven.run_until_idle()
+        ended = driven.ended["a"]
+        assert ended.outcome == "canceled"
+        candidates = read_candidates(ended.text, _N)
+        assert candidates[0].text == singles[0].text
+        assert candidates[0].reason == singles[0].finish_reason
+        assert candidates[1].reason == ""
+        assert candidates[1].text
+        assert singles[1].text.startswith(candidates[1].text)
+        assert candidates[2].text == ""
+
+
+def test_sixteen_candidates_differ(backend):
+    with contextlib.closing(Driven(backend)) as driven:
+        _submit(driven, "a", _payload("hot", n=16))
+        driven.run_until_idle()
+        candidates = read_candidates(driven.ended["a"].text, 16)
+        assert len({candidate.text for candidate in candidates}) == 16
+        assert len(driven.ended["a"].extra["candidates"]) == 16
+
+
+def test_a_job_whose_candidates_are_all_complete_ends_at_once(backend):
+    with contextlib.closing(Driven(backend)) as driven:
+        _submit(driven, "whole", _payload("seeded", n=_N))
+        driven.run_until_idle()
+        steps = driven.engine.stats.steps
+        _submit(driven, "again", _payload("seeded", n=_N), answer=_words(driven, "whole"), attempt=2)
+        driven.engine.step()
+        assert driven.engine.stats.steps == steps
+        assert driven.ended["again"].text == driven.ended["whole"].text
+        assert driven.ended["again"].usage.completion_tokens == driven.ended["whole"].usage.completion_tokens
+
+
+def test_the_sim_computes_the_prompt_of_candidates_once(a_sim, clock):
+    driven = a_sim(prefill_tps=10, decode_tps=10)
+    began = clock.monotonic()
+    _submit(driven, "a", {"prompt": "one two three four five six seven eight nine ten", "max_tokens": 5, "n": 4})
+    driven.run_until_idle()
+    ended = driven.ended["a"]
+    assert [len(candidate.text.split()) for candidate in read_candidates(ended.text, 4)] == [5] * 4
+    assert ended.usage.completion_tokens == 20
+    # Ten words of the prompt, three times its last word again, and 20 words of answers.
+    assert clock.monotonic() - began == pytest.approx(3.3, abs=0.1)
+
+
+@pytest.mark.parametrize("n", [0, 17, 1.5, True, "2"])
+def test_a_number_of_candidates_outside_its_range_is_rejected(backend, n):
+    with contextlib.closing(Driven(backend)) as driven, pytest.raises(JobRejected) as rejected:
+        driven.submit("a", _payload("greedy", n=n))
+    assert (rejected.value.code, rejected.value.param) == ("invalid_value", "n")

@@ -1,0 +1,1 @@
+"""The answer of a job while it is generated: its tokens, its text, and its candidates."""
