@@ -5,6 +5,7 @@ import secrets
 from dataclasses import dataclass, field
 from typing import Any
 
+from shared.candidates import candidates_in
 from shared.jobs import packed_logprobs
 from shared.jobs.job_history import Change, WaitTimes
 from shared.jobs.key_bounds import KeyBounds, key_arguments
@@ -92,6 +93,11 @@ class NewJob:
         return key_arguments(self.key_id, self.key_bounds) | told | {"start_named": int(self.start_named)}
 
     @property
+    def candidates(self) -> int:
+        """How many answers share `max_tokens`."""
+        return candidates_in(self.payload)
+
+    @property
     def answer_bytes(self) -> int:
         """The most bytes that the answer is expected to take in the store, with its event stream.
 
@@ -142,6 +148,11 @@ class ClaimedJob:
     def held(self) -> ClaimRef:
         """The reference to this claim."""
         return ClaimRef(self.id, self.token)
+
+    @property
+    def cells(self) -> int:
+        """The KV cells that the engine reserves, as the door has estimated them. Candidates use the same in turn."""
+        return self.prompt_tokens + -(-self.max_tokens // candidates_in(self.payload))
 
 
 @dataclass(frozen=True)
@@ -208,8 +219,9 @@ class Ending:
         """Return the JSON text to store in `penstock:result:<id>`: text, usage, message and the parts in `extra`."""
         body: dict[str, Any] = {"text": self.text, "usage": self.usage.as_dict(), "message": self.message}
         body |= self.extra
-        if body.get("logprobs"):
-            body["logprobs"] = packed_logprobs.pack(body["logprobs"])
+        for each in (body, *body.get("candidates", ())):
+            if each.get("logprobs"):
+                each["logprobs"] = packed_logprobs.pack(each["logprobs"])
         return json.dumps(body, ensure_ascii=False, separators=(",", ":"))
 
 

@@ -7,6 +7,7 @@
 --   model text · the name under which workers serve the model
 --   prompt_tokens int · the door's estimate of the prompt's length
 --   max_tokens int · the largest number of tokens that the job may generate
+--   candidates int · how many answers share them
 --   cost_mwt int · the job's cost in thousandths of a weighted token, -1 to estimate it from learned answer lengths
 --   deadline_in_ms int · ms from now to the deadline
 --   latest_in_ms int · ms from now to the latest start, by which the queue is ordered; -1 to compute it here
@@ -114,7 +115,7 @@ local return_id = string.sub(body_digest, 1, 16)
 local function make_request(pool)
   local request = { tenant = tenant, slug = pool.slug, model = pool.model, prompt_tokens = pool.prompt_tokens,
     priority = priority, is_batch = priority < 0,
-    max_tokens = pool.max_tokens, cost_mwt = cost_mwt, deadline_in_ms = deadline_in_ms,
+    max_tokens = pool.max_tokens, candidates = candidates, cost_mwt = cost_mwt, deadline_in_ms = deadline_in_ms,
     start_within_ms = start_within_ms, degrade = degrade, is_private = private == 1,
     deadline_named = patience_from ~= 'default', start_named = start_named == 1,
     latest_in_ms = latest_in_ms >= 0 and latest_in_ms or nil,
@@ -195,6 +196,9 @@ keep_weight(job_key, request.generated_weight_milli)
 redis.call('HSET', job_key, 'penstock_bytes', whole(request.bytes), 'penstock_fixed_bytes', whole(request.fixed_bytes))
 if priority ~= 0 then
   redis.call('HSET', job_key, 'penstock_priority', priority)
+end
+if candidates > 1 then
+  redis.call('HSET', job_key, 'penstock_candidates', candidates)
 end
 if request.prediction then
   redis.call('HSET', job_key, 'penstock_predicted', request.prediction)

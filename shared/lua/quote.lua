@@ -6,6 +6,7 @@
 --   priority int · the job's priority: -1 for a batch job, 0 or 1
 --   prompt_tokens int · the door's estimate of the prompt's length
 --   max_tokens int · the largest number of tokens that the job may generate
+--   candidates int · how many answers share them
 --   deadline_in_ms int · ms from now to the deadline
 --   start_within_ms int · ms from now to the start deadline, 0 for none
 --   degrade int · 1 if the answer may be shortened under overload
@@ -39,7 +40,7 @@ end
 -- Returns the request as it is in a pool that the door has described.
 local function make_request(pool)
   local request = { tenant = tenant, slug = pool.slug, prompt_tokens = pool.prompt_tokens, max_tokens = pool.max_tokens,
-    cost_mwt = -1, priority = priority, is_batch = priority < 0, is_private = private == 1,
+    candidates = candidates, cost_mwt = -1, priority = priority, is_batch = priority < 0, is_private = private == 1,
     deadline_in_ms = deadline_in_ms, start_within_ms = start_within_ms, degrade = degrade,
     key = key_bounds(key_id, key_rpm, key_tpm, key_max_waiting), place = pool.place }
   request.bytes = record_bytes(metadata_bytes, 0, 0) + request_bytes + pool.answer_bytes

@@ -104,7 +104,9 @@ if ending.outcome == 'succeeded' then
   smooth(job.slug, run_ms_of(job), cost_mwt)
 end
 if ending.outcome == 'succeeded' or ending.outcome == 'expired' and completion_tokens > 0 then
-  learn_length(job, completion_tokens, outcome ~= 'succeeded' or finish_reason == 'length')
+  -- The lengths are those of single answers.
+  local answer_tokens = math.floor(completion_tokens / job.candidates + 0.5)
+  learn_length(job, answer_tokens, outcome ~= 'succeeded' or finish_reason == 'length')
 end
 judge_predictions(job, ending.outcome, first_token_ms, now_ms)
 finish(job, ending, now_ms)

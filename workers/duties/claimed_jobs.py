@@ -142,7 +142,7 @@ class ClaimedJobs:
     def largest_paused(self) -> int:
         """The most KV cells that any paused job needs to go on, as the door has estimated them; 0 without one."""
         paused = (held_job.claimed for held_job in self.jobs() if held_job.paused_since_s is not None)
-        return max((claimed.prompt_tokens + claimed.max_tokens for claimed in paused), default=0)
+        return max((claimed.cells for claimed in paused), default=0)
 
     @property
     def computing(self) -> int:

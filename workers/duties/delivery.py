@@ -274,7 +274,7 @@ class Delivery:
 
 def _own_part(usage: Usage, kept: int) -> Usage:
     """Return what this attempt computed. Tokens that earlier attempts have generated are read like a prompt."""
-    own = usage.completion_tokens - kept
+    own = max(0, usage.completion_tokens - kept)  # `kept` counts the ends of candidates too
     return replace(usage, prompt_tokens=usage.prompt_tokens + kept, completion_tokens=own) if kept else usage
 
 

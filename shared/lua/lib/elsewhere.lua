@@ -1,6 +1,6 @@
 -- elsewhere: finds the paused job that another worker of the pool would go on with sooner than its own one.
 -- KEYS pool worker books
--- USES clock partial
+-- USES clock job partial
 -- A job that leaves its worker goes back to its queue with the ids of its tokens, and the worker that takes it up computes
 -- prompt and tokens again. That worker has nothing else to do, so the prefill delays only the job itself.
 
@@ -54,5 +54,5 @@ local function find_leaver(report, contest, own_name, fingerprint, prefill_tps)
   local kept = #read_ids(leaver.id, leaver.claim, fingerprint) / 4
   local prefill_ms = 1000 * (leaver.prompt_tokens + kept) / prefill_tps
   return kept > 0 and soonest_end_ms(contest) > WORTH_FACTOR * prefill_ms
-    and is_idle_elsewhere(contest.slug, own_name, fingerprint, leaver.prompt_tokens + leaver.max_tokens) and leaver or nil
+    and is_idle_elsewhere(contest.slug, own_name, fingerprint, cells_of(leaver, leaver.max_tokens)) and leaver or nil
 end

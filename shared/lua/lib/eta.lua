@@ -97,8 +97,9 @@ end
 local function usual_lengths(request)
   local of_tenant = redis.call('HMGET', k_tenant .. request.tenant, 'len_n', 'len_p10', 'len_p90')
   local of_pool = redis.call('HMGET', k_books .. request.slug, 'len_n', 'len_p10', 'len_p90')
-  return length_of(of_tenant[1], of_tenant[2], of_pool[1], of_pool[2], request.max_tokens),
-    length_of(of_tenant[1], of_tenant[3], of_pool[1], of_pool[3], request.max_tokens)
+  local max_tokens, candidates = request.max_tokens, request.candidates
+  return length_of(of_tenant[1], of_tenant[2], of_pool[1], of_pool[2], max_tokens, candidates),
+    length_of(of_tenant[1], of_tenant[3], of_pool[1], of_pool[3], max_tokens, candidates)
 end
 
 -- Returns the wait of a job before which `rank` queued jobs of its tenant start, the wait that admission assumes at least,

@@ -1,6 +1,6 @@
 -- fastest: keeps which live worker of a pool is the fastest, and says which jobs slower workers leave to it.
 -- KEYS books worker tenant bell
--- USES clock lengths
+-- USES clock job lengths
 
 -- A worker is slower than the fastest one only if the fastest one needs at most this part of its time per token. Equal
 -- machines differ by less.
@@ -55,13 +55,13 @@ end
 -- one.
 local function leaves_to(faster, own, job)
   local left_ms = job.deadline_ms - now_ms
-  if time_on(own, job, job.max_tokens) <= left_ms or job.prompt_tokens + job.max_tokens > faster.cells then
+  if time_on(own, job, job.max_tokens) <= left_ms or cells_of(job, job.max_tokens) > faster.cells then
     return false
   end
   local of_tenant = redis.call('HMGET', k_tenant .. job.tenant, 'len_n', 'len_p90', 'len_p50')
   local of_pool = redis.call('HMGET', k_books .. job.slug, 'len_n', 'len_p90', 'len_p50')
   for i = 2, 3 do
-    local tokens = length_of(of_tenant[1], of_tenant[i], of_pool[1], of_pool[i], job.max_tokens)
+    local tokens = length_of(of_tenant[1], of_tenant[i], of_pool[1], of_pool[i], job.max_tokens, job.candidates)
     local longer = math.min(job.max_tokens, LONGER * tokens)
     if time_on(own, job, longer) > left_ms and faster.wait_ms + time_on(faster, job, tokens) <= left_ms then
       return true

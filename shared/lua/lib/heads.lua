@@ -75,7 +75,7 @@ local function is_infeasible(view, job, group)
     return false
   end
   local tenant_lengths = redis.call('HMGET', k_tenant .. job.tenant, 'len_n', 'len_p20')
-  local short_tokens = math.min(job.max_tokens, number(tenant_lengths[2], 0))
+  local short_tokens = math.min(job.max_tokens, job.candidates * number(tenant_lengths[2], 0))
   if tier_for(view, job) > 0 then
     short_tokens = math.min(short_tokens, MIN_ANSWER_TOKENS)
   end
@@ -97,7 +97,7 @@ end
 -- Returns the number of KV cells that the engine reserves for a job, and whether as many are free. A job that needs more
 -- than the worker has takes all of them.
 local function cells_for(job)
-  return job.prompt_tokens + (job.cut_tokens > 0 and job.cut_tokens or job.max_tokens)
+  return cells_of(job, job.cut_tokens > 0 and job.cut_tokens or job.max_tokens)
 end
 local function fits(view, cells_needed, cells)
   return math.min(cells_needed, view.worker_cells) <= cells
@@ -127,7 +127,7 @@ local function decide(view, job, group, cells, has_slot)
   if is_suspect(view, job) and view.has_suspect or is_for_faster(view, job) then
     return 'behind'
   end
-  if fits(view, job.prompt_tokens + job.max_tokens, cells) then
+  if fits(view, cells_of(job, job.max_tokens), cells) then
     return 'lease'
   elseif has_slot and job.skips >= MAX_SKIPS then
     return 'stop'

@@ -3,6 +3,14 @@
 -- USES priority
 local JOB_STATES = { queued = true, running = true, succeeded = true, failed = true, canceled = true, expired = true }
 
+local MAX_CANDIDATES = 16
+
+-- Returns how many KV cells a job needs whose answers have `tokens` tokens together. Its candidates, which share the tokens
+-- equally, use the same cells one after another.
+local function cells_of(job, tokens)
+  return job.prompt_tokens + math.ceil(tokens / job.candidates)
+end
+
 -- Returns the time at which a queued job expires: its deadline, or its start deadline if that is sooner.
 local function wanted_until(deadline_ms, admitted_ms, start_within_ms)
   return start_within_ms > 0 and math.min(deadline_ms, admitted_ms + start_within_ms) or deadline_ms
@@ -23,7 +31,7 @@ local function read_job(id)
     'penstock_attempts', 'penstock_admitted_ms', 'penstock_poll_grace_ms', 'penstock_skips', 'penstock_requeued_at_ms',
     'penstock_degrade', 'penstock_cut_tokens', 'penstock_start_within_ms', 'penstock_key_id', 'penstock_group',
     'penstock_group_charged_mwt', 'penstock_paused_since_ms', 'penstock_price',
-    'penstock_kept_tokens', 'penstock_private', 'penstock_priority', 'penstock_budget')
+    'penstock_kept_tokens', 'penstock_private', 'penstock_priority', 'penstock_budget', 'penstock_candidates')
   if fields.err or not JOB_STATES[fields[1]] or not fields[2] or not fields[3] then
     return nil
   end
@@ -40,6 +48,7 @@ local function read_job(id)
     group = string.match(fields[23] or '', '^@[%w_-]+$') or '', group_charged_mwt = integer(24),
     paused_since_ms = integer(25),
     price = fields[26] or '', kept_tokens = math.min(integer(27), integer(9)),
+    candidates = number(fields[31], 1, 1, MAX_CANDIDATES),
     is_private = fields[28] == '1', priority = priority_in(fields[29]),
     budget = fields[30] or '',
     wanted_ms = wanted_until(integer(12), integer(15), integer(21)) }

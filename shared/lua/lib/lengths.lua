@@ -20,15 +20,17 @@ end
 
 -- Returns the expected length of an answer in tokens. This is the tenant's figure if the tenant has at least
 -- MIN_LENGTHS answers, otherwise the pool's figure if the pool has that many, otherwise 128. The result is between 1
--- and max_tokens.
-local function length_of(tenant_n, tenant_tokens, pool_n, pool_tokens, max_tokens)
+-- and max_tokens. If the job has several candidates, which share max_tokens, it is the length of all together.
+local function length_of(tenant_n, tenant_tokens, pool_n, pool_tokens, max_tokens, candidates)
+  candidates = candidates or 1
+  max_tokens = max_tokens / candidates
   local expected = math.min(max_tokens, USUAL_LENGTH)
   if number(tenant_n, 0) >= MIN_LENGTHS then
     expected = number(tenant_tokens, expected)
   elseif number(pool_n, 0) >= MIN_LENGTHS then
     expected = number(pool_tokens, expected)
   end
-  return math.min(max_tokens, math.max(1, expected))
+  return candidates * math.min(max_tokens, math.max(1, expected))
 end
 
 -- Returns the mean length of the tenant's answers of at most max_tokens, by the same rule.

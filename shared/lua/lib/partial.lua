@@ -25,7 +25,8 @@ end
 local function keep_ids(job)
   local length = redis.pcall('STRLEN', k_partial .. job.id)
   local kept = type(length) == 'number' and math.floor((length - SEAL_BYTES) / 4) or 0
-  job.kept_tokens = kept > 0 and kept <= job.max_tokens and kept or 0
+  -- After each complete candidate, one more number is kept.
+  job.kept_tokens = kept > 0 and kept < job.max_tokens + job.candidates and math.min(kept, job.max_tokens) or 0
   if job.kept_tokens == 0 then
     redis.call('HDEL', k_rq_job .. job.id, 'penstock_kept_tokens', 'penstock_kept_claim')
     return 0

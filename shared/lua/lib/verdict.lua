@@ -97,13 +97,15 @@ local function look(request)
   request.has_rates = request.mu > 0 and request.prefill_tps > 0 and request.tpot_ms > 0
     and now_ms - number(pool_fields[10], 0) <= RATES_MS
 
-  local tenant_n, pool_n, max_tokens = tenant_fields[11], pool_fields[11], request.max_tokens
-  local expected = length_of(tenant_n, mean_length(tenant_fields[12], tenant_fields[23], max_tokens), pool_n,
-    mean_length(pool_fields[12], pool_fields[23], max_tokens), max_tokens)
-  request.median_tokens = length_of(tenant_n, tenant_fields[13], pool_n, pool_fields[13], max_tokens)
+  local tenant_n, pool_n, max_tokens, candidates = tenant_fields[11], pool_fields[11], request.max_tokens,
+    request.candidates or 1
+  local longest = max_tokens / candidates
+  local expected = length_of(tenant_n, mean_length(tenant_fields[12], tenant_fields[23], longest), pool_n,
+    mean_length(pool_fields[12], pool_fields[23], longest), max_tokens, candidates)
+  request.median_tokens = length_of(tenant_n, tenant_fields[13], pool_n, pool_fields[13], max_tokens, candidates)
   -- The answers of a tenant of which little is known are not expected to be shorter than those of most tenants.
   request.short_tokens = math.min(request.median_tokens, length_of(tenant_n, tenant_fields[14], pool_n,
-    math.max(USUAL_LENGTH, number(pool_fields[24], 0)), max_tokens))
+    math.max(USUAL_LENGTH, number(pool_fields[24], 0)), max_tokens, candidates))
   request.generated_weight_milli = weight_of_pool(generated_weight, pool_fields[16])
   if request.cost_mwt < 0 then
     request.cost_mwt = math.floor(1000 * request.prompt_tokens + request.generated_weight_milli * expected)

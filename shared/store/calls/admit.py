@@ -20,6 +20,7 @@ def admit_call(job: NewJob, result_ttl_s: int, *, attempt: int, ack_replicas: in
         "model": job.model,
         "prompt_tokens": job.prompt_tokens,
         "max_tokens": job.max_tokens,
+        "candidates": job.candidates,
         "cost_mwt": -1 if job.cost_mwt is None else job.cost_mwt,
         "deadline_in_ms": job.deadline_ms,
         "latest_in_ms": -1 if job.latest_start_ms is None else job.latest_start_ms,

@@ -109,4 +109,4 @@ class Preparation:
 
 
 def _cells(held_job: HeldJob) -> int:
-    return held_job.claimed.prompt_tokens + held_job.claimed.max_tokens
+    return held_job.claimed.cells

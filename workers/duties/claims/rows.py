@@ -86,7 +86,7 @@ class Rows:
         before = self._engine.free_capacity()
         if self._engine.resume(held_job.key):
             held_job.row_since_s, held_job.paused_since_s = self._clock.monotonic(), None
-            self._make_way(before, held_job.claimed.prompt_tokens + held_job.claimed.max_tokens)
+            self._make_way(before, held_job.claimed.cells)
 
     def _make_way(self, before: FreeCapacity, cells: int) -> None:
         """Pause a job for one that has just been submitted or resumed, unless it had a free row and `cells` cells."""
