@@ -34,7 +34,7 @@ def chat(client: OpenAI, **fields: object) -> object:
 @pytest.mark.parametrize(
     ("error", "status", "code", "fields"),
     [
-        (openai.BadRequestError, 400, "unsupported_parameter", {"n": 2}),
+        (openai.BadRequestError, 400, "unsupported_parameter", {"functions": [{"name": "f"}]}),
         (openai.NotFoundError, 404, "model_not_found", {"model": "unknown-model"}),
         (openai.BadRequestError, 400, "invalid_value", {"max_tokens": 0}),
         (

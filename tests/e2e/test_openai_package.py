@@ -91,7 +91,7 @@ def test_a_yield_raises_an_error_with_the_refusal_if_retries_are_off(client: Ope
 @pytest.mark.parametrize(
     ("fields", "error", "param"),
     [
-        ({"n": 2}, openai.BadRequestError, "n"),
+        ({"n": 17}, openai.BadRequestError, "n"),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, openai.BadRequestError, "tools"),
         ({"max_tokens": 1_000_000}, openai.BadRequestError, "max_tokens"),
         ({"temperature": 9}, openai.BadRequestError, "temperature"),

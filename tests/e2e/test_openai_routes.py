@@ -219,7 +219,7 @@ def test_only_live_models_are_listed(client: FlaskClient, store: Store) -> None:
 
 def test_an_invalid_or_unsupported_field_is_named(client: FlaskClient) -> None:
     fault(client.post(CHAT, json={"messages": HI, "temperature": 9}), 400, "invalid_value", "temperature")
-    fault(client.post(CHAT, json={"messages": HI, "n": 2}), 400, "unsupported_parameter", "n")
+    fault(client.post(CHAT, json={"messages": HI, "functions": [{}]}), 400, "unsupported_parameter", "functions")
     fault(client.post(CHAT, json={"model": "m"}), 400, "invalid_value", "messages")
     fault(client.post("/v1/completions", json={"prompt": ["a", "b"]}), 400, "unsupported_parameter", "prompt")
 

@@ -8,6 +8,7 @@ from shared.answer_parts import read_parts
 from shared.jobs.job import JobView
 from shared.jobs.outcomes import EndCode
 from shared.jobs.states import TERMINAL_STATES, JobState
+from web.api.candidates import best_view, candidates_json
 from web.api.logprobs import job_logprobs
 from web.api.refusals import retry_headers
 
@@ -48,7 +49,7 @@ def has_ended(view: JobView) -> bool:
 
 def job_json(view: JobView, ticket: str | None = None) -> dict[str, Any]:
     """Return the JSON that all native routes return for a job; with a `ticket`, it has the signed URL of the events."""
-    own = f"/v1/jobs/{view.id}"
+    own, best = f"/v1/jobs/{view.id}", best_view(view)
     return (
         {
             "id": view.id,
@@ -66,15 +67,16 @@ def job_json(view: JobView, ticket: str | None = None) -> dict[str, Any]:
             "patience": {"deadline_ms": view.deadline_ms, "from": view.deadline_source},
             "queue": None if has_ended(view) else _queue(view),
             "waited": asdict(view.waited),
-            "text": content_of(view),
-            "finish_reason": view.finish_reason or None,
+            "text": content_of(best),
+            "finish_reason": best.finish_reason or None,
             "usage": usage_json(view),
-            "logprobs": job_logprobs(view),
+            "logprobs": job_logprobs(best),
             "error": error_json(view),
             "metadata": view.metadata,
             "urls": {"self": own, "cancel": own, "events": f"{own}/events"}
             | ({"events_signed": f"{own}/events?ticket={ticket}"} if ticket else {}),
         }
+        | candidates_json(view)
         | routed_json(view)
         | degraded_json(view)
     )

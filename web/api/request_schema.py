@@ -19,6 +19,7 @@ from pydantic import (
 
 from web.api.body import Body, NulFreeText, Prompt
 from web.api.body_sizes import MAX_FIELDS, check_sizes
+from web.api.candidates import CandidateCount, Pick
 from web.api.escalation import Escalate
 from web.api.response_format import JobResponseFormat, ResponseFormat
 from web.http.api_errors import ApiError, FieldError, field_errors, quoted
@@ -187,6 +188,10 @@ class JobFields(Body):
     degrade: bool = Field(default=True, description=DEGRADE)
     private: bool = Field(default=False, description=PRIVATE)
     escalate: Escalate | None = Field(None, description=ESCALATE)
+    n: CandidateCount = Field(1, description="how many answers to generate from the prompt, which is computed once")
+    pick: Pick = Field(
+        "mean_logprob", description="of several answers, return the likeliest one by its mean log probability, or all"
+    )
     ticket: bool = Field(
         default=False, description="return urls.events_signed, which gives access to this job's events without a key"
     )
@@ -217,18 +222,24 @@ class SubmitBody(Sampling, JobFields):
     def payload(self) -> dict[str, Any]:
         """Return the payload that the engine reads."""
         if self.messages is None:
-            return build_payload(self, {"prompt": self.prompt}, self.response_format, self.logprobs)
+            return build_payload(self, {"prompt": self.prompt}, self.response_format, self.logprobs, self.n)
         messages = [message.model_dump() for message in self.messages]
-        return build_payload(self, {"messages": messages}, self.response_format, self.logprobs)
+        return build_payload(self, {"messages": messages}, self.response_format, self.logprobs, self.n)
 
 
 def build_payload(
-    sampling: Sampling, prompt: dict[str, Any], response_format: ResponseFormat | None, logprobs: int | None = None
+    sampling: Sampling,
+    prompt: dict[str, Any],
+    response_format: ResponseFormat | None,
+    logprobs: int | None = None,
+    candidates: int = 1,
 ) -> dict[str, Any]:
     """Return the payload that the engine reads. `prompt` contains the payload's field `prompt` or `messages`."""
     payload = sampling.sampling() | prompt
     if logprobs is not None:
         payload["logprobs"] = logprobs
+    if candidates > 1:
+        payload["n"] = candidates
     if response_format is not None and response_format.type != "text":
         payload["response_format"] = response_format.model_dump(exclude_none=True, by_alias=True)
     return payload

@@ -133,6 +133,16 @@ class Routed(ResponseModel):
     why: str
 
 
+class JobCandidate(ResponseModel):
+    """One of several answers of a job."""
+
+    index: int
+    text: str
+    finish_reason: Literal["stop", "length", "deadline", "canceled"] | None
+    mean_logprob: float | None = Field(description="of the answer's tokens; null if the answer has none")
+    logprobs: list[TokenLogprob] | None = Field(description="null if the request did not ask for logprobs")
+
+
 class Job(ResponseModel):
     """One job. Times are in seconds since the epoch, by the store's clock."""
 
@@ -158,6 +168,7 @@ class Job(ResponseModel):
     error: JobError | None
     metadata: dict[str, str]
     urls: Urls
+    candidates: list[JobCandidate] = Field(default=[], description="all answers, if the request picked `all`")
     routed: Routed | None = Field(default=None, description="present if the request named a route")
     degraded: list[dict[str, str | int]] = Field(default=[], description="what was cut from the answer under overload")
 

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from shared.jobs.job import JobView
+from web.api.candidates import best_view, candidates_json
 from web.api.job_json import degraded_json, error_json, job_json, routed_json, usage_json
 from web.gate.requests import BadFrame
 from web.http.api_errors import ApiError, error_response
@@ -35,15 +36,17 @@ def accepted(ref: Ref, view: JobView) -> Frame:
 
 def final(ref: Ref, view: JobView) -> Frame:
     """Return the last frame of a job: its outcome, and as much of the answer as was generated."""
-    error = error_json(view)
+    error, best = error_json(view), best_view(view)
     frame = {
         "status": view.state.value,
         "id": view.id,
-        "text": view.text,
-        "finish_reason": view.finish_reason or None,
+        "text": best.text,
+        "finish_reason": best.finish_reason or None,
         "usage": usage_json(view),
     }
-    return with_ref(ref, frame | degraded_json(view) | ({} if error is None else {"error": error}))
+    return with_ref(
+        ref, frame | candidates_json(view) | degraded_json(view) | ({} if error is None else {"error": error})
+    )
 
 
 def progress(ref: Ref, view: JobView, item: JobStarted | TextDelta) -> Frame:
@@ -54,7 +57,7 @@ def progress(ref: Ref, view: JobView, item: JobStarted | TextDelta) -> Frame:
     """
     if isinstance(item, JobStarted):
         return with_ref(ref, {"status": "started", "id": view.id} | item.fields)
-    return with_ref(ref, {"status": "text", "id": view.id, "text": item.text, "tokens": item.tokens})
+    return with_ref(ref, {"status": "text", "id": view.id} | item.fields)
 
 
 def job_status(ref: Ref, view: JobView) -> Frame:

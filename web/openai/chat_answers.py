@@ -9,6 +9,7 @@ from shared.answer_parts import AnswerParts, PartsReader, read_parts
 from shared.jobs.job import JobView
 from shared.jobs.outcomes import EndCode
 from shared.jobs.states import JobState
+from web.api.candidates import Choice, choices_of, n_candidates
 from web.api.job_json import degraded_json, error_json, queue_facts
 from web.api.logprobs import chat_logprobs, completion_logprobs
 from web.http.api_errors import ApiError
@@ -44,8 +45,10 @@ class AnswerFormat:
     #: The number of tokens of the prompt, as the door has estimated it.
     prompt_tokens: int = 0
     usage_chunks: UsageChunks = "none"
-    #: Reads the parts of a text that is sent in chunks; None if the whole text is content.
-    reader: PartsReader | None = None
+    #: Read the parts of a text that is sent in chunks, one for each choice; None if the whole text is content.
+    readers: tuple[PartsReader, ...] | None = None
+    #: How many choices are sent in chunks, which are then all candidates of the job.
+    choices: int = 1
 
     @property
     def id(self) -> str:
@@ -54,19 +57,28 @@ class AnswerFormat:
 
     def complete(self, view: JobView) -> dict[str, Any]:
         """Return the whole response to a call that does not stream."""
-        text = view.text or ""
-        choice: dict[str, Any] = {"index": 0, "logprobs": self._logprobs(view), "finish_reason": finish_reason(view)}
-        if self.kind == "chat":
-            others = _others(view)
-            message = message_fields(parts_of(view), view.id)
-            if others.get("tool_calls") and not text:
-                message["content"] = None
-            choice["message"] = {"role": "assistant", "refusal": None} | message | others
-        else:
-            choice["text"] = text
         kind = "chat.completion" if self.kind == "chat" else "text_completion"
-        fields = {"choices": [choice], "usage": usage(view), "queue": queue_facts(view)}
+        choices = [self._choice(choice) | self._mean(choice) for choice in choices_of(view)]
+        fields = {"choices": choices, "usage": usage(view), "queue": queue_facts(view)}
         return self._envelope(kind) | fields | degraded_json(view)
+
+    def _choice(self, choice: Choice) -> dict[str, Any]:
+        view = choice.view
+        fields = {"index": choice.index, "logprobs": self._logprobs(view), "finish_reason": finish_reason(view)}
+        if self.kind != "chat":
+            return fields | {"text": view.text or ""}
+        others = _others(view)
+        message = message_fields(parts_of(view), self._call_prefix(choice.index))
+        if others.get("tool_calls") and not view.text:
+            message["content"] = None
+        return fields | {"message": {"role": "assistant", "refusal": None} | message | others}
+
+    def _mean(self, choice: Choice) -> dict[str, Any]:
+        return {} if choice.mean_logprob is None else {"mean_logprob": choice.mean_logprob}
+
+    def _call_prefix(self, index: int) -> str:
+        """Return what tells the calls of tools in a choice from those of all other answers."""
+        return self.job_id if index == 0 else f"{self.job_id}_{index}"
 
     def usage_so_far(self, tokens: int) -> dict[str, Any]:
         """Return the field `usage` of a chunk that is sent when the answer has `tokens` tokens; empty if it has none.
@@ -81,15 +93,18 @@ class AnswerFormat:
         counts = {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
         return {"usage": counts}
 
-    def role_chunk(self) -> dict[str, Any] | None:
-        """Return the first chunk of a chat, which names the role; None for a completion."""
-        return self._chunk({"role": "assistant", "content": ""}) if self.kind == "chat" else None
+    def role_chunks(self) -> list[dict[str, Any]]:
+        """Return the first chunk of each choice of a chat, which names the role; none for a completion."""
+        if self.kind != "chat":
+            return []
+        return [self._chunk({"role": "assistant", "content": ""}, index) for index in range(self.choices)]
 
-    def text_chunks(self, text: str) -> list[dict[str, Any]]:
-        """Return the chunks for new text: one, or one for each part of it."""
-        if self.reader is not None:
-            return [self._chunk(delta_fields(delta, self.job_id)) for delta in self.reader.feed(text)]
-        return [self._chunk({"content": text}) if self.kind == "chat" else self._chunk(text)]
+    def text_chunks(self, text: str, index: int = 0) -> list[dict[str, Any]]:
+        """Return the chunks for new text of a choice: one, or one for each part of it."""
+        if self.readers is not None:
+            deltas = self.readers[index].feed(text)
+            return [self._chunk(delta_fields(delta, self._call_prefix(index)), index) for delta in deltas]
+        return [self._chunk({"content": text} if self.kind == "chat" else text, index)]
 
     def others_chunk(self, view: JobView) -> dict[str, Any] | None:
         """Return a chunk with what an upstream's answer has beside its text, such as tool calls; None if nothing."""
@@ -99,18 +114,21 @@ class AnswerFormat:
             others["tool_calls"] = [{"index": index} | call for index, call in enumerate(calls)]
         return self._chunk(others) if others and self.kind == "chat" else None
 
-    def last_chunk(self, view: JobView) -> dict[str, Any]:
-        """Return the chunk with the finish reason, what was cut from the answer, and the logprobs if requested."""
-        chunk = self._chunk({} if self.kind == "chat" else "", finish_reason(view))
-        chunk["choices"][0]["logprobs"] = self._logprobs(view)
-        return chunk | degraded_json(view)
+    def last_chunks(self, view: JobView) -> list[dict[str, Any]]:
+        """Return a chunk for each choice: its finish reason, what was cut from it, and its logprobs if requested."""
+        chunks = []
+        for choice in choices_of(view):
+            chunk = self._chunk({} if self.kind == "chat" else "", choice.index, finish_reason(choice.view))
+            chunk["choices"][0] |= {"logprobs": self._logprobs(choice.view)} | self._mean(choice)
+            chunks.append(chunk | degraded_json(view))
+        return chunks
 
     def usage_chunk(self, view: JobView) -> dict[str, Any]:
         """Return the additional chunk with token counts, which clients request with `stream_options.include_usage`."""
         return self._envelope(self._chunk_kind) | {"choices": [], "usage": usage(view), "queue": queue_facts(view)}
 
-    def _chunk(self, content: dict[str, Any] | str, finish_reason: str | None = None) -> dict[str, Any]:
-        choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": finish_reason}
+    def _chunk(self, content: dict[str, Any] | str, index: int = 0, finish_reason: str | None = None) -> dict[str, Any]:
+        choice: dict[str, Any] = {"index": index, "logprobs": None, "finish_reason": finish_reason}
         choice["delta" if self.kind == "chat" else "text"] = content
         return self._envelope(self._chunk_kind) | {"choices": [choice]}
 
@@ -136,6 +154,7 @@ class AnswerFormat:
 
 def answer_format(view: JobView, kind: AnswerKind, usage_chunks: UsageChunks = "none") -> AnswerFormat:
     """Return the AnswerFormat for one job."""
+    choices = n_candidates(view)
     return AnswerFormat(
         kind,
         view.id,
@@ -144,7 +163,8 @@ def answer_format(view: JobView, kind: AnswerKind, usage_chunks: UsageChunks = "
         forwarded=view.form.get("forwarded") is True,
         prompt_tokens=view.prompt_tokens,
         usage_chunks=usage_chunks,
-        reader=PartsReader() if has_parts(view) else None,
+        readers=tuple(PartsReader() for _ in range(choices)) if has_parts(view) else None,
+        choices=choices,
     )
 
 

@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from web.api.body import Body, NulFreeText, Prompt
 from web.api.body_sizes import MAX_FIELDS, check_sizes
+from web.api.candidates import CandidateCount
 from web.api.escalation import Escalate
 from web.api.request_schema import (
     DEGRADE,
@@ -86,6 +87,23 @@ class OpenAIBody(OpenAISampling):
 
     max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
     response_format: ResponseFormat | None = None
+    n: CandidateCount = Field(1, description="how many choices to return")
+    best_of: CandidateCount | None = Field(
+        None, description="how many answers to generate, of which the n likeliest are returned; by default n"
+    )
+
+    @model_validator(mode="after")
+    def _check_best_of(self) -> "OpenAIBody":
+        if self.candidates < self.n:
+            raise ValueError(f"best_of={self.candidates} is less than n={self.n}")
+        if self.stream and self.candidates > self.n:
+            raise ValueError(f"best_of={self.candidates} is more than n={self.n}, so the choices cannot be streamed")
+        return self
+
+    @property
+    def candidates(self) -> int:
+        """How many answers are generated."""
+        return self.n if self.best_of is None else self.best_of
 
     @model_validator(mode="before")
     @classmethod
@@ -127,7 +145,8 @@ class ChatBody(OpenAIBody):
         """Return the payload that the engine reads."""
         messages = [message.model_dump() for message in self.messages]
         top = (self.top_logprobs or 0) if self.logprobs else None
-        return build_payload(self, {"messages": messages}, self.answer_format(self.response_format), top)
+        form = self.answer_format(self.response_format)
+        return build_payload(self, {"messages": messages}, form, top, self.candidates)
 
 
 class CompletionBody(OpenAIBody):
@@ -162,7 +181,8 @@ class CompletionBody(OpenAIBody):
 
     def payload(self) -> dict[str, Any]:
         """Return the payload that the engine reads."""
-        return build_payload(self, {"prompt": self.prompt}, self.answer_format(self.response_format), self.logprobs)
+        form = self.answer_format(self.response_format)
+        return build_payload(self, {"prompt": self.prompt}, form, self.logprobs, self.candidates)
 
 
 def normalize_message(item: Any, where: str) -> Any:

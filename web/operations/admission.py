@@ -115,6 +115,7 @@ def _quote_once(context: DoorContext, generation: GenerationRequest, job: NewJob
             job.model,
             prompt_tokens=job.prompt_tokens,
             max_tokens=job.max_tokens,
+            candidates=job.candidates,
             deadline_ms=job.deadline_ms,
             priority=job.priority,
             start_within_ms=job.start_within_ms or 0,

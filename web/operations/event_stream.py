@@ -8,8 +8,10 @@ import threading
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 
+from shared.candidates import CandidateReader
 from shared.errors import StoreUnavailable
 from shared.jobs.job import JobView
+from web.api.candidates import n_candidates
 from web.api.job_json import has_ended
 from web.http.disconnect import CHECK_INTERVAL_S
 from web.operations.long_poll import TOUCH_S, refresh_job
@@ -43,12 +45,22 @@ class JobStarted:
 class TextDelta:
     """New text, and the number of tokens generated so far.
 
-    `event_id` is "" if the text was read from the stored result.
+    `event_id` is "" if the text was read from the stored result. If the job has several candidates, the text belongs to
+    the one with the index `candidate`, which is complete if there is a `finish_reason`.
     """
 
     event_id: str
     text: str
     tokens: int
+    candidate: int | None = None
+    finish_reason: str = ""
+
+    @property
+    def fields(self) -> dict[str, int | str]:
+        """The fields by which clients are told: those of a candidate only if the job has several."""
+        told: dict[str, int | str] = {"text": self.text, "tokens": self.tokens}
+        told |= {} if self.candidate is None else {"candidate": self.candidate}
+        return told | ({"finish_reason": self.finish_reason} if self.finish_reason else {})
 
 
 @dataclass(frozen=True)
@@ -83,9 +95,19 @@ def follow_job(
 ) -> Iterator[StreamItem]:
     """Yield the items of the job's events after the stream id `after`, until the job has ended or `stop` returns True.
 
-    `stop` is called every `check_interval_s` seconds. While the store does not answer, this function waits for the
-    store instead of raising StoreUnavailable. Raises ApiError if the store no longer has the job.
+    The text of a job with several candidates is divided among them. `stop` is called every `check_interval_s` seconds.
+    While the store does not answer, this function waits for the store instead of raising StoreUnavailable. Raises
+    ApiError if the store no longer has the job.
     """
+    if n_candidates(view) == 1:
+        return _follow(context, view, after, stop, check_interval_s)
+    # Which candidate a text belongs to is known only from the texts before it.
+    return _after(after, _by_candidate(_follow(context, view, "0", stop, check_interval_s)))
+
+
+def _follow(
+    context: DoorContext, view: JobView, after: str, stop: Callable[[], bool], check_interval_s: float
+) -> Iterator[StreamItem]:
     with context.event_hub.follow(view.id, after) as follower:
         source = _ItemSource(context, view, follower)
         refreshed_s = float("-inf") if has_ended(view) else context.clock.monotonic()
@@ -110,6 +132,34 @@ def follow_job(
             if due and source.ended is None:
                 refreshed_s = context.clock.monotonic()
                 view = yield from source.refresh(text_from_result=after == "0")
+
+
+def _by_candidate(items: Iterator[StreamItem]) -> Iterator[StreamItem]:
+    """Yield the items of a job with several candidates, with an item for each candidate's part of a text."""
+    reader = CandidateReader()
+    for item in items:
+        if isinstance(item, TextDelta):
+            deltas = reader.feed(item.text)
+            # The ends of candidates are counted like tokens in the events, but not in the result.
+            tokens = item.tokens - reader.ended if item.event_id else item.tokens
+            for delta in deltas:
+                yield TextDelta(item.event_id, delta.text, tokens, delta.index, delta.reason)
+            continue
+        if isinstance(item, JobStarted) and not item.resumed:
+            reader = CandidateReader()
+        yield item
+
+
+def _after(after: str, items: Iterator[StreamItem]) -> Iterator[StreamItem]:
+    """Yield the items that come after the stream id `after`: a client that has seen an event needs no stored result."""
+    seen = _place(after)
+    for item in items:
+        if after == "0" or isinstance(item, NothingNew | JobEnded) or (item.event_id and _place(item.event_id) > seen):
+            yield item
+
+
+def _place(stream_id: str) -> tuple[int, ...]:
+    return tuple(map(int, stream_id.split("-")))
 
 
 class _ItemSource:

@@ -105,5 +105,5 @@ def item_frame(item: JobStarted | TextDelta | JobEnded) -> str:
     if isinstance(item, JobStarted):
         return frame("started", item.fields, item.event_id)
     if isinstance(item, TextDelta):
-        return frame("token", {"text": item.text, "tokens": item.tokens}, item.event_id)
+        return frame("token", item.fields, item.event_id)
     return frame("ended", job_json(item.view), item.event_id)

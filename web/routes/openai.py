@@ -8,7 +8,9 @@ from typing import Any
 from apiflask import APIBlueprint
 from flask import Response
 
+from shared.candidates import candidates_in
 from shared.jobs.job import JobView
+from web.api.candidates import candidate_form, choices_of
 from web.api.deadline import RequestDeadline
 from web.api.escalation import checks_of
 from web.api.job_json import route_headers
@@ -140,9 +142,14 @@ def generation_request(
         priority=body.priority,
         degrade=body.may_be_cut if isinstance(body, ForwardedBody) else body.degrade,
         private=body.private,
-        escalate=checks_of(body.escalate, streams=bool(body.stream)),
-        form={"forwarded": True} if isinstance(body, ForwardedBody) else {"parts": True} if "parts" in payload else {},
+        escalate=checks_of(body.escalate, streams=bool(body.stream), candidates=candidates_in(payload)),
+        form={"forwarded": True} if isinstance(body, ForwardedBody) else _form(body, payload),
     )
+
+
+def _form(body: ChatBody | CompletionBody, payload: dict[str, Any]) -> dict[str, Any]:
+    parts = {"parts": True} if "parts" in payload else {}
+    return parts | candidate_form(body.candidates, choices=body.n)
 
 
 def _plain(context: DoorContext, view: JobView, kind: AnswerKind, deadline: RequestDeadline) -> Response:
@@ -168,41 +175,43 @@ def _chunks(items: Iterator[StreamItem], answer: AnswerFormat) -> Iterator[str]:
     Raises ApiError if the job did not succeed, TextDiverged if a new attempt generates text that differs from the text
     already sent, and EndNotSeen if the items stop before the job has ended.
     """
-    if (role_chunk := answer.role_chunk()) is not None:
-        yield data_frame(role_chunk | answer.usage_so_far(0))
-    # `sent` is the text that the client has received. `running` is the text of the current attempt: if the worker is
-    # lost and its tokens too, the next attempt generates the text again from its beginning.
-    sent, running = "", ""
+    yield from _frames(answer.role_chunks(), answer.usage_so_far(0))
+    # By choice: `sent` is the text that the client has received. `running` is the text of the current attempt: if the
+    # worker is lost and its tokens too, the next attempt generates the text again from its beginning.
+    sent, running = [""] * answer.choices, [""] * answer.choices
     for item in items:
         if isinstance(item, NothingNew):
             yield ""
         elif isinstance(item, JobStarted):
-            if sent and answer.forwarded:
+            if any(sent) and answer.forwarded:
                 raise upstream_lost(answer.job_id)
-            running = running if item.resumed else ""
+            running = running if item.resumed else [""] * answer.choices
         elif isinstance(item, TextDelta):
-            running += item.text
-            unsent = unsent_text(sent, running, answer.job_id)
+            index = item.candidate or 0
+            running[index] += item.text
+            unsent = unsent_text(sent[index], running[index], answer.job_id)
             if unsent:
-                sent = running
-                yield from _frames(answer.text_chunks(unsent), answer.usage_so_far(item.tokens))
+                sent[index] = running[index]
+                yield from _frames(answer.text_chunks(unsent, index), answer.usage_so_far(item.tokens))
         else:
             yield from _last_chunks(item.view, sent, answer)
             return
     raise EndNotSeen
 
 
-def _last_chunks(view: JobView, sent: str, answer: AnswerFormat) -> Iterator[str]:
+def _last_chunks(view: JobView, sent: list[str], answer: AnswerFormat) -> Iterator[str]:
     problem = job_end_error(view)
     if problem is not None:
         raise problem
     so_far = answer.usage_so_far(view.usage.completion_tokens if view.usage else 0)
-    unsent = unsent_text(sent, view.text or "", answer.job_id) if view.text is not None else ""
-    if unsent:
-        yield from _frames(answer.text_chunks(unsent), so_far)
+    for index, choice in enumerate(choices_of(view)):
+        text = choice.view.text
+        unsent = "" if text is None else unsent_text(sent[index], text, answer.job_id)
+        if unsent:
+            yield from _frames(answer.text_chunks(unsent, index), so_far)
     if (others := answer.others_chunk(view)) is not None:
         yield data_frame(others | so_far)
-    yield data_frame(answer.last_chunk(view) | so_far)
+    yield from _frames(answer.last_chunks(view), so_far)
     if answer.usage_chunks != "none":
         yield data_frame(answer.usage_chunk(view))
     yield "data: [DONE]\n\n"

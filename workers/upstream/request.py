@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from shared.candidates import candidates_in
 from shared.jobs.outcomes import EndCode
 from workers.engine.events import JobRejected, JobSpec
 from workers.engine.sampling import Sampling
@@ -75,6 +76,8 @@ def _native_fields(payload: dict[str, Any]) -> dict[str, Any]:
     fields = {name: payload[name] for name in (*_STANDARD, *_CHAT) if payload.get(name) is not None}
     defaults = Sampling()
     fields |= {name: payload[name] for name in _OPTIONAL if payload.get(name) not in (None, getattr(defaults, name))}
+    if candidates_in(payload) > 1:
+        raise JobRejected(EndCode.UNSUPPORTED_PARAMETER, "n is not supported: an upstream gives one answer", "n")
     if payload.get("logprobs") is not None:
         message = "logprobs is supported only on OpenAI's routes: this model is served by an upstream"
         raise JobRejected(EndCode.UNSUPPORTED_PARAMETER, message, "logprobs")

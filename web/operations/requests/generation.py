@@ -5,6 +5,7 @@ from typing import Any
 
 from shared.jobs.job import new_job_id
 from shared.settings.settings import Settings
+from web.api.candidates import candidate_form
 from web.api.deadline import RequestDeadline
 from web.api.digests import body_digest, given_fields
 from web.api.escalation import checks_of
@@ -65,7 +66,8 @@ def native_request(body: SubmitBody, deadline: RequestDeadline, settings: Settin
         priority=body.priority,
         degrade=body.degrade,
         private=body.private,
-        escalate=checks_of(body.escalate, streams=False),
+        escalate=checks_of(body.escalate, streams=False, candidates=body.n),
+        form=candidate_form(body.n, pick=body.pick),
         body_digest=body_digest(given_fields(body)),
         return_ticket=body.return_ticket or "",
     )

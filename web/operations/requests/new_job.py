@@ -4,6 +4,7 @@ import secrets
 from dataclasses import replace
 from typing import Any
 
+from shared.candidates import candidates_in
 from shared.jobs import cost
 from shared.jobs.job import NewJob
 from shared.jobs.route import RouteReason
@@ -78,8 +79,9 @@ def _job_in_pool(
     _check_model_kind(generation, model)
     _check_min_tokens(generation)
     _check_tools(generation, model)
+    candidates = _candidates(generation, model)
     prompt_tokens = model.estimate(generation.payload)
-    max_tokens = _max_tokens(generation, model, prompt_tokens)
+    max_tokens = candidates * _max_tokens(generation, model, prompt_tokens)
     grace_ms = context.settings.poll_grace_ms if generation.poll_grace_ms is None else generation.poll_grace_ms
     ticket_id, ticket_ms = context.return_tickets.read(generation.return_ticket, caller.tenant, name or model.name)
     payload = generation.payload | ({"metadata": generation.metadata} if generation.metadata else {})
@@ -123,13 +125,14 @@ def _may_be_cut(caller: Caller, generation: GenerationRequest) -> bool:
     """Return whether the job's answer may be shortened under overload.
 
     The tenant's policy and the request must both allow degradation. A request with a response_format or with tools is
-    never degraded, because a shortened answer would not conform to that format, or would be half a call.
+    never degraded, because a shortened answer would not conform to that format, or would be half a call. Nor is one for
+    several candidates, of which the complete ones must not be longer than those that another attempt generates.
     """
     return (
         caller.policy is not None
         and caller.policy.degrade
         and generation.degrade
-        and not {"response_format", "tools"} & generation.payload.keys()
+        and not {"response_format", "tools", "n"} & generation.payload.keys()
     )
 
 
@@ -164,8 +167,17 @@ def _check_tools(generation: GenerationRequest, model: Model) -> None:
         raise ApiError("unsupported_parameter", f"model {model.name!r} cannot call tools", param="tools")
 
 
+def _candidates(generation: GenerationRequest, model: Model) -> int:
+    """Return how many answers the job generates. Raises ApiError if an upstream would have to generate several."""
+    candidates = candidates_in(generation.payload)
+    if candidates > 1 and model.live and model.forwards:
+        message = f"n={candidates} is not supported: model {model.name!r} is served by an upstream"
+        raise ApiError("unsupported_parameter", message, param="n")
+    return candidates
+
+
 def _max_tokens(generation: GenerationRequest, model: Model, prompt_tokens: int) -> int:
-    """Return how many tokens the job may generate.
+    """Return how many tokens an answer may have.
 
     The door does not know the exact length of the prompt, which only the worker can count. This function therefore
     raises ApiError only if the request does not fit the context with any tokenizer.

@@ -1,0 +1,164 @@
+"""Several answers to one prompt, end to end: the stock `openai` package, native jobs, and their events."""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from openai import OpenAI
+
+from tests.support.processes import Stage
+from tests.support.served import Served
+from workers.demo.random_gguf import write_random_model
+
+pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
+
+pytestmark = pytest.mark.ways("direct", reason="other files test plain and streamed answers both ways")
+
+CHAT: Any = {"model": "m", "messages": [{"role": "user", "content": "dibo kufe mala"}], "max_tokens": 12, "seed": 3}
+TEXT: Any = {"model": "m", "prompt": "dibo kufe mala resi", "max_tokens": 12, "seed": 3}
+
+
+@pytest.fixture(scope="module")
+def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder: Path = tmp_path_factory.mktemp("models")
+    write_random_model(folder / "m.gguf")
+    with Stage(tmp_path_factory.mktemp("candidates"), PENSTOCK_ENGINE="llama") as stage:
+        stage.worker(PENSTOCK_MODEL=str(folder / "m.gguf"))
+        with Served(stage) as served:
+            yield served
+
+
+@pytest.fixture
+def client(common: Served) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{common.url}/v1", api_key="none", max_retries=8) as client:
+        yield client
+
+
+def submit(common: Served, **fields: Any) -> Any:
+    """Submit a native job and return its end."""
+    body = {"prompt": TEXT["prompt"], "max_tokens": 12, "seed": 3} | fields
+    answer = httpx.post(f"{common.url}/v1/jobs?wait_ms=30000", json=body, timeout=60)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def singles(client: OpenAI, n: int) -> list[str | None]:
+    """Return the answers to single requests with the seeds of the candidates."""
+    return [client.chat.completions.create(**CHAT | {"seed": 3 + i}).choices[0].message.content for i in range(n)]
+
+
+def test_the_choices_of_a_chat_are_the_answers_of_single_requests(client: OpenAI) -> None:
+    answer = client.chat.completions.create(**CHAT, n=4)
+    assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
+    assert [choice.message.content for choice in answer.choices] == singles(client, 4)
+    assert answer.usage is not None
+    one = client.chat.completions.create(**CHAT).usage
+    assert one is not None
+    assert answer.usage.prompt_tokens == one.prompt_tokens
+    assert answer.usage.completion_tokens <= 48
+    assert all(choice.model_extra and choice.model_extra["mean_logprob"] < 0 for choice in answer.choices)
+
+
+def test_the_choices_of_a_stream_interleave_by_index(client: OpenAI) -> None:
+    texts: dict[int, str] = defaultdict(str)
+    reasons: dict[int, str] = {}
+    counts = []
+    options: Any = {"include_usage": True, "continuous_usage_stats": True}
+    for chunk in client.chat.completions.create(**CHAT, n=3, stream=True, stream_options=options):
+        counts.append(chunk.usage.completion_tokens if chunk.usage else 0)
+        for choice in chunk.choices:
+            texts[choice.index] += choice.delta.content or ""
+            if choice.finish_reason:
+                reasons[choice.index] = choice.finish_reason
+    plain = client.chat.completions.create(**CHAT, n=3)
+    assert texts == {choice.index: choice.message.content for choice in plain.choices}
+    assert reasons == {choice.index: choice.finish_reason for choice in plain.choices}
+    assert counts == sorted(counts)
+    assert plain.usage is not None
+    assert counts[-1] == plain.usage.completion_tokens
+
+
+def test_best_of_returns_the_likeliest_answers_with_their_logprobs(client: OpenAI) -> None:
+    every = client.completions.create(**TEXT, n=6, logprobs=1)
+    best = client.completions.create(**TEXT, n=2, best_of=6, logprobs=1)
+    means = sorted((choice.model_extra["mean_logprob"] for choice in every.choices if choice.model_extra), reverse=True)
+    assert [choice.model_extra["mean_logprob"] for choice in best.choices if choice.model_extra] == means[:2]
+    assert [choice.index for choice in best.choices] == [0, 1]
+    texts = {choice.text: choice.logprobs for choice in every.choices}
+    for choice in best.choices:
+        assert choice.logprobs == texts[choice.text]
+        assert choice.logprobs is not None
+        assert "".join(choice.logprobs.tokens or []) == choice.text
+    assert best.usage is not None
+    assert every.usage is not None
+    assert best.usage.completion_tokens == every.usage.completion_tokens
+
+
+def test_each_choice_fits_the_schema(client: OpenAI) -> None:
+    form: Any = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"enum": ["dibo", "kufe", "mala"]}}}
+    answer = client.chat.completions.create(**CHAT | {"temperature": 2}, n=5, response_format=form)
+    assert len(answer.choices) == 5
+    assert {choice.message.content for choice in answer.choices} <= {'"dibo"', '"kufe"', '"mala"'}
+
+
+@pytest.mark.parametrize(
+    "fields", [{"n": 0}, {"n": 17}, {"n": 3, "best_of": 2}, {"n": 1, "best_of": 3, "stream": True}, {"best_of": 17}]
+)
+def test_numbers_that_do_not_fit_together_are_refused(client: OpenAI, fields: dict[str, Any]) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.completions.create(**TEXT, **fields)
+    assert refused.value.code == "invalid_value"
+
+
+def test_a_native_job_returns_its_likeliest_answer_or_all(common: Served) -> None:
+    every = submit(common, n=4, pick="all")
+    assert [each["index"] for each in every["candidates"]] == [0, 1, 2, 3]
+    best = max(every["candidates"], key=lambda each: each["mean_logprob"])
+    assert every["text"] == best["text"]
+    one = submit(common, n=4)
+    assert (one["text"], one["finish_reason"]) == (best["text"], best["finish_reason"])
+    assert "candidates" not in one
+    assert one["usage"]["completion_tokens"] == every["usage"]["completion_tokens"]
+    assert submit(common, seed=5)["text"] == every["candidates"][2]["text"]
+
+
+def test_events_say_to_which_candidate_a_text_belongs_also_after_a_break(common: Served) -> None:
+    job = submit(common, n=4, pick="all")
+    url = f"{common.url}/v1/jobs/{job['id']}/events"
+
+    def texts(last: str | None = None) -> tuple[list[str], dict[int, str]]:
+        ids, found = [], dict.fromkeys(range(4), "")
+        headers = {} if last is None else {"Last-Event-ID": last}
+        for event in httpx.get(url, headers=headers, timeout=30).text.split("\n\n"):
+            lines = dict(line.split(": ", 1) for line in event.splitlines() if ": " in line)
+            if lines.get("event") == "token":
+                data = json.loads(lines["data"])
+                ids.append(lines["id"])
+                found[data["candidate"]] += data["text"]
+        return ids, found
+
+    ids, whole = texts()
+    assert whole == {each["index"]: each["text"] for each in job["candidates"]}
+    for last in sorted(set(ids), key=ids.index):
+        later, rest = texts(last)
+        assert later == [each for each in ids if ids.index(each) > max(i for i, x in enumerate(ids) if x == last)]
+        assert all(whole[i].endswith(rest[i]) for i in range(4))
+
+
+def test_candidates_are_quoted_with_all_their_tokens(common: Served) -> None:
+    body = {"prompt": TEXT["prompt"], "max_tokens": 12}
+    one = httpx.post(f"{common.url}/v1/quote", json=body).json()
+    four = httpx.post(f"{common.url}/v1/quote", json=body | {"n": 4}).json()
+    assert (one["max_tokens"], four["max_tokens"]) == (12, 48)
+    assert four["cost_mwt"] > one["cost_mwt"]
+
+
+def test_candidates_cannot_be_combined_with_checks_of_one_answer(common: Served) -> None:
+    body = {"prompt": "dibo", "n": 2, "escalate": {"if": ["length"]}}
+    answer = httpx.post(f"{common.url}/v1/jobs", json=body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "escalate")
