@@ -15,9 +15,9 @@ def why_not_ready(url: str, *, host: str = "") -> str:
 
     `host` is the Host header to send, for a door that does not serve the URL's own host.
     """
-    parts = urlsplit(url)
-    connection_class = HTTPSConnection if parts.scheme == "https" else HTTPConnection
     try:
+        parts = urlsplit(url)
+        connection_class = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         with closing(connection_class(parts.hostname or "", parts.port, timeout=_ANSWER_S)) as connection:
             connection.request("GET", f"{parts.path.rstrip('/')}/health/ready", headers={"Host": host} if host else {})
             response = connection.getresponse()

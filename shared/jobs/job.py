@@ -219,6 +219,9 @@ class Ending:
         """Return the JSON text to store in `penstock:result:<id>`: text, usage, message and the parts in `extra`."""
         body: dict[str, Any] = {"text": self.text, "usage": self.usage.as_dict(), "message": self.message}
         body |= self.extra
+        # A settle that is repeated asks for the text again, so `extra` stays as it is.
+        if "candidates" in body:
+            body["candidates"] = [dict(each) for each in body["candidates"]]
         for each in (body, *body.get("candidates", ())):
             if each.get("logprobs"):
                 each["logprobs"] = packed_logprobs.pack(each["logprobs"])

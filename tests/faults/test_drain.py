@@ -135,13 +135,15 @@ def test_an_operators_drain_stops_claims_until_it_is_revoked(stage):
 
 def test_an_operators_drain_of_all_workers_is_finished_when_their_running_jobs_have_ended(stage):
     worker = stage.worker()
-    ids = [stage.admit(tenant, max_tokens=200) for tenant in "abc"]
-    stage.wait_until_running(*ids)
+    ids = [stage.admit(tenant, max_tokens=5_000) for tenant in "abc"]
+    stage.wait_until_computing(*ids)
     name, workers = stage.view(worker).name, Workers(stage.client)
     workers.drain_all()
     wait_for(lambda: workers.progress() == [DrainProgress(name, 3, claims_no_more=True)], "the worker to claim no more")
+    for job_id in ids:
+        stage.store.cancel(job_id)
     wait_for(lambda: workers.progress()[0].is_finished, "the drain to be finished")
-    assert {view.state for view in stage.jobs(ids)} == {JobState.SUCCEEDED}
+    assert {view.state for view in stage.jobs(ids)} == {JobState.CANCELED}
     workers.resume_all()
     (view,) = stage.ended(stage.admit())
     assert view.state is JobState.SUCCEEDED

@@ -39,16 +39,19 @@ def is_paused(stage, job_id):
 
 def test_a_short_job_starts_at_once_although_another_tenants_long_answers_have_all_slots(stage):
     stage.worker(PENSTOCK_MAX_BATCH_SIZE="4", **ON)
-    loud = [stage.admit("loud", max_tokens=400) for _ in range(4)]
+    loud = [stage.admit("loud", max_tokens=1_500) for _ in range(4)]
     for job_id in loud:
         stage.wait_for_text(job_id)
     quiet = stage.admit("quiet", max_tokens=10)
     (view,) = stage.ended(quiet)
-    assert view.first_claim_ms - view.admitted_ms < 2000
-    # Each of the long answers takes four seconds.
+    # Each of the long answers takes 15 s.
     assert {job.state for job in stage.jobs(loud)} == {JobState.RUNNING}
-    check_answers(stage, quiet, *loud)
+    assert view.first_claim_ms - view.admitted_ms < 5_000
+    check_answers(stage, quiet)
     wait_for(lambda: stage.stat("pauses|sim|copied") == 1, "the heartbeat that counts the pause")
+    for job_id in loud:
+        stage.store.cancel(job_id)
+    stage.ended(*loud)
 
 
 def test_a_short_job_with_a_deadline_is_admitted_beside_long_answers_and_ends_when_it_was_predicted_to(stage):
@@ -62,7 +65,7 @@ def test_a_short_job_with_a_deadline_is_admitted_beside_long_answers_and_ends_wh
     (view,) = stage.ended(quiet)
     assert {job.state for job in stage.jobs(loud)} == {JobState.RUNNING}
     assert view.state is JobState.SUCCEEDED
-    assert view.first_claim_ms - view.admitted_ms < 2_000
+    assert view.first_claim_ms - view.admitted_ms < 5_000
     assert int(stage.client.hget(keys.rq_job(quiet), "penstock_eta_ms")) - view.admitted_ms < 1_000
     for job_id in loud:
         stage.store.cancel(job_id)

@@ -100,7 +100,7 @@ def follow_job(
     ApiError if the store no longer has the job.
     """
     if n_candidates(view) == 1:
-        return _follow(context, view, after, stop, check_interval_s)
+        return _follow(context, view, "-".join(after.split("-")[:2]), stop, check_interval_s)
     # Which candidate a text belongs to is known only from the texts before it.
     return _after(after, _by_candidate(_follow(context, view, "0", stop, check_interval_s)))
 
@@ -142,8 +142,11 @@ def _by_candidate(items: Iterator[StreamItem]) -> Iterator[StreamItem]:
             deltas = reader.feed(item.text)
             # The ends of candidates are counted like tokens in the events, but not in the result.
             tokens = item.tokens - reader.ended if item.event_id else item.tokens
-            for delta in deltas:
-                yield TextDelta(item.event_id, delta.text, tokens, delta.index, delta.reason)
+            for number, delta in enumerate(deltas):
+                # An event can have texts of several candidates. Each has its own id, so that a client whose connection
+                # breaks between them gets the rest.
+                event_id = f"{item.event_id}-{number}" if item.event_id else ""
+                yield TextDelta(event_id, delta.text, tokens, delta.index, delta.reason)
             continue
         if isinstance(item, JobStarted) and not item.resumed:
             reader = CandidateReader()

@@ -31,7 +31,8 @@ bp = APIBlueprint("events", __name__, tag="Jobs")
 
 #: How long a browser should wait before it reconnects after the stream has broken, in ms.
 _RETRY_MS = 1_000
-_STREAM_ID = re.compile(r"0\Z|([0-9]{1,20})-([0-9]{1,20})\Z")
+#: The third number is that of a text among those of one event of a job with several candidates.
+_STREAM_ID = re.compile(r"0\Z|([0-9]{1,20})-([0-9]{1,20})(?:-([0-9]{1,20}))?\Z")
 #: Redis stores each of the two numbers of a stream id in 64 bits. The hub reads the streams of all followers in this
 #: process with one call, and a larger number would make that call fail for all of them.
 _MAX_STREAM_NUMBER = 2**64 - 1

@@ -273,6 +273,8 @@ class Engine:
 
     def _end(self, sequence: Sequence, outcome: str, reason: str, code: str = "", message: str = "") -> None:
         """Free a sequence's slot, then its reservation, then emit its Ended event. No other method does so."""
+        # Before the words of an earlier attempt that were not computed again, which may be those of later candidates.
+        cells, is_partly_repeated = self._table.cells_of(sequence), sequence.knows_an_end
         sequence.keep_known(self.backend.piece)
         # A job that goes on elsewhere holds back the same text again.
         rest = "" if outcome in {DROPPED, RETURNED} else sequence.finish_text()
@@ -282,9 +284,11 @@ class Engine:
         if sequence.state is SequenceState.WAITING:
             self._waiting.remove(sequence)
         elif sequence.slot >= 0:
-            extra = self.backend.extra_fields(sequence.slot, sequence.detokenizer.text)
+            # The log probabilities in the slot are those of a candidate that the text is past.
+            if not is_partly_repeated:
+                extra = self.backend.extra_fields(sequence.slot, sequence.detokenizer.text)
             self._count_grammar(sequence)
-        self._table.close(sequence, keep=outcome != Outcome.FAILED)
+        self._table.close(sequence, cells if outcome != Outcome.FAILED else None)
         stage = sequence.stage if code else ""
         sequence.state = SequenceState.ENDED
         del self._by_key[sequence.key]

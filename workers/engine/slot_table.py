@@ -101,13 +101,17 @@ class SlotTable:
             self._copy_to_host(sequence.slot, sequence.key, sequence.n_past)
             self._close(sequence, None)
 
-    def close(self, sequence: Sequence, *, keep: bool) -> None:
-        """Take the slot from a sequence that ends. If `keep` is true, the slot keeps the computed tokens for reuse.
+    def cells_of(self, sequence: Sequence) -> CachedTokens | None:
+        """Return the tokens that the cells of the sequence's slot hold, if later sequences can reuse them."""
+        return sequence.cached if self._reuses and sequence.slot >= 0 else None
+
+    def close(self, sequence: Sequence, cells: CachedTokens | None) -> None:
+        """Take the slot from a sequence that ends. The slot keeps its cells, which hold the tokens `cells`, for reuse.
 
         A sequence without a slot may have been paused.
         """
         if sequence.slot >= 0:
-            self._close(sequence, sequence.cached if keep and self._reuses else None)
+            self._close(sequence, cells)
         elif sequence.started_s is not None:
             kept, (_, copied) = self._prefixes.disown(sequence.key), self._take_copy(sequence.key)
             self._ways[PauseWay.KEPT if kept else PauseWay.COPIED if copied else PauseWay.RECOMPUTED] += 1

@@ -29,7 +29,10 @@ def local_parts(model: str) -> list[Path]:
     llama.cpp loads the first part and finds the others in its folder. Raises ModelError if `model` is a folder, or if a
     part is missing.
     """
-    path = Path(model).expanduser()
+    try:
+        path = Path(model).expanduser()
+    except RuntimeError:
+        raise ModelError(f"the model {model!r} is in the home folder of a user who does not exist") from None
     if path.is_dir():
         found = ", ".join(sorted(file.name for file in path.glob("*.gguf"))[:20]) or "no GGUF file"
         raise ModelError(f"the model {path} is a folder; name a file (it contains {found})")

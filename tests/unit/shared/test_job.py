@@ -36,6 +36,13 @@ def test_a_result_holds_text_usage_and_message_as_plain_json():
     assert "ö" in ending.result_json()
 
 
+def test_a_result_is_the_same_text_each_time_that_a_settle_is_repeated():
+    logprobs = [["a", -0.5, [["a", -0.5], ["b", -1.5]]]]
+    extra = {"logprobs": logprobs, "candidates": [{"mean_logprob": -0.5, "logprobs": logprobs}]}
+    ending = Ending("i", "t", Outcome.SUCCEEDED, text="a", usage=Usage(1, 0, 1), extra=extra)
+    assert ending.result_json() == ending.result_json()
+
+
 def test_a_claimed_job_is_referred_to_by_its_id_and_its_claim_token():
     claimed = ClaimedJob("i", "t", "blue", "m", {}, 1, 1_000, None, 1, 1)
     assert claimed.held == ClaimRef("i", "t")

@@ -101,20 +101,20 @@ def _read_slowly(client: gevent.socket.socket) -> int:
         received += piece
         gevent.sleep(PAUSE_S)
     head, _, body = received.partition(b"\r\n\r\n")
-    while len(body) < 4_000_011 and (piece := client.recv(65_536)):
+    while len(body) < 4_000_012 and (piece := client.recv(65_536)):
         body += piece
     assert head.startswith(b"HTTP/1.1 200")
     return len(body)
 
 
 def test_a_client_that_reads_slowly_but_steadily_gets_its_whole_answer(client):
-    assert _read_slowly(client) == 4_000_011
+    assert _read_slowly(client) == 4_000_012
 
 
 def test_a_connection_may_be_idle_for_longer_than_the_socket_timeout(client):
-    assert _read_slowly(client) == 4_000_011
+    assert _read_slowly(client) == 4_000_012
     gevent.sleep(3 * SOCKET_TIMEOUT_S)
-    assert _read_slowly(client) == 4_000_011
+    assert _read_slowly(client) == 4_000_012
 
 
 def test_a_client_that_reads_nothing_is_disconnected_without_a_warning_in_the_log(client, caplog):

@@ -160,6 +160,11 @@ class GrowingAnswer:
         """Number of tokens of the present candidate that an earlier attempt sampled and are not computed yet."""
         return next((n for n, word in enumerate(self.known) if is_end(word)), len(self.known))
 
+    @property
+    def knows_an_end(self) -> bool:
+        """Whether an earlier attempt told the end of a candidate that is not computed again yet."""
+        return any(map(is_end, self.known))
+
     def repeat(self, piece: Callable[[int], bytes]) -> None:
         """Read the text of the answer that earlier attempts generated. `piece` returns the bytes of a token.
 
@@ -168,7 +173,7 @@ class GrowingAnswer:
         for token in self.answer:
             self.read(token, piece)
         if self.candidates is not None and not self.candidates.shows_logprobs:
-            while any(map(is_end, self.known)):
+            while self.knows_an_end:
                 self._repeat_word(self.known.popleft(), piece)
 
     def keep_known(self, piece: Callable[[int], bytes]) -> None:

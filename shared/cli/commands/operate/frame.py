@@ -23,7 +23,7 @@ class TenantLine:
     #: Generated tokens of the jobs that ended, a second.
     tokens_per_s: float | None
     #: The tenant's part of the service that all tenants got, and what its weight is of the weights of the tenants with
-    #: jobs; None if there was no service, or if the tenant has no jobs. Groups are not considered.
+    #: jobs or service; None if there was no service, or if the tenant has neither. Groups are not considered.
     served: float | None
     due: float | None
     refused_per_min: float | None
@@ -63,7 +63,9 @@ class Frame:
 def make_frame(before: "Snapshot", after: "Snapshot", sort: SortKey) -> Frame:
     """Return the frame for the later of two snapshots, both with stats, whose tenants are sorted by `sort`."""
     seconds = (after.now_ms - before.now_ms) / 1000
-    services = _growth({t.name: t.service_mwt for t in before.tenants}, {t.name: t.service_mwt for t in after.tenants})
+    earlier_mwt = {tenant.name: tenant.service_mwt for tenant in before.tenants}
+    # A tenant that the earlier snapshot does not have may have got its service at any time.
+    services = _growth(earlier_mwt, {t.name: t.service_mwt for t in after.tenants if t.name in earlier_mwt})
     served_mwt = sum(services.values())
     weights = sum(tenant.weight for tenant in after.tenants if _has_jobs(tenant) or services.get(tenant.name))
     tokens = _growth(_completion_tokens(before.stats), _completion_tokens(after.stats))

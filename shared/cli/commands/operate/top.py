@@ -41,12 +41,14 @@ _SORT_BY_KEY: dict[str, SortKey] = {
 }
 _HELP = "order: t tenant, w waiting, r running, o oldest, k tokens, s served, n refused"
 
-#: The lines of a frame that are neither a tenant nor a worker, and how many tenants are shown on any terminal.
-_OTHER_LINES, _LEAST_TENANTS = 9, 3
+#: The lines of a frame that are neither a tenant nor a worker, and how many of each are shown on any terminal.
+_OTHER_LINES, _LEAST_TENANTS, _LEAST_WORKERS = 10, 3, 3
 
 #: The most characters of a worker's name that are shown.
 _LONGEST_WORKER = 32
 
+#: The columns of names.
+_NAMES = frozenset({"tenant", "worker", "model"})
 _TENANT_COLUMNS = ("tenant", "waiting", "running", "oldest", "tok/s", "served", "due", "refused/m")
 _WORKER_COLUMNS = ("worker", "model", "state", "slots", "paused", "KV", "tok/s")
 
@@ -121,20 +123,24 @@ def _draw(frame: Frame, order: SortKey, lines: int) -> "Group":
     from rich.table import Table
     from rich.text import Text
 
-    room = max(_LEAST_TENANTS, lines - len(frame.workers) - _OTHER_LINES)
+    workers = frame.workers[: max(_LEAST_WORKERS, lines - _LEAST_TENANTS - _OTHER_LINES)]
+    room = max(_LEAST_TENANTS, lines - len(workers) - _OTHER_LINES)
     parts: list[Text | Table] = [Text(_summary(frame)), Text(f"by {order}; {_HELP}; q quits", style="dim")]
     for columns, rows in (
         (_TENANT_COLUMNS, [_tenant_cells(line) for line in frame.tenants[:room]]),
-        (_WORKER_COLUMNS, [(_shorten(line.worker), *_worker_cells(line)[1:]) for line in frame.workers]),
+        (_WORKER_COLUMNS, [(_shorten(line.worker), *_worker_cells(line)[1:]) for line in workers]),
     ):
         table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), collapse_padding=True)
         for index, name in enumerate(columns):
-            table.add_column(name, no_wrap=True, overflow="ellipsis", justify="left" if index == 0 else "right")
+            # On a narrow terminal, only the columns of names become narrower. Their cells are cut, not wrapped.
+            table.add_column(name, no_wrap=name not in _NAMES, justify="left" if index == 0 else "right")
         for row in rows:
-            table.add_row(*(Text(output.escape_controls("" if cell is None else str(cell))) for cell in row))
+            cells = (output.escape_controls("" if cell is None else str(cell)) for cell in row)
+            table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in cells))
         parts += [Text(""), table]
-    if len(frame.tenants) > room:
-        parts.append(Text(f"{len(frame.tenants) - room} more tenants", style="dim"))
+    for what, left_out in (("tenants", len(frame.tenants) - room), ("workers", len(frame.workers) - len(workers))):
+        if left_out > 0:
+            parts.append(Text(f"{left_out} more {what}", style="dim"))
     return Group(*parts)
 
 

@@ -3,7 +3,7 @@
 import csv
 import sys
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import date, timedelta
 from typing import Annotated
 
 import typer
@@ -52,7 +52,7 @@ def usage(
     dimensions = parse_dimensions("by", by)
     book = Usage(store_client(state_dir))
     last_day = parse_day("to", last) if last else book.today()
-    first_day = parse_day("from", first) if first else last_day - timedelta(days=_DEFAULT_DAYS_BEFORE)
+    first_day = parse_day("from", first) if first else _default_first(last_day)
     sums = sum_by(dimensions, book.read(days_between(first_day, last_day)))
     rows = [dict(zip(dimensions, group, strict=True)) | amounts.as_dict() for group, amounts in sums.items()]
     if json:
@@ -64,6 +64,12 @@ def usage(
         return
     names = [name.removesuffix("_tokens").removesuffix("_micro") for name in columns]
     output.write_table(names, (_cells(row) for row in rows))
+
+
+def _default_first(last_day: date) -> date:
+    """Return the first day of a report that ends with `last_day`: 29 days earlier, if the calendar has that day."""
+    days_before = min(_DEFAULT_DAYS_BEFORE, (last_day - date.min).days)
+    return last_day - timedelta(days=days_before)
 
 
 def _print_budgets(state_dir: str | None, *, as_csv: bool, json: bool) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from shared.candidates import read_candidates
 from tests.support.driven import Driven
+from workers.engine.answer.words import is_end
 from workers.engine.events import Ended, JobRejected, Text
 
 _PROMPT = "dibo kufe mala resi tanu bopa gesi"
@@ -152,6 +153,31 @@ def test_a_job_that_is_canceled_keeps_its_complete_candidates_and_a_part_of_the_
         assert candidates[1].text
         assert singles[1].text.startswith(candidates[1].text)
         assert candidates[2].text == ""
+
+
+@pytest.mark.parametrize("steps", [2, 5])
+def test_the_cells_of_a_job_that_ends_while_it_repeats_a_candidate_are_reused_for_what_they_hold(backend, steps):
+    """Its log probabilities are computed again, and its text already ends with a later candidate."""
+    (first, *_) = _singles(backend, "logprobs")
+    with contextlib.closing(Driven(backend)) as driven:
+        _submit(driven, "whole", _payload("logprobs", n=_N))
+        driven.run_until_idle()
+        words = _words(driven, "whole")
+        # The last candidate had no token yet.
+        ended = max(i for i, word in enumerate(words[:-1]) if is_end(word)) + 1
+        _submit(driven, "again", _payload("logprobs", n=_N), answer=words[:ended], attempt=2)
+        for _ in range(steps):
+            driven.engine.step()
+        driven.engine.cancel("again")
+        while driven.engine.step():
+            pass
+        assert driven.ended["again"].outcome == "canceled"
+        assert driven.ended["whole"].text.startswith(driven.ended["again"].text)
+        driven.engine.check_idle()
+        driven.submit("next", _payload("logprobs"))
+        while driven.engine.step():
+            pass
+        assert driven.ended["next"].text == first.text
 
 
 def test_sixteen_candidates_differ(backend):
