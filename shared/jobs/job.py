@@ -218,10 +218,8 @@ class Ending:
     def result_json(self) -> str:
         """Return the JSON text to store in `penstock:result:<id>`: text, usage, message and the parts in `extra`."""
         body: dict[str, Any] = {"text": self.text, "usage": self.usage.as_dict(), "message": self.message}
-        body |= self.extra
         # A settle that is repeated asks for the text again, so `extra` stays as it is.
-        if "candidates" in body:
-            body["candidates"] = [dict(each) for each in body["candidates"]]
+        body |= {key: [*map(dict, value)] if key == "candidates" else value for key, value in self.extra.items()}
         for each in (body, *body.get("candidates", ())):
             if each.get("logprobs"):
                 each["logprobs"] = packed_logprobs.pack(each["logprobs"])
