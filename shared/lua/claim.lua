@@ -109,7 +109,7 @@ local function look_at(tenant, group)
   local may_start = not giver or report.paused_jobs < report.most_paused
   local entry = paused_first(tenant, may_start)
   if entry then
-    return fits(view, cells_for(entry.job), usable_cells) and 'resume' or 'pass', entry.job, giver
+    return wait_for_cells(view, entry.job, cells_for(entry.job), usable_cells, free > 0, 'resume'), entry.job, giver
   elseif not may_start then
     return 'pass'
   end
@@ -160,6 +160,7 @@ end
 for _, entry in ipairs(contest and free > 0 and urgent_ones(report, contest.quantum_ms) or {}) do
   if free > 0 and fits(view, cells_for(entry.job), cells) then
     note_new_row(contest, entry.job, entry.job.group)
+    clear_skips(entry.job)
     go_on(entry.job)
     free, cells = free - 1, cells - cells_for(entry.job)
   end
@@ -194,6 +195,7 @@ while examined < MAX_EXAMINED and (free > 0 or contest) do
     if contest then
       note_new_row(contest, job, action == 'lease' and group or job.group)
     end
+    clear_skips(job)
     if action == 'lease' then
       start(job, group)
     else
@@ -210,7 +212,7 @@ while examined < MAX_EXAMINED and (free > 0 or contest) do
     break
   end
 end
-local leaver = contest and free <= 0 and find_leaver(report, contest, worker, fingerprint, own.prefill_tps)
+local leaver = contest and free <= 0 and find_leaver(report, contest, worker, own, fingerprint)
 if leaver then
   give_back(leaver, false, now_ms)
   answer.lost[#answer.lost + 1] = leaver.id

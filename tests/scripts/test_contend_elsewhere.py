@@ -70,6 +70,23 @@ def test_a_job_that_is_paused_for_a_quantum_goes_on_where_a_slot_is_free(preempt
     preemptive.settle(an_ending(taken.held), "w2")
 
 
+def test_a_job_does_not_leave_for_a_worker_that_is_much_slower(preemptive):
+    """It could be late there, and a worker that is too slow for it leaves it to the faster one again."""
+    worker, _ = with_a_paused_job(preemptive)
+    idle = another(preemptive, facts=FACTS | {"tpot_ms": 60})
+    pause_on(worker, QUANTUM_MS)
+    beat(idle, facts=FACTS | {"tpot_ms": 60})
+    assert worker.ask().lost == []
+
+
+def test_a_job_does_not_leave_for_a_worker_that_reads_its_prompt_for_longer_than_it_would_wait(preemptive):
+    worker, _ = with_a_paused_job(preemptive)
+    idle = another(preemptive, facts=FACTS | {"prefill_tps": 10})
+    pause_on(worker, QUANTUM_MS)
+    beat(idle, facts=FACTS | {"prefill_tps": 10})
+    assert worker.ask().lost == []
+
+
 def test_a_repeated_claim_says_again_that_the_job_has_left(preemptive):
     worker, job_id = with_a_paused_job(preemptive)
     pause_on(worker, QUANTUM_MS)

@@ -139,7 +139,8 @@ class Claiming:
         model, cells = self.model, self.cells + (self._cells_for(giver.job) if giver else 0)
         may_start = giver is None or len(self.paused) < most_paused(model, self.slug, self.slots)
         if (entry := self._paused_first(tenant, may_start=may_start, is_batch=is_batch)) is not None:
-            return ("resume" if min(self._cells_for(entry.job), self.me.cells) <= cells else "pass"), entry.job
+            action = self._wait_for_cells(entry.job, self._cells_for(entry.job), cells, "resume")
+            return action, entry.job
         if not may_start or not self._head(tenant, is_batch=is_batch):
             return "pass", None
         job, is_suspect = candidate(model, tenant, self.slug, self.suspect_held)
@@ -151,14 +152,20 @@ class Claiming:
         return self._start_or_skip(job, cells, is_suspect=is_suspect)
 
     def _start_or_skip(self, job: ModelJob, cells: int, *, is_suspect: bool) -> tuple[str, ModelJob | None]:
-        if min(job.tokens, self.me.cells) <= cells:
-            self.suspect_held = self.suspect_held or is_suspect
-            self.me.suspect = job.id if is_suspect else self.me.suspect
-            return "start", job
+        action = self._wait_for_cells(job, job.tokens, cells, "start")
+        if action != "start":
+            return action, None
+        self.suspect_held = self.suspect_held or is_suspect
+        self.me.suspect = job.id if is_suspect else self.me.suspect
+        return "start", job
+
+    def _wait_for_cells(self, job: ModelJob, cells_needed: int, cells: int, granted: str) -> str:
+        if min(cells_needed, self.me.cells) <= cells:
+            return granted
         if self.free > 0 and job.skips >= MAX_SKIPS:
-            return "stop", None
+            return "stop"
         job.skips += self.free > 0
-        return "pass", None
+        return "pass"
 
     def _head(self, tenant: str, *, is_batch: bool) -> list[ModelJob]:
         """Return the head of the tenant's queue, if it is a batch job exactly if the turn is one of batch jobs."""
@@ -187,6 +194,7 @@ class Claiming:
             self.paused.append(giver)
             self.cells, self.free = self.cells + self._cells_for(giver.job), self.free + 1
             self.told.pause.append(giver.job.id)
+        job.skips = 0
         if self.contest:
             self.contest.note_new_row(job, group if action == "start" else job.group)
         if action == "start":

@@ -1,6 +1,6 @@
 -- elsewhere: finds the paused job that another worker of the pool would go on with sooner than its own one.
 -- KEYS pool worker books
--- USES clock job partial
+-- USES clock job partial fastest
 -- A job that leaves its worker goes back to its queue with the ids of its tokens, and the worker that takes it up computes
 -- prompt and tokens again. That worker has nothing else to do, so the prefill delays only the job itself.
 
@@ -9,14 +9,18 @@ local WORTH_FACTOR = 2
 -- The most workers of a pool that one call looks at.
 local MAX_WORKERS = 16
 
--- Whether another live worker with the same model has a free slot, and enough free cells for the job.
-local function is_idle_elsewhere(slug, own_name, fingerprint, cells)
+-- Whether another live worker with the same model has a free slot, enough free cells for the job, and computes its
+-- `tokens` in less than `most_ms`. One that is much slower than this worker, with the rates `own`, would compute the rest of
+-- the answer too late, or leave the job to a faster worker again.
+local function is_idle_elsewhere(slug, own_name, own, fingerprint, cells, tokens, most_ms)
   for _, name in ipairs(redis.call('ZREVRANGE', k_pool .. slug, 0, MAX_WORKERS)) do
     local fields = redis.call('HMGET', k_worker .. name, 'slots', 'slots_busy', 'cells_free', 'draining', 'fingerprint',
-      'beat_ms')
+      'beat_ms', 'prefill_tps', 'tpot_ms')
+    local other = { prefill_tps = number(fields[7], 0), tpot_ms = number(fields[8], 0) }
     if name ~= own_name and fields[4] ~= '1' and fields[5] == fingerprint
       and number(fields[6], 0) > now_ms - LIVE_MS and number(fields[3], 0) >= cells
-      and number(fields[1], 0) > number(fields[2], 0) then
+      and number(fields[1], 0) > number(fields[2], 0)
+      and other.prefill_tps > 0 and 1000 * tokens / other.prefill_tps < most_ms and not if_much_faster(own, other) then
       return true
     end
   end
@@ -38,7 +42,7 @@ end
 -- Returns the job that leaves the worker, of those that have been paused for a quantum or longer the one with the longest
 -- pause, or nil. After a quantum the store has its last text and all ids. No job leaves while others are queued in the
 -- pool, because they would take the free slot.
-local function find_leaver(report, contest, own_name, fingerprint, prefill_tps)
+local function find_leaver(report, contest, own_name, own, fingerprint)
   local leaver
   for _, entries in pairs(report.paused) do
     local job = entries[1] and entries[1].job
@@ -46,13 +50,12 @@ local function find_leaver(report, contest, own_name, fingerprint, prefill_tps)
       leaver = job
     end
   end
-  if not leaver or leaver.cancel ~= '' or leaver.deadline_ms <= now_ms or fingerprint == '' or prefill_tps <= 0
+  if not leaver or leaver.cancel ~= '' or leaver.deadline_ms <= now_ms or fingerprint == ''
     or now_ms - leaver.paused_since_ms < contest.quantum_ms
     or number(redis.call('HGET', k_books .. contest.slug, 'waiting'), 0) > 0 then
     return nil
   end
   local kept = #read_ids(leaver.id, leaver.claim, fingerprint) / 4
-  local prefill_ms = 1000 * (leaver.prompt_tokens + kept) / prefill_tps
-  return kept > 0 and soonest_end_ms(contest) > WORTH_FACTOR * prefill_ms
-    and is_idle_elsewhere(contest.slug, own_name, fingerprint, cells_of(leaver, leaver.max_tokens)) and leaver or nil
+  return kept > 0 and is_idle_elsewhere(contest.slug, own_name, own, fingerprint, cells_of(leaver, leaver.max_tokens),
+    leaver.prompt_tokens + kept, soonest_end_ms(contest) / WORTH_FACTOR) and leaver or nil
 end

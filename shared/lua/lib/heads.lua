@@ -103,9 +103,30 @@ local function fits(view, cells_needed, cells)
   return math.min(cells_needed, view.worker_cells) <= cells
 end
 
+-- Returns `granted` if a job fits into the free cells. Otherwise, 'pass' to go on to the next tenant, a few times, and then
+-- 'stop' to keep the free slot for the job: smaller jobs would else take each slot and its cells. `has_slot` is true if a
+-- slot is free, and not only one that another job could give.
+local function wait_for_cells(view, job, cells_needed, cells, has_slot, granted)
+  if fits(view, cells_needed, cells) then
+    return granted
+  elseif has_slot and job.skips >= MAX_SKIPS then
+    return 'stop'
+  elseif has_slot then
+    redis.call('HINCRBY', k_rq_job .. job.id, 'penstock_skips', 1)
+  end
+  return 'pass'
+end
+
+-- A job that gets a slot is passed over as often as before if it has to wait for cells again.
+local function clear_skips(job)
+  if job.skips > 0 then
+    redis.call('HDEL', k_rq_job .. job.id, 'penstock_skips')
+  end
+end
+
 -- Returns what to do with a job at the front of a tenant's queue: 'lease' to lease the job; 'behind' to look for another
 -- job of the tenant; 'pass' to go on to the next tenant; 'stop' to keep the slot free for the job; or 'gone' if this
--- function has ended the job. `has_slot` is true if a slot is free, and not only one that another job could give.
+-- function has ended the job. `has_slot` is as in `wait_for_cells`.
 local function decide(view, job, group, cells, has_slot)
   if job.wanted_ms <= now_ms then
     finish(job, { outcome = 'expired', code = 'deadline_exceeded', stage = 'queue', finish_reason = '', result = '',
@@ -127,14 +148,7 @@ local function decide(view, job, group, cells, has_slot)
   if is_suspect(view, job) and view.has_suspect or is_for_faster(view, job) then
     return 'behind'
   end
-  if fits(view, cells_of(job, job.max_tokens), cells) then
-    return 'lease'
-  elseif has_slot and job.skips >= MAX_SKIPS then
-    return 'stop'
-  elseif has_slot then
-    redis.call('HINCRBY', k_rq_job .. job.id, 'penstock_skips', 1)
-  end
-  return 'pass'
+  return wait_for_cells(view, job, cells_of(job, job.max_tokens), cells, has_slot, 'lease')
 end
 
 -- Returns the first job of a queue, after the head, that is not on its last attempt and is not left to a faster worker.
