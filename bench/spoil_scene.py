@@ -21,6 +21,8 @@ from shared.jobs.routing import RoutedRequest, Routing
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.settings.settings import load
 from shared.store import key_table, keys
+from shared.store.batches.batches import Batches, ClaimedBatch, Step
+from shared.store.batches.files import Files
 from shared.store.replies import Admitted
 from shared.store.store import Store
 from workers.duties.reconciler import Reconciler
@@ -67,6 +69,7 @@ class Scene:
         for worker in self._workers:
             self._renew(worker)
         self._set_accounts()
+        self._begin_batch()
         self._admit("fay", "n", "fay-n-0", prompt=None)
         self._end_one(n)
         for i in range(4):
@@ -191,6 +194,24 @@ class Scene:
         Groups(self.client).set("staff", GroupPolicy())
         Pools(self.client).change("n", {"local": True})
         Routes(self.client).remove("old")
+        self._feed_batch()
+
+    def _begin_batch(self) -> None:
+        """Store a file, and create a batch with an open line and an answer."""
+        files = Files(self.client)
+        files.add_part("file-1", "ann", 0, b"{}")
+        files.close("file-1", "ann", purpose="batch", filename="lines", ttl_s=86_400)
+        Batches(self.client).create("batch-1", "ann", "file-1", {}, window_ms=3_600_000, ttl_s=3_600)
+        self._feed_batch()
+
+    def _feed_batch(self) -> None:
+        """Write a step of the batch, as the process that feeds it, and read what clients read."""
+        batches = Batches(self.client)
+        claimed = batches.claim("token", lease_ms=1_000)
+        if isinstance(claimed, ClaimedBatch):
+            batches.write(claimed, Step(lines={1: "{}"}, answers={2: "o{}"}), rest_ms=500)
+        batches.page("ann", limit=10, after=None)
+        Files(self.client).page("ann", limit=10, after=None, oldest_first=False)
 
     def _end_one(self, worker: ScriptedWorker) -> None:
         """Run one job to its end, so that the scene has a job that ended."""

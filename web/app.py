@@ -26,6 +26,7 @@ from web.routes import (
     responses,
     usage,
 )
+from web.routes.batches import batches, files
 from web.runtime.context import make_door_context
 from web.runtime.current import EXTENSION_NAME
 
@@ -59,7 +60,8 @@ def create_app(settings: Settings, store: Store, clock: Clock) -> APIFlask:
     open_requests.count_tenants(app)
     errors.install(app, settings)
     openapi.install(app)
-    blueprints = (jobs, events, queue, quote, openai, responses, messages, embeddings, usage, health, pages, front_page)
+    native = (jobs, events, queue, quote, usage, health, pages, front_page)
+    blueprints = (*native, openai, responses, messages, embeddings, files, batches)
     for routes in blueprints:
         app.register_blueprint(routes.bp)
     register_dashboard(app, store, mode_of(settings))

@@ -10,6 +10,8 @@ from shared import log as logging
 from shared.clock import RealClock
 from shared.settings.settings import load
 from web.app import create_app
+from web.operations.batches.feeder import start_feeding
+from web.runtime.current import EXTENSION_NAME
 from web.runtime.duties import start_duties
 from web.runtime.start import open_store
 
@@ -23,6 +25,7 @@ def boot() -> APIFlask:
     store = open_store(settings)
     app = create_app(settings, store, RealClock())
     start_duties(settings, store, on_fatal_error=_stop_gunicorn)
+    start_feeding(app.extensions[EXTENSION_NAME])
     return app
 
 

@@ -1,9 +1,9 @@
 """The gunicorn settings and their reasons; they are used by `gunicorn -c python:web.gunicorn_conf web.wsgi:app`."""
 
-from gevent import monkey
+from web import gevent_patches
 
 # The patches must be applied before any module imports names from ssl. Worker processes inherit the patches.
-monkey.patch_all()
+gevent_patches.apply()
 
 import os  # noqa: E402 - nothing may be imported before the patches
 import sys  # noqa: E402

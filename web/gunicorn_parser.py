@@ -26,6 +26,9 @@ HEAD_MAX_BYTES = 32_768
 #: How much of a body that the app did not read is read so that the connection can be used again, in bytes and seconds.
 #: A client that sends a small body with a wrong key keeps its connection; a longer body costs it the connection.
 DRAIN_MAX_BYTES, DRAIN_S = 65_536, 1.0
+#: The route to which files are uploaded, whose bodies have bounds of their own, and the longest time of an upload, in
+#: seconds.
+UPLOAD_PATH, _LONGEST_UPLOAD_S = "/v1/files", 3_600.0
 #: How long a connection is read and parsed without a pause, in seconds; then all others that have something get a turn.
 _TURN_S = 0.002
 #: Sleeping for any time above zero continues in the next iteration of the event loop, after every connection that has
@@ -47,12 +50,18 @@ class ReadLimits:
     head_s: float
     body_s: float
     max_body_bytes: int
+    max_file_bytes: int = 0
     head_max_bytes: int = HEAD_MAX_BYTES
 
-    @property
-    def body_wire_bytes(self) -> int:
-        """The most bytes that a body may take on the wire: chunks of one byte take six times their size."""
-        return 8 * self.max_body_bytes + DRAIN_MAX_BYTES
+    def of_body(self, path: str) -> tuple[float, int]:
+        """Return how long the body of a request to this path may take, in seconds, and its most bytes on the wire.
+
+        Chunks of one byte take six times their size. A file may take longer in proportion to its bound.
+        """
+        if path != UPLOAD_PATH or not self.max_body_bytes:
+            return self.body_s, 8 * self.max_body_bytes + DRAIN_MAX_BYTES
+        longest_s = self.body_s * max(1.0, self.max_file_bytes / self.max_body_bytes)
+        return min(longest_s, max(_LONGEST_UPLOAD_S, self.body_s)), 8 * self.max_file_bytes + DRAIN_MAX_BYTES
 
 
 class SlowHead(ParseException):  # type: ignore[misc]  # its base class has no types
@@ -87,6 +96,8 @@ class PacedSocket:
         self._phase = _Phase.IDLE
         self._until_s = self._turn_began_s = time.monotonic()
         self._left_bytes = 0
+        #: How long the current body may take, in seconds, and its most bytes on the wire.
+        self._body_limits = limits.of_body("")
         #: Whether the client waits for `100 Continue` before it sends the body.
         self.awaits_continue = False
         #: How many bytes of the budget are taken, and whether they were taken back.
@@ -103,10 +114,11 @@ class PacedSocket:
         self._begin(_Phase.HEAD, self._limits.head_s, self._limits.head_max_bytes)
         self._hold(count)
 
-    def begin_body(self, *, awaits_continue: bool) -> None:
-        """Read the body for the app."""
+    def begin_body(self, path: str, *, awaits_continue: bool) -> None:
+        """Read the body of a request to this path for the app."""
         self.awaits_continue = awaits_continue
-        self._begin(_Phase.BODY, self._limits.body_s, self._limits.body_wire_bytes)
+        self._body_limits = self._limits.of_body(path)
+        self._begin(_Phase.BODY, *self._body_limits)
 
     def begin_drain(self) -> None:
         """Read what the app left of a body."""
@@ -203,10 +215,9 @@ class PacedSocket:
         if self._phase is _Phase.HEAD:
             raise LimitRequestHeaders(f"the head of the request is longer than {limits.head_max_bytes} bytes")
         if too_slow:
-            raise ApiError(
-                "request_timeout", f"the body took longer than {limits.body_s:g} s (PENSTOCK_REQUEST_BODY_MS)"
-            )
-        raise ApiError("request_too_large", f"the body takes more than {limits.body_wire_bytes} bytes with its chunks")
+            message = f"the body took longer than {self._body_limits[0]:g} s (PENSTOCK_REQUEST_BODY_MS)"
+            raise ApiError("request_timeout", message)
+        raise ApiError("request_too_large", f"the body takes more than {self._body_limits[1]} bytes with its chunks")
 
 
 class _BoundedRequest(Request):  # type: ignore[misc]  # its base class has no types
@@ -218,7 +229,7 @@ class _BoundedRequest(Request):  # type: ignore[misc]  # its base class has no t
         super().__init__(*arguments)
         # gunicorn would ask for the body before the app has looked at the key.
         self._source: PacedSocket = self.unreader.sock
-        self._source.begin_body(awaits_continue=self._expected_100_continue)
+        self._source.begin_body(self.path or "", awaits_continue=self._expected_100_continue)
         self._expected_100_continue = False
 
     def should_close(self) -> bool:

@@ -199,6 +199,7 @@ class DoorWorker(GeventWorker):  # type: ignore[misc]  # GeventWorker ships no t
             head_s=head_s,
             body_s=self._settings.request_body_ms / 1000,
             max_body_bytes=self._settings.max_body_bytes,
+            max_file_bytes=self._settings.max_file_bytes,
         )
 
     def handle_request(self, listener_name: Any, req: Any, sock: Any, addr: Any) -> Any:

@@ -1,8 +1,8 @@
 """The WSGI entry point for gunicorn: apply gevent's patches, then read the settings and create the app."""
 
-from gevent import monkey
+from web import gevent_patches
 
-monkey.patch_all()
+gevent_patches.apply()
 
 from web.boot import boot  # noqa: E402 - nothing may be imported before the patches
 

@@ -27,7 +27,7 @@ from shared.settings.settings import Settings, load
 from shared.store.connection import open_client
 from shared.store.embedded import find_url
 from shared.store.keys import model_slug
-from shared.store.preflight import check_fitness
+from shared.store.preflight import check_fitness, require_answer
 from shared.store.store import Store
 from workers.duties.heartbeat import Heartbeat, WorkerStatus, new_worker_name
 from workers.duties.job_loop import JobLoop
@@ -167,6 +167,7 @@ def _open_store(settings: Settings, worker: str) -> Store:
     logged_s = -_LOG_INTERVAL_S
     while True:
         try:
+            require_answer(client, url)
             for warning in check_fitness(client):
                 log.warning("store.doubt", warning=warning)
             store.configure(settings)

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Never
 
-from shared.answer_parts import CALL
+from shared.answer_parts import read_parts
 from shared.jobs.job import Ending
 from shared.jobs.outcomes import FinishReason, Outcome
 
@@ -17,15 +17,18 @@ def may_escalate(payload: Mapping[str, Any]) -> bool:
 def failed_check(payload: Mapping[str, Any], ending: Ending) -> str:
     """Return the check that the answer fails, `invalid_json` or `length`, or "" if it passes all that are named.
 
-    An answer with calls of tools need not be JSON.
+    An answer with calls of tools need not be JSON. Of all others, the content is judged, without the reasoning.
     """
     checks = payload.get("escalate")
     if ending.outcome is not Outcome.SUCCEEDED or not isinstance(checks, list):
         return ""
     if "length" in checks and ending.finish_reason == FinishReason.LENGTH:
         return "length"
-    has_calls = CALL in ending.text or bool((ending.extra.get("upstream") or {}).get("tool_calls"))
-    if "invalid_json" in checks and not has_calls and not _is_json(ending.text):
+    if "invalid_json" not in checks:
+        return ""
+    parts = read_parts(ending.text)
+    has_calls = parts.calls or (ending.extra.get("upstream") or {}).get("tool_calls")
+    if not has_calls and not _is_json(parts.content):
         return "invalid_json"
     return ""
 

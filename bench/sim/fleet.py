@@ -54,6 +54,8 @@ class SimWorker:
     paused: dict[SimJob, Sequence] = field(default_factory=dict)
     #: When it asks again whether a job must be paused; infinity if only an arrival can be a reason.
     asks_at_ms: float = math.inf
+    #: When it last asked.
+    asked_ms: float = -math.inf
     #: The number of pauses so far.
     pauses: int = 0
     alive: bool = True

@@ -92,6 +92,10 @@ class MemoryQueue:
     def flush_offers(self) -> None:
         """Do nothing: every offer is answered at once."""
 
+    def take_ring(self, worker: SimWorker) -> bool:  # noqa: ARG002 - every queue has this method
+        """Return False: a full worker is never woken."""
+        return False
+
     def claim(self, worker: SimWorker, now_ms: float) -> list[Grant]:
         """Return the next jobs for the worker's free slots."""
         grants: list[Grant] = []

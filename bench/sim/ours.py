@@ -85,6 +85,14 @@ class PenstockSystem:
         """Whether running jobs are paused in favor of others."""
         return self.settings.preempts
 
+    def take_ring(self, worker: SimWorker) -> bool:
+        """Return whether a new job has rung at the worker's own doorbell since the last call."""
+        bell = keys.bell(worker.name)
+        rung: list[bytes] = self.client.lrange(bell, 0, -1)
+        if rung:
+            self.client.delete(bell)
+        return b"!" in rung
+
     def claim(self, worker: SimWorker, now_ms: float) -> list[Grant]:
         """Claim jobs for all free slots in one call, and pause and resume jobs as the store says."""
         self.client.now_ms = now_ms
@@ -101,6 +109,7 @@ class PenstockSystem:
             worker.pause(self._by_id[job_id], now_ms)
         for job_id in told.resume:
             worker.resume(self._by_id[job_id], now_ms)
+        worker.asked_ms = now_ms
         worker.asks_at_ms = now_ms + told.ask_in_ms if told.ask_in_ms >= 0 else math.inf
         got = told.started
         for claimed in got:

@@ -25,6 +25,10 @@ class Pools:
     def flush_offers(self) -> None:
         """Do nothing: every offer is answered at once."""
 
+    def take_ring(self, worker: SimWorker) -> bool:  # noqa: ARG002 - every queue has this method
+        """Return False: a full worker is never woken."""
+        return False
+
     def claim(self, worker: SimWorker, now_ms: float) -> list[Grant]:
         """Return jobs of the worker's model."""
         return self._queues[worker.model].claim(worker, now_ms)

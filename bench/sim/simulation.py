@@ -18,6 +18,8 @@ from bench.sim.system import System
 
 #: Interval between a worker's heartbeats: min(lease / 3, 1 s).
 HEARTBEAT_MS = 1_000.0
+#: A worker without a free slot claims at most once in this time, as a real one (workers/duties/claims/claimer.py).
+CONTEST_INTERVAL_MS = 20.0
 #: Interval between reaping passes. A late job is found after this time at most.
 REAP_MS = 250.0
 #: Time from a DELETE at the door until the engine knows of it: the longest that the contract allows.
@@ -74,7 +76,6 @@ class Simulation:
         self._queue_version = dict.fromkeys((worker.model for worker in workers), 0)
         self._seen_version = {worker.name: -1 for worker in workers}
         #: The same number at each worker's last claim, for workers without a free slot.
-        self._asked_version = dict(self._seen_version)
 
     def at(self, when_ms: float, action: Callable[[float, object], None], subject: object = None) -> None:
         """Schedule `action(when_ms, subject)`."""
@@ -189,7 +190,6 @@ class Simulation:
             self.system.flush_offers()
         if (worker.room and (self._may_claim(worker) or worker.paused)) or self._contends(worker, now_ms):
             room = worker.room
-            self._asked_version[worker.name] = self._queue_version[worker.model]
             grants = self.system.claim(worker, now_ms)
             for grant in grants:
                 grant.job.claimed_ms = now_ms
@@ -205,8 +205,9 @@ class Simulation:
 
     def _contends(self, worker: SimWorker, now_ms: float) -> bool:
         """Return whether a worker whose slots are taken asks which of its jobs must be paused."""
-        is_rung = self._asked_version[worker.name] != self._queue_version[worker.model]
-        return self.system.preempts and not worker.room and (is_rung or now_ms >= worker.asks_at_ms)
+        if not self.system.preempts or worker.room or now_ms < worker.asked_ms + CONTEST_INTERVAL_MS:
+            return False
+        return now_ms >= worker.asks_at_ms or self.system.take_ring(worker)
 
     def _may_claim(self, worker: SimWorker) -> bool:
         return self._seen_version[worker.name] != self._queue_version[worker.model]

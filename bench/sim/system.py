@@ -34,6 +34,9 @@ class System(Protocol):
     def flush_offers(self) -> None:
         """Answer all deferred calls."""
 
+    def take_ring(self, worker: SimWorker) -> bool:
+        """Return whether a worker without a free slot was woken since the last call, to pause one of its jobs."""
+
     def claim(self, worker: SimWorker, now_ms: float) -> list[Grant]:
         """Return jobs for the worker's free slots."""
 

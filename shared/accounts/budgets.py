@@ -41,9 +41,14 @@ class Budget:
     #: When the budget begins anew, such as 2026-11-24T00:00:00Z.
     resets_at: str
 
+    @property
+    def used_tokens(self) -> int:
+        """What counts against the budget. It may be more than the budget, if that was lowered."""
+        return self.counted_tokens + self.reserved_tokens
+
     def as_dict(self) -> dict[str, int | str]:
         """Return the fields by name, and `left_tokens`."""
-        left = max(0, self.max_tokens - self.counted_tokens - self.reserved_tokens)
+        left = max(0, self.max_tokens - self.used_tokens)
         return {**vars(self), "left_tokens": left}
 
 

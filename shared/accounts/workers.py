@@ -20,6 +20,8 @@ from shared.store.redis_errors import store_faults
 
 #: The mark: a field of a worker's record, and a field of the configuration for all workers.
 _OWN_MARK, _SYSTEM_MARK = "drain_asked", "draining"
+#: A field of the configuration: the mark of the system is that of a `penstock up` that stops, not an operator's.
+_STOP_MARK = "draining_for_stop"
 #: Fields of a worker's record: the time of its last heartbeat, and whether it then reported that it claims no more.
 _BEAT, _REPORT = "beat_ms", "draining"
 #: An error names at most this many workers.
@@ -87,6 +89,7 @@ class Workers:
             pipe.hset(keys.config(), _SYSTEM_MARK, "1")
             for name in names:
                 pipe.hdel(keys.worker(name), _REPORT)
+            pipe.hdel(keys.config(), _STOP_MARK)
             add_record(pipe, self._actor, "system.drain", "all workers")
             pipe.execute()
 
@@ -94,11 +97,23 @@ class Workers:
         """Remove the mark of the system and those of all workers."""
         names = self.names()
         with store_faults(self._client), self._client.pipeline(transaction=True) as pipe:
-            pipe.hdel(keys.config(), _SYSTEM_MARK)
+            pipe.hdel(keys.config(), _SYSTEM_MARK, _STOP_MARK)
             for name in names:
                 pipe.hdel(keys.worker(name), _OWN_MARK)
             add_record(pipe, self._actor, "system.resume", "all workers")
             pipe.execute()
+
+    def drain_for_stop(self) -> None:
+        """Mark the system until `end_drain_for_stop`, unless an operator has marked it."""
+        if not self.is_system_draining():
+            with store_faults(self._client):
+                self._client.hset(keys.config(), mapping={_SYSTEM_MARK: "1", _STOP_MARK: "1"})
+
+    def end_drain_for_stop(self) -> None:
+        """Remove the mark of `drain_for_stop`, also that of a process that was killed; keep an operator's."""
+        with store_faults(self._client):
+            if self._client.hexists(keys.config(), _STOP_MARK):
+                self._client.hdel(keys.config(), _SYSTEM_MARK, _STOP_MARK)
 
     def is_system_draining(self) -> bool:
         """Return whether the system is marked."""

@@ -48,16 +48,23 @@ def store_url(settings: Settings) -> str:
 
 
 def client_for(settings: Settings) -> "redis.Redis":
-    """Return a client for the store at `store_url(settings)`. Raise EmbeddedStoreError if there is no store."""
-    from shared.store.connection import OPERATOR, open_client
+    """Return a client for the store at `store_url(settings)`.
 
-    return open_client(store_url(settings), name="penstock-cli", timeouts=OPERATOR)
+    Raise EmbeddedStoreError if there is no store, and StoreUnavailable if the store does not answer within 2 s.
+    """
+    from shared.store.connection import OPERATOR, open_client
+    from shared.store.preflight import require_answer
+
+    url = store_url(settings)
+    client = open_client(url, name="penstock-cli", timeouts=OPERATOR)
+    require_answer(client, url)
+    return client
 
 
 def store_client(state_dir: str | None = None) -> "redis.Redis":
     """Return a client for the store that the settings in force name.
 
-    Raise ConfigError if a setting is invalid, and EmbeddedStoreError if there is no store.
+    Raise ConfigError if a setting is invalid, and the errors of `client_for`.
     """
     return client_for(load_settings(state_dir))
 

@@ -23,7 +23,8 @@ local MAX_EXAMINED = 64
 
 local worker_key = k_worker .. worker
 local worker_fields = redis.call('HMGET', worker_key, 'claim_id', 'claim_ids', 'cells', 'suspect', 'prefill_tps',
-  'tpot_ms', 'claim_resume', 'claim_pause', 'mu_wtps', 'generated_tps', 'fingerprint', 'can_pause', 'slots')
+  'tpot_ms', 'claim_resume', 'claim_pause', 'mu_wtps', 'generated_tps', 'fingerprint', 'can_pause', 'slots',
+  'asks_by_ms')
 local schema_oldest, fingerprint = read_settings('schema_oldest'), worker_fields[11] or ''
 
 local answer = { started = {}, resume = {}, pause = {}, lost = {}, ask_in_ms = -1 }
@@ -61,6 +62,9 @@ if worker_fields[1] == claim_id then
       answer.lost[#answer.lost + 1] = ARGV[i]
     end
   end
+  -- The worker is not woken until this time, so it must claim by then as the first answer said.
+  local asks_by_ms = number(worker_fields[14], nil, 0, now_ms + LIVE_MS)
+  answer.ask_in_ms = asks_by_ms and math.max(0, asks_by_ms - now_ms) or -1
   return tell(answer)
 end
 if is_outdated(schema_oldest) then
@@ -101,17 +105,18 @@ end
 -- Returns what to do with a tenant whose turn it is: 'resume' or what `examine` returns; the job; and the entry of the job
 -- that gives its slot if no slot is free.
 local function look_at(tenant, group)
+  local may_pause = free > 0 or report.paused_jobs < report.most_paused
+  if not may_pause and not first_of_kind(report.paused[tenant], view.is_batch) then
+    return 'pass'
+  end
   local giver = free <= 0 and find_giver(contest, tenant, group, view.is_batch) or nil
   if free <= 0 and not giver then
     return 'pass'
   end
   local usable_cells = cells + (giver and cells_for(giver.job) or 0)
-  local may_start = not giver or report.paused_jobs < report.most_paused
-  local entry = paused_first(tenant, may_start)
+  local entry = paused_first(tenant, may_pause)
   if entry then
     return wait_for_cells(view, entry.job, cells_for(entry.job), usable_cells, free > 0, 'resume'), entry.job, giver
-  elseif not may_start then
-    return 'pass'
   end
   local action, job = examine(view, tenant, group, usable_cells, free > 0)
   return action, job, giver
@@ -165,7 +170,7 @@ for _, entry in ipairs(contest and free > 0 and urgent_ones(report, contest.quan
     free, cells = free - 1, cells - cells_for(entry.job)
   end
 end
-while examined < MAX_EXAMINED and (free > 0 or contest) do
+while examined < MAX_EXAMINED and (free > 0 or contest and has_givers(contest)) do
   examined = examined + 1
   local owner = least_served('')
   if not owner[1] and not view.is_batch and passed[''] == 0 then
@@ -230,5 +235,8 @@ if #leased_ids + #answer.resume + #answer.pause > 0 then
 end
 if contest then
   answer.ask_in_ms = next_contest_ms(contest)
+end
+if contest and worker_pauses then
+  note_next_claim(worker_key, worker_fields[14], report, answer.ask_in_ms)
 end
 return tell(answer)

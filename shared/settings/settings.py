@@ -59,6 +59,10 @@ class Settings:
     gate_stranger_frame_ms: int
     gate_stranger_idle_ms: int
     gate_max_frames: int
+    max_file_bytes: int
+    file_ttl_s: int
+    max_batch_lines: int
+    batch_lines_at_once: int
     admission: str
     max_inflight: int
     max_queue_size: int
@@ -95,6 +99,7 @@ class Settings:
     max_schema_bytes: int
     schema_cpu_ms: int
     schema_step_ms: float
+    tools_without_template: str
     prepare_threads: int
     engine: str
     sim_prefill_tps: float

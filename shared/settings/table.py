@@ -3,13 +3,23 @@
 `make docs` generates `.env.example` and docs/settings.md from this table, and a test checks that they match it.
 """
 
-from shared.settings import common_rows, door_rows, gate_rows, queue_rows, store_rows, upstream_rows, worker_rows
+from shared.settings import (
+    batch_rows,
+    common_rows,
+    door_rows,
+    gate_rows,
+    queue_rows,
+    store_rows,
+    upstream_rows,
+    worker_rows,
+)
 from shared.settings.setting import Setting
 
 ROWS: tuple[Setting, ...] = (
     *store_rows.ROWS,
     *door_rows.ROWS,
     *gate_rows.ROWS,
+    *batch_rows.ROWS,
     *queue_rows.ROWS,
     *worker_rows.ROWS,
     *upstream_rows.ROWS,

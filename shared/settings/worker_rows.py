@@ -103,6 +103,12 @@ ROWS: tuple[Setting, ...] = (
         "CPU time that a response_format may take for each token on average, and ten times as much for one token; "
         "usual schemas take 0.1 ms with 152,000 tokens",
     ),
+    word_row(
+        "tools_without_template",
+        "generic",
+        ("generic", "refuse"),
+        "tools for a model whose chat template knows none. generic: a system message explains them; refuse: 400",
+    ),
     int_row(
         "prepare_threads",
         2,

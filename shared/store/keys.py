@@ -317,3 +317,43 @@ def routes() -> str:
 def pools() -> str:
     """Return the key of the SET of the models whose pools have terms."""
     return _key("pools")
+
+
+def file(file_id: str) -> str:
+    """Return the key of the HASH that is a file's record."""
+    return _key("file", file_id)
+
+
+def file_parts(file_id: str) -> str:
+    """Return the key of the HASH with a file's content, by number of the part."""
+    return _key("file_parts", file_id)
+
+
+def files(tenant_name: str) -> str:
+    """Return the key of the ZSET of a tenant's files, ordered by creation time."""
+    return _key("files", tenant_name)
+
+
+def batch_record(batch_id: str) -> str:
+    """Return the key of the HASH that is a batch's record."""
+    return _key("batch_record", batch_id)
+
+
+def batch_lines(batch_id: str) -> str:
+    """Return the key of the HASH with a batch's lines that are in the queue or run."""
+    return _key("batch_lines", batch_id)
+
+
+def batch_answers(batch_id: str) -> str:
+    """Return the key of the HASH with a batch's answers that are not in a file yet."""
+    return _key("batch_answers", batch_id)
+
+
+def batches(tenant_name: str) -> str:
+    """Return the key of the ZSET of a tenant's batches, ordered by creation time."""
+    return _key("batches", tenant_name)
+
+
+def open_batches() -> str:
+    """Return the key of the ZSET of the batches that have not ended, ordered by when they are due."""
+    return _key("open_batches")

@@ -1,13 +1,15 @@
-"""Checks whether the store is safe for jobs: its version, its configuration, and the format of what is in it."""
+"""Checks whether the store answers and is safe for jobs: its version, its configuration, the format of its content."""
 
 import re
+import threading
 from typing import Any
 
 import redis
 from redis import exceptions as failed
 
 from shared import schema
-from shared.errors import StoreUnfit
+from shared.errors import StoreUnavailable, StoreUnfit
+from shared.settings.secret_values import without_password
 from shared.store import keys
 from shared.store.decode import text
 from shared.store.redis_errors import store_faults
@@ -20,6 +22,39 @@ _READ_SETTINGS = ("maxmemory-policy", "appendonly", "maxmemory", "stream-node-ma
 #: The oldest version of Redis that has all commands that Penstock uses (scripts, streams, LPOS). Valkey reports the
 #: version of Redis from which it was forked.
 MIN_VERSION = (6, 2)
+#: How long a store may take for its first answer, in seconds: the look-up of its name, the connection and one PING.
+#: With the start of a command, which takes less than a second, an operator reads after 3 s that the store is away.
+FIRST_ANSWER_S = 2.0
+
+
+def require_answer(client: redis.Redis, url: str, *, within_s: float = FIRST_ANSWER_S) -> None:
+    """Return if the store at `url`, of which `client` is a client, answers a PING within `within_s` seconds.
+
+    Any answer of a store counts, even that it still loads its data or forbids PING. Raises StoreUnavailable, whose
+    message has the URL without its password, if nothing answers, a server refuses the password, or the server is no
+    store.
+    """
+    faults: list[str] = []
+
+    def ask() -> None:
+        try:
+            with store_faults(client):
+                client.ping()
+        except StoreUnavailable as error:
+            if not isinstance(error.__cause__, failed.BusyLoadingError):
+                faults.append(f"{type(error.__cause__).__name__}: {error.__cause__}")
+        except failed.ResponseError:
+            pass
+
+    # In a thread, because nothing bounds how long the look-up of a name takes, and each address that it returns may
+    # take the whole timeout for connections.
+    asking = threading.Thread(target=ask, name="first-contact", daemon=True)
+    asking.start()
+    asking.join(within_s)
+    if asking.is_alive():
+        faults.append(f"it took longer than {within_s:g} s")
+    if faults:
+        raise StoreUnavailable(f"the store at {without_password(url)} does not answer: {faults[0]}")
 
 
 def check_fitness(client: redis.Redis) -> list[str]:

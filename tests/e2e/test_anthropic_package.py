@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -13,9 +12,7 @@ from anthropic import Anthropic
 from shared.accounts.api_keys import ApiKeys
 from shared.accounts.tenants import Tenants
 from shared.jobs.tenant_policy import TenantPolicy
-from tests.support.processes import Stage
-from tests.support.served import Address, Served
-from workers.demo.random_gguf import write_random_model
+from tests.support.served import Address, Served, random_model_served
 
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
 
@@ -41,12 +38,8 @@ CALL: Any = REQUEST | {
 
 @pytest.fixture(scope="module")
 def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    folder: Path = tmp_path_factory.mktemp("models")
-    write_random_model(folder / "m.gguf")
-    with Stage(tmp_path_factory.mktemp("anthropic"), PENSTOCK_ENGINE="llama") as stage:
-        stage.worker(PENSTOCK_MODEL=str(folder / "m.gguf"))
-        with Served(stage, PENSTOCK_AUTH="required") as served:
-            yield served
+    with random_model_served(tmp_path_factory.mktemp("anthropic"), PENSTOCK_AUTH="required") as served:
+        yield served
 
 
 def client_of(served: Address, tenant: str, **policy: int) -> Anthropic:

@@ -3,7 +3,6 @@
 import json
 from collections import defaultdict
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,9 +10,7 @@ import openai
 import pytest
 from openai import OpenAI
 
-from tests.support.processes import Stage
-from tests.support.served import Served
-from workers.demo.random_gguf import write_random_model
+from tests.support.served import Served, random_model_served
 
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
 
@@ -25,12 +22,8 @@ TEXT: Any = {"model": "m", "prompt": "dibo kufe mala resi", "max_tokens": 12, "s
 
 @pytest.fixture(scope="module")
 def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    folder: Path = tmp_path_factory.mktemp("models")
-    write_random_model(folder / "m.gguf")
-    with Stage(tmp_path_factory.mktemp("candidates"), PENSTOCK_ENGINE="llama") as stage:
-        stage.worker(PENSTOCK_MODEL=str(folder / "m.gguf"))
-        with Served(stage) as served:
-            yield served
+    with random_model_served(tmp_path_factory.mktemp("candidates")) as served:
+        yield served
 
 
 @pytest.fixture

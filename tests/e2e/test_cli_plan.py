@@ -66,5 +66,7 @@ def test_a_rate_is_either_given_or_measured(store: Store, penstock: InProcess, m
     assert (done.returncode, done.stderr) == (2, "penstock: --rate=5.0 and --measured exclude each other\n")
     store.renew(a_heartbeat("w1", model="other", facts={"mu_wtps": 5}), [])
     done = penstock("plan", model, "--measured")
+    assert (done.returncode, "--measured: name --prompt and --answer too" in done.stderr) == (2, True)
+    done = penstock("plan", model, "--measured", "--prompt", "9", "--answer", "9")
     assert done.returncode == 2
     assert "no live worker reports a rate for the model 'small'" in done.stderr

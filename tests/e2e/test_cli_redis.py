@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import redis
 
+from shared.cli.commands.redis import redis_cli_options
 from tests.support.program import Program, program
 
 
@@ -57,23 +58,43 @@ def test_redis_reads_commands_from_stdin_if_none_is_given(penstock: Program) -> 
     assert (done.returncode, done.stdout) == (0, "OK\ntwo words\n1\n")
 
 
+@pytest.fixture
+def redis_cli(tmp_path: Path) -> str:
+    """A PATH with a redis-cli that writes what it is given."""
+    fake = tmp_path / "redis-cli"
+    fake.write_text('#!/bin/sh\necho "$* [$REDISCLI_AUTH]"\n')
+    fake.chmod(0o755)
+    return f"{tmp_path}:{os.environ['PATH']}"
+
+
 @pytest.mark.parametrize(
-    ("url", "arguments"),
+    ("url", "options", "password"),
     [
         (
             "redis://ann:p%40ss@db.example:6380/2",
-            "--no-auth-warning --user ann -n 2 -h db.example -p 6380 ZCARD key [p@ss]",
+            "--no-auth-warning --user ann -n 2 -h db.example -p 6380",
+            {"REDISCLI_AUTH": "p@ss"},
         ),
-        ("redis://127.0.0.1", "-h 127.0.0.1 -p 6379 ZCARD key []"),
-        ("rediss://db.example:6380", "--tls -h db.example -p 6380 ZCARD key []"),
-        ("unix:///run/a%20b.sock?db=1", "-n 1 -s /run/a b.sock ZCARD key []"),
+        ("redis://127.0.0.1", "-h 127.0.0.1 -p 6379", {}),
+        ("rediss://db.example:6380", "--tls -h db.example -p 6380", {}),
+        ("unix:///run/a%20b.sock?db=1", "-n 1 -s /run/a b.sock", {}),
     ],
 )
-def test_redis_cli_is_used_if_installed_and_its_arguments_contain_no_password(
-    tmp_path: Path, url: str, arguments: str
+def test_the_options_of_redis_cli_contain_no_password(url: str, options: str, password: dict[str, str]) -> None:
+    found, environ = redis_cli_options(url)
+    assert (" ".join(found), environ) == (options, password)
+
+
+def test_redis_cli_is_used_if_installed(tmp_path: Path, store_url: str, redis_cli: str) -> None:
+    done = program(tmp_path, REDIS_URL=store_url, PATH=redis_cli)("redis", "ZCARD", "key")
+    assert done.returncode == 0
+    assert done.stdout.endswith("ZCARD key []\n")
+
+
+def test_redis_cli_gets_neither_a_command_without_a_name_nor_a_store_that_does_not_answer(
+    tmp_path: Path, store_url: str, redis_cli: str
 ) -> None:
-    fake_redis_cli = tmp_path / "redis-cli"
-    fake_redis_cli.write_text('#!/bin/sh\necho "$* [$REDISCLI_AUTH]"\n')
-    fake_redis_cli.chmod(0o755)
-    done = program(tmp_path, REDIS_URL=url, PATH=f"{tmp_path}:{os.environ['PATH']}")("redis", "ZCARD", "key")
-    assert (done.returncode, done.stdout) == (0, f"{arguments}\n")
+    done = program(tmp_path, REDIS_URL=store_url, PATH=redis_cli)("redis", "")
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "penstock: command '' is empty\n")
+    done = program(tmp_path, REDIS_URL="redis://127.0.0.1:1", PATH=redis_cli)("redis", "PING")
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (1, "", 1)

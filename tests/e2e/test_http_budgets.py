@@ -51,7 +51,10 @@ def test_every_route_refuses_what_could_exceed_the_budget_and_says_what_is_left(
         submit(door),
         post_response(door),
         door.post("/v1/completions", json={"model": "m", "prompt": "hello", "max_tokens": 20}),
-        door.post("/v1/chat/completions", json={"model": "m", "messages": [{"role": "user", "content": "hello"}]}),
+        door.post(
+            "/v1/chat/completions",
+            json={"model": "m", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 20},
+        ),
     )
     for answer in answers:
         body = refused(answer, "budget_exhausted", 429)
@@ -76,9 +79,13 @@ def job_tokens(store: Store) -> int:
 
 def test_the_gate_refuses_as_the_door_does(midday: Store, settings: Settings) -> None:
     with served(midday, settings) as gate:
-        answer = gate.client.ask(submit_frame("a1", tenant="default", max_tokens=60))
+        first = gate.client.ask(submit_frame("a1", tenant="default", max_tokens=40))
+        assert first["status"] == "accepted", first
+        answer = gate.client.ask(submit_frame("a2", tenant="default", max_tokens=40))
+        too_large = gate.client.ask(submit_frame("a3", tenant="default", max_tokens=60))
     assert (answer["status"], answer["reason"], answer["retry_hint_ms"]) == ("yield", "budget_exhausted", 60_000)
     assert answer["limits"]["resets_at"] == RESETS_AT
+    assert (too_large["status"], too_large["reason"], too_large["retry_hint_ms"]) == ("yield", "budget_exhausted", None)
 
 
 def test_the_usage_report_shows_the_budgets_of_the_tenant_and_its_group(midday: Store, settings: Settings) -> None:
@@ -121,6 +128,15 @@ def test_the_usage_report_shows_the_budgets_of_the_tenant_and_its_group(midday: 
         ("tenant", "red"),
         ("group", "team"),
     ]
+
+
+def test_the_metrics_show_what_is_used_of_a_budget(midday: Store, settings: Settings) -> None:
+    door = a_door(midday, settings)
+    admitted_job(submit(door, prompt="Once", max_tokens=40))
+    page = door.get("/metrics/fleet").text
+    labels = '{kind="tenant",owner="default",period="day"}'
+    assert f"penstock_budget_tokens{labels} 60.0" in page
+    assert f"penstock_budget_used_tokens{labels} {40 + job_tokens(midday):.1f}" in page
 
 
 def test_the_command_lists_the_budgets(midday: Store, penstock: InProcess) -> None:

@@ -29,6 +29,12 @@ def penstock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, store_url: str, re
     return InProcess(monkeypatch, tmp_path, store_url)
 
 
+@pytest.fixture(autouse=True)
+def one_day(store: Store) -> None:
+    """Hold the store's time, so that no test begins on one day and ends on the next."""
+    store.client.set(keys.clock(), f"={store.snapshot().now_ms}")
+
+
 def door(store: Store, folder: Path, clock: ManualClock | None = None, auth: str = "required") -> FlaskClient:
     settings = load({"PENSTOCK_STATE_DIR": str(folder), "PENSTOCK_AUTH": auth}, dotenv=None)
     return create_app(settings, store, clock or ManualClock()).test_client()

@@ -1,4 +1,4 @@
-"""Anthropic's routes over a real store: the form of messages and events, errors, refusals and keys."""
+"""Anthropic's routes over a real store: the form of messages and events, errors and refusals."""
 
 import json
 from functools import partial
@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
-from werkzeug.test import TestResponse
 
-from shared.accounts.api_keys import ApiKeys
 from shared.accounts.tenants import Tenants
 from shared.answer_parts import ARGUMENTS, CALL, END, REASONING
 from shared.jobs.job import ClaimRef
@@ -18,6 +16,7 @@ from shared.settings.settings import Settings
 from shared.store.store import Store
 from tests.support.answers import answer_in_two_attempts
 from tests.support.door import a_door, restart_with_another_answer, serve, settle, worker
+from tests.support.messages import blocks_of, events_of, failed, text_of
 from web.api import message_models
 
 ROUTE = "/v1/messages"
@@ -43,31 +42,6 @@ def answer_with(store: Store, *texts: str, **ending: Any) -> Any:
         settle(store, held, **({"text": "".join(texts)} | ending))
 
     return act
-
-
-def events_of(response: TestResponse) -> list[dict[str, Any]]:
-    """Return the events of a stream. Each event's name must be its type."""
-    events = []
-    for block in response.text.split("\n\n")[:-1]:
-        name, data = block.split("\n")
-        events.append(json.loads(data.removeprefix("data: ")))
-        assert name == f"event: {events[-1]['type']}"
-    return events
-
-
-def text_of(events: list[dict[str, Any]]) -> str:
-    return "".join(event["delta"].get("text", "") for event in events if event["type"] == "content_block_delta")
-
-
-def failed(response: TestResponse, status: int, kind: str, code: str) -> dict[str, Any]:
-    """Return the body of an error in Anthropic's shape."""
-    assert response.status_code == status, response.text
-    body: dict[str, Any] = response.get_json()
-    model = message_models.MessageYield if "status" in body else message_models.MessageError
-    model.model_validate(body)
-    assert (body["error"]["type"], body["error"]["code"]) == (kind, code)
-    assert response.headers["request-id"] == response.headers["x-request-id"] == body["request_id"]
-    return body
 
 
 def test_a_message_is_answered_whole(client: FlaskClient, store: Store) -> None:
@@ -135,21 +109,12 @@ def test_reasoning_and_calls_of_tools_are_blocks_of_their_own(client: FlaskClien
 def test_streamed_blocks_open_grow_and_close_in_order(client: FlaskClient, store: Store, pieces: list[str]) -> None:
     with worker(store, answer_with(store, *pieces, finish_reason="stop")):
         events = events_of(client.post(ROUTE, json=BODY | {"tools": [TOOL], "stream": True}))
-    blocks: list[list[Any]] = []
-    open_index = None
-    for event in events:
-        if event["type"] == "content_block_start":
-            assert (open_index, event["index"]) == (None, len(blocks))
-            open_index = event["index"]
-            blocks.append([event["content_block"]["type"], ""])
-        elif event["type"] == "content_block_delta":
-            assert event["index"] == open_index
-            grown = {name: text for name, text in event["delta"].items() if name != "type"}
-            (blocks[-1][1],) = [blocks[-1][1] + text for text in grown.values()]
-        elif event["type"] == "content_block_stop":
-            assert event["index"] == open_index
-            open_index = None
-    assert blocks == [["thinking", "hm"], ["text", "I look."], ["tool_use", '{"at":"x"}'], ["tool_use", "{}"]]
+    assert blocks_of(events) == [
+        ["thinking", "hm"],
+        ["text", "I look."],
+        ["tool_use", '{"at":"x"}'],
+        ["tool_use", "{}"],
+    ]
     assert events[-2]["delta"]["stop_reason"] == "tool_use"
 
 
@@ -161,22 +126,25 @@ def test_a_call_that_was_cut_has_what_is_complete_of_its_input(client: FlaskClie
     assert body["stop_reason"] == "max_tokens"
 
 
+@pytest.mark.parametrize("reason", ["stop", "tool_calls"])
 @pytest.mark.parametrize("streams", [False, True])
-def test_an_upstreams_reasoning_and_calls_are_blocks_too(store: Store, settings: Settings, streams: bool) -> None:
+def test_an_upstreams_reasoning_and_calls_are_blocks_too(
+    store: Store, settings: Settings, streams: bool, reason: str
+) -> None:
     serve(store, facts={"forwards": "true"})
     call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": '{"at":"x"}'}}
     extra = {"upstream": {"reasoning_content": "hm", "tool_calls": [call]}}
     image = {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}}
     body = BODY | {"messages": [{"role": "user", "content": [image]}], "tools": [TOOL], "stream": streams}
-    with worker(store, answer_with(store, "I look.", finish_reason="tool_calls", extra=extra)):
+    with worker(store, answer_with(store, "I look.", finish_reason=reason, extra=extra)):
         response = a_door(store, settings).post(ROUTE, json=body)
         text = response.text
     if streams:
         events = events_of(response)
-        kinds = [event["content_block"]["type"] for event in events if event["type"] == "content_block_start"]
-        assert kinds == ["text", "thinking", "tool_use"]
+        assert blocks_of(events) == [["text", "I look."], ["thinking", "hm"], ["tool_use", '{"at":"x"}']]
         assert events[-2]["delta"]["stop_reason"] == "tool_use"
     else:
+        assert json.loads(text)["stop_reason"] == "tool_use"
         assert [block["type"] for block in json.loads(text)["content"]] == ["thinking", "text", "tool_use"]
         assert json.loads(text)["content"][2]["input"] == {"at": "x"}
 
@@ -263,21 +231,6 @@ def test_a_body_that_is_no_json_and_an_unknown_host_have_anthropics_shape(client
     broken = client.post(ROUTE, data=b"{", content_type="application/json")
     failed(broken, 400, "invalid_request_error", "invalid_json")
     failed(client.post(ROUTE, json=BODY, headers={"Host": "elsewhere"}), 421, "invalid_request_error", "unknown_host")
-
-
-def test_the_key_is_taken_from_x_api_key_unless_authorization_has_one(store: Store, settings: Settings) -> None:
-    serve(store)
-    closed = a_door(store, settings, auth="required")
-    good, path = ApiKeys(store.client).create("blue").key, f"{ROUTE}/count_tokens"
-    body = {"model": "m", "messages": [HI]}
-    assert closed.post(path, json=body, headers={"x-api-key": good}).status_code == 200
-    assert closed.post(path, json=body, headers={"Authorization": f"Bearer {good}"}).status_code == 200
-    both = {"Authorization": f"Bearer {good}", "x-api-key": "psk_unknown"}
-    assert closed.post(path, json=body, headers=both).status_code == 200
-    for headers in ({}, {"x-api-key": "psk_unknown"}, {"Authorization": "Bearer psk_unknown", "x-api-key": good}):
-        told = failed(closed.post(path, json=body, headers=headers), 401, "authentication_error", "invalid_api_key")
-        assert "x-api-key" in told["error"]["message"]
-    assert closed.get("/v1/models", headers={"x-api-key": good}).status_code == 401, "only the routes of this API"
 
 
 def test_count_tokens_is_the_estimate_of_admission_and_creates_no_job(client: FlaskClient, store: Store) -> None:

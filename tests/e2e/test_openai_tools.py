@@ -1,7 +1,6 @@
 """Calls of tools through the stock `openai` package, plain and streamed, with a model that was never taught any."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import openai
@@ -9,10 +8,8 @@ import pytest
 from openai import OpenAI
 
 from tests.support.fits_schema import assert_fits
-from tests.support.processes import Stage
-from tests.support.served import Served
+from tests.support.served import Served, random_model_served
 from tests.support.tool_templates import a_tool
-from workers.demo.random_gguf import write_random_model
 
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
 
@@ -32,12 +29,8 @@ NAMED: Any = {"type": "function", "function": {"name": "get_time"}}
 
 @pytest.fixture(scope="module")
 def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    folder: Path = tmp_path_factory.mktemp("models")
-    write_random_model(folder / "m.gguf")
-    with Stage(tmp_path_factory.mktemp("tools"), PENSTOCK_ENGINE="llama") as stage:
-        stage.worker(PENSTOCK_MODEL=str(folder / "m.gguf"))
-        with Served(stage) as served:
-            yield served
+    with random_model_served(tmp_path_factory.mktemp("tools")) as served:
+        yield served
 
 
 def check(name: str, arguments: str) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.processes import wait_for
 from tests.support.program import COMMAND
 from tests.support.up import Up
 from tests.support.upstream_server import UpstreamServer
@@ -97,23 +98,31 @@ def test_when_no_model_is_named_the_demo_model_answers_in_words(tmp_path):
         assert [file.name for file in (up.state / "models").iterdir()] == ["penstock-demo.gguf"]
 
 
-def test_ctrl_c_lets_running_jobs_end_and_keeps_queued_jobs(tmp_path):
+def test_ctrl_c_lets_running_jobs_end_refuses_new_ones_and_keeps_queued_jobs(tmp_path):
     state = tmp_path / "state"
-    with Up(state) as up:
+    with Up(state, PENSTOCK_SIM_DECODE_TPS="30") as up:
         up.serving()
-        running = [up.submit(150), up.submit(150)]
+        # The long job lasts for two minutes, so that the drain does not end before everything was asked.
+        running = [up.submit(50), long := up.submit(3_500, deadline_ms=300_000)]
         waiting = up.submit(5)
         for job_id in running:
             up.wait_until_running(job_id)
         assert up.job(waiting)["status"] == "queued"
         up.interrupt()
+        wait_for(lambda: "stopping" in up.err, "the drain to begin")
+        status, refused = up.ask("POST", "/v1/jobs", {"prompt": "once", "max_tokens": 5})
+        assert (status, refused["reason"]) == (503, "draining")
+        assert up.ask("GET", "/health/ready")[1]["reason"] in {None, "draining"}, "it may be a second old"
+        assert up.job(running[0], wait_ms=20_000)["status"] == "succeeded"
+        assert up.ask("DELETE", f"/v1/jobs/{long}")[0] == 200
         assert up.exit_code() == 0
         assert up.children() == [], "no process is left"
     with Up(state) as up:
         up.serving()
-        assert [up.job(job_id)["status"] for job_id in running] == ["succeeded"] * 2
+        assert [up.job(job_id)["status"] for job_id in running] == ["succeeded", "canceled"]
         assert [up.job(job_id)["attempts"] for job_id in running] == [1, 1]
         assert up.job(waiting, wait_ms=20_000)["status"] == "succeeded"
+        assert up.job(up.submit(5), wait_ms=20_000)["status"] == "succeeded", "jobs are admitted again"
 
 
 def test_a_second_ctrl_c_stops_up_at_once_and_the_next_start_runs_the_job_again(tmp_path):

@@ -138,8 +138,10 @@ class StoreMachine(BudgetedMachine):
     @precondition(lambda self: hasattr(self, "model"))
     @invariant()
     def the_weights_of_a_generated_token_agree(self):
+        pipe = self.client.pipeline(transaction=False)
         for slug in SLUGS:
-            stored = self.client.hget(keys.books(slug), "generated_weight_milli")
+            pipe.hget(keys.books(slug), "generated_weight_milli")
+        for slug, stored in zip(SLUGS, pipe.execute(), strict=True):
             assert (stored and int(stored)) == self.model.pools[slug].generated_weight.milli
 
     @rule(claim=consumes(claims), counted=st.booleans())

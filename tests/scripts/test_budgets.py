@@ -121,6 +121,16 @@ def test_a_budget_for_a_month_is_named_before_one_for_a_day_because_it_begins_an
     assert refused(evening, a_job()).limit == "tenant_tokens_per_day"
 
 
+def test_a_job_larger_than_a_whole_budget_is_told_so_and_not_when_the_budget_begins_anew(evening):
+    set_budget(evening, tokens_per_day=MOST - 1, tokens_per_month=MOST)
+    answer = refused(evening, a_job())
+    assert (answer.limit, answer.value, answer.max) == ("tenant_tokens_per_day", MOST, MOST - 1)
+    assert answer.resets_ms == 0
+    admitted(evening, a_job(max_tokens=1))
+    answer = refused(evening, a_job())
+    assert (answer.limit, answer.resets_ms) == ("tenant_tokens_per_day", 0), "although the month is exhausted too"
+
+
 def test_tokens_that_were_used_before_a_budget_was_set_count_in_it(evening):
     admitted(evening, a_job())
     end_one(evening)
@@ -132,9 +142,9 @@ def test_a_budget_that_is_lowered_below_what_is_used_refuses_and_stops_no_job(ev
     set_budget(evening, tokens_per_day=1_000)
     for _ in range(2):
         admitted(evening, a_job())
-    set_budget(evening, tokens_per_day=1)
+    set_budget(evening, tokens_per_day=MOST)
     answer = refused(evening, a_job())
-    assert (answer.value, answer.max) == (60, 1)
+    assert (answer.value, answer.max) == (60, MOST)
     for _ in range(2):
         end_one(evening)
     assert counted(evening) == (60, 60, 0)
@@ -168,9 +178,10 @@ def test_a_repeated_offer_reserves_once(evening):
 
 
 def test_a_quote_has_the_verdict_of_the_budget(evening):
-    set_budget(evening, tokens_per_day=MOST - 1)
+    set_budget(evening, tokens_per_day=2 * MOST - 1)
+    admitted(evening, a_job())
     quote = evening.quote("blue", "m", prompt_tokens=10, max_tokens=20, deadline_ms=60_000)
     assert quote.refused is not None
-    assert (quote.refused.reason, quote.refused.max) == (Refusal.BUDGET_EXHAUSTED, MOST - 1)
+    assert (quote.refused.reason, quote.refused.max) == (Refusal.BUDGET_EXHAUSTED, 2 * MOST - 1)
     assert (quote.refused.retry_hint_ms, quote.refused.too_long) == (60_000, True)
     assert quote.refused.resets_ms == MIDDLE_MS + 10_000

@@ -8,7 +8,7 @@ from shared.jobs.job import ClaimRef
 from shared.store import keys
 from shared.store.replies import Exchange, HeldProgress
 from tests.support.builders import MODEL, advance_clock, an_ending, heartbeat, hold_clock, reconfigure, view_of
-from tests.support.contending import a_worker, offer
+from tests.support.contending import a_worker, after_a_pause, offer
 
 pytestmark = pytest.mark.rq
 
@@ -103,14 +103,7 @@ def test_the_report_of_a_worker_that_lost_an_answer_wins(preemptive):
 
 def test_the_sum_of_pauses_stands_in_the_record(preemptive):
     hold_clock(preemptive)
-    worker = a_worker(preemptive)
-    offer(preemptive, "loud", 4)
-    worker.ask()
-    worker.run(400)
-    (quick,) = offer(preemptive, "quiet")
-    (paused,) = worker.ask().pause
-    worker.run(300)
-    worker.end(quick)
+    worker, paused = after_a_pause(preemptive)
     worker.ask()
     record = preemptive.client.hgetall(keys.rq_job(paused))
     assert record[b"penstock_paused_ms"] == b"300"

@@ -6,7 +6,7 @@ from shared.store import keys
 from shared.store.replies import Progress
 from shared.store.store import Store
 from tests.support.builders import MODEL, a_heartbeat, hold_clock
-from tests.support.contending import QUANTUM_TOKENS, a_worker, offer
+from tests.support.contending import QUANTUM_TOKENS, a_worker, after_a_pause, offer
 
 pytestmark = pytest.mark.rq
 
@@ -39,14 +39,7 @@ def test_a_job_of_a_worker_that_cannot_pause_jobs_is_charged_its_estimate_when_i
 
 def test_the_time_of_a_run_is_without_its_pauses_but_not_without_those_of_an_earlier_attempt(preemptive):
     hold_clock(preemptive)
-    worker = a_worker(preemptive)
-    offer(preemptive, "loud", 4)
-    worker.ask()
-    worker.run(400)
-    (quick,) = offer(preemptive, "quiet")
-    (paused,) = worker.ask().pause
-    worker.run(300)
-    worker.end(quick)
+    worker, paused = after_a_pause(preemptive)
     assert worker.ask().resume == [paused]
     preemptive.client.hdel(keys.books(MODEL), "run_ms")
     assert preemptive.release("w1", [worker.claims[paused].held]) == 1

@@ -91,3 +91,16 @@ def a_worker(store: Store, slots: int = 4, **given) -> Worker:
 def offer(store: Store, tenant: str, jobs: int = 1, **given) -> list[str]:
     fields = {"max_tokens": 200, "deadline_ms": 600_000} | given
     return [admitted(store, a_job(tenant, **fields)) for _ in range(jobs)]
+
+
+def after_a_pause(store: Store) -> tuple[Worker, str]:
+    """Return a worker, and its job that has been paused for 300 ms and gets its slot again with the next exchange."""
+    worker = a_worker(store)
+    offer(store, "loud", 4)
+    worker.ask()
+    worker.run(400)
+    (quick,) = offer(store, "quiet")
+    (paused,) = worker.ask().pause
+    worker.run(300)
+    worker.end(quick)
+    return worker, paused

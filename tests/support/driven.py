@@ -1,5 +1,6 @@
 """An engine that a test steps by itself, with the events that the engine has emitted."""
 
+import random
 from collections.abc import Iterable
 from typing import Any
 
@@ -36,6 +37,20 @@ class Driven:
         """Step until there is nothing to do, and check that the engine is empty."""
         while self.engine.step():
             pass
+        self.check_empty()
+
+    def run_with_pauses(self, jobs: int, dice: random.Random) -> None:
+        """Pause and resume jobs at random until so many have ended, and check that the engine is empty."""
+        paused: set[str] = set()
+        while len(self.ended) < jobs:
+            self.engine.step()
+            for key in sorted(sequence.key for sequence in self.engine._running.values()):
+                if dice.random() < 0.15 and self.engine.pause(key):
+                    paused.add(key)
+            for key in sorted(paused):
+                if dice.random() < 0.3 and self.engine.resume(key):
+                    paused.discard(key)
+            paused -= set(self.ended)
         self.check_empty()
 
     def answers(self, schema: dict[str, Any], **fields: Any) -> Iterable[Ended]:

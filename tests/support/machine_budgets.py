@@ -43,8 +43,11 @@ class BudgetedMachine(GroupedMachine):
     @invariant()
     def the_counts_of_the_budgets_agree(self):
         today = self.model.now_ms // DAY_MS
-        for owner in (*TENANTS, TEAM):
-            stored = self.client.hget(keys.tenant(owner), "budget")
+        owners = (*TENANTS, TEAM)
+        pipe = self.client.pipeline(transaction=False)
+        for owner in owners:
+            pipe.hget(keys.tenant(owner), "budget")
+        for owner, stored in zip(owners, pipe.execute(), strict=True):
             date, day, _, held = (stored or b"1970-01-01 0 0 0").decode().split()
             assert int(held) == reserved(self.model.inflight(), owner)
             is_today = date == str(datetime.fromtimestamp(self.model.now_ms / 1000, UTC).date())

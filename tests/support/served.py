@@ -10,6 +10,7 @@ import httpx
 from tests.support.nginx import Nginx
 from tests.support.ports import free_port
 from tests.support.processes import Process, Stage
+from workers.demo.random_gguf import write_random_model
 
 
 class Address:
@@ -72,4 +73,15 @@ def sim_served(folder: Path, *, auth: str = "open", cors_origins: str = "", **en
     with Stage(folder, **(SIM | environ)) as stage:
         stage.worker()
         with Served(stage, PENSTOCK_AUTH=auth, PENSTOCK_CORS_ORIGINS=cors_origins) as served:
+            yield served
+
+
+@contextmanager
+def random_model_served(folder: Path, **environ: str) -> Iterator[Served]:
+    """Run a stage with one worker for a tiny model with random weights, and one ingress with the settings `environ`."""
+    model = folder / "m.gguf"
+    write_random_model(model)
+    with Stage(folder, PENSTOCK_ENGINE="llama") as stage:
+        stage.worker(PENSTOCK_MODEL=str(model))
+        with Served(stage, **environ) as served:
             yield served

@@ -4,6 +4,7 @@ from typing import Any
 
 #: The group of routes that follow Anthropic's API, by the name of its blueprint.
 ROUTES = "messages"
+_PATH = "/v1/messages"
 #: Anthropic's type of an error, by its HTTP status. Other statuses below 500 are those of invalid requests.
 _TYPES = {
     401: "authentication_error",
@@ -16,6 +17,11 @@ _TYPES = {
     503: "overloaded_error",
     504: "timeout_error",
 }
+
+
+def follows_anthropic(blueprint: str | None, path: str) -> bool:
+    """Return whether a request is for Anthropic's API: by the blueprint of its route, or by its path if it has none."""
+    return blueprint == ROUTES or (blueprint is None and (path == _PATH or path.startswith(f"{_PATH}/")))
 
 
 def anthropic_error(body: dict[str, Any], status: int, request_id: str) -> dict[str, Any]:

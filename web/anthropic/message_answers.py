@@ -31,8 +31,13 @@ def early_message_json(view: JobView) -> dict[str, Any]:
 
 
 def stop_fields(view: JobView) -> dict[str, Any]:
-    """Return why the answer ended, and the stop sequence that ended it, if one did."""
+    """Return why the answer ended, and the stop sequence that ended it, if one did.
+
+    Some upstreams say `stop` beside calls of tools, but Anthropic's clients run the calls only after `tool_use`.
+    """
     reason, stop = _STOP_REASONS.get(finish_reason(view), "end_turn"), view.extra.get("stop_sequence")
+    if reason == "end_turn" and upstream_parts(view).calls:
+        reason = "tool_use"
     if reason == "end_turn" and stop:
         return {"stop_reason": "stop_sequence", "stop_sequence": stop}
     return {"stop_reason": reason, "stop_sequence": None}

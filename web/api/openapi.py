@@ -6,7 +6,7 @@ from apiflask import APIFlask
 from pydantic.json_schema import models_json_schema
 
 from shared.jobs.states import JobState
-from web.api import message_models, response_models
+from web.api import batch_models, message_models, response_models
 from web.http.request import MAX_ATTEMPT
 
 Parameter = dict[str, Any]
@@ -45,7 +45,17 @@ def _idempotency_key(description: str) -> Parameter:
     return _header("Idempotency-Key", "string", description, minLength=1, maxLength=256)
 
 
+_AFTER = _query("after", "string", "the id behind which the page begins", minLength=1, maxLength=100)
+_LIMIT = _query("limit", "integer", "how many items to return; at most 100 are returned", minimum=1, maximum=99_999)
+
 _PARAMETERS: dict[tuple[str, str], list[Parameter]] = {
+    ("get", "/v1/batches"): [_LIMIT, _AFTER],
+    ("get", "/v1/files"): [
+        _LIMIT,
+        _AFTER,
+        _query("order", "string", "by creation time; the default is desc", enum=["asc", "desc"]),
+        _query("purpose", "string", "return only such files of the page", enum=["batch", "batch_output"]),
+    ],
     ("post", "/v1/jobs"): [
         *_WAIT,
         *_DEADLINE_AND_ATTEMPT,
@@ -100,6 +110,14 @@ _SUCCESS_MODELS: dict[tuple[str, str], type[response_models.ResponseModel]] = {
     ("post", "/v1/messages"): message_models.Message,
     ("post", "/v1/messages/count_tokens"): message_models.TokenCount,
     ("post", "/v1/embeddings"): response_models.Embeddings,
+    ("post", "/v1/files"): batch_models.File,
+    ("get", "/v1/files"): batch_models.FileList,
+    ("get", "/v1/files/{file_id}"): batch_models.File,
+    ("delete", "/v1/files/{file_id}"): batch_models.FileDeleted,
+    ("post", "/v1/batches"): batch_models.Batch,
+    ("get", "/v1/batches"): batch_models.BatchList,
+    ("get", "/v1/batches/{batch_id}"): batch_models.Batch,
+    ("post", "/v1/batches/{batch_id}/cancel"): batch_models.Batch,
     ("post", "/v1/rerank"): response_models.Ranking,
     ("post", "/v1/responses"): response_models.Response,
     ("get", "/v1/responses/{response_id}"): response_models.Response,
@@ -163,7 +181,11 @@ _ROUTES_WITH_JOB_END_ERRORS = (
 _ANTHROPIC = frozenset({"/v1/messages", "/v1/messages/count_tokens"})
 #: The models of an error and of a refusal, on the routes where they have more fields than elsewhere.
 _ERRORS = dict.fromkeys(_ANTHROPIC, (message_models.MessageError, message_models.MessageYield))
-_MODELS = (*response_models.ALL, *message_models.ALL)
+_MODELS: tuple[type[response_models.ResponseModel], ...] = (
+    *response_models.ALL,
+    *message_models.ALL,
+    *batch_models.ALL,
+)
 
 
 def install(app: APIFlask) -> None:
@@ -193,6 +215,9 @@ def _complete(operation: dict[str, Any], method: str, path: str) -> None:
         added |= _POST_RESPONSES if method == "post" else {}
         added |= _JOB_END_RESPONSES if path in _ROUTES_WITH_JOB_END_ERRORS else {}
         operation["responses"] = {code: {"description": text} for code, text in added.items()} | operation["responses"]
+        if (method, path) == ("post", "/v1/files"):
+            form = {"multipart/form-data": {"schema": batch_models.UPLOAD_SCHEMA}}
+            operation["requestBody"] = {"required": True, "content": form}
     elif path == "/metrics/fleet":
         operation["security"] = [{"key": []}]
         operation["responses"] |= {
@@ -209,5 +234,7 @@ def _complete(operation: dict[str, Any], method: str, path: str) -> None:
         if model is not None:
             reference = {"$ref": _REF.format(model=model.__name__)}
             response["content"] = {"application/json": {"schema": reference}}
+        if path == "/v1/files/{file_id}/content" and status == "200":
+            response["content"] = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
         if (method, path) in _STREAMS and status == "200":
             response.setdefault("content", {})["text/event-stream"] = {"schema": _EVENT}

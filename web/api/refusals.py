@@ -32,12 +32,21 @@ _MESSAGES = {
     Refusal.NO_WORKER: "no live worker serves model {model!r}",
     Refusal.STORE_UNAVAILABLE: "the store does not answer",
 }
-#: The message for an exhausted budget of tokens, by the limit that the refusal names.
-_BUDGET_MESSAGES = {
-    f"{owner}_tokens_per_{period}": f"{whose} has {{left}} of {{max}} tokens a {period} left until {{resets_at}}, and "
-    "this job could use more"
+#: The budgets of tokens by the limit that a refusal names: whose it is, and its period.
+_BUDGETS = {
+    f"{owner}_tokens_per_{period}": (whose, period)
     for owner, whose in (("tenant", "tenant {tenant!r}"), ("group", "the group of tenant {tenant!r}"))
     for period in ("day", "month")
+}
+#: The message for an exhausted budget, and that for a job that could use more than the whole budget.
+_BUDGET_MESSAGES = {
+    limit: f"{whose} has {{left}} of {{max}} tokens a {period} left until {{resets_at}}, and this job could use more"
+    for limit, (whose, period) in _BUDGETS.items()
+}
+_WHOLE_BUDGET_MESSAGES = {
+    limit: f"this job could use {{value}} tokens, and {whose} may use {{max}} in a whole {period}; "
+    "with fewer max_tokens it may be admitted"
+    for limit, (whose, period) in _BUDGETS.items()
 }
 #: Why a client must not retry automatically, although a new request may be admitted later.
 _DEADLINE_PASSES = "a retry would miss the deadline of this request"
@@ -66,8 +75,8 @@ def to_yield(
 
     The response asks the client not to retry automatically in four cases: the wait is longer than the longest hint, a
     budget of tokens is exhausted, a retry would miss the deadline that the client named, or the job could not be
-    admitted even on an idle system. In the last case, there is no hint. In the others, the hint says when to send a new
-    request.
+    admitted even on an idle system or with an unused budget. In the last case, there is no hint. In the others, the
+    hint says when to send a new request.
     """
     reason = refused.reason
     status = 429 if reason in _ALWAYS_429 else bound_status if reason in _TENANT_BOUNDS else 503
@@ -81,6 +90,8 @@ def to_yield(
     if refused.resets_ms:
         limits["resets_at"] = _timestamp(refused.resets_ms)
     message = _message(refused, tenant, model)
+    if _exceeds_whole_budget(refused):
+        return _yield(status, reason, message, None, limits)
     if refused.hopeless:
         why = "" if reason is Refusal.NO_SUITABLE_POOL else ", not even on an idle system"
         return _yield(status, reason, f"{message}{why}", None, limits)
@@ -155,8 +166,14 @@ def _timestamp(epoch_ms: int) -> str:
     return datetime.fromtimestamp(epoch_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def _exceeds_whole_budget(refused: Refused) -> bool:
+    """Return whether the job could use more than a whole budget: the refusal then has no time of a new beginning."""
+    return refused.limit in _BUDGETS and not refused.resets_ms
+
+
 def _message(refused: Refused, tenant: str, model: str) -> str:
-    message = _BUDGET_MESSAGES.get(refused.limit, _MESSAGES[refused.reason])
+    messages = _WHOLE_BUDGET_MESSAGES if _exceeds_whole_budget(refused) else _BUDGET_MESSAGES
+    message = messages.get(refused.limit, _MESSAGES[refused.reason])
     return message.format(
         tenant=tenant,
         model=model,

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 class ResponseModel(BaseModel):
     """Base class of the models: a response must not contain fields that its model does not define."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", defer_build=True)
 
 
 class ErrorInfo(ResponseModel):
@@ -327,6 +327,7 @@ class Response(ResponseModel):
     output: list[dict[str, Any]]
     parallel_tool_calls: bool
     previous_response_id: None
+    reasoning: dict[str, str | None]
     temperature: float
     text: dict[str, Any] | None
     tool_choice: Literal["auto"]

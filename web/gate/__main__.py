@@ -1,8 +1,8 @@
 """Run the TCP gate as a process: read the settings, connect to the store and serve until a signal arrives."""
 
-from gevent import monkey
+from web import gevent_patches
 
-monkey.patch_all()
+gevent_patches.apply()
 
 import os  # noqa: E402 - nothing may be imported before the patches
 import signal  # noqa: E402

@@ -1,4 +1,4 @@
-"""The events of a response whose answer may call tools: its items open, grow and close in order; pure functions.
+"""The events of a response that reasons or calls tools: its items open, grow and close in order; pure functions.
 
 The number of an event follows from its place in the text of the answer (shared/answer_parts.py), so it is the same
 for each reader and each attempt.
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from shared.answer_parts import END, Call, Delta, PartsReader, segments
-from web.openai.responses_answers import call_json, message_json, part_json
+from web.openai.responses_answers import call_json, message_json, part_json, reasoning_json, reasoning_part_json
 
 #: Each character of the text has this many numbers, because several events may belong to one place.
 _STEP = 10
@@ -35,7 +35,8 @@ class OutputEvents:
         self._reader = PartsReader()
         self._position = 0
         self._n_items = self._n_calls = 0
-        #: The item that is open: a text of the message, or a call.
+        #: The item that is open: what the model reasons, the text of the message, or a call.
+        self._thought: str | None = None
         self._text: str | None = None
         self._call: Call | None = None
 
@@ -59,12 +60,16 @@ class OutputEvents:
         if has_output and not self._n_items:
             yield from self._open_message()
             yield from self._close(status, _CLOSE_AT_ONCE)
+        elif self._thought is not None:
+            yield from self._close_thought(status, self._position)
         elif self._text is not None or self._call is not None:
             yield from self._close(status, _CLOSE)
 
     def _grow(self, delta: Delta, began: int) -> Iterator[OutputEvent]:
         if delta.kind == "call":
-            if self._text is not None:
+            if self._thought is not None:
+                yield from self._close_thought("completed", self._position)
+            elif self._text is not None:
                 yield from self._close("completed", _CLOSE)
             self._call, self._n_items = Call(delta.text), self._n_items + 1
             item = call_json(self._job_id, self._n_calls, Call(delta.text), "in_progress")
@@ -76,11 +81,35 @@ class OutputEvents:
             self._call.arguments += delta.text
             place = {"item_id": self._call_item("in_progress")["id"], "output_index": self._index}
             yield self._event("function_call_arguments.delta", 0, place | {"delta": unknown})
+        elif delta.kind == "reasoning":
+            if self._thought is None:
+                yield from self._open_thought(began)
+            self._thought = (self._thought or "") + delta.text
+            yield self._event("reasoning_text.delta", 0, self._thought_place | {"delta": unknown})
         elif delta.kind == "content":
+            if self._thought is not None:
+                yield from self._close_thought("completed", began)
             if self._text is None:
                 yield from self._open_message(began)
             self._text = (self._text or "") + delta.text
             yield self._event("output_text.delta", 0, self._content | {"delta": unknown, "logprobs": []})
+
+    def _open_thought(self, position: int) -> Iterator[OutputEvent]:
+        self._thought, self._n_items = "", self._n_items + 1
+        item = reasoning_json(self._job_id, None, "in_progress")
+        number = self._first + _STEP * position + _OPEN
+        yield OutputEvent("output_item.added", number, {"output_index": self._index, "item": item})
+        yield OutputEvent("content_part.added", number + 1, self._thought_place | {"part": reasoning_part_json("")})
+
+    def _close_thought(self, status: str, position: int) -> Iterator[OutputEvent]:
+        """Close the reasoning where the next item begins: only then it is known to be complete."""
+        text, self._thought = self._thought or "", None
+        number = self._first + _STEP * position + _CLOSE
+        item = reasoning_json(self._job_id, text, status)
+        yield OutputEvent("reasoning_text.done", number, self._thought_place | {"text": text})
+        part = {"part": reasoning_part_json(text)}
+        yield OutputEvent("content_part.done", number + 1, self._thought_place | part)
+        yield OutputEvent("output_item.done", number + 2, {"output_index": self._index, "item": item})
 
     def _open_message(self, position: int = 0) -> Iterator[OutputEvent]:
         self._text, self._n_items = "", self._n_items + 1
@@ -115,6 +144,11 @@ class OutputEvents:
     @property
     def _content(self) -> dict[str, Any]:
         item_id = message_json(self._job_id, None, "")["id"]
+        return {"item_id": item_id, "output_index": self._index, "content_index": 0}
+
+    @property
+    def _thought_place(self) -> dict[str, Any]:
+        item_id = reasoning_json(self._job_id, None, "")["id"]
         return {"item_id": item_id, "output_index": self._index, "content_index": 0}
 
     def _number(self, within: int) -> int:

@@ -8,12 +8,12 @@ from shared.jobs.outcomes import EndCode, FinishReason
 from shared.jobs.states import JobState
 from web.api.job_json import degraded_json, error_json, has_ended, queue_facts
 from web.api.logprobs import job_logprobs
-from web.openai.chat_answers import REQUEST_ERRORS, parts_of, usage
+from web.openai.chat_answers import REQUEST_ERRORS, has_parts, parts_of, usage
 from web.openai.message_parts import call_id
 
-#: The prefixes of the ids of a response, of its only message and of its calls. The job's id follows the prefix, so that
-#: a client's log can be matched with the door's log.
-PREFIX, MESSAGE_PREFIX, CALL_PREFIX = "resp_", "msg_", "fc_"
+#: The prefixes of the ids of a response, of its reasoning, of its only message and of its calls. The job's id follows
+#: the prefix, so that a client's log can be matched with the door's log.
+PREFIX, REASONING_PREFIX, MESSAGE_PREFIX, CALL_PREFIX = "resp_", "rs_", "msg_", "fc_"
 
 _STATUS = {
     JobState.QUEUED: "queued",
@@ -28,6 +28,11 @@ _STATUS = {
 def is_response(view: JobView) -> bool:
     """Return whether the job was created by `POST /v1/responses`."""
     return view.form.get("api") == "responses"
+
+
+def may_call(view: JobView) -> bool:
+    """Return whether the answer may call tools. Jobs of an earlier version have parts only if they may."""
+    return bool(view.form.get("calls", has_parts(view)))
 
 
 def status_of(view: JobView) -> str:
@@ -70,7 +75,7 @@ def has_logprobs(view: JobView) -> bool:
 def message_json(
     job_id: str, text: str | None, status: str, logprobs: list[dict[str, Any]] | None = None
 ) -> dict[str, Any]:
-    """Return the message, the only item of the output beside calls. If `text` is None, it has no content yet."""
+    """Return the item for what the model says. If `text` is None, it has no content yet."""
     content = [] if text is None else [part_json(text, logprobs)]
     return {
         "id": MESSAGE_PREFIX + job_id,
@@ -84,6 +89,20 @@ def message_json(
 def part_json(text: str, logprobs: list[dict[str, Any]] | None = None) -> dict[str, Any]:
     """Return the only part of the message's content."""
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs or []}
+
+
+def reasoning_json(job_id: str, text: str | None, status: str) -> dict[str, Any]:
+    """Return the item for what the model reasons. If `text` is None, it has no content yet.
+
+    The text is what the model wrote, so it is content and no summary.
+    """
+    content = [] if text is None else [reasoning_part_json(text)]
+    return {"id": REASONING_PREFIX + job_id, "type": "reasoning", "summary": [], "content": content, "status": status}
+
+
+def reasoning_part_json(text: str) -> dict[str, Any]:
+    """Return the only part of the reasoning's content."""
+    return {"type": "reasoning_text", "text": text}
 
 
 def call_json(job_id: str, index: int, call: Call, status: str) -> dict[str, Any]:
@@ -116,6 +135,7 @@ def _base_fields(view: JobView, status: str) -> dict[str, Any]:
         "output": [],
         "parallel_tool_calls": True,
         "previous_response_id": None,
+        "reasoning": {"effort": form.get("effort"), "summary": None},
         "temperature": form.get("temperature"),
         "text": _text(form),
         "tool_choice": "auto",
@@ -141,9 +161,15 @@ def _output(view: JobView, status: str) -> list[dict[str, Any]]:
     item_status = "completed" if status == "completed" else "incomplete"
     parts = parts_of(view)
     calls = [call_json(view.id, index, call, item_status) for index, call in enumerate(parts.calls)]
-    if calls and not parts.content:
-        return calls
-    return [message_json(view.id, parts.content, item_status, None if calls else job_logprobs(view)), *calls]
+    before = []
+    if parts.reasoning:
+        ended = "completed" if parts.content or calls else item_status
+        before = [reasoning_json(view.id, parts.reasoning, ended)]
+    if (before or calls) and not parts.content:
+        return [*before, *calls]
+    # Logprobs are those of the whole text, so they are left out if the text has other parts than the message.
+    logprobs = None if before or calls else job_logprobs(view)
+    return [*before, message_json(view.id, parts.content, item_status, logprobs), *calls]
 
 
 def _error(view: JobView) -> dict[str, Any] | None:
@@ -161,6 +187,6 @@ def _usage(view: JobView) -> dict[str, Any]:
         "input_tokens": counts["prompt_tokens"],
         "input_tokens_details": counts["prompt_tokens_details"] | {"cache_write_tokens": 0},
         "output_tokens": counts["completion_tokens"],
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": view.extra.get("reasoning_tokens", 0)},
         "total_tokens": counts["total_tokens"],
     }

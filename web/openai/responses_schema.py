@@ -23,10 +23,10 @@ from web.openai.chat_schema import OPENAI_SIZES, OpenAISampling, normalize_messa
 #: Fields that are accepted only with these values, in addition to the fields in `_NEUTRAL` of accepted_fields.py.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "max_tool_calls": (0,),
-    "reasoning": ({},),
     "truncation": ("disabled",),
 }
-_SIZES = OPENAI_SIZES | {"input": MAX_MESSAGES, "metadata": MAX_METADATA, "text": MAX_FIELDS, "include": MAX_FIELDS}
+_SIZES = OPENAI_SIZES | {"input": MAX_MESSAGES, "metadata": MAX_METADATA}
+_SIZES |= dict.fromkeys(("include", "reasoning", "text"), MAX_FIELDS)
 #: The values that `include` may contain. The second is ignored.
 LOGPROBS, ENCRYPTED_REASONING = "message.output_text.logprobs", "reasoning.encrypted_content"
 #: The longest schema, as JSON, that response objects repeat. It is kept with the job, and read whenever the job is.

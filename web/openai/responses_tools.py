@@ -1,17 +1,30 @@
-"""Validate the tools of `POST /v1/responses`, and its input items with calls and their results; pure functions."""
+"""Validate what `POST /v1/responses` takes for tools and for reasoning, and its input items; pure functions."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from web.api.body import Body
 from web.http.api_errors import FieldError, invalid_value, quoted
 from web.openai.accepted_fields import shown, unsupported
 from web.openai.responses_schema import ResponsesBody, input_message, input_text
-from web.openai.tools_schema import ChatMessages, ToolChoice, read_choice, read_function, read_tools, tool_fields
+from web.openai.tools_schema import (
+    MAX_TOOLS,
+    ChatMessages,
+    ReasoningEffort,
+    ToolChoice,
+    read_choice,
+    read_function,
+    read_tools,
+    tool_fields,
+)
 
 
 def _as_messages(value: Any) -> Any:
-    """Convert the input to messages. Calls become part of the message of the assistant that they follow."""
+    """Convert the input to messages. Calls become part of the message of the assistant that they follow.
+
+    Earlier reasoning is left out: templates show it to no later answer.
+    """
     if not isinstance(value, list):
         return input_text(value)
     messages: list[Any] = []
@@ -21,6 +34,8 @@ def _as_messages(value: Any) -> Any:
             _add_call(messages, item, f"input[{i}]")
         elif kind == "function_call_output":
             messages.append(_result(item, f"input[{i}]"))
+        elif kind == "reasoning":
+            continue
         else:
             messages.append(input_message(item, f"input[{i}]"))
     return messages
@@ -34,10 +49,15 @@ def _add_call(messages: list[Any], item: dict[str, Any], where: str) -> None:
     function = {"name": given["name"], "arguments": given["arguments"]}
     call = {"id": given["call_id"], "type": "function", "function": function}
     last = messages[-1] if messages else None
-    if isinstance(last, dict) and last.get("role") == "assistant":
-        messages[-1] = last | {"tool_calls": [*last.get("tool_calls", ()), call]}
-    else:
+    if not isinstance(last, dict) or last.get("role") != "assistant":
         messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
+    elif "tool_calls" not in last:
+        # The message may be an object of the client's body, which stays as it is.
+        messages[-1] = last | {"tool_calls": [call]}
+    elif len(last["tool_calls"]) >= MAX_TOOLS:
+        raise invalid_value([FieldError(where, f"{where} is one of more than {MAX_TOOLS} calls of one message")])
+    else:
+        last["tool_calls"].append(call)
 
 
 def _result(item: dict[str, Any], where: str) -> Any:
@@ -64,8 +84,28 @@ def _read_choice(value: Any) -> Any:
     return read_choice(value, nested=False)
 
 
+Summary = Literal["auto", "concise", "detailed"]
+
+
+class Reasoning(Body):
+    """How the model reasons. Its own text is returned in any case, so no summary is made of it."""
+
+    effort: ReasoningEffort | None = None
+    summary: Summary | None = None
+    generate_summary: Summary | None = None
+
+
+def _read_reasoning(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    for name, given in value.items():
+        if name not in Reasoning.model_fields and given is not None:
+            raise unsupported(f"reasoning.{name}", f"{name}={shown(given)!r} was requested")
+    return {name: given for name, given in value.items() if name in Reasoning.model_fields}
+
+
 class ResponsesWithTools(ResponsesBody):
-    """The body of `POST /v1/responses`: a request in which the answer may call tools."""
+    """The body of `POST /v1/responses`: a request in which the answer may reason and call tools."""
 
     input: Annotated[  # type: ignore[assignment] # wider
         ChatMessages,
@@ -83,6 +123,11 @@ class ResponsesWithTools(ResponsesBody):
         BeforeValidator(_read_choice, json_schema_input_type=str | dict[str, Any] | None),
     ] = None
     parallel_tool_calls: bool | None = Field(None, description="false: at most one call")
+    reasoning: Annotated[
+        Reasoning | None,
+        Field(description="effort: a variable of the model's chat template"),
+        BeforeValidator(_read_reasoning, json_schema_input_type=Reasoning | None),
+    ] = None
 
     @model_validator(mode="after")
     def _check_choice(self) -> "ResponsesWithTools":
@@ -99,8 +144,13 @@ class ResponsesWithTools(ResponsesBody):
         messages = [
             {name: given for name, given in message.items() if given is not None} for message in payload["messages"]
         ]
-        return payload | {"messages": messages} | self.tool_fields()
+        effort = {} if self._effort is None else {"reasoning_effort": self._effort}
+        return payload | {"messages": messages, "parts": True} | self.tool_fields() | effort
 
     def form(self) -> dict[str, Any]:
         """Return the fields of the request that response objects repeat, and whether the answer may call tools."""
-        return super().form() | ({"parts": True} if self.tool_fields() else {})
+        return super().form() | {"parts": True, "calls": bool(self.tool_fields()), "effort": self._effort}
+
+    @property
+    def _effort(self) -> str | None:
+        return self.reasoning.effort if self.reasoning else None

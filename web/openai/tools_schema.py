@@ -41,6 +41,8 @@ TemplateVariables = Annotated[
     AfterValidator(_check_variables),
 ]
 ToolChoice = Literal["auto", "none", "required"] | dict[str, Any]
+#: A variable of the model's chat template.
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 
 
 class CalledFunction(Body):
@@ -206,7 +208,7 @@ class ChatWithTools(ChatBody):
     tools: Tools | None = None
     tool_choice: Choice | None = Field(None, description="auto, none, required, or a function")
     parallel_tool_calls: bool | None = Field(None, description="false: at most one call")
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = Field(
+    reasoning_effort: ReasoningEffort | None = Field(
         None, description="a variable of the model's chat template; without effect if the template does not use it"
     )
     chat_template_kwargs: TemplateVariables | None = Field(

@@ -10,7 +10,7 @@ from werkzeug.datastructures import Headers
 from shared.accounts.admin_actions import Actor
 from shared.accounts.admin_keys import ADMIN_KEY_PREFIX, FILE_KEY_NAME
 from shared.accounts.key_record import digest_of
-from web.anthropic.error_shape import ROUTES as ANTHROPIC_ROUTES
+from web.anthropic.error_shape import follows_anthropic
 from web.http.api_errors import ApiError
 from web.http.disconnect import watch_disconnect
 from web.operations.callers import HEADERS, Caller, CredentialFields, check_key, failed_key_error, identify
@@ -36,7 +36,7 @@ def install(app: Flask) -> None:
         else:
             # Flask answers with 404 or 405 afterwards. Who may make the request, and in whose name, is a question only
             # if there is a route for it.
-            check_key(current_context(), _api_key(), client=client_address())
+            check_key(current_context(), _api_key(), client=client_address(), fields=_credential_fields())
 
 
 def uses_ticket() -> bool:
@@ -60,7 +60,7 @@ def current_caller() -> Caller:
             api_key=_api_key(),
             tenant=request.headers.get("X-Tenant"),
             client=client_address(),
-            fields=_ANTHROPIC_FIELDS if request.blueprint == ANTHROPIC_ROUTES else HEADERS,
+            fields=_credential_fields(),
         )
     found: Caller = g.caller
     return found
@@ -134,10 +134,14 @@ def _admin_name(context: DoorContext, key: str) -> str | None:
     return None if found is None else found.name
 
 
+def _credential_fields() -> CredentialFields:
+    return _ANTHROPIC_FIELDS if follows_anthropic(request.blueprint, request.path) else HEADERS
+
+
 def _api_key() -> str | None:
-    """Return the API key of this request. The routes of Anthropic's API also take the one in `x-api-key`."""
+    """Return the API key of this request. Under the paths of Anthropic's API, the one in `x-api-key` is taken too."""
     key = bearer(request.headers)
-    if key is None and request.blueprint == ANTHROPIC_ROUTES:
+    if key is None and follows_anthropic(request.blueprint, request.path):
         return request.headers.get("x-api-key", "").strip() or None
     return key
 

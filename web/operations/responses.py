@@ -8,7 +8,7 @@ from flask import Response, g, request
 
 from shared.jobs.job import JobView
 from web.anthropic.error_shape import ROUTES as ANTHROPIC_ROUTES
-from web.anthropic.error_shape import anthropic_error
+from web.anthropic.error_shape import anthropic_error, follows_anthropic
 from web.api.job_json import has_ended, job_headers, job_json
 from web.api.refusals import Yield, store_unavailable_yield
 from web.http.api_errors import OPENAI_STATUS, ApiError, error_response
@@ -19,7 +19,7 @@ from web.runtime.context import DoorContext
 _CHUNK_CHARS = 16_384
 #: The groups of routes that answer an invalid request with 400, as OpenAI's and Anthropic's API do, by the names of
 #: their blueprints.
-_INVALID_IS_400 = frozenset({"embeddings", "openai", "responses", ANTHROPIC_ROUTES})
+_INVALID_IS_400 = frozenset({"batches", "embeddings", "files", "openai", "responses", ANTHROPIC_ROUTES})
 
 
 def json_response(body: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -58,8 +58,10 @@ def problem_response(problem: ApiError) -> Response:
 
 
 def _failure_response(body: dict[str, Any], status: int, headers: Mapping[str, str]) -> Response:
-    if request.blueprint == ANTHROPIC_ROUTES:
+    if follows_anthropic(request.blueprint, request.path):
         body = anthropic_error(body, status, g.request_id)
+        # The header in which Anthropic's clients look for the request's id.
+        headers = {**headers, "request-id": g.request_id}
     return json_response(body, status, headers)
 
 

@@ -9,12 +9,20 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from shared.answer_parts import REASONING
 from shared.jobs.job import JobView
 from web.api.logprobs import job_logprobs
 from web.http.api_errors import ApiError, error_response
 from web.openai.chat_answers import has_parts
 from web.openai.output_events import OutputEvent, OutputEvents
-from web.openai.responses_answers import early_response_json, message_json, part_json, response_json, status_of
+from web.openai.responses_answers import (
+    early_response_json,
+    may_call,
+    message_json,
+    part_json,
+    response_json,
+    status_of,
+)
 from web.operations.event_stream import JobEnded, JobStarted, NothingNew, StreamItem, TextDelta
 
 #: The sequence numbers of the events before the text.
@@ -45,8 +53,12 @@ class ResponseEvents:
         #: `_sent` is the text formatted so far. `_running` is the text that the current attempt has generated so far.
         self._sent, self._running = "", ""
         self._in_progress = self._item_added = False
-        #: Makes the events of the output if the answer may call tools. Other answers have only one item, a message.
-        self._output = OutputEvents(view.id, _PART + 1, self._after) if has_parts(view) else None
+        #: Makes the events of the output if the answer may call tools, or has turned out to begin with reasoning. All
+        #: other answers have only one item, a message.
+        self._output = self._new_output() if may_call(view) else None
+
+    def _new_output(self) -> OutputEvents:
+        return OutputEvents(self._view.id, _PART + 1, self._after)
 
     def frames(self, items: Iterator[StreamItem]) -> Iterator[str]:
         """Yield the frames for these items, and "" for each NothingNew.
@@ -100,6 +112,8 @@ class ResponseEvents:
             raise TextDiverged(self.error_frame(ApiError("job_failed", message)))
         if len(text) == len(self._sent):
             return
+        if not self._sent and self._output is None and has_parts(self._view) and text.startswith(REASONING):
+            self._output = self._new_output()
         if self._output is not None:
             yield from self._start_progress()
             unsent, self._sent = text[len(self._sent) :], text

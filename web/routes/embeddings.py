@@ -1,12 +1,14 @@
 """`/v1/embeddings` and `/v1/rerank`: vectors of texts, and scores of documents; each request is one job."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from apiflask import APIBlueprint
 from flask import Response
 
 from shared.jobs.job import JobView
+from web.api.deadline import RequestDeadline
 from web.api.job_json import route_headers
 from web.api.refusals import Yield
 from web.http.api_errors import ApiError
@@ -20,9 +22,9 @@ from web.operations.idempotency import with_refusal_identity
 from web.operations.request_caller import current_caller, watch_client
 from web.operations.request_deadline import read_deadline
 from web.operations.requests.generation import GenerationRequest
+from web.operations.requests.openai_requests import embeddings_request, vector_request
 from web.operations.responses import json_response, problem_response, yield_response
 from web.runtime.current import current_context
-from web.runtime.model_pools import FoundRoute, Model
 
 bp = APIBlueprint("embeddings", __name__, tag="OpenAI")
 
@@ -40,10 +42,11 @@ bp = APIBlueprint("embeddings", __name__, tag="OpenAI")
 )
 def embeddings(body: EmbeddingsBody) -> Response:
     """Offer a job that embeds the input, wait for the job's end and return the embeddings."""
-    target = current_context().pools.resolve_target(body.model, current_caller().policy)
-    _check_dimensions(body, target)
-    payload = body.payload(forwards=bool(target.forwards))
-    return _serve(body, payload, lambda ended: embeddings_json(ended, body.encoding_format))
+    return _serve(
+        body,
+        lambda deadline: embeddings_request(current_context(), body, current_caller().policy, deadline),
+        lambda ended: embeddings_json(ended, body.encoding_format),
+    )
 
 
 @bp.post("/v1/rerank")
@@ -59,21 +62,22 @@ def embeddings(body: EmbeddingsBody) -> Response:
 )
 def rerank(body: RerankBody) -> Response:
     """Offer a job that scores the documents, wait for the job's end and return them in the order of their scores."""
-    return _serve(body, body.payload(), lambda ended: rerank_json(ended, body))
+    return _serve(
+        body,
+        lambda deadline: vector_request(body.payload(), body.model, deadline),
+        lambda ended: rerank_json(ended, body),
+    )
 
 
 def _serve(
-    body: EmbeddingsBody | RerankBody, payload: dict[str, Any], to_json: Callable[[JobView], dict[str, Any]]
+    body: EmbeddingsBody | RerankBody,
+    to_request: Callable[[RequestDeadline], GenerationRequest],
+    to_json: Callable[[JobView], dict[str, Any]],
 ) -> Response:
     context, caller = current_context(), current_caller()
     deadline = read_deadline(context, caller, body, "hold")
-    generation = GenerationRequest(
-        payload=payload,
-        deadline=deadline,
-        model=body.model,
-        # Such a job generates no tokens, but every job must have a max_tokens of at least 1.
-        max_tokens=1,
-        default_max_tokens=1,
+    generation = replace(
+        to_request(deadline),
         attempt=retry_attempt(),
         return_ticket=return_ticket(body.return_ticket),
         priority=body.priority,
@@ -91,11 +95,3 @@ def _serve(
             response = json_response(to_json(ended), headers=route_headers(ended))
     response.headers["x-deadline-ms"] = str(deadline.deadline_ms)
     return response
-
-
-def _check_dimensions(body: EmbeddingsBody, target: Model | FoundRoute) -> None:
-    """Raise ApiError if the request names more dimensions than a model, or one of the models of a route, has."""
-    for model in (target,) if isinstance(target, Model) else target.models:
-        if body.dimensions is not None and model.dimensions is not None and body.dimensions > model.dimensions:
-            message = f"dimensions={body.dimensions}: embeddings of {model.name!r} have {model.dimensions} dimensions"
-            raise ApiError("unsupported_parameter", message, param="dimensions")

@@ -2,24 +2,23 @@
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import wraps
 from typing import Any
 
 from apiflask import APIBlueprint
 from flask import Response
 
-from shared.candidates import candidates_in
 from shared.jobs.job import JobView
-from web.api.candidates import candidate_form, choices_of
+from web.api.candidates import choices_of
 from web.api.deadline import RequestDeadline
-from web.api.escalation import checks_of
 from web.api.job_json import route_headers
 from web.api.refusals import Yield
 from web.http.api_errors import ApiError, error_response
 from web.http.request import retry_attempt, return_ticket
 from web.http.telemetry import traceparent
 from web.openai.chat_answers import AnswerFormat, AnswerKind, UsageChunks, answer_format, job_end_error
-from web.openai.chat_schema import COMPLETION_MAX_TOKENS, ChatBody, CompletionBody
+from web.openai.chat_schema import ChatBody, CompletionBody
 from web.openai.forwarded_schema import ForwardedBody
 from web.openai.tools_schema import ChatWithTools
 from web.operations.admission import offer
@@ -29,6 +28,7 @@ from web.operations.idempotency import with_refusal_identity
 from web.operations.request_caller import current_caller, watch_client
 from web.operations.request_deadline import read_deadline
 from web.operations.requests.generation import GenerationRequest
+from web.operations.requests.openai_requests import text_request
 from web.operations.responses import json_response, problem_response, yield_response
 from web.operations.sse import data_frame, stream_response
 from web.routes.forwarding import forwarded_body
@@ -128,28 +128,12 @@ def generation_request(
     context: DoorContext, body: ChatBody | CompletionBody | ForwardedBody, kind: AnswerKind, deadline: RequestDeadline
 ) -> GenerationRequest:
     """Return the request for one answer to a chat or a prompt."""
-    payload = body.payload()
-    return GenerationRequest(
-        payload=payload,
-        deadline=deadline,
-        model=body.model,
-        max_tokens=body.requested_max_tokens,
-        default_max_tokens=context.settings.default_max_tokens if kind == "chat" else COMPLETION_MAX_TOKENS,
+    return replace(
+        text_request(context, body, kind, deadline),
         attempt=retry_attempt(),
         return_ticket=return_ticket(body.return_ticket),
         traceparent=traceparent(),
-        supersede_key=body.supersede_key,
-        priority=body.priority,
-        degrade=body.may_be_cut if isinstance(body, ForwardedBody) else body.degrade,
-        private=body.private,
-        escalate=checks_of(body.escalate, streams=bool(body.stream), candidates=candidates_in(payload)),
-        form={"forwarded": True} if isinstance(body, ForwardedBody) else _form(body, payload),
     )
-
-
-def _form(body: ChatBody | CompletionBody, payload: dict[str, Any]) -> dict[str, Any]:
-    parts = {"parts": True} if "parts" in payload else {}
-    return parts | candidate_form(body.candidates, choices=body.n)
 
 
 def _plain(context: DoorContext, view: JobView, kind: AnswerKind, deadline: RequestDeadline) -> Response:

@@ -4,8 +4,9 @@ There may be more than 15,000 samples, which take a tenth of a second or more. O
 between (`in_turns`).
 """
 
+import heapq
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, TypeVar
 
 from prometheus_client import CollectorRegistry
@@ -18,6 +19,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
+from shared.accounts.budgets import Budget
 from shared.metrics import ADMISSION, BUCKETS_MS, BY_WORKER, COUNTED, GAUGES, MAX_TENANTS, OTHER, MetricSpec
 from shared.store.replies import Snapshot, TenantView, WorkerView
 
@@ -26,6 +28,9 @@ _TURN, _SERIES_TURN = 200, 10
 #: How long they may run, in seconds. After a pause of 0, gevent may run this greenlet 50 times before it looks for new
 #: requests.
 _PAUSE_S = 0.0001
+
+#: So many budgets have series: those of a tenant's or a group's day and month count singly.
+MAX_BUDGETS = 100
 
 T = TypeVar("T")
 
@@ -50,10 +55,10 @@ _Fields = dict[str, list[tuple[list[str], int]]]
 
 
 class FleetCollector(Collector):
-    """A Prometheus collector that makes its metrics from one snapshot."""
+    """A Prometheus collector that makes its metrics from one snapshot and the budgets of tokens."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
-        self._snapshot = snapshot
+    def __init__(self, snapshot: Snapshot, budgets: Sequence[Budget]) -> None:
+        self._snapshot, self._budgets = snapshot, budgets
 
     def collect(self) -> Iterator[Metric]:
         """Yield all fleet metrics."""
@@ -71,7 +76,7 @@ class FleetCollector(Collector):
         yield _admission(counters)
         for row in BY_WORKER:
             yield _by_worker(row, self._snapshot.workers)
-        values = _gauges(self._snapshot)
+        values = _gauges(self._snapshot) | _budget_gauges(self._budgets)
         for row in GAUGES:
             family = GaugeMetricFamily(row.name, row.help, labels=row.labels)
             for labels, value in values[row.name]:
@@ -79,10 +84,10 @@ class FleetCollector(Collector):
             yield family
 
 
-def fleet_registry(snapshot: Snapshot) -> CollectorRegistry:
-    """Return a registry with the metrics of one snapshot, to answer one scrape."""
+def fleet_registry(snapshot: Snapshot, budgets: Sequence[Budget] = ()) -> CollectorRegistry:
+    """Return a registry with the metrics of one snapshot and of these budgets, to answer one scrape."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(FleetCollector(snapshot))
+    registry.register(FleetCollector(snapshot, budgets))
     return registry
 
 
@@ -194,6 +199,16 @@ def _gauges(snapshot: Snapshot) -> dict[str, Iterable[tuple[list[str], float]]]:
         "penstock_worker_kv_used_ratio": [
             ([worker.name], 1 - worker.cells_free / worker.cells) for worker in live if worker.cells > 0
         ],
+    }
+
+
+def _budget_gauges(budgets: Sequence[Budget]) -> dict[str, Iterable[tuple[list[str], float]]]:
+    """Return the gauges of the budgets, MAX_BUDGETS at most: those of which the largest part is used."""
+    shown = heapq.nlargest(MAX_BUDGETS, budgets, key=lambda budget: budget.used_tokens / budget.max_tokens)
+    labels = [[budget.kind, budget.name, budget.period] for budget in shown]
+    return {
+        "penstock_budget_tokens": [(labels[i], budget.max_tokens) for i, budget in enumerate(shown)],
+        "penstock_budget_used_tokens": [(labels[i], budget.used_tokens) for i, budget in enumerate(shown)],
     }
 
 

@@ -6,12 +6,16 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
 
+from shared.accounts.budgets import Budgets
 from shared.clock import Clock
 from shared.metrics import MAX_TENANTS
 from shared.store.store import Store
 from web.http.process_metrics import ProcessMetrics
 from web.runtime.fleet_metrics import fleet_registry
 from web.runtime.shared_answer import SharedAnswer
+
+#: How old the budgets may be, in seconds, about the time between two scrapes: they are in the records of all tenants.
+_BUDGETS_AGE_S = 15.0
 
 Format = Literal["text", "openmetrics"]
 
@@ -26,6 +30,8 @@ class FleetPage:
 
     def __init__(self, store: Store, metrics: ProcessMetrics, clock: Clock) -> None:
         self._store, self._metrics = store, metrics
+        budgets = Budgets(store.client)
+        self._budgets = SharedAnswer(budgets.read_all, clock)
         self._registry = SharedAnswer(self._read, clock)
         self._pages: dict[Format, SharedAnswer[bytes]] = {
             "text": SharedAnswer(lambda: generate_latest(self._registry.get()), clock),
@@ -33,7 +39,7 @@ class FleetPage:
         }
 
     def render(self, page_format: Format) -> bytes:
-        """Return the page; its values are at most two seconds old. Raises StoreUnavailable."""
+        """Return the page; its values are at most two seconds old, budgets 17. Raises StoreUnavailable."""
         return self._pages[page_format].get()
 
     def _render_openmetrics(self) -> bytes:
@@ -42,4 +48,5 @@ class FleetPage:
 
     def _read(self) -> CollectorRegistry:
         with self._metrics.time_script("snapshot"):
-            return fleet_registry(self._store.snapshot(tenants=MAX_TENANTS, stats=True))
+            snapshot = self._store.snapshot(tenants=MAX_TENANTS, stats=True)
+        return fleet_registry(snapshot, self._budgets.get(_BUDGETS_AGE_S))

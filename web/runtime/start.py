@@ -12,7 +12,7 @@ from shared.errors import ConfigError, EmbeddedStoreError, StoreUnfit
 from shared.settings.settings import Settings, load
 from shared.store.connection import DOOR, open_client
 from shared.store.embedded import find_url
-from shared.store.preflight import check_fitness
+from shared.store.preflight import check_fitness, require_answer
 from shared.store.replication import too_few_replicas
 from shared.store.store import Store
 from web.http.allowed_names import allowed_hosts, allowed_origins
@@ -55,6 +55,7 @@ def configure_store(settings: Settings, store: Store) -> None:
     if the store does not answer: the door then refuses all jobs, and web/runtime/duties.py calls this function again.
     """
     try:
+        require_answer(store.client, settings.redis_url or str(settings.state_path))
         for warning in (*check_fitness(store.client), too_few_replicas(store.client, settings.ack_replicas)):
             if warning:
                 log.warning("store.doubt", warning=warning)

@@ -11,10 +11,10 @@ from shared.cli.reach import FAULT, USAGE
 from shared.errors import ConfigError, PenstockError
 from shared.jobs.model_name import hub_name
 from shared.log import configure
-from shared.settings.settings import load
+from shared.settings.settings import Settings, load
 from workers.gguf_header import Header, read_local_header
 from workers.model.model_file import local_parts
-from workers.plan.layout import layout_of
+from workers.plan.layout import Layout, layout_of
 from workers.plan.memory import fit
 from workers.plan.report import Plan, as_json, as_rows
 from workers.plan.work import demand_of, work_of
@@ -61,11 +61,16 @@ def _plan(options: argparse.Namespace) -> Plan:
     gpu_bytes = None if options.gpu is None else parse_size("--gpu", options.gpu)
     settings = replace(load(max_batch_size=options.slots, n_ctx=options.context), engine="llama")
     headers = _headers_of(options.model)
-    layout = layout_of(headers)
+    layout = _as_served(layout_of(headers), settings)
     sizes = fit(layout, settings, gpu_bytes)
     work = None if demand is None else work_of(sizes, settings, demand, options.rate)
     name = headers[0].values.get("general.name")
     return Plan(name if isinstance(name, str) and name else headers[0].name, layout, settings, sizes, work)
+
+
+def _as_served(layout: Layout, settings: Settings) -> Layout:
+    """Return the layout for what PENSTOCK_POOLING makes the model do: embed, generate text, or what its file says."""
+    return layout if settings.pooling == "auto" else replace(layout, embeds=settings.pooling != "none")
 
 
 def _headers_of(model: str) -> list[Header]:

@@ -11,7 +11,7 @@ from shared.errors import ModelError
 from shared.settings.setting import AUTO
 from shared.settings.settings import Settings
 from workers.engine.llama.kv_memory import CELL_STEP, SHRINK, UNBOUNDED
-from workers.engine.llama.load import EMBEDDING_SEQUENCES, MIN_CELLS_PER_SLOT, ModelShape
+from workers.engine.llama.load import EMBEDDING_SEQUENCES, MAX_SEQUENCES, MIN_CELLS_PER_SLOT, ModelShape
 from workers.engine.sizing import GPU_SPARE_BYTES, Sizes, embedding_sizes_of, sizes_of, slots_of
 from workers.plan.layers import Layer
 from workers.plan.layout import Layout
@@ -68,11 +68,18 @@ def fit(layout: Layout, settings: Settings, gpu_bytes: int | None) -> Fit:
 
     Raises DoesNotFit, whose message says what is needed.
     """
+    if layout.context < 1 and settings.n_ctx == AUTO:
+        raise DoesNotFit(f"the model's file names no context_length ({layout.context}); give --context")
     if layout.embeds:
         return _checked(layout, settings, _embedding_sizes(layout, settings, gpu_bytes), gpu_bytes)
+    slots = slots_of(settings, gpu=gpu_bytes is not None)
+    if slots > MAX_SEQUENCES:
+        raise DoesNotFit(
+            f"llama.cpp computes {MAX_SEQUENCES} sequences at once, fewer than {slots} slots; give fewer --slots, or "
+            f"set PENSTOCK_MAX_BATCH_SIZE lower"
+        )
     if gpu_bytes is None:
         return _checked(layout, settings, sizes_of(settings, model_ctx=layout.context, gpu=False), None)
-    slots = slots_of(settings, gpu=True)
     spare = gpu_bytes - _device_weights_bytes(layout) - GPU_SPARE_BYTES - _recurrent_bytes(layout, slots)
     one_cell = cell_bytes(layout, settings.kv_type, flash=True)
     free_cells = int(max(0, spare) / one_cell) // CELL_STEP * CELL_STEP if one_cell else UNBOUNDED
@@ -92,8 +99,19 @@ def fit(layout: Layout, settings: Settings, gpu_bytes: int | None) -> Fit:
     )
 
 
+def _check_cells(sizes: Sizes) -> None:
+    """Raise DoesNotFit for so few cells that no worker starts with them."""
+    if sizes.cells < MIN_CELLS_PER_SLOT * sizes.slots:
+        raise DoesNotFit(
+            f"{sizes.cells} KV cells are fewer than {MIN_CELLS_PER_SLOT} for each of {sizes.slots} slots; give fewer "
+            f"--slots, or set PENSTOCK_KV_CELLS higher"
+        )
+
+
 def _checked(layout: Layout, settings: Settings, sizes: Sizes, gpu_bytes: int | None) -> Fit:
     gpu = gpu_bytes is not None
+    if not layout.embeds:
+        _check_cells(sizes)
     shape = ModelShape(sizes, settings.prefill_chunk, 1, settings.kv_type, gpu)
     sequences = EMBEDDING_SEQUENCES if layout.embeds else shape.sequences(recurrent=layout.is_recurrent)
     flash = shape.flash_attention is not False

@@ -40,6 +40,8 @@ def plan(
     require_extra("worker", ("gguf", "huggingface_hub", "numpy"))
     if measured and rate is not None:
         raise ConfigError(f"--rate={rate} and --measured exclude each other")
+    if measured and (prompt is None or answer is None):
+        raise ConfigError("--measured: name --prompt and --answer too, the tokens of a job")
     settings = load(model=model, state_dir=state_dir)
     if measured:
         rate = _measured_rate(settings, state_dir)

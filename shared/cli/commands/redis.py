@@ -49,11 +49,15 @@ def run_redis(
 ) -> None:
     """Run a Redis command on this store, for example `penstock redis ZCARD penstock:inflight`."""
     words = command or []
+    if words:
+        _check(words)
     program = shutil.which("redis-cli") or shutil.which("valkey-cli")
     settings = load_settings(state_dir)
     url = store_url(settings)
     if program and _redis_cli_supports(url):
-        options, password = _redis_cli_options(url)
+        # redis-cli waits without an end for a store that does not answer, so this raises StoreUnavailable first.
+        client_for(settings)
+        options, password = redis_cli_options(url)
         os.execve(program, [program, *options, *words], os.environ | password)  # noqa: S606 - no shell is wanted
     client = client_for(settings)
     succeeded = [_run(client, command_words) for command_words in ([words] if words else _read_commands())]
@@ -71,7 +75,7 @@ def _redis_cli_supports(url: str) -> bool:
     return parts.scheme in {"redis", "unix"} or (parts.scheme == "rediss" and not parts.query)
 
 
-def _redis_cli_options(url: str) -> tuple[list[str], dict[str, str]]:
+def redis_cli_options(url: str) -> tuple[list[str], dict[str, str]]:
     """Return redis-cli's options for this URL, and the environment variable that passes the password.
 
     The password is not passed as an option, because `ps` shows the options of a process to every user.
@@ -109,6 +113,12 @@ def _read_commands() -> Iterator[list[str]]:
             yield words
 
 
+def _check(words: list[str]) -> None:
+    """Raise ConfigError for a command without a name, which redis-cli would send to the store."""
+    if not words[0].strip():
+        raise ConfigError(f"command {words[0]!r} is empty")
+
+
 def _run(client: "redis.Redis", words: list[str]) -> bool:
     """Send one command and write its reply. Return False if the reply is an error, else True.
 
@@ -118,8 +128,7 @@ def _run(client: "redis.Redis", words: list[str]) -> bool:
 
     from shared.store.redis_errors import store_faults
 
-    if not words[0].strip():
-        raise ConfigError(f"command {words[0]!r} is empty")
+    _check(words)
     terminal = sys.stdout.isatty()
     with store_faults(client):
         # Use a raw connection, because the client's methods convert replies depending on the command.

@@ -39,6 +39,7 @@ class ProcessSpec:
     command: Sequence[str]
     environ: dict[str, str]
     fatal_exit_codes: frozenset[int] = frozenset()
+    is_worker: bool = False
 
 
 class ManagedProcesses:
@@ -71,12 +72,14 @@ class ManagedProcesses:
                 self._record_pids()
         return ""
 
-    def stop(self, grace_s: float, stop_now: Callable[[], bool]) -> None:
+    def stop(self, grace_s: float, stop_now: Callable[[], bool], *, workers_only: bool = False) -> None:
         """Send SIGTERM to the processes in the order in which they were started, and wait until all have ended.
 
-        Processes that still run after `grace_s` seconds, or when `stop_now` returns true, are killed.
+        Processes that still run after `grace_s` seconds, or when `stop_now` returns true, are killed. With
+        `workers_only`, only the processes whose spec says that they are workers are stopped.
         """
-        running = [child.process for child in self._children if child.process.poll() is None]
+        stopped = [child for child in self._children if child.spec.is_worker or not workers_only]
+        running = [child.process for child in stopped if child.process.poll() is None]
         for process in running:
             process.terminate()
         kill_at_s = time.monotonic() + grace_s
@@ -88,7 +91,8 @@ class ManagedProcesses:
             if process.poll() is None:
                 kill_group(process.pid)
             process.wait()
-        self._pid_file.unlink(missing_ok=True)
+        if not workers_only:
+            self._pid_file.unlink(missing_ok=True)
 
     def _record_pids(self) -> None:
         records = [

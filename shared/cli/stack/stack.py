@@ -2,8 +2,8 @@
 
 The door, the gate and the workers run as child processes; this package never imports their code. A start locks the
 state folder, starts the embedded store, ends the processes that an earlier `up` left behind, and then starts the door,
-the gate and the workers, in this order. A stop signals the door first, so that no new jobs are admitted, then the gate
-and the workers. The store is stopped last, after every worker has written its results.
+the gate and the workers, in this order. A stop lets the door refuse new jobs, stops the workers, and then the door and
+the gate. The store is stopped last, after every worker has written its results.
 """
 
 import os
@@ -18,6 +18,7 @@ from types import FrameType
 import redis
 
 from shared.accounts.admin_actions import local_actor, record
+from shared.accounts.workers import Workers
 from shared.cli import output
 from shared.cli.reach import FAULT
 from shared.cli.readiness import why_not_ready
@@ -26,12 +27,12 @@ from shared.cli.stack.extras import module_command
 from shared.cli.stack.greeting import greeting
 from shared.cli.stack.processes import ManagedProcesses, ProcessSpec, end_leftovers, find_leftovers
 from shared.cli.stack.store_keeper import StoreKeeper
-from shared.errors import PenstockError
+from shared.errors import PenstockError, StoreUnavailable
 from shared.settings.settings import Settings, as_environ
 from shared.state_dir import lock_state_dir
-from shared.store.connection import OPERATOR, open_client
+from shared.store.connection import WORKER, open_client
 from shared.store.embedded import EmbeddedStore
-from shared.store.preflight import check_fitness
+from shared.store.preflight import check_fitness, require_answer
 from shared.store.store import Store
 
 #: Seconds between two passes of the main loop, which checks the processes and notices Ctrl-C.
@@ -74,7 +75,10 @@ class Stack:
             if not find_leftovers(self._state):
                 # Before the store starts, so that an error costs nothing. Leftovers of an earlier start still listen.
                 self._check_can_listen()
-            if not self._settings.redis_url:
+            if self._settings.redis_url:
+                with self._open_store() as client:
+                    require_answer(client, self._settings.redis_url)
+            else:
                 self._embedded = EmbeddedStore.start(
                     self._state,
                     lock=lock,
@@ -90,6 +94,7 @@ class Stack:
         finally:
             self._processes.stop(self._grace_s, self._stop_now)
             if self._embedded is not None:
+                self._mark_drain(began=False)
                 self._embedded.stop()
                 report("store: stopped")
             elif self._settings.redis_url:
@@ -103,7 +108,7 @@ class Stack:
         Return the exit code. It is FAULT if a process ended in a way that a restart cannot repair.
         """
         self._check_can_listen()
-        with open_client(self._settings.redis_url, name="penstock-up", timeouts=OPERATOR) as client:
+        with self._open_store() as client:
             self._configure(client)
             self._settings = _with_model(self._settings)
             for spec in self._process_specs():
@@ -126,8 +131,33 @@ class Stack:
                         reported_s = time.monotonic()
                         report(f"not ready after {reported_s - began_s:.0f} s: {reason}")
                 time.sleep(POLL_INTERVAL_S)
-        report("stopping: waiting for running jobs to end; Ctrl-C again stops them at once")
+        self._drain()
         return 0
+
+    def _drain(self) -> None:
+        """Wait until running jobs have ended.
+
+        Beside a store that `up` has started, the workers stop first. Meanwhile the door and the gate still answer, and
+        refuse new jobs with `draining`. Any other store may serve doors and workers elsewhere, which take new jobs.
+        """
+        stopping = "stopping: waiting for running jobs to end; Ctrl-C again stops them at once"
+        if self._embedded is None:
+            report(stopping)
+            return
+        self._mark_drain(began=True)
+        report(stopping)
+        self._processes.stop(self._grace_s, self._stop_now, workers_only=True)
+
+    def _mark_drain(self, *, began: bool) -> None:
+        """Mark the embedded store as draining, or remove the mark. If that fails, the next start removes it."""
+        with suppress(StoreUnavailable, redis.RedisError), self._open_store() as client:
+            if began:
+                Workers(client).drain_for_stop()
+            else:
+                Workers(client).end_drain_for_stop()
+
+    def _open_store(self) -> redis.Redis:
+        return open_client(self._settings.redis_url, name="penstock-up", timeouts=WORKER)
 
     def _check_can_listen(self) -> None:
         """Raise ConfigError if another program listens on an address of the door or of the gate."""
@@ -143,6 +173,8 @@ class Stack:
         """
         for warning in check_fitness(client):
             report(warning)
+        if self._embedded is not None:
+            Workers(client).end_drain_for_stop()
         store_is_unused = self._embedded is not None and not self._embedded.adopted
         Store(client).configure(self._settings, take_over=self._take_over or store_is_unused)
         if self._take_over:
@@ -157,7 +189,7 @@ class Stack:
         for index in range(self._workers):
             command = module_command("workers", f"--index={index}", f"--workers={self._workers}")
             environ = os.environ | as_environ(_worker_settings(self._settings, index))
-            specs.append(ProcessSpec(f"worker {index + 1}", command, environ, FATAL_EXIT_CODES))
+            specs.append(ProcessSpec(f"worker {index + 1}", command, environ, FATAL_EXIT_CODES, is_worker=True))
         return specs
 
     def _not_ready(self) -> str:

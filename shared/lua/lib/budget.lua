@@ -46,26 +46,48 @@ local function period_ends_ms(period)
   return ends_ms
 end
 
--- Returns the bound and the tokens used if so many more would exceed it, else nil.
+-- Returns the tokens used if so many more would exceed the budget, else nil.
 local function is_exceeded(budget, period, needed)
   local used, most = budget[period] + budget.reserved, budget.most[period]
   if most and needed > 0 and used + needed > most then
-    return most, used
+    return used
+  end
+end
+
+local function budget_refusal(request, budget, period, value)
+  local owner = budget.owner == request.tenant and 'tenant' or 'group'
+  return { 'budget_exhausted', owner .. '_tokens_per_' .. period, math.floor(value), math.floor(budget.most[period]),
+    BUDGET_HINT_MS }
+end
+
+-- Refuses a job that could use more than a whole budget. The refusal has what the job could use, and no time at which
+-- the budget begins anew: the job would not fit then either.
+local function check_whole_budgets(request)
+  for _, period in ipairs({ 'month', 'day' }) do
+    for _, budget in ipairs(request.budgets) do
+      local needed = weighted_tokens(budget, request.prompt_tokens, request.max_tokens)
+      if budget.most[period] and needed > budget.most[period] then
+        request.hint_ms = BUDGET_HINT_MS
+        return budget_refusal(request, budget, period, needed)
+      end
+    end
   end
 end
 
 -- Checks that the tenant's tokens stay within its budgets with this job, and those of its group within the group's. If
 -- several are exhausted, the refusal names one that begins anew last.
 local function check_token_budgets(request)
+  local too_large = check_whole_budgets(request)
+  if too_large then
+    return too_large
+  end
   for _, period in ipairs({ 'month', 'day' }) do
     for _, budget in ipairs(request.budgets) do
       local needed = weighted_tokens(budget, request.prompt_tokens, request.max_tokens)
-      local most, used = is_exceeded(budget, period, needed)
-      if most then
+      local used = is_exceeded(budget, period, needed)
+      if used then
         request.hint_ms, request.resets_ms = BUDGET_HINT_MS, period_ends_ms(period)
-        local owner = budget.owner == request.tenant and 'tenant' or 'group'
-        return { 'budget_exhausted', owner .. '_tokens_per_' .. period, math.floor(used), math.floor(most),
-          BUDGET_HINT_MS }
+        return budget_refusal(request, budget, period, used)
       end
     end
   end

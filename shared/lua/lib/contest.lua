@@ -59,6 +59,7 @@ end
 
 -- Notes that a job got its slot `row_ms` ago, or (`rows` is 1) now, or (-1) that it loses its slot.
 local function note_slot(contest, tenant, group, rows, row_ms)
+  contest.limits = nil
   local young_mwt = rows < 0 and 0 or contest.young_mwt * math.max(0, 1 - row_ms / contest.quantum_ms)
   for _, one in ipairs(contenders(contest, tenant, group)) do
     one.rows, one.young = one.rows + rows, one.young + young_mwt / one.weight
@@ -104,22 +105,29 @@ local function open_contest(slug, quantum_ms, quantum_mwt, counts_turns, entries
     local entry = entries[i]
     note_slot(contest, entry.job.tenant, entry.job.group, 0, entry.row_ms)
     contest.longest_ms = math.max(contest.longest_ms, entry.row_ms)
+    contest.has_batch = contest.has_batch or entry.job.priority < 0
     -- The pause of a job that is nearly done gains little, and a job that cannot afford to wait is paused last.
     entry.rank = is_urgent(entry, quantum_ms) and 2 or entry.left_ms <= quantum_ms and 1 or 0
   end
   return contest
 end
 
+-- Returns the contenders for which the job of an entry counts.
+local function sides_of(contest, entry)
+  entry.sides = entry.sides or contenders(contest, entry.job.tenant, entry.job.group)
+  return entry.sides
+end
+
 -- Returns the two contenders of which one would give a slot to the other, in the first set in which they differ; nil if
--- the jobs are the same tenant's.
-local function opponents(contest, job, tenant, group)
-  local has, wants = contenders(contest, job.tenant, job.group), contenders(contest, tenant, group)
-  if job.tenant == tenant then
+-- the jobs are the same tenant's. `sides` are the contenders for which the tenant counts that wants the slot.
+local function opponents(contest, entry, tenant, sides)
+  local has = sides_of(contest, entry)
+  if entry.job.tenant == tenant then
     return nil
-  elseif has[1] ~= wants[1] then
-    return has[1], wants[1]
+  elseif has[1] ~= sides[1] then
+    return has[1], sides[1]
   end
-  return has[2], wants[2]
+  return has[2], sides[2]
 end
 
 -- Whether the job of an entry gives its slot. First rule: the other has fewer slots than its share and would not have more
@@ -151,33 +159,80 @@ local function is_before(order, other)
   return false
 end
 
+-- Whether a job has had its slot for long enough to give it to a tenant with fewer slots than its share.
+local function has_run(contest, row_ms)
+  return row_ms >= EARLY_PART * contest.quantum_ms
+end
+
+-- Returns, by set, what no owner of a job that may give its slot exceeds: `slots` but one for its weight, `service` and
+-- `weight`. So a tenant that can get a slot of none of them is not compared with each of their jobs.
+local function limits_of(contest)
+  if not contest.limits then
+    contest.limits = {}
+    for i = 1, #contest.entries do
+      local entry = contest.entries[i]
+      local may_give = not entry.is_paused and has_run(contest, entry.row_ms)
+      for level, has in ipairs(may_give and sides_of(contest, entry) or {}) do
+        local set = level == 1 and '' or entry.job.group
+        local limits = contest.limits[set] or { slots = 0, service = has.service, weight = 0 }
+        limits.slots = math.max(limits.slots, (has.rows - 1) / has.weight)
+        limits.service = math.max(limits.service, has.service)
+        limits.weight = math.max(limits.weight, has.weight)
+        contest.limits[set] = limits
+      end
+    end
+  end
+  return contest.limits
+end
+
+-- Whether `gives_slot` can be true for a job of an owner within the limits.
+local function is_within(contest, limits, wants)
+  local lead_mwt = wants.rows == 0 and contest.first_lead_mwt or contest.lead_mwt
+  return limits.slots > wants.rows / wants.weight and wants.service <= limits.service + contest.lead_mwt / wants.weight
+    or limits.service > wants.service + wants.young + lead_mwt / limits.weight
+end
+
+-- Whether any job may give its slot to a tenant in its turn in a group.
+local function may_get_slot(contest, sides, group)
+  local limits = limits_of(contest)
+  return limits[''] and is_within(contest, limits[''], sides[1])
+    or group ~= '' and limits[group] and is_within(contest, limits[group], sides[2])
+end
+
 -- Returns how the entry of a job compares with others that give their slots, or nil if it gives its slot to nobody in this
 -- turn. A batch job gives its slot to every other job, before all others do, and takes none from a job that is none.
-local function order_of(contest, entry, tenant, group, is_batch)
+local function order_of(contest, entry, tenant, sides, is_batch, starts_first)
   if entry.is_paused or is_batch and entry.job.priority >= 0 then
     return nil
   elseif entry.job.priority < 0 and not is_batch then
-    return entry.row_ms >= EARLY_PART * contest.quantum_ms and { -1, 0, 0, 0, 0, entry.row_ms, entry.job.id } or nil
+    return has_run(contest, entry.row_ms) and { -1, 0, 0, 0, 0, entry.row_ms, entry.job.id } or nil
   end
-  local has, wants = opponents(contest, entry.job, tenant, group)
-  if has and gives_slot(contest, has, wants, entry, rows_of(contest.slug, 'p', tenant) == 0) then
+  local has, wants = opponents(contest, entry, tenant, sides)
+  if has and gives_slot(contest, has, wants, entry, starts_first) then
     -- Jobs of the same group as the tenant are compared with those of others by their group.
-    local owner, within = unpack(contenders(contest, entry.job.tenant, entry.job.group))
+    local owner, within = unpack(sides_of(contest, entry))
     return { entry.rank, -owner.rows / owner.weight, -owner.service, within and -within.rows / within.weight or 0,
       entry.row_ms < contest.quantum_ms and 1 or 0, entry.row_ms, entry.job.id }
   end
 end
 
+-- Whether any job of the worker has had its slot for long enough to give it to another one.
+local function has_givers(contest)
+  return has_run(contest, contest.longest_ms)
+end
+
 -- Returns the entry of the job that gives its slot to a tenant in its turn in a group ('' for none), or nil. `is_batch` is
 -- true if the tenant wants the slot for a batch job.
 local function find_giver(contest, tenant, group, is_batch)
-  local giver, best
-  if contest.longest_ms < EARLY_PART * contest.quantum_ms then
+  local sides = contenders(contest, tenant, group)
+  if not (contest.has_batch and not is_batch) and not may_get_slot(contest, sides, group) then
     return nil
   end
+  local giver, best
+  local starts_first = rows_of(contest.slug, 'p', tenant) == 0
   for i = 1, #contest.entries do
     local entry = contest.entries[i]
-    local order = order_of(contest, entry, tenant, group, is_batch)
+    local order = order_of(contest, entry, tenant, sides, is_batch, starts_first)
     if order and (not giver or is_before(order, best)) then
       giver, best = entry, order
     end

@@ -1,10 +1,21 @@
 -- doorbell: wakes a worker of a pool for a new job: an idle worker or, if there is none, one that may pause another job.
--- KEYS wake bell books pool
+-- KEYS wake bell books pool worker
 -- USES clock rows preemption
 -- If this many rings have not been read, no worker is idle, and another ring would have no effect.
 local MAX_RINGS = 64
--- The most workers without a free slot that are woken for one job.
-local MAX_WOKEN = 8
+-- The most workers without a free slot that one job looks at.
+local MAX_LOOKED_AT = 64
+-- The most workers that one job wakes although they claim by themselves within a quantum. Each claim reads all jobs of its
+-- worker, so many woken workers would cost more than they gain.
+local MAX_WOKEN = 3
+
+-- Returns whether a full worker has to be woken for a new job, and whether it will claim again even if it is not
+-- (lib/exchange.lua). One that holds as many paused jobs as it may could do nothing for the job.
+local function needs_ring(name, woken)
+  local fields = redis.call('HMGET', k_worker .. name, 'can_pause', 'asks_by_ms', 'crowded')
+  local asks_itself = number(fields[2], 0, 0, now_ms + LIVE_MS) > now_ms
+  return may_pause(fields[1]) and (not asks_itself or fields[3] ~= '1' and woken < MAX_WOKEN), asks_itself
+end
 
 -- Wakes live workers that can pause jobs by their own doorbells if all slots of the pool are taken, some of them by other
 -- tenants' jobs: one of these may have to give its slot to a job of this tenant. So may the tenant's own batch jobs. A `!`
@@ -19,10 +30,13 @@ local function wake_full_workers(slug, tenant)
   if computing < number(pool[3], 0, 0) or own >= computing then
     return
   end
-  for _, name in ipairs(redis.call('ZREVRANGEBYSCORE', k_pool .. slug, '+inf', now_ms - LIVE_MS, 'LIMIT', 0, MAX_WOKEN)) do
-    if worker_may_pause(name) and redis.call('LLEN', k_bell .. name) < MAX_RINGS then
+  local woken, live = 0, { '+inf', now_ms - LIVE_MS, 'LIMIT', 0, MAX_LOOKED_AT }
+  for _, name in ipairs(redis.call('ZREVRANGEBYSCORE', k_pool .. slug, unpack(live))) do
+    local needed, asks_itself = needs_ring(name, woken)
+    if needed and redis.call('LLEN', k_bell .. name) < MAX_RINGS then
       redis.call('LPUSH', k_bell .. name, '!')
       redis.call('EXPIRE', k_bell .. name, 60)
+      woken = woken + (asks_itself and 1 or 0)
     end
   end
 end

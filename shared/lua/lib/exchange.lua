@@ -79,6 +79,17 @@ local function open_exchange(worker, slug, first, room, fields)
   return report
 end
 
+-- Stores by when a worker claims again by itself, if it does, and whether it may pause no further job: lib/doorbell.lua
+-- wakes it only if that can be of use. `before` is the stored time.
+local function note_next_claim(worker_key, before, report, ask_in_ms)
+  if ask_in_ms >= 0 then
+    redis.call('HSET', worker_key, 'asks_by_ms', now_ms + ask_in_ms,
+      'crowded', report.paused_jobs >= report.most_paused and 1 or 0)
+  elseif before then
+    redis.call('HDEL', worker_key, 'asks_by_ms', 'crowded')
+  end
+end
+
 -- Returns the first of some entries that is a batch job, or is none, and its index; nil if there is no such entry.
 local function first_of_kind(entries, is_batch)
   for i = 1, #(entries or {}) do

@@ -17,9 +17,9 @@ local function wanted_until(deadline_ms, admitted_ms, start_within_ms)
 end
 
 -- Returns the number in a field of a job. All of them are integers and none is negative; anything else is read as 0, as
--- shared/store/decode.py reads it.
+-- shared/store/decode.py reads it. Most fields of a job are missing or 0, and each claim reads all jobs of a worker.
 local function natural(field)
-  return number(string.match(field or '', '^%d+$'), 0)
+  return field and field ~= '0' and number(string.match(field, '^%d+$'), 0) or 0
 end
 
 -- Returns the job's fields by name. Returns nil if the id has no record, if its key has another type, or if the record

@@ -1,6 +1,7 @@
 """Tests the fleet metrics that are computed from a snapshot of the store."""
 
 import re
+from collections.abc import Sequence
 from importlib.resources import files
 
 import pytest
@@ -8,8 +9,9 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from shared import metrics
+from shared.accounts.budgets import Budget
 from shared.store.replies import Snapshot, TenantView, WorkerView
-from web.runtime.fleet_metrics import fleet_registry
+from web.runtime.fleet_metrics import MAX_BUDGETS, fleet_registry
 
 Labels = dict[str, str]
 
@@ -38,10 +40,10 @@ def a_snapshot(stats: dict[str, int] | None = None, **overrides: object) -> Snap
     return Snapshot(**(fields | overrides))
 
 
-def samples(snapshot: Snapshot) -> dict[str, list[tuple[Labels, float]]]:
+def samples(snapshot: Snapshot, budgets: Sequence[Budget] = ()) -> dict[str, list[tuple[Labels, float]]]:
     """Return the samples that a scraper reads, by name."""
     read: dict[str, list[tuple[Labels, float]]] = {}
-    for family in text_string_to_metric_families(generate_latest(fleet_registry(snapshot)).decode()):
+    for family in text_string_to_metric_families(generate_latest(fleet_registry(snapshot, budgets)).decode()):
         for sample in family.samples:
             read.setdefault(sample.name, []).append((sample.labels, sample.value))
     return read
@@ -195,3 +197,16 @@ def test_every_metric_has_the_prefix_and_a_help_text(row: metrics.MetricSpec) ->
 def test_the_offset_of_the_stores_time_is_exported_in_seconds() -> None:
     assert samples(a_snapshot())["penstock_clock_ahead_seconds"] == [({}, 0.0)]
     assert samples(a_snapshot(ahead_ms=1_500))["penstock_clock_ahead_seconds"] == [({}, 1.5)]
+
+
+def test_the_budgets_of_which_most_is_used_have_series() -> None:
+    def a_budget(name: str, counted: int) -> Budget:
+        return Budget("tenant", name, "day", 1_000, counted, 5, "2026-11-24T00:00:00Z")
+
+    idle = [a_budget(f"t{number}", 0) for number in range(2 * MAX_BUDGETS)]
+    of_group = Budget("group", "lab", "month", 50, 60, 0, "2026-12-01T00:00:00Z")
+    read = samples(a_snapshot(), [*idle, a_budget("blue", 900), of_group])
+    assert ({"kind": "tenant", "owner": "blue", "period": "day"}, 905.0) in read["penstock_budget_used_tokens"]
+    assert ({"kind": "group", "owner": "lab", "period": "month"}, 60.0) in read["penstock_budget_used_tokens"]
+    assert ({"kind": "group", "owner": "lab", "period": "month"}, 50.0) in read["penstock_budget_tokens"]
+    assert len(read["penstock_budget_tokens"]) == len(read["penstock_budget_used_tokens"]) == MAX_BUDGETS

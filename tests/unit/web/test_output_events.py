@@ -1,17 +1,20 @@
-"""Tests of the events of a response that calls tools: the same however the text arrives, and resumable anywhere."""
+"""Tests of the events of a response that reasons or calls tools: the same for any pieces, and resumable anywhere."""
 
 import itertools
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.answer_parts import ARGUMENTS, CALL, END, read_parts
+from shared.answer_parts import ARGUMENTS, CALL, END, REASONING, read_parts
 from web.openai.output_events import OutputEvents
 
 names = st.sampled_from(["f", "get_weather"])
 texts = st.text("ab{}\n", max_size=8)
 answers = st.builds(
-    lambda content, calls: content + "".join(CALL + name + ARGUMENTS + text + END for name, text in calls),
+    lambda thought, content, calls: (
+        thought + content + "".join(CALL + name + ARGUMENTS + text + END for name, text in calls)
+    ),
+    st.one_of(st.just(""), texts.map(lambda text: REASONING + text + END)),
     texts,
     st.lists(st.tuples(names, texts), max_size=3),
 )
@@ -50,8 +53,10 @@ def test_items_open_grow_and_close_in_order_and_numbers_increase(text, at):
     assert numbers == sorted(set(numbers))
     done = [event.body["item"] for event in events if event.kind == "output_item.done"]
     expected = [("function_call", call.arguments) for call in parts.calls]
-    if parts.content or not expected:
+    if parts.content or not (expected or parts.reasoning):
         expected = [("message", parts.content), *expected]
+    if parts.reasoning:
+        expected = [("reasoning", parts.reasoning), *expected]
     found = [(item["type"], item["arguments"] if "arguments" in item else item["content"][0]["text"]) for item in done]
     assert found == expected
     assert grown(events) == {place: text for place, (_, text) in enumerate(expected) if text}

@@ -133,6 +133,24 @@ def test_an_exhausted_budget_has_status_429_what_is_left_and_when_it_begins_anew
     assert answer.body["error"]["message"].startswith(f"{told} until {resets_at}, and this job could use more;")
 
 
+@pytest.mark.parametrize(
+    ("limit", "told"),
+    [
+        ("tenant_tokens_per_day", "this job could use 700 tokens, and tenant 'blue' may use 100 in a whole day"),
+        ("group_tokens_per_month", "this job could use 700 tokens, and the group of tenant 'blue' may use 100 in a"),
+    ],
+)
+def test_a_job_larger_than_a_whole_budget_is_asked_for_fewer_tokens_and_not_to_retry(limit: str, told: str) -> None:
+    refused = Refused(Refusal.BUDGET_EXHAUSTED, limit, 700, 100, 1, 64, 60_000, too_long=True)
+    answer = to_yield(refused, tenant="blue", model="m")
+    response_models.Yield.model_validate(answer.body)
+    assert (answer.status, answer.body["retry_hint_ms"]) == (429, None)
+    assert answer.headers == {"x-should-retry": "false"}
+    assert "resets_at" not in answer.body["limits"]
+    assert answer.body["error"]["message"].startswith(told)
+    assert answer.body["error"]["message"].endswith("with fewer max_tokens it may be admitted")
+
+
 def test_a_budget_that_was_lowered_below_what_is_used_has_nothing_left() -> None:
     refused = Refused(Refusal.BUDGET_EXHAUSTED, "tenant_tokens_per_day", 70, 50, 1, 64, 60_000, resets_ms=1)
     message = to_yield(refused, tenant="blue", model="m").body["error"]["message"]

@@ -164,7 +164,8 @@ def _check_min_tokens(generation: GenerationRequest) -> None:
 def _check_tools(generation: GenerationRequest, model: Model) -> None:
     """Raise ApiError if the model's engine cannot call tools. A model without a live worker passes the check."""
     if "tools" in generation.payload and model.live and not model.calls_tools and not model.forwards:
-        raise ApiError("unsupported_parameter", f"model {model.name!r} cannot call tools", param="tools")
+        message = f"model {model.name!r} cannot call tools: its engine or its chat template knows none"
+        raise ApiError("unsupported_parameter", message, param="tools")
 
 
 def _candidates(generation: GenerationRequest, model: Model) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shared.jobs.schema_keywords import nodes
+from workers.engine.chat.reasoning import BEGIN_MARK, END_MARK
 from workers.engine.chat.tool_formats import ToolFormat
 from workers.engine.chat.tool_request import ToolRequest
 from workers.engine.structured.constraint import JSON_SPACE, TOOLS, Constraint, Subject, schema_text, unusable
@@ -14,6 +15,9 @@ from workers.engine.structured.constraint import JSON_SPACE, TOOLS, Constraint, 
 _NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 #: With one of these keywords, properties may be defined elsewhere than under `properties`.
 _OPEN = frozenset({"$ref", "additionalProperties", "allOf", "anyOf", "oneOf", "patternProperties"})
+
+#: Any text, and the white space that the readers of an answer skip (`str.isspace`).
+_ANY, _SPACES = "/(?s:.*)/", r"[\s\x1c-\x1f]"
 
 #: Keywords that describe a value for the model and restrict nothing. The model reads them in its prompt.
 _ANNOTATIONS = frozenset({"$comment", "default", "description", "examples", "title"})
@@ -26,13 +30,16 @@ def tool_constraint(
     *,
     max_bytes: int,
     content: Constraint | None = None,
+    reasons: bool = False,
+    began: bool = False,
 ) -> Constraint:
     """Return what an answer with these tools must match.
 
     `control_tokens` maps the names of the model's control tokens to their ids. Where the format has such a name, only
     the token is accepted, and not the same characters. Without `required`, the model writes any text until it begins a
-    call, or a text that matches `content`. Raises JobRejected if a schema is not supported, or if the schemas together
-    are longer than `max_bytes`.
+    call, or a text that matches `content`. With `reasons`, it may reason before that, in any text up to the mark for
+    the end; with `began`, the prompt has begun the reasoning. Raises JobRejected if a schema is not supported, or if
+    the schemas together are longer than `max_bytes`.
     """
     writer = _Writer(control_tokens)
     functions = request.callable_functions
@@ -47,27 +54,64 @@ def tool_constraint(
     anyone = " | ".join(f"tool_{i}" for i in range(len(functions)))
     more = f" ({writer.terms(form.again)} call)*" if form.again and request.several else ""
     body = f"calls: {writer.terms(form.before)} call{more} {writer.terms(form.end)}"
-    start = _start(request, form, writer, content)
+    if request.required:
+        start = [f"start: {writer.terms(form.begin)} calls"]
+    elif content is not None:
+        start = _content_start(form, writer, content)
+    else:
+        start = _free_start(form, writer, reasons=reasons, began=began)
     lines = [*start, body, f"call: {anyone}", *calls]
     return Constraint("tools", "\n".join(lines), writer.marks)
 
 
-def _start(request: ToolRequest, form: ToolFormat, writer: "_Writer", content: Constraint | None) -> list[str]:
+def _content_start(form: ToolFormat, writer: "_Writer", content: Constraint) -> list[str]:
+    """Return the rules for an answer that is a call or matches `content`."""
+    if content.kind != "json":
+        raise unusable("with tools, it must be a JSON format")
+    answer = _with_space(json.loads(content.text))
+    return [f"start: answer | {writer.terms(form.begin)} calls", f"answer: %json {answer}"]
+
+
+def _free_start(form: ToolFormat, writer: "_Writer", *, reasons: bool, began: bool) -> list[str]:
+    """Return the rules for an answer that may reason, then be any text, and then call tools.
+
+    A terminal takes as much text as it can. So text is only what does not begin the reasoning.
+    """
+    no_thought = f" & ~(/{_SPACES}*/ {json.dumps(BEGIN_MARK)} {_ANY})" if reasons and not began else ""
+    rest = _rest(form, writer, no_thought)
+    if not reasons:
+        return ["start: rest", *rest]
+    thinking = _thinking(writer)
+    if began:
+        return ["start: thinking", *thinking, *rest]
+    if writer.has_mark(BEGIN_MARK):
+        opening = [f"start: rest | BEFORE? {writer.terms(BEGIN_MARK)} thinking", f"BEFORE: /{_SPACES}+/"]
+    else:
+        opening = ["start: rest | OPENING thinking", f"OPENING: /{_SPACES}*/ {json.dumps(BEGIN_MARK)}"]
+    return [*opening, *thinking, *rest]
+
+
+def _thinking(writer: "_Writer") -> list[str]:
+    """Return the rules for reasoning that has begun, with all that follows. The answer may end inside it."""
+    end = json.dumps(END_MARK)
+    if writer.has_mark(END_MARK):
+        thought = f"THOUGHT: {_ANY} & ~({_ANY} {end} {_ANY})"
+        return [f"thinking: THOUGHT | THOUGHT {writer.terms(END_MARK)} rest", thought]
+    return ["thinking: THOUGHT | thought rest", f"THOUGHT: {_ANY}", f"thought[lazy]: {_ANY} {end}"]
+
+
+def _rest(form: ToolFormat, writer: "_Writer", no_thought: str) -> list[str]:
+    """Return the rules for text that may be followed by calls. `no_thought` excludes texts that begin the reasoning."""
     begin = writer.terms(form.begin)
-    if request.required:
-        return [f"start: {begin} calls"]
-    if content is not None:
-        if content.kind != "json":
-            raise unusable("with tools, it must be a JSON format")
-        return [f"start: answer | {begin} calls", f"answer: %json {_with_space(json.loads(content.text))}"]
     if form.only_first:
         first = re.escape(form.begin[0])
-        other = rf"/[ \n\t]*([^ \n\t{first}](.|\n)*)?/"
-        return [f"start: OTHER | SPACE? {begin} calls", f"OTHER: {other}", r"SPACE: /[ \n\t]{1,8}/"]
+        other = rf"/{_SPACES}*([^\s\x1c-\x1f{first}](?s:.*))?/"
+        return [f"rest: OTHER | SPACE? {begin} calls", f"OTHER: {other}{no_thought}", f"SPACE: /{_SPACES}{{1,8}}/"]
     if writer.has_mark(form.begin):
-        return [f"start: OTHER | OTHER {begin} calls", r"OTHER: /(.|\n)*/"]
+        no_characters = f" & ~({_ANY} {json.dumps(form.begin, ensure_ascii=False)} {_ANY})"
+        return [f"rest: OTHER | OTHER {begin} calls", f"OTHER: {_ANY}{no_characters}{no_thought}"]
     # A lazy terminal ends with the first `begin`, so that no other text can contain it.
-    return ["start: OTHER | begin calls", r"OTHER: /(.|\n)*/", rf"begin[lazy]: /(.|\n)*/ {begin}"]
+    return ["rest: OTHER | begin calls", f"OTHER: {_ANY}{no_thought}", f"begin[lazy]: ({_ANY} {begin}){no_thought}"]
 
 
 def _schema(function: Mapping[str, Any], max_bytes: int) -> str:

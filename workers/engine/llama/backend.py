@@ -19,6 +19,7 @@ from shared.settings.settings import Settings
 from workers.engine.answer.words import is_end
 from workers.engine.backend import END, BatchRow, DecodeFailed, Facts, Prepared
 from workers.engine.cells.slots import SlotAccountingError
+from workers.engine.chat.answer_form import AnswerForm
 from workers.engine.chat.tool_grammar import tool_constraint
 from workers.engine.chat.tool_request import ToolRequest, read_tools
 from workers.engine.events import JobRejected, JobSpec
@@ -53,7 +54,9 @@ class LlamaBackend:
 
     lockstep = True
 
-    def __init__(self, model: int, ctx: int, shape: ModelShape, facts: Facts, limits: Limits) -> None:
+    def __init__(
+        self, model: int, ctx: int, shape: ModelShape, facts: Facts, limits: Limits, *, explains_tools: bool = True
+    ) -> None:
         sizes = shape.sizes
         self.slots, self.cells, self.n_ctx = sizes.slots, sizes.cells, sizes.n_ctx
         self.sequences = int(llama_cpp.llama_n_seq_max(ctx))
@@ -68,7 +71,13 @@ class LlamaBackend:
         self._vocab = Vocabulary(llama_cpp, model)
         self.n_vocab, self.tokenize, self.piece = self._vocab.size, self._vocab.tokenize, self._vocab.piece
         self._prompt_maker = Prompts(llama_cpp, model, self._vocab, self.n_ctx)
-        self.facts = replace(facts, calls_tools=self._prompt_maker.template is not None)
+        template = self._prompt_maker.template
+        #: Why the model cannot call tools; "" if it can. With `explains_tools`, those of a request are explained to a
+        #: model whose template knows none.
+        self._no_tools_reason = "" if template is not None else "tools need a chat template"
+        if template is not None and not template.tool_format.in_template and not explains_tools:
+            self._no_tools_reason = "the model's chat template knows no tools (PENSTOCK_TOOLS_WITHOUT_TEMPLATE=refuse)"
+        self.facts = replace(facts, calls_tools=not self._no_tools_reason)
         self._grammars = GrammarCompiler(self._vocab.table(), limits)
         self._batch = Batch(llama_cpp, llama_cpp.llama_n_batch(ctx))
         self._prompts: dict[int, Tokens] = {}
@@ -88,12 +97,15 @@ class LlamaBackend:
         self._vocab.reject_unknown((token for token, _ in sampling.logit_bias), "logit_bias")
         self._vocab.reject_unknown(sampling.stop_token_ids, "stop_token_ids")
         tools = read_tools(spec.payload)
+        if tools is not None and self._no_tools_reason:
+            raise JobRejected(EndCode.UNSUPPORTED_PARAMETER, self._no_tools_reason, "tools")
         prompt = self._prompt_maker.make(spec, tools)
         constraint = read_constraint(spec.payload, max_bytes=self._grammars.limits.max_bytes)
         # A model that is held to a form from the first token on does not reason.
         may_reason = constraint is None and (tools is None or not tools.required)
+        form = self._prompt_maker.answer_form(spec, prompt, has_tools=tools is not None, may_reason=may_reason)
         if tools is not None:
-            constraint = self._with_tools(tools, constraint)
+            constraint = self._with_tools(tools, form, constraint)
         grammar = None if constraint is None else self._grammars.compile(constraint, spec.tenant)
         return Prepared(
             spec,
@@ -103,18 +115,23 @@ class LlamaBackend:
             prompt,
             grammar,
             strip_space=spec.payload.get("prompt") == "",
-            form=self._prompt_maker.answer_form(spec, prompt, has_tools=tools is not None, may_reason=may_reason),
+            form=form,
             helper_cpu_s=0.0 if grammar is None else grammar.helper_cpu_s,
         )
 
-    def _with_tools(self, tools: ToolRequest, content: Constraint | None) -> Constraint:
-        """Return what an answer with tools must match. `content` is its format without a call."""
-        template = self._prompt_maker.template
-        if template is None:
+    def _with_tools(self, tools: ToolRequest, form: AnswerForm | None, content: Constraint | None) -> Constraint:
+        """Return what an answer with tools, which is read in this form, must match without a call: `content`."""
+        if form is None or form.form is None:
             raise JobRejected(EndCode.UNSUPPORTED_PARAMETER, "tools need a chat template", "tools")
-        control = self._vocab.control_tokens_in(template.tool_format.marks)
-        limit = self._grammars.limits.max_bytes
-        return tool_constraint(tools, template.tool_format, control, max_bytes=limit, content=content)
+        return tool_constraint(
+            tools,
+            form.form,
+            {name.decode(): token for token, name in form.names.items()},
+            max_bytes=self._grammars.limits.max_bytes,
+            content=content,
+            reasons=form.reasons,
+            began=form.began,
+        )
 
     def calibration_job(self, spec: JobSpec, prompt_tokens: int) -> Prepared:
         """Return a job for the calibration. Its prompt consists of `prompt_tokens` meaningless tokens."""
@@ -274,4 +291,5 @@ def load_backend(
         kind = RankingBackend if opened.pooling == RANK else EmbeddingBackend
         return kind(libs, opened.model, opened.ctx, opened.facts)
     limits = Limits(settings.max_schema_bytes, settings.schema_cpu_ms, settings.schema_step_ms)
-    return LlamaBackend(opened.model, opened.ctx, opened.shape, opened.facts, limits)
+    explains_tools = settings.tools_without_template == "generic"
+    return LlamaBackend(opened.model, opened.ctx, opened.shape, opened.facts, limits, explains_tools=explains_tools)

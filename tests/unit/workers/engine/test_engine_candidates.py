@@ -120,18 +120,8 @@ def test_a_job_that_is_paused_at_any_step_gets_its_candidates_without_a_gap_or_a
     with contextlib.closing(Driven(backend, prefill_chunk=3)) as driven:
         for key in map(str, range(9)):
             _submit(driven, key, _payload(kind, n=_N))
-        paused: set[str] = set()
-        while len(driven.ended) < 9:
-            driven.engine.step()
-            for key in sorted(sequence.key for sequence in driven.engine._running.values()):
-                if dice.random() < 0.1 and driven.engine.pause(key):
-                    paused.add(key)
-            for key in sorted(paused):
-                if dice.random() < 0.3 and driven.engine.resume(key):
-                    paused.discard(key)
-            paused -= set(driven.ended)
+        driven.run_with_pauses(9, dice)
         assert driven.engine.stats.pauses > 5
-        driven.check_empty()
         for ended in driven.ended.values():
             _check_candidates(ended, singles)
 

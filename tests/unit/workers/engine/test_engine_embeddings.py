@@ -51,12 +51,6 @@ def backend(model):
     backend.close()
 
 
-@pytest.fixture
-def driven(backend):
-    with contextlib.closing(Driven(backend)) as driven:
-        yield driven
-
-
 @pytest.fixture(scope="module")
 def reference(model):
     """A function that returns the vector and the number of tokens that `llama_cpp.Llama` gives for a text."""

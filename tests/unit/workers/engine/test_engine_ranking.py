@@ -1,6 +1,5 @@
 """Tests of ranking: scores equal those of llama.cpp alone beside any other jobs, and a job gets all or none."""
 
-import contextlib
 import math
 import random
 
@@ -12,7 +11,6 @@ from gguf import PoolingType
 from shared.jobs.outcomes import EndCode
 from shared.settings.settings import load
 from tests.support.bert import write_bert
-from tests.support.driven import Driven
 from workers.engine.events import JobRejected, JobSpec
 from workers.engine.factory import make_engine
 from workers.engine.llama.backend import load_backend
@@ -36,12 +34,6 @@ def backend(path):
     assert (backend.facts.pooling, backend.facts.width) == ("rank", 1)
     yield backend
     backend.close()
-
-
-@pytest.fixture
-def driven(backend):
-    with contextlib.closing(Driven(backend)) as driven:
-        yield driven
 
 
 @pytest.fixture(scope="module")

@@ -81,20 +81,8 @@ def test_a_job_that_is_paused_at_any_step_gets_its_answer_without_a_gap_or_a_rep
     with contextlib.closing(Driven(backend, prefill_chunk=3)) as driven:
         for key in map(str, range(12)):
             driven.submit(key, _payload(kind))
-        paused: set[str] = set()
-        while len(driven.ended) < 12:
-            driven.engine.step()
-            live = {event.key for event in driven.engine._running.values()}
-            for key in sorted(live):
-                if dice.random() < 0.15:
-                    driven.engine.pause(key)
-                    paused.add(key)
-            for key in sorted(paused):
-                if dice.random() < 0.3 and driven.engine.resume(key):
-                    paused.discard(key)
-            paused -= set(driven.ended)
+        driven.run_with_pauses(12, dice)
         assert driven.engine.stats.pauses > 10
-        driven.check_empty()
         for ended in driven.ended.values():
             _check_equal(ended, reference)
 

@@ -176,3 +176,17 @@ def test_tools_that_cannot_be_used_are_rejected_by_name(backend, more, param, wo
     with pytest.raises(JobRejected, match=words) as rejected:
         backend.prepare(JobSpec("a", "blue", REQUEST | more, 8, 1e9))
     assert rejected.value.param == param
+
+
+@pytest.mark.parametrize("backend", [("split", 16384)], indirect=True, ids=["split"])
+def test_a_template_without_tools_gets_them_explained_unless_the_operator_refuses_them(backend, model_path: Path):
+    assert backend._prompt_maker.template.tool_format is GENERIC
+    assert backend.facts.calls_tools
+    settings = load({}, None, device="cpu", kv_cells=512, threads=1, tools_without_template="refuse")
+    refusing = load_backend(settings, model_path)
+    assert not refusing.facts.calls_tools
+    with pytest.raises(JobRejected, match="knows no tools") as rejected:
+        refusing.prepare(JobSpec("a", "blue", REQUEST, 8, 1e9))
+    assert (rejected.value.code, rejected.value.param) == ("unsupported_parameter", "tools")
+    assert refusing.prepare(JobSpec("a", "blue", REQUEST | {"tool_choice": "none"}, 8, 1e9)).prompt_tokens
+    refusing.close()

@@ -1,5 +1,7 @@
 """Tests of the command line of a plan: its numbers, its table and its exit codes."""
 
+import json
+
 import pytest
 
 from workers.demo.random_gguf import write_random_model
@@ -45,12 +47,41 @@ def test_the_table_has_the_sizes_the_jobs_and_the_settings(model, capsys):
         (["--rate=5"], 2, "--rate=5.0: name --prompt and --answer too"),
         (["--slots=5000"], 2, "PENSTOCK_MAX_BATCH_SIZE='5000' is out of range"),
         (["--prompt=9000", "--answer=1"], 1, "a job of 9001 tokens is longer than the longest"),
+        (["--slots=300"], 1, "llama.cpp computes 256 sequences at once, fewer than 300 slots"),
+        (["--slots=300", "--gpu=80GiB"], 1, "llama.cpp computes 256 sequences at once, fewer than 300 slots"),
     ],
 )
 def test_what_cannot_be_planned_is_one_sentence(model, capsys, arguments, code, expected):
     assert main([model, *arguments]) == code
     (line,) = capsys.readouterr().err.splitlines()
     assert expected in line
+
+
+@pytest.mark.parametrize("gpu", [[], ["--gpu=80GiB"]])
+def test_too_few_cells_for_the_slots_are_told_as_the_worker_tells_them(model, capsys, monkeypatch, gpu):
+    monkeypatch.setenv("PENSTOCK_KV_CELLS", "16")
+    assert main([model, "--slots=9", *gpu]) == 1
+    assert "16 KV cells are fewer than 2 for each of 9 slots" in capsys.readouterr().err
+
+
+def test_a_pooling_that_is_set_plans_a_model_that_embeds(model, capsys, monkeypatch):
+    monkeypatch.setenv("PENSTOCK_POOLING", "mean")
+    assert main([model, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["memory"]["kv_bytes"] == 0
+
+
+def test_a_file_without_a_context_length_needs_one(tmp_path, capsys):
+    path = tmp_path / "unlimited.gguf"
+    write_random_model(path, name="unlimited")
+    data = bytearray(path.read_bytes())
+    # The value is a 32-bit number behind its key and its type.
+    value_at = data.index(b"llama.context_length") + len(b"llama.context_length") + 4
+    assert data[value_at : value_at + 4] == (2_048).to_bytes(4, "little")
+    data[value_at : value_at + 4] = bytes(4)
+    path.write_bytes(data)
+    assert main([str(path)]) == 1
+    assert "names no context_length (0); give --context" in capsys.readouterr().err
+    assert main([str(path), "--context=512"]) == 0
 
 
 @pytest.mark.parametrize("arguments", [["--users=0"], ["--prompt=-1"], ["--rate=nan"], ["--rate=0"], ["--answer=1e3"]])

@@ -1,0 +1,69 @@
+-- batch_step: writes what a process did for the batch that it claimed, all of it or nothing.
+-- KEYS open_batches batch_record batch_lines batch_answers file
+-- ARGV
+--   id text · the batch
+--   token text · the claim
+--   rest_ms int · ms until the batch is due again; with -1, the batch ends if its status changes
+--   from_status text · the status that changes
+--   to_status text · the new status, '' to change none
+--   writes rest · threes: `field`, its name and value; `line`, its number and text; `answer`, its number and text
+-- ANSWERS stepped lost
+--   stepped: the batch's status; its numbers of lines that completed and that failed
+--   lost: another process has claimed the batch
+-- KEEPS 9
+-- USES clock afford mark file_bytes
+
+-- An answer begins with this character if it is one for the file of errors.
+local FAILED = 'e'
+-- What a line's answer takes besides its text.
+local ANSWER_BYTES = 100
+local saved = redis.call('HMGET', k_batch_record .. id, 'token', 'status', 'tenant', 'completed', 'failed', 'kept_s',
+  'answer_bytes', 'input_file')
+if saved[1] ~= token then
+  return { 'lost' }
+end
+local record, status, tenant = k_batch_record .. id, saved[2] or '', saved[3] or ''
+local completed, failed = number(saved[4], 0, 0), number(saved[5], 0, 0)
+local ttl_ms = math.max(1000, redis.call('PTTL', record))
+local kept_s, new_bytes = number(saved[6]) or file_period_s(ttl_ms / 1000), 0
+for i = writes, #ARGV, 3 do
+  local kind, name, value = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+  if kind == 'field' then
+    redis.call('HSET', record, name, value)
+  elseif kind == 'line' then
+    redis.call('HSET', k_batch_lines .. id, name, value)
+  else
+    if redis.call('HSETNX', k_batch_answers .. id, name, value) == 1 then
+      local is_failed = string.sub(value, 1, 1) == FAILED
+      completed, failed = completed + (is_failed and 0 or 1), failed + (is_failed and 1 or 0)
+      new_bytes = new_bytes + #value + ANSWER_BYTES
+    end
+    redis.call('HDEL', k_batch_lines .. id, name)
+  end
+end
+local answer_bytes = number(saved[7], 0, 0) + new_bytes
+redis.call('HSET', record, 'completed', whole(completed), 'failed', whole(failed), 'kept_s', whole(kept_s),
+  'answer_bytes', whole(answer_bytes))
+if new_bytes > 0 then
+  count_file_bytes(tenant, kept_s, new_bytes)
+end
+local changes = to_status ~= '' and status == from_status
+if changes then
+  status = to_status
+  redis.call('HSET', record, 'status', to_status, to_status .. '_ms', whole(now_ms))
+end
+if rest_ms < 0 and changes then
+  redis.call('ZREM', k_open_batches, id)
+  redis.call('UNLINK', k_batch_lines .. id, k_batch_answers .. id)
+  redis.call('HDEL', record, 'token')
+  uncount_file_bytes(tenant, kept_s, answer_bytes)
+  if saved[8] and redis.call('EXISTS', k_file .. saved[8]) == 1 then
+    redis.call('HSET', k_file .. saved[8], 'readers',
+      whole(math.max(0, number(redis.call('HGET', k_file .. saved[8], 'readers'), 0, 0) - 1)))
+  end
+else
+  redis.call('ZADD', k_open_batches, now_ms + math.max(0, rest_ms), id)
+  redis.call('PEXPIRE', k_batch_lines .. id, ttl_ms)
+  redis.call('PEXPIRE', k_batch_answers .. id, ttl_ms)
+end
+return { 'stepped', status, completed, failed }

@@ -1,0 +1,218 @@
+"""Files and batches with the stock `openai` package against the served door."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import psutil
+import pytest
+from openai import OpenAI
+from openai.types import Batch
+
+from tests.support.processes import wait_for
+from tests.support.served import Address, Served, sim_served
+
+pytestmark = pytest.mark.ways("direct", reason="the requests differ from others only in the size of their bodies")
+
+
+@pytest.fixture(scope="module")
+def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    # A batch whose process was killed is due again when a lease has ended.
+    bounds = {"PENSTOCK_MAX_FILE_BYTES": "1000000", "PENSTOCK_BATCH_LINES_AT_ONCE": "16", "PENSTOCK_LEASE_MS": "2000"}
+    with sim_served(tmp_path_factory.mktemp("batches"), **bounds) as served:
+        yield served
+
+
+def a_line(number: int, **fields: Any) -> dict[str, Any]:
+    body = {"model": "sim", "messages": [{"role": "user", "content": f"story {number}"}], "max_tokens": 3}
+    return {
+        "custom_id": f"line-{number}",
+        "method": "POST",
+        "url": "/v1/chat/completions",
+        "body": body,
+    } | fields
+
+
+def upload(client: OpenAI, lines: list[Any], name: str = "lines.jsonl") -> str:
+    content = "".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines)
+    return client.files.create(file=(name, content.encode()), purpose="batch").id
+
+
+def begin(client: OpenAI, lines: list[Any], *, window: str = "24h", **fields: Any) -> Batch:
+    given = {"endpoint": "/v1/chat/completions", "completion_window": window} | fields
+    return client.batches.create(input_file_id=upload(client, lines), **given)  # type: ignore[arg-type]
+
+
+def ended(client: OpenAI, batch: Batch) -> Batch:
+    found = [batch]
+
+    def has_ended() -> bool:
+        found[0] = client.batches.retrieve(batch.id)
+        return found[0].status in {"completed", "failed", "expired", "cancelled"}
+
+    wait_for(has_ended, "the end of the batch", timeout_s=60)
+    return found[0]
+
+
+def results(client: OpenAI, file_id: str | None) -> list[dict[str, Any]]:
+    if file_id is None:
+        return []
+    return [json.loads(line) for line in client.files.content(file_id).text.splitlines()]
+
+
+def test_the_package_uploads_reads_lists_and_deletes_files(client: OpenAI) -> None:
+    content = b"".join(b"%d %s\n" % (i, b"x" * 1_000) for i in range(600))
+    file = client.files.create(file=("many parts.jsonl", content), purpose="batch")
+    assert (file.bytes, file.filename, file.purpose, file.status) == (
+        len(content),
+        "many parts.jsonl",
+        "batch",
+        "processed",
+    )
+    assert client.files.retrieve(file.id) == file
+    assert client.files.content(file.id).content == content
+    empty = client.files.create(file=("empty", b""), purpose="batch")
+    assert client.files.content(empty.id).content == b""
+    assert [found.id for found in client.files.list(limit=1)][:2] == [empty.id, file.id]
+    assert client.files.delete(file.id).deleted
+    for read in (client.files.retrieve, client.files.content, client.files.delete):
+        with pytest.raises(openai.NotFoundError, match=file.id):
+            read(file.id)
+
+
+def test_a_file_over_the_bound_is_refused_and_nothing_of_it_is_kept(client: OpenAI, served: Address) -> None:
+    def parts() -> int:
+        return sum(1 for _ in served.stage.client.scan_iter("penstock:file_parts:*"))
+
+    before = parts()
+    with pytest.raises(openai.APIStatusError, match="PENSTOCK_MAX_FILE_BYTES") as caught:
+        client.files.create(file=("long", b"x" * 1_000_001), purpose="batch")
+    assert caught.value.status_code == 413
+    with pytest.raises(openai.BadRequestError, match="purpose='vision' is not 'batch'"):
+        client.files.create(file=("short", b"x"), purpose="vision")
+    assert parts() == before
+
+
+def test_every_line_is_answered_in_order_although_the_serving_processes_are_killed(
+    client: OpenAI, served: Address
+) -> None:
+    # The processes that take their place answer the repetition of a call.
+    client = client.with_options(max_retries=8)
+    lines = [a_line(number) for number in range(90)]
+    batch = begin(client, [*lines[:70], "", *lines[70:]], metadata={"purpose": "test"})
+    assert (batch.object, batch.metadata, batch.endpoint) == ("batch", {"purpose": "test"}, "/v1/chat/completions")
+    wait_for(lambda: client.batches.retrieve(batch.id).request_counts.completed > 0, "an answer", timeout_s=60)
+    for process in psutil.Process(served.process.pid).children(recursive=True):
+        process.kill()
+    batch = ended(client, batch)
+    assert batch.status == "completed", batch
+    assert batch.request_counts is not None
+    assert (batch.request_counts.total, batch.request_counts.completed, batch.request_counts.failed) == (90, 90, 0)
+    assert batch.error_file_id is None
+    found = results(client, batch.output_file_id)
+    assert [line["custom_id"] for line in found] == [line["custom_id"] for line in lines]
+    answers = [line["response"] for line in found]
+    assert {answer["status_code"] for answer in answers} == {200}
+    assert all(len(answer["body"]["choices"][0]["message"]["content"].split()) == 3 for answer in answers)
+    assert len({line["id"] for line in found}) == len({answer["request_id"] for answer in answers}) == 90
+    assert client.batches.list(limit=1).data[0].id == batch.id
+    assert client.files.delete(batch.input_file_id).deleted
+
+
+def test_lines_that_cannot_be_run_are_in_the_file_of_errors(client: OpenAI) -> None:
+    bad_model = a_line(1)["body"] | {"model": "nobody"}
+    too_long = a_line(2)["body"] | {"max_tokens": 10_000_000}
+    batch = ended(client, begin(client, [a_line(0), a_line(1, body=bad_model), a_line(2, body=too_long)]))
+    assert batch.status == "completed"
+    assert [line["custom_id"] for line in results(client, batch.output_file_id)] == ["line-0"]
+    errors = results(client, batch.error_file_id)
+    assert [(line["custom_id"], line["response"]["status_code"]) for line in errors] == [
+        ("line-1", 404),
+        ("line-2", 400),
+    ]
+    assert [line["error"]["code"] for line in errors] == ["model_not_found", "context_length_exceeded"]
+    assert batch.request_counts is not None
+    assert (batch.request_counts.completed, batch.request_counts.failed) == (1, 2)
+
+
+def test_invalid_lines_are_told_by_their_numbers(client: OpenAI) -> None:
+    lines = [
+        a_line(0),
+        "no JSON",
+        a_line(2, method="GET"),
+        a_line(3, url="/v1/embeddings"),
+        a_line(0),
+        a_line(5, custom_id=""),
+        a_line(6, body=[]),
+    ]
+    batch = ended(client, begin(client, lines))
+    assert batch.status == "failed"
+    assert batch.errors is not None
+    assert batch.errors.data is not None
+    assert [(problem.line, problem.code) for problem in batch.errors.data] == [
+        (2, "invalid_json_line"),
+        (3, "invalid_method"),
+        (4, "mismatched_url"),
+        (5, "duplicate_custom_id"),
+        (6, "invalid_custom_id"),
+        (7, "invalid_body"),
+    ]
+    assert ended(client, begin(client, [])).errors.data[0].code == "empty_file"  # type: ignore[union-attr,index]
+
+
+def test_a_cancelled_batch_keeps_the_answers_that_it_has(client: OpenAI) -> None:
+    slow = [a_line(number) for number in range(100)]
+    for line in slow[1:]:
+        line["body"]["max_tokens"] = 1_000
+    batch = begin(client, slow)
+    wait_for(lambda: client.batches.retrieve(batch.id).request_counts.completed > 0, "an answer", timeout_s=60)  # type: ignore[union-attr]
+    with pytest.raises(openai.ConflictError, match="reads file"):
+        client.files.delete(batch.input_file_id)
+    assert client.batches.cancel(batch.id).status in {"cancelling", "cancelled"}
+    batch = ended(client, batch)
+    assert batch.status == "cancelled"
+    done, undone = results(client, batch.output_file_id), results(client, batch.error_file_id)
+    assert done
+    assert {line["error"]["code"] for line in undone} == {"batch_cancelled"}
+    assert sorted(line["custom_id"] for line in done + undone) == sorted(line["custom_id"] for line in slow)
+
+
+def test_when_the_window_ends_every_line_is_in_one_of_the_two_files(client: OpenAI) -> None:
+    lines = [a_line(number) for number in range(100)]
+    for line in lines:
+        # Alone, the lines would take longer than the window by far.
+        line["body"]["max_tokens"] = 1_000
+    batch = ended(client, begin(client, lines, window="2s"))
+    assert batch.status == "expired"
+    done, undone = results(client, batch.output_file_id), results(client, batch.error_file_id)
+    assert {line["error"]["code"] for line in undone} == {"batch_expired"}
+    assert sorted(line["custom_id"] for line in done + undone) == sorted(line["custom_id"] for line in lines)
+    assert batch.request_counts is not None
+    assert batch.request_counts.completed + batch.request_counts.failed == batch.request_counts.total == 100
+
+
+def test_lines_can_be_completions_and_requests_for_embeddings(client: OpenAI) -> None:
+    text = a_line(0, url="/v1/completions", body={"prompt": "Once", "max_tokens": 2})
+    batch = ended(client, begin(client, [text], endpoint="/v1/completions"))
+    assert results(client, batch.output_file_id)[0]["response"]["body"]["object"] == "text_completion"
+    vectors = a_line(0, url="/v1/embeddings", body={"input": ["a", "b"], "model": "sim"})
+    batch = ended(client, begin(client, [vectors], endpoint="/v1/embeddings"))
+    assert batch.output_file_id is None
+    (line,) = results(client, batch.error_file_id)
+    assert (line["response"]["status_code"], line["error"]["code"]) == (400, "unsupported_parameter")
+
+
+def test_a_batch_of_another_tenant_is_not_found(client: OpenAI) -> None:
+    batch = begin(client, [a_line(0)])
+    other = client.with_options(default_headers={"X-Tenant": "other"})
+    for call in (other.batches.retrieve, other.batches.cancel):
+        with pytest.raises(openai.NotFoundError, match=batch.id):
+            call(batch.id)
+    with pytest.raises(openai.NotFoundError):
+        other.files.content(batch.input_file_id)
+    with pytest.raises(openai.NotFoundError):
+        other.batches.create(
+            input_file_id=batch.input_file_id, endpoint="/v1/chat/completions", completion_window="24h"
+        )
+    assert ended(client, batch).status == "completed"

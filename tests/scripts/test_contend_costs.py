@@ -1,0 +1,38 @@
+"""Tests how many commands an exchange runs in the store, for a full worker and many tenants that want its slots."""
+
+import pytest
+
+from shared.store.store import Store
+from tests.support.contending import a_worker, offer
+
+#: A job of the worker: its record, what it is charged, and its part in the next choice. A tenant that wants a slot: its
+#: place in the set, its group, its slots, its service and its weight.
+MOST_PER_JOB, MOST_PER_TENANT = 16, 6
+
+
+def commands_of_an_exchange(store: Store, slots: int, waiting: int) -> int:
+    """Return the commands of an exchange, of which each of `slots` jobs and of `waiting` tenants is a part."""
+    worker = a_worker(store, slots, cells=1_000_000)
+    for number in range(slots // 4):
+        offer(store, f"loud{number}", 6)
+    worker.ask()
+    assert len(worker.computing) == slots
+    for number in range(waiting):
+        offer(store, f"quiet{number}")
+    worker.run(1_000)
+    worker.ask()
+    worker.run(1_000)
+    worker.ask()
+    worker.run(1_000)
+    store.client.config_resetstat()
+    worker.ask()
+    stats = store.client.info("commandstats")
+    return sum(
+        entry["calls"] for name, entry in stats.items() if not name.startswith(("cmdstat_config", "cmdstat_info"))
+    )
+
+
+@pytest.mark.parametrize(("slots", "waiting"), [(8, 10), (32, 10), (8, 50), (32, 50)])
+def test_an_exchange_looks_at_each_job_and_at_each_tenant_a_few_times(preemptive, slots, waiting):
+    commands = commands_of_an_exchange(preemptive, slots, waiting)
+    assert commands <= 60 + MOST_PER_JOB * slots + MOST_PER_TENANT * waiting

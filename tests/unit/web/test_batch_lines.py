@@ -1,0 +1,33 @@
+"""Tests of a batch's window and of when a line is offered again."""
+
+import re
+
+import pytest
+
+from web.openai.batches.batch_schema import BatchBody, window_ms
+from web.operations.batches.open_lines import OpenLine, job_id
+
+#: For each unit, the longest window and a number of digits that no window has.
+LONGEST = {"s": 604_800, "m": 10_080, "h": 168, "d": 7}
+
+
+@pytest.mark.parametrize("unit", LONGEST)
+def test_the_published_pattern_of_a_window_is_what_the_door_accepts(unit):
+    (pattern,) = [BatchBody.model_json_schema()["properties"]["completion_window"]["pattern"]]
+    longest = LONGEST[unit]
+    numbers = {*range(300), *range(longest - 300, longest + 300), 99_999, 100_000, 599_999, 600_000, 10**6}
+    for number in numbers:
+        is_valid = 0 < number <= longest
+        assert bool(re.fullmatch(pattern, f"{number}{unit}")) == is_valid, number
+        if is_valid:
+            assert window_ms(f"{number}{unit}") > 0
+
+
+def test_a_line_whose_jobs_expire_is_offered_after_a_second_and_then_ever_later():
+    line, rests = OpenLine(3, 0, "c3", job_id("b", 3, 0)), []
+    for attempt in range(1, 40):
+        line = line.again("b", 5_000)
+        rests.append(line.at_ms - 5_000)
+        assert line.job == job_id("b", 3, attempt)
+    assert rests[:7] == [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000]
+    assert set(rests[7:]) == {60_000}

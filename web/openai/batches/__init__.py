@@ -1,0 +1,1 @@
+"""The bodies of requests to OpenAI's routes for batches."""

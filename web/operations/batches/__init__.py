@@ -1,0 +1,1 @@
+"""What clients can do with files and batches, and the duty that feeds the lines of batches to the queue."""
