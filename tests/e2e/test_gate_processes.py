@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.gate import SLOW, GateClient, a_gate, port_of, submit_frame
-from tests.support.processes import ROOT, Process, Stage, wait_for
+from tests.support.processes import ROOT, Process, Stage, in_time, wait_for
 from tests.support.program import program
 from tests.support.up import Up, is_gone
 
@@ -127,31 +127,34 @@ PHASES = {
 @pytest.mark.parametrize("phase", PHASES)
 def test_killing_a_client_cancels_its_job(shared_gate: SharedGate, phase: str, stream: bool) -> None:
     stage, port = shared_gate.stage, shared_gate.port
-    with ExitStack() as stack:
-        if phase == "queued":
-            # Another client's job occupies the slot.
-            stage.wait_until_running(stack.enter_context(GateClient.at(port)).submitted("other", max_tokens=1_000))
-        frame = json.dumps(submit_frame(**PHASES[phase]) | {"stream": stream})
-        client = stack.enter_context(
-            subprocess.Popen([sys.executable, "-c", CLIENT, str(port), frame], stdout=subprocess.PIPE, text=True)
-        )
-        stack.callback(client.kill)
-        assert client.stdout is not None
-        job_id = json.loads(client.stdout.readline())["id"]
-        if phase != "queued":
-            stage.wait_until_running(job_id)
-        if phase == "decode":
-            stage.wait_for_text(job_id)
-        client.kill()
-        begin_s = time.monotonic()
-        (view,) = stage.ended(job_id)
-        took_s = time.monotonic() - begin_s
-        assert view.state.value == "canceled"
-        assert phase == "queued" or view.stage in {"", phase}
-        # Detected within 250 ms, in the engine within 50 ms, ended two steps of 20 ms later; a busy machine adds to it.
-        assert took_s < 0.25 + (0 if phase == "queued" else 0.5)
-        if phase != "queued":
-            wait_for(lambda: (view := stage.view(shared_gate.worker)) and view.slots_busy == 0, "the slot to be free")
+
+    def attempt() -> list[tuple[float, float]]:
+        with ExitStack() as stack:
+            if phase == "queued":
+                # Another client's job occupies the slot.
+                stage.wait_until_running(stack.enter_context(GateClient.at(port)).submitted("other", max_tokens=1_000))
+            frame = json.dumps(submit_frame(**PHASES[phase]) | {"stream": stream})
+            client = stack.enter_context(
+                subprocess.Popen([sys.executable, "-c", CLIENT, str(port), frame], stdout=subprocess.PIPE, text=True)
+            )
+            stack.callback(client.kill)
+            assert client.stdout is not None
+            job_id = json.loads(client.stdout.readline())["id"]
+            if phase != "queued":
+                stage.wait_until_running(job_id)
+            if phase == "decode":
+                stage.wait_for_text(job_id)
+            client.kill()
+            begin_s = time.monotonic()
+            (view,) = stage.ended(job_id)
+            took_s = time.monotonic() - begin_s
+            assert view.state.value == "canceled"
+            assert phase == "queued" or view.stage in {"", phase}
+        wait_for(lambda: (view := stage.view(shared_gate.worker)) and view.slots_busy == 0, "the slot to be free")
+        # Detected within 250 ms, in the engine within 50 ms, and ended two steps of 20 ms later.
+        return [(took_s, 0.25 + (0 if phase == "queued" else 0.5))]
+
+    in_time(attempt)
 
 
 def test_a_terminated_gate_waits_for_its_running_job_and_cancels_nothing(stage: Stage) -> None:
@@ -226,20 +229,6 @@ def test_each_of_a_thousand_simultaneous_frames_gets_its_answer(shared_gate: Sha
 
 
 # The gate's start and its separate address.
-
-
-def test_a_gate_without_a_store_answers_with_a_yield_within_a_second(tmp_path: Path) -> None:
-    environ = dict(program(tmp_path, **SLOW, PENSTOCK_LOG_FORMAT="json").environ)
-    environ |= {"REDIS_URL": f"unix://{tmp_path}/nowhere.sock", "PENSTOCK_GATE_LISTEN": "127.0.0.1:0"}
-    gate = Process([sys.executable, "-m", "web.gate"], environ, tmp_path / "gate.log")
-    try:
-        with GateClient.at(port_of(gate, "gate.listens")) as client:
-            begin_s = time.monotonic()
-            answer = client.ask(submit_frame())
-            assert time.monotonic() - begin_s < 1
-            assert (answer["status"], answer["reason"]) == ("yield", "store_unavailable")
-    finally:
-        gate.end()
 
 
 @pytest.mark.parametrize(

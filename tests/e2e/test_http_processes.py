@@ -18,7 +18,7 @@ import pytest
 from shared import metrics
 from shared.jobs.states import JobState
 from tests.support.ports import free_port
-from tests.support.processes import Stage, wait_for
+from tests.support.processes import Stage, in_time, wait_for
 from tests.support.served import Address, Served, sim_served
 from web.api import response_models
 
@@ -200,9 +200,13 @@ def test_slow_and_idle_clients_do_not_block_another_client(served: Address) -> N
                     b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                     b"Content-Length: 900\r\n\r\n{"
                 )
-        began = time.monotonic()
-        assert served.submit(max_tokens=1).status_code == 202
-        assert time.monotonic() - began < 2
+
+        def attempt() -> list[tuple[float, float]]:
+            began = time.monotonic()
+            assert served.submit(max_tokens=1).status_code == 202
+            return [(time.monotonic() - began, 2)]
+
+        in_time(attempt)
     finally:
         for connection in slow:
             connection.close()

@@ -5,6 +5,7 @@ import json
 import socket
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,8 +13,10 @@ from dataclasses import replace
 from typing import Any, Self
 
 from shared.clock import RealClock
+from shared.jobs.states import JobState
 from shared.settings.settings import Settings
 from shared.store.store import Store
+from tests.support.builders import view_of
 from tests.support.processes import Process, Stage, wait_for
 from web.gate.bounds import Bounds
 from web.gate.connection import Connection
@@ -164,3 +167,10 @@ def port_of(process: Process, event: str) -> int:
     line = wait_for(lambda: process.log_lines(event) or not process.alive, f"the log event {event}")
     assert process.alive, process.log.read_text()
     return int(json.loads(line[0])["address"].rpartition(":")[2])  # type: ignore[index]  # alive: lines
+
+
+def wait_for_cancel(store: Store, job_id: str) -> float:
+    """Wait until the job's cancel is requested or done; return how long that took, in seconds."""
+    begin_s = time.monotonic()
+    wait_for(lambda: (view := view_of(store, job_id)).cancel_requested or view.state is JobState.CANCELED, "the cancel")
+    return time.monotonic() - begin_s
