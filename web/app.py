@@ -6,7 +6,7 @@ from shared.clock import Clock
 from shared.settings.settings import Settings
 from shared.store.store import Store
 from web import errors
-from web.api import openapi
+from web.api.openapi import document
 from web.dashboard.dashboard import mode_of, register_dashboard
 from web.http import hosts_and_cors, telemetry
 from web.http.process_metrics import package_version
@@ -59,7 +59,7 @@ def create_app(settings: Settings, store: Store, clock: Clock) -> APIFlask:
     request_caller.install(app)
     open_requests.count_tenants(app)
     errors.install(app, settings)
-    openapi.install(app)
+    document.install(app)
     native = (jobs, events, queue, quote, usage, health, pages, front_page)
     blueprints = (*native, openai, responses, messages, embeddings, files, batches)
     for routes in blueprints:

@@ -20,7 +20,7 @@ _DASHBOARD = "/rq/"
 #: The model in the examples if no name can be shown.
 _ANY_MODEL = "MODEL"
 _LINKS = {
-    "/docs": "every route and field of the HTTP API",
+    "/docs": "every route of the HTTP API, with examples to try",
     "/openapi.json": "the same, for programs",
     "/v1/models": "the models that you may use",
     "/health/ready": "whether jobs are admitted at present",

@@ -7,6 +7,7 @@ from pydantic.json_schema import models_json_schema
 
 from shared.jobs.states import JobState
 from web.api import batch_models, message_models, response_models
+from web.api.openapi.texts import with_texts
 from web.http.request import MAX_ATTEMPT
 
 Parameter = dict[str, Any]
@@ -204,6 +205,7 @@ def install(app: APIFlask) -> None:
             for method, operation in operations.items():
                 _complete(operation, method, path)
         components["schemas"].pop("HTTPError", None)
+        with_texts(spec)
         return spec
 
 
