@@ -1,8 +1,8 @@
 """Declares the name, labels and help text of every metric that Penstock exports, and the histogram buckets.
 
 Fleet metrics are read from the store's counters (fields written by shared/lua/lib/stats.lua), so every door process
-exports the same values. Process metrics describe one door process. To add a fleet metric: add a row to this file, write
-its field in a script, and regenerate docs/http.md (`make docs`).
+exports the same values. Process metrics are counted by the processes of the door. To add a fleet metric: add a row to
+this file, write its field in a script, and regenerate docs/http.md (`make docs`).
 """
 
 from dataclasses import dataclass
@@ -233,7 +233,7 @@ GAUGES: tuple[MetricSpec, ...] = (
     MetricSpec("penstock_budget_used_tokens", "gauge", ("kind", "owner", "period"), "tokens counted and reserved"),
 )
 
-#: Metrics of one door process (HTTP or gate); prometheus-client keeps them (web/http/process_metrics.py,
+#: Metrics that the processes of a door (HTTP or gate) count; prometheus-client keeps them (web/http/process_metrics.py,
 #: web/gate/server.py).
 HTTP_REQUESTS = MetricSpec(
     "penstock_http_requests", "counter", ("route", "method", "status"), "HTTP requests that were answered"
@@ -254,14 +254,14 @@ FAILED_KEYS = MetricSpec(
     "keys that were not valid, by the error code for such keys; limited is yes if the address had sent too many before",
 )
 FOLLOWED_JOBS = MetricSpec(
-    "penstock_followed_jobs", "gauge", (), "jobs that clients of this process follow or wait for"
+    "penstock_followed_jobs", "gauge", (), "jobs that clients follow or wait for, added up over the door's processes"
 )
-HTTP_CONNECTIONS = MetricSpec("penstock_http_connections", "gauge", (), "open connections of this HTTP process")
+HTTP_CONNECTIONS = MetricSpec("penstock_http_connections", "gauge", (), "open connections of the HTTP processes")
 TURNED_AWAY = MetricSpec(
     "penstock_http_turned_away",
     "counter",
     ("bound",),
-    "connections and requests that would have exceeded a bound of this HTTP process",
+    "connections and requests that would have exceeded a bound of an HTTP process",
 )
 GATE_FRAMES = MetricSpec("penstock_gate_frames", "counter", ("status",), "frames that the TCP gate sent")
 GATE_CONNECTIONS = MetricSpec("penstock_gate_connections", "gauge", (), "open connections of the TCP gate")

@@ -5,14 +5,16 @@ from web import gevent_patches
 # The patches must be applied before any module imports names from ssl. Worker processes inherit the patches.
 gevent_patches.apply()
 
-import os  # noqa: E402 - nothing may be imported before the patches
+import contextlib  # noqa: E402 - nothing may be imported before the patches
+import os  # noqa: E402
 import sys  # noqa: E402
 from typing import Any  # noqa: E402
 
 from shared import log as logging  # noqa: E402
 from shared.errors import StoreUnavailable  # noqa: E402
 from web.http.connection_bounds import RESERVE, connection_limits  # noqa: E402
-from web.runtime.start import configure_store, open_store, raise_file_limit, read_settings  # noqa: E402
+from web.http.metric_files import MetricFiles  # noqa: E402
+from web.runtime.start import EXIT_CONFIG, configure_store, open_store, raise_file_limit, read_settings  # noqa: E402
 
 _settings = read_settings()
 logging.configure(_settings.log_level, _settings.log_format, room="web", pid=os.getpid())
@@ -73,3 +75,44 @@ def on_starting(_server: Any) -> None:
         sys.stderr.write(f"penstock web: {error}; jobs are refused until it answers\n")
     finally:
         store.client.close()
+
+
+def when_ready(server: Any) -> None:
+    """Create the folder in which the processes keep their metrics. Exits with an error message if that fails."""
+    try:
+        server.metric_files = MetricFiles.create(server.cfg.uid, server.cfg.gid)
+    except OSError as error:
+        sys.stderr.write(f"penstock web: {error}\n")
+        sys.exit(EXIT_CONFIG)
+
+
+def pre_fork(server: Any, worker: Any) -> None:
+    """Give the new process a place for its metrics that no living process has.
+
+    If that fails, because the memory is full for example, the process serves all the same and counts for itself.
+    """
+    worker.metric_place = None
+    taken = [other.metric_place for other in server.WORKERS.values()]
+    try:
+        worker.metric_place = server.metric_files.take_place(taken)
+    except OSError as error:
+        server.log.warning("the metrics of a new process are not shared: %s", error)
+
+
+def post_fork(server: Any, worker: Any) -> None:
+    """Let the new process keep its metrics at its place."""
+    if worker.metric_place is not None:
+        server.metric_files.join(worker.metric_place)
+
+
+def child_exit(server: Any, worker: Any) -> None:
+    """Remove the gauges of a process that has ended, so that they are not added to those of the others."""
+    if worker.metric_place is not None:
+        # gunicorn would end the whole server because of an error.
+        with contextlib.suppress(OSError):
+            server.metric_files.end_gauges(worker.metric_place)
+
+
+def on_exit(server: Any) -> None:
+    """Remove the files of metrics."""
+    server.metric_files.remove()

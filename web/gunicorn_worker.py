@@ -122,10 +122,9 @@ class DoorWorker(GeventWorker):  # type: ignore[misc]  # GeventWorker ships no t
         self._metrics: ProcessMetrics | None = None
 
     def load_wsgi(self) -> None:
-        """Load the app, and let its metrics show this worker's connections."""
+        """Load the app, whose metrics show this worker's connections."""
         super().load_wsgi()
         self._metrics = self.wsgi.extensions[EXTENSION_NAME].metrics
-        self._metrics.connections.set_function(lambda: self._bounds.open)
 
     def handle(self, listener: Any, client: Any, addr: Any) -> None:
         """Serve the requests of one connection, one after the other, and close the connection."""
@@ -133,6 +132,7 @@ class DoorWorker(GeventWorker):  # type: ignore[misc]  # GeventWorker ships no t
         client.settimeout(None)
         address = self._proxies.limiting_key(addr[0] if addr else "")
         place, exceeded = self._bounds.enter(address)
+        self._show_connections()
         try:
             if exceeded is None:
                 self._serve(listener, client, addr)
@@ -141,6 +141,11 @@ class DoorWorker(GeventWorker):  # type: ignore[misc]  # GeventWorker ships no t
         finally:
             close_gently(client, hurry=shutdown.requested.is_set, seconds=_LINGER_S[place])
             self._bounds.leave(address, place)
+            self._show_connections()
+
+    def _show_connections(self) -> None:
+        if self._metrics is not None:
+            self._metrics.show_connections(self._bounds.open)
 
     def _serve(self, listener: Any, client: Any, addr: Any) -> None:
         parser = DoorParser(self.cfg, client, addr, self._read_limits(addr), self._heads)

@@ -1,7 +1,6 @@
 """The HTTP door as it is served: gunicorn's processes, real workers, real connections."""
 
 import json
-import re
 import socket
 import sys
 import threading
@@ -19,6 +18,7 @@ from shared import metrics
 from shared.jobs.states import JobState
 from tests.support.ports import free_port
 from tests.support.processes import Stage, in_time, wait_for
+from tests.support.scrapes import scrape
 from tests.support.served import Address, Served, sim_served
 from web.api import response_models
 
@@ -161,10 +161,8 @@ def test_a_disconnect_does_not_cancel_a_submitted_job(served: Address) -> None:
 
 
 def count_followed_jobs(served: Served) -> int:
-    """Return how many jobs this ingress follows; it must have one process, because each counts only its own."""
-    metrics_text = httpx.get(f"{served.url}/metrics").text
-    (count,) = re.findall(rf"^{metrics.FOLLOWED_JOBS.name}{{.*}} (\S+)$", metrics_text, re.MULTILINE)
-    return int(float(count))
+    """Return how many jobs the processes of this ingress follow."""
+    return int(scrape(f"{served.url}/metrics").total(metrics.FOLLOWED_JOBS.name))
 
 
 @own_stage

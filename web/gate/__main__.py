@@ -11,6 +11,10 @@ import threading  # noqa: E402
 
 import gevent  # noqa: E402
 
+# The gate is one process. With a folder that is meant for other programs, prometheus-client would keep its metrics
+# there.
+os.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)
+
 from shared import log as logging  # noqa: E402
 from shared.clock import RealClock  # noqa: E402
 from shared.errors import ConfigError, StoreUnavailable  # noqa: E402

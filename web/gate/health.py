@@ -104,7 +104,6 @@ def wsgi_app(context: DoorContext, gate: Gate) -> Callable[..., Iterable[bytes]]
     def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")
         if path == "/metrics":
-            context.metrics.followed_jobs.set(context.event_hub.followed)
             return metrics_app(environ, start_response)
         status, body = HTTPStatus.NOT_FOUND, {"error": "the only routes are /health, /health/ready and /metrics"}
         if path == "/health":

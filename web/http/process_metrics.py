@@ -1,17 +1,16 @@
 """The Prometheus metrics of one process of the door: an HTTP process or the gate."""
 
-import os
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from shared import metrics as specs
 from shared.clock import Clock
 from web.http.connection_bounds import DoorBound
+from web.http.metric_files import registry_of_all
 
 _BUCKETS_S = tuple(ms / 1000 for ms in specs.BUCKETS_MS)
 #: The buckets for round trips to the store. They begin at smaller values than the buckets for requests, because a round
@@ -27,23 +26,8 @@ def package_version() -> str:
         return "0"
 
 
-class ProcessLabelCollector(Collector):
-    """Adds the label `process` to each sample, because several processes answer scrapes at the same address."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._registry = registry
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield all metric families, with the label `process` added to each sample."""
-        for family in self._registry.collect():
-            family.samples = [
-                sample._replace(labels={**sample.labels, "process": str(os.getpid())}) for sample in family.samples
-            ]
-            yield family
-
-
 class ProcessMetrics:
-    """The metrics of one process, which have their own registry."""
+    """The metrics that one process counts, which have their own registry."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -56,23 +40,38 @@ class ProcessMetrics:
         self.turned_away = self._counter(specs.TURNED_AWAY)
         self.connections = self._gauge(specs.HTTP_CONNECTIONS)
         self.followed_jobs = self._gauge(specs.FOLLOWED_JOBS)
-        build = Gauge(specs.BUILD_INFO.name, specs.BUILD_INFO.help, specs.BUILD_INFO.labels, registry=self.registry)
+        # Several processes of one version are one build, so their values are not added up.
+        build = Gauge(
+            specs.BUILD_INFO.name,
+            specs.BUILD_INFO.help,
+            specs.BUILD_INFO.labels,
+            registry=self.registry,
+            multiprocess_mode="livemax",
+        )
         build.labels(package_version(), platform.python_version()).set(1)
 
     def _counter(self, spec: specs.MetricSpec) -> Counter:
         return Counter(spec.name, spec.help, spec.labels, registry=self.registry)
 
     def _gauge(self, spec: specs.MetricSpec) -> Gauge:
-        return Gauge(spec.name, spec.help, spec.labels, registry=self.registry)
+        return Gauge(spec.name, spec.help, spec.labels, registry=self.registry, multiprocess_mode="livesum")
 
     def _histogram(self, spec: specs.MetricSpec, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(spec.name, spec.help, spec.labels, registry=self.registry, buckets=buckets)
 
     def scrape_registry(self) -> CollectorRegistry:
-        """Return a registry for one scrape; every sample in it has the label `process`."""
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(ProcessLabelCollector(self.registry))
-        return registry
+        """Return a registry for one scrape: the metrics of all processes of this start, if they share them."""
+        return registry_of_all() or self.registry
+
+    def show_connections(self, number: int) -> None:
+        """Show how many connections are open. An error of the metrics package does not affect the connection."""
+        with suppress(Exception):
+            self.connections.set(number)
+
+    def show_followed(self, jobs: int) -> None:
+        """Show how many jobs are followed. An error of the metrics package does not affect the followers."""
+        with suppress(Exception):
+            self.followed_jobs.set(jobs)
 
     def count_turned_away(self, code: str) -> None:
         """Count a connection or request that would have exceeded a bound; do nothing if `code` is another error."""

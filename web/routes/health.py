@@ -45,15 +45,16 @@ def ready() -> Response:
 
 @bp.get("/metrics")
 @bp.doc(
-    summary="Read the metrics of this process, for Prometheus",
+    summary="Read the metrics of this host's door, for Prometheus",
     responses={200: "The metrics in Prometheus text format"},
 )
 def process_metrics() -> Response:
-    """Return the metrics that this process keeps in its own memory, without those that are kept in the store."""
-    context = current_context()
-    context.metrics.followed_jobs.set(context.event_hub.followed)
+    """Return the metrics of all HTTP processes of this start, without those that are kept in the store.
+
+    Each of these processes gives the same answer.
+    """
     encode, content_type = _encoder()
-    return Response(encode(context.metrics.scrape_registry()), content_type=content_type)
+    return Response(encode(current_context().metrics.scrape_registry()), content_type=content_type)
 
 
 @bp.get("/metrics/fleet")

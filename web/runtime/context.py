@@ -87,7 +87,7 @@ def make_door_context(settings: Settings, store: Store, clock: Clock) -> DoorCon
         ticket_signer=TicketSigner(store.client),
         return_tickets=ReturnTickets(store.client, clock),
         pools=ModelPools(store, settings, clock),
-        event_hub=EventHub(store),
+        event_hub=EventHub(store, metrics.show_followed),
         in_doubt=InDoubtJobs(store, clock),
         metrics=metrics,
         readiness=SharedAnswer(read_overview, clock),

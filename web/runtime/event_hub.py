@@ -7,7 +7,7 @@ that id, the follower reads the events in between from the store itself (`Follow
 import queue
 import secrets
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Self
 
 import redis
@@ -97,8 +97,10 @@ class Follower:
 class EventHub:
     """Reads the event streams for all followers in one thread, which starts with the first follower and never ends."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, on_followed: Callable[[int], None] = lambda _: None) -> None:
+        """`on_followed` is called with the number of followed jobs whenever that may have changed."""
         self.store = store
+        self._on_followed = on_followed
         self._lock = threading.Lock()
         #: Guarded by the lock: the followers of each job, and the stream id up to which each job's stream was read.
         self._followers: dict[str, list[Follower]] = {}
@@ -138,6 +140,7 @@ class EventHub:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="hub", daemon=True)
                 self._thread.start()
+            self._on_followed(len(self._followers))
         self._has_followers.set()
         if must_wake:
             self._wake_reader()
@@ -153,6 +156,7 @@ class EventHub:
                 self._followers.pop(follower.job_id, None)
                 self._read_to.pop(follower.job_id, None)
                 self._unverified.discard(follower.job_id)
+            self._on_followed(len(self._followers))
 
     @property
     def followed(self) -> int:
