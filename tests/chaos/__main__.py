@@ -22,6 +22,11 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=10.0, help="how long faults act, in all phases together")
     parser.add_argument("--seed", type=int, help="the default is a random one")
     parser.add_argument("--admission", choices=("full", "bounds"), help="run one phase with this mode alone")
+    parser.add_argument(
+        "--no-failovers",
+        action="store_true",
+        help="use the strict store alone, which then loses nothing, and compare usage",
+    )
     parser.add_argument("--llama", action="store_true", help="run the demo model in place of the sim engine")
     parser.add_argument("--keep", action="store_true", help="write the report to bench/results/chaos-<seed>.json")
     parser.add_argument("--folder", type=Path, help="keep logs, ledgers and stores in this folder")
@@ -30,7 +35,7 @@ def main() -> None:
     print(json.dumps({"seed": seed, "environment": environment()}), flush=True)
     folder = options.folder or Path(tempfile.mkdtemp(prefix="penstock-chaos-"))
     verdicts = []
-    for number, phase in enumerate(phases(seed, options.minutes, options.admission, llama=options.llama)):
+    for number, phase in enumerate(phases(seed, options)):
         print(f"phase {number}: {phase}", file=sys.stderr, flush=True)
         verdicts.append(run_phase(phase, folder / f"phase{number}"))
     anomalies = [anomaly for verdict in verdicts for anomaly in verdict.anomalies]
@@ -54,12 +59,19 @@ def main() -> None:
     sys.exit(1 if anomalies else 0)
 
 
-def phases(seed: int, minutes: float, admission: str | None, *, llama: bool) -> list[Phase]:
+def phases(seed: int, options: argparse.Namespace) -> list[Phase]:
     """Return one phase for each admission mode; the seed decides which of them has the strict store."""
-    modes = ("full", "bounds") if admission is None else (admission,)
-    seconds = 60 * minutes / len(modes)
+    modes = (options.admission,) if options.admission else ("full", "bounds")
+    seconds, failovers = 60 * options.minutes / len(modes), not options.no_failovers
     return [
-        Phase(mode, strict=(seed + number) % 2 == 0, seconds=seconds, seed=seed, llama=llama)
+        Phase(
+            mode,
+            strict=not failovers or (seed + number) % 2 == 0,
+            seconds=seconds,
+            seed=seed,
+            llama=options.llama,
+            failovers=failovers,
+        )
         for number, mode in enumerate(modes)
     ]
 

@@ -153,8 +153,8 @@ class ProcessFaults:
 class StoreFaults:
     """Pauses, restarts and replaces the store, and breaks what leads to it."""
 
-    def __init__(self, pair: StorePair) -> None:
-        self._pair = pair
+    def __init__(self, pair: StorePair, *, failovers: bool = True) -> None:
+        self._pair, self._failovers = pair, failovers
 
     def lane(self) -> Lane:
         faults: dict[Fault, int] = {
@@ -163,8 +163,8 @@ class StoreFaults:
             self.kill_connections: 2,
             self.kill_and_restart: 2,
             self.terminate_and_restart: 1,
-            self.fail_over: 2,
-            self.fail_over_to_a_lagging_replica: 1,
+            self.fail_over: 2 * self._failovers,
+            self.fail_over_to_a_lagging_replica: 1 * self._failovers,
             self.cut_connections: 1,
             self.hold_connections: 2,
             self.delay_connections: 1,

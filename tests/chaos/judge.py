@@ -68,6 +68,10 @@ class Judge:
             **self.ledger.counts(),
         }
 
+    def jobs_by_tenant(self) -> dict[str, list[Job]]:
+        """Return all jobs that each tenant can read, those without an acknowledgement included."""
+        return {tenant: list(self._list(tenant)) for tenant in self._doors}
+
     def _report(self, kind: str, job_id: str, **details: Any) -> None:
         story = [entry for entry in self.ledger.entries if entry.get("id") == job_id][:12] if job_id else []
         self.anomalies.append({"kind": kind, "job": job_id, "story": story} | details)

@@ -20,6 +20,7 @@ from tests.chaos.ledger import Ledger
 from tests.chaos.slots import SlotWatch
 from tests.chaos.stores import StorePair
 from tests.chaos.system import System
+from tests.chaos.usage import usage_flaws
 from tests.support.processes import ROOT, Process, wait_for
 from tests.support.program import COMMAND
 
@@ -39,6 +40,8 @@ class Phase:
     seconds: float
     seed: int
     llama: bool = False
+    #: Whether the replica may take the store's place. Without that, a strict store loses nothing.
+    failovers: bool = True
 
 
 @dataclass
@@ -54,14 +57,17 @@ def run_phase(phase: Phase, folder: Path) -> Verdict:
     """Run one phase in a folder of its own."""
     folder.mkdir(parents=True)
     (folder / "ledgers").mkdir()
-    began = time.monotonic()
+    began, day = time.monotonic(), time.strftime("%Y-%m-%d", time.gmtime())
     with (
         StorePair(folder, strict=phase.strict) as pair,
         System(folder, pair, admission=phase.admission, llama=phase.llama) as system,
     ):
         started = time.monotonic()
         clients = [_client(system, phase, folder, number) for number in range(CLIENTS)]
-        faults = Faults([ProcessFaults(system).lane(), StoreFaults(pair).lane()], f"{phase.seed}/{phase.admission}")
+        faults = Faults(
+            [ProcessFaults(system).lane(), StoreFaults(pair, failovers=phase.failovers).lane()],
+            f"{phase.seed}/{phase.admission}",
+        )
         watch = SlotWatch(pair, system.slots)
         watch.start()
         faults.start()
@@ -76,6 +82,8 @@ def run_phase(phase: Phase, folder: Path) -> Verdict:
         judge = Judge(Ledger.read(folder / "ledgers"), pair.losses, doors, knows_words=not phase.llama)
         judge.judge()
         failures += watch.stop() + _audit(system)
+        if not pair.losses:
+            failures += usage_flaws(judge.jobs_by_tenant(), _operator(system), day)
         judge.check_unchanged()
         failures += faults.failures + system.deaths
         verdict = Verdict(phase, [{"kind": "run", "what": what} for what in failures] + judge.anomalies)
@@ -86,6 +94,7 @@ def run_phase(phase: Phase, folder: Path) -> Verdict:
             "faults": dict(faults.counts),
             "lost_answers": pair.proxy.lost_answers,
             "losses": [loss.as_dict() for loss in pair.losses],
+            "compared_usage": not pair.losses,
             "pauses": _pauses(system),
             "seconds": {
                 "start": round(started - began, 1),
@@ -120,6 +129,11 @@ def _pauses(system: System) -> int:
     return sum(int(value) for name, value in stats.items() if text(name).startswith("pauses|"))
 
 
+def _operator(system: System) -> dict[str, str]:
+    """Return the environment of an operator's commands, which reach the store without the proxy."""
+    return system.environ | {"REDIS_URL": system.pair.primary.url}
+
+
 def _audit(system: System) -> list[str]:
     """Wait until no job is inflight; return what doctor and the search for unowned keys find then."""
     store = system.pair.primary.client
@@ -130,8 +144,9 @@ def _audit(system: System) -> list[str]:
         found.append(str(error))
     found += [f"invariant {breach.invariant}: {breach.message}" for breach in find_breaches(store, timely=True)]
     found += [f"unowned key: {key}" for key in unowned_keys(store)]
-    environ = system.environ | {"REDIS_URL": system.pair.primary.url}
-    doctor = subprocess.run([*COMMAND, "doctor"], env=environ, capture_output=True, text=True, timeout=60, check=False)
+    doctor = subprocess.run(
+        [*COMMAND, "doctor"], env=_operator(system), capture_output=True, text=True, timeout=60, check=False
+    )
     if doctor.returncode:
         found.append(f"penstock doctor: exit {doctor.returncode}: {doctor.stdout[-2_000:]} {doctor.stderr[-500:]}")
     return found

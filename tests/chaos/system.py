@@ -12,10 +12,12 @@ from typing import Self
 import psutil
 
 from shared.accounts.api_keys import ApiKeys
+from shared.accounts.tenants import TenantPolicy, Tenants
 from shared.errors import StoreUnavailable
 from shared.settings.settings import load
 from shared.store.store import Store
 from tests.chaos.stores import StorePair
+from tests.chaos.usage import BUDGET
 from tests.support.ports import free_port
 from tests.support.processes import Process, wait_for
 from workers.demo import demo_model_path
@@ -110,6 +112,7 @@ class System:
         Store(self.pair.primary.client).configure(load(self.settings, None))
         for tenant in TENANTS:
             self.keys[tenant] = ApiKeys(self.pair.primary.client).create(tenant).key
+            Tenants(self.pair.primary.client).set(tenant, TenantPolicy(**BUDGET))
         for number in range(WORKERS):
             self._add("worker", f"worker{number}", ["workers"], {})
         for number, port in enumerate(self.door_ports):

@@ -1,0 +1,51 @@
+"""Compares what `penstock usage` tells an operator with what the tenants read of their own jobs."""
+
+import json
+import subprocess
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tests.support.program import COMMAND
+
+#: The budget of each tenant is never exhausted. Its weights differ, so that no count can be taken for the other.
+BUDGET = {"tokens_per_day": 10**9, "prompt_weight": 1.0, "answer_weight": 3.0}
+_AMOUNTS = ("requests", "succeeded", "failed", "canceled", "expired", "prompt_tokens", "cached_tokens")
+_AMOUNTS += ("completion_tokens",)
+
+Job = dict[str, Any]
+
+
+def usage_of(jobs: Iterable[Job]) -> dict[str, int]:
+    """Return what ended jobs add up to, by the names that `penstock usage` has for the sums."""
+    sums = Counter[str](dict.fromkeys(_AMOUNTS, 0))
+    for job in jobs:
+        usage = job["usage"] or {}
+        sums["requests"] += 1
+        sums[job["status"]] += 1
+        for name in ("prompt_tokens", "cached_tokens", "completion_tokens"):
+            sums[name] += usage.get(name) or 0
+    return dict(sums)
+
+
+def usage_flaws(jobs: Mapping[str, list[Job]], environ: dict[str, str], day: str) -> list[str]:
+    """Return in what `penstock usage` differs from the jobs of each tenant, all of which have ended since `day`."""
+    told = {row["tenant"]: row for row in _usage(environ, "--from", day)["rows"]}
+    budgets = {row["name"]: row for row in _usage(environ, "--budgets")["budgets"]}
+    flaws = []
+    for tenant, ended in jobs.items():
+        sums = usage_of(ended)
+        row = {name: told.get(tenant, {}).get(name, 0) for name in _AMOUNTS}
+        if row != sums:
+            flaws.append(f"penstock usage tells {row} of {tenant}, whose jobs add up to {sums}")
+        counted = sums["prompt_tokens"] + 3 * sums["completion_tokens"]
+        budget = budgets[tenant]
+        if (budget["counted_tokens"], budget["reserved_tokens"]) != (counted, 0):
+            flaws.append(f"the budget of {tenant} is {budget}, and its jobs count as {counted} tokens")
+    return flaws
+
+
+def _usage(environ: dict[str, str], *options: str) -> dict[str, Any]:
+    command = [*COMMAND, "usage", "--json", *options]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=True)
+    return dict(json.loads(done.stdout))
