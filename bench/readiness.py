@@ -20,7 +20,7 @@ import redis
 
 from bench.common import environment, print_environment, print_rows, private_store, write_results
 from bench.door import HIGH_BOUNDS, free_port, served
-from shared.metrics import BUCKETS_MS
+from shared.metrics.spec import BUCKETS_MS
 from shared.settings.settings import load
 from shared.store import keys
 from shared.store.replies import HeartbeatReport

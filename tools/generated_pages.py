@@ -1,6 +1,6 @@
 """Generates the docs tables of settings, keys and metrics from the code, or checks them with --check.
 
-.env.example and docs/settings.md are generated as a whole. In docs/keys.md and docs/http.md only the parts between
+.env.example and docs/settings.md are generated as a whole. In docs/keys.md and docs/metrics.md only the parts between
 `<!-- made by make docs: NAME -->` and `<!-- end -->` are.
 """
 
@@ -8,7 +8,9 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from shared import metrics
+from shared.metrics.fleet import FLEET
+from shared.metrics.process import PROCESS
+from shared.metrics.spec import MetricSpec
 from shared.settings.setting import Setting
 from shared.settings.settings import SYSTEM_WIDE
 from shared.settings.table import ROWS
@@ -64,7 +66,7 @@ def keys_table() -> str:
     return _table(("key", "type", "holds", "dies"), rows)
 
 
-def metrics_table(rows: Iterable[metrics.MetricSpec], title: str) -> str:
+def metrics_table(rows: Iterable[MetricSpec], title: str) -> str:
     """Return a table of metrics by their names in Prometheus."""
     cells = (
         (
@@ -79,16 +81,15 @@ def metrics_table(rows: Iterable[metrics.MetricSpec], title: str) -> str:
 
 def pages() -> dict[Path, str]:
     """Return the text that each generated, or partly generated, file must have."""
-    fleet = [row for row in metrics.ALL if row not in metrics.PROCESS]
     return {
         ROOT / ".env.example": env_example(),
         ROOT / "docs" / "settings.md": settings_page(),
         ROOT / "docs" / "keys.md": _replace_parts(ROOT / "docs" / "keys.md", {"keys": keys_table()}),
-        ROOT / "docs" / "http.md": _replace_parts(
-            ROOT / "docs" / "http.md",
+        ROOT / "docs" / "metrics.md": _replace_parts(
+            ROOT / "docs" / "metrics.md",
             {
-                "fleet metrics": metrics_table(fleet, "fleet metric"),
-                "process metrics": metrics_table(metrics.PROCESS, "process metric"),
+                "fleet metrics": metrics_table(FLEET, "fleet metric"),
+                "process metrics": metrics_table(PROCESS, "process metric"),
             },
         ),
     }

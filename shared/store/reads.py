@@ -167,7 +167,7 @@ class StoreReads:
         return decode.overview(self._call("overview")[1])
 
     def counters(self, *names: str) -> list[int]:
-        """Return the values of these counters, by the field names that shared/metrics.py describes."""
+        """Return the values of these counters, by the field names that shared/metrics/fleet.py describes."""
         with store_faults(self.client):
             values: Any = self.client.hmget(keys.stats(), list(names))
         return [decode.integer(None if value is None else decode.text(value)) for value in values]

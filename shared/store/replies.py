@@ -236,8 +236,8 @@ class Snapshot:
     max_inflight: int
     waiting: int
     running: int
-    #: Counters and histogram buckets by the field names that shared/metrics.py describes; empty if the caller did not
-    #: ask for them.
+    #: Counters and histogram buckets by the field names that shared/metrics/fleet.py describes; empty if the caller did
+    #: not ask for them.
     stats: dict[str, int]
     tenants: list[TenantView]
     #: At most 64 workers: those with the latest heartbeats, an equal number of each pool. Some may not be live.

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from apiflask import APIFlask
 
-from shared.metrics import BUCKETS_MS
+from shared.metrics.spec import BUCKETS_MS
 from shared.settings.settings import Settings
 from shared.store import keys
 from shared.store.store import Store

@@ -14,8 +14,8 @@ from typing import Any
 import httpx
 import pytest
 
-from shared import metrics
 from shared.jobs.states import JobState
+from shared.metrics.process import FOLLOWED_JOBS
 from tests.support.ports import free_port
 from tests.support.processes import Stage, in_time, wait_for
 from tests.support.scrapes import scrape
@@ -162,7 +162,7 @@ def test_a_disconnect_does_not_cancel_a_submitted_job(served: Address) -> None:
 
 def count_followed_jobs(served: Served) -> int:
     """Return how many jobs the processes of this ingress follow."""
-    return int(scrape(f"{served.url}/metrics").total(metrics.FOLLOWED_JOBS.name))
+    return int(scrape(f"{served.url}/metrics").total(FOLLOWED_JOBS.name))
 
 
 @own_stage

@@ -9,8 +9,8 @@ import structlog
 from gevent.server import StreamServer
 from prometheus_client import Counter, Gauge
 
-from shared import metrics as specs
 from shared.errors import ConfigError
+from shared.metrics import process as specs
 from web.gate.answers import error_frame, to_line
 from web.gate.bounds import Bounds
 from web.gate.connection import Connection

@@ -7,12 +7,13 @@ from importlib.metadata import PackageNotFoundError, version
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from shared import metrics as specs
 from shared.clock import Clock
+from shared.metrics import process as specs
+from shared.metrics.spec import BUCKETS_MS, MetricSpec
 from web.http.connection_bounds import DoorBound
 from web.http.metric_files import registry_of_all
 
-_BUCKETS_S = tuple(ms / 1000 for ms in specs.BUCKETS_MS)
+_BUCKETS_S = tuple(ms / 1000 for ms in BUCKETS_MS)
 #: The buckets for round trips to the store. They begin at smaller values than the buckets for requests, because a round
 #: trip to a nearby store takes far less time than a request.
 _SCRIPT_BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
@@ -50,13 +51,13 @@ class ProcessMetrics:
         )
         build.labels(package_version(), platform.python_version()).set(1)
 
-    def _counter(self, spec: specs.MetricSpec) -> Counter:
+    def _counter(self, spec: MetricSpec) -> Counter:
         return Counter(spec.name, spec.help, spec.labels, registry=self.registry)
 
-    def _gauge(self, spec: specs.MetricSpec) -> Gauge:
+    def _gauge(self, spec: MetricSpec) -> Gauge:
         return Gauge(spec.name, spec.help, spec.labels, registry=self.registry, multiprocess_mode="livesum")
 
-    def _histogram(self, spec: specs.MetricSpec, buckets: tuple[float, ...]) -> Histogram:
+    def _histogram(self, spec: MetricSpec, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(spec.name, spec.help, spec.labels, registry=self.registry, buckets=buckets)
 
     def scrape_registry(self) -> CollectorRegistry:

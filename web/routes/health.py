@@ -13,7 +13,7 @@ from web.operations.request_caller import require_admin
 from web.operations.responses import json_response, store_away_response
 from web.operations.snapshots import read_readiness
 from web.runtime.current import current_context
-from web.runtime.fleet_page import CONTENT_TYPES, Format
+from web.runtime.fleet.page import CONTENT_TYPES, Format
 
 bp = APIBlueprint("health", __name__, tag="Operators")
 

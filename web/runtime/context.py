@@ -18,7 +18,7 @@ from web.runtime.credentials.credential_cache import CredentialCache
 from web.runtime.credentials.failed_keys import FailedKeys
 from web.runtime.credentials.key_watch import KeyWatch
 from web.runtime.event_hub import EventHub
-from web.runtime.fleet_page import FleetPage
+from web.runtime.fleet.page import FleetPage
 from web.runtime.in_doubt import InDoubtJobs
 from web.runtime.model_pools import ModelPools
 from web.runtime.return_tickets import ReturnTickets

@@ -4,7 +4,7 @@
 -- Each state change is counted once, by the script that makes it. The first 50 tenants get labels of their own; all
 -- others share the label `other`, so that the size of the hash is bounded.
 local MAX_LABELS = 50
--- Upper bounds of the histograms' buckets in ms. shared/metrics.py has the same list.
+-- Upper bounds of the histograms' buckets in ms. shared/metrics/spec.py has the same list.
 local BUCKETS_MS = { 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000, 20000, 40000, 80000, 160000, 320000, 640000 }
 
 local function count(field, by)

@@ -8,10 +8,12 @@ import pytest
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from shared import metrics
 from shared.accounts.budgets import Budget
+from shared.metrics.fleet import COUNTED, FLEET
+from shared.metrics.process import PROCESS
+from shared.metrics.spec import BUCKETS_MS, MAX_TENANTS, MetricSpec
 from shared.store.replies import Snapshot, TenantView, WorkerView
-from web.runtime.fleet_metrics import MAX_BUDGETS, fleet_registry
+from web.runtime.fleet.metrics import MAX_BUDGETS, fleet_registry
 
 Labels = dict[str, str]
 
@@ -122,7 +124,7 @@ def test_gauges_show_the_tenants_seen_last_and_the_rest_as_other() -> None:
     tenants = [a_tenant(f"t{i}", waiting=1) for i in range(60)]
     read = samples(a_snapshot(tenants=tenants, waiting=75, running=0))
     shown = {labels["tenant"]: value for labels, value in read["penstock_jobs_waiting"]}
-    assert len(shown) == metrics.MAX_TENANTS + 1
+    assert len(shown) == MAX_TENANTS + 1
     assert shown["other"] == 25
 
 
@@ -167,7 +169,7 @@ def test_every_counter_s_field_is_counted_by_a_script() -> None:
     written = "".join(file.read_text() for file in files("shared").joinpath("lua").iterdir() if file.is_file())
     written += "".join(file.read_text() for file in files("shared").joinpath("lua/lib").iterdir())
     calls = r"(count\(|observe\(|'HINCRBY', k_stats, )"
-    uncounted = {row.field for row in metrics.COUNTED if not re.search(rf"{calls}'{row.field}\b", written)}
+    uncounted = {row.field for row in COUNTED if not re.search(rf"{calls}'{row.field}\b", written)}
     assert uncounted == set()
 
 
@@ -180,16 +182,16 @@ def test_the_scripts_and_the_metrics_have_the_same_histogram_buckets() -> None:
     source = files("shared").joinpath("lua/lib/stats.lua").read_text()
     listed = re.search(r"BUCKETS_MS = \{ ([\d, ]+) \}", source)
     assert listed is not None
-    assert tuple(int(part) for part in listed[1].split(",")) == metrics.BUCKETS_MS
+    assert tuple(int(part) for part in listed[1].split(",")) == BUCKETS_MS
 
 
 def test_no_two_metrics_have_the_same_name() -> None:
-    names = [row.name for row in metrics.ALL]
+    names = [row.name for row in (*FLEET, *PROCESS)]
     assert len(set(names)) == len(names)
 
 
-@pytest.mark.parametrize("row", metrics.ALL, ids=lambda row: row.name)
-def test_every_metric_has_the_prefix_and_a_help_text(row: metrics.MetricSpec) -> None:
+@pytest.mark.parametrize("row", [*FLEET, *PROCESS], ids=lambda row: row.name)
+def test_every_metric_has_the_prefix_and_a_help_text(row: MetricSpec) -> None:
     assert row.name.startswith("penstock_")
     assert row.help
 

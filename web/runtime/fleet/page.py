@@ -8,10 +8,10 @@ from prometheus_client.openmetrics import exposition as openmetrics
 
 from shared.accounts.budgets import Budgets
 from shared.clock import Clock
-from shared.metrics import MAX_TENANTS
+from shared.metrics.spec import MAX_TENANTS
 from shared.store.store import Store
 from web.http.process_metrics import ProcessMetrics
-from web.runtime.fleet_metrics import fleet_registry
+from web.runtime.fleet.metrics import fleet_registry
 from web.runtime.shared_answer import SharedAnswer
 
 #: How old the budgets may be, in seconds, about the time between two scrapes: they are in the records of all tenants.

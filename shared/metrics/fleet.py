@@ -1,53 +1,10 @@
-"""Declares the name, labels and help text of every metric that Penstock exports, and the histogram buckets.
+"""Declares the fleet metrics, which are read from the store, so every door process exports the same values.
 
-Fleet metrics are read from the store's counters (fields written by shared/lua/lib/stats.lua), so every door process
-exports the same values. Process metrics are counted by the processes of the door. To add a fleet metric: add a row to
-this file, write its field in a script, and regenerate docs/http.md (`make docs`).
+The scripts count them in fields of one hash (shared/lua/lib/stats.lua). To add a fleet metric: add a row to this file,
+write its field in a script, and regenerate docs/metrics.md (`make docs`).
 """
 
-from dataclasses import dataclass
-from typing import Literal
-
-#: The upper bounds of the buckets of every histogram, in ms; a test compares them with shared/lua/lib/stats.lua.
-BUCKETS_MS = (
-    5,
-    10,
-    25,
-    50,
-    100,
-    250,
-    500,
-    1_000,
-    2_500,
-    5_000,
-    10_000,
-    20_000,
-    40_000,
-    80_000,
-    160_000,
-    320_000,
-    640_000,
-)
-#: In gauges, this many tenants have a label value of their own: those with the most recent admissions. All other
-#: tenants share the label value OTHER.
-MAX_TENANTS = 50
-OTHER = "other"
-
-
-@dataclass(frozen=True)
-class MetricSpec:
-    """One metric.
-
-    If the metric is read from the store's `stats` hash, the hash has one field for each combination of label values.
-    The name of such a field starts with `field`, and the label values follow in the order of `labels`.
-    """
-
-    name: str
-    kind: Literal["counter", "gauge", "histogram"]
-    labels: tuple[str, ...]
-    help: str
-    field: str = ""
-
+from shared.metrics.spec import MetricSpec
 
 #: Counters and histograms that are read from the `stats` hash. Prometheus adds `_total` to the names of counters.
 COUNTED: tuple[MetricSpec, ...] = (
@@ -233,64 +190,4 @@ GAUGES: tuple[MetricSpec, ...] = (
     MetricSpec("penstock_budget_used_tokens", "gauge", ("kind", "owner", "period"), "tokens counted and reserved"),
 )
 
-#: Metrics that the processes of a door (HTTP or gate) count; prometheus-client keeps them (web/http/process_metrics.py,
-#: web/gate/server.py).
-HTTP_REQUESTS = MetricSpec(
-    "penstock_http_requests", "counter", ("route", "method", "status"), "HTTP requests that were answered"
-)
-HTTP_SECONDS = MetricSpec(
-    "penstock_http_request_seconds", "histogram", ("route", "method"), "time from a request to the start of its answer"
-)
-SCRIPT_SECONDS = MetricSpec(
-    "penstock_store_script_seconds", "histogram", ("script",), "time of one round trip to the store, by script"
-)
-REFUSED_WITHOUT_STORE = MetricSpec(
-    "penstock_refused_without_store", "counter", (), "yields that were sent because the store did not answer"
-)
-FAILED_KEYS = MetricSpec(
-    "penstock_failed_keys",
-    "counter",
-    ("code", "limited"),
-    "keys that were not valid, by the error code for such keys; limited is yes if the address had sent too many before",
-)
-FOLLOWED_JOBS = MetricSpec(
-    "penstock_followed_jobs", "gauge", (), "jobs that clients follow or wait for, added up over the door's processes"
-)
-HTTP_CONNECTIONS = MetricSpec("penstock_http_connections", "gauge", (), "open connections of the HTTP processes")
-TURNED_AWAY = MetricSpec(
-    "penstock_http_turned_away",
-    "counter",
-    ("bound",),
-    "connections and requests that would have exceeded a bound of an HTTP process",
-)
-GATE_FRAMES = MetricSpec("penstock_gate_frames", "counter", ("status",), "frames that the TCP gate sent")
-GATE_CONNECTIONS = MetricSpec("penstock_gate_connections", "gauge", (), "open connections of the TCP gate")
-GATE_REFUSED_CONNECTIONS = MetricSpec(
-    "penstock_gate_refused_connections",
-    "counter",
-    ("bound",),
-    "connections that the TCP gate refused, by the setting whose bound was reached",
-)
-BUILD_INFO = MetricSpec(
-    "penstock_build_info",
-    "gauge",
-    ("version", "python"),
-    "constant 1; the labels are the versions of Penstock and Python",
-)
-PROCESS: tuple[MetricSpec, ...] = (
-    HTTP_REQUESTS,
-    HTTP_SECONDS,
-    SCRIPT_SECONDS,
-    REFUSED_WITHOUT_STORE,
-    FAILED_KEYS,
-    FOLLOWED_JOBS,
-    HTTP_CONNECTIONS,
-    TURNED_AWAY,
-    GATE_FRAMES,
-    GATE_CONNECTIONS,
-    GATE_REFUSED_CONNECTIONS,
-    BUILD_INFO,
-)
-
 FLEET: tuple[MetricSpec, ...] = (*COUNTED, ADMISSION, *BY_WORKER, *GAUGES)
-ALL: tuple[MetricSpec, ...] = (*FLEET, *PROCESS)

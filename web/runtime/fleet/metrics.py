@@ -1,4 +1,4 @@
-"""Convert a snapshot of the store into the Prometheus fleet metrics, which are defined in shared/metrics.py.
+"""Convert a snapshot of the store into the Prometheus fleet metrics, which are defined in shared/metrics/fleet.py.
 
 There may be more than 15,000 samples, which take a tenth of a second or more. Other greenlets of the process run in
 between (`in_turns`).
@@ -20,7 +20,8 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from shared.accounts.budgets import Budget
-from shared.metrics import ADMISSION, BUCKETS_MS, BY_WORKER, COUNTED, GAUGES, MAX_TENANTS, OTHER, MetricSpec
+from shared.metrics.fleet import ADMISSION, BY_WORKER, COUNTED, GAUGES
+from shared.metrics.spec import BUCKETS_MS, MAX_TENANTS, OTHER, MetricSpec
 from shared.store.replies import Snapshot, TenantView, WorkerView
 
 #: After this many fields or samples, which take 1 or 2 ms, other greenlets run. A series of a histogram has 20 samples.

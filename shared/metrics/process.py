@@ -1,0 +1,62 @@
+"""Declares the process metrics, which the processes of a door count in their own memory."""
+
+from shared.metrics.spec import MetricSpec
+
+#: Metrics that the processes of a door (HTTP or gate) count; prometheus-client keeps them (web/http/process_metrics.py,
+#: web/gate/server.py).
+HTTP_REQUESTS = MetricSpec(
+    "penstock_http_requests", "counter", ("route", "method", "status"), "HTTP requests that were answered"
+)
+HTTP_SECONDS = MetricSpec(
+    "penstock_http_request_seconds", "histogram", ("route", "method"), "time from a request to the start of its answer"
+)
+SCRIPT_SECONDS = MetricSpec(
+    "penstock_store_script_seconds", "histogram", ("script",), "time of one round trip to the store, by script"
+)
+REFUSED_WITHOUT_STORE = MetricSpec(
+    "penstock_refused_without_store", "counter", (), "yields that were sent because the store did not answer"
+)
+FAILED_KEYS = MetricSpec(
+    "penstock_failed_keys",
+    "counter",
+    ("code", "limited"),
+    "keys that were not valid, by the error code for such keys; limited is yes if the address had sent too many before",
+)
+FOLLOWED_JOBS = MetricSpec(
+    "penstock_followed_jobs", "gauge", (), "jobs that clients follow or wait for, added up over the door's processes"
+)
+HTTP_CONNECTIONS = MetricSpec("penstock_http_connections", "gauge", (), "open connections of the HTTP processes")
+TURNED_AWAY = MetricSpec(
+    "penstock_http_turned_away",
+    "counter",
+    ("bound",),
+    "connections and requests that would have exceeded a bound of an HTTP process",
+)
+GATE_FRAMES = MetricSpec("penstock_gate_frames", "counter", ("status",), "frames that the TCP gate sent")
+GATE_CONNECTIONS = MetricSpec("penstock_gate_connections", "gauge", (), "open connections of the TCP gate")
+GATE_REFUSED_CONNECTIONS = MetricSpec(
+    "penstock_gate_refused_connections",
+    "counter",
+    ("bound",),
+    "connections that the TCP gate refused, by the setting whose bound was reached",
+)
+BUILD_INFO = MetricSpec(
+    "penstock_build_info",
+    "gauge",
+    ("version", "python"),
+    "constant 1; the labels are the versions of Penstock and Python",
+)
+PROCESS: tuple[MetricSpec, ...] = (
+    HTTP_REQUESTS,
+    HTTP_SECONDS,
+    SCRIPT_SECONDS,
+    REFUSED_WITHOUT_STORE,
+    FAILED_KEYS,
+    FOLLOWED_JOBS,
+    HTTP_CONNECTIONS,
+    TURNED_AWAY,
+    GATE_FRAMES,
+    GATE_CONNECTIONS,
+    GATE_REFUSED_CONNECTIONS,
+    BUILD_INFO,
+)
