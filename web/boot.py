@@ -11,6 +11,7 @@ from shared.clock import RealClock
 from shared.settings.settings import load
 from web.app import create_app
 from web.operations.batches.feeder import start_feeding
+from web.operations.webhooks.sender import WebhookSender
 from web.runtime.current import EXTENSION_NAME
 from web.runtime.duties import start_duties
 from web.runtime.start import open_store
@@ -26,6 +27,7 @@ def boot() -> APIFlask:
     app = create_app(settings, store, RealClock())
     start_duties(settings, store, on_fatal_error=_stop_gunicorn)
     start_feeding(app.extensions[EXTENSION_NAME])
+    WebhookSender(app.extensions[EXTENSION_NAME]).start()
     return app
 
 

@@ -76,6 +76,8 @@ class NewJob:
     degrade: bool = False
     #: Whether only pools that are marked as local may take the job. A tenant's policy can demand it too.
     private: bool = False
+    #: Where the client is told of the job's end; "" for nowhere.
+    callback_url: str = ""
     #: The route that the request names; None if it names a pool. With a route, `model` is the name of the route.
     routing: Routing | None = None
     #: The id of this offer. If the store's answer to the offer is lost, the door passes this id to Store.cancel.
@@ -279,6 +281,9 @@ class JobView:
     #: How the job was routed; None if its request named a pool.
     routed: Routed | None = None
     priority: int = 0
+    #: Where the client is told of the job's end, "" for nowhere; and what became of that: see `webhook_json`.
+    callback_url: str = ""
+    webhook: str = ""
     #: See NewJob.form.
     form: dict[str, Any] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)

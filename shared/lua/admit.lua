@@ -37,6 +37,7 @@
 --   priority int · the job's priority: -1 for a batch job, 0 or 1
 --   ack_replicas int · how many replicas the caller waits for (WAIT) after this call; a repeated call must then write
 --   private int · 1 if only pools that are marked as local may take the job
+--   callback_url text · where the client is told of the job's end, '' for nowhere
 --   routing_json text · if the request names a route, the JSON that lib/routes.lua describes; '' if it names a pool
 --   rq_fields rest · the fields that RQ would save in the job's hash: field, value, …
 -- ANSWERS admitted refused mismatch rerouted
@@ -120,7 +121,7 @@ local function make_request(pool)
     deadline_named = patience_from ~= 'default', start_named = start_named == 1,
     latest_in_ms = latest_in_ms >= 0 and latest_in_ms or nil,
     key = key_bounds(key_id, key_rpm, key_tpm, key_max_waiting) }
-  request.fixed_bytes = record_bytes(#metadata, #form,
+  request.fixed_bytes = record_bytes(#metadata, #form + #callback_url,
     (idem_digest ~= '' and 1 or 0) + (supersede_digest ~= '' and 1 or 0))
   request.bytes = request.fixed_bytes + #payload + pool.answer_bytes
   return request
@@ -205,6 +206,9 @@ if request.prediction then
 end
 hold_amount(request, id)
 reserve_tokens(request, id)
+if callback_url ~= '' then
+  redis.call('HSET', job_key, 'penstock_callback_url', callback_url)
+end
 if request.is_private then
   redis.call('HSET', job_key, 'penstock_private', 1)
 end

@@ -11,14 +11,14 @@
 --   stepped: the batch's status; its numbers of lines that completed and that failed
 --   lost: another process has claimed the batch
 -- KEEPS 9
--- USES clock afford mark file_bytes
+-- USES clock afford mark file_bytes webhook
 
 -- An answer begins with this character if it is one for the file of errors.
 local FAILED = 'e'
 -- What a line's answer takes besides its text.
 local ANSWER_BYTES = 100
 local saved = redis.call('HMGET', k_batch_record .. id, 'token', 'status', 'tenant', 'completed', 'failed', 'kept_s',
-  'answer_bytes', 'input_file')
+  'answer_bytes', 'input_file', 'callback_url')
 if saved[1] ~= token then
   return { 'lost' }
 end
@@ -57,6 +57,9 @@ if rest_ms < 0 and changes then
   redis.call('UNLINK', k_batch_lines .. id, k_batch_answers .. id)
   redis.call('HDEL', record, 'token')
   uncount_file_bytes(tenant, kept_s, answer_bytes)
+  if saved[9] then
+    tell_end(tenant, id, 'batch', saved[9], redis.call('HGETALL', record), '')
+  end
   if saved[8] and redis.call('EXISTS', k_file .. saved[8]) == 1 then
     redis.call('HSET', k_file .. saved[8], 'readers',
       whole(math.max(0, number(redis.call('HGET', k_file .. saved[8], 'readers'), 0, 0) - 1)))

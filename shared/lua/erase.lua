@@ -1,5 +1,5 @@
 -- erase: deletes the text of an ended job; does not change inflight jobs.
--- KEYS result events
+-- KEYS result events webhook
 -- ARGV
 --   id text · the job
 --   tenant text · the tenant that must own the job, '' for an operator
@@ -16,6 +16,8 @@ if job.state == 'queued' or job.state == 'running' then
   return { 'erased', 0 }
 end
 redis.call('DEL', k_events .. id)
+-- A webhook that is not told yet has a copy.
+redis.call('HDEL', k_webhook .. id, 'result')
 local length = redis.pcall('STRLEN', k_result .. id)
 local erased = redis.call('DEL', k_result .. id)
 if erased == 1 and type(length) == 'number' then

@@ -1,6 +1,6 @@
 -- sweep: examines the oldest inflight jobs, and puts those back that stand where no other script would end them.
 -- KEYS config inflight deadlines leases polls workers worker tenants models queues notices wake pool bell patrol
---      promises rq_queues rq_workers rq_worker rq_workers_of groups tenant pools routes admin_actions
+--      promises webhook webhooks webhook_due webhook_turns webhook_secrets rq_queues rq_workers rq_worker rq_workers_of groups tenant pools routes admin_actions
 -- ARGV
 --   asker text · the process that sweeps, '' for a process that sweeps although another one has the turn
 --   source text · the set to examine: inflight, deadlines or leases
@@ -11,7 +11,7 @@
 --   hold together as many jobs as the inflight set, else 0; the active sets of the examined jobs, as `<slug>` and
 --   `<slug>@<group>`; the mends that no process has logged yet. A process that does not have the turn gets the answer for an empty store
 -- KEEPS 1 2 7
--- USES clock settings afford mark schema place stats slug
+-- USES clock settings afford mark schema place stats slug webhook
 
 -- Every other script finds a job through the set of its state: by its deadline, its lease, its place in the queue or
 -- its turn. A job that stands in none of these sets never ends. This script starts from the set of all inflight jobs
@@ -104,9 +104,33 @@ local function restore_settings()
   end
 end
 
+-- Every webhook is due at some time, and its tenant has a turn by then. Those to examine are chosen at random, because a
+-- receiver that is away leaves thousands.
+local function check_webhooks()
+  redis.call('ZCARD', k_webhooks)
+  redis.call('HLEN', k_webhook_secrets)
+  correct_scores(k_webhook_turns, now_ms + LONGEST_WAIT_MS, '+inf')
+  for _, id in ipairs(redis.call('ZRANDMEMBER', k_webhooks, WINDOW)) do
+    local tenant = redis.call('HGET', k_webhook .. id, 'tenant')
+    if not tenant or not string.find(tenant, '^[%w_-]+$') then
+      redis.call('ZREM', k_webhooks, id)
+      redis.call('DEL', k_webhook .. id)
+      repairs = repairs + 1
+    else
+      local due_ms = redis.call('ZSCORE', k_webhook_due .. tenant, id)
+      if not due_ms or not number(due_ms, nil, 0, now_ms + LONGEST_WAIT_MS)
+        or not redis.call('ZSCORE', k_webhook_turns, tenant) then
+        make_due(tenant, id, now_ms)
+        repairs = repairs + 1
+      end
+    end
+  end
+end
+
 if start == 0 and source == 'inflight' then
   check_types()
   check_times()
+  check_webhooks()
   restore_settings()
 end
 

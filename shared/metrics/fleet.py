@@ -61,6 +61,7 @@ COUNTED: tuple[MetricSpec, ...] = (
         "jobs that were admitted through a route, by the pool that took them and why",
         "routed",
     ),
+    MetricSpec("penstock_webhooks", "counter", ("result",), "tries to send a webhook (docs/webhooks.md)", "webhooks"),
     MetricSpec("penstock_requeued", "counter", (), "running jobs that were put back into their queue", "requeued"),
     MetricSpec(
         "penstock_degraded", "counter", ("tenant", "what"), "jobs whose answer was cut under overload", "degraded"
@@ -169,6 +170,8 @@ GAUGES: tuple[MetricSpec, ...] = (
     MetricSpec(
         "penstock_oldest_job_age_seconds", "gauge", ("tenant",), "age of the oldest queued job that is no batch job"
     ),
+    MetricSpec("penstock_webhooks_pending", "gauge", (), "ends of jobs and batches that are to be told by a webhook"),
+    MetricSpec("penstock_oldest_webhook_age_seconds", "gauge", (), "age of the oldest of these ends; 0 without any"),
     MetricSpec("penstock_workers", "gauge", (), "live workers"),
     MetricSpec("penstock_slots", "gauge", (), "slots of live workers"),
     MetricSpec(

@@ -46,6 +46,13 @@ ROWS: tuple[Setting, ...] = (
         599,
         "status of refusals by a tenant's own bounds; set 429 if a service mesh ejects backends on 5xx",
     ),
+    text_row(
+        "webhook_hosts",
+        "",
+        "host names or addresses, comma-separated",
+        "receivers of webhooks that may be private, use http and any port; others need https, port 443 and a public "
+        "address; unset: none",
+    ),
     int_row("max_body_bytes", 1_048_576, "bytes", 1_024, 1_073_741_824, "longer request bodies get status 413"),
     int_row(
         "request_head_ms",

@@ -40,6 +40,7 @@ class Settings:
     cors_origins: str
     dashboard: str
     tenant_bound_status: int
+    webhook_hosts: str
     max_body_bytes: int
     request_head_ms: int
     request_body_ms: int

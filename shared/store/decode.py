@@ -126,12 +126,6 @@ def job_view(now_ms: int, position: int, result: Any, record: dict[str, str], jo
     def number(name: str) -> int:
         return time_ms(name) or 0
 
-    def changes() -> tuple[Change, ...]:
-        cut_to = number("cut_tokens")
-        if not cut_to:
-            return ()
-        return (Change("max_tokens", number("max_tokens"), cut_to, f"tier {number('cut_tier')}"),)
-
     body = _object(result)
     return JobView(
         id=job_id,
@@ -167,12 +161,18 @@ def job_view(now_ms: int, position: int, result: Any, record: dict[str, str], jo
         # The time of the claim is removed when the job goes back to its queue.
         requeued_since_ms=time_ms("requeued_at_ms") if time_ms("started_ms") is None else None,
         eta_at_ms=time_ms("eta_ms"),
-        degraded=changes(),
+        degraded=_changes(number("max_tokens"), number("cut_tokens"), number("cut_tier")),
         routed=Routed(field("model"), field("routed")) if field("routed") else None,
         priority={"1": 1, "-1": -1}.get(field("priority"), 0),
+        callback_url=field("callback_url"),
+        webhook=field("webhook"),
         form=_object(field("form")),
         extra=body,
     )
+
+
+def _changes(max_tokens: int, cut_to: int, tier: int) -> tuple[Change, ...]:
+    return (Change("max_tokens", max_tokens, cut_to, f"tier {tier}"),) if cut_to else ()
 
 
 def snapshot(answer: list[Any]) -> Snapshot:

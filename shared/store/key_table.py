@@ -117,6 +117,24 @@ TABLE: tuple[Key, ...] = (
     Key("batch_answers", "penstock:batch_answers:", "name", "hash", "a batch's answers until they are in files", "ttl"),
     Key("batches", "penstock:batches:", "tenant", "zset", "a tenant's batches, ordered by creation time", "ttl"),
     Key("open_batches", "penstock:open_batches", "", "zset", "batches, ordered by when they are due", "emptied"),
+    Key(
+        "webhook",
+        "penstock:webhook:",
+        "name",
+        "hash",
+        "an end that is to be told: where, a copy of the job or batch, tries",
+        "ttl",
+    ),
+    Key(
+        "webhooks", "penstock:webhooks", "", "zset", "webhooks that are not told yet, by when the job ended", "emptied"
+    ),
+    Key(
+        "webhook_due", "penstock:webhook_due:", "tenant", "zset", "a tenant's webhooks, by when they are due", "emptied"
+    ),
+    Key(
+        "webhook_turns", "penstock:webhook_turns", "", "zset", "tenants with webhooks, by when their turn is", "emptied"
+    ),
+    Key("webhook_secrets", "penstock:webhook_secrets", "", "hash", "the tenants' secrets for signatures", "permanent"),
     Key("wake", "penstock:wake:", "model", "list", "doorbell of a pool, on which idle workers block; capped", "ttl"),
     Key("bell", "penstock:bell:", "worker", "list", "doorbell of a worker: jobs to cancel, signs to claim", "ttl"),
     Key("worker", "penstock:worker:", "worker", "hash", "slots, KV cells, rates, last heartbeat, last claim", "ttl"),

@@ -357,3 +357,28 @@ def batches(tenant_name: str) -> str:
 def open_batches() -> str:
     """Return the key of the ZSET of the batches that have not ended, ordered by when they are due."""
     return _key("open_batches")
+
+
+def webhook(name: str) -> str:
+    """Return the key of the HASH of an end that is to be told; `name` is the id of the job or batch."""
+    return _key("webhook", name)
+
+
+def webhooks() -> str:
+    """Return the key of the ZSET of all webhooks that are not told yet, ordered by when their jobs ended."""
+    return _key("webhooks")
+
+
+def webhook_due(tenant_name: str) -> str:
+    """Return the key of the ZSET of a tenant's webhooks, ordered by when they are due."""
+    return _key("webhook_due", tenant_name)
+
+
+def webhook_turns() -> str:
+    """Return the key of the ZSET of the tenants with webhooks, ordered by when their turn is."""
+    return _key("webhook_turns")
+
+
+def webhook_secrets() -> str:
+    """Return the key of the HASH of the tenants' secrets with which their webhooks are signed."""
+    return _key("webhook_secrets")

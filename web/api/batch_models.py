@@ -76,6 +76,7 @@ class Batch(ResponseModel):
     cancelled_at: int | None
     request_counts: RequestCounts
     metadata: dict[str, str] | None
+    webhook: dict[str, str | int] = Field(default={}, description="where the end is told, and what became of that")
 
 
 class BatchList(_Page):

@@ -79,6 +79,7 @@ def job_json(view: JobView, ticket: str | None = None) -> dict[str, Any]:
         | candidates_json(view)
         | routed_json(view)
         | degraded_json(view)
+        | webhook_json(view)
     )
 
 
@@ -90,6 +91,20 @@ def content_of(view: JobView) -> str | None:
 def routed_json(view: JobView) -> dict[str, Any]:
     """Return a dict with the field `routed`, which says how the job got into its pool; empty if it was not routed."""
     return {"routed": asdict(view.routed)} if view.routed else {}
+
+
+def webhook_json(view: JobView) -> dict[str, Any]:
+    """Return a dict with the field `webhook`: where the end is told, and what became of that; empty without a URL."""
+    return webhook_state(view.callback_url, view.webhook)
+
+
+def webhook_state(url: str, words: str) -> dict[str, Any]:
+    """Return the same from a URL and the three words that the script webhook_step writes after each try."""
+    if not url:
+        return {}
+    status, tries, last = [*words.split(" "), "", "", ""][:3]
+    tried = {"tries": int(tries), "last_result": last} if tries.isdecimal() else {"tries": 0}
+    return {"webhook": {"url": url, "status": status or "waiting", **tried}}
 
 
 def route_headers(view: JobView) -> dict[str, str]:

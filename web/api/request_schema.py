@@ -23,6 +23,7 @@ from web.api.candidates import CandidateCount, Pick
 from web.api.escalation import Escalate
 from web.api.response_format import JobResponseFormat, ResponseFormat
 from web.http.api_errors import ApiError, FieldError, field_errors, quoted
+from web.http.callback_url import CallbackUrl
 
 #: How many stop strings a request may have, and how many characters each of them may have. The limits exist because
 #: the engine searches the text for every stop string at each token.
@@ -192,6 +193,7 @@ class JobFields(Body):
     pick: Pick = Field(
         "mean_logprob", description="of several answers, return the likeliest one by its mean log probability, or all"
     )
+    callback_url: CallbackUrl | None = None
     ticket: bool = Field(
         default=False, description="return urls.events_signed, which gives access to this job's events without a key"
     )

@@ -171,6 +171,7 @@ class Job(ResponseModel):
     candidates: list[JobCandidate] = Field(default=[], description="all answers, if the request picked `all`")
     routed: Routed | None = Field(default=None, description="present if the request named a route")
     degraded: list[dict[str, str | int]] = Field(default=[], description="what was cut from the answer under overload")
+    webhook: dict[str, str | int] = Field(default={}, description="where the end is told, and what became of that")
 
 
 class JobPage(ResponseModel):
@@ -338,6 +339,7 @@ class Response(ResponseModel):
     usage: dict[str, Any] | None
     queue: QueueFacts
     degraded: list[dict[str, str | int]] = Field(default=[], description="what was cut from the answer under overload")
+    webhook: dict[str, str | int] = Field(default={}, description="where the end is told, and what became of that")
 
 
 class Embedding(ResponseModel):

@@ -44,6 +44,7 @@ CODES: dict[str, tuple[int, str]] = {
     "idempotency_mismatch": (422, "invalid_request_error"),
     "too_many_failed_keys": (429, "rate_limit_exceeded"),
     "batches_full": (429, "rate_limit_error"),
+    "webhooks_full": (429, "rate_limit_error"),
     "file_bytes_full": (429, "rate_limit_error"),
     "address_full": (429, "rate_limit_error"),
     "tenant_requests_full": (429, "rate_limit_error"),

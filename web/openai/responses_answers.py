@@ -6,7 +6,7 @@ from shared.answer_parts import Call
 from shared.jobs.job import JobView
 from shared.jobs.outcomes import EndCode, FinishReason
 from shared.jobs.states import JobState
-from web.api.job_json import degraded_json, error_json, has_ended, queue_facts
+from web.api.job_json import degraded_json, error_json, has_ended, queue_facts, webhook_json
 from web.api.logprobs import job_logprobs
 from web.openai.chat_answers import REQUEST_ERRORS, has_parts, parts_of, usage
 from web.openai.message_parts import call_id
@@ -59,6 +59,7 @@ def response_json(view: JobView) -> dict[str, Any]:
             "queue": queue_facts(view),
         }
         | degraded_json(view)
+        | webhook_json(view)
     )
 
 

@@ -6,6 +6,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from web.api.body import Body
 from web.http.api_errors import FieldError, invalid_value, quoted
+from web.http.callback_url import CallbackUrl
 from web.openai.accepted_fields import shown, unsupported
 from web.openai.responses_schema import ResponsesBody, input_message, input_text
 from web.openai.tools_schema import (
@@ -128,6 +129,15 @@ class ResponsesWithTools(ResponsesBody):
         Field(description="effort: a variable of the model's chat template"),
         BeforeValidator(_read_reasoning, json_schema_input_type=Reasoning | None),
     ] = None
+
+    callback_url: CallbackUrl | None = None
+
+    @model_validator(mode="after")
+    def _check_callback(self) -> "ResponsesWithTools":
+        if self.callback_url is not None and not self.background:
+            message = "callback_url is only valid with background=true: otherwise the answer itself tells the end"
+            raise invalid_value([FieldError("callback_url", message)])
+        return self
 
     @model_validator(mode="after")
     def _check_choice(self) -> "ResponsesWithTools":

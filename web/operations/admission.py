@@ -17,6 +17,7 @@ from web.http.api_errors import ApiError
 from web.operations.callers import Caller
 from web.operations.requests.generation import GenerationRequest
 from web.operations.requests.new_job import make_job
+from web.operations.webhooks.submitted import check_callback
 from web.runtime.context import DoorContext
 
 log = structlog.get_logger()
@@ -48,6 +49,8 @@ def offer(context: DoorContext, caller: Caller, generation: GenerationRequest) -
     answer, or if fewer than PENSTOCK_ACK_REPLICAS replicas have the job. After StoreUnavailable, a job that the store
     did admit is canceled as soon as the store answers again.
     """
+    if generation.callback_url:
+        check_callback(context.store.client, context.settings, caller.tenant, generation.callback_url)
     job, answer = _offer_once(context, caller, generation)
     while isinstance(answer, Admitted) and answer.taken_back:
         # An earlier request with the same request id was admitted, but the answer was lost, so the door canceled that

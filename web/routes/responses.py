@@ -134,6 +134,7 @@ def _generation_request(context: DoorContext, body: ResponsesWithTools, deadline
         # The body is wrapped in an object, so that its digest never equals that of a body of /v1/jobs: one
         # Idempotency-Key that is used on both routes must not find the same job.
         body_digest=body_digest({"responses": given_fields(body)}),
+        callback_url=body.callback_url or "",
         form=body.form(),
     )
 

@@ -55,7 +55,7 @@ def doctor(
         by_number.setdefault(breach.invariant, []).append(breach.message)
     unfit, fitness = _fitness(client)
     where = f"judges the store at {judged['store']}; the door at {judged['door']} {judged['door_state']}"
-    notes = [where, *fitness, *_advice(snapshot), *_spoiled(client), *skew_notes(client)]
+    notes = [where, *fitness, *_advice(snapshot), *_untold(client), *_spoiled(client), *skew_notes(client)]
     verdicts = {
         number: _BROKEN if found else _NOT_JUDGED if number == 10 and not timely else _HOLDS
         for number, found in by_number.items()
@@ -113,6 +113,16 @@ def _fitness(client: "redis.Redis") -> tuple[bool, list[str]]:
         return False, check_fitness(client)
     except (StoreUnfit, SchemaConflict) as error:
         return True, [str(error)]
+
+
+def _untold(client: "redis.Redis") -> list[str]:
+    """Return a note about the tenants whose webhooks are not told, which shows whose receiver is away."""
+    from shared.store.webhooks.webhooks import Webhooks
+
+    return [
+        f"{count} webhooks of tenant {tenant!r} are not told yet, the oldest for {age_ms / 1000:.0f} s"
+        for tenant, count, age_ms in Webhooks(client).untold()
+    ]
 
 
 def _spoiled(client: "redis.Redis") -> list[str]:

@@ -66,6 +66,12 @@ Private = Annotated[
     bool | None,
     typer.Option("--private/--no-private", help="Send the tenant's prompts only to local pools (`penstock pools`)."),
 ]
+WebhookSecretFile = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE", help="File with the secret that signs webhooks, whsec_…, or two of them; `default` removes it."
+    ),
+]
 Disabled = Annotated[
     bool | None, typer.Option("--disabled/--enabled", help="Refuse every request with 403, or serve the tenant again.")
 ]
@@ -75,14 +81,16 @@ Disabled = Annotated[
 def list_all(*, state_dir: StateDir = None, json: Json = False) -> None:
     """List the tenants that have a policy or recently had a job admitted."""
     from shared.accounts.tenants import Tenants
+    from shared.accounts.webhook_secrets import WebhookSecrets
     from shared.jobs.tenant_policy import FIELDS
 
-    entries = Tenants(store_client(state_dir)).list()
+    client = store_client(state_dir)
+    entries, signing = Tenants(client).list(), WebhookSecrets(client).owners()
     if json:
-        output.write_json([_as_dict(entry) for entry in entries])
+        output.write_json([_as_dict(entry) | {"has_webhook_secret": entry.name in signing} for entry in entries])
         return
-    columns = ("tenant", *FIELDS, "last admission")
-    output.write_table(columns, (_row(entry, tuple(FIELDS)) for entry in entries))
+    columns = ("tenant", *FIELDS, "webhook secret", "last admission")
+    output.write_table(columns, (_row(entry, tuple(FIELDS), signing) for entry in entries))
 
 
 @app.command()
@@ -106,11 +114,13 @@ def add(
     disabled: Disabled = None,
     degrade: Degrade = None,
     private: Private = None,
+    webhook_secret_file: WebhookSecretFile = None,
     state_dir: StateDir = None,
     json: Json = False,
 ) -> None:
     """Give a tenant a policy. Fails if the tenant already has one."""
     from shared.accounts.tenants import Tenants
+    from shared.accounts.webhook_secrets import WebhookSecrets, read_secret_file
     from shared.jobs.tenant_policy import TenantPolicy
 
     changes = _changes(
@@ -120,11 +130,13 @@ def add(
     changes |= _flags(disabled=disabled, degrade=degrade, private=private)
     named = {name: value for name, value in changes.items() if value is not None}
     policy = TenantPolicy(**named)  # type: ignore[arg-type]  # __post_init__ checks the types
-    tenants = Tenants(writable_store_client(state_dir))
+    secret, client = read_secret_file(webhook_secret_file), writable_store_client(state_dir)
+    tenants = Tenants(client)
     if tenants.get(tenant) is not None:
         output.write_note(f"tenant {tenant!r} already has a policy; change it with `penstock tenants set`")
         raise typer.Exit(FAULT)
     tenants.set(tenant, policy)
+    WebhookSecrets(client).change(tenant, secret)
     _print_policy(tenant, policy, json=json)
 
 
@@ -149,28 +161,36 @@ def change(
     disabled: Disabled = None,
     degrade: Degrade = None,
     private: Private = None,
+    webhook_secret_file: WebhookSecretFile = None,
     state_dir: StateDir = None,
     json: Json = False,
 ) -> None:
     """Change the named fields of a tenant's policy and keep the others. Takes effect within a second."""
     from shared.accounts.tenants import Tenants
+    from shared.accounts.webhook_secrets import WebhookSecrets, read_secret_file
 
     changes = _changes(
         weight, max_waiting, max_waiting_tokens, max_bytes, rpm, tpm, max_deadline, models, default_model, group
     )
     changes |= budget_changes(tokens_per_day, tokens_per_month, prompt_weight, answer_weight)
     changes |= _flags(disabled=disabled, degrade=degrade, private=private)
-    if not changes:
+    if not changes and webhook_secret_file is None:
         raise ConfigError("nothing to set: name at least one option, such as --weight 2")
-    _print_policy(tenant, Tenants(writable_store_client(state_dir)).change(tenant, changes), json=json)
+    secret, client = read_secret_file(webhook_secret_file), writable_store_client(state_dir)
+    policy = Tenants(client).change(tenant, changes)
+    WebhookSecrets(client).change(tenant, secret)
+    _print_policy(tenant, policy, json=json)
 
 
 @app.command()
 def rm(tenant: Name, *, state_dir: StateDir = None) -> None:
     """Remove a tenant's policy, so that the defaults apply again. The tenant's jobs and keys stay."""
     from shared.accounts.tenants import Tenants
+    from shared.accounts.webhook_secrets import WebhookSecrets
 
-    if not Tenants(writable_store_client(state_dir)).remove(tenant):
+    client = writable_store_client(state_dir)
+    WebhookSecrets(client).change(tenant, "")
+    if not Tenants(client).remove(tenant):
         output.write_note(f"tenant {tenant!r} has no policy")
         raise typer.Exit(FAULT)
     output.write_note(f"the defaults apply to tenant {tenant!r} again; its API keys remain valid (`penstock keys ls`)")
@@ -257,9 +277,10 @@ def _as_dict(entry: "TenantEntry") -> dict[str, Any]:
     return {"tenant": entry.name, "policy": policy, "last_admission_ms": entry.last_admission_ms}
 
 
-def _row(entry: "TenantEntry", fields: tuple[str, ...]) -> tuple[object, ...]:
+def _row(entry: "TenantEntry", fields: tuple[str, ...], signing: frozenset[str]) -> tuple[object, ...]:
     cells = (None if entry.policy is None else _display_value(name, getattr(entry.policy, name)) for name in fields)
-    return (entry.name, *cells, format_timestamp(entry.last_admission_ms))
+    secret = "set" if entry.name in signing else None
+    return (entry.name, *cells, secret, format_timestamp(entry.last_admission_ms))
 
 
 def _display_value(name: str, value: object) -> object:

@@ -2,7 +2,7 @@
 -- KEYS inflight leases polls payload partial result events queues rq_job rq_finished rq_failed
 --      rq_canceled rq_results
 -- KEEPS 1 2 4 6 8 9
--- USES clock settings job waiting rq stats stream running index kept predictions spending usage budget
+-- USES clock settings job waiting rq stats stream running index kept predictions spending usage budget webhook
 
 -- RQ has no status `expired` and allows no new statuses, so an expired job gets RQ's status `failed`.
 local RQ_STATUS = { succeeded = 'finished', failed = 'failed', expired = 'failed', canceled = 'canceled' }
@@ -73,4 +73,8 @@ local function finish(job, ending, now_ms)
   add_usage(job, { [ending.outcome] = 1, prompt = ending.prompt, cached = ending.cached,
     completion = ending.completion })
   settle_tokens(job, ending.prompt or 0, ending.completion or 0)
+  local url = redis.call('HGET', k_rq_job .. id, 'penstock_callback_url')
+  if url then
+    tell_end(job.tenant, id, 'job', url, redis.call('HGETALL', k_rq_job .. id), ending.result)
+  end
 end

@@ -43,6 +43,7 @@ def admit_call(job: NewJob, result_ttl_s: int, *, attempt: int, ack_replicas: in
         "payload": _json(job.payload),
         "answer_bytes": job.answer_bytes,
         "private": int(job.private),
+        "callback_url": job.callback_url,
         "routing_json": "",
         "rq_fields": rq_record.encode(job, result_ttl_s),
         **job.client_arguments,

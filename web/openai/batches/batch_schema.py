@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from web.api.body import Body, NulFreeText
+from web.http.callback_url import CallbackUrl
 
 _WINDOW = re.compile(r"([1-9][0-9]{0,5})([smhd])\Z")
 _UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -44,3 +45,4 @@ class BatchBody(Body):
     endpoint: Endpoint
     completion_window: Window
     metadata: Annotated[dict[MetadataName, MetadataValue], Field(max_length=16)] | None = None
+    callback_url: CallbackUrl | None = None

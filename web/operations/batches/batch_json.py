@@ -4,6 +4,7 @@ from typing import Any
 
 from shared.store.batches.batches import BatchStatus, StoredBatch
 from shared.store.batches.files import StoredFile
+from web.api.job_json import webhook_state
 
 _TIMES = {
     "in_progress_at": BatchStatus.IN_PROGRESS,
@@ -49,7 +50,7 @@ def batch_json(batch: StoredBatch) -> dict[str, Any]:
         **{name: _seconds(batch, f"{status}_ms") for name, status in _TIMES.items()},
         "request_counts": {"total": batch.number("total"), "completed": completed, "failed": failed},
         "metadata": batch.json("metadata", None),
-    }
+    } | webhook_state(batch.fields.get("callback_url", ""), batch.fields.get("webhook", ""))
 
 
 def list_json(items: list[dict[str, Any]], *, has_more: bool) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from shared.store.batches.files import Deletion, Files, StoredFile
 from web.http.api_errors import ApiError
 from web.openai.batches.batch_schema import BatchBody, window_ms
 from web.operations.callers import Caller
+from web.operations.webhooks.submitted import check_callback
 from web.runtime.context import DoorContext
 
 
@@ -22,6 +23,9 @@ def create_batch(context: DoorContext, caller: Caller, body: BatchBody) -> Store
     }
     if body.metadata is not None:
         fields["metadata"] = json.dumps(body.metadata, ensure_ascii=False)
+    if body.callback_url is not None:
+        check_callback(context.store.client, context.settings, caller.tenant, body.callback_url)
+        fields["callback_url"] = body.callback_url
     created = Batches(context.store.client).create(
         f"batch_{secrets.token_hex(12)}",
         caller.tenant,

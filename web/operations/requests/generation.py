@@ -48,6 +48,8 @@ class GenerationRequest:
     private: bool = False
     #: The checks of which one failed moves the job to a later pool of its route (web/api/escalation.py).
     escalate: tuple[str, ...] = ()
+    #: Where the client is told of the job's end; "" for nowhere.
+    callback_url: str = ""
     #: Small facts that are stored with the job, because a route needs them to build later responses (JobView.form).
     form: dict[str, Any] = field(default_factory=dict)
 
@@ -70,4 +72,5 @@ def native_request(body: SubmitBody, deadline: RequestDeadline, settings: Settin
         form=candidate_form(body.n, pick=body.pick),
         body_digest=body_digest(given_fields(body)),
         return_ticket=body.return_ticket or "",
+        callback_url=body.callback_url or "",
     )

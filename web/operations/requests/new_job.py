@@ -118,6 +118,7 @@ def _job_in_pool(
         degrade=_may_be_cut(caller, generation),
         private=generation.private or (caller.policy is not None and caller.policy.private),
         offer=secrets.token_hex(8),
+        callback_url=generation.callback_url,
     )
 
 

@@ -23,6 +23,7 @@ from shared.accounts.budgets import Budget
 from shared.metrics.fleet import ADMISSION, BY_WORKER, COUNTED, GAUGES
 from shared.metrics.spec import BUCKETS_MS, MAX_TENANTS, OTHER, MetricSpec
 from shared.store.replies import Snapshot, TenantView, WorkerView
+from shared.store.webhooks.webhooks import NONE_PENDING, Pending
 
 #: After this many fields or samples, which take 1 or 2 ms, other greenlets run. A series of a histogram has 20 samples.
 _TURN, _SERIES_TURN = 200, 10
@@ -58,8 +59,8 @@ _Fields = dict[str, list[tuple[list[str], int]]]
 class FleetCollector(Collector):
     """A Prometheus collector that makes its metrics from one snapshot and the budgets of tokens."""
 
-    def __init__(self, snapshot: Snapshot, budgets: Sequence[Budget]) -> None:
-        self._snapshot, self._budgets = snapshot, budgets
+    def __init__(self, snapshot: Snapshot, budgets: Sequence[Budget], webhooks: Pending) -> None:
+        self._snapshot, self._budgets, self._webhooks = snapshot, budgets, webhooks
 
     def collect(self) -> Iterator[Metric]:
         """Yield all fleet metrics."""
@@ -78,6 +79,7 @@ class FleetCollector(Collector):
         for row in BY_WORKER:
             yield _by_worker(row, self._snapshot.workers)
         values = _gauges(self._snapshot) | _budget_gauges(self._budgets)
+        values |= _webhook_gauges(self._webhooks, self._snapshot.now_ms)
         for row in GAUGES:
             family = GaugeMetricFamily(row.name, row.help, labels=row.labels)
             for labels, value in values[row.name]:
@@ -85,10 +87,12 @@ class FleetCollector(Collector):
             yield family
 
 
-def fleet_registry(snapshot: Snapshot, budgets: Sequence[Budget] = ()) -> CollectorRegistry:
-    """Return a registry with the metrics of one snapshot and of these budgets, to answer one scrape."""
+def fleet_registry(
+    snapshot: Snapshot, budgets: Sequence[Budget] = (), webhooks: Pending = NONE_PENDING
+) -> CollectorRegistry:
+    """Return a registry with the metrics of one snapshot, of these budgets and webhooks, to answer one scrape."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(FleetCollector(snapshot, budgets))
+    registry.register(FleetCollector(snapshot, budgets, webhooks))
     return registry
 
 
@@ -210,6 +214,14 @@ def _budget_gauges(budgets: Sequence[Budget]) -> dict[str, Iterable[tuple[list[s
     return {
         "penstock_budget_tokens": [(labels[i], budget.max_tokens) for i, budget in enumerate(shown)],
         "penstock_budget_used_tokens": [(labels[i], budget.used_tokens) for i, budget in enumerate(shown)],
+    }
+
+
+def _webhook_gauges(webhooks: Pending, now_ms: int) -> dict[str, Iterable[tuple[list[str], float]]]:
+    age_ms = 0 if webhooks.oldest_ms is None else max(0, now_ms - webhooks.oldest_ms)
+    return {
+        "penstock_webhooks_pending": [([], webhooks.count)],
+        "penstock_oldest_webhook_age_seconds": [([], age_ms / 1000)],
     }
 
 

@@ -10,6 +10,7 @@ from shared.accounts.budgets import Budgets
 from shared.clock import Clock
 from shared.metrics.spec import MAX_TENANTS
 from shared.store.store import Store
+from shared.store.webhooks.webhooks import Webhooks
 from web.http.process_metrics import ProcessMetrics
 from web.runtime.fleet.metrics import fleet_registry
 from web.runtime.shared_answer import SharedAnswer
@@ -30,7 +31,7 @@ class FleetPage:
 
     def __init__(self, store: Store, metrics: ProcessMetrics, clock: Clock) -> None:
         self._store, self._metrics = store, metrics
-        budgets = Budgets(store.client)
+        budgets, self._webhooks = Budgets(store.client), Webhooks(store.client)
         self._budgets = SharedAnswer(budgets.read_all, clock)
         self._registry = SharedAnswer(self._read, clock)
         self._pages: dict[Format, SharedAnswer[bytes]] = {
@@ -49,4 +50,4 @@ class FleetPage:
     def _read(self) -> CollectorRegistry:
         with self._metrics.time_script("snapshot"):
             snapshot = self._store.snapshot(tenants=MAX_TENANTS, stats=True)
-        return fleet_registry(snapshot, self._budgets.get(_BUDGETS_AGE_S))
+        return fleet_registry(snapshot, self._budgets.get(_BUDGETS_AGE_S), self._webhooks.pending())

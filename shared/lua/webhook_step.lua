@@ -1,0 +1,54 @@
+-- webhook_step: writes how a try to send a webhook ended; the webhook is told, due again or given up.
+-- KEYS webhook rq_job batch_record
+-- ARGV
+--   id text · the webhook
+--   tenant text · its tenant
+--   token text · the claim
+--   result text · how the try ended, `delivered` or another result of shared/store/webhooks/results.py; '' if none was made
+--   rest_ms int · ms until the next try; -1 to make none
+-- ANSWERS told waits gave_up lost
+--   waits: ms until the next try
+--   lost: another process has claimed the webhook, or it is gone
+-- KEEPS 9
+-- USES clock afford mark stats webhook
+
+local saved = redis.call('HMGET', k_webhook .. id, 'token', 'ended_ms', 'kind', 'tenant')
+if saved[1] ~= token or saved[4] ~= tenant then
+  return { 'lost' }
+end
+if result == '' then
+  make_due(tenant, id, now_ms + math.max(0, rest_ms))
+  return { 'waits', math.max(0, rest_ms) }
+end
+count('webhooks|' .. result)
+local tries = number(redis.call('HGET', k_webhook .. id, 'tries'), 0, 0, 1e6) + 1
+-- Shows in the record of the job or batch, if it has not expired, what became of its webhook.
+local function show(state)
+  local is_job = saved[3] == 'job'
+  local record, prefix = is_job and k_rq_job .. id or k_batch_record .. id, is_job and 'penstock_' or ''
+  if redis.call('HEXISTS', record, prefix .. 'callback_url') == 1 then
+    redis.call('HSET', record, prefix .. 'webhook', state .. ' ' .. tries .. ' ' .. result)
+  end
+end
+if result == 'delivered' then
+  show('delivered')
+  drop_webhook(tenant, id)
+  end_turn(tenant)
+  return { 'told' }
+end
+local until_ms = number(saved[2], now_ms, 0, now_ms) + TOLD_FOR_MS
+local due_ms = now_ms + rest_ms
+if rest_ms < 0 or now_ms >= until_ms then
+  show('gave_up')
+  count('webhooks|gave_up')
+  drop_webhook(tenant, id)
+  end_turn(tenant)
+  return { 'gave_up' }
+end
+-- The last try is made when the day ends, so that a receiver that comes back just before is told.
+due_ms = math.min(due_ms, until_ms)
+redis.call('HSET', k_webhook .. id, 'tries', tries, 'last', result)
+show('waiting')
+make_due(tenant, id, due_ms)
+end_turn(tenant)
+return { 'waits', due_ms - now_ms }

@@ -1,0 +1,1 @@
+"""Webhooks that are to be told, and how tries to send them ended."""
