@@ -128,5 +128,8 @@ def _check(url: str) -> str:
 CallbackUrl = Annotated[
     str,
     AfterValidator(_check),
-    Field(description="where the end is told: an https URL that gets a signed POST (docs/webhooks.md)"),
+    Field(
+        description="where the end is told: an https URL that gets a signed POST (docs/webhooks.md)",
+        json_schema_extra={"format": "uri", "maxLength": MAX_URL_BYTES, "pattern": "^https?://"},
+    ),
 ]
