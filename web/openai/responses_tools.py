@@ -6,7 +6,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from web.api.body import Body
 from web.http.api_errors import FieldError, invalid_value, quoted
-from web.http.callback_url import CallbackUrl
+from web.http.callbacks.url import CallbackUrl
 from web.openai.accepted_fields import shown, unsupported
 from web.openai.responses_schema import ResponsesBody, input_message, input_text
 from web.openai.tools_schema import (

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from web.api.body import Body, NulFreeText
-from web.http.callback_url import CallbackUrl
+from web.http.callbacks.url import CallbackUrl
 
 _WINDOW = re.compile(r"([1-9][0-9]{0,5})([smhd])\Z")
 _UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}

@@ -11,7 +11,8 @@ from functools import cache
 from typing import Any, cast
 
 from shared.store.webhooks.results import WebhookResult
-from web.http.callback_url import CallbackTarget, is_public
+from web.http.callbacks.addresses import is_public
+from web.http.callbacks.url import CallbackTarget
 
 #: The time limits of one try, in seconds: to resolve the name, to connect (with the TLS handshake), and for the rest.
 RESOLVE_S, CONNECT_S, ANSWER_S = 5.0, 5.0, 10.0

@@ -13,7 +13,7 @@ from shared.errors import StoreUnavailable
 from shared.store.webhooks.results import WebhookResult
 from shared.store.webhooks.webhooks import ClaimedWebhook, Webhooks
 from web.http import shutdown
-from web.http.callback_url import CallbackTarget, check_allowed, parse_hosts, parse_url
+from web.http.callbacks.url import CallbackTarget, check_allowed, parse_hosts, parse_url
 from web.operations.webhooks.event import event_body, webhook_id
 from web.operations.webhooks.post import Resolve, post
 from web.operations.webhooks.signature import signed_headers

@@ -6,7 +6,7 @@ from shared.accounts.webhook_secrets import WebhookSecrets
 from shared.settings.settings import Settings
 from shared.store.webhooks.webhooks import Webhooks
 from web.http.api_errors import ApiError, FieldError, invalid_value
-from web.http.callback_url import check_allowed, parse_hosts, parse_url
+from web.http.callbacks.url import check_allowed, parse_hosts, parse_url
 
 #: So many webhooks of a tenant may wait to be told. With the copies of its jobs they also count against its bytes.
 MAX_PENDING = 10_000

@@ -1,0 +1,1 @@
+"""The URLs to which webhooks are sent, and the addresses that they may lead to."""
