@@ -4,7 +4,7 @@ A group's policy is stored like a tenant's, in the record of the owner `@<group>
 keys.groups names all groups that have one. A tenant belongs to the group that its own policy names.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from shared.errors import ConfigError
 from shared.jobs.group_policy import GROUP_FIELDS, GroupPolicy
 from shared.jobs.tenant_policy import FIELDS, Value
 from shared.store import keys
-from shared.store.decode import text
+from shared.store.decode import integer, text
 from shared.store.redis_errors import store_faults
 
 #: The TTL of a group's record after the group was removed: it must outlive the jobs that are charged to the group, and
@@ -116,6 +116,17 @@ class Groups:
             GroupEntry(name, parse_group_policy(name, record)[0] or GroupPolicy(), len(members.get(name, [])))
             for name, record in self._read_all().items()
         )
+
+    def weights(self, groups: Collection[str]) -> dict[str, float]:
+        """Return the weights of these groups; a group without a policy has the weight 1."""
+        names = sorted(groups)
+        with store_faults(self._client), self._client.pipeline(transaction=False) as pipe:
+            for name in names:
+                pipe.hget(_record(name), GROUP_FIELDS["weight"].stored)
+            stored = pipe.execute()
+        # A weight that another program has spoiled counts as the default.
+        milli = [integer(text(raw)) if raw else 0 for raw in stored]
+        return {name: (weight if weight > 0 else 1000) / 1000 for name, weight in zip(names, milli, strict=True)}
 
     def find_spoiled(self) -> tuple[str, ...]:
         """Return a sentence about each field of a policy that another program has spoiled."""

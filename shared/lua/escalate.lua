@@ -71,6 +71,8 @@ if redis.call('HSETNX', k_rq_job .. id, 'penstock_told_' .. token, 1) == 1 then
     count('tokens|' .. label .. '|' .. job.model .. '|cached', cached_tokens)
   end
   count('tokens|' .. label .. '|' .. job.model .. '|completion', completion_tokens)
+  count('served|' .. label .. '|' .. job.model,
+    math.floor(cost_of(id, prompt_tokens - cached_tokens, completion_tokens) / 1000 + 0.5))
   count('wasted|' .. label .. '|escalated', computed)
   if again_tokens > 0 then
     count('wasted|' .. label .. '|retried', again_tokens)

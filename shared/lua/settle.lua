@@ -44,6 +44,7 @@ local function count_tokens(kept)
     count('tokens|' .. label_and_model .. '|cached', cached)
   end
   count('tokens|' .. label_and_model .. '|completion', completion)
+  count('served|' .. label_and_model, math.floor(cost_of(id, prompt - cached, completion) / 1000 + 0.5))
   spend_tokens(job, prompt, completion)
   if again_tokens > 0 then
     count('wasted|' .. label .. '|retried', again_tokens)

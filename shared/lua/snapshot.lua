@@ -6,10 +6,10 @@
 --   with_stats int · 1 to return all counters and histogram buckets, of which there may be more than ten thousand
 -- ANSWERS snapshot
 --   snapshot: now in ms; numbers of inflight, queued and running jobs; config; stats; for each tenant its name, the age
---   of its oldest queued job that is no batch job in ms (-1 for none) and its fields; for each worker its name and fields; models; for each
---   live model its name and its pool's tier (-1 if PENSTOCK_DEGRADATION is off); number of live workers; the weighted
---   tokens per second that the live pools can compute; by how many ms the scripts' time is ahead of the clock of
---   the store's machine
+--   of its oldest queued job that is no batch job in ms (-1 for none), its fields and the slugs of its queues; for each
+--   worker its name and fields; models; for each live model its name and its pool's tier (-1 if PENSTOCK_DEGRADATION is
+--   off); number of live workers; the weighted tokens per second that the live pools can compute; by how many ms the
+--   scripts' time is ahead of the clock of the store's machine
 -- KEEPS 1
 -- USES clock tier slug priority
 
@@ -40,7 +40,8 @@ end
 local tenants = {}
 for _, name in ipairs(redis.call('ZREVRANGEBYSCORE', k_tenants, '+inf', '-inf', 'LIMIT', 0,
   math.max(0, math.min(limit, 64)))) do
-  tenants[#tenants + 1] = { name, oldest_ms(name), redis.call('HGETALL', k_tenant .. name) }
+  tenants[#tenants + 1] = { name, oldest_ms(name), redis.call('HGETALL', k_tenant .. name),
+    redis.call('SMEMBERS', k_lists .. name) }
 end
 
 -- The workers with the latest heartbeats of each pool. Without an equal part for each pool, the workers of a large pool

@@ -19,6 +19,13 @@ COUNTED: tuple[MetricSpec, ...] = (
         "tokens",
     ),
     MetricSpec(
+        "penstock_served_tokens",
+        "counter",
+        ("tenant", "model_name"),
+        "weighted tokens that were computed in ended attempts, each for the first time",
+        "served",
+    ),
+    MetricSpec(
         "penstock_wasted_tokens",
         "counter",
         ("tenant", "reason"),
@@ -45,6 +52,7 @@ COUNTED: tuple[MetricSpec, ...] = (
         ("kind",),
         "values that another program had spoiled in the store, by kind: type, number, setting or job",
         "mended",
+        ("type", "number", "setting", "job"),
     ),
     MetricSpec(
         "penstock_pauses",
@@ -172,6 +180,13 @@ GAUGES: tuple[MetricSpec, ...] = (
     ),
     MetricSpec("penstock_webhooks_pending", "gauge", (), "ends of jobs and batches that are to be told by a webhook"),
     MetricSpec("penstock_oldest_webhook_age_seconds", "gauge", (), "age of the oldest of these ends; 0 without any"),
+    MetricSpec(
+        "penstock_tenant_share_ratio",
+        "gauge",
+        ("tenant",),
+        "weighted tokens that the tenant was served, over those that were due to it by its weight, in the last minutes "
+        "that this process has seen; only for tenants that had queued jobs or were served",
+    ),
     MetricSpec("penstock_workers", "gauge", (), "live workers"),
     MetricSpec("penstock_slots", "gauge", (), "slots of live workers"),
     MetricSpec(

@@ -42,3 +42,6 @@ class MetricSpec:
     labels: tuple[str, ...]
     help: str
     field: str = ""
+    #: The values of the only label for which there is a series from the start. A counter that begins with its first
+    #: count seems not to have grown, so an alert would miss the first of some rare events.
+    initial: tuple[str, ...] = ()

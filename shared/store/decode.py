@@ -227,6 +227,8 @@ def _tenant(entry: list[Any], config: dict[str, str], live_slots: int) -> Tenant
         running=integer(fields.get("running")),
         service_mwt=sum(integer(value) for name, value in fields.items() if name.startswith(keys.service_field(""))),
         oldest_age_ms=None if oldest_ms < 0 else oldest_ms,
+        group=fields.get("policy_group"),
+        queues=frozenset(text(slug) for slug in entry[3]),
     )
 
 

@@ -225,6 +225,9 @@ class TenantView:
     #: The sum over all pools.
     service_mwt: int
     oldest_age_ms: int | None
+    #: The group that its policy names, and the slugs of the models for which it has queued jobs.
+    group: str | None = None
+    queues: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

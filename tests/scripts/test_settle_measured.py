@@ -38,6 +38,8 @@ def test_an_ended_job_is_counted_once_by_tenant_model_and_outcome(store, held):
     assert stat(store, "ended|succeeded") == 1
     assert stat(store, f"ended|blue|{MODEL}|succeeded") == 1
     assert [stat(store, f"tokens|blue|{MODEL}|{kind}") for kind in ("prompt", "cached", "completion")] == [300, 40, 21]
+    # A generated token weighs as much as four prompt tokens, and reused ones were not computed.
+    assert stat(store, f"served|blue|{MODEL}") == 300 - 40 + 4 * 21
     assert stat(store, f"h|time_to_first_token|blue|{MODEL}|m|sum_us") == 1_000 * (queued_ms(store, held) + 30)
     assert stat(store, f"h|time_per_output_token|blue|{MODEL}|10") == 1
     assert stat(store, f"h|request_duration|succeeded|blue|{MODEL}|sum_us") >= 0

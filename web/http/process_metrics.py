@@ -39,6 +39,9 @@ class ProcessMetrics:
         self.refused_without_store = self._counter(specs.REFUSED_WITHOUT_STORE)
         self.failed_keys = self._counter(specs.FAILED_KEYS)
         self.turned_away = self._counter(specs.TURNED_AWAY)
+        for bound in DoorBound:
+            # An alert would miss the first count of a series that did not exist before.
+            self.turned_away.labels(bound.value)
         self.connections = self._gauge(specs.HTTP_CONNECTIONS)
         self.followed_jobs = self._gauge(specs.FOLLOWED_JOBS)
         # Several processes of one version are one build, so their values are not added up.

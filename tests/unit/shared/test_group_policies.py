@@ -90,3 +90,10 @@ def test_a_stored_field_that_another_program_spoiled_counts_as_its_default_and_i
     assert problem == "group 'team' has policy_max_waiting='many' in the store, which is not a valid value"
     groups.change("team", {"weight": 3})
     assert groups.find_spoiled() == ()
+
+
+def test_a_group_without_a_policy_or_with_a_spoiled_weight_has_the_weight_1(groups, redis_client):
+    groups.set("team", GroupPolicy(weight=2.5))
+    groups.set("odd", GroupPolicy(weight=2.5))
+    redis_client.hset(keys.tenant("@odd"), "policy_weight_milli", "-7")
+    assert groups.weights({"team", "odd", "gone"}) == {"team": 2.5, "odd": 1.0, "gone": 1.0}

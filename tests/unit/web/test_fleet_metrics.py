@@ -90,6 +90,15 @@ def test_a_counter_s_labels_come_from_the_name_of_its_field() -> None:
     ]
 
 
+def test_rare_events_have_series_before_they_happen() -> None:
+    assert samples(a_snapshot({"mended|number": 2}))["penstock_mended_total"] == [
+        ({"kind": "type"}, 0),
+        ({"kind": "setting"}, 0),
+        ({"kind": "job"}, 0),
+        ({"kind": "number"}, 2),
+    ]
+
+
 def test_a_vertical_bar_in_a_model_s_name_is_kept() -> None:
     read = samples(a_snapshot({"ended|blue|odd|name|failed": 1}))
     assert read["penstock_jobs_total"] == [({"tenant": "blue", "model_name": "odd|name", "outcome": "failed"}, 1)]

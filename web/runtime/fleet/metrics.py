@@ -6,7 +6,8 @@ between (`in_turns`).
 
 import heapq
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Literal, TypeVar
 
 from prometheus_client import CollectorRegistry
@@ -57,10 +58,12 @@ _Fields = dict[str, list[tuple[list[str], int]]]
 
 
 class FleetCollector(Collector):
-    """A Prometheus collector that makes its metrics from one snapshot and the budgets of tokens."""
+    """A Prometheus collector that makes its metrics from one snapshot, the budgets and the tenants' shares."""
 
-    def __init__(self, snapshot: Snapshot, budgets: Sequence[Budget], webhooks: Pending) -> None:
-        self._snapshot, self._budgets, self._webhooks = snapshot, budgets, webhooks
+    def __init__(
+        self, snapshot: Snapshot, budgets: Sequence[Budget], webhooks: Pending, shares: Mapping[str, float]
+    ) -> None:
+        self._snapshot, self._budgets, self._webhooks, self._shares = snapshot, budgets, webhooks, shares
 
     def collect(self) -> Iterator[Metric]:
         """Yield all fleet metrics."""
@@ -80,6 +83,7 @@ class FleetCollector(Collector):
             yield _by_worker(row, self._snapshot.workers)
         values = _gauges(self._snapshot) | _budget_gauges(self._budgets)
         values |= _webhook_gauges(self._webhooks, self._snapshot.now_ms)
+        values["penstock_tenant_share_ratio"] = [([label], ratio) for label, ratio in sorted(self._shares.items())]
         for row in GAUGES:
             family = GaugeMetricFamily(row.name, row.help, labels=row.labels)
             for labels, value in values[row.name]:
@@ -88,11 +92,14 @@ class FleetCollector(Collector):
 
 
 def fleet_registry(
-    snapshot: Snapshot, budgets: Sequence[Budget] = (), webhooks: Pending = NONE_PENDING
+    snapshot: Snapshot,
+    budgets: Sequence[Budget] = (),
+    webhooks: Pending = NONE_PENDING,
+    shares: Mapping[str, float] = MappingProxyType({}),
 ) -> CollectorRegistry:
-    """Return a registry with the metrics of one snapshot, of these budgets and webhooks, to answer one scrape."""
+    """Return a registry with the metrics of one snapshot, of these budgets, webhooks and shares, for one scrape."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(FleetCollector(snapshot, budgets, webhooks))
+    registry.register(FleetCollector(snapshot, budgets, webhooks, shares))
     return registry
 
 
@@ -127,6 +134,10 @@ def _counter(row: MetricSpec, fields: list[tuple[list[str], int]]) -> CounterMet
     if not row.labels:
         family.add_metric([], sum(value for parts, value in fields if not parts))
         return family
+    counted = {parts[0] for parts, _ in fields if len(parts) == 1}
+    for label in row.initial:
+        if label not in counted:
+            family.add_metric([label], 0)
     for parts, value in in_turns(fields):
         labels = _label_values(row, parts) if parts else None
         if labels is not None:

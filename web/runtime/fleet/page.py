@@ -7,12 +7,14 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.openmetrics import exposition as openmetrics
 
 from shared.accounts.budgets import Budgets
+from shared.accounts.groups import Groups
 from shared.clock import Clock
 from shared.metrics.spec import MAX_TENANTS
 from shared.store.store import Store
 from shared.store.webhooks.webhooks import Webhooks
 from web.http.process_metrics import ProcessMetrics
 from web.runtime.fleet.metrics import fleet_registry
+from web.runtime.fleet.shares import TenantShares
 from web.runtime.shared_answer import SharedAnswer
 
 #: How old the budgets may be, in seconds, about the time between two scrapes: they are in the records of all tenants.
@@ -32,6 +34,7 @@ class FleetPage:
     def __init__(self, store: Store, metrics: ProcessMetrics, clock: Clock) -> None:
         self._store, self._metrics = store, metrics
         budgets, self._webhooks = Budgets(store.client), Webhooks(store.client)
+        self._shares = TenantShares(Groups(store.client))
         self._budgets = SharedAnswer(budgets.read_all, clock)
         self._registry = SharedAnswer(self._read, clock)
         self._pages: dict[Format, SharedAnswer[bytes]] = {
@@ -50,4 +53,5 @@ class FleetPage:
     def _read(self) -> CollectorRegistry:
         with self._metrics.time_script("snapshot"):
             snapshot = self._store.snapshot(tenants=MAX_TENANTS, stats=True)
-        return fleet_registry(snapshot, self._budgets.get(_BUDGETS_AGE_S), self._webhooks.pending())
+        shares = self._shares.ratios(snapshot)
+        return fleet_registry(snapshot, self._budgets.get(_BUDGETS_AGE_S), self._webhooks.pending(), shares)

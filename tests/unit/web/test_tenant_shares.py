@@ -1,0 +1,113 @@
+"""The ratio of what a tenant was served to what was due to it, from snapshots of the store."""
+
+from collections.abc import Collection
+
+import pytest
+
+from shared.store.keys import model_slug
+from shared.store.replies import Snapshot, TenantView
+from web.runtime.fleet.shares import TenantShares
+
+
+class Weights:
+    """The weights of groups."""
+
+    def __init__(self, **weights: float) -> None:
+        self._weights = weights
+
+    def weights(self, groups: Collection[str]) -> dict[str, float]:
+        return {group: self._weights.get(group, 1.0) for group in groups}
+
+
+def a_tenant(name: str, *models: str, weight: float = 1.0, group: str | None = None) -> TenantView:
+    """A tenant with queued jobs for these models."""
+    queues = frozenset(model_slug(model) for model in models)
+    return TenantView(name, weight, len(models), 0, 16, None, 0, 0, None, group, queues)
+
+
+def a_snapshot(now_s: float, tenants: list[TenantView], **served: int) -> Snapshot:
+    """A snapshot in which `blue_m=5` means that 5 weighted tokens were served to blue by the model m so far."""
+    stats = {f"served|{tenant_model.replace('_', '|')}": tokens for tenant_model, tokens in served.items()}
+    return Snapshot(round(now_s * 1000), 0, 64, 0, 0, stats, tenants, [], ["m"], draining=False)
+
+
+def test_of_two_tenants_with_queued_jobs_the_one_of_twice_the_weight_is_due_twice_as_much() -> None:
+    shares = TenantShares(Weights())
+    tenants = [a_tenant("blue", "m", weight=2.0), a_tenant("red", "m")]
+    assert shares.ratios(a_snapshot(0, tenants, blue_m=1000, red_m=7000)) == {}
+    assert shares.ratios(a_snapshot(15, tenants, blue_m=1600, red_m=7300)) == {"blue": 1.0, "red": 1.0}
+    later = shares.ratios(a_snapshot(30, tenants, blue_m=1600, red_m=7600))
+    assert later == {"blue": pytest.approx(600 / 800), "red": pytest.approx(600 / 400)}
+
+
+def test_a_tenant_that_is_queued_and_not_served_at_all_has_the_ratio_0() -> None:
+    shares = TenantShares(Weights())
+    tenants = [a_tenant("poor", "m"), a_tenant("rich", "m")]
+    shares.ratios(a_snapshot(0, tenants, poor_m=1, rich_m=1))
+    assert shares.ratios(a_snapshot(15, tenants, poor_m=1, rich_m=101)) == {"poor": 0.0, "rich": 2.0}
+
+
+def test_tenants_of_different_pools_take_nothing_from_each_other() -> None:
+    # The pool of the fast model serves ten times as much.
+    shares = TenantShares(Weights())
+    tenants = [a_tenant("blue", "fast"), a_tenant("red", "slow")]
+    shares.ratios(a_snapshot(0, tenants, blue_fast=0, red_slow=0))
+    assert shares.ratios(a_snapshot(15, tenants, blue_fast=1000, red_slow=100)) == {"blue": 1.0, "red": 1.0}
+
+
+def test_the_tenants_of_a_group_share_what_is_due_to_the_group() -> None:
+    shares = TenantShares(Weights(lab=3.0))
+    tenants = [a_tenant("ada", "m", group="lab"), a_tenant("bob", "m", group="lab", weight=2.0), a_tenant("red", "m")]
+    shares.ratios(a_snapshot(0, tenants, ada_m=0, bob_m=0, red_m=0))
+    ratios = shares.ratios(a_snapshot(15, tenants, ada_m=250, bob_m=500, red_m=250))
+    assert ratios == {"ada": pytest.approx(1.0), "bob": pytest.approx(1.0), "red": pytest.approx(1.0)}
+
+
+def test_idle_tenants_have_no_ratio_and_take_nothing_of_what_is_due() -> None:
+    shares = TenantShares(Weights())
+    tenants = [a_tenant("busy", "m"), a_tenant("idle")]
+    shares.ratios(a_snapshot(0, tenants, busy_m=0, idle_m=50))
+    assert shares.ratios(a_snapshot(15, tenants, busy_m=500, idle_m=50)) == {"busy": 1.0}
+
+
+def test_a_tenant_that_was_served_without_waiting_takes_part() -> None:
+    shares = TenantShares(Weights())
+    tenants = [a_tenant("busy", "m"), a_tenant("quick")]
+    shares.ratios(a_snapshot(0, tenants, busy_m=0, quick_m=0))
+    assert shares.ratios(a_snapshot(15, tenants, busy_m=300, quick_m=100)) == {"busy": 1.5, "quick": 0.5}
+
+
+def test_only_the_last_five_minutes_count() -> None:
+    shares = TenantShares(Weights())
+    tenants = [a_tenant("blue", "m"), a_tenant("red", "m")]
+    shares.ratios(a_snapshot(0, tenants, blue_m=0, red_m=0))
+    shares.ratios(a_snapshot(15, tenants, blue_m=900, red_m=0))
+    for turn in range(1, 22):
+        ratios = shares.ratios(a_snapshot(15 + 15 * turn, tenants, blue_m=900 + 10 * turn, red_m=10 * turn))
+    assert ratios == {"blue": pytest.approx(1.0), "red": pytest.approx(1.0)}
+
+
+def test_a_long_gap_between_scrapes_and_a_store_that_was_restored_are_left_out() -> None:
+    shares = TenantShares(Weights())
+    tenants = [a_tenant("blue", "m"), a_tenant("red", "m")]
+    shares.ratios(a_snapshot(0, tenants, blue_m=500, red_m=0))
+    assert shares.ratios(a_snapshot(1_000, tenants, blue_m=9_000, red_m=0)) == {}
+    assert shares.ratios(a_snapshot(1_015, tenants, blue_m=0, red_m=0)) == {}
+    assert shares.ratios(a_snapshot(1_030, tenants, blue_m=10, red_m=10)) == {"blue": 1.0, "red": 1.0}
+
+
+def test_tenants_without_a_label_of_their_own_count_together() -> None:
+    shares = TenantShares(Weights())
+    tenants = [a_tenant("blue", "m"), a_tenant("late1", "m"), a_tenant("late2", "m")]
+    shares.ratios(a_snapshot(0, tenants, blue_m=0, other_m=0))
+    assert shares.ratios(a_snapshot(15, tenants, blue_m=100, other_m=200)) == {
+        "blue": pytest.approx(1.0),
+        "other": pytest.approx(1.0),
+    }
+
+
+def test_spoiled_weights_count_as_the_default() -> None:
+    shares = TenantShares(Weights())
+    tenants = [a_tenant("blue", "m", weight=-1.0), a_tenant("red", "m")]
+    shares.ratios(a_snapshot(0, tenants, blue_m=0, red_m=0))
+    assert shares.ratios(a_snapshot(15, tenants, blue_m=10, red_m=10)) == {"blue": 1.0, "red": 1.0}
