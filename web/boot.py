@@ -25,7 +25,7 @@ def boot() -> APIFlask:
     logging.configure(settings.log_level, settings.log_format, room="web", pid=os.getpid())
     store = open_store(settings)
     app = create_app(settings, store, RealClock())
-    start_duties(settings, store, on_fatal_error=_stop_gunicorn)
+    start_duties(settings, store, on_fatal_error=_stop_gunicorn, serves_files=True)
     start_feeding(app.extensions[EXTENSION_NAME])
     WebhookSender(app.extensions[EXTENSION_NAME]).start()
     return app

@@ -70,7 +70,7 @@ def on_starting(_server: Any) -> None:
     logging.configure(_settings.log_level, _settings.log_format, room="web", pid=os.getpid())
     store = open_store(_settings)
     try:
-        configure_store(_settings, store)
+        configure_store(_settings, store, serves_files=True)
     except StoreUnavailable as error:
         sys.stderr.write(f"penstock web: {error}; jobs are refused until it answers\n")
     finally:

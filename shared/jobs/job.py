@@ -7,6 +7,7 @@ from typing import Any
 
 from shared.candidates import candidates_in
 from shared.jobs import packed_logprobs
+from shared.jobs.batch_line import BatchLine
 from shared.jobs.job_history import Change, WaitTimes
 from shared.jobs.key_bounds import KeyBounds, key_arguments
 from shared.jobs.outcomes import Outcome, Stage
@@ -80,6 +81,8 @@ class NewJob:
     callback_url: str = ""
     #: The route that the request names; None if it names a pool. With a route, `model` is the name of the route.
     routing: Routing | None = None
+    #: The line of a batch that this job is for. The store then admits the job only while the claim is valid.
+    line: BatchLine | None = None
     #: The id of this offer. If the store's answer to the offer is lost, the door passes this id to Store.cancel.
     offer: str = ""
 

@@ -1,5 +1,6 @@
 -- admit: admits a job, or refuses it without storing the request.
--- KEYS inflight order tenant tenants payload idem supersede polls queues rq_job key_rates routes
+-- KEYS inflight order tenant tenants payload idem supersede polls queues rq_job key_rates routes batch_record
+--      batch_lines
 -- ARGV
 --   id text · the job's id; a repeated call with the same id returns the same admission
 --   tenant text · the tenant that owns the job and is charged for it
@@ -38,9 +39,12 @@
 --   ack_replicas int · how many replicas the caller waits for (WAIT) after this call; a repeated call must then write
 --   private int · 1 if only pools that are marked as local may take the job
 --   callback_url text · where the client is told of the job's end, '' for nowhere
+--   batch text · id of the batch whose line this is, '' for none
+--   batch_token text · the claim of that batch
+--   batch_line int · the number of the line
 --   routing_json text · if the request names a route, the JSON that lib/routes.lua describes; '' if it names a pool
 --   rq_fields rest · the fields that RQ would save in the job's hash: field, value, …
--- ANSWERS admitted refused mismatch rerouted
+-- ANSWERS admitted refused mismatch rerouted stale
 --   admitted: the job's id; 0 if this call admitted the job, 1 if an earlier call did, 2 if an earlier call did and the
 --   job was canceled as unheard since; its position in the queue, from 1, or 0 if it is not queued; number of inflight
 --   jobs
@@ -51,6 +55,7 @@
 --   that is exhausted begins anew, in ms, or 0
 --   mismatch: id of the job that was submitted with the same Idempotency-Key and a different body
 --   rerouted: the store's route differs from `routing_json`; the caller has to read it again
+--   stale: another process has claimed the batch, the batch is to end, or its line has an answer
 -- KEEPS 1 2 3 6 7 8 9
 -- USES clock mark settings job waiting rq stats books lengths reservation verdict hint doorbell finish drop tier index
 -- USES kept offers generated_weight assess routes spending budget
@@ -86,6 +91,13 @@ local function admitted_before(other_id)
     redis.call('ZCARD', k_inflight) }
 end
 
+if batch ~= '' then
+  local claimed = redis.call('HMGET', k_batch_record .. batch, 'token', 'status')
+  if claimed[1] ~= batch_token or claimed[2] ~= 'in_progress'
+    or redis.call('HEXISTS', k_batch_lines .. batch, batch_line) == 0 then
+    return { 'stale' }
+  end
+end
 if redis.call('EXISTS', k_rq_job .. id) == 1 then
   return admitted_before(id)
 end

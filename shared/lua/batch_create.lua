@@ -1,45 +1,73 @@
 -- batch_create: creates a batch for the lines of a file.
--- KEYS file batches batch_record open_batches
+-- KEYS file batches batch_record open_batches idem
 -- ARGV
---   id text · the batch
+--   id text · the batch; lists are ordered by it
 --   tenant text · its owner
 --   input_file text · the file
 --   window_ms int · how long its lines may take
 --   ttl_s int · how long its record is kept after that, in s
+--   idem_digest text · digest of the Idempotency-Key, '' for none
+--   body_digest text · digest of the body, by which a repetition of the request is recognized
 --   fields rest · further fields of its record and their values
--- ANSWERS created no_file short_file full
---   created: every field and value of the batch's record
+-- ANSWERS created mismatch no_file short_file full exhausted
+--   created: the batch's id; every field and value of its record
+--   mismatch: the id of the batch that was created with the same Idempotency-Key and another body
 --   no_file: the tenant has no such file
 --   short_file: the file expires before the batch
---   full: the number of the tenant's open batches, of which there may be no more
+--   full: the number of the tenant's open batches; the most that there may be
+--   exhausted: whose bytes are exhausted, `tenant` or `all`; how many there are; how many there may be
 -- KEEPS 9
--- USES clock mark index
+-- USES clock mark index file_bytes open_batches
 
--- The most open batches of a tenant among its newest ones that are counted.
-local MAX_OPEN, COUNTED = 32, 64
-local file = redis.call('HMGET', k_file .. input_file, 'tenant', 'expires_ms')
-if redis.call('EXISTS', k_batch_record .. id) == 0 then
-  if file[1] ~= tenant or not file[2] then
-    return { 'no_file' }
-  end
-  if number(file[2], 0, 0) < now_ms + window_ms then
-    return { 'short_file' }
-  end
-  local open = 0
-  for _, other in ipairs(redis.call('ZREVRANGE', k_batches .. tenant, 0, COUNTED - 1)) do
-    open = open + (redis.call('ZSCORE', k_open_batches, other) and 1 or 0)
-  end
-  if open >= MAX_OPEN then
-    return { 'full', open }
-  end
-  local ttl_ms = window_ms + 1000 * ttl_s
-  redis.call('HSET', k_batch_record .. id, 'tenant', tenant, 'input_file', input_file, 'status', 'validating',
-    'created_ms', whole(now_ms), 'expires_ms', whole(now_ms + window_ms), 'ttl_s', ttl_s,
-    unpack(ARGV, fields))
-  redis.call('PEXPIRE', k_batch_record .. id, ttl_ms)
-  redis.call('HINCRBY', k_file .. input_file, 'readers', 1)
-  redis.call('ZADD', k_batches .. tenant, now_ms, id)
-  keep_key(k_batches .. tenant, ttl_ms)
-  redis.call('ZADD', k_open_batches, now_ms, id)
+local function created(created_id)
+  return { 'created', created_id, unpack(redis.call('HGETALL', k_batch_record .. created_id)) }
 end
-return { 'created', unpack(redis.call('HGETALL', k_batch_record .. id)) }
+if redis.call('EXISTS', k_batch_record .. id) == 1 then
+  return created(id)
+end
+local idem = k_idem .. tenant .. '.' .. idem_digest
+if idem_digest ~= '' then
+  local other_id, digest = string.match(redis.call('GET', idem) or '', '^(%S+) (%S*)$')
+  if other_id and redis.call('HGET', k_batch_record .. other_id, 'tenant') == tenant then
+    if digest ~= body_digest then
+      return { 'mismatch', other_id }
+    end
+    return created(other_id)
+  end
+end
+
+local file = redis.call('HMGET', k_file .. input_file, 'tenant', 'expires_ms')
+if file[1] ~= tenant or not file[2] then
+  return { 'no_file' }
+end
+if number(file[2], 0, 0) < now_ms + window_ms then
+  return { 'short_file' }
+end
+local open = #open_batches(tenant) / 2
+if open >= MAX_OPEN_BATCHES then
+  return { 'full', open, MAX_OPEN_BATCHES }
+end
+local bytes_of_record = BATCH_RECORD_BYTES
+for i = fields, #ARGV do
+  bytes_of_record = bytes_of_record + #ARGV[i]
+end
+local whose, taken, most = exhausted_by(STORE, tenant, bytes_of_record)
+if whose then
+  return { 'exhausted', whose, taken, most }
+end
+local ttl_ms = window_ms + 1000 * ttl_s
+local record_kept_s = file_period_s(ttl_ms / 1000)
+redis.call('HSET', k_batch_record .. id, 'tenant', tenant, 'input_file', input_file, 'status', 'validating',
+  'created_ms', whole(now_ms), 'expires_ms', whole(now_ms + window_ms), 'ttl_s', ttl_s,
+  'record_kept_s', whole(record_kept_s), unpack(ARGV, fields))
+redis.call('PEXPIRE', k_batch_record .. id, ttl_ms)
+count_file_bytes(STORE, tenant, record_kept_s, bytes_of_record)
+note_open_batch(tenant, id, ttl_ms)
+redis.call('ZADD', k_batches .. tenant, 0, id)
+trim_index(k_batches .. tenant, k_batch_record)
+keep_key(k_batches .. tenant, ttl_ms)
+redis.call('ZADD', k_open_batches, now_ms, id)
+if idem_digest ~= '' then
+  redis.call('SET', idem, id .. ' ' .. body_digest, 'PX', ttl_ms)
+end
+return created(id)

@@ -1,5 +1,5 @@
 -- batch_step: writes what a process did for the batch that it claimed, all of it or nothing.
--- KEYS open_batches batch_record batch_lines batch_answers file
+-- KEYS open_batches batch_record batch_lines batch_answers open_batches_of
 -- ARGV
 --   id text · the batch
 --   token text · the claim
@@ -11,24 +11,25 @@
 --   stepped: the batch's status; its numbers of lines that completed and that failed
 --   lost: another process has claimed the batch
 -- KEEPS 9
--- USES clock afford mark file_bytes webhook
+-- USES clock afford mark file_bytes open_batches webhook
 
 -- An answer begins with this character if it is one for the file of errors.
 local FAILED = 'e'
 -- What a line's answer takes besides its text.
 local ANSWER_BYTES = 100
 local saved = redis.call('HMGET', k_batch_record .. id, 'token', 'status', 'tenant', 'completed', 'failed', 'kept_s',
-  'answer_bytes', 'input_file', 'callback_url')
+  'answer_bytes', 'record_kept_s', 'callback_url')
 if saved[1] ~= token then
   return { 'lost' }
 end
 local record, status, tenant = k_batch_record .. id, saved[2] or '', saved[3] or ''
 local completed, failed = number(saved[4], 0, 0), number(saved[5], 0, 0)
 local ttl_ms = math.max(1000, redis.call('PTTL', record))
-local kept_s, new_bytes = number(saved[6]) or file_period_s(ttl_ms / 1000), 0
+local kept_s, new_bytes, bytes_of_record = number(saved[6]) or file_period_s(ttl_ms / 1000), 0, 0
 for i = writes, #ARGV, 3 do
   local kind, name, value = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   if kind == 'field' then
+    bytes_of_record = bytes_of_record + #value - redis.call('HSTRLEN', record, name)
     redis.call('HSET', record, name, value)
   elseif kind == 'line' then
     redis.call('HSET', k_batch_lines .. id, name, value)
@@ -45,7 +46,10 @@ local answer_bytes = number(saved[7], 0, 0) + new_bytes
 redis.call('HSET', record, 'completed', whole(completed), 'failed', whole(failed), 'kept_s', whole(kept_s),
   'answer_bytes', whole(answer_bytes))
 if new_bytes > 0 then
-  count_file_bytes(tenant, kept_s, new_bytes)
+  count_file_bytes(STORE, tenant, kept_s, new_bytes)
+end
+if bytes_of_record > 0 then
+  count_file_bytes(STORE, tenant, number(saved[8]) or file_period_s(ttl_ms / 1000), bytes_of_record)
 end
 local changes = to_status ~= '' and status == from_status
 if changes then
@@ -54,15 +58,12 @@ if changes then
 end
 if rest_ms < 0 and changes then
   redis.call('ZREM', k_open_batches, id)
+  redis.call('SREM', k_open_batches_of .. tenant, id)
   redis.call('UNLINK', k_batch_lines .. id, k_batch_answers .. id)
   redis.call('HDEL', record, 'token')
-  uncount_file_bytes(tenant, kept_s, answer_bytes)
+  uncount_file_bytes(STORE, tenant, kept_s, answer_bytes)
   if saved[9] then
     tell_end(tenant, id, 'batch', saved[9], redis.call('HGETALL', record), '')
-  end
-  if saved[8] and redis.call('EXISTS', k_file .. saved[8]) == 1 then
-    redis.call('HSET', k_file .. saved[8], 'readers',
-      whole(math.max(0, number(redis.call('HGET', k_file .. saved[8], 'readers'), 0, 0) - 1)))
   end
 else
   redis.call('ZADD', k_open_batches, now_ms + math.max(0, rest_ms), id)

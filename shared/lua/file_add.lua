@@ -1,40 +1,54 @@
--- file_add: stores one part of a file that is being written.
+-- file_add: stores one part of a file that is being written, or counts one that is stored in a folder.
 -- KEYS file file_parts
 -- ARGV
 --   id text · the file
 --   tenant text · its owner
+--   home text · where its parts are kept: store or folder
 --   part int · the number of the part, from 0
---   content text · the bytes of the part
---   forced int · 1 to store it even if the tenant's bytes are exhausted, as the results of a batch
--- ANSWERS added full gone
+--   bytes int · the length of the part
+--   content text · the bytes of the part; '' if they are in a folder
+--   forced int · 1 to store it even if the bytes of files are exhausted, as the results of a batch
+-- ANSWERS added exhausted gone
 --   added: the length of the file so far
---   full: the bytes that the tenant's jobs and files take; the most that they may take
+--   exhausted: whose bytes are exhausted, `tenant` or `all`; how many there are; how many there may be
 --   gone: parts before this one are no longer there
 -- KEEPS 9
 -- USES clock mark file_bytes
 
 -- How long a file is kept that nobody finishes.
 local UNFINISHED_S = 3600
-local saved = redis.call('HMGET', k_file .. id, 'tenant', 'bytes', 'kept_s')
-local bytes = number(saved[2], 0, 0)
-if saved[1] and saved[1] ~= tenant or part > 0 and not saved[1] then
+local saved = redis.call('HMGET', k_file .. id, 'tenant', 'bytes', 'kept_s', 'record_bytes', 'parts')
+local length, parts = number(saved[2], 0, 0), number(saved[5], 0, 0)
+if saved[1] and saved[1] ~= tenant or part > parts then
   return { 'gone' }
+end
+if part < parts then
+  return { 'added', length }
+end
+local bytes_of_record = saved[1] and 0 or FILE_RECORD_BYTES
+if forced == 0 then
+  local whose, taken, most = exhausted_by(home, tenant, bytes)
+  if not whose and bytes_of_record > 0 then
+    whose, taken, most = exhausted_by(STORE, tenant, bytes_of_record + #content)
+  end
+  if whose then
+    return { 'exhausted', whose, taken, most }
+  end
 end
 if not saved[1] then
   -- Parts of a file whose record is gone would not be counted.
   redis.call('UNLINK', k_file_parts .. id)
 end
-if redis.call('HEXISTS', k_file_parts .. id, part) == 1 then
-  return { 'added', bytes }
+if content ~= '' then
+  redis.call('HSET', k_file_parts .. id, part, content)
+  redis.call('PEXPIRE', k_file_parts .. id, 1000 * UNFINISHED_S)
 end
-local taken, most = bytes_of_tenant(tenant)
-if forced == 0 and most and taken + #content > most then
-  return { 'full', taken, most }
-end
-redis.call('HSET', k_file_parts .. id, part, content)
 local kept_s = number(saved[3]) or file_period_s(UNFINISHED_S)
-redis.call('HSET', k_file .. id, 'tenant', tenant, 'bytes', whole(bytes + #content), 'kept_s', whole(kept_s))
+redis.call('HSET', k_file .. id, 'tenant', tenant, 'home', home, 'bytes', whole(length + bytes),
+  'parts', whole(parts + 1), 'kept_s', whole(kept_s), 'record_bytes', whole(number(saved[4], bytes_of_record, 0)))
 redis.call('PEXPIRE', k_file .. id, 1000 * UNFINISHED_S)
-redis.call('PEXPIRE', k_file_parts .. id, 1000 * UNFINISHED_S)
-count_file_bytes(tenant, kept_s, #content)
-return { 'added', bytes + #content }
+count_file_bytes(home, tenant, kept_s, bytes)
+if bytes_of_record > 0 then
+  count_file_bytes(STORE, tenant, kept_s, bytes_of_record)
+end
+return { 'added', length + bytes }

@@ -5,16 +5,22 @@
 --   tenant text · its owner
 -- ANSWERS deleted used gone
 -- KEEPS 9
--- USES clock afford mark file_bytes
+-- USES clock afford mark file_bytes open_batches
 
-local saved = redis.call('HMGET', k_file .. id, 'tenant', 'bytes', 'kept_s', 'readers')
+local saved = redis.call('HMGET', k_file .. id, 'tenant', 'bytes', 'kept_s', 'home', 'record_bytes', 'purpose')
 if saved[1] ~= tenant then
   return { 'gone' }
 end
-if number(saved[4], 0, 0) > 0 then
-  return { 'used' }
+local open = open_batches(tenant)
+for i = 2, #open, 2 do
+  if open[i] == id then
+    return { 'used' }
+  end
 end
-uncount_file_bytes(tenant, number(saved[3], 0, 0), number(saved[2], 0, 0))
+local kept_s = number(saved[3], 0, 0)
+uncount_file_bytes(saved[4] or STORE, tenant, kept_s, number(saved[2], 0, 0))
+uncount_file_bytes(STORE, tenant, kept_s, number(saved[5], 0, 0))
 redis.call('UNLINK', k_file .. id, k_file_parts .. id)
 redis.call('ZREM', k_files .. tenant, id)
+redis.call('ZREM', k_files .. tenant .. '.' .. (saved[6] or ''), id)
 return { 'deleted' }

@@ -1,9 +1,24 @@
 """The settings of files and batches."""
 
-from shared.settings.setting import Setting, int_row
+from shared.settings.setting import AUTO, Setting, int_row, text_row
 
 ROWS: tuple[Setting, ...] = (
+    text_row(
+        "files_dir",
+        "",
+        "a folder",
+        "where the contents of files are kept, shared by all doors of a store; unset: in the store",
+    ),
     int_row("max_file_bytes", 104_857_600, "bytes", 1_024, 1_073_741_824, "longer files get status 413"),
+    int_row(
+        "max_files_bytes",
+        AUTO,
+        "bytes",
+        2**20,
+        10**15,
+        "what the files and batches of all tenants may take; auto: half of the store's memory, or 10 GiB of a folder",
+        auto=True,
+    ),
     int_row(
         "file_ttl_s", 2_592_000, "s", 3_600, 31_536_000, "how long files are kept; 30 days, as OpenAI keeps batch files"
     ),

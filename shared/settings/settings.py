@@ -60,7 +60,9 @@ class Settings:
     gate_stranger_frame_ms: int
     gate_stranger_idle_ms: int
     gate_max_frames: int
+    files_dir: str
     max_file_bytes: int
+    max_files_bytes: int
     file_ttl_s: int
     max_batch_lines: int
     batch_lines_at_once: int
@@ -134,6 +136,14 @@ class Settings:
         return expand_path("PENSTOCK_STATE_DIR", base) / "penstock"
 
     @property
+    def files_path(self) -> Path | None:
+        """The folder in which files are kept, or None if they are kept in the store.
+
+        Raises ConfigError if the path starts with `~` and the home directory is not known.
+        """
+        return expand_path("PENSTOCK_FILES_DIR", self.files_dir).resolve() if self.files_dir else None
+
+    @property
     def engine_kind(self) -> EngineKind:
         """What the engine that `PENSTOCK_ENGINE` names needs."""
         return ENGINES[self.engine]
@@ -167,6 +177,7 @@ SYSTEM_WIDE = (
     "max_queue_size",
     "max_queue_tokens",
     "max_tenant_bytes",
+    "max_files_bytes",
     "max_wait_ms",
     "fairness",
     "preemption",

@@ -111,11 +111,22 @@ TABLE: tuple[Key, ...] = (
     Key("supersede", "penstock:supersede:", "name", "string", "newest job id for a tenant's supersede_key", "ttl"),
     Key("file", "penstock:file:", "name", "hash", "a file's owner, name, length and lifetime", "ttl"),
     Key("file_parts", "penstock:file_parts:", "name", "hash", "a file's content, by number of the part", "ttl"),
-    Key("files", "penstock:files:", "tenant", "zset", "a tenant's files, ordered by creation time", "ttl"),
+    Key("files", "penstock:files:", "name", "zset", "a tenant's files, or `<tenant>.<purpose>`, ordered by id", "ttl"),
+    Key(
+        "file_bytes",
+        "penstock:file_bytes:",
+        "name",
+        "hash",
+        "bytes of files by when they expire: in the store, in a folder, of a tenant in a folder",
+        "ttl",
+    ),
     Key("batch_record", "penstock:batch_record:", "name", "hash", "a batch's owner, file, status and counts", "ttl"),
     Key("batch_lines", "penstock:batch_lines:", "name", "hash", "a batch's lines that are in the queue or run", "ttl"),
     Key("batch_answers", "penstock:batch_answers:", "name", "hash", "a batch's answers until they are in files", "ttl"),
-    Key("batches", "penstock:batches:", "tenant", "zset", "a tenant's batches, ordered by creation time", "ttl"),
+    Key("batches", "penstock:batches:", "tenant", "zset", "a tenant's batches, ordered by id", "ttl"),
+    Key(
+        "open_batches_of", "penstock:open_batches_of:", "tenant", "set", "a tenant's batches that have not ended", "ttl"
+    ),
     Key("open_batches", "penstock:open_batches", "", "zset", "batches, ordered by when they are due", "emptied"),
     Key(
         "webhook",

@@ -329,9 +329,14 @@ def file_parts(file_id: str) -> str:
     return _key("file_parts", file_id)
 
 
-def files(tenant_name: str) -> str:
-    """Return the key of the ZSET of a tenant's files, ordered by creation time."""
-    return _key("files", tenant_name)
+def files(tenant_name: str, purpose: str = "") -> str:
+    """Return the key of the ZSET of a tenant's files, or of those of one purpose, ordered by id."""
+    return _key("files", f"{tenant_name}.{purpose}" if purpose else tenant_name)
+
+
+def file_bytes(home: str, tenant_name: str = "") -> str:
+    """Return the key of the HASH with the bytes of all files in a home, or of a tenant's in a folder, by expiry."""
+    return _key("file_bytes", f"{home}.{tenant_name}" if tenant_name else home)
 
 
 def batch_record(batch_id: str) -> str:
@@ -350,8 +355,13 @@ def batch_answers(batch_id: str) -> str:
 
 
 def batches(tenant_name: str) -> str:
-    """Return the key of the ZSET of a tenant's batches, ordered by creation time."""
+    """Return the key of the ZSET of a tenant's batches, ordered by id."""
     return _key("batches", tenant_name)
+
+
+def open_batches_of(tenant_name: str) -> str:
+    """Return the key of the SET of a tenant's batches that have not ended."""
+    return _key("open_batches_of", tenant_name)
 
 
 def open_batches() -> str:

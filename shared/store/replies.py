@@ -51,6 +51,11 @@ class RouteChanged:
     """The store's route is not the one that the offer describes; the door has to read it again."""
 
 
+@dataclass(frozen=True)
+class StaleClaim:
+    """The job is for a line of a batch that another process has claimed, that is to end, or that has an answer."""
+
+
 class SettleAnswer(StrEnum):
     """The result of a settle."""
 

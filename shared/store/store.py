@@ -31,6 +31,7 @@ from shared.store.replies import (
     Renewed,
     RouteChanged,
     Settled,
+    StaleClaim,
     SweepSource,
     Swept,
 )
@@ -80,7 +81,7 @@ class Store(StoreReads):
 
     def admit(
         self, job: NewJob, *, attempt: int = 0, ack_replicas: int = 0
-    ) -> Admitted | Refused | IdempotencyMismatch | RouteChanged:
+    ) -> Admitted | Refused | IdempotencyMismatch | RouteChanged | StaleClaim:
         """Admit the job or refuse it, atomically. `attempt` is the number of times the client has tried before.
 
         The answer is Admitted only after `ack_replicas` replicas have the job. If too few of them confirm it within
@@ -96,6 +97,8 @@ class Store(StoreReads):
             return Admitted(decode.text(job_id), seen > 0, position, inflight, taken_back=seen == 2)
         if word == "mismatch":
             return IdempotencyMismatch(decode.text(rest[0]))
+        if word == "stale":
+            return StaleClaim()
         return RouteChanged() if word == "rerouted" else decode.refused(rest)
 
     def claim(self, worker: str, claim_id: str, model: str, *, room: int, cells_free: int) -> list[ClaimedJob]:

@@ -1,8 +1,6 @@
-"""Files and batches with the stock `openai` package against the served door."""
+"""Batches with the stock `openai` package against the served door."""
 
-import json
 from collections.abc import Iterator
-from typing import Any
 
 import openai
 import psutil
@@ -10,88 +8,43 @@ import pytest
 from openai import OpenAI
 from openai.types import Batch
 
+from tests.support.batches import BOUNDS, a_line, begin, ended, results, upload
 from tests.support.processes import wait_for
 from tests.support.served import Address, Served, sim_served
 
 pytestmark = pytest.mark.ways("direct", reason="the requests differ from others only in the size of their bodies")
 
 
-@pytest.fixture(scope="module")
-def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    # A batch whose process was killed is due again when a lease has ended.
-    bounds = {"PENSTOCK_MAX_FILE_BYTES": "1000000", "PENSTOCK_BATCH_LINES_AT_ONCE": "16", "PENSTOCK_LEASE_MS": "2000"}
-    with sim_served(tmp_path_factory.mktemp("batches"), **bounds) as served:
+@pytest.fixture(scope="module", params=["store", "folder"])
+def common(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """An ingress that keeps files in the store or in a folder."""
+    folder = {"PENSTOCK_FILES_DIR": str(tmp_path_factory.mktemp("files"))} if request.param == "folder" else {}
+    with sim_served(tmp_path_factory.mktemp("batches"), **BOUNDS, **folder) as served:
         yield served
 
 
-def a_line(number: int, **fields: Any) -> dict[str, Any]:
-    body = {"model": "sim", "messages": [{"role": "user", "content": f"story {number}"}], "max_tokens": 3}
-    return {
-        "custom_id": f"line-{number}",
-        "method": "POST",
-        "url": "/v1/chat/completions",
-        "body": body,
-    } | fields
+def test_a_repeated_request_with_the_same_idempotency_key_finds_its_batch(client: OpenAI) -> None:
+    file_id = upload(client, [a_line(0)])
 
+    def create(window: str, **headers: str) -> Batch:
+        return client.batches.create(
+            input_file_id=file_id,
+            endpoint="/v1/chat/completions",
+            completion_window=window,  # type: ignore[arg-type]
+            extra_headers=headers,
+        )
 
-def upload(client: OpenAI, lines: list[Any], name: str = "lines.jsonl") -> str:
-    content = "".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines)
-    return client.files.create(file=(name, content.encode()), purpose="batch").id
-
-
-def begin(client: OpenAI, lines: list[Any], *, window: str = "24h", **fields: Any) -> Batch:
-    given = {"endpoint": "/v1/chat/completions", "completion_window": window} | fields
-    return client.batches.create(input_file_id=upload(client, lines), **given)  # type: ignore[arg-type]
-
-
-def ended(client: OpenAI, batch: Batch) -> Batch:
-    found = [batch]
-
-    def has_ended() -> bool:
-        found[0] = client.batches.retrieve(batch.id)
-        return found[0].status in {"completed", "failed", "expired", "cancelled"}
-
-    wait_for(has_ended, "the end of the batch", timeout_s=60)
-    return found[0]
-
-
-def results(client: OpenAI, file_id: str | None) -> list[dict[str, Any]]:
-    if file_id is None:
-        return []
-    return [json.loads(line) for line in client.files.content(file_id).text.splitlines()]
-
-
-def test_the_package_uploads_reads_lists_and_deletes_files(client: OpenAI) -> None:
-    content = b"".join(b"%d %s\n" % (i, b"x" * 1_000) for i in range(600))
-    file = client.files.create(file=("many parts.jsonl", content), purpose="batch")
-    assert (file.bytes, file.filename, file.purpose, file.status) == (
-        len(content),
-        "many parts.jsonl",
-        "batch",
-        "processed",
-    )
-    assert client.files.retrieve(file.id) == file
-    assert client.files.content(file.id).content == content
-    empty = client.files.create(file=("empty", b""), purpose="batch")
-    assert client.files.content(empty.id).content == b""
-    assert [found.id for found in client.files.list(limit=1)][:2] == [empty.id, file.id]
-    assert client.files.delete(file.id).deleted
-    for read in (client.files.retrieve, client.files.content, client.files.delete):
-        with pytest.raises(openai.NotFoundError, match=file.id):
-            read(file.id)
-
-
-def test_a_file_over_the_bound_is_refused_and_nothing_of_it_is_kept(client: OpenAI, served: Address) -> None:
-    def parts() -> int:
-        return sum(1 for _ in served.stage.client.scan_iter("penstock:file_parts:*"))
-
-    before = parts()
-    with pytest.raises(openai.APIStatusError, match="PENSTOCK_MAX_FILE_BYTES") as caught:
-        client.files.create(file=("long", b"x" * 1_000_001), purpose="batch")
-    assert caught.value.status_code == 413
-    with pytest.raises(openai.BadRequestError, match="purpose='vision' is not 'batch'"):
-        client.files.create(file=("short", b"x"), purpose="vision")
-    assert parts() == before
+    by_key, by_proxy = {"Idempotency-Key": "once"}, {"x-request-id": "a-proxy-s-id-of-this-request"}
+    first = create("24h", **by_key)
+    assert create("24h", **by_key).id == first.id
+    with pytest.raises(openai.APIStatusError, match="already used for a batch") as caught:
+        create("12h", **by_key)
+    assert caught.value.code == "idempotency_mismatch"
+    second = create("24h", **by_proxy)
+    assert create("24h", **by_proxy).id == second.id != first.id
+    assert create("12h", **by_proxy).id not in {first.id, second.id}
+    assert ended(client, first).status == "completed"
+    assert create("24h", **by_key).status == "completed"
 
 
 def test_every_line_is_answered_in_order_although_the_serving_processes_are_killed(

@@ -2,10 +2,24 @@
 
 import pytest
 
+from shared.accounts.tenants import Tenants
+from shared.jobs.batch_line import BatchLine
+from shared.jobs.tenant_policy import TenantPolicy
 from shared.store import keys
-from shared.store.batches.batches import Batches, BatchStatus, ClaimedBatch, ClaimLost, NotCreated, Step, StoredBatch
-from shared.store.batches.files import Files
-from tests.support.builders import advance_clock, contents, hold_clock
+from shared.store.batches.batches import (
+    Batches,
+    BatchStatus,
+    ClaimedBatch,
+    ClaimLost,
+    NotCreated,
+    Repeats,
+    Step,
+    StoredBatch,
+    TooManyOpen,
+)
+from shared.store.batches.files import Deletion, Files, NoRoom, Whose
+from shared.store.replies import Admitted, StaleClaim
+from tests.support.builders import a_job, advance_clock, contents, heartbeat, hold_clock
 
 LEASE_MS = 15_000
 
@@ -18,9 +32,13 @@ def batches(store):
     return Batches(store.client)
 
 
-def create(batches: Batches, batch_id: str = "b", **fields):
-    given = {"window_ms": 3_600_000, "ttl_s": 3_600} | fields
-    return batches.create(batch_id, "blue", "f", {"endpoint": "/v1/completions"}, **given)
+def create(batches: Batches, batch_id: str = "b", **given):
+    given = {"window_ms": 3_600_000, "ttl_s": 3_600, "fields": {"endpoint": "/v1/completions"}} | given
+    return batches.create(batch_id, "blue", "f", **given)
+
+
+def end(batches: Batches, mine: ClaimedBatch) -> None:
+    batches.write(mine, Step(change=(BatchStatus.VALIDATING, BatchStatus.FAILED)), rest_ms=0, ends=True)
 
 
 def claimed(batches: Batches, token: str = "t") -> ClaimedBatch:
@@ -85,8 +103,8 @@ def test_a_batch_whose_files_are_being_written_is_not_cancelled(batches, status)
 
 def test_a_batch_that_ends_leaves_its_record_alone_and_frees_its_file_and_bytes(store, batches):
     hold_clock(store)
-    before = int(store.client.hget(keys.kept("blue"), "ended"))
     create(batches)
+    before = int(store.client.hget(keys.kept("blue"), "ended"))
     mine = claimed(batches)
     batches.write(mine, Step(lines={1: "line"}, answers={2: "o" + "x" * 1_000}), rest_ms=0)
     assert int(store.client.hget(keys.kept("blue"), "ended")) > before + 1_000
@@ -94,11 +112,11 @@ def test_a_batch_that_ends_leaves_its_record_alone_and_frees_its_file_and_bytes(
     assert batches.write(mine, step, rest_ms=0, ends=True) is BatchStatus.COMPLETED
     assert int(store.client.hget(keys.kept("blue"), "ended")) == before
     assert not store.client.exists(keys.batch_lines("b"), keys.batch_answers("b"), keys.open_batches())
-    assert store.client.hget(keys.file("f"), "readers") == b"0"
+    assert not store.client.exists(keys.open_batches_of("blue"))
     assert batches.claim("u", lease_ms=LEASE_MS) is None
     with pytest.raises(ClaimLost):
         batches.write(mine, step, rest_ms=0, ends=True)
-    assert store.client.hget(keys.file("f"), "readers") == b"0"
+    assert Files(store.client).delete("f", "blue") is Deletion.DELETED
 
 
 def test_all_keys_of_a_batch_have_a_ttl(store, batches):
@@ -115,13 +133,134 @@ def test_a_batch_needs_a_file_of_its_tenant_that_lives_as_long(store, batches):
     assert batches.find("b", "blue") is None
 
 
-def test_a_tenant_has_a_bounded_number_of_open_batches(store, batches):
-    created = [create(batches, f"b{i}") for i in range(33)]
-    assert created[32] is NotCreated.FULL
-    assert all(isinstance(batch, StoredBatch) for batch in created[:32])
-    step = Step(change=(BatchStatus.VALIDATING, BatchStatus.FAILED))
-    batches.write(claimed(batches), step, rest_ms=0, ends=True)
+def test_a_tenant_has_a_bounded_number_of_open_batches(batches):
+    for number in range(32):
+        assert isinstance(create(batches, f"b{number}"), StoredBatch)
+    assert create(batches, "b32") == TooManyOpen(32, 32)
+    end(batches, claimed(batches))
     assert isinstance(create(batches, "b33"), StoredBatch)
+
+
+def test_open_batches_count_however_many_have_ended_since(batches):
+    for number in range(31):
+        create(batches, f"old{number:02}")
+        claimed(batches, f"t{number}")
+    for number in range(70):
+        create(batches, f"short{number}")
+        end(batches, claimed(batches, "u"))
+    assert isinstance(create(batches, "b32"), StoredBatch)
+    assert create(batches, "b33") == TooManyOpen(32, 32)
+
+
+def test_batches_whose_records_expired_are_no_longer_open(store, batches):
+    for number in range(32):
+        create(batches, f"b{number}")
+    store.client.delete(*(keys.batch_record(f"b{number}") for number in range(10)))
+    assert isinstance(create(batches, "b33"), StoredBatch)
+    assert store.client.scard(keys.open_batches_of("blue")) == 23
+
+
+def test_the_count_of_open_batches_heals_when_they_are_fed(store, batches):
+    for number in range(32):
+        create(batches, f"b{number}")
+    store.client.set(keys.open_batches_of("blue"), "no set")
+    for number in range(32):
+        claimed(batches, f"t{number}")
+    assert create(batches, "b33") == TooManyOpen(32, 32)
+
+
+def test_records_of_batches_are_bounded_by_the_bytes_of_their_tenant(store, batches):
+    Tenants(store.client).set("blue", TenantPolicy(max_bytes=100_000))
+    refused, number = None, 0
+    while not isinstance(refused, NoRoom):
+        assert refused is None or isinstance(refused, StoredBatch)
+        refused = create(batches, f"b{number}", fields={"metadata": "x" * 5_000})
+        if isinstance(refused, StoredBatch):
+            end(batches, claimed(batches, f"t{number}"))
+        number += 1
+    assert (refused.whose, refused.most) == (Whose.TENANT, 100_000)
+    assert 10 <= number <= 20
+
+
+def test_what_is_written_into_the_record_of_a_batch_counts_too(store, batches):
+    create(batches)
+    before = int(store.client.hget(keys.kept("blue"), "ended"))
+    for length in (7_000, 7_000, 8_000):
+        batches.write(claimed(batches), Step({"errors": "x" * length}), rest_ms=0)
+    assert int(store.client.hget(keys.kept("blue"), "ended")) == before + 8_000
+
+
+def test_the_list_of_batches_loses_those_whose_records_expired(store, batches):
+    for number in range(100):
+        create(batches, f"b{number:03}")
+        store.client.delete(keys.batch_record(f"b{number:03}"))
+    assert store.client.zcard(keys.batches("blue")) < 20
+    create(batches, "last")
+    assert [batch.id for batch in batches.page("blue", limit=5, after=None)[0]] == ["last"]
+
+
+def test_pages_of_batches_go_on_behind_one_that_is_gone(store, batches):
+    for name in "abcde":
+        create(batches, name)
+    first, has_more = batches.page("blue", limit=2, after=None)
+    assert ([batch.id for batch in first], has_more) == (["e", "d"], True)
+    store.client.delete(keys.batch_record("d"))
+    second, has_more = batches.page("blue", limit=3, after="d")
+    assert ([batch.id for batch in second], has_more) == (["c", "b", "a"], False)
+
+
+def test_the_same_idempotency_key_and_body_give_the_same_batch(store, batches):
+    same = Repeats("key", "body")
+    first = create(batches, "b1", repeats=same)
+    before = contents(store)
+    assert create(batches, "b2", repeats=same) == first
+    assert create(batches, "b3", repeats=Repeats("key", "other")) is NotCreated.MISMATCH
+    assert contents(store) == before
+    end(batches, claimed(batches))
+    again = create(batches, "b4", repeats=same)
+    assert isinstance(again, StoredBatch)
+    assert (again.id, again.status) == ("b1", BatchStatus.FAILED)
+    other = create(batches, "b5", repeats=Repeats("another key", "body"))
+    assert isinstance(other, StoredBatch)
+    assert other.id == "b5"
+
+
+def an_open_line(store, batches) -> tuple[ClaimedBatch, BatchLine]:
+    """Claim a batch whose line 1 is open."""
+    heartbeat(store)
+    create(batches)
+    mine = claimed(batches, "mine")
+    change = (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS)
+    batches.write(mine, Step(lines={1: "line"}, change=change), rest_ms=LEASE_MS)
+    return mine, BatchLine("b", "mine", 1)
+
+
+def test_an_open_line_is_admitted_under_the_claim_of_its_batch_and_only_once(store, batches):
+    _, line = an_open_line(store, batches)
+    job = a_job(line=line, priority=-1)
+    for is_again in (False, True):
+        answer = store.admit(job)
+        assert isinstance(answer, Admitted)
+        assert answer.again is is_again
+    assert store.client.zcard(keys.inflight()) == 1
+
+
+@pytest.mark.parametrize("what", ["claimed by another", "answered", "cancelled", "gone"])
+def test_a_process_whose_claim_is_stale_has_no_line_admitted(store, batches, what):
+    mine, line = an_open_line(store, batches)
+    if what == "claimed by another":
+        advance_clock(store, LEASE_MS)
+        claimed(batches, "other")
+    elif what == "answered":
+        batches.write(mine, Step(answers={1: "oanswer"}), rest_ms=LEASE_MS)
+    elif what == "cancelled":
+        assert batches.cancel("b", "blue")
+    else:
+        store.client.delete(keys.batch_record("b"))
+    heartbeat(store)
+    before = contents(store)
+    assert store.admit(a_job(line=line, priority=-1)) == StaleClaim()
+    assert contents(store) == before
 
 
 def test_a_batch_that_was_forgotten_is_due_again_when_its_client_reads_it(store, batches):

@@ -53,6 +53,7 @@ CODES: dict[str, tuple[int, str]] = {
     "job_failed": (500, "job_error"),
     "upstream_lost": (500, "job_error"),
     "connections_full": (503, "server_overloaded"),
+    "files_full": (503, "server_overloaded"),
     "heads_full": (503, "server_overloaded"),
     "bodies_full": (503, "server_overloaded"),
     "deadline_exceeded": (504, "job_error"),
@@ -98,11 +99,14 @@ class ApiError(Exception):
         param: str | None = None,
         headers: dict[str, str] | None = None,
         invalid_fields: Sequence[FieldError] = (),
+        limits: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(message)
         self.code, self.message = code, _shortened(message, _MAX_MESSAGE)
         self.param = None if param is None else _shortened(param, _MAX_PARAM)
         self.headers, self.invalid_fields = headers or {}, tuple(invalid_fields)
+        #: The bound that was reached, as in refusals: its name, what is counted now, and the most that there may be.
+        self.limits = limits
         self.status, self.type = CODES[code]
 
 
@@ -128,8 +132,9 @@ def error_response(error: ApiError) -> ErrorResponse:
             {"param": _shortened(one.param, _MAX_PARAM), "message": _shortened(one.message, _MAX_PARAM)}
             for one in error.invalid_fields
         ]
-    # Without x-should-retry, OpenAI's client packages would retry on 409 and 5xx.
-    return ErrorResponse(error.status, {"error": error_object}, {"x-should-retry": "false"} | error.headers)
+    body = {"error": error_object} | ({"limits": error.limits} if error.limits else {})
+    # Without x-should-retry, OpenAI's client packages would retry on 409, 429 and 5xx.
+    return ErrorResponse(error.status, body, {"x-should-retry": "false"} | error.headers)
 
 
 def error_from_status(status: int, description: str | None) -> ApiError:

@@ -10,7 +10,7 @@ import structlog
 from shared.errors import StoreUnavailable, Unconfirmed
 from shared.jobs.job import JobView, NewJob
 from shared.jobs.outcomes import Refused
-from shared.store.replies import Admitted, IdempotencyMismatch, Quote, RouteChanged
+from shared.store.replies import Admitted, IdempotencyMismatch, Quote, RouteChanged, StaleClaim
 from web.api.digests import digest
 from web.api.refusals import Yield, to_yield, with_return_ticket
 from web.http.api_errors import ApiError
@@ -28,9 +28,13 @@ log = structlog.get_logger()
 _RETRY_WITHIN_S = 0.25
 
 #: What the store answers to an offer.
-Answer = Admitted | Refused | IdempotencyMismatch | RouteChanged
+Answer = Admitted | Refused | IdempotencyMismatch | RouteChanged | StaleClaim
 #: How often the door reads a route again that an operator has changed just now, before it gives up.
 _ROUTE_READINGS = 3
+
+
+class LineNotOpen(Exception):
+    """A line's job was not admitted: the claim of the batch has ended, or the line needs no job any more."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ def offer(context: DoorContext, caller: Caller, generation: GenerationRequest) -
 
     Raises ApiError if the request must be changed before it can be admitted, and StoreUnavailable if the store does not
     answer, or if fewer than PENSTOCK_ACK_REPLICAS replicas have the job. After StoreUnavailable, a job that the store
-    did admit is canceled as soon as the store answers again.
+    did admit is canceled as soon as the store answers again. Raises LineNotOpen for a line of a batch.
     """
     if generation.callback_url:
         check_callback(context.store.client, context.settings, caller.tenant, generation.callback_url)
@@ -59,6 +63,8 @@ def offer(context: DoorContext, caller: Caller, generation: GenerationRequest) -
         answer = _admit(context, job, generation.attempt)
     if isinstance(answer, RouteChanged):
         raise StoreUnavailable(f"route {job.model!r} was changed while the request was offered")
+    if isinstance(answer, StaleClaim):
+        raise LineNotOpen(job.id)
     if isinstance(answer, IdempotencyMismatch):
         raise ApiError(
             "idempotency_mismatch",

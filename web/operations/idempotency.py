@@ -8,8 +8,10 @@ jobs that a connection owns, a repeat is therefore recognized only if the first 
 from dataclasses import replace
 
 from flask import g, request
+from pydantic import BaseModel
 
-from web.api.digests import digest
+from shared.store.batches.batches import Repeats
+from web.api.digests import body_digest, digest, given_fields
 from web.http.api_errors import FieldError, invalid_value
 from web.http.request import raw_body_digest
 from web.http.telemetry import client_request_id
@@ -46,6 +48,20 @@ def with_refusal_identity(generation: GenerationRequest, tenant: str) -> Generat
     if client_request_id() is None:
         return generation
     return replace(generation, dedup_id=digest("refusal", tenant, g.request_id, body)[:32])
+
+
+def batch_repeats(body: BaseModel) -> Repeats:
+    """Return by what a repetition of the current request for a batch is recognized. Raises ApiError.
+
+    Without an Idempotency-Key, a request with the same x-request-id and the same body is a repetition by a proxy.
+    """
+    # The texts differ from those of jobs, so that a key can be used once for each.
+    found, body_text = _idempotency_digest(), body_digest(given_fields(body))
+    if found is not None:
+        return Repeats(digest("batch", found), body_text)
+    if client_request_id() is None:
+        return Repeats()
+    return Repeats(digest("batch request", g.request_id, body_text), body_text)
 
 
 def _idempotency_digest() -> str | None:

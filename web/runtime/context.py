@@ -8,6 +8,8 @@ from shared.accounts.tenants import Tenants
 from shared.clock import Clock
 from shared.jobs.job import JobView
 from shared.settings.settings import Settings
+from shared.store.batches.files import Files
+from shared.store.batches.home import files_folder
 from shared.store.replies import Overview
 from shared.store.store import Store
 from web.http.client_address import TrustedProxies, parse_trusted_proxies
@@ -34,6 +36,7 @@ class DoorContext:
 
     settings: Settings
     store: Store
+    files: Files
     clock: Clock
     trusted_proxies: TrustedProxies
     #: Counts what clients have open in this process; it changes only in the event loop.
@@ -78,6 +81,7 @@ def make_door_context(settings: Settings, store: Store, clock: Clock) -> DoorCon
     return DoorContext(
         settings=settings,
         store=store,
+        files=Files(store.client, files_folder(settings)),
         clock=clock,
         trusted_proxies=proxies,
         request_bounds=bounds_of_requests(settings),

@@ -21,17 +21,19 @@ AWAY_S = 0.25
 _LOG_INTERVAL_S = 10.0
 
 
-def start_duties(settings: Settings, store: Store, *, on_fatal_error: Callable[[], None]) -> None:
+def start_duties(
+    settings: Settings, store: Store, *, on_fatal_error: Callable[[], None], serves_files: bool = False
+) -> None:
     """Start a thread that configures the store as soon as the store answers, and then reaps and sweeps without end.
 
     The thread calls `on_fatal_error` if the store is unfit or was configured with different system-wide settings.
     """
-    arguments = (settings, store, on_fatal_error)
-    threading.Thread(target=_run_duties, args=arguments, name="duties", daemon=True).start()
+    arguments = {"settings": settings, "store": store, "on_fatal_error": on_fatal_error, "serves_files": serves_files}
+    threading.Thread(target=_run_duties, kwargs=arguments, name="duties", daemon=True).start()
 
 
-def _run_duties(settings: Settings, store: Store, on_fatal_error: Callable[[], None]) -> None:
-    _configure_with_retries(settings, store, on_fatal_error)
+def _run_duties(*, settings: Settings, store: Store, on_fatal_error: Callable[[], None], serves_files: bool) -> None:
+    _configure_with_retries(settings, store, on_fatal_error, serves_files=serves_files)
     reaper, sweeper = Reaper(store), Sweeper(store)
     next_sweep_s = time.monotonic() + PERIOD_S
     never_set = threading.Event()
@@ -50,11 +52,13 @@ def _run_duties(settings: Settings, store: Store, on_fatal_error: Callable[[], N
         never_set.wait(rest_s)
 
 
-def _configure_with_retries(settings: Settings, store: Store, on_fatal_error: Callable[[], None]) -> None:
+def _configure_with_retries(
+    settings: Settings, store: Store, on_fatal_error: Callable[[], None], *, serves_files: bool
+) -> None:
     next_log_s = 0.0
     while True:
         try:
-            configure_store(settings, store)
+            configure_store(settings, store, serves_files=serves_files)
         except StoreUnavailable as error:
             if time.monotonic() >= next_log_s:
                 log.warning("store.awaited", error=str(error))

@@ -10,6 +10,7 @@ import structlog
 
 from shared.errors import ConfigError, EmbeddedStoreError, StoreUnfit
 from shared.settings.settings import Settings, load
+from shared.store.batches.home import claim_home
 from shared.store.connection import DOOR, open_client
 from shared.store.embedded import find_url
 from shared.store.preflight import check_fitness, require_answer
@@ -35,6 +36,7 @@ def read_settings() -> Settings:
         allowed_origins(settings)
         parse_trusted_proxies(settings.trusted_proxies)
         bounds_of_requests(settings)
+        _ = settings.files_path
         _store_url(settings)
     except (ConfigError, EmbeddedStoreError) as error:
         _exit_with(error, EXIT_CONFIG)
@@ -46,10 +48,11 @@ def open_store(settings: Settings) -> Store:
     return Store(open_client(_store_url(settings), name=f"penstock-web-{os.getpid()}", timeouts=DOOR))
 
 
-def configure_store(settings: Settings, store: Store) -> None:
+def configure_store(settings: Settings, store: Store, *, serves_files: bool = False) -> None:
     """Check that the store is fit and has the same system-wide settings as this process.
 
-    If the store has no system-wide settings yet, write this process's settings to it.
+    If the store has no system-wide settings yet, write this process's settings to it. A process that serves files also
+    checks that all such processes keep them in one place.
 
     Exits this process with an error message if the store is unfit or has different settings. Raises StoreUnavailable
     if the store does not answer: the door then refuses all jobs, and web/runtime/duties.py calls this function again.
@@ -60,6 +63,8 @@ def configure_store(settings: Settings, store: Store) -> None:
             if warning:
                 log.warning("store.doubt", warning=warning)
         store.configure(settings)
+        if serves_files:
+            claim_home(store.client, settings)
     except StoreUnfit as error:
         _exit_with(error, EXIT_STORE_UNFIT)
     except ConfigError as error:

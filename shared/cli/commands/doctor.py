@@ -32,12 +32,13 @@ def doctor(
 ) -> None:
     """Check every invariant on the live store.
 
-    Exit with 0 if all hold. Exit with 1 if one is broken, or if the store's own settings could lose jobs. With
-    --repair, the check follows the repair.
+    Exit with 0 if all hold. Exit with 1 if one is broken, if the store's own settings could lose jobs, or if the
+    folder for files cannot be used. With --repair, the check follows the repair.
     """
     from shared.accounts.admin_actions import local_actor, record
     from shared.audit.invariants import INVARIANTS, find_breaches
     from shared.audit.repair import repair as repair_store
+    from shared.store.batches.home import files_notes
     from shared.store.store import Store
 
     client = writable_store_client(state_dir) if repair else store_client(state_dir)
@@ -54,13 +55,15 @@ def doctor(
     for breach in find_breaches(client, timely=timely):
         by_number.setdefault(breach.invariant, []).append(breach.message)
     unfit, fitness = _fitness(client)
+    has_no_folder, about_files = files_notes(client, load_settings(state_dir))
     where = f"judges the store at {judged['store']}; the door at {judged['door']} {judged['door_state']}"
-    notes = [where, *fitness, *_advice(snapshot), *_untold(client), *_spoiled(client), *skew_notes(client)]
+    about_store = [*fitness, *_advice(snapshot), *_untold(client), *about_files]
+    notes = [where, *about_store, *_spoiled(client), *skew_notes(client)]
     verdicts = {
         number: _BROKEN if found else _NOT_JUDGED if number == 10 and not timely else _HOLDS
         for number, found in by_number.items()
     }
-    broken = unfit or any(by_number.values())
+    broken = unfit or has_no_folder or any(by_number.values())
     if json:
         rows = [
             {"invariant": number, "says": INVARIANTS.get(number, ""), "verdict": verdicts[number], "breaches": found}

@@ -30,6 +30,7 @@ from shared.cli.stack.store_keeper import StoreKeeper
 from shared.errors import PenstockError, StoreUnavailable
 from shared.settings.settings import Settings, as_environ
 from shared.state_dir import lock_state_dir
+from shared.store.batches.home import claim_home, noted_home
 from shared.store.connection import WORKER, open_client
 from shared.store.embedded import EmbeddedStore
 from shared.store.preflight import check_fitness, require_answer
@@ -176,7 +177,10 @@ class Stack:
         if self._embedded is not None:
             Workers(client).end_drain_for_stop()
         store_is_unused = self._embedded is not None and not self._embedded.adopted
-        Store(client).configure(self._settings, take_over=self._take_over or store_is_unused)
+        replaces = self._take_over or store_is_unused
+        Store(client).configure(self._settings, take_over=replaces)
+        # A store that knows of no files must not take over the files of another one unasked.
+        claim_home(client, self._settings, take_over=replaces if noted_home(client) else self._take_over)
         if self._take_over:
             record(client, local_actor(), "settings.replace", "the system-wide settings")
 

@@ -1,4 +1,4 @@
--- index: keeps a tenant's index of jobs no longer than the jobs' records.
+-- index: keeps a tenant's indexes of jobs, files and batches no longer than their records.
 -- KEYS jobs rq_job
 -- USES clock
 
@@ -7,14 +7,21 @@
 -- index. The second place matters if the oldest job has a long deadline: its record then outlives those behind it.
 local EXAMINED_IDS, TRIM_INDEX_ONE_IN = 16, 8
 
--- Removes ids without a record from a part of the index that begins at position `first`, from 0.
-local function trim_part(key, first)
+-- Removes ids without a record from a part of an index that begins at position `first`, from 0. `records` is what the
+-- keys of the records begin with.
+local function trim_part(key, first, records)
   local ids = redis.call('ZRANGE', key, first, first + EXAMINED_IDS - 1)
   for i = 1, #ids do
-    if redis.call('EXISTS', k_rq_job .. ids[i]) == 0 then
+    if redis.call('EXISTS', records .. ids[i]) == 0 then
       redis.call('ZREM', key, ids[i])
     end
   end
+end
+
+-- Removes ids without a record at the start of an index and at another place of it.
+local function trim_index(key, records)
+  trim_part(key, 0, records)
+  trim_part(key, math.floor(now_us / TRIM_INDEX_ONE_IN) % math.max(1, redis.call('ZCARD', key)), records)
 end
 
 -- Makes a key exist for at least `ms` from now.
@@ -34,8 +41,7 @@ local function index_job(tenant, id, ms)
   local key = k_jobs .. tenant
   redis.call('ZADD', key, now_ms, id)
   if now_us % TRIM_INDEX_ONE_IN == 0 then
-    trim_part(key, 0)
-    trim_part(key, math.floor(now_us / TRIM_INDEX_ONE_IN) % math.max(1, redis.call('ZCARD', key)))
+    trim_index(key, k_rq_job)
   end
   keep_index(tenant, ms)
 end

@@ -28,6 +28,8 @@ local function checked_setting(name, stored)
     return integer_setting(stored, nil, 1, 1000000)
   elseif name == 'max_tenant_bytes' then
     return integer_setting(stored, nil, 65536, 1e15)
+  elseif name == 'max_files_bytes' then
+    return integer_setting(stored, nil, 1048576, 1e15)
   elseif name == 'store_bytes' then
     return integer_setting(stored, nil, 1)
   elseif name == 'admission' then

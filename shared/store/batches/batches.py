@@ -9,7 +9,8 @@ from typing import Any
 import redis
 
 from shared.store import keys, scripts
-from shared.store.batches.hashes import read_hash, read_page
+from shared.store.batches.files import NoRoom
+from shared.store.batches.hashes import new_id, read_hash, read_page
 from shared.store.decode import integer, pairs, text
 from shared.store.redis_errors import store_faults
 
@@ -17,6 +18,8 @@ from shared.store.redis_errors import store_faults
 _ANSWERS_READ = 64
 #: The first characters of a stored answer: for the output file, and for the file of errors.
 OUTPUT, ERROR = "o", "e"
+#: What ids of batches begin with.
+ID_PREFIX = "batch_"
 
 
 class BatchStatus(StrEnum):
@@ -102,11 +105,28 @@ class ClaimLost(Exception):
 
 
 class NotCreated(StrEnum):
-    """Why a batch was not created."""
+    """Why a batch was not created, if no bound is the reason."""
 
     NO_FILE = "no_file"
     SHORT_FILE = "short_file"
-    FULL = "full"
+    #: The Idempotency-Key was used before with another body.
+    MISMATCH = "mismatch"
+
+
+@dataclass(frozen=True)
+class TooManyOpen:
+    """A batch was not created because the tenant has as many open batches as it may have."""
+
+    open: int
+    most: int
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """By what a repeated request is recognized: digests of its Idempotency-Key ("" for none) and of its body."""
+
+    idem_digest: str = ""
+    body_digest: str = ""
 
 
 class Batches:
@@ -115,14 +135,34 @@ class Batches:
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
 
+    def new_id(self) -> str:
+        """Return the id of a new batch."""
+        return new_id(self._client, ID_PREFIX)
+
     def create(
-        self, batch_id: str, tenant: str, input_file: str, fields: Mapping[str, str], *, window_ms: int, ttl_s: int
-    ) -> StoredBatch | NotCreated:
-        """Create a batch whose lines may take `window_ms`; its record is kept for `ttl_s` after that."""
+        self,
+        batch_id: str,
+        tenant: str,
+        input_file: str,
+        fields: Mapping[str, str],
+        *,
+        window_ms: int,
+        ttl_s: int,
+        repeats: Repeats = Repeats(),  # immutable
+    ) -> StoredBatch | NotCreated | TooManyOpen | NoRoom:
+        """Create a batch whose lines may take `window_ms`; its record is kept for `ttl_s` after that.
+
+        If an earlier call with the same id, or the same Idempotency-Key and body, has created a batch, return that one.
+        """
         flat = [part for item in fields.items() for part in item]
         given: scripts.Call = {"window_ms": window_ms, "ttl_s": ttl_s, "fields": flat}
+        given |= {"idem_digest": repeats.idem_digest, "body_digest": repeats.body_digest}
         word, rest = self._call("batch_create", id=batch_id, tenant=tenant, input_file=input_file, **given)
-        return StoredBatch(batch_id, pairs(rest)) if word == "created" else NotCreated(word)
+        if word == "created":
+            return StoredBatch(text(rest[0]), pairs(rest[1:]))
+        if word == "full":
+            return TooManyOpen(int(rest[0]), int(rest[1]))
+        return NoRoom.decode(rest) if word == "exhausted" else NotCreated(word)
 
     def find(self, batch_id: str, tenant: str) -> StoredBatch | None:
         """Return a batch of the tenant, or None. One that has not ended is due again if it was forgotten."""
@@ -135,10 +175,18 @@ class Batches:
         return batch
 
     def page(self, tenant: str, *, limit: int, after: str | None) -> tuple[list[StoredBatch], bool]:
-        """Return up to `limit` of the tenant's batches, the newest first, and whether there are more."""
-        ids, has_more = read_page(self._client, keys.batches(tenant), limit=limit, after=after, oldest_first=False)
-        found = [self.find(batch_id, tenant) for batch_id in ids]
-        return [batch for batch in found if batch is not None], has_more
+        """Return up to `limit` of the tenant's batches behind the id `after`, and whether there are more.
+
+        The newest come first.
+        """
+
+        def decode(batch_id: str, fields: dict[str, str]) -> StoredBatch | None:
+            batch = StoredBatch(batch_id, fields)
+            return batch if batch.tenant == tenant and batch.status is not None else None
+
+        return read_page(
+            self._client, kind="batches", owner=tenant, limit=limit, after=after, oldest_first=False, decode=decode
+        )
 
     def cancel(self, batch_id: str, tenant: str) -> bool:
         """Ask the process that feeds the batch to end it; return whether there is such a batch."""

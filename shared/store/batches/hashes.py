@@ -1,11 +1,37 @@
-"""Reads of hashes and indexes that another program may have spoiled, which then count as missing."""
+"""Reads of the records of files and batches, which another program may have spoiled, and of lists of them."""
 
-from typing import Any
+import secrets
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import redis
 
-from shared.store.decode import text
+from shared import store_clock
+from shared.store import keys, scripts
+from shared.store.decode import pairs, text
 from shared.store.redis_errors import store_faults
+
+T = TypeVar("T")
+#: How many entries of a list one request examines, at most. Only entries that another program has spoiled are passed
+#: over, apart from those whose records have expired, which are removed from the list.
+_MAX_EXAMINED = 4_096
+
+
+def new_id(client: redis.Redis, prefix: str) -> str:
+    """Return an id that begins with the store's time, so that the order of ids is that of their creation.
+
+    Raises StoreUnavailable.
+    """
+    with store_faults(client), client.pipeline(transaction=False) as pipe:
+        pipe.time()
+        pipe.mget(keys.of_time())
+        now_ms = store_clock.parse(*pipe.execute()).now_ms
+    return id_at(prefix, now_ms, secrets.token_hex(8))
+
+
+def id_at(prefix: str, time_ms: int, rest: str) -> str:
+    """Return the id of something that was created at a time, in ms since the epoch."""
+    return f"{prefix}{time_ms:011x}{rest[:13]}"
 
 
 def read_hash(client: redis.Redis, key: str) -> dict[str, str]:
@@ -21,21 +47,27 @@ def read_hash(client: redis.Redis, key: str) -> dict[str, str]:
 
 
 def read_page(
-    client: redis.Redis, key: str, *, limit: int, after: str | None, oldest_first: bool
-) -> tuple[list[str], bool]:
-    """Return up to `limit` members of an index by time, behind the member `after`, and whether there are more.
+    client: redis.Redis,
+    *,
+    kind: str,
+    owner: str,
+    limit: int,
+    after: str | None,
+    oldest_first: bool,
+    decode: Callable[[str, dict[str, str]], T | None],
+) -> tuple[list[T], bool]:
+    """Return up to `limit` entries of a list behind the id `after`, and whether there are more.
 
-    Raises StoreUnavailable. If `after` is no member, the page is empty.
+    `after` need not be in the list any more. `kind` is `files` or `batches`, and `owner` the tenant or, for the files
+    of one purpose, `<tenant>.<purpose>`. `decode` returns None for an entry that is left out. Raises StoreUnavailable.
     """
-    with store_faults(client):
-        try:
-            read, rank_of = (client.zrange, client.zrank) if oldest_first else (client.zrevrange, client.zrevrank)
-            rank: Any = -1 if after is None else rank_of(key, after)
-            if rank is None:
-                return [], False
-            found: Any = read(key, rank + 1, rank + 1 + limit)
-        except redis.ResponseError as error:
-            if not str(error).startswith("WRONGTYPE"):
-                raise
-            return [], False
-    return [text(raw) for raw in found[:limit]], len(found) > limit
+    found: list[T] = []
+    position, may_be_more, examined = after or "", 1, 0
+    while may_be_more and len(found) <= limit and examined < _MAX_EXAMINED:
+        given: scripts.Call = {"kind": kind, "owner": owner, "after": position, "oldest_first": int(oldest_first)}
+        with store_faults(client):
+            _, (may_be_more, last, *entries) = scripts.load("list_page").call(client, **given)
+        position, examined = text(last), examined + len(entries) // 2
+        decoded = (decode(text(entries[i]), pairs(entries[i + 1])) for i in range(0, len(entries), 2))
+        found += [entry for entry in decoded if entry is not None]
+    return found[:limit], len(found) > limit

@@ -1,12 +1,17 @@
-"""The duty that feeds batches: each HTTP process claims one batch after the other for a turn, in a thread."""
+"""The duty that feeds batches: each HTTP process claims one batch after the other for a turn, in a thread.
+
+The thread also removes the contents of expired files from the folder, if files are kept in one.
+"""
 
 import secrets
 import threading
+import time
 
 import structlog
 
 from shared.errors import StoreUnavailable
 from shared.store.batches.batches import Batches, ClaimLost
+from shared.store.batches.home import files_folder, remove_old_files
 from web.http import shutdown
 from web.operations.batches.turn import take_turn
 from web.runtime.context import DoorContext
@@ -15,6 +20,8 @@ log = structlog.get_logger()
 
 #: The longest wait before a process looks whether a batch is due, and the wait after an error, in seconds.
 _LOOK_S, _AFTER_ERROR_S = 1.0, 1.0
+#: How often a process removes the contents of expired files from the folder, in seconds.
+CLEAR_EVERY_S = 600.0
 
 
 def start_feeding(context: DoorContext) -> None:
@@ -39,9 +46,25 @@ def feed_once(context: DoorContext) -> float:
     return 0.0
 
 
+def _clear_folder(context: DoorContext) -> None:
+    folder = files_folder(context.settings)
+    if folder is None:
+        return
+    try:
+        removed = remove_old_files(context.store.client, folder)
+    except StoreUnavailable as error:
+        log.warning("files.not_cleared", error=str(error))
+    else:
+        log.info("files.cleared", removed=removed)
+
+
 def _run(context: DoorContext) -> None:
     never_set = threading.Event()
+    next_clearing_s = time.monotonic() + CLEAR_EVERY_S
     while not shutdown.requested.is_set():
+        if time.monotonic() >= next_clearing_s:
+            next_clearing_s = time.monotonic() + CLEAR_EVERY_S
+            _clear_folder(context)
         try:
             rest_s = feed_once(context)
         except StoreUnavailable:

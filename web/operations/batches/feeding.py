@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from shared.jobs.job import JobView
 from shared.jobs.states import JobState
 from shared.store.batches.batches import Batches, BatchStatus, ClaimedBatch, Step
-from shared.store.batches.files import Files, StoredFile
+from shared.store.batches.files import StoredFile
 from web.operations.batches.claim_holder import ClaimHolder
 from web.operations.batches.line_offers import offer_line
 from web.operations.batches.lines import BadLine, RawLine, RequestLine, longest_line, parse_line, read_lines
@@ -65,7 +65,7 @@ class Feeding:
         """`file` is None if the input file is gone, and `caller` if jobs may not be offered at the moment."""
         self._context, self._claimed, self._file, self._caller = context, claimed, file, caller
         self._batch, self._now_ms = claimed.batch, claimed.now_ms
-        self._batches, self._files = Batches(context.store.client), Files(context.store.client)
+        self._batches, self._files = Batches(context.store.client), context.files
         self._holder = ClaimHolder(self._batches, claimed, context.settings.lease_ms)
         self._endpoint = claimed.batch.fields.get("endpoint", "")
         self._longest = longest_line(context.settings)
@@ -169,7 +169,7 @@ class Feeding:
         for number in plan.to_offer:
             line = plan.lines[number]
             request = plan.requests.get(number) or self._read_again(line)
-            offered = offer_line(self._context, caller, self._batch, line, request.body, now_ms=self._now_ms)
+            offered = offer_line(self._context, caller, self._claimed, line, request.body)
             if offered.answer is not None:
                 plan.answer(line, offered.answer)
             elif offered.line != line:

@@ -6,11 +6,12 @@ from typing import Any
 import structlog
 
 from shared.errors import StoreUnavailable
-from shared.store.batches.batches import StoredBatch
+from shared.jobs.batch_line import BatchLine
+from shared.store.batches.batches import ClaimedBatch, StoredBatch
 from web.api.deadline import RequestDeadline, max_deadline_ms
 from web.api.refusals import Yield
 from web.http.api_errors import ApiError
-from web.operations.admission import offer
+from web.operations.admission import LineNotOpen, offer
 from web.operations.batches.open_lines import ENDPOINTS, OpenLine, problem_line, refusal_line
 from web.operations.callers import Caller
 from web.operations.requests.generation import GenerationRequest
@@ -42,15 +43,20 @@ class Offered:
 
 
 def offer_line(
-    context: DoorContext, caller: Caller, batch: StoredBatch, line: OpenLine, body: dict[str, Any], *, now_ms: int
+    context: DoorContext, caller: Caller, claimed: ClaimedBatch, line: OpenLine, body: dict[str, Any]
 ) -> Offered:
-    """Offer a line's job. Raises StoreUnavailable."""
+    """Offer a line's job, which is stored as open. Raises StoreUnavailable."""
+    batch, now_ms = claimed.batch, claimed.now_ms
     left_ms = batch.number("expires_ms") - now_ms
     try:
         generation = _request(context, caller, batch.fields.get("endpoint", ""), body, left_ms)
-        verdict = offer(context, caller, replace(generation, job_id=line.job))
+        held = BatchLine(batch.id, claimed.token, line.number)
+        verdict = offer(context, caller, replace(generation, job_id=line.job, line=held))
     except StoreUnavailable:
         raise
+    except LineNotOpen:
+        # The next turn, of this process or another one, finds what has changed.
+        return Offered(line, rest_ms=0)
     except ApiError as error:
         if error.status in {408, 429} or error.status >= 500 or _may_come_back(context, batch, error):
             return _later(line, now_ms, _FAULT_REST_MS)

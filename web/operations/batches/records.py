@@ -1,11 +1,11 @@
 """What clients can do with batches and files that are stored: create, read, list, cancel, delete."""
 
+import itertools
 import json
-import secrets
 from collections.abc import Iterator
 
-from shared.store.batches.batches import Batches, NotCreated, StoredBatch
-from shared.store.batches.files import Deletion, Files, StoredFile
+from shared.store.batches.batches import Batches, NotCreated, Repeats, StoredBatch, TooManyOpen
+from shared.store.batches.files import Deletion, NoRoom, StoredFile, Whose
 from web.http.api_errors import ApiError
 from web.openai.batches.batch_schema import BatchBody, window_ms
 from web.operations.callers import Caller
@@ -13,8 +13,11 @@ from web.operations.webhooks.submitted import check_callback
 from web.runtime.context import DoorContext
 
 
-def create_batch(context: DoorContext, caller: Caller, body: BatchBody) -> StoredBatch:
-    """Create a batch. Raises ApiError and StoreUnavailable."""
+def create_batch(context: DoorContext, caller: Caller, body: BatchBody, repeats: Repeats) -> StoredBatch:
+    """Create a batch, or find the one that an earlier request like this has created.
+
+    Raises ApiError and StoreUnavailable.
+    """
     fields = {
         "endpoint": body.endpoint,
         "window": body.completion_window,
@@ -26,23 +29,35 @@ def create_batch(context: DoorContext, caller: Caller, body: BatchBody) -> Store
     if body.callback_url is not None:
         check_callback(context.store.client, context.settings, caller.tenant, body.callback_url)
         fields["callback_url"] = body.callback_url
-    created = Batches(context.store.client).create(
-        f"batch_{secrets.token_hex(12)}",
+    batches = Batches(context.store.client)
+    created = batches.create(
+        batches.new_id(),
         caller.tenant,
         body.input_file_id,
         fields,
         window_ms=window_ms(body.completion_window),
         ttl_s=context.settings.file_ttl_s,
+        repeats=repeats,
     )
-    if created is NotCreated.NO_FILE:
-        raise _no_file(body.input_file_id, "input_file_id")
-    if created is NotCreated.SHORT_FILE:
-        message = f"file {body.input_file_id[:80]!r} expires before completion_window={body.completion_window!r} ends"
-        raise ApiError("invalid_request", message, param="input_file_id")
-    if isinstance(created, NotCreated):
-        message = f"tenant {caller.tenant!r} has as many open batches as it may have; wait until one has ended"
-        raise ApiError("batches_full", message)
-    return created
+    if isinstance(created, StoredBatch):
+        return created
+    raise _not_created(created, caller.tenant, body)
+
+
+def _not_created(why: NotCreated | TooManyOpen | NoRoom, tenant: str, body: BatchBody) -> ApiError:
+    if isinstance(why, NoRoom):
+        return no_room_error(why, tenant, param=None)
+    if isinstance(why, TooManyOpen):
+        message = f"tenant {tenant!r} has {why.open} of {why.most} open batches; wait until one has ended"
+        limits = {"limit": "tenant_open_batches", "value": why.open, "max": why.most}
+        return ApiError("batches_full", message, limits=limits)
+    if why is NotCreated.NO_FILE:
+        return _no_file(body.input_file_id, "input_file_id")
+    if why is NotCreated.MISMATCH:
+        message = "this Idempotency-Key was already used for a batch, with a different request body"
+        return ApiError("idempotency_mismatch", message, param="Idempotency-Key")
+    message = f"file {body.input_file_id[:80]!r} expires before completion_window={body.completion_window!r} ends"
+    return ApiError("invalid_request", message, param="input_file_id")
 
 
 def read_batch(context: DoorContext, tenant: str, batch_id: str) -> StoredBatch:
@@ -66,32 +81,53 @@ def list_batches(context: DoorContext, tenant: str, *, limit: int, after: str | 
 
 
 def list_files(
-    context: DoorContext, tenant: str, *, limit: int, after: str | None, oldest_first: bool
+    context: DoorContext, tenant: str, *, limit: int, after: str | None, oldest_first: bool, purpose: str
 ) -> tuple[list[StoredFile], bool]:
-    """Return a page of the tenant's files, and whether there are more. Raises StoreUnavailable."""
-    return Files(context.store.client).page(tenant, limit=limit, after=after, oldest_first=oldest_first)
+    """Return a page of the tenant's files, and whether there are more; `purpose` "" stands for any.
+
+    Raises StoreUnavailable.
+    """
+    return context.files.page(tenant, limit=limit, after=after, oldest_first=oldest_first, purpose=purpose)
 
 
 def read_file(context: DoorContext, tenant: str, file_id: str) -> StoredFile:
     """Return a file of the tenant. Raises ApiError and StoreUnavailable."""
-    found = Files(context.store.client).find(file_id, tenant)
+    found = context.files.find(file_id, tenant)
     if found is None:
         raise _no_file(file_id, None)
     return found
 
 
 def file_content(context: DoorContext, file: StoredFile) -> Iterator[bytes]:
-    """Yield the bytes of a file, part by part. Raises StoreUnavailable, and LookupError if a part is gone."""
-    return Files(context.store.client).read(file)
+    """Return the bytes of a file, part by part. Raises ApiError if the first part is gone, and StoreUnavailable.
+
+    The iterator raises LookupError if a later part is gone.
+    """
+    parts = context.files.read(file)
+    try:
+        first = next(parts, b"")
+    except LookupError:
+        raise ApiError("file_not_found", f"the content of file {file.id!r} is gone") from None
+    return itertools.chain((first,), parts)
 
 
 def delete_file(context: DoorContext, tenant: str, file_id: str) -> None:
     """Delete a file. Raises ApiError and StoreUnavailable."""
-    answer = Files(context.store.client).delete(file_id, tenant)
+    answer = context.files.delete(file_id, tenant)
     if answer is Deletion.GONE:
         raise _no_file(file_id, None)
     if answer is Deletion.USED:
         raise ApiError("file_in_use", f"a batch that has not ended reads file {file_id[:80]!r}; cancel it first")
+
+
+def no_room_error(no_room: NoRoom, tenant: str, *, param: str | None) -> ApiError:
+    """Return the error for a file or a batch for which there are no bytes left."""
+    limits = {"value": no_room.taken, "max": no_room.most}
+    if no_room.whose is Whose.ALL:
+        message = f"the files of all tenants take {no_room.taken} of {no_room.most} bytes (PENSTOCK_MAX_FILES_BYTES)"
+        return ApiError("files_full", message, param=param, limits={"limit": "files_bytes"} | limits)
+    message = f"the jobs and files of tenant {tenant!r} take {no_room.taken} of {no_room.most} bytes"
+    return ApiError("file_bytes_full", message, param=param, limits={"limit": "tenant_bytes"} | limits)
 
 
 def _no_file(file_id: str, param: str | None) -> ApiError:

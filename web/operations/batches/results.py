@@ -4,7 +4,8 @@ import hashlib
 from collections.abc import Callable
 
 from shared.store.batches.batches import ERROR, OUTPUT, Batches, StoredBatch
-from shared.store.batches.files import PART_BYTES, Files, StoredFile
+from shared.store.batches.files import ID_PREFIX, PART_BYTES, Files, StoredFile
+from shared.store.batches.hashes import id_at
 from web.runtime.context import DoorContext
 
 _NAMES = {OUTPUT: "output", ERROR: "error"}
@@ -15,8 +16,9 @@ class _FileWriter:
 
     def __init__(self, files: Files, batch: StoredBatch, kind: str) -> None:
         self._files, self._batch, self._kind = files, batch, kind
-        digest = hashlib.sha256(f"{batch.id}|{_NAMES[kind]}".encode()).hexdigest()[:24]
-        self._id, self._held, self._parts = f"file-{digest}", bytearray(), 0
+        digest = hashlib.sha256(f"{batch.id}|{_NAMES[kind]}".encode()).hexdigest()
+        self._id = id_at(ID_PREFIX, batch.number("finalizing_ms"), digest)
+        self._held, self._parts = bytearray(), 0
 
     def add(self, line: str) -> int:
         """Add a line; return how many parts were stored."""
@@ -48,7 +50,7 @@ def write_files(context: DoorContext, batch: StoredBatch, beat: Callable[[], Non
 
     Raises StoreUnavailable, and what `beat` raises.
     """
-    files, batches = Files(context.store.client), Batches(context.store.client)
+    files, batches = context.files, Batches(context.store.client)
     writers = {kind: _FileWriter(files, batch, kind) for kind in (OUTPUT, ERROR)}
     for _, answer in batches.answers(batch.id, batch.number("read_lines")):
         if answer[:1] in writers and writers[answer[0]].add(answer[1:]):

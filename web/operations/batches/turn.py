@@ -7,7 +7,7 @@ import structlog
 from shared.accounts.api_keys import ApiKeys
 from shared.errors import ConfigError
 from shared.store.batches.batches import Batches, BatchStatus, ClaimedBatch, Step
-from shared.store.batches.files import Files, StoredFile
+from shared.store.batches.files import StoredFile
 from web.http.api_errors import ApiError
 from web.operations.batches.claim_holder import ClaimHolder
 from web.operations.batches.feeding import Feeding
@@ -59,7 +59,7 @@ def _check_lines(context: DoorContext, claimed: ClaimedBatch, batches: Batches, 
         raise LookupError("the input file is gone")
     longest = longest_line(context.settings)
     return validate_lines(
-        read_lines(Files(context.store.client).read(file), longest=longest),
+        read_lines(context.files.read(file), longest=longest),
         endpoint=claimed.batch.fields.get("endpoint", ""),
         max_lines=context.settings.max_batch_lines,
         longest=longest,
@@ -91,7 +91,7 @@ def _input_file(context: DoorContext, claimed: ClaimedBatch) -> StoredFile | Non
     batch = claimed.batch
     if batch.fields.get("input_lost") == "1":
         return None
-    return Files(context.store.client).find(batch.fields.get("input_file", ""), batch.tenant)
+    return context.files.find(batch.fields.get("input_file", ""), batch.tenant)
 
 
 def _caller(context: DoorContext, claimed: ClaimedBatch) -> Caller | None:

@@ -1,6 +1,5 @@
 """Receives an uploaded file part by part, so that never more than one part of it is in memory."""
 
-import secrets
 from collections.abc import Iterator
 from typing import Any, Protocol
 
@@ -10,6 +9,7 @@ from werkzeug.sansio.multipart import Data, Epilogue, Field, File, MultipartDeco
 
 from shared.store.batches.files import PART_BYTES, Files, StoredFile
 from web.http.api_errors import ApiError, FieldError, invalid_value, quoted
+from web.operations.batches.records import no_room_error
 from web.runtime.context import DoorContext
 
 _READ_BYTES = 65_536
@@ -34,7 +34,7 @@ class _Upload:
 
     def __init__(self, files: Files, tenant: str, max_bytes: int) -> None:
         self._files, self._tenant, self._max_bytes = files, tenant, max_bytes
-        self.id = f"file-{secrets.token_hex(12)}"
+        self.id = files.new_id()
         self.filename = ""
         self.fields: dict[str, str] = {}
         self._held, self._parts, self._bytes = bytearray(), 0, 0
@@ -78,8 +78,7 @@ class _Upload:
     def _store(self, count: int) -> None:
         no_room = self._files.add_part(self.id, self._tenant, self._parts, bytes(self._held[:count]))
         if no_room is not None:
-            message = f"the jobs and files of tenant {self._tenant!r} take {no_room.taken} of {no_room.most} bytes"
-            raise ApiError("file_bytes_full", message, param="file")
+            raise no_room_error(no_room, self._tenant, param="file")
         del self._held[:count]
         self._parts += 1
 
@@ -91,7 +90,7 @@ def receive_file(context: DoorContext, tenant: str, source: Source, content_type
     if kind != "multipart/form-data" or not 1 <= len(boundary) <= 200:
         message = f"Content-Type is {(content_type or 'nothing')[:80]!r}; send multipart/form-data"
         raise ApiError("unsupported_media_type", message, param="Content-Type")
-    files = Files(context.store.client)
+    files = context.files
     upload = _Upload(files, tenant, context.settings.max_file_bytes)
     try:
         upload.receive(source, boundary.encode("latin-1", "replace"))
@@ -105,7 +104,9 @@ def receive_file(context: DoorContext, tenant: str, source: Source, content_type
         raise
     except RequestEntityTooLarge:
         files.delete(upload.id, tenant)
-        raise _too_long(context.settings.max_file_bytes) from None
+        most = context.settings.max_file_bytes
+        message = f"the body is longer than {most + FORM_BYTES} bytes; a file may have {most} (PENSTOCK_MAX_FILE_BYTES)"
+        raise ApiError("request_too_large", message) from None
 
 
 def _check_fields(upload: _Upload, longest_s: int) -> int:
@@ -132,13 +133,23 @@ def _check_fields(upload: _Upload, longest_s: int) -> int:
 
 
 def _events(source: Source, boundary: bytes) -> Iterator[Any]:
-    """Yield the events of a form. Raises ApiError if it is malformed."""
+    """Yield the events of a form. Raises ApiError if it is malformed, has too many fields or a field is too long."""
     decoder = MultipartDecoder(boundary, max_form_memory_size=4 * _READ_BYTES, max_parts=_MAX_FIELDS)
     try:
         while True:
-            event = decoder.next_event()
+            try:
+                event = decoder.next_event()
+            except RequestEntityTooLarge:
+                message = f"the form has more than {_MAX_FIELDS} fields"
+                raise ApiError("request_too_large", message) from None
             if isinstance(event, NeedData):
-                decoder.receive_data(source.read(_READ_BYTES) or None)
+                content = source.read(_READ_BYTES)
+                try:
+                    decoder.receive_data(content or None)
+                except RequestEntityTooLarge:
+                    # Content is passed on as it arrives. What the decoder holds back are headers and the preamble.
+                    message = f"what precedes the content of a field takes more than {3 * _READ_BYTES} bytes"
+                    raise ApiError("request_too_large", message) from None
             elif isinstance(event, Epilogue):
                 return
             else:

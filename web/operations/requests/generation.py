@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from shared.jobs.batch_line import BatchLine
 from shared.jobs.job import new_job_id
 from shared.settings.settings import Settings
 from web.api.candidates import candidate_form
@@ -50,6 +51,8 @@ class GenerationRequest:
     escalate: tuple[str, ...] = ()
     #: Where the client is told of the job's end; "" for nowhere.
     callback_url: str = ""
+    #: The line of a batch that this request is.
+    line: BatchLine | None = None
     #: Small facts that are stored with the job, because a route needs them to build later responses (JobView.form).
     form: dict[str, Any] = field(default_factory=dict)
 

@@ -117,6 +117,7 @@ def _job_in_pool(
         supersede_digest=(None if generation.supersede_key is None else digest("supersede", generation.supersede_key)),
         degrade=_may_be_cut(caller, generation),
         private=generation.private or (caller.policy is not None and caller.policy.private),
+        line=generation.line,
         offer=secrets.token_hex(8),
         callback_url=generation.callback_url,
     )

@@ -6,6 +6,7 @@ from flask import Response
 from web.openai.batches.batch_schema import BatchBody
 from web.operations.batches.batch_json import batch_json, list_json
 from web.operations.batches.records import cancel_batch, create_batch, list_batches, read_batch
+from web.operations.idempotency import batch_repeats
 from web.operations.request_caller import current_caller
 from web.operations.responses import json_response
 from web.routes.batches.page_arguments import page_after, page_limit
@@ -26,7 +27,7 @@ _PAGE, _MAX_PAGE = 20, 100
 )
 def create(body: BatchBody) -> Response:
     """Create a batch for the lines of a file."""
-    return json_response(batch_json(create_batch(current_context(), current_caller(), body)))
+    return json_response(batch_json(create_batch(current_context(), current_caller(), body, batch_repeats(body))))
 
 
 @bp.get("/v1/batches")

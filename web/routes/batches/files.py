@@ -26,7 +26,7 @@ _PURPOSES = ("batch", "batch_output")
     summary="Upload a file",
     description="The body is a form with the fields `file` and `purpose`, which must be `batch`, and optionally "
     "`expires_after[seconds]`. The file is stored while it arrives.",
-    responses={200: "The file", 429: "The bytes of the tenant are exhausted"},
+    responses={200: "The file", 429: "The bytes of the tenant are exhausted", 503: "The bytes of all tenants are"},
 )
 def upload() -> Response:
     """Store the file in a form."""
@@ -54,9 +54,9 @@ def page() -> Response:
         limit=page_limit(_MAX_PAGE, _MAX_PAGE),
         after=page_after(),
         oldest_first=oldest_first(),
+        purpose=purpose or "",
     )
-    shown = [file_json(file) for file in files if purpose in {None, file.purpose}]
-    return json_response(list_json(shown, has_more=has_more))
+    return json_response(list_json([file_json(file) for file in files], has_more=has_more))
 
 
 @bp.get("/v1/files/<file_id>")

@@ -1,0 +1,30 @@
+-- open_batches: finds the batches of a tenant that have not ended.
+-- KEYS open_batches_of batch_record
+-- USES clock index
+
+local BATCH_ENDED = { completed = true, failed = true, expired = true, cancelled = true }
+-- The most open batches of a tenant.
+local MAX_OPEN_BATCHES = 32
+
+-- Adds a batch, whose record exists for `ttl_ms`, to the open ones of its tenant.
+local function note_open_batch(tenant, id, ttl_ms)
+  redis.call('SADD', k_open_batches_of .. tenant, id)
+  keep_key(k_open_batches_of .. tenant, ttl_ms)
+end
+
+-- Returns for each open batch of the tenant its id and the id of its input file: id, file, …. Removes batches that have
+-- ended, whose records have expired, or that are another tenant's.
+local function open_batches(tenant)
+  local EXAMINED = 64
+  local key, open = k_open_batches_of .. tenant, {}
+  for _, id in ipairs(redis.call('SRANDMEMBER', key, EXAMINED)) do
+    local saved = redis.call('HMGET', k_batch_record .. id, 'tenant', 'status', 'input_file')
+    if saved[1] == tenant and saved[2] and not BATCH_ENDED[saved[2]] then
+      open[#open + 1] = id
+      open[#open + 1] = saved[3] or ''
+    else
+      redis.call('SREM', key, id)
+    end
+  end
+  return open
+end

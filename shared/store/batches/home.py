@@ -1,0 +1,120 @@
+"""Checks at the start of a door that all doors keep files in one place, and clears the folder of expired files."""
+
+import itertools
+from typing import Any
+
+import redis
+
+from shared.errors import ConfigError, StoreUnavailable
+from shared.settings.settings import Settings
+from shared.store import keys, scripts
+from shared.store.batches.files import FOLDER, STORE
+from shared.store.batches.folder import FilesFolder
+from shared.store.decode import text
+from shared.store.redis_errors import store_faults
+
+#: How old a file is at least that is removed because it has no record, in seconds. A file that is being written has a
+#: record from its first part on.
+_LEAST_AGE_S = 7_200
+#: How many records are looked for at once.
+_AT_ONCE = 256
+
+
+def files_folder(settings: Settings) -> FilesFolder | None:
+    """Return the folder in which files are kept, or None if they are kept in the store."""
+    path = settings.files_path
+    return None if path is None else FilesFolder(path)
+
+
+def claim_home(client: redis.Redis, settings: Settings, *, take_over: bool = False) -> None:
+    """Note in the store where this door keeps files.
+
+    Raises ConfigError if other doors keep them elsewhere, unless `take_over` is true; if the folder has files of
+    another store; or if the folder cannot be used. Raises StoreUnavailable.
+    """
+    folder = files_folder(settings)
+    if folder is None:
+        _note(client, STORE, take_over=take_over)
+        return
+    try:
+        mark, is_new = folder.mark()
+        has_files = next(folder.old_files(0), None) is not None
+    except StoreUnavailable as error:
+        raise ConfigError(str(error)) from error
+    if has_files and noted_home(client) is None and not take_over:
+        raise ConfigError(
+            f"PENSTOCK_FILES_DIR={str(folder.path)!r} has files of another store; use an empty folder, or start with "
+            "--take-over if this store takes the place of the other one"
+        )
+    try:
+        _note(client, f"{FOLDER} {mark}", take_over=take_over)
+    except ConfigError:
+        if is_new:
+            folder.unmark()
+        raise
+
+
+def noted_home(client: redis.Redis) -> str | None:
+    """Return where the doors of this store keep files, or None if none was started. Raises StoreUnavailable."""
+    with store_faults(client):
+        noted: Any = client.hget(keys.config(), "files_home")
+    return None if noted is None else text(noted)
+
+
+def files_notes(client: redis.Redis, settings: Settings) -> tuple[bool, list[str]]:
+    """Return whether the folder that `settings` name cannot be used, and notes for an operator about files.
+
+    Raises StoreUnavailable.
+    """
+    folder, notes, is_unusable = files_folder(settings), list[str](), False
+    for home, where in ((STORE, "in the store"), (FOLDER, "in the folder")):
+        with store_faults(client):
+            _, (taken, most, noted) = scripts.load("files_overview").call(client, home=home)
+        if taken or text(noted).split(" ")[0] == home:
+            what = "records and contents of files and batches" if home == STORE else "contents of files"
+            notes.append(f"{what} {where} take {taken} of {most} bytes (PENSTOCK_MAX_FILES_BYTES)")
+    if folder is not None:
+        home, _, mark = text(noted).partition(" ")
+        try:
+            folder.check_writable()
+            if home and (home != FOLDER or not folder.has_mark(mark)):
+                is_unusable = True
+                notes.append(f"PENSTOCK_FILES_DIR={str(folder.path)!r} is not where the doors of this store keep files")
+        except StoreUnavailable as error:
+            is_unusable = True
+            notes.append(str(error))
+    return is_unusable, notes
+
+
+def remove_old_files(client: redis.Redis, folder: FilesFolder, *, least_age_s: float = _LEAST_AGE_S) -> int:
+    """Remove the contents of files whose records have expired; return how many there were. Raises StoreUnavailable.
+
+    Nothing is removed if the store does not say that its doors use this folder, as after a loss of its data.
+    """
+    home, _, mark = (noted_home(client) or "").partition(" ")
+    if home != FOLDER or not folder.has_mark(mark):
+        return 0
+    removed, ids = 0, folder.old_files(least_age_s)
+    while some := list(itertools.islice(ids, _AT_ONCE)):
+        with store_faults(client), client.pipeline(transaction=False) as pipe:
+            for file_id in some:
+                pipe.exists(keys.file(file_id))
+            found: list[Any] = pipe.execute()
+        for file_id, has_record in zip(some, found, strict=True):
+            if not has_record:
+                folder.remove(file_id)
+                removed += 1
+    return removed
+
+
+def _note(client: redis.Redis, home: str, *, take_over: bool) -> None:
+    with store_faults(client):
+        word, rest = scripts.load("files_home").call(client, home=home, take_over=int(take_over))
+    if word == "conflict":
+        other = text(rest[0])
+        where = "in the store" if other == STORE else "in a folder that is not this one"
+        given = "is not set" if home == STORE else "is set"
+        raise ConfigError(
+            f"PENSTOCK_FILES_DIR {given}, but the other doors of this store keep files {where}; all doors need the "
+            "same folder. Start with --take-over to keep new files where this setting says"
+        )

@@ -1,0 +1,136 @@
+"""Where files are kept: all doors of a store agree, and a folder loses exactly the contents that have no record."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from shared.errors import ConfigError, StoreUnavailable
+from shared.store import keys
+from shared.store.batches.files import FOLDER, Files
+from shared.store.batches.folder import FilesFolder
+from shared.store.batches.home import claim_home, files_notes, noted_home, remove_old_files
+
+DAY_S = 86_400
+
+
+@pytest.fixture
+def of_folder(settings, tmp_path):
+    """Settings that name a folder."""
+    return replace(settings, files_dir=str(tmp_path / "files"))
+
+
+def add(store, folder: FilesFolder, file_id: str) -> None:
+    files = Files(store.client, folder)
+    files.add_part(file_id, "blue", 0, b"abc")
+    files.close(file_id, "blue", purpose="batch", filename="", ttl_s=DAY_S)
+
+
+def grow_old(folder: FilesFolder, file_id: str) -> None:
+    os.utime(folder.path / file_id, (1, 1))
+
+
+def test_doors_that_share_a_folder_or_have_none_start(store, settings, of_folder):
+    for chosen in (settings, of_folder):
+        store.client.hdel(keys.config(), "files_home")
+        claim_home(store.client, chosen)
+        home = noted_home(store.client)
+        claim_home(store.client, chosen)
+        assert noted_home(store.client) == home
+
+
+def test_a_door_with_another_folder_or_none_does_not_start(store, settings, of_folder, tmp_path):
+    claim_home(store.client, of_folder)
+    home = noted_home(store.client)
+    elsewhere = replace(settings, files_dir=str(tmp_path / "elsewhere"))
+    with pytest.raises(ConfigError, match="in a folder that is not this one"):
+        claim_home(store.client, elsewhere)
+    with pytest.raises(ConfigError, match="PENSTOCK_FILES_DIR is not set"):
+        claim_home(store.client, settings)
+    assert noted_home(store.client) == home
+    # The refused door has left no id in its folder, so the next store can use it.
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+    claim_home(store.client, elsewhere, take_over=True)
+    assert noted_home(store.client) != home
+
+
+def test_a_store_does_not_use_the_folder_of_another_store(store, of_folder):
+    claim_home(store.client, of_folder)
+    store.client.hdel(keys.config(), "files_home")
+    claim_home(store.client, of_folder)
+    (Path(of_folder.files_dir) / "file-1").write_bytes(b"abc")
+    store.client.hdel(keys.config(), "files_home")
+    with pytest.raises(ConfigError, match="has files of another store"):
+        claim_home(store.client, of_folder)
+    claim_home(store.client, of_folder, take_over=True)
+
+
+@pytest.mark.parametrize("marker", ["", "x" * 32, "a" * 33, "../" + "a" * 29])
+def test_a_spoiled_id_of_a_folder_is_told(store, of_folder, marker):
+    Path(of_folder.files_dir).mkdir()
+    (Path(of_folder.files_dir) / ".penstock").write_text(marker)
+    with pytest.raises(ConfigError, match="no id of a folder"):
+        claim_home(store.client, of_folder)
+
+
+def test_a_folder_that_cannot_be_used_is_told(store, settings, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"PENSTOCK_FILES_DIR=.*cannot be used"):
+        claim_home(store.client, replace(settings, files_dir=str(tmp_path / "file")))
+
+
+def test_contents_without_a_record_are_removed_when_they_are_old(store, of_folder):
+    claim_home(store.client, of_folder)
+    folder = FilesFolder(Path(of_folder.files_dir))
+    for name in ("kept", "expired", "young"):
+        add(store, folder, name)
+    for name in ("kept", "expired"):
+        grow_old(folder, name)
+    store.client.delete(keys.file("expired"), keys.file("young"))
+    assert remove_old_files(store.client, folder) == 1
+    assert sorted(path.name for path in folder.path.iterdir()) == [".penstock", "kept", "young"]
+
+
+def test_nothing_is_removed_after_a_loss_of_the_store_or_from_another_folder(store, of_folder):
+    claim_home(store.client, of_folder)
+    folder = FilesFolder(Path(of_folder.files_dir))
+    add(store, folder, "f")
+    grow_old(folder, "f")
+    store.client.delete(keys.file("f"))
+    noted = noted_home(store.client)
+    store.client.hdel(keys.config(), "files_home")
+    assert remove_old_files(store.client, folder) == 0
+    store.client.hset(keys.config(), "files_home", f"{FOLDER} {'0' * 32}")
+    assert remove_old_files(store.client, folder) == 0
+    store.client.hset(keys.config(), "files_home", noted)
+    assert remove_old_files(store.client, folder) == 1
+
+
+@pytest.mark.parametrize("file_id", ["..", "../f", "a/b", "", ".penstock", "x" * 81])
+def test_no_id_leads_out_of_the_folder(tmp_path, file_id):
+    folder = FilesFolder(tmp_path / "files")
+    folder.mark()
+    for use in (
+        lambda: folder.write(file_id, 0, b"x"),
+        lambda: folder.read(file_id, 0, 1),
+        lambda: folder.remove(file_id),
+    ):
+        with pytest.raises(StoreUnavailable, match="no id of a file"):
+            use()
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [".penstock"]
+
+
+def test_the_notes_for_operators_tell_what_files_take_and_whether_the_folder_can_be_used(store, settings, of_folder):
+    assert files_notes(store.client, settings) == (False, [])
+    claim_home(store.client, of_folder)
+    add(store, FilesFolder(Path(of_folder.files_dir)), "f")
+    is_unusable, (in_store, in_folder) = files_notes(store.client, of_folder)
+    assert (is_unusable, in_store[:56]) == (False, "records and contents of files and batches in the store t")
+    assert in_folder == f"contents of files in the folder take 3 of {10 * 2**30} bytes (PENSTOCK_MAX_FILES_BYTES)"
+    (Path(of_folder.files_dir) / ".penstock").write_text("0" * 32)
+    is_unusable, notes = files_notes(store.client, of_folder)
+    assert (is_unusable, notes[-1].endswith("is not where the doors of this store keep files")) == (True, True)
+    gone = replace(settings, files_dir=of_folder.files_dir + "/gone")
+    is_unusable, notes = files_notes(store.client, gone)
+    assert (is_unusable, "cannot be used" in notes[-1]) == (True, True)
