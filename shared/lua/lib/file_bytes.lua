@@ -41,13 +41,8 @@ local function sum_of_periods(key)
   return sum
 end
 
--- Adds bytes to the period that ends at `end_s`.
-local function count_file_bytes(home, tenant, end_s, bytes)
-  add_to_period(k_file_bytes .. home, end_s, bytes)
-  if home == FOLDER then
-    add_to_period(k_file_bytes .. home .. '.' .. tenant, end_s, bytes)
-    return
-  end
+-- Counts bytes of the store among those of a tenant's jobs, in the period that ends at `end_s`.
+local function count_bytes(tenant, end_s, bytes)
   local field = whole(end_s)
   local ended, next_s, in_period = open_kept(tenant, 'ended', 'next_s', field)
   local first_s = math.min(next_s > 0 and next_s or end_s, end_s)
@@ -56,14 +51,9 @@ local function count_file_bytes(home, tenant, end_s, bytes)
   keep_key(k_kept .. tenant, 1000 * end_s - now_ms)
 end
 
--- Takes bytes back from the period that ends at `end_s`, unless it has passed or another program has changed it.
-local function uncount_file_bytes(home, tenant, end_s, bytes)
-  if end_s * 1000 <= now_ms or bytes <= 0 then
-    return
-  end
-  add_to_period(k_file_bytes .. home, end_s, -bytes)
-  if home == FOLDER then
-    add_to_period(k_file_bytes .. home .. '.' .. tenant, end_s, -bytes)
+-- Takes bytes back that count_bytes has counted, unless their period has passed or another program has changed it.
+local function uncount_bytes(tenant, end_s, bytes)
+  if end_s * 1000 <= now_ms then
     return
   end
   local field = whole(end_s)
@@ -72,6 +62,29 @@ local function uncount_file_bytes(home, tenant, end_s, bytes)
   if freed > 0 then
     redis.call('HSET', k_kept .. tenant, 'ended', whole(ended - freed), field, whole(in_period - freed))
     keep_key(k_kept .. tenant, 1000 * end_s - now_ms)
+  end
+end
+
+-- Counts bytes of a file or a batch in the period that ends at `end_s`.
+local function count_file_bytes(home, tenant, end_s, bytes)
+  add_to_period(k_file_bytes .. home, end_s, bytes)
+  if home == FOLDER then
+    add_to_period(k_file_bytes .. home .. '.' .. tenant, end_s, bytes)
+  else
+    count_bytes(tenant, end_s, bytes)
+  end
+end
+
+-- Takes bytes back that count_file_bytes has counted, unless their period has passed.
+local function uncount_file_bytes(home, tenant, end_s, bytes)
+  if end_s * 1000 <= now_ms then
+    return
+  end
+  add_to_period(k_file_bytes .. home, end_s, -bytes)
+  if home == FOLDER then
+    add_to_period(k_file_bytes .. home .. '.' .. tenant, end_s, -bytes)
+  else
+    uncount_bytes(tenant, end_s, bytes)
   end
 end
 

@@ -35,7 +35,7 @@ local function drop_webhook(tenant, id)
   redis.call('ZREM', k_webhooks, id)
   redis.call('ZREM', k_webhook_due .. tenant, id)
   if saved[1] and saved[2] then
-    uncount_file_bytes(tenant, number(saved[2], 0, 0), number(saved[1], 0, 0))
+    uncount_bytes(tenant, number(saved[2], 0, 0), number(saved[1], 0, 0))
   end
 end
 
@@ -50,5 +50,5 @@ local function tell_end(tenant, id, kind, url, record, result)
   redis.call('PEXPIRE', key, TOLD_FOR_MS + MARGIN_MS)
   redis.call('ZADD', k_webhooks, now_ms, id)
   make_due(tenant, id, now_ms)
-  count_file_bytes(tenant, kept_s, bytes)
+  count_bytes(tenant, kept_s, bytes)
 end
