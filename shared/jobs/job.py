@@ -7,7 +7,6 @@ from typing import Any
 
 from shared.candidates import candidates_in
 from shared.jobs import packed_logprobs
-from shared.jobs.batch_line import BatchLine
 from shared.jobs.job_history import Change, WaitTimes
 from shared.jobs.key_bounds import KeyBounds, key_arguments
 from shared.jobs.outcomes import Outcome, Stage
@@ -18,6 +17,15 @@ from shared.jobs.states import JobState
 def new_job_id() -> str:
     """Return a random id (128 bits) of letters, digits, `-` and `_`, the characters that RQ allows."""
     return secrets.token_urlsafe(16)
+
+
+@dataclass(frozen=True)
+class BatchLine:
+    """The line of a batch that a job is for, and the claim of the batch by the process that offers the job."""
+
+    batch: str
+    token: str
+    number: int
 
 
 @dataclass(frozen=True)

@@ -136,14 +136,6 @@ class Settings:
         return expand_path("PENSTOCK_STATE_DIR", base) / "penstock"
 
     @property
-    def files_path(self) -> Path | None:
-        """The folder in which files are kept, or None if they are kept in the store.
-
-        Raises ConfigError if the path starts with `~` and the home directory is not known.
-        """
-        return expand_path("PENSTOCK_FILES_DIR", self.files_dir).resolve() if self.files_dir else None
-
-    @property
     def engine_kind(self) -> EngineKind:
         """What the engine that `PENSTOCK_ENGINE` names needs."""
         return ENGINES[self.engine]

@@ -10,7 +10,7 @@ import structlog
 
 from shared.errors import ConfigError, EmbeddedStoreError, StoreUnfit
 from shared.settings.settings import Settings, load
-from shared.store.batches.home import claim_home
+from shared.store.batches.home import claim_home, files_folder
 from shared.store.connection import DOOR, open_client
 from shared.store.embedded import find_url
 from shared.store.preflight import check_fitness, require_answer
@@ -36,7 +36,7 @@ def read_settings() -> Settings:
         allowed_origins(settings)
         parse_trusted_proxies(settings.trusted_proxies)
         bounds_of_requests(settings)
-        _ = settings.files_path
+        files_folder(settings)
         _store_url(settings)
     except (ConfigError, EmbeddedStoreError) as error:
         _exit_with(error, EXIT_CONFIG)

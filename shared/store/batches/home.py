@@ -6,7 +6,7 @@ from typing import Any
 import redis
 
 from shared.errors import ConfigError, StoreUnavailable
-from shared.settings.settings import Settings
+from shared.settings.settings import Settings, expand_path
 from shared.store import keys, scripts
 from shared.store.batches.files import FOLDER, STORE
 from shared.store.batches.folder import FilesFolder
@@ -21,9 +21,13 @@ _AT_ONCE = 256
 
 
 def files_folder(settings: Settings) -> FilesFolder | None:
-    """Return the folder in which files are kept, or None if they are kept in the store."""
-    path = settings.files_path
-    return None if path is None else FilesFolder(path)
+    """Return the folder in which files are kept, or None if they are kept in the store.
+
+    Raises ConfigError if its path starts with `~` and the home directory is not known.
+    """
+    if not settings.files_dir:
+        return None
+    return FilesFolder(expand_path("PENSTOCK_FILES_DIR", settings.files_dir).resolve())
 
 
 def claim_home(client: redis.Redis, settings: Settings, *, take_over: bool = False) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import structlog
 
 from shared.errors import StoreUnavailable
-from shared.jobs.batch_line import BatchLine
+from shared.jobs.job import BatchLine
 from shared.store.batches.batches import ClaimedBatch, StoredBatch
 from web.api.deadline import RequestDeadline, max_deadline_ms
 from web.api.refusals import Yield

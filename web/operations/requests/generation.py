@@ -3,8 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from shared.jobs.batch_line import BatchLine
-from shared.jobs.job import new_job_id
+from shared.jobs.job import BatchLine, new_job_id
 from shared.settings.settings import Settings
 from web.api.candidates import candidate_form
 from web.api.deadline import RequestDeadline
