@@ -28,6 +28,7 @@ from shared.cli.commands import (
     tenants,
     up,
 )
+from shared.cli.commands.batches import batch
 from shared.cli.commands.operate import drain, top, usage
 from shared.cli.reach import FAULT, USAGE
 from shared.errors import ConfigError, PenstockError
@@ -58,6 +59,7 @@ app.command(rich_help_panel=_JOBS)(jobs.jobs)
 _ACCEPTS_JOB_ID = {"ignore_unknown_options": True, "help_option_names": ["--help"]}
 app.command(rich_help_panel=_JOBS, context_settings=_ACCEPTS_JOB_ID)(jobs.job)
 app.command(rich_help_panel=_JOBS, context_settings=_ACCEPTS_JOB_ID)(jobs.cancel)
+app.add_typer(batch.app, name="batch", rich_help_panel=_JOBS)
 app.add_typer(tenants.app, name="tenants", rich_help_panel=_OPERATORS)
 app.add_typer(groups.app, name="groups", rich_help_panel=_OPERATORS)
 app.add_typer(routes.app, name="routes", rich_help_panel=_OPERATORS)

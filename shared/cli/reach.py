@@ -9,6 +9,7 @@ from shared.settings.settings import Settings, load
 if TYPE_CHECKING:
     import redis
 
+    from shared.cli.batch_client import BatchClient
     from shared.cli.client import JobClient
 
 #: Exit codes. FAULT: the command failed or was refused. USAGE: the command line or a setting is wrong. YIELD: the door
@@ -87,3 +88,11 @@ def door_client(tenant: str | None = None) -> "JobClient":
 
     settings = load_settings()
     return JobClient(settings.url, api_key=settings.api_key, tenant=tenant or "")
+
+
+def batch_client(tenant: str | None = None) -> "BatchClient":
+    """Return a client for files and batches, as `door_client` does for jobs."""
+    from shared.cli.batch_client import BatchClient
+
+    settings = load_settings()
+    return BatchClient(settings.url, api_key=settings.api_key, tenant=tenant or "")

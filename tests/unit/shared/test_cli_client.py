@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from shared.cli.client import DoorError, JobClient, YieldAnswer
+from shared.cli.client import JobClient, YieldAnswer
+from shared.cli.door_client import DoorError
 from shared.cli.sse import ServerEvent, read_events
 from shared.clock import ManualClock
 from shared.errors import ConfigError

@@ -1,0 +1,1 @@
+"""The commands that run batches through the door."""
