@@ -7,6 +7,7 @@ from shared.settings.settings import Settings
 from shared.store.store import Store
 from web import errors
 from web.api.openapi import document
+from web.console.console import register_console
 from web.dashboard.dashboard import mode_of, register_dashboard
 from web.http import hosts_and_cors, telemetry
 from web.http.process_metrics import package_version
@@ -65,4 +66,5 @@ def create_app(settings: Settings, store: Store, clock: Clock) -> APIFlask:
     for routes in blueprints:
         app.register_blueprint(routes.bp)
     register_dashboard(app, store, mode_of(settings))
+    register_console(app, store, clock)
     return app

@@ -392,3 +392,8 @@ def webhook_turns() -> str:
 def webhook_secrets() -> str:
     """Return the key of the HASH of the tenants' secrets with which their webhooks are signed."""
     return _key("webhook_secrets")
+
+
+def rq_failed(queue: str) -> str:
+    """Return the key of the ZSET with the failed and expired jobs of a queue, ordered by the time of their deletion."""
+    return _key("rq_failed", queue)

@@ -28,6 +28,7 @@ CODES: dict[str, tuple[int, str]] = {
     "tenant_disabled": (403, "permission_error"),
     "tenant_not_allowed": (403, "permission_error"),
     "origin_not_allowed": (403, "permission_error"),
+    "page_expired": (403, "permission_error"),
     "batch_not_found": (404, "not_found_error"),
     "file_not_found": (404, "not_found_error"),
     "job_not_found": (404, "not_found_error"),
@@ -56,6 +57,7 @@ CODES: dict[str, tuple[int, str]] = {
     "files_full": (503, "server_overloaded"),
     "heads_full": (503, "server_overloaded"),
     "bodies_full": (503, "server_overloaded"),
+    "console_full": (503, "server_overloaded"),
     "deadline_exceeded": (504, "job_error"),
 }
 

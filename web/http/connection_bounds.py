@@ -33,6 +33,7 @@ class DoorBound(StrEnum):
     TENANT_REQUESTS = "tenant_requests_full"
     TENANT_BODIES = "tenant_bodies_full"
     BODIES = "bodies_full"
+    CONSOLE = "console_full"
 
 
 class Place(StrEnum):

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import hmac
+from collections.abc import Callable
 
 from flask import Flask, Request, g, request
 from werkzeug.datastructures import Headers
@@ -119,6 +120,18 @@ def require_admin() -> None:
 def acting_admin() -> Actor:
     """Return the operator who sent this request, for the audit log; `require_admin` must have run before."""
     return Actor(g.acting_admin, client_address())
+
+
+def watch_admin() -> Callable[[], bool]:
+    """Return a function that returns whether the operator who sent this request still is one, for an answer that lasts.
+
+    `require_admin` must have run before. The function raises StoreUnavailable.
+    """
+    context, name = current_context(), g.acting_admin
+    if context.settings.auth == "open" or name == FILE_KEY_NAME:
+        return lambda: True
+    key = bearer(request.headers) or _basic_password(request.headers) or ""
+    return lambda: context.credentials.admin_key(key) is not None
 
 
 def _admin_name(context: DoorContext, key: str) -> str | None:

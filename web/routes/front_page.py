@@ -24,6 +24,7 @@ _LINKS = {
     "/openapi.json": "the same, for programs",
     "/v1/models": "the models that you may use",
     "/health/ready": "whether jobs are admitted at present",
+    "/console": "tenants, workers and jobs live, for operators",
     "/metrics": "metrics of this host's door, for Prometheus",
 }
 

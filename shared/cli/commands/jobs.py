@@ -10,8 +10,8 @@ import typer
 from shared.cli import output
 from shared.cli.durations import format_duration, format_timestamp
 from shared.cli.reach import FAULT, ActingTenant, Json, door_client
-from shared.cli.timeline import Step, timeline
 from shared.jobs.states import JobState
+from shared.views.timeline import Step, timeline
 
 JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id, as `submit --detach` or `jobs` printed it.")]
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from shared.cli.timeline import timeline
+from shared.views.timeline import timeline
 
 BEGAN_S = 1_790_000_000.0
 NO_WAIT = {"own_ms": 0, "turn_ms": 0, "paused_ms": 0, "requeued_ms": 0}

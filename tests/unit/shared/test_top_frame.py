@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from shared.cli.commands.operate.frame import SORT_KEYS, make_frame
 from shared.store.replies import Snapshot, TenantView, WorkerView
+from shared.views.frame import SORT_KEYS, Membership, make_frame
 
 
 def a_tenant(name: str, **fields: Any) -> TenantView:
@@ -58,11 +58,20 @@ def test_service_is_compared_with_what_is_due_among_the_tenants_with_jobs():
         a_tenant("idle", weight=50.0),
     ]
     frame = make_frame(before, a_snapshot(11_000, tenants, []), "served")
+    # The store divides a service by the weight, so red has got as many tokens as blue.
     assert [(line.tenant, line.served, line.due) for line in frame.tenants] == [
-        ("blue", 0.75, 0.25),
-        ("red", 0.25, 0.75),
+        ("blue", 0.5, 0.25),
+        ("red", 0.5, 0.75),
         ("idle", 0.0, None),
     ]
+
+
+def test_a_groups_part_is_divided_among_its_tenants_with_jobs():
+    tenants = [a_tenant("a", running=1, weight=3.0), a_tenant("b", waiting=1), a_tenant("c", waiting=1), a_tenant("d")]
+    groups = Membership({"a": "lab", "b": "lab", "d": "lab"}, {"lab": 3.0})
+    snapshot = a_snapshot(10_000, tenants, [])
+    frame = make_frame(snapshot, snapshot, "tenant", groups)
+    assert {line.tenant: line.due for line in frame.tenants} == {"a": 0.5625, "b": 0.1875, "c": 0.25, "d": None}
 
 
 def test_a_refund_is_no_negative_service():

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shared.cli import output
-from shared.cli.commands.operate.frame import SORT_KEYS, Frame, SortKey, TenantLine, WorkerLine, make_frame
 from shared.cli.durations import format_duration, format_timestamp
 from shared.cli.reach import Json, StateDir, store_client
 from shared.errors import ConfigError
+from shared.views.frame import SORT_KEYS, Frame, SortKey, TenantLine, WorkerLine, make_frame
 
 if TYPE_CHECKING:
     from rich.console import Group

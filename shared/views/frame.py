@@ -1,7 +1,7 @@
-"""Computes a frame of `penstock top`: what every tenant and worker has now, and their rates between two snapshots."""
+"""Computes what every tenant and worker has now, and their rates between two snapshots, for operators."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ class TenantLine:
     oldest_ms: int | None
     #: Generated tokens of the jobs that ended, a second.
     tokens_per_s: float | None
-    #: The tenant's part of the service that all tenants got, and what its weight is of the weights of the tenants with
-    #: jobs or service; None if there was no service, or if the tenant has neither. Groups are not considered.
+    #: The tenant's part of the weighted tokens that all tenants got, and the part that its weight gives it among the
+    #: tenants with jobs or service; None if there was no service, or if the tenant has neither.
     served: float | None
     due: float | None
     refused_per_min: float | None
@@ -48,7 +48,7 @@ class WorkerLine:
 
 @dataclass(frozen=True)
 class Frame:
-    """Everything that `penstock top` shows at one time."""
+    """Everything that `penstock top` shows at one time, and the console shows with more."""
 
     now_ms: int
     inflight: int
@@ -60,28 +60,41 @@ class Frame:
     workers: list[WorkerLine]
 
 
-def make_frame(before: "Snapshot", after: "Snapshot", sort: SortKey) -> Frame:
+@dataclass(frozen=True)
+class Membership:
+    """The groups of tenants: the group of each tenant that has one, and the weights of groups other than 1."""
+
+    group_of: Mapping[str, str] = field(default_factory=dict)
+    weights: Mapping[str, float] = field(default_factory=dict)
+
+
+#: Counts every tenant as one without a group.
+NO_GROUPS = Membership()
+
+
+def make_frame(before: "Snapshot", after: "Snapshot", sort: SortKey, groups: Membership = NO_GROUPS) -> Frame:
     """Return the frame for the later of two snapshots, both with stats, whose tenants are sorted by `sort`."""
     seconds = (after.now_ms - before.now_ms) / 1000
     earlier_mwt = {tenant.name: tenant.service_mwt for tenant in before.tenants}
     # A tenant that the earlier snapshot does not have may have got its service at any time.
     services = _growth(earlier_mwt, {t.name: t.service_mwt for t in after.tenants if t.name in earlier_mwt})
-    served_mwt = sum(services.values())
-    weights = sum(tenant.weight for tenant in after.tenants if _has_jobs(tenant) or services.get(tenant.name))
-    tokens = _growth(_completion_tokens(before.stats), _completion_tokens(after.stats))
+    # A service is divided by the tenant's weight (shared/lua/lib/service.lua).
+    weighted_mwt = {t.name: services[t.name] * t.weight for t in after.tenants if t.name in services}
+    served_mwt = sum(weighted_mwt.values())
+    dues = _dues([tenant for tenant in after.tenants if _has_jobs(tenant) or services.get(tenant.name)], groups)
+    tokens = _growth(completion_tokens(before.stats), completion_tokens(after.stats))
     refused = _growth(_refusals(before.stats), _refusals(after.stats))
 
     def line(tenant: "TenantView") -> TenantLine:
         name = tenant.name
-        takes_part = _has_jobs(tenant) or services.get(name)
         return TenantLine(
             tenant=name,
             waiting=tenant.waiting,
             running=tenant.running,
             oldest_ms=tenant.oldest_age_ms,
             tokens_per_s=_rate(tokens.get(name), seconds),
-            served=services.get(name, 0) / served_mwt if served_mwt else None,
-            due=tenant.weight / weights if takes_part else None,
+            served=weighted_mwt.get(name, 0) / served_mwt if served_mwt else None,
+            due=dues.get(name),
             refused_per_min=_rate(refused.get(name), seconds / 60),
         )
 
@@ -113,6 +126,29 @@ _ORDERS: dict[SortKey, Callable[[TenantLine], Any]] = {
 }
 
 
+def _dues(active: list["TenantView"], groups: Membership) -> dict[str, float]:
+    """Return the part of all service that is due to each of these tenants; a group's part is divided among its own."""
+    owners: dict[str, float] = {}
+    in_group: dict[str, float] = {}
+    for tenant in active:
+        group = groups.group_of.get(tenant.name)
+        if group is None:
+            # No name of a group begins with a space, so an owner without a group has a key of its own.
+            owners[f" {tenant.name}"] = tenant.weight
+        else:
+            owners[group] = groups.weights.get(group, 1.0)
+            in_group[group] = in_group.get(group, 0.0) + tenant.weight
+    total = sum(owners.values())
+
+    def due(tenant: "TenantView") -> float:
+        group = groups.group_of.get(tenant.name)
+        if group is None:
+            return tenant.weight / total
+        return owners[group] / total * tenant.weight / in_group[group]
+
+    return {tenant.name: due(tenant) for tenant in active}
+
+
 def _has_jobs(tenant: "TenantView") -> bool:
     return tenant.waiting > 0 or tenant.running > 0
 
@@ -142,7 +178,7 @@ def _growth(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, in
     return {name: max(0, value - before.get(name, 0)) for name, value in after.items()}
 
 
-def _completion_tokens(stats: Mapping[str, int]) -> dict[str, int]:
+def completion_tokens(stats: Mapping[str, int]) -> dict[str, int]:
     """Return the generated tokens of each tenant with a label of its own (shared/lua/settle.lua)."""
     return _by_label(stats, "tokens", "|completion")
 

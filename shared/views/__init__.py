@@ -1,0 +1,1 @@
+"""What operators see, computed from what the store has answered, without I/O."""

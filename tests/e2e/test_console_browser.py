@@ -1,0 +1,168 @@
+"""The console and `/` in a real browser: live without a reload, on each screen and scheme, by mouse and by keyboard."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from shared.accounts.workers import Workers
+from shared.store import keys
+from tests.support.browser import needs_browser
+from tests.support.chromium import Browser, Page, chromium
+from tests.support.processes import wait_for
+from tests.support.served import Served, sim_served
+
+pytestmark = needs_browser
+
+SCREENS = [(1_280, False), (1_280, True), (390, False), (390, True)]
+NAMES = ["light", "dark", "phone", "phone, dark"]
+
+
+@pytest.fixture(scope="module")
+def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    # Two door processes: the buttons of a page of one must work at the other.
+    folder = tmp_path_factory.mktemp("console")
+    with sim_served(folder, PENSTOCK_SIM_DECODE_TPS="20", PENSTOCK_WEB_WORKERS="2") as served:
+        yield served
+        served.stage.assert_sound()
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with chromium(tmp_path_factory.mktemp("browser")) as running:
+        yield running
+
+
+@pytest.fixture
+def page(browser: Browser, door: Served) -> Iterator[Page]:
+    """A tab that must complain about nothing and ask no other host for anything."""
+    page = browser.page()
+    page.look(1_280)
+    yield page
+    page.call("Page.close")
+    Workers(door.stage.client).resume_all()
+    for raw in door.stage.client.zrange(keys.inflight(), 0, -1):
+        door.stage.store.cancel(raw.decode())
+    wait_for(lambda: door.stage.inflight() == 0, "the end of all jobs")
+    assert page.complaints == []
+    assert page.hosts <= {f"127.0.0.1:{door.port}"}
+
+
+def test_new_jobs_are_seen_without_a_reload(page, door):
+    page.open(f"{door.url}/console")
+    page.wait_for_text("#panel-state", "Serving")
+    page.run("window.wasLoadedOnce = true")
+    door.submit("newcomer", max_tokens=400)
+    page.wait_for_text("#panel-tenants", "newcomer")
+    page.wait_for_text("#panel-running", "newcomer")
+    wait_for(lambda: page.run("document.querySelectorAll('canvas').length") == 2, "the charts")
+    assert page.run("window.wasLoadedOnce") is True
+
+
+@pytest.mark.parametrize(("width", "dark"), SCREENS, ids=NAMES)
+@pytest.mark.parametrize("path", ["/console", "/"])
+def test_each_page_fits_its_screen(page, door, width, dark, path):
+    for tenant in ("blue", "a-tenant-with-a-name-that-is-as-long-as-a-name-may-be-64-letters"[:64]):
+        door.submit(tenant, max_tokens=200)
+    page.look(width, dark=dark)
+    page.open(door.url + path)
+    if path == "/console":
+        page.wait_for_text("#panel-tenants", "a-tenant")
+        page.wait_for_text("#panel-running", "blue")
+    assert page.width_needed() == width
+    background = page.run("getComputedStyle(document.body).backgroundColor")
+    if path == "/console":
+        assert (background == "rgb(15, 19, 24)") is dark
+
+
+def test_a_worker_is_drained_after_a_confirmation_and_resumed_by_the_keyboard(page, door):
+    workers = Workers(door.stage.client)
+    (worker,) = workers.names()
+    page.open(f"{door.url}/console")
+    page.wait_for_text("#panel-workers", "serving")
+    page.click("#panel-workers button")
+    assert worker in page.text("#question")
+    page.click("#confirm button[value=no]")
+    assert not workers.is_marked(worker)
+    page.click("#panel-workers button")
+    page.click("#yes")
+    page.wait_for_text("#notice", "claims no more jobs")
+    page.wait_for_text("#panel-workers", "draining")
+    assert workers.is_marked(worker)
+    page.wait_for_text("#panel-workers button", "Resume")
+    page.run("document.querySelector('#panel-workers button').focus()")
+    page.press("Enter", 13, "\r")
+    wait_for(lambda: page.run("document.getElementById('confirm').open"), "the question")
+    for _ in range(4):
+        if page.run("document.activeElement.id") == "yes":
+            break
+        page.press("Tab", 9)
+    page.press("Enter", 13, "\r")
+    page.wait_for_text("#notice", "claims jobs again")
+    page.wait_for_text("#panel-workers", "serving")
+
+
+def test_the_focus_stays_on_a_button_while_its_panel_changes(page, door):
+    page.open(f"{door.url}/console")
+    page.wait_for_text("#panel-workers", "serving")
+    button = page.run(
+        "(() => { const b = document.querySelector('#panel-workers button'); b.focus(); return b.id; })()"
+    )
+    page.run("window.before = document.querySelector('#panel-workers table')")
+    door.submit("blue", max_tokens=100)
+    wait_for(lambda: page.run("document.querySelector('#panel-workers table') !== window.before"), "another panel")
+    assert page.run("document.activeElement.id") == button
+
+
+def test_paused_updates_wait_and_the_newest_is_shown_afterwards(page, door):
+    page.open(f"{door.url}/console")
+    page.wait_for_text("#panel-state", "Serving")
+    page.click("#hold")
+    door.submit("patient", max_tokens=400)
+    # The stream goes on: its points arrive, and no panel changes.
+    page.run("htmx.on('htmx:sseBeforeMessage', (e) => { window.held = (window.held ?? '') + e.detail.data; })")
+    wait_for(lambda: "patient" in str(page.run("window.held")), "a panel that is held back")
+    assert "patient" not in page.text("#panel-running")
+    page.click("#hold")
+    page.wait_for_text("#panel-running", "patient")
+
+
+def test_a_prompt_is_submitted_and_its_answer_grows(page, door):
+    page.open(f"{door.url}/console")
+    page.write("textarea[name=prompt]", "tell me <b>all</b>")
+    page.write("input[name=max_tokens]", "40")
+    page.click("form.submit button")
+    wait_for(lambda: page.text("#submitted .answer"), "the first words")
+    first = page.text("#submitted .answer")
+    page.wait_for_text("#submitted", "succeeded")
+    last = page.text("#submitted .answer")
+    assert last.startswith(first)
+    assert len(last.split()) == 40
+    link = page.run("document.querySelector('#submitted a').href")
+    page.open(link)
+    page.wait_for_text(".answer", last)
+    assert "decode" in page.text(".timeline")
+
+
+def test_a_tenant_is_found_by_its_name_and_disabled(page, door):
+    door.submit("findme", max_tokens=1)
+    page.open(f"{door.url}/console")
+    page.write("#q", "FIND")
+    # The names of all tenants may be 15 seconds old.
+    wait_for(
+        lambda: page.run("htmx.trigger('form.find', 'submit'), true") and "findme" in page.text("#found"),
+        "the tenant",
+        timeout_s=60,
+    )
+    page.click("#found button")
+    page.click("#yes")
+    page.wait_for_text("#notice", "Tenant findme is disabled")
+    assert door.submit("findme").status_code == 403
+
+
+def test_an_error_is_said_and_the_page_goes_on(page, door):
+    page.open(f"{door.url}/console")
+    page.wait_for_text("#panel-state", "Serving")
+    page.run("document.querySelector('textarea').removeAttribute('required')")
+    page.click("form.submit button")
+    page.wait_for_text("#notice", "exactly one of prompt and messages is required")
+    page.complaints.clear()  # the browser itself reports each answer that is an error

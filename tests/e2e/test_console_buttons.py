@@ -1,0 +1,166 @@
+"""Who may see the console, and what its buttons do and record: no page of another site can press them."""
+
+from pathlib import Path
+
+import pytest
+import structlog
+from flask.testing import FlaskClient
+
+from shared.accounts.admin_actions import list_actions
+from shared.accounts.admin_keys import AdminKeys
+from shared.accounts.tenants import Tenants
+from shared.accounts.workers import Workers
+from shared.clock import RealClock
+from shared.jobs.states import JobState
+from shared.jobs.tenant_policy import TenantPolicy
+from shared.settings.settings import Settings, load
+from shared.store.store import Store
+from tests.support.builders import a_job, admitted, heartbeat, view_of
+from tests.support.console import ATTACK, press, token_of
+from tests.support.door import a_door
+from web.app import create_app
+from web.console.guard import TOKEN_HEADER
+from web.console.page_token import VALID_S, PageTokens
+
+
+@pytest.fixture
+def visitor(store: Store, settings: Settings) -> FlaskClient:
+    """A browser at a door that requires no key."""
+    return a_door(store, settings)
+
+
+@pytest.fixture
+def keyed(store: Store, tmp_path: Path) -> FlaskClient:
+    """A browser at a door that requires keys."""
+    return create_app(load({"PENSTOCK_STATE_DIR": str(tmp_path)}, dotenv=None), store, RealClock()).test_client()
+
+
+BUTTONS = ["drain", "drain-all", "resume", "resume-all", "cancel", "disable", "enable", "submit"]
+FOREIGN: list[dict[str, str]] = [
+    {},
+    {TOKEN_HEADER: "9999999999." + "A" * 43},
+    {TOKEN_HEADER: "good", "Origin": "http://evil.example"},
+    {TOKEN_HEADER: "good", "Sec-Fetch-Site": "cross-site"},
+    {TOKEN_HEADER: "good", "Sec-Fetch-Site": "same-site", "Origin": "http://localhost:9999"},
+]
+
+
+@pytest.mark.parametrize("button", BUTTONS)
+@pytest.mark.parametrize("headers", FOREIGN, ids=["form", "forged", "origin", "cross-site", "other port"])
+def test_no_page_of_another_site_can_press_a_button(visitor, store, redis_client, button, headers):
+    heartbeat(store)
+    good = token_of(visitor.get("/console").text)
+    sent = {name: good if value == "good" else value for name, value in headers.items()}
+    fields = {"worker": "w1", "tenant": "blue", "job": admitted(store, a_job()), "prompt": "hi"}
+    answer = visitor.post(f"/console/{button}", data=fields, headers=sent)
+    assert answer.status_code == 403
+    assert list(list_actions(redis_client, limit=1)) == []
+    assert not Workers(redis_client).is_marked("w1")
+
+
+@pytest.mark.parametrize("path", ["/console", "/console/live", "/console/tenants?q=a"])
+def test_no_page_of_another_site_can_read_the_console_but_a_link_may_lead_to_it(visitor, path):
+    foreign = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "cors"}
+    assert visitor.get(path, headers=foreign).status_code == 403
+    link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+    assert visitor.get("/console", headers=link).status_code == 200
+
+
+def test_a_token_is_valid_for_its_operator_until_it_expires(redis_client):
+    now_s = 1_000_000.0
+    tokens = PageTokens(redis_client, lambda: now_s)
+    token = tokens.make("ada")
+    assert tokens.is_valid(token, "ada")
+    assert not tokens.is_valid(token, "bob")
+    now_s += VALID_S
+    assert not tokens.is_valid(token, "ada")
+
+
+def test_a_button_is_recorded_with_the_name_of_the_admin_key(keyed, store, redis_client):
+    key, _ = AdminKeys(redis_client).create("ada")
+    heartbeat(store)
+    with structlog.testing.capture_logs() as lines:
+        answer = press(keyed, "drain", {"Authorization": f"Bearer {key}"}, worker="w1")
+    assert "Worker w1 claims no more jobs" in answer.text
+    newest = next(list_actions(redis_client, limit=1))
+    assert (newest.who, newest.what, newest.on) == ("ada", "worker.drain", "worker w1")
+    assert [line["what"] for line in lines if line["event"] == "admin.action"] == ["worker.drain"]
+
+
+def test_workers_are_drained_and_resumed(visitor, store, redis_client):
+    heartbeat(store)
+    workers = Workers(redis_client)
+    assert press(visitor, "drain", worker="w1").status_code == 200
+    assert workers.is_marked("w1")
+    assert "claims jobs again" in press(visitor, "resume", worker="w1").text
+    assert not workers.is_marked("w1")
+    press(visitor, "drain-all")
+    assert workers.is_system_draining()
+    assert "all workers do" in press(visitor, "resume", worker="w1").text
+    press(visitor, "resume-all")
+    assert not workers.is_system_draining()
+    recorded = [one.what for one in list_actions(redis_client, limit=10)]
+    assert recorded == ["system.resume", "worker.resume", "system.drain", "worker.resume", "worker.drain"]
+
+
+def test_a_worker_a_job_or_a_tenant_that_does_not_exist_is_an_error_that_names_it(visitor):
+    for button, fields, status in (
+        ("drain", {"worker": ATTACK}, 422),
+        ("drain", {}, 422),
+        ("cancel", {"job": "none"}, 404),
+        ("disable", {"tenant": "a b"}, 422),
+        ("submit", {"tenant": "a b", "prompt": "x"}, 422),
+        ("submit", {"tenant": "blue"}, 422),
+        ("submit", {"tenant": "blue", "prompt": "x", "max_tokens": "many"}, 422),
+    ):
+        answer = press(visitor, button, **fields)
+        assert (answer.status_code, answer.mimetype) == (status, "application/json"), answer.text
+
+
+def test_a_job_is_canceled(visitor, store, redis_client):
+    heartbeat(store)
+    job_id = admitted(store, a_job())
+    assert f"Job {job_id} is canceled." in press(visitor, "cancel", job=job_id).text
+    assert view_of(store, job_id).state is JobState.CANCELED
+    assert "already ended" in press(visitor, "cancel", job=job_id).text
+    assert [one.on for one in list_actions(redis_client, limit=2)] == [
+        f"job {job_id}: ended",
+        f"job {job_id}: canceled",
+    ]
+
+
+def test_a_tenant_is_disabled_and_enabled_and_keeps_its_policy(visitor, redis_client):
+    tenants = Tenants(redis_client)
+    tenants.set("blue", TenantPolicy(weight=3.0))
+    press(visitor, "disable", tenant="blue")
+    assert tenants.get("blue") == TenantPolicy(weight=3.0, disabled=True)
+    assert "disabled" in visitor.get("/console/tenants?q=BLU").text
+    press(visitor, "enable", tenant="blue")
+    assert tenants.get("blue") == TenantPolicy(weight=3.0, disabled=False)
+
+
+@pytest.mark.parametrize(
+    "path", ["/console", "/console/live", "/console/tenants?q=a", "/console/jobs/x", "/console/jobs/x/live"]
+)
+def test_without_the_admin_key_nothing_is_shown(keyed, path):
+    answer = keyed.get(path)
+    assert answer.status_code == 401
+    assert answer.headers["WWW-Authenticate"].startswith("Basic")
+
+
+def test_the_key_opens_the_console_as_a_password_and_as_a_bearer_key(keyed, redis_client):
+    key, _ = AdminKeys(redis_client).create("ada")
+    assert keyed.get("/console", auth=("any", key)).status_code == 200
+    assert keyed.get("/console", headers={"Authorization": f"Bearer {key}"}).status_code == 200
+    assert keyed.get(f"/console?key={key}").status_code == 401
+
+
+def test_every_page_forbids_scripts_and_styles_inside_it_and_every_other_host(visitor):
+    headers = visitor.get("/console").headers
+    policy = headers["Content-Security-Policy"]
+    assert "default-src 'none'; script-src 'self'; style-src 'self'" in policy
+    assert "unsafe" not in policy
+    assert "frame-ancestors 'none'" in policy
+    assert (headers["Cache-Control"], headers["Referrer-Policy"]) == ("no-store", "no-referrer")
+    for name in ("vendor/htmx.min.js", "vendor/uPlot.iife.min.js", "console/console.css"):
+        assert visitor.get(f"/static/{name}", buffered=True).status_code == 200

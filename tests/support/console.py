@@ -1,0 +1,52 @@
+"""Presses the buttons of the console and reads its streams, through Flask's test client."""
+
+import re
+
+from flask.testing import FlaskClient
+from werkzeug.test import TestResponse
+
+from web.console.feed import ConsoleFeed
+from web.console.guard import TOKEN_HEADER
+
+#: A stream that has not shown within so many frames, about one a second, what a test waits for, never will.
+_MOST_FRAMES = 40
+#: A name that runs code where a page treats it as markup.
+ATTACK = "<script>alert(1)</script>"
+
+
+def token_of(page: str) -> str:
+    found = re.search(r'"X-Console-Token": "([^"]+)"', page)
+    assert found is not None, page
+    return found[1]
+
+
+def press(visitor: FlaskClient, button: str, headers: dict[str, str] | None = None, **fields: str) -> TestResponse:
+    """Press a button of a page that was just loaded."""
+    page = visitor.get("/console", headers=headers).text
+    return visitor.post(f"/console/{button}", data=fields, headers=(headers or {}) | {TOKEN_HEADER: token_of(page)})
+
+
+def feed_of(visitor: FlaskClient) -> ConsoleFeed:
+    feed: ConsoleFeed = visitor.application.extensions["penstock_console"]
+    return feed
+
+
+class Viewer:
+    """An open stream, of which each call of `read_until` reads on."""
+
+    def __init__(self, visitor: FlaskClient, path: str = "/console/live") -> None:
+        self.response = visitor.get(path)
+        assert self.response.status_code == 200, self.response.text
+        self._frames = iter(self.response.response)
+        self.read = ""
+
+    def read_until(self, text: str) -> str:
+        for _ in range(_MOST_FRAMES):
+            if text in self.read:
+                return self.read
+            part = next(self._frames)
+            self.read += part.decode() if isinstance(part, bytes) else part
+        raise AssertionError(f"{text!r} is not in {self.read}")
+
+    def close(self) -> None:
+        self.response.close()

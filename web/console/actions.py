@@ -1,0 +1,119 @@
+"""The buttons of the console: drain and resume workers, cancel a job, disable and enable a tenant; each is recorded."""
+
+from collections.abc import Callable
+
+from apiflask import APIBlueprint
+from flask import render_template, request
+
+from shared.accounts.admin_actions import log_action, record
+from shared.accounts.tenants import Tenants
+from shared.accounts.workers import Workers
+from shared.errors import ConfigError
+from shared.store.replies import CancelAnswer
+from web.console.current import current_feed
+from web.http.api_errors import ApiError, FieldError, invalid_value
+from web.operations.request_caller import acting_admin
+from web.runtime.current import current_context
+
+#: The longest name that a form may name, in characters: ids of jobs, tenants and workers are shorter.
+_MAX_NAME = 200
+
+_CANCELED = {
+    CancelAnswer.CANCELED: "Job {id} is canceled.",
+    CancelAnswer.REQUESTED: "The worker is asked to cancel job {id}.",
+    CancelAnswer.ENDED: "Job {id} had already ended.",
+}
+
+
+def add_routes(bp: APIBlueprint) -> None:
+    """Add the routes of the buttons. Each answers with a sentence that the page shows."""
+    for path, act in {
+        "/drain": _drain,
+        "/drain-all": _drain_all,
+        "/resume": _resume,
+        "/resume-all": _resume_all,
+        "/cancel": _cancel,
+        "/disable": _disable,
+        "/enable": _enable,
+    }.items():
+        bp.add_url_rule(path, path[1:], _view(act), methods=["POST"])
+
+
+def _view(act: Callable[[], str]) -> Callable[[], str]:
+    """Return the function of a route. What a class of shared/accounts rejects is an error that names the field."""
+
+    def view() -> str:
+        try:
+            return render_template("console/notice.html", notice=act())
+        except ConfigError as error:
+            raise invalid_value([FieldError("name", str(error))]) from None
+
+    return view
+
+
+def _workers() -> Workers:
+    return Workers(current_context().store.client, acting_admin())
+
+
+def _drain() -> str:
+    worker = named("worker")
+    _workers().drain(worker)
+    log_action(acting_admin(), "worker.drain", f"worker {worker}")
+    return f"Worker {worker} claims no more jobs. Those that it runs go on."
+
+
+def _drain_all() -> str:
+    _workers().drain_all()
+    log_action(acting_admin(), "system.drain", "all workers")
+    return "No worker claims jobs, and the door admits none. Running jobs go on."
+
+
+def _resume() -> str:
+    worker = named("worker")
+    may_claim = _workers().resume(worker)
+    log_action(acting_admin(), "worker.resume", f"worker {worker}")
+    if may_claim:
+        return f"Worker {worker} claims jobs again."
+    return f"Worker {worker} still drains, because all workers do."
+
+
+def _resume_all() -> str:
+    _workers().resume_all()
+    log_action(acting_admin(), "system.resume", "all workers")
+    return "All workers claim jobs again."
+
+
+def _cancel() -> str:
+    job_id, context = named("job"), current_context()
+    answer = context.store.cancel(job_id)
+    if answer is CancelAnswer.GONE:
+        raise ApiError("job_not_found", f"no job {job_id[:64]!r}")
+    on = f"job {job_id}: {answer.value}"
+    log_action(acting_admin(), "job.cancel", on)
+    record(context.store.client, acting_admin(), "job.cancel", on)
+    return _CANCELED[answer].format(id=job_id)
+
+
+def _disable() -> str:
+    tenant = _set_disabled(disabled=True)
+    return f"Tenant {tenant} is disabled: the door refuses its requests. Its running jobs go on."
+
+
+def _enable() -> str:
+    return f"Tenant {_set_disabled(disabled=False)} is enabled."
+
+
+def _set_disabled(*, disabled: bool) -> str:
+    tenant = named("tenant")
+    Tenants(current_context().store.client, acting_admin()).change(tenant, {"disabled": disabled})
+    log_action(acting_admin(), "tenant.set", f"tenant {tenant}: disabled={disabled}")
+    current_feed().forget_tenant_facts()
+    return tenant
+
+
+def named(field: str) -> str:
+    """Return the name in a field of the form. Raises ApiError (422) if it is missing or too long."""
+    name = request.form.get(field, "")
+    if not 1 <= len(name) <= _MAX_NAME:
+        raise invalid_value([FieldError(field, f"{field}={name[:60]!r} is not 1 to {_MAX_NAME} characters")])
+    return name

@@ -1,0 +1,208 @@
+"""Computes everything that the console shows at one time from two snapshots and what was counted between them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from shared.store.replies import Snapshot
+from shared.views.frame import Frame, TenantLine, make_frame
+from web.console.counters import Buckets, Counters, add, first_tokens_between, quantile_ms, refusals_between
+from web.console.reads import FailedJob, RunningJob, TenantFacts
+
+#: At most this many lines of each table are shown.
+MAX_LINES = 20
+#: At most this many of the last refusals, and of the last failures, are shown.
+MAX_EVENTS = 8
+
+
+@dataclass(frozen=True)
+class Line:
+    """A tenant or a group. Rates are None if they are not known."""
+
+    name: str
+    #: The group of a tenant, "" for none; for a group, how many of its tenants the board counts.
+    group: str
+    members: int
+    is_disabled: bool
+    waiting: int
+    running: int
+    paused: int
+    oldest_ms: int | None
+    tokens_per_s: float | None
+    served: float | None
+    due: float | None
+    #: The refusals since the first count, by reason.
+    refused: Mapping[str, int]
+    first_token_p50_ms: int | None
+    first_token_p99_ms: int | None
+
+
+@dataclass(frozen=True)
+class Board:
+    """Everything that the console shows at one time."""
+
+    frame: Frame
+    #: The tables' lines, MAX_LINES at most: most queued jobs first, then most running ones, then by name.
+    tenants: list[Line]
+    groups: list[Line]
+    #: The running jobs, the oldest claim first, and how many there are in all.
+    running: list[RunningJob]
+    #: How many tenants and groups there are, with those that no table shows.
+    n_tenants: int
+    n_groups: int
+    paused: int
+    slots: int
+    slots_busy: int
+    tokens_per_s: float
+    live_workers: int
+    capacity_wtps: float
+    #: For how long refusals and first tokens were counted, in seconds.
+    counted_s: float
+
+
+@dataclass(frozen=True)
+class Since:
+    """What was counted until now, and at the beginning of the period that the console shows."""
+
+    first: Counters
+    now: Counters
+    refused: Mapping[str, Mapping[str, int]] = field(init=False)
+    first_tokens: Mapping[str, Buckets] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "refused", refusals_between(self.first, self.now))
+        object.__setattr__(self, "first_tokens", first_tokens_between(self.first, self.now))
+
+    @property
+    def seconds(self) -> float:
+        """How long the period is."""
+        return max(0.0, (self.now.at_ms - self.first.at_ms) / 1000)
+
+
+def make_board(
+    before: Snapshot, after: Snapshot, since: Since, facts: TenantFacts, running: Sequence[RunningJob]
+) -> Board:
+    """Return the board for the later of two snapshots. Rates are those between them."""
+    frame = make_frame(before, after, "waiting", facts.groups)
+    paused: dict[str, int] = {}
+    for job in running:
+        paused[job.tenant] = paused.get(job.tenant, 0) + job.is_paused
+    lines = [_tenant_line(line, paused.get(line.tenant, 0), since, facts) for line in frame.tenants]
+    groups = _group_lines(lines, since, facts)
+    live = [worker for worker in frame.workers if worker.state != "silent"]
+    return Board(
+        frame=frame,
+        tenants=sorted(lines, key=_order)[:MAX_LINES],
+        groups=sorted(groups, key=_order)[:MAX_LINES],
+        running=sorted(running, key=lambda job: (-job.age_ms, job.id))[:MAX_LINES],
+        n_tenants=len({*facts.names, *(line.name for line in lines)}),
+        n_groups=len(groups),
+        paused=sum(worker.paused for worker in live),
+        slots=after.live_slots,
+        slots_busy=sum(worker.busy for worker in live),
+        tokens_per_s=sum(worker.tokens_per_s or 0.0 for worker in live),
+        live_workers=after.live_workers,
+        capacity_wtps=after.capacity_wtps,
+        counted_s=since.seconds,
+    )
+
+
+def _order(line: Line) -> tuple[int, int, str]:
+    return -line.waiting, -line.running, line.name
+
+
+def _tenant_line(line: TenantLine, paused: int, since: Since, facts: TenantFacts) -> Line:
+    buckets = since.first_tokens.get(line.tenant, ())
+    return Line(
+        name=line.tenant,
+        group=facts.groups.group_of.get(line.tenant, ""),
+        members=0,
+        is_disabled=line.tenant in facts.disabled,
+        waiting=line.waiting,
+        running=line.running,
+        paused=paused,
+        oldest_ms=line.oldest_ms,
+        tokens_per_s=line.tokens_per_s,
+        served=line.served,
+        due=line.due,
+        refused=since.refused.get(line.tenant, {}),
+        first_token_p50_ms=quantile_ms(buckets, 0.5),
+        first_token_p99_ms=quantile_ms(buckets, 0.99),
+    )
+
+
+def _group_lines(lines: Iterable[Line], since: Since, facts: TenantFacts) -> list[Line]:
+    """Return a line for each group that has tenants, with the sums of those of its tenants that have lines."""
+    members: dict[str, list[Line]] = {name: [] for name in facts.groups.group_of.values()}
+    for line in lines:
+        if line.group:
+            members[line.group].append(line)
+    return [_sum_of(name, its, since) for name, its in members.items()]
+
+
+def _sum_of(group: str, members: Sequence[Line], since: Since) -> Line:
+    refused: dict[str, int] = {}
+    for line in members:
+        for reason, number in line.refused.items():
+            refused[reason] = refused.get(reason, 0) + number
+    buckets = add(*(since.first_tokens[line.name] for line in members if line.name in since.first_tokens))
+    oldest = [line.oldest_ms for line in members if line.oldest_ms is not None]
+    return Line(
+        name=group,
+        group="",
+        members=len(members),
+        is_disabled=False,
+        waiting=sum(line.waiting for line in members),
+        running=sum(line.running for line in members),
+        paused=sum(line.paused for line in members),
+        oldest_ms=max(oldest, default=None),
+        tokens_per_s=_sum(line.tokens_per_s for line in members),
+        served=_sum(line.served for line in members),
+        due=_sum(line.due for line in members),
+        refused=dict(sorted(refused.items(), key=lambda item: -item[1])),
+        first_token_p50_ms=quantile_ms(buckets, 0.5),
+        first_token_p99_ms=quantile_ms(buckets, 0.99),
+    )
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    """Return the sum of the values that are known; None if none is."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+@dataclass(frozen=True)
+class Refusals:
+    """Refusals of one tenant for one reason, one after another. `at_ms` is the time of the last one."""
+
+    tenant: str
+    reason: str
+    number: int
+    at_ms: int
+
+
+@dataclass
+class RecentEvents:
+    """The last refusals and failures, the newest first, as the passes of the reader have seen them."""
+
+    refusals: list[Refusals] = field(default_factory=list)
+    failures: list[FailedJob] = field(default_factory=list)
+
+    #: Refusals of the same tenant for the same reason within this time are one line.
+    _TOGETHER_MS = 10_000
+
+    def note(self, before: Counters, after: Counters, failed: Iterable[FailedJob]) -> None:
+        """Add what has happened between two counts."""
+        for tenant, reasons in refusals_between(before, after).items():
+            for reason, number in reasons.items():
+                self._add(Refusals(tenant, reason, number, after.at_ms))
+        self.refusals = sorted(self.refusals, key=lambda one: -one.at_ms)[:MAX_EVENTS]
+        by_id = {job.id: job for job in (*self.failures, *failed)}
+        self.failures = sorted(by_id.values(), key=lambda job: -job.ended_ms)[:MAX_EVENTS]
+
+    def _add(self, new: Refusals) -> None:
+        for place, known in enumerate(self.refusals):
+            same = (known.tenant, known.reason) == (new.tenant, new.reason)
+            if same and new.at_ms - known.at_ms <= self._TOGETHER_MS:
+                self.refusals[place] = Refusals(new.tenant, new.reason, known.number + new.number, new.at_ms)
+                return
+        self.refusals.append(new)

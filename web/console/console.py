@@ -1,0 +1,62 @@
+"""Serve the console at /console: its page, and the routes that the page calls, for operators only."""
+
+from functools import partial
+
+from apiflask import APIBlueprint, APIFlask
+from flask import render_template, request
+
+from shared.clock import Clock
+from shared.store.store import Store
+from web.console import actions, guard, jobs, live, panels, submit
+from web.console.current import current_feed, keep_feed
+from web.console.feed import ConsoleFeed
+from web.console.page_token import PageTokens
+from web.console.reads import read_counts
+from web.http.process_metrics import package_version
+from web.operations.request_caller import acting_admin
+from web.runtime.current import current_context
+
+bp = APIBlueprint("console", __name__, url_prefix="/console", enable_openapi=False)
+
+#: A search shows at most so many tenants.
+_MAX_FOUND = 20
+
+
+def register_console(app: APIFlask, store: Store, clock: Clock) -> None:
+    """Add the console to the door's app. It reads nothing from the store until somebody opens it."""
+    panels.install(app.jinja_env)
+    keep_feed(app, ConsoleFeed(store, clock, partial(panels.render_panels, app.jinja_env)))
+    app.register_blueprint(bp)
+
+
+@bp.get("")
+def page() -> str:
+    """Return the console, with the panels as they were in the last second if another one is open."""
+    context = current_context()
+    return render_template(
+        "console/page.html",
+        panels=current_feed().panels(),
+        names=panels.PANELS,
+        token=PageTokens(context.store.client).make(acting_admin().who),
+        version=package_version(),
+        is_open=context.settings.auth == "open",
+        models=context.pools.directory().live,
+    )
+
+
+@bp.get("/tenants")
+def find_tenants() -> str:
+    """Return the tenants whose names contain the text `q`, the first ones by name."""
+    wanted = request.args.get("q", "")[:64].strip()
+    facts = current_feed().tenant_facts()
+    names = [name for name in facts.names if wanted.lower() in name.lower()] if wanted else []
+    shown = names[:_MAX_FOUND]
+    counts = read_counts(current_context().store, shown)
+    return render_template(
+        "console/found.html", wanted=wanted, names=shown, more=len(names) - len(shown), facts=facts, counts=counts
+    )
+
+
+guard.install(bp)
+for routes in (live, jobs, actions, submit):
+    routes.add_routes(bp)

@@ -1,0 +1,180 @@
+"""Reads the store once a second for all viewers of this process, and renders each panel of the console once for all."""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from shared.clock import Clock
+from shared.errors import StoreUnavailable
+from shared.log import LimitedEvent
+from shared.store.replies import Snapshot
+from shared.store.store import Store
+from web.console.board import Board, RecentEvents, Since, make_board
+from web.console.counters import Counters, divide
+from web.console.reads import TenantFacts, read_failed, read_running, read_tenant_facts
+from web.http.connection_bounds import DoorBound, turned_away
+from web.runtime.shared_answer import SharedAnswer
+
+_FAILED = LimitedEvent("console.failed")
+
+#: The most streams of the console that one process keeps open. Operators are few, and each browser tab has one.
+MAX_VIEWERS = 32
+#: Seconds between two passes, and for how long the reader goes on after the last viewer has left: a page that is loaded
+#: again then shows its history.
+_PASS_S, _IDLE_S = 1.0, 60.0
+#: Rates are those of this many passes. Refusals and first tokens are counted for _MARKS periods of _MARK_S seconds.
+_RATE_PASSES, _MARKS, _MARK_S = 10, 30, 10.0
+#: The charts show this many passes.
+_POINTS = 300
+#: How old the facts about all tenants may be, in seconds: reading those of thousands takes tens of ms.
+_FACTS_AGE_S = 15.0
+
+#: The HTML of each panel by its name, made from a board; without a board, the store does not answer.
+Render = Callable[[Board | None, RecentEvents], dict[str, str]]
+Point = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What one pass of the reader has rendered."""
+
+    number: int
+    panels: Mapping[str, str]
+    #: The new point of the charts; None if the store did not answer.
+    point: Point | None
+
+
+class ConsoleFeed:
+    """Feeds the open consoles of one process. Its thread runs while there are viewers."""
+
+    def __init__(self, store: Store, clock: Clock, render: Render) -> None:
+        self._store, self._clock, self._render = store, clock, render
+        self._facts: SharedAnswer[TenantFacts] = SharedAnswer(
+            lambda: read_tenant_facts(store), clock, keeps_errors=False
+        )
+        #: Guarded by the condition, which is notified after each pass.
+        self._changed = threading.Condition()
+        self._viewers = 0
+        self._left_s = 0.0
+        self._latest: Pass | None = None
+        self._points: deque[Point] = deque(maxlen=_POINTS)
+        self._thread: threading.Thread | None = None
+        self._forget()
+
+    def join(self) -> Callable[[], None]:
+        """Count a new viewer, and see to it that passes are made. Return the function by which it leaves.
+
+        Only the first call of that function has an effect. Raises ApiError (503) if there are too many viewers.
+        """
+        with self._changed:
+            if self._viewers >= MAX_VIEWERS:
+                message = f"{MAX_VIEWERS} pages of the console are open at this process already"
+                raise turned_away(DoorBound.CONSOLE, message)
+            self._viewers += 1
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="console", daemon=True)
+                self._thread.start()
+        is_here = True
+
+        def leave() -> None:
+            nonlocal is_here
+            with self._changed:
+                if is_here:
+                    is_here = False
+                    self._viewers -= 1
+                    self._left_s = self._clock.monotonic()
+
+        return leave
+
+    @property
+    def viewers(self) -> int:
+        """The number of open streams."""
+        return self._viewers
+
+    def next_pass(self, after: int, timeout_s: float) -> Pass | None:
+        """Return the newest pass with a number over `after`; None if none is made within `timeout_s`."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._latest is not None and self._latest.number > after, timeout_s)
+            latest = self._latest
+        return latest if latest is not None and latest.number > after else None
+
+    def panels(self) -> Mapping[str, str]:
+        """Return the panels of the newest pass; empty if the reader has not run of late."""
+        latest = self._latest
+        return latest.panels if latest is not None and self._thread is not None else {}
+
+    def points(self) -> list[Point]:
+        """Return the points of the charts up to now, the oldest first."""
+        with self._changed:
+            return list(self._points)
+
+    def tenant_facts(self) -> TenantFacts:
+        """Return the facts about all tenants, up to 15 s old. Raises StoreUnavailable."""
+        return self._facts.get(_FACTS_AGE_S)
+
+    def forget_tenant_facts(self) -> None:
+        """Read the facts about all tenants again, because an operator has changed them at this process."""
+        self._facts.get(0.0)
+
+    def _forget(self) -> None:
+        """Begin the history anew."""
+        self._snapshots: deque[Snapshot] = deque(maxlen=_RATE_PASSES + 1)
+        self._marks: deque[Counters] = deque(maxlen=_MARKS + 1)
+        self._counters: Counters | None = None
+        self._events = RecentEvents()
+        self._points.clear()
+
+    def _run(self) -> None:
+        pause = threading.Event()
+        while True:
+            began_s = self._clock.monotonic()
+            made = self._make_pass()
+            with self._changed:
+                number = 1 if self._latest is None else self._latest.number + 1
+                self._latest = Pass(number, *made)
+                self._changed.notify_all()
+                if not self._viewers and self._clock.monotonic() - self._left_s > _IDLE_S:
+                    self._thread = None
+                    self._forget()
+                    return
+            pause.wait(max(0.0, _PASS_S - (self._clock.monotonic() - began_s)))
+
+    def _make_pass(self) -> tuple[dict[str, str], Point | None]:
+        try:
+            board = self._read()
+            point = _point(board)
+            with self._changed:
+                self._points.append(point)
+            return self._render(board, self._events), point
+        except StoreUnavailable:
+            return self._render(None, self._events), None
+        except Exception as error:  # noqa: BLE001 - the reader must survive any value in the store: all viewers depend on it
+            _FAILED.log("error", exc_info=error)
+            return self._render(None, self._events), None
+
+    def _read(self) -> Board:
+        snapshot, counters = divide(self._store.snapshot(tenants=64, stats=True))
+        running = read_running(self._store, snapshot.now_ms)
+        facts = self.tenant_facts()
+        before = Counters(counters.at_ms, {}, {}, {}) if self._counters is None else self._counters
+        failed = read_failed(self._store, before, counters)
+        # Refusals before the first pass were not seen, so it is not known when they happened.
+        self._events.note(self._counters or counters, counters, failed)
+        self._counters = counters
+        self._snapshots.append(snapshot)
+        if not self._marks or counters.at_ms - self._marks[-1].at_ms >= 1000 * _MARK_S:
+            self._marks.append(counters)
+        return make_board(self._snapshots[0], snapshot, Since(self._marks[0], counters), facts, running)
+
+
+def _point(board: Board) -> Point:
+    """Return the point of the charts: the time in seconds, numbers of jobs, and tokens per second."""
+    frame = board.frame
+    return {
+        "t": frame.now_ms / 1000,
+        "inflight": frame.inflight,
+        "waiting": frame.waiting,
+        "running": frame.running,
+        "tokens": round(board.tokens_per_s, 1),
+    }

@@ -1,0 +1,123 @@
+"""`/console/jobs/<id>`: a job's facts and timeline, live; and its answer, if the console has submitted the job."""
+
+import threading
+from collections.abc import Callable, Iterator
+
+from apiflask import APIBlueprint
+from flask import Response, current_app, redirect, render_template, request
+from jinja2 import Environment
+from markupsafe import escape
+from werkzeug.wrappers import Response as AnyResponse
+
+from shared.errors import StoreUnavailable
+from shared.jobs.job import JobView
+from web.api.job_json import content_of, has_ended
+from web.console.current import current_feed
+from web.console.live import html_frame, stream, when_to_stop
+from web.console.page_token import PageTokens
+from web.console.panels import render_job
+from web.http.api_errors import ApiError
+from web.operations.event_stream import JobEnded, JobStarted, TextDelta, follow_job
+from web.operations.request_caller import acting_admin
+from web.runtime.context import DoorContext
+from web.runtime.current import current_context
+
+#: The mark, in JobView.form, of a job that the console has submitted. Only such a job's answer is shown.
+CONSOLE_FORM = "console"
+#: Seconds between two reads of a job that has not ended.
+_READ_S = 1.0
+
+
+def add_routes(bp: APIBlueprint) -> None:
+    """Add the routes of a job's page."""
+
+    @bp.get("/jobs")
+    def find_job() -> AnyResponse:
+        job_id = request.args.get("id", "").strip()
+        return redirect(f"/console/jobs/{read_quietly(current_context(), job_id).id}")
+
+    @bp.get("/jobs/<job_id>")
+    def job_page(job_id: str) -> str:
+        context = current_context()
+        view = read_quietly(context, job_id)
+        return render_template(
+            "console/job.html",
+            view=view,
+            facts=render_job(current_app.jinja_env, view),
+            has_answer=CONSOLE_FORM in view.form,
+            has_ended=has_ended(view),
+            token=PageTokens(context.store.client).make(acting_admin().who),
+        )
+
+    @bp.get("/jobs/<job_id>/live")
+    def job_live(job_id: str) -> Response:
+        context = current_context()
+        view = read_quietly(context, job_id)
+        must_stop = when_to_stop(context.clock)
+        return stream(current_feed(), _job_frames(context, view, current_app.jinja_env, must_stop))
+
+
+def read_quietly(context: DoorContext, job_id: str) -> JobView:
+    """Return a job of any tenant. The read is no poll: an operator's look keeps no job alive that its client has left.
+
+    Raises ApiError (404) and StoreUnavailable.
+    """
+    view = context.store.touch(job_id, quiet=True)
+    if view is None:
+        raise ApiError("job_not_found", f"no job {job_id[:64]!r}")
+    return view
+
+
+def _job_frames(
+    context: DoorContext, view: JobView, environment: Environment, must_stop: Callable[[], bool]
+) -> Iterator[str]:
+    """Yield the frames of a job until it has ended; then yield `end`, at which the page closes the stream."""
+    shown, read_s = "", float("-inf")
+    texts = _texts(context, view, must_stop) if CONSOLE_FORM in view.form else _pauses(must_stop)
+    try:
+        for text in texts:
+            yield text
+            if context.clock.monotonic() - read_s >= _READ_S:
+                read_s = context.clock.monotonic()
+                view = _read_if_possible(context, view)
+                facts = render_job(environment, view)
+                if facts != shown:
+                    shown = facts
+                    yield html_frame("facts", facts)
+                if has_ended(view) and CONSOLE_FORM not in view.form:
+                    break
+        view = read_quietly(context, view.id)
+        yield html_frame("facts", render_job(environment, view))
+    except (ApiError, StoreUnavailable):
+        # The job's record has expired, or the browser connects again when the store answers.
+        pass
+    if has_ended(view):
+        yield html_frame("end", "")
+
+
+def _read_if_possible(context: DoorContext, view: JobView) -> JobView:
+    try:
+        return read_quietly(context, view.id)
+    except StoreUnavailable:
+        return view
+
+
+def _pauses(must_stop: Callable[[], bool]) -> Iterator[str]:
+    pause = threading.Event()
+    while not must_stop():
+        yield ""
+        pause.wait(_READ_S)
+
+
+def _texts(context: DoorContext, view: JobView, must_stop: Callable[[], bool]) -> Iterator[str]:
+    """Yield the frames of the answer's text, which begins anew when another attempt does, and is whole at the end."""
+    yield html_frame("answer", "")
+    for item in follow_job(context, view, stop=must_stop, check_interval_s=_READ_S):
+        if isinstance(item, TextDelta):
+            yield html_frame("text", str(escape(item.text)))
+        elif isinstance(item, JobStarted) and not item.resumed:
+            yield html_frame("answer", "")
+        elif isinstance(item, JobEnded):
+            yield html_frame("answer", str(escape(content_of(item.view) or "")))
+        else:
+            yield ""

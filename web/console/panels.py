@@ -1,0 +1,83 @@
+"""Render the panels of the console from its templates; every value is inserted as text, never as markup."""
+
+import hashlib
+from datetime import UTC, datetime
+from typing import Any
+
+from jinja2 import Environment
+
+from shared.jobs.job import JobView
+from shared.views.timeline import Step, timeline
+from web.api.job_json import has_ended, job_json
+from web.console.board import MAX_LINES, Board, RecentEvents
+
+#: The panels of the console that change with each pass.
+PANELS = ("state", "totals", "tenants", "groups", "workers", "running", "refusals", "failures")
+#: What is shown in place of a value that is not known.
+UNKNOWN = "\N{EN DASH}"
+#: The panels that are shown, as they were last, while the store does not answer.
+_UNKNOWN_PANELS = ("state",)
+
+
+def install(environment: Environment) -> None:
+    """Add the filters that the templates of the console use."""
+    environment.filters |= {"dom_id": dom_id, "duration": duration, "percent": percent, "rate": rate, "clock": clock}
+
+
+def render_panels(environment: Environment, board: Board | None, events: RecentEvents) -> dict[str, str]:
+    """Return the HTML of each panel. Without a board, only the state is rendered: the store does not answer."""
+    names = PANELS if board is not None else _UNKNOWN_PANELS
+    values: dict[str, Any] = {"board": board, "events": events, "most": MAX_LINES}
+    return {name: environment.get_template(f"console/{name}.html").render(values) for name in names}
+
+
+def render_job(environment: Environment, view: JobView) -> str:
+    """Return the HTML of a job's facts and its timeline. It contains no prompt, answer or metadata."""
+    job = job_json(view)
+    steps = timeline(job, view.now_ms)
+    until_ms = max(((view.ended_ms or view.now_ms) - view.admitted_ms), 1)
+    return environment.get_template("console/job_facts.html").render(
+        job=job, view=view, has_ended=has_ended(view), steps=[(step, _bar(step, until_ms)) for step in steps]
+    )
+
+
+def _bar(step: Step, until_ms: int) -> tuple[float, float] | None:
+    """Return where the bar of a stage begins and how wide it is, in percent; None for a stage without a time."""
+    if step.at_ms is None:
+        return None
+    begin = 100 * min(1.0, step.at_ms / until_ms)
+    return round(begin, 2), round(min(100 - begin, 100 * (step.took_ms or 0) / until_ms), 2)
+
+
+def dom_id(name: str) -> str:
+    """Return a text for the id of an element that belongs to a name, which may contain any characters."""
+    return hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+
+
+def duration(ms: float | None) -> str:
+    """Return a time in ms as a person reads it, such as `350 ms`, `2.1 s` or `3 min`; a dash for None."""
+    if ms is None:
+        return UNKNOWN
+    if ms < 1_000:
+        return f"{ms:.0f} ms"
+    seconds = ms / 1000
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7_200 else f"{seconds / 3_600:.0f} h"
+
+
+def clock(at_ms: int) -> str:
+    """Return the time of day of a time in ms since the epoch, in UTC."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%H:%M:%S UTC")
+
+
+def percent(part: float | None) -> str:
+    """Return a part of 1 in percent; a dash for None."""
+    return UNKNOWN if part is None else f"{100 * part:.0f} %"
+
+
+def rate(value: float | None) -> str:
+    """Return a rate with three digits or so; a dash for None."""
+    if value is None:
+        return UNKNOWN
+    return f"{value:.1f}" if value < 100 else f"{value:,.0f}"

@@ -1,0 +1,77 @@
+// The console's page: asks before each action, holds updates back while they would be in the way, and shows errors.
+"use strict";
+
+(() => {
+  const held = new Map(); // the newest HTML of each panel that was not shown, by the panel's id
+  let isPressed = false;
+  let isPaused = false;
+  const dialog = document.getElementById("confirm");
+
+  // A panel that is replaced between a press and its release would swallow the click.
+  const mustHold = () => isPressed || isPaused || dialog.open;
+
+  function showHeld() {
+    if (mustHold()) return;
+    for (const [id, html] of held) htmx.swap(document.getElementById(id), html, { swapStyle: "innerHTML", settleDelay: 0 });
+    held.clear();
+  }
+
+  document.addEventListener("htmx:sseBeforeMessage", (event) => {
+    if (!mustHold() || !event.target.id.startsWith("panel-")) return;
+    held.set(event.target.id, event.detail.data);
+    event.preventDefault();
+  });
+  document.addEventListener("htmx:beforeSwap", (event) => {
+    if (mustHold() && event.detail.target.id === "found") event.detail.shouldSwap = false;
+  });
+  document.addEventListener("pointerdown", () => { isPressed = true; });
+  for (const name of ["pointerup", "pointercancel"]) {
+    // The click comes after the release.
+    document.addEventListener(name, () => setTimeout(() => { isPressed = false; showHeld(); }, 0));
+  }
+
+  const pause = document.getElementById("hold");
+  pause?.addEventListener("click", () => {
+    isPaused = !isPaused;
+    pause.setAttribute("aria-pressed", String(isPaused));
+    document.dispatchEvent(new CustomEvent("console:paused", { detail: isPaused }));
+    showHeld();
+  });
+
+  document.addEventListener("htmx:confirm", (event) => {
+    if (!event.detail.question) return;
+    event.preventDefault();
+    const asker = event.detail.elt.id;
+    document.getElementById("question").textContent = event.detail.question;
+    dialog.returnValue = "no";
+    dialog.showModal();
+    dialog.addEventListener("close", () => {
+      if (dialog.returnValue === "yes") event.detail.issueRequest(true);
+      showHeld();
+      document.getElementById(asker)?.focus();
+    }, { once: true });
+  });
+
+  function say(text) {
+    const line = document.createElement("p");
+    line.className = "said problem";
+    line.textContent = text;
+    document.getElementById("notice").replaceChildren(line);
+  }
+
+  document.addEventListener("htmx:responseError", (event) => {
+    let message = `the door answered ${event.detail.xhr.status}`;
+    try {
+      message = JSON.parse(event.detail.xhr.responseText).error.message;
+    } catch {
+      // The answer is not one of the door's, such as that of a proxy.
+    }
+    say(`That did not work: ${message}.`);
+  });
+  document.addEventListener("htmx:sendError", () => say("That did not work: the door does not answer."));
+
+  const state = document.getElementById("panel-state");
+  document.addEventListener("htmx:sseError", () => {
+    if (state) state.textContent = "The connection to the door is lost. The figures below are the last ones. Connecting again …";
+  });
+})();
