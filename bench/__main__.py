@@ -10,6 +10,7 @@ NAMES = (
     "door",
     "overload",
     "fairness",
+    "batches",
     "memory",
     "bad_bodies",
     "attacks",

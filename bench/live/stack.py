@@ -52,7 +52,7 @@ def running(name: str, scale: Scale) -> Iterator[int]:
         machine = [str(scale.prefill_tps), str(scale.decode_tps)] if scale.engine == "sim" else [str(demo_model_path())]
         bounds = [str(scale.all_slots), str(4 * scale.all_slots)]
         command = ["bench.live.fifo", str(port), *bounds, scale.engine, *machine]
-        with _process(command, environ, port):
+        with served_process(command, environ, port):
             yield port
     else:
         with penstock_up(environ, port, scale.engine, scale.workers):
@@ -67,12 +67,12 @@ def penstock_up(environ: dict[str, str], port: int, engine: str = "llama", worke
     """
     with tempfile.TemporaryDirectory() as folder:
         options = ["--engine", engine, "--workers", str(workers), "--port", str(port), "--state-dir", f"{folder}/state"]
-        with _process(["shared.cli", "up", *options], environ, port):
+        with served_process(["shared.cli", "up", *options], environ, port):
             yield
 
 
 @contextmanager
-def _process(arguments: list[str], environ: dict[str, str], port: int) -> Iterator[None]:
+def served_process(arguments: list[str], environ: dict[str, str], port: int) -> Iterator["subprocess.Popen[bytes]"]:
     """Run a Python module with its arguments for the length of a block, which begins when the port is ready."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
     with tempfile.TemporaryDirectory() as folder:
@@ -87,7 +87,7 @@ def _process(arguments: list[str], environ: dict[str, str], port: int) -> Iterat
             )
         try:
             _wait(port, "/health/ready", process, log)
-            yield
+            yield process
         finally:
             process.terminate()
             process.wait()
