@@ -52,6 +52,7 @@ ROWS: tuple[Setting, ...] = (
         "host names or addresses, comma-separated",
         "receivers of webhooks that may be private, use http and any port; others need https, port 443 and a public "
         "address; unset: none",
+        pattern=r"[A-Za-z0-9_.:\[\], -]*",
     ),
     int_row("max_body_bytes", 1_048_576, "bytes", 1_024, 1_073_741_824, "longer request bodies get status 413"),
     int_row(

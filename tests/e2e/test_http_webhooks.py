@@ -1,22 +1,37 @@
 """Webhooks of served doors: a real receiver is told of the ends of jobs, responses and batches."""
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
-import httpx
+import openai
 import pytest
+from openai import OpenAI
 
 from shared.accounts.webhook_secrets import WebhookSecrets
+from shared.store import keys
+from tests.support.ports import free_port
 from tests.support.processes import wait_for
-from tests.support.receiver import SECRET, Receiver
+from tests.support.receiver import SECRET, Received, Receiver, make_certificate
 from tests.support.served import Address, Served, sim_served
 
 pytestmark = pytest.mark.ways("direct", reason="no proxy is between the door and the receivers of webhooks")
 
+TENANTS = ("default", "loud", "quiet")
+
 
 @pytest.fixture(scope="module")
-def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with sim_served(tmp_path_factory.mktemp("webhooks"), PENSTOCK_WEBHOOK_HOSTS="localhost") as served:
-        WebhookSecrets(served.stage.client).change("default", SECRET)
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_certificate(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(scope="module")
+def common(tmp_path_factory: pytest.TempPathFactory, certificate: Path) -> Iterator[Served]:
+    environ = {"PENSTOCK_WEBHOOK_HOSTS": "localhost", "SSL_CERT_FILE": str(certificate)}
+    with sim_served(tmp_path_factory.mktemp("webhooks"), **environ) as served:
+        for tenant in TENANTS:
+            WebhookSecrets(served.stage.client).change(tenant, SECRET)
         yield served
 
 
@@ -26,22 +41,140 @@ def receiver() -> Iterator[Receiver]:
         yield receiver
 
 
-def invalid(answer: httpx.Response) -> str:
-    assert answer.status_code == 422, answer.text
-    error = answer.json()["error"]
-    assert (error["code"], error["param"]) == ("invalid_value", "callback_url")
-    return str(error["message"])
+def submit(served: Address, receiver: Receiver | str, tenant: str = "default", **body: Any) -> str:
+    """Submit a small job whose end is told; return its id."""
+    url = receiver if isinstance(receiver, str) else receiver.url
+    answer = served.submit(tenant, max_tokens=2, callback_url=url, **body)
+    assert answer.status_code == 202, answer.text
+    return str(answer.json()["id"])
+
+
+def webhook_of(served: Address, job_id: str, tenant: str = "default") -> dict[str, Any]:
+    found: dict[str, Any] = served.http.get(f"/v1/jobs/{job_id}", headers={"X-Tenant": tenant}).json()
+    return dict(found["webhook"])
+
+
+def none_left(served: Address) -> bool:
+    return not served.stage.client.keys(keys.webhook("*"))
 
 
 def test_the_end_of_a_job_is_told_once_with_the_job_and_without_its_prompt(served: Address, receiver: Receiver) -> None:
-    job = served.submit(prompt="a secret prompt", callback_url=receiver.url, metadata={"order": "7"}).json()
+    job_id = submit(served, receiver, prompt="a secret prompt", metadata={"order": "7"})
     told = receiver.wait_for()[0]
     assert told.path == "/hook?from=penstock"
     assert told.is_signed_with(SECRET)
-    event, ended = told.event, served.http.get(f"/v1/jobs/{job['id']}").json()
-    assert (event["type"], told.id, event["id"]) == ("job.ended", f"msg_{job['id']}", f"msg_{job['id']}")
-    assert event["data"]["metadata"] == {"order": "7"}
-    assert event["data"]["text"] == ended["text"]
+    event, ended = told.event, served.http.get(f"/v1/jobs/{job_id}").json()
+    assert (event["type"], told.id, event["id"]) == ("job.ended", f"msg_{job_id}", f"msg_{job_id}")
+    assert {name: event["data"][name] for name in ("text", "usage", "metadata", "status")} == {
+        name: ended[name] for name in ("text", "usage", "metadata", "status")
+    }
     assert b"a secret prompt" not in told.body
-    wait_for(lambda: not served.stage.client.keys("penstock:webhook:*"), "the webhook to be removed")
+    wait_for(lambda: none_left(served), "the webhook to be removed")
+    expected = {"url": receiver.url, "status": "delivered", "tries": 1, "last_result": "delivered"}
+    assert webhook_of(served, job_id) == expected
     assert len(receiver.received) == 1
+
+
+def test_a_receiver_with_tls_is_told(served: Address, certificate: Path) -> None:
+    with Receiver(certificate=certificate) as receiver:
+        job_id = submit(served, receiver)
+        assert receiver.wait_for()[0].event["data"]["id"] == job_id
+
+
+def unwrapped(client: OpenAI, told: Received) -> Any:
+    return client.webhooks.unwrap(told.body, told.headers, secret=SECRET)
+
+
+def test_the_openai_package_reads_the_event_of_a_background_response(
+    client: OpenAI, served: Address, receiver: Receiver
+) -> None:
+    job = client.responses.create(
+        model="sim", input="hi", max_output_tokens=3, background=True, extra_body={"callback_url": receiver.url}
+    )
+    told = receiver.wait_for()[0]
+    event = unwrapped(client, told)
+    assert (type(event).__name__, event.data.id) == ("ResponseIncompleteWebhookEvent", job.id)
+    assert told.event["data"]["output"][0]["content"][0]["text"]
+    assert job.model_extra["webhook"]["status"] == "waiting"
+    wait_for(lambda: none_left(served), "the webhook to be removed")
+    assert client.responses.retrieve(job.id).model_extra["webhook"]["status"] == "delivered"
+
+
+def test_the_openai_package_reads_the_event_of_a_batch(client: OpenAI, served: Address, receiver: Receiver) -> None:
+    body = {"model": "sim", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
+    line = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body}
+    file = client.files.create(file=("lines.jsonl", json.dumps(line).encode()), purpose="batch")
+    batch = client.batches.create(
+        input_file_id=file.id,
+        endpoint="/v1/chat/completions",
+        completion_window="24h",
+        extra_body={"callback_url": receiver.url},
+    )
+    told = receiver.wait_for()[0]
+    event = unwrapped(client, told)
+    assert (type(event).__name__, event.data.id) == ("BatchCompletedWebhookEvent", batch.id)
+    assert told.event["data"]["request_counts"] == {"total": 1, "completed": 1, "failed": 0}
+    wait_for(lambda: none_left(served), "the webhook to be removed")
+    assert client.batches.retrieve(batch.id).model_extra["webhook"]["status"] == "delivered"
+
+
+def test_a_response_that_is_not_in_the_background_takes_no_url(client: OpenAI, receiver: Receiver) -> None:
+    with pytest.raises(openai.BadRequestError, match="background") as refused:
+        client.responses.create(model="sim", input="hi", extra_body={"callback_url": receiver.url})
+    assert refused.value.param == "callback_url"
+
+
+def test_a_canceled_and_an_expired_job_are_told_too(served: Address, receiver: Receiver) -> None:
+    canceled = served.submit(max_tokens=4_000, callback_url=receiver.url).json()["id"]
+    served.http.delete(f"/v1/jobs/{canceled}")
+    expired = served.submit(max_tokens=4_000, deadline_ms=300, callback_url=receiver.url).json()["id"]
+    told = {got.event["data"]["id"]: got.event["data"]["status"] for got in receiver.wait_for(2)}
+    assert told == {canceled: "canceled", expired: "expired"}
+
+
+def test_a_receiver_that_is_away_is_told_when_it_has_come_back(served: Address) -> None:
+    port = free_port()
+    ids = {submit(served, f"http://localhost:{port}/hook") for _ in range(3)}
+    wait_for(lambda: all(webhook_of(served, job_id)["tries"] for job_id in ids), "a try of each", timeout_s=60)
+    assert {webhook_of(served, job_id)["last_result"] for job_id in ids} == {"unreachable"}
+    assert served.figure("penstock_webhooks_pending") >= 0
+    with Receiver(port) as receiver:
+        receiver.statuses = [500]
+        wait_for(lambda: none_left(served), "all webhooks to be told", timeout_s=90)
+        assert {got.id for got in receiver.received} == {f"msg_{job_id}" for job_id in ids}
+        assert all(got.is_signed_with(SECRET) for got in receiver.received)
+        assert len(receiver.received) == 4
+
+
+def test_a_slow_receiver_delays_no_other_tenants_webhooks(served: Address, receiver: Receiver) -> None:
+    with Receiver() as slow:
+        slow.may_answer.clear()
+        for _ in range(12):
+            submit(served, slow, "loud")
+        slow.wait_for(2)
+        job_id = submit(served, receiver, "quiet")
+        assert receiver.wait_for(timeout_s=9)[0].event["data"]["id"] == job_id
+        # Each process of the door has three connections to it at most.
+        assert len(slow.received) <= 2 * 3 + 6
+        slow.may_answer.set()
+        wait_for(lambda: none_left(served), "all webhooks to be told", timeout_s=90)
+    assert len({got.id for got in slow.received}) == 12
+
+
+def test_a_name_of_a_private_address_is_refused_at_each_try(served: Address, receiver: Receiver) -> None:
+    # The name is not listed, and its only address is 127.0.0.1 (RFC 6761 reserves all names below localhost).
+    job_id = submit(served, "https://private.localhost/hook")
+    last = {"refused_address", "not_resolved"}
+    wait_for(lambda: webhook_of(served, job_id).get("last_result") in last, "a try", timeout_s=60)
+    served.stage.client.delete(keys.webhook(job_id))
+
+
+def test_no_log_contains_the_secret_or_the_path_of_a_url(served: Address) -> None:
+    job_id = submit(served, f"http://localhost:{free_port()}/token-in-the-path?key=token")
+    wait_for(lambda: webhook_of(served, job_id)["tries"], "a try", timeout_s=60)
+    log = wait_for(lambda: served.process.log_lines(job_id), "a log line of the try")
+    assert any('"result": "unreachable"' in line for line in log)
+    everything = served.process.log.read_text()
+    assert "token" not in everything.replace("return_ticket", "")
+    assert SECRET.removeprefix("whsec_") not in everything
+    served.stage.client.delete(keys.webhook(job_id))

@@ -2,11 +2,14 @@
 
 import json
 import ssl
+import subprocess
 import threading
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Self
+
+import pytest
 
 from shared.accounts.webhook_secrets import parse_secrets
 from tests.support.processes import wait_for
@@ -89,3 +92,17 @@ class Receiver:
         """Wait until so many requests have come; return all."""
         wait_for(lambda: len(self.received) >= number, f"{number} webhooks", timeout_s=timeout_s)
         return list(self.received)
+
+
+def make_certificate(folder: Path) -> Path:
+    """Make a certificate for localhost, which is its own authority, and return the file with it and its key."""
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    files = ["-keyout", folder / "key.pem", "-out", folder / "cert.pem"]
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *names, *files]
+    try:
+        subprocess.run(command, check=True, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("needs the command openssl")
+    both = folder / "both.pem"
+    both.write_bytes((folder / "cert.pem").read_bytes() + (folder / "key.pem").read_bytes())
+    return both

@@ -2,8 +2,11 @@
 -- KEYS webhook webhooks webhook_due webhook_turns
 -- USES clock file_bytes
 
--- How long an end is told again and again, and for how much longer its record is kept, so that the last try finds it.
-local TOLD_FOR_MS, MARGIN_MS = 86400000, 3600000
+-- How long an end is told again and again, and for how much longer its record is kept. A tenant's webhooks to a receiver
+-- that never answers can take many hours for one try each, and the last try must find its record.
+local TOLD_FOR_MS, MARGIN_MS = 86400000, 43200000
+-- A longer result is not copied: the event is sent without it (MAX_BODY_BYTES in web/operations/webhooks/event.py).
+local MAX_COPIED_BYTES = 1048576
 -- No try is further away than this: the longest wait of web/operations/webhooks/sender.py, doubled.
 local LONGEST_WAIT_MS = 3600000
 -- What a record and its entries in three sets take besides its texts.
@@ -42,11 +45,12 @@ end
 -- Records that a client is to be told of an end. `kind` is `job` or `batch`, `record` the hash of the job or batch with
 -- its last fields, and `result` the job's result. They are copied, because the originals may expire within the day.
 local function tell_end(tenant, id, kind, url, record, result)
-  local key, copy = k_webhook .. id, cjson.encode(record)
+  local key, copy, is_cut = k_webhook .. id, cjson.encode(record), #result > MAX_COPIED_BYTES
+  result = is_cut and '' or result
   local kept_s = file_period_s((TOLD_FOR_MS + MARGIN_MS) / 1000)
   local bytes = WEBHOOK_BYTES + #url + #copy + #result
   redis.call('HSET', key, 'tenant', tenant, 'kind', kind, 'url', url, 'record', copy, 'result', result,
-    'ended_ms', whole(now_ms), 'tries', 0, 'bytes', whole(bytes), 'kept_s', whole(kept_s))
+    'cut', is_cut and 1 or 0, 'ended_ms', whole(now_ms), 'tries', 0, 'bytes', whole(bytes), 'kept_s', whole(kept_s))
   redis.call('PEXPIRE', key, TOLD_FOR_MS + MARGIN_MS)
   redis.call('ZADD', k_webhooks, now_ms, id)
   make_due(tenant, id, now_ms)

@@ -46,6 +46,11 @@ class ClaimedWebhook:
         ended_ms = integer(self.fields.get("ended_ms"))
         return ended_ms if 0 < ended_ms <= self.now_ms else self.now_ms
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether the job's result is missing because it was too long to copy."""
+        return self.fields.get("cut") == "1"
+
     def subject(self) -> JobView | StoredBatch | None:
         """Return the job or the batch as it was at its end; None if another program has changed the copy."""
         try:

@@ -1,5 +1,6 @@
 """Sends one webhook: resolves the host once, checks its addresses, and connects to a checked address."""
 
+import contextlib
 import http.client
 import io
 import socket
@@ -8,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from shared.store.webhooks.results import WebhookResult
 from web.http.callbacks.addresses import is_public
@@ -77,51 +78,64 @@ def _resolve_in_time(target: CallbackTarget, resolve: Resolve) -> Sequence[str]:
     return found[0]
 
 
-class _Deadline:
-    """Shuts a connection down at a time, whatever it waits for then: a limit for each read could be prolonged."""
+class _Connection:
+    """A connection that is shut down at a time, whatever it waits for; a limit for each read could be prolonged."""
 
-    def __init__(self, connection: socket.socket, limit_s: float) -> None:
+    def __init__(self, plain: socket.socket, limit_s: float) -> None:
+        self.socket, self.was_cut = plain, False
         # The duplicate stays valid when TLS takes over the socket.
-        self._guard, self.has_passed = connection.dup(), False
-        self._timer = threading.Timer(limit_s, self._cut)
-        self._timer.daemon = True
-        self._timer.start()
+        self._guard = plain.dup()
+        self._timer = self._start(limit_s)
 
-    def _cut(self) -> None:
-        self.has_passed = True
-        try:
-            self._guard.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            # The receiver has closed the connection.
-            return
+    def limit(self, limit_s: float) -> None:
+        """Replace the limit by another one that begins now."""
+        self._timer.cancel()
+        self._timer = self._start(limit_s)
+        self.socket.settimeout(limit_s)
 
-    def end(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._timer.cancel()
         self._guard.close()
+        self.socket.close()
+
+    def _start(self, limit_s: float) -> threading.Timer:
+        timer = threading.Timer(limit_s, self._cut)
+        timer.daemon = True
+        timer.start()
+        return timer
+
+    def _cut(self) -> None:
+        self.was_cut = True
+        # The receiver may have closed the connection.
+        with contextlib.suppress(OSError):
+            self._guard.shutdown(socket.SHUT_RDWR)
 
 
-def _connect(target: CallbackTarget, addresses: Sequence[str]) -> socket.socket:
-    """Return a connection to the first address that accepts one, after the TLS handshake."""
+def _connect(target: CallbackTarget, addresses: Sequence[str]) -> _Connection:
+    """Return a connection to the first address that accepts one, after the TLS handshake. Raises Failed."""
     ends_s = time.monotonic() + CONNECT_S
-    plain = None
     for address in addresses[:_MAX_ADDRESSES]:
+        left_s = max(0.1, ends_s - time.monotonic())
         try:
-            plain = socket.create_connection((address, target.port), timeout=max(0.1, ends_s - time.monotonic()))
-            break
+            plain = socket.create_connection((address, target.port), timeout=left_s)
         except OSError:
             continue
-    if plain is None:
-        raise Failed(WebhookResult.TIMED_OUT if time.monotonic() >= ends_s else WebhookResult.UNREACHABLE)
-    if target.scheme == "http":
-        return plain
-    deadline = _Deadline(plain, max(0.1, ends_s - time.monotonic()))
+        connection = _Connection(plain, max(0.1, ends_s - time.monotonic()))
+        if target.scheme == "https":
+            _start_tls(connection, target)
+        return connection
+    raise Failed(WebhookResult.TIMED_OUT if time.monotonic() >= ends_s else WebhookResult.UNREACHABLE)
+
+
+def _start_tls(connection: _Connection, target: CallbackTarget) -> None:
     try:
-        return _tls().wrap_socket(plain, server_hostname=target.host)
+        connection.socket = _tls().wrap_socket(connection.socket, server_hostname=target.host)
     except OSError:
-        plain.close()
-        raise Failed(WebhookResult.TIMED_OUT if deadline.has_passed else WebhookResult.TLS_FAILED) from None
-    finally:
-        deadline.end()
+        with connection:
+            raise Failed(WebhookResult.TIMED_OUT if connection.was_cut else WebhookResult.TLS_FAILED) from None
 
 
 @cache  # reading the certificates of the system takes tens of ms
@@ -134,6 +148,7 @@ class _Answer(io.RawIOBase):
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection, self._left = connection, _MAX_HEAD + _MAX_BODY
+        self.has_ended = False
 
     def readable(self) -> bool:
         return True
@@ -141,6 +156,7 @@ class _Answer(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         read = self._connection.recv_into(buffer, min(len(buffer), self._left)) if self._left else 0
         self._left -= read
+        self.has_ended = read == 0
         return read
 
     def makefile(self, _mode: str) -> io.BufferedReader:
@@ -149,21 +165,29 @@ class _Answer(io.RawIOBase):
 
 
 def _exchange(
-    connection: socket.socket, target: CallbackTarget, body: bytes, headers: Mapping[str, str]
+    connection: _Connection, target: CallbackTarget, body: bytes, headers: Mapping[str, str]
 ) -> WebhookResult:
-    deadline = _Deadline(connection, ANSWER_S)
+    connection.limit(ANSWER_S)
+    source = _Answer(connection.socket)
+    answer = http.client.HTTPResponse(cast("socket.socket", source), method="POST")
     try:
-        connection.settimeout(ANSWER_S)
         request = http.client.HTTPConnection(target.host, target.port)
-        request.sock = connection
+        request.sock = connection.socket
         fixed = {"Host": target.host_header, "Content-Type": "application/json", "Connection": "close"}
         request.request("POST", target.path, body, {**fixed, "User-Agent": "Penstock", **headers})
-        answer = http.client.HTTPResponse(cast("socket.socket", _Answer(connection)), method="POST")
         answer.begin()
-        # A receiver whose answer is not read may fail although it has handled the webhook.
-        answer.read(_MAX_BODY)
+        # http.client takes a head that breaks off for a whole one.
+        if source.has_ended:
+            return WebhookResult.TIMED_OUT if connection.was_cut else WebhookResult.UNREACHABLE
+        _drain(answer)
     except (OSError, http.client.HTTPException, ValueError):
-        return WebhookResult.TIMED_OUT if deadline.has_passed else WebhookResult.UNREACHABLE
+        return WebhookResult.TIMED_OUT if connection.was_cut else WebhookResult.UNREACHABLE
     finally:
-        deadline.end()
+        answer.close()
     return WebhookResult.DELIVERED if 200 <= answer.status < 300 else WebhookResult.BAD_STATUS
+
+
+def _drain(answer: http.client.HTTPResponse) -> None:
+    """Read the beginning of the answer's body: a receiver that cannot send it may report an error of its own."""
+    with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
+        answer.read(_MAX_BODY)

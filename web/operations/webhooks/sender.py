@@ -98,7 +98,7 @@ class WebhookSender:
         keys = self._secrets.get(claimed.tenant)
         if not keys:
             return WebhookResult.UNSIGNED
-        body = event_body(subject, claimed.ended_ms)
+        body = event_body(subject, claimed.ended_ms, is_cut=claimed.is_cut)
         headers = signed_headers(webhook_id(claimed.id), claimed.now_ms // 1000, body, keys)
         return post(target, body, headers, is_listed=target.host in self._hosts, resolve=self._resolve)
 

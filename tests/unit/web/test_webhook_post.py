@@ -1,0 +1,251 @@
+"""Tests of one try to send a webhook: to checked addresses only, and never longer or larger than its bounds."""
+
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from shared.store.webhooks.results import WebhookResult
+from tests.support.processes import in_time
+from tests.support.receiver import Receiver, make_certificate
+from web.http.callbacks.url import CallbackTarget, parse_url
+from web.operations.webhooks import post as posting
+from web.operations.webhooks.post import post
+
+PUBLIC, LOOPBACK = "8.8.8.8", "127.0.0.1"
+HEADERS = {"webhook-id": "msg_1"}
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with Receiver() as receiver:
+        yield receiver
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limits on time of which a test can wait for the end."""
+    for name in ("RESOLVE_S", "CONNECT_S", "ANSWER_S"):
+        monkeypatch.setattr(posting, name, 0.3)
+
+
+class Resolver:
+    """Answers one question after the other, and counts them."""
+
+    def __init__(self, *answers: list[str]) -> None:
+        self.answers, self.asked = list(answers), 0
+
+    def __call__(self, _host: str, _port: int) -> list[str]:
+        self.asked += 1
+        return self.answers.pop(0)
+
+
+def send(target: CallbackTarget, *, is_listed: bool = True, resolve: Callable | None = None) -> WebhookResult:
+    return post(target, b'{"a":1}', HEADERS, is_listed=is_listed, resolve=resolve)
+
+
+def target_of(receiver: Receiver) -> CallbackTarget:
+    return parse_url(receiver.url)
+
+
+def test_a_receiver_gets_the_body_the_headers_and_the_name_by_which_the_client_knows_it(receiver):
+    assert send(target_of(receiver)) is WebhookResult.DELIVERED
+    (got,) = receiver.received
+    assert (got.path, got.body) == ("/hook?from=penstock", b'{"a":1}')
+    assert got.headers["host"] == f"localhost:{receiver.port}"
+    assert (got.headers["webhook-id"], got.headers["content-type"]) == ("msg_1", "application/json")
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308, 400, 404, 410, 500, 503])
+def test_only_2xx_is_a_success_and_no_redirect_is_followed(receiver, status):
+    receiver.statuses, receiver.headers = [status], {"Location": f"http://localhost:{receiver.port}/other"}
+    assert send(target_of(receiver)) is WebhookResult.BAD_STATUS
+    assert len(receiver.received) == 1
+
+
+@pytest.mark.parametrize(
+    "addresses", [[LOOPBACK], ["::1"], ["10.0.0.1"], [PUBLIC, LOOPBACK], ["::ffff:127.0.0.1"], ["64:ff9b::7f00:1"]]
+)
+def test_a_name_with_an_address_that_is_not_public_is_not_connected_to(receiver, addresses):
+    resolve = Resolver(addresses)
+    assert send(target_of(receiver), is_listed=False, resolve=resolve) is WebhookResult.REFUSED_ADDRESS
+    assert resolve.asked == 1
+    assert receiver.received == []
+
+
+def test_a_name_that_is_public_when_checked_and_private_afterwards_is_connected_to_at_the_checked_address(
+    receiver, monkeypatch
+):
+    connected = []
+
+    def note(address: tuple[str, int], timeout: float) -> socket.socket:
+        connected.append(address[0])
+        raise OSError
+
+    monkeypatch.setattr(posting.socket, "create_connection", note)
+    resolve = Resolver([PUBLIC], [LOOPBACK])
+    assert send(target_of(receiver), is_listed=False, resolve=resolve) is WebhookResult.UNREACHABLE
+    assert (connected, resolve.asked) == ([PUBLIC], 1)
+    # The next try asks again, and refuses what it is told then.
+    assert send(target_of(receiver), is_listed=False, resolve=resolve) is WebhookResult.REFUSED_ADDRESS
+    assert connected == [PUBLIC]
+    assert receiver.received == []
+
+
+def test_the_next_address_is_tried_if_one_does_not_accept_the_connection(receiver):
+    assert send(target_of(receiver), resolve=Resolver(["127.0.0.2", LOOPBACK])) is WebhookResult.DELIVERED
+
+
+@pytest.mark.parametrize("resolve", [Resolver([]), Resolver()], ids=["no address", "an error"])
+def test_a_name_without_an_address_is_told(receiver, resolve):
+    def failing(host: str, port: int) -> list[str]:
+        if not resolve.answers:
+            raise OSError
+        return resolve(host, port)
+
+    assert send(target_of(receiver), resolve=failing) is WebhookResult.NOT_RESOLVED
+
+
+def test_a_name_server_that_does_not_answer_holds_no_try(receiver, short):
+    answer = threading.Event()
+
+    def wait(_host: str, _port: int) -> list[str]:
+        answer.wait(60)
+        return [LOOPBACK]
+
+    # More tries than names are resolved at once.
+    for _ in range(8):
+        assert send(target_of(receiver), resolve=wait) is WebhookResult.NOT_RESOLVED
+    answer.set()
+    assert receiver.received == []
+
+
+@contextmanager
+def raw_receiver(answer: Callable[[socket.socket], None]) -> Iterator[CallbackTarget]:
+    """Accept one connection and let `answer` do what it likes with it."""
+    listener = socket.create_server((LOOPBACK, 0))
+
+    def serve() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            try:
+                answer(connection)
+            except OSError:
+                return
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield parse_url(f"http://localhost:{listener.getsockname()[1]}/")
+    thread.join(30)
+    listener.close()
+    assert not thread.is_alive()
+
+
+def drip(connection: socket.socket) -> None:
+    """Send one byte of an endless head after the other, until the other end closes."""
+    connection.sendall(b"HTTP/1.1 200 OK\r\nX: ")
+    connection.settimeout(0.02)
+    for _ in range(5_000):
+        connection.sendall(b"x")
+        try:
+            if connection.recv(65_536) == b"":
+                return
+        except TimeoutError:
+            continue
+
+
+def test_a_receiver_that_sends_byte_by_byte_is_cut_off_in_time(short):
+    def attempt() -> Iterator[tuple[float, float]]:
+        began_s = time.monotonic()
+        with raw_receiver(drip) as target:
+            assert send(target) is WebhookResult.TIMED_OUT
+        yield time.monotonic() - began_s, 5.0
+
+    in_time(attempt)
+
+
+def test_a_receiver_that_says_nothing_is_cut_off_in_time(short):
+    closed = threading.Event()
+    with raw_receiver(lambda _: closed.wait(30) and None) as target:
+        assert send(target) is WebhookResult.TIMED_OUT
+        closed.set()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"HTTP/1.1 abc\r\n\r\n",
+        b"SSH-2.0-OpenSSH_9.6\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 200 + b"\r\n",
+        b"HTTP/1.1 200 OK\r\nX: " + b"y" * 200_000,
+    ],
+    ids=["nothing", "no status", "another protocol", "too many headers", "a header that is too long"],
+)
+def test_an_answer_that_is_none_is_a_failure(sent):
+    def answer(connection: socket.socket) -> None:
+        connection.recv(65_536)
+        connection.sendall(sent)
+
+    with raw_receiver(answer) as target:
+        assert send(target) is WebhookResult.UNREACHABLE
+
+
+def test_the_body_of_an_answer_is_not_read_to_its_end_and_may_be_cut():
+    def endless(connection: socket.socket) -> None:
+        connection.recv(65_536)
+        connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+        while True:
+            connection.sendall(b"x" * 65_536)
+
+    def cut(connection: socket.socket) -> None:
+        connection.recv(65_536)
+        connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nfff\r\nshort")
+
+    for answer in (endless, cut):
+        with raw_receiver(answer) as target:
+            assert send(target) is WebhookResult.DELIVERED
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_certificate(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture
+def trusted(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trust the certificate, as SSL_CERT_FILE does for a door."""
+    monkeypatch.setattr(posting, "_tls", lambda: ssl.create_default_context(cafile=certificate))
+
+
+def test_a_receiver_with_tls_is_asked_for_by_its_name_at_its_address(certificate, trusted):
+    with Receiver(certificate=certificate) as receiver:
+        target = target_of(receiver)
+        assert target.scheme == "https"
+        assert send(target, resolve=Resolver([LOOPBACK])) is WebhookResult.DELIVERED
+
+
+def test_a_certificate_for_another_name_is_a_failure(certificate, trusted):
+    with Receiver(certificate=certificate) as receiver:
+        target = parse_url(f"https://elsewhere.example:{receiver.port}/")
+        assert send(target, resolve=Resolver([LOOPBACK])) is WebhookResult.TLS_FAILED
+        assert receiver.received == []
+
+
+def test_a_certificate_that_nobody_trusts_is_a_failure(certificate):
+    with Receiver(certificate=certificate) as receiver:
+        assert send(target_of(receiver)) is WebhookResult.TLS_FAILED
+        assert receiver.received == []
+
+
+def test_a_handshake_that_does_not_end_is_cut_off(short):
+    closed = threading.Event()
+    with raw_receiver(lambda _: closed.wait(30) and None) as plain:
+        target = parse_url(f"https://localhost:{plain.port}/")
+        assert send(target) is WebhookResult.TIMED_OUT
+        closed.set()
