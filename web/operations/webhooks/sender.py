@@ -84,7 +84,7 @@ class WebhookSender:
         became = self._webhooks.write(claimed, result, rest_ms=left_ms)
         if became != "told":
             # The URL is not logged: its path may contain a token.
-            facts = {"webhook": claimed.id, "tenant": claimed.tenant, "host": host, "result": result.value}
+            facts = {"webhook": claimed.id, "tenant": claimed.tenant, "host": host, "reason": result.value}
             log.warning("webhook.failed", became=became, tries=claimed.tries + 1, **facts)
 
     def _try(self, claimed: ClaimedWebhook, target: CallbackTarget | None) -> WebhookResult:
