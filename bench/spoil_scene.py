@@ -10,6 +10,7 @@ from bench.spoil_worker import STEP_MS, Faults, ScriptedWorker
 from shared.accounts.groups import Groups
 from shared.accounts.routes import Pools, Routes
 from shared.accounts.tenants import Tenants
+from shared.accounts.webhook_secrets import WebhookSecrets
 from shared.audit.invariants import find_breaches
 from shared.audit.repair import give_ttls
 from shared.audit.sweeper import PERIOD_S, Sweeper
@@ -25,6 +26,8 @@ from shared.store.batches.batches import Batches, ClaimedBatch, Step
 from shared.store.batches.files import Files
 from shared.store.replies import Admitted
 from shared.store.store import Store
+from shared.store.webhooks.results import WebhookResult
+from shared.store.webhooks.webhooks import ClaimedWebhook, Webhooks
 from workers.duties.reconciler import Reconciler
 from workers.rqworker import RqWorker
 
@@ -70,6 +73,7 @@ class Scene:
             self._renew(worker)
         self._set_accounts()
         self._begin_batch()
+        self._begin_webhook()
         self._admit("fay", "n", "fay-n-0", prompt=None)
         self._end_one(n)
         for i in range(4):
@@ -104,6 +108,7 @@ class Scene:
         prompt: str | None = "Once upon a time",
         priority: int = 0,
         routing: Routing | None = None,
+        callback_url: str = "",
     ) -> bool:
         job = NewJob(
             id=job_id,
@@ -121,6 +126,7 @@ class Scene:
             key_id="abc",
             key_bounds=_KEY,
             routing=routing,
+            callback_url=callback_url,
         )
         return isinstance(self._try("admit", lambda: self.store.admit(job, attempt=attempt)), Admitted)
 
@@ -195,6 +201,7 @@ class Scene:
         Pools(self.client).change("n", {"local": True})
         Routes(self.client).remove("old")
         self._feed_batch()
+        self._send_webhook()
 
     def _begin_batch(self) -> None:
         """Store a file, and create a batch with an open line and an answer."""
@@ -212,6 +219,24 @@ class Scene:
             batches.write(claimed, Step(lines={1: "{}"}, answers={2: "o{}"}), rest_ms=500)
         batches.page("ann", limit=10, after=None)
         Files(self.client).page("ann", limit=10, after=None, oldest_first=False)
+
+    def _begin_webhook(self) -> None:
+        """End a job whose end is to be told, and let a first try fail."""
+        WebhookSecrets(self.client).change("gil", f"whsec_{'A' * 32}")
+        self._admit("gil", "m", "gil-m-0", callback_url="https://example.com/")
+        self.store.cancel("gil-m-0")
+        self._send_webhook()
+
+    def _send_webhook(self) -> None:
+        """Try to send the webhook whose turn it is, as a door does whose receiver is away."""
+        webhooks = Webhooks(self.client)
+        claimed = webhooks.claim("token", lease_ms=1_000)
+        if isinstance(claimed, ClaimedWebhook):
+            claimed.subject()
+            WebhookSecrets(self.client).get(claimed.tenant)
+            webhooks.write(claimed, WebhookResult.UNREACHABLE, rest_ms=500)
+        webhooks.pending()
+        webhooks.untold()
 
     def _end_one(self, worker: ScriptedWorker) -> None:
         """Run one job to its end, so that the scene has a job that ended."""

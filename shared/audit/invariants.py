@@ -18,6 +18,7 @@ from shared.audit.sums import (
     number_in,
     priority_of,
 )
+from shared.audit.webhooks import check_webhooks
 from shared.store import keys
 from shared.store.decode import is_integer
 from shared.store.rq_record import check_ended_jobs
@@ -38,6 +39,7 @@ INVARIANTS: dict[int, str] = {
     10: "a queued job past its deadline and a job whose lease has ended are moved in time",
     11: "no heartbeat, admission or pause of reaping is in the future",
     12: "the numbers of slots, of each pool and in all, are the sums over the live workers; so are the places",
+    13: "each webhook that is not told is due at some time, and its tenant has a turn by then",
 }
 
 #: No pause of reaping is longer than the longest lease (shared/lua/lib/live.lua).
@@ -77,6 +79,7 @@ def _check_once(client: redis.Redis, timely: bool) -> list[Breach]:
     snapshot = take_snapshot(client)
     found = [Breach(number, message) for number, check in _CHECKS for message in check(snapshot)]
     found += [Breach(8, message) for message in check_ended_jobs(client, limit=64)]
+    found += [Breach(13, message) for message in check_webhooks(client, limit=64)]
     for key in unowned_keys(client, set(snapshot.inflight)):
         # A faulty refusal would leave a record or a payload without an inflight job, which breaches invariant 6.
         number = 6 if key.startswith((keys.rq_job(""), keys.payload(""))) else 9

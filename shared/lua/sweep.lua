@@ -110,6 +110,8 @@ local function check_webhooks()
   redis.call('ZCARD', k_webhooks)
   redis.call('HLEN', k_webhook_secrets)
   correct_scores(k_webhook_turns, now_ms + LONGEST_WAIT_MS, '+inf')
+  correct_scores(k_webhooks, '(' .. whole(now_ms), '+inf')
+  correct_scores(k_webhooks, '-inf', '(' .. whole(now_ms - TOLD_FOR_MS - MARGIN_MS))
   for _, id in ipairs(redis.call('ZRANDMEMBER', k_webhooks, WINDOW)) do
     local tenant = redis.call('HGET', k_webhook .. id, 'tenant')
     if not tenant or not string.find(tenant, '^[%w_-]+$') then

@@ -45,7 +45,7 @@ def submit(served: Address, receiver: Receiver | str, tenant: str = "default", *
     """Submit a small job whose end is told; return its id."""
     url = receiver if isinstance(receiver, str) else receiver.url
     answer = served.submit(tenant, max_tokens=2, callback_url=url, **body)
-    assert answer.status_code == 202, answer.text
+    assert answer.status_code in {200, 202}, answer.text
     return str(answer.json()["id"])
 
 

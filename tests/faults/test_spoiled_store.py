@@ -58,6 +58,9 @@ HARMFUL = [
     Case("penstock:pools", "", "wrong type"),
     Case("penstock:routes", "", "wrong type"),
     Case("penstock:admin_actions", "", "wrong type"),
+    Case("penstock:webhooks", "gil-m-0", "inf"),
+    Case("penstock:webhook_due:gil", "gil-m-0", "inf"),
+    Case("penstock:webhook_turns", "", "wrong type"),
     Case("rq:job:ann-m-1", "penstock_state", "abc"),
     Case("rq:job:bob-m-3", "penstock_deadline_ms", "1e300"),
 ]

@@ -110,8 +110,7 @@ class Webhooks:
         count = self._zcard(keys.webhooks())
         with store_faults(self._client):
             oldest: Any = self._client.zrange(keys.webhooks(), 0, 0, withscores=True) if count else []
-        # Another program may have written any score.
-        return Pending(count, int(oldest[0][1]) if oldest and 0 < oldest[0][1] < 2**53 else None)
+        return Pending(count, _time_ms(oldest[0][1]) if oldest else None)
 
     def untold(self) -> list[tuple[str, int, int]]:
         """Return the tenants of the oldest webhooks with how many they have and the age of the oldest, in ms."""
@@ -123,9 +122,10 @@ class Webhooks:
             pipe.time()
             *owners, (now_s, _) = pipe.execute(raise_on_error=False)
         ages: dict[str, int] = {}
-        for owner, (_, ended_ms) in zip(owners, oldest, strict=True):
-            if isinstance(owner, bytes):
-                ages.setdefault(text(owner), max(0, int(1000 * now_s - ended_ms)))
+        for owner, (_, score) in zip(owners, oldest, strict=True):
+            ended_ms = _time_ms(score)
+            if isinstance(owner, bytes) and ended_ms is not None:
+                ages.setdefault(text(owner), max(0, 1000 * now_s - ended_ms))
         return [(tenant, self.count_of(tenant), age_ms) for tenant, age_ms in ages.items()]
 
     def _zcard(self, key: str) -> int:
@@ -140,3 +140,8 @@ class Webhooks:
     def _call(self, script: str, **given: scripts.Value | Sequence[scripts.Value]) -> tuple[str, list[Any]]:
         with store_faults(self._client):
             return scripts.load(script).call(self._client, **given)
+
+
+def _time_ms(score: float) -> int | None:
+    """Return the time in a score; None for one that another program has spoiled."""
+    return int(score) if 0 < score < 2**53 else None

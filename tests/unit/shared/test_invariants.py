@@ -23,6 +23,8 @@ class Scene:
         self.ended, self.running, self.first, self.second = (admitted(self.store, a_job()) for _ in range(4))
         self.store.settle(an_ending(claim_one(self.store).held), "w1")
         self.held = claim_one(self.store).held
+        self.told = admitted(self.store, a_job(callback_url="https://example.com/"))
+        self.store.cancel(self.told)
 
     def breaches(self, *, timely: bool = False) -> dict[int, str]:
         found: dict[int, str] = {}
@@ -43,6 +45,10 @@ def set_field(job: str, name: str, value: str):
 #: By name: the change to the store, the invariant that it violates, and a part of the breach's message or the name of
 #: the scene's attribute that contains this part.
 VIOLATIONS = {
+    "a webhook is due at no time": (lambda scene: scene.client.zrem(keys.webhook_due("blue"), scene.told), 13, "told"),
+    "a tenant with webhooks has no turn": (lambda scene: scene.client.delete(keys.webhook_turns()), 13, "blue"),
+    "a webhook has no record": (lambda scene: scene.client.delete(keys.webhook(scene.told)), 13, "told"),
+    "the set of webhooks is something else": (lambda scene: scene.client.set(keys.webhooks(), "x"), 13, "sorted set"),
     "a queued job is not in its queue": (lambda scene: scene.client.zrem(keys.order(QUEUE), scene.first), 1, "first"),
     "an ended job is in a queue": (
         lambda scene: scene.client.zadd(keys.order(QUEUE), {scene.ended: 1}),
@@ -261,5 +267,5 @@ def test_a_requeued_job_beyond_the_bound_is_not_a_breach(scene):
 
 def test_every_violation_has_an_explained_invariant_and_breaches_are_ordered_by_it(scene):
     assert {number for _, number, _ in VIOLATIONS.values()} <= set(INVARIANTS)
-    assert sorted(INVARIANTS) == list(range(1, 13))
+    assert sorted(INVARIANTS) == list(range(1, 14))
     assert Breach(1, "a") < Breach(1, "b") < Breach(2, "a")
