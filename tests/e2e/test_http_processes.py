@@ -249,6 +249,20 @@ def test_an_invalid_setting_stops_the_start_and_is_named(stage: Stage) -> None:
 
 
 @own_stage
+def test_doors_that_keep_files_in_different_places_do_not_run_together(
+    stage: Stage, serve: Callable[..., Served], tmp_path: Path
+) -> None:
+    folder = str(tmp_path / "files")
+    serve(PENSTOCK_FILES_DIR=folder)
+    serve(PENSTOCK_FILES_DIR=folder)
+    for chosen, expected in (("", "PENSTOCK_FILES_DIR is not set"), (str(tmp_path / "other"), "is not this one")):
+        environ = {"PENSTOCK_LISTEN": f"127.0.0.1:{free_port()}", "PENSTOCK_FILES_DIR": chosen}
+        process = stage.start("web", [sys.executable, "-P", "-m", "web"], **environ)
+        assert process.exit_code() == 2
+        assert expected in process.log.read_text()
+
+
+@own_stage
 def test_a_door_that_starts_before_its_store_refuses_jobs_until_the_store_answers(
     stage: Stage, serve: Callable[..., Served], tmp_path: Path
 ) -> None:

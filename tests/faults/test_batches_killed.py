@@ -1,6 +1,5 @@
 """Each line of a batch is answered exactly once, wherever the processes that feed it are killed."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,22 +9,16 @@ import pytest
 import redis
 
 from shared.clock import RealClock
-from shared.jobs.outcomes import Outcome
 from shared.store import keys
-from shared.store.batches.batches import ENDED, Batches, StoredBatch
+from shared.store.batches.batches import ENDED, Batches
 from shared.store.store import Store
-from tests.support.builders import MODEL, advance_clock, an_ending, claim, heartbeat
+from tests.support.builders import advance_clock, heartbeat
+from tests.support.fed_batch import LINES, UNSERVED, WINDOW_MS, a_batch, answered, other_jobs, run_jobs, the_batch
 from web.operations.batches.feeder import feed_once
-from web.operations.batches.open_lines import job_id
 from web.runtime.context import DoorContext, make_door_context
 
-LINES = 4
-#: The line whose first job expires, and the line that no model serves.
-EXPIRING, UNSERVED = 2, 3
 #: The cases are spread over this many tests.
 SHARES = 4
-#: The completion window of the batch, in ms.
-WINDOW_MS = 1_200_000
 
 
 class Killed(BaseException):
@@ -54,41 +47,6 @@ def mortal(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> Iterat
     mortal = Mortal(redis_client, monkeypatch)
     yield mortal
     mortal.commands_left = None
-
-
-def a_batch(context: DoorContext) -> None:
-    files, batches = context.files, Batches(context.store.client)
-    lines = []
-    for number in range(1, LINES + 1):
-        body = {"model": MODEL if number != UNSERVED else "nobody", "prompt": f"line {number}", "max_tokens": 5}
-        if number == EXPIRING:
-            body["deadline_ms"] = 2_000
-        line = {"custom_id": f"c{number}", "method": "POST", "url": "/v1/completions", "body": body}
-        lines.append(json.dumps(line).encode() + b"\n")
-    files.add_part("file-1", "blue", 0, b"".join(lines))
-    files.close("file-1", "blue", purpose="batch", filename="lines", ttl_s=86_400)
-    fields = {"endpoint": "/v1/completions"}
-    created = batches.create("batch-1", "blue", "file-1", fields, window_ms=WINDOW_MS, ttl_s=3_600)
-    assert isinstance(created, StoredBatch)
-
-
-def the_batch(store: Store) -> StoredBatch:
-    found = Batches(store.client).find("batch-1", "blue")
-    assert found is not None
-    return found
-
-
-def run_jobs(store: Store, *, is_first: bool) -> None:
-    """Let a worker run what is queued; the first job of the line EXPIRING waits until it expires."""
-    heartbeat(store)
-    for job in claim(store, room=2):
-        if is_first and f"line {EXPIRING}" in json.dumps(job.payload):
-            store.release("w1", [job.held])
-            advance_clock(store, 2_500)
-            heartbeat(store)
-            store.reap()
-        else:
-            store.settle(an_ending(job.held, Outcome.SUCCEEDED), "w1")
 
 
 def feed(context: DoorContext, mortal: Mortal, kill_after: int, way: str) -> bool:
@@ -124,17 +82,6 @@ def feed(context: DoorContext, mortal: Mortal, kill_after: int, way: str) -> boo
     raise AssertionError(f"the batch has not ended: {batch}")
 
 
-def answered(context: DoorContext) -> tuple[list[str], list[str]]:
-    """Return the custom_ids in the output file and in the file of errors."""
-    names = []
-    for kind in ("output_file", "error_file"):
-        file = context.files.find(the_batch(context.store).fields[kind], "blue")
-        assert file is not None
-        content = b"".join(context.files.read(file)).splitlines()
-        names.append([json.loads(line)["custom_id"] for line in content])
-    return names[0], names[1]
-
-
 @pytest.fixture(params=["store", "folder"])
 def context(request: pytest.FixtureRequest, store: Store, settings: Any, tmp_path: Path) -> DoorContext:
     files_dir = str(tmp_path) if request.param == "folder" else ""
@@ -162,10 +109,7 @@ def test_each_line_is_answered_once_before_whichever_command_the_first_process_i
         assert done == sorted(done), where
         if way == "completed":
             assert undone == [f"c{UNSERVED}"], where
-        # Each line has one job, and the one whose jobs expire one at a time.
-        jobs = {raw.decode() for raw in store.client.zrange(keys.jobs("blue"), 0, -1)}
-        first = {job_id("batch-1", number, 0) for number in range(1, LINES + 1)}
-        assert jobs - first <= {job_id("batch-1", EXPIRING, attempt) for attempt in range(1, 30)}, where
+        assert not other_jobs(store), where
         assert not store.client.zcard(keys.inflight()), where
         assert not store.client.exists(keys.open_batches(), keys.open_batches_of("blue")), where
         kill_after += SHARES
