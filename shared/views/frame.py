@@ -1,7 +1,8 @@
 """Computes what every tenant and worker has now, and their rates between two snapshots, for operators."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 if TYPE_CHECKING:
@@ -60,20 +61,13 @@ class Frame:
     workers: list[WorkerLine]
 
 
-@dataclass(frozen=True)
-class Membership:
-    """The groups of tenants: the group of each tenant that has one, and the weights of groups other than 1."""
+def make_frame(
+    before: "Snapshot", after: "Snapshot", sort: SortKey, group_weights: Mapping[str, float] = MappingProxyType({})
+) -> Frame:
+    """Return the frame for the later of two snapshots, both with stats, whose tenants are sorted by `sort`.
 
-    group_of: Mapping[str, str] = field(default_factory=dict)
-    weights: Mapping[str, float] = field(default_factory=dict)
-
-
-#: Counts every tenant as one without a group.
-NO_GROUPS = Membership()
-
-
-def make_frame(before: "Snapshot", after: "Snapshot", sort: SortKey, groups: Membership = NO_GROUPS) -> Frame:
-    """Return the frame for the later of two snapshots, both with stats, whose tenants are sorted by `sort`."""
+    A group that `group_weights` does not name has the weight 1.
+    """
     seconds = (after.now_ms - before.now_ms) / 1000
     earlier_mwt = {tenant.name: tenant.service_mwt for tenant in before.tenants}
     # A tenant that the earlier snapshot does not have may have got its service at any time.
@@ -81,7 +75,7 @@ def make_frame(before: "Snapshot", after: "Snapshot", sort: SortKey, groups: Mem
     # A service is divided by the tenant's weight (shared/lua/lib/service.lua).
     weighted_mwt = {t.name: services[t.name] * t.weight for t in after.tenants if t.name in services}
     served_mwt = sum(weighted_mwt.values())
-    dues = _dues([tenant for tenant in after.tenants if _has_jobs(tenant) or services.get(tenant.name)], groups)
+    dues = _dues([tenant for tenant in after.tenants if _has_jobs(tenant) or services.get(tenant.name)], group_weights)
     tokens = _growth(completion_tokens(before.stats), completion_tokens(after.stats))
     refused = _growth(_refusals(before.stats), _refusals(after.stats))
 
@@ -126,25 +120,19 @@ _ORDERS: dict[SortKey, Callable[[TenantLine], Any]] = {
 }
 
 
-def _dues(active: list["TenantView"], groups: Membership) -> dict[str, float]:
+def _dues(active: list["TenantView"], group_weights: Mapping[str, float]) -> dict[str, float]:
     """Return the part of all service that is due to each of these tenants; a group's part is divided among its own."""
-    owners: dict[str, float] = {}
+    alone = sum(tenant.weight for tenant in active if tenant.group is None)
     in_group: dict[str, float] = {}
     for tenant in active:
-        group = groups.group_of.get(tenant.name)
-        if group is None:
-            # No name of a group begins with a space, so an owner without a group has a key of its own.
-            owners[f" {tenant.name}"] = tenant.weight
-        else:
-            owners[group] = groups.weights.get(group, 1.0)
-            in_group[group] = in_group.get(group, 0.0) + tenant.weight
-    total = sum(owners.values())
+        if tenant.group is not None:
+            in_group[tenant.group] = in_group.get(tenant.group, 0.0) + tenant.weight
+    total = alone + sum(group_weights.get(group, 1.0) for group in in_group)
 
     def due(tenant: "TenantView") -> float:
-        group = groups.group_of.get(tenant.name)
-        if group is None:
+        if tenant.group is None:
             return tenant.weight / total
-        return owners[group] / total * tenant.weight / in_group[group]
+        return group_weights.get(tenant.group, 1.0) / total * tenant.weight / in_group[tenant.group]
 
     return {tenant.name: due(tenant) for tenant in active}
 

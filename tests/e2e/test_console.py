@@ -210,3 +210,25 @@ def test_a_refused_prompt_says_why(visitor, store, redis_client):
     press(visitor, "drain-all")
     assert "draining" in press(visitor, "submit", tenant="blue", prompt="hello", model="m").text
     press(visitor, "resume-all")
+
+
+def test_values_that_another_program_has_spoiled_hide_only_themselves(store, look, redis_client):
+    heartbeat(store)
+    admitted(store, a_job("blue"))
+    claimed = claim_one(store)
+    store.settle(an_ending(claimed.held, Outcome.FAILED, code="engine_error"), "w1")
+    failed = keys.rq_failed("blue.m")
+    redis_client.zadd(failed, {"spoiled": 1e15, "": 1e16})
+    redis_client.set(keys.rq_job("spoiled"), "no hash")
+    redis_client.set(keys.tenant("green"), "no hash")
+    redis_client.zadd(keys.tenants(), {"green": 1})
+    read = look().read_until("event: point")
+    assert f'href="/console/jobs/{claimed.id}"' in read
+    assert "1 live worker" in read
+    redis_client.delete(keys.rq_job("spoiled"), keys.tenant("green"))
+    redis_client.zrem(keys.tenants(), "green")
+    redis_client.zrem(failed, "spoiled", "")
+    redis_client.rename(failed, "aside")
+    redis_client.set(failed, "no set")
+    assert "1 live worker" in look().read_until("event: point")
+    redis_client.rename("aside", failed)

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from shared.accounts.admin_actions import list_actions
+from shared.accounts.admin_keys import AdminKeys
 from shared.accounts.workers import Workers
 from shared.store import keys
 from tests.support.browser import needs_browser
@@ -166,3 +168,22 @@ def test_an_error_is_said_and_the_page_goes_on(page, door):
     page.click("form.submit button")
     page.wait_for_text("#notice", "exactly one of prompt and messages is required")
     page.complaints.clear()  # the browser itself reports each answer that is an error
+
+
+def test_an_operator_signs_in_once_with_the_admin_key(browser, tmp_path):
+    with sim_served(tmp_path, auth="required") as guarded:
+        key, _ = AdminKeys(guarded.stage.client).create("ada")
+        page = browser.page()
+        page.sign_in(key)
+        page.open(f"{guarded.url}/console")
+        page.wait_for_text("#panel-state", "Serving")
+        page.wait_for_text("#panel-workers", "serving")
+        page.click("#panel-workers button")
+        page.click("#yes")
+        page.wait_for_text("#panel-workers", "draining")
+        newest = next(list_actions(guarded.stage.client, limit=1))
+        assert (newest.who, newest.what) == ("ada", "worker.drain")
+        assert page.questions == 1
+        assert key not in page.run("document.documentElement.outerHTML + location.href")
+        page.call("Page.close")
+        assert [one for one in page.complaints if "401" not in one] == []

@@ -19,6 +19,7 @@ from tests.support.builders import a_job, admitted, heartbeat, view_of
 from tests.support.console import ATTACK, press, token_of
 from tests.support.door import a_door
 from web.app import create_app
+from web.console import live
 from web.console.guard import TOKEN_HEADER
 from web.console.page_token import VALID_S, PageTokens
 
@@ -164,3 +165,26 @@ def test_every_page_forbids_scripts_and_styles_inside_it_and_every_other_host(vi
     assert (headers["Cache-Control"], headers["Referrer-Policy"]) == ("no-store", "no-referrer")
     for name in ("vendor/htmx.min.js", "vendor/uPlot.iife.min.js", "console/console.css"):
         assert visitor.get(f"/static/{name}", buffered=True).status_code == 200
+
+
+def test_a_page_that_may_call_the_api_can_neither_read_the_console_nor_press_its_buttons(store, settings, redis_client):
+    visitor = a_door(store, settings, cors_origins="*")
+    token = token_of(visitor.get("/console").text)
+    foreign = {"Origin": "http://evil.example"}
+    assert visitor.get("/console", headers=foreign).status_code == 403
+    assert visitor.post("/console/drain-all", headers=foreign | {TOKEN_HEADER: token}).status_code == 403
+    assert not Workers(redis_client).is_system_draining()
+
+
+def test_the_stream_ends_when_the_operators_key_is_removed(keyed, store, redis_client, monkeypatch):
+    monkeypatch.setattr(live, "_CHECK_KEY_S", 0.0)
+    heartbeat(store)
+    key, _ = AdminKeys(redis_client).create("ada")
+    stream = keyed.get("/console/live", headers={"Authorization": f"Bearer {key}"})
+    frames = iter(stream.response)
+    while b"event: point" not in next(frames):
+        pass
+    AdminKeys(redis_client).rm("ada")
+    # Raises StopIteration at the end of the stream; pytest ends a test that waits for ever.
+    assert sum(1 for _ in frames) < 60
+    stream.close()

@@ -47,6 +47,9 @@ class Page:
         self.complaints: list[str] = []
         #: The host and port of each request.
         self.hosts: set[str] = set()
+        #: How often the browser asked for a password.
+        self.questions = 0
+        self._password = ""
         for domain in ("Page", "Runtime", "Log", "Network", "Audits"):
             self.call(f"{domain}.enable")
         # A tab in the background gets no keys.
@@ -92,6 +95,11 @@ class Page:
         self.run(f"(() => {{ const e = document.querySelector({json.dumps(selector)}); e.focus(); e.select(); }})()")
         self.call("Input.insertText", text=text)
 
+    def sign_in(self, password: str) -> None:
+        """Answer each question for a password, as a person does in the browser's own window."""
+        self._password = password
+        self.call("Fetch.enable", handleAuthRequests=True)
+
     def look(self, width: int, *, dark: bool = False, height: int = 900) -> None:
         """Show the page on a screen of this size and colour scheme."""
         self.call(
@@ -113,7 +121,15 @@ class Page:
 
     def note(self, method: str, params: dict[str, Any]) -> None:
         """Keep what an event of the protocol says; only the browser calls this."""
-        if method == "Network.requestWillBeSent" and params["request"]["url"].startswith("http"):
+        if method == "Fetch.requestPaused":
+            self._browser.send("Fetch.continueRequest", self._session, requestId=params["requestId"])
+        elif method == "Fetch.authRequired":
+            self.questions += 1
+            answer = {"response": "ProvideCredentials", "username": "any", "password": self._password}
+            self._browser.send(
+                "Fetch.continueWithAuth", self._session, requestId=params["requestId"], authChallengeResponse=answer
+            )
+        elif method == "Network.requestWillBeSent" and params["request"]["url"].startswith("http"):
             self.hosts.add(urlsplit(params["request"]["url"]).netloc)
         elif method == "Runtime.exceptionThrown":
             self.complaints.append(str(params["exceptionDetails"].get("exception", params)))
@@ -169,15 +185,20 @@ class Browser:
         return page
 
     def call(self, method: str, session: str = "", **params: Any) -> dict[str, Any]:
+        """Send a command, and return its result."""
+        got = self.send(method, session, **params).get(timeout=_ANSWER_S)
+        assert "error" not in got, (method, got["error"])
+        return dict(got["result"])
+
+    def send(self, method: str, session: str, **params: Any) -> "queue.SimpleQueue[dict[str, Any]]":
+        """Send a command, and return the queue that will hold its answer."""
         with self._lock:
             self._last_id += 1
             number = self._last_id
             answer = self._answers[number] = queue.SimpleQueue()
             command = {"id": number, "method": method, "params": params} | ({"sessionId": session} if session else {})
             os.write(self._commands, json.dumps(command).encode() + b"\0")
-        got = answer.get(timeout=_ANSWER_S)
-        assert "error" not in got, (method, got["error"])
-        return dict(got["result"])
+        return answer
 
     def _read(self) -> None:
         rest = b""

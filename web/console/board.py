@@ -79,23 +79,32 @@ class Since:
 
 
 def make_board(
-    before: Snapshot, after: Snapshot, since: Since, facts: TenantFacts, running: Sequence[RunningJob]
+    before: Snapshot,
+    after: Snapshot,
+    since: Since,
+    facts: TenantFacts,
+    running: Sequence[RunningJob],
+    group_weights: Mapping[str, float],
 ) -> Board:
     """Return the board for the later of two snapshots. Rates are those between them."""
-    frame = make_frame(before, after, "waiting", facts.groups)
+    frame = make_frame(before, after, "waiting", group_weights)
+    groups = {tenant.name: tenant.group for tenant in after.tenants if tenant.group is not None}
     paused: dict[str, int] = {}
     for job in running:
         paused[job.tenant] = paused.get(job.tenant, 0) + job.is_paused
-    lines = [_tenant_line(line, paused.get(line.tenant, 0), since, facts) for line in frame.tenants]
-    groups = _group_lines(lines, since, facts)
+    lines = [
+        _tenant_line(line, groups.get(line.tenant, ""), paused.get(line.tenant, 0), since, facts)
+        for line in frame.tenants
+    ]
+    group_lines = _group_lines(lines, since)
     live = [worker for worker in frame.workers if worker.state != "silent"]
     return Board(
         frame=frame,
         tenants=sorted(lines, key=_order)[:MAX_LINES],
-        groups=sorted(groups, key=_order)[:MAX_LINES],
+        groups=sorted(group_lines, key=_order)[:MAX_LINES],
         running=sorted(running, key=lambda job: (-job.age_ms, job.id))[:MAX_LINES],
         n_tenants=len({*facts.names, *(line.name for line in lines)}),
-        n_groups=len(groups),
+        n_groups=len(group_lines),
         paused=sum(worker.paused for worker in live),
         slots=after.live_slots,
         slots_busy=sum(worker.busy for worker in live),
@@ -110,11 +119,11 @@ def _order(line: Line) -> tuple[int, int, str]:
     return -line.waiting, -line.running, line.name
 
 
-def _tenant_line(line: TenantLine, paused: int, since: Since, facts: TenantFacts) -> Line:
+def _tenant_line(line: TenantLine, group: str, paused: int, since: Since, facts: TenantFacts) -> Line:
     buckets = since.first_tokens.get(line.tenant, ())
     return Line(
         name=line.tenant,
-        group=facts.groups.group_of.get(line.tenant, ""),
+        group=group,
         members=0,
         is_disabled=line.tenant in facts.disabled,
         waiting=line.waiting,
@@ -130,12 +139,12 @@ def _tenant_line(line: TenantLine, paused: int, since: Since, facts: TenantFacts
     )
 
 
-def _group_lines(lines: Iterable[Line], since: Since, facts: TenantFacts) -> list[Line]:
-    """Return a line for each group that has tenants, with the sums of those of its tenants that have lines."""
-    members: dict[str, list[Line]] = {name: [] for name in facts.groups.group_of.values()}
+def _group_lines(lines: Iterable[Line], since: Since) -> list[Line]:
+    """Return a line for each group of these tenants, with their sums."""
+    members: dict[str, list[Line]] = {}
     for line in lines:
         if line.group:
-            members[line.group].append(line)
+            members.setdefault(line.group, []).append(line)
     return [_sum_of(name, its, since) for name, its in members.items()]
 
 

@@ -12,7 +12,15 @@ from shared.store.replies import Snapshot
 from shared.store.store import Store
 from web.console.board import Board, RecentEvents, Since, make_board
 from web.console.counters import Counters, divide
-from web.console.reads import TenantFacts, read_failed, read_running, read_tenant_facts
+from web.console.reads import (
+    RunningJob,
+    TenantFacts,
+    or_default,
+    read_failed,
+    read_group_weights,
+    read_running,
+    read_tenant_facts,
+)
 from web.http.connection_bounds import DoorBound, turned_away
 from web.runtime.shared_answer import SharedAnswer
 
@@ -28,7 +36,7 @@ _RATE_PASSES, _MARKS, _MARK_S = 10, 30, 10.0
 #: The charts show this many passes.
 _POINTS = 300
 #: How old the facts about all tenants may be, in seconds: reading those of thousands takes tens of ms.
-_FACTS_AGE_S = 15.0
+_FACTS_AGE_S = 5.0
 
 #: The HTML of each panel by its name, made from a board; without a board, the store does not answer.
 Render = Callable[[Board | None, RecentEvents], dict[str, str]]
@@ -110,7 +118,7 @@ class ConsoleFeed:
             return list(self._points)
 
     def tenant_facts(self) -> TenantFacts:
-        """Return the facts about all tenants, up to 15 s old. Raises StoreUnavailable."""
+        """Return the facts about all tenants, up to 5 s old. Raises StoreUnavailable."""
         return self._facts.get(_FACTS_AGE_S)
 
     def forget_tenant_facts(self) -> None:
@@ -155,8 +163,9 @@ class ConsoleFeed:
 
     def _read(self) -> Board:
         snapshot, counters = divide(self._store.snapshot(tenants=64, stats=True))
-        running = read_running(self._store, snapshot.now_ms)
-        facts = self.tenant_facts()
+        running = or_default(lambda: read_running(self._store, snapshot.now_ms), list[RunningJob]())
+        facts = or_default(self.tenant_facts, TenantFacts())
+        weights = or_default(lambda: read_group_weights(self._store, snapshot), dict[str, float]())
         before = Counters(counters.at_ms, {}, {}, {}) if self._counters is None else self._counters
         failed = read_failed(self._store, before, counters)
         # Refusals before the first pass were not seen, so it is not known when they happened.
@@ -165,7 +174,7 @@ class ConsoleFeed:
         self._snapshots.append(snapshot)
         if not self._marks or counters.at_ms - self._marks[-1].at_ms >= 1000 * _MARK_S:
             self._marks.append(counters)
-        return make_board(self._snapshots[0], snapshot, Since(self._marks[0], counters), facts, running)
+        return make_board(self._snapshots[0], snapshot, Since(self._marks[0], counters), facts, running, weights)
 
 
 def _point(board: Board) -> Point:

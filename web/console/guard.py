@@ -5,7 +5,7 @@ from flask import Response, request
 
 from web.console.page_token import PageTokens
 from web.http.api_errors import ApiError
-from web.operations.request_caller import acting_admin, require_admin
+from web.operations.request_caller import acting_admin, is_same_origin, require_admin
 from web.runtime.current import current_context
 
 #: The header in which the scripts of a page send its token. A form of another site cannot send a header of its own.
@@ -26,7 +26,7 @@ def install(bp: APIBlueprint) -> None:
         require_admin()
         # A page of another origin may not read the console either. A link to the console is no such read.
         is_link = request.method == "GET" and request.headers.get("Sec-Fetch-Mode") == "navigate"
-        if not is_link and request.headers.get("Sec-Fetch-Site", "same-origin") not in {"same-origin", "none"}:
+        if not is_link and not is_same_origin(request):
             raise ApiError("origin_not_allowed", "a page of another site may not read the console")
         if request.method not in {"GET", "HEAD"}:
             tokens = PageTokens(current_context().store.client)

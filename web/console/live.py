@@ -25,7 +25,7 @@ _LONGEST_S = 900.0
 _CHECK_KEY_S = 5.0
 #: At most this many bytes wait in the kernel for a viewer that reads nothing. When they are full, the connection is
 #: closed after web.gunicorn_worker.SOCKET_TIMEOUT_S.
-_SEND_BUFFER_BYTES = 64 * 1024
+_SEND_BUFFER_BYTES = 16 * 1024
 
 
 def add_routes(bp: APIBlueprint) -> None:

@@ -1,25 +1,32 @@
 """Reads from the store what only the console shows: running jobs, failed jobs, and facts about all tenants."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
+
+import redis
 
 from shared.accounts.groups import Groups
 from shared.accounts.tenants import Tenants
+from shared.log import LimitedEvent
 from shared.store import keys
 from shared.store.decode import integer, text
 from shared.store.redis_errors import store_faults
+from shared.store.replies import Snapshot
 from shared.store.store import Store
-from shared.views.frame import Membership
 from web.api.job_json import error_json
 from web.console.counters import Counters
 
+_UNREADABLE = LimitedEvent("console.unreadable")
 #: At most this many running jobs are read in one pass; the fleet may run more.
 MAX_RUNNING = 200
 #: At most this many queues are asked for failed jobs in one pass, and for so many jobs each.
 _MAX_QUEUES, _NEWEST = 8, 5
 
 _RUNNING_FIELDS = ("tenant", "model", "worker", "started_ms", "paused_since_ms", "cancel")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -52,20 +59,37 @@ class TenantFacts:
     """What operators have set for tenants, and the names of all tenants, sorted."""
 
     names: tuple[str, ...] = ()
-    groups: Membership = field(default_factory=Membership)
+    #: The group of each tenant that has one.
+    group_of: Mapping[str, str] = field(default_factory=dict)
     disabled: frozenset[str] = frozenset()
+
+
+def or_default(read: Callable[[], T], default: T) -> T:
+    """Return what `read` returns, or the default if another program has spoiled what it reads.
+
+    One spoiled key must not hide all that can still be read. Raises StoreUnavailable.
+    """
+    try:
+        return read()
+    except (redis.ResponseError, ValueError) as error:
+        _UNREADABLE.log("warning", error=str(error))
+        return default
 
 
 def read_tenant_facts(store: Store) -> TenantFacts:
     """Return the facts about all tenants, of which there may be thousands. Raises StoreUnavailable."""
     entries = Tenants(store.client).list()
-    group_of = {one.name: one.policy.group for one in entries if one.policy is not None and one.policy.group}
-    weights = {one.name: one.policy.weight for one in Groups(store.client).list() if one.policy.weight is not None}
     return TenantFacts(
         names=tuple(one.name for one in entries),
-        groups=Membership(group_of, weights),
+        group_of={one.name: one.policy.group for one in entries if one.policy is not None and one.policy.group},
         disabled=frozenset(one.name for one in entries if one.policy is not None and one.policy.disabled),
     )
+
+
+def read_group_weights(store: Store, snapshot: Snapshot) -> dict[str, float]:
+    """Return the weights of the groups of the snapshot's tenants. Raises StoreUnavailable."""
+    named = {tenant.group for tenant in snapshot.tenants if tenant.group is not None}
+    return Groups(store.client).weights(named) if named else {}
 
 
 def read_running(store: Store, now_ms: int) -> list[RunningJob]:
@@ -93,17 +117,23 @@ def read_failed(store: Store, before: Counters, after: Counters) -> list[FailedJ
     Raises StoreUnavailable.
     """
     grown = [queue for queue, number in after.failed.items() if number > before.failed.get(queue, 0)]
-    return [job for tenant, model in grown[:_MAX_QUEUES] for job in _newest_failed(store, tenant, model)]
+    found: list[FailedJob] = []
+    for tenant, model in grown[:_MAX_QUEUES]:
+        found += or_default(partial(_newest_failed, store, tenant, model), list[FailedJob]())
+    return found
 
 
-def _newest_failed(store: Store, tenant: str, model: str) -> Iterable[FailedJob]:
+def _newest_failed(store: Store, tenant: str, model: str) -> list[FailedJob]:
     with store_faults(store.client):
         ids: Any = store.client.zrevrange(keys.rq_failed(keys.queue_name(tenant, model)), 0, _NEWEST - 1)
+    found = []
     for raw in ids:
-        view = store.touch(text(raw), tenant=tenant, quiet=True)
+        view = or_default(partial(store.touch, text(raw), tenant=tenant, quiet=True), None)
         error = None if view is None else error_json(view)
         if view is not None and error is not None and view.ended_ms is not None:
-            yield FailedJob(view.id, tenant, view.state.value, error["code"], error["message"], view.ended_ms)
+            job = FailedJob(view.id, tenant, view.state.value, error["code"], error["message"], view.ended_ms)
+            found.append(job)
+    return found
 
 
 def read_counts(store: Store, tenants: Iterable[str]) -> dict[str, tuple[int, int]]:

@@ -96,7 +96,7 @@ def require_admin() -> None:
     credentials to such requests as well, so any website could otherwise act as the operator.
     """
     context = current_context()
-    if request.method not in {"GET", "HEAD"} and not _is_same_origin(request):
+    if request.method not in {"GET", "HEAD"} and not is_same_origin(request):
         page = request.headers.get("Origin", "another site")
         raise ApiError("origin_not_allowed", f"a page of {page[:80]!r} may not do this")
     if context.settings.auth == "open":
@@ -185,7 +185,7 @@ def _keys_match(given: str, expected: str) -> bool:
     return bool(expected) and hmac.compare_digest(*digests)
 
 
-def _is_same_origin(incoming: Request) -> bool:
+def is_same_origin(incoming: Request) -> bool:
     """Return whether no other origin's page sent the request, as far as the browser says; other programs say nothing.
 
     `same-site` is not sufficient: pages of other ports and of sibling domains belong to the same site.

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from shared.store.replies import Snapshot, TenantView, WorkerView
-from shared.views.frame import SORT_KEYS, Membership, make_frame
+from shared.views.frame import SORT_KEYS, make_frame
 
 
 def a_tenant(name: str, **fields: Any) -> TenantView:
@@ -67,10 +67,14 @@ def test_service_is_compared_with_what_is_due_among_the_tenants_with_jobs():
 
 
 def test_a_groups_part_is_divided_among_its_tenants_with_jobs():
-    tenants = [a_tenant("a", running=1, weight=3.0), a_tenant("b", waiting=1), a_tenant("c", waiting=1), a_tenant("d")]
-    groups = Membership({"a": "lab", "b": "lab", "d": "lab"}, {"lab": 3.0})
+    tenants = [
+        a_tenant("a", running=1, weight=3.0, group="lab"),
+        a_tenant("b", waiting=1, group="lab"),
+        a_tenant("c", waiting=1),
+        a_tenant("d", group="lab"),
+    ]
     snapshot = a_snapshot(10_000, tenants, [])
-    frame = make_frame(snapshot, snapshot, "tenant", groups)
+    frame = make_frame(snapshot, snapshot, "tenant", {"lab": 3.0})
     assert {line.tenant: line.due for line in frame.tenants} == {"a": 0.5625, "b": 0.1875, "c": 0.25, "d": None}
 
 

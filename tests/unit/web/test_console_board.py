@@ -4,7 +4,6 @@ from typing import Any
 
 from shared.metrics.spec import BUCKETS_MS
 from shared.store.replies import Snapshot, TenantView
-from shared.views.frame import Membership
 from web.console.board import MAX_EVENTS, MAX_LINES, RecentEvents, Since, make_board
 from web.console.counters import Counters, divide, quantile_ms, refusals_between
 from web.console.reads import FailedJob, RunningJob, TenantFacts
@@ -68,20 +67,20 @@ def test_only_what_was_counted_in_between_is_shown_and_a_counter_that_fell_shows
 
 def test_a_group_has_the_sums_of_its_tenants():
     tenants = [
-        a_tenant("a", waiting=3, running=1, oldest_age_ms=500),
-        a_tenant("b", waiting=1, oldest_age_ms=900),
+        a_tenant("a", waiting=3, running=1, oldest_age_ms=500, group="lab"),
+        a_tenant("b", waiting=1, oldest_age_ms=900, group="lab"),
         a_tenant("alone", running=1),
     ]
     now = Counters(
         60_000, {("a", "backlog_full"): 1, ("b", "backlog_full"): 2}, {}, {"a": buckets(ms_5=1), "b": buckets(ms_5=1)}
     )
-    facts = TenantFacts(("a", "b", "alone"), Membership({"a": "lab", "b": "lab"}), frozenset({"b"}))
+    facts = TenantFacts(("a", "b", "alone"), disabled=frozenset({"b"}))
     running = [RunningJob("j", "a", "m", "w", 10, is_paused=True, cancel_requested=False)]
     snapshot = a_snapshot(tenants)
-    board = make_board(snapshot, snapshot, Since(NOTHING, now), facts, running)
+    board = make_board(snapshot, snapshot, Since(NOTHING, now), facts, running, {"lab": 3.0})
     (lab,) = board.groups
     assert (lab.waiting, lab.running, lab.paused, lab.oldest_ms, lab.members) == (4, 1, 1, 900, 2)
-    assert (lab.due, lab.refused, lab.first_token_p99_ms) == (0.5, {"backlog_full": 3}, 5)
+    assert (lab.due, lab.refused, lab.first_token_p99_ms) == (0.75, {"backlog_full": 3}, 5)
     assert [(line.name, line.group, line.is_disabled) for line in board.tenants] == [
         ("a", "lab", False),
         ("b", "lab", True),
@@ -94,7 +93,7 @@ def test_of_a_thousand_tenants_those_with_the_most_waiting_jobs_are_shown():
     tenants = [a_tenant(f"t{number:03}", waiting=number) for number in range(64)]
     snapshot = a_snapshot(tenants)
     facts = TenantFacts(tuple(f"t{number:03}" for number in range(1_000)))
-    board = make_board(snapshot, snapshot, Since(NOTHING, NOTHING), facts, [])
+    board = make_board(snapshot, snapshot, Since(NOTHING, NOTHING), facts, [], {})
     assert [line.name for line in board.tenants] == [f"t{number:03}" for number in range(63, 63 - MAX_LINES, -1)]
     assert board.n_tenants == 1_000
 

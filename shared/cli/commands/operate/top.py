@@ -76,7 +76,8 @@ def top(
         return
     before = store.snapshot(stats=True)
     time.sleep(_ONCE_S)
-    frame = make_frame(before, store.snapshot(stats=True), order)
+    after = store.snapshot(stats=True)
+    frame = make_frame(before, after, order, _group_weights(store, after))
     if json:
         output.write_json(asdict(frame))
         return
@@ -91,9 +92,10 @@ def _show_live(store: "Store", order: SortKey) -> None:
     from rich.live import Live
 
     snapshots: deque[Snapshot] = deque([store.snapshot(stats=True)], maxlen=round(_WINDOW_S / _FRAME_EVERY_S) + 1)
+    weights = _group_weights(store, snapshots[-1])
     with _unbuffered_keys(), Live(console=Console(), screen=True, auto_refresh=False) as live:
         while True:
-            frame = make_frame(snapshots[0], snapshots[-1], order)
+            frame = make_frame(snapshots[0], snapshots[-1], order, weights)
             live.update(_draw(frame, order, live.console.size.height), refresh=True)
             if select.select([sys.stdin], [], [], _FRAME_EVERY_S)[0]:
                 key = os.read(sys.stdin.fileno(), 1).decode(errors="replace")
@@ -102,6 +104,15 @@ def _show_live(store: "Store", order: SortKey) -> None:
                 order = _SORT_BY_KEY.get(key, order)
             else:
                 snapshots.append(store.snapshot(stats=True))
+                weights = _group_weights(store, snapshots[-1])
+
+
+def _group_weights(store: "Store", snapshot: "Snapshot") -> dict[str, float]:
+    """Return the weights of the groups of the snapshot's tenants."""
+    from shared.accounts.groups import Groups
+
+    named = {tenant.group for tenant in snapshot.tenants if tenant.group is not None}
+    return Groups(store.client).weights(named) if named else {}
 
 
 @contextmanager
