@@ -98,7 +98,7 @@ chaos-mutations: $(STAMPS)/penstock $(STAMPS)/dev ## check that `make chaos` fin
 spoil: $(STAMPS)/penstock $(STAMPS)/bench ## spoil every key and field of a store in turn, and check that all heal, about half an hour on two cores; JOBS=2 processes; SPOIL='--every 50' for a sample
 	$(BIN)/python -m bench.spoil --jobs $(or $(JOBS),2) $(SPOIL)
 
-docs: $(STAMPS)/penstock ## regenerate .env.example, docs/settings.md and the tables of keys and metrics from the code
+docs: $(STAMPS)/penstock ## regenerate .env.example, docs/settings.md, the tables of keys and metrics, and Grafana's boards
 	$(BIN)/python -m tools.generated_pages
 
 sbom: $(STAMPS)/penstock $(STAMPS)/dev ## write a CycloneDX bill of materials of what is installed to build/penstock.cdx.json

@@ -1,7 +1,7 @@
-"""Generates the docs tables of settings, keys and metrics from the code, or checks them with --check.
+"""Generates the docs tables of settings, keys and metrics and Grafana's boards, or checks them with --check.
 
-.env.example and docs/settings.md are generated as a whole. In docs/keys.md and docs/metrics.md only the parts between
-`<!-- made by make docs: NAME -->` and `<!-- end -->` are.
+.env.example, docs/settings.md and deploy/grafana/boards/ are generated as a whole. In docs/keys.md and docs/metrics.md
+only the parts between `<!-- made by make docs: NAME -->` and `<!-- end -->` are.
 """
 
 import sys
@@ -15,8 +15,14 @@ from shared.settings.setting import Setting
 from shared.settings.settings import SYSTEM_WIDE
 from shared.settings.table import ROWS
 from shared.store import key_table
+from tools.boards.grafana import board_json
+from tools.boards.overview import OVERVIEW
+from tools.boards.tenant import TENANT
+from tools.boards.worker import WORKER
 
 ROOT = Path(__file__).parent.parent
+#: The boards, by the names of their files.
+BOARDS = {"overview": OVERVIEW, "tenant": TENANT, "worker": WORKER}
 
 _ENV_HEAD = """\
 # Every setting of Penstock, at its default. Copy this file to .env and uncomment the settings that you change.
@@ -92,6 +98,7 @@ def pages() -> dict[Path, str]:
                 "process metrics": metrics_table(PROCESS, "process metric"),
             },
         ),
+        **{ROOT / "deploy/grafana/boards" / f"{name}.json": board_json(board) for name, board in BOARDS.items()},
     }
 
 

@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from shared.metrics.fleet import FLEET
-from shared.metrics.process import PROCESS
+from tests.support.exported import RECORDINGS, ROOT, exported_by_doors, names_in
 from tests.support.prometheus import PROMTOOL, needs_prometheus
 
-ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "deploy" / "prometheus"
 TESTS = Path(__file__).parent / "alerts.yml"
 
@@ -26,7 +24,6 @@ def rules_of(name: str) -> list[dict[str, Any]]:
 
 
 ALERTS = rules_of("alerts.yml")
-RECORDINGS = rules_of("recording.yml")
 
 
 def promtool(*arguments: str) -> None:
@@ -72,18 +69,11 @@ def test_the_runbook_has_no_alert_that_does_not_exist() -> None:
     assert set(re.findall(r"^### (Penstock\w+)$", page, re.MULTILINE)) == {alert["alert"] for alert in ALERTS}
 
 
-@pytest.mark.parametrize("rule", ALERTS + RECORDINGS, ids=lambda rule: rule.get("alert") or rule["record"])
+@pytest.mark.parametrize(
+    "rule", ALERTS + rules_of("recording.yml"), ids=lambda rule: rule.get("alert") or rule["record"]
+)
 def test_each_rule_uses_metrics_that_exist(rule: dict[str, Any]) -> None:
-    named = set(re.findall(r"\bpenstock[_:][\w:]*", re.sub(r'"[^"]*"', "", rule["expr"])))
+    named = names_in(rule["expr"])
     # One alert is about the scrapes themselves, as Prometheus sees them.
     assert named or "up{" in rule["expr"]
-    assert named - exported() - {recording["record"] for recording in RECORDINGS} == set()
-
-
-def exported() -> set[str]:
-    """Return the names of all series that doors and gates export."""
-    names = set()
-    for row in (*FLEET, *PROCESS):
-        suffixes = {"counter": ["_total"], "gauge": [""], "histogram": ["_bucket", "_sum", "_count"]}[row.kind]
-        names |= {row.name + suffix for suffix in suffixes}
-    return names
+    assert named - exported_by_doors() - RECORDINGS == set()
