@@ -33,7 +33,7 @@ ifeq ($(filter $(GPU),cpu cuda rocm vulkan metal),)
 $(error GPU=$(GPU) is not one of cuda, rocm, vulkan, metal, cpu)
 endif
 
-.PHONY: help up install toolchain test coverage test-upstream check bench bench-overload bench-scenarios bench-engine bench-gpu chaos chaos-mutations spoil docs lock sbom clean
+.PHONY: help up install toolchain test coverage test-upstream check bench bench-overload bench-scenarios bench-engine bench-gpu chaos chaos-mutations clients spoil docs lock sbom clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1: /p' Makefile
@@ -91,6 +91,9 @@ bench-gpu: $(STAMPS)/penstock $(STAMPS)/bench $(STAMPS)/dev ## measure on a GPU 
 
 chaos: $(STAMPS)/penstock $(STAMPS)/dev ## kill, stop and cut off processes at random for MINUTES=10, in both admission modes; SEED=…, KEEP=1 writes the report
 	$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) $(if $(KEEP),--keep) $(CHAOS)
+
+clients: $(STAMPS)/penstock $(STAMPS)/dev ## run other people's client packages against a real door, and print a table; CLIENTS='--only langchain,node'
+	$(BIN)/python -m tests.clients $(CLIENTS)
 
 chaos-mutations: $(STAMPS)/penstock $(STAMPS)/dev ## check that `make chaos` finds each of eight planted defects; takes about fifteen minutes
 	$(BIN)/python -m tests.chaos.mutations $(CHAOS)
@@ -174,3 +177,5 @@ lock: $(STAMPS)/build ## write requirements/*.txt again with the newest versions
 	$(COMPILE) --group test --group lint -c build/union.txt -o requirements/dev.txt
 	for group in bench build lock; do $(COMPILE) --group $$group -c build/union.txt -o requirements/$$group.txt; done
 	echo 'rq>=2.12,<3' | $(COMPILE) --no-deps --upgrade - -o requirements/rq-2.txt
+	$(BIN)/python -m tests.clients --list | while read -r name packages; do \
+	  tr ' ' '\n' <<<"$$packages" | $(COMPILE) --no-annotate --upgrade - -o "requirements/clients/$$name.txt"; done
