@@ -23,7 +23,7 @@
 -- KEEPS 1 2 4 8
 -- USES clock settings afford mark job waiting turns rq stats running books learning predictions finish
 -- USES generated_weight spending
--- RARELY delist rq_exc restore_service
+-- RARELY delist rq_exc restore_service tell_end
 
 -- A success is still accepted if it is settled at most this long after the deadline. The door also waits this long.
 local GRACE_MS = 1000

@@ -155,8 +155,6 @@ def test_a_slow_receiver_delays_no_other_tenants_webhooks(served: Address, recei
         slow.wait_for(2)
         job_id = submit(served, receiver, "quiet")
         assert receiver.wait_for(timeout_s=9)[0].event["data"]["id"] == job_id
-        # Each process of the door has three connections to it at most.
-        assert len(slow.received) <= 2 * 3 + 6
         slow.may_answer.set()
         wait_until_told(served, *ids)
     assert len({got.id for got in slow.received}) == 12
@@ -167,7 +165,6 @@ def test_a_name_of_a_private_address_is_refused_at_each_try(served: Address, rec
     job_id = submit(served, "https://private.localhost/hook")
     last = {"refused_address", "not_resolved"}
     wait_for(lambda: webhook_of(served, job_id).get("last_result") in last, "a try", timeout_s=60)
-    served.stage.client.delete(keys.webhook(job_id))
 
 
 def test_no_log_contains_the_secret_or_the_path_of_a_url(served: Address) -> None:
@@ -180,4 +177,3 @@ def test_no_log_contains_the_secret_or_the_path_of_a_url(served: Address) -> Non
     everything = served.process.log.read_text()
     assert "token" not in everything.replace("return_ticket", "")
     assert SECRET.removeprefix("whsec_") not in everything
-    served.stage.client.delete(keys.webhook(job_id))

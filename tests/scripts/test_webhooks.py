@@ -251,3 +251,18 @@ def test_a_spoiled_copy_is_no_subject(store, webhooks, field):
     store.client.hset(keys.webhook(job_id), field, "abc" if field != "kind" else "batch")
     subject = claimed(webhooks).subject()
     assert subject is None or field == "result"
+
+
+def test_an_end_is_to_be_told_although_the_store_is_full(store, webhooks, memory_is_full):
+    job_id = admitted(store, a_job(callback_url=URL))
+    with memory_is_full():
+        store.cancel(job_id)
+        assert webhooks.write(claimed(webhooks), WebhookResult.UNREACHABLE, rest_ms=0) == "waits"
+        assert webhooks.write(claimed(webhooks), WebhookResult.DELIVERED, rest_ms=0) == "told"
+
+
+def test_a_result_that_is_too_long_is_not_copied(store, webhooks):
+    job_id = admitted(store, a_job(callback_url=URL, max_tokens=1_000))
+    store.settle(an_ending(claim_one(store).held, text="x" * 1_100_000), "w1")
+    webhook = claimed(webhooks)
+    assert (webhook.id, webhook.is_cut, told_view(webhook).text) == (job_id, True, None)

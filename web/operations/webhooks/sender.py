@@ -87,6 +87,24 @@ class WebhookSender:
             facts = {"webhook": claimed.id, "tenant": claimed.tenant, "host": host, "reason": result.value}
             log.warning("webhook.failed", became=became, tries=claimed.tries + 1, **facts)
 
+    def start_next(self) -> float:
+        """Claim a webhook and send it in a thread; return the seconds to wait. Raises StoreUnavailable."""
+        with self._lock:
+            if self._by_tenant.total() >= AT_ONCE:
+                return _LOOK_S
+        claimed = self.claim()
+        if not isinstance(claimed, ClaimedWebhook):
+            return _LOOK_S if claimed is None else min(_LOOK_S, claimed / 1000)
+        with self._lock:
+            self._by_tenant[claimed.tenant] += 1
+        threading.Thread(target=self._send_in_thread, args=(claimed,), name="webhook", daemon=True).start()
+        return 0.0
+
+    def open_by_tenant(self) -> Counter[str]:
+        """Return how many tries of each tenant are open in this process."""
+        with self._lock:
+            return +self._by_tenant
+
     def _try(self, claimed: ClaimedWebhook, target: CallbackTarget | None) -> WebhookResult:
         subject = claimed.subject()
         if subject is None or target is None:
@@ -105,7 +123,7 @@ class WebhookSender:
     def _run(self) -> None:
         while not shutdown.requested.is_set():
             try:
-                wait_s = self._start_next()
+                wait_s = self.start_next()
             except StoreUnavailable:
                 wait_s = _AFTER_ERROR_S
             except Exception:
@@ -115,19 +133,6 @@ class WebhookSender:
             if wait_s > 0:
                 self._one_ended.wait(wait_s)
                 self._one_ended.clear()
-
-    def _start_next(self) -> float:
-        """Claim a webhook and send it in a thread; return the seconds to wait."""
-        with self._lock:
-            if self._by_tenant.total() >= AT_ONCE:
-                return _LOOK_S
-        claimed = self.claim()
-        if not isinstance(claimed, ClaimedWebhook):
-            return _LOOK_S if claimed is None else min(_LOOK_S, claimed / 1000)
-        with self._lock:
-            self._by_tenant[claimed.tenant] += 1
-        threading.Thread(target=self._send_in_thread, args=(claimed,), name="webhook", daemon=True).start()
-        return 0.0
 
     def _send_in_thread(self, claimed: ClaimedWebhook) -> None:
         try:
