@@ -182,6 +182,15 @@ def test_records_of_batches_are_bounded_by_the_bytes_of_their_tenant(store, batc
     assert 10 <= number <= 20
 
 
+def test_a_batch_that_can_be_found_by_its_key_counts_more(store, batches):
+    counts = []
+    for number, repeats in enumerate((Repeats(), Repeats("key", "body"))):
+        before = int(store.client.hget(keys.kept("blue"), "ended"))
+        create(batches, f"b{number}", repeats=repeats)
+        counts.append(int(store.client.hget(keys.kept("blue"), "ended")) - before)
+    assert counts[1] == counts[0] + 300
+
+
 def test_what_is_written_into_the_record_of_a_batch_counts_too(store, batches):
     create(batches)
     before = int(store.client.hget(keys.kept("blue"), "ended"))
