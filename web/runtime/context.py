@@ -19,6 +19,7 @@ from web.runtime.admin_key import load_admin_key
 from web.runtime.credentials.credential_cache import CredentialCache
 from web.runtime.credentials.failed_keys import FailedKeys
 from web.runtime.credentials.key_watch import KeyWatch
+from web.runtime.disk_threads import in_disk_thread
 from web.runtime.event_hub import EventHub
 from web.runtime.fleet.page import FleetPage
 from web.runtime.in_doubt import InDoubtJobs
@@ -81,7 +82,7 @@ def make_door_context(settings: Settings, store: Store, clock: Clock) -> DoorCon
     return DoorContext(
         settings=settings,
         store=store,
-        files=Files(store.client, files_folder(settings)),
+        files=Files(store.client, files_folder(settings, in_disk_thread)),
         clock=clock,
         trusted_proxies=proxies,
         request_bounds=bounds_of_requests(settings),

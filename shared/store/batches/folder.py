@@ -4,8 +4,9 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from shared.errors import StoreUnavailable
 
@@ -16,11 +17,17 @@ _MARKER = ".penstock"
 _MARK = re.compile(r"[0-9a-f]{32}\Z")
 
 
+def run_here(call: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function, and wait for the disk in this thread."""
+    return call(*arguments)
+
+
 class FilesFolder:
     """A folder with one file for each id. Every method raises StoreUnavailable if the folder cannot be used."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, run: Callable[..., Any] = run_here) -> None:
+        """`run` calls a function with its arguments; a process with an event loop calls it in another thread."""
+        self.path, self.run = path, run
 
     def mark(self) -> tuple[str, bool]:
         """Return the id of the folder, and whether this call has made it. The folder is created with mode 0700."""
@@ -87,34 +94,22 @@ class FilesFolder:
     def write(self, file_id: str, offset: int, content: bytes) -> None:
         """Write a part of a file; the file is created with mode 0600."""
         try:
-            descriptor = os.open(self._path_of(file_id), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                written = 0
-                while written < len(content):
-                    written += os.pwrite(descriptor, content[written:], offset + written)
-            finally:
-                os.close(descriptor)
+            self.run(_write, self._path_of(file_id), offset, content)
         except OSError as error:
             raise self._unavailable(error) from error
 
     def sync(self, file_id: str) -> None:
-        """Return when the file is on the disk. A file that does not exist has no bytes."""
+        """Return when the file is on the disk."""
         try:
             for path in (self._path_of(file_id), self.path):
-                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-                try:
-                    os.fsync(descriptor)
-                finally:
-                    os.close(descriptor)
+                self.run(_sync, path)
         except OSError as error:
             raise self._unavailable(error) from error
 
     def read(self, file_id: str, offset: int, length: int) -> bytes | None:
         """Return `length` bytes from an offset on, or None if the file does not have them any more."""
         try:
-            with self._path_of(file_id).open("rb") as file:
-                file.seek(offset)
-                content = file.read(length)
+            content: bytes = self.run(_read, self._path_of(file_id), offset, length)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -124,7 +119,7 @@ class FilesFolder:
     def remove(self, file_id: str) -> None:
         """Remove a file, if it exists."""
         try:
-            self._path_of(file_id).unlink(missing_ok=True)
+            self.run(self._path_of(file_id).unlink, True)  # noqa: FBT003  # missing_ok
         except OSError as error:
             raise self._unavailable(error) from error
 
@@ -135,3 +130,27 @@ class FilesFolder:
 
     def _unavailable(self, error: Exception) -> StoreUnavailable:
         return StoreUnavailable(f"PENSTOCK_FILES_DIR={str(self.path)!r} cannot be used: {error}")
+
+
+def _write(path: Path, offset: int, content: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        written = 0
+        while written < len(content):
+            written += os.pwrite(descriptor, content[written:], offset + written)
+    finally:
+        os.close(descriptor)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _read(path: Path, offset: int, length: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(offset)
+        return file.read(length)

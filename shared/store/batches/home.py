@@ -1,6 +1,7 @@
 """Checks at the start of a door that all doors keep files in one place, and clears the folder of expired files."""
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import redis
@@ -9,7 +10,7 @@ from shared.errors import ConfigError, StoreUnavailable
 from shared.settings.settings import Settings, expand_path
 from shared.store import keys, scripts
 from shared.store.batches.files import FOLDER, STORE
-from shared.store.batches.folder import FilesFolder
+from shared.store.batches.folder import FilesFolder, run_here
 from shared.store.decode import text
 from shared.store.redis_errors import store_faults
 
@@ -20,14 +21,14 @@ _LEAST_AGE_S = 7_200
 _AT_ONCE = 256
 
 
-def files_folder(settings: Settings) -> FilesFolder | None:
+def files_folder(settings: Settings, run: Callable[..., Any] = run_here) -> FilesFolder | None:
     """Return the folder in which files are kept, or None if they are kept in the store.
 
-    Raises ConfigError if its path starts with `~` and the home directory is not known.
+    `run` is that of FilesFolder. Raises ConfigError if its path starts with `~` and the home directory is not known.
     """
     if not settings.files_dir:
         return None
-    return FilesFolder(expand_path("PENSTOCK_FILES_DIR", settings.files_dir).resolve())
+    return FilesFolder(expand_path("PENSTOCK_FILES_DIR", settings.files_dir).resolve(), run)
 
 
 def claim_home(client: redis.Redis, settings: Settings, *, take_over: bool = False) -> None:
@@ -99,7 +100,7 @@ def remove_old_files(client: redis.Redis, folder: FilesFolder, *, least_age_s: f
     if home != FOLDER or not folder.has_mark(mark):
         return 0
     removed, ids = 0, folder.old_files(least_age_s)
-    while some := list(itertools.islice(ids, _AT_ONCE)):
+    while some := folder.run(list, itertools.islice(ids, _AT_ONCE)):
         with store_faults(client), client.pipeline(transaction=False) as pipe:
             for file_id in some:
                 pipe.exists(keys.file(file_id))

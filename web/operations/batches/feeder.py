@@ -15,6 +15,7 @@ from shared.store.batches.home import files_folder, remove_old_files
 from web.http import shutdown
 from web.operations.batches.turn import take_turn
 from web.runtime.context import DoorContext
+from web.runtime.disk_threads import in_disk_thread
 
 log = structlog.get_logger()
 
@@ -47,7 +48,7 @@ def feed_once(context: DoorContext) -> float:
 
 
 def _clear_folder(context: DoorContext) -> None:
-    folder = files_folder(context.settings)
+    folder = files_folder(context.settings, in_disk_thread)
     if folder is None:
         return
     try:
