@@ -74,3 +74,9 @@ def test_text_and_marks_have_the_contrast_of_wcag_aa(scheme):
 
 def test_both_schemes_have_the_same_colours():
     assert colours("light").keys() == colours("dark").keys()
+
+
+def test_the_pictures_of_the_docs_are_small():
+    pictures = sorted((WEB.parent / "docs").glob("*.png"))
+    assert {path.stem for path in pictures} >= {"console-light", "console-dark", "console-phone"}
+    assert {path.name: path.stat().st_size for path in pictures if path.stat().st_size > 150_000} == {}

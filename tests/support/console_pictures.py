@@ -1,0 +1,70 @@
+"""Takes the pictures of docs/console.md: runs a door with a few tenants, and looks at it with Chromium.
+
+Run it as `python -m tests.support.console_pictures` after a change of the pages, and look at the pictures.
+"""
+
+import random
+import tempfile
+import time
+from pathlib import Path
+
+from PIL import Image
+
+from shared.accounts.groups import Groups
+from shared.accounts.tenants import Tenants
+from shared.jobs.group_policy import GroupPolicy
+from shared.jobs.tenant_policy import TenantPolicy
+from tests.support.chromium import Page, chromium
+from tests.support.served import Served, sim_served
+
+DOCS = Path(__file__).parents[2] / "docs"
+#: How long jobs are submitted before the pictures are taken, in seconds: long enough for the charts to show something.
+_BUSY_S = 45.0
+#: The colours of a picture, and how many pixels of it are kept from its top.
+_COLOURS, _MOST_HEIGHT = 160, 2_400
+_TENANTS = ("vision", "speech", "search", "batch")
+
+
+def main() -> None:
+    """Write the pictures."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with sim_served(folder / "stage", PENSTOCK_SIM_DECODE_TPS="60") as served, chromium(folder) as browser:
+            page = browser.page()
+            page.look(1_280)
+            page.open(f"{served.url}/console")
+            _submit_jobs(served)
+            _take(page, "console-light", 1_280)
+            _take(page, "console-dark", 1_280, dark=True)
+            _take(page, "console-phone", 390)
+            page.open(f"{served.url}/")
+            _take(page, "front-page-phone", 390)
+            _take(page, "front-page-dark", 1_280, dark=True)
+
+
+def _submit_jobs(served: Served) -> None:
+    client, chance = served.stage.client, random.Random(3)
+    Groups(client).set("research", GroupPolicy(weight=2.0))
+    for tenant in ("vision", "speech"):
+        Tenants(client).set(tenant, TenantPolicy(group="research"))
+    until_s = time.monotonic() + _BUSY_S
+    while time.monotonic() < until_s:
+        for tenant in _TENANTS:
+            if chance.random() < 0.5:
+                deadline_ms = 2_500 if tenant == "batch" else 60_000
+                served.submit(tenant, max_tokens=chance.choice([20, 60, 120]), deadline_ms=deadline_ms)
+        time.sleep(0.3)
+
+
+def _take(page: Page, name: str, width: int, *, dark: bool = False) -> None:
+    page.look(width, dark=dark)
+    # The charts are drawn again with the next point.
+    time.sleep(1.5)
+    path = DOCS / f"{name}.png"
+    page.picture(path, most_height=_MOST_HEIGHT)
+    Image.open(path).convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
+    print(f"{path.name}: {path.stat().st_size} bytes, {page.width_needed()} pixels wide")
+
+
+if __name__ == "__main__":
+    main()
