@@ -21,3 +21,14 @@ def test_doctor_says_which_store_it_judges_and_whether_its_door_is_ready(
     assert told["door"] == url
     assert "does not answer" in told["door_state"]
     assert f"judges the store at {told['store']}; the door at {url} is not ready" in notes
+
+
+def test_doctor_fails_if_the_folder_for_files_cannot_be_used(store: Store, store_url: str, tmp_path: Path) -> None:
+    penstock = program(tmp_path, REDIS_URL=store_url)
+    assert penstock("doctor").returncode == 0
+    files_dir = tmp_path / "files"
+    done = penstock.with_env(PENSTOCK_FILES_DIR=str(files_dir))("doctor")
+    assert done.returncode == 1
+    assert f"PENSTOCK_FILES_DIR={str(files_dir)!r} cannot be used" in done.stderr
+    files_dir.mkdir()
+    assert penstock.with_env(PENSTOCK_FILES_DIR=str(files_dir))("doctor").returncode == 0

@@ -10,8 +10,10 @@ from typing import Any
 
 from shared.errors import StoreUnavailable
 
-#: The names of files in the folder. No id of a file leads out of it.
+#: What an id may be, so that it does not lead out of the folder.
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,80}\Z")
+#: The ids that doors give to files. Nothing else in the folder is ever cleared.
+_ID_OF_DOOR = re.compile(r"file-[0-9a-f]{24}\Z")
 #: The file with the id of the folder, by which doors recognize that they share it.
 _MARKER = ".penstock"
 _MARK = re.compile(r"[0-9a-f]{32}\Z")
@@ -65,6 +67,14 @@ class FilesFolder:
         except OSError as error:
             raise self._unavailable(error) from error
 
+    def is_empty(self) -> bool:
+        """Return whether the folder has nothing but its id, and what a new file system has in its root."""
+        try:
+            with os.scandir(self.path) as entries:
+                return all(entry.name.startswith(_MARKER) or entry.name == "lost+found" for entry in entries)
+        except OSError as error:
+            raise self._unavailable(error) from error
+
     def unmark(self) -> None:
         """Remove the id of the folder."""
         try:
@@ -83,7 +93,7 @@ class FilesFolder:
         try:
             with os.scandir(self.path) as entries:
                 for entry in entries:
-                    if _NAME.match(entry.name) and time.time() - entry.stat().st_mtime >= least_age_s:
+                    if _ID_OF_DOOR.match(entry.name) and time.time() - entry.stat().st_mtime >= least_age_s:
                         yield entry.name
         except FileNotFoundError:
             # Another process has removed a file meanwhile; the next pass examines the rest.

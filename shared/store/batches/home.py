@@ -35,7 +35,7 @@ def claim_home(client: redis.Redis, settings: Settings, *, take_over: bool = Fal
     """Note in the store where this door keeps files.
 
     Raises ConfigError if other doors keep them elsewhere, unless `take_over` is true; if the folder has files of
-    another store; or if the folder cannot be used. Raises StoreUnavailable.
+    another store, or other contents; or if it cannot be used. Raises StoreUnavailable.
     """
     folder = files_folder(settings)
     if folder is None:
@@ -43,6 +43,9 @@ def claim_home(client: redis.Redis, settings: Settings, *, take_over: bool = Fal
         return
     try:
         mark, is_new = folder.mark()
+        if is_new and not folder.is_empty():
+            folder.unmark()
+            raise ConfigError(f"PENSTOCK_FILES_DIR={str(folder.path)!r} has other contents; use an empty folder")
         has_files = next(folder.old_files(0), None) is not None
     except StoreUnavailable as error:
         raise ConfigError(str(error)) from error

@@ -13,6 +13,8 @@ from shared.store.batches.folder import FilesFolder
 from shared.store.batches.home import claim_home, files_notes, noted_home, remove_old_files
 
 DAY_S = 86_400
+#: Ids as doors give them to files.
+KEPT, EXPIRED, YOUNG = (f"file-{letter * 24}" for letter in "abc")
 
 
 @pytest.fixture
@@ -59,7 +61,7 @@ def test_a_store_does_not_use_the_folder_of_another_store(store, of_folder):
     claim_home(store.client, of_folder)
     store.client.hdel(keys.config(), "files_home")
     claim_home(store.client, of_folder)
-    (Path(of_folder.files_dir) / "file-1").write_bytes(b"abc")
+    (Path(of_folder.files_dir) / KEPT).write_bytes(b"abc")
     store.client.hdel(keys.config(), "files_home")
     with pytest.raises(ConfigError, match="has files of another store"):
         claim_home(store.client, of_folder)
@@ -83,21 +85,36 @@ def test_a_folder_that_cannot_be_used_is_told(store, settings, tmp_path):
 def test_contents_without_a_record_are_removed_when_they_are_old(store, of_folder):
     claim_home(store.client, of_folder)
     folder = FilesFolder(Path(of_folder.files_dir))
-    for name in ("kept", "expired", "young"):
+    for name in (KEPT, EXPIRED, YOUNG):
         add(store, folder, name)
-    for name in ("kept", "expired"):
+    # What no door has put there stays.
+    for name in ("notes", "file-list"):
+        (folder.path / name).write_text("precious")
+    for name in (KEPT, EXPIRED, "notes", "file-list"):
         grow_old(folder, name)
-    store.client.delete(keys.file("expired"), keys.file("young"))
+    store.client.delete(keys.file(EXPIRED), keys.file(YOUNG))
     assert remove_old_files(store.client, folder) == 1
-    assert sorted(path.name for path in folder.path.iterdir()) == [".penstock", "kept", "young"]
+    left = sorted(path.name for path in folder.path.iterdir())
+    assert left == sorted([".penstock", KEPT, YOUNG, "notes", "file-list"])
+
+
+@pytest.mark.parametrize("take_over", [False, True])
+def test_a_folder_with_other_contents_is_not_used(store, of_folder, take_over):
+    home = Path(of_folder.files_dir)
+    home.mkdir()
+    (home / "notes").write_text("precious")
+    with pytest.raises(ConfigError, match="has other contents"):
+        claim_home(store.client, of_folder, take_over=take_over)
+    assert [path.name for path in home.iterdir()] == ["notes"]
+    assert noted_home(store.client) is None
 
 
 def test_nothing_is_removed_after_a_loss_of_the_store_or_from_another_folder(store, of_folder):
     claim_home(store.client, of_folder)
     folder = FilesFolder(Path(of_folder.files_dir))
-    add(store, folder, "f")
-    grow_old(folder, "f")
-    store.client.delete(keys.file("f"))
+    add(store, folder, EXPIRED)
+    grow_old(folder, EXPIRED)
+    store.client.delete(keys.file(EXPIRED))
     noted = noted_home(store.client)
     store.client.hdel(keys.config(), "files_home")
     assert remove_old_files(store.client, folder) == 0
