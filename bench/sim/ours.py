@@ -14,8 +14,12 @@ from bench.sim.asks import MODEL, TAKEN, Answer, SimJob
 from bench.sim.clock import EPOCH_MS, VirtualTimeClient
 from bench.sim.fleet import Sequence, SimWorker
 from bench.sim.system import Grant
+from shared.accounts.groups import Groups
+from shared.accounts.tenants import Tenants
+from shared.jobs.group_policy import GroupPolicy
 from shared.jobs.job import ClaimRef, Ending, NewJob
 from shared.jobs.outcomes import Outcome, Refused
+from shared.jobs.tenant_policy import TenantPolicy
 from shared.settings.settings import Settings, load
 from shared.store import keys
 from shared.store.keys import model_slug
@@ -40,6 +44,13 @@ class PenstockSystem:
         self._by_id: dict[str, SimJob] = {}
         self._ids: dict[SimJob, str] = {}
         self._claims = 0
+
+    def join(self, groups: Mapping[str, str]) -> None:
+        """Put tenants into groups, which have the weight 1; `groups` has the group of each tenant."""
+        for group in sorted(set(groups.values())):
+            Groups(self.client).set(group, GroupPolicy())
+        for tenant, group in groups.items():
+            Tenants(self.client).set(tenant, TenantPolicy(group=group))
 
     def offer(self, job: SimJob, now_ms: float, then: Callable[[Answer], None]) -> None:
         """Offer the job to the store; the call may be deferred."""

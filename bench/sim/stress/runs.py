@@ -60,7 +60,9 @@ def run_figures(
         with private_store() as store:
             # A simulation cannot lose power, and the cost of writing to disk is not measured.
             store.config_set("appendonly", "no")
-            run = _simulate(case, PenstockSystem(store, environ), jobs, seed, seconds)
+            system_of_ours = PenstockSystem(store, environ)
+            system_of_ours.join({stream.tenant: stream.group for stream in case.streams if stream.group})
+            run = _simulate(case, system_of_ours, jobs, seed, seconds)
     else:
         run = _simulate(case, _rival(case, system, bound), jobs, seed, seconds)
     window = Window(1_000 * min(WARM_UP_S, run.seconds / 3), 1_000 * run.seconds)
