@@ -10,7 +10,7 @@
 -- ANSWERS stepped lost
 --   stepped: the batch's status; its numbers of lines that completed and that failed
 --   lost: another process has claimed the batch
--- KEEPS 9
+-- KEEPS 9 13
 -- USES clock afford mark file_bytes open_batches webhook
 
 -- An answer begins with this character if it is one for the file of errors.

@@ -10,7 +10,7 @@
 --   swept: number of repairs; the next rank to examine, or -1 at the end; 1 if the sets of queued and of running jobs
 --   hold together as many jobs as the inflight set, else 0; the active sets of the examined jobs, as `<slug>` and
 --   `<slug>@<group>`; the mends that no process has logged yet. A process that does not have the turn gets the answer for an empty store
--- KEEPS 1 2 7
+-- KEEPS 1 2 7 13
 -- USES clock settings afford mark schema place stats slug webhook
 
 -- Every other script finds a job through the set of its state: by its deadline, its lease, its place in the queue or

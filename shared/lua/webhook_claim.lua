@@ -7,7 +7,7 @@
 -- ANSWERS claimed none
 --   claimed: the webhook's id; its tenant; now in ms; every field and value of its record
 --   none: ms until a webhook is due, or -1 if there is none or only those of busy tenants
--- KEEPS 9
+-- KEEPS 9 13
 -- USES clock afford mark webhook
 
 local EXAMINED = 64

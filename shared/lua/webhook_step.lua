@@ -9,7 +9,7 @@
 -- ANSWERS told waits gave_up lost
 --   waits: ms until the next try
 --   lost: another process has claimed the webhook, or it is gone
--- KEEPS 9
+-- KEEPS 9 13
 -- USES clock afford mark stats webhook
 
 local saved = redis.call('HMGET', k_webhook .. id, 'token', 'ended_ms', 'kind', 'tenant')

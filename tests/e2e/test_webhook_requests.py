@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -154,6 +155,7 @@ def test_doctor_names_the_tenants_whose_webhooks_are_not_told(penstock, store):
 
 
 @pytest.mark.ways("direct", reason="the page's command names the door itself")
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the command openssl")
 def test_the_example_of_the_page_works_as_printed(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
     page = (ROOT / "docs" / "webhooks.md").read_text(encoding="utf-8")
     (tmp_path / "receiver.py").write_text(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0])

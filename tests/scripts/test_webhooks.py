@@ -6,6 +6,8 @@ from shared.jobs.job import JobView
 from shared.jobs.outcomes import Outcome
 from shared.jobs.states import JobState
 from shared.store import keys
+from shared.store.batches.batches import ENDED, Batches, BatchStatus, ClaimedBatch, ClaimLost, Step, StoredBatch
+from shared.store.batches.files import Files
 from shared.store.store import Store
 from shared.store.webhooks.results import WebhookResult
 from shared.store.webhooks.webhooks import ClaimedWebhook, Pending, Webhooks
@@ -266,3 +268,32 @@ def test_a_result_that_is_too_long_is_not_copied(store, webhooks):
     store.settle(an_ending(claim_one(store).held, text="x" * 1_100_000), "w1")
     webhook = claimed(webhooks)
     assert (webhook.id, webhook.is_cut, told_view(webhook).text) == (job_id, True, None)
+
+
+def a_claimed_batch(store: Store) -> tuple[Batches, ClaimedBatch]:
+    files, batches = Files(store.client), Batches(store.client)
+    files.add_part("f", "blue", 0, b"{}\n")
+    files.close("f", "blue", purpose="batch", filename="lines", ttl_s=86_400)
+    batches.create("batch_1", "blue", "f", {"callback_url": URL}, window_ms=3_600_000, ttl_s=3_600)
+    mine = batches.claim("t", lease_ms=LEASE_MS)
+    assert isinstance(mine, ClaimedBatch)
+    return batches, mine
+
+
+@pytest.mark.parametrize("status", ENDED)
+def test_the_end_of_a_batch_is_to_be_told_once_whatever_it_is(store, webhooks, status):
+    batches, mine = a_claimed_batch(store)
+    batches.write(mine, Step(change=(BatchStatus.VALIDATING, BatchStatus.FINALIZING)), rest_ms=LEASE_MS)
+    assert none_due(webhooks)
+    batches.write(mine, Step(change=(BatchStatus.FINALIZING, status)), rest_ms=0, ends=True)
+    with pytest.raises(ClaimLost):
+        batches.write(mine, Step(change=(BatchStatus.FINALIZING, status)), rest_ms=0, ends=True)
+    webhook = claimed(webhooks)
+    subject = webhook.subject()
+    assert isinstance(subject, StoredBatch)
+    assert (webhook.id, subject.status, subject.tenant) == ("batch_1", status, "blue")
+    webhooks.write(webhook, WebhookResult.DELIVERED, rest_ms=0)
+    found = batches.find("batch_1", "blue")
+    assert found is not None
+    assert found.fields["webhook"] == "delivered 1 delivered"
+    assert none_due(webhooks)

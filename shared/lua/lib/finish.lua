@@ -1,7 +1,7 @@
 -- finish: ends a queued or running job; no other code ends jobs.
 -- KEYS inflight leases polls payload partial result events queues rq_job rq_finished rq_failed
 --      rq_canceled rq_results
--- KEEPS 1 2 4 6 8 9
+-- KEEPS 1 2 4 6 8 9 13
 -- USES clock settings job waiting rq stats stream running index kept predictions spending usage budget webhook
 
 -- RQ has no status `expired` and allows no new statuses, so an expired job gets RQ's status `failed`.

@@ -13,6 +13,7 @@ from shared.metrics.fleet import COUNTED, FLEET
 from shared.metrics.process import PROCESS
 from shared.metrics.spec import BUCKETS_MS, MAX_TENANTS, MetricSpec
 from shared.store.replies import Snapshot, TenantView, WorkerView
+from shared.store.webhooks.webhooks import NONE_PENDING, Pending
 from web.runtime.fleet.metrics import MAX_BUDGETS, fleet_registry
 
 Labels = dict[str, str]
@@ -221,3 +222,16 @@ def test_the_budgets_of_which_most_is_used_have_series() -> None:
     assert ({"kind": "group", "owner": "lab", "period": "month"}, 60.0) in read["penstock_budget_used_tokens"]
     assert ({"kind": "group", "owner": "lab", "period": "month"}, 50.0) in read["penstock_budget_tokens"]
     assert len(read["penstock_budget_tokens"]) == len(read["penstock_budget_used_tokens"]) == MAX_BUDGETS
+
+
+def test_the_webhooks_that_are_not_told_and_the_age_of_the_oldest_are_exported() -> None:
+    snapshot = a_snapshot(stats={"webhooks|delivered": 7, "webhooks|refused_address": 2})
+
+    def read(pending: Pending) -> dict[str, float]:
+        families = fleet_registry(snapshot, webhooks=pending).collect()
+        return {sample.name + sample.labels.get("result", ""): sample.value for f in families for sample in f.samples}
+
+    none, some = read(NONE_PENDING), read(Pending(3, snapshot.now_ms - 2_500))
+    assert (none["penstock_webhooks_pending"], none["penstock_oldest_webhook_age_seconds"]) == (0, 0)
+    assert (some["penstock_webhooks_pending"], some["penstock_oldest_webhook_age_seconds"]) == (3, 2.5)
+    assert (some["penstock_webhooks_totaldelivered"], some["penstock_webhooks_totalrefused_address"]) == (7, 2)

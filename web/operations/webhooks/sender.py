@@ -72,7 +72,7 @@ class WebhookSender:
             is_free = self._by_host[host] < AT_ONCE_TO_HOST
             self._by_host[host] += is_free
         if not is_free:
-            self._webhooks.write(claimed, None, rest_ms=_HOST_BUSY_MS + int(_HOST_BUSY_MS * random.random()))  # noqa: S311  # no secret
+            self._webhooks.write(claimed, None, rest_ms=_HOST_BUSY_MS)
             return
         try:
             result = self._try(claimed, target)
