@@ -1,6 +1,6 @@
 """Computes what every tenant and worker has now, and their rates between two snapshots, for operators."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -75,7 +75,7 @@ def make_frame(
     # A service is divided by the tenant's weight (shared/lua/lib/service.lua).
     weighted_mwt = {t.name: services[t.name] * t.weight for t in after.tenants if t.name in services}
     served_mwt = sum(weighted_mwt.values())
-    dues = _dues([tenant for tenant in after.tenants if _has_jobs(tenant) or services.get(tenant.name)], group_weights)
+    due = dues([tenant for tenant in after.tenants if _has_jobs(tenant) or services.get(tenant.name)], group_weights)
     tokens = _growth(completion_tokens(before.stats), completion_tokens(after.stats))
     refused = _growth(_refusals(before.stats), _refusals(after.stats))
 
@@ -88,7 +88,7 @@ def make_frame(
             oldest_ms=tenant.oldest_age_ms,
             tokens_per_s=_rate(tokens.get(name), seconds),
             served=weighted_mwt.get(name, 0) / served_mwt if served_mwt else None,
-            due=dues.get(name),
+            due=due.get(name),
             refused_per_min=_rate(refused.get(name), seconds / 60),
         )
 
@@ -120,21 +120,31 @@ _ORDERS: dict[SortKey, Callable[[TenantLine], Any]] = {
 }
 
 
-def _dues(active: list["TenantView"], group_weights: Mapping[str, float]) -> dict[str, float]:
-    """Return the part of all service that is due to each of these tenants; a group's part is divided among its own."""
-    alone = sum(tenant.weight for tenant in active if tenant.group is None)
+def dues(active: Sequence["TenantView"], group_weights: Mapping[str, float]) -> dict[str, float]:
+    """Return the part of all service that is due to each of these tenants; a group's part is divided among its own.
+
+    A group that `group_weights` does not name has the weight 1, and so has a tenant whose weight was spoiled.
+    """
+    owners: dict[str, float] = {}
     in_group: dict[str, float] = {}
     for tenant in active:
-        if tenant.group is not None:
-            in_group[tenant.group] = in_group.get(tenant.group, 0.0) + tenant.weight
-    total = alone + sum(group_weights.get(group, 1.0) for group in in_group)
+        if tenant.group is None:
+            owners[tenant.name] = _weight(tenant)
+        else:
+            owners[f"@{tenant.group}"] = group_weights.get(tenant.group, 1.0)
+            in_group[tenant.group] = in_group.get(tenant.group, 0.0) + _weight(tenant)
+    total = sum(owners.values())
 
     def due(tenant: "TenantView") -> float:
         if tenant.group is None:
-            return tenant.weight / total
-        return group_weights.get(tenant.group, 1.0) / total * tenant.weight / in_group[tenant.group]
+            return owners[tenant.name] / total
+        return owners[f"@{tenant.group}"] / total * _weight(tenant) / in_group[tenant.group]
 
     return {tenant.name: due(tenant) for tenant in active}
+
+
+def _weight(tenant: "TenantView") -> float:
+    return tenant.weight if tenant.weight > 0 else 1.0
 
 
 def _has_jobs(tenant: "TenantView") -> bool:

@@ -7,7 +7,8 @@ from typing import Protocol
 
 from shared.metrics.spec import OTHER
 from shared.store.keys import model_slug
-from shared.store.replies import Snapshot, TenantView
+from shared.store.replies import Snapshot
+from shared.views.frame import dues
 
 #: The time that a ratio covers, in ms. Tokens count when an attempt ends, so a shorter time would show the jobs' ends
 #: and not the shares.
@@ -68,37 +69,13 @@ def _step(before: Snapshot, after: Snapshot, group_weights: Mapping[str, float])
     for model, growth in _growth(before, after).items():
         slug = model_slug(model)
         active = [one for one in tenants if slug in queued[one.name] or growth.get(one.name)]
-        shares = _shares(active, group_weights)
+        shares = dues(active, group_weights)
         # Tenants without a label of their own count as one, whose weights are added up.
         for name, share in shares.items():
             due[name if name in labels else OTHER] += share * sum(growth.values())
         for label, tokens in growth.items():
             served[label] += tokens
     return _Step(after.now_ms, served, due)
-
-
-def _shares(active: list[TenantView], group_weights: Mapping[str, float]) -> dict[str, float]:
-    """Return the part of each tenant; a group has the part of its weight, and divides it among its tenants."""
-    owners: dict[str, float] = {}
-    in_group: defaultdict[str, float] = defaultdict(float)
-    for tenant in active:
-        if tenant.group is None:
-            owners[tenant.name] = _weight(tenant)
-        else:
-            owners[f"@{tenant.group}"] = group_weights.get(tenant.group, 1.0)
-            in_group[tenant.group] += _weight(tenant)
-    total = sum(owners.values())
-    return {
-        tenant.name: owners[tenant.name] / total
-        if tenant.group is None
-        else owners[f"@{tenant.group}"] / total * _weight(tenant) / in_group[tenant.group]
-        for tenant in active
-    }
-
-
-def _weight(tenant: TenantView) -> float:
-    """Return the tenant's weight, or the default if another program has spoiled it."""
-    return tenant.weight if tenant.weight > 0 else 1.0
 
 
 def _growth(before: Snapshot, after: Snapshot) -> dict[str, dict[str, int]]:
