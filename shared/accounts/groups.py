@@ -123,9 +123,9 @@ class Groups:
         with store_faults(self._client), self._client.pipeline(transaction=False) as pipe:
             for name in names:
                 pipe.hget(_record(name), GROUP_FIELDS["weight"].stored)
-            stored = pipe.execute()
-        # A weight that another program has spoiled counts as the default.
-        milli = [integer(text(raw)) if raw else 0 for raw in stored]
+            stored = pipe.execute(raise_on_error=False)
+        # A weight or a record that another program has spoiled counts as the default.
+        milli = [integer(text(raw)) if isinstance(raw, bytes | str) else 0 for raw in stored]
         return {name: (weight if weight > 0 else 1000) / 1000 for name, weight in zip(names, milli, strict=True)}
 
     def find_spoiled(self) -> tuple[str, ...]:

@@ -96,10 +96,10 @@ if first_token_ms >= 0 then
   local size = prompt_tokens < 256 and 's' or prompt_tokens < 2048 and 'm' or 'l'
   local claimed_ms = number(redis.call('HGET', k_rq_job .. id, 'penstock_started_ms'), nil, job.admitted_ms, now_ms)
   observe('time_to_first_token|' .. label_and_model .. '|' .. size,
-    first_token_ms + (claimed_ms and claimed_ms - job.admitted_ms or 0))
+    first_token_ms + (claimed_ms and claimed_ms - job.admitted_ms or 0), id)
 end
 if decode_ms >= 0 and own_tokens > 1 then
-  observe('time_per_output_token|' .. label_and_model, decode_ms / (own_tokens - 1))
+  observe('time_per_output_token|' .. label_and_model, decode_ms / (own_tokens - 1), id)
 end
 if ending.outcome == 'succeeded' then
   smooth(job.slug, run_ms_of(job), cost_mwt)

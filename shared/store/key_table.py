@@ -172,6 +172,7 @@ TABLE: tuple[Key, ...] = (
     Key("queues", "penstock:queues", "", "zset", "queues, ordered by when their last result expires", "emptied"),
     Key("patrol", "penstock:patrol", "", "hash", "which process reconciles, and how far; which process sweeps", "ttl"),
     Key("stats", "penstock:stats", "", "hash", "counters and histogram buckets", "permanent"),
+    Key("exemplars", "penstock:exemplars", "", "hash", "the newest job in each bucket of times of jobs", "permanent"),
     Key("mended", "penstock:mended:", "name", "string", "a key or field that a script mended in the last hour", "ttl"),
     Key("notices", "penstock:notices", "", "list", "mends that no process has logged yet; capped", "ttl"),
     Key("spoiled", "penstock:spoiled:", "name", "any", "what a key held that another program had replaced", "ttl"),

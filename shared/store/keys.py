@@ -259,6 +259,11 @@ def stats() -> str:
     return _key("stats")
 
 
+def exemplars() -> str:
+    """Return the key of the HASH of the newest job in each bucket of the histograms of jobs' times."""
+    return _key("exemplars")
+
+
 def mended(what: str) -> str:
     """Return the key of the STRING that says that a script mended `what`, a key or a key and a field, in this hour."""
     return _key("mended", what)

@@ -112,7 +112,7 @@ def contents(store: Store) -> dict[str, bytes]:
     The first refusal by a door creates the secret with which tickets are signed.
     """
     hints = (keys.asked(), keys.appointments(""), keys.reservations(""), keys.room(""), keys.secret())
-    ignored = (keys.stats(), keys.labels(), keys.mark(), *hints)
+    ignored = (keys.stats(), keys.exemplars(), keys.labels(), keys.mark(), *hints)
     found = [key.decode() for key in sorted(store.client.keys("*"))]
     return {key: store.client.dump(key) for key in found if not key.startswith(ignored)}
 

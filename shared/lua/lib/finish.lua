@@ -68,7 +68,7 @@ local function finish(job, ending, now_ms)
   local label = label_of(job.tenant)
   count('ended|' .. ending.outcome)
   count('ended|' .. label .. '|' .. job.model .. '|' .. ending.outcome)
-  observe('request_duration|' .. ending.outcome .. '|' .. label .. '|' .. job.model, now_ms - job.admitted_ms)
+  observe('request_duration|' .. ending.outcome .. '|' .. label .. '|' .. job.model, now_ms - job.admitted_ms, id)
   judge_promise(job, ending, now_ms)
   add_usage(job, { [ending.outcome] = 1, prompt = ending.prompt, cached = ending.cached,
     completion = ending.completion })

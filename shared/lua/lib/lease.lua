@@ -44,7 +44,7 @@ local function lease(job, group, worker, claim_id, fingerprint, worker_pauses)
     local label = label_of(job.tenant)
     count('executed')
     count('executed|' .. label .. '|' .. job.model)
-    observe('queue_wait|' .. label .. '|' .. job.model, now_ms - job.admitted_ms)
+    observe('queue_wait|' .. label .. '|' .. job.model, now_ms - job.admitted_ms, job.id)
     local prediction = read_prediction(job.id)
     if prediction then
       learn_wait(job.slug, prediction, now_ms - job.admitted_ms)

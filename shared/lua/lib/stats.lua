@@ -1,5 +1,5 @@
 -- stats: counters and histograms in one hash, in fields `<name>` and `<name>|<tenant label>|…`.
--- KEYS stats labels
+-- KEYS stats labels exemplars
 -- USES clock
 -- Each state change is counted once, by the script that makes it. The first 50 tenants get labels of their own; all
 -- others share the label `other`, so that the size of the hash is bounded.
@@ -29,7 +29,8 @@ end
 -- Adds a value to a histogram. Each field `h|<name>|<upper bound or inf>` holds the count of one bucket (the counts are
 -- not cumulative). The field `h|<name>|sum_us` holds the sum of all values in µs, because a fast model needs less than
 -- 1 ms for a token. The metrics also add the field `h|<name>|sum`, in which some stores hold an older sum in ms.
-local function observe(what, ms)
+-- For the time of a job, `id` makes it the exemplar of its bucket: the newest job in it, in the hash of exemplars.
+local function observe(what, ms, id)
   local upper = 'inf'
   for i = 1, #BUCKETS_MS do
     if ms <= BUCKETS_MS[i] then
@@ -38,5 +39,8 @@ local function observe(what, ms)
     end
   end
   count('h|' .. what .. '|' .. upper)
+  if id then
+    redis.call('HSET', k_exemplars, what .. '|' .. upper, id .. ' ' .. whole(math.max(0, ms * 1000)) .. ' ' .. whole(now_ms))
+  end
   count('h|' .. what .. '|sum_us', whole(math.max(0, ms * 1000)))
 end

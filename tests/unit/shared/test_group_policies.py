@@ -96,4 +96,6 @@ def test_a_group_without_a_policy_or_with_a_spoiled_weight_has_the_weight_1(grou
     groups.set("team", GroupPolicy(weight=2.5))
     groups.set("odd", GroupPolicy(weight=2.5))
     redis_client.hset(keys.tenant("@odd"), "policy_weight_milli", "-7")
-    assert groups.weights({"team", "odd", "gone"}) == {"team": 2.5, "odd": 1.0, "gone": 1.0}
+    redis_client.set(keys.tenant("@text"), "not a hash")
+    assert groups.weights({"team", "odd", "gone", "text"}) == {"team": 2.5, "odd": 1.0, "gone": 1.0, "text": 1.0}
+    redis_client.delete(keys.tenant("@text"))

@@ -18,7 +18,7 @@ from prometheus_client.core import (
     Metric,
 )
 from prometheus_client.registry import Collector
-from prometheus_client.samples import Sample
+from prometheus_client.samples import Exemplar, Sample
 
 from shared.accounts.budgets import Budget
 from shared.metrics.fleet import ADMISSION, BY_WORKER, COUNTED, GAUGES
@@ -61,9 +61,15 @@ class FleetCollector(Collector):
     """A Prometheus collector that makes its metrics from one snapshot, the budgets and the tenants' shares."""
 
     def __init__(
-        self, snapshot: Snapshot, budgets: Sequence[Budget], webhooks: Pending, shares: Mapping[str, float]
+        self,
+        snapshot: Snapshot,
+        budgets: Sequence[Budget],
+        webhooks: Pending,
+        shares: Mapping[str, float],
+        exemplars: Mapping[str, Exemplar],
     ) -> None:
         self._snapshot, self._budgets, self._webhooks, self._shares = snapshot, budgets, webhooks, shares
+        self._exemplars = exemplars
 
     def collect(self) -> Iterator[Metric]:
         """Yield all fleet metrics."""
@@ -77,7 +83,7 @@ class FleetCollector(Collector):
             if row.kind == "counter":
                 yield _counter(row, counters.get(row.field, []))
             else:
-                yield _histogram(row, histograms.get(row.field, []))
+                yield _histogram(row, histograms.get(row.field, []), self._exemplars)
         yield _admission(counters)
         for row in BY_WORKER:
             yield _by_worker(row, self._snapshot.workers)
@@ -96,10 +102,14 @@ def fleet_registry(
     budgets: Sequence[Budget] = (),
     webhooks: Pending = NONE_PENDING,
     shares: Mapping[str, float] = MappingProxyType({}),
+    exemplars: Mapping[str, Exemplar] = MappingProxyType({}),
 ) -> CollectorRegistry:
-    """Return a registry with the metrics of one snapshot, of these budgets, webhooks and shares, for one scrape."""
+    """Return a registry with the metrics of one snapshot, of these budgets, webhooks and shares, for one scrape.
+
+    `exemplars` are by the names of the fields in the `stats` hash, without their `h|`.
+    """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(FleetCollector(snapshot, budgets, webhooks, shares))
+    registry.register(FleetCollector(snapshot, budgets, webhooks, shares, exemplars))
     return registry
 
 
@@ -176,7 +186,9 @@ def _admission(counters: _Fields) -> CounterMetricFamily:
 _BOUNDS = [*((str(upper_ms), repr(upper_ms / 1000)) for upper_ms in BUCKETS_MS), ("inf", "+Inf")]
 
 
-def _histogram(row: MetricSpec, fields: list[tuple[list[str], int]]) -> HistogramMetricFamily:
+def _histogram(
+    row: MetricSpec, fields: list[tuple[list[str], int]], exemplars: Mapping[str, Exemplar]
+) -> HistogramMetricFamily:
     family = HistogramMetricFamily(row.name, row.help, labels=row.labels)
     series: dict[tuple[str, ...], dict[str, int]] = {}
     for parts, value in in_turns(fields):
@@ -185,10 +197,11 @@ def _histogram(row: MetricSpec, fields: list[tuple[list[str], int]]) -> Histogra
             series.setdefault(tuple(labels), {})[parts[-1]] = value
     for label_values, counts in in_turns(sorted(series.items()), _SERIES_TURN):
         cumulative = 0
-        buckets: list[tuple[str, float]] = []
+        buckets: list[tuple[str, float] | tuple[str, float, Exemplar]] = []
         for upper, upper_s in _BOUNDS:
             cumulative += counts.get(upper, 0)
-            buckets.append((upper_s, cumulative))
+            newest = exemplars.get("|".join((row.field, *label_values, upper)))
+            buckets.append((upper_s, cumulative) if newest is None else (upper_s, cumulative, newest))
         sum_s = counts.get("sum", 0) / 1000 + counts.get("sum_us", 0) / 1_000_000
         family.add_metric(list(label_values), buckets=buckets, sum_value=sum_s)
     return family

@@ -13,6 +13,7 @@ from shared.metrics.spec import MAX_TENANTS
 from shared.store.store import Store
 from shared.store.webhooks.webhooks import Webhooks
 from web.http.process_metrics import ProcessMetrics
+from web.runtime.fleet.exemplars import read_exemplars
 from web.runtime.fleet.metrics import fleet_registry
 from web.runtime.fleet.shares import TenantShares
 from web.runtime.shared_answer import SharedAnswer
@@ -54,4 +55,5 @@ class FleetPage:
         with self._metrics.time_script("snapshot"):
             snapshot = self._store.snapshot(tenants=MAX_TENANTS, stats=True)
         shares = self._shares.ratios(snapshot)
-        return fleet_registry(snapshot, self._budgets.get(_BUDGETS_AGE_S), self._webhooks.pending(), shares)
+        webhooks, exemplars = self._webhooks.pending(), read_exemplars(self._store.client)
+        return fleet_registry(snapshot, self._budgets.get(_BUDGETS_AGE_S), webhooks, shares, exemplars)
