@@ -139,7 +139,7 @@ def test_however_many_look_the_store_is_read_once_a_second(visitor, store, monke
     look().read_until("event: point")
 
 
-def test_the_reader_ends_when_nobody_has_looked_for_a_while(visitor, store, monkeypatch, look):
+def test_the_reader_ends_when_nobody_has_looked_for_a_while(visitor, store, redis_client, monkeypatch, look):
     monkeypatch.setattr(console_feed, "_IDLE_S", 0.0)
     heartbeat(store)
     viewer = look()
@@ -147,7 +147,12 @@ def test_the_reader_ends_when_nobody_has_looked_for_a_while(visitor, store, monk
     viewer.close()
     wait_for(lambda: not feed_of(visitor).panels(), "the reader's end")
     assert feed_of(visitor).points() == []
-    look().read_until("event: point")
+    Workers(redis_client).drain_all()
+    # The first figures of the next viewer are new ones.
+    read = look().read_until("event: point")
+    assert ">Draining<" in read
+    assert ">Serving<" not in read
+    Workers(redis_client).resume_all()
 
 
 def test_while_the_store_does_not_answer_the_stream_says_so(settings, tmp_path):

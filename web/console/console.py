@@ -33,6 +33,7 @@ def register_console(app: APIFlask, store: Store, clock: Clock) -> None:
 def page() -> str:
     """Return the console, with the panels as they were in the last second if another one is open."""
     context = current_context()
+    directory = context.pools.directory()
     return render_template(
         "console/page.html",
         panels=current_feed().panels(),
@@ -40,7 +41,7 @@ def page() -> str:
         token=PageTokens(context.store.client).make(acting_admin().who),
         version=package_version(),
         is_open=context.settings.auth == "open",
-        models=context.pools.directory().live,
+        models=[name for name in directory.live if directory.models[name].purpose == "generate"],
     )
 
 

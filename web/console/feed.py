@@ -108,9 +108,9 @@ class ConsoleFeed:
         return latest if latest is not None and latest.number > after else None
 
     def panels(self) -> Mapping[str, str]:
-        """Return the panels of the newest pass; empty if the reader has not run of late."""
+        """Return the panels of the newest pass; empty if the reader does not run."""
         latest = self._latest
-        return latest.panels if latest is not None and self._thread is not None else {}
+        return {} if latest is None else latest.panels
 
     def points(self) -> list[Point]:
         """Return the points of the charts up to now, the oldest first."""
@@ -149,7 +149,7 @@ class ConsoleFeed:
                 self._latest = Pass(number, *made)
                 self._changed.notify_all()
                 if not self._viewers and self._clock.monotonic() - self._left_s > _IDLE_S:
-                    self._thread = None
+                    self._thread = self._latest = None
                     self._forget()
                     return
             pause.wait(max(0.0, _PASS_S - (self._clock.monotonic() - began_s)))

@@ -43,13 +43,12 @@ def stream(feed: ConsoleFeed, frames: Iterator[str]) -> Response:
     if connection is not None:
         with suppress(OSError):
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
-    leave = feed.join()
+    leave, clock = feed.join(), current_context().clock
 
     def all_frames() -> Iterator[str]:
         yield f"retry: {_RETRY_MS}\n\n"
-        yield from with_comments(frames, current_clock)
+        yield from with_comments(frames, clock)
 
-    current_clock = current_context().clock
     response = stream_response(all_frames())
     response.call_on_close(leave)
     return response

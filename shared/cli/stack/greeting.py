@@ -10,7 +10,7 @@ from shared.settings.settings import Settings
 
 
 def greeting(settings: Settings, url: str, model: str) -> str:
-    """Return the text: the model and URL, how to submit a job in three ways, and how to stop.
+    """Return the text: the model and URL, how to submit a job in three ways, the console, and how to stop.
 
     The examples use curl, the openai package and `penstock submit`. If API keys are required, the text also contains
     the command that creates a key.
@@ -27,10 +27,16 @@ def greeting(settings: Settings, url: str, model: str) -> str:
     )
     environ = "" if url == settings.url else f"PENSTOCK_URL={url} "
     parts.append(f"The same with this command:\n\n{environ}{program()} submit 'Once upon a time'")
+    parts.append(f"Watch it in a browser: {url}/console{_password(settings) if needs_key else ''}")
     if settings.gate_listen:
         parts.append(f"The TCP gate listens on {settings.gate_listen}.")
     parts.append("Ctrl-C stops it; queued jobs are kept for the next start.")
     return "\n\n".join(parts)
+
+
+def _password(settings: Settings) -> str:
+    """Return where the password of the console is, as the end of a sentence."""
+    return f"\nThe password is the admin key in {settings.admin_key_file or settings.state_path / 'admin.key'}."
 
 
 def program() -> str:
