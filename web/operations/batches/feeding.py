@@ -156,7 +156,7 @@ class Feeding:
             # The line was valid, but this process allows shorter lines than the one that validated it.
             plan.answer(line, unrun_line(self._batch.id, line, bad.code, bad.message))
             return
-        line = line.named(request.custom_id)
+        line = line.of(request)
         if self._stop:
             plan.answer(line, unrun_line(self._batch.id, line, self._stop))
             return
@@ -165,18 +165,25 @@ class Feeding:
         plan.to_offer.append(line.number)
 
     def _offer(self, plan: _Plan, caller: Caller) -> None:
-        """Offer jobs until one is refused."""
+        """Offer jobs; after a refusal, only those for other models."""
+        refused = set[str]()
         for number in plan.to_offer:
             line = plan.lines[number]
+            if line.model in refused:
+                continue
             request = plan.requests.get(number) or self._read_again(line)
             offered = offer_line(self._context, caller, self._claimed, line, request.body)
             if offered.answer is not None:
                 plan.answer(line, offered.answer)
             elif offered.line != line:
                 plan.keep(offered.line)
-            if offered.rest_ms is not None:
-                plan.rest_ms = min(offered.rest_ms, _LONGEST_REST_MS)
+            if offered.is_stale:
+                # The next turn, of this process or another one, finds what has changed.
+                plan.rest_ms = 0
                 return
+            if offered.rest_ms is not None:
+                refused.add(line.model)
+                plan.rest_ms = min(offered.rest_ms, plan.rest_ms if len(refused) > 1 else _LONGEST_REST_MS)
             self._holder.beat()
 
     def _read_again(self, line: OpenLine) -> RequestLine:

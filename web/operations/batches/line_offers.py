@@ -38,8 +38,10 @@ class Offered:
 
     line: OpenLine
     answer: str | None = None
-    #: How long to wait before the batch's next offer, if this one was refused, in ms.
+    #: How long to wait before the next offer for this line's model, if this one was refused, in ms.
     rest_ms: int | None = None
+    #: Whether this process may not offer lines of the batch any more, or the line needs no job any more.
+    is_stale: bool = False
 
 
 def offer_line(
@@ -56,7 +58,7 @@ def offer_line(
         raise
     except LineNotOpen:
         # The next turn, of this process or another one, finds what has changed.
-        return Offered(line, rest_ms=0)
+        return Offered(line, is_stale=True)
     except ApiError as error:
         if error.status in {408, 429} or error.status >= 500 or _may_come_back(context, batch, error):
             return _later(line, now_ms, _FAULT_REST_MS)

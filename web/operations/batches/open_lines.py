@@ -12,6 +12,7 @@ from shared.store.batches.batches import ERROR, OUTPUT
 from web.http.api_errors import ApiError, error_response
 from web.openai.chat_answers import AnswerKind, answer_format, job_end_error
 from web.openai.embeddings_schema import embeddings_json
+from web.operations.batches.lines import RequestLine
 
 #: For each endpoint, what its answers are.
 ENDPOINTS: dict[str, AnswerKind | None] = {
@@ -21,6 +22,8 @@ ENDPOINTS: dict[str, AnswerKind | None] = {
 }
 #: How long a line waits after its job has expired, the first time and at most, in ms.
 _FIRST_REST_MS, _LONGEST_REST_MS = 1_000, 60_000
+#: How much of a model's name is kept with a line, in characters.
+_MODEL_CHARS = 100
 #: The messages of lines that were not run to their end, by code.
 _NOT_RUN = {
     "batch_expired": "This request could not be executed before the completion window expired.",
@@ -46,6 +49,8 @@ class OpenLine:
     at_ms: int = 0
     #: How embeddings are encoded in the answer.
     base64: bool = False
+    #: The model that the line names, shortened. After a refusal, other lines for it are not offered in the same turn.
+    model: str = ""
 
     def dump(self) -> str:
         """Return the line as JSON."""
@@ -59,9 +64,9 @@ class OpenLine:
         except (ValueError, TypeError):
             return None
 
-    def named(self, custom_id: str) -> Self:
-        """Return the line with its custom_id."""
-        return replace(self, custom_id=custom_id)
+    def of(self, request: RequestLine) -> Self:
+        """Return the line with what is known from its request."""
+        return replace(self, custom_id=request.custom_id, model=str(request.body.get("model"))[:_MODEL_CHARS])
 
     def again(self, batch_id: str, now_ms: int) -> Self:
         """Return the line with the id of another job, which is offered after a second, and later each time."""
