@@ -1,6 +1,7 @@
 """The console and `/` in a real browser: live without a reload, on each screen and scheme, by mouse and by keyboard."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -8,15 +9,18 @@ from shared.accounts.admin_actions import list_actions
 from shared.accounts.admin_keys import AdminKeys
 from shared.accounts.workers import Workers
 from shared.store import keys
+from tests.support import processes
 from tests.support.browser import needs_browser
 from tests.support.chromium import Browser, Page, chromium
-from tests.support.processes import wait_for
 from tests.support.served import Served, sim_served
 
 pytestmark = needs_browser
 
 SCREENS = [(1_280, False), (1_280, True), (390, False), (390, True)]
 NAMES = ["light", "dark", "phone", "phone, dark"]
+
+#: Waits as long as a slow machine may need, beside a browser.
+wait_for = partial(processes.wait_for, timeout_s=60)
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +157,6 @@ def test_a_tenant_is_found_by_its_name_and_disabled(page, door):
     wait_for(
         lambda: page.run("htmx.trigger('form.find', 'submit'), true") and "findme" in page.text("#found"),
         "the tenant",
-        timeout_s=60,
     )
     page.click("#found button")
     page.click("#yes")

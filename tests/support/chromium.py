@@ -60,8 +60,10 @@ class Page:
         return self._browser.call(method, self._session, **params)
 
     def open(self, url: str) -> None:
+        self.run("window.isLeft = true")
         self.call("Page.navigate", url=url)
-        wait_for(lambda: self.run("document.readyState === 'complete' && location.href !== 'about:blank'"), url)
+        loaded = "!window.isLeft && document.readyState === 'complete'"
+        wait_for(lambda: self.run(loaded), f"the page {url}", timeout_s=_ANSWER_S)
 
     def run(self, script: str) -> Any:
         """Return the value of an expression in the page."""
