@@ -5,6 +5,7 @@ import pytest
 from shared.accounts.tenants import Tenants
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.store import keys
+from shared.store.batches import hashes
 from shared.store.batches.batches import Batches, StoredBatch
 from shared.store.batches.files import FOLDER, PART_BYTES, STORE, Deletion, Files, NoRoom, Whose
 from shared.store.batches.folder import FilesFolder
@@ -250,6 +251,21 @@ def test_lists_lose_what_has_expired(store):
     add(files, b"", "last")
     assert ids_of(files, limit=1) == ["last"]
     assert store.client.zcard(keys.files("blue")) == 1
+
+
+def test_a_request_examines_a_bounded_part_of_a_list_of_expired_files(store, monkeypatch):
+    monkeypatch.setattr(hashes, "_MAX_EXAMINED", 128)
+    files = Files(store.client)
+    add(files, b"", "f-000-oldest")
+    list_key = keys.files("blue")
+    store.client.zadd(list_key, {f"g-{number:03}": 0 for number in range(300)})
+    # Each request removes what it examined, and tells that there may be more.
+    left = []
+    while (page := files.page("blue", limit=1, after=None, oldest_first=False))[1]:
+        assert page[0] == []
+        left.append(store.client.zcard(list_key))
+    assert left == [173, 45]
+    assert [file.id for file in page[0]] == ["f-000-oldest"]
 
 
 def test_spoiled_counts_and_lists_do_not_stop_an_upload(store, files, home):

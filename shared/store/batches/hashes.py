@@ -12,8 +12,8 @@ from shared.store.decode import pairs, text
 from shared.store.redis_errors import store_faults
 
 T = TypeVar("T")
-#: How many entries of a list one request examines, at most. Only entries that another program has spoiled are passed
-#: over, apart from those whose records have expired, which are removed from the list.
+#: How many entries of a list one request examines, at most. Entries that another program has spoiled are passed over,
+#: and those whose records have expired are also removed from the list.
 _MAX_EXAMINED = 4_096
 
 
@@ -56,7 +56,7 @@ def read_page(
     oldest_first: bool,
     decode: Callable[[str, dict[str, str]], T | None],
 ) -> tuple[list[T], bool]:
-    """Return up to `limit` entries of a list behind the id `after`, and whether there are more.
+    """Return up to `limit` entries of a list behind the id `after`, and whether there may be more.
 
     `after` need not be in the list any more. `kind` is `files` or `batches`, and `owner` the tenant or, for the files
     of one purpose, `<tenant>.<purpose>`. `decode` returns None for an entry that is left out. Raises StoreUnavailable.
@@ -66,8 +66,8 @@ def read_page(
     while may_be_more and len(found) <= limit and examined < _MAX_EXAMINED:
         given: scripts.Call = {"kind": kind, "owner": owner, "after": position, "oldest_first": int(oldest_first)}
         with store_faults(client):
-            _, (may_be_more, last, *entries) = scripts.load("list_page").call(client, **given)
-        position, examined = text(last), examined + len(entries) // 2
+            _, (may_be_more, last, in_part, *entries) = scripts.load("list_page").call(client, **given)
+        position, examined = text(last), examined + in_part
         decoded = (decode(text(entries[i]), pairs(entries[i + 1])) for i in range(0, len(entries), 2))
         found += [entry for entry in decoded if entry is not None]
-    return found[:limit], len(found) > limit
+    return found[:limit], len(found) > limit or bool(may_be_more)
