@@ -5,6 +5,7 @@ PenstockError
 │   ├── SettingsConflict   this process's system-wide settings differ from those in the store
 │   └── SchemaConflict     the store has a format that this version of Penstock cannot use
 ├── StoreUnavailable       the store did not answer in time, or could not write
+│   ├── FilesUnavailable   the folder with the contents of files cannot be used
 │   └── Unconfirmed        too few replicas confirmed a job that the primary has admitted
 ├── StoreUnfit             the store's configuration could lose jobs (eviction, no append-only file)
 ├── ScriptError            a script call does not match its header, or the script returned an undeclared answer
@@ -38,6 +39,14 @@ class SchemaConflict(ConfigError):
 
 class StoreUnavailable(PenstockError):
     """The store did not answer in time, or could not write."""
+
+
+class FilesUnavailable(StoreUnavailable):
+    """The folder with the contents of files cannot be used, because its disk `is_full` or for another reason."""
+
+    def __init__(self, message: str, *, is_full: bool = False) -> None:
+        self.is_full = is_full
+        super().__init__(message)
 
 
 class Unconfirmed(StoreUnavailable):

@@ -6,10 +6,11 @@ from flask import Flask, Response
 from pydantic import ValidationError
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
-from shared.errors import StoreUnavailable
+from shared.errors import FilesUnavailable, StoreUnavailable
 from shared.log import LimitedEvent
 from shared.settings.settings import Settings
 from web.http.api_errors import ApiError, error_from_status, field_errors, invalid_value
+from web.operations.batches.records import files_unavailable
 from web.operations.responses import problem_response, store_away_response
 from web.runtime.current import current_context
 
@@ -17,6 +18,7 @@ log = structlog.get_logger()
 
 #: While the store is away, even a request with an unknown key ends with this event.
 _STORE_AWAY = LimitedEvent("store.away")
+_FILES_AWAY = LimitedEvent("files.away")
 
 
 def install(app: Flask, settings: Settings) -> None:
@@ -31,6 +33,8 @@ def install(app: Flask, settings: Settings) -> None:
     def on_store_unavailable(error: StoreUnavailable) -> Response:
         _STORE_AWAY.log("warning", error=str(error))
         return store_away_response(current_context())
+
+    app.register_error_handler(FilesUnavailable, _on_files_unavailable)
 
     @app.errorhandler(HTTPError)
     def on_input_error(error: HTTPError) -> Response:
@@ -58,3 +62,9 @@ def install(app: Flask, settings: Settings) -> None:
         log.error("http.fault", exc_info=error)
         message = "the door failed to handle this request; its log contains the reason"
         return problem_response(ApiError("internal_error", message))
+
+
+def _on_files_unavailable(error: FilesUnavailable) -> Response:
+    _FILES_AWAY.log("warning", error=str(error))
+    current_context().metrics.count_turned_away("files_unavailable")
+    return problem_response(files_unavailable(is_full=error.is_full))

@@ -55,6 +55,7 @@ CODES: dict[str, tuple[int, str]] = {
     "upstream_lost": (500, "job_error"),
     "connections_full": (503, "server_overloaded"),
     "files_full": (503, "server_overloaded"),
+    "files_unavailable": (503, "server_overloaded"),
     "heads_full": (503, "server_overloaded"),
     "bodies_full": (503, "server_overloaded"),
     "console_full": (503, "server_overloaded"),

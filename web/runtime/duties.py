@@ -11,6 +11,7 @@ from shared.errors import StoreUnavailable
 from shared.settings.settings import Settings
 from shared.store.reaper import Reaper
 from shared.store.store import Store
+from web.runtime.disk_threads import in_disk_thread
 from web.runtime.start import configure_store
 
 log = structlog.get_logger()
@@ -58,7 +59,7 @@ def _configure_with_retries(
     next_log_s = 0.0
     while True:
         try:
-            configure_store(settings, store, serves_files=serves_files)
+            configure_store(settings, store, serves_files=serves_files, run=in_disk_thread)
         except StoreUnavailable as error:
             if time.monotonic() >= next_log_s:
                 log.warning("store.awaited", error=str(error))

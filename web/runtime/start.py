@@ -4,12 +4,14 @@ import contextlib
 import os
 import resource
 import sys
-from typing import NoReturn
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 import structlog
 
 from shared.errors import ConfigError, EmbeddedStoreError, StoreUnfit
 from shared.settings.settings import Settings, load
+from shared.store.batches.folder import run_here
 from shared.store.batches.home import claim_home, files_folder
 from shared.store.connection import DOOR, open_client
 from shared.store.embedded import find_url
@@ -48,11 +50,13 @@ def open_store(settings: Settings) -> Store:
     return Store(open_client(_store_url(settings), name=f"penstock-web-{os.getpid()}", timeouts=DOOR))
 
 
-def configure_store(settings: Settings, store: Store, *, serves_files: bool = False) -> None:
+def configure_store(
+    settings: Settings, store: Store, *, serves_files: bool = False, run: Callable[..., Any] = run_here
+) -> None:
     """Check that the store is fit and has the same system-wide settings as this process.
 
     If the store has no system-wide settings yet, write this process's settings to it. A process that serves files also
-    checks that all such processes keep them in one place.
+    checks that all such processes keep them in one place; `run` is that of FilesFolder.
 
     Exits this process with an error message if the store is unfit or has different settings. Raises StoreUnavailable
     if the store does not answer: the door then refuses all jobs, and web/runtime/duties.py calls this function again.
@@ -64,7 +68,7 @@ def configure_store(settings: Settings, store: Store, *, serves_files: bool = Fa
                 log.warning("store.doubt", warning=warning)
         store.configure(settings)
         if serves_files:
-            claim_home(store.client, settings)
+            claim_home(store.client, settings, run=run)
     except StoreUnfit as error:
         _exit_with(error, EXIT_STORE_UNFIT)
     except ConfigError as error:

@@ -1,5 +1,6 @@
 """Files that clients upload and that batches write; each has an owner, a lifetime and a content in parts."""
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,6 +8,7 @@ from typing import Any, Self
 
 import redis
 
+from shared.errors import FilesUnavailable
 from shared.store import keys, scripts
 from shared.store.batches.folder import FilesFolder
 from shared.store.batches.hashes import new_id, read_hash, read_page
@@ -78,6 +80,11 @@ class Files:
     def __init__(self, client: redis.Redis, folder: FilesFolder | None = None) -> None:
         self._client, self._folder = client, folder
 
+    @property
+    def folder(self) -> FilesFolder | None:
+        """The folder with the parts, or None if they are in the store."""
+        return self._folder
+
     def new_id(self) -> str:
         """Return the id of a new file."""
         return new_id(self._client, ID_PREFIX)
@@ -86,11 +93,16 @@ class Files:
         """Store one part of a file; a repetition has no effect. The parts must be added in order.
 
         Return NoRoom if the bytes of files are exhausted; with `forced`, the part is stored all the same.
-        Raises LookupError if the parts before it are gone, and StoreUnavailable also if the folder cannot be written.
+        Raises LookupError if the parts before it are gone, and FilesUnavailable if the folder cannot be written.
         """
         if self._folder is not None:
             # Only after this the part counts as stored. If this process ends in between, another one writes it again.
-            self._folder.write(file_id, part * PART_BYTES, content)
+            try:
+                self._folder.write(file_id, part * PART_BYTES, content)
+            except FilesUnavailable:
+                if part == 0:
+                    self._remove_content(file_id)
+                raise
         word, rest = self._call(
             "file_add",
             id=file_id,
@@ -104,9 +116,9 @@ class Files:
         if word == "gone":
             raise LookupError(f"file {file_id!r} is gone")
         if word == "exhausted":
-            if self._folder is not None and part == 0:
+            if part == 0:
                 # There is no record of the file by which it could be deleted.
-                self._folder.remove(file_id)
+                self._remove_content(file_id)
             return NoRoom.decode(rest)
         return None
 
@@ -131,8 +143,8 @@ class Files:
     def delete(self, file_id: str, tenant: str) -> Deletion:
         """Delete a file, unless a batch reads it."""
         deletion = Deletion(self._call("file_delete", id=file_id, tenant=tenant)[0])
-        if self._folder is not None and deletion is Deletion.DELETED:
-            self._folder.remove(file_id)
+        if deletion is Deletion.DELETED:
+            self._remove_content(file_id)
         return deletion
 
     def page(
@@ -161,6 +173,12 @@ class Files:
                 raise LookupError(f"part {part} of file {file.id!r} is gone")
             yield content[skipped:]
             part, skipped = part + 1, 0
+
+    def _remove_content(self, file_id: str) -> None:
+        # What stays because the folder cannot be used is cleared later, as contents without a record (home.py).
+        with contextlib.suppress(FilesUnavailable):
+            if self._folder is not None:
+                self._folder.remove(file_id)
 
     def _read_part(self, file: StoredFile, part: int) -> bytes | None:
         if file.home == FOLDER:

@@ -1,5 +1,7 @@
 """The folder in which the contents of files are kept, if PENSTOCK_FILES_DIR names one; all doors share it."""
 
+import errno
+import itertools
 import os
 import re
 import secrets
@@ -8,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from shared.errors import StoreUnavailable
+from shared.errors import FilesUnavailable
 
 #: What an id may be, so that it does not lead out of the folder.
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,80}\Z")
@@ -17,6 +19,10 @@ _ID_OF_DOOR = re.compile(r"file-[0-9a-f]{24}\Z")
 #: The file with the id of the folder, by which doors recognize that they share it.
 _MARKER = ".penstock"
 _MARK = re.compile(r"[0-9a-f]{32}\Z")
+#: How many names are read from the folder at once.
+_AT_ONCE = 256
+#: The errors of a disk, a quota or a file that can take no more bytes. A retry fails until something is removed.
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 def run_here(call: Callable[..., Any], *arguments: Any) -> Any:
@@ -25,121 +31,126 @@ def run_here(call: Callable[..., Any], *arguments: Any) -> Any:
 
 
 class FilesFolder:
-    """A folder with one file for each id. Every method raises StoreUnavailable if the folder cannot be used."""
+    """A folder with one file for each id. Every method raises FilesUnavailable if the folder cannot be used."""
 
     def __init__(self, path: Path, run: Callable[..., Any] = run_here) -> None:
-        """`run` calls a function with its arguments; a process with an event loop calls it in another thread."""
-        self.path, self.run = path, run
+        """`run` calls a function with its arguments; a process with an event loop calls it in another thread.
+
+        It may raise TimeoutError if the disk does not answer.
+        """
+        self.path, self._run = path, run
 
     def mark(self) -> tuple[str, bool]:
         """Return the id of the folder, and whether this call has made it. The folder is created with mode 0700."""
-        mark = secrets.token_hex(16)
-        try:
-            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # A link makes the whole marker appear at once, and only if there is none.
-            draft = self.path / f"{_MARKER}.{mark}"
-            draft.write_text(mark)
-            try:
-                (self.path / _MARKER).hardlink_to(draft)
-            except FileExistsError:
-                return self._read_mark(), False
-            finally:
-                draft.unlink()
-        except OSError as error:
-            raise self._unavailable(error) from error
-        return mark, True
+        marked: tuple[str, bool] = self._on_disk(_mark, self.path)
+        return marked
 
     def check_writable(self) -> None:
         """Write and remove a file; the folder must exist."""
-        probe = self.path / f"{_MARKER}.{secrets.token_hex(16)}"
-        try:
-            probe.touch(mode=0o600)
-            probe.unlink()
-        except OSError as error:
-            raise self._unavailable(error) from error
+        self._on_disk(_probe, self.path)
 
     def has_mark(self, mark: str) -> bool:
         """Return whether this is the id of the folder."""
-        try:
-            return self._read_mark() == mark
-        except FileNotFoundError:
-            return False
-        except OSError as error:
-            raise self._unavailable(error) from error
+        return bool(self._on_disk(_has_mark, self.path, mark))
 
     def is_empty(self) -> bool:
         """Return whether the folder has nothing but its id, and what a new file system has in its root."""
-        try:
-            with os.scandir(self.path) as entries:
-                return all(entry.name.startswith(_MARKER) or entry.name == "lost+found" for entry in entries)
-        except OSError as error:
-            raise self._unavailable(error) from error
+        return bool(self._on_disk(_is_empty, self.path))
 
     def unmark(self) -> None:
         """Remove the id of the folder."""
-        try:
-            (self.path / _MARKER).unlink(missing_ok=True)
-        except OSError as error:
-            raise self._unavailable(error) from error
-
-    def _read_mark(self) -> str:
-        found = (self.path / _MARKER).read_bytes().decode("utf-8", "replace")
-        if not _MARK.match(found):
-            raise OSError(f"{_MARKER} contains {found[:60]!r} and no id of a folder")
-        return found
+        self._on_disk(_remove, self.path / _MARKER)
 
     def old_files(self, least_age_s: float) -> Iterator[str]:
         """Yield the ids of the files to which nothing was written for at least so long."""
-        try:
-            with os.scandir(self.path) as entries:
-                for entry in entries:
-                    if _ID_OF_DOOR.match(entry.name) and time.time() - entry.stat().st_mtime >= least_age_s:
-                        yield entry.name
-        except FileNotFoundError:
-            # Another process has removed a file meanwhile; the next pass examines the rest.
-            return
-        except OSError as error:
-            raise self._unavailable(error) from error
+        ids = _old_files(self.path, least_age_s)
+        while some := self._on_disk(list, itertools.islice(ids, _AT_ONCE)):
+            yield from some
 
     def write(self, file_id: str, offset: int, content: bytes) -> None:
         """Write a part of a file; the file is created with mode 0600."""
-        try:
-            self.run(_write, self._path_of(file_id), offset, content)
-        except OSError as error:
-            raise self._unavailable(error) from error
+        self._on_disk(_write, self._path_of(file_id), offset, content)
 
     def sync(self, file_id: str) -> None:
         """Return when the file is on the disk."""
-        try:
-            for path in (self._path_of(file_id), self.path):
-                self.run(_sync, path)
-        except OSError as error:
-            raise self._unavailable(error) from error
+        for path in (self._path_of(file_id), self.path):
+            self._on_disk(_sync, path)
 
     def read(self, file_id: str, offset: int, length: int) -> bytes | None:
         """Return `length` bytes from an offset on, or None if the file does not have them any more."""
-        try:
-            content: bytes = self.run(_read, self._path_of(file_id), offset, length)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise self._unavailable(error) from error
+        content: bytes = self._on_disk(_read, self._path_of(file_id), offset, length)
         return content if len(content) == length else None
 
     def remove(self, file_id: str) -> None:
         """Remove a file, if it exists."""
+        self._on_disk(_remove, self._path_of(file_id))
+
+    def _on_disk(self, call: Callable[..., Any], *arguments: Any) -> Any:
         try:
-            self.run(self._path_of(file_id).unlink, True)  # noqa: FBT003  # missing_ok
+            return self._run(call, *arguments)
         except OSError as error:
-            raise self._unavailable(error) from error
+            message = f"PENSTOCK_FILES_DIR={str(self.path)!r} cannot be used: {error}"
+            raise FilesUnavailable(message, is_full=error.errno in _FULL) from error
 
     def _path_of(self, file_id: str) -> Path:
         if not _NAME.match(file_id):
-            raise StoreUnavailable(f"{file_id[:80]!r} is no id of a file in a folder")
+            raise FilesUnavailable(f"{file_id[:80]!r} is no id of a file in a folder")
         return self.path / file_id
 
-    def _unavailable(self, error: Exception) -> StoreUnavailable:
-        return StoreUnavailable(f"PENSTOCK_FILES_DIR={str(self.path)!r} cannot be used: {error}")
+
+def _mark(folder: Path) -> tuple[str, bool]:
+    mark = secrets.token_hex(16)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # A link makes the whole marker appear at once, and only if there is none.
+    draft = folder / f"{_MARKER}.{mark}"
+    draft.write_text(mark)
+    try:
+        (folder / _MARKER).hardlink_to(draft)
+    except FileExistsError:
+        return _read_mark(folder), False
+    finally:
+        draft.unlink()
+    return mark, True
+
+
+def _read_mark(folder: Path) -> str:
+    found = (folder / _MARKER).read_bytes().decode("utf-8", "replace")
+    if not _MARK.match(found):
+        raise OSError(f"{_MARKER} contains {found[:60]!r} and no id of a folder")
+    return found
+
+
+def _has_mark(folder: Path, mark: str) -> bool:
+    try:
+        return _read_mark(folder) == mark
+    except FileNotFoundError:
+        return False
+
+
+def _probe(folder: Path) -> None:
+    probe = folder / f"{_MARKER}.{secrets.token_hex(16)}"
+    probe.touch(mode=0o600)
+    probe.unlink()
+
+
+def _is_empty(folder: Path) -> bool:
+    with os.scandir(folder) as entries:
+        return all(entry.name.startswith(_MARKER) or entry.name == "lost+found" for entry in entries)
+
+
+def _old_files(folder: Path, least_age_s: float) -> Iterator[str]:
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if _ID_OF_DOOR.match(entry.name) and time.time() - entry.stat().st_mtime >= least_age_s:
+                    yield entry.name
+    except FileNotFoundError:
+        # Another process has removed a file meanwhile; the next pass examines the rest.
+        return
+
+
+def _remove(path: Path) -> None:
+    path.unlink(missing_ok=True)
 
 
 def _write(path: Path, offset: int, content: bytes) -> None:
@@ -161,6 +172,10 @@ def _sync(path: Path) -> None:
 
 
 def _read(path: Path, offset: int, length: int) -> bytes:
-    with path.open("rb") as file:
-        file.seek(offset)
-        return file.read(length)
+    """Return what the file has of these bytes; nothing if there is no such file."""
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            return file.read(length)
+    except FileNotFoundError:
+        return b""

@@ -1,12 +1,13 @@
 """Checks at the start of a door that all doors keep files in one place, and clears the folder of expired files."""
 
 import itertools
+import time
 from collections.abc import Callable
 from typing import Any
 
 import redis
 
-from shared.errors import ConfigError, StoreUnavailable
+from shared.errors import ConfigError, FilesUnavailable, StoreUnavailable
 from shared.settings.settings import Settings, expand_path
 from shared.store import keys, scripts
 from shared.store.batches.files import FOLDER, STORE
@@ -19,6 +20,10 @@ from shared.store.redis_errors import store_faults
 _LEAST_AGE_S = 7_200
 #: How many records are looked for at once.
 _AT_ONCE = 256
+#: How long another door of the same store may take, in seconds, between writing its id into the folder and noting it.
+_CLAIM_S, _LOOK_S = 10.0, 0.05
+#: The ids of folders that this process has written and could not note, because the store did not answer.
+_not_noted: set[str] = set()
 
 
 def files_folder(settings: Settings, run: Callable[..., Any] = run_here) -> FilesFolder | None:
@@ -28,16 +33,25 @@ def files_folder(settings: Settings, run: Callable[..., Any] = run_here) -> File
     """
     if not settings.files_dir:
         return None
-    return FilesFolder(expand_path("PENSTOCK_FILES_DIR", settings.files_dir).resolve(), run)
+    # Nothing is resolved here: that would read the disk, which may hang.
+    return FilesFolder(expand_path("PENSTOCK_FILES_DIR", settings.files_dir).absolute(), run)
 
 
-def claim_home(client: redis.Redis, settings: Settings, *, take_over: bool = False) -> None:
-    """Note in the store where this door keeps files.
+def claim_home(
+    client: redis.Redis,
+    settings: Settings,
+    *,
+    take_over: bool = False,
+    run: Callable[..., Any] = run_here,
+    patience_s: float = _CLAIM_S,
+) -> None:
+    """Note in the store where this door keeps files. `run` is that of FilesFolder.
 
-    Raises ConfigError if other doors keep them elsewhere, unless `take_over` is true; if the folder has files of
-    another store, or other contents; or if it cannot be used. Raises StoreUnavailable.
+    Raises ConfigError if other doors keep them elsewhere, or if another store may use the folder, unless `take_over` is
+    true; if the folder has other contents; or if it cannot be used. Raises FilesUnavailable if the disk does not answer
+    within the limit of `run`, and StoreUnavailable.
     """
-    folder = files_folder(settings)
+    folder = files_folder(settings, run)
     if folder is None:
         _note(client, STORE, take_over=take_over)
         return
@@ -46,20 +60,28 @@ def claim_home(client: redis.Redis, settings: Settings, *, take_over: bool = Fal
         if is_new and not folder.is_empty():
             folder.unmark()
             raise ConfigError(f"PENSTOCK_FILES_DIR={str(folder.path)!r} has other contents; use an empty folder")
-        has_files = next(folder.old_files(0), None) is not None
-    except StoreUnavailable as error:
+    except FilesUnavailable as error:
+        if isinstance(error.__cause__, TimeoutError):
+            # The disk may answer again. To end would also end doors that serve what needs no files.
+            raise
         raise ConfigError(str(error)) from error
-    if has_files and noted_home(client) is None and not take_over:
+    is_ours = is_new or mark in _not_noted
+    if not is_ours and not take_over and not _is_noted_within(client, patience_s):
         raise ConfigError(
-            f"PENSTOCK_FILES_DIR={str(folder.path)!r} has files of another store; use an empty folder, or start with "
+            f"PENSTOCK_FILES_DIR={str(folder.path)!r} belongs to another store; use an empty folder, or start with "
             "--take-over if this store takes the place of the other one"
         )
     try:
         _note(client, f"{FOLDER} {mark}", take_over=take_over)
+    except StoreUnavailable:
+        if is_ours:
+            _not_noted.add(mark)
+        raise
     except ConfigError:
-        if is_new:
+        if is_ours:
             folder.unmark()
         raise
+    _not_noted.discard(mark)
 
 
 def noted_home(client: redis.Redis) -> str | None:
@@ -103,7 +125,7 @@ def remove_old_files(client: redis.Redis, folder: FilesFolder, *, least_age_s: f
     if home != FOLDER or not folder.has_mark(mark):
         return 0
     removed, ids = 0, folder.old_files(least_age_s)
-    while some := folder.run(list, itertools.islice(ids, _AT_ONCE)):
+    while some := list(itertools.islice(ids, _AT_ONCE)):
         with store_faults(client), client.pipeline(transaction=False) as pipe:
             for file_id in some:
                 pipe.exists(keys.file(file_id))
@@ -113,6 +135,16 @@ def remove_old_files(client: redis.Redis, folder: FilesFolder, *, least_age_s: f
                 folder.remove(file_id)
                 removed += 1
     return removed
+
+
+def _is_noted_within(client: redis.Redis, patience_s: float) -> bool:
+    """Return whether the store notes where files are kept, or does so soon. Raises StoreUnavailable."""
+    end_s = time.monotonic() + patience_s
+    while noted_home(client) is None:
+        if time.monotonic() >= end_s:
+            return False
+        time.sleep(_LOOK_S)
+    return True
 
 
 def _note(client: redis.Redis, home: str, *, take_over: bool) -> None:

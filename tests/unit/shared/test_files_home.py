@@ -1,13 +1,15 @@
 """Where files are kept: all doors of a store agree, and a folder loses exactly the contents that have no record."""
 
 import os
+import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from shared.errors import ConfigError, StoreUnavailable
+from shared.errors import ConfigError, FilesUnavailable, StoreUnavailable
 from shared.store import keys
+from shared.store.batches import home as home_module
 from shared.store.batches.files import FOLDER, Files
 from shared.store.batches.folder import FilesFolder
 from shared.store.batches.home import claim_home, files_notes, noted_home, remove_old_files
@@ -57,15 +59,63 @@ def test_a_door_with_another_folder_or_none_does_not_start(store, settings, of_f
     assert noted_home(store.client) != home
 
 
-def test_a_store_does_not_use_the_folder_of_another_store(store, of_folder):
+@pytest.mark.parametrize("has_files", [False, True])
+def test_a_store_does_not_use_the_folder_of_another_store(store, of_folder, has_files):
     claim_home(store.client, of_folder)
+    if has_files:
+        (Path(of_folder.files_dir) / KEPT).write_bytes(b"abc")
     store.client.hdel(keys.config(), "files_home")
-    claim_home(store.client, of_folder)
-    (Path(of_folder.files_dir) / KEPT).write_bytes(b"abc")
-    store.client.hdel(keys.config(), "files_home")
-    with pytest.raises(ConfigError, match="has files of another store"):
-        claim_home(store.client, of_folder)
+    with pytest.raises(ConfigError, match="belongs to another store"):
+        claim_home(store.client, of_folder, patience_s=0)
+    assert noted_home(store.client) is None
     claim_home(store.client, of_folder, take_over=True)
+
+
+def test_doors_of_one_store_that_start_at_once_share_a_new_folder(store, of_folder):
+    """One door has written its id into the folder and notes it a moment later."""
+    folder = FilesFolder(Path(of_folder.files_dir))
+    mark, _ = folder.mark()
+    first_look = threading.Event()
+
+    def note() -> None:
+        first_look.wait()
+        store.client.hset(keys.config(), "files_home", f"{FOLDER} {mark}")
+
+    def look(call, *arguments):
+        first_look.set()
+        return call(*arguments)
+
+    other = threading.Thread(target=note)
+    other.start()
+    claim_home(store.client, of_folder, run=look, patience_s=60)
+    other.join()
+    assert noted_home(store.client) == f"{FOLDER} {mark}"
+
+
+@pytest.mark.parametrize("is_noted", [False, True])
+def test_a_door_that_loses_its_store_while_it_claims_a_folder_claims_it_later(store, of_folder, monkeypatch, is_noted):
+    note = home_module._note
+
+    def lost(*arguments, **named):
+        if is_noted:
+            note(*arguments, **named)
+        raise StoreUnavailable("away")
+
+    monkeypatch.setattr(home_module, "_note", lost)
+    with pytest.raises(StoreUnavailable):
+        claim_home(store.client, of_folder)
+    monkeypatch.undo()
+    claim_home(store.client, of_folder, patience_s=0)
+    _, _, mark = (noted_home(store.client) or "").partition(" ")
+    assert FilesFolder(Path(of_folder.files_dir)).has_mark(mark)
+
+
+def test_a_disk_that_hangs_while_a_door_starts_is_waited_for(store, of_folder):
+    def hanging(*_):
+        raise TimeoutError("the disk did not answer for 30 s")
+
+    with pytest.raises(FilesUnavailable, match="did not answer"):
+        claim_home(store.client, of_folder, run=hanging)
 
 
 @pytest.mark.parametrize("marker", ["", "x" * 32, "a" * 33, "../" + "a" * 29])

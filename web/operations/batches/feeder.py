@@ -11,11 +11,10 @@ import structlog
 
 from shared.errors import StoreUnavailable
 from shared.store.batches.batches import Batches, ClaimLost
-from shared.store.batches.home import files_folder, remove_old_files
+from shared.store.batches.home import remove_old_files
 from web.http import shutdown
 from web.operations.batches.turn import take_turn
 from web.runtime.context import DoorContext
-from web.runtime.disk_threads import in_disk_thread
 
 log = structlog.get_logger()
 
@@ -47,8 +46,9 @@ def feed_once(context: DoorContext) -> float:
     return 0.0
 
 
-def _clear_folder(context: DoorContext) -> None:
-    folder = files_folder(context.settings, in_disk_thread)
+def clear_folder(context: DoorContext) -> None:
+    """Remove the contents of expired files from the folder, if there is one."""
+    folder = context.files.folder
     if folder is None:
         return
     try:
@@ -65,7 +65,7 @@ def _run(context: DoorContext) -> None:
     while not shutdown.requested.is_set():
         if time.monotonic() >= next_clearing_s:
             next_clearing_s = time.monotonic() + CLEAR_EVERY_S
-            _clear_folder(context)
+            clear_folder(context)
         try:
             rest_s = feed_once(context)
         except StoreUnavailable:

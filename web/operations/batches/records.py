@@ -12,6 +12,9 @@ from web.operations.callers import Caller
 from web.operations.webhooks.submitted import check_callback
 from web.runtime.context import DoorContext
 
+#: After how many seconds a client may send a request again that found the folder of files unusable.
+_FILES_RETRY_S = 30
+
 
 def create_batch(context: DoorContext, caller: Caller, body: BatchBody, repeats: Repeats) -> StoredBatch:
     """Create a batch, or find the one that an earlier request like this has created.
@@ -99,7 +102,9 @@ def read_file(context: DoorContext, tenant: str, file_id: str) -> StoredFile:
 
 
 def file_content(context: DoorContext, file: StoredFile) -> Iterator[bytes]:
-    """Return the bytes of a file, part by part. Raises ApiError if the first part is gone, and StoreUnavailable.
+    """Return the bytes of a file, part by part.
+
+    Raises ApiError if the first part is gone, FilesUnavailable and StoreUnavailable.
 
     The iterator raises LookupError if a later part is gone.
     """
@@ -128,6 +133,18 @@ def no_room_error(no_room: NoRoom, tenant: str, *, param: str | None) -> ApiErro
         return ApiError("files_full", message, param=param, limits={"limit": "files_bytes"} | limits)
     message = f"the jobs and files of tenant {tenant!r} take {no_room.taken} of {no_room.most} bytes"
     return ApiError("file_bytes_full", message, param=param, limits={"limit": "tenant_bytes"} | limits)
+
+
+def files_unavailable(*, is_full: bool) -> ApiError:
+    """Return the error while the folder with the contents of files cannot be used, because its disk `is_full` or not.
+
+    The answer to a full disk asks for no retry: each would send the whole file again.
+    """
+    if is_full:
+        return ApiError("files_unavailable", "the disk with the contents of files is full; an operator has to free it")
+    message = f"the contents of files cannot be written or read now; retry in {_FILES_RETRY_S} s"
+    headers = {"Retry-After": str(_FILES_RETRY_S), "x-should-retry": "true"}
+    return ApiError("files_unavailable", message, headers=headers)
 
 
 def _no_file(file_id: str, param: str | None) -> ApiError:

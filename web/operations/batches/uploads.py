@@ -7,6 +7,7 @@ from werkzeug.exceptions import RequestEntityTooLarge
 from werkzeug.http import parse_options_header
 from werkzeug.sansio.multipart import Data, Epilogue, Field, File, MultipartDecoder, NeedData
 
+from shared.errors import FilesUnavailable
 from shared.store.batches.files import PART_BYTES, Files, StoredFile
 from web.http.api_errors import ApiError, FieldError, invalid_value, quoted
 from web.operations.batches.records import no_room_error
@@ -84,7 +85,11 @@ class _Upload:
 
 
 def receive_file(context: DoorContext, tenant: str, source: Source, content_type: str) -> StoredFile:
-    """Store the file in a form, and return it. Raises ApiError and StoreUnavailable; then nothing is kept."""
+    """Store the file in a form, and return it.
+
+    Raises ApiError and FilesUnavailable; then nothing is kept. Raises StoreUnavailable; then the parts that were stored
+    count among the bytes of files for another hour.
+    """
     kind, options = parse_options_header(content_type)
     boundary = options.get("boundary", "")
     if kind != "multipart/form-data" or not 1 <= len(boundary) <= 200:
@@ -99,7 +104,7 @@ def receive_file(context: DoorContext, tenant: str, source: Source, content_type
         return files.close(upload.id, tenant, purpose=purpose, filename=upload.filename, ttl_s=ttl_s)
     except LookupError:
         raise ApiError("internal_error", "parts of the file were lost while it was uploaded; upload it again") from None
-    except ApiError:
+    except (ApiError, FilesUnavailable):
         files.delete(upload.id, tenant)
         raise
     except RequestEntityTooLarge:
