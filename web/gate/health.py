@@ -99,7 +99,7 @@ def wsgi_app(context: DoorContext, gate: Gate) -> Callable[..., Iterable[bytes]]
 
     While the gate is stopping, /health answers 503, so that load balancers send new clients to other gates.
     """
-    metrics_app: Callable[..., Iterable[bytes]] = make_wsgi_app(context.metrics.scrape_registry())
+    metrics_app: Callable[..., Iterable[bytes]] = make_wsgi_app(context.metrics.registry)
 
     def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")

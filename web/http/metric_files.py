@@ -11,14 +11,13 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry, Metric, values
-from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
-from prometheus_client.registry import Collector
+from prometheus_client import values
+from prometheus_client.multiprocess import mark_process_dead
 
 from shared.state_dir import FolderLock
 
@@ -106,29 +105,10 @@ class MetricFiles:
             self._lock.close()
 
 
-class AllProcesses(Collector):
-    """Reads the metrics of all processes of this start: counters and histograms of all, gauges of the living ones."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield all metric families.
-
-        Files are read in a fixed order: the sum of the same floats in another order can be lower, and Prometheus would
-        take the lower value for a restart.
-        """
-        yield from MultiProcessCollector.merge(sorted(str(file) for file in self._folder.glob("*.db")))  # type: ignore[no-untyped-call]  # has no types
-
-
-def registry_of_all() -> CollectorRegistry | None:
-    """Return a registry with the metrics of all processes of this start, or None if this process joined no folder."""
+def shared_folder() -> Path | None:
+    """Return the folder with the files of all processes of this start, or None if this process joined none."""
     folder = os.environ.get(_FOLDER_VARIABLE)
-    if folder is None:
-        return None
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(AllProcesses(Path(folder)))
-    return registry
+    return None if folder is None else Path(folder)
 
 
 def _usual_parents(uid: int) -> tuple[str, str]:

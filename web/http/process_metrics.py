@@ -11,7 +11,6 @@ from shared.clock import Clock
 from shared.metrics import process as specs
 from shared.metrics.spec import BUCKETS_MS, MetricSpec
 from web.http.connection_bounds import DoorBound
-from web.http.metric_files import registry_of_all
 
 _BUCKETS_S = tuple(ms / 1000 for ms in BUCKETS_MS)
 #: The buckets for round trips to the store. They begin at smaller values than the buckets for requests, because a round
@@ -62,10 +61,6 @@ class ProcessMetrics:
 
     def _histogram(self, spec: MetricSpec, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(spec.name, spec.help, spec.labels, registry=self.registry, buckets=buckets)
-
-    def scrape_registry(self) -> CollectorRegistry:
-        """Return a registry for one scrape: the metrics of all processes of this start, if they share them."""
-        return registry_of_all() or self.registry
 
     def show_connections(self, number: int) -> None:
         """Show how many connections are open. An error of the metrics package does not affect the connection."""

@@ -1,11 +1,8 @@
 """Routes for operators and monitoring: liveness, readiness, metrics."""
 
-from collections.abc import Callable
-
 from apiflask import APIBlueprint
 from flask import Response, request
 from prometheus_client.exposition import choose_encoder
-from prometheus_client.registry import Collector
 
 from shared.errors import StoreUnavailable
 from web.http.process_metrics import package_version
@@ -53,8 +50,8 @@ def process_metrics() -> Response:
 
     Each of these processes gives the same answer.
     """
-    encode, content_type = _encoder()
-    return Response(encode(current_context().metrics.scrape_registry()), content_type=content_type)
+    page_format = _accepted_format()
+    return Response(current_context().process_page.render(page_format), content_type=CONTENT_TYPES[page_format])
 
 
 @bp.get("/metrics/fleet")
@@ -68,15 +65,16 @@ def fleet_metrics() -> Response:
     Only operators may read these metrics, because they contain the names of tenants.
     """
     require_admin()
-    page_format: Format = "openmetrics" if _encoder()[1].startswith("application/openmetrics-text") else "text"
+    page_format = _accepted_format()
     page = current_context().fleet_page.render(page_format)
     return Response(page, content_type=CONTENT_TYPES[page_format])
 
 
-def _encoder() -> tuple[Callable[[Collector], bytes], str]:
-    """Return the function that encodes metrics in the format that the client accepts, and its content type."""
+def _accepted_format() -> Format:
+    """Return the format of metrics that the client accepts."""
     try:
-        return choose_encoder(request.headers.get("Accept", ""))
+        content_type = choose_encoder(request.headers.get("Accept", ""))[1]
     except TypeError:
         # choose_encoder raises TypeError if the version in the Accept header is not a number.
-        return choose_encoder("")
+        return "text"
+    return "openmetrics" if content_type.startswith("application/openmetrics-text") else "text"

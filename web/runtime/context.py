@@ -24,6 +24,7 @@ from web.runtime.event_hub import EventHub
 from web.runtime.fleet.page import FleetPage
 from web.runtime.in_doubt import InDoubtJobs
 from web.runtime.model_pools import ModelPools
+from web.runtime.process_page import ProcessPage
 from web.runtime.return_tickets import ReturnTickets
 from web.runtime.shared_answer import SharedAnswer
 from web.runtime.start import bounds_of_requests
@@ -52,6 +53,7 @@ class DoorContext:
     #: The jobs to cancel as soon as the store answers again, such as those whose offer got no answer.
     in_doubt: InDoubtJobs
     metrics: ProcessMetrics
+    process_page: ProcessPage
     #: What /health/ready and /metrics/fleet answer, which anybody may request as often as they like.
     readiness: SharedAnswer[Overview]
     fleet_page: FleetPage
@@ -95,6 +97,7 @@ def make_door_context(settings: Settings, store: Store, clock: Clock) -> DoorCon
         event_hub=EventHub(store, metrics.show_followed),
         in_doubt=InDoubtJobs(store, clock),
         metrics=metrics,
+        process_page=ProcessPage(metrics, clock),
         readiness=SharedAnswer(read_overview, clock),
         fleet_page=FleetPage(store, metrics, clock),
         usage_days=UsageDays(store.client, clock),

@@ -15,17 +15,17 @@ from web.http.metric_files import MetricFiles
 _PROCESS = """
 import os, sys
 from pathlib import Path
-from prometheus_client.exposition import generate_latest
 from shared.clock import RealClock
 from web.http.metric_files import MetricFiles
 files = MetricFiles(Path(sys.argv[1]), os.getuid(), os.getgid(), None, 0)
 files.join(int(sys.argv[2]))
 from web.http.process_metrics import ProcessMetrics
+from web.runtime.process_page import ProcessPage
 metrics = ProcessMetrics(RealClock())
 metrics.requests.labels("/a", "GET", "200").inc()
 metrics.request_seconds.labels("/a", "GET").observe(float(sys.argv[3]))
 metrics.show_connections(2)
-sys.stdout.write(generate_latest(metrics.scrape_registry()).decode())
+sys.stdout.write(ProcessPage(metrics, RealClock()).render("text").decode())
 """
 
 
