@@ -190,6 +190,12 @@ GAUGES: tuple[MetricSpec, ...] = (
     MetricSpec("penstock_workers", "gauge", (), "live workers"),
     MetricSpec("penstock_slots", "gauge", (), "slots of live workers"),
     MetricSpec(
+        "penstock_pool_live",
+        "gauge",
+        ("model_name",),
+        "1 while a live worker serves the model, and 0 for an hour after the last one",
+    ),
+    MetricSpec(
         "penstock_clock_ahead_seconds",
         "gauge",
         (),

@@ -15,7 +15,11 @@ FIRST_TOKEN = ("tenant", "model_name", "size")
 
 
 def gauge(metric: str, *labels: str, where: str = "") -> str:
-    """Return a gauge of the fleet by these labels, which must be all that it has."""
+    """Return a gauge of the fleet by these labels, whose values must be different for each of its series.
+
+    `model_name` of the gauges of queued and running jobs is not needed: a tenant has one series, and two doors may
+    disagree about the name for a moment, so that the tenant's jobs would count twice.
+    """
     by = f" by ({', '.join(labels)})" if labels else ""
     return f"max{by}({metric}{{{_selector(where)}}})"
 

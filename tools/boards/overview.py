@@ -77,7 +77,7 @@ OVERVIEW = Board(
         Panel(
             "Queued jobs",
             "short",
-            ((total(gauge("penstock_jobs_waiting", "tenant", "model_name"), "tenant"), "{{tenant}}"),),
+            ((gauge("penstock_jobs_waiting", "tenant"), "{{tenant}}"),),
             "Queued jobs by tenant.",
             stacked=True,
         ),

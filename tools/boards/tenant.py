@@ -24,8 +24,8 @@ TENANT = Board(
             "Queued and running jobs",
             "short",
             (
-                (total(gauge("penstock_jobs_waiting", "tenant", "model_name", where=_OF_TENANT)), "queued"),
-                (total(gauge("penstock_jobs_running", "tenant", "model_name", where=_OF_TENANT)), "running"),
+                (gauge("penstock_jobs_waiting", where=_OF_TENANT), "queued"),
+                (gauge("penstock_jobs_running", where=_OF_TENANT), "running"),
             ),
             "Inflight jobs by state.",
         ),

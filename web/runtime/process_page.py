@@ -99,11 +99,12 @@ class ProcessPage:
         if self._folder is None and (path := shared_folder()) is not None:
             self._folder = FolderMetrics(path)
         families = _Families((self._folder or self._metrics.registry).collect())
-        return {one: openmetrics_page(families) if one == "openmetrics" else generate_latest(families) for one in formats}
+        return {page_format: _encode(families, page_format) for page_format in formats}
 
 
-def openmetrics_page(families: Collector) -> bytes:
-    """Return the page in OpenMetrics."""
+def _encode(families: Collector, page_format: Format) -> bytes:
+    if page_format == "text":
+        return generate_latest(families)
     page: bytes = openmetrics.generate_latest(families)  # type: ignore[no-untyped-call]  # has no types
     return page
 
@@ -164,7 +165,7 @@ class FolderMetrics(Collector):
 
     def _families(self, kind: str, by_key: dict[str, float]) -> Iterator[Metric]:
         families: dict[str, Metric] = {}
-        buckets: dict[tuple[str, ...], list[tuple[float, Sample]]] = {}
+        buckets: dict[str, list[tuple[float, Sample]]] = {}
         for key, value in in_turns(by_key.items()):
             parsed = self._keys.get(key)
             if parsed is None:
@@ -172,11 +173,12 @@ class FolderMetrics(Collector):
             family = families.setdefault(parsed.metric_name, Metric(parsed.metric_name, parsed.help, kind))
             sample = Sample(parsed.name, parsed.labels, value)
             if "le" in parsed.labels:
-                series = (parsed.metric_name, *(f"{name}={label}" for name, label in parsed.labels.items() if name != "le"))
+                series = f"{parsed.metric_name}{_without_bound(parsed.labels)}"
                 buckets.setdefault(series, []).append((float(parsed.labels["le"]), sample))
             else:
                 family.samples.append(sample)
-        for (metric_name, *_), of_series in in_turns(buckets.items(), turn=10):
+        for of_series in in_turns(buckets.values(), turn=10):
+            metric_name = of_series[0][1].name.removesuffix("_bucket")
             families[metric_name].samples += _cumulated(metric_name, of_series)
         yield from families.values()
 
@@ -200,5 +202,9 @@ def _cumulated(metric_name: str, buckets: list[tuple[float, Sample]]) -> Iterato
     for _, sample in sorted(buckets, key=lambda bucket: bucket[0]):
         count += sample.value
         yield Sample(sample.name, sample.labels, count)
-    labels = {name: label for name, label in buckets[0][1].labels.items() if name != "le"}
-    yield Sample(f"{metric_name}_count", labels, count)
+    yield Sample(f"{metric_name}_count", _without_bound(buckets[0][1].labels), count)
+
+
+def _without_bound(labels: dict[str, str]) -> dict[str, str]:
+    """Return the labels of the series to which a bucket belongs."""
+    return {name: label for name, label in labels.items() if name != "le"}

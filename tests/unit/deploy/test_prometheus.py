@@ -10,6 +10,10 @@ import yaml
 
 from tests.support.exported import RECORDINGS, ROOT, exported_by_doors, names_in
 from tests.support.prometheus import PROMTOOL, needs_prometheus
+from tools.boards.grafana import Board
+from tools.boards.overview import OVERVIEW
+from tools.boards.tenant import TENANT
+from web.http.connection_bounds import DoorBound
 
 FOLDER = ROOT / "deploy" / "prometheus"
 TESTS = Path(__file__).parent / "alerts.yml"
@@ -49,7 +53,7 @@ def test_each_alert_has_a_situation_in_which_it_fires(alert: str) -> None:
     expected = [
         sample["labels"]
         for test in load(TESTS)["tests"]
-        for query in test["promql_expr_test"]
+        for query in test.get("promql_expr_test", [])
         for sample in query["exp_samples"]
     ]
     assert any(f'alertname="{alert}"' in labels for labels in expected)
@@ -58,10 +62,63 @@ def test_each_alert_has_a_situation_in_which_it_fires(alert: str) -> None:
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
 def test_each_alert_says_how_urgent_it_is_and_links_to_its_heading_in_the_runbook(alert: dict[str, Any]) -> None:
     assert alert["labels"] in ({"severity": "page"}, {"severity": "ticket"})
-    page, _, anchor = alert["annotations"]["runbook_url"].partition("#")
-    headings = re.findall(r"^#+ (.+)$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
+    # A link without a host would lead to Alertmanager's own.
+    base, _, target = alert["annotations"]["runbook_url"].partition(" }}/")
+    page, _, anchor = target.partition("#")
+    headings = re.findall(r"^#+ (.+)$", (ROOT / "docs" / page).read_text(encoding="utf-8"), re.MULTILINE)
+    assert base == "{{ $externalLabels.penstock_docs"
     assert anchor == alert["alert"].lower()
     assert alert["alert"] in headings
+
+
+def test_the_configuration_names_where_the_docs_are() -> None:
+    external = load(FOLDER / "prometheus.yml")["global"]["external_labels"]
+    assert re.fullmatch(r"https://[^/]+/[^ ]*[^/]", external["penstock_docs"])
+
+
+def test_the_runbook_names_each_bound_at_which_a_door_turns_clients_away() -> None:
+    page = (ROOT / "docs" / "runbook.md").read_text(encoding="utf-8")
+    section = page.partition("### PenstockConnectionsTurnedAway\n")[2].partition("\n### ")[0]
+    assert [bound for bound in DoorBound if f"`{bound.value}`" not in section] == []
+
+
+def test_the_operators_key_is_readable_for_its_owner_only_and_cannot_be_committed(tmp_path: Path) -> None:
+    command = re.search(
+        r"^\$ (.*penstock admin-keys add .*)$", (ROOT / "docs" / "metrics.md").read_text(), re.MULTILINE
+    )
+    assert command is not None
+    program = tmp_path / "penstock"
+    program.write_text("#!/bin/sh\necho the-key\n")
+    program.chmod(0o755)
+    (tmp_path / "deploy" / "prometheus").mkdir(parents=True)
+    shell = ["sh", "-c", f"umask 022\nPATH={tmp_path}:$PATH\n{command[1]}"]
+    subprocess.run(shell, check=True, cwd=tmp_path, timeout=60)
+    (key,) = (tmp_path / "deploy" / "prometheus").iterdir()
+    assert (key.read_text(), key.stat().st_mode & 0o777) == ("the-key\n", 0o600)
+    assert str(key.relative_to(tmp_path)) in (ROOT / ".gitignore").read_text().splitlines()
+
+
+def queued_jobs_of(board: Board) -> list[str]:
+    """Return the queries of a board about queued jobs."""
+    return [expr for panel in board.panels for expr, _ in panel.queries if "penstock_jobs_waiting" in expr]
+
+
+@needs_prometheus
+@pytest.mark.parametrize("board", [OVERVIEW, TENANT], ids=lambda board: board.uid)
+def test_queued_jobs_count_once_while_two_doors_disagree_about_their_model(board: Board, tmp_path: Path) -> None:
+    of_tenant = 'job="penstock-fleet", tenant="blue"'
+    series = [
+        # One door has seen only one model so far, and names it.
+        {"series": f'penstock_jobs_waiting{{{of_tenant}, instance="a:8000", model_name="m"}}', "values": "7x9"},
+        {"series": f'penstock_jobs_waiting{{{of_tenant}, instance="b:8000", model_name=""}}', "values": "6x9"},
+    ]
+    (query,) = queued_jobs_of(board)
+    labels = '{tenant="blue"}' if board is OVERVIEW else "{}"
+    expected = [{"labels": labels, "value": 7}]
+    asked = [{"expr": query.replace("$tenant", "blue"), "eval_time": "5m", "exp_samples": expected}]
+    tests = {"tests": [{"interval": "1m", "input_series": series, "promql_expr_test": asked}]}
+    (tmp_path / "tests.yml").write_text(yaml.safe_dump(tests))
+    promtool("test", "rules", str(tmp_path / "tests.yml"))
 
 
 def test_the_runbook_has_no_alert_that_does_not_exist() -> None:

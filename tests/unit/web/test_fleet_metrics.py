@@ -235,3 +235,23 @@ def test_the_webhooks_that_are_not_told_and_the_age_of_the_oldest_are_exported()
     assert (none["penstock_webhooks_pending"], none["penstock_oldest_webhook_age_seconds"]) == (0, 0)
     assert (some["penstock_webhooks_pending"], some["penstock_oldest_webhook_age_seconds"]) == (3, 2.5)
     assert (some["penstock_webhooks_totaldelivered"], some["penstock_webhooks_totalrefused_address"]) == (7, 2)
+
+
+def test_a_tenant_that_is_named_other_shares_a_series_with_all_that_have_none_of_their_own() -> None:
+    read = samples(
+        a_snapshot(tenants=[a_tenant("other", waiting=2), a_tenant("blue", waiting=1)], waiting=8, running=3)
+    )
+    assert read["penstock_jobs_waiting"] == [
+        ({"tenant": "blue", "model_name": "m"}, 1),
+        ({"tenant": "other", "model_name": "m"}, 7),
+    ]
+    assert read["penstock_jobs_running"][-1] == ({"tenant": "other", "model_name": "m"}, 3)
+
+
+def test_a_model_whose_workers_have_all_gone_is_named_as_not_live() -> None:
+    read = samples(a_snapshot(models=["gone", "served"], live_models=["served", "new"]))
+    assert read["penstock_pool_live"] == [
+        ({"model_name": "gone"}, 0),
+        ({"model_name": "new"}, 1),
+        ({"model_name": "served"}, 1),
+    ]

@@ -221,6 +221,9 @@ def _gauges(snapshot: Snapshot) -> dict[str, Iterable[tuple[list[str], float]]]:
         ],
         "penstock_workers": [([], snapshot.live_workers)],
         "penstock_slots": [([], snapshot.live_slots)],
+        "penstock_pool_live": [
+            ([model], model in snapshot.live_models) for model in sorted({*snapshot.models, *snapshot.live_models})
+        ],
         "penstock_clock_ahead_seconds": [([], snapshot.ahead_ms / 1000)],
         "penstock_pool_tier": [([model], tier) for model, tier in sorted(snapshot.tiers.items())],
         "penstock_capacity_tokens_per_second": [([], snapshot.capacity_wtps)],
@@ -263,7 +266,7 @@ def _by_tenant(
     model = snapshot.models[0] if len(snapshot.models) == 1 else ""
     counts = {tenant.name: tenant.waiting if state == "waiting" else tenant.running for tenant in tenants}
     rest = (snapshot.waiting if state == "waiting" else snapshot.running) - sum(counts.values())
-    rows: list[tuple[list[str], float]] = [([name, model], number) for name, number in sorted(counts.items())]
     if rest > 0:
-        rows.append(([OTHER, model], rest))
-    return rows
+        # A tenant may be named so too.
+        counts[OTHER] = counts.get(OTHER, 0) + rest
+    return [([name, model], number) for name, number in sorted(counts.items())]
