@@ -14,7 +14,7 @@ from shared import log as logging  # noqa: E402
 from shared.errors import StoreUnavailable  # noqa: E402
 from web.http.connection_bounds import RESERVE, connection_limits  # noqa: E402
 from web.http.metric_files import MetricFiles  # noqa: E402
-from web.runtime.start import EXIT_CONFIG, configure_store, open_store, raise_file_limit, read_settings  # noqa: E402
+from web.runtime.start import configure_store, open_store, raise_file_limit, read_settings  # noqa: E402
 
 _settings = read_settings()
 logging.configure(_settings.log_level, _settings.log_format, room="web", pid=os.getpid())
@@ -78,12 +78,12 @@ def on_starting(_server: Any) -> None:
 
 
 def when_ready(server: Any) -> None:
-    """Create the folder in which the processes keep their metrics. Exits with an error message if that fails."""
+    """Create the folder in which the processes keep their metrics. If that fails, each process counts for itself."""
+    server.metric_files = None
     try:
-        server.metric_files = MetricFiles.create(server.cfg.uid, server.cfg.gid)
+        server.metric_files = MetricFiles.create(server.cfg.uid, server.cfg.gid, _settings.web_workers)
     except OSError as error:
-        sys.stderr.write(f"penstock web: {error}\n")
-        sys.exit(EXIT_CONFIG)
+        server.log.warning("each process shows only its own metrics: %s", error)
 
 
 def pre_fork(server: Any, worker: Any) -> None:
@@ -92,6 +92,8 @@ def pre_fork(server: Any, worker: Any) -> None:
     If that fails, because the memory is full for example, the process serves all the same and counts for itself.
     """
     worker.metric_place = None
+    if server.metric_files is None:
+        return
     taken = [other.metric_place for other in server.WORKERS.values()]
     try:
         worker.metric_place = server.metric_files.take_place(taken)
@@ -115,4 +117,5 @@ def child_exit(server: Any, worker: Any) -> None:
 
 def on_exit(server: Any) -> None:
     """Remove the files of metrics."""
-    server.metric_files.remove()
+    if server.metric_files is not None:
+        server.metric_files.remove()

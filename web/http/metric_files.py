@@ -24,16 +24,15 @@ from shared.state_dir import FolderLock
 #: The environment variable by which prometheus-client finds the folder.
 _FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 _PREFIX = "penstock-metrics-"
-#: The least free space of a parent, in bytes: some hundred kB for each process. A process that writes to a mapped file
-#: of a full file system is killed.
-_MIN_FREE_BYTES = 16 << 20
 #: A folder that was created less than this many seconds ago may belong to a start that has not locked it yet.
 _UNLOCKED_S = 60.0
 #: The lowest id of a user who is no system user, for systemd.
 _ORDINARY_UID = 1_000
-#: The kinds of files of a place, as prometheus-client names them, and the size with which it creates a file.
-_KINDS = ("counter", "histogram", "gauge_livesum", "gauge_livemax")
-_NEW_FILE_BYTES = 1 << 16
+#: The kinds of files of a place, as prometheus-client names them, and their sizes in bytes. They have room for the
+#: series of all routes, methods and statuses, as a test checks. A file that has to grow does so without reserving the
+#: space, and a process that writes to a mapped file of a full file system is killed.
+FILE_BYTES = {"counter": 1 << 20, "histogram": 1 << 21, "gauge_livesum": 1 << 16, "gauge_livemax": 1 << 16}
+PLACE_BYTES = sum(FILE_BYTES.values())
 
 
 @dataclass(frozen=True)
@@ -48,22 +47,26 @@ class MetricFiles:
     _master_pid: int
 
     @classmethod
-    def create(cls, uid: int, gid: int, parents: Iterable[str] = ()) -> "MetricFiles":
-        """Create the folder for processes of this user and group, and remove those of starts that were killed.
+    def create(cls, uid: int, gid: int, processes: int, parents: Iterable[str] = ()) -> "MetricFiles":
+        """Create the folder for `processes` of this user and group, and remove those of starts that were killed.
 
-        `parents` are tried in their order; without any, folders in memory and for temporary files. Raises OSError if
-        none of them can be used.
+        The folder stays this process's own: if the others have fewer rights, they cannot put a link into it, which this
+        process would follow. `parents` are tried in their order; without any, folders in memory and for temporary
+        files. Raises OSError if none of them can be used, or has no room for twice the processes, as during a reload.
         """
+        room_bytes = 2 * processes * PLACE_BYTES
         faults = []
         for parent in parents or _usual_parents(uid):
             try:
-                _remove_abandoned(Path(parent), uid)
-                if shutil.disk_usage(parent).free < _MIN_FREE_BYTES:
-                    faults.append(f"{parent} has less than {_MIN_FREE_BYTES >> 20} MiB of free space")
+                _remove_abandoned(Path(parent))
+                if shutil.disk_usage(parent).free < room_bytes:
+                    faults.append(f"{parent} has less than {room_bytes / (1 << 20):.0f} MiB of free space")
                     continue
                 path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
                 lock = FolderLock.take(path / "lock")
-                os.chown(path, uid, gid)
+                if uid != os.geteuid():
+                    os.chown(path, -1, gid)
+                    path.chmod(0o750)
             except OSError as error:
                 faults.append(f"{parent}: {error.strerror}")
                 continue
@@ -79,15 +82,29 @@ class MetricFiles:
         others = set(taken)
         place = next(number for number in itertools.count() if number not in others)
         self.end_gauges(place)
-        for kind in _KINDS:
+        for kind, size_bytes in FILE_BYTES.items():
             file = self.path / f"{kind}_{place}.db"
             if not file.exists():
-                # A reader must never see an empty file, so the file gets its size before it gets its name.
-                fresh = self.path / "fresh"
-                fresh.write_bytes(bytes(_NEW_FILE_BYTES))
-                os.chown(fresh, self._uid, self._gid)
-                fresh.replace(file)
+                self._create(file, size_bytes)
         return place
+
+    def _create(self, file: Path, size_bytes: int) -> None:
+        """Create a file of zeros whose space is reserved.
+
+        A reader must never see an empty file, so the file gets its size before it gets its name.
+        """
+        fresh = self.path / "fresh"
+        fresh.unlink(missing_ok=True)
+        fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(fd, 0, size_bytes)
+            os.fchown(fd, self._uid, self._gid)
+            fresh.replace(file)
+        except OSError:
+            fresh.unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(fd)
 
     def end_gauges(self, place: int) -> None:
         """Remove the gauges of a process that has ended."""
@@ -122,12 +139,12 @@ def _usual_parents(uid: int) -> tuple[str, str]:
     return (temporary, in_memory) if is_ordinary else (in_memory, temporary)
 
 
-def _remove_abandoned(parent: Path, uid: int) -> None:
+def _remove_abandoned(parent: Path) -> None:
     """Remove the folders of this user whose master process was killed: their locks are free."""
     for path in parent.glob(f"{_PREFIX}*"):
         with suppress(OSError):
             status = path.lstat()
-            is_ours = path.is_dir() and not path.is_symlink() and status.st_uid == uid
+            is_ours = path.is_dir() and not path.is_symlink() and status.st_uid == os.geteuid()
             is_new = time.time() - status.st_mtime < _UNLOCKED_S
             if not is_ours or is_new or not (path / "lock").exists():
                 continue

@@ -28,7 +28,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MetricFil
     """The folder of 16 processes, to which this process belongs."""
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
     monkeypatch.setattr(values, "ValueClass", values.ValueClass)
-    files = MetricFiles.create(os.getuid(), os.getgid(), (str(tmp_path),))
+    files = MetricFiles.create(os.getuid(), os.getgid(), 16, (str(tmp_path),))
     for place in range(16):
         assert files.take_place(range(place)) == place
         files.join(place)
