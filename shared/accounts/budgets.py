@@ -17,7 +17,7 @@ from shared.jobs.group_policy import GroupPolicy
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.store import keys
 from shared.store.decode import text
-from shared.store.redis_errors import store_faults
+from shared.store.redis_errors import readable, store_faults
 
 Period = Literal["day", "month"]
 
@@ -88,14 +88,15 @@ class Budgets:
         return found
 
     def _read(self, records: Sequence[str]) -> tuple[date, Sequence[Mapping[Any, Any]]]:
-        """Return the date of the store's time, and these records."""
+        """Return the date of the store's time, and these records; empty for one that another program has spoiled."""
         with store_faults(self._client), self._client.pipeline(transaction=False) as pipe:
             pipe.time()
             pipe.mget(keys.of_time())
             for key in records:
                 pipe.hgetall(key)
-            time, marks, *found = pipe.execute()
-        return datetime.fromtimestamp(store_clock.parse(time, marks).now_ms / 1000, UTC).date(), found
+            time, marks, *found = [readable(reply) for reply in pipe.execute(raise_on_error=False)]
+        today = datetime.fromtimestamp(store_clock.parse(time, marks).now_ms / 1000, UTC).date()
+        return today, [record or {} for record in found]
 
 
 def _budgets(

@@ -11,13 +11,13 @@ from typing import Any
 import redis
 
 from shared.accounts.admin_actions import Actor, add_record, local_actor
-from shared.accounts.stored_policy import parse_group_policy
+from shared.accounts.stored_policy import parse_group_policy, wrong_type
 from shared.errors import ConfigError
 from shared.jobs.group_policy import GROUP_FIELDS, GroupPolicy
 from shared.jobs.tenant_policy import FIELDS, Value
 from shared.store import keys
 from shared.store.decode import integer, text
-from shared.store.redis_errors import store_faults
+from shared.store.redis_errors import readable, store_faults
 
 #: The TTL of a group's record after the group was removed: it must outlive the jobs that are charged to the group, and
 #: the longest deadline that PENSTOCK_MAX_DEADLINE_MS allows is one day.
@@ -113,7 +113,7 @@ class Groups:
         """Return all groups, sorted by name."""
         members = _tenants_of_groups(self._client)
         return tuple(
-            GroupEntry(name, parse_group_policy(name, record)[0] or GroupPolicy(), len(members.get(name, [])))
+            GroupEntry(name, parse_group_policy(name, record or {})[0] or GroupPolicy(), len(members.get(name, [])))
             for name, record in self._read_all().items()
         )
 
@@ -129,21 +129,23 @@ class Groups:
         return {name: (weight if weight > 0 else 1000) / 1000 for name, weight in zip(names, milli, strict=True)}
 
     def find_spoiled(self) -> tuple[str, ...]:
-        """Return a sentence about each field of a policy that another program has spoiled."""
+        """Return a sentence about each hash and each field of a policy that another program has spoiled."""
         return tuple(
-            problem for name, record in self._read_all().items() for problem in parse_group_policy(name, record)[1]
+            problem
+            for name, record in self._read_all().items()
+            for problem in (wrong_type("group", name) if record is None else parse_group_policy(name, record)[1])
         )
 
-    def _read_all(self) -> dict[str, dict[Any, Any]]:
-        """Return the record of each group, sorted by name."""
+    def _read_all(self) -> dict[str, dict[Any, Any] | None]:
+        """Return the record of each group, None if it is not a hash, sorted by name."""
         with store_faults(self._client):
             named: Any = self._client.smembers(keys.groups())
             names = sorted(text(raw) for raw in named)
             with self._client.pipeline(transaction=False) as pipe:
                 for name in names:
                     pipe.hgetall(_record(name))
-                records = pipe.execute()
-        return dict(zip(names, records, strict=True))
+                records = pipe.execute(raise_on_error=False)
+            return {name: readable(record) for name, record in zip(names, records, strict=True)}
 
 
 def _tenants_of_groups(client: redis.Redis) -> dict[str, list[str]]:
@@ -153,7 +155,7 @@ def _tenants_of_groups(client: redis.Redis) -> dict[str, list[str]]:
         with client.pipeline(transaction=False) as pipe:
             for tenant in (tenants := [text(name) for name in raw]):
                 pipe.hget(keys.tenant(tenant), FIELDS["group"].stored)
-            groups = pipe.execute()
+            groups = [readable(reply) for reply in pipe.execute(raise_on_error=False)]
     members: dict[str, list[str]] = {}
     for tenant, group in zip(tenants, groups, strict=True):
         if group is not None:

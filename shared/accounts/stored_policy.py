@@ -32,6 +32,11 @@ def parse_group_policy(group: str, fields: Mapping[Any, Any]) -> tuple[GroupPoli
     return GroupPolicy(**values), tuple(problems)  # type: ignore[arg-type]  # the fields were checked above
 
 
+def wrong_type(kind: str, name: str) -> tuple[str]:
+    """Return a sentence about a tenant or a group whose hash another program has replaced by something else."""
+    return (f"{kind} {name!r} has a value of another type in the store in place of its hash",)
+
+
 def _read(
     owner: str, stored_fields: Mapping[Any, Any], known: Mapping[str, Field]
 ) -> tuple[dict[str, Value] | None, list[str]]:

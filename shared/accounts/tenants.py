@@ -19,12 +19,12 @@ from redis.client import Pipeline
 
 from shared.accounts.admin_actions import Actor, add_record, local_actor, record
 from shared.accounts.groups import check_group_exists
-from shared.accounts.stored_policy import parse_policy
+from shared.accounts.stored_policy import parse_policy, wrong_type
 from shared.errors import ConfigError
 from shared.jobs.tenant_policy import FIELDS, TenantPolicy, Value
 from shared.store import keys
 from shared.store.decode import text
-from shared.store.redis_errors import raise_if_unavailable, store_faults
+from shared.store.redis_errors import raise_if_unavailable, readable, store_faults
 
 #: The TTL of a tenant's hash after its policy was removed. The hash must outlive the queued jobs that it counts, and
 #: the longest deadline that PENSTOCK_MAX_DEADLINE_MS allows is one day. The tenant's next admission sets the usual TTL
@@ -170,20 +170,25 @@ class Tenants:
         return removed
 
     def list(self) -> tuple[TenantEntry, ...]:
-        """Return all tenants that have a policy or have had a job admitted, sorted by name."""
+        """Return all tenants that have a policy or have had a job admitted, sorted by name.
+
+        A tenant whose hash another program has replaced by something else is among them, as one without a policy.
+        """
         return tuple(
-            TenantEntry(name, parse_policy(name, stored)[0], abs(int(score)) or None)
+            TenantEntry(name, parse_policy(name, stored or {})[0], abs(int(score)) or None)
             for name, (stored, score) in self._read_all().items()
         )
 
     def find_spoiled(self) -> tuple[str, ...]:
-        """Return a sentence about each field of a policy that another program has spoiled."""
+        """Return a sentence about each hash and each field of a policy that another program has spoiled."""
         return tuple(
-            problem for name, (stored, _) in self._read_all().items() for problem in parse_policy(name, stored)[1]
+            problem
+            for name, (stored, _) in self._read_all().items()
+            for problem in (wrong_type("tenant", name) if stored is None else parse_policy(name, stored)[1])
         )
 
-    def _read_all(self) -> dict[str, tuple[dict[Any, Any], float]]:
-        """Return the hash and the score of each tenant, sorted by name."""
+    def _read_all(self) -> dict[str, tuple[dict[Any, Any] | None, float]]:
+        """Return the hash, None if it is not one, and the score of each tenant, sorted by name."""
         with store_faults(self._client):
             seen: Any = self._client.zrange(keys.tenants(), 0, -1, withscores=True)
             scores = {text(name): float(score) for name, score in seen}
@@ -191,8 +196,8 @@ class Tenants:
             with self._client.pipeline(transaction=False) as pipe:
                 for name in names:
                     pipe.hgetall(keys.tenant(name))
-                hashes = pipe.execute()
-        return {name: (stored, scores[name]) for name, stored in zip(names, hashes, strict=True)}
+                hashes = pipe.execute(raise_on_error=False)
+            return {name: (readable(stored), scores[name]) for name, stored in zip(names, hashes, strict=True)}
 
 
 def _describe(tenant: str, policy: TenantPolicy) -> str:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import redis
 from redis import exceptions as failed
@@ -59,6 +60,19 @@ def raise_if_unavailable(client: redis.Redis, error: Exception) -> Exception:
         raise
     except redis.ResponseError as own_error:
         return own_error
+
+
+def readable(reply: Any) -> Any:
+    """Return one reply of a pipeline that raises no errors itself; None if its key holds a value of another type.
+
+    So a key that another program has spoiled hides no other key of the same pipeline. Raises any other error of the
+    reply, so call it inside store_faults.
+    """
+    if not isinstance(reply, Exception):
+        return reply
+    if str(reply).startswith("WRONGTYPE"):
+        return None
+    raise reply
 
 
 def _message(error: Exception) -> str:

@@ -2,6 +2,7 @@
 
 import re
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,11 +19,13 @@ from shared.settings.settings import Settings
 from shared.store import keys
 from shared.store.store import Store
 from tests.support.builders import a_heartbeat, a_job, admitted, an_ending, claim_one, heartbeat, view_of
-from tests.support.console import ATTACK, Viewer, feed_of, press
-from tests.support.door import a_door, door_store
+from tests.support.console import ATTACK, Look, add_tenants, feed_of, press, streams
+from tests.support.door import a_door
 from tests.support.processes import wait_for
 from web.console import feed as console_feed
+from web.console import reads
 from web.console.feed import MAX_VIEWERS
+from web.console.panels import UNKNOWN
 
 
 @pytest.fixture(autouse=True)
@@ -38,17 +41,10 @@ def visitor(store: Store, settings: Settings) -> FlaskClient:
 
 
 @pytest.fixture
-def look(visitor: FlaskClient):
+def look(visitor: FlaskClient) -> Iterator[Look]:
     """A function that opens a stream; all are closed afterwards."""
-    opened: list[Viewer] = []
-
-    def open_stream(path: str = "/console/live") -> Viewer:
-        opened.append(Viewer(visitor, path))
-        return opened[-1]
-
-    yield open_stream
-    for viewer in opened:
-        viewer.close()
+    with streams(visitor) as open_stream:
+        yield open_stream
 
 
 def test_the_stream_shows_tenants_groups_workers_and_running_jobs(store, look, redis_client):
@@ -100,11 +96,7 @@ def test_hostile_names_models_and_messages_are_shown_as_text(visitor, store, loo
 
 
 def test_of_a_thousand_tenants_twenty_are_sent_and_the_others_are_found_by_name(visitor, store, look, redis_client):
-    with redis_client.pipeline() as pipe:
-        for number in range(1_000):
-            pipe.hset(keys.tenant(f"t{number:03}"), "policy", "1")
-            pipe.zadd(keys.tenants(), {f"t{number:03}": 0})
-        pipe.execute()
+    add_tenants(redis_client, 1_000)
     heartbeat(store)
     admitted(store, a_job("t777"))
     first = look().read_until("event: point")
@@ -164,11 +156,19 @@ def test_the_reader_ends_when_nobody_has_looked_for_a_while(visitor, store, redi
     Workers(redis_client).resume_all()
 
 
-def test_while_the_store_does_not_answer_the_stream_says_so(settings, tmp_path):
-    visitor = a_door(door_store(f"unix://{tmp_path}/none.sock"), settings)
-    viewer = Viewer(visitor)
-    assert "Store away" in viewer.read_until("event: state\n") + viewer.read_until("Store away")
-    viewer.close()
+def test_of_more_running_jobs_than_are_read_the_page_says_what_it_does_not_know(store, look, monkeypatch):
+    heartbeat(store)
+    for _ in range(3):
+        admitted(store, a_job("blue"))
+        claim_one(store)
+    monkeypatch.setattr(reads, "MAX_RUNNING", 3)
+    exact = look().read_until("event: point")
+    assert 'data-label="Paused" class="n">0<' in exact
+    assert "leases end first" not in exact
+    monkeypatch.setattr(reads, "MAX_RUNNING", 2)
+    viewer = look()
+    assert "the 2 whose leases end first; 1 more" in viewer.read_until("leases end first; ")
+    viewer.read_until(f'data-label="Paused" class="n">{UNKNOWN}<')
 
 
 def test_a_jobs_page_shows_its_timeline_and_neither_prompt_nor_answer(visitor, store, redis_client):
@@ -224,25 +224,3 @@ def test_a_refused_prompt_says_why(visitor, store, redis_client):
     press(visitor, "drain-all")
     assert "draining" in press(visitor, "submit", tenant="blue", prompt="hello", model="m").text
     press(visitor, "resume-all")
-
-
-def test_values_that_another_program_has_spoiled_hide_only_themselves(store, look, redis_client):
-    heartbeat(store)
-    admitted(store, a_job("blue"))
-    claimed = claim_one(store)
-    store.settle(an_ending(claimed.held, Outcome.FAILED, code="engine_error"), "w1")
-    failed = keys.rq_failed("blue.m")
-    redis_client.zadd(failed, {"spoiled": 1e15, "": 1e16})
-    redis_client.set(keys.rq_job("spoiled"), "no hash")
-    redis_client.set(keys.tenant("green"), "no hash")
-    redis_client.zadd(keys.tenants(), {"green": 1})
-    read = look().read_until("event: point")
-    assert f'href="/console/jobs/{claimed.id}"' in read
-    assert "1 live worker" in read
-    redis_client.delete(keys.rq_job("spoiled"), keys.tenant("green"))
-    redis_client.zrem(keys.tenants(), "green")
-    redis_client.zrem(failed, "spoiled", "")
-    redis_client.rename(failed, "aside")
-    redis_client.set(failed, "no set")
-    assert "1 live worker" in look().read_until("event: point")
-    redis_client.rename("aside", failed)

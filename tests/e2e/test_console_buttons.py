@@ -1,5 +1,6 @@
 """Who may see the console, and what its buttons do and record: no page of another site can press them."""
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,17 +12,20 @@ from shared.accounts.admin_keys import AdminKeys
 from shared.accounts.tenants import Tenants
 from shared.accounts.workers import Workers
 from shared.clock import RealClock
+from shared.errors import StoreUnavailable
 from shared.jobs.states import JobState
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.settings.settings import Settings, load
 from shared.store.store import Store
 from tests.support.builders import a_job, admitted, heartbeat, view_of
-from tests.support.console import ATTACK, press, token_of
+from tests.support.console import ATTACK, feed_of, press, token_of
 from tests.support.door import a_door
+from tests.support.processes import wait_for
 from web.app import create_app
-from web.console import live
+from web.console import feed, live
 from web.console.guard import TOKEN_HEADER
 from web.console.page_token import VALID_S, PageTokens
+from web.console.reads import TenantFacts, read_tenant_facts
 
 
 @pytest.fixture
@@ -63,8 +67,19 @@ def test_no_page_of_another_site_can_press_a_button(visitor, store, redis_client
 def test_no_page_of_another_site_can_read_the_console_but_a_link_may_lead_to_it(visitor, path):
     foreign = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "cors"}
     assert visitor.get(path, headers=foreign).status_code == 403
-    link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
-    assert visitor.get("/console", headers=link).status_code == 200
+    opened = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+    # A window that the other page opens is a link too. It must not take the place of a viewer.
+    assert visitor.get(path, headers=opened).status_code == (200 if path == "/console" else 403)
+    framed = opened | {"Sec-Fetch-Dest": "iframe"}
+    assert visitor.get(path, headers=framed).status_code == 403
+
+
+def test_a_link_of_another_site_leads_to_a_jobs_page_and_not_to_its_stream(visitor, store):
+    heartbeat(store)
+    job_id = admitted(store, a_job())
+    link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+    assert visitor.get(f"/console/jobs/{job_id}", headers=link).status_code == 200
+    assert visitor.get(f"/console/jobs/{job_id}/live", headers=link).status_code == 403
 
 
 def test_a_token_is_valid_for_its_operator_until_it_expires(redis_client):
@@ -138,6 +153,43 @@ def test_a_tenant_is_disabled_and_enabled_and_keeps_its_policy(visitor, redis_cl
     assert "disabled" in visitor.get("/console/tenants?q=BLU").text
     press(visitor, "enable", tenant="blue")
     assert tenants.get("blue") == TenantPolicy(weight=3.0, disabled=False)
+
+
+def test_a_tenant_that_was_disabled_is_not_reported_as_an_error_when_the_store_goes_away_afterwards(
+    visitor, redis_client, monkeypatch
+):
+    def is_away(_: Store) -> TenantFacts:
+        raise StoreUnavailable("gone")
+
+    monkeypatch.setattr(feed, "read_tenant_facts", is_away)
+    answer = press(visitor, "disable", tenant="blue")
+    assert (answer.status_code, "Tenant blue is disabled" in answer.text) == (200, True)
+    assert Tenants(redis_client).get("blue") == TenantPolicy(disabled=True)
+    assert visitor.get("/console/tenants?q=blue").status_code == 503
+
+
+def test_a_tenant_is_shown_as_disabled_even_if_all_were_being_read_when_the_button_was_pressed(
+    visitor, redis_client, monkeypatch
+):
+    Tenants(redis_client).set("blue", TenantPolicy())
+    original, reads = read_tenant_facts, []
+    may_end = threading.Event()
+
+    def slow(store: Store) -> TenantFacts:
+        reads.append(1)
+        facts = original(store)
+        assert len(reads) > 1 or may_end.wait(60)
+        return facts
+
+    monkeypatch.setattr(feed, "read_tenant_facts", slow)
+    early = threading.Thread(target=lambda: feed_of(visitor).tenant_facts())
+    early.start()
+    wait_for(lambda: reads, "a read that began before the change")
+    assert press(visitor, "disable", tenant="blue").status_code == 200
+    assert ">disabled<" in visitor.get("/console/tenants?q=blue").text
+    may_end.set()
+    early.join(60)
+    assert ">disabled<" in visitor.get("/console/tenants?q=blue").text
 
 
 @pytest.mark.parametrize(

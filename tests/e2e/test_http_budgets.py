@@ -139,6 +139,20 @@ def test_the_metrics_show_what_is_used_of_a_budget(midday: Store, settings: Sett
     assert f"penstock_budget_used_tokens{labels} {40 + job_tokens(midday):.1f}" in page
 
 
+def test_a_record_that_another_program_replaced_hides_no_other_budget(midday: Store, settings: Settings) -> None:
+    Groups(midday.client).set("team", GroupPolicy(tokens_per_day=7))
+    midday.client.zadd(keys.tenants(), {"green": 1})
+    for owner in ("green", "@team"):
+        midday.client.set(keys.tenant(owner), "no hash")
+    page = a_door(midday, settings).get("/metrics/fleet")
+    assert page.status_code == 200
+    assert 'penstock_budget_tokens{kind="tenant",owner="default",period="day"} 60.0' in page.text
+    assert 'owner="green"' not in page.text
+    midday.client.delete(keys.tenant("green"), keys.tenant("@team"))
+    midday.client.zrem(keys.tenants(), "green")
+    midday.client.srem(keys.groups(), "team")
+
+
 def test_the_command_lists_the_budgets(midday: Store, penstock: InProcess) -> None:
     admitted(midday, a_job("default"))
     head, row = [line.split("\t") for line in penstock("usage", "--budgets").stdout.splitlines()]

@@ -1,10 +1,14 @@
 """Presses the buttons of the console and reads its streams, through Flask's test client."""
 
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
+import redis
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
+from shared.store import keys
 from web.console.feed import ConsoleFeed
 from web.console.guard import TOKEN_HEADER
 
@@ -50,3 +54,30 @@ class Viewer:
 
     def close(self) -> None:
         self.response.close()
+
+
+#: Opens the stream of a path, that of the console by default.
+Look = Callable[..., Viewer]
+
+
+@contextmanager
+def streams(visitor: FlaskClient) -> Iterator[Look]:
+    """Give a function that opens streams, and close them afterwards."""
+    opened: list[Viewer] = []
+
+    def open_stream(path: str = "/console/live") -> Viewer:
+        opened.append(Viewer(visitor, path))
+        return opened[-1]
+
+    yield open_stream
+    for viewer in opened:
+        viewer.close()
+
+
+def add_tenants(client: redis.Redis, number: int) -> None:
+    """Add so many tenants that have never had a job: t000, t001, …"""
+    with client.pipeline() as pipe:
+        for name in (f"t{place:03}" for place in range(number)):
+            pipe.hset(keys.tenant(name), "policy", "1")
+            pipe.zadd(keys.tenants(), {name: 0})
+        pipe.execute()

@@ -2,16 +2,25 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 
 from shared.store.replies import Snapshot
 from shared.views.frame import Frame, TenantLine, make_frame
 from web.console.counters import Buckets, Counters, add, first_tokens_between, quantile_ms, refusals_between
-from web.console.reads import FailedJob, RunningJob, TenantFacts
+from web.console.reads import FailedJob, RunningJob, RunningJobs, TenantFacts
 
 #: At most this many lines of each table are shown.
 MAX_LINES = 20
 #: At most this many of the last refusals, and of the last failures, are shown.
 MAX_EVENTS = 8
+
+
+class NoBoard(Enum):
+    """Why there is no board at this time."""
+
+    STORE_AWAY = auto()
+    #: Anything else, such as a fault in the code of the console. The log says what it was.
+    ERROR = auto()
 
 
 @dataclass(frozen=True)
@@ -25,7 +34,8 @@ class Line:
     is_disabled: bool
     waiting: int
     running: int
-    paused: int
+    #: None if there are more running jobs than the console reads.
+    paused: int | None
     oldest_ms: int | None
     tokens_per_s: float | None
     served: float | None
@@ -44,8 +54,10 @@ class Board:
     #: The tables' lines, MAX_LINES at most: most queued jobs first, then most running ones, then by name.
     tenants: list[Line]
     groups: list[Line]
-    #: The running jobs, the oldest claim first, and how many there are in all.
+    #: Of the running jobs that were read, MAX_LINES at most, the oldest claim first.
     running: list[RunningJob]
+    #: How many running jobs were read: those whose leases end first. None if these are all.
+    n_read: int | None
     #: How many tenants and groups there are, with those that no table shows.
     n_tenants: int
     n_groups: int
@@ -54,7 +66,6 @@ class Board:
     slots_busy: int
     tokens_per_s: float
     live_workers: int
-    capacity_wtps: float
     #: For how long refusals and first tokens were counted, in seconds.
     counted_s: float
 
@@ -83,17 +94,19 @@ def make_board(
     after: Snapshot,
     since: Since,
     facts: TenantFacts,
-    running: Sequence[RunningJob],
+    running: RunningJobs,
     group_weights: Mapping[str, float],
 ) -> Board:
     """Return the board for the later of two snapshots. Rates are those between them."""
     frame = make_frame(before, after, "waiting", group_weights)
     groups = {tenant.name: tenant.group for tenant in after.tenants if tenant.group is not None}
     paused: dict[str, int] = {}
-    for job in running:
+    for job in running.jobs:
         paused[job.tenant] = paused.get(job.tenant, 0) + job.is_paused
     lines = [
-        _tenant_line(line, groups.get(line.tenant, ""), paused.get(line.tenant, 0), since, facts)
+        _tenant_line(
+            line, groups.get(line.tenant, ""), paused.get(line.tenant, 0) if running.are_all else None, since, facts
+        )
         for line in frame.tenants
     ]
     group_lines = _group_lines(lines, since)
@@ -102,7 +115,8 @@ def make_board(
         frame=frame,
         tenants=sorted(lines, key=_order)[:MAX_LINES],
         groups=sorted(group_lines, key=_order)[:MAX_LINES],
-        running=sorted(running, key=lambda job: (-job.age_ms, job.id))[:MAX_LINES],
+        running=sorted(running.jobs, key=lambda job: (-job.age_ms, job.id))[:MAX_LINES],
+        n_read=None if running.are_all else len(running.jobs),
         n_tenants=len({*facts.names, *(line.name for line in lines)}),
         n_groups=len(group_lines),
         paused=sum(worker.paused for worker in live),
@@ -110,7 +124,6 @@ def make_board(
         slots_busy=sum(worker.busy for worker in live),
         tokens_per_s=sum(worker.tokens_per_s or 0.0 for worker in live),
         live_workers=after.live_workers,
-        capacity_wtps=after.capacity_wtps,
         counted_s=since.seconds,
     )
 
@@ -119,7 +132,7 @@ def _order(line: Line) -> tuple[int, int, str]:
     return -line.waiting, -line.running, line.name
 
 
-def _tenant_line(line: TenantLine, group: str, paused: int, since: Since, facts: TenantFacts) -> Line:
+def _tenant_line(line: TenantLine, group: str, paused: int | None, since: Since, facts: TenantFacts) -> Line:
     buckets = since.first_tokens.get(line.tenant, ())
     return Line(
         name=line.tenant,
@@ -155,6 +168,7 @@ def _sum_of(group: str, members: Sequence[Line], since: Since) -> Line:
             refused[reason] = refused.get(reason, 0) + number
     buckets = add(*(since.first_tokens[line.name] for line in members if line.name in since.first_tokens))
     oldest = [line.oldest_ms for line in members if line.oldest_ms is not None]
+    known = [line.paused for line in members if line.paused is not None]
     return Line(
         name=group,
         group="",
@@ -162,7 +176,7 @@ def _sum_of(group: str, members: Sequence[Line], since: Since) -> Line:
         is_disabled=False,
         waiting=sum(line.waiting for line in members),
         running=sum(line.running for line in members),
-        paused=sum(line.paused for line in members),
+        paused=sum(known) if len(known) == len(members) else None,
         oldest_ms=max(oldest, default=None),
         tokens_per_s=_sum(line.tokens_per_s for line in members),
         served=_sum(line.served for line in members),

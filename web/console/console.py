@@ -37,7 +37,6 @@ def page() -> str:
     return render_template(
         "console/page.html",
         panels=current_feed().panels(),
-        names=panels.PANELS,
         token=PageTokens(context.store.client).make(acting_admin().who),
         version=package_version(),
         is_open=context.settings.auth == "open",

@@ -10,10 +10,10 @@ from shared.errors import StoreUnavailable
 from shared.log import LimitedEvent
 from shared.store.replies import Snapshot
 from shared.store.store import Store
-from web.console.board import Board, RecentEvents, Since, make_board
+from web.console.board import Board, NoBoard, RecentEvents, Since, make_board
 from web.console.counters import Counters, divide
 from web.console.reads import (
-    RunningJob,
+    RunningJobs,
     TenantFacts,
     or_default,
     read_failed,
@@ -39,8 +39,8 @@ _POINTS = 300
 #: read those of 10,000 tenants takes half a second, so they are then read every 25 s.
 _FACTS_AGE_S, _FACTS_PART = 5.0, 0.02
 
-#: The HTML of each panel by its name, made from a board; without a board, the store does not answer.
-Render = Callable[[Board | None, RecentEvents], dict[str, str]]
+#: The HTML of each panel by its name, made from a board; or from why there is none.
+Render = Callable[[Board | NoBoard, RecentEvents], dict[str, str]]
 Point = Mapping[str, float]
 
 
@@ -50,7 +50,7 @@ class Pass:
 
     number: int
     panels: Mapping[str, str]
-    #: The new point of the charts; None if the store did not answer.
+    #: The new point of the charts; None if the pass has no board.
     point: Point | None
 
 
@@ -122,8 +122,11 @@ class ConsoleFeed:
         return self._facts.get(self._facts_age_s)
 
     def forget_tenant_facts(self) -> None:
-        """Read the facts about all tenants again, because an operator has changed them at this process."""
-        self._facts.get(0.0)
+        """Make the next look read the facts about all tenants again: an operator has changed them at this process.
+
+        Nothing is read here, so a change that was made is not reported as an error.
+        """
+        self._facts.forget()
 
     def _read_facts(self) -> TenantFacts:
         began_s = self._clock.monotonic()
@@ -162,14 +165,14 @@ class ConsoleFeed:
                 self._points.append(point)
             return self._render(board, self._events), point
         except StoreUnavailable:
-            return self._render(None, self._events), None
+            return self._render(NoBoard.STORE_AWAY, self._events), None
         except Exception as error:  # noqa: BLE001 - the reader must survive any value in the store: all viewers depend on it
             _FAILED.log("error", exc_info=error)
-            return self._render(None, self._events), None
+            return self._render(NoBoard.ERROR, self._events), None
 
     def _read(self) -> Board:
         snapshot, counters = divide(self._store.snapshot(tenants=64, stats=True))
-        running = or_default(lambda: read_running(self._store, snapshot.now_ms), list[RunningJob]())
+        running = or_default(lambda: read_running(self._store, snapshot.now_ms), RunningJobs((), are_all=False))
         facts = or_default(self.tenant_facts, TenantFacts())
         weights = or_default(lambda: read_group_weights(self._store, snapshot), dict[str, float]())
         before = Counters(counters.at_ms, {}, {}, {}) if self._counters is None else self._counters

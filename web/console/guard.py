@@ -18,15 +18,19 @@ CONTENT_SECURITY_POLICY = (
 )
 
 
+#: The routes of the pages. A link to another route, such as one in a window that a foreign page opens, could take the
+#: places of viewers.
+_PAGES = frozenset({"console.page", "console.find_job", "console.job_page"})
+
+
 def install(bp: APIBlueprint) -> None:
     """Check every request to the routes of this blueprint, and add security headers to the answers."""
 
     @bp.before_request
     def check() -> None:
         require_admin()
-        # A page of another origin may not read the console either. A link to the console is no such read.
-        is_link = request.method == "GET" and request.headers.get("Sec-Fetch-Mode") == "navigate"
-        if not is_link and not is_same_origin(request):
+        # A page of another origin may not read the console either. A link to a page of the console is no such read.
+        if not _is_link_to_page() and not is_same_origin(request):
             raise ApiError("origin_not_allowed", "a page of another site may not read the console")
         if request.method not in {"GET", "HEAD"}:
             tokens = PageTokens(current_context().store.client)
@@ -41,3 +45,10 @@ def install(bp: APIBlueprint) -> None:
         response.headers["Cross-Origin-Resource-Policy"] = "same-origin"
         response.headers["Cache-Control"] = "no-store"
         return response
+
+
+def _is_link_to_page() -> bool:
+    """Return whether the browser says that somebody follows a link to a page, which it opens in a tab or a window."""
+    said = request.headers
+    is_link = said.get("Sec-Fetch-Mode") == "navigate" and said.get("Sec-Fetch-Dest") == "document"
+    return request.method == "GET" and is_link and request.endpoint in _PAGES

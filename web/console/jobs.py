@@ -45,7 +45,6 @@ def add_routes(bp: APIBlueprint) -> None:
             view=view,
             facts=render_job(current_app.jinja_env, view),
             has_answer=CONSOLE_FORM in view.form,
-            has_ended=has_ended(view),
             token=PageTokens(context.store.client).make(acting_admin().who),
         )
 

@@ -9,13 +9,13 @@ from jinja2 import Environment
 from shared.jobs.job import JobView
 from shared.views.timeline import Step, timeline
 from web.api.job_json import has_ended, job_json
-from web.console.board import MAX_LINES, Board, RecentEvents
+from web.console.board import MAX_LINES, Board, NoBoard, RecentEvents
 
 #: The panels of the console that change with each pass.
 PANELS = ("state", "totals", "tenants", "groups", "workers", "running", "refusals", "failures")
 #: What is shown in place of a value that is not known.
 UNKNOWN = "\N{EN DASH}"
-#: The panels that are shown, as they were last, while the store does not answer.
+#: The panels that change while there is no board. The others stay as they were last.
 _UNKNOWN_PANELS = ("state",)
 
 
@@ -24,10 +24,10 @@ def install(environment: Environment) -> None:
     environment.filters |= {"dom_id": dom_id, "duration": duration, "percent": percent, "rate": rate, "clock": clock}
 
 
-def render_panels(environment: Environment, board: Board | None, events: RecentEvents) -> dict[str, str]:
-    """Return the HTML of each panel. Without a board, only the state is rendered: the store does not answer."""
-    names = PANELS if board is not None else _UNKNOWN_PANELS
-    values: dict[str, Any] = {"board": board, "events": events, "most": MAX_LINES}
+def render_panels(environment: Environment, board: Board | NoBoard, events: RecentEvents) -> dict[str, str]:
+    """Return the HTML of each panel. Without a board, only the state is rendered, which says why there is none."""
+    names = PANELS if isinstance(board, Board) else _UNKNOWN_PANELS
+    values: dict[str, Any] = {"board": board, "NoBoard": NoBoard, "events": events, "most": MAX_LINES}
     return {name: environment.get_template(f"console/{name}.html").render(values) for name in names}
 
 

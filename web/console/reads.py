@@ -1,6 +1,6 @@
 """Reads from the store what only the console shows: running jobs, failed jobs, and facts about all tenants."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -40,6 +40,15 @@ class RunningJob:
     age_ms: int
     is_paused: bool
     cancel_requested: bool
+
+
+@dataclass(frozen=True)
+class RunningJobs:
+    """The running jobs whose leases end first, MAX_RUNNING at most."""
+
+    jobs: Sequence[RunningJob]
+    #: Whether no other job runs.
+    are_all: bool
 
 
 @dataclass(frozen=True)
@@ -92,10 +101,11 @@ def read_group_weights(store: Store, snapshot: Snapshot) -> dict[str, float]:
     return Groups(store.client).weights(named) if named else {}
 
 
-def read_running(store: Store, now_ms: int) -> list[RunningJob]:
-    """Return the running jobs, those whose leases end first and MAX_RUNNING at most. Raises StoreUnavailable."""
+def read_running(store: Store, now_ms: int) -> RunningJobs:
+    """Return the running jobs. Raises StoreUnavailable."""
     with store_faults(store.client):
-        ids: Any = store.client.zrange(keys.leases(), 0, MAX_RUNNING - 1)
+        found_ids: Any = store.client.zrange(keys.leases(), 0, MAX_RUNNING)
+        ids = found_ids[:MAX_RUNNING]
         with store.client.pipeline(transaction=False) as pipe:
             for job_id in ids:
                 pipe.hmget(keys.rq_job(text(job_id)), [f"penstock_{name}" for name in _RUNNING_FIELDS])
@@ -108,7 +118,7 @@ def read_running(store: Store, now_ms: int) -> list[RunningJob]:
         tenant, model, worker, started, paused, cancel = ("" if raw is None else text(raw) for raw in answer)
         age_ms = max(0, now_ms - integer(started)) if started else 0
         found.append(RunningJob(text(job_id), tenant, model, worker, age_ms, paused not in {"", "0"}, cancel != ""))
-    return found
+    return RunningJobs(found, are_all=len(found_ids) <= MAX_RUNNING)
 
 
 def read_failed(store: Store, before: Counters, after: Counters) -> list[FailedJob]:

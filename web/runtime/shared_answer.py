@@ -18,6 +18,8 @@ T = TypeVar("T")
 class SharedAnswer(Generic[T]):
     """Calls a function at most once at a time and at most once a second, and gives its answer to every caller.
 
+    Only after `forget`, the function is called again at once, even while an earlier call of it goes on.
+
     An error is an answer too. It is raised for every caller, and for no longer than a second, so that requests during
     an outage do not all wait for the store.
     """
@@ -26,7 +28,7 @@ class SharedAnswer(Generic[T]):
         """`compute` is the function. Without `keeps_errors`, an error is raised only for callers that waited for it."""
         self._compute, self._clock, self._keeps_errors = compute, clock, keeps_errors
         self._lock = threading.Lock()
-        #: The newest computation, which may still run, and when the newest one that does not run any more ended.
+        #: The newest computation, which may still run, and when it ended; both are guarded by the lock.
         self._newest: Future[T] | None = None
         self._ended_s = 0.0
 
@@ -51,15 +53,26 @@ class SharedAnswer(Generic[T]):
             raise error.with_traceback(None)
         return answer.result()
 
+    def forget(self) -> None:
+        """Make the next call of `get` begin a computation, even if one is running, because its answer has changed."""
+        with self._lock:
+            self._newest = None
+
     def _run(self, answer: "Future[T]") -> None:
         try:
             computed = self._compute()
         except BaseException as error:
             # Also when this greenlet is killed: otherwise, the callers that wait for the answer would wait forever.
-            self._ended_s = self._clock.monotonic()
+            self._note_end(answer)
             answer.set_exception(error)
             if not isinstance(error, Exception):
                 raise
         else:
-            self._ended_s = self._clock.monotonic()
+            self._note_end(answer)
             answer.set_result(computed)
+
+    def _note_end(self, answer: "Future[T]") -> None:
+        with self._lock:
+            # A computation that was forgotten may end after a newer one, whose age must not begin again.
+            if answer is self._newest:
+                self._ended_s = self._clock.monotonic()

@@ -92,6 +92,22 @@ def test_a_stored_field_that_another_program_spoiled_counts_as_its_default_and_i
     assert groups.find_spoiled() == ()
 
 
+def test_a_record_that_another_program_replaced_hides_no_other_group_and_no_member(groups, redis_client):
+    for name in ("lab", "team"):
+        groups.set(name, GroupPolicy(weight=2))
+    for name in ("blue", "red"):
+        Tenants(redis_client).set(name, TenantPolicy(group="lab"))
+    for owner in ("@team", "red"):
+        redis_client.set(keys.tenant(owner), "no hash")
+    listed = [(entry.name, entry.policy, entry.tenants) for entry in groups.list()]
+    assert listed == [("lab", GroupPolicy(weight=2), 1), ("team", GroupPolicy(), 0)]
+    (problem,) = groups.find_spoiled()
+    assert problem.startswith("group 'team' has a value of another type")
+    redis_client.delete(keys.tenant("@team"), keys.tenant("red"))
+    redis_client.srem(keys.groups(), "team")
+    redis_client.zrem(keys.tenants(), "red")
+
+
 def test_a_group_without_a_policy_or_with_a_spoiled_weight_has_the_weight_1(groups, redis_client):
     groups.set("team", GroupPolicy(weight=2.5))
     groups.set("odd", GroupPolicy(weight=2.5))

@@ -228,6 +228,19 @@ def test_a_stored_field_that_another_program_spoiled_counts_as_its_default(
     assert tenants.find_spoiled() == ()
 
 
+def test_a_tenant_whose_hash_another_program_replaced_hides_no_other_tenant(
+    tenants: Tenants, redis_client: redis.Redis
+) -> None:
+    tenants.set("blue", EVERYTHING)
+    tenants.set("green", EVERYTHING)
+    redis_client.set(keys.tenant("green"), "no hash")
+    assert [(entry.name, entry.policy) for entry in tenants.list()] == [("blue", EVERYTHING), ("green", None)]
+    (problem,) = tenants.find_spoiled()
+    assert problem.startswith("tenant 'green' has a value of another type")
+    redis_client.delete(keys.tenant("green"))
+    redis_client.zrem(keys.tenants(), "green")
+
+
 def test_every_field_of_a_policy_is_written_and_read() -> None:
     assert list(FIELDS) == list(vars(TenantPolicy()))
 

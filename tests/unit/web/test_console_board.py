@@ -6,7 +6,7 @@ from shared.metrics.spec import BUCKETS_MS
 from shared.store.replies import Snapshot, TenantView
 from web.console.board import MAX_EVENTS, MAX_LINES, RecentEvents, Since, make_board
 from web.console.counters import Counters, divide, quantile_ms, refusals_between
-from web.console.reads import FailedJob, RunningJob, TenantFacts
+from web.console.reads import FailedJob, RunningJob, RunningJobs, TenantFacts
 
 NOTHING = Counters(0, {}, {}, {})
 
@@ -75,7 +75,7 @@ def test_a_group_has_the_sums_of_its_tenants():
         60_000, {("a", "backlog_full"): 1, ("b", "backlog_full"): 2}, {}, {"a": buckets(ms_5=1), "b": buckets(ms_5=1)}
     )
     facts = TenantFacts(("a", "b", "alone"), disabled=frozenset({"b"}))
-    running = [RunningJob("j", "a", "m", "w", 10, is_paused=True, cancel_requested=False)]
+    running = RunningJobs([RunningJob("j", "a", "m", "w", 10, is_paused=True, cancel_requested=False)], are_all=True)
     snapshot = a_snapshot(tenants)
     board = make_board(snapshot, snapshot, Since(NOTHING, now), facts, running, {"lab": 3.0})
     (lab,) = board.groups
@@ -89,11 +89,21 @@ def test_a_group_has_the_sums_of_its_tenants():
     assert board.counted_s == 60
 
 
+def test_how_many_jobs_of_each_tenant_are_paused_is_unknown_unless_all_running_jobs_were_read():
+    snapshot = a_snapshot([a_tenant("a", running=2, group="lab"), a_tenant("b", running=1, group="lab")])
+    jobs = [RunningJob("j", "a", "m", "w", 10, is_paused=True, cancel_requested=False)]
+    since, facts = Since(NOTHING, NOTHING), TenantFacts(("a", "b"))
+    known = make_board(snapshot, snapshot, since, facts, RunningJobs(jobs, are_all=True), {})
+    assert ([line.paused for line in (*known.tenants, *known.groups)], known.n_read) == ([1, 0, 1], None)
+    unknown = make_board(snapshot, snapshot, since, facts, RunningJobs(jobs, are_all=False), {})
+    assert ([line.paused for line in (*unknown.tenants, *unknown.groups)], unknown.n_read) == ([None] * 3, 1)
+
+
 def test_of_a_thousand_tenants_those_with_the_most_waiting_jobs_are_shown():
     tenants = [a_tenant(f"t{number:03}", waiting=number) for number in range(64)]
     snapshot = a_snapshot(tenants)
     facts = TenantFacts(tuple(f"t{number:03}" for number in range(1_000)))
-    board = make_board(snapshot, snapshot, Since(NOTHING, NOTHING), facts, [], {})
+    board = make_board(snapshot, snapshot, Since(NOTHING, NOTHING), facts, RunningJobs((), are_all=True), {})
     assert [line.name for line in board.tenants] == [f"t{number:03}" for number in range(63, 63 - MAX_LINES, -1)]
     assert board.n_tenants == 1_000
 

@@ -129,3 +129,44 @@ def test_an_error_does_not_grow_with_each_request_that_gets_it() -> None:
     while traceback is not None:
         traceback, frames = traceback.tb_next, frames + 1
     assert frames < 10
+
+
+def test_after_an_answer_was_forgotten_the_next_one_begins_anew_even_while_the_old_one_is_computed() -> None:
+    compute, clock = Counted(), ManualClock()
+    shared = SharedAnswer(compute, clock)
+    shared.forget()
+    compute.gate.clear()
+    with ThreadPoolExecutor(2) as pool:
+        old = pool.submit(shared.get)
+        wait_for(lambda: compute.calls == 1, "the first computation")
+        shared.forget()
+        new = pool.submit(shared.get)
+        wait_for(lambda: compute.calls == 2, "the second computation")
+        compute.gate.set()
+        old.result(20), new.result(20)
+    assert shared.get() == new.result()
+    assert compute.calls == 2
+
+
+def test_a_forgotten_computation_that_ends_late_does_not_make_the_newer_answer_seem_younger() -> None:
+    gates, clock = [threading.Event(), threading.Event()], ManualClock()
+    begun: list[int] = []
+
+    def compute() -> int:
+        number = len(begun)
+        begun.append(number)
+        assert number >= len(gates) or gates[number].wait(20)
+        return number
+
+    shared = SharedAnswer(compute, clock)
+    with ThreadPoolExecutor(1) as pool:
+        old = pool.submit(shared.get)
+        wait_for(lambda: begun == [0], "the first computation")
+        shared.forget()
+        gates[1].set()
+        assert shared.get() == 1
+        clock.advance(MAX_AGE_S)
+        gates[0].set()
+        assert old.result(20) == 0
+    clock.advance(0.001)
+    assert shared.get() == 2

@@ -1,0 +1,111 @@
+"""The console when something is wrong: the store is away, a value is spoiled, or its own code fails."""
+
+from collections.abc import Iterator
+
+import pytest
+import structlog
+from flask.testing import FlaskClient
+
+from shared.accounts.groups import Groups
+from shared.accounts.tenants import Tenants
+from shared.jobs.group_policy import GroupPolicy
+from shared.jobs.outcomes import Outcome
+from shared.jobs.tenant_policy import TenantPolicy
+from shared.log import LimitedEvent
+from shared.settings.settings import Settings
+from shared.store import keys
+from shared.store.store import Store
+from tests.support.builders import a_job, admitted, an_ending, claim_one, heartbeat
+from tests.support.console import Look, Viewer, add_tenants, streams
+from tests.support.door import a_door, door_store
+from web.console import feed as console_feed
+
+
+@pytest.fixture
+def visitor(store: Store, settings: Settings) -> FlaskClient:
+    """A browser at a door that requires no key."""
+    return a_door(store, settings)
+
+
+@pytest.fixture
+def look(visitor: FlaskClient) -> Iterator[Look]:
+    """A function that opens a stream; all are closed afterwards."""
+    with streams(visitor) as open_stream:
+        yield open_stream
+
+
+def test_while_the_store_does_not_answer_the_stream_says_so(settings, tmp_path):
+    visitor = a_door(door_store(f"unix://{tmp_path}/none.sock"), settings)
+    viewer = Viewer(visitor)
+    assert "Store away" in viewer.read_until("event: state\n") + viewer.read_until("Store away")
+    viewer.close()
+
+
+def test_an_error_of_the_console_itself_is_not_shown_as_one_of_the_store(store, look, monkeypatch):
+    def wrong(*_: object) -> None:
+        raise KeyError("a mistake")
+
+    heartbeat(store)
+    monkeypatch.setattr(console_feed, "make_board", wrong)
+    monkeypatch.setattr(console_feed, "_FAILED", LimitedEvent("console.failed"))
+    with structlog.testing.capture_logs() as lines:
+        read = look().read_until("</span>")
+    assert "Console error" in read
+    assert "Store away" not in read
+    assert "console.failed" in [line["event"] for line in lines]
+
+
+def fail_one(store: Store, tenant: str = "blue") -> str:
+    """Let a job of the tenant fail, and return its id."""
+    admitted(store, a_job(tenant))
+    claimed = claim_one(store)
+    store.settle(an_ending(claimed.held, Outcome.FAILED, code="engine_error"), "w1")
+    return claimed.id
+
+
+def test_a_spoiled_list_or_record_of_failed_jobs_hides_only_itself(store, look, redis_client):
+    heartbeat(store)
+    viewer = look()
+    viewer.read_until("event: point")
+    failed = keys.rq_failed("blue.m")
+    redis_client.zadd(failed, {"spoiled": 1e15, "": 1e16})
+    redis_client.set(keys.rq_job("spoiled"), "no hash")
+    job_id = fail_one(store)
+    assert "1 live worker" in viewer.read_until(f'href="/console/jobs/{job_id}"')
+    redis_client.delete(keys.rq_job("spoiled"))
+    redis_client.zrem(failed, "spoiled", "")
+
+
+def test_a_list_of_failed_jobs_that_cannot_be_read_hides_only_itself(store, look, redis_client):
+    heartbeat(store)
+    hidden, shown = fail_one(store), fail_one(store, "red")
+    failed = keys.rq_failed("blue.m")
+    redis_client.rename(failed, "aside")
+    redis_client.set(failed, "no set")
+    # The first pass of a reader reads the list of each tenant with a failed job.
+    read = look().read_until("event: point")
+    assert ">Serving<" in read
+    assert f'href="/console/jobs/{shown}"' in read
+    assert hidden not in read
+    redis_client.rename("aside", failed)
+
+
+def test_a_spoiled_record_of_a_tenant_hides_only_itself(visitor, store, look, redis_client):
+    heartbeat(store)
+    Groups(redis_client).set("lab", GroupPolicy())
+    Tenants(redis_client).set("blue", TenantPolicy(group="lab", disabled=True))
+    admitted(store, a_job("blue"))
+    # A snapshot mends the records of the 64 tenants that were admitted last. This one is not among them.
+    add_tenants(redis_client, 64)
+    redis_client.set(keys.tenant("green"), "no hash")
+    redis_client.zadd(keys.tenants(), {"green": -1})
+    read = look().read_until("event: point")
+    assert ">disabled<" in read
+    assert ">lab<" in read
+    found = visitor.get("/console/tenants?q=e")
+    assert found.status_code == 200
+    assert ">green<" in found.text
+    assert ">blue <span" in found.text
+    assert ">disabled<" in found.text
+    redis_client.delete(keys.tenant("green"))
+    redis_client.zrem(keys.tenants(), "green")
