@@ -15,7 +15,7 @@ from shared.cli.sse import parse_json_object
 
 #: The pauses between two polls of a batch, in seconds: at first and at most. They grow while nothing changes.
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 5.0
-#: How long polling continues, in seconds, while the door has no answer because it or its store is down.
+#: How long polling continues, in seconds, while the door or its store is down, or the tenant has too many requests.
 _MAX_OUTAGE_S = 300.0
 #: How much of a file is in memory at once.
 _PART_BYTES = 65_536
@@ -68,8 +68,10 @@ class BatchClient(DoorClient):
             except DoorError as error:
                 now_s = self.clock.monotonic()
                 outage_began_s = outage_began_s or now_s
-                if 0 < error.status < 500 or now_s - outage_began_s > _MAX_OUTAGE_S:
+                is_passing = error.status in {0, 429} or error.status >= 500
+                if not is_passing or now_s - outage_began_s + error.retry_after_s > _MAX_OUTAGE_S:
                     raise
+                self.sleep(max(pause_s, error.retry_after_s))
             else:
                 outage_began_s = None
                 yield batch
@@ -77,7 +79,7 @@ class BatchClient(DoorClient):
                     return
                 pause_s = _FIRST_PAUSE_S if batch != before else min(2 * pause_s, _LONGEST_PAUSE_S)
                 before = batch
-            self.sleep(pause_s)
+                self.sleep(pause_s)
 
     def download(self, file_id: str, path: Path) -> None:
         """Write the content of a file to `path`, which appears when it is complete. Raises OSError."""

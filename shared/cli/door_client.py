@@ -14,7 +14,7 @@ import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from email.message import Message
-from http.client import HTTPException, HTTPResponse
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any, Protocol
 
 from shared.cli.sse import parse_json_object
@@ -38,9 +38,11 @@ _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 class DoorError(PenstockError):
     """The door could not be reached (`status` is 0), or it answered with an error. The message says which."""
 
-    def __init__(self, message: str, *, status: int = 0, code: str = "") -> None:
+    def __init__(self, message: str, *, status: int = 0, code: str = "", retry_after_s: float = 0.0) -> None:
         super().__init__(message)
         self.status, self.code = status, code
+        #: What the answer asks to wait before the next request; 0 if it does not say.
+        self.retry_after_s = retry_after_s
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class DoorClient:
             self.headers["X-Tenant"] = tenant
         # Ignore http_proxy for a loopback URL: a proxy on another machine would connect to its own loopback address.
         proxies = [urllib.request.ProxyHandler({})] if host in _LOOPBACK else []
-        self._opener = urllib.request.build_opener(_NoRedirect, *proxies)
+        self._opener = urllib.request.build_opener(_NoRedirect, _HttpHandler, _HttpsHandler, *proxies)
         self.clock = clock or RealClock()
         self.sleep = sleep
 
@@ -122,8 +124,16 @@ class DoorClient:
                 self.sleep(pause_s)
         raise AssertionError("unreachable: the last attempt returns or raises")
 
-    def open(self, method: str, path: str, body: Json | Upload | None, headers: dict[str, str]) -> HTTPResponse:
-        """Send a request once. The caller closes the response.
+    def open(
+        self,
+        method: str,
+        path: str,
+        body: Json | Upload | None,
+        headers: dict[str, str],
+        *,
+        timeout_s: float = _READ_TIMEOUT_S,
+    ) -> HTTPResponse:
+        """Send a request once, and wait for `timeout_s` whenever nothing arrives. The caller closes the response.
 
         Raises HTTPError for a status from 300 on, and OSError or HTTPException if there is no answer.
         """
@@ -131,7 +141,7 @@ class DoorClient:
         all_headers = self.headers | headers | ({"Content-Type": "application/json"} if isinstance(body, dict) else {})
         url = self.url + path
         request = urllib.request.Request(url, data, all_headers, method=method)  # noqa: S310 - http(s), see _parse_host
-        response: HTTPResponse = self._opener.open(request, timeout=_READ_TIMEOUT_S)
+        response: HTTPResponse = self._opener.open(request, timeout=timeout_s)
         return response
 
     def unreachable_error(self, error: Exception) -> DoorError:
@@ -152,6 +162,33 @@ def _parse_host(url: str) -> str:
     return parts.hostname
 
 
+class _ReadsEarlyAnswer(HTTPConnection):
+    """A connection that has an answer also if the door sent it, and closed, before it had read the whole body."""
+
+    def request(self, *arguments: Any, **named: Any) -> None:
+        """Send a request. If the connection breaks meanwhile, return, so that the caller looks for an answer."""
+        try:
+            super().request(*arguments, **named)
+        except (BrokenPipeError, ConnectionResetError):
+            # Without a connection, nothing can have been answered.
+            if self.sock is None:
+                raise
+
+
+class _SecureReadsEarlyAnswer(_ReadsEarlyAnswer, HTTPSConnection):
+    """The same with TLS."""
+
+
+class _HttpHandler(urllib.request.HTTPHandler):
+    def http_open(self, req: urllib.request.Request) -> HTTPResponse:
+        return self.do_open(_ReadsEarlyAnswer, req)
+
+
+class _HttpsHandler(urllib.request.HTTPSHandler):
+    def https_open(self, req: urllib.request.Request) -> HTTPResponse:
+        return self.do_open(_SecureReadsEarlyAnswer, req, context=self._context)  # type: ignore[attr-defined]  # private
+
+
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     """Follows no redirect, because urllib would send the API key to the host that the redirect names."""
 
@@ -169,4 +206,10 @@ def door_error(reply: Reply) -> DoorError:
         f"{prefix}: {error.get('message')}{field}",
         status=reply.status,
         code=str(error.get("code") or ""),
+        retry_after_s=_seconds(reply.headers.get("Retry-After")),
     )
+
+
+def _seconds(text: str | None) -> float:
+    """Return the seconds that a Retry-After header names; 0 if it names a date or is missing."""
+    return float(text) if text is not None and re.fullmatch(r"[0-9]{1,6}", text) else 0.0
