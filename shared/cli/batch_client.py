@@ -17,6 +17,9 @@ from shared.cli.sse import parse_json_object
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 5.0
 #: How long polling continues, in seconds, while the door or its store is down, or the tenant has too many requests.
 _MAX_OUTAGE_S = 300.0
+#: The read timeout of an upload, in seconds. The door answers when the file is on its disk: it gives up each of a few
+#: calls to the disk after 30 s.
+_UPLOAD_TIMEOUT_S = 120.0
 #: How much of a file is in memory at once.
 _PART_BYTES = 65_536
 #: A batch with one of these statuses does not change any more.
@@ -32,14 +35,17 @@ class BatchClient(DoorClient):
     def upload(self, path: Path, on_progress: Callable[[int, int], None]) -> str:
         """Upload a file and return its id; `on_progress` is called with the bytes sent so far and their number.
 
-        Raises OSError if the file cannot be read. If no answer arrives, the file is sent again.
+        Raises OSError if the file cannot be read. If no answer arrives, the file is sent again, with the same
+        Idempotency-Key, so that it is stored once.
         """
+        idempotency_key = str(uuid.uuid4())
         for pause_s in (*RETRY_PAUSES_S, None):
             with path.open("rb") as file:
                 form = _Form(file, path.name, on_progress)
                 headers = {"Content-Type": form.content_type, "Content-Length": str(form.length)}
+                headers["Idempotency-Key"] = idempotency_key
                 try:
-                    with self.open("POST", "/v1/files", form, headers) as response:
+                    with self.open("POST", "/v1/files", form, headers, timeout_s=_UPLOAD_TIMEOUT_S) as response:
                         return str(parse_json_object(response.read()).get("id", ""))
                 except HTTPError as error:
                     raise _error_of(error) from None

@@ -47,7 +47,7 @@ local open = #open_batches(tenant) / 2
 if open >= MAX_OPEN_BATCHES then
   return { 'full', open, MAX_OPEN_BATCHES }
 end
-local bytes_of_record = BATCH_RECORD_BYTES + (idem_digest ~= '' and BATCH_NAME_BYTES or 0)
+local bytes_of_record = BATCH_RECORD_BYTES + (idem_digest ~= '' and IDEM_BYTES or 0)
 for i = fields, #ARGV do
   bytes_of_record = bytes_of_record + #ARGV[i]
 end

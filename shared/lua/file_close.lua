@@ -1,13 +1,17 @@
 -- file_close: finishes a file, which from now on can be read and is in its tenant's lists.
--- KEYS file file_parts files
+-- KEYS file file_parts files idem
 -- ARGV
 --   id text · the file; lists are ordered by it
 --   tenant text · its owner
 --   purpose text · what the file is for
 --   filename text · its name
 --   ttl_s int · how long it is kept, in s
--- ANSWERS closed gone
+--   idem_digest text · digest of the Idempotency-Key, '' for none
+--   body_digest text · digest of the upload, by which a repetition of it is recognized
+-- ANSWERS closed repeated mismatch gone
 --   closed: every field and value of the file's hash
+--   repeated: the id of the file that was finished with the same Idempotency-Key; every field and value of its hash
+--   mismatch: the id of the file that was finished with the same Idempotency-Key and another body
 --   gone: another tenant has a file with this id, or the file has no part
 -- KEEPS 9
 -- USES clock afford mark index file_bytes
@@ -16,9 +20,25 @@ local saved = redis.call('HMGET', k_file .. id, 'tenant', 'bytes', 'kept_s', 'cr
 if saved[1] ~= tenant then
   return { 'gone' }
 end
+local idem = k_idem .. tenant .. '.' .. idem_digest
+if not saved[4] and idem_digest ~= '' then
+  local other_id, digest = string.match(redis.call('GET', idem) or '', '^(%S+) (%S*)$')
+  local other = other_id and redis.call('HMGET', k_file .. other_id, 'tenant', 'created_ms') or {}
+  if other[1] == tenant and other[2] then
+    if digest ~= body_digest then
+      return { 'mismatch', other_id }
+    end
+    return { 'repeated', other_id, unpack(redis.call('HGETALL', k_file .. other_id)) }
+  end
+end
 if not saved[4] then
   local home, bytes, kept_s = saved[5] or STORE, number(saved[2], 0, 0), number(saved[3], 0, 0)
   local record_bytes, new_kept_s = FILE_RECORD_BYTES + #filename, file_period_s(ttl_s)
+  if idem_digest ~= '' then
+    record_bytes = record_bytes + IDEM_BYTES
+    redis.call('SET', idem, id .. ' ' .. body_digest, 'PX', 1000 * ttl_s)
+    redis.call('HSET', k_file .. id, 'idem', idem_digest)
+  end
   uncount_file_bytes(home, tenant, kept_s, bytes)
   uncount_file_bytes(STORE, tenant, kept_s, number(saved[6], 0, 0))
   count_file_bytes(home, tenant, new_kept_s, bytes)

@@ -1,5 +1,5 @@
 -- file_delete: deletes a file, unless a batch still reads it.
--- KEYS file file_parts files
+-- KEYS file file_parts files idem
 -- ARGV
 --   id text · the file
 --   tenant text · its owner
@@ -7,7 +7,7 @@
 -- KEEPS 9
 -- USES clock afford mark file_bytes open_batches
 
-local saved = redis.call('HMGET', k_file .. id, 'tenant', 'bytes', 'kept_s', 'home', 'record_bytes', 'purpose')
+local saved = redis.call('HMGET', k_file .. id, 'tenant', 'bytes', 'kept_s', 'home', 'record_bytes', 'purpose', 'idem')
 if saved[1] ~= tenant then
   return { 'gone' }
 end
@@ -20,6 +20,10 @@ end
 local kept_s = number(saved[3], 0, 0)
 uncount_file_bytes(saved[4] or STORE, tenant, kept_s, number(saved[2], 0, 0))
 uncount_file_bytes(STORE, tenant, kept_s, number(saved[5], 0, 0))
+if saved[7] then
+  -- As long as this file exists, its Idempotency-Key names no other one.
+  redis.call('DEL', k_idem .. tenant .. '.' .. saved[7])
+end
 redis.call('UNLINK', k_file .. id, k_file_parts .. id)
 redis.call('ZREM', k_files .. tenant, id)
 redis.call('ZREM', k_files .. tenant .. '.' .. (saved[6] or ''), id)

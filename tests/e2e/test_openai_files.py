@@ -57,6 +57,22 @@ def test_a_file_over_the_bound_is_refused_and_nothing_of_it_is_kept(client: Open
     assert parts() == before
 
 
+def test_an_upload_whose_answer_was_lost_is_stored_once(client: OpenAI) -> None:
+    def send(content: bytes, key: str) -> str:
+        headers = {"X-Tenant": "repeater", "Idempotency-Key": key}
+        return client.files.create(file=("lines", content), purpose="batch", extra_headers=headers).id
+
+    content = b"x" * 600_000
+    first = send(content, "one")
+    assert send(content, "one") == first
+    with pytest.raises(openai.UnprocessableEntityError, match="already used for a file") as caught:
+        send(b"y" * 600_000, "one")
+    assert caught.value.code == "idempotency_mismatch"
+    second = send(content, "two")
+    files = client.files.list(extra_headers={"X-Tenant": "repeater"})
+    assert {file.id for file in files} == {first, second}
+
+
 def test_a_client_that_deletes_its_files_while_it_lists_them_misses_none(client: OpenAI) -> None:
     client = client.with_options(default_headers={"X-Tenant": "lister"})
     ids = {upload(client, [a_line(0)]) for _ in range(7)}

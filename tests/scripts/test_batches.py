@@ -12,12 +12,12 @@ from shared.store.batches.batches import (
     ClaimedBatch,
     ClaimLost,
     NotCreated,
-    Repeats,
     Step,
     StoredBatch,
     TooManyOpen,
 )
 from shared.store.batches.files import Deletion, Files, NoRoom, Whose
+from shared.store.batches.repeats import Repeats
 from shared.store.replies import Admitted, StaleClaim
 from tests.support.builders import a_job, advance_clock, contents, heartbeat, hold_clock
 

@@ -57,7 +57,8 @@ def scripted_door(*answers: Answer) -> Iterator[ScriptedDoor]:
     class Handler(BaseHTTPRequestHandler):
         def take(self) -> None:
             length = int(self.headers.get("Content-Length") or 0)
-            body = json.loads(self.rfile.read(length)) if length else None
+            raw = self.rfile.read(length)
+            body = json.loads(raw) if length and self.headers.get_content_type() == "application/json" else raw or None
             script.requests.append((self.command, self.path, dict(self.headers.items()), body))
             script.answers.pop(0)(self)
             self.close_connection = True

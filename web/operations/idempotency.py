@@ -10,7 +10,7 @@ from dataclasses import replace
 from flask import g, request
 from pydantic import BaseModel
 
-from shared.store.batches.batches import Repeats
+from shared.store.batches.repeats import Repeats
 from web.api.digests import body_digest, digest, given_fields
 from web.http.api_errors import FieldError, invalid_value
 from web.http.request import raw_body_digest
@@ -62,6 +62,12 @@ def batch_repeats(body: BaseModel) -> Repeats:
     if client_request_id() is None:
         return Repeats()
     return Repeats(digest("batch request", g.request_id, body_text), body_text)
+
+
+def file_idem_digest() -> str:
+    """Return by what a repetition of the current upload is recognized, "" for nothing. Raises ApiError."""
+    found = _idempotency_digest()
+    return "" if found is None else digest("file", found)
 
 
 def _idempotency_digest() -> str | None:

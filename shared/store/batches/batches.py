@@ -11,6 +11,7 @@ import redis
 from shared.store import keys, scripts
 from shared.store.batches.files import NoRoom
 from shared.store.batches.hashes import new_id, read_hash, read_page
+from shared.store.batches.repeats import NOT_REPEATED, Repeats
 from shared.store.decode import integer, pairs, text
 from shared.store.redis_errors import store_faults
 
@@ -121,14 +122,6 @@ class TooManyOpen:
     most: int
 
 
-@dataclass(frozen=True)
-class Repeats:
-    """By what a repeated request is recognized: digests of its Idempotency-Key ("" for none) and of its body."""
-
-    idem_digest: str = ""
-    body_digest: str = ""
-
-
 class Batches:
     """All batches. Every method raises StoreUnavailable if the store does not answer or cannot write."""
 
@@ -148,7 +141,7 @@ class Batches:
         *,
         window_ms: int,
         ttl_s: int,
-        repeats: Repeats = Repeats(),  # immutable
+        repeats: Repeats = NOT_REPEATED,
     ) -> StoredBatch | NotCreated | TooManyOpen | NoRoom:
         """Create a batch whose lines may take `window_ms`; its record is kept for `ttl_s` after that.
 

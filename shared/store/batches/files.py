@@ -12,6 +12,7 @@ from shared.errors import FilesUnavailable
 from shared.store import keys, scripts
 from shared.store.batches.folder import FilesFolder
 from shared.store.batches.hashes import new_id, read_hash, read_page
+from shared.store.batches.repeats import NOT_REPEATED, Repeats
 from shared.store.decode import integer, pairs, text
 from shared.store.redis_errors import store_faults
 
@@ -122,16 +123,36 @@ class Files:
             return NoRoom.decode(rest)
         return None
 
-    def close(self, file_id: str, tenant: str, *, purpose: str, filename: str, ttl_s: int) -> StoredFile:
+    def close(
+        self,
+        file_id: str,
+        tenant: str,
+        *,
+        purpose: str,
+        filename: str,
+        ttl_s: int,
+        repeats: Repeats = NOT_REPEATED,
+    ) -> StoredFile | None:
         """Finish a file, which is then kept for `ttl_s`; a repetition has no effect. Raises LookupError.
 
-        At least one part must have been added.
+        At least one part must have been added. If a file was finished with the same Idempotency-Key before, delete this
+        one, and return the earlier one, or None if its upload had another body.
         """
         if self._folder is not None:
             self._folder.sync(file_id)
         word, rest = self._call(
-            "file_close", id=file_id, tenant=tenant, purpose=purpose, filename=filename, ttl_s=ttl_s
+            "file_close",
+            id=file_id,
+            tenant=tenant,
+            purpose=purpose,
+            filename=filename,
+            ttl_s=ttl_s,
+            idem_digest=repeats.idem_digest,
+            body_digest=repeats.body_digest,
         )
+        if word in {"repeated", "mismatch"}:
+            self.delete(file_id, tenant)
+            return None if word == "mismatch" else _stored(text(rest[0]), pairs(rest[1:]))
         if word == "gone":
             raise LookupError(f"file {file_id!r} is gone")
         return _stored(file_id, pairs(rest))

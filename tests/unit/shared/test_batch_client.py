@@ -9,7 +9,7 @@ import pytest
 from shared.cli.batch_client import BatchClient
 from shared.cli.door_client import DoorError
 from shared.clock import ManualClock
-from tests.support.scripted_door import json_answer, scripted_door
+from tests.support.scripted_door import close_connection, json_answer, scripted_door
 
 RUNNING = {"id": "batch_1", "status": "in_progress", "request_counts": {"total": 2, "completed": 1, "failed": 0}}
 DONE = {"id": "batch_1", "status": "completed"}
@@ -44,15 +44,24 @@ def test_following_waits_out_a_passing_refusal_for_as_long_as_it_asks(
 
 
 def test_following_gives_up_if_a_refusal_does_not_pass(client: Any, slept: list[float]) -> None:
-    with scripted_door(*[json_answer(429, FULL, Retry_After="60")] * 20) as door:
-        with pytest.raises(DoorError, match="8 of 8 requests"):
-            list(client(door.url).follow("batch_1"))
+    answers = [json_answer(429, FULL, Retry_After="60")] * 20
+    with scripted_door(*answers) as door, pytest.raises(DoorError, match="8 of 8 requests"):
+        list(client(door.url).follow("batch_1"))
     assert sum(slept) <= 300
 
 
 @pytest.mark.parametrize("status", [401, 404])
 def test_following_ends_at_an_error_that_does_not_pass(client: Any, slept: list[float], status: int) -> None:
-    with scripted_door(json_answer(status, FULL)) as door:
-        with pytest.raises(DoorError):
-            list(client(door.url).follow("batch_1"))
+    with scripted_door(json_answer(status, FULL)) as door, pytest.raises(DoorError):
+        list(client(door.url).follow("batch_1"))
     assert slept == []
+
+
+def test_an_upload_without_an_answer_is_repeated_with_the_same_idempotency_key(client: Any, tmp_path: Path) -> None:
+    file = tmp_path / "lines.jsonl"
+    file.write_text("x" * 200_000)
+    with scripted_door(close_connection, close_connection, json_answer(200, {"id": "file-1"})) as door:
+        assert client(door.url).upload(file, lambda *_: None) == "file-1"
+    assert len(door.requests) == 3
+    assert len({headers["Idempotency-Key"] for _, _, headers, _ in door.requests}) == 1
+    assert all(file.read_bytes() in body for _, _, _, body in door.requests)

@@ -4,8 +4,9 @@ import itertools
 import json
 from collections.abc import Iterator
 
-from shared.store.batches.batches import Batches, NotCreated, Repeats, StoredBatch, TooManyOpen
+from shared.store.batches.batches import Batches, NotCreated, StoredBatch, TooManyOpen
 from shared.store.batches.files import Deletion, NoRoom, StoredFile, Whose
+from shared.store.batches.repeats import Repeats
 from web.http.api_errors import ApiError
 from web.openai.batches.batch_schema import BatchBody, window_ms
 from web.operations.callers import Caller

@@ -1,5 +1,6 @@
 """Receives an uploaded file part by part, so that never more than one part of it is in memory."""
 
+import hashlib
 from collections.abc import Iterator
 from typing import Any, Protocol
 
@@ -9,6 +10,8 @@ from werkzeug.sansio.multipart import Data, Epilogue, Field, File, MultipartDeco
 
 from shared.errors import FilesUnavailable
 from shared.store.batches.files import PART_BYTES, Files, StoredFile
+from shared.store.batches.repeats import Repeats
+from web.api.digests import digest
 from web.http.api_errors import ApiError, FieldError, invalid_value, quoted
 from web.operations.batches.records import no_room_error
 from web.runtime.context import DoorContext
@@ -39,6 +42,7 @@ class _Upload:
         self.filename = ""
         self.fields: dict[str, str] = {}
         self._held, self._parts, self._bytes = bytearray(), 0, 0
+        self._sha256 = hashlib.sha256()
 
     def receive(self, source: Source, boundary: bytes) -> None:
         """Read the form. Raises ApiError."""
@@ -52,6 +56,12 @@ class _Upload:
                 self._add_to_field(target, event.data)
         if self._held or not self._parts:
             self._store(len(self._held))
+
+    @property
+    def body_digest(self) -> str:
+        """The digest of what was received, by which a repetition of the upload is recognized."""
+        fields = (part for item in sorted(self.fields.items()) for part in item)
+        return digest(self._sha256.hexdigest(), self.filename, *fields)
 
     def _begin(self, event: File | Field) -> str:
         name = event.name or ""
@@ -68,6 +78,7 @@ class _Upload:
         if self._bytes > self._max_bytes:
             raise _too_long(self._max_bytes)
         self._held += content
+        self._sha256.update(content)
         while len(self._held) >= PART_BYTES:
             self._store(PART_BYTES)
 
@@ -84,8 +95,10 @@ class _Upload:
         self._parts += 1
 
 
-def receive_file(context: DoorContext, tenant: str, source: Source, content_type: str) -> StoredFile:
-    """Store the file in a form, and return it.
+def receive_file(
+    context: DoorContext, tenant: str, source: Source, content_type: str, idem_digest: str = ""
+) -> StoredFile:
+    """Store the file in a form, and return it, or the one that an upload with the same `idem_digest` has stored.
 
     Raises ApiError and FilesUnavailable; then nothing is kept. Raises StoreUnavailable; then the parts that were stored
     count among the bytes of files for another hour.
@@ -101,7 +114,8 @@ def receive_file(context: DoorContext, tenant: str, source: Source, content_type
         upload.receive(source, boundary.encode("latin-1", "replace"))
         ttl_s = _check_fields(upload, context.settings.file_ttl_s)
         purpose = upload.fields["purpose"]
-        return files.close(upload.id, tenant, purpose=purpose, filename=upload.filename, ttl_s=ttl_s)
+        repeats = Repeats(idem_digest, upload.body_digest)
+        file = files.close(upload.id, tenant, purpose=purpose, filename=upload.filename, ttl_s=ttl_s, repeats=repeats)
     except LookupError:
         raise ApiError("internal_error", "parts of the file were lost while it was uploaded; upload it again") from None
     except (ApiError, FilesUnavailable):
@@ -112,6 +126,10 @@ def receive_file(context: DoorContext, tenant: str, source: Source, content_type
         most = context.settings.max_file_bytes
         message = f"the body is longer than {most + FORM_BYTES} bytes; a file may have {most} (PENSTOCK_MAX_FILE_BYTES)"
         raise ApiError("request_too_large", message) from None
+    if file is None:
+        message = "this Idempotency-Key was already used for a file, with a different request body"
+        raise ApiError("idempotency_mismatch", message, param="Idempotency-Key")
+    return file
 
 
 def _check_fields(upload: _Upload, longest_s: int) -> int:

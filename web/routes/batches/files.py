@@ -9,6 +9,7 @@ from web.http.api_errors import ApiError, FieldError, invalid_value, quoted
 from web.operations.batches.batch_json import file_json, list_json
 from web.operations.batches.records import delete_file, file_content, list_files, read_file
 from web.operations.batches.uploads import FORM_BYTES, HELD_BYTES, receive_file
+from web.operations.idempotency import file_idem_digest
 from web.operations.request_caller import current_caller
 from web.operations.responses import json_response
 from web.routes.batches.page_arguments import oldest_first, page_after, page_limit
@@ -30,11 +31,11 @@ _PURPOSES = ("batch", "batch_output")
 )
 def upload() -> Response:
     """Store the file in a form."""
-    context, tenant = current_context(), current_caller().tenant
+    context, tenant, idem_digest = current_context(), current_caller().tenant, file_idem_digest()
     request.max_content_length = context.settings.max_file_bytes + FORM_BYTES
     end = g.open_body(min(HELD_BYTES, context.settings.max_body_bytes))
     try:
-        file = receive_file(context, tenant, _RequestBody(), request.headers.get("Content-Type", ""))
+        file = receive_file(context, tenant, _RequestBody(), request.headers.get("Content-Type", ""), idem_digest)
     finally:
         end()
     return json_response(file_json(file))
