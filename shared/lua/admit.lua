@@ -58,11 +58,11 @@
 --   stale: another process has claimed the batch, the batch is to end, or its line has an answer
 -- KEEPS 1 2 3 6 7 8 9
 -- USES clock mark settings job waiting rq stats books lengths reservation verdict hint doorbell finish drop tier index
--- USES kept offers generated_weight assess routes spending budget
+-- USES kept offers generated_weight assess routes spending budget webhook
 -- RARELY enlist index_job change_set drop move_tier end_unchecked_tier predict shorten restore_service
 -- RARELY unrecorded_service hint_for book_less
 -- RARELY look_at_group look_at_room check_room note_room find_reservation end_reservation reserve with_offer doubt_wait
--- RARELY choose_pool keep_route hold_amount ring
+-- RARELY choose_pool keep_route hold_amount ring webhook_bytes
 
 local queue = tenant .. '.' .. slug
 local routing = routing_json ~= '' and cjson.decode(routing_json) or nil
@@ -136,6 +136,9 @@ local function make_request(pool)
   request.fixed_bytes = record_bytes(#metadata, #form + #callback_url,
     (idem_digest ~= '' and 1 or 0) + (supersede_digest ~= '' and 1 or 0))
   request.bytes = request.fixed_bytes + #payload + pool.answer_bytes
+  if callback_url ~= '' then
+    request.bytes = request.bytes + webhook_bytes(callback_url, metadata .. form .. callback_url, pool.answer_bytes)
+  end
   return request
 end
 -- Runs the checks. Finds the reservation of a client that has come back before.

@@ -12,6 +12,15 @@ local LONGEST_WAIT_MS = 3600000
 -- What a record and its entries in three sets take besides its texts.
 local WEBHOOK_BYTES = 1000
 
+-- Returns the most bytes that the webhook of a job is expected to take, which are reserved until the job ends. `texts` is
+-- what the client has sent and the job's record has.
+local function webhook_bytes(url, texts, answer_bytes)
+  -- The record without these texts and the frame of the result take 1,700 and 150 bytes, and more with long names of
+  -- tenants and models.
+  local COPY_BYTES = 2500
+  return WEBHOOK_BYTES + COPY_BYTES + #url + #cjson.encode(texts) + math.min(answer_bytes, MAX_COPIED_BYTES)
+end
+
 -- Makes a webhook due at a time, and gives its tenant a turn by then.
 local function make_due(tenant, id, due_ms)
   redis.call('ZADD', k_webhook_due .. tenant, due_ms, id)
