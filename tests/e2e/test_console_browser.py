@@ -12,6 +12,7 @@ from shared.store import keys
 from tests.support import processes
 from tests.support.browser import needs_browser
 from tests.support.chromium import Browser, Page, chromium
+from tests.support.forwarder import Forwarder
 from tests.support.served import Served, sim_served
 
 pytestmark = needs_browser
@@ -130,6 +131,62 @@ def test_paused_updates_wait_and_the_newest_is_shown_afterwards(page, door):
     assert "patient" not in page.text("#panel-running")
     page.click("#hold")
     page.wait_for_text("#panel-running", "patient")
+
+
+def submit_in_page(page: Page, prompt: str) -> str:
+    """Submit a prompt on the page, and return the id of its job."""
+    before = page.text("#submitted a")
+    page.write("textarea[name=prompt]", prompt)
+    page.click("form.submit button")
+    wait_for(lambda: page.text("#submitted a") not in {"", before}, "the new job")
+    return page.text("#submitted a")
+
+
+def test_updates_go_on_after_a_pause_in_which_a_panel_was_removed(page, door):
+    page.open(f"{door.url}/console")
+    page.wait_for_text("#panel-state", "Serving")
+    page.click("#hold")
+    page.run("htmx.on('htmx:sseBeforeMessage', (e) => { window.held = (window.held ?? '') + e.target.id + ' '; })")
+    submit_in_page(page, "first")
+    facts = page.run("document.querySelector('#submitted [sse-swap=facts]').id")
+    wait_for(lambda: facts in str(page.run("window.held")), "facts of the first job that are held back")
+    second = submit_in_page(page, "second")
+    assert page.run(f"document.getElementById('{facts}')") is None
+    page.click("#hold")
+    page.wait_for_text("#panel-running", second)
+    door.submit("later", max_tokens=400)
+    page.wait_for_text("#panel-running", "later")
+
+
+def test_a_tenant_is_found_while_updates_are_paused(page, door):
+    page.open(f"{door.url}/console")
+    page.wait_for_text("#panel-state", "Serving")
+    page.click("#hold")
+    page.write("#q", "none-has-this-name")
+    page.wait_for_text("#found", "No tenant's name contains")
+
+
+def test_a_stream_that_ends_and_begins_again_is_no_lost_connection_and_a_door_that_is_gone_is(browser, tmp_path):
+    with sim_served(tmp_path, PENSTOCK_WEB_WORKERS="1") as served, Forwarder(served.port) as between:
+        page = browser.page()
+        page.open(f"http://127.0.0.1:{between.port}/console")
+        page.wait_for_text("#panel-state", "Serving")
+        page.run(
+            "window.states = ''; window.cut = window.opened = 0;"
+            "htmx.on('htmx:sseError', () => { window.cut ||= performance.now(); });"
+            "htmx.on('htmx:sseOpen', () => { window.opened ||= performance.now(); });"
+            "new MutationObserver(() => { window.states += document.getElementById('panel-state').innerText; })"
+            ".observe(document.getElementById('panel-state'), { childList: true, subtree: true })"
+        )
+        between.drop_connections()
+        wait_for(lambda: page.run("window.opened"), "the next stream", timeout_s=60)
+        served.submit("newcomer", max_tokens=400)
+        page.wait_for_text("#panel-running", "newcomer")
+        # A slow machine may need longer than the page waits before it says that the connection is lost.
+        assert "lost" not in page.run("window.states") or page.run("window.opened - window.cut") > 5_000
+        between.close()
+        page.wait_for_text("#panel-state", "The connection to the door is lost")
+        page.call("Page.close")
 
 
 def test_a_prompt_is_submitted_and_its_answer_grows(page, door):

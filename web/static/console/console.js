@@ -8,12 +8,19 @@
   const dialog = document.getElementById("confirm");
 
   // A panel that is replaced between a press and its release would swallow the click.
-  const mustHold = () => isPressed || isPaused || dialog.open;
+  const isActing = () => isPressed || dialog.open;
+  const mustHold = () => isActing() || isPaused;
 
   function showHeld() {
     if (mustHold()) return;
-    for (const [id, html] of held) htmx.swap(document.getElementById(id), html, { swapStyle: "innerHTML", settleDelay: 0 });
+    // Clear first: if one panel cannot be shown, the others must not be held back with it for ever.
+    const panels = [...held];
     held.clear();
+    for (const [id, html] of panels) {
+      const panel = document.getElementById(id);
+      // The panel of a job is gone when another prompt was submitted.
+      if (panel) htmx.swap(panel, html, { swapStyle: "innerHTML", settleDelay: 0 });
+    }
   }
 
   document.addEventListener("htmx:sseBeforeMessage", (event) => {
@@ -22,7 +29,8 @@
     event.preventDefault();
   });
   document.addEventListener("htmx:beforeSwap", (event) => {
-    if (mustHold() && event.detail.target.id === "found") event.detail.shouldSwap = false;
+    // A search is shown while updates are paused, because the operator has asked for it.
+    if (isActing() && event.detail.target.id === "found") event.detail.shouldSwap = false;
   });
   document.addEventListener("pointerdown", () => { isPressed = true; });
   for (const name of ["pointerup", "pointercancel"]) {
@@ -70,8 +78,19 @@
   });
   document.addEventListener("htmx:sendError", () => say("That did not work: the door does not answer."));
 
+  // The door ends a stream after 15 minutes, and the browser opens the next one 2 s later: that is no loss.
+  const LOST_MS = 6_000;
   const state = document.getElementById("panel-state");
-  document.addEventListener("htmx:sseError", () => {
-    if (state) state.textContent = "The connection to the door is lost. The figures below are the last ones. Connecting again …";
+  let lost = 0;
+  document.addEventListener("htmx:sseError", (event) => {
+    if (event.target.id !== "live" || lost) return;
+    lost = setTimeout(() => {
+      state.textContent = "The connection to the door is lost. The figures below are the last ones. Connecting again …";
+    }, LOST_MS);
+  });
+  document.addEventListener("htmx:sseOpen", (event) => {
+    if (event.target.id !== "live") return;
+    clearTimeout(lost);
+    lost = 0;
   });
 })();
