@@ -57,6 +57,11 @@ local function tell_end(tenant, id, kind, url, record, result)
   local key, copy, is_cut = k_webhook .. id, cjson.encode(record), #result > MAX_COPIED_BYTES
   result = is_cut and '' or result
   local kept_s = file_period_s((TOLD_FOR_MS + MARGIN_MS) / 1000)
+  if redis.call('EXISTS', key) == 1 then
+    -- A job whose record has expired was admitted anew with the same id. A process that still sends the first end must
+    -- not take this one for told, and the bytes of the first copy are free.
+    drop_webhook(tenant, id)
+  end
   local bytes = WEBHOOK_BYTES + #url + #copy + #result
   redis.call('HSET', key, 'tenant', tenant, 'kind', kind, 'url', url, 'record', copy, 'result', result,
     'cut', is_cut and 1 or 0, 'ended_ms', whole(now_ms), 'tries', 0, 'bytes', whole(bytes), 'kept_s', whole(kept_s))
