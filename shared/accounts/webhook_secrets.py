@@ -53,7 +53,9 @@ def read_secret_file(file: str | None) -> str | None:
         content = Path(file).read_text("ascii")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise ConfigError(f"webhook_secret_file={file!r} cannot be read: {reason}") from None
+        # Somebody who gives the secret itself instead of a file must not find it in a log of the terminal.
+        shown = "(not shown: a secret, not a file)" if PREFIX in file else repr(file)
+        raise ConfigError(f"webhook_secret_file={shown} cannot be read: {reason}") from None
     parse_secrets(content)
     return content
 

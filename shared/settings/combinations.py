@@ -1,9 +1,10 @@
-"""Checks settings that are valid separately but not together, and the ports of addresses."""
+"""Checks settings that are valid separately but not together, the ports of addresses, and lists of hosts."""
 
 from typing import TYPE_CHECKING
 
 from shared.errors import ConfigError
 from shared.settings.table import ROWS
+from shared.settings.webhook_hosts import parse_hosts
 
 if TYPE_CHECKING:
     from shared.settings.settings import Settings
@@ -14,7 +15,7 @@ GATE_LISTEN = "127.0.0.1:7070"
 
 
 def check_combinations(settings: "Settings") -> None:
-    """Raise ConfigError for settings that are valid separately but not together, and for ports out of range."""
+    """Raise ConfigError for settings that are valid separately but not together, and for invalid ports and hosts."""
     if settings.default_deadline_ms > settings.max_deadline_ms:
         raise ConfigError(
             f"PENSTOCK_DEFAULT_DEADLINE_MS={settings.default_deadline_ms} is greater than "
@@ -26,6 +27,7 @@ def check_combinations(settings: "Settings") -> None:
         )
     if settings.engine == "upstream":
         _check_upstream(settings)
+    parse_hosts(settings.webhook_hosts)
     for row in ROWS:
         address = str(getattr(settings, row.field))
         if row.field.endswith("listen") and address and host_port(address)[1] > _MAX_PORT:

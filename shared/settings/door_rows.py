@@ -49,10 +49,9 @@ ROWS: tuple[Setting, ...] = (
     text_row(
         "webhook_hosts",
         "",
-        "host names or addresses, comma-separated",
-        "receivers of webhooks that may be private, use http and any port; others need https, port 443 and a public "
-        "address; unset: none",
-        pattern=r"[A-Za-z0-9_.:\[\], -]*",
+        "hosts or host:port, comma-separated",
+        "receivers of webhooks that may be private, use http and any port, or only the port that is given; others need "
+        "https, port 443 and a public address; unset: none",
     ),
     int_row("max_body_bytes", 1_048_576, "bytes", 1_024, 1_073_741_824, "longer request bodies get status 413"),
     int_row(

@@ -20,6 +20,8 @@ from web.operations.webhooks.post import ANSWER_S
 
 pytestmark = pytest.mark.ways("direct", reason="no proxy is between the door and the receivers of webhooks")
 
+#: The host of all receivers, which the operator lists; `localhost`, its name, is not listed.
+HOST = "127.0.0.1"
 TENANTS = ("default", "loud", "quiet")
 
 
@@ -30,7 +32,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def common(tmp_path_factory: pytest.TempPathFactory, certificate: Path) -> Iterator[Served]:
-    environ = {"PENSTOCK_WEBHOOK_HOSTS": "localhost", "SSL_CERT_FILE": str(certificate)}
+    environ = {"PENSTOCK_WEBHOOK_HOSTS": HOST, "SSL_CERT_FILE": str(certificate)}
     with sim_served(tmp_path_factory.mktemp("webhooks"), **environ) as served:
         for tenant in TENANTS:
             WebhookSecrets(served.stage.client).change(tenant, SECRET)
@@ -39,7 +41,7 @@ def common(tmp_path_factory: pytest.TempPathFactory, certificate: Path) -> Itera
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    with Receiver() as receiver:
+    with Receiver(host=HOST) as receiver:
         yield receiver
 
 
@@ -80,7 +82,7 @@ def test_the_end_of_a_job_is_told_once_with_the_job_and_without_its_prompt(serve
 
 
 def test_a_receiver_with_tls_is_told(served: Address, certificate: Path) -> None:
-    with Receiver(certificate=certificate) as receiver:
+    with Receiver(certificate=certificate, host=HOST) as receiver:
         job_id = submit(served, receiver)
         assert receiver.wait_for()[0].event["data"]["id"] == job_id
 
@@ -138,11 +140,13 @@ def test_a_canceled_and_an_expired_job_are_told_too(served: Address, receiver: R
 
 def test_a_receiver_that_is_away_is_told_when_it_has_come_back(served: Address) -> None:
     port = free_port()
-    ids = {submit(served, f"http://localhost:{port}/hook") for _ in range(3)}
+    ids = {submit(served, f"http://{HOST}:{port}/hook") for _ in range(3)}
     wait_for(lambda: all(webhook_of(served, job_id)["tries"] for job_id in ids), "a try of each", timeout_s=60)
     assert {webhook_of(served, job_id)["last_result"] for job_id in ids} == {"unreachable"}
-    assert served.figure("penstock_webhooks_pending") >= 0
-    with Receiver(port) as receiver:
+    pending = served.stage.client.zcard(keys.webhooks())
+    assert pending >= len(ids)
+    wait_for(lambda: served.figure("penstock_webhooks_pending") == pending, "the number of webhooks", timeout_s=30)
+    with Receiver(port, host=HOST) as receiver:
         receiver.statuses = [500]
         wait_until_told(served, *ids)
         assert {got.id for got in receiver.received} == {f"msg_{job_id}" for job_id in ids}
@@ -154,7 +158,7 @@ def test_a_slow_receiver_delays_no_other_tenants_webhooks(served: Address) -> No
     """A try of the slow receiver takes ANSWER_S, and it has more webhooks than the door has connections for it."""
 
     def attempt() -> Iterator[tuple[float, float]]:
-        with Receiver() as slow, Receiver() as receiver:
+        with Receiver(host=HOST) as slow, Receiver(host=HOST) as receiver:
             slow.may_answer.clear()
             ids = [submit(served, slow, "loud") for _ in range(12)]
             slow.wait_for(2)
@@ -170,15 +174,15 @@ def test_a_slow_receiver_delays_no_other_tenants_webhooks(served: Address) -> No
     in_time(attempt)
 
 
-def test_a_name_of_a_private_address_is_refused_at_each_try(served: Address, receiver: Receiver) -> None:
-    # The name is not listed, and its only address is 127.0.0.1 (RFC 6761 reserves all names below localhost).
-    job_id = submit(served, "https://private.localhost/hook")
-    last = {"refused_address", "not_resolved"}
-    wait_for(lambda: webhook_of(served, job_id).get("last_result") in last, "a try", timeout_s=60)
+def test_a_name_of_a_private_address_is_refused_at_each_try(served: Address) -> None:
+    job_id = submit(served, "https://localhost/hook")
+    wait_for(lambda: webhook_of(served, job_id)["tries"] >= 2, "two tries", timeout_s=90)
+    assert webhook_of(served, job_id)["last_result"] == "refused_address"
+    assert served.figure('penstock_webhooks_total{result="refused_address"}') >= 2
 
 
 def test_no_log_contains_the_secret_or_the_path_of_a_url(served: Address) -> None:
-    job_id = submit(served, f"http://localhost:{free_port()}/token-in-the-path?key=token")
+    job_id = submit(served, f"http://{HOST}:{free_port()}/token-in-the-path?key=token")
     wait_for(lambda: webhook_of(served, job_id)["tries"], "a try", timeout_s=60)
     lines = wait_for(
         lambda: [line for line in served.process.log_lines("webhook.failed") if job_id in line], "a log line of the try"

@@ -12,6 +12,7 @@ from flask.testing import FlaskClient
 
 from shared.accounts.webhook_secrets import WebhookSecrets
 from shared.store import keys
+from shared.store.batches.files import Files
 from shared.store.store import Store
 from shared.store.webhooks.webhooks import Webhooks
 from tests.support.builders import a_job, admitted, contents, heartbeat
@@ -80,7 +81,9 @@ def test_a_tenant_with_too_many_webhooks_that_are_not_told_is_refused_more(clien
     store.cancel(admitted(store, a_job("default", callback_url=URL)))
     names = {f"j{number}": 0 for number in range(MAX_PENDING - 1)}
     store.client.zadd(keys.webhook_due("default"), names)
-    fault(submit(client, callback_url=URL), 429, "webhooks_full", "callback_url")
+    full = submit(client, callback_url=URL)
+    fault(full, 429, "webhooks_full", "callback_url")
+    assert full.get_json()["limits"] == {"limit": "tenant_webhooks", "value": MAX_PENDING, "max": MAX_PENDING}
     admitted_job(submit(client))
     store.client.zrem(keys.webhook_due("default"), "j1")
     admitted_job(submit(client, callback_url=URL))
@@ -91,6 +94,37 @@ def test_a_repeated_request_with_another_url_is_another_request(client, secret):
     first = admitted_job(submit(client, callback_url=URL, headers=headers))
     assert admitted_job(submit(client, callback_url=URL, headers=headers))["id"] == first["id"]
     fault(submit(client, callback_url=f"{URL}2", headers=headers), 422, "idempotency_mismatch", "Idempotency-Key")
+
+
+def test_a_repetition_of_an_admitted_request_finds_its_job_whatever_has_changed_since(client, store, secret):
+    idem, proxy = {"Idempotency-Key": "once"}, {"X-Request-Id": "r1"}
+    admitted_ids = {
+        name: admitted_job(submit(client, callback_url=URL, headers=headers))["id"]
+        for name, headers in (("idem", idem), ("proxy", proxy))
+    }
+    WebhookSecrets(store.client).change("default", "")
+    for name, headers in (("idem", idem), ("proxy", proxy)):
+        assert admitted_job(submit(client, callback_url=URL, headers=headers))["id"] == admitted_ids[name]
+    fault(submit(client, callback_url=URL, headers={"Idempotency-Key": "two"}), 422, "invalid_value", "callback_url")
+    # The key belongs to its tenant.
+    other = {**idem, "X-Tenant": "other"}
+    fault(submit(client, callback_url=URL, headers=other), 422, "invalid_value", "callback_url")
+    WebhookSecrets(store.client).change("default", SECRET)
+    store.client.zadd(keys.webhook_due("default"), {f"j{number}": 0 for number in range(MAX_PENDING)})
+    assert admitted_job(submit(client, callback_url=URL, headers=idem))["id"] == admitted_ids["idem"]
+    fault(submit(client, callback_url=URL), 429, "webhooks_full", "callback_url")
+
+
+def test_a_repetition_of_a_request_for_a_batch_finds_it_whatever_has_changed_since(client, store, secret):
+    Files(store.client).add_part("f", "default", 0, b"{}\n")
+    Files(store.client).close("f", "default", purpose="batch", filename="lines", ttl_s=86_400)
+    body = {"input_file_id": "f", "endpoint": "/v1/completions", "completion_window": "1h", "callback_url": URL}
+    first = client.post("/v1/batches", json=body, headers={"Idempotency-Key": "once"})
+    assert first.status_code == 200, first.text
+    WebhookSecrets(store.client).change("default", "")
+    again = client.post("/v1/batches", json=body, headers={"Idempotency-Key": "once"})
+    assert (again.status_code, again.get_json()["id"]) == (200, first.get_json()["id"])
+    fault(client.post("/v1/batches", json=body), 400, "invalid_value", "callback_url")
 
 
 def test_the_gate_takes_the_field_too(store, settings):
@@ -144,6 +178,8 @@ def test_a_file_without_a_secret_changes_nothing_and_is_not_quoted(penstock, sto
     assert store.client.exists(keys.tenant("blue"), keys.webhook_secrets()) == 0
     missing = penstock("tenants", "set", "blue", "--webhook-secret-file", str(tmp_path / "nowhere"))
     assert (missing.returncode, "nowhere" in missing.stderr) == (2, True)
+    mistaken = penstock("tenants", "set", "blue", "--webhook-secret-file", SECRET)
+    assert (mistaken.returncode, SECRET.removeprefix("whsec_") in mistaken.stderr) == (2, False)
 
 
 def test_doctor_names_the_tenants_whose_webhooks_are_not_told(penstock, store):

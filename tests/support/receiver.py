@@ -43,9 +43,9 @@ class Received:
 
 
 class Receiver:
-    """The server. `statuses` are those of the next answers; all later ones are 204."""
+    """The server. `statuses` are those of the next answers; all later ones are 204. `host` is what its URL names."""
 
-    def __init__(self, port: int = 0, *, certificate: Path | None = None) -> None:
+    def __init__(self, port: int = 0, *, certificate: Path | None = None, host: str = "localhost") -> None:
         self.received: list[Received] = []
         self.statuses: list[int] = []
         self.headers: dict[str, str] = {}
@@ -75,7 +75,7 @@ class Receiver:
             self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
         self.port = self._server.server_port
         scheme = "http" if certificate is None else "https"
-        self.url = f"{scheme}://localhost:{self.port}/hook?from=penstock"
+        self.url = f"{scheme}://{host}:{self.port}/hook?from=penstock"
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
         self._thread.start()
 
@@ -95,8 +95,8 @@ class Receiver:
 
 
 def make_certificate(folder: Path) -> Path:
-    """Make a certificate for localhost, which is its own authority, and return the file with it and its key."""
-    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    """Make a certificate for localhost and 127.0.0.1 that is its own authority; return the file with it and its key."""
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
     files = ["-keyout", folder / "key.pem", "-out", folder / "cert.pem"]
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *names, *files]
     try:

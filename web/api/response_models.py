@@ -25,6 +25,7 @@ class Error(ResponseModel):
     """The body of every response that is neither a success nor a refusal."""
 
     error: ErrorInfo
+    limits: dict[str, str | int] | None = Field(None, description="limit, value and max of a bound that was reached")
 
 
 class Limits(ResponseModel):

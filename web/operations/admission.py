@@ -10,6 +10,7 @@ import structlog
 from shared.errors import StoreUnavailable, Unconfirmed
 from shared.jobs.job import JobView, NewJob
 from shared.jobs.outcomes import Refused
+from shared.store.calls.earlier import EarlierRequest
 from shared.store.replies import Admitted, IdempotencyMismatch, Quote, RouteChanged, StaleClaim
 from web.api.digests import digest
 from web.api.refusals import Yield, to_yield, with_return_ticket
@@ -54,7 +55,8 @@ def offer(context: DoorContext, caller: Caller, generation: GenerationRequest) -
     did admit is canceled as soon as the store answers again. Raises LineNotOpen for a line of a batch.
     """
     if generation.callback_url:
-        check_callback(context.store.client, context.settings, caller.tenant, generation.callback_url)
+        earlier = EarlierRequest(generation.idem_digest or "", generation.job_id)
+        check_callback(context.store.client, context.settings, caller.tenant, generation.callback_url, earlier)
     job, answer = _offer_once(context, caller, generation)
     while isinstance(answer, Admitted) and answer.taken_back:
         # An earlier request with the same request id was admitted, but the answer was lost, so the door canceled that

@@ -16,7 +16,7 @@ class WebhookResult(StrEnum):
     TLS_FAILED = "tls_failed"
     #: It did not answer in time.
     TIMED_OUT = "timed_out"
-    #: Its name has no address.
+    #: Its name has no address, or no name server has answered in time.
     NOT_RESOLVED = "not_resolved"
     #: Its name has an address that is not public, and PENSTOCK_WEBHOOK_HOSTS does not list it.
     REFUSED_ADDRESS = "refused_address"
@@ -26,5 +26,7 @@ class WebhookResult(StrEnum):
     UNSIGNED = "unsigned"
     #: Another program has changed the copy of the job or batch.
     UNREADABLE = "unreadable"
+    #: The door has failed to make the request, which its log describes; a later try may succeed.
+    FAULT = "fault"
     #: The day has passed, or no try can succeed.
     GAVE_UP = "gave_up"

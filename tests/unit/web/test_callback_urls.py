@@ -2,10 +2,13 @@
 
 import pytest
 
+from shared.errors import ConfigError
+from shared.settings.settings import load
+from shared.settings.webhook_hosts import parse_hosts
 from web.http.callbacks.addresses import is_public
-from web.http.callbacks.url import MAX_URL_BYTES, check_allowed, parse_hosts, parse_url
+from web.http.callbacks.url import MAX_URL_BYTES, check_allowed, parse_url
 
-LISTED = parse_hosts("hooks.internal, [fd00::7],10.1.2.3")
+LISTED = parse_hosts("hooks.internal, [fd00::7],10.1.2.3,Port.internal:8080,[fd00::8]:90, fd00:0:0::9")
 
 
 @pytest.mark.parametrize(
@@ -17,6 +20,12 @@ LISTED = parse_hosts("hooks.internal, [fd00::7],10.1.2.3")
         ("http://hooks.internal:8080/x", "hooks.internal", 8080, "/x", "hooks.internal:8080"),
         ("http://hooks.internal/x@y", "hooks.internal", 80, "/x@y", "hooks.internal"),
         ("http://[fd00::7]:9000/", "fd00::7", 9000, "/", "[fd00::7]:9000"),
+        ("http://[FD00:0::7]/", "fd00::7", 80, "/", "[fd00::7]"),
+        ("http://[fd00::9]/", "fd00::9", 80, "/", "[fd00::9]"),
+        ("http://[fd00::8]:90/", "fd00::8", 90, "/", "[fd00::8]:90"),
+        ("http://port.internal:8080/", "port.internal", 8080, "/", "port.internal:8080"),
+        ("https://" + "a" * 63 + ".example/", "a" * 63 + ".example", 443, "/", "a" * 63 + ".example"),
+        ("https://a_b.c--d.example/", "a_b.c--d.example", 443, "/", "a_b.c--d.example"),
         ("https://8.8.8.8/", "8.8.8.8", 443, "/", "8.8.8.8"),
         ("https://xn--bcher-kva.example/", "xn--bcher-kva.example", 443, "/", "xn--bcher-kva.example"),
     ],
@@ -55,6 +64,11 @@ def test_an_allowed_url_is_divided_into_what_is_connected_to_and_what_is_sent(ur
         ("https://0x7f.0.0.1/", "names the host"),
         ("https://0177.0.0.1/", "names the host"),
         ("https://example.0x7f/", "names the host"),
+        ("https://a..example/", "names the host 'a..example'"),
+        ("https://.example/", "names the host"),
+        ("https://a.-b.example/", "names the host"),
+        ("https://" + "a" * 64 + ".example/", "names the host"),
+        ("https://" + "a." * 126 + "example/", "names the host"),
         ("https://example.com/" + "x" * MAX_URL_BYTES, "longer than 2048 bytes"),
     ],
 )
@@ -76,12 +90,46 @@ def test_an_invalid_url_is_refused_with_a_message_that_names_the_problem(url, pr
         ("http://more.hooks.internal/", "only https"),
         ("http://internal/", "only https"),
         ("http://hooks.internal./", "names the host"),
+        # An entry with a port allows that port only.
+        ("http://port.internal/", "only https"),
+        ("https://port.internal:8081/", "only 443"),
+        ("https://[fd00::8]/", "not public"),
     ],
 )
 def test_what_is_not_listed_needs_https_the_usual_port_and_a_public_address(url, problem):
     with pytest.raises(ValueError, match="callback_url") as refused:
         check_allowed(parse_url(url), LISTED)
     assert problem in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "hooks.internal:0",
+        "hooks.internal:70000",
+        "hooks.internal:",
+        "hooks.internal:http",
+        "http://hooks.internal",
+        "hooks.internal/path",
+        "[::1",
+        "::1]",
+        "[hooks.internal]:80",
+        "[10.0.0.1]",
+        "10.0.0.999",
+        "10.0.1",
+        "fe80::1%eth0",
+        "*.internal",
+        "a..b",
+        "a b",
+        ":80",
+        "[]:80",
+        "1:2",
+    ],
+)
+def test_a_listed_host_that_no_url_could_name_stops_the_start_and_is_quoted(entry):
+    with pytest.raises(ConfigError, match="PENSTOCK_WEBHOOK_HOSTS") as refused:
+        load({"PENSTOCK_WEBHOOK_HOSTS": f"hooks.internal,{entry}"}, dotenv=None)
+    assert repr(entry) in str(refused.value)
 
 
 def test_no_message_repeats_a_token_in_the_path():

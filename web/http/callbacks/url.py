@@ -1,19 +1,18 @@
 """The URLs to which webhooks are sent: what a request may name, and the parts of a valid one; pure functions."""
 
-import ipaddress
 import re
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Annotated
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 
+from shared.hosts import is_address, normal_host
 from web.http.callbacks.addresses import is_public
 
 MAX_URL_BYTES = 2_048
 _DEFAULT_PORTS = {"http": 80, "https": 443}
-#: What a host may consist of: a name in ASCII (IDNA names as `xn--`), or an IPv6 address without its brackets.
-_NAME = re.compile(r"(?!-)[a-z0-9_.-]{1,253}(?<![.-])\Z")
 
 
 @dataclass(frozen=True)
@@ -21,7 +20,7 @@ class CallbackTarget:
     """The parts of a valid URL."""
 
     scheme: str
-    #: In lower case, an IPv6 address without its brackets.
+    #: A name in lower case, or an address; an IPv6 address in its shortest form and without brackets.
     host: str
     port: int
     #: The path and the query, as they are sent.
@@ -51,48 +50,33 @@ def parse_url(url: str) -> CallbackTarget:
         raise ValueError("callback_url contains a user name or a password; put a token into the path or the query")
     if "#" in url:
         raise ValueError("callback_url contains a fragment (#), which no receiver would see")
-    if not _is_host(host):
-        raise ValueError(f"callback_url names the host {host[:60]!r}, which is neither a name nor an address")
+    normal = normal_host(host)
+    if normal is None:
+        raise ValueError(f"callback_url names the host {host[:80]!r}, which is neither a name nor an address")
     if port == 0:
         raise ValueError("callback_url names the port 0")
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return CallbackTarget(parts.scheme, host, port or _DEFAULT_PORTS[parts.scheme], path)
+    return CallbackTarget(parts.scheme, normal, port or _DEFAULT_PORTS[parts.scheme], path)
 
 
-def parse_hosts(listed: str) -> frozenset[str]:
-    """Return the hosts in PENSTOCK_WEBHOOK_HOSTS, in lower case."""
-    return frozenset(name.strip().strip("[]").lower() for name in listed.split(",") if name.strip())
+def is_listed(target: CallbackTarget, listed: AbstractSet[tuple[str, int | None]]) -> bool:
+    """Return whether PENSTOCK_WEBHOOK_HOSTS, as `parse_hosts` has read it, names the host or its port."""
+    return (target.host, None) in listed or (target.host, target.port) in listed
 
 
-def check_allowed(target: CallbackTarget, listed: frozenset[str]) -> None:
+def check_allowed(target: CallbackTarget, listed: AbstractSet[tuple[str, int | None]]) -> None:
     """Raise ValueError unless the URL may be sent to: by https to the default port, or to a listed host."""
-    if target.host in listed:
+    if is_listed(target, listed):
         return
     if target.scheme != "https":
         raise ValueError(f"callback_url={target.scheme}://{target.host}…: only https is allowed, {_UNLESS}")
     if target.port != _DEFAULT_PORTS["https"]:
         raise ValueError(f"callback_url names the port {target.port}: only 443 is allowed, {_UNLESS}")
-    if _is_address(target.host) and not is_public(target.host):
+    if is_address(target.host) and not is_public(target.host):
         raise ValueError(f"callback_url names the address {target.host}, which is not public, {_UNLESS}")
 
 
 _UNLESS = "unless an operator lists the host in PENSTOCK_WEBHOOK_HOSTS"
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
-
-
-def _is_host(host: str) -> bool:
-    if ":" in host:
-        return "%" not in host and _is_address(host)
-    # Resolvers read 127.1, 0x7f.1 and 2130706433 as addresses; only the usual form is accepted.
-    last = host.rpartition(".")[2]
-    return bool(_NAME.match(host)) and (_is_address(host) or not re.fullmatch(r"[0-9]+|0x[0-9a-f]*", last))
 
 
 def _check(url: str) -> str:

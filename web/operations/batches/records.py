@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from shared.store.batches.batches import Batches, NotCreated, StoredBatch, TooManyOpen
 from shared.store.batches.files import Deletion, NoRoom, StoredFile, Whose
 from shared.store.batches.repeats import Repeats
+from shared.store.calls.earlier import EarlierRequest
 from web.http.api_errors import ApiError
 from web.openai.batches.batch_schema import BatchBody, window_ms
 from web.operations.callers import Caller
@@ -31,7 +32,8 @@ def create_batch(context: DoorContext, caller: Caller, body: BatchBody, repeats:
     if body.metadata is not None:
         fields["metadata"] = json.dumps(body.metadata, ensure_ascii=False)
     if body.callback_url is not None:
-        check_callback(context.store.client, context.settings, caller.tenant, body.callback_url)
+        earlier = EarlierRequest(repeats.idem_digest)
+        check_callback(context.store.client, context.settings, caller.tenant, body.callback_url, earlier)
         fields["callback_url"] = body.callback_url
     batches = Batches(context.store.client)
     created = batches.create(

@@ -7,25 +7,21 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, Self, cast
 
 from shared.store.webhooks.results import WebhookResult
 from web.http.callbacks.addresses import is_public
 from web.http.callbacks.url import CallbackTarget
+from web.operations.webhooks.names import Resolve
 
-#: The time limits of one try, in seconds: to resolve the name, to connect (with the TLS handshake), and for the rest.
-RESOLVE_S, CONNECT_S, ANSWER_S = 5.0, 5.0, 10.0
-#: So many names are resolved at once in a process. gevent resolves in ten threads, which the process needs for others.
-_RESOLVERS = threading.BoundedSemaphore(6)
+#: The time limits of one try after its name is resolved, in seconds: to connect, with the TLS handshake, and to answer.
+CONNECT_S, ANSWER_S = 5.0, 10.0
 #: So many of a host's addresses are tried.
 _MAX_ADDRESSES = 3
 #: How much of an answer is read, in bytes: its head and the beginning of its body.
 _MAX_HEAD, _MAX_BODY = 32_768, 4_096
-
-#: Returns the addresses of a host, as texts. Raises OSError.
-Resolve = Callable[[str, int], Sequence[str]]
 
 
 class Failed(Exception):
@@ -37,45 +33,24 @@ class Failed(Exception):
 
 
 def post(
-    target: CallbackTarget, body: bytes, headers: Mapping[str, str], *, is_listed: bool, resolve: Resolve | None = None
+    target: CallbackTarget, body: bytes, headers: Mapping[str, str], *, is_listed: bool, resolve: Resolve
 ) -> WebhookResult:
-    """Send a webhook and return how that ended. `is_listed` allows addresses that are not public."""
+    """Send a webhook and return how that ended. `is_listed` allows addresses that are not public.
+
+    Raises what `resolve` raises, except OSError.
+    """
     try:
-        addresses = _resolve_in_time(target, resolve or _lookup)
-        # One address that is not public is enough to refuse: the owner of the name chooses which of them come first.
-        if not is_listed and not all(map(is_public, addresses)):
-            return WebhookResult.REFUSED_ADDRESS
+        addresses = resolve(target.host, target.port)
+    except OSError:
+        return WebhookResult.NOT_RESOLVED
+    # One address that is not public is enough to refuse: the owner of the name chooses which of them come first.
+    if not is_listed and not all(map(is_public, addresses)):
+        return WebhookResult.REFUSED_ADDRESS
+    try:
         with _connect(target, addresses) as connection:
             return _exchange(connection, target, body, headers)
     except Failed as failed:
         return failed.result
-
-
-def _lookup(host: str, port: int) -> Sequence[str]:
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(address[0]).partition("%")[0] for *_, address in found))
-
-
-def _resolve_in_time(target: CallbackTarget, resolve: Resolve) -> Sequence[str]:
-    """Return the host's addresses. A resolver cannot be interrupted, so it works in a thread that is left behind."""
-    found: list[Sequence[str]] = []
-    ended = threading.Event()
-
-    def run() -> None:
-        try:
-            found.append(resolve(target.host, target.port))
-        except (OSError, UnicodeError):
-            pass
-        finally:
-            _RESOLVERS.release()
-            ended.set()
-
-    if not _RESOLVERS.acquire(timeout=RESOLVE_S):
-        raise Failed(WebhookResult.NOT_RESOLVED)
-    threading.Thread(target=run, name="webhook-resolver", daemon=True).start()
-    if not ended.wait(RESOLVE_S) or not found or not found[0]:
-        raise Failed(WebhookResult.NOT_RESOLVED)
-    return found[0]
 
 
 class _Connection:
