@@ -19,6 +19,7 @@ from tests.support.gate import SLOW, GateClient, a_gate, port_of, submit_frame
 from tests.support.processes import ROOT, Process, Stage, in_time, wait_for
 from tests.support.program import program
 from tests.support.up import Up, is_gone
+from web.gate.connection_table import GateBound
 
 pytestmark = pytest.mark.ways("direct", reason="the gate does not speak HTTP")
 
@@ -271,6 +272,8 @@ def test_the_gate_serves_its_health_and_metrics_on_a_separate_address(stage: Sta
         with urllib.request.urlopen(f"{metrics_url}/metrics", timeout=10) as answer:
             metrics = answer.read().decode()
         assert "penstock_gate_connections 1.0" in metrics
+        for bound in GateBound:
+            assert f'penstock_gate_refused_connections_total{{bound="{bound.value}"}} 0.0' in metrics
         assert 'penstock_gate_frames_total{status="accepted"} 1.0' in metrics
         assert 'penstock_gate_frames_total{status="error"} 1.0' in metrics
         assert 'penstock_store_script_seconds_count{script="admit"} 1.0' in metrics

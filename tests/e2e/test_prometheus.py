@@ -1,4 +1,4 @@
-"""The boards and rules on a real Prometheus that scrapes two doors and a worker: right figures, and none twice."""
+"""The boards and rules on a real Prometheus that scrapes two doors, a gate and a worker: right figures, none twice."""
 
 import json
 import math
@@ -18,6 +18,7 @@ from shared.jobs.job import new_job_id
 from shared.jobs.outcomes import Outcome
 from shared.jobs.tenant_policy import TenantPolicy
 from tests.support.builders import a_job, admitted, an_ending, heartbeat
+from tests.support.gate import a_gate, port_of
 from tests.support.metered_load import Ledger, Load
 from tests.support.ports import free_port
 from tests.support.processes import ROOT, Stage, wait_for
@@ -52,7 +53,7 @@ Measured = tuple[Ledger, float, float]
 
 @dataclass
 class Scene:
-    """Two doors and a worker that Prometheus scrapes."""
+    """Two doors, a gate and a worker that Prometheus scrapes."""
 
     stage: Stage
     doors: list[str]
@@ -103,8 +104,10 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         refuse_without_worker(doors[0], keys["blue"])
         worker = stage.worker(PENSTOCK_WORKER_LISTEN="127.0.0.1:0")
         line = wait_for(lambda: worker.log_lines("worker.exporter"), "the worker's address")[0]
+        gate, _ = a_gate(stage, PENSTOCK_GATE_METRICS_LISTEN="127.0.0.1:0", PENSTOCK_AUTH="required")
         prometheus = Prometheus(
             stage,
+            gates=[f"127.0.0.1:{port_of(gate, 'gate.exporter')}"],
             doors=[address_of(door) for door in doors],
             workers=[json.loads(line)["address"]],
             admin_key=(folder / "state" / "admin.key").read_text().strip(),

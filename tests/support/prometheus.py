@@ -28,14 +28,14 @@ _FOLDER = ROOT / "deploy" / "prometheus"
 class Prometheus:
     """A Prometheus with the configuration and the rules of deploy/prometheus, which scrapes twice a second."""
 
-    def __init__(self, stage: Stage, *, doors: list[str], workers: list[str], admin_key: str) -> None:
-        """Start it and wait until it answers. Doors and workers are addresses (host:port)."""
+    def __init__(self, stage: Stage, *, doors: list[str], gates: list[str], workers: list[str], admin_key: str) -> None:
+        """Start it and wait until it answers. Doors, gates and workers are addresses (host:port) of their metrics."""
         folder = stage.folder("prometheus")
         config = yaml.safe_load((_FOLDER / "prometheus.yml").read_text(encoding="utf-8"))
         config["global"] = {"scrape_interval": "500ms", "scrape_timeout": "500ms", "evaluation_interval": "1s"}
-        targets = {"penstock-fleet": doors, "penstock-door": doors, "penstock-worker": workers}
+        targets = {"penstock-fleet": doors, "penstock-door": doors, "penstock-gate": gates, "penstock-worker": workers}
         for job in config["scrape_configs"]:
-            job["static_configs"] = [{"targets": targets.get(job["job_name"], [])}]
+            job["static_configs"] = [{"targets": targets[job["job_name"]]}]
         (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
         (folder / "admin-key").write_text(admin_key)
         for rules in config["rule_files"]:

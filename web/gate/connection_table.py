@@ -2,7 +2,15 @@
 
 import threading
 from collections import OrderedDict, defaultdict
+from enum import StrEnum
 from typing import Protocol
+
+
+class GateBound(StrEnum):
+    """A bound on the gate's connections; its value is the name of its setting, and the metric's label."""
+
+    CONNECTIONS = "PENSTOCK_GATE_MAX_CONNECTIONS"
+    ADDRESS = "PENSTOCK_GATE_MAX_CONNECTIONS_PER_ADDRESS"
 
 
 class TabledConnection(Protocol):
@@ -31,18 +39,18 @@ class ConnectionTable:
         self._strangers: OrderedDict[TabledConnection, None] = OrderedDict()
         self._strangers_by_address: defaultdict[str, OrderedDict[TabledConnection, None]] = defaultdict(OrderedDict)
 
-    def add(self, connection: TabledConnection, address: str | None, *, stranger: bool) -> str | None:
-        """Add a connection; return None, or the name of the setting whose bound refuses it."""
+    def add(self, connection: TabledConnection, address: str | None, *, stranger: bool) -> GateBound | None:
+        """Add a connection; return None, or the bound that refuses it."""
         with self._lock:
             victims = []
             if address is not None and self._counts.get(address, 0) >= self._max_per_address:
                 victims = list(self._strangers_by_address.get(address, ()))[:1]
                 if not victims:
-                    return "PENSTOCK_GATE_MAX_CONNECTIONS_PER_ADDRESS"
+                    return GateBound.ADDRESS
             elif len(self._addresses) >= self._max_in_all:
                 victims = [next(iter(self._strangers))] if self._strangers else []
                 if not victims:
-                    return "PENSTOCK_GATE_MAX_CONNECTIONS"
+                    return GateBound.CONNECTIONS
             for victim in victims:
                 self._remove(victim)
             self._addresses[connection] = address

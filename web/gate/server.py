@@ -14,7 +14,7 @@ from shared.metrics import process as specs
 from web.gate.answers import error_frame, to_line
 from web.gate.bounds import Bounds
 from web.gate.connection import Connection
-from web.gate.connection_table import ConnectionTable
+from web.gate.connection_table import ConnectionTable, GateBound
 from web.gate.requests import BadFrame
 from web.gate.stranger_budget import StrangerBudget
 from web.runtime.context import DoorContext
@@ -42,6 +42,9 @@ class GateMetrics:
         refused = specs.GATE_REFUSED_CONNECTIONS
         self._frames = Counter(frames.name, frames.help, frames.labels, registry=registry)
         self._refused = Counter(refused.name, refused.help, refused.labels, registry=registry)
+        for bound in GateBound:
+            # An alert would miss the first count of a series that did not exist before.
+            self._refused.labels(bound.value)
         self.connections = Gauge(connections.name, connections.help, registry=registry)
 
     def count(self, status: str) -> None:
@@ -49,10 +52,10 @@ class GateMetrics:
         with suppress(Exception):
             self._frames.labels(status).inc()
 
-    def count_refused(self, bound: str) -> None:
+    def count_refused(self, bound: GateBound) -> None:
         """Count one connection that was refused because of this bound."""
         with suppress(Exception):
-            self._refused.labels(bound).inc()
+            self._refused.labels(bound.value).inc()
 
 
 class Gate:
@@ -120,7 +123,7 @@ class Gate:
             self._connections.discard(connection)
             self._table.remove(connection)
 
-    def _refuse(self, sock: socket.socket, bound: str) -> None:
+    def _refuse(self, sock: socket.socket, bound: GateBound) -> None:
         """Tell the client which bound is reached, unless that would block, and close the connection."""
         self._metrics.count_refused(bound)
         fault = BadFrame("too_many_connections", f"the gate accepts no further connection now ({bound}); retry later")

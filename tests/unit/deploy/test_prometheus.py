@@ -13,6 +13,7 @@ from tests.support.prometheus import PROMTOOL, needs_prometheus
 from tools.boards.grafana import Board
 from tools.boards.overview import OVERVIEW
 from tools.boards.tenant import TENANT
+from web.gate.connection_table import GateBound
 from web.http.connection_bounds import DoorBound
 
 FOLDER = ROOT / "deploy" / "prometheus"
@@ -76,10 +77,10 @@ def test_the_configuration_names_where_the_docs_are() -> None:
     assert re.fullmatch(r"https://[^/]+/[^ ]*[^/]", external["penstock_docs"])
 
 
-def test_the_runbook_names_each_bound_at_which_a_door_turns_clients_away() -> None:
+def test_the_runbook_names_each_bound_at_which_a_door_or_a_gate_turns_clients_away() -> None:
     page = (ROOT / "docs" / "runbook.md").read_text(encoding="utf-8")
     section = page.partition("### PenstockConnectionsTurnedAway\n")[2].partition("\n### ")[0]
-    assert [bound for bound in DoorBound if f"`{bound.value}`" not in section] == []
+    assert [bound for bound in (*DoorBound, *GateBound) if f"`{bound.value}`" not in section] == []
 
 
 def test_the_operators_key_is_readable_for_its_owner_only_and_cannot_be_committed(tmp_path: Path) -> None:
