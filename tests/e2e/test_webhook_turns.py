@@ -65,7 +65,7 @@ def sender(
     clock: ManualClock,
     name_server: threading.Event,
     monkeypatch: pytest.MonkeyPatch,
-) -> WebhookSender:
+) -> Iterator[WebhookSender]:
     # No try may end by itself, however slow the machine is.
     monkeypatch.setattr(naming, "RESOLVE_S", 90.0)
     monkeypatch.setattr(posting, "ANSWER_S", 90.0)
@@ -79,7 +79,11 @@ def sender(
         WebhookSecrets(store.client).change(tenant, SECRET)
     heartbeat(store)
     hosts = ",".join(("localhost", "silent.example", *HOSTS))
-    return WebhookSender(make_door_context(replace(settings, webhook_hosts=hosts), store, clock), resolve)
+    sender = WebhookSender(make_door_context(replace(settings, webhook_hosts=hosts), store, clock), resolve)
+    yield sender
+    # The receiver has answered by now. No try may write to the store while the store is examined.
+    name_server.set()
+    wait_for(lambda: not sender.open_by_tenant(), "all tries to end", timeout_s=60)
 
 
 def end_job(store: Store, tenant: str, url: str) -> str:
