@@ -101,7 +101,8 @@ class Files:
             try:
                 self._folder.write(file_id, part * PART_BYTES, content)
             except FilesUnavailable:
-                if part == 0:
+                # The files of a batch, which are forced, are written again with the same id (FilesFolder.remove).
+                if part == 0 and not forced:
                     self._remove_content(file_id)
                 raise
         word, rest = self._call(

@@ -81,9 +81,13 @@ class FilesFolder:
         content: bytes = self._on_disk(_read, self._path_of(file_id), offset, length)
         return content if len(content) == length else None
 
-    def remove(self, file_id: str) -> None:
-        """Remove a file, if it exists."""
-        self._on_disk(_remove, self._path_of(file_id))
+    def remove(self, file_id: str, least_age_s: float = 0.0) -> None:
+        """Remove a file, if it exists and nothing was written to it for at least so long.
+
+        If the disk hangs, the file may be removed later, also after a retry has written it again. So the caller must
+        never write a file with this id again, or give an age.
+        """
+        self._on_disk(_remove, self._path_of(file_id), least_age_s)
 
     def _on_disk(self, call: Callable[..., Any], *arguments: Any) -> Any:
         try:
@@ -149,8 +153,12 @@ def _old_files(folder: Path, least_age_s: float) -> Iterator[str]:
         return
 
 
-def _remove(path: Path) -> None:
-    path.unlink(missing_ok=True)
+def _remove(path: Path, least_age_s: float = 0.0) -> None:
+    try:
+        if least_age_s <= 0 or time.time() - path.stat().st_mtime >= least_age_s:
+            path.unlink()
+    except FileNotFoundError:
+        return
 
 
 def _write(path: Path, offset: int, content: bytes) -> None:

@@ -132,7 +132,7 @@ def remove_old_files(client: redis.Redis, folder: FilesFolder, *, least_age_s: f
             found: list[Any] = pipe.execute()
         for file_id, has_record in zip(some, found, strict=True):
             if not has_record:
-                folder.remove(file_id)
+                folder.remove(file_id, least_age_s)
                 removed += 1
     return removed
 

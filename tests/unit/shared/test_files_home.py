@@ -201,3 +201,36 @@ def test_the_notes_for_operators_tell_what_files_take_and_whether_the_folder_can
     gone = replace(settings, files_dir=of_folder.files_dir + "/gone")
     is_unusable, notes = files_notes(store.client, gone)
     assert (is_unusable, "cannot be used" in notes[-1]) == (True, True)
+
+
+def test_a_file_that_is_written_again_while_its_removal_hangs_stays(store, of_folder):
+    """The disk hangs when an old content is to be removed, and goes on when a batch has written the file again."""
+    claim_home(store.client, of_folder)
+    path = Path(of_folder.files_dir)
+    add(store, FilesFolder(path), EXPIRED)
+    grow_old(FilesFolder(path), EXPIRED)
+    store.client.delete(keys.file(EXPIRED))
+
+    def late(call, *arguments):
+        if call.__name__ == "_remove":
+            add(store, FilesFolder(path), EXPIRED)
+        return call(*arguments)
+
+    remove_old_files(store.client, FilesFolder(path, late))
+    assert (path / EXPIRED).read_bytes() == b"abc"
+
+
+def test_a_file_of_a_batch_that_could_not_be_written_is_not_removed_because_it_is_written_again(store, of_folder):
+    claim_home(store.client, of_folder)
+    calls = []
+
+    def hanging(call, *_):
+        calls.append(call.__name__)
+        raise TimeoutError("the disk did not answer for 30 s")
+
+    files = Files(store.client, FilesFolder(Path(of_folder.files_dir), hanging))
+    for forced, expected in ((False, ["_write", "_remove"]), (True, ["_write"])):
+        with pytest.raises(FilesUnavailable, match="did not answer"):
+            files.add_part(KEPT, "blue", 0, b"abc", forced=forced)
+        assert calls == expected
+        calls.clear()
