@@ -17,9 +17,9 @@ from shared.cli.sse import parse_json_object
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 5.0
 #: How long polling continues, in seconds, while the door or its store is down, or the tenant has too many requests.
 _MAX_OUTAGE_S = 300.0
-#: The read timeout of an upload, in seconds. The door answers when the file is on its disk: it gives up each of a few
-#: calls to the disk after 30 s.
-_UPLOAD_TIMEOUT_S = 120.0
+#: The read timeout of requests with the content of a file, in seconds. The door answers an upload when the file is on
+#: its disk, and gives up each of a few calls to the disk after 30 s.
+_FILES_TIMEOUT_S = 120.0
 #: How much of a file is in memory at once.
 _PART_BYTES = 65_536
 #: A batch with one of these statuses does not change any more.
@@ -45,7 +45,7 @@ class BatchClient(DoorClient):
                 headers = {"Content-Type": form.content_type, "Content-Length": str(form.length)}
                 headers["Idempotency-Key"] = idempotency_key
                 try:
-                    with self.open("POST", "/v1/files", form, headers, timeout_s=_UPLOAD_TIMEOUT_S) as response:
+                    with self.open("POST", "/v1/files", form, headers, timeout_s=_FILES_TIMEOUT_S) as response:
                         return str(parse_json_object(response.read()).get("id", ""))
                 except HTTPError as error:
                     raise _error_of(error) from None
@@ -74,8 +74,7 @@ class BatchClient(DoorClient):
             except DoorError as error:
                 now_s = self.clock.monotonic()
                 outage_began_s = outage_began_s or now_s
-                is_passing = error.status in {0, 429} or error.status >= 500
-                if not is_passing or now_s - outage_began_s + error.retry_after_s > _MAX_OUTAGE_S:
+                if not _is_passing(error) or now_s - outage_began_s + error.retry_after_s > _MAX_OUTAGE_S:
                     raise
                 self.sleep(max(pause_s, error.retry_after_s))
             else:
@@ -96,7 +95,10 @@ class BatchClient(DoorClient):
                     self._download_once(file_id, draft)
                     break
                 except HTTPError as error:
-                    raise _error_of(error) from None
+                    answered = _error_of(error)
+                    if pause_s is None or not _is_passing(answered):
+                        raise answered from None
+                    self.sleep(max(pause_s, answered.retry_after_s))
                 except (HTTPException, ConnectionError, TimeoutError) as error:
                     if pause_s is None:
                         raise self.unreachable_error(error) from error
@@ -111,7 +113,7 @@ class BatchClient(DoorClient):
 
     def _download_once(self, file_id: str, draft: Path) -> None:
         path = f"/v1/files/{urllib.parse.quote(file_id, safe='')}/content"
-        with self.open("GET", path, None, {}) as response, draft.open("wb") as file:
+        with self.open("GET", path, None, {}, timeout_s=_FILES_TIMEOUT_S) as response, draft.open("wb") as file:
             length = 0
             while part := response.read(_PART_BYTES):
                 length += file.write(part)
@@ -157,6 +159,11 @@ def _checked(reply: Reply) -> Json:
     if "id" not in reply.body:
         raise DoorError(f"the door answered {reply.status} without an id; is PENSTOCK_URL a Penstock door?")
     return reply.body
+
+
+def _is_passing(error: DoorError) -> bool:
+    """Return whether a later request may succeed: the door or its store is away, or too many requests are open."""
+    return error.status in {0, 429} or error.status >= 500
 
 
 def _error_of(error: HTTPError) -> DoorError:

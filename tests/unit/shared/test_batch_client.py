@@ -65,3 +65,20 @@ def test_an_upload_without_an_answer_is_repeated_with_the_same_idempotency_key(c
     assert len(door.requests) == 3
     assert len({headers["Idempotency-Key"] for _, _, headers, _ in door.requests}) == 1
     assert all(file.read_bytes() in body for _, _, _, body in door.requests)
+
+
+def test_results_are_read_although_the_door_is_busy_for_a_moment(
+    client: Any, slept: list[float], tmp_path: Path
+) -> None:
+    busy = json_answer(503, {"error": {"message": "the disk", "code": "files_unavailable"}}, Retry_After="30")
+    with scripted_door(json_answer(429, FULL), busy, json_answer(200, b"answers")) as door:
+        client(door.url).download("file-1", tmp_path / "out")
+    assert ((tmp_path / "out").read_bytes(), slept) == (b"answers", [0.25, 30])
+
+
+def test_results_that_are_gone_are_told_at_once_and_leave_no_file(
+    client: Any, slept: list[float], tmp_path: Path
+) -> None:
+    with scripted_door(json_answer(404, FULL)) as door, pytest.raises(DoorError):
+        client(door.url).download("file-1", tmp_path / "out")
+    assert (slept, list(tmp_path.iterdir())) == ([], [])
