@@ -108,9 +108,9 @@ def _connect(target: CallbackTarget, addresses: Sequence[str]) -> _Connection:
 def _start_tls(connection: _Connection, target: CallbackTarget) -> None:
     try:
         connection.socket = _tls().wrap_socket(connection.socket, server_hostname=target.host)
-    except OSError:
+    except OSError as error:
         with connection:
-            raise Failed(WebhookResult.TIMED_OUT if connection.was_cut else WebhookResult.TLS_FAILED) from None
+            raise Failed(_result_of(error, connection, WebhookResult.TLS_FAILED)) from None
 
 
 @cache  # reading the certificates of the system takes tens of ms
@@ -155,11 +155,16 @@ def _exchange(
         if source.has_ended:
             return WebhookResult.TIMED_OUT if connection.was_cut else WebhookResult.UNREACHABLE
         _drain(answer)
-    except (OSError, http.client.HTTPException, ValueError):
-        return WebhookResult.TIMED_OUT if connection.was_cut else WebhookResult.UNREACHABLE
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        return _result_of(error, connection, WebhookResult.UNREACHABLE)
     finally:
         answer.close()
     return WebhookResult.DELIVERED if 200 <= answer.status < 300 else WebhookResult.BAD_STATUS
+
+
+def _result_of(error: Exception, connection: _Connection, otherwise: WebhookResult) -> WebhookResult:
+    """Return `timed_out` if a limit ended the exchange: the timer's, or that of a single read, which may be first."""
+    return WebhookResult.TIMED_OUT if connection.was_cut or isinstance(error, TimeoutError) else otherwise
 
 
 def _drain(answer: http.client.HTTPResponse) -> None:
