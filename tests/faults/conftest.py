@@ -4,7 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import redis
 
+from tests.support.mortal import Mortal
 from tests.support.processes import Stage
 
 #: Leases of one second, so that lost jobs are taken back within a test; 8 slots of 100 words a second; admission by
@@ -24,3 +26,10 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     with Stage(tmp_path, **FAST) as stage:
         yield stage
         stage.assert_sound()
+
+
+@pytest.fixture
+def mortal(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mortal]:
+    mortal = Mortal(redis_client, monkeypatch)
+    yield mortal
+    mortal.commands_left = None

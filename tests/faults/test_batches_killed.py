@@ -1,12 +1,10 @@
 """Each line of a batch is answered exactly once, wherever the processes that feed it are killed."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 
 from shared.clock import RealClock
 from shared.store import keys
@@ -14,39 +12,12 @@ from shared.store.batches.batches import ENDED, Batches
 from shared.store.store import Store
 from tests.support.builders import advance_clock, heartbeat
 from tests.support.fed_batch import LINES, UNSERVED, WINDOW_MS, a_batch, answered, other_jobs, run_jobs, the_batch
+from tests.support.mortal import Killed, Mortal
 from web.operations.batches.feeder import feed_once
 from web.runtime.context import DoorContext, make_door_context
 
 #: The cases are spread over this many tests.
 SHARES = 4
-
-
-class Killed(BaseException):
-    """The process ends before its next command to the store."""
-
-
-class Mortal:
-    """Lets the process that uses a client end before one of its commands."""
-
-    def __init__(self, client: redis.Redis, patch: pytest.MonkeyPatch) -> None:
-        self.commands_left: int | None = None
-        execute = client.execute_command
-
-        def execute_if_alive(*arguments: Any, **options: Any) -> Any:
-            if self.commands_left is not None:
-                self.commands_left -= 1
-                if self.commands_left < 0:
-                    raise Killed
-            return execute(*arguments, **options)
-
-        patch.setattr(client, "execute_command", execute_if_alive)
-
-
-@pytest.fixture
-def mortal(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mortal]:
-    mortal = Mortal(redis_client, monkeypatch)
-    yield mortal
-    mortal.commands_left = None
 
 
 def feed(context: DoorContext, mortal: Mortal, kill_after: int, way: str) -> bool:

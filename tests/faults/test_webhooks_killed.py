@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 
 from shared.accounts.webhook_secrets import WebhookSecrets
 from shared.clock import RealClock
@@ -16,6 +15,7 @@ from shared.store import keys
 from shared.store.store import Store
 from shared.store.webhooks.webhooks import ClaimedWebhook
 from tests.support.builders import a_job, admitted, advance_clock, an_ending, claim, heartbeat, pass_time
+from tests.support.mortal import Killed, Mortal
 from tests.support.ports import free_port
 from tests.support.processes import Stage, wait_for
 from tests.support.receiver import SECRET, Receiver
@@ -24,34 +24,6 @@ from web.operations.webhooks.sender import LEASE_MS, LONGEST_REST_MS, WebhookSen
 from web.runtime.context import DoorContext, make_door_context
 
 PUBLIC = "8.8.8.8"
-
-
-class Killed(BaseException):
-    """The process ends before its next command to the store."""
-
-
-class Mortal:
-    """Lets the process that uses a client end before one of its commands."""
-
-    def __init__(self, client: redis.Redis, patch: pytest.MonkeyPatch) -> None:
-        self.commands_left: int | None = None
-        execute = client.execute_command
-
-        def execute_if_alive(*arguments: Any, **options: Any) -> Any:
-            if self.commands_left is not None:
-                self.commands_left -= 1
-                if self.commands_left < 0:
-                    raise Killed
-            return execute(*arguments, **options)
-
-        patch.setattr(client, "execute_command", execute_if_alive)
-
-
-@pytest.fixture
-def mortal(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mortal]:
-    mortal = Mortal(redis_client, monkeypatch)
-    yield mortal
-    mortal.commands_left = None
 
 
 @pytest.fixture

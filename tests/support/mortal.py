@@ -1,0 +1,28 @@
+"""A process that is killed before one of its commands to the store, in the test's own process."""
+
+from typing import Any
+
+import pytest
+import redis
+
+
+class Killed(BaseException):
+    """The process ends before its next command to the store."""
+
+
+class Mortal:
+    """Lets the process that uses a client end before one of its commands."""
+
+    def __init__(self, client: redis.Redis, patch: pytest.MonkeyPatch) -> None:
+        #: How many more commands are sent before the process ends; None if it does not.
+        self.commands_left: int | None = None
+        execute = client.execute_command
+
+        def execute_if_alive(*arguments: Any, **options: Any) -> Any:
+            if self.commands_left is not None:
+                self.commands_left -= 1
+                if self.commands_left < 0:
+                    raise Killed
+            return execute(*arguments, **options)
+
+        patch.setattr(client, "execute_command", execute_if_alive)
