@@ -5,6 +5,7 @@ import os
 import pty
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,27 @@ from shared.accounts.tenants import Tenants
 from shared.jobs.tenant_policy import TenantPolicy
 from tests.support.batches import BOUNDS, a_line
 from tests.support.processes import wait_for
-from tests.support.program import Program, program
+from tests.support.program import ROOT, Program, program
 from tests.support.served import Served, sim_served
 
 pytestmark = pytest.mark.ways("direct", reason="the command's requests are those of the package")
 #: Generous, because a machine with two cores may be busy.
 TIMEOUT_S = 120
+#: `penstock`, with a real SIGINT right after it has written that the batch runs.
+INTERRUPTED_AT_ONCE = """
+import os, signal, sys
+from shared.cli import main, output
+
+write_note = output.write_note
+
+def write_note_then_interrupt(text):
+    write_note(text)
+    if "runs until it ends" in text:
+        os.kill(os.getpid(), signal.SIGINT)
+
+output.write_note = write_note_then_interrupt
+main()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -168,6 +184,26 @@ def test_a_batch_goes_on_without_its_command_and_its_results_can_be_had_later(
     done = penstock("batch", "follow", batch_id, "--out", str(answers), "--force", timeout_s=TIMEOUT_S)
     assert done.returncode == 0, done.stderr
     assert ids_in(answers) == [line["custom_id"] for line in lines]
+
+
+def test_ctrl_c_at_the_moment_the_batch_is_announced_tells_how_to_get_its_results(
+    penstock: Program, write: Any
+) -> None:
+    file = write(*(a_line(number) for number in range(5)))
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_AT_ONCE, "batch", "run", str(file)],
+        env=penstock.environ,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 130, done.stderr
+    batch_id = done.stderr.split("batch ", 1)[1].split()[0]
+    assert f"penstock batch follow {batch_id}" in done.stderr
+    answers = file.with_name("answers")
+    assert penstock("batch", "follow", batch_id, "--out", str(answers), timeout_s=TIMEOUT_S).returncode == 0
 
 
 def test_ctrl_c_can_cancel_the_batch_and_keeps_the_answers_that_it_has(penstock: Program, write: Any) -> None:

@@ -85,9 +85,10 @@ def run(
         batch = _begin(client, file, endpoint, window, progress)
         if detach:
             progress.hide()
+            _tell_begun(batch["id"])
             output.write_json(batch) if json else output.write_data(batch["id"])
             return
-        batch = _follow(client, batch["id"], on_interrupt, progress)
+        batch = _follow(client, batch["id"], on_interrupt, progress, is_new=True)
     _finish(client, batch, places, delete=delete, json=json)
 
 
@@ -159,7 +160,7 @@ def _begin(client: "BatchClient", file: Path, endpoint: str, window: str, progre
     file_id = ""
     try:
         file_id = client.upload(file, progress.show_upload)
-        batch = client.create(file_id, endpoint=endpoint, window=window)
+        return client.create(file_id, endpoint=endpoint, window=window)
     except OSError as error:
         raise ConfigError(f"FILE={str(file)!r} cannot be read: {error.strerror}") from None
     except DoorError as error:
@@ -171,18 +172,24 @@ def _begin(client: "BatchClient", file: Path, endpoint: str, window: str, progre
             raise
         output.write_note(f"penstock: {error}")
         raise typer.Exit(YIELD) from None
-    output.write_note(f"batch {batch['id']} runs until it ends, also without this command")
-    return batch
+
+
+def _tell_begun(batch_id: str) -> None:
+    output.write_note(f"batch {batch_id} runs until it ends, also without this command")
 
 
 def _follow(
-    client: "BatchClient", batch_id: str, on_interrupt: OnInterrupt, progress: "BatchProgress"
+    client: "BatchClient", batch_id: str, on_interrupt: OnInterrupt, progress: "BatchProgress", *, is_new: bool = False
 ) -> dict[str, Any]:
     """Return the batch when it has ended. Raises KeyboardInterrupt if the user leaves it running."""
     batch: dict[str, Any] = {}
     is_canceled = False
     while True:
         try:
+            # Inside the `try`, because a user may type Ctrl-C as soon as this note is there.
+            if is_new:
+                _tell_begun(batch_id)
+                is_new = False
             for current in client.follow(batch_id):
                 batch = current
                 progress.show_batch(batch)
