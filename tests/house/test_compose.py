@@ -19,7 +19,10 @@ from tests.support.program import program
 
 ROOT = Path(__file__).parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())
-SERVICES = {name: service for name, service in COMPOSE["services"].items() if "build" in service}
+#: The services that run Penstock's own programs, without those that end after their work.
+SERVICES = {
+    name: service for name, service in COMPOSE["services"].items() if "build" in service and service["restart"] != "no"
+}
 
 
 def environ(service: dict[str, Any], **dotenv: str) -> dict[str, str]:
