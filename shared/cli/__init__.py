@@ -30,6 +30,7 @@ from shared.cli.commands import (
 )
 from shared.cli.commands.batches import batch
 from shared.cli.commands.operate import drain, top, usage
+from shared.cli.demo import demo
 from shared.cli.reach import FAULT, USAGE
 from shared.errors import ConfigError, PenstockError
 
@@ -48,6 +49,7 @@ _PARTS, _JOBS, _OPERATORS = (
 )
 
 app.command(rich_help_panel=_PARTS)(up.up)
+app.command(rich_help_panel=_PARTS)(demo.demo)
 app.command(rich_help_panel=_PARTS)(services.web)
 app.command(rich_help_panel=_PARTS)(services.worker)
 app.command(rich_help_panel=_PARTS)(services.gate)
