@@ -1,7 +1,8 @@
 """One tenant floods the door with jobs; then another tenant sends a single job and is not delayed by the flood.
 
-Start `make up`, then run `python examples/flood.py` in another shell. PENSTOCK_URL selects another door. The door must
-run with PENSTOCK_AUTH=open, as `make up` does, because this program names its tenants in the header X-Tenant.
+Start `make up`, then run `python examples/flood.py` in another shell. PENSTOCK_URL selects another door. If the door
+requires API keys, set RED_KEY and BLUE_KEY to keys of two tenants. Otherwise the door must run with PENSTOCK_AUTH=open,
+as `make up` does, because this program then names its tenants in the header X-Tenant.
 """
 
 import json
@@ -18,10 +19,12 @@ FLOOD_JOBS = 200
 
 def submit(tenant: str, prompt: str, *, max_tokens: int, wait_ms: int = 0) -> tuple[int, dict[str, Any]]:
     """Send one job. Return the HTTP status and the body, which is the job or its refusal."""
+    key = os.environ.get(f"{tenant.upper()}_KEY")
+    caller = {"authorization": f"Bearer {key}"} if key else {"x-tenant": tenant}
     request = urllib.request.Request(
         f"{URL}/v1/jobs?wait_ms={wait_ms}",
         json.dumps({"prompt": prompt, "max_tokens": max_tokens}).encode(),
-        {"content-type": "application/json", "x-tenant": tenant},
+        {"content-type": "application/json", **caller},
     )
     try:
         with urllib.request.urlopen(request, timeout=60) as response:
