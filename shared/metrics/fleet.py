@@ -196,6 +196,18 @@ GAUGES: tuple[MetricSpec, ...] = (
         "1 while a live worker serves the model, and 0 for an hour after the last one",
     ),
     MetricSpec(
+        "penstock_pool_backlog_seconds",
+        "gauge",
+        ("model_name",),
+        "time that the live workers of a model need for its queued jobs, without batch jobs, at the rates they measure",
+    ),
+    MetricSpec(
+        "penstock_pool_busy_ratio",
+        "gauge",
+        ("model_name",),
+        "running jobs of a model over the slots of its live workers, at most 1",
+    ),
+    MetricSpec(
         "penstock_clock_ahead_seconds",
         "gauge",
         (),

@@ -178,7 +178,7 @@ def _changes(max_tokens: int, cut_to: int, tier: int) -> tuple[Change, ...]:
 def snapshot(answer: list[Any]) -> Snapshot:
     """Decode the answer of the snapshot script."""
     now_ms, inflight, waiting, running, raw_config, stats, tenants, workers, models, *rest = answer
-    live_models, live_workers, capacity_wtps, ahead_ms = rest
+    live_models, live_workers, capacity_wtps, ahead_ms, loads = rest
     config = pairs(raw_config)
     live_slots = integer(config.get("live_slots"))
     return Snapshot(
@@ -198,6 +198,8 @@ def snapshot(answer: list[Any]) -> Snapshot:
         live_slots=live_slots,
         capacity_wtps=float(capacity_wtps),
         ahead_ms=ahead_ms,
+        backlogs_s={text(model): float(seconds) for model, seconds, _ in loads if float(seconds) >= 0},
+        busy_ratios={text(model): float(ratio) for model, _, ratio in loads},
     )
 
 

@@ -263,6 +263,9 @@ class Snapshot:
     capacity_wtps: float = 0.0
     #: By how many ms the scripts' time is ahead of the clock of the store's machine, because that clock was set back.
     ahead_ms: int = 0
+    #: Per live model: seconds of queued work (no batch jobs), if rates are known; running jobs over slots, at most 1.
+    backlogs_s: dict[str, float] = field(default_factory=dict)
+    busy_ratios: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

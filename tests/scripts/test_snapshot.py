@@ -146,6 +146,23 @@ def test_a_snapshot_lists_workers_of_every_pool_even_if_one_pool_is_large(store)
     assert store.snapshot(workers=0).workers == []
 
 
+def test_the_backlog_of_a_pool_is_its_queued_work_over_its_measured_rate_without_batch_jobs(store):
+    rates = {"prefill_tps": 1_000.0, "tpot_ms": 10.0}
+    heartbeat(store, facts=rates | {"mu_wtps": 100.0})
+    heartbeat(store, "w2", facts=rates | {"mu_wtps": 300.0})
+    heartbeat(store, "other", model="n", facts=rates | {"mu_wtps": 1_000.0})
+    heartbeat(store, "unmeasured", model="o")
+    assert store.snapshot().backlogs_s == {MODEL: 0.0, "n": 0.0}
+    for job in (a_job(cost_mwt=100_000), a_job("b", cost_mwt=100_000), a_job("b", cost_mwt=9_000_000, priority=-1)):
+        admitted(store, job)
+    assert store.snapshot().backlogs_s == {MODEL: pytest.approx(0.5), "n": 0.0}
+    claim_one(store)
+    assert store.snapshot().backlogs_s[MODEL] == pytest.approx(0.25)
+    assert store.snapshot().busy_ratios == {MODEL: 1 / 8, "n": 0.0, "o": 0.0}
+    advance_clock(store, 6_000)
+    assert store.snapshot().backlogs_s == {}
+
+
 @pytest.mark.parametrize("model", ["m", "org/model:7b", "Ünï-€-😀 x", "a.b_c-D9", "\x7f\n|"])
 def test_the_scripts_use_the_same_form_of_a_models_name_in_keys(store, model):
     heartbeat(store, model=model)

@@ -158,6 +158,12 @@ def test_paused_jobs_are_added_up_over_the_live_workers_of_a_pool() -> None:
     ]
 
 
+def test_the_backlog_of_a_pool_is_told_in_seconds_and_a_pool_without_rates_tells_none() -> None:
+    read = samples(a_snapshot(live_models=["m", "new"], backlogs_s={"m": 1.5}, busy_ratios={"m": 1, "new": 0}))
+    assert read["penstock_pool_backlog_seconds"] == [({"model_name": "m"}, 1.5)]
+    assert read["penstock_pool_busy_ratio"] == [({"model_name": "m"}, 1), ({"model_name": "new"}, 0)]
+
+
 def test_the_tier_of_a_pool_is_a_gauge_labeled_with_its_model() -> None:
     assert samples(a_snapshot(tiers={"m": 2, "other": 0}))["penstock_pool_tier"] == [
         ({"model_name": "m"}, 2),

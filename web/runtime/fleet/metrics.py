@@ -224,6 +224,8 @@ def _gauges(snapshot: Snapshot) -> dict[str, Iterable[tuple[list[str], float]]]:
         "penstock_pool_live": [
             ([model], model in snapshot.live_models) for model in sorted({*snapshot.models, *snapshot.live_models})
         ],
+        "penstock_pool_backlog_seconds": [([model], seconds) for model, seconds in sorted(snapshot.backlogs_s.items())],
+        "penstock_pool_busy_ratio": [([model], ratio) for model, ratio in sorted(snapshot.busy_ratios.items())],
         "penstock_clock_ahead_seconds": [([], snapshot.ahead_ms / 1000)],
         "penstock_pool_tier": [([model], tier) for model, tier in sorted(snapshot.tiers.items())],
         "penstock_capacity_tokens_per_second": [([], snapshot.capacity_wtps)],

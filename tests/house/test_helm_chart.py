@@ -1,0 +1,221 @@
+"""Tests the chart of deploy/helm: helm renders it, its objects follow their schemas, and its settings are valid."""
+
+import re
+from typing import Any
+
+import pytest
+
+from shared.metrics.fleet import FLEET
+from shared.settings.settings import SYSTEM_WIDE, Settings, load
+from tests.support.helm import CHART, KUBERNETES, Manifest, helm, needs_helm, render, violations
+from tests.support.program import program
+from web.http.allowed_names import allowed_hosts
+
+pytestmark = needs_helm
+
+#: Everything that the chart can do at once: two pools, of which one scales, a gate, and settings of all kinds.
+MUCH: Manifest = {
+    "images": {"pullSecrets": [{"name": "registry"}]},
+    "adminKey": {"secret": "penstock-admin"},
+    "settings": {"PENSTOCK_MAX_INFLIGHT": 1_048_576, "PENSTOCK_ADMISSION_SAFETY_MARGIN": 0.75},
+    "drainGraceSeconds": 300,
+    "door": {
+        "hosts": ["api.example.org"],
+        "trustedProxies": ["10.0.0.0/8"],
+        "settings": {"PENSTOCK_MAX_BODY_BYTES": 2_097_152},
+        "nodeSelector": {"zone": "a"},
+        "tolerations": [{"key": "spot", "operator": "Exists"}],
+        "podAnnotations": {"a": "b"},
+    },
+    "gate": {"enabled": True},
+    "pools": {
+        "demo": {"autoscaling": {"enabled": True, "maxReplicas": 8, "backlogSeconds": 1.5}},
+        "big": {
+            "modelName": 'org/"big" model',
+            "model": "/models/big.gguf",
+            "image": {"repository": "penstock-worker-cuda", "tag": "1"},
+            "replicas": 3,
+            "settings": {"PENSTOCK_MAX_BATCH_SIZE": 32},
+            "resources": {"limits": {"nvidia.com/gpu": 1}},
+            "volumes": [{"name": "models", "persistentVolumeClaim": {"claimName": "models"}}],
+            "volumeMounts": [{"name": "models", "mountPath": "/models", "readOnly": True}],
+        },
+    },
+}
+VALUES = {"the defaults": {}, "much": MUCH}
+
+
+@pytest.fixture(params=VALUES, name="manifests")
+def rendered(request) -> list[Manifest]:
+    return render(VALUES[request.param])
+
+
+def of_kind(manifests: list[Manifest], kind: str) -> dict[str, Manifest]:
+    return {manifest["metadata"]["name"]: manifest for manifest in manifests if manifest["kind"] == kind}
+
+
+def pod(deployment: Manifest) -> Manifest:
+    spec: Manifest = deployment["spec"]["template"]["spec"]
+    return spec
+
+
+def container(deployment: Manifest) -> Manifest:
+    (only,) = pod(deployment)["containers"]
+    return dict(only)
+
+
+def settings_of(deployment: Manifest, tmp_path) -> Settings:
+    """Return the settings of a container's program, with the secret that it mounts."""
+    environ = {}
+    for variable in container(deployment)["env"]:
+        environ[variable["name"]] = variable.get("value", "10.1.2.3").replace("$(POD_IP)", "10.1.2.3")
+    assert len(environ) == len(container(deployment)["env"]), "a variable is set twice"
+    (tmp_path / "redis-url").write_text("redis://penstock:secret@store:6379/0")
+    assert environ.pop("REDIS_URL_FILE") == "/run/secrets/penstock/redis-url"
+    environ.pop("POD_IP", None)
+    return load(environ | {"REDIS_URL_FILE": str(tmp_path / "redis-url")}, dotenv=None)
+
+
+def test_helm_finds_no_mistake_in_the_chart():
+    done = helm("lint", "--strict", str(CHART), values=MUCH)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("kubernetes", KUBERNETES)
+@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
+def test_every_object_follows_the_schema_of_its_kind(values, kubernetes):
+    manifests = render(values, kubernetes=kubernetes)
+    found = {manifest["metadata"]["name"]: violations(manifest, kubernetes) for manifest in manifests}
+    assert found == {name: [] for name in found}
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "Service", "PodDisruptionBudget", "ScaledObject"])
+def test_the_schemas_would_find_an_unknown_field(kind):
+    manifest = next(iter(of_kind(render(MUCH), kind).values()))
+    manifest["spec"]["unknown"] = True
+    assert violations(manifest, KUBERNETES[0]) != []
+
+
+def test_every_part_has_its_objects():
+    manifests = render(MUCH)
+    parts = {"penstock-door", "penstock-gate", "penstock-worker-demo", "penstock-worker-big"}
+    assert set(of_kind(manifests, "Deployment")) == set(of_kind(manifests, "PodDisruptionBudget")) == parts
+    assert set(of_kind(manifests, "Service")) == {"penstock-door", "penstock-gate"}
+    assert set(of_kind(manifests, "ScaledObject")) == {"penstock-worker-demo"}
+
+
+def test_every_service_and_every_budget_selects_the_pods_of_one_deployment(manifests):
+    deployments = of_kind(manifests, "Deployment")
+    for kind in ("Service", "PodDisruptionBudget"):
+        for name, manifest in of_kind(manifests, kind).items():
+            selector = manifest["spec"]["selector"]
+            wanted = selector.get("matchLabels", selector).items()
+            selected = [
+                other
+                for other, deployment in deployments.items()
+                if wanted <= deployment["spec"]["template"]["metadata"]["labels"].items()
+            ]
+            assert selected == [name]
+
+
+def test_the_settings_of_every_container_are_valid_and_the_system_wide_ones_agree(manifests, tmp_path):
+    all_settings = [settings_of(deployment, tmp_path) for deployment in of_kind(manifests, "Deployment").values()]
+    assert len({tuple(getattr(settings, field) for field in SYSTEM_WIDE) for settings in all_settings}) == 1
+    assert {settings.redis_url for settings in all_settings} == {"redis://penstock:secret@store:6379/0"}
+
+
+def test_numbers_keep_their_digits(tmp_path):
+    deployments = of_kind(render(MUCH), "Deployment")
+    door = settings_of(deployments["penstock-door"], tmp_path)
+    assert (door.max_inflight, door.admission_safety_margin, door.max_body_bytes) == (1_048_576, 0.75, 2_097_152)
+    assert settings_of(deployments["penstock-worker-big"], tmp_path).max_batch_size == 32
+
+
+def test_the_door_serves_its_hosts_its_service_and_the_pod_s_address(tmp_path):
+    door = settings_of(of_kind(render(MUCH), "Deployment")["penstock-door"], tmp_path)
+    names = {"10.1.2.3", "api.example.org", "penstock-door", "penstock-door.inference", "penstock-door.inference.svc"}
+    assert names <= set(allowed_hosts(door))
+
+
+def test_the_arguments_of_every_container_are_a_penstock_command(manifests, tmp_path):
+    for deployment in of_kind(manifests, "Deployment").values():
+        command, *words = container(deployment)["args"]
+        assert command == "penstock"
+        done = program(tmp_path)(*words, "--help")
+        assert done.returncode == 0, done.stderr
+
+
+def test_every_worker_can_drain_and_every_door_can_end_its_requests_before_it_is_killed(manifests, tmp_path):
+    for name, deployment in of_kind(manifests, "Deployment").items():
+        grace_s = settings_of(deployment, tmp_path).drain_grace_ms / 1_000 if "worker" in name else 30 + 5
+        assert pod(deployment)["terminationGracePeriodSeconds"] >= grace_s + 10
+
+
+def test_every_probe_uses_a_route_that_exists_and_a_port_that_is_served(manifests, tmp_path):
+    for name, deployment in of_kind(manifests, "Deployment").items():
+        settings, of = settings_of(deployment, tmp_path), container(deployment)
+        ports = {port["name"]: port["containerPort"] for port in of["ports"]}
+        served = {"door": settings.listen, "gate": settings.gate_metrics_listen, "worker": settings.worker_listen}
+        for probe in ("livenessProbe", "readinessProbe"):
+            asked = of[probe]["httpGet"]
+            assert served[name.split("-")[1]] == f"0.0.0.0:{ports[asked['port']]}"
+            # A door without workers must answer: its refusals say when to retry.
+            ready = probe == "readinessProbe" and "worker" in name
+            assert asked["path"] == ("/health/ready" if ready else "/health")
+
+
+def test_no_container_may_be_root_write_to_its_root_or_gain_a_right(manifests):
+    for deployment in of_kind(manifests, "Deployment").values():
+        assert pod(deployment)["securityContext"]["runAsNonRoot"] is True
+        assert pod(deployment)["automountServiceAccountToken"] is False
+        assert pod(deployment)["enableServiceLinks"] is False
+        security = container(deployment)["securityContext"]
+        assert (security["readOnlyRootFilesystem"], security["allowPrivilegeEscalation"]) == (True, False)
+        assert security["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_every_mount_has_its_volume_and_no_secret_is_in_the_environment(manifests):
+    for deployment in of_kind(manifests, "Deployment").values():
+        volumes = {volume["name"] for volume in pod(deployment)["volumes"]}
+        assert {mount["name"] for mount in container(deployment)["volumeMounts"]} == volumes
+        assert not any("secretKeyRef" in str(variable) for variable in container(deployment)["env"])
+
+
+def test_a_pool_scales_by_its_queued_work_and_keeps_the_workers_that_are_busy():
+    (scaled,) = of_kind(render(MUCH), "ScaledObject").values()
+    spec = scaled["spec"]
+    assert (spec["minReplicaCount"], spec["maxReplicaCount"]) == (1, 8)
+    backlog, busy = (trigger["metadata"] for trigger in spec["triggers"])
+    assert (backlog["query"], backlog["threshold"]) == (
+        'max(penstock_pool_backlog_seconds{model_name="penstock-demo"})',
+        "1.5",
+    )
+    assert (busy["query"], busy["threshold"]) == ('max(penstock_pool_busy_ratio{model_name="penstock-demo"})', "1")
+    # `Value` and not `AverageValue`: the figures are ratios of the whole pool, not sums over its workers.
+    assert {trigger["metricType"] for trigger in spec["triggers"]} == {"Value"}
+    known = {row.name: row.labels for row in FLEET}
+    for query in (backlog["query"], busy["query"]):
+        (name,) = re.findall(r"penstock_\w+", query)
+        assert known[name] == ("model_name",)
+
+
+def test_an_autoscaler_and_the_chart_do_not_both_set_the_number_of_workers():
+    deployments = of_kind(render(MUCH), "Deployment")
+    assert "replicas" not in deployments["penstock-worker-demo"]["spec"]
+    assert deployments["penstock-worker-big"]["spec"]["replicas"] == 3
+
+
+def refusal(values: dict[str, Any]) -> str:
+    done = helm("template", "penstock", str(CHART), values=values)
+    assert done.returncode != 0
+    return done.stderr
+
+
+def test_a_pool_that_could_scale_to_no_worker_is_refused():
+    message = refusal({"pools": {"demo": {"autoscaling": {"enabled": True, "minReplicas": 0}}}})
+    assert "pools.demo.autoscaling.minReplicas is 0, but must be at least 1" in message
+
+
+@pytest.mark.parametrize("name", ["REDIS_URL", "PENSTOCK_DRAIN_GRACE_MS"])
+def test_a_setting_that_the_chart_makes_itself_is_refused_among_the_settings(name):
+    assert f"the setting {name} is made from other values" in refusal({"settings": {name: "1"}})
