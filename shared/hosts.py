@@ -18,6 +18,11 @@ def is_address(host: str) -> bool:
     return True
 
 
+def is_loopback(host: str) -> bool:
+    """Return whether a host is `localhost` or a loopback address."""
+    return host == "localhost" or (is_address(host) and ipaddress.ip_address(host).is_loopback)
+
+
 def normal_host(host: str) -> str | None:
     """Return a host in the form in which hosts are compared, or None if it is neither a name nor an address.
 

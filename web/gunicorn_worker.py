@@ -47,6 +47,8 @@ from web.http.connection_bounds import (
 )
 from web.http.process_metrics import ProcessMetrics
 from web.runtime.current import EXTENSION_NAME
+from web.runtime.sign_in.headers import repeated_header
+from web.runtime.sign_in.sign_in import sign_in_proxies
 from web.runtime.unfinished_bytes import UnfinishedBytes
 
 _UNREADABLE, _CONNECTION_FAILED = LimitedEvent("http.unreadable"), LimitedEvent("http.connection_failed")
@@ -73,6 +75,10 @@ _RESERVE_LIMITS = ReadLimits(
 _STOP_CHECK_INTERVAL_S = 0.1
 #: How long a worker that is stopping waits for the next request on an open connection, in seconds.
 _STOPPING_KEEPALIVE_S = 0.05
+
+
+class RepeatedHeader(ParseException):  # type: ignore[misc]  # its base class has no types
+    """A header that names the user who has signed in was sent twice. WSGI would join the two values."""
 
 
 class _IdleTimeout:
@@ -114,6 +120,7 @@ class DoorWorker(GeventWorker):  # type: ignore[misc]  # GeventWorker ships no t
         self._idle_timeouts: set[_IdleTimeout] = set()
         self._settings = load()
         self._proxies = parse_trusted_proxies(self._settings.trusted_proxies)
+        self._sign_in_proxies = sign_in_proxies(self._settings)
         max_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._bounds = ConnectionBounds(connection_limits(self._settings, max_files))
         self._heads = UnfinishedBytes(self._settings.max_open_head_bytes)
@@ -211,8 +218,11 @@ class DoorWorker(GeventWorker):  # type: ignore[misc]  # GeventWorker ships no t
         """Handle one request.
 
         Raises ConnectionResetError if the client reads nothing of its response for SOCKET_TIMEOUT_S, so that gunicorn
-        treats the connection as closed by the client.
+        treats the connection as closed by the client. Raises RepeatedHeader for a request that names two users.
         """
+        repeated = repeated_header(name for name, _ in req.headers)
+        if repeated and self._sign_in_proxies.trusts(addr[0] if addr else ""):
+            raise RepeatedHeader(f"{repeated} was sent twice; a proxy must replace the client's header by its own")
         sock.settimeout(SOCKET_TIMEOUT_S)
         try:
             keep_open = super().handle_request(listener_name, req, sock, addr)

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from shared.errors import ConfigError
+from shared.settings.sign_in.roles import check_sign_in
 from shared.settings.table import ROWS
 from shared.settings.webhook_hosts import parse_hosts
 
@@ -28,6 +29,7 @@ def check_combinations(settings: "Settings") -> None:
     if settings.engine == "upstream":
         _check_upstream(settings)
     parse_hosts(settings.webhook_hosts)
+    check_sign_in(settings)
     for row in ROWS:
         address = str(getattr(settings, row.field))
         if row.field.endswith("listen") and address and host_port(address)[1] > _MAX_PORT:

@@ -50,6 +50,12 @@ class Settings:
     max_open_head_bytes: int
     max_open_body_bytes: int
     max_tenant_body_bytes: int
+    sign_in_proxies: str
+    sign_in_roles: str
+    oidc_issuer: str
+    oidc_audience: str
+    oidc_groups_claim: str
+    oidc_name_claim: str
     gate_listen: str
     gate_metrics_listen: str
     gate_frame_ms: int

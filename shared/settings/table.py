@@ -14,10 +14,12 @@ from shared.settings import (
     worker_rows,
 )
 from shared.settings.setting import Setting
+from shared.settings.sign_in import rows as sign_in_rows
 
 ROWS: tuple[Setting, ...] = (
     *store_rows.ROWS,
     *door_rows.ROWS,
+    *sign_in_rows.ROWS,
     *gate_rows.ROWS,
     *batch_rows.ROWS,
     *queue_rows.ROWS,

@@ -52,6 +52,10 @@ class Viewer:
             self.read += part.decode() if isinstance(part, bytes) else part
         raise AssertionError(f"{text!r} is not in {self.read}")
 
+    def has_ended_after(self, frames: int) -> bool:
+        """Read at most so many frames; return whether the stream has ended by then."""
+        return any(next(self._frames, None) is None for _ in range(frames))
+
     def close(self) -> None:
         self.response.close()
 

@@ -77,24 +77,24 @@ class TrustedProxies:
 
 
 @lru_cache(maxsize=8)
-def parse_trusted_proxies(text: str) -> TrustedProxies:
-    """Return the proxies in a value of PENSTOCK_TRUSTED_PROXIES: addresses, networks and `unix`, comma-separated.
+def parse_trusted_proxies(text: str, setting: str = "PENSTOCK_TRUSTED_PROXIES") -> TrustedProxies:
+    """Return the proxies in a value of this setting: addresses, networks and `unix`, comma-separated.
 
     Raises ConfigError for an entry that is none of these.
     """
     entries = [entry.strip() for entry in text.split(",") if entry.strip()]
-    networks = tuple(_parse_network(text, entry) for entry in entries if entry != UNIX)
+    networks = tuple(_parse_network(text, entry, setting) for entry in entries if entry != UNIX)
     return TrustedProxies(networks, unix=UNIX in entries)
 
 
-def _parse_network(text: str, entry: str) -> Network:
+def _parse_network(text: str, entry: str, setting: str) -> Network:
     try:
         network = ipaddress.ip_network(entry)
     except ValueError:
         network = None
     if network is None or (isinstance(network, ipaddress.IPv6Network) and network[0].ipv4_mapped):
         raise ConfigError(
-            f"PENSTOCK_TRUSTED_PROXIES={text!r} contains {entry!r}, which is neither an address such as 10.1.2.3 "
+            f"{setting}={text!r} contains {entry!r}, which is neither an address such as 10.1.2.3 "
             "nor a network such as 10.1.2.0/24 without bits after its prefix, nor the word unix"
         )
     return network

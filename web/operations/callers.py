@@ -10,9 +10,12 @@ from shared.store.keys import is_tenant_name
 from web.api.refusals import retry_headers
 from web.http.api_errors import ApiError, FieldError, invalid_value
 from web.runtime.context import DoorContext
+from web.runtime.sign_in.users import User
 
 #: With PENSTOCK_AUTH=open, the tenant of a request that names no tenant.
 DEFAULT_TENANT = "default"
+#: The label of a user who has signed in, in place of that of an API key.
+SIGNED_IN_LABEL = "sign-in"
 
 
 @dataclass(frozen=True)
@@ -20,14 +23,14 @@ class Caller:
     """The tenant on whose behalf a request is made."""
 
     tenant: str
-    #: The label of the API key; "" with PENSTOCK_AUTH=open.
+    #: The label of the API key, or SIGNED_IN_LABEL; "" with PENSTOCK_AUTH=open.
     key_label: str
     #: The tenant's policy; None if an operator has set none.
     policy: TenantPolicy | None
-    #: The id of the API key, and its own bounds; "" and None with PENSTOCK_AUTH=open.
+    #: The id of the API key, and its own bounds; "" and None without an API key.
     key_id: str = ""
     key_bounds: KeyBounds | None = None
-    #: The SHA-256 digest of the API key; "" with PENSTOCK_AUTH=open.
+    #: The SHA-256 digest of the API key; "" without an API key.
     key_digest: str = ""
 
 
@@ -59,9 +62,7 @@ def identify(
     Raises ApiError (401, 403, 422, 429) and StoreUnavailable.
     """
     record = check_key(context, api_key, client=client, fields=fields)
-    if tenant is not None and not is_tenant_name(tenant):
-        problem = "is not 1 to 64 of letters, digits, '_' and '-'"
-        raise invalid_value([FieldError(fields.tenant, f"{fields.tenant}={tenant[:80]!r} {problem}")])
+    _check_tenant_name(tenant, fields)
     if record is None:
         name = tenant or DEFAULT_TENANT
         return Caller(name, "", enabled_policy(context, name))
@@ -70,6 +71,35 @@ def identify(
     name = tenant or record.tenant
     policy = enabled_policy(context, name)
     return Caller(name, record.label, policy, record.id, record.bounds, key_digest=record.digest)
+
+
+def caller_of_user(
+    context: DoorContext, user: User, *, tenant: str | None, fields: CredentialFields = HEADERS
+) -> Caller:
+    """Return the caller for a user who has signed in and the tenant in the request, which may be missing.
+
+    Without it, the caller is the first of the user's tenants. Raises ApiError (403, 422) and StoreUnavailable.
+    """
+    _check_tenant_name(tenant, fields)
+    if tenant is None and not user.tenants:
+        what = f"groups {', '.join(user.groups)}" if user.groups else "no tenant and no group"
+        advice = f"name one of their tenants in {fields.tenant}" if user.groups else "see PENSTOCK_SIGN_IN_ROLES"
+        raise ApiError("tenant_not_allowed", f"user {user.name!r} may act for {what}; {advice}", param=fields.tenant)
+    name = tenant or user.tenants[0]
+    is_allowed = name in user.tenants
+    if not is_allowed and user.groups:
+        policy = context.credentials.policy(name)
+        is_allowed = policy is not None and policy.group in user.groups
+    if not is_allowed:
+        message = f"user {user.name!r} may not act as tenant {name!r}"
+        raise ApiError("tenant_not_allowed", message, param=fields.tenant)
+    return Caller(name, SIGNED_IN_LABEL, enabled_policy(context, name))
+
+
+def _check_tenant_name(tenant: str | None, fields: CredentialFields) -> None:
+    if tenant is not None and not is_tenant_name(tenant):
+        problem = "is not 1 to 64 of letters, digits, '_' and '-'"
+        raise invalid_value([FieldError(fields.tenant, f"{fields.tenant}={tenant[:80]!r} {problem}")])
 
 
 def check_key(

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import hmac
+import time
 from collections.abc import Callable
 
 from flask import Flask, Request, g, request
@@ -14,10 +15,20 @@ from shared.accounts.key_record import digest_of
 from web.anthropic.error_shape import follows_anthropic
 from web.http.api_errors import ApiError
 from web.http.disconnect import watch_disconnect
-from web.operations.callers import HEADERS, Caller, CredentialFields, check_key, failed_key_error, identify
+from web.operations.callers import (
+    HEADERS,
+    Caller,
+    CredentialFields,
+    caller_of_user,
+    check_key,
+    failed_key_error,
+    identify,
+)
+from web.operations.signing_in.request_user import remove_foreign_names, signed_in_user
 from web.runtime.context import DoorContext
 from web.runtime.credentials.client_watch import ClientWatch
 from web.runtime.current import current_context
+from web.runtime.sign_in.users import User
 
 _ANTHROPIC_FIELDS = CredentialFields("X-Tenant", "as x-api-key, or as Authorization: Bearer …")
 
@@ -27,6 +38,7 @@ def install(app: Flask) -> None:
 
     The body of a request that is not authenticated is not read.
     """
+    app.before_request(remove_foreign_names)
 
     @app.before_request
     def authenticate() -> None:
@@ -37,7 +49,9 @@ def install(app: Flask) -> None:
         else:
             # Flask answers with 404 or 405 afterwards. Who may make the request, and in whose name, is a question only
             # if there is a route for it.
-            check_key(current_context(), _api_key(), client=client_address(), fields=_credential_fields())
+            key = _api_key()
+            if _signed_in_user(key) is None:
+                check_key(current_context(), key, client=client_address(), fields=_credential_fields())
 
 
 def uses_ticket() -> bool:
@@ -56,15 +70,35 @@ def current_caller() -> Caller:
     Raises ApiError (401, 403, 422, 429) and StoreUnavailable.
     """
     if "caller" not in g:
-        g.caller = identify(
-            current_context(),
-            api_key=_api_key(),
-            tenant=request.headers.get("X-Tenant"),
-            client=client_address(),
-            fields=_credential_fields(),
-        )
+        g.caller = _find_caller()
     found: Caller = g.caller
     return found
+
+
+def _find_caller() -> Caller:
+    context, key, tenant, fields = current_context(), _api_key(), request.headers.get("X-Tenant"), _credential_fields()
+    user = _signed_in_user(key)
+    if user is not None:
+        return caller_of_user(context, user, tenant=tenant, fields=fields)
+    return identify(context, api_key=key, tenant=tenant, client=client_address(), fields=fields)
+
+
+def _signed_in_user(key: str | None) -> User | None:
+    """Return the user who has sent this request, or None if nobody has signed in.
+
+    A browser adds what makes a proxy name its user to the requests of other sites' pages as well. Raises ApiError.
+    """
+    user = signed_in_user(key, client_address())
+    if user is not None and user.is_named_by_proxy:
+        _check_page()
+    return user
+
+
+def _check_page() -> None:
+    """Raise ApiError (403) if a page of another origin sent this request, and it is not a GET or HEAD."""
+    if request.method not in {"GET", "HEAD"} and not is_same_origin(request):
+        page = request.headers.get("Origin", "another site")
+        raise ApiError("origin_not_allowed", f"a page of {page[:80]!r} may not do this")
 
 
 def watch_client(tenant: str | None = None) -> ClientWatch:
@@ -90,20 +124,26 @@ def client_address() -> str:
 def require_admin() -> None:
     """Raise ApiError (401, 403, 429) unless the request comes from an operator. May raise StoreUnavailable.
 
-    An operator sends the admin key as a bearer key or, in a browser, as the password of Basic auth with any user name.
-    With PENSTOCK_AUTH=open, which is allowed only on loopback, every client is an operator.
+    An operator sends the admin key as a bearer key or, in a browser, as the password of Basic auth with any user name;
+    or an operator has signed in. A bearer key or token counts before what a proxy says, and that before Basic auth,
+    which some proxies add to each request. With PENSTOCK_AUTH=open, which is allowed only on loopback, every client is
+    an operator.
     A request other than GET or HEAD is rejected if a page of another origin sent it. A browser adds the operator's
     credentials to such requests as well, so any website could otherwise act as the operator.
     """
     context = current_context()
-    if request.method not in {"GET", "HEAD"} and not is_same_origin(request):
-        page = request.headers.get("Origin", "another site")
-        raise ApiError("origin_not_allowed", f"a page of {page[:80]!r} may not do this")
+    _check_page()
     if context.settings.auth == "open":
         g.acting_admin = "anyone"
         return
-    key = bearer(request.headers) or _basic_password(request.headers)
+    key = bearer(request.headers)
     g.acting_admin = _admin_name(context, key) if key else None
+    user = None if g.acting_admin else signed_in_user(key, client_address())
+    if user is not None:
+        _let_act(user)
+        return
+    if key is None and (key := _basic_password(request.headers)):
+        g.acting_admin = _admin_name(context, key)
     if not g.acting_admin:
         error = ApiError(
             "admin_key_required",
@@ -117,6 +157,15 @@ def require_admin() -> None:
         raise failed_key_error(context, client_address(), error, digest=digest)
 
 
+def _let_act(user: User) -> None:
+    """Note that a user who has signed in acts as an operator. Raises ApiError (403) for a user who is none."""
+    if not user.is_operator:
+        advice = "PENSTOCK_SIGN_IN_ROLES makes none of their groups one"
+        raise ApiError("operator_required", f"user {user.name!r} is no operator: {advice}")
+    # No admin key has a name with a space, so that the audit log tells users from keys.
+    g.acting_admin, g.acting_user = f"user {user.name}", user
+
+
 def acting_admin() -> Actor:
     """Return the operator who sent this request, for the audit log; `require_admin` must have run before."""
     return Actor(g.acting_admin, client_address())
@@ -128,6 +177,9 @@ def watch_admin() -> Callable[[], bool]:
     `require_admin` must have run before. The function raises StoreUnavailable.
     """
     context, name = current_context(), g.acting_admin
+    user: User | None = g.get("acting_user")
+    if user is not None:
+        return lambda: not user.has_expired(time.time())
     if context.settings.auth == "open" or name == FILE_KEY_NAME:
         return lambda: True
     key = bearer(request.headers) or _basic_password(request.headers) or ""

@@ -27,6 +27,7 @@ from web.runtime.model_pools import ModelPools
 from web.runtime.process_page import ProcessPage
 from web.runtime.return_tickets import ReturnTickets
 from web.runtime.shared_answer import SharedAnswer
+from web.runtime.sign_in.sign_in import SignIn, make_sign_in
 from web.runtime.start import bounds_of_requests
 from web.runtime.ticket_signer import TicketSigner
 from web.runtime.usage_days import UsageDays
@@ -60,6 +61,8 @@ class DoorContext:
     usage_days: UsageDays
     #: The key in the admin key file, which operators' routes accept; "" if PENSTOCK_AUTH is `open`.
     admin_key: str
+    #: Who may say who a user is, and what each user may do.
+    sign_in: SignIn
 
     def cancel(self, view: JobView) -> None:
         """Cancel a job on behalf of its tenant. Raises StoreUnavailable."""
@@ -70,7 +73,8 @@ class DoorContext:
 def make_door_context(settings: Settings, store: Store, clock: Clock) -> DoorContext:
     """Create the context of one process.
 
-    Raises ConfigError if the admin key file cannot be used, or if PENSTOCK_TRUSTED_PROXIES contains an invalid entry.
+    Raises ConfigError if the admin key file cannot be used, or if PENSTOCK_TRUSTED_PROXIES or PENSTOCK_SIGN_IN_PROXIES
+    contains an invalid entry.
     """
     proxies = parse_trusted_proxies(settings.trusted_proxies)
     metrics = ProcessMetrics(clock)
@@ -102,4 +106,5 @@ def make_door_context(settings: Settings, store: Store, clock: Clock) -> DoorCon
         fleet_page=FleetPage(store, metrics, clock),
         usage_days=UsageDays(store.client, clock),
         admin_key="" if settings.auth == "open" else load_admin_key(settings),
+        sign_in=make_sign_in(settings, clock),
     )

@@ -22,6 +22,7 @@ from web.http.allowed_names import allowed_hosts, allowed_origins
 from web.http.client_address import parse_trusted_proxies
 from web.http.connection_bounds import connection_limits
 from web.http.request_bounds import RequestBounds, request_bounds
+from web.runtime.sign_in.sign_in import sign_in_proxies
 
 log = structlog.get_logger()
 
@@ -37,6 +38,7 @@ def read_settings() -> Settings:
         allowed_hosts(settings)
         allowed_origins(settings)
         parse_trusted_proxies(settings.trusted_proxies)
+        sign_in_proxies(settings)
         bounds_of_requests(settings)
         files_folder(settings)
         _store_url(settings)

@@ -1,0 +1,1 @@
+"""The settings of sign-in: who may say who a user is, and what each user may do."""

@@ -1,0 +1,1 @@
+"""Sign-in at the routes: which user has sent the current request."""
