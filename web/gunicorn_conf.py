@@ -43,6 +43,9 @@ graceful_timeout = 30
 #: No header, such as SCRIPT_NAME, may change the path of a request. A client could otherwise circumvent a proxy that
 #: restricts access by path.
 forwarder_headers = ""
+#: The longest header, in bytes: an identity token with many groups is longer than gunicorn's default, 8190. The whole
+#: head has a bound too (web/gunicorn_parser.py).
+limit_request_field_size = 17_000 if _settings.oidc_issuer else 8_190
 #: Each worker process loads the app itself, so that no worker is forked from a master that has threads and sockets.
 preload_app = False
 #: The folder of gunicorn's heartbeat file. It is in memory, because writes to a slow disk would block the event loop.

@@ -98,6 +98,15 @@ def test_a_key_that_the_issuer_rotates_to_is_accepted_and_the_old_one_is_forgott
     wait_for(lambda: read_fleet(served, before).status_code in {401, 429}, "the end of the old key", timeout_s=60)
 
 
+def test_a_token_with_hundreds_of_groups_is_accepted(served, issuer):
+    groups = [f"{number:08}-0000-4000-8000-{number:012}" for number in range(250)]
+    token = issuer.token(groups=[*groups, "ops"])
+    assert len(token) > 8_190
+    wait_for(lambda: read_fleet(served, token).status_code == 200, "the keys", timeout_s=60)
+    longer = issuer.token(groups=groups * 2)
+    assert read_fleet(served, longer).status_code in {401, 429, 431}
+
+
 def test_an_issuer_that_hangs_delays_nobody_who_needs_it_not(served, issuer):
     key = ApiKeys(served.stage.store.client).create("blue").key
     issuer.answer = issuer.hang
