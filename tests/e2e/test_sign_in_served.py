@@ -90,7 +90,7 @@ def test_a_peer_that_is_not_the_proxy_names_nobody(elsewhere):
 
 def test_a_key_that_the_issuer_rotates_to_is_accepted_and_the_old_one_is_forgotten(served, issuer):
     before = issuer.token(groups=["ops"])
-    assert read_fleet(served, before).status_code == 200
+    wait_for(lambda: read_fleet(served, before).status_code == 200, "the old key", timeout_s=60)
     issuer.rotate("next")
     after = issuer.token(groups=["ops"])
     # Each process has its own keys, so that several answers in a row show that both know the new one.

@@ -110,6 +110,13 @@ def test_the_settings_in_the_docs_name_the_address_of_the_proxy_in_compose():
     assert not proxies.trusts(address[0].replace(".2", ".1"))
 
 
+def test_the_proxy_reaches_the_door_in_the_network_in_which_its_address_is_known():
+    services = compose()["services"]
+    upstream = services["oauth2-proxy"]["environment"]["OAUTH2_PROXY_UPSTREAMS"]
+    assert upstream == f"http://{services['web']['networks']['sso']['aliases'][0]}:8000"
+    assert "aliases" not in services["web"]["networks"]["default"]
+
+
 def test_no_container_but_the_proxy_reads_its_secrets_and_git_ignores_them():
     services = compose()["services"]
     readers = [name for name, service in services.items() if "sso.env" in str(service.get("env_file", ""))]
