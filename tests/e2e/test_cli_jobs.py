@@ -141,6 +141,7 @@ def test_a_refused_submit_exits_75_and_the_wait_option_retries_it(penstock: Prog
     refused = penstock("submit", "one more", "--tenant", "full")
     assert (refused.returncode, refused.stdout) == (75, "")
     assert "tenant_queue_full" in refused.stderr
+    assert refused.stderr.count("retry in") == 1
     as_json = penstock("submit", "one more", "--tenant", "full", "--json")
     assert as_json.returncode == 75
     assert json.loads(as_json.stdout)["status"] == "yield"

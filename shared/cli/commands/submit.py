@@ -7,7 +7,7 @@ import typer
 
 from shared.cli import output
 from shared.cli.commands.jobs import describe_degradation
-from shared.cli.durations import format_duration, parse_duration_ms
+from shared.cli.durations import parse_duration_ms
 from shared.cli.reach import FAULT, YIELD, ActingTenant, Json, door_client
 from shared.errors import ConfigError
 
@@ -115,12 +115,9 @@ def _read_stdin() -> str:
 def _print_yield(refusal: "YieldAnswer", *, json: bool) -> None:
     if json:
         output.write_json(refusal.body)
-    if refusal.retry_hint_ms is None:
-        output.write_note(f"yield: {refusal.message}; a retry would not help")
-    else:
-        output.write_note(
-            f"yield ({refusal.reason}): {refusal.message}; retry in {format_duration(refusal.retry_hint_ms)}"
-        )
+    # The message says when to retry, or when to send a new request, if the door has told a time.
+    hopeless = "" if refusal.body.get("retry_hint_ms") else "; a retry would not help"
+    output.write_note(f"yield ({refusal.reason}): {refusal.message}{hopeless}")
 
 
 def _poll(client: "JobClient", job: dict[str, Any], progress: "Progress") -> dict[str, Any]:
