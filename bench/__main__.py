@@ -11,6 +11,7 @@ NAMES = (
     "overload",
     "fairness",
     "batches",
+    "candidates",
     "memory",
     "bad_bodies",
     "attacks",

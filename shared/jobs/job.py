@@ -124,7 +124,9 @@ class NewJob:
             return 5_462 * len(self.payload["input"])
         alternatives = self.payload.get("logprobs")
         per_logprobs = 0 if alternatives is None else 12 * (1 + alternatives)
-        return self.max_tokens * (32 + per_logprobs)
+        # The marks that tell whose text follows (shared/candidates.py) take 4 bytes in both places.
+        marks = 8 if self.candidates > 1 else 0
+        return self.max_tokens * (32 + marks + per_logprobs)
 
 
 @dataclass(frozen=True)
@@ -164,7 +166,7 @@ class ClaimedJob:
 
     @property
     def cells(self) -> int:
-        """The KV cells that the engine reserves, as the door has estimated them. Candidates use the same in turn."""
+        """The KV cells that the engine reserves, as the door has estimated them: those of one candidate."""
         return self.prompt_tokens + -(-self.max_tokens // candidates_in(self.payload))
 
 

@@ -98,7 +98,8 @@ if first_token_ms >= 0 then
   observe('time_to_first_token|' .. label_and_model .. '|' .. size,
     first_token_ms + (claimed_ms and claimed_ms - job.admitted_ms or 0), id)
 end
-if decode_ms >= 0 and own_tokens > 1 then
+-- Candidates that are generated side by side share the time.
+if decode_ms >= 0 and own_tokens > 1 and job.candidates == 1 then
   observe('time_per_output_token|' .. label_and_model, decode_ms / (own_tokens - 1), id)
 end
 if ending.outcome == 'succeeded' then

@@ -58,7 +58,8 @@ COUNTED: tuple[MetricSpec, ...] = (
         "penstock_pauses",
         "counter",
         ("model_name", "way"),
-        "pauses of running jobs that have ended, by where the computed tokens were in the meantime: kept in their KV "
+        "pauses of running jobs, and of candidates that gave back a lent slot, that have ended, by where the computed "
+        "tokens were in the meantime: kept in their KV "
         "cells, copied to host memory, or nowhere, so that they had to be recomputed",
         "pauses",
     ),
@@ -93,7 +94,7 @@ COUNTED: tuple[MetricSpec, ...] = (
         "penstock_time_per_output_token_seconds",
         "histogram",
         ("tenant", "model_name"),
-        "mean time between two consecutive generated tokens of a job",
+        "mean time between two consecutive generated tokens of a job with one answer",
         "time_per_output_token",
     ),
     MetricSpec(

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from shared.candidates import MAX_CANDIDATES, read_candidates
 from shared.clock import ManualClock
 from shared.jobs.job import JobView
 from shared.jobs.outcomes import Outcome
@@ -106,7 +107,7 @@ def offer(store: Store, request: dict[str, Any], prompt: str = "Once upon a time
     """Admit a job with this request; return its id."""
     payload = {"prompt": prompt, "max_tokens": LENGTH} | request
     heartbeat(store, "live", slots=0)
-    return admitted(store, a_job(payload=payload, max_tokens=LENGTH, deadline_ms=3_600_000))
+    return admitted(store, a_job(payload=payload, max_tokens=LENGTH * request.get("n", 1), deadline_ms=3_600_000))
 
 
 def answer_of(store: Store, job_id: str) -> JobView:
@@ -114,7 +115,9 @@ def answer_of(store: Store, job_id: str) -> JobView:
     view = view_of(store, job_id)
     assert view.state == Outcome.SUCCEEDED, view
     events = [fields for _, fields in store.read_events({job_id: "0"}, block_ms=1)[job_id]]
-    assert "".join(fields["text"] for fields in events if fields["type"] == "token") == view.text
+    streamed = "".join(fields["text"] for fields in events if fields["type"] == "token")
+    # The pieces of candidates interleave.
+    assert read_candidates(streamed, MAX_CANDIDATES) == read_candidates(view.text or "", MAX_CANDIDATES)
     counts = [int(fields["tokens"]) for fields in events if fields["type"] == "token"]
     assert counts == sorted(set(counts))
     return view
@@ -196,6 +199,19 @@ def test_eight_answers_of_one_worker_are_the_same_after_it_is_killed(run, store)
     twice = int(store.client.hget(keys.stats(), "wasted|blue|retried"))
     prompts = sum(view.usage.prompt_tokens for view in views)
     assert 8 * (50 - RESUME_TOKENS) <= twice - prompts <= 8 * 50
+
+
+@pytest.mark.parametrize(("n", "kills"), [(8, (100,)), (12, (60, 200, 300)), (3, (5, 5, 100))])
+def test_candidates_side_by_side_go_on_after_their_own_tokens(run, n, kills):
+    request = {"seed": 21, "n": n}
+    (alone,) = run(request)
+    (view,) = run(request, kills=kills)
+    pairs = list(zip(read_candidates(view.text, n), read_candidates(alone.text, n), strict=True))
+    assert all(ours.reason for ours, _ in pairs)
+    # Rounding may decide a token of one of the candidates, as in the test of sampled answers.
+    assert sum(ours != reference for ours, reference in pairs) <= n // 3
+    assert len(view.extra["candidates"]) == n
+    assert all(each["mean_logprob"] < 0 for each in view.extra["candidates"])
 
 
 @pytest.mark.parametrize("kills", [(20,), (40, 10), (70,)])

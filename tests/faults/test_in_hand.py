@@ -65,9 +65,9 @@ def test_a_prefetched_job_gets_its_slot_in_the_step_after_the_end(flaky):
     (prefetched,) = (entry.key for entry in worker.claimed_jobs._by_id.values() if entry.claimed.id == queued_ids[0])
     while not any(isinstance(event, Ended) for event in worker.delivery._inbox):
         worker.engine.step()
-        assert worker.engine._by_key[prefetched].state is SequenceState.WAITING
+        assert worker.engine._by_key[prefetched].sequences[0].state is SequenceState.WAITING
     worker.engine.step()
-    assert worker.engine._by_key[prefetched].state is not SequenceState.WAITING
+    assert worker.engine._by_key[prefetched].sequences[0].state is not SequenceState.WAITING
     worker.run_until(worker.all_ended)
 
 

@@ -4,6 +4,7 @@ import random
 from collections.abc import Iterable
 from typing import Any
 
+from shared.candidates import MAX_CANDIDATES, read_candidates
 from shared.clock import Clock
 from workers.engine.backend import Backend
 from workers.engine.events import Ended, Event, JobSpec, Text
@@ -72,7 +73,9 @@ class Driven:
         assert (capacity.slots, capacity.cells) == (self.engine.backend.slots, self.engine.backend.cells)
         assert len(self.ended) == sum(isinstance(event, Ended) for event in self.events)
         for key, ended in self.ended.items():
-            assert self.streamed(key) == ended.text
+            streamed = self.streamed(key)
+            # The pieces of candidates that were generated side by side interleave.
+            assert read_candidates(streamed, MAX_CANDIDATES) == read_candidates(ended.text, MAX_CANDIDATES)
 
     @property
     def ended(self) -> dict[str, Ended]:

@@ -7,9 +7,10 @@ held under at most one claim. If this worker claims the same job again, the leas
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from shared.jobs.job import ClaimedJob, ClaimRef
+from shared.candidates import candidates_in
+from shared.jobs.job import ClaimedJob, ClaimRef, Usage
 from shared.store.replies import Progress
 
 #: CPU time of a job's preparation and grammar that is not charged. A usual schema or a prompt of a few pages takes less
@@ -58,6 +59,17 @@ class HeldJob:
         grammar. `prefill_tps` is the engine's prefill rate. The first 2 ms are free.
         """
         return int(max(0.0, self.prepare_cpu_s + self.grammar_cpu_s - _FREE_CPU_S) * prefill_tps)
+
+    def own_usage(self, usage: Usage) -> Usage:
+        """Return what this attempt computed. Tokens that earlier attempts have generated are read like a prompt.
+
+        Candidates that are generated side by side share the time of the decoding, so it is left out for them.
+        """
+        if candidates_in(self.claimed.payload) > 1:
+            usage = replace(usage, decode_ms=None)
+        kept = len(self.claimed.answer)
+        own = max(0, usage.completion_tokens - kept)  # `kept` counts the ends of candidates too
+        return replace(usage, prompt_tokens=usage.prompt_tokens + kept, completion_tokens=own) if kept else usage
 
 
 def claim_key(held: ClaimRef) -> str:

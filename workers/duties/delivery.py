@@ -228,7 +228,7 @@ class Delivery:
             # The job's record is broken. Retries would delay the ends of other jobs, so its lease is left to expire.
             log.error("job.settle_fault", job=ending.id, error=str(answer))
         elif answer.answer in {SettleAnswer.SETTLED, SettleAnswer.ALREADY}:
-            self.record_usage(_own_part(ending.usage, len(held_job.claimed.answer)))
+            self.record_usage(held_job.own_usage(ending.usage))
             self._log_end(held_job, ending, answer.outcome or ending.outcome)
         else:
             log.info("job.settle_refused", job=ending.id, answer=answer.answer.value, attempt=held_job.claimed.attempt)
@@ -270,12 +270,6 @@ class Delivery:
             worker=self._worker,
             traceparent=job.traceparent,
         )
-
-
-def _own_part(usage: Usage, kept: int) -> Usage:
-    """Return what this attempt computed. Tokens that earlier attempts have generated are read like a prompt."""
-    own = max(0, usage.completion_tokens - kept)  # `kept` counts the ends of candidates too
-    return replace(usage, prompt_tokens=usage.prompt_tokens + kept, completion_tokens=own) if kept else usage
 
 
 def _encodable(message: str) -> str:

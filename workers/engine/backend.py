@@ -36,7 +36,7 @@ class Prepared:
     is_counted: bool = True
     #: CPU time that another process spent on preparing the job.
     helper_cpu_s: float = 0.0
-    #: How many answers the job generates, one after another. `max_tokens` is the length of one.
+    #: How many answers the job generates. `max_tokens` is the length of one.
     candidates: int = 1
 
     @property

@@ -32,7 +32,13 @@ class Decoder:
         self._on_time, self._fail = on_time, fail
 
     def compute(self, rows: list[BatchRow], sample: Callable[[list[BatchRow]], None]) -> None:
-        """Compute the rows, and call `sample` with those that were computed while their logits are valid."""
+        """Compute the rows, and call `sample` with those that were computed while their logits are valid.
+
+        The sequences of some rows may have ended, because an earlier call of this step has ended their job.
+        """
+        rows = [row for row in rows if row.slot in self._running]
+        if not rows:
+            return
         began = self._clock.monotonic()
         try:
             done = self._backend.decode(rows)
@@ -54,6 +60,8 @@ class Decoder:
             self._fail(self._running[rows[0].slot], fault)
             return
         for row in rows:
+            if row.slot not in self._running:
+                continue
             try:
                 done = self._backend.decode([row])
             except Exception as own_fault:  # noqa: BLE001 - this sequence caused the call to fail

@@ -2,7 +2,6 @@
 
 import math
 import threading
-from collections import deque
 from collections.abc import Callable
 
 from shared.clock import Clock, RealClock
@@ -12,6 +11,8 @@ from workers.engine.decoder import Decoder
 from workers.engine.events import DROPPED, RETURNED, Ended, Event, FreeCapacity, JobSpec
 from workers.engine.inbox import Cancel, Inbox, Pause, Recall, Resume
 from workers.engine.planner import BatchPlan, PlanLimits, plan, sort_by_stage, split_into_calls, taking_part
+from workers.engine.running.job import EngineJob
+from workers.engine.running.slot_queue import SlotQueue
 from workers.engine.sequence import Sequence, SequenceState
 from workers.engine.slot_table import SlotTable
 from workers.engine.stats import EngineSettings, EngineStats
@@ -48,9 +49,11 @@ class Engine:
         self._decoder = Decoder(
             backend, self._running, self.stats, self._fit, self._clock, on_time=self._share.earn, fail=self._fail
         )
-        self._waiting: deque[Sequence] = deque()
-        self._by_key: dict[str, Sequence] = {}
-        #: No sequence expires before this time, so deadlines are not checked until then.
+        self._by_key: dict[str, EngineJob] = {}
+        self._queue = SlotQueue(
+            self._table, backend, self.stats, self._clock, self._by_key, leave=self._count_grammar, fail=self._fail
+        )
+        #: No job expires before this time, so deadlines are not checked until then.
         self._next_expiry_s = math.inf
         #: A sequence ends soon if it has at most this number of tokens left.
         self._soon_tokens = 1
@@ -100,18 +103,20 @@ class Engine:
         """Run one step and return whether there was anything to do. Called on the engine's thread only."""
         took_in = self._take_in()
         self._end_expired()
-        self._fill_slots()
+        self._queue.fill()
+        self._queue.lend()
         batch = self._plan()
         if batch:
             for rows in split_into_calls(batch, self._running, split=self._limits.split):
                 self._decoder.compute(rows, self._sample)
             self.stats.steps += 1
+            self._queue.note_step()
         return took_in or bool(batch)
 
     def run(self, stop: threading.Event) -> None:
         """Run steps until `stop` is set and `wake` was called. Then end the remaining sequences as dropped."""
         while not stop.is_set():
-            if self.step() or self._waiting or self._running:
+            if self.step() or self._queue or self._running:
                 continue
             self.check_idle()
             # A paused sequence may expire while there is nothing to compute.
@@ -129,16 +134,15 @@ class Engine:
         self._inbox.wake()
 
     def drop_all(self) -> None:
-        """End all sequences as dropped. While `run` is running, only the engine's thread may call this."""
+        """End all jobs as dropped. While `run` is running, only the engine's thread may call this."""
         self._take_in()
-        for sequence in list(self._by_key.values()):
-            self._end(sequence, DROPPED, "")
+        for job in list(self._by_key.values()):
+            self._end(job, DROPPED, "")
 
     # The parts of a step.
 
     def _take_in(self) -> bool:
         taken = self._inbox.take()
-        now = self._clock.monotonic()
         for item in taken:
             if isinstance(item, Cancel):
                 self._cancel_now(item)
@@ -147,66 +151,58 @@ class Engine:
             elif isinstance(item, Pause | Resume):
                 self._pause_or_resume(item)
             else:
-                self._by_key[item.spec.key] = sequence = Sequence.create(item, now)
-                self._next_expiry_s = min(self._next_expiry_s, sequence.expires_at_s)
-                self._waiting.append(sequence)
-                sequence.repeat(self.backend.piece)
-                if (reason := sequence.completed_by()) is not None:
-                    self._complete(sequence, reason)
+                self._add(item)
         return bool(taken)
 
-    def _cancel_now(self, cancel: Cancel) -> None:
-        sequence = self._by_key.get(cancel.key)
-        if sequence is None:
-            return
-        self.stats.dead_tokens += sequence.tokens_computed_after(cancel.requested_s)
-        if cancel.drop:
-            self._end(sequence, DROPPED, "")
+    def _add(self, prepared: Prepared) -> None:
+        self._by_key[prepared.spec.key] = job = EngineJob.create(prepared, self._clock.monotonic())
+        self._next_expiry_s = min(self._next_expiry_s, job.expires_at_s)
+        job.repeat(self.backend.piece)
+        if (reason := job.completed_by) is not None:
+            self._end(job, Outcome.SUCCEEDED, reason)
         else:
-            self._end(sequence, Outcome.CANCELED, FinishReason.CANCELED, EndCode.CANCELED)
+            self._queue.add(job.idle[0])
+
+    def _cancel_now(self, cancel: Cancel) -> None:
+        job = self._by_key.get(cancel.key)
+        if job is None:
+            return
+        self.stats.dead_tokens += job.tokens_computed_after(cancel.requested_s)
+        if cancel.drop:
+            self._end(job, DROPPED, "")
+        else:
+            self._end(job, Outcome.CANCELED, FinishReason.CANCELED, EndCode.CANCELED)
 
     def _pause_or_resume(self, item: Pause | Resume) -> None:
-        sequence = self._by_key.get(item.key)
-        if sequence is None:
+        job, now = self._by_key.get(item.key), self._clock.monotonic()
+        if job is None:
             return
         if isinstance(item, Resume):
-            sequence.resume(self._clock.monotonic())
-            self._waiting.appendleft(sequence)
+            job.times.resume(now)
+            self._queue.add_first(job.idle[0])
             return
-        if sequence.slot >= 0:
-            sequence.extra = self.backend.extra_fields(sequence.slot, sequence.detokenizer.whole_text)
-            self._count_grammar(sequence)
-            self._table.pause(sequence)
-            self.stats.pauses += 1
-        else:
-            self._waiting.remove(sequence)
-        sequence.pause(self._clock.monotonic())
+        for sequence in job.sequences:
+            if sequence.slot >= 0:
+                self._queue.take_slot(sequence)
+            else:
+                self._queue.discard(sequence)
+        job.times.pause(now)
 
     def _return_waiting(self) -> None:
         # A job that fits into a free slot was claimed for that slot, so start it. Others are prefetched or paused.
-        self._fill_slots()
-        for sequence in [sequence for sequence in self._by_key.values() if sequence.slot < 0]:
-            self._end(sequence, RETURNED, "")
+        self._queue.fill()
+        for job in [job for job in self._by_key.values() if not job.in_slots]:
+            self._end(job, RETURNED, "")
 
     def _end_expired(self) -> None:
         now = self._clock.monotonic()
         if now < self._next_expiry_s:
             return
-        expired = [sequence for sequence in self._by_key.values() if now >= sequence.expires_at_s]
-        for sequence in expired:
-            self.stats.dead_tokens += sequence.tokens_computed_after(sequence.expires_at_s)
-            message = f"the deadline passed in {sequence.stage}"
-            self._end(sequence, Outcome.EXPIRED, FinishReason.DEADLINE, EndCode.DEADLINE_EXCEEDED, message)
-        self._next_expiry_s = min((sequence.expires_at_s for sequence in self._by_key.values()), default=math.inf)
-
-    def _fill_slots(self) -> None:
-        """Start waiting sequences in order. If one does not fit, start no later one, which could delay it further."""
-        while self._waiting and self._table.fits(self._waiting[0]):
-            sequence = self._waiting.popleft()
-            try:
-                self.stats.cached_tokens += self._table.open(sequence, self._clock.monotonic())
-            except Exception as fault:  # noqa: BLE001 - an error of one job must end only that job
-                self._fail(sequence, fault)
+        for job in [job for job in self._by_key.values() if now >= job.expires_at_s]:
+            self.stats.dead_tokens += job.tokens_computed_after(job.expires_at_s)
+            message = f"the deadline passed in {job.stage}"
+            self._end(job, Outcome.EXPIRED, FinishReason.DEADLINE, EndCode.DEADLINE_EXCEEDED, message)
+        self._next_expiry_s = min((job.expires_at_s for job in self._by_key.values()), default=math.inf)
 
     def _plan(self) -> BatchPlan:
         self._update_soon_tokens()
@@ -215,6 +211,7 @@ class Engine:
         part, split = others or self._running, self._limits.split
         decoding, prompts, ending = sort_by_stage(part, self._running, self._soon_tokens, split=split)
         self._last_decode_s = self._clock.monotonic() if decoding else None
+        ending = {key for key in ending if self._by_key[key].ends_within(self._soon_tokens)}
         if self._inbox.set_ending_soon(ending):
             self.on_ending()
         return plan(decoding, prompts, self._limits, self._fit, self.stats.steps)
@@ -227,9 +224,10 @@ class Engine:
     def _sample(self, done: list[BatchRow]) -> None:
         now = self._clock.monotonic()
         for row in done:
-            if not row.samples:
+            # The failure of a candidate ends those of the same job.
+            sequence = self._running.get(row.slot)
+            if sequence is None or not row.samples:
                 continue
-            sequence = self._running[row.slot]
             known = sequence.next_known()
             try:
                 token = END if known == END else self.backend.sample(row, known)
@@ -245,55 +243,56 @@ class Engine:
         self._share.spend(sequence.job.spec.tenant, grown_s)
 
     def _report(self, sequence: Sequence, token: int, text: str, now: float) -> None:
-        sequence.first_token_s, sequence.state = sequence.first_token_s or now, SequenceState.DECODE
+        job, sequence.state = self._by_key[sequence.key], SequenceState.DECODE
+        job.times.note_token(now)
         if token != END:
-            sequence.add(token)
+            sequence.answer.append(token)
             self.stats.completion_tokens += 1
-        reason = sequence.completed_by(ended=token == END)
-        if reason is not None and sequence.candidates is not None:
-            whole = sequence.detokenizer.whole_text
-            text += sequence.end_candidate(reason, self.backend.extra_fields(sequence.slot, whole))
-        if text or sequence.unreported >= self.settings.resume_tokens:
-            self._emit(sequence.text_event(text))
+        reason, tells_end = sequence.completed_by(ended=token == END), False
+        if reason is not None and job.has_candidates:
+            extra = self.backend.extra_fields(sequence.slot, sequence.detokenizer.whole_text)
+            text += job.end_candidate(sequence, reason, extra)
+            tells_end = sequence.unreported > 0
+        if text or tells_end or sequence.unreported * len(job.in_slots) >= self.settings.resume_tokens:
+            self._emit(job.text_event(sequence, text))
         if reason is not None:
-            self._complete(sequence, reason)
+            self._complete(job, sequence, reason)
 
-    def _complete(self, sequence: Sequence, reason: FinishReason) -> None:
-        """End a sequence whose answer is complete, or begin its next candidate."""
-        if sequence.candidates is None or sequence.candidates.done:
-            self._end(sequence, Outcome.SUCCEEDED, sequence.candidates.reason if sequence.candidates else reason)
+    def _complete(self, job: EngineJob, sequence: Sequence, reason: FinishReason) -> None:
+        """End a job whose answers are complete, or let its next candidate use the slot of one that is."""
+        if not job.has_candidates or job.completed_by is not None:
+            self._end(job, Outcome.SUCCEEDED, job.completed_by or reason)
         else:
-            try:
-                self._table.begin_candidate(sequence)
-            except Exception as fault:  # noqa: BLE001 - an error of one job must end only that job
-                self._fail(sequence, fault)
+            self._queue.pass_on(job, sequence)
 
     def _fail(self, sequence: Sequence, fault: Exception) -> None:
-        self._end(sequence, Outcome.FAILED, "", EndCode.ENGINE_ERROR, f"{type(fault).__name__}: {fault}")
+        job, message = self._by_key[sequence.key], f"{type(fault).__name__}: {fault}"
+        self._end(job, Outcome.FAILED, "", EndCode.ENGINE_ERROR, message)
 
-    def _end(self, sequence: Sequence, outcome: str, reason: str, code: str = "", message: str = "") -> None:
-        """Free a sequence's slot, then its reservation, then emit its Ended event. No other method does so."""
-        # Before the words of an earlier attempt that were not computed again, which may be those of later candidates.
-        cells, is_partly_repeated = self._table.cells_of(sequence), sequence.knows_an_end
+    def _end(self, job: EngineJob, outcome: str, reason: str, code: str = "", message: str = "") -> None:
+        """Free a job's slots, then its reservation, then emit its Ended event. No other method does so."""
+        for sequence in job.sequences:
+            if sequence.state is not SequenceState.ENDED:
+                self._close(job, sequence, outcome)
+        stage = job.stage if code else ""
+        del self._by_key[job.key]
+        self._inbox.note_ended(job.key)
+        self._queue.note_end()
+        usage = job.usage(self._clock.monotonic())
+        result = (job.text, usage, str(code), stage, message, job.fields(), job.grammar_cpu_s)
+        self._emit(Ended(job.key, str(outcome), str(reason), *result))
+
+    def _close(self, job: EngineJob, sequence: Sequence, outcome: str) -> None:
+        """End a sequence that is not complete, or is the only one of its job."""
+        cells = self._table.cells_of(sequence)
         sequence.keep_known(self.backend.piece)
         # A job that goes on elsewhere holds back the same text again.
-        rest = "" if outcome in {DROPPED, RETURNED} else sequence.finish_text()
+        rest = "" if outcome in {DROPPED, RETURNED} or sequence.end is not None else sequence.finish_text()
         if rest:
-            self._emit(sequence.text_event(rest)._replace(is_last=True))
-        extra = sequence.extra
-        if sequence.state is SequenceState.WAITING:
-            self._waiting.remove(sequence)
-        elif sequence.slot >= 0:
-            # The log probabilities in the slot are those of a candidate that the text is past.
-            if not is_partly_repeated:
-                extra = self.backend.extra_fields(sequence.slot, sequence.detokenizer.text)
+            self._emit(job.text_event(sequence, rest)._replace(is_last=True))
+        self._queue.discard(sequence)
+        if sequence.slot >= 0:
+            sequence.extra = self.backend.extra_fields(sequence.slot, sequence.detokenizer.text)
             self._count_grammar(sequence)
         self._table.close(sequence, cells if outcome != Outcome.FAILED else None)
-        stage = sequence.stage if code else ""
         sequence.state = SequenceState.ENDED
-        del self._by_key[sequence.key]
-        self._inbox.note_ended(sequence.key)
-        usage = sequence.usage(self._clock.monotonic())
-        extra = sequence.with_own_fields(extra)
-        result = (sequence.text, usage, str(code), stage, message, extra, sequence.grammar_cpu_s)
-        self._emit(Ended(sequence.key, str(outcome), str(reason), *result))

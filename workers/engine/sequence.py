@@ -1,7 +1,6 @@
-"""The state and the counters of one job inside the engine."""
+"""The state and the counters of one answer inside the engine: a job's only one, or one of its candidates."""
 
 import math
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -9,21 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from shared.jobs.job import Usage
-from workers.engine.answer.candidates import Candidates
+from workers.engine.answer.candidates import job_of_candidate
 from workers.engine.answer.growing import GrowingAnswer, text_readers
+from workers.engine.answer.times import JobTimes
+from workers.engine.answer.words import is_end
 from workers.engine.backend import Prepared
 from workers.engine.cells.prefix_cache import CachedTokens, Tokens
-from workers.engine.events import Text
 
 
 class SequenceState(Enum):
     """The states of a sequence: WAITING → PREFILL → DECODE → ENDED.
 
-    PREFILL and DECODE can change to PAUSED, and PAUSED to WAITING. Each state can change to ENDED.
+    PREFILL and DECODE can change to PAUSED, and PAUSED to PREFILL. Each state can change to ENDED.
     """
 
-    #: The sequence is in the engine, but has no slot yet.
+    #: The sequence is in the engine, and has had no slot yet.
     WAITING = "waiting"
     #: The sequence has a slot, but its prompt is not completely computed yet.
     PREFILL = "prefill"
@@ -31,23 +30,23 @@ class SequenceState(Enum):
     DECODE = "decode"
     #: The sequence had a slot, and gave it up for others. It has kept its answer so far.
     PAUSED = "paused"
-    #: The sequence no longer has a slot. Its Ended event is being emitted or was emitted.
+    #: The sequence no longer has a slot. Its end was told or is being told.
     ENDED = "ended"
 
 
 @dataclass(slots=True, eq=False)
 class Sequence(GrowingAnswer):
-    """A job inside the engine, with its counters. Only the engine's thread uses it."""
+    """An answer inside the engine, with its counters. Only the engine's thread uses it."""
 
     state: SequenceState = SequenceState.WAITING
     slot: int = -1
     #: Number of prompt and answer tokens whose keys and values are in the slot's KV cells.
     n_past: int = 0
-    #: Number of prompt and answer tokens that the sequence or an earlier attempt has computed so far.
+    #: Number of prompt and answer tokens that the job or an earlier attempt has computed so far.
     n_computed: int = 0
-    #: Number of tokens that this sequence computed although it or an earlier attempt had computed them before.
+    #: Number of tokens that this sequence computed although the job or an earlier attempt had computed them before.
     recomputed: int = 0
-    #: Number of prompt tokens that the sequence did not compute, but reused from an earlier one (prefix reuse).
+    #: Number of prompt tokens that the job did not compute, but reused from an earlier one (prefix reuse).
     cached_tokens: int = 0
     #: Number of tokens that the last step computed for this sequence.
     last_step_tokens: int = 0
@@ -59,70 +58,30 @@ class Sequence(GrowingAnswer):
     grammar_cpu_s: float = 0.0
     #: What of this time it took before the sequence got its slot.
     grammar_before_s: float = 0.0
-    #: While the sequence is paused: what the backend keeps for it, and the fields of its answer so far.
+    #: While the sequence is paused: what the backend keeps for it.
     saved: Any = None
+    #: The fields of the answer beside its text, while the sequence is paused and when its candidate is complete.
     extra: dict[str, Any] = field(default_factory=dict)
-    #: When the last pause began, and how long the pauses before and after the answer's first token took together.
-    paused_at_s: float | None = None
-    paused_in_prefill_s: float = 0.0
-    paused_in_decode_s: float = 0.0
-    started_s: float | None = None
-    first_token_s: float | None = None
 
     @classmethod
-    def create(cls, job: Prepared, now_s: float) -> "Sequence":
-        """Return a sequence that waits for a slot."""
-        sequence = cls(job, now_s, *text_readers(job), candidates=Candidates.of(job))
-        if job.keeps_logprobs:
-            # The log probabilities of the earlier attempt's tokens follow from their logits.
-            sequence.known = deque(job.spec.answer)
-        else:
-            sequence.answer = list(job.spec.answer)
-        sequence.n_reported = len(job.spec.answer)
-        return sequence
+    def create(cls, job: Prepared, times: JobTimes, index: int = 0) -> "Sequence":
+        """Return the sequence of a job's only answer, or of its candidate `index`. It waits for a slot."""
+        own = job_of_candidate(job, index)
+        return cls(own, times, *text_readers(own), index=index)
 
-    def pause(self, now_s: float) -> None:
-        """Record that the sequence has given up its slot, or its wait for one."""
-        self.state, self.paused_at_s = SequenceState.PAUSED, now_s
+    @property
+    def owner(self) -> str:
+        """What tells the sequence's cells from those of all others while it is paused."""
+        return f"{self.key}#{self.index}"
 
-    def resume(self, now_s: float) -> None:
-        """Record that the pause has ended. The sequence waits for a slot."""
-        self._count_pause(now_s)
-        self.state, self.paused_at_s = SequenceState.WAITING, None
-
-    def _count_pause(self, now_s: float) -> None:
-        paused_s = 0.0 if self.paused_at_s is None else now_s - self.paused_at_s
-        if self.first_token_s is None:
-            self.paused_in_prefill_s += paused_s
-        else:
-            self.paused_in_decode_s += paused_s
-
-    def begin_candidate(self, n_past: int) -> None:
-        """Begin the next candidate. The slot holds the first `n_past` tokens of the prompt."""
-        self.restart()
-        self.state, self.saved, self.resumed, self.n_past = SequenceState.PREFILL, None, 0, n_past
-        self.n_computed = self.job.prompt_tokens + max(0, self.known_here - 1)
-        self.grammar_before_s = self.grammar_cpu_s
-
-    def repeat(self, piece: Callable[[int], bytes]) -> None:
-        """Read the text of the answer that earlier attempts generated: see `GrowingAnswer.repeat`."""
-        super(Sequence, self).repeat(piece)
+    def repeat(self, words: list[int], piece: Callable[[int], bytes]) -> None:
+        """Go on after the words of earlier attempts: see `GrowingAnswer.repeat`."""
+        super(Sequence, self).repeat(words, piece)
         if self.job.spec.answer:
-            self.n_computed = self.job.prompt_tokens + max(0, len(self.answer) + self.known_here - 1)
-
-    def with_own_fields(self, extra: dict[str, Any]) -> dict[str, Any]:
-        """Return the answer's fields other than its text, with its tokens of reasoning and what stopped it."""
-        reasoning = {"reasoning_tokens": self.reasoning_tokens} if self.reasoning_tokens else {}
-        if self.candidates is not None:
-            return self.candidates.fields(extra) | reasoning
-        stopped_by = self.detokenizer.stopped_by
-        return extra | reasoning | ({"stop_sequence": stopped_by} if stopped_by else {})
-
-    def text_event(self, text: str) -> Text:
-        """Return an event for new text of the answer. It carries the words that no earlier event carried."""
-        tokens = tuple(self.words[self.n_reported :])
-        self.n_reported = len(self.words)
-        return Text(self.key, text, self.n_reported, self.grammar_cpu_s, tokens)
+            tokens = sum(not is_end(word) for word in words)
+            self.n_computed = self.job.prompt_tokens + max(0, tokens - 1)
+        if self.end is not None:
+            self.state = SequenceState.ENDED
 
     def computed_before(self, n: int) -> int:
         """Return how many of the next `n` tokens were computed already, before a pause or by an earlier attempt."""
@@ -167,40 +126,13 @@ class Sequence(GrowingAnswer):
         return CachedTokens(self.job.spec.tenant, tokens)
 
     @property
-    def stage(self) -> str:
-        """The stage, as a value of `Stage`: `prefill` until the first token is generated, then `decode`."""
-        return "prefill" if self.first_token_s is None else "decode"
-
-    @property
     def expires_at_s(self) -> float:
-        """Time at which the sequence expires.
+        """Time at which the job expires.
 
-        Until the first token of the answer is generated, this is the earlier of its deadline and its start deadline.
-        After that, it is the deadline.
+        Until the first token of any of its answers is generated, this is the earlier of its deadline and its start
+        deadline. After that, it is the deadline.
         """
         spec = self.job.spec
-        if spec.start_by_s is None or spec.answer or self.first_token_s is not None:
+        if spec.start_by_s is None or spec.answer or self.times.first_token_s is not None:
             return spec.deadline_s
         return min(spec.deadline_s, spec.start_by_s)
-
-    def usage(self, now_s: float) -> Usage:
-        """Return the sequence's token counts, and its durations up to `now_s`, which is when it ends.
-
-        `prefill_ms` and `decode_ms` do not include pauses, because the engine's rates are computed from them.
-        """
-        started, first = self.started_s, self.first_token_s
-        self._count_pause(now_s)
-        return Usage(
-            prompt_tokens=self.job.prompt_tokens,
-            cached_tokens=self.cached_tokens,
-            completion_tokens=self.completion_tokens,
-            prefill_ms=None if started is None else _ms((first or now_s) - started - self.paused_in_prefill_s),
-            decode_ms=None if first is None else _ms(now_s - first - self.paused_in_decode_s),
-            ttft_ms=None if first is None else _ms(first - self.submitted_s),
-            again_tokens=self.recomputed,
-            unread_tokens=max(0, self.job.prompt_tokens - max(self.n_past, self.n_computed)),
-        )
-
-
-def _ms(seconds: float) -> int:
-    return round(seconds * 1000)

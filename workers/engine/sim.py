@@ -124,9 +124,9 @@ class SimBackend:
     def saved_state(self, slot: int) -> None:
         """Return None: the answer depends on nothing but its length."""
 
-    def set_prefix(self, slot: int, source: int, n: int) -> int:
-        """Return how many words the slot holds: it can drop its last words, but holds none of another slot's."""
-        return n if slot == source else 0
+    def set_prefix(self, slot: int, source: int, n: int) -> int:  # noqa: ARG002 - the Protocol's names
+        """Return how many words the slot holds: any slot can drop its last words, and copy those of another."""
+        return n
 
     def close_slot(self, slot: int) -> None:
         """Remove the slot's schedule."""

@@ -20,7 +20,7 @@ class SlotTable:
     def __init__(self, backend: Backend, ways: dict[PauseWay, int], *, reuse: bool, paused_bytes: int) -> None:
         """Create a table. `ways` counts the pauses that have ended."""
         self._backend, self._reuses, self._ways = backend, reuse and backend.reuses, ways
-        #: Key of a paused job → the copy of its cells in host memory, and the number of their tokens.
+        #: Owner of a paused sequence → the copy of its cells in host memory, and the number of their tokens.
         self._copies: dict[str, tuple[Any, int]] = {}
         #: How many bytes further copies may have.
         self._bytes_left = paused_bytes
@@ -40,48 +40,76 @@ class SlotTable:
         """Return whether the sequence can get a slot now."""
         return self._slots.fits(sequence.job.cells)
 
+    def fits_beside_paused(self, sequence: Sequence) -> bool:
+        """Return whether the sequence can get a slot now without the slots and cells of other paused sequences."""
+        return self._prefixes.fits_beside_paused(sequence.job.cells, sequence.owner)
+
     def open(self, sequence: Sequence, now_s: float) -> int:
         """Give the sequence a slot, and return how many tokens of its prompt it reuses from other jobs.
 
         Raises an exception if the backend does not take the job. The sequence then holds the slot, and must be closed.
         """
-        job = sequence.job
+        is_first = sequence.times.started_s is None
         way = self._take_slot(sequence)
         # Only now, because the prefix may have been copied from a slot that is evicted here.
         self._prefixes.evict_surplus()
+        if sequence.state is not SequenceState.PAUSED and not is_first:
+            # A further candidate, whose prompt another one has computed.
+            sequence.n_computed = max(sequence.n_computed, sequence.job.prompt_tokens)
+        self._begin(sequence, way, now_s)
+        if is_first:
+            sequence.cached_tokens = min(sequence.n_past, sequence.job.prompt_tokens)
+        return sequence.cached_tokens if is_first else 0
+
+    def open_beside(self, sequence: Sequence, sibling: Sequence, now_s: float) -> None:
+        """Give a further candidate a slot of its own, with the prompt that `sibling` has computed.
+
+        Of the prompt, the last token is computed again: its logits are needed. Raises exceptions as `open`.
+        """
+        job = sequence.job
+        sequence.slot = self._prefixes.take(job.spec.tenant, None, job.cells, ()).slot
+        self.running[sequence.slot] = sequence
+        self._copy_prompt(sequence, sibling.slot)
+        self._begin(sequence, PauseWay.KEPT, now_s)
+
+    def hand_over(self, sequence: Sequence, following: Sequence, now_s: float) -> None:
+        """Give the slot of a candidate that is complete to the following one, with the prompt as in `open_beside`.
+
+        Raises an exception if the backend does not take the candidate. It then holds the slot, and must be closed.
+        """
+        self._backend.close_slot(sequence.slot)
+        following.slot, sequence.slot = sequence.slot, -1
+        self._copy_prompt(following, following.slot)
+        self._begin(following, PauseWay.KEPT, now_s)
+
+    def _copy_prompt(self, sequence: Sequence, source: int) -> None:
+        """Make the sequence's slot hold the prompt that the slot `source` holds, if the model can drop the rest."""
+        kept = sequence.job.prompt_tokens - 1 if self._backend.rewinds else 0
+        sequence.n_past = self._backend.set_prefix(sequence.slot, source, kept)
+        sequence.n_computed = max(sequence.n_computed, sequence.job.prompt_tokens)
+
+    def _begin(self, sequence: Sequence, way: PauseWay, now_s: float) -> None:
+        """Open the sequence's slot in the backend. `way` says where the cells were if the sequence was paused."""
+        was_paused = sequence.state is SequenceState.PAUSED
         sequence.state, sequence.resumed = SequenceState.PREFILL, len(sequence.answer)
         self.running[sequence.slot] = sequence
-        self._backend.open_slot(sequence.slot, job, sequence.answer, sequence.saved)
+        self._backend.open_slot(sequence.slot, sequence.job, sequence.answer, sequence.saved)
+        sequence.times.start(now_s)
         sequence.saved, sequence.extra = None, {}
-        if sequence.started_s is not None:
+        if was_paused:
             self._ways[way] += 1
             # The job is not charged for the time in which the grammar reads the answer again.
             sequence.grammar_before_s = sequence.grammar_cpu_s - self._backend.grammar_cpu_s(sequence.slot)
-            return 0
-        sequence.started_s, sequence.cached_tokens = now_s, min(sequence.n_past, job.prompt_tokens)
-        return sequence.cached_tokens
-
-    def begin_candidate(self, sequence: Sequence) -> None:
-        """Begin the next answer to the prompt in the sequence's slot. Of the prompt, the last token is computed again.
-
-        Its logits are needed, and those of the first time are gone. A model that cannot drop tokens computes the whole
-        prompt again. Raises an exception if the backend does not take the candidate; the sequence keeps the slot.
-        """
-        slot = sequence.slot
-        self._backend.close_slot(slot)
-        kept = sequence.job.prompt_tokens - 1 if self._backend.rewinds else 0
-        sequence.begin_candidate(self._backend.set_prefix(slot, slot, kept))
-        self._backend.open_slot(slot, sequence.job)
 
     def _take_slot(self, sequence: Sequence) -> PauseWay:
         """Give the sequence a slot, and restore its cells. Return where they were, if it was paused."""
         job, way = sequence.job, PauseWay.KEPT
         tenant = job.spec.tenant
-        assigned = self._prefixes.take_back(sequence.key, job.cells)
+        assigned = self._prefixes.take_back(sequence.owner, job.cells)
         if assigned is None:
             way = PauseWay.RECOMPUTED
             # A copy replaces all that the slot holds. If it cannot be restored, no prefix is left there either.
-            reuses = self._reuses and sequence.key not in self._copies
+            reuses = self._reuses and sequence.owner not in self._copies
             known = sequence.known_tokens if reuses else None
             held = ((slot, other.cached) for slot, other in self.running.items() if other.job.spec.tenant == tenant)
             assigned = self._prefixes.take(tenant, known, job.cells, held)
@@ -96,9 +124,9 @@ class SlotTable:
         """Take the slot from the sequence, which goes on later. The slot keeps the computed tokens if possible."""
         sequence.saved = self._backend.saved_state(sequence.slot)
         if self._backend.reuses:
-            self._close(sequence, replace(sequence.cached, owner=sequence.key))
+            self._close(sequence, replace(sequence.cached, owner=sequence.owner))
         else:
-            self._copy_to_host(sequence.slot, sequence.key, sequence.n_past)
+            self._copy_to_host(sequence.slot, sequence.owner, sequence.n_past)
             self._close(sequence, None)
 
     def cells_of(self, sequence: Sequence) -> CachedTokens | None:
@@ -112,28 +140,28 @@ class SlotTable:
         """
         if sequence.slot >= 0:
             self._close(sequence, cells)
-        elif sequence.started_s is not None:
-            kept, (_, copied) = self._prefixes.disown(sequence.key), self._take_copy(sequence.key)
+        elif sequence.state is SequenceState.PAUSED:
+            kept, (_, copied) = self._prefixes.disown(sequence.owner), self._take_copy(sequence.owner)
             self._ways[PauseWay.KEPT if kept else PauseWay.COPIED if copied else PauseWay.RECOMPUTED] += 1
 
-    def _copy_to_host(self, slot: int, key: str, n: int) -> None:
-        """Copy the `n` cells of a paused job that is about to lose them, unless the copies would become too large."""
+    def _copy_to_host(self, slot: int, owner: str, n: int) -> None:
+        """Copy the `n` cells of a paused sequence that is about to lose them, unless all copies became too large."""
         try:
             copy = self._backend.copy_cells(slot, self._bytes_left)
         except MemoryError:
             return
         if copy is not None:
             self._bytes_left -= len(copy)
-            self._copies[key] = copy, n
+            self._copies[owner] = copy, n
 
-    def _take_copy(self, key: str) -> tuple[Any, int]:
-        copy, n = self._copies.pop(key, (b"", 0))
+    def _take_copy(self, owner: str) -> tuple[Any, int]:
+        copy, n = self._copies.pop(owner, (b"", 0))
         self._bytes_left += len(copy)
         return copy, n
 
     def _restore_copy(self, sequence: Sequence) -> int:
         """Restore the sequence's cells from their copy, and return the number of their tokens, or 0 without a copy."""
-        copy, n = self._take_copy(sequence.key)
+        copy, n = self._take_copy(sequence.owner)
         return n if n and self._backend.restore_cells(sequence.slot, copy) else 0
 
     def _close(self, sequence: Sequence, cached: CachedTokens | None) -> None:

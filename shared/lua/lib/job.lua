@@ -6,7 +6,7 @@ local JOB_STATES = { queued = true, running = true, succeeded = true, failed = t
 local MAX_CANDIDATES = 16
 
 -- Returns how many KV cells a job needs whose answers have `tokens` tokens together. Its candidates, which share the tokens
--- equally, use the same cells one after another.
+-- equally, are promised the cells of one.
 local function cells_of(job, tokens)
   return job.prompt_tokens + math.ceil(tokens / job.candidates)
 end

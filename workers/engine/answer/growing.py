@@ -1,4 +1,4 @@
-"""The answer of a job while it is generated: its tokens, its text, and which of them events have carried."""
+"""One answer while it is generated: its tokens, its text, and which of them events have carried."""
 
 from collections import deque
 from collections.abc import Callable
@@ -6,36 +6,34 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shared.jobs.outcomes import FinishReason
-from workers.engine.answer.candidates import Candidates, job_of_candidate, mean_logprob
-from workers.engine.answer.words import CandidateEnd, is_end, read_end
+from workers.engine.answer.times import JobTimes
+from workers.engine.answer.words import CandidateEnd, end_word, is_end, read_end, token_word
 from workers.engine.backend import END, Prepared
 from workers.engine.detokenizer import Detokenizer
 
 
 @dataclass(slots=True, eq=False)
 class GrowingAnswer:
-    """The answer of one job. Only the engine's thread uses it.
-
-    If the job has several candidates, `job`, `answer`, `detokenizer` and `reader` are those of the present one. The
-    others are in `candidates`.
-    """
+    """The answer of a job, or one of its candidates. Only the engine's thread uses it."""
 
     job: Prepared
-    submitted_s: float
+    times: JobTimes
     detokenizer: Detokenizer
     #: Reads the parts in the detokenizer's text; None if this text is the answer.
     reader: Any = None
-    #: None if the job has only one answer.
-    candidates: Candidates | None = None
+    #: The index of the candidate; 0 if the job has only one answer.
+    index: int = 0
     #: Number of the answer's tokens that belong to its reasoning.
     reasoning_tokens: int = 0
-    #: The pieces of the answer's text, as far as they were returned, if it has parts or candidates.
+    #: The pieces of the answer's text, as far as they were returned, if it has parts.
     _texts: list[str] = field(default_factory=list)
     #: The answer's tokens. The model has not computed the last one yet: it is the input of the next step.
     answer: list[int] = field(default_factory=list)
-    #: Number of the answer's tokens, and ends of candidates, that Text events have carried, in any attempt.
+    #: How the candidate ended; None if it is not complete, or the job's only answer.
+    end: CandidateEnd | None = None
+    #: Number of the answer's words that Text events have carried, in any attempt: its tokens, and its end.
     n_reported: int = 0
-    #: What an earlier attempt sampled and is computed one by one again, in order: tokens, and ends of candidates.
+    #: What an earlier attempt sampled and is computed one by one again, in order: tokens, and the candidate's end.
     known: deque[int] = field(default_factory=deque)
 
     @property
@@ -45,109 +43,67 @@ class GrowingAnswer:
 
     @property
     def text(self) -> str:
-        """The answer's text so far, in the forms of shared/answer_parts.py and shared/candidates.py if it has these."""
-        is_plain = self.reader is None and self.candidates is None
-        return self.detokenizer.text if is_plain else "".join(self._texts)
-
-    @property
-    def words(self) -> list[int]:
-        """What events tell of the answer: its tokens and, after each complete candidate, a word for its end."""
-        return self.answer if self.candidates is None else self.candidates.words
+        """The answer's text so far, in the form of shared/answer_parts.py if it has parts."""
+        return self.detokenizer.text if self.reader is None else "".join(self._texts)
 
     @property
     def unreported(self) -> int:
-        """Number of the newest words that no event has carried."""
-        return len(self.words) - self.n_reported
+        """Number of the newest words that no event has carried; negative while an earlier attempt's are repeated."""
+        return len(self.answer) + (self.end is not None) - self.n_reported
+
+    def take_unreported(self) -> tuple[int, ...]:
+        """Return the newest words, which an event carries now."""
+        tokens = self.answer[self.n_reported :] if self.n_reported < len(self.answer) else []
+        words = [token_word(self.index, token) for token in tokens]
+        if self.end is not None and self.unreported > 0:
+            words.append(end_word(self.index, self.end))
+        self.n_reported += len(words)
+        return tuple(words)
 
     @property
     def tokens_left(self) -> int:
-        """The maximum number of tokens that the answer, with all candidates to come, may still get."""
-        left = self.job.max_tokens - len(self.answer)
-        more = 0 if self.candidates is None else self.candidates.n - 1 - self.candidates.index
-        return left + max(0, more) * self.job.max_tokens
+        """The maximum number of tokens that the answer may still get."""
+        return self.job.max_tokens - len(self.answer)
 
     @property
     def last_token(self) -> int:
         """The answer's last token, which is the input of the next step."""
         return self.answer[-1]
 
-    @property
-    def completion_tokens(self) -> int:
-        """Number of tokens of the answer so far."""
-        return len(self.answer) + (0 if self.candidates is None else self.candidates.tokens_before)
-
-    def add(self, token: int) -> None:
-        """Add a token to the answer."""
-        self.answer.append(token)
-        if self.candidates is not None:
-            self.candidates.words.append(token)
-
     def read(self, token: int, piece: Callable[[int], bytes]) -> str:
         """Add a token to the text; return the new text of the answer. `piece` returns the bytes of a token."""
         if self.reader is None:
-            return self._keep(self.detokenizer.feed(piece(token)))
+            return self.detokenizer.feed(piece(token))
         text = self._keep(self.reader.feed(self.detokenizer.feed(self.job.form.piece(token, piece(token)))))
         self.reasoning_tokens += self.reader.reasons
         return text
 
     def finish_text(self) -> str:
         """End the answer's text. Return the text that was held back."""
-        if self.candidates is not None and self.candidates.done:
-            return ""
         rest = self.detokenizer.finish()
-        return self._keep(rest if self.reader is None else self.reader.feed(rest) + self.reader.finish())
+        return rest if self.reader is None else self._keep(self.reader.feed(rest) + self.reader.finish())
 
     def _keep(self, text: str) -> str:
-        if self.candidates is not None:
-            text = self.candidates.marked(text)
-        elif self.reader is None:
-            return text
         if text:
             self._texts.append(text)
         return text
 
     def completed_by(self, *, ended: bool = False) -> FinishReason | None:
-        """Return why the answer, or the present candidate, is complete; None if it is not.
-
-        `ended` says whether the model has ended it.
-        """
-        if self.candidates is not None and self.candidates.done:
-            return self.candidates.reason
+        """Return why the answer is complete; None if it is not. `ended` says whether the model has ended it."""
         if ended or self.detokenizer.stopped:
             return FinishReason.STOP
         return FinishReason.LENGTH if len(self.answer) >= self.job.max_tokens else None
 
-    def end_candidate(self, reason: FinishReason, extra: dict[str, Any]) -> str:
-        """End the present candidate; `extra` are the other fields of its answer.
+    def end_candidate(self, end: CandidateEnd) -> str:
+        """Record that the candidate is complete. Return the text that was held back, unless an earlier attempt told it.
 
-        Return the text that was held back, and the marks that tell the end, unless an earlier attempt has told them.
+        Such an attempt has told the end too, which is the same again, although other batches round differently.
         """
-        # The end is all that can be left of this candidate, unless another program has changed the ids.
-        told = [word for word in self._leave_known() if is_end(word)]
-        end = read_end(told[0]) if told else CandidateEnd(reason, mean_logprob(extra))
-        text = self._end_candidate(end, extra)
-        return "" if told else text
-
-    def _leave_known(self) -> list[int]:
-        """Remove and return what an earlier attempt knew of the present candidate."""
-        n = min(self.known_here + 1, len(self.known))
-        return [self.known.popleft() for _ in range(n)]
-
-    def _end_candidate(self, end: CandidateEnd, extra: dict[str, Any]) -> str:
-        if self.candidates is None:
-            raise ValueError(f"job {self.key} has only one answer")
+        told = [word for word in self.known if is_end(word)]
+        self.known.clear()
+        self.end = read_end(told[0]) if told else end
         rest = self.finish_text()
-        marks = self.candidates.end(end, extra)
-        self._texts.append(marks)
-        return rest + marks
-
-    def restart(self) -> None:
-        """Begin the next candidate, if there is one."""
-        if self.candidates is None or self.candidates.done:
-            return
-        self.candidates.tokens_before += len(self.answer)
-        self.job = job_of_candidate(self.job)
-        self.detokenizer, self.reader, self.answer = *text_readers(self.job), []
+        return "" if told else rest
 
     def next_known(self) -> int | None:
         """Return the next token that an earlier attempt sampled, or END; None if there is none."""
@@ -155,39 +111,32 @@ class GrowingAnswer:
             return None
         return END if is_end(self.known[0]) else self.known.popleft()
 
-    @property
-    def known_here(self) -> int:
-        """Number of tokens of the present candidate that an earlier attempt sampled and are not computed yet."""
-        return next((n for n, word in enumerate(self.known) if is_end(word)), len(self.known))
+    def repeat(self, words: list[int], piece: Callable[[int], bytes]) -> None:
+        """Go on after the words of earlier attempts, whose text events have told.
 
-    @property
-    def knows_an_end(self) -> bool:
-        """Whether an earlier attempt told the end of a candidate that is not computed again yet."""
-        return any(map(is_end, self.known))
-
-    def repeat(self, piece: Callable[[int], bytes]) -> None:
-        """Read the text of the answer that earlier attempts generated. `piece` returns the bytes of a token.
-
-        Candidates that are complete are not computed again, unless the client asked for their log probabilities.
+        A candidate that is complete is not computed again, unless the client asked for its log probabilities. `piece`
+        returns the bytes of a token.
         """
-        for token in self.answer:
-            self.read(token, piece)
-        if self.candidates is not None and not self.candidates.shows_logprobs:
-            while self.knows_an_end:
-                self._repeat_word(self.known.popleft(), piece)
+        self.n_reported = len(words)
+        is_complete = bool(words) and is_end(words[-1])
+        if self.job.keeps_logprobs and not (is_complete and self.job.sampling.logprobs is None):
+            # The log probabilities of the earlier attempt's tokens follow from their logits.
+            self.known = deque(words)
+        else:
+            self._repeat(words, piece)
 
     def keep_known(self, piece: Callable[[int], bytes]) -> None:
         """Add the tokens of an earlier attempt that were not computed again, because the answer ends before."""
-        while self.known:
-            self._repeat_word(self.known.popleft(), piece)
+        words, self.known = list(self.known), deque()
+        self._repeat(words, piece)
 
-    def _repeat_word(self, word: int, piece: Callable[[int], bytes]) -> None:
-        if is_end(word) and self.candidates is not None:
-            self._end_candidate(read_end(word), {})
-            self.restart()
-        else:
-            self.add(word)
-            self.read(word, piece)
+    def _repeat(self, words: list[int], piece: Callable[[int], bytes]) -> None:
+        for word in words:
+            if is_end(word):
+                self.end_candidate(read_end(word))
+            else:
+                self.answer.append(word)
+                self.read(word, piece)
 
 
 def text_readers(job: Prepared) -> tuple[Detokenizer, Any]:

@@ -28,7 +28,7 @@ class CachedTokens:
 
     tenant: str
     tokens: Tokens
-    #: Key of the paused job that goes on after these tokens; "" if none does.
+    #: The paused sequence that goes on after these tokens (`Sequence.owner`); "" if none does.
     owner: str = ""
 
 
@@ -84,6 +84,11 @@ class PrefixCache:
         if slot is not None:
             self._kept[slot] = replace(self._kept[slot], owner="")
         return slot is not None
+
+    def fits_beside_paused(self, cells: int, owner: str) -> bool:
+        """Return whether a slot and `cells` cells are free for `owner` that are not kept for other paused sequences."""
+        others = {slot: len(kept.tokens) for slot, kept in self._kept.items() if kept.owner not in ("", owner)}
+        return len(self._slots.free_slots) > len(others) and self._slots.fits(cells + sum(others.values()))
 
     def _kept_by(self, owner: str) -> int | None:
         return next((slot for slot, cached in self._kept.items() if cached.owner == owner), None)

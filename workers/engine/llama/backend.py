@@ -16,7 +16,7 @@ from llama_cpp import _ggml, llama_cpp
 
 from shared.jobs.outcomes import EndCode
 from shared.settings.settings import Settings
-from workers.engine.answer.words import is_end
+from workers.engine.answer.words import is_end, token_of
 from workers.engine.backend import END, BatchRow, DecodeFailed, Facts, Prepared
 from workers.engine.cells.slots import SlotAccountingError
 from workers.engine.chat.answer_form import AnswerForm
@@ -92,7 +92,7 @@ class LlamaBackend:
     def prepare(self, spec: JobSpec) -> Prepared:
         """Tokenize and validate a job. May be called from any thread. Raises JobRejected."""
         many = read_candidates(spec.payload) > 1
-        self._vocab.check(token for token in spec.answer if not (many and is_end(token)))
+        self._vocab.check(token_of(word) if many else word for word in spec.answer if not (many and is_end(word)))
         sampling = read_sampling(spec.payload)
         self._vocab.reject_unknown((token for token, _ in sampling.logit_bias), "logit_bias")
         self._vocab.reject_unknown(sampling.stop_token_ids, "stop_token_ids")

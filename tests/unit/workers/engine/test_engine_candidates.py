@@ -7,7 +7,7 @@ import pytest
 
 from shared.candidates import read_candidates
 from tests.support.driven import Driven
-from workers.engine.answer.words import is_end
+from workers.engine.answer.words import is_end, words_by_candidate
 from workers.engine.events import Ended, JobRejected, Text
 
 _PROMPT = "dibo kufe mala resi tanu bopa gesi"
@@ -33,13 +33,13 @@ def _submit(driven: Driven, key: str, payload: dict, **fields) -> None:
     driven.submit(key, payload | {"max_tokens": payload["n"] * payload["max_tokens"]}, **fields)
 
 
-def _singles(backend, kind: str) -> list[Ended]:
+def _singles(backend, kind: str, n: int = _N) -> list[Ended]:
     """Return the ends of jobs with one answer each, with the seeds of the candidates."""
     with contextlib.closing(Driven(backend, reuse=False)) as driven:
-        for i in range(_N):
+        for i in range(n):
             driven.submit(str(i), _payload(kind, seed=_PAYLOADS[kind].get("seed", 0) + i, logprobs=2))
             driven.run_until_idle()
-        return [driven.ended[str(i)] for i in range(_N)]
+        return [driven.ended[str(i)] for i in range(n)]
 
 
 def _check_candidates(ended: Ended, singles: list[Ended]) -> None:
@@ -91,27 +91,29 @@ def test_candidates_of_several_jobs_run_beside_each_other(backend):
 
 
 @pytest.mark.parametrize("kind", ["seeded", "stop string", "grammar", "logprobs"])
-def test_a_job_goes_on_after_any_token_of_any_candidate_as_if_it_had_not_stopped(backend, kind):
+def test_a_job_goes_on_after_any_event_of_any_candidate_as_if_it_had_not_stopped(backend, kind):
     singles = _singles(backend, kind)
     with contextlib.closing(Driven(backend)) as driven:
         _submit(driven, "whole", _payload(kind, n=_N))
         driven.run_until_idle()
-        words, text = _words(driven, "whole"), driven.ended["whole"].text
-        computed = driven.engine.stats.completion_tokens
-        for n in range(1, len(words) + 1, 4):
-            _submit(driven, str(n), _payload(kind, n=_N), answer=words[:n], attempt=2)
+        events, text = [event for event in driven.events if isinstance(event, Text)], driven.ended["whole"].text
+        for n in range(1, len(events) + 1, 4):
+            words = tuple(word for event in events[:n] for word in event.tokens)
+            computed = driven.engine.stats.completion_tokens
+            _submit(driven, str(n), _payload(kind, n=_N), answer=words, attempt=2)
             while driven.engine.step():
                 pass
-        driven.engine.check_idle()
-        for n in range(1, len(words) + 1, 4):
             _check_candidates(driven.ended[str(n)], singles)
-            # What the attempts show together is the whole text, without a gap or a repeat.
+            # What the attempts show together is the text of each candidate, without a gap or a repeat.
             assert driven.ended[str(n)].text == text
-            assert text.endswith(driven.streamed(str(n)))
-        if kind != "logprobs":
-            # Only the present candidate is computed again, for the log probabilities of its tokens.
-            again = driven.engine.stats.completion_tokens - computed
-            assert again <= sum(len(words) - n + _LENGTH for n in range(1, len(words) + 1, 4))
+            shown = "".join(event.text for event in events[:n]) + driven.streamed(str(n))
+            assert read_candidates(shown, _N) == read_candidates(text, _N)
+            if kind != "logprobs":
+                # Candidates that are complete are not computed again, and the others for their log probabilities.
+                complete = sum(len(each) - 1 for each in words_by_candidate(words) if each and is_end(each[-1]))
+                again = driven.engine.stats.completion_tokens - computed
+                assert again == driven.ended[str(n)].usage.completion_tokens - complete
+        driven.engine.check_idle()
 
 
 @pytest.mark.parametrize("kind", ["stop string", "grammar", "logprobs"])
@@ -126,23 +128,23 @@ def test_a_job_that_is_paused_at_any_step_gets_its_candidates_without_a_gap_or_a
             _check_candidates(ended, singles)
 
 
-def test_a_job_that_is_canceled_keeps_its_complete_candidates_and_a_part_of_the_next(backend):
-    singles = _singles(backend, "seeded")
+def test_a_job_that_is_canceled_keeps_its_complete_candidates_and_a_part_of_those_that_were_generated(backend):
+    n = backend.slots + 2
+    singles = _singles(backend, "seeded", n)
     with contextlib.closing(Driven(backend)) as driven:
-        _submit(driven, "a", _payload("seeded", n=_N))
-        while driven.streamed("a").count(singles[0].text) == 0 or not read_candidates(driven.streamed("a"), _N)[1].text:
+        _submit(driven, "a", _payload("seeded", n=n))
+        while not read_candidates(driven.streamed("a"), n)[backend.slots].text:
             driven.engine.step()
         driven.engine.cancel("a")
         driven.run_until_idle()
         ended = driven.ended["a"]
         assert ended.outcome == "canceled"
-        candidates = read_candidates(ended.text, _N)
-        assert candidates[0].text == singles[0].text
-        assert candidates[0].reason == singles[0].finish_reason
-        assert candidates[1].reason == ""
-        assert candidates[1].text
-        assert singles[1].text.startswith(candidates[1].text)
-        assert candidates[2].text == ""
+        candidates = read_candidates(ended.text, n)
+        assert {candidate.reason for candidate in candidates} >= {"length", ""}
+        for candidate, single in zip(candidates, singles, strict=True):
+            assert candidate.reason in {single.finish_reason, ""}
+            is_whole = candidate.text == single.text
+            assert is_whole if candidate.reason else single.text.startswith(candidate.text)
 
 
 @pytest.mark.parametrize("steps", [2, 5])
@@ -191,16 +193,19 @@ def test_a_job_whose_candidates_are_all_complete_ends_at_once(backend):
         assert driven.ended["again"].usage.completion_tokens == driven.ended["whole"].usage.completion_tokens
 
 
-def test_the_sim_computes_the_prompt_of_candidates_once(a_sim, clock):
-    driven = a_sim(prefill_tps=10, decode_tps=10)
+@pytest.mark.parametrize(("slots", "seconds"), [(1, 3.3), (2, 2.3), (4, 1.7)])
+def test_the_sim_computes_the_prompt_of_candidates_once_and_the_answers_in_as_many_slots_as_are_free(
+    a_sim, clock, slots, seconds
+):
+    driven = a_sim(prefill_tps=10, decode_tps=10, slots=slots)
     began = clock.monotonic()
     _submit(driven, "a", {"prompt": "one two three four five six seven eight nine ten", "max_tokens": 5, "n": 4})
     driven.run_until_idle()
     ended = driven.ended["a"]
     assert [len(candidate.text.split()) for candidate in read_candidates(ended.text, 4)] == [5] * 4
     assert ended.usage.completion_tokens == 20
-    # Ten words of the prompt, three times its last word again, and 20 words of answers.
-    assert clock.monotonic() - began == pytest.approx(3.3, abs=0.1)
+    # Ten words of the prompt, and for each further candidate its last word again. The first answer begins alone.
+    assert clock.monotonic() - began == pytest.approx(seconds, abs=0.1)
 
 
 @pytest.mark.parametrize("n", [0, 17, 1.5, True, "2"])

@@ -1,0 +1,112 @@
+"""Who has a slot: gives slots to waiting sequences in order, lends free ones to candidates, and takes slots away."""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from shared.clock import Clock
+from workers.engine.backend import Backend
+from workers.engine.running.job import EngineJob
+from workers.engine.running.spare_slots import SpareSlots
+from workers.engine.sequence import Sequence, SequenceState
+from workers.engine.slot_table import SlotTable
+from workers.engine.stats import EngineStats
+
+
+class SlotQueue:
+    """The sequences that wait for slots, and the slots that candidates borrow. Used by the engine's thread only.
+
+    `jobs` are those in the engine, by key. `leave` is called with each sequence that is about to lose its slot, and
+    `fail` with one that the backend does not take.
+    """
+
+    def __init__(
+        self,
+        table: SlotTable,
+        backend: Backend,
+        stats: EngineStats,
+        clock: Clock,
+        jobs: Mapping[str, EngineJob],
+        *,
+        leave: Callable[[Sequence], None],
+        fail: Callable[[Sequence, Exception], None],
+    ) -> None:
+        self._table, self._backend, self._stats, self._clock, self._jobs = table, backend, stats, clock, jobs
+        self._leave, self._fail = leave, fail
+        self._spare = SpareSlots(table, backend)
+        #: For each job without a slot that has reserved one, the sequence that gets it.
+        self._waiting: deque[Sequence] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, sequence: Sequence) -> None:
+        """Let a sequence wait for a slot, after all that wait already."""
+        self._waiting.append(sequence)
+
+    def add_first(self, sequence: Sequence) -> None:
+        """Let a sequence wait for a slot, before all that wait already."""
+        self._waiting.appendleft(sequence)
+
+    def discard(self, sequence: Sequence) -> None:
+        """Let a sequence wait no longer, if it does."""
+        if sequence in self._waiting:
+            self._waiting.remove(sequence)
+
+    def note_step(self) -> None:
+        """Record a step, after which no sequence that fits waits."""
+        self._spare.note_step()
+
+    def note_end(self) -> None:
+        """Record that a job has ended, for whose slot the worker may claim another job now."""
+        self._spare.note_demand()
+
+    def fill(self) -> None:
+        """Start waiting sequences in order. If one does not fit, start no later one, which could delay it further.
+
+        Slots that are lent are taken back for them.
+        """
+        while self._waiting:
+            self._spare.note_demand()
+            while not self._table.fits(self._waiting[0]):
+                sequence = self._spare.next_return(self._jobs.values())
+                if sequence is None:
+                    return
+                self.take_slot(sequence)
+            self._open(self._waiting.popleft())
+
+    def lend(self) -> None:
+        """Lend slots for which no sequence waits to further candidates of running jobs."""
+        while not self._waiting and (loan := self._spare.next_loan(self._jobs.values())):
+            self._open(*loan)
+
+    def _open(self, sequence: Sequence, sibling: Sequence | None = None) -> None:
+        now_s = self._clock.monotonic()
+        try:
+            if sibling is None or sequence.state is SequenceState.PAUSED:
+                self._stats.cached_tokens += self._table.open(sequence, now_s)
+            else:
+                self._table.open_beside(sequence, sibling, now_s)
+        except Exception as fault:  # noqa: BLE001 - an error of one job must end only that job
+            self._fail(sequence, fault)
+
+    def take_slot(self, sequence: Sequence) -> None:
+        """Take the slot from a sequence that goes on later."""
+        sequence.extra = self._backend.extra_fields(sequence.slot, sequence.detokenizer.whole_text)
+        self._leave(sequence)
+        self._table.pause(sequence)
+        sequence.state = SequenceState.PAUSED
+        self._stats.pauses += 1
+
+    def pass_on(self, job: EngineJob, sequence: Sequence) -> None:
+        """Let the next candidate of a job use the slot of one that is complete, if there is one without a slot."""
+        sequence.state, idle = SequenceState.ENDED, job.idle
+        if idle and idle[0].state is SequenceState.WAITING:
+            try:
+                self._table.hand_over(sequence, idle[0], self._clock.monotonic())
+            except Exception as fault:  # noqa: BLE001 - an error of one job must end only that job
+                self._fail(sequence, fault)
+            return
+        # A paused candidate has cells of its own.
+        self._table.close(sequence, self._table.cells_of(sequence))
+        if not job.in_slots:
+            self.add_first(idle[0])
