@@ -1,19 +1,23 @@
 """Runs the overload experiments E1 to E8 for Penstock and the baselines, in virtual time over the real scripts.
 
-Run: `python -m bench.overload` (one seed), `--full` (three seeds), `--only E1,E3`. docs/overload.md explains the
-figures and what they do not show. The results are JSON, PNG and one HTML page in bench/results/.
+Run: `python -m bench.overload` (one seed), `--full` (three seeds), `--only E1,E3`, or `--draw FILE` (only the pictures
+of an earlier result). docs/overload.md explains the figures and what they do not show. The results are JSON, PNG and
+one HTML page in bench/results/.
 """
 
 import argparse
+import gzip
+import json
 import os
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from bench.common import RESULTS, environment, print_environment, private_store, write_results
 from bench.sim.experiments import e1, e2, e3, e4, e5, e6, e7, e8
-from bench.sim.report import Results, draw, print_table, write_html
+from bench.sim.report import Results, draw, print_table, results_of, write_html
 from bench.sim.rows import Figures, Row, Task
 from bench.sim.yard import Basis, closed_loop, measure
 
@@ -79,6 +83,14 @@ def slim(figures: Any, *, whole: bool) -> Any:
     return round(figures, 4) if isinstance(figures, float) else figures
 
 
+def draw_again(path: Path) -> None:
+    """Draw the pictures of an earlier result again, beside its file."""
+    data = path.read_bytes()
+    figures = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)["figures"]
+    for seed, kept in figures.items():
+        draw(results_of(kept["results"]), path.with_name(f"{path.name.partition('.')[0]}-seed{seed}.png"))
+
+
 def main() -> None:
     """Print the environment, run the experiments, write the results and print the table."""
     options = argparse.ArgumentParser(description=__doc__)
@@ -88,7 +100,11 @@ def main() -> None:
         "--set", action="append", default=[], metavar="PENSTOCK_NAME=VALUE", help="a setting of Penstock"
     )
     options.add_argument("--name", default="overload", help="name of the files in bench/results/")
+    options.add_argument("--draw", metavar="FILE", help="only draw the pictures of an earlier result again")
     chosen = options.parse_args()
+    if chosen.draw:
+        draw_again(Path(chosen.draw))
+        return
     seeds = SEEDS if chosen.full else SEEDS[:1]
     environ = dict(setting.split("=", 1) for setting in chosen.set)
     begin = time.perf_counter()

@@ -18,6 +18,15 @@ Results = dict[str, dict[tuple[Any, ...], Figures]]
 
 #: The colour of each system, the same in every picture.
 COLOURS = {"ours": "#0b7285", "B1": "#adb5bd", "B3": "#e8590c", "B3d": "#f59f00", "B4": "#9c36b5", "B5": "#2b8a3e"}
+#: What the systems are called in pictures; docs/overload.md describes them under their short names.
+NAMES = {
+    "ours": "Penstock",
+    "B1": "plain RQ",
+    "B3": "FIFO, no bound",
+    "B3d": "FIFO, no bound, deadlines",
+    "B4": "FIFO, bounded",
+    "B5": "round robin, bounded",
+}
 _WORDS = {True: "met", False: "NOT MET", None: "shown"}
 _STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:1100px;margin:2em auto;padding:0 1em;color:#212529}
 table{border-collapse:collapse;width:100%;font-size:13px}td,th{border:1px solid #dee2e6;padding:4px 8px;text-align:left;
@@ -48,6 +57,26 @@ def draw(results: Results, path: Path) -> Path | None:
         axes.grid(alpha=0.25)
     figure.savefig(path, dpi=110)
     return path
+
+
+def results_of(stored: dict[str, dict[str, Figures]]) -> Results:
+    """Return the results of experiments that have pictures, from the form in which the JSON file has them."""
+    return {
+        name: {_key_of(words.split()): figures for words, figures in got.items()}
+        for name, got in stored.items()
+        if name in _PLOTS
+    }
+
+
+def _key_of(words: list[str]) -> tuple[Any, ...]:
+    """Return the key that these words were written from: a system, perhaps a case, perhaps a number."""
+    system, *rest = words
+    try:
+        number = (float(rest[-1]),)
+        rest = rest[:-1]
+    except ValueError:
+        number = ()
+    return (system, *([" ".join(rest)] if rest else []), *number)
 
 
 def write_html(path: Path, facts: dict[str, Any], by_seed: dict[str, list[Row]], pictures: dict[str, Path]) -> Path:
@@ -89,14 +118,14 @@ def _by_load(figure: str, title: str, *, goal: float | None = None) -> Callable[
     def plot(axes: Axes, got: dict[Any, Figures]) -> None:
         for name in sorted({key[0] for key in got}, key=list(COLOURS).index):
             points = sorted((key[1], figures[figure]) for key, figures in got.items() if key[0] == name)
-            axes.plot(*zip(*points, strict=True), marker="o", ms=3, color=COLOURS[name], label=name)
+            axes.plot(*zip(*points, strict=True), marker="o", ms=3, color=COLOURS[name], label=NAMES[name])
         if goal is not None:
             axes.axhline(goal, color="black", lw=0.8, ls=":")
         axes.set_xscale("log")
         axes.set_xticks([0.5, 1, 2, 5, 10], ["0.5", "1", "2", "5", "10"])
         axes.set_xlabel("load, times 1x")
         axes.set_title(f"E1: {title}", fontsize=10)
-        axes.legend(fontsize=7, ncols=2)
+        axes.legend(fontsize=6, ncols=2, framealpha=0.6)
 
     return plot
 
@@ -105,10 +134,12 @@ def _tenants(axes: Axes, got: dict[Any, Figures]) -> None:
     """Draw every tenant's success at five times the load, from the tenant with the most jobs to the light ones."""
     for name in ("ours", "B4", "B5"):
         tenants = sorted(got[name, 5.0]["tenants"].items(), key=lambda item: (item[0].startswith("light"), item[0]))
-        axes.plot([figures["success"] for _, figures in tenants], marker=".", lw=0.6, color=COLOURS[name], label=name)
+        axes.plot(
+            [figures["success"] for _, figures in tenants], marker=".", lw=0.6, color=COLOURS[name], label=NAMES[name]
+        )
     axes.set_xlabel("tenants by offered load; the last five are the light ones")
     axes.set_title("E1: share answered in time, each tenant, 5x", fontsize=10)
-    axes.legend(fontsize=7)
+    axes.legend(fontsize=7, framealpha=0.6)
 
 
 def _refusals(axes: Axes, got: dict[Any, Figures]) -> None:
@@ -126,18 +157,18 @@ def _refusals(axes: Axes, got: dict[Any, Figures]) -> None:
         bottom = [below + share for below, share in zip(bottom, shares, strict=True)]
     axes.set_xlabel("load, times 1x")
     axes.set_title("E1: share of jobs that Penstock refused, by reason", fontsize=10)
-    axes.legend(fontsize=7)
+    axes.legend(fontsize=7, framealpha=0.6)
 
 
 def _beside(axes: Axes, got: dict[Any, Figures]) -> None:
     """Draw the quiet tenant's time to the first token over its neighbour's load."""
     for name in sorted({key[0] for key in got}, key=list(COLOURS).index):
         points = sorted((key[1], figures["ttft_p99_ms"]) for key, figures in got.items() if key[0] == name)
-        axes.plot(*zip(*points, strict=True), marker="o", ms=3, color=COLOURS[name], label=name)
+        axes.plot(*zip(*points, strict=True), marker="o", ms=3, color=COLOURS[name], label=NAMES[name])
     axes.set_yscale("log")
     axes.set_xlabel("the neighbour's load, times its own")
     axes.set_title("E3: quiet tenant's p99 to first token, ms", fontsize=10)
-    axes.legend(fontsize=7)
+    axes.legend(fontsize=7, framealpha=0.6)
 
 
 def _in_time(case: str) -> Callable[[Axes, dict[Any, Figures]], None]:
@@ -147,11 +178,11 @@ def _in_time(case: str) -> Callable[[Axes, dict[Any, Figures]], None]:
         for name in sorted({key[0] for key in got}, key=list(COLOURS).index):
             raw = got[name, case]["per_s"]
             smooth = [sum(raw[max(0, i - 4) : i + 1]) / len(raw[max(0, i - 4) : i + 1]) for i in range(len(raw))]
-            axes.plot(smooth, lw=1, color=COLOURS[name], label=name)
+            axes.plot(smooth, lw=1, color=COLOURS[name], label=NAMES[name])
         axes.axvspan(80, 110, color="black", alpha=0.07)
         axes.set_xlabel("s")
         axes.set_title(f"E5 {case}: answers in time a second (mean of 5 s)", fontsize=10)
-        axes.legend(fontsize=7)
+        axes.legend(fontsize=7, framealpha=0.6)
 
     return plot
 
@@ -161,10 +192,12 @@ def _attempts(axes: Axes, got: dict[Any, Figures]) -> None:
     for name in ("ours", "B4"):
         for kind, line in (("package", "-"), ("layered", "--")):
             points = sorted((key[2], f["attempts_per_job"]) for key, f in got.items() if key[:2] == (name, kind))
-            axes.plot(*zip(*points, strict=True), line, marker="o", ms=3, color=COLOURS[name], label=f"{name} {kind}")
+            axes.plot(
+                *zip(*points, strict=True), line, marker="o", ms=3, color=COLOURS[name], label=f"{NAMES[name]}, {kind}"
+            )
     axes.set_xlabel("share of clients that obey the hint")
     axes.set_title("E6: attempts a job at 2x", fontsize=10)
-    axes.legend(fontsize=7)
+    axes.legend(fontsize=7, framealpha=0.6)
 
 
 _PLOTS: dict[str, tuple[Callable[[Axes, dict[Any, Figures]], None], ...]] = {

@@ -28,7 +28,7 @@ def draw(runs: Runs, path: Path) -> Path:
                     linestyle="none",
                     marker="D" if system == OURS else "o",
                     markersize=7 if system == OURS else 5,
-                    label=system,
+                    label="Penstock" if system == OURS else system,
                 )
         axes.set_xticks(range(len(cases)), cases, rotation=30, ha="right", fontsize=8)
         axes.set_title(f"{title}, median of the seeds", fontsize=10)
