@@ -78,6 +78,8 @@ class NewJob:
     traceparent: str = ""
     #: Small values that the route stores with the job and later reads from JobView.form; never a prompt or an answer.
     form: dict[str, Any] = field(default_factory=dict)
+    #: Whether the payload is kept as long as the result if the job succeeds, for requests that continue it.
+    keeps_request: bool = False
     #: Digest of the supersede_key, or None. If this job is admitted, the tenant's older job with the same supersede_key
     #: is canceled.
     supersede_digest: str | None = None

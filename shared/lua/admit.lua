@@ -24,6 +24,7 @@
 --   traceparent text · W3C trace context, stored for the worker's log
 --   metadata text · the client's own metadata as JSON
 --   form text · JSON that the HTTP route stores and builds its later responses from
+--   keeps_request int · 1 if the request is kept as long as the result if the job succeeds
 --   degrade int · 1 if the answer may be shortened under overload
 --   key_id text · id of the client's API key if the key has bounds of its own, else ''
 --   key_rpm int · the key's requests per minute, 0 for no bound
@@ -223,6 +224,9 @@ hold_amount(request, id)
 reserve_tokens(request, id)
 if callback_url ~= '' then
   redis.call('HSET', job_key, 'penstock_callback_url', callback_url)
+end
+if keeps_request == 1 then
+  redis.call('HSET', job_key, 'penstock_keeps_request', 1)
 end
 if request.is_private then
   redis.call('HSET', job_key, 'penstock_private', 1)

@@ -96,7 +96,14 @@ TABLE: tuple[Key, ...] = (
     Key("lists", "penstock:lists:", "tenant", "set", "models whose slots the tenant or @group wants", "emptied"),
     Key("jobs", "penstock:jobs:", "tenant", "zset", "a tenant's readable jobs, ordered by admission time", "ttl"),
     Key("kept", "penstock:kept:", "tenant", "hash", "bytes that a tenant's jobs take, by when they expire", "ttl"),
-    Key("payload", "penstock:payload:", "id", "string", "request as JSON; deleted when the job ends", "with the job"),
+    Key(
+        "payload",
+        "penstock:payload:",
+        "id",
+        "string",
+        "request as JSON; deleted when the job ends, or kept as long as the result of a response",
+        "with the job",
+    ),
     Key(
         "partial",
         "penstock:partial:",

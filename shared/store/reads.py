@@ -1,5 +1,6 @@
 """Reads from the store, none of which changes a job's state: jobs, pages of jobs, events, doorbells, the snapshot."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -119,9 +120,22 @@ class StoreReads:
         view = decode.job_view(now_ms, position, result, decode.pairs(record), job_id)
         return replace(view, ahead_tokens=None if ahead_tokens < 0 else ahead_tokens)
 
-    def erase(self, job_id: str, *, tenant: str | None = None) -> bool:
-        """Delete the text of an ended job. Return whether there was a text to delete."""
-        word, rest = self._call("erase", id=job_id, tenant=tenant or "")
+    def kept_request(self, job_id: str) -> dict[str, Any] | None:
+        """Return the payload of an ended job that keeps it; None if there is none. It may belong to any tenant."""
+        with store_faults(self.client):
+            try:
+                payload = json.loads(self.client.get(keys.payload(job_id)) or b"null")
+            except (redis.ResponseError, ValueError, RecursionError):
+                # Another program has changed it.
+                return None
+        return payload if isinstance(payload, dict) else None
+
+    def erase(self, job_id: str, *, tenant: str | None = None, form: str = "") -> bool:
+        """Delete the text of an ended job, and its request. Return whether there was a text to delete.
+
+        `form`, a JSON text, replaces the form of the job, unless it is "".
+        """
+        word, rest = self._call("erase", id=job_id, tenant=tenant or "", form=form)
         return word == "erased" and rest[0] == 1
 
     def jobs(self, tenant: str, *, status: str | None = None, limit: int = 20, cursor: str | None = None) -> JobPage:

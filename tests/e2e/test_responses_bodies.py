@@ -24,7 +24,6 @@ def client(store: Store, settings: Settings) -> FlaskClient:
     ("fields", "param"),
     [
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
-        ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"conversation": "conv_1"}, "conversation"),
         ({"include": ["file_search_call.results"]}, "include"),
         ({"include": ["reasoning.encrypted_content", "web_search_call.results"]}, "include"),

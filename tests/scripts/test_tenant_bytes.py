@@ -114,6 +114,17 @@ def test_a_quote_has_the_same_verdict(small):
     assert contents(small) == before
 
 
+def test_a_request_that_is_kept_counts_until_it_is_erased_or_expires(small):
+    request = {"messages": "y" * 30_000}
+    end_one(small, payload=request)
+    without = counted(small)[1]
+    job_id = end_one(small, payload=request, keeps_request=True)
+    assert without + 30_000 <= counted(small)[1] - without <= without + 30_020
+    small.erase(job_id)
+    assert counted(small)[1] - without < without
+    assert find_breaches(small.client) == []
+
+
 def test_erasing_a_result_makes_room(small):
     end_one(small)
     before = counted(small)

@@ -328,7 +328,7 @@ class Response(ResponseModel):
     model: str
     output: list[dict[str, Any]]
     parallel_tool_calls: bool
-    previous_response_id: None
+    previous_response_id: str | None
     reasoning: dict[str, str | None]
     temperature: float
     text: dict[str, Any] | None

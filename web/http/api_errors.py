@@ -22,6 +22,7 @@ CODES: dict[str, tuple[int, str]] = {
     "unsupported_parameter": (400, "invalid_request_error"),
     "upstream_rejected": (400, "invalid_request_error"),
     "model_required": (400, "invalid_request_error"),
+    "previous_response_not_found": (400, "invalid_request_error"),
     "invalid_api_key": (401, "authentication_error"),
     "invalid_ticket": (401, "authentication_error"),
     "admin_key_required": (401, "authentication_error"),

@@ -26,8 +26,8 @@ _STATUS = {
 
 
 def is_response(view: JobView) -> bool:
-    """Return whether the job was created by `POST /v1/responses`."""
-    return view.form.get("api") == "responses"
+    """Return whether the job was created by `POST /v1/responses`, and can be read as a response."""
+    return view.form.get("api") == "responses" and view.form.get("store") is not False
 
 
 def may_call(view: JobView) -> bool:
@@ -135,7 +135,7 @@ def _base_fields(view: JobView, status: str) -> dict[str, Any]:
         "model": view.model,
         "output": [],
         "parallel_tool_calls": True,
-        "previous_response_id": None,
+        "previous_response_id": form.get("previous"),
         "reasoning": {"effort": form.get("effort"), "summary": None},
         "temperature": form.get("temperature"),
         "text": _text(form),

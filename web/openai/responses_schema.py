@@ -114,6 +114,11 @@ class ResponsesBody(OpenAISampling):
         None, ge=0, le=MAX_LOGPROBS, description="how many alternatives to return for each token; requires include"
     )
     background: bool = Field(default=False, description="return at once; the job does not depend on the connection")
+    previous_response_id: Annotated[NulFreeText, Field(max_length=200)] | None = Field(
+        None, description="the response whose conversation the input continues; its instructions are not repeated"
+    )
+    #: In OpenAI's API, the default is true.
+    store: bool = Field(default=True, description="false: the response cannot be read or continued later")
 
     @model_validator(mode="before")
     @classmethod
@@ -127,6 +132,12 @@ class ResponsesBody(OpenAISampling):
     def _require_include(self) -> "ResponsesBody":
         if self.top_logprobs and not self.include:
             raise ValueError(f"top_logprobs={self.top_logprobs} requires include to contain {LOGPROBS}")
+        return self
+
+    @model_validator(mode="after")
+    def _require_store(self) -> "ResponsesBody":
+        if self.background and not self.store:
+            raise ValueError("store=false is not valid with background=true, whose response is read later")
         return self
 
     @property
@@ -151,6 +162,9 @@ class ResponsesBody(OpenAISampling):
             "max_output_tokens": self.max_output_tokens,
             "format": self.text.type if self.text else "text",
             "top_logprobs": self._alternatives,
+            "previous": self.previous_response_id,
+            "store": self.store,
+            "instructed": bool(self.instructions),
         } | self._schema_form()
 
     def _schema_form(self) -> dict[str, Any]:

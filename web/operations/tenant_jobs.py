@@ -42,10 +42,13 @@ def waiting_for_own_job() -> Iterator[None]:
         raise StoreUnavailable("the store has lost a job for which its client waits") from error
 
 
-def erase_job(context: DoorContext, view: JobView) -> None:
-    """Remove the text of the job if the job has ended; otherwise do nothing. Raises StoreUnavailable."""
+def erase_job(context: DoorContext, view: JobView, *, form: str = "") -> None:
+    """Remove the text of the job if the job has ended; otherwise do nothing. Raises StoreUnavailable.
+
+    `form`, a JSON text, replaces the job's form, unless it is "".
+    """
     with context.metrics.time_script("erase"):
-        context.store.erase(view.id, tenant=view.tenant)
+        context.store.erase(view.id, tenant=view.tenant, form=form)
 
 
 def list_jobs(context: DoorContext, tenant: str, *, status: str | None, limit: int, cursor: str | None) -> JobPage:

@@ -9,14 +9,14 @@ from shared.jobs.job import JobView
 from web.api.deadline import RequestDeadline
 from web.api.digests import body_digest, given_fields
 from web.api.escalation import checks_of
-from web.api.job_json import job_headers, route_headers
+from web.api.job_json import has_ended, job_headers, route_headers
 from web.api.refusals import Yield
 from web.http import shutdown
 from web.http.api_errors import ApiError, FieldError, invalid_value
 from web.http.request import retry_attempt, return_ticket
 from web.http.telemetry import traceparent
 from web.openai.accepted_fields import unsupported
-from web.openai.responses_answers import PREFIX, has_logprobs, is_response, response_json
+from web.openai.responses_answers import has_logprobs, response_json, status_of
 from web.openai.responses_schema import check_include
 from web.openai.responses_tools import ResponsesWithTools
 from web.operations.admission import offer
@@ -31,11 +31,16 @@ from web.operations.idempotency import with_job_identity, with_refusal_identity
 from web.operations.long_poll import refresh_job
 from web.operations.request_caller import current_caller, watch_client
 from web.operations.request_deadline import read_deadline
+from web.operations.requests.conversations import (
+    continued,
+    delete_response,
+    find_response,
+    forget_unstored,
+)
 from web.operations.requests.generation import GenerationRequest
 from web.operations.responses import json_response, problem_response, yield_response
 from web.operations.responses_events import ResponseEvents, TextDiverged
 from web.operations.sse import stream_response, with_comments
-from web.operations.tenant_jobs import find_job
 from web.runtime.context import DoorContext
 from web.runtime.credentials.client_watch import ClientWatch
 from web.runtime.current import current_context
@@ -59,7 +64,7 @@ def create(body: ResponsesWithTools) -> Response:
     """Offer a job and answer as the body requests: with the whole response, a stream, or a background response."""
     context, caller = current_context(), current_caller()
     deadline = read_deadline(context, caller, body, "poll" if body.background else "stream" if body.stream else "hold")
-    generation = _generation_request(context, body, deadline)
+    generation = _generation_request(context, body, deadline, caller.tenant)
     with_identity = with_job_identity if body.background else with_refusal_identity
     verdict = offer(context, caller, with_identity(generation, caller.tenant))
     if isinstance(verdict, Yield):
@@ -115,9 +120,29 @@ def cancel(response_id: str) -> Response:
     return _view_response(refresh_job(context, view))
 
 
-def _generation_request(context: DoorContext, body: ResponsesWithTools, deadline: RequestDeadline) -> GenerationRequest:
+@bp.delete("/v1/responses/<response_id>")
+@bp.doc(
+    summary="Delete a response",
+    description="Deletes its text and its request. It can then neither be read nor be continued. A response that has "
+    "not ended has to be canceled first.",
+    responses={200: "What was deleted", 400: "The response has not ended", 404: "This tenant has no such response"},
+)
+def delete(response_id: str) -> Response:
+    """Delete a response that has ended."""
+    context = current_context()
+    view = _find_response(context, response_id)
+    if not has_ended(view):
+        message = f"response_id={response_id[:64]!r} has the status {status_of(view)}: cancel it before you delete it"
+        raise invalid_value([FieldError("response_id", message)])
+    delete_response(context, view)
+    return json_response({"id": response_id, "object": "response", "deleted": True})
+
+
+def _generation_request(
+    context: DoorContext, body: ResponsesWithTools, deadline: RequestDeadline, tenant: str
+) -> GenerationRequest:
     return GenerationRequest(
-        payload=body.payload(),
+        payload=continued(context, tenant, body.payload(), body.form()),
         deadline=deadline,
         model=body.model,
         max_tokens=body.max_output_tokens,
@@ -136,6 +161,7 @@ def _generation_request(context: DoorContext, body: ResponsesWithTools, deadline
         body_digest=body_digest({"responses": given_fields(body)}),
         callback_url=body.callback_url or "",
         form=body.form(),
+        keeps_request=body.store,
     )
 
 
@@ -144,10 +170,8 @@ def _find_response(context: DoorContext, response_id: str) -> JobView:
 
     Raises ApiError (404) if the tenant has no such response.
     """
-    view = None
-    if response_id.startswith(PREFIX):
-        view = find_job(context, response_id.removeprefix(PREFIX), current_caller().tenant)
-    if view is None or not is_response(view):
+    view = find_response(context, response_id, current_caller().tenant)
+    if view is None:
         raise ApiError("job_not_found", f"no response {response_id[:64]!r}")
     return view
 
@@ -158,6 +182,7 @@ def _view_response(view: JobView) -> Response:
 
 def _plain(context: DoorContext, view: JobView, deadline: RequestDeadline) -> Response:
     ended = wait_for_result(context, view, deadline, watch_client())
+    forget_unstored(context, view)
     return problem_response(ended) if isinstance(ended, ApiError) else _view_response(ended)
 
 
@@ -214,7 +239,9 @@ def _owning_frames(context: DoorContext, view: JobView, frames: Iterator[str], c
             last_event = frame if frame.startswith("event: ") else last_event
             yield frame
     finally:
-        if not last_event.startswith(_END_EVENTS):
+        if last_event.startswith(_END_EVENTS):
+            forget_unstored(context, view)
+        else:
             cancel_unless_stopping(context, view, client=client)
 
 

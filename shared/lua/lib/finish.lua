@@ -10,6 +10,13 @@ local RQ_REGISTRY = { succeeded = k_rq_finished, failed = k_rq_failed, expired =
 -- A job's event stream is kept this long after the job ends, for clients that follow it. Later reads use the result.
 local EVENTS_TTL_S = 60
 
+-- Keeps the request of an ended job as long as its result, for requests that continue it. Returns its length.
+local function keep_request(id, ttl_s)
+  redis.call('EXPIRE', k_payload .. id, ttl_s)
+  local length = redis.pcall('STRLEN', k_payload .. id)
+  return type(length) == 'number' and length or 0
+end
+
 -- Ends the job. `ending` has the fields outcome, code, stage, finish_reason, result (JSON or '') and rq_return (base64
 -- of JSON, or ''). If clients are told tokens, it also has their numbers: prompt, cached and completion.
 local function finish(job, ending, now_ms)
@@ -23,13 +30,21 @@ local function finish(job, ending, now_ms)
   end
   redis.call('ZREM', k_inflight, id)
   redis.call('ZREM', k_polls, id)
-  redis.call('DEL', k_payload .. id, k_partial .. id)
+  redis.call('DEL', k_partial .. id)
+  local url, keeps_request = unpack(redis.call('HMGET', k_rq_job .. id, 'penstock_callback_url',
+    'penstock_keeps_request'))
+  local request_bytes = 0
+  if keeps_request == '1' and ending.outcome == 'succeeded' then
+    request_bytes = keep_request(id, ttl_s)
+  else
+    redis.call('DEL', k_payload .. id)
+  end
   return_amount(job)
 
   local entries = redis.pcall('XLEN', k_events .. id)
   entries = type(entries) == 'number' and entries or 0
   -- A stream with more than one entry also contains the text of the result.
-  local bytes, kept_s = keep_ended(job.tenant, id, #ending.result, entries > 1 and #ending.result or 0, entries, ttl_s,
+  local bytes, kept_s = keep_ended(job.tenant, id, #ending.result + request_bytes, entries > 1 and #ending.result or 0, entries, ttl_s,
     EVENTS_TTL_S)
   redis.call('HSET', k_rq_job .. id, 'penstock_state', ending.outcome, 'penstock_code', ending.code,
     'penstock_stage', ending.stage, 'penstock_finish_reason', ending.finish_reason, 'penstock_ended_ms', now_ms,
@@ -73,7 +88,6 @@ local function finish(job, ending, now_ms)
   add_usage(job, { [ending.outcome] = 1, prompt = ending.prompt, cached = ending.cached,
     completion = ending.completion })
   settle_tokens(job, ending.prompt or 0, ending.completion or 0)
-  local url = redis.call('HGET', k_rq_job .. id, 'penstock_callback_url')
   if url then
     tell_end(job.tenant, id, 'job', url, redis.call('HGETALL', k_rq_job .. id), ending.result)
   end

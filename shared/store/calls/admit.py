@@ -36,6 +36,7 @@ def admit_call(job: NewJob, result_ttl_s: int, *, attempt: int, ack_replicas: in
         "traceparent": job.traceparent,
         "metadata": _json(job.payload.get("metadata") or {}),
         "form": _json(job.form),
+        "keeps_request": int(job.keeps_request),
         "degrade": int(job.degrade),
         "supersede_digest": job.supersede_digest or "",
         "offer": job.offer,

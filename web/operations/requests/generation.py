@@ -54,6 +54,8 @@ class GenerationRequest:
     line: BatchLine | None = None
     #: Small facts that are stored with the job, because a route needs them to build later responses (JobView.form).
     form: dict[str, Any] = field(default_factory=dict)
+    #: Whether the payload is kept as long as the result, for requests that continue it.
+    keeps_request: bool = False
 
 
 def native_request(body: SubmitBody, deadline: RequestDeadline, settings: Settings) -> GenerationRequest:

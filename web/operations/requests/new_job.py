@@ -114,6 +114,7 @@ def _job_in_pool(
         key_bounds=caller.key_bounds,
         traceparent=generation.traceparent,
         form=generation.form,
+        keeps_request=generation.keeps_request,
         supersede_digest=(None if generation.supersede_key is None else digest("supersede", generation.supersede_key)),
         degrade=_may_be_cut(caller, generation),
         private=generation.private or (caller.policy is not None and caller.policy.private),

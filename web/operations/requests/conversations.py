@@ -1,0 +1,89 @@
+"""Conversations of responses: a response that continues an earlier one, and the end of one that is deleted.
+
+A response that is stored keeps its request, which has the whole conversation before its answer. So a request that
+continues it needs nothing else, whatever became of the responses before (docs/adr/0073-conversations-are-copied.md).
+"""
+
+import json
+from contextlib import suppress
+from typing import Any
+
+from shared.errors import StoreUnavailable
+from shared.jobs.job import JobView
+from shared.jobs.states import JobState
+from web.api.request_schema import MAX_MESSAGES
+from web.http.api_errors import ApiError, FieldError, invalid_value, quoted
+from web.openai.chat_answers import parts_of
+from web.openai.message_parts import message_fields
+from web.openai.responses_answers import PREFIX, is_response, status_of
+from web.operations.tenant_jobs import erase_job, find_job
+from web.runtime.context import DoorContext
+
+_FIELD = "previous_response_id"
+
+
+def continued(context: DoorContext, tenant: str, payload: dict[str, Any], form: dict[str, Any]) -> dict[str, Any]:
+    """Return the payload of a response with the conversation before it, which follows its own instructions.
+
+    `form` is the form of the new response. Raises ApiError if the tenant has no such earlier response, or if it cannot
+    be continued, and StoreUnavailable.
+    """
+    previous = form["previous"]
+    if previous is None:
+        return payload
+    earlier = _conversation(context, tenant, previous)
+    own_system = 1 if form["instructed"] else 0
+    messages = [*payload["messages"][:own_system], *earlier, *payload["messages"][own_system:]]
+    _check_size(context, previous, messages)
+    return payload | {"messages": messages}
+
+
+def find_response(context: DoorContext, response_id: str, tenant: str | None) -> JobView | None:
+    """Return the job of a response; None if the tenant has no such response. The read counts as a poll."""
+    view = find_job(context, response_id.removeprefix(PREFIX), tenant) if response_id.startswith(PREFIX) else None
+    return view if view is not None and is_response(view) else None
+
+
+def delete_response(context: DoorContext, view: JobView) -> None:
+    """Delete the text and the request of a response that has ended; it can no longer be read. Raises StoreUnavailable.
+
+    Its job stays in the tenant's list until it expires, without a text.
+    """
+    erase_job(context, view, form=json.dumps(view.form | {"store": False}, separators=(",", ":")))
+
+
+def forget_unstored(context: DoorContext, view: JobView) -> None:
+    """Delete the text of a response that is not to be stored, after its client has had it.
+
+    If the store does not answer, the text cannot be read either, and expires like any result.
+    """
+    if view.form.get("store") is False:
+        with suppress(StoreUnavailable):
+            erase_job(context, view)
+
+
+def _conversation(context: DoorContext, tenant: str, response_id: str) -> list[dict[str, Any]]:
+    """Return the messages of an earlier response without its instructions, and its answer as a message."""
+    view = find_response(context, response_id, tenant)
+    if view is not None and view.state is not JobState.SUCCEEDED:
+        message = f"{_FIELD}={quoted(response_id)} cannot be continued: its status is {status_of(view)}"
+        raise invalid_value([FieldError(_FIELD, message)])
+    request = None if view is None else context.store.kept_request(view.id)
+    if view is None or view.text is None or request is None or not isinstance(request.get("messages"), list):
+        message = f"{_FIELD}={quoted(response_id)} was not found"
+        raise ApiError("previous_response_not_found", message, param=_FIELD)
+    answer = message_fields(parts_of(view), view.id)
+    answer.pop("reasoning_content", None)
+    own_system = 1 if view.form.get("instructed") else 0
+    return [*request["messages"][own_system:], {"role": "assistant"} | answer | {"content": answer["content"] or ""}]
+
+
+def _check_size(context: DoorContext, previous: str, messages: list[dict[str, Any]]) -> None:
+    """Raise ApiError if the conversation is longer than one that a client could send whole."""
+    n_bytes, most = len(json.dumps(messages, ensure_ascii=False).encode()), context.settings.max_body_bytes
+    if len(messages) > MAX_MESSAGES or n_bytes > most:
+        message = (
+            f"{_FIELD}={quoted(previous)}: the conversation would have {len(messages)} messages and {n_bytes} bytes, "
+            f"and may have {MAX_MESSAGES} and {most}"
+        )
+        raise invalid_value([FieldError(_FIELD, message)])
