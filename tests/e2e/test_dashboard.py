@@ -84,6 +84,16 @@ def test_the_workers_page_names_the_running_job(scene: Scene, reader: FlaskClien
     assert scene.jobs[JobState.RUNNING] in worker["current_job"]["call_string"]
 
 
+def test_the_link_to_all_jobs_opens_a_queue_that_exists(scene: Scene, reader: FlaskClient) -> None:
+    page = reader.get("/rq/0/view/jobs")
+    assert page.status_code == 200
+    assert f'title="Queue name" value="{QUEUE}"' in page.text
+
+
+def test_the_link_to_all_jobs_opens_while_there_is_no_queue(store: Store, reader: FlaskClient) -> None:
+    assert reader.get("/rq/0/view/jobs").status_code == 200
+
+
 def test_pages_of_a_queue_neither_overlap_nor_omit_a_job(store: Store, reader: FlaskClient) -> None:
     store.renew(a_heartbeat(), [])
     ids = [admitted(store, a_job("blue", latest_start_ms=1_000 + i)) for i in range(7)]

@@ -101,15 +101,21 @@ class JsonJob(Job):
 class JsonQueue(Queue):
     """An RQ queue whose jobs are read as JSON."""
 
-    def __init__(self, name: str = "default", connection: redis.Redis | None = None, **_: Any) -> None:
+    def __init__(self, name: str = "", connection: redis.Redis | None = None, **_: Any) -> None:
+        # The link to all jobs names no queue. RQ's own default queue does not exist, so choose one that does.
+        name = name or (min(self._names(connection), default="") if connection else "") or "default"
         super().__init__(name, connection=connection, job_class=JsonJob, serializer=JSONSerializer)
 
     @classmethod
     def all(cls, connection: redis.Redis, *_: Any, **__: Any) -> list[Any]:
         """Return the queues that have pages in the dashboard: those whose names match `guard.is_queue_name`."""
+        return [cls(name, connection=connection) for name in cls._names(connection)]
+
+    @classmethod
+    def _names(cls, connection: redis.Redis) -> list[str]:
         members: Any = connection.smembers(cls.redis_queues_keys)
         names = [text(key).removeprefix(cls.redis_queue_namespace_prefix) for key in members]
-        return [cls(name, connection=connection) for name in names if guard.is_queue_name(name)]
+        return [name for name in names if guard.is_queue_name(name)]
 
 
 class _JsonRegistry(BaseRegistry):
