@@ -9,6 +9,7 @@ The environment names the scenario (LOAD_SCENARIO), its length (LOAD_SECONDS), t
 (LOAD_MODEL) and the file for the people's own ledger (LOAD_LEDGER). Without a ledger, only Locust's own figures remain.
 """
 
+import itertools
 import json
 import os
 import random
@@ -33,6 +34,8 @@ MODEL = os.environ.get("LOAD_MODEL", "sim")
 INNER_ATTEMPTS, OUTER_WAITS_S = 3, (0.5, 1.0, 2.0, 4.0, 8.0)
 
 LEDGER: dict[str, TenantLedger] = defaultdict(TenantLedger)
+#: Numbers the people in the order in which they come, so that no two of them make the same random choices.
+_numbers = itertools.count()
 _began_s = time.monotonic()
 
 
@@ -57,7 +60,7 @@ class Person(HttpUser):
 
     def on_start(self) -> None:
         """Come at the time at which the group comes, and think for a part of the usual time first."""
-        self.random = random.Random(f"{SEED} {self.group} {self.environment.runner.user_count}")
+        self.random = random.Random(f"{SEED} {next(_numbers)}")
         self.client.headers["X-Tenant"] = self.group.tenant
         gevent.sleep(self.group.present[0] * SECONDS + self.random.uniform(0, self.group.think_s[1]))
 
