@@ -183,7 +183,8 @@ def test_two_demos_run_at_once_beside_penstock_up(tmp_path: Path) -> None:
         assert two.exit_code() == 0, two.err
         two.leaves_nothing()
         assert one.process.poll() is None
-        assert up.job(up.submit(5), wait_ms=30_000)["status"] == "succeeded"
+        job_id = up.submit(5)
+        wait_for(lambda: up.job(job_id)["status"] == "succeeded", "a job of the other stack", timeout_s=100)
         one.process.send_signal(signal.SIGTERM)
         one.exit_code()
         one.leaves_nothing()

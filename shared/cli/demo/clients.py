@@ -47,12 +47,13 @@ class Clients:
         for team in self._ledger.teams:
             self._start(team, team.flooders)
 
-    def stop(self, *, wait_s: float) -> None:
-        """Let no client send another request, and wait at most so long until all have their answers."""
+    def stop(self) -> None:
+        """Let no client send another request. Those that wait for an answer go on reading."""
         self._stopping.set()
-        until_s = time.monotonic() + wait_s
-        for thread in self._threads:
-            thread.join(max(0.0, until_s - time.monotonic()))
+
+    def are_reading(self) -> bool:
+        """Return whether a client still has a request open."""
+        return any(thread.is_alive() for thread in self._threads)
 
     def _start(self, team: Team, count: int) -> None:
         for _ in range(count):

@@ -1,6 +1,7 @@
 """`penstock demo`: start a private stack, let one of three teams flood it, and show what each team sees."""
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -26,7 +27,7 @@ _INTERRUPTED = 130
 def demo(
     *,
     seconds: Annotated[
-        float, typer.Option(min=5, max=3600, help="How long the clients send. The flood begins after 30 % of it.")
+        int, typer.Option(min=5, max=3600, help="How long the clients send. The flood begins after 30 % of it.")
     ] = 40,
     flooders: Annotated[int, typer.Option(min=1, max=200, help="How many clients flood.")] = 48,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the door. 0: any free port.")] = 0,
@@ -64,7 +65,7 @@ def demo(
         raise typer.Exit(FAULT)
 
 
-def _play(stack: "PrivateStack", ledger: "Ledger", *, seconds: float, seed: int) -> None:
+def _play(stack: "PrivateStack", ledger: "Ledger", *, seconds: int, seed: int) -> None:
     """Let the clients send for so many seconds. Raises PenstockError if the stack ends meanwhile."""
     from shared.cli.demo.clients import Clients
     from shared.cli.demo.display import make_display
@@ -82,13 +83,11 @@ def _play(stack: "PrivateStack", ledger: "Ledger", *, seconds: float, seed: int)
         display.close()
 
 
-def _run_phases(
-    stack: "PrivateStack", ledger: "Ledger", clients: "Clients", display: "Display", seconds: float
-) -> None:
+def _run_phases(stack: "PrivateStack", ledger: "Ledger", clients: "Clients", display: "Display", seconds: int) -> None:
     began_s = time.monotonic()
 
-    def show_until(end_s: float) -> None:
-        while (elapsed_s := time.monotonic() - began_s) < end_s:
+    def show_until(end_s: float, *, goes_on: Callable[[], bool] = lambda: True) -> None:
+        while goes_on() and (elapsed_s := time.monotonic() - began_s) < end_s:
             stack.require_alive()
             display.update(ledger, elapsed_s)
             time.sleep(min(_UPDATE_EVERY_S, end_s - elapsed_s))
@@ -98,12 +97,12 @@ def _run_phases(
     ledger.enter("flood")
     clients.start_flood()
     show_until(seconds)
-    display.update(ledger, seconds)
     ledger.enter("end")
-    clients.stop(wait_s=_LAST_ANSWERS_S)
+    clients.stop()
+    show_until(seconds + _LAST_ANSWERS_S, goes_on=clients.are_reading)
 
 
-def _write_result(ledger: "Ledger", seconds: float, seed: int, *, interrupted: bool, json: bool) -> None:
+def _write_result(ledger: "Ledger", seconds: int, seed: int, *, interrupted: bool, json: bool) -> None:
     """Write what the clients saw to stdout."""
     from shared.cli.demo.display import write_summary
 

@@ -87,7 +87,8 @@ def _draw(ledger: Ledger, elapsed_s: float) -> "Group":
         for row in ledger.summary(phase):
             table.add_row(*(str(cell) for cell in _cells(row)))
         parts += [Text(_TITLES[phase], style="bold"), table, Text("")]
-    parts.append(Text(f"{elapsed_s:.0f} s; Ctrl-C ends the demo", style="dim"))
+    doing = "waiting for the last answers" if ledger.phase == "end" else "Ctrl-C ends the demo"
+    parts.append(Text(f"{elapsed_s:.0f} s; {doing}", style="dim"))
     return Group(*parts)
 
 

@@ -19,6 +19,11 @@ def chunk(tokens: int, finish_reason: str | None = None) -> str:
     return f"data: {json.dumps(event)}\n\n"
 
 
+def stop(clients: Clients) -> None:
+    clients.stop()
+    wait_for(lambda: not clients.are_reading(), "the clients to end")
+
+
 def test_a_token_counts_when_it_arrives_and_a_request_when_it_was_sent() -> None:
     ledger = Ledger([RED, BLUE])
     early = ledger.sent("red")
@@ -65,7 +70,7 @@ def test_each_answer_is_counted_as_what_it_is(answer: Answer, expected: dict[str
         clients.start()
         wait_for(lambda: counted() == expected, f"{expected}, not {counted()}")
         assert door.requests[0][2]["Authorization"] == "Bearer psk_a"
-        clients.stop(wait_s=20)
+        stop(clients)
     (row,) = ledger.summary("before_flood")
     assert row["sent"] == 1, "the client waits as long as it was told"
     assert row["answer_tokens"] in {0, 2, 5}
@@ -81,7 +86,7 @@ def test_a_client_that_was_told_when_to_come_back_comes_back_then() -> None:
         clients.start()
         wait_for(lambda: ledger.summary("before_flood")[0]["answered"], "an answer")
         assert time.monotonic() - began_s >= 0.3
-        clients.stop(wait_s=20)
+        stop(clients)
     (row,) = ledger.summary("before_flood")
     assert (row["sent"], row["refused"], row["retry_hint_ms"]) == (2, 1, {"min": 300, "max": 300})
 
@@ -89,7 +94,7 @@ def test_a_client_that_was_told_when_to_come_back_comes_back_then() -> None:
 def test_a_request_that_the_end_of_the_demo_cuts_is_no_fault() -> None:
     ledger = Ledger([Team("red", weight=1, clients=1, pause_s=600)])
     clients = Clients("http://127.0.0.1:9", "m", {"red": "psk_a"}, ledger, seed=1)
-    clients.stop(wait_s=0)
+    clients.stop()
     clients.start()
-    clients.stop(wait_s=20)
+    stop(clients)
     assert ledger.faults() == 0
