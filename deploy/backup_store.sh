@@ -1,35 +1,33 @@
 #!/bin/sh
 # Copies the append-only file of a running store, so that a store that is started on the copy has all data of one moment.
-# Usage: backup_store.sh DATA COPY [CLIENT...]. DATA is the store's folder, which has `appendonlydir`. COPY is a folder
-# that does not exist yet. CLIENT is the command that sends a command to the store as its administrator (valkey-cli).
+# Usage: backup_store.sh DATA COPY. DATA is the store's folder, which has `appendonlydir`. COPY is a folder that does not
+# exist yet.
+#
+# The file consists of parts, which a manifest lists. The server replaces parts only when it rewrites the file, and it
+# changes the manifest when a rewrite begins and when it ends. So if the manifest is the same before and after, the copied
+# parts belong together. The last part may end in the middle of a write: the server reads it as after a crash, and leaves
+# out the incomplete command at its end, together with all other writes of the same script.
 set -eu
 data=$1 copy=$2
-shift 2
-[ $# -gt 0 ] || set -- valkey-cli
 [ -d "$data/appendonlydir" ] || { echo "$data has no appendonlydir: this is not the store's folder" >&2; exit 1; }
 [ ! -e "$copy" ] || { echo "$copy exists already" >&2; exit 1; }
 
-# While the server rewrites its file, it replaces the parts that are copied, so no rewrite may begin until the copy is
-# complete. The server then reads the copy as after a crash: it leaves out an incomplete command at its end, and with it
-# all writes of the script that it belongs to.
-percentage=$("$@" CONFIG GET auto-aof-rewrite-percentage | tail -n 1)
-restore() {
-  "$@" CONFIG SET auto-aof-rewrite-percentage "$percentage" >/dev/null
-}
-trap 'restore "$@"' EXIT
-trap 'exit 1' HUP INT TERM
-"$@" CONFIG SET auto-aof-rewrite-percentage 0 >/dev/null
-while "$@" INFO persistence | grep -q '^aof_rewrite_\(in_progress\|scheduled\):1'; do
-  sleep 1
-done
-
 umask 077
-mkdir -p "$copy.part"
-cp -R "$data/appendonlydir" "$copy.part/"
-# Somebody may have begun a rewrite by hand. It replaces the list of the parts.
-cmp -s "$data"/appendonlydir/*.manifest "$copy.part"/appendonlydir/*.manifest || {
+trap 'rm -rf "$copy.part"' EXIT
+trap 'exit 1' HUP INT TERM
+for try in 1 2 3 4 5; do
   rm -rf "$copy.part"
-  echo "the store rewrote its file during the copy; run this program again" >&2
-  exit 1
-}
-mv "$copy.part" "$copy"
+  mkdir -p "$copy.part"
+  cat "$data"/appendonlydir/*.manifest > "$copy.part/manifest"
+  # A part that is removed during the copy makes it fail.
+  if cp -R "$data/appendonlydir" "$copy.part/" &&
+    cmp -s "$copy.part/manifest" "$data"/appendonlydir/*.manifest &&
+    cmp -s "$copy.part/manifest" "$copy.part"/appendonlydir/*.manifest; then
+    rm "$copy.part/manifest"
+    mv "$copy.part" "$copy"
+    exit 0
+  fi
+  echo "the store rewrote its file during the copy (try $try of 5)" >&2
+done
+echo "nothing was copied; try again when the store has less to do" >&2
+exit 1

@@ -281,3 +281,12 @@ def test_every_panel_and_every_rule_has_a_result_under_load(scene: Scene) -> Non
         except AssertionError:
             assert without == set()
     assert [rule for rule in scene.prometheus.rules() if rule["health"] != "ok" or rule.get("lastError")] == []
+
+
+def test_the_figures_by_which_pools_are_scaled_show_a_busy_pool_with_queued_work_and_an_idle_one(scene: Scene) -> None:
+    busy = 'max(penstock_pool_busy_ratio{model_name="sim"})'
+    backlog_s = 'max(penstock_pool_backlog_seconds{model_name="sim"})'
+    with scene.load():
+        wait_for(lambda: scene.value(busy) == 1, "all slots to be busy", timeout_s=90)
+        wait_for(lambda: (scene.value(backlog_s) or 0) > 0, "queued work", timeout_s=90)
+    wait_for(lambda: (scene.value(busy), scene.value(backlog_s)) == (0, 0), "the pool to be idle", timeout_s=90)

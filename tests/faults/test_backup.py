@@ -3,6 +3,7 @@
 import io
 import itertools
 import json
+import os
 import shutil
 import subprocess
 import threading
@@ -83,9 +84,11 @@ def running(folder: Path, **environ: str) -> Iterator[tuple[Stage, str]]:
         yield stage, f"http://127.0.0.1:{port}"
 
 
-def copy_store(stage: Stage, folder: Path, copy: Path) -> subprocess.CompletedProcess[str]:
-    command = ["/bin/sh", SCRIPT, folder / "state" / "store", copy, *COMMAND, "redis"]
-    return subprocess.run(command, env=stage.environ(), capture_output=True, text=True, timeout=300, check=False)
+def copy_store(stage: Stage, folder: Path, copy: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    command = ["/bin/sh", SCRIPT, folder / "state" / "store", copy]
+    return subprocess.run(
+        command, env=stage.environ(**environ), capture_output=True, text=True, timeout=300, check=False
+    )
 
 
 def jobs_of(door: str, key: str) -> dict[str, dict[str, Any]]:
@@ -99,6 +102,16 @@ def jobs_of(door: str, key: str) -> dict[str, dict[str, Any]]:
             if not page["has_more"]:
                 return found
             query["cursor"] = page["cursor"]
+
+
+def usage_flaws_of_today(found: dict[str, dict[str, dict[str, Any]]], environ: dict[str, str]) -> list[str]:
+    """Return in what the store's usage of this day and the budgets differ from the jobs that have ended on it."""
+    midnight = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    today = {
+        tenant: [job for job in jobs.values() if job["ended_at"] >= midnight.timestamp()]
+        for tenant, jobs in found.items()
+    }
+    return usage_flaws(today, environ, str(midnight.date()))
 
 
 def upload(door: str, key: str) -> str:
@@ -128,11 +141,16 @@ def test_a_store_that_is_started_on_a_copy_that_was_made_under_load_ends_every_j
             wait_for(lambda: min(map(len, clients.noted().values())) > 30, "jobs of both tenants", timeout_s=120)
             wait_for(lambda: stage.stat("ended|blue|sim|succeeded") > 3, "ended jobs", timeout_s=120)
             before = clients.noted()
+            # With everysec, the server may hold back writes while the disk is busy.
+            wait_for(
+                lambda: stage.client.info("persistence")["aof_buffer_length"] == 0,
+                "the jobs to reach the file",
+                timeout_s=60,
+            )
             done = copy_store(stage, old, copy)
             assert done.returncode == 0, done.stderr
         finally:
             clients.stop()
-        assert stage.client.config_get("auto-aof-rewrite-percentage") != {"auto-aof-rewrite-percentage": "0"}
         # The folder of files is copied after the store, so that it has the content of every record in the copy.
         shutil.copytree(files, tmp_path / "files-copy")
     (new / "state").mkdir(parents=True, mode=0o700)
@@ -141,11 +159,11 @@ def test_a_store_that_is_started_on_a_copy_that_was_made_under_load_ends_every_j
         jobs = stage.ended(*(job_id for ids in before.values() for job_id in ids), timeout_s=300)
         assert Counter(job.state.value for job in jobs) == {"succeeded": len(jobs)}
         stage.assert_sound()
-        today = datetime.now(UTC).date()
         found = {tenant: jobs_of(door, key) for tenant, key in keys.items()}
         assert all(set(ids) <= set(found[tenant]) for tenant, ids in before.items())
-        of_tenants = {tenant: list(of_tenant.values()) for tenant, of_tenant in found.items()}
-        assert usage_flaws(of_tenants, dict(stage.environ()), str(today.replace(day=1))) == []
+        # Repeated, because the day may end between the two commands that this runs.
+        flaws = [usage_flaws_of_today(found, stage.environ()) for _ in range(2)]
+        assert [] in flaws, flaws
         headers = {"Authorization": f"Bearer {keys['blue']}"}
         content = httpx.get(f"{door}/v1/files/{file_id}/content", headers=headers, timeout=60)
         assert (content.status_code, content.content) == (200, b'{"a": 1}\n')
@@ -185,23 +203,28 @@ def test_a_copy_is_refused_where_one_exists_and_from_a_folder_that_is_no_store(t
         assert not (tmp_path / "copy").exists()
 
 
-def test_a_copy_waits_for_a_rewrite_and_is_refused_if_one_begins_during_it(tmp_path):
+def cp_that_lets_the_store_rewrite_its_file(folder: Path, *, times: int) -> Path:
+    """Write a program `cp` that lets the store rewrite its file after each of so many copies; return its folder."""
+    folder.mkdir()
+    redis = " ".join([*COMMAND, "redis"])
+    (folder / "cp").write_text(
+        f"""#!/bin/sh
+/bin/cp "$@" || exit 1
+echo >> {folder}/calls
+[ "$(wc -l < {folder}/calls)" -le {times} ] || exit 0
+{redis} BGREWRITEAOF
+while {redis} INFO persistence | grep -q "aof_rewrite_\\(in_progress\\|scheduled\\):1"; do sleep 0.1; done
+"""
+    )
+    (folder / "cp").chmod(0o755)
+    return folder
+
+
+@pytest.mark.parametrize(("times", "succeeds"), [(1, True), (5, False)])
+def test_a_copy_during_which_the_store_rewrites_its_file_is_made_again(tmp_path, times, succeeds):
     with Stage(tmp_path / "a") as stage:
-        # A program that copies slowly: it lets the store rewrite its file before it copies.
-        folder = tmp_path / "bin"
-        folder.mkdir()
-        rewrite = " ".join([*COMMAND, "redis", "BGREWRITEAOF"])
-        waits = " ".join([*COMMAND, "redis", "INFO", "persistence"])
-        until_done = f'while {waits} | grep -q "aof_rewrite_in_progress:1"; do sleep 0.1; done'
-        (folder / "cp").write_text(f'#!/bin/sh\n/bin/cp "$@"\n{rewrite}\n{until_done}\n')
-        (folder / "cp").chmod(0o755)
-        environ = stage.environ()
-        command = ["/bin/sh", SCRIPT, tmp_path / "a" / "state" / "store", tmp_path / "copy", *COMMAND, "redis"]
-        done = subprocess.run(
-            command, env=environ | {"PATH": f"{folder}:{environ['PATH']}"}, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 1
-        assert "rewrote its file during the copy" in done.stderr
-        assert not (tmp_path / "copy").exists()
-        assert stage.client.config_get("auto-aof-rewrite-percentage") != {"auto-aof-rewrite-percentage": "0"}
-        assert copy_store(stage, tmp_path / "a", tmp_path / "copy").returncode == 0
+        programs = cp_that_lets_the_store_rewrite_its_file(tmp_path / "bin", times=times)
+        done = copy_store(stage, tmp_path / "a", tmp_path / "copy", PATH=f"{programs}:{os.environ['PATH']}")
+        assert (done.returncode == 0, (tmp_path / "copy").exists()) == (succeeds, succeeds), done.stderr
+        assert done.stderr.count("the store rewrote its file during the copy") == times
+        assert not (tmp_path / "copy.part").exists()

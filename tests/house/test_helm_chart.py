@@ -4,10 +4,12 @@ import re
 from typing import Any
 
 import pytest
+import yaml
 
 from shared.metrics.fleet import FLEET
 from shared.settings.settings import SYSTEM_WIDE, Settings, load
 from tests.support.helm import CHART, KUBERNETES, Manifest, helm, needs_helm, render, violations
+from tests.support.processes import ROOT
 from tests.support.program import program
 from web.http.allowed_names import allowed_hosts
 
@@ -42,7 +44,12 @@ MUCH: Manifest = {
         },
     },
 }
-VALUES = {"the defaults": {}, "much": MUCH}
+#: The example of docs/deploy.md.
+(PRINTED,) = re.findall(
+    r"```yaml\n# values.yaml\n(.*?)```", (ROOT / "docs" / "deploy.md").read_text("utf-8"), re.DOTALL
+)
+EXAMPLE: Manifest = yaml.safe_load(PRINTED)
+VALUES = {"the defaults": {}, "much": MUCH, "the example": EXAMPLE}
 
 
 @pytest.fixture(params=VALUES, name="manifests")
@@ -104,6 +111,12 @@ def test_every_part_has_its_objects():
     assert set(of_kind(manifests, "ScaledObject")) == {"penstock-worker-demo"}
 
 
+def test_the_example_of_the_docs_runs_the_model_that_it_names_and_no_other():
+    manifests = render(EXAMPLE)
+    assert set(of_kind(manifests, "Deployment")) == {"penstock-door", "penstock-worker-small"}
+    assert set(of_kind(manifests, "ScaledObject")) == {"penstock-worker-small"}
+
+
 def test_every_service_and_every_budget_selects_the_pods_of_one_deployment(manifests):
     deployments = of_kind(manifests, "Deployment")
     for kind in ("Service", "PodDisruptionBudget"):
@@ -134,6 +147,7 @@ def test_numbers_keep_their_digits(tmp_path):
 def test_the_door_serves_its_hosts_its_service_and_the_pod_s_address(tmp_path):
     door = settings_of(of_kind(render(MUCH), "Deployment")["penstock-door"], tmp_path)
     names = {"10.1.2.3", "api.example.org", "penstock-door", "penstock-door.inference", "penstock-door.inference.svc"}
+    names.add("penstock-door.inference.svc.cluster.local")
     assert names <= set(allowed_hosts(door))
 
 
