@@ -28,7 +28,8 @@
       legend: { live: false, show: chart.series.length > 1 },
       tzDate: (seconds) => uPlot.tzDate(new Date(1000 * seconds), "Etc/UTC"),
       scales: { y: { range: (_, low, high) => [0, Math.max(1, high * 1.1)] } },
-      axes: [{ ...axis, values: "{HH}:{mm}:{ss}", space: 90 }, { ...axis, size: 45 }],
+      // 60 px have room for "100,000".
+      axes: [{ ...axis, values: "{HH}:{mm}:{ss}", space: 90 }, { ...axis, size: 60 }],
       series: [
         {},
         ...chart.series.map(([, label, name, dash]) => ({ label, stroke: colour(name), dash, width: 2, points: { show: false } })),
