@@ -36,7 +36,8 @@ http {{
 class Nginx:
     """One nginx process on its own port; leaving the context kills it."""
 
-    def __init__(self, folder: Path, ingress_port: int) -> None:
+    def __init__(self, folder: Path, ingress_port: int, *, tls: tuple[Path, Path] | None = None) -> None:
+        """Start nginx; with `tls`, a certificate and its key, it listens with the lines for TLS in docs/deploy.md."""
         assert PROGRAM is not None, "nginx is not installed (Debian's nginx-light)"
         page = (ROOT / "docs" / "proxies.md").read_text(encoding="utf-8")
         (printed,) = re.findall(r"```nginx\n(.*?)```", page, re.DOTALL)
@@ -44,9 +45,11 @@ class Nginx:
         for said, here in (("127.0.0.1:8000", ingress_port), ("127.0.0.1:8080", self.port)):
             assert said in printed
             printed = printed.replace(said, f"127.0.0.1:{here}")
+        if tls is not None:
+            printed = printed.replace(f"listen 127.0.0.1:{self.port};", _tls_lines(self.port, *tls))
         config = folder / "nginx.conf"
         config.write_text(_FRAME.format(folder=folder, printed=printed))
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"http{'s' if tls else ''}://{'localhost' if tls else '127.0.0.1'}:{self.port}"
         self._process = subprocess.Popen([PROGRAM, "-e", "stderr", "-p", folder, "-c", config])
 
     def __enter__(self) -> Self:
@@ -64,3 +67,17 @@ class Nginx:
         except OSError:
             return False
         return True
+
+
+def _tls_lines(port: int, certificate: Path, key: Path) -> str:
+    """Return the lines of docs/deploy.md that make nginx listen with TLS, with the port and the files of a test."""
+    page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    (printed,) = re.findall(r"^ *listen 443 ssl;\n(?: *ssl_.*\n)+", page, re.MULTILINE)
+    for said, here in (
+        ("listen 443", f"listen 127.0.0.1:{port}"),
+        ("/etc/ssl/certs/api.example.org.pem", certificate),
+        ("/etc/ssl/private/api.example.org.key", key),
+    ):
+        assert said in printed
+        printed = printed.replace(said, str(here))
+    return str(printed)
