@@ -33,7 +33,7 @@ ifeq ($(filter $(GPU),cpu cuda rocm vulkan metal),)
 $(error GPU=$(GPU) is not one of cuda, rocm, vulkan, metal, cpu)
 endif
 
-.PHONY: help up install toolchain test coverage test-upstream check helm bench bench-overload bench-scenarios bench-engine bench-gpu bench-load chaos chaos-mutations clients spoil docs lock sbom clean
+.PHONY: help up install otel toolchain test coverage test-upstream check helm bench bench-overload bench-scenarios bench-engine bench-gpu bench-load chaos chaos-mutations clients spoil docs lock sbom clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1: /p' Makefile
@@ -42,6 +42,8 @@ up: install ## run a store, a worker and the door on loopback until Ctrl-C; MODE
 	@exec $(BIN)/penstock up $(if $(MODEL),--model '$(MODEL)')
 
 install: $(STAMPS)/penstock ## install all that the door and the workers need into .venv; GPU=cuda|rocm|vulkan|metal|cpu
+
+otel: $(STAMPS)/penstock $(STAMPS)/otel ## install what PENSTOCK_TRACES=on needs into .venv
 
 # The number of processes that run tests. Most tests wait for other processes, so three suit even a machine with two
 # cores. All tests of one file run in the same process.
@@ -137,6 +139,10 @@ $(STAMPS)/worker: requirements/worker.txt $(STAMPS)/build
 	$(LOCKED) -r $<
 	@touch $@
 
+$(STAMPS)/otel: requirements/otel.txt $(STAMPS)/build
+	$(LOCKED) -r $<
+	@touch $@
+
 $(STAMPS)/dev: requirements/dev.txt $(STAMPS)/build
 	$(LOCKED) -r $<
 	@touch $@
@@ -181,7 +187,7 @@ $(STAMPS)/penstock: pyproject.toml $(STAMPS)/web $(STAMPS)/worker $(STAMPS)/engi
 
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
   --custom-compile-command 'make lock'
-EXTRAS := pyproject.toml --extra web --extra worker
+EXTRAS := pyproject.toml --extra web --extra worker --extra otel
 GROUPS := --group build --group test --group lint --group bench --group load --group lock
 
 lock: $(STAMPS)/build ## write requirements/*.txt again with the newest versions that pyproject.toml allows
@@ -189,6 +195,7 @@ lock: $(STAMPS)/build ## write requirements/*.txt again with the newest versions
 	@mkdir -p build
 	$(COMPILE) $(EXTRAS) $(GROUPS) --upgrade -o build/union.txt
 	$(COMPILE) pyproject.toml --extra web -c build/union.txt -o requirements/web.txt
+	$(COMPILE) pyproject.toml --extra otel -c build/union.txt -o requirements/otel.txt
 	$(COMPILE) pyproject.toml --extra worker -c build/union.txt --no-emit-package llama-cpp-python -o requirements/worker.txt
 	grep '^llama-cpp-python' build/union.txt | sed 's/ \\$$//' | $(COMPILE) --no-deps - -o requirements/engine.txt
 	$(COMPILE) --group test --group lint -c build/union.txt -o requirements/dev.txt

@@ -13,6 +13,7 @@ from web.http import hosts_and_cors, telemetry
 from web.http.process_metrics import package_version
 from web.http.request import DoorRequest
 from web.operations import open_requests, request_caller
+from web.operations.spans import request_span
 from web.routes import (
     embeddings,
     events,
@@ -55,6 +56,7 @@ def create_app(settings: Settings, store: Store, clock: Clock) -> APIFlask:
     context = make_door_context(settings, store, clock)
     app.extensions[EXTENSION_NAME] = context
     telemetry.install(app, context.metrics)
+    request_span.install(app, context.traces)
     hosts_and_cors.install(app, settings)
     open_requests.count_clients(app)
     request_caller.install(app)

@@ -1,5 +1,6 @@
 """Start one HTTP process: read the settings, open the store, create the app and start the duties."""
 
+import atexit
 import os
 import signal
 
@@ -27,6 +28,7 @@ def boot() -> APIFlask:
     app = create_app(settings, store, RealClock())
     start_duties(settings, store, on_fatal_error=_stop_gunicorn, serves_files=True)
     start_feeding(app.extensions[EXTENSION_NAME])
+    atexit.register(app.extensions[EXTENSION_NAME].traces.close)
     WebhookSender(app.extensions[EXTENSION_NAME]).start()
     return app
 

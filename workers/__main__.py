@@ -29,6 +29,7 @@ from shared.store.embedded import find_url
 from shared.store.keys import model_slug
 from shared.store.preflight import check_fitness, require_answer
 from shared.store.store import Store
+from shared.tracing.traces import make_traces
 from workers.duties.heartbeat import Heartbeat, WorkerStatus, new_worker_name
 from workers.duties.job_loop import JobLoop
 from workers.engines import make_job_engine
@@ -116,6 +117,7 @@ def _serve(settings: Settings, place: Place) -> ExitCode:
     status, clock = WorkerStatus(), RealClock()
     if settings.worker_listen:
         Exporter(*_host_port(settings.worker_listen), status.state, status.metrics).start()
+    traces = make_traces("penstock-worker", on=settings.traces == "on")
     store = _open_store(settings, worker)
     names, path = served_names(settings), model_file(settings)
     with loading_bar(names[0], alone=place.workers == 1) as report_progress:
@@ -138,6 +140,7 @@ def _serve(settings: Settings, place: Place) -> ExitCode:
             preempts=settings.preempts,
             resume_tokens=settings.resume_tokens,
             clock=clock,
+            traces=traces,
         )
     _log_engine_facts(job_loop.engine)
     status.heartbeat = Heartbeat(
@@ -149,6 +152,7 @@ def _serve(settings: Settings, place: Place) -> ExitCode:
         lambda: job_loop.claimer.idle_slot_steps,
     )
     code = Supervisor(settings, store, job_loop, status.heartbeat, clock=clock).run()
+    traces.close()
     # The worker has stopped. While the interpreter shuts down, it gives signals with a handler their default action,
     # which would replace the exit code. It leaves ignored signals alone.
     for number in _STOP_SIGNALS:

@@ -160,6 +160,8 @@ class ClaimedJob:
     #: The tokens that earlier attempts generated, after which the answer goes on.
     answer: tuple[int, ...] = ()
     key_label: str = ""
+    #: How long the job was queued before this claim, in ms: since its admission, or since it was last given back.
+    waited_ms: int = 0
 
     @property
     def held(self) -> ClaimRef:

@@ -10,9 +10,9 @@
 -- ANSWERS claimed
 --   claimed: a list with one list for each leased job: id, payload or '', attempt number, ms to the deadline, ms to the
 --   start deadline or -1, tenant, model, prompt tokens, max tokens, cancel code or '', traceparent, packed ids of the kept
---   tokens or '', label of the client's API key; ids of paused jobs to resume; ids of jobs to pause; ids of jobs that
---   the worker has lost, also of those that leave it for another worker; ms until another call may pause a job, or -1 if
---   nobody else wants the slots
+--   tokens or '', label of the client's API key, ms in the queue before this claim; ids of paused jobs to resume; ids of
+--   jobs to pause; ids of jobs that the worker has lost, also of those that leave it for another worker; ms until another
+--   call may pause a job, or -1 if nobody else wants the slots
 -- KEEPS 1 2 3 5 7 8
 -- USES clock settings afford mark schema job turns priority heads lease running tier fastest preemption progress contest exchange
 -- USES elsewhere giveback

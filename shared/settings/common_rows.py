@@ -11,6 +11,12 @@ ROWS: tuple[Setting, ...] = (
         "info: one line per job, and one per worker every 10 s",
     ),
     word_row("log_format", "auto", ("auto", "json", "text"), "auto: text on a terminal, JSON elsewhere"),
+    word_row(
+        "traces",
+        "off",
+        ("off", "on"),
+        "on: the door and workers send OpenTelemetry traces, as OTEL_* variables say",
+    ),
     text_row(
         "fail_at",
         "",

@@ -126,6 +126,7 @@ class Settings:
     upstream_gap_ms: int
     log_level: str
     log_format: str
+    traces: str
     fail_at: str
     url: str
     api_key: str

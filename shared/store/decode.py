@@ -99,6 +99,7 @@ def claimed(entry: list[Any], token: str) -> ClaimedJob:
         traceparent=text(entry[10]),
         answer=answer_ids.unpack(entry[11]),
         key_label=text(entry[12]),
+        waited_ms=int(entry[13]),
     )
 
 

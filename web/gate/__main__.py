@@ -71,6 +71,7 @@ def _serve(context: DoorContext) -> int:
         gevent.signal_handler(number, on_signal)
     stop.wait()
     gate.stop(GRACE_S, stop_now=lambda: signals_received > 1)
+    context.traces.close()
     return EXIT_CONFIG if settings_conflict else 0
 
 

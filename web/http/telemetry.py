@@ -26,7 +26,12 @@ def client_request_id() -> str | None:
 
 
 def traceparent() -> str:
-    """Return the trace context that was sent with the request, or "" if the header is missing or invalid."""
+    """Return the context of the span that the door writes about this request; without one, the one that was sent.
+
+    Returns "" if no valid context was sent either.
+    """
+    if "traceparent" in g:
+        return str(g.traceparent)
     text = request.headers.get("traceparent", "")
     return text if _TRACEPARENT.match(text) else ""
 

@@ -12,6 +12,7 @@ from shared.jobs.job import JobView, NewJob
 from shared.jobs.outcomes import Refused
 from shared.store.calls.earlier import EarlierRequest
 from shared.store.replies import Admitted, IdempotencyMismatch, Quote, RouteChanged, StaleClaim
+from shared.tracing.names import Attribute, SpanName
 from web.api.digests import digest
 from web.api.refusals import Yield, to_yield, with_return_ticket
 from web.http.api_errors import ApiError
@@ -48,12 +49,25 @@ class AdmittedJob:
 
 
 def offer(context: DoorContext, caller: Caller, generation: GenerationRequest) -> AdmittedJob | Yield:
-    """Offer a job to the store and return the store's verdict.
+    """Offer a job to the store and return the store's verdict, about which a span is written.
 
     Raises ApiError if the request must be changed before it can be admitted, and StoreUnavailable if the store does not
     answer, or if fewer than PENSTOCK_ACK_REPLICAS replicas have the job. After StoreUnavailable, a job that the store
     did admit is canceled as soon as the store answers again. Raises LineNotOpen for a line of a batch.
     """
+    attributes = {Attribute.TENANT: caller.tenant, Attribute.MODEL: generation.model}
+    with context.traces.begin(SpanName.ADMISSION, generation.traceparent, attributes) as span:
+        generation = replace(generation, traceparent=generation.traceparent or span.traceparent)
+        verdict = _offer(context, caller, generation)
+        if isinstance(verdict, Yield):
+            reason, hint_ms = verdict.body["reason"], verdict.body["retry_hint_ms"]
+            span.set({Attribute.VERDICT: "refused", Attribute.REASON: reason, Attribute.RETRY_HINT_MS: hint_ms})
+        else:
+            span.set({Attribute.VERDICT: "admitted", Attribute.JOB: verdict.view.id})
+        return verdict
+
+
+def _offer(context: DoorContext, caller: Caller, generation: GenerationRequest) -> AdmittedJob | Yield:
     if generation.callback_url:
         earlier = EarlierRequest(generation.idem_digest or "", generation.job_id)
         check_callback(context.store.client, context.settings, caller.tenant, generation.callback_url, earlier)

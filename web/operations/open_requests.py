@@ -23,7 +23,7 @@ def count_clients(app: Flask) -> None:
             return
         address = context.trusted_proxies.limiting_key(client_address())
         if address is not None:
-            _hold(context.request_bounds.open_address_request(address))
+            call_when_answered(context.request_bounds.open_address_request(address))
 
     @app.after_request
     def hold_until_sent(response: Response) -> Response:
@@ -52,9 +52,10 @@ def count_tenants(app: Flask) -> None:
 def count_tenant(tenant: str) -> None:
     """Count the current request, and the body that it may read, as the tenant's. Raises ApiError (429)."""
     bounds = current_context().request_bounds
-    _hold(bounds.open_tenant_request(tenant))
+    call_when_answered(bounds.open_tenant_request(tenant))
     g.open_body = partial(bounds.open_body, tenant)
 
 
-def _hold(end: Callable[[], None]) -> None:
+def call_when_answered(end: Callable[[], None]) -> None:
+    """Call a function when the answer to the current request has been sent, or the request has ended without one."""
     g.setdefault("open_counts", []).append(end)

@@ -12,6 +12,7 @@ from shared.store.batches.files import Files
 from shared.store.batches.home import files_folder
 from shared.store.replies import Overview
 from shared.store.store import Store
+from shared.tracing.traces import Traces, make_traces
 from web.http.client_address import TrustedProxies, parse_trusted_proxies
 from web.http.process_metrics import ProcessMetrics
 from web.http.request_bounds import RequestBounds
@@ -63,6 +64,7 @@ class DoorContext:
     admin_key: str
     #: Who may say who a user is, and what each user may do.
     sign_in: SignIn
+    traces: Traces
 
     def cancel(self, view: JobView) -> None:
         """Cancel a job on behalf of its tenant. Raises StoreUnavailable."""
@@ -74,7 +76,7 @@ def make_door_context(settings: Settings, store: Store, clock: Clock) -> DoorCon
     """Create the context of one process.
 
     Raises ConfigError if the admin key file cannot be used, or if PENSTOCK_TRUSTED_PROXIES or PENSTOCK_SIGN_IN_PROXIES
-    contains an invalid entry.
+    contains an invalid entry, or as `make_traces` does.
     """
     proxies = parse_trusted_proxies(settings.trusted_proxies)
     metrics = ProcessMetrics(clock)
@@ -107,4 +109,5 @@ def make_door_context(settings: Settings, store: Store, clock: Clock) -> DoorCon
         usage_days=UsageDays(store.client, clock),
         admin_key="" if settings.auth == "open" else load_admin_key(settings),
         sign_in=make_sign_in(settings, clock),
+        traces=make_traces("penstock-door", on=settings.traces == "on"),
     )

@@ -18,6 +18,7 @@ from shared.store.embedded import find_url
 from shared.store.preflight import check_fitness, require_answer
 from shared.store.replication import too_few_replicas
 from shared.store.store import Store
+from shared.tracing.traces import check_traces
 from web.http.allowed_names import allowed_hosts, allowed_origins
 from web.http.client_address import parse_trusted_proxies
 from web.http.connection_bounds import connection_limits
@@ -39,6 +40,7 @@ def read_settings() -> Settings:
         allowed_origins(settings)
         parse_trusted_proxies(settings.trusted_proxies)
         sign_in_proxies(settings)
+        check_traces(on=settings.traces == "on")
         bounds_of_requests(settings)
         files_folder(settings)
         _store_url(settings)

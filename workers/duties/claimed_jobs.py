@@ -6,7 +6,7 @@ held under at most one claim. If this worker claims the same job again, the leas
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from shared.candidates import candidates_in
@@ -30,6 +30,8 @@ class HeldJob:
     claimed: ClaimedJob
     #: Clock time just before the claim was sent.
     claimed_s: float
+    #: Clock time at which the engine had reported the job's end; None before. Only the delivery writes this field.
+    ended_s: float | None = None
     cancel_requested: bool = False
     #: Whether the job's end was sent to the store. If so, only the answer to that call decides whether the job was
     #: lost. Only the delivery writes this field.
@@ -80,8 +82,9 @@ def claim_key(held: ClaimRef) -> str:
 class ClaimedJobs:
     """The jobs that this worker holds leases for, by job id."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    def __init__(self, on_add: Callable[[HeldJob], None] | None = None) -> None:
+        """`on_add` is called with each job that is added, on the thread that adds it."""
+        self._lock, self._on_add = threading.Lock(), on_add
         self._by_id: dict[str, HeldJob] = {}
         self._early_cancels: dict[str, None] = {}
 
@@ -101,6 +104,9 @@ class ClaimedJobs:
                 )
                 self._by_id[job.id] = held_job
                 added.append(held_job)
+        if self._on_add is not None:
+            for held_job in added:
+                self._on_add(held_job)
         return added, replaced
 
     def remove(self, key: str) -> HeldJob | None:

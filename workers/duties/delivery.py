@@ -7,7 +7,6 @@ the job's lease expires, and the job runs again on another worker.
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -18,10 +17,12 @@ from shared.clock import Clock
 from shared.errors import StoreUnavailable
 from shared.jobs.answer_ids import PackedIds
 from shared.jobs.job import ClaimRef, Ending, Usage
-from shared.jobs.outcomes import EndCode, Outcome, Stage
+from shared.jobs.outcomes import EndCode, Outcome
 from shared.store.replies import SettleAnswer, Settled
 from workers.answer_check import failed_check, may_escalate
 from workers.duties.claimed_jobs import ClaimedJobs, HeldJob, claim_key
+from workers.duties.endings import encodable, ending_of
+from workers.duties.job_spans import JobSpans
 from workers.duties.text_pacing import FreshTokens, TextPacing
 from workers.engine.backend import Facts
 from workers.engine.events import ATTEMPT_FAILED, DROPPED, RETURNED, Ended, Event, Text
@@ -51,6 +52,7 @@ class Delivery:
         record_usage: Callable[[Usage], None],
         facts: Facts,
         resume_tokens: int,
+        spans: JobSpans,
     ) -> None:
         """Create a delivery, which calls the functions `wake`, `drop` and `record_usage`.
 
@@ -61,7 +63,7 @@ class Delivery:
         self._store = store
         self._worker = worker
         self._claimed_jobs = claimed_jobs
-        self._clock = clock
+        self._clock, self._spans = clock, spans
         self._pacing = TextPacing(facts.fingerprint, resume_tokens)
         #: Events that are not processed yet. The engine's thread appends events, and the passes remove them.
         self._inbox: deque[Event] = deque()
@@ -99,7 +101,7 @@ class Delivery:
         Its tenant is charged for the preparation only. May be called only from the thread that runs the passes.
         """
         job = held_job.claimed
-        said, extra = _encodable(message), {"param": param} if param else {}
+        said, extra = encodable(message), {"param": param} if param else {}
         usage = Usage(cpu_tokens=held_job.cpu_tokens(self._prefill_tps))
         ending = Ending(job.id, job.token, Outcome.FAILED, code=code, message=said, usage=usage, extra=extra)
         self._endings.append((held_job.key, ending))
@@ -147,10 +149,12 @@ class Delivery:
             elif event.outcome in {RETURNED, ATTEMPT_FAILED}:
                 self._returned[event.outcome == ATTEMPT_FAILED].append(held_job)
                 self._keep_usage(event.key, event.usage)
+                self._spans.ended(held_job, event.usage, event.outcome)
             else:
+                held_job.ended_s = self._clock.monotonic()
                 held_job.grammar_cpu_s = event.grammar_cpu_s
                 cpu_tokens = held_job.cpu_tokens(self._prefill_tps)
-                self._endings.append((event.key, _ending(held_job, event, cpu_tokens)))
+                self._endings.append((event.key, ending_of(held_job, event, cpu_tokens)))
 
     def _release_returned(self, *, failed: bool) -> None:
         returned = self._returned[failed]
@@ -220,6 +224,7 @@ class Delivery:
             return False
         self._forget(held_job.key)
         self.record_usage(ending.usage)
+        self._spans.ended(held_job, ending.usage, "escalated")
         log.info("job.escalated", job=ending.id, why=why, pool=pool, completion_tokens=ending.usage.completion_tokens)
         return True
 
@@ -229,8 +234,11 @@ class Delivery:
             log.error("job.settle_fault", job=ending.id, error=str(answer))
         elif answer.answer in {SettleAnswer.SETTLED, SettleAnswer.ALREADY}:
             self.record_usage(held_job.own_usage(ending.usage))
-            self._log_end(held_job, ending, answer.outcome or ending.outcome)
+            outcome = answer.outcome or ending.outcome
+            self._spans.ended(held_job, ending.usage, outcome.value, ending.code)
+            self._log_end(held_job, ending, outcome)
         else:
+            self._spans.ended(held_job, ending.usage, answer.answer.value)
             log.info("job.settle_refused", job=ending.id, answer=answer.answer.value, attempt=held_job.claimed.attempt)
 
     def _keep_usage(self, key: str, usage: Usage) -> None:
@@ -270,24 +278,3 @@ class Delivery:
             worker=self._worker,
             traceparent=job.traceparent,
         )
-
-
-def _encodable(message: str) -> str:
-    """Replace lone surrogates, which UTF-8 cannot encode. They may occur in text that a message quotes."""
-    return message.encode(errors="replace").decode()
-
-
-def _ending(held_job: HeldJob, ended: Ended, cpu_tokens: int) -> Ending:
-    """Convert the engine's event to the ending that is sent to the store."""
-    return Ending(
-        id=held_job.claimed.id,
-        token=held_job.claimed.token,
-        outcome=Outcome(ended.outcome),
-        finish_reason=ended.finish_reason,
-        code=ended.code,
-        stage=Stage(ended.stage) if ended.stage else None,
-        message=_encodable(ended.message),
-        text=ended.text,
-        usage=replace(ended.usage, cpu_tokens=cpu_tokens),
-        extra=ended.extra,
-    )

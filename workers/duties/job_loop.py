@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from shared.clock import Clock
 from shared.errors import StoreUnavailable
+from shared.tracing.traces import NoTraces, Traces
 from workers.duties.claimed_jobs import ClaimedJobs
 from workers.duties.claims.claimer import Claimer
 from workers.duties.claims.preparation import Preparation
 from workers.duties.delivery import Delivery
 from workers.duties.doorbell import PoolSubscription
+from workers.duties.job_spans import JobSpans
 from workers.duties.throughput import Throughput
 from workers.engine.events import Ended, Event
 from workers.job_engine import JobEngine
@@ -54,11 +56,13 @@ class JobLoop:
         preempts: bool,
         resume_tokens: int,
         clock: Clock,
+        traces: Traces | None = None,
     ) -> None:
         self._clock = clock
+        spans = JobSpans(traces or NoTraces(), worker, clock)
         #: Setting this event starts the next pass at once.
         self.wake = threading.Event()
-        self.claimed_jobs = ClaimedJobs()
+        self.claimed_jobs = ClaimedJobs(spans.claimed)
         self.pool = PoolSubscription(store, worker)
         self.engine = engine = start_engine(self.emit, on_ending=self.request_prefetch)
         self.throughput = Throughput(engine, generated_weight, clock)
@@ -72,6 +76,7 @@ class JobLoop:
             record_usage=self.throughput.record_usage,
             facts=engine.facts,
             resume_tokens=resume_tokens,
+            spans=spans,
         )
         self.claimer = Claimer(
             store,

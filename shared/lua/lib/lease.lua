@@ -11,7 +11,8 @@ local function description_of(job, fingerprint)
   local payload = redis.pcall('GET', k_payload .. job.id)
   return { job.id, type(payload) == 'string' and payload or '', job.attempts, job.deadline_ms - now_ms,
     start_in_ms, job.tenant, job.model, job.prompt_tokens, job.cut_tokens > 0 and job.cut_tokens or job.max_tokens,
-    job.cancel, told[1] or '', job.ids or read_ids(job.id, job.claim, fingerprint), told[2] or '' }
+    job.cancel, told[1] or '', job.ids or read_ids(job.id, job.claim, fingerprint), told[2] or '',
+    math.max(0, now_ms - math.max(job.admitted_ms, job.requeued_at_ms)) }
 end
 
 -- Returns what a job is charged when it is claimed, together with what it was charged for the tokens that it has kept.

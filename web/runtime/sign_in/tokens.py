@@ -1,7 +1,7 @@
 """Verifies the tokens of an issuer: JWTs that are signed with one of its public keys, for this audience, and in time.
 
 Only this module imports joserfc, and only a door with PENSTOCK_OIDC_ISSUER imports this module: the cryptography below
-it takes a fifth of a second and 20 MB in each process.
+it takes 10 MB in each process. A signature takes about 0.15 ms of processor time to verify.
 """
 
 import math

@@ -1,0 +1,130 @@
+"""Writes spans, or nothing if PENSTOCK_TRACES is off; callers need not know which, and import no OpenTelemetry."""
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Protocol, Self
+
+from shared.errors import ConfigError
+from shared.tracing.names import Attribute, SpanName
+
+#: The attributes of a span. Those that are None are left out.
+Attributes = Mapping[Attribute, str | int | None]
+NO_ATTRIBUTES: Attributes = {}
+
+
+class Span(Protocol):
+    """A span that has begun; as a context manager it ends with the block, and an exception makes it fail."""
+
+    @property
+    def traceparent(self) -> str:
+        """The context for spans inside this one, in the form of W3C trace context; "" if there is none."""
+        ...
+
+    def set(self, attributes: Attributes, /) -> None:
+        """Add attributes."""
+        ...
+
+    def end(self, error: str = "", /) -> None:
+        """End the span now; with `error`, an error code, it has failed. Only the first call has an effect."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None, /
+    ) -> None: ...
+
+
+class Traces(Protocol):
+    """Writes the spans of one process. No method raises or waits for the network, except `close`, which waits."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether spans are written."""
+        ...
+
+    def begin(
+        self, name: SpanName, parent: str, attributes: Attributes = NO_ATTRIBUTES, /, *, serves: bool = False
+    ) -> Span:
+        """Begin a span inside the context `parent`, a traceparent; if that is "", the span begins a trace.
+
+        `serves` says that the span answers a request of another program.
+        """
+        ...
+
+    def record(
+        self, name: SpanName, parent: str, times_ns: tuple[int, int], attributes: Attributes = NO_ATTRIBUTES, /
+    ) -> str:
+        """Write a span that has ended, with its two times in ns since the epoch; return its traceparent.
+
+        A span with the attribute ERROR has failed.
+        """
+        ...
+
+    def close(self) -> None:
+        """Send what was not sent yet, for at most a few seconds."""
+        ...
+
+
+class _NoSpan:
+    """Stands for the span in which it would be."""
+
+    def __init__(self, traceparent: str) -> None:
+        self.traceparent = traceparent
+
+    def set(self, *_: object) -> None:
+        """Do nothing."""
+
+    def end(self, *_: object) -> None:
+        """Do nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+class NoTraces:
+    """Writes nothing. The context that a client has sent is passed on as it is."""
+
+    is_on = False
+
+    def begin(self, _name: SpanName, parent: str, /, *_: object, **__: object) -> Span:
+        """Return a span that is not written."""
+        return _NoSpan(parent)
+
+    def record(self, _name: SpanName, parent: str, /, *_: object) -> str:
+        """Do nothing."""
+        return parent
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def make_traces(service: str, *, on: bool) -> Traces:
+    """Return the traces of this process; `service` is the name of its service unless OTEL_SERVICE_NAME is set.
+
+    Raises ConfigError as `check_traces` does.
+    """
+    if not on:
+        return NoTraces()
+    check_traces(on=on)
+    from shared.tracing.otel import OtelTraces  # noqa: PLC0415 - the packages that it imports are an extra
+
+    return OtelTraces(service)
+
+
+def check_traces(*, on: bool) -> None:
+    """Raise ConfigError if traces cannot be written although they are on.
+
+    Then the extra `otel` is not installed, or OTEL_* variables ask for another way to send traces than OTLP over HTTP.
+    """
+    if not on:
+        return
+    try:
+        from shared.tracing.otel import check_ways  # noqa: PLC0415 - the reason above
+    except ModuleNotFoundError as error:
+        advice = "install the extra otel: pip install 'penstock[otel]'"
+        raise ConfigError(f"PENSTOCK_TRACES='on' needs the package {error.name}; {advice}") from None
+    check_ways()

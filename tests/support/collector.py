@@ -1,0 +1,112 @@
+"""A collector of traces: a real OTLP/HTTP server that keeps the spans that it is sent."""
+
+import gzip
+import threading
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from tests.support.processes import wait_for
+
+
+@dataclass(frozen=True)
+class Received:
+    """One span."""
+
+    name: str
+    service: str
+    trace_id: str
+    span_id: str
+    parent_id: str
+    begun_s: float
+    ended_s: float
+    attributes: dict[str, str | int]
+    failed: bool
+
+
+class Collector:
+    """The server. While `may_answer` is not set, requests wait for their answers."""
+
+    def __init__(self) -> None:
+        self.spans: list[Received] = []
+        self.may_answer = threading.Event()
+        self.may_answer.set()
+        self.asked = threading.Event()
+        collector = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                if self.headers.get("Content-Encoding") == "gzip":
+                    body = gzip.decompress(body)
+                collector.asked.set()
+                collector.may_answer.wait(120)
+                collector.spans += _parse(body)
+                self.send_response(200)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
+        self._thread.start()
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """The environment of a process that sends its traces here, soon."""
+        return {
+            "PENSTOCK_TRACES": "on",
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{self._server.server_port}",
+            "OTEL_BSP_SCHEDULE_DELAY": "100",
+        }
+
+    def trace(self, trace_id: str) -> list[Received]:
+        """Return the spans of a trace that have arrived, in the order in which they began."""
+        return sorted((span for span in self.spans if span.trace_id == trace_id), key=lambda span: span.begun_s)
+
+    def wait_for(self, trace_id: str, *names: str, **attributes: str | int) -> list[Received]:
+        """Wait until a trace has spans with these names, of which one with the last name has these attributes."""
+
+        def found() -> bool:
+            spans = self.trace(trace_id)
+            last = [span for span in spans if span.name == names[-1]]
+            has_all = set(names) <= {span.name for span in spans}
+            return has_all and any(attributes.items() <= _short(span.attributes).items() for span in last)
+
+        wait_for(found, f"{names} of {trace_id} with {attributes}", timeout_s=60)
+        return self.trace(trace_id)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.may_answer.set()
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+def _short(attributes: dict[str, str | int]) -> dict[str, str | int]:
+    """Return attributes by the last parts of their names."""
+    return {name.rpartition(".")[2]: value for name, value in attributes.items()}
+
+
+def _parse(body: bytes) -> list[Received]:
+    found = []
+    for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+        service = next(each.value.string_value for each in resource.resource.attributes if each.key == "service.name")
+        for scope in resource.scope_spans:
+            for span in scope.spans:
+                attributes = {
+                    each.key: each.value.string_value if each.value.HasField("string_value") else each.value.int_value
+                    for each in span.attributes
+                }
+                ids = span.trace_id.hex(), span.span_id.hex(), span.parent_span_id.hex()
+                times = span.start_time_unix_nano / 1e9, span.end_time_unix_nano / 1e9
+                found.append(Received(span.name, service, *ids, *times, attributes, span.status.code == 2))
+    return found

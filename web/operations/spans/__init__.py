@@ -1,0 +1,1 @@
+"""The spans that the door writes."""
