@@ -1,6 +1,7 @@
 """A collector of traces: a real OTLP/HTTP server that keeps the spans that it is sent."""
 
 import gzip
+import secrets
 import threading
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -89,6 +90,20 @@ class Collector:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
+
+
+class TracingClient:
+    """A client that traces its requests: it names its own span in each."""
+
+    def __init__(self, *, sampled: bool = True) -> None:
+        self.trace_id, self.span_id = secrets.token_hex(16), secrets.token_hex(8)
+        self.headers = {"traceparent": f"00-{self.trace_id}-{self.span_id}-{'01' if sampled else '00'}"}
+
+
+def one(spans: list[Received], name: str) -> Received:
+    """Return the only span with this name."""
+    (found,) = [span for span in spans if span.name == name]
+    return found
 
 
 def _short(attributes: dict[str, str | int]) -> dict[str, str | int]:

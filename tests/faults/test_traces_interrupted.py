@@ -1,0 +1,76 @@
+"""Tests traces when a worker is killed and when the collector hangs, with real processes."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.collector import Collector, TracingClient, one
+from tests.support.processes import Process, Stage, in_time
+from tests.support.served import SIM, Served
+
+REQUEST, QUEUE, ATTEMPT = "penstock.request", "penstock.queue", "penstock.attempt"
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    with Collector() as collector:
+        yield collector
+
+
+@pytest.fixture
+def stage(tmp_path, collector) -> Iterator[Stage]:
+    """A stage on which all processes send their traces to the collector."""
+    with Stage(tmp_path, **SIM, **collector.environ, PENSTOCK_LEASE_MS="2000") as stage:
+        yield stage
+
+
+@pytest.fixture
+def worker(stage) -> Process:
+    """The first worker."""
+    return stage.worker()
+
+
+@pytest.fixture
+def served(stage, worker) -> Iterator[Served]:
+    with Served(stage, PENSTOCK_WEB_WORKERS="1") as served:
+        yield served
+    stage.assert_sound()
+
+
+def test_the_trace_of_a_job_whose_worker_is_killed_goes_on_with_the_other_worker(served, collector, stage, worker):
+    other, client = stage.worker(), TracingClient()
+    # 2,400 words take 12 s, in which the first of the two attempts is interrupted.
+    body = {"prompt": "a job that survives", "max_tokens": 2_400}
+    assert served.http.post("/v1/jobs", json=body, headers=client.headers).status_code == 202
+    queued = one(collector.wait_for(client.trace_id, REQUEST, QUEUE), QUEUE)
+    first = next(each for each in (worker, other) if stage.view(each).name == queued.attributes["penstock.worker"])
+    survivor = stage.view(other if first is worker else worker).name
+    first.kill()
+    spans = collector.wait_for(client.trace_id, REQUEST, QUEUE, ATTEMPT, attempt=2)
+    queues = [span for span in spans if span.name == QUEUE]
+    assert [span.attributes["penstock.attempt"] for span in queues] == [1, 2]
+    attempt = one(spans, ATTEMPT)
+    assert (attempt.attributes["penstock.attempt"], attempt.attributes["penstock.outcome"]) == (2, "succeeded")
+    assert attempt.attributes["penstock.worker"] == survivor
+    assert {span.parent_id for span in (*queues, attempt)} == {one(spans, REQUEST).span_id}
+
+
+def test_a_collector_that_hangs_delays_neither_jobs_nor_the_end_of_a_worker(served, collector, worker):
+    collector.may_answer.clear()
+    collector.asked.clear()
+    try:
+
+        def attempt():
+            for _ in range(5):
+                began_s = time.monotonic()
+                body = {"prompt": "hi", "max_tokens": 5}
+                assert served.http.post("/v1/jobs?wait_ms=30000", json=body).status_code == 200
+                yield time.monotonic() - began_s, 2.0
+
+        in_time(attempt)
+        assert collector.asked.wait(60)
+        worker.terminate()
+        assert worker.exit_code(timeout_s=60) == 0
+    finally:
+        collector.may_answer.set()
