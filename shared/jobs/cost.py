@@ -37,7 +37,7 @@ def reported_weight(generated_weight: int) -> int:
 
 
 def request_texts(payload: Mapping[str, Any]) -> list[str]:
-    """Return the texts of a validated request: its prompt, the text of each message, or the texts to embed.
+    """Return the texts of a validated request: its prompts, the text of each message, or the texts to embed.
 
     A request to rank documents has its query once for each document, because the model reads it with each of them.
     Tools and calls of tools are part of the prompt as JSON. A request that is forwarded to an upstream may also have
@@ -50,7 +50,15 @@ def request_texts(payload: Mapping[str, Any]) -> list[str]:
         texts = [_message_text(message) for message in payload["messages"]]
         tools = payload.get("tools") or (payload.get("forward") or {}).get("tools")
         return [*texts, _compact(tools)] if tools else texts
+    if "prompts" in payload:
+        return [prompt for prompt in payload["prompts"] if isinstance(prompt, str)]
     return [str(payload.get("prompt", ""))]
+
+
+def token_ids(payload: Mapping[str, Any]) -> int:
+    """Return how many tokens of the prompts or of the inputs are given as ids."""
+    given = payload.get("input", payload.get("prompts", ()))
+    return sum(len(item) for item in given if not isinstance(item, str))
 
 
 def attachments(payload: Mapping[str, Any]) -> int:
@@ -70,11 +78,10 @@ def estimate(
 
     If `words` is true, return the number of words instead. The sim engine counts each word as one token.
     """
-    parts = request_texts(payload)
+    parts, given_tokens = request_texts(payload), token_ids(payload)
     if words:
-        return max(1, _count_words(parts))
+        return max(1, _count_words(parts) + given_tokens)
     template_tokens = TOKENS_PER_MESSAGE * len(parts) if "messages" in payload else 0
-    given_tokens = sum(len(item) for item in payload.get("input", ()) if not isinstance(item, str))
     if "forward" in payload:
         given_tokens += round(attachments(payload) * tokens_per_attachment)
     return max(1, round(_count_bytes(parts) * tokens_per_byte) + template_tokens + given_tokens)
@@ -84,7 +91,7 @@ def lower_bound(payload: Mapping[str, Any], *, words: bool = False) -> int:
     """Return the smallest number of prompt tokens that any tokenizer could count for the request, at least 1.
 
     A request for embeddings can have several inputs, and each of them must fit the context by itself. The result is
-    then the lower bound for the longest input.
+    then the lower bound for the longest input. Several prompts must fit together.
     """
     if "input" in payload:
         query = lower_bound({"prompt": payload["query"]}) if "query" in payload else 0
@@ -92,7 +99,8 @@ def lower_bound(payload: Mapping[str, Any], *, words: bool = False) -> int:
             lower_bound({"prompt": item}) if isinstance(item, str) else len(item) for item in payload["input"]
         )
     parts = request_texts(payload)
-    return max(1, _count_words(parts) if words else -(-_count_bytes(parts) // MAX_BYTES_PER_TOKEN))
+    counted = _count_words(parts) if words else -(-_count_bytes(parts) // MAX_BYTES_PER_TOKEN)
+    return max(1, counted + token_ids(payload))
 
 
 def _message_text(message: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ import openai
 import pytest
 from openai import OpenAI
 
+from tests.support.processes import wait_for
 from tests.support.served import Served, random_model_served
 
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
@@ -160,3 +161,86 @@ def test_candidates_cannot_be_combined_with_checks_of_one_answer(common: Served)
     body = {"prompt": "dibo", "n": 2, "escalate": {"if": ["length"]}}
     answer = httpx.post(f"{common.url}/v1/jobs", json=body)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "escalate")
+
+
+PROMPTS = ["dibo kufe mala resi", "kufe kufe tanu", "bopa"]
+
+
+def test_several_prompts_have_their_choices_in_order(client: OpenAI) -> None:
+    answer = client.completions.create(**TEXT | {"prompt": PROMPTS}, n=2)
+    singles = [client.completions.create(**TEXT | {"prompt": prompt}, n=2) for prompt in PROMPTS]
+    assert [choice.index for choice in answer.choices] == list(range(6))
+    assert [choice.text for choice in answer.choices] == [each.text for single in singles for each in single.choices]
+    assert answer.usage is not None
+    assert answer.usage.prompt_tokens == sum(each.usage.prompt_tokens for each in singles if each.usage)
+    assert answer.usage.completion_tokens == sum(each.usage.completion_tokens for each in singles if each.usage)
+
+
+def test_a_stream_for_several_prompts_has_the_choices_of_the_whole_answer(client: OpenAI) -> None:
+    texts: dict[int, str] = defaultdict(str)
+    reasons = {}
+    for chunk in client.completions.create(**TEXT | {"prompt": PROMPTS}, n=2, stream=True):
+        for choice in chunk.choices:
+            texts[choice.index] += choice.text
+            if choice.finish_reason:
+                reasons[choice.index] = choice.finish_reason
+    whole = client.completions.create(**TEXT | {"prompt": PROMPTS}, n=2)
+    assert texts == {choice.index: choice.text for choice in whole.choices}
+    assert reasons == {choice.index: choice.finish_reason for choice in whole.choices}
+
+
+def test_prompts_may_be_token_ids(client: OpenAI) -> None:
+    one = client.completions.create(**TEXT | {"prompt": [5, 6, 7, 8]})
+    several = client.completions.create(**TEXT | {"prompt": [[5, 6, 7, 8], [9, 10]]})
+    assert one.usage is not None
+    assert (one.usage.prompt_tokens, several.usage and several.usage.prompt_tokens) == (4, 6)
+    assert several.choices[0].text == one.choices[0].text
+    mixed: Any = [[5, 6, 7, 8], "dibo"]
+    assert client.completions.create(**TEXT | {"prompt": mixed}).choices[0].text == one.choices[0].text
+    listed = client.completions.create(**TEXT | {"prompt": [TEXT["prompt"]]})
+    assert listed.choices[0].text == client.completions.create(**TEXT).choices[0].text
+
+
+def test_a_stream_for_several_prompts_that_is_closed_cancels_all_its_answers(client: OpenAI, common: Served) -> None:
+    long = {"prompt": PROMPTS, "max_tokens": 300, "extra_body": {"ignore_eos": True}}
+    stream = client.completions.create(**TEXT | long, stream=True)
+    next(iter(stream))
+    assert common.stage.inflight() == 1
+    stream.close()
+    wait_for(lambda: common.stage.inflight() == 0, "the job to end", timeout_s=10)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"prompt": []},
+        {"prompt": [""]},
+        {"prompt": ["a", 5]},
+        {"prompt": [[]]},
+        {"prompt": [[-1]]},
+        {"prompt": [[True]]},
+        {"prompt": ["a"] * 17},
+        {"prompt": ["a"] * 9, "n": 2},
+        {"prompt": ["a", "b"], "n": 1, "best_of": 2},
+        {"prompt": [["a"]]},
+        {"prompt": "a\0"},
+        {"prompt": [1 << 30]},
+        {"prompt": ["dibo " * 3000] * 4},
+    ],
+)
+def test_prompts_that_cannot_be_answered_are_refused_and_leave_nothing(
+    client: OpenAI, common: Served, fields: dict[str, Any]
+) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.completions.create(**TEXT | fields)
+    assert refused.value.code in {"invalid_value", "context_length_exceeded"}
+    assert common.stage.inflight() == 0
+
+
+def test_an_estimate_of_several_prompts_counts_them_all(common: Served) -> None:
+    """All are one job, so all are admitted or none is."""
+    body = {"model": "m", "prompt": ["dibo kufe"] * 8, "max_tokens": 12, "n": 2}
+    answer = httpx.post(f"{common.url}/v1/completions", json=body, timeout=60)
+    assert answer.status_code == 200
+    job = httpx.get(f"{common.url}/v1/jobs/{answer.json()['id'].removeprefix('cmpl-')}").json()
+    assert job["usage"]["completion_tokens"] == answer.json()["usage"]["completion_tokens"] <= 16 * 12

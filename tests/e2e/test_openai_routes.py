@@ -221,7 +221,7 @@ def test_an_invalid_or_unsupported_field_is_named(client: FlaskClient) -> None:
     fault(client.post(CHAT, json={"messages": HI, "temperature": 9}), 400, "invalid_value", "temperature")
     fault(client.post(CHAT, json={"messages": HI, "functions": [{}]}), 400, "unsupported_parameter", "functions")
     fault(client.post(CHAT, json={"model": "m"}), 400, "invalid_value", "messages")
-    fault(client.post("/v1/completions", json={"prompt": ["a", "b"]}), 400, "unsupported_parameter", "prompt")
+    fault(client.post("/v1/completions", json={"prompt": ["a", 5]}), 400, "invalid_value", "prompt")
 
 
 def test_the_deadline_of_a_plain_call_is_its_clients_timeout(client: FlaskClient, store: Store) -> None:

@@ -2,17 +2,20 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, PlainValidator, model_validator
 
+from shared.candidates import MAX_CANDIDATES
 from web.api.body import Body, NulFreeText, Prompt
 from web.api.body_sizes import MAX_FIELDS, check_sizes
 from web.api.candidates import CandidateCount
 from web.api.escalation import Escalate
+from web.api.inputs import read_inputs
 from web.api.request_schema import (
     DEGRADE,
     ESCALATE,
     MAX_LOGPROBS,
     MAX_MS,
+    MAX_TOKEN_ID,
     MAX_TOKENS,
     PRIVATE,
     SIZES,
@@ -43,6 +46,23 @@ _MESSAGE_NEUTRAL = frozenset({"audio", "function_call", "tool_calls"})
 _ROLES = {"developer": "system"}
 #: A message with one of these roles and a text needs no conversion; nearly all messages are of this kind.
 _PLAIN_ROLES = ("system", "user", "assistant")
+
+
+def _as_prompts(value: Any) -> list[str | list[int]]:
+    return read_inputs(value, "prompt", MAX_CANDIDATES)
+
+
+_Ids = Annotated[list[Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]], Field(min_length=1)]
+Prompts = Annotated[
+    list[str | list[int]],
+    # It checks everything, so pydantic does not check the items once more.
+    PlainValidator(
+        _as_prompts,
+        json_schema_input_type=Prompt
+        | _Ids
+        | Annotated[list[Prompt | _Ids], Field(min_length=1, max_length=MAX_CANDIDATES)],
+    ),
+]
 
 
 class StreamOptions(Body):
@@ -94,16 +114,26 @@ class OpenAIBody(OpenAISampling):
 
     @model_validator(mode="after")
     def _check_best_of(self) -> "OpenAIBody":
-        if self.candidates < self.n:
-            raise ValueError(f"best_of={self.candidates} is less than n={self.n}")
-        if self.stream and self.candidates > self.n:
-            raise ValueError(f"best_of={self.candidates} is more than n={self.n}, so the choices cannot be streamed")
+        if self.answers_each < self.n:
+            raise ValueError(f"best_of={self.best_of} is less than n={self.n}")
+        if self.stream and self.answers_each > self.n:
+            raise ValueError(f"best_of={self.best_of} is more than n={self.n}, so the choices cannot be streamed")
         return self
 
     @property
-    def candidates(self) -> int:
-        """How many answers are generated."""
+    def answers_each(self) -> int:
+        """How many answers to each prompt are generated."""
         return self.n if self.best_of is None else self.best_of
+
+    @property
+    def candidates(self) -> int:
+        """How many answers are generated in all."""
+        return self.answers_each
+
+    @property
+    def choices(self) -> int:
+        """How many of the answers are returned."""
+        return self.n
 
     @model_validator(mode="before")
     @classmethod
@@ -152,7 +182,7 @@ class ChatBody(OpenAIBody):
 class CompletionBody(OpenAIBody):
     """The body of `POST /v1/completions`."""
 
-    prompt: Prompt
+    prompt: Prompts
     logprobs: int | None = Field(
         None,
         ge=0,
@@ -162,17 +192,31 @@ class CompletionBody(OpenAIBody):
 
     @model_validator(mode="before")
     @classmethod
-    def _unwrap_single_prompt(cls, value: Any) -> Any:
+    def _read_fields(cls, value: Any) -> Any:
         check_sizes(value, OPENAI_SIZES)
-        prompt = value.get("prompt") if isinstance(value, dict) else None
         if isinstance(value, dict) and value.get("logprobs") is False:
             # On the chat route, false means no logprobs. Some clients send false to the completions route too.
             value = value | {"logprobs": None}
-        if not isinstance(prompt, list):
-            return value
-        if len(prompt) == 1 and isinstance(prompt[0], str):
-            return value | {"prompt": prompt[0]}
-        raise unsupported("prompt", "it must be one text, not several texts or token ids")
+        return value
+
+    @model_validator(mode="after")
+    def _check_candidates(self) -> "CompletionBody":
+        if len(self.prompt) > 1 and self.best_of not in (None, self.n):
+            raise ValueError(f"best_of={self.best_of} is more than n={self.n}, which is possible for one prompt only")
+        if self.candidates > MAX_CANDIDATES:
+            asked = f"{len(self.prompt)} prompts with {self.answers_each} answers each"
+            raise ValueError(f"{asked}: at most {MAX_CANDIDATES} answers in all")
+        return self
+
+    @property
+    def candidates(self) -> int:
+        """How many answers are generated in all. Those to the first prompt come first."""
+        return len(self.prompt) * self.answers_each
+
+    @property
+    def choices(self) -> int:
+        """How many of the answers are returned."""
+        return len(self.prompt) * self.n
 
     @property
     def requested_max_tokens(self) -> int | None:
@@ -182,7 +226,10 @@ class CompletionBody(OpenAIBody):
     def payload(self) -> dict[str, Any]:
         """Return the payload that the engine reads."""
         form = self.answer_format(self.response_format)
-        return build_payload(self, {"prompt": self.prompt}, form, self.logprobs, self.candidates)
+        first = self.prompt[0]
+        is_one_text = len(self.prompt) == 1 and isinstance(first, str)
+        prompt = {"prompt": first} if is_one_text else {"prompts": self.prompt}
+        return build_payload(self, prompt, form, self.logprobs, self.candidates)
 
 
 def normalize_message(item: Any, where: str) -> Any:

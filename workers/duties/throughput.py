@@ -99,7 +99,7 @@ class Throughput:
         """
         texts = cost.request_texts(payload)
         other_tokens = cost.TOKENS_PER_MESSAGE * len(texts) if "messages" in payload else 0
-        other_tokens += sum(len(given) for given in payload.get("input", ()) if not isinstance(given, str))
+        other_tokens += cost.token_ids(payload)
         if self._prompt_bytes > _MAX_BYTES:
             self._prompt_bytes, self._prompt_tokens = self._prompt_bytes / 2, self._prompt_tokens / 2
         self._prompt_bytes += sum(len(text.encode()) for text in texts)

@@ -38,6 +38,9 @@ class Prepared:
     helper_cpu_s: float = 0.0
     #: How many answers the job generates. `max_tokens` is the length of one.
     candidates: int = 1
+    #: If the job has several prompts, each in the backend's own format with its number of tokens. `prompt_tokens` is
+    #: then the sum, and the candidates are divided equally among the prompts, in order.
+    prompts: tuple[tuple[Any, int], ...] = ()
 
     @property
     def keeps_logprobs(self) -> bool:
@@ -238,6 +241,8 @@ def prepare_within_context(backend: Backend, spec: JobSpec) -> Prepared:
     fit. Raises JobRejected if the job does not fit.
     """
     job, candidates = backend.prepare(spec), read_candidates(spec.payload)
+    if candidates % max(1, len(job.prompts)):
+        raise JobRejected(EndCode.INVALID_VALUE, f"n={candidates} is no multiple of {len(job.prompts)} prompts", "n")
     if candidates > 1:
         job = replace(job, candidates=candidates, max_tokens=max(1, job.max_tokens // candidates))
     longest = min(backend.n_ctx, backend.cells)
@@ -248,6 +253,6 @@ def prepare_within_context(backend: Backend, spec: JobSpec) -> Prepared:
     if job.max_tokens < 1 or job.cells > longest:
         requested = f"{job.prompt_tokens} prompt tokens and max_tokens={max(1, spec.max_tokens // candidates)}"
         message = f"{context_limit(longest)}, and the request has {requested}"
-        param = "messages" if spec.payload.get("prompt") is None else "prompt"
+        param = "messages" if "messages" in spec.payload else "prompt"
         raise JobRejected(EndCode.CONTEXT_LENGTH_EXCEEDED, message, param)
     return job

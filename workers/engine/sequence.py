@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from workers.engine.answer.candidates import job_of_candidate
+from workers.engine.answer.candidates import job_of_candidate, prompt_number
 from workers.engine.answer.growing import GrowingAnswer, text_readers
 from workers.engine.answer.times import JobTimes
 from workers.engine.answer.words import is_end
@@ -38,6 +38,8 @@ class SequenceState(Enum):
 class Sequence(GrowingAnswer):
     """An answer inside the engine, with its counters. Only the engine's thread uses it."""
 
+    #: The number of its prompt, which further candidates of the job may share.
+    prompt_number: int = 0
     state: SequenceState = SequenceState.WAITING
     slot: int = -1
     #: Number of prompt and answer tokens whose keys and values are in the slot's KV cells.
@@ -67,17 +69,22 @@ class Sequence(GrowingAnswer):
     def create(cls, job: Prepared, times: JobTimes, index: int = 0) -> "Sequence":
         """Return the sequence of a job's only answer, or of its candidate `index`. It waits for a slot."""
         own = job_of_candidate(job, index)
-        return cls(own, times, *text_readers(own), index=index)
+        return cls(own, times, *text_readers(own), index=index, prompt_number=prompt_number(job, index))
+
+    @property
+    def has_computed(self) -> bool:
+        """Whether the sequence has or had a slot in this attempt."""
+        return self.slot >= 0 or self.last_step_tokens > 0
 
     @property
     def owner(self) -> str:
         """What tells the sequence's cells from those of all others while it is paused."""
         return f"{self.key}#{self.index}"
 
-    def repeat(self, words: list[int], piece: Callable[[int], bytes]) -> None:
-        """Go on after the words of earlier attempts: see `GrowingAnswer.repeat`."""
-        super(Sequence, self).repeat(words, piece)
-        if self.job.spec.answer:
+    def go_on(self, words: list[int], piece: Callable[[int], bytes], *, read: bool) -> None:
+        """Go on after the words of earlier attempts (`repeat`), which have read the prompt if `read` is true."""
+        self.repeat(words, piece)
+        if read:
             tokens = sum(not is_end(word) for word in words)
             self.n_computed = self.job.prompt_tokens + max(0, tokens - 1)
         if self.end is not None:

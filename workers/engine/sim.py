@@ -69,9 +69,10 @@ class SimBackend:
         if sampling.logprobs is not None:
             message = "logprobs is not supported: the engine sim has no model"
             raise JobRejected(EndCode.INVALID_VALUE, message, "logprobs")
-        words = max(1, _count_words(spec.payload))
+        prompts = [max(1, words) for words in _count_words(spec.payload)]
         # A simulated answer always has `max_tokens` words, so stop strings, grammars and samplers are left out.
-        return Prepared(spec, words, spec.max_tokens, Sampling(seed=sampling.seed))
+        several = tuple((None, words) for words in prompts) if len(prompts) > 1 else ()
+        return Prepared(spec, sum(prompts), spec.max_tokens, Sampling(seed=sampling.seed), prompts=several)
 
     def open_slot(self, slot: int, job: Prepared, answer: Sequence[int] = (), saved: Any = None) -> None:  # noqa: ARG002 - the Protocol
         """Start the slot's schedule at the current time."""
@@ -144,14 +145,17 @@ class SimBackend:
         """Do nothing: there is no model to free."""
 
 
-def _count_words(payload: dict[str, Any]) -> int:
-    prompt, messages = payload.get("prompt"), payload.get("messages")
+def _count_words(payload: dict[str, Any]) -> list[int]:
+    """Return the number of words of each prompt."""
+    prompt, messages, several = payload.get("prompt"), payload.get("messages"), payload.get("prompts")
+    if isinstance(several, list) and several:
+        return [len(each.split() if isinstance(each, str) else each) for each in several]
     if isinstance(prompt, str):
-        return len(prompt.split())
+        return [len(prompt.split())]
     if not isinstance(messages, list):
         raise JobRejected(EndCode.INVALID_VALUE, "a job needs a prompt or messages", "prompt")
     contents = [message.get("content") for message in messages if isinstance(message, dict)]
-    return sum(len(content.split()) for content in map(_text_of, contents))
+    return [sum(len(content.split()) for content in map(_text_of, contents))]
 
 
 def _text_of(content: object) -> str:

@@ -44,17 +44,17 @@ class SlotTable:
         """Return whether the sequence can get a slot now without the slots and cells of other paused sequences."""
         return self._prefixes.fits_beside_paused(sequence.job.cells, sequence.owner)
 
-    def open(self, sequence: Sequence, now_s: float) -> int:
+    def open(self, sequence: Sequence, now_s: float, *, is_further: bool = False) -> int:
         """Give the sequence a slot, and return how many tokens of its prompt it reuses from other jobs.
 
-        Raises an exception if the backend does not take the job. The sequence then holds the slot, and must be closed.
+        `is_further` says whether another candidate has computed the same prompt before. Raises an exception if the
+        backend does not take the job. The sequence then holds the slot, and must be closed.
         """
-        is_first = sequence.times.started_s is None
+        is_first = not is_further and sequence.state is not SequenceState.PAUSED
         way = self._take_slot(sequence)
         # Only now, because the prefix may have been copied from a slot that is evicted here.
         self._prefixes.evict_surplus()
-        if sequence.state is not SequenceState.PAUSED and not is_first:
-            # A further candidate, whose prompt another one has computed.
+        if is_further and sequence.state is not SequenceState.PAUSED:
             sequence.n_computed = max(sequence.n_computed, sequence.job.prompt_tokens)
         self._begin(sequence, way, now_s)
         if is_first:

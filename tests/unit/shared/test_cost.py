@@ -47,6 +47,13 @@ def test_a_query_counts_with_each_document_that_it_is_compared_with() -> None:
     )
 
 
+def test_several_prompts_count_together_and_token_ids_by_their_number() -> None:
+    payload = {"prompts": ["a" * 1000, [5, 6, 7], "b" * 1000]}
+    assert cost.estimate(payload) == 603
+    assert cost.lower_bound(payload) == -(-2000 // cost.MAX_BYTES_PER_TOKEN) + 3
+    assert cost.estimate({"prompts": ["one two", [5, 6, 7]]}, words=True) == 5
+
+
 def test_tools_and_calls_of_tools_are_part_of_the_prompt() -> None:
     tools = [{"type": "function", "function": {"name": "x" * 1_000}}]
     calls = [{"id": "1", "function": {"name": "y" * 1_000, "arguments": "{}"}}]

@@ -111,13 +111,17 @@ def test_defaults_are_those_of_openai_and_penstock_s_own_fields_are_accepted() -
     assert chat(deadline_ms=9).deadline_ms == 9
 
 
-def test_a_completion_accepts_exactly_one_text_as_its_prompt() -> None:
-    assert CompletionBody.model_validate({"prompt": ["hey"]}).payload()["prompt"] == "hey"
-    for prompt in (["a", "b"], [1, 2], [[1]]):
-        with pytest.raises(ApiError):
-            CompletionBody.model_validate({"prompt": prompt})
-    for prompt in ("", 3, None):
-        with pytest.raises(ValidationError):
+def test_a_completion_accepts_texts_and_token_ids_as_prompts() -> None:
+    for given in ("hey", ["hey"]):
+        assert CompletionBody.model_validate({"prompt": given}).payload()["prompt"] == "hey"
+    for given, prompts in (([1, 2], [[1, 2]]), ([[1], [2]], [[1], [2]]), (["a", [2]], ["a", [2]])):
+        payload = CompletionBody.model_validate({"prompt": given}).payload()
+        assert payload["prompts"] == prompts
+        assert payload.get("n", 1) == len(prompts)
+    body = CompletionBody.model_validate({"prompt": ["a", "b"], "n": 3})
+    assert (body.payload()["n"], body.candidates, body.choices) == (6, 6, 6)
+    for prompt in ("", 3, None, [], [""], ["a", 5], [[]], [[-1]], [["a"]], ["a"] * 17):
+        with pytest.raises(ValidationError, match="prompt"):
             CompletionBody.model_validate({"prompt": prompt})
 
 

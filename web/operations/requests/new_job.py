@@ -208,4 +208,4 @@ def _oversized_field(generation: GenerationRequest, min_prompt_tokens: int, n_ct
         return "max_tokens"
     if "query" in generation.payload:
         return "documents"
-    return next(name for name in ("prompt", "messages", "input") if name in generation.payload)
+    return next((name for name in ("messages", "input") if name in generation.payload), "prompt")

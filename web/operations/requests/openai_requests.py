@@ -110,7 +110,7 @@ def _is_ours(value: dict[str, Any], kind: AnswerKind) -> bool:
 
 def _form(body: ChatBody | CompletionBody, payload: dict[str, Any]) -> dict[str, Any]:
     parts = {"parts": True} if "parts" in payload else {}
-    return parts | candidate_form(body.candidates, choices=body.n)
+    return parts | candidate_form(body.candidates, choices=body.choices)
 
 
 def _check_dimensions(body: EmbeddingsBody, target: Model | FoundRoute) -> None:

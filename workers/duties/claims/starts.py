@@ -121,7 +121,7 @@ def _spec(held_job: HeldJob) -> JobSpec:
     # Check the types at run time, because other programs may have changed the payload in the store.
     valid = isinstance(job.payload, dict) and (
         isinstance(job.payload.get("prompt"), str)
-        or any(isinstance(job.payload.get(name), list) for name in ("messages", "input"))
+        or any(isinstance(job.payload.get(name), list) for name in ("messages", "input", "prompts"))
     )
     if not valid or job.max_tokens < 1:
         raise JobRejected(EndCode.CORRUPT, "the job's record in the store is not a valid request")

@@ -99,7 +99,8 @@ class LlamaBackend:
         tools = read_tools(spec.payload)
         if tools is not None and self._no_tools_reason:
             raise JobRejected(EndCode.UNSUPPORTED_PARAMETER, self._no_tools_reason, "tools")
-        prompt = self._prompt_maker.make(spec, tools)
+        prompts = self._prompt_maker.make(spec, tools)
+        prompt = prompts[0]
         constraint = read_constraint(spec.payload, max_bytes=self._grammars.limits.max_bytes)
         # A model that is held to a form from the first token on does not reason.
         may_reason = constraint is None and (tools is None or not tools.required)
@@ -109,7 +110,7 @@ class LlamaBackend:
         grammar = None if constraint is None else self._grammars.compile(constraint, spec.tenant)
         return Prepared(
             spec,
-            len(prompt),
+            sum(map(len, prompts)),
             spec.max_tokens,
             sampling,
             prompt,
@@ -117,6 +118,7 @@ class LlamaBackend:
             strip_space=spec.payload.get("prompt") == "",
             form=form,
             helper_cpu_s=0.0 if grammar is None else grammar.helper_cpu_s,
+            prompts=tuple((each, len(each)) for each in prompts) if len(prompts) > 1 else (),
         )
 
     def _with_tools(self, tools: ToolRequest, form: AnswerForm | None, content: Constraint | None) -> Constraint:

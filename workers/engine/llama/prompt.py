@@ -36,20 +36,41 @@ class Prompts:
         except ModelError as fault:
             self._no_template_reason = str(fault)
 
-    def make(self, spec: JobSpec, tools: ToolRequest | None) -> Tokens:
-        """Return the prompt's tokens. Raises JobRejected."""
-        text, messages = spec.payload.get("prompt"), spec.payload.get("messages")
-        if messages is not None:
-            if self.template is None:
-                raise JobRejected(EndCode.INVALID_VALUE, f"{self._no_template_reason}: send a prompt", "messages")
-            shown = () if tools is None else tools.tools
-            pieces = self.template.pieces(messages, self._vocab.control_names, shown, _variables(spec))
-            self._reject_too_long(max(len(pieces), self._vocab.min_tokens("".join(pieces))), "messages")
-            return _non_empty(np.concatenate([self._vocab.tokenize(piece) for piece in pieces]), "messages")
-        if not isinstance(text, str):
-            raise JobRejected(EndCode.INVALID_VALUE, "this model generates text: send a prompt or messages", "prompt")
-        self._reject_too_long(self._vocab.min_tokens(text), "prompt")
-        return _non_empty(self._vocab.prompt(text), "prompt")
+    def make(self, spec: JobSpec, tools: ToolRequest | None) -> list[Tokens]:
+        """Return the tokens of each prompt, of which a job with messages has one. Raises JobRejected."""
+        messages, several = spec.payload.get("messages"), spec.payload.get("prompts")
+        if messages is None:
+            prompts = several if isinstance(several, list) and several else [spec.payload.get("prompt")]
+            return self._texts(prompts)
+        return [self._chat(spec, messages, tools)]
+
+    def _chat(self, spec: JobSpec, messages: Any, tools: ToolRequest | None) -> Tokens:
+        if self.template is None:
+            raise JobRejected(EndCode.INVALID_VALUE, f"{self._no_template_reason}: send a prompt", "messages")
+        shown = () if tools is None else tools.tools
+        pieces = self.template.pieces(messages, self._vocab.control_names, shown, _variables(spec))
+        self._reject_too_long(max(len(pieces), self._vocab.min_tokens("".join(pieces))), "messages")
+        return _non_empty(np.concatenate([self._vocab.tokenize(piece) for piece in pieces]), "messages")
+
+    def _texts(self, prompts: list[Any]) -> list[Tokens]:
+        """Return the tokens of prompts that are texts or lists of token ids, and fit the context together."""
+        for prompt in prompts:
+            if not isinstance(prompt, str | list):
+                message = "this model generates text: send a prompt or messages"
+                raise JobRejected(EndCode.INVALID_VALUE, message, "prompt")
+        least = sum(len(each) if isinstance(each, list) else self._vocab.min_tokens(each) for each in prompts)
+        self._reject_too_long(least, "prompt")
+        return [
+            self._ids(each) if isinstance(each, list) else _non_empty(self._vocab.prompt(each), "prompt")
+            for each in prompts
+        ]
+
+    def _ids(self, given: list[Any]) -> Tokens:
+        """Return a prompt that is given as token ids, to which no token is added."""
+        if not all(type(token) is int and token >= 0 for token in given):
+            raise JobRejected(EndCode.INVALID_VALUE, "the ids of a prompt are whole numbers from 0", "prompt")
+        self._vocab.reject_unknown(given, "prompt")
+        return _non_empty(np.array(given, np.int32), "prompt")
 
     def answer_form(self, spec: JobSpec, prompt: Tokens, *, has_tools: bool, may_reason: bool) -> AnswerForm | None:
         """Return how the parts of the answer to this prompt are read; None if its text is the answer."""

@@ -41,8 +41,10 @@ class EngineJob:
         """Go on after the words that earlier attempts have told. `piece` returns the bytes of a token."""
         told = self.job.spec.answer
         each = words_by_candidate(told) if self.has_candidates else [list(told)]
-        for sequence, words in zip(self.sequences, each, strict=False):
-            sequence.repeat(words, piece)
+        pairs = list(zip(self.sequences, each, strict=False))
+        read = {sequence.prompt_number for sequence, words in pairs if words}
+        for sequence, words in pairs:
+            sequence.go_on(words, piece, read=sequence.prompt_number in read)
         self.n_reported = len(told)
 
     @property
@@ -75,6 +77,11 @@ class EngineJob:
         if None in reasons:
             return None
         return FinishReason.LENGTH if FinishReason.LENGTH in reasons else FinishReason.STOP
+
+    def with_prompt_of(self, sequence: Sequence) -> list[Sequence]:
+        """Return the other sequences with the same prompt."""
+        number = sequence.prompt_number
+        return [each for each in self.sequences if each.prompt_number == number and each is not sequence]
 
     def ends_within(self, tokens: int) -> bool:
         """Return whether the job is complete after at most so many further tokens of each sequence."""
@@ -166,7 +173,10 @@ class EngineJob:
         """
         self.times.resume(now_s)
         prefill_ms, decode_ms, ttft_ms = self.times.durations_ms(now_s)
-        read = max(max(sequence.n_past, sequence.n_computed) for sequence in self.sequences)
+        read: dict[int, int] = {}
+        for sequence in self.sequences:
+            own = min(sequence.job.prompt_tokens, max(sequence.n_past, sequence.n_computed))
+            read[sequence.prompt_number] = max(own, read.get(sequence.prompt_number, 0))
         return Usage(
             prompt_tokens=self.job.prompt_tokens,
             cached_tokens=sum(sequence.cached_tokens for sequence in self.sequences),
@@ -175,5 +185,5 @@ class EngineJob:
             decode_ms=decode_ms,
             ttft_ms=ttft_ms,
             again_tokens=sum(sequence.recomputed for sequence in self.sequences),
-            unread_tokens=max(0, self.job.prompt_tokens - read),
+            unread_tokens=max(0, self.job.prompt_tokens - sum(read.values())),
         )

@@ -82,8 +82,10 @@ class SlotQueue:
     def _open(self, sequence: Sequence, sibling: Sequence | None = None) -> None:
         now_s = self._clock.monotonic()
         try:
-            if sibling is None or sequence.state is SequenceState.PAUSED:
-                self._stats.cached_tokens += self._table.open(sequence, now_s)
+            if sibling is None:
+                others = self._jobs[sequence.key].with_prompt_of(sequence)
+                is_further = any(other.has_computed for other in others)
+                self._stats.cached_tokens += self._table.open(sequence, now_s, is_further=is_further)
             else:
                 self._table.open_beside(sequence, sibling, now_s)
         except Exception as fault:  # noqa: BLE001 - an error of one job must end only that job
@@ -100,13 +102,14 @@ class SlotQueue:
     def pass_on(self, job: EngineJob, sequence: Sequence) -> None:
         """Let the next candidate of a job use the slot of one that is complete, if there is one without a slot."""
         sequence.state, idle = SequenceState.ENDED, job.idle
-        if idle and idle[0].state is SequenceState.WAITING:
+        has_same_prompt = bool(idle) and idle[0].prompt_number == sequence.prompt_number
+        if has_same_prompt and idle[0].state is SequenceState.WAITING:
             try:
                 self._table.hand_over(sequence, idle[0], self._clock.monotonic())
             except Exception as fault:  # noqa: BLE001 - an error of one job must end only that job
                 self._fail(sequence, fault)
             return
-        # A paused candidate has cells of its own.
+        # A paused candidate has cells of its own, and one with another prompt computes it.
         self._table.close(sequence, self._table.cells_of(sequence))
         if not job.in_slots:
             self.add_first(idle[0])

@@ -31,18 +31,25 @@ class SpareSlots:
         """Record a step after which no job waits for a slot."""
         self._quiet_steps += 1
 
-    def next_loan(self, jobs: Iterable[EngineJob]) -> tuple[Sequence, Sequence] | None:
-        """Return the next candidate that gets a slot, and one of the same job that has computed the prompt.
+    def next_loan(self, jobs: Iterable[EngineJob]) -> tuple[Sequence, Sequence | None] | None:
+        """Return the next candidate that gets a slot, and another one from whose slot the prompt is copied.
 
-        None if no slot is to be lent. Of several jobs, the one with the fewest slots is next.
+        That is None for a paused candidate, which has its own cells, and for the first one with its prompt. Return None
+        if no slot is to be lent. Of several jobs, the one with the fewest slots is next.
         """
         if not self._lends or self._quiet_steps < QUIET_STEPS:
             return None
-        pairs = ((job, _with_prompt(job)) for job in jobs if job.has_candidates and job.times.paused_at_s is None)
-        for job, sibling in sorted(pairs, key=lambda pair: len(pair[0].in_slots)):
-            idle = job.idle
-            if sibling is not None and idle and self._table.fits_beside_paused(idle[0]):
-                return idle[0], sibling
+        running = (job for job in jobs if job.has_candidates and job.in_slots)
+        for job in sorted(running, key=lambda job: len(job.in_slots)):
+            for candidate in job.idle:
+                if not self._table.fits_beside_paused(candidate):
+                    continue
+                siblings = [each for each in job.with_prompt_of(candidate) if each.slot >= 0]
+                if candidate.state is SequenceState.PAUSED or not siblings:
+                    return candidate, None
+                ready = next((each for each in siblings if each.state is SequenceState.DECODE), None)
+                if ready is not None:
+                    return candidate, ready
         return None
 
     def next_return(self, jobs: Iterable[EngineJob]) -> Sequence | None:
@@ -51,7 +58,3 @@ class SpareSlots:
         if lent is None or len(lent.in_slots) < 2:
             return None
         return min(reversed(lent.in_slots), key=lambda sequence: len(sequence.answer))
-
-
-def _with_prompt(job: EngineJob) -> Sequence | None:
-    return next((sequence for sequence in job.in_slots if sequence.state is SequenceState.DECODE), None)

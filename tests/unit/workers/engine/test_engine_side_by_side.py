@@ -8,6 +8,7 @@ import pytest
 from shared.candidates import read_candidates
 from tests.support.driven import Driven
 from workers.engine.backend import DecodeFailed
+from workers.engine.events import JobRejected, Text
 from workers.engine.running.spare_slots import QUIET_STEPS
 
 _PROMPT = "dibo kufe mala resi tanu bopa gesi " * 12
@@ -113,6 +114,64 @@ def test_a_paused_job_gives_back_all_its_slots_and_its_candidates_go_on(backend)
         assert _texts(driven, "a", 8) == singles
 
 
+def test_each_of_several_prompts_is_computed_once_and_answered_as_if_it_were_alone(backend):
+    prompts = [_PROMPT, "kufe " * 30, _PROMPT[:120] + "tanu", backend.tokenize("mala resi").tolist()]
+    with contextlib.closing(Driven(backend, reuse=False)) as driven:
+        for prompt in prompts:
+            for i in range(2):
+                key = f"{prompts.index(prompt)} {i}"
+                driven.submit(key, {"prompts": [prompt], "max_tokens": _LENGTH, "seed": 5 + i})
+                driven.run_until_idle()
+        alone = {key: (ended.text, ended.usage) for key, ended in driven.ended.items()}
+    with contextlib.closing(Driven(backend, reuse=False)) as driven:
+        driven.submit("all", {"prompts": prompts, "n": 8, "max_tokens": 8 * _LENGTH, "seed": 5})
+        driven.run_until_idle()
+        usage, stats = driven.ended["all"].usage, driven.engine.stats
+        assert _texts(driven, "all", 8) == [text for text, _ in alone.values()]
+        assert usage.prompt_tokens == sum(alone[f"{number} 0"][1].prompt_tokens for number in range(4))
+        assert stats.prompt_tokens == usage.prompt_tokens
+        # The second candidate of each prompt computes its last token again.
+        assert stats.recomputed_tokens == usage.again_tokens == 4
+        assert (usage.cached_tokens, usage.unread_tokens) == (0, 0)
+
+
+@pytest.mark.parametrize("steps", [3, 9, 14])
+def test_a_job_with_several_prompts_goes_on_elsewhere(backend, steps):
+    job = {"prompts": [_PROMPT, "kufe " * 30, "mala"], "n": 6, "max_tokens": 6 * _LENGTH, "seed": 5}
+    with contextlib.closing(Driven(backend, reuse=False)) as driven:
+        driven.submit("whole", job)
+        driven.run_until_idle()
+        driven.submit("first", job)
+        for _ in range(steps):
+            driven.engine.step()
+        events = [event for event in driven.events if isinstance(event, Text) and event.key == "first"]
+        words = tuple(word for event in events for word in event.tokens)
+        driven.engine.drop_all()
+        driven.submit("second", job, answer=words, attempt=2)
+        while driven.engine.step():
+            pass
+        assert _texts(driven, "second", 6) == _texts(driven, "whole", 6)
+        shown = driven.streamed("first") + driven.streamed("second")
+        assert [candidate.text for candidate in read_candidates(shown, 6)] == _texts(driven, "whole", 6)
+        driven.engine.check_idle()
+
+
+def test_a_worker_with_one_slot_answers_several_prompts_in_turn(a_sim):
+    driven = a_sim(slots=1, decode_tps=100)
+    driven.submit("a", {"prompts": ["one two", "three", [4, 5, 6]], "max_tokens": 3 * 4, "n": 3})
+    driven.run_until_idle()
+    assert [len(text.split()) for text in _texts(driven, "a", 3)] == [4] * 3
+    assert driven.ended["a"].usage.prompt_tokens == 6
+    assert driven.engine.stats.prompt_tokens == 6
+
+
+@pytest.mark.parametrize("prompts", [[], ["kufe", 5], [["a"]], [[-1]], [[1 << 30]], ["kufe " * 9000] * 2])
+def test_prompts_that_cannot_be_answered_are_rejected(backend, prompts):
+    with contextlib.closing(Driven(backend)) as driven, pytest.raises(JobRejected) as rejected:
+        driven.submit("a", {"prompts": prompts, "max_tokens": 2 * 4, "n": 2})
+    assert rejected.value.param == "prompt"
+
+
 def test_candidates_for_which_no_cells_are_free_run_in_turn(a_sim):
     driven = a_sim(slots=4, cells=100, decode_tps=100)
     driven.submit("a", {"prompt": "one two three four", "max_tokens": 4 * 40, "n": 4})
@@ -172,15 +231,19 @@ class RandomUse:
         self._driven, self._dice = driven, dice
         #: How many candidates each job has.
         self.sizes: dict[str, int] = {}
+        #: How many of them answer each prompt of the job.
+        self.answers_each: dict[str, int] = {}
         self.canceled: set[str] = set()
         self._paused: set[str] = set()
 
     def submit(self, key: str) -> None:
         """Perhaps submit a job, as a worker does that has claimed it for what is free."""
         capacity = self._driven.engine.free_capacity()
-        if capacity.slots and capacity.cells > 400 and self._dice.random() < 0.3:
-            self.sizes[key] = self._dice.choice([1, 2, 8, 16])
-            _submit(self._driven, key, self.sizes[key], tenant=self._dice.choice(["blue", "red"]))
+        if capacity.slots and capacity.cells > 700 and self._dice.random() < 0.3:
+            self.sizes[key] = n = self._dice.choice([1, 2, 8, 16])
+            several = {"prompts": [_PROMPT] * 2} if n > 1 and self._dice.random() < 0.3 else {}
+            self.answers_each[key] = n // 2 if several else n
+            _submit(self._driven, key, n, tenant=self._dice.choice(["blue", "red"]), **several)
 
     def disturb(self) -> None:
         """Pause, resume or cancel some jobs."""
@@ -225,6 +288,7 @@ def test_free_kept_and_used_cells_are_all_cells_whatever_interrupts_the_candidat
         assert len(driven.ended) == len(use.sizes) > 10
         for key, ended in driven.ended.items():
             if ended.outcome == "succeeded":
-                assert _texts(driven, key, use.sizes[key]) == singles[: use.sizes[key]]
+                each = use.answers_each[key]
+                assert _texts(driven, key, use.sizes[key]) == singles[:each] * (use.sizes[key] // each)
             else:
                 assert key in use.canceled
