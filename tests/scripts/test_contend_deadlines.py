@@ -85,7 +85,7 @@ def test_the_more_tenants_want_slots_the_fewer_jobs_are_paused(preemptive, newco
     for i in range(8):
         offer(preemptive, f"first{i}", 2) if newcomers > 1 else offer(preemptive, "first", 2)
     worker.ask()
-    worker.run(400)
+    worker.run(600)
     for i in range(newcomers):
         offer(preemptive, f"newcomer{i}", jobs)
     assert len(worker.ask().pause) == paused

@@ -33,6 +33,8 @@ class Pool:
     succeeded_ms: int = 0
     #: The last heartbeat of a worker that can pause its jobs.
     can_pause_ms: int = 0
+    #: The slots that had lately become free when a worker last claimed.
+    freed: int = 0
     rates: Rates | None = None
     lengths: Lengths = field(default_factory=Lengths)
     tiers: Tiers = field(default_factory=Tiers)

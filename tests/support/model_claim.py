@@ -4,7 +4,16 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from tests.support.model_contest import USUAL_SLOT_RATE, Contest, Entry, is_urgent, left_ms, most_paused
+from tests.support.model_contest import (
+    OFTEN,
+    USUAL_SLOT_RATE,
+    Contest,
+    Entry,
+    count_freed,
+    is_urgent,
+    left_ms,
+    most_paused,
+)
 from tests.support.model_heads import candidate, is_hopeless
 from tests.support.model_records import ModelJob
 from tests.support.model_turns import follow_service, join, next_turn, pass_turn
@@ -100,7 +109,9 @@ class Claiming:
         self.slots = min(self.slots + len(computing), self.me.slots)
         if model.preempts and (held or model.pauses(self.worker)):
             follow_service(model, self.slug, computing)
-            self.contest = Contest(model, self.slug, self._quantum_mwt(), entries)
+            pool = model.pools[self.slug]
+            pool.freed = count_freed(model, entries, self.paused, self.slots, pool.slots)
+            self.contest = Contest(model, self.slug, self._quantum_mwt(), entries, pool.freed >= OFTEN)
 
     def _quantum_mwt(self) -> float:
         mu_wtps, _, _, generated_tps, *_ = self.me.rates

@@ -1,6 +1,7 @@
 """Contests for slots in the reference model: which running job gives its slot to a tenant that wants one."""
 
 import math
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ LEAD_PART_OF_SLOT, RISK_FACTOR = 0.25, 4
 #: For each tenant that wants slots, as many slots as this cannot have a paused job, except for a part of all slots, and
 #: for a number of them.
 SLOTS_OF_TENANT, PAUSED_PART, MIN_PAUSED = 4, 0.25, 4
+#: Slots become free often if so many did in this part of a quantum.
+OFTEN, TURNOVER_PART = 2, 0.5
 #: The rate of a slot whose worker reports none, in thousandths of a weighted token per ms.
 USUAL_SLOT_RATE = 100
 
@@ -49,6 +52,8 @@ class Contest:
     slug: str
     quantum_mwt: float
     entries: list[Entry]
+    #: Whether slots often become free without a pause.
+    frees_slots: bool
     contenders: dict[str, Contender] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -110,7 +115,7 @@ class Contest:
         has_more = (one.rows - 1) * other.weight > other.rows * one.weight
         is_risky = is_urgent(self.model, entry)
         is_old = entry.row_ms >= EARLY_PART * quantum_ms
-        if has_more and not is_risky and is_old and -leads_by <= self.lead_mwt / other.weight:
+        if not self.frees_slots and has_more and not is_risky and is_old and -leads_by <= self.lead_mwt / other.weight:
             return True
         lead_mwt = self.lead_mwt if other.rows or self._running(tenant, paused=True) else self.first_lead_mwt
         lead_mwt = RISK_FACTOR * self.lead_mwt if is_risky else lead_mwt
@@ -157,6 +162,15 @@ def most_paused(model: "Model", slug: str, slots: int) -> int:
 def is_urgent(model: "Model", entry: Entry) -> bool:
     """Return whether the job would miss its deadline if it waited for a quantum."""
     return model.now_ms + model.quantum_ms + entry.left_ms > entry.job.deadline_ms
+
+
+def count_freed(model: "Model", entries: list[Entry], paused: list[Entry], slots: int, pool_slots: int) -> int:
+    """Return how many slots of the pool became free lately for other owners than the one that got the most."""
+    period_ms = TURNOVER_PART * model.quantum_ms
+    got = Counter(entry.job.group or entry.job.tenant for entry in entries if entry.row_ms < period_ms)
+    by_pauses = sum(model.now_ms - entry.job.paused_since_ms < period_ms for entry in paused)
+    freed = max(0, got.total() - max(got.values(), default=0) - by_pauses)
+    return freed * max(slots, pool_slots) // max(1, slots)
 
 
 def left_ms(job: ModelJob, generated: int, tpot_ms: float) -> float:

@@ -95,9 +95,10 @@ local function is_urgent(entry, quantum_ms)
 end
 
 -- Returns a contest for the slots of the jobs `entries`, whose pool has `slots` slots. In turns mode a job is one unit of
--- service, whatever it takes.
-local function open_contest(slug, quantum_ms, quantum_mwt, counts_turns, entries, slots)
+-- service, whatever it takes. `frees_slots` is true if slots often become free without a pause.
+local function open_contest(slug, quantum_ms, quantum_mwt, counts_turns, entries, slots, frees_slots)
   local contest = { slug = slug, quantum_ms = quantum_ms, entries = entries, owners = {}, longest_ms = 0,
+    frees_slots = frees_slots,
     lead_mwt = counts_turns and 1000 or lead_part_of(slots, false) * quantum_mwt,
     first_lead_mwt = counts_turns and 0 or lead_part_of(slots, true) * quantum_mwt,
     young_mwt = counts_turns and 0 or quantum_mwt }
@@ -131,14 +132,15 @@ local function opponents(contest, entry, tenant, sides)
 end
 
 -- Whether the job of an entry gives its slot. First rule: the other has fewer slots than its share and would not have more
--- than this one afterwards, and does not lead in service. Second rule: the job has had its slot for a quantum, and its owner
--- leads in service. If the other has nothing that runs (`starts_first`), a smaller lead is enough, on one slot any: a
--- newcomer enters with the service of the others, so it would otherwise wait until they have got that lead, again for each
--- job that comes when its last one has ended. A job that would miss its deadline gives its slot only by the second rule, and
--- only to one that its owner leads by far: what was computed for it would be lost.
+-- than this one afterwards, and does not lead in service. This rule is left out where slots often become free. Second
+-- rule: the job has had its slot for a quantum, and its owner leads in service. If the other has nothing that runs
+-- (`starts_first`), a smaller lead is enough, on one slot any: a newcomer enters with the service of the others, so it would
+-- otherwise wait until they have got that lead, again for each job that comes when its last one has ended. A job that would
+-- miss its deadline gives its slot only by the second rule, and only to one that its owner leads by far: what was computed
+-- for it would be lost.
 local function gives_slot(contest, has, wants, entry, starts_first)
   local is_risky = entry.rank == 2
-  if not is_risky and (has.rows - 1) * wants.weight > wants.rows * has.weight
+  if not contest.frees_slots and not is_risky and (has.rows - 1) * wants.weight > wants.rows * has.weight
     and entry.row_ms >= EARLY_PART * contest.quantum_ms
     and wants.service <= has.service + contest.lead_mwt / wants.weight then
     return true
@@ -188,7 +190,8 @@ end
 -- Whether `gives_slot` can be true for a job of an owner within the limits.
 local function is_within(contest, limits, wants)
   local lead_mwt = wants.rows == 0 and contest.first_lead_mwt or contest.lead_mwt
-  return limits.slots > wants.rows / wants.weight and wants.service <= limits.service + contest.lead_mwt / wants.weight
+  return not contest.frees_slots and limits.slots > wants.rows / wants.weight
+      and wants.service <= limits.service + contest.lead_mwt / wants.weight
     or limits.service > wants.service + wants.young + lead_mwt / limits.weight
 end
 

@@ -1,7 +1,7 @@
 -- exchange: takes a worker's report of the jobs that it holds: charges their tenants, and follows the worker's pauses.
 -- KEYS order
 -- KEEPS 1 3 7
--- USES clock settings job turns running progress preemption contest generated_weight
+-- USES clock settings job turns running progress preemption turnover contest generated_weight
 
 -- The most slots of a worker whose record has no number of them.
 local MAX_SLOTS = 4096
@@ -72,8 +72,10 @@ local function open_exchange(worker, slug, first, room, fields)
     follow_service(slug, report.jobs)
     local pool_slots = slots_of_pool(slug)
     local quantum_mwt = quantum_mwt_of(slug, quantum_ms, report.slots, fields.mu_wtps, fields.generated_tps)
+    local freed = count_freed(report.entries, report.paused, quantum_ms, report.slots, pool_slots)
+    note_freed(slug, freed)
     report.contest = open_contest(slug, quantum_ms, quantum_mwt, fairness == 'turns', report.entries,
-      pool_slots)
+      pool_slots, is_often(freed))
     report.most_paused = most_paused(slug, report.slots, pool_slots)
   end
   return report

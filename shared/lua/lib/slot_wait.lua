@@ -1,17 +1,18 @@
 -- slot_wait: predicts how long an offered job waits for a slot where running jobs are paused in favor of others.
 -- KEYS tenant rows books
--- USES clock settings books turns service priority rows preemption lengths contest
+-- USES clock settings books turns service priority rows preemption turnover lengths contest
 -- docs/fairness.md explains the formulas. A *holder* is a tenant or a group whose jobs have slots of the pool. The slots of
 -- batch jobs do not count, because they are given to every other job.
 
 -- With more entries than this in a pool's hash of rows, its owners are not looked at one by one.
 local MAX_ROWS_READ = 64
 
--- Whether the request's job can get a slot that another job has: preemption is on, and a live worker of the pool can
--- pause its jobs. A batch job gets slots that nobody else wants.
+-- Whether the request's job can get a slot that another job has: preemption is on, a live worker of the pool can pause its
+-- jobs, and slots do not become free so often that nobody's job is paused. A batch job gets slots that nobody else wants.
 local function is_contested(request)
   return not request.is_batch and is_preemptive()
     and now_ms - number(redis.call('HGET', k_books .. request.slug, 'can_pause_ms'), 0, 0, now_ms) <= LIVE_MS
+    and not was_often(request.slug)
 end
 
 -- Returns the holders but the request's tenant and its group. If the pool has too many, returns none, and their number.

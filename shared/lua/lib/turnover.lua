@@ -1,0 +1,45 @@
+-- turnover: counts how many slots of a pool became free lately because the jobs in them ended.
+-- KEYS books
+-- USES clock
+-- docs/adr/0066-no-pauses-where-slots-become-free.md gives the reasons.
+
+-- The time in which slots are counted, as a part of a quantum.
+local TURNOVER_PART = 0.5
+-- With as many as this, one becomes free in a quarter of a quantum, for which a job keeps its slot in any case.
+local OFTEN = 2
+
+-- Returns how many slots of a pool with `pool_slots` slots became free in the last half of a quantum and went to other
+-- owners than the one that got the most: one that fills the slots of its own short jobs frees none for others. They are
+-- counted by what one worker reports of its `slots` slots: jobs that got theirs in that time (`entries`), less those that
+-- got them by a pause (`paused`, by tenant).
+local function count_freed(entries, paused, quantum_ms, slots, pool_slots)
+  local period_ms, got, freed, most = TURNOVER_PART * quantum_ms, {}, 0, 0
+  for i = 1, #entries do
+    if entries[i].row_ms < period_ms then
+      local owner = entries[i].job.group ~= '' and entries[i].job.group or entries[i].job.tenant
+      got[owner] = (got[owner] or 0) + 1
+      freed, most = freed + 1, math.max(most, got[owner])
+    end
+  end
+  for _, of_tenant in pairs(paused) do
+    for i = 1, #of_tenant do
+      freed = freed - (now_ms - of_tenant[i].job.paused_since_ms < period_ms and 1 or 0)
+    end
+  end
+  return math.floor(math.max(0, freed - most) * math.max(slots, pool_slots) / math.max(1, slots))
+end
+
+-- Whether a tenant soon gets a slot without a pause.
+local function is_often(freed)
+  return freed >= OFTEN
+end
+
+-- Stores the number, by which admission tells how long a job waits.
+local function note_freed(slug, freed)
+  redis.call('HSET', k_books .. slug, 'freed', freed)
+end
+
+-- Whether slots of a pool became free often before a worker last claimed.
+local function was_often(slug)
+  return is_often(number(redis.call('HGET', k_books .. slug, 'freed'), 0, 0))
+end
