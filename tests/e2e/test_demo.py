@@ -94,11 +94,11 @@ def a_demo(folder: Path, *arguments: str, **environ: str) -> Iterator[Demo]:
 def test_the_demo_plays_a_flood_and_leaves_nothing(tmp_path: Path) -> None:
     # None of the user's settings is used: neither this store, which does not exist, nor the bound.
     theirs = {"REDIS_URL": "redis://127.0.0.1:1", "PENSTOCK_MAX_INFLIGHT": "1", "PENSTOCK_AUTH": "open"}
-    with a_demo(tmp_path, "--seconds", "16", "--json", **theirs) as demo:
+    with a_demo(tmp_path, "--seconds", "24", "--json", **theirs) as demo:
         assert demo.exit_code() == 0, demo.err
         demo.leaves_nothing()
         result = json.loads(demo.out)
-        assert (result["interrupted"], result["faults"], result["seconds"]) == (False, 0, 16)
+        assert (result["interrupted"], result["faults"], result["seconds"]) == (False, 0, 24)
         for phase in ("before_flood", "flood"):
             rows = result[phase]
             assert [row["tenant"] for row in rows] == ["red", "green", "blue"]
