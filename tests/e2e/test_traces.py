@@ -1,5 +1,6 @@
 """Tests the traces of jobs through a real door and real workers, as a collector receives them."""
 
+import sys
 import time
 from collections.abc import Iterator
 
@@ -8,6 +9,7 @@ import pytest
 from shared.accounts.tenants import Tenants
 from shared.jobs.tenant_policy import TenantPolicy
 from tests.support.collector import Collector, Received, TracingClient, one
+from tests.support.gate import GateClient, a_gate, submit_frame
 from tests.support.processes import Stage, in_time, wait_for
 from tests.support.served import SIM, Served
 
@@ -136,3 +138,35 @@ def test_a_client_that_does_not_want_a_trace_gets_none(served, collector):
         assert served.http.post("/v1/jobs?wait_ms=30000", json=body, headers=client.headers).status_code == 200
     collector.wait_for(wanted.trace_id, REQUEST, ATTEMPT)
     assert collector.trace(unwanted.trace_id) == []
+
+
+def test_the_gate_continues_a_trace_and_sends_its_last_spans_before_it_stops(served, collector):
+    client = TracingClient()
+    # The next batch of spans would leave after an hour.
+    gate, port = a_gate(served.stage, PENSTOCK_AUTH="open", OTEL_BSP_SCHEDULE_DELAY="3600000")
+    with GateClient.at(port) as connection:
+        frame = submit_frame() | client.headers
+        assert connection.ask(frame)["status"] == "accepted"
+        assert connection.read()["status"] == "succeeded"
+    gate.terminate()
+    assert gate.exit_code(timeout_s=60) == 0
+    spans = collector.wait_for(client.trace_id, ADMISSION, QUEUE, ATTEMPT)
+    assert {one(spans, name).parent_id for name in (ADMISSION, QUEUE, ATTEMPT)} == {client.span_id}
+
+
+def test_a_door_or_a_worker_that_cannot_send_traces_as_it_is_told_does_not_start(served):
+    for module in ("web", "web.gate", "workers"):
+        process = served.stage.start(module, [sys.executable, "-P", "-m", module], OTEL_TRACES_EXPORTER="zipkin")
+        assert process.exit_code(timeout_s=60) != 0
+        log_text = process.log.read_text()
+        assert "OTEL_TRACES_EXPORTER='zipkin' does not work with PENSTOCK_TRACES='on': use otlp" in log_text
+        assert "Traceback" not in log_text
+
+
+def test_a_door_sends_its_last_spans_before_it_stops(served, collector):
+    client = TracingClient()
+    with Served(served.stage, OTEL_BSP_SCHEDULE_DELAY="3600000") as door:
+        assert door.http.post("/v1/jobs", json={"prompt": 7}, headers=client.headers).status_code == 422
+        door.process.terminate()
+        assert door.process.exit_code(timeout_s=60) == 0
+    collector.wait_for(client.trace_id, REQUEST)

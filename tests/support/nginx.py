@@ -36,8 +36,18 @@ http {{
 class Nginx:
     """One nginx process on its own port; leaving the context kills it."""
 
-    def __init__(self, folder: Path, ingress_port: int, *, tls: tuple[Path, Path] | None = None) -> None:
-        """Start nginx; with `tls`, a certificate and its key, it listens with the lines for TLS in docs/deploy.md."""
+    def __init__(
+        self,
+        folder: Path,
+        ingress_port: int,
+        *,
+        tls: tuple[Path, Path] | None = None,
+        sign_in_port: int | None = None,
+    ) -> None:
+        """Start nginx; with `tls`, a certificate and its key, it listens with the lines for TLS in docs/deploy.md.
+
+        With `sign_in_port`, it has the lines of docs/sign-in.md, and asks the program at this port about each request.
+        """
         assert PROGRAM is not None, "nginx is not installed (Debian's nginx-light)"
         page = (ROOT / "docs" / "proxies.md").read_text(encoding="utf-8")
         (printed,) = re.findall(r"```nginx\n(.*?)```", page, re.DOTALL)
@@ -47,6 +57,8 @@ class Nginx:
             printed = printed.replace(said, f"127.0.0.1:{here}")
         if tls is not None:
             printed = printed.replace(f"listen 127.0.0.1:{self.port};", _tls_lines(self.port, *tls))
+        if sign_in_port is not None:
+            printed = _with_sign_in(printed, sign_in_port)
         config = folder / "nginx.conf"
         config.write_text(_FRAME.format(folder=folder, printed=printed))
         self.url = f"http{'s' if tls else ''}://{'localhost' if tls else '127.0.0.1'}:{self.port}"
@@ -67,6 +79,19 @@ class Nginx:
         except OSError:
             return False
         return True
+
+
+def _with_sign_in(printed: str, port: int) -> str:
+    """Return the configuration with the lines of docs/sign-in.md, where that page says to put them."""
+    page = (ROOT / "docs" / "sign-in.md").read_text(encoding="utf-8")
+    locations, lines = re.findall(r"```nginx\n(.*?)```", page, re.DOTALL)
+    for said, here in (
+        ("proxy_set_header Host localhost;", "proxy_set_header Host $http_host;"),
+        ("    location / {\n", f"{locations.replace('127.0.0.1:4180', f'127.0.0.1:{port}')}    location / {{\n{lines}"),
+    ):
+        assert said in printed
+        printed = printed.replace(said, here)
+    return printed
 
 
 def _tls_lines(port: int, certificate: Path, key: Path) -> str:
