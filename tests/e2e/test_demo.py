@@ -119,7 +119,8 @@ def test_the_console_of_the_demo_opens_with_the_password_that_it_prints(tmp_path
         (url,), (password,) = (re.findall(pattern, demo.err) for pattern in (r"user name: (\S+)", r"password: (\S+)"))
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(url, timeout=20)
-        assert refused.value.code == 401
+        with refused.value as answer:
+            assert answer.code == 401
         login = {"Authorization": "Basic " + b64encode(f"any:{password}".encode()).decode()}
         with urllib.request.urlopen(urllib.request.Request(url, headers=login), timeout=20) as page:
             assert b"red" in page.read()
