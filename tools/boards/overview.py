@@ -88,6 +88,18 @@ OVERVIEW = Board(
             "The age of each tenant's oldest queued job that is no batch job.",
         ),
         Panel(
+            "Backlog",
+            "s",
+            ((gauge("penstock_pool_backlog_seconds", "model_name"), "{{model_name}}"),),
+            "How long the workers of each model need for its queued jobs, without batch jobs.",
+        ),
+        Panel(
+            "Busy slots",
+            "percentunit",
+            ((gauge("penstock_pool_busy_ratio", "model_name"), "{{model_name}}"),),
+            "Running jobs of each model over the slots of its live workers.",
+        ),
+        Panel(
             "Generated tokens",
             "short",
             ((total(tokens('kind="completion"'), "tenant"), "{{tenant}}"),),
