@@ -1,5 +1,6 @@
 """Tests who may use the door by signing in: through a proxy that names users, or with a token of an issuer."""
 
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,10 +23,12 @@ from tests.support.builders import heartbeat
 from tests.support.console import press, streams, token_of
 from tests.support.door import admitted_job, fault, submit
 from tests.support.issuer import AUDIENCE, Issuer
+from tests.support.processes import wait_for
 from web.app import create_app
 from web.console import live
 from web.console.guard import TOKEN_HEADER
 from web.operations import request_caller
+from web.runtime.current import EXTENSION_NAME
 from web.runtime.sign_in.users import LEEWAY_S
 
 PROXY, STRANGER = "10.1.2.3", "10.9.9.9"
@@ -161,6 +164,21 @@ def test_a_user_of_a_disabled_tenant_is_refused_and_a_tenant_without_a_policy_ha
     Tenants(redis_client).set("crimson", TenantPolicy(disabled=True))
     fault(submit(door.proxy, headers=RED | {"X-Tenant": "crimson"}), 403, "tenant_disabled")
     assert submit(door.proxy, headers=RED).status_code == 202
+
+
+def test_a_call_that_waits_ends_when_the_tenant_of_its_user_is_disabled(door, redis_client):
+    job = admitted_job(submit(door.proxy, headers=RED))
+    answers = []
+
+    def wait() -> None:
+        answers.append(door.proxy.get(f"/v1/jobs/{job['id']}?wait_ms=60000", headers=RED))
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    wait_for(lambda: door.proxy.application.extensions[EXTENSION_NAME].key_watch._uses, "the wait", timeout_s=30)
+    Tenants(redis_client).set("red", TenantPolicy(disabled=True))
+    waiting.join(timeout=30)
+    fault(answers[0], 403, "tenant_disabled")
 
 
 def test_a_user_sees_the_jobs_of_their_tenant_only(door, redis_client):

@@ -9,6 +9,9 @@ from shared.tracing.names import Attribute, SpanName
 from shared.tracing.traces import Traces
 from workers.duties.claimed_jobs import HeldJob
 
+#: No job is queued for longer, because no deadline is longer than a day. The time of a spoiled record may be.
+_LONGEST_QUEUE_MS = 86_400_000
+
 
 class JobSpans:
     """Writes spans when their times are known, so that a running job holds no span."""
@@ -22,7 +25,7 @@ class JobSpans:
         if not self._traces.is_on:
             return
         job, claimed_ns = held_job.claimed, self._at(held_job.claimed_s)
-        begun_ns = claimed_ns - job.waited_ms * 1_000_000
+        begun_ns = claimed_ns - min(job.waited_ms, _LONGEST_QUEUE_MS) * 1_000_000
         self._traces.record(SpanName.QUEUE, job.traceparent, (begun_ns, claimed_ns), self._attributes(held_job))
 
     def ended(self, held_job: HeldJob, usage: Usage, outcome: str, code: str = "") -> None:

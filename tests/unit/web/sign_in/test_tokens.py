@@ -63,7 +63,7 @@ def test_a_token_is_valid_between_its_two_times_give_or_take_the_leeway(issuer, 
     assert verifier.verify(issuer.token(exp=now_s - LEEWAY_S + 20, nbf=now_s + LEEWAY_S - 20))
     assert "expired 1" in problem(verifier, issuer.token(exp=now_s - 100))
     assert "not valid before" in problem(verifier, issuer.token(nbf=now_s + 1_000))
-    for wrong in ("tomorrow", True, None, float("inf"), [1]):
+    for wrong in ("tomorrow", True, None, float("inf"), float("nan"), 10**400, [1]):
         assert "exp=" in problem(verifier, issuer.token(exp=wrong))
     assert "nbf=" in problem(verifier, issuer.token(nbf="now"))
 
@@ -108,6 +108,32 @@ def test_a_key_is_used_for_what_the_issuer_says_and_if_it_is_strong_enough(issue
     issuer.signer = rsa_key("weak", bits=1_024)
     issuer.keys = [issuer.signer.as_dict(private=False)]
     assert "does not have 2048 to 8192 bits" in problem(make_verifier(issuer), issuer.token())
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "odd"),
+    [
+        ("RS256", {"n": "AA"}),
+        ("RS256", {"n": 7}),
+        ("RS256", {"e": "AQ"}),
+        ("RS256", {"n": None}),
+        ("RS256", {"kty": "EC"}),
+        ("RS256", {"kty": ["RSA"]}),
+        ("RS256", {"crv": "P-256"}),
+        ("RS256", {"key_ops": "verify"}),
+        ("RS256", {"key_ops": ["encrypt"]}),
+        ("Ed25519", {"kty": "OKP", "crv": "X25519", "x": "A" * 43}),
+        ("Ed25519", {"kty": "OKP", "crv": "Ed25519", "x": "AA"}),
+        ("ES256", {"kty": "EC", "crv": "secp256k9", "x": "AA", "y": "AA"}),
+        ("ES256", {"kty": "EC", "crv": "P-256", "x": "AA", "y": "AA"}),
+        ("ES256", {"kty": "EC", "crv": "P-384", "x": "AA", "y": "AA"}),
+    ],
+)
+def test_a_key_that_cannot_be_read_makes_its_tokens_not_valid(issuer, verifier, algorithm, odd):
+    _, claims, signature = issuer.token().split(".")
+    head = json.dumps({"alg": algorithm, "kid": "first"}).encode()
+    issuer.keys = [issuer.signer.as_dict(private=False) | odd]
+    problem(verifier, f"{_encoded(head)}.{claims}.{signature}")
 
 
 def test_a_shared_secret_that_an_issuer_publishes_is_no_key(issuer):
