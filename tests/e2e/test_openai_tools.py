@@ -147,10 +147,16 @@ def test_the_loop_of_calls_and_outputs_works_with_responses(client: OpenAI) -> N
     assert (answer.status, call.status) == ("completed", "completed")
     check(call.name, call.arguments)
     output = {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}
-    history: Any = [{"role": "user", "content": "dibo"}, call.to_dict(), output]
+    history: Any = [{"role": "user", "content": RESPONSE["input"]}, call.to_dict(), output]
     more: Any = {"input": history, "tool_choice": "none", "max_output_tokens": 9}
     after = client.responses.create(**RESPONSE | more)
     assert after.output_text
+    # The model sees the same if the door remembers the question and the call.
+    continued = client.responses.create(**RESPONSE | more | {"input": [output], "previous_response_id": answer.id})
+    assert continued.output_text == after.output_text
+    assert continued.usage is not None
+    assert after.usage is not None
+    assert continued.usage.input_tokens == after.usage.input_tokens
 
 
 def test_a_response_streams_the_arguments_of_its_call(client: OpenAI) -> None:
