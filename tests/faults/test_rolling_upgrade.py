@@ -1,6 +1,7 @@
 """Doors and workers of the version before this one are replaced one by one under load; every job ends once."""
 
 import itertools
+import sys
 import threading
 import time
 from collections import Counter
@@ -224,3 +225,18 @@ def test_a_worker_of_the_previous_version_takes_over_the_jobs_of_a_killed_new_on
     assert Counter(job["status"] for job in ended) == {"succeeded": len(ended)}
     assert [job for job in ended if len(job["text"].split()) != job["asked_words"]] == []
     assert_sound_after_a_round(scene.stage)
+
+
+def test_the_previous_version_refuses_a_store_that_only_newer_ones_may_use(tmp_path: Path) -> None:
+    (tmp_path / "previous").mkdir()
+    previous = Previous(tmp_path / "previous")
+    with Stage(tmp_path, **SIM) as stage:
+        stage.worker()
+        newer = str(schema.NUMBER + 1)
+        stage.client.hset(keys.config(), mapping={"schema": newer, "schema_oldest": newer})
+        for name, module in (("web", "web"), ("worker", "workers")):
+            process = stage.start(name, [sys.executable, "-P", "-m", module], **previous.environ())
+            assert process.exit_code(timeout_s=120) == 2
+            said = process.log.read_text(errors="replace")
+            assert f"the store has format {newer}" in said
+            assert "upgrade this process" in said
