@@ -301,6 +301,8 @@ class JobView:
     #: Where the client is told of the job's end, "" for nowhere; and what became of that: see `webhook_json`.
     callback_url: str = ""
     webhook: str = ""
+    #: Whether the job may run only in pools that an operator has marked as local.
+    private: bool = False
     #: See NewJob.form.
     form: dict[str, Any] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)

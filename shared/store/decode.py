@@ -167,6 +167,7 @@ def job_view(now_ms: int, position: int, result: Any, record: dict[str, str], jo
         priority={"1": 1, "-1": -1}.get(field("priority"), 0),
         callback_url=field("callback_url"),
         webhook=field("webhook"),
+        private=field("private") == "1",
         form=_object(field("form")),
         extra=body,
     )

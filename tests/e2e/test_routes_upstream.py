@@ -201,3 +201,33 @@ def test_a_private_request_never_reaches_an_upstream(
             assert caught.value.code == "no_suitable_pool"
     assert chat(client, model="spilling", max_tokens=2, extra_body={"private": True})[0] == "cellar; why=first"
     assert {name: len(server.bodies) for name, server in upstreams.items()} == before
+
+
+def test_what_continues_a_private_response_never_reaches_an_upstream(
+    client: openai.OpenAI, upstreams: dict[str, UpstreamServer]
+) -> None:
+    before = {name: len(server.bodies) for name, server in upstreams.items()}
+    secret: dict[str, Any] = {"input": "a secret", "extra_body": {"private": True}}
+    first = client.responses.create(model="cellar", max_output_tokens=2, **secret)
+    more: dict[str, Any] = {"input": "go on", "max_output_tokens": 2}
+    second = client.responses.create(model="spilling", previous_response_id=first.id, **more)
+    for earlier in (first, second):
+        for model in ("one", "clouds"):
+            with pytest.raises(openai.APIStatusError) as caught:
+                client.responses.create(model=model, previous_response_id=earlier.id, **more)
+            assert caught.value.code == "no_suitable_pool"
+    assert {name: len(server.bodies) for name, server in upstreams.items()} == before
+
+
+@pytest.mark.parametrize("prompt", [[1, 2, 3], [[1, 2], [3, 4]], ["a text", "another"]])
+def test_only_one_text_as_prompt_goes_past_the_local_model(
+    served: Served, client: openai.OpenAI, upstreams: dict[str, UpstreamServer], prompt: Any
+) -> None:
+    before, tenant = len(upstreams["one"].bodies), {"X-Tenant": "newcomer"}
+    busy = served.submit("newcomer", model="spilling", max_tokens=30, prompt="one two")
+    more: dict[str, Any] = {"extra_body": {"deadline_ms": 2_500}, "extra_headers": tenant}
+    with pytest.raises(openai.APIStatusError) as refused:
+        client.completions.create(model="spilling", prompt=prompt, max_tokens=20, **more)
+    assert refused.value.status_code == 503
+    assert len(upstreams["one"].bodies) == before
+    served.http.delete(f"/v1/jobs/{busy.json()['id']}", headers=tenant)

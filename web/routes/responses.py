@@ -141,8 +141,8 @@ def delete(response_id: str) -> Response:
 def _generation_request(
     context: DoorContext, body: ResponsesWithTools, deadline: RequestDeadline, tenant: str
 ) -> GenerationRequest:
-    return GenerationRequest(
-        payload=continued(context, tenant, body.payload(), body.form()),
+    request = GenerationRequest(
+        payload=body.payload(),
         deadline=deadline,
         model=body.model,
         max_tokens=body.max_output_tokens,
@@ -163,6 +163,7 @@ def _generation_request(
         form=body.form(),
         keeps_request=body.store,
     )
+    return continued(context, tenant, request)
 
 
 def _find_response(context: DoorContext, response_id: str) -> JobView:

@@ -52,6 +52,10 @@ def build_request(spec: JobSpec, model: str) -> UpstreamRequest:
         # Base64 is a third of the size. A server that does not know it sends numbers, which are read as well.
         body = _as_json(fields | {"encoding_format": "base64"})
         return UpstreamRequest("embeddings", "embeddings", body, inputs=len(payload["input"]))
+    if "prompts" in payload:
+        # The pool had no live worker when the door took the request, or another kind of worker.
+        message = "this model is served by an upstream, so prompt must be one text"
+        raise JobRejected(EndCode.UNSUPPORTED_PARAMETER, message, "prompt")
     fields = dict(forwarded) if isinstance(forwarded, dict) else _native_fields(payload)
     kind = "chat" if "messages" in payload else "completion"
     name = "messages" if kind == "chat" else "prompt"

@@ -6,6 +6,7 @@ continues it needs nothing else, whatever became of the responses before (docs/a
 
 import json
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from shared.errors import StoreUnavailable
@@ -16,26 +17,28 @@ from web.http.api_errors import ApiError, FieldError, invalid_value, quoted
 from web.openai.chat_answers import parts_of
 from web.openai.message_parts import message_fields
 from web.openai.responses_answers import PREFIX, is_response, status_of
+from web.operations.requests.generation import GenerationRequest
 from web.operations.tenant_jobs import erase_job, find_job
 from web.runtime.context import DoorContext
 
 _FIELD = "previous_response_id"
 
 
-def continued(context: DoorContext, tenant: str, payload: dict[str, Any], form: dict[str, Any]) -> dict[str, Any]:
-    """Return the payload of a response with the conversation before it, which follows its own instructions.
+def continued(context: DoorContext, tenant: str, request: GenerationRequest) -> GenerationRequest:
+    """Return the request for a response with the conversation before it, which follows its own instructions.
 
-    `form` is the form of the new response. Raises ApiError if the tenant has no such earlier response, or if it cannot
-    be continued, and StoreUnavailable.
+    What continues a private response is private too, because it repeats that one's prompt. Raises ApiError if the
+    tenant has no such earlier response, or if it cannot be continued, and StoreUnavailable.
     """
-    previous = form["previous"]
+    previous = request.form["previous"]
     if previous is None:
-        return payload
-    earlier = _conversation(context, tenant, previous)
-    own_system = 1 if form["instructed"] else 0
-    messages = [*payload["messages"][:own_system], *earlier, *payload["messages"][own_system:]]
+        return request
+    earlier, is_private = _conversation(context, tenant, previous)
+    own_system, own = 1 if request.form["instructed"] else 0, request.payload["messages"]
+    messages = [*own[:own_system], *earlier, *own[own_system:]]
     _check_size(context, previous, messages)
-    return payload | {"messages": messages}
+    payload = request.payload | {"messages": messages}
+    return replace(request, payload=payload, private=request.private or is_private)
 
 
 def find_response(context: DoorContext, response_id: str, tenant: str | None) -> JobView | None:
@@ -62,8 +65,8 @@ def forget_unstored(context: DoorContext, view: JobView) -> None:
             erase_job(context, view)
 
 
-def _conversation(context: DoorContext, tenant: str, response_id: str) -> list[dict[str, Any]]:
-    """Return the messages of an earlier response without its instructions, and its answer as a message."""
+def _conversation(context: DoorContext, tenant: str, response_id: str) -> tuple[list[dict[str, Any]], bool]:
+    """Return the messages of an earlier response and of its answer, without its instructions; and if it is private."""
     view = find_response(context, response_id, tenant)
     if view is not None and view.state is not JobState.SUCCEEDED:
         message = f"{_FIELD}={quoted(response_id)} cannot be continued: its status is {status_of(view)}"
@@ -75,7 +78,8 @@ def _conversation(context: DoorContext, tenant: str, response_id: str) -> list[d
     answer = message_fields(parts_of(view), view.id)
     answer.pop("reasoning_content", None)
     own_system = 1 if view.form.get("instructed") else 0
-    return [*request["messages"][own_system:], {"role": "assistant"} | answer | {"content": answer["content"] or ""}]
+    said = {"role": "assistant"} | answer | {"content": answer["content"] or ""}
+    return [*request["messages"][own_system:], said], view.private
 
 
 def _check_size(context: DoorContext, previous: str, messages: list[dict[str, Any]]) -> None:

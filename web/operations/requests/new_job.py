@@ -79,6 +79,7 @@ def _job_in_pool(
     _check_model_kind(generation, model)
     _check_min_tokens(generation)
     _check_tools(generation, model)
+    _check_prompts(generation, model)
     candidates = _candidates(generation, model)
     prompt_tokens = model.estimate(generation.payload)
     max_tokens = candidates * _max_tokens(generation, model, prompt_tokens)
@@ -169,6 +170,13 @@ def _check_tools(generation: GenerationRequest, model: Model) -> None:
     if "tools" in generation.payload and model.live and not model.calls_tools and not model.forwards:
         message = f"model {model.name!r} cannot call tools: its engine or its chat template knows none"
         raise ApiError("unsupported_parameter", message, param="tools")
+
+
+def _check_prompts(generation: GenerationRequest, model: Model) -> None:
+    """Raise ApiError if an upstream would have to answer several prompts or one of token ids."""
+    if "prompts" in generation.payload and model.live and model.forwards:
+        message = f"model {model.name!r} is served by an upstream, so prompt must be one text"
+        raise ApiError("unsupported_parameter", message, param="prompt")
 
 
 def _candidates(generation: GenerationRequest, model: Model) -> int:
