@@ -1,7 +1,7 @@
 """The text of a job with several candidates: which part of it is which candidate's, and how each ended; pure functions.
 
-A candidate is one of several answers to the same prompt. The texts of all candidates go through the store as one text,
-in pieces, in which Unicode's noncharacters mark whose text follows and which candidate is complete:
+A candidate is one of several answers, to one prompt or to several. The texts of all candidates go through the store as
+one text, in pieces, in which Unicode's noncharacters mark whose text follows and which candidate is complete:
 
     CANDIDATE digit text …              and at the end of a candidate          ENDED letter
 

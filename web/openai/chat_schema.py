@@ -204,8 +204,8 @@ class CompletionBody(OpenAIBody):
         if len(self.prompt) > 1 and self.best_of not in (None, self.n):
             raise ValueError(f"best_of={self.best_of} is more than n={self.n}, which is possible for one prompt only")
         if self.candidates > MAX_CANDIDATES:
-            asked = f"{len(self.prompt)} prompts with {self.answers_each} answers each"
-            raise ValueError(f"{asked}: at most {MAX_CANDIDATES} answers in all")
+            asked = f"n={self.n} for each of {len(self.prompt)} prompts makes {self.candidates} answers"
+            raise ValueError(f"{asked}; at most {MAX_CANDIDATES} are allowed")
         return self
 
     @property

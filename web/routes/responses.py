@@ -19,7 +19,8 @@ from web.openai.accepted_fields import unsupported
 from web.openai.responses_answers import has_logprobs, response_json, status_of
 from web.openai.responses_schema import check_include
 from web.openai.responses_tools import ResponsesWithTools
-from web.operations.admission import offer
+from web.operations.admission import AdmittedJob, offer
+from web.operations.callers import Caller
 from web.operations.cancel_on_disconnect import (
     cancel_unless_stopping,
     follow_from_first_text,
@@ -64,9 +65,7 @@ def create(body: ResponsesWithTools) -> Response:
     """Offer a job and answer as the body requests: with the whole response, a stream, or a background response."""
     context, caller = current_context(), current_caller()
     deadline = read_deadline(context, caller, body, "poll" if body.background else "stream" if body.stream else "hold")
-    generation = _generation_request(context, body, deadline, caller.tenant)
-    with_identity = with_job_identity if body.background else with_refusal_identity
-    verdict = offer(context, caller, with_identity(generation, caller.tenant))
+    verdict = _offer(context, caller, body, deadline)
     if isinstance(verdict, Yield):
         response = yield_response(verdict)
     elif body.background:
@@ -136,6 +135,15 @@ def delete(response_id: str) -> Response:
         raise invalid_value([FieldError("response_id", message)])
     delete_response(context, view)
     return json_response({"id": response_id, "object": "response", "deleted": True})
+
+
+def _offer(
+    context: DoorContext, caller: Caller, body: ResponsesWithTools, deadline: RequestDeadline
+) -> AdmittedJob | Yield:
+    """Offer the job of a response. Its conversation, which may be long, is not held while its client waits."""
+    generation = _generation_request(context, body, deadline, caller.tenant)
+    with_identity = with_job_identity if body.background else with_refusal_identity
+    return offer(context, caller, with_identity(generation, caller.tenant))
 
 
 def _generation_request(

@@ -111,6 +111,12 @@ def test_defaults_are_those_of_openai_and_penstock_s_own_fields_are_accepted() -
     assert chat(deadline_ms=9).deadline_ms == 9
 
 
+def test_more_answers_than_a_job_has_are_refused_with_their_number() -> None:
+    message = "n=9 for each of 2 prompts makes 18 answers; at most 16 are allowed"
+    with pytest.raises(ValidationError, match=message):
+        CompletionBody.model_validate({"prompt": ["a", "b"], "n": 9})
+
+
 def test_a_completion_accepts_texts_and_token_ids_as_prompts() -> None:
     for given in ("hey", ["hey"]):
         assert CompletionBody.model_validate({"prompt": given}).payload()["prompt"] == "hey"

@@ -73,7 +73,7 @@ class TokenVerifier:
         self._check(claims)
         name = _text(claims.get(self._rules.name_claim))
         # Users choose the e-mail addresses that their issuer has not verified.
-        if self._rules.name_claim == "email" and claims.get("email_verified") is False:
+        if self._rules.name_claim == "email" and claims.get("email_verified") in (False, "false"):
             name = ""
         name = name or _text(claims.get("sub"))
         if not name or not name.isprintable():
