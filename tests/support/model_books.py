@@ -35,6 +35,7 @@ class Pool:
     can_pause_ms: int = 0
     #: The slots that had lately become free when a worker last claimed.
     freed: int = 0
+    freed_ms: int = 0
     rates: Rates | None = None
     lengths: Lengths = field(default_factory=Lengths)
     tiers: Tiers = field(default_factory=Tiers)

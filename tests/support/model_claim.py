@@ -111,6 +111,7 @@ class Claiming:
             follow_service(model, self.slug, computing)
             pool = model.pools[self.slug]
             pool.freed = count_freed(model, entries, self.paused, self.slots, pool.slots)
+            pool.freed_ms = model.now_ms
             self.contest = Contest(model, self.slug, self._quantum_mwt(), entries, pool.freed >= OFTEN)
 
     def _quantum_mwt(self) -> float:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tests.support import model_turns
-from tests.support.model_contest import EARLY_PART, OFTEN, lead_part, most_paused
+from tests.support.model_contest import EARLY_PART, OFTEN, TURNOVER_PART, lead_part, most_paused
 from tests.support.model_lengths import MIN_ANSWERS, Lengths
 from tests.support.model_places import LIVE_MS
 from tests.support.model_records import ModelJob
@@ -95,7 +95,8 @@ def _set_of(view: "AdmissionView", owner: str) -> str:
 def is_contested(view: "AdmissionView") -> bool:
     """Return whether the job can get a slot that another job has."""
     is_live = view.model.now_ms - view.pool.can_pause_ms <= LIVE_MS
-    is_often_free = view.pool.freed >= OFTEN
+    is_recent = view.model.now_ms - view.pool.freed_ms < TURNOVER_PART * view.model.quantum_ms
+    is_often_free = view.pool.freed >= OFTEN and is_recent
     return view.model.preempts and not view.is_batch and is_live and not view.idle and not is_often_free
 
 

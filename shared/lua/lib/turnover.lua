@@ -1,6 +1,6 @@
 -- turnover: counts how many slots of a pool became free lately because the jobs in them ended.
 -- KEYS books
--- USES clock
+-- USES clock settings
 -- docs/adr/0066-no-pauses-where-slots-become-free.md gives the reasons.
 
 -- The time in which slots are counted, as a part of a quantum.
@@ -34,12 +34,15 @@ local function is_often(freed)
   return freed >= OFTEN
 end
 
--- Stores the number, by which admission tells how long a job waits.
+-- Stores the number and its time, by which admission tells how long a job waits.
 local function note_freed(slug, freed)
-  redis.call('HSET', k_books .. slug, 'freed', freed)
+  redis.call('HSET', k_books .. slug, 'freed', freed, 'freed_ms', whole(now_ms))
 end
 
--- Whether slots of a pool became free often before a worker last claimed.
+-- Whether slots of a pool have become free often, as counted in the last half of a quantum. A worker claims whenever a slot
+-- becomes free, but not while it is full and nothing is queued: what it has counted before that is out of date.
 local function was_often(slug)
-  return is_often(number(redis.call('HGET', k_books .. slug, 'freed'), 0, 0))
+  local noted, quantum_ms = redis.call('HMGET', k_books .. slug, 'freed', 'freed_ms'), read_settings('quantum_ms')
+  return is_often(number(noted[1], 0, 0))
+    and now_ms - number(noted[2], 0, 0, now_ms) < TURNOVER_PART * quantum_ms
 end
