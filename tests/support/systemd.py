@@ -61,6 +61,11 @@ def installed(name: str, folder: Path) -> Path:
     return path
 
 
+def complaints(done: subprocess.CompletedProcess[str], path: Path) -> list[str]:
+    """Return what systemd-analyze says about this unit; it also reads other units of this machine, such as targets."""
+    return [line for line in (done.stdout + done.stderr).splitlines() if path.name in line]
+
+
 def analyze(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """Run systemd-analyze, which needs no running systemd for its checks of files."""
     return subprocess.run([ANALYZE, *arguments], capture_output=True, text=True, check=False)
