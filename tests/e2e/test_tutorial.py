@@ -74,7 +74,7 @@ def first_shell(folder: Path, port: int) -> Iterator[None]:
         )
     served = f"penstock-demo is served at http://127.0.0.1:{port}"
     try:
-        wait_for(lambda: served in log.read_text() or process.poll() is not None, "the stack to serve", timeout_s=120)
+        wait_for(lambda: served in log.read_text() or process.poll() is not None, "the stack to serve", timeout_s=180)
         assert process.poll() is None, log.read_text()
         yield
         process.send_signal(signal.SIGINT)
@@ -86,7 +86,7 @@ def first_shell(folder: Path, port: int) -> Iterator[None]:
             process.wait(60)
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_the_commands_of_the_tutorial_work_as_printed(folder: Path) -> None:
     port = free_port()
     wanted = [step for block in SECOND_SHELL for step in steps(block)]
@@ -102,7 +102,7 @@ def test_the_commands_of_the_tutorial_work_as_printed(folder: Path) -> None:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=600,
+            timeout=1500,
             check=False,
         )
     print(done.stdout)

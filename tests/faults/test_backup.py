@@ -63,8 +63,12 @@ class Clients:
                     return
                 body = {"prompt": "tell me a story", "max_tokens": 2 + number % 9, "deadline_ms": DEADLINE_MS}
                 answer = http.post(f"{self._door}/v1/jobs", json=body)
-                assert answer.status_code == 202, answer.text
-                self.ids[tenant].append(answer.json()["id"])
+                # 200 if the job has ended already.
+                if answer.status_code in {200, 202}:
+                    self.ids[tenant].append(answer.json()["id"])
+                else:
+                    # The store may answer too late while its file is written to a busy disk.
+                    assert answer.json().get("status") == "yield", answer.text
 
     def noted(self) -> dict[str, list[str]]:
         return {tenant: list(ids) for tenant, ids in self.ids.items()}

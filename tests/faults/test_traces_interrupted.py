@@ -21,7 +21,7 @@ def collector() -> Iterator[Collector]:
 @pytest.fixture
 def stage(tmp_path, collector) -> Iterator[Stage]:
     """A stage on which all processes send their traces to the collector."""
-    with Stage(tmp_path, **SIM, **collector.environ, PENSTOCK_LEASE_MS="2000") as stage:
+    with Stage(tmp_path, **SIM, **collector.environ, PENSTOCK_LEASE_MS="6000") as stage:
         yield stage
 
 

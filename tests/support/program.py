@@ -13,6 +13,8 @@ from pathlib import Path
 _SCRIPT = Path(sys.executable).with_name("penstock")
 COMMAND = [str(_SCRIPT)] if _SCRIPT.exists() else [sys.executable, "-m", "shared.cli"]
 ROOT = Path(__file__).parents[2]
+#: How long a program on a terminal may write nothing. It is long, because a stack starts slowly on a busy machine.
+_MAX_SILENCE_S = 100.0
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Program:
         )
         os.close(program_end)
         seen = b""
-        while select.select([terminal], [], [], 30)[0]:
+        while select.select([terminal], [], [], _MAX_SILENCE_S)[0]:
             try:
                 part = os.read(terminal, 65536)
             except OSError:  # Linux raises EIO once no process has the other end open
