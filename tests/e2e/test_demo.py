@@ -19,6 +19,8 @@ from tests.support.processes import wait_for
 from tests.support.program import program
 from tests.support.up import Up
 
+pytestmark = pytest.mark.timeout(400)
+
 SENDING = "before the flood:"
 
 
@@ -50,11 +52,11 @@ class Demo:
         return self._err.read_text()
 
     def wait_until_sending(self) -> None:
-        wait_for(lambda: SENDING in self.err or self.process.poll() is not None, "the clients to send", timeout_s=90)
+        wait_for(lambda: SENDING in self.err or self.process.poll() is not None, "the clients to send", timeout_s=180)
         assert self.process.poll() is None, self.err
 
     def exit_code(self) -> int:
-        return self.process.wait(110)
+        return self.process.wait(240)
 
     def processes(self) -> list[psutil.Process]:
         """Return the live processes of the demo's stack."""

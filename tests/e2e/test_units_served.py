@@ -13,7 +13,10 @@ from tests.support.processes import Process, Stage, wait_for
 from tests.support.program import COMMAND
 from tests.support.systemd import Unit
 
-pytestmark = pytest.mark.ways("direct", reason="the tests are about processes and not about a proxy")
+pytestmark = [
+    pytest.mark.ways("direct", reason="the tests are about processes and not about a proxy"),
+    pytest.mark.timeout(400),
+]
 
 WEB, GATE, WORKER = "penstock-web.service", "penstock-gate.service", "penstock-worker@.service"
 

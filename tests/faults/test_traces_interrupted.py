@@ -9,6 +9,8 @@ from tests.support.collector import Collector, TracingClient, one
 from tests.support.processes import Process, Stage, in_time
 from tests.support.served import SIM, Served
 
+pytestmark = pytest.mark.timeout(400)
+
 REQUEST, QUEUE, ATTEMPT = "penstock.request", "penstock.queue", "penstock.attempt"
 
 
