@@ -19,7 +19,7 @@ from tests.support.processes import wait_for
 from tests.support.program import program
 from tests.support.up import Up
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.minutes, pytest.mark.timeout(400)]
 
 SENDING = "before the flood:"
 

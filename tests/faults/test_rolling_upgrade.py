@@ -19,7 +19,7 @@ from tests.support.ports import free_port
 from tests.support.previous import Previous, drained, needs_history
 from tests.support.processes import Process, Stage, wait_for
 
-pytestmark = [needs_history, pytest.mark.timeout(900)]
+pytestmark = [needs_history, pytest.mark.minutes, pytest.mark.timeout(1800)]
 
 SIM = {
     "PENSTOCK_ENGINE": "sim",
@@ -148,11 +148,15 @@ class Scene:
             self.load_goes_on()
 
 
+@pytest.fixture(scope="module")
+def previous(tmp_path_factory: pytest.TempPathFactory) -> Previous:
+    """The previous version, whose modules are compiled only once for all tests."""
+    return Previous(tmp_path_factory.mktemp("previous"))
+
+
 @pytest.fixture
-def scene(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Scene]:
+def scene(tmp_path: Path, previous: Previous, request: pytest.FixtureRequest) -> Iterator[Scene]:
     """The previous version under load, with the settings of the test's parameter, which both versions know."""
-    (tmp_path / "previous").mkdir()
-    previous = Previous(tmp_path / "previous")
     with Stage(tmp_path, **SIM, **request.param) as stage:
         workers = [previous.worker(stage), previous.worker(stage)]
         ports = [free_port(), free_port()]
