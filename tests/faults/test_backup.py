@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ from shared.jobs.tenant_policy import TenantPolicy
 from tests.chaos.usage import BUDGET, usage_flaws
 from tests.support.ports import free_port
 from tests.support.processes import ROOT, Stage, wait_for
-from tests.support.program import COMMAND, program
+from tests.support.program import program
 
 pytestmark = [pytest.mark.timeout(600)]
 
@@ -207,17 +208,26 @@ def test_a_copy_is_refused_where_one_exists_and_from_a_folder_that_is_no_store(t
         assert not (tmp_path / "copy").exists()
 
 
+#: Lets the store rewrite its file, and waits for the end.
+REWRITE = """
+import os, time, redis
+client = redis.Redis.from_url(os.environ["REDIS_URL"])
+client.bgrewriteaof()
+while any(client.info("persistence")[f"aof_rewrite_{state}"] for state in ("in_progress", "scheduled")):
+    time.sleep(0.05)
+"""
+
+
 def cp_that_lets_the_store_rewrite_its_file(folder: Path, *, times: int) -> Path:
     """Write a program `cp` that lets the store rewrite its file after each of so many copies; return its folder."""
     folder.mkdir()
-    redis = " ".join([*COMMAND, "redis"])
+    (folder / "rewrite.py").write_text(REWRITE)
     (folder / "cp").write_text(
         f"""#!/bin/sh
 /bin/cp "$@" || exit 1
 echo >> {folder}/calls
 [ "$(wc -l < {folder}/calls)" -le {times} ] || exit 0
-{redis} BGREWRITEAOF
-while {redis} INFO persistence | grep -q "aof_rewrite_\\(in_progress\\|scheduled\\):1"; do sleep 0.1; done
+exec {sys.executable} {folder}/rewrite.py
 """
     )
     (folder / "cp").chmod(0o755)
