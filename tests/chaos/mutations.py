@@ -86,7 +86,7 @@ DEFECTS = (
         "the usage counts the tokens of earlier attempts twice",
         (
             (
-                "workers/engine/sequence.py",
+                "workers/engine/running/job.py",
                 "            completion_tokens=self.completion_tokens,\n",
                 "            completion_tokens=self.completion_tokens + len(self.job.spec.answer),\n",
             ),

@@ -8,9 +8,10 @@ from shared.errors import ConfigError
 from shared.settings.engines import ENGINES
 
 #: The modules that each extra in pyproject.toml installs; a test compares this table with that file. To check whether
-#: a module is installed, it is looked up but never imported.
+#: a module is installed, it is looked up but never imported. The extra otel is missing, because no command requires it:
+#: shared/tracing says how to install it if traces are on.
 MODULES: dict[str, tuple[str, ...]] = {
-    "web": ("apiflask", "flask", "gevent", "gunicorn", "prometheus_client", "rq_dashboard", "six"),
+    "web": ("apiflask", "flask", "gevent", "gunicorn", "joserfc", "prometheus_client", "rq_dashboard", "six"),
     "worker": ("aiohttp", "gguf", "huggingface_hub", "jinja2", "llama_cpp", "llguidance", "numpy", "prometheus_client"),
 }
 

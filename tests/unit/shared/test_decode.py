@@ -37,6 +37,7 @@ def entry(**overrides):
         "traceparent": b"",
         "ids": b"",
         "key_label": b"",
+        "waited_ms": 40,
     }
     return list((fields | overrides).values())
 
@@ -73,7 +74,7 @@ def test_every_field_of_a_claimed_job_is_decoded():
     job = decode.claimed(fields, "t")
     assert (job.id, job.token, job.payload, job.attempt, job.deadline_in_ms) == ("i", "t", {"prompt": "x"}, 1, 900)
     assert (job.start_in_ms, job.cancel_requested, job.traceparent) == (700, True, "00")
-    assert (job.answer, job.key_label) == ((1, 65_535), "ci")
+    assert (job.answer, job.key_label, job.waited_ms) == ((1, 65_535), "ci", 40)
     assert decode.claimed(entry(), "t").start_in_ms is None
 
 

@@ -18,7 +18,11 @@ def normalized(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-@pytest.mark.parametrize("extra", EXTRAS)
+def test_no_command_requires_the_extra_for_traces() -> None:
+    assert set(EXTRAS) - set(MODULES) == {"otel"}
+
+
+@pytest.mark.parametrize("extra", MODULES)
 def test_an_extra_has_a_module_for_each_distribution_and_no_others(extra: str) -> None:
     wanted = {normalized(re.split(r"[<>=;\[ ]", line)[0]) for line in EXTRAS[extra]}
     of_module = importlib.metadata.packages_distributions()
