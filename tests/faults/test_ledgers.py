@@ -88,7 +88,8 @@ def test_a_prompt_that_was_not_computed_is_not_counted(stage, worker):
 def test_a_job_that_ends_in_the_queue_wastes_no_tokens(stage, worker):
     long = [stage.admit("long", max_tokens=1_000) for _ in range(4)]
     stage.wait_until_running(*long)
-    expiring, canceled = stage.admit(deadline_ms=300), stage.admit()
+    # Batch jobs, because nobody's job is paused for them.
+    expiring, canceled = stage.admit(deadline_ms=300, priority=-1), stage.admit(priority=-1)
     stage.store.cancel(canceled)
     stage.ended(expiring, canceled)
     for job_id in long:

@@ -151,3 +151,9 @@ def test_every_dependency_is_locked():
 
 def test_the_ci_script_is_executable():
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
+
+
+def test_no_two_test_files_have_the_same_name() -> None:
+    """The folders of tests are no packages, so pytest could not import both files in one process."""
+    names = [path.name for path in PYTHON if path.name.startswith("test_")]
+    assert sorted(names) == sorted(set(names))
