@@ -4,11 +4,12 @@ import gzip
 import secrets
 import threading
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from http.server import BaseHTTPRequestHandler
+from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from tests.support.background_server import BackgroundServer
 from tests.support.processes import wait_for
 
 
@@ -27,13 +28,11 @@ class Received:
     failed: bool
 
 
-class Collector:
-    """The server. While `may_answer` is not set, requests wait for their answers."""
+class Collector(BackgroundServer):
+    """The server."""
 
     def __init__(self) -> None:
         self.spans: list[Received] = []
-        self.may_answer = threading.Event()
-        self.may_answer.set()
         self.asked = threading.Event()
         collector = self
 
@@ -52,17 +51,14 @@ class Collector:
             def log_message(self, *_: Any) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
-        self._thread.start()
+        super().__init__(Handler)
 
     @property
     def environ(self) -> dict[str, str]:
         """The environment of a process that sends its traces here, soon."""
         return {
             "PENSTOCK_TRACES": "on",
-            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{self._server.server_port}",
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{self.port}",
             "OTEL_BSP_SCHEDULE_DELAY": "100",
         }
 
@@ -81,15 +77,6 @@ class Collector:
 
         wait_for(found, f"{names} of {trace_id} with {attributes}", timeout_s=60)
         return self.trace(trace_id)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.may_answer.set()
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
 
 
 class TracingClient:

@@ -1,17 +1,16 @@
 """A receiver of webhooks: a real HTTP or HTTPS server that keeps what it was sent and answers as a test wants."""
 
 import json
-import ssl
 import subprocess
-import threading
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
 from shared.accounts.webhook_secrets import parse_secrets
+from tests.support.background_server import BackgroundServer
 from tests.support.processes import wait_for
 from web.operations.webhooks.signature import signed_headers
 
@@ -42,16 +41,13 @@ class Received:
         return signed["webhook-signature"] in self.headers["webhook-signature"].split(" ")
 
 
-class Receiver:
+class Receiver(BackgroundServer):
     """The server. `statuses` are those of the next answers; all later ones are 204. `host` is what its URL names."""
 
     def __init__(self, port: int = 0, *, certificate: Path | None = None, host: str = "localhost") -> None:
         self.received: list[Received] = []
         self.statuses: list[int] = []
         self.headers: dict[str, str] = {}
-        #: While it is not set, requests wait for their answers.
-        self.may_answer = threading.Event()
-        self.may_answer.set()
         receiver = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -68,25 +64,9 @@ class Receiver:
             def log_message(self, *_: Any) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-        if certificate is not None:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(certificate)
-            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
-        self.port = self._server.server_port
+        super().__init__(Handler, port, certificate=certificate)
         scheme = "http" if certificate is None else "https"
         self.url = f"{scheme}://{host}:{self.port}/hook?from=penstock"
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
-        self._thread.start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.may_answer.set()
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
 
     def wait_for(self, number: int = 1, *, timeout_s: float = 60) -> list[Received]:
         """Wait until so many requests have come; return all."""

@@ -56,7 +56,7 @@ def delete_response(context: DoorContext, view: JobView) -> None:
 
 
 def forget_unstored(context: DoorContext, view: JobView) -> None:
-    """Delete the text of a response that is not to be stored, after its client has had it.
+    """Delete the text of a response that is not to be stored, when its client is about to have it.
 
     If the store does not answer, the text cannot be read either, and expires like any result.
     """
