@@ -69,7 +69,7 @@ def add_record(pipe: Any, actor: Actor, what: str, on: str) -> None:
 
 
 def record(client: redis.Redis, actor: Actor, what: str, on: str) -> None:
-    """Write the record of a change that was made.
+    """Write the record of a change that is about to be made, or that was made just now.
 
     A store that is full accepts no record, but a key can still be removed from it. The change is then only logged.
     """
@@ -83,6 +83,15 @@ def record(client: redis.Redis, actor: Actor, what: str, on: str) -> None:
 def log_action(actor: Actor, what: str, on: str) -> None:
     """Write the event `admin.action` to this process's log."""
     log.info("admin.action", **_fields(actor, what, on))
+
+
+def announce(client: redis.Redis, actor: Actor, what: str, on: str) -> None:
+    """Log and record a change before it is made, so that no process can end between the change and its record.
+
+    For changes that a script makes. Other changes are written in one transaction with their record (`add_record`).
+    """
+    log_action(actor, what, on)
+    record(client, actor, what, on)
 
 
 def list_actions(client: redis.Redis, *, limit: int) -> Iterator[AdminAction]:

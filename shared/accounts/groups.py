@@ -15,7 +15,7 @@ from shared.accounts.stored_policy import parse_group_policy, wrong_type
 from shared.errors import ConfigError
 from shared.jobs.group_policy import GROUP_FIELDS, GroupPolicy
 from shared.jobs.tenant_policy import FIELDS, Value
-from shared.store import keys
+from shared.store import keys, scripts
 from shared.store.decode import integer, text
 from shared.store.redis_errors import readable, store_faults
 
@@ -57,13 +57,21 @@ class Groups:
         self._actor = actor or local_actor()
 
     def get(self, group: str) -> GroupPolicy | None:
-        """Return the group's policy, or None if there is no such group."""
-        with store_faults(self._client):
-            stored: Any = self._client.hgetall(_record(check_group_name(group)))
-        return parse_group_policy(group, stored)[0]
+        """Return the group's policy, or None if there is no such group.
+
+        If another program has replaced the whole hash, the group has the default policy.
+        """
+        with store_faults(self._client), self._client.pipeline(transaction=False) as pipe:
+            pipe.hgetall(_record(check_group_name(group)))
+            (answer,) = pipe.execute(raise_on_error=False)
+            stored = readable(answer)
+        return GroupPolicy() if stored is None else parse_group_policy(group, stored)[0]
 
     def set(self, group: str, policy: GroupPolicy) -> None:
-        """Create the group, or replace its policy. For fields that are None, the defaults apply."""
+        """Create the group, or replace its policy. For fields that are None, the defaults apply.
+
+        What another program has stored in place of the group's hash is set aside (docs/states.md).
+        """
         written = {"policy": "1"}
         for name, field in GROUP_FIELDS.items():
             value = getattr(policy, name)
@@ -72,6 +80,7 @@ class Groups:
         unset = [field.stored for field in GROUP_FIELDS.values() if field.stored not in written]
         key = _record(check_group_name(group))
         with store_faults(self._client), self._client.pipeline(transaction=True) as pipe:
+            scripts.load("mend_record").call(self._client, owner=keys.group_owner(group))
             if unset:
                 pipe.hdel(key, *unset)
             pipe.hset(key, mapping=written)  # type: ignore[arg-type]  # the library wants a wider type of key

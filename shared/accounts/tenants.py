@@ -22,7 +22,7 @@ from shared.accounts.groups import check_group_exists
 from shared.accounts.stored_policy import parse_policy, wrong_type
 from shared.errors import ConfigError
 from shared.jobs.tenant_policy import FIELDS, TenantPolicy, Value
-from shared.store import keys
+from shared.store import keys, scripts
 from shared.store.decode import text
 from shared.store.redis_errors import raise_if_unavailable, readable, store_faults
 
@@ -73,10 +73,15 @@ class Tenants:
         return self.read(tenant)[0]
 
     def read(self, tenant: str) -> tuple[TenantPolicy | None, tuple[str, ...]]:
-        """Return the tenant's policy, and a sentence about each of its fields that another program has spoiled."""
-        with store_faults(self._client):
-            stored: Any = self._client.hgetall(keys.tenant(check_name(tenant)))
-        return parse_policy(tenant, stored)
+        """Return the tenant's policy, and a sentence about each of its fields that another program has spoiled.
+
+        If another program has replaced the whole hash, the tenant has no policy.
+        """
+        with store_faults(self._client), self._client.pipeline(transaction=False) as pipe:
+            pipe.hgetall(keys.tenant(check_name(tenant)))
+            (answer,) = pipe.execute(raise_on_error=False)
+            stored = readable(answer)
+        return (None, wrong_type("tenant", tenant)) if stored is None else parse_policy(tenant, stored)
 
     def find_disabled(self, tenants: Collection[str]) -> frozenset[str]:
         """Return those of the tenants that are disabled, in one round trip for each _MAX_PIPELINED of them.
@@ -100,7 +105,8 @@ class Tenants:
     def set(self, tenant: str, policy: TenantPolicy) -> None:
         """Replace the tenant's policy. For fields that are None, the system's defaults apply.
 
-        Raises ConfigError if the policy names a group that does not exist.
+        What another program has stored in place of the tenant's hash is set aside (docs/states.md). Raises ConfigError
+        if the policy names a group that does not exist.
         """
         if policy.group is not None:
             check_group_exists(self._client, policy.group)
@@ -112,6 +118,7 @@ class Tenants:
         unset = [field.stored for field in FIELDS.values() if field.stored not in written]
         key = keys.tenant(check_name(tenant))
         with store_faults(self._client), self._client.pipeline(transaction=True) as pipe:
+            scripts.load("mend_record").call(self._client, owner=tenant)
             before: Any = self._client.hmget(key, _RATES)
             # If a rate limit changes, reset the usage that was counted against the old limit. Otherwise the tenant
             # could be refused for as long as the old limit required.

@@ -1,6 +1,7 @@
 """Who may see the console, and what its buttons do and record: no page of another site can press them."""
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,13 +17,14 @@ from shared.errors import StoreUnavailable
 from shared.jobs.states import JobState
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.settings.settings import Settings, load
+from shared.store import keys
 from shared.store.store import Store
 from tests.support.builders import a_job, admitted, heartbeat, view_of
 from tests.support.console import ATTACK, feed_of, press, token_of
 from tests.support.door import a_door
 from tests.support.processes import wait_for
 from web.app import create_app
-from web.console import feed, live
+from web.console import feed, live, submit
 from web.console.guard import TOKEN_HEADER
 from web.console.page_token import VALID_S, PageTokens
 from web.console.reads import TenantFacts, read_tenant_facts
@@ -140,9 +142,43 @@ def test_a_job_is_canceled(visitor, store, redis_client):
     assert view_of(store, job_id).state is JobState.CANCELED
     assert "already ended" in press(visitor, "cancel", job=job_id).text
     assert [one.on for one in list_actions(redis_client, limit=2)] == [
-        f"job {job_id}: ended",
-        f"job {job_id}: canceled",
+        f"job {job_id}, canceled",
+        f"job {job_id}, queued",
     ]
+
+
+def lose_the_answer(act: Callable[..., object]) -> Callable[..., object]:
+    """Return a function that acts, after which the door gets no answer, as if it were killed then."""
+
+    def lost(*given: object, **named: object) -> object:
+        act(*given, **named)
+        raise StoreUnavailable("the connection is lost")
+
+    return lost
+
+
+def test_a_cancel_is_recorded_even_if_the_door_does_not_outlive_it(visitor, store, redis_client, monkeypatch):
+    heartbeat(store)
+    job_id = admitted(store, a_job())
+    monkeypatch.setattr(Store, "cancel", lose_the_answer(Store.cancel))
+    assert press(visitor, "cancel", job=job_id).status_code == 503
+    assert view_of(store, job_id).state is JobState.CANCELED
+    newest = next(list_actions(redis_client, limit=1))
+    assert (newest.what, newest.on) == ("job.cancel", f"job {job_id}, queued")
+
+
+def test_a_submit_is_recorded_even_if_the_door_does_not_outlive_it(visitor, store, redis_client, monkeypatch):
+    heartbeat(store)
+    monkeypatch.setattr(submit, "offer", lose_the_answer(submit.offer))
+    assert press(visitor, "submit", tenant="blue", prompt="hello", model="m").status_code == 503
+    (job,) = store.jobs("blue").jobs
+    newest = next(list_actions(redis_client, limit=1))
+    assert (newest.what, newest.on) == ("job.submit", f"job {job.id} of tenant blue")
+
+
+def test_a_job_that_does_not_exist_is_not_recorded(visitor, redis_client):
+    assert press(visitor, "cancel", job="none").status_code == 404
+    assert list(list_actions(redis_client, limit=1)) == []
 
 
 def test_a_tenant_is_disabled_and_enabled_and_keeps_its_policy(visitor, redis_client):
@@ -153,6 +189,16 @@ def test_a_tenant_is_disabled_and_enabled_and_keeps_its_policy(visitor, redis_cl
     assert "disabled" in visitor.get("/console/tenants?q=BLU").text
     press(visitor, "enable", tenant="blue")
     assert tenants.get("blue") == TenantPolicy(weight=3.0, disabled=False)
+
+
+@pytest.mark.parametrize("button", ["disable", "enable"])
+def test_a_tenant_whose_record_another_program_replaced_is_disabled_and_enabled_too(visitor, redis_client, button):
+    redis_client.set(keys.tenant("blue"), "no hash")
+    redis_client.zadd(keys.tenants(), {"blue": -1})
+    assert press(visitor, button, tenant="blue").status_code == 200
+    assert Tenants(redis_client).get("blue") == TenantPolicy(disabled=button == "disable")
+    assert redis_client.get(keys.spoiled(keys.tenant("blue"))) == b"no hash"
+    assert next(list_actions(redis_client, limit=1)).what == "tenant.set"
 
 
 def test_a_tenant_that_was_disabled_is_not_reported_as_an_error_when_the_store_goes_away_afterwards(

@@ -102,6 +102,15 @@ def test_a_tenant_whose_policy_another_program_spoiled_is_served_with_the_defaul
     assert closed.get("/v1/queue", headers=key).status_code == 200
 
 
+def test_a_tenant_whose_record_another_program_replaced_is_served_with_the_default(
+    closed: FlaskClient, store: Store
+) -> None:
+    key = with_key(store)
+    store.client.set(keys.tenant("blue"), "no hash")
+    admitted_job(submit(closed, headers=key))
+    assert store.client.get(keys.spoiled(keys.tenant("blue"))) == b"no hash"
+
+
 def test_a_key_whose_record_another_program_spoiled_is_not_accepted_and_other_keys_are(
     closed: FlaskClient, store: Store
 ) -> None:

@@ -11,11 +11,12 @@ from flask.testing import FlaskClient
 from shared.accounts.admin_actions import list_actions
 from shared.accounts.admin_keys import AdminKeys
 from shared.clock import RealClock
+from shared.errors import StoreUnavailable
 from shared.jobs.states import JobState
 from shared.settings.settings import load
 from shared.store.connection import DOOR, open_client
 from shared.store.store import Store
-from tests.support.builders import a_heartbeat
+from tests.support.builders import a_heartbeat, view_of
 from tests.support.dashboard_scene import set_scene
 from tests.support.program import Program, program
 from web.app import create_app
@@ -76,10 +77,24 @@ def test_a_button_of_the_dashboard_is_recorded_with_the_name_of_the_admin_key(st
         )
     assert answer.status_code == 200
     newest = next(list_actions(redis_client, limit=1))
-    expected = {"who": "ada", "what": "job.delete", "on": f"job {job_id}: canceled", "from": "10.1.2.3"}
+    expected = {"who": "ada", "what": "job.delete", "on": f"job {job_id}, queued", "from": "10.1.2.3"}
     assert {"who": newest.who, "what": newest.what, "on": newest.on, "from": newest.origin} == expected
     (logged,) = [line for line in lines if line["event"] == "admin.action"]
     assert expected.items() <= logged.items()
+
+
+def test_a_delete_is_recorded_even_if_the_door_does_not_outlive_it(store, tmp_path, redis_client, monkeypatch):
+    scene = set_scene(store)
+    job_id, cancel = scene.jobs[JobState.QUEUED], Store.cancel
+
+    def lose_the_answer(self: Store, *given: str) -> None:
+        cancel(self, *given)
+        raise StoreUnavailable("the connection is lost")
+
+    monkeypatch.setattr(Store, "cancel", lose_the_answer)
+    assert door(store, tmp_path, PENSTOCK_AUTH="open").post(f"/rq/job/{job_id}/delete").status_code == 503
+    assert view_of(store, job_id).state is JobState.CANCELED
+    assert next(list_actions(redis_client, limit=1)).on == f"job {job_id}, queued"
 
 
 def test_behind_a_trusted_proxy_the_address_of_the_operator_is_recorded(store, tmp_path, redis_client):

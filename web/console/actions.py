@@ -5,12 +5,13 @@ from collections.abc import Callable
 from apiflask import APIBlueprint
 from flask import render_template, request
 
-from shared.accounts.admin_actions import log_action, record
+from shared.accounts.admin_actions import announce, log_action
 from shared.accounts.tenants import Tenants
 from shared.accounts.workers import Workers
 from shared.errors import ConfigError
 from shared.store.replies import CancelAnswer
 from web.console.current import current_feed
+from web.console.jobs import read_quietly
 from web.http.api_errors import ApiError, FieldError, invalid_value
 from web.operations.request_caller import acting_admin
 from web.runtime.current import current_context
@@ -84,14 +85,13 @@ def _resume_all() -> str:
 
 
 def _cancel() -> str:
-    job_id, context = named("job"), current_context()
-    answer = context.store.cancel(job_id)
+    context = current_context()
+    view = read_quietly(context, named("job"))
+    announce(context.store.client, acting_admin(), "job.cancel", f"job {view.id}, {view.state.value}")
+    answer = context.store.cancel(view.id)
     if answer is CancelAnswer.GONE:
-        raise ApiError("job_not_found", f"no job {job_id[:64]!r}")
-    on = f"job {job_id}: {answer.value}"
-    log_action(acting_admin(), "job.cancel", on)
-    record(context.store.client, acting_admin(), "job.cancel", on)
-    return _CANCELED[answer].format(id=job_id)
+        raise ApiError("job_not_found", f"no job {view.id!r}")
+    return _CANCELED[answer].format(id=view.id)
 
 
 def _disable() -> str:

@@ -6,7 +6,7 @@ from apiflask import APIBlueprint
 from flask import current_app, render_template, request
 from pydantic import ValidationError
 
-from shared.accounts.admin_actions import log_action, record
+from shared.accounts.admin_actions import announce
 from shared.store.keys import is_tenant_name
 from web.api.refusals import Yield
 from web.api.request_schema import SubmitBody
@@ -40,12 +40,11 @@ def add_routes(bp: APIBlueprint) -> None:
         caller = Caller(tenant, _KEY_LABEL, enabled_policy(context, tenant))
         generation = native_request(body, read_deadline(context, caller, body, "poll"), context.settings)
         generation = replace(generation, form=generation.form | {CONSOLE_FORM: True})
+        announce(context.store.client, acting_admin(), "job.submit", f"job {generation.job_id} of tenant {tenant}")
         verdict = offer(context, caller, generation)
         if isinstance(verdict, Yield):
             return render_template("console/refused.html", refused=verdict.body)
         view = verdict.view
-        log_action(acting_admin(), "job.submit", f"job {view.id} of tenant {tenant}")
-        record(context.store.client, acting_admin(), "job.submit", f"job {view.id} of tenant {tenant}")
         facts = render_job(current_app.jinja_env, view)
         return render_template("console/watched.html", view=view, facts=facts)
 

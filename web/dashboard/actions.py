@@ -5,7 +5,7 @@ from typing import Never
 
 from flask import Flask, Response, jsonify
 
-from shared.accounts.admin_actions import log_action, record
+from shared.accounts.admin_actions import announce
 from shared.store.replies import CancelAnswer
 from shared.store.store import Store
 from web.http.api_errors import ApiError
@@ -33,16 +33,19 @@ def install(app: Flask, store: Store, ids_of: Callable[[str, str], list[str]]) -
     """
 
     def delete_job(job_id: str) -> Response:
+        view = store.touch(job_id, quiet=True)
+        if view is None:
+            raise ApiError("job_not_found", f"no job {job_id!r}")
+        announce(store.client, acting_admin(), "job.delete", f"job {job_id}, {view.state.value}")
         answer = _remove(store, job_id)
         if answer is CancelAnswer.GONE:
             raise ApiError("job_not_found", f"no job {job_id!r}")
-        _record(store, "job.delete", f"job {job_id}: {answer.value}")
         return jsonify(status="OK", answer=answer.value)
 
     def empty_queue(queue_name: str, registry_name: str) -> Response:
-        answers = [_remove(store, job_id) for job_id in ids_of(queue_name, registry_name)]
-        found = sum(answer is not CancelAnswer.GONE for answer in answers)
-        _record(store, "queue.empty", f"{registry_name} jobs of queue {queue_name}: {found}")
+        ids = ids_of(queue_name, registry_name)
+        announce(store.client, acting_admin(), "queue.empty", f"{registry_name} jobs of queue {queue_name}: {len(ids)}")
+        found = sum(_remove(store, job_id) is not CancelAnswer.GONE for job_id in ids)
         return jsonify(status="OK", count=found)
 
     def requeue_job(job_id: str) -> Never:
@@ -61,12 +64,6 @@ def install(app: Flask, store: Store, ids_of: Callable[[str, str], list[str]]) -
         "rq_dashboard.requeue_all": requeue_all,
         "rq_dashboard.compact_queue": compact_queue,
     }
-
-
-def _record(store: Store, what: str, on: str) -> None:
-    actor = acting_admin()
-    log_action(actor, what, on)
-    record(store.client, actor, what, on)
 
 
 def _remove(store: Store, job_id: str) -> CancelAnswer:

@@ -103,8 +103,11 @@ def test_a_record_that_another_program_replaced_hides_no_other_group_and_no_memb
     assert listed == [("lab", GroupPolicy(weight=2), 1), ("team", GroupPolicy(), 0)]
     (problem,) = groups.find_spoiled()
     assert problem.startswith("group 'team' has a value of another type")
-    redis_client.delete(keys.tenant("@team"), keys.tenant("red"))
-    redis_client.srem(keys.groups(), "team")
+    # An operator can set its policy again, and the other program's value is kept.
+    assert groups.change("team", {"weight": 3}) == groups.get("team") == GroupPolicy(weight=3)
+    assert groups.find_spoiled() == ()
+    assert redis_client.get(keys.spoiled(keys.tenant("@team"))) == b"no hash"
+    redis_client.delete(keys.tenant("red"))
     redis_client.zrem(keys.tenants(), "red")
 
 

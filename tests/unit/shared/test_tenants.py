@@ -237,8 +237,11 @@ def test_a_tenant_whose_hash_another_program_replaced_hides_no_other_tenant(
     assert [(entry.name, entry.policy) for entry in tenants.list()] == [("blue", EVERYTHING), ("green", None)]
     (problem,) = tenants.find_spoiled()
     assert problem.startswith("tenant 'green' has a value of another type")
-    redis_client.delete(keys.tenant("green"))
-    redis_client.zrem(keys.tenants(), "green")
+    assert tenants.read("green") == (None, (problem,))
+    # An operator can set a policy again, and the other program's value is kept.
+    assert tenants.change("green", {"disabled": True}) == tenants.get("green") == TenantPolicy(disabled=True)
+    assert tenants.find_spoiled() == ()
+    assert redis_client.get(keys.spoiled(keys.tenant("green"))) == b"no hash"
 
 
 def test_every_field_of_a_policy_is_written_and_read() -> None:

@@ -1,0 +1,12 @@
+-- mend_record: sets aside what another program has stored in place of the record of a tenant or a group.
+-- KEYS tenant
+-- ARGV
+--   owner text · the tenant, or the group as the owner of a record (shared/store/keys.py: group_owner)
+-- ANSWERS sound
+--   sound: the record is a hash, or there is none
+-- KEEPS 9
+-- USES afford
+
+-- The guard renames a value of another type when a command meets it, and counts and announces that.
+redis.call('HLEN', k_tenant .. owner)
+return { 'sound' }
