@@ -60,15 +60,15 @@ def running(name: str, scale: Scale) -> Iterator[int]:
 
 
 @contextmanager
-def penstock_up(environ: dict[str, str], port: int, engine: str = "llama", workers: int = 1) -> Iterator[None]:
+def penstock_up(environ: dict[str, str], port: int, engine: str = "llama", workers: int = 1) -> Iterator[str]:
     """Run `penstock up` on this port for the length of a block, which begins when the system is ready.
 
-    `environ` holds the settings. Those of this process's own environment are not used.
+    `environ` holds the settings. Those of this process's own environment are not used. Yields the state folder.
     """
     with tempfile.TemporaryDirectory() as folder:
         options = ["--engine", engine, "--workers", str(workers), "--port", str(port), "--state-dir", f"{folder}/state"]
         with served_process(["shared.cli", "up", *options], environ, port):
-            yield
+            yield f"{folder}/state"
 
 
 @contextmanager
