@@ -3,7 +3,8 @@
 from typing import Any
 
 from workers.engine.chat import tool_formats
-from workers.engine.chat.tool_formats import ToolFormat
+from workers.engine.chat.harmony import MARKS
+from workers.engine.chat.tool_formats import HARMONY, ToolFormat
 
 #: The texts of each form that are control tokens in the vocabularies of its family.
 CONTROL: dict[str, tuple[str, ...]] = {
@@ -19,11 +20,52 @@ CONTROL: dict[str, tuple[str, ...]] = {
     ),
 }
 CONTROL["deepseek-plain"] = CONTROL["deepseek"]
+CONTROL["harmony"] = MARKS
 IN_TEMPLATE = [form for form in tool_formats.ALL if form.in_template]
+
+
+#: What gpt-oss's own template does that matters here: it has its own system message, shows one call of a message, and
+#: takes the result for that of the last call. What a message with calls says is shown as reasoning.
+HARMONY_TEMPLATE = """\
+<|start|>system<|message|>Reasoning: {{ reasoning_effort or 'medium' }}
+
+# Valid channels: analysis, commentary, final.<|end|>
+{%- set last = namespace(name=none) %}
+{%- if tools or messages[0].role == 'system' %}
+<|start|>developer<|message|>
+{%- if messages[0].role == 'system' %}{{ messages[0].content }}{% endif %}
+{%- for tool in tools or [] %}
+{{ tool.function.description }}
+type {{ tool.function.name }} = (_: {{ tool.function.parameters | tojson }}) => any;
+{%- endfor %}<|end|>
+{%- endif %}
+{%- for message in messages if message.role != 'system' %}
+{%- if message.role == 'tool' %}
+{%- if last.name is none %}{{ raise_exception('no call before the result') }}{% endif -%}
+<|start|>functions.{{ last.name }} to=assistant<|channel|>commentary<|message|>{{ message.content | tojson }}<|end|>
+{%- elif message.tool_calls %}
+{%- if message.content and message.thinking %}{{ raise_exception('content and thinking') }}{% endif %}
+{%- if message.content or message.thinking -%}
+<|start|>assistant<|channel|>analysis<|message|>{{ message.content or message.thinking }}<|end|>
+{%- endif %}
+{%- set call, json = message.tool_calls[0].function, message.tool_calls[0].function.arguments | tojson -%}
+<|start|>assistant to=functions.{{ call.name }}<|channel|>commentary json<|message|>{{ json }}<|call|>
+{%- set last.name = call.name %}
+{%- elif message.role == 'assistant' -%}
+<|start|>assistant<|channel|>final<|message|>{{ message.content }}<|end|>
+{%- set last.name = none %}
+{%- else -%}
+<|start|>user<|message|>{{ message.content }}<|end|>
+{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}<|start|>assistant{% endif %}
+{%- if begun %}<|channel|>{{ begun }}<|message|>{% endif %}"""
 
 
 def template_of(form: ToolFormat) -> str:
     """Return a template that shows tools as JSON, and the calls of earlier messages in this form."""
+    if form is HARMONY:
+        return HARMONY_TEMPLATE
     arguments = "call.function.arguments" + ("" if form.text_arguments else " | tojson")
     before, again = _literal(form.before), _literal(form.again or form.before)
     return (

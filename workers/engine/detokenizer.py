@@ -8,15 +8,16 @@ class Detokenizer:
 
     Stop strings count only in the text of the tokens after the first `min_tokens`.
 
-    Invariants: `text` is the concatenation of everything that `feed` and `finish` have returned. It contains no
-    stop string. After `finish`, it is what decoding all bytes at once would give, without invalid UTF-8, up to the
-    first stop string.
+    Invariants: `text` is the concatenation of everything that `feed` and `finish` have returned. Between two marks, it
+    contains no stop string. After `finish`, it is what decoding all bytes at once would give, without invalid
+    UTF-8, up to the first stop string.
     """
 
     def __init__(self, stops: tuple[str, ...] = (), *, strip_space: bool = False, min_tokens: int = 0) -> None:
         self._stops = stops
         #: How many of the next tokens are read without looking for stop strings.
         self._unsearched = min_tokens
+        self._searched = True
         self._longest_stop = max((len(stop) for stop in stops), default=0)
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="ignore")
         #: Whether the decoder has read only the first bytes of a character.
@@ -45,7 +46,7 @@ class Detokenizer:
 
     def feed(self, piece: bytes) -> str:
         """Add one token's bytes. Return the new text that cannot belong to a stop string; it is often empty."""
-        searched, self._unsearched = self._unsearched <= 0, self._unsearched - 1
+        searched, self._unsearched = self._searched and self._unsearched <= 0, self._unsearched - 1
         if self._strip_space and piece:
             # SentencePiece tokenizers put a space before the first word of a text.
             piece, self._strip_space = piece.removeprefix(b" "), False
@@ -54,6 +55,17 @@ class Detokenizer:
         new = self._decoder.decode(piece)
         self._incomplete = bool(self._decoder.getstate()[0])
         return self._add(new, searched=searched)
+
+    def add_mark(self, mark: str, *, searched: bool) -> str:
+        """Add a mark between two texts, which is a token and no part of `text`.
+
+        Return the text that was held back, and the mark: no stop string contains it. An incomplete character is
+        discarded. `searched` says whether stop strings count in the text up to the next mark.
+        """
+        self._unsearched -= 1
+        self._decoder.reset()
+        self._incomplete, self._searched = False, searched
+        return "" if self.stopped else self.finish() + mark
 
     def finish(self) -> str:
         """End the answer. Return the text that was held back; an incomplete character is discarded."""

@@ -74,7 +74,7 @@ class GrowingAnswer:
         """Add a token to the text; return the new text of the answer. `piece` returns the bytes of a token."""
         if self.reader is None:
             return self.detokenizer.feed(piece(token))
-        text = self._keep(self.reader.feed(self.detokenizer.feed(self.job.form.piece(token, piece(token)))))
+        text = self._keep(self.reader.feed(self.job.form.text(self.detokenizer, token, piece(token))))
         self.reasoning_tokens += self.reader.reasons
         return text
 

@@ -1,12 +1,15 @@
 """How an answer with parts is read: which control tokens are visible in its text, and the reader of the text."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from shared.answer_parts import without_marks
 from workers.engine.chat.call_reader import CallReader
+from workers.engine.chat.harmony import MARKS, MESSAGE, STAND_INS
+from workers.engine.chat.harmony_reader import HarmonyReader
 from workers.engine.chat.reasoning import ReasoningReader
 from workers.engine.chat.tool_formats import ToolFormat
+from workers.engine.detokenizer import Detokenizer
 
 
 class PlainReader:
@@ -36,11 +39,65 @@ class AnswerForm:
     reasons: bool = False
     began: bool = False
 
-    def piece(self, token: int, piece: bytes) -> bytes:
-        """Return what a token adds to the text; `piece` is what it adds to a text without parts."""
-        return piece or self.names.get(token, b"")
+    def text(self, characters: Detokenizer, token: int, piece: bytes) -> str:
+        """Return the reader's text for a token; `piece` is what it adds to a text without parts."""
+        return characters.feed(piece or self.names.get(token, b""))
+
+    @property
+    def marks_between_texts(self) -> Collection[int]:
+        """The tokens that are no part of a text: none, because names of control tokens are read as text."""
+        return ()
 
     def start(self) -> CallReader | ReasoningReader | PlainReader:
         """Return a reader for a new answer."""
         rest = PlainReader() if self.form is None else CallReader(self.form)
         return ReasoningReader(rest, began=self.began) if self.reasons else rest
+
+
+@dataclass(frozen=True)
+class ChannelForm:
+    """How an answer in harmony is read (workers/engine/chat/harmony.py).
+
+    `form` is that of the calls, None if the answer has none. `names` are the names of the control tokens that are
+    marks; there are none if the marks are texts. `begun` is what the prompt has begun after the role, in the reader's
+    text. Without `parts`, only the content is read.
+    """
+
+    form: ToolFormat | None
+    names: Mapping[int, bytes]
+    begun: str = ""
+    parts: bool = True
+    #: Reasoning is a message of its own, which needs no marks around a text.
+    reasons: bool = False
+
+    @property
+    def began(self) -> bool:
+        """Whether the prompt has begun the text of a message."""
+        return self.marks[MESSAGE] in self.begun
+
+    def text(self, characters: Detokenizer, token: int, piece: bytes) -> str:
+        """Return the reader's text for a token; `piece` is what it adds to a text without parts."""
+        name = self.names.get(token)
+        if name is None:
+            return characters.feed(piece)
+        mark = name.decode()
+        # What follows another mark is a header, which no client sees.
+        return characters.add_mark(STAND_INS[mark], searched=mark == MESSAGE)
+
+    @property
+    def marks_between_texts(self) -> Collection[int]:
+        """The tokens that are no part of a text."""
+        return self.names.keys()
+
+    @property
+    def marks(self) -> Mapping[str, str]:
+        """What stands for each mark in the reader's text."""
+        return STAND_INS if self.names else {mark: mark for mark in MARKS}
+
+    def start(self) -> HarmonyReader:
+        """Return a reader for a new answer."""
+        return HarmonyReader(self.marks, begun=self.begun, calls=self.form is not None, parts=self.parts)
+
+
+#: How the parts of an answer are read.
+Form = AnswerForm | ChannelForm

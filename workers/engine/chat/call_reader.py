@@ -20,7 +20,7 @@ class CallReader:
         self._step = self._read_content
         self._begun = False
         self._n_calls = 0
-        self._arguments = _JsonObject()
+        self._arguments = JsonObject()
 
     def feed(self, text: str) -> str:
         """Add text of the model; return the new text of the answer."""
@@ -68,7 +68,7 @@ class CallReader:
         if not found or not name.startswith(before):
             return ""
         self._n_calls += 1
-        self._held, self._step, self._arguments = rest, self._read_arguments, _JsonObject()
+        self._held, self._step, self._arguments = rest, self._read_arguments, JsonObject()
         return CALL + without_marks(name[len(before) :]) + ARGUMENTS
 
     def _read_arguments(self) -> str:
@@ -86,7 +86,7 @@ class CallReader:
         return ""
 
 
-class _JsonObject:
+class JsonObject:
     """Finds the end of a JSON object that arrives in pieces, by its braces outside of strings."""
 
     def __init__(self) -> None:

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from workers.engine.chat.harmony import CHANNEL, CONSTRAIN, END_CALL, MESSAGE, START
+
 
 @dataclass(frozen=True)
 class ToolFormat:
@@ -25,6 +27,8 @@ class ToolFormat:
     short_ids: bool = False
     #: Whether the template itself tells the model which tools there are.
     in_template: bool = True
+    #: Whether answers consist of messages in channels, which workers/engine/chat/harmony_reader.py reads.
+    in_channels: bool = False
 
     @property
     def marks(self) -> str:
@@ -88,6 +92,17 @@ DEEPSEEK_PLAIN = ToolFormat(
     end="<｜tool▁calls▁end｜>",
     text_arguments=True,
 )
+#: gpt-oss. The channel may also come after the name of the tool, and the type of the arguments may be missing.
+HARMONY = ToolFormat(
+    "harmony",
+    begin=f"{CHANNEL}commentary to=functions.",
+    before="",
+    between=f" {CONSTRAIN}json{MESSAGE}",
+    after=END_CALL,
+    again=f"{START}assistant{CHANNEL}commentary to=functions.",
+    in_channels=True,
+)
+#: The forms whose calls workers/engine/chat/call_reader.py reads.
 ALL = (HERMES, GENERIC, LLAMA3, MISTRAL, MISTRAL_ARGS, DEEPSEEK, DEEPSEEK_PLAIN)
 
 
@@ -96,6 +111,8 @@ def format_of(template: str) -> ToolFormat:
 
     A template that shows tools in a form that is not known here counts as one without tools.
     """
+    if CHANNEL in template and MESSAGE in template:
+        return HARMONY
     if DEEPSEEK.begin in template:
         return DEEPSEEK if "```json" in template else DEEPSEEK_PLAIN
     if MISTRAL.begin in template:

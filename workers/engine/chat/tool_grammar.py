@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from shared.jobs.schema_keywords import nodes
+from workers.engine.chat.grammar_writer import ANY, GrammarWriter
+from workers.engine.chat.harmony_grammar import harmony_rules
 from workers.engine.chat.reasoning import BEGIN_MARK, END_MARK
 from workers.engine.chat.tool_formats import ToolFormat
 from workers.engine.chat.tool_request import ToolRequest
@@ -16,8 +18,8 @@ _NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additiona
 #: With one of these keywords, properties may be defined elsewhere than under `properties`.
 _OPEN = frozenset({"$ref", "additionalProperties", "allOf", "anyOf", "oneOf", "patternProperties"})
 
-#: Any text, and the white space that the readers of an answer skip (`str.isspace`).
-_ANY, _SPACES = "/(?s:.*)/", r"[\s\x1c-\x1f]"
+#: The white space that the readers of an answer skip (`str.isspace`).
+_SPACES = r"[\s\x1c-\x1f]"
 
 #: Keywords that describe a value for the model and restrict nothing. The model reads them in its prompt.
 _ANNOTATIONS = frozenset({"$comment", "default", "description", "examples", "title"})
@@ -38,20 +40,22 @@ def tool_constraint(
     `control_tokens` maps the names of the model's control tokens to their ids. Where the format has such a name, only
     the token is accepted, and not the same characters. Without `required`, the model writes any text until it begins a
     call, or a text that matches `content`. With `reasons`, it may reason before that, in any text up to the mark for
-    the end; with `began`, the prompt has begun the reasoning. Raises JobRejected if a schema is not supported, or if
-    the schemas together are longer than `max_bytes`.
+    the end; with `began`, the prompt has begun the reasoning, or a message in a channel. Raises JobRejected if a schema
+    is not supported, or if the schemas together are longer than `max_bytes`.
     """
-    writer = _Writer(control_tokens)
-    functions = request.callable_functions
-    schemas = [_schema(function, max_bytes) for function in functions]
-    n_bytes = sum(map(len, schemas))
-    if n_bytes > max_bytes:
-        raise unusable(f"they have {n_bytes} bytes, and PENSTOCK_MAX_SCHEMA_BYTES is {max_bytes}", TOOLS)
+    writer = GrammarWriter(control_tokens)
+    tools = _tools(request, max_bytes)
+    if form.in_channels:
+        answer = "" if content is None else _content_schema(content)
+        rules = harmony_rules(
+            writer, tools, required=request.required, several=request.several, content=answer, began=began
+        )
+        return Constraint("tools", "\n".join(rules), writer.marks)
     calls = [
-        f"tool_{i}: {writer.terms(function['name'] + form.between)} %json {schema} {writer.terms(form.after)}"
-        for i, (function, schema) in enumerate(zip(functions, schemas, strict=True))
+        f"tool_{i}: {writer.terms(name + form.between)} %json {schema} {writer.terms(form.after)}"
+        for i, (name, schema) in enumerate(tools)
     ]
-    anyone = " | ".join(f"tool_{i}" for i in range(len(functions)))
+    anyone = " | ".join(f"tool_{i}" for i in range(len(tools)))
     more = f" ({writer.terms(form.again)} call)*" if form.again and request.several else ""
     body = f"calls: {writer.terms(form.before)} call{more} {writer.terms(form.end)}"
     if request.required:
@@ -64,20 +68,33 @@ def tool_constraint(
     return Constraint("tools", "\n".join(lines), writer.marks)
 
 
-def _content_start(form: ToolFormat, writer: "_Writer", content: Constraint) -> list[str]:
+def _tools(request: ToolRequest, max_bytes: int) -> list[tuple[str, str]]:
+    """Return the name of each function that the answer may call, with the schema of its arguments."""
+    functions = request.callable_functions
+    tools = [(function["name"], _schema(function, max_bytes)) for function in functions]
+    n_bytes = sum(len(schema) for _, schema in tools)
+    if n_bytes > max_bytes:
+        raise unusable(f"they have {n_bytes} bytes, and PENSTOCK_MAX_SCHEMA_BYTES is {max_bytes}", TOOLS)
+    return tools
+
+
+def _content_start(form: ToolFormat, writer: GrammarWriter, content: Constraint) -> list[str]:
     """Return the rules for an answer that is a call or matches `content`."""
+    return [f"start: answer | {writer.terms(form.begin)} calls", f"answer: %json {_content_schema(content)}"]
+
+
+def _content_schema(content: Constraint) -> str:
     if content.kind != "json":
         raise unusable("with tools, it must be a JSON format")
-    answer = _with_space(json.loads(content.text))
-    return [f"start: answer | {writer.terms(form.begin)} calls", f"answer: %json {answer}"]
+    return _with_space(json.loads(content.text))
 
 
-def _free_start(form: ToolFormat, writer: "_Writer", *, reasons: bool, began: bool) -> list[str]:
+def _free_start(form: ToolFormat, writer: GrammarWriter, *, reasons: bool, began: bool) -> list[str]:
     """Return the rules for an answer that may reason, then be any text, and then call tools.
 
     A terminal takes as much text as it can. So text is only what does not begin the reasoning.
     """
-    no_thought = f" & ~(/{_SPACES}*/ {json.dumps(BEGIN_MARK)} {_ANY})" if reasons and not began else ""
+    no_thought = f" & ~(/{_SPACES}*/ {json.dumps(BEGIN_MARK)} {ANY})" if reasons and not began else ""
     rest = _rest(form, writer, no_thought)
     if not reasons:
         return ["start: rest", *rest]
@@ -91,16 +108,16 @@ def _free_start(form: ToolFormat, writer: "_Writer", *, reasons: bool, began: bo
     return [*opening, *thinking, *rest]
 
 
-def _thinking(writer: "_Writer") -> list[str]:
+def _thinking(writer: GrammarWriter) -> list[str]:
     """Return the rules for reasoning that has begun, with all that follows. The answer may end inside it."""
     end = json.dumps(END_MARK)
     if writer.has_mark(END_MARK):
-        thought = f"THOUGHT: {_ANY} & ~({_ANY} {end} {_ANY})"
+        thought = f"THOUGHT: {ANY} & ~({ANY} {end} {ANY})"
         return [f"thinking: THOUGHT | THOUGHT {writer.terms(END_MARK)} rest", thought]
-    return ["thinking: THOUGHT | thought rest", f"THOUGHT: {_ANY}", f"thought[lazy]: {_ANY} {end}"]
+    return ["thinking: THOUGHT | thought rest", f"THOUGHT: {ANY}", f"thought[lazy]: {ANY} {end}"]
 
 
-def _rest(form: ToolFormat, writer: "_Writer", no_thought: str) -> list[str]:
+def _rest(form: ToolFormat, writer: GrammarWriter, no_thought: str) -> list[str]:
     """Return the rules for text that may be followed by calls. `no_thought` excludes texts that begin the reasoning."""
     begin = writer.terms(form.begin)
     if form.only_first:
@@ -108,10 +125,10 @@ def _rest(form: ToolFormat, writer: "_Writer", no_thought: str) -> list[str]:
         other = rf"/{_SPACES}*([^\s\x1c-\x1f{first}](?s:.*))?/"
         return [f"rest: OTHER | SPACE? {begin} calls", f"OTHER: {other}{no_thought}", f"SPACE: /{_SPACES}{{1,8}}/"]
     if writer.has_mark(form.begin):
-        no_characters = f" & ~({_ANY} {json.dumps(form.begin, ensure_ascii=False)} {_ANY})"
-        return [f"rest: OTHER | OTHER {begin} calls", f"OTHER: {_ANY}{no_characters}{no_thought}"]
+        no_characters = f" & ~({ANY} {json.dumps(form.begin, ensure_ascii=False)} {ANY})"
+        return [f"rest: OTHER | OTHER {begin} calls", f"OTHER: {ANY}{no_characters}{no_thought}"]
     # A lazy terminal ends with the first `begin`, so that no other text can contain it.
-    return ["rest: OTHER | begin calls", f"OTHER: {_ANY}{no_thought}", f"begin[lazy]: ({_ANY} {begin}){no_thought}"]
+    return ["rest: OTHER | begin calls", f"OTHER: {ANY}{no_thought}", f"begin[lazy]: ({ANY} {begin}){no_thought}"]
 
 
 def _schema(function: Mapping[str, Any], max_bytes: int) -> str:
@@ -136,37 +153,3 @@ def _schema(function: Mapping[str, Any], max_bytes: int) -> str:
 
 def _with_space(schema: dict[str, Any]) -> str:
     return json.dumps(schema | {"x-guidance": {"whitespace_pattern": JSON_SPACE}})
-
-
-class _Writer:
-    """Writes texts as terms of a grammar. Names of control tokens in them become rules for these tokens."""
-
-    def __init__(self, control_tokens: Mapping[str, int]) -> None:
-        self._tokens = control_tokens
-        self._pattern = _any_of(control_tokens)
-        self._used: dict[str, int] = {}
-
-    @property
-    def marks(self) -> tuple[tuple[str, int], ...]:
-        """The name of each rule that stands for a control token, and the token."""
-        return tuple((f"mark_{i}", token) for i, token in enumerate(self._used.values()))
-
-    def has_mark(self, text: str) -> bool:
-        """Return whether the text contains the name of a control token."""
-        return self._pattern is not None and self._pattern.search(text) is not None
-
-    def terms(self, text: str) -> str:
-        """Return the terms that match exactly this text; "" for an empty one."""
-        parts = [text] if self._pattern is None else self._pattern.split(text)
-        return " ".join(self._term(part) for part in parts if part)
-
-    def _term(self, part: str) -> str:
-        if part not in self._tokens:
-            return json.dumps(part, ensure_ascii=False)
-        self._used.setdefault(part, self._tokens[part])
-        return f"mark_{list(self._used).index(part)}"
-
-
-def _any_of(names: Mapping[str, int]) -> re.Pattern[str] | None:
-    longest_first = sorted(names, key=len, reverse=True)
-    return re.compile(f"({'|'.join(map(re.escape, longest_first))})") if names else None

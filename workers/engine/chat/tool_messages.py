@@ -26,6 +26,8 @@ def messages_for_template(
     """
     if not tools and not any(message["role"] == "tool" or "tool_calls" in message for message in messages):
         return messages
+    if form.in_channels:
+        messages = _one_call_each(messages)
     if form.in_template:
         return [_with_objects(message, form) for message in messages]
     plain = [_as_text(message) for message in messages]
@@ -36,6 +38,31 @@ def messages_for_template(
     if plain[0]["role"] == "system":
         return [{**plain[0], "content": f"{plain[0]['content']}\n\n{told}"}, *plain[1:]]
     return [{"role": "system", "content": told}, *plain]
+
+
+def _one_call_each(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the messages with each call in a message of its own, which the result of the call follows.
+
+    The templates of gpt-oss show only the first call of a message, and take each result for that of the last call.
+    """
+    divided: list[dict[str, Any]] = []
+    at = 0
+    while at < len(messages):
+        message = messages[at]
+        after = at = at + 1
+        while after < len(messages) and messages[after]["role"] == "tool":
+            after += 1
+        calls = message.get("tool_calls") or []
+        if len(calls) < 2:
+            divided.append(message)
+            continue
+        results, at = messages[at:after], after
+        for i, call in enumerate(calls):
+            own = [result for result in results if result.get("tool_call_id") == call["id"]]
+            divided += [{**message, "content": "" if i else message["content"], "tool_calls": [call]}, *own]
+            results = [result for result in results if result not in own]
+        divided += results
+    return divided
 
 
 def _with_objects(message: dict[str, Any], form: ToolFormat) -> dict[str, Any]:

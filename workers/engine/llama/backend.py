@@ -19,7 +19,7 @@ from shared.settings.settings import Settings
 from workers.engine.answer.words import is_end, token_of
 from workers.engine.backend import END, BatchRow, DecodeFailed, Facts, Prepared
 from workers.engine.cells.slots import SlotAccountingError
-from workers.engine.chat.answer_form import AnswerForm
+from workers.engine.chat.answer_form import Form
 from workers.engine.chat.tool_grammar import tool_constraint
 from workers.engine.chat.tool_request import ToolRequest, read_tools
 from workers.engine.events import JobRejected, JobSpec
@@ -99,9 +99,9 @@ class LlamaBackend:
         tools = read_tools(spec.payload)
         if tools is not None and self._no_tools_reason:
             raise JobRejected(EndCode.UNSUPPORTED_PARAMETER, self._no_tools_reason, "tools")
-        prompts = self._prompt_maker.make(spec, tools)
-        prompt = prompts[0]
         constraint = read_constraint(spec.payload, max_bytes=self._grammars.limits.max_bytes)
+        prompts = self._prompt_maker.make(spec, tools, is_held=constraint is not None)
+        prompt = prompts[0]
         # A model that is held to a form from the first token on does not reason.
         may_reason = constraint is None and (tools is None or not tools.required)
         form = self._prompt_maker.answer_form(spec, prompt, has_tools=tools is not None, may_reason=may_reason)
@@ -121,7 +121,7 @@ class LlamaBackend:
             prompts=tuple((each, len(each)) for each in prompts) if len(prompts) > 1 else (),
         )
 
-    def _with_tools(self, tools: ToolRequest, form: AnswerForm | None, content: Constraint | None) -> Constraint:
+    def _with_tools(self, tools: ToolRequest, form: Form | None, content: Constraint | None) -> Constraint:
         """Return what an answer with tools, which is read in this form, must match without a call: `content`."""
         if form is None or form.form is None:
             raise JobRejected(EndCode.UNSUPPORTED_PARAMETER, "tools need a chat template", "tools")
@@ -152,7 +152,8 @@ class LlamaBackend:
         if saved is not None:
             self._logprobs[slot] = saved
         elif job.keeps_logprobs:
-            self._logprobs[slot] = Logprobs(job.sampling.logprobs or 0, self._vocab.piece_or_name, self._vocab.piece)
+            piece = self._prompt_maker.text_piece(job.form)
+            self._logprobs[slot] = Logprobs(job.sampling.logprobs or 0, self._vocab.piece_or_name, piece)
 
     def set_prefix(self, slot: int, source: int, n: int) -> int:
         """Make `slot` hold the first `n` tokens of slot `source` and no others. Both may be the same slot.

@@ -1,5 +1,7 @@
 """Makes a job's prompt: tokens of its text, or of its messages in the model's chat template."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,15 +9,22 @@ import numpy as np
 from shared.errors import ModelError
 from shared.jobs.outcomes import EndCode
 from workers.engine.backend import context_limit
-from workers.engine.chat.answer_form import AnswerForm
+from workers.engine.chat.answer_form import AnswerForm, ChannelForm, Form
 from workers.engine.chat.chat_template import ChatTemplate
+from workers.engine.chat.harmony import ASSISTANT, CHANNEL, END_MESSAGE, FINAL, MARKS, MESSAGE, START
 from workers.engine.chat.reasoning import BEGIN_MARK, END_MARK
+from workers.engine.chat.tool_formats import ToolFormat
 from workers.engine.chat.tool_request import ToolRequest
+from workers.engine.detokenizer import Detokenizer
 from workers.engine.events import JobRejected, JobSpec
 from workers.engine.llama.vocabulary import Tokens, Vocabulary
 
-#: How many tokens of a prompt may be needed for the mark that begins the reasoning, and a line end after it.
+#: How many tokens of a prompt may be needed for the marks that begin the reasoning, and a line end after them.
 _END_TOKENS = 16
+#: How many tokens of a prompt may be needed for a role and the header of a channel, of which each byte may be a token.
+_HEADER_TOKENS = 64
+#: The end of a prompt in harmony that leaves the channel to the model.
+_ASSISTANT = START + ASSISTANT
 
 
 class Prompts:
@@ -36,19 +45,25 @@ class Prompts:
         except ModelError as fault:
             self._no_template_reason = str(fault)
 
-    def make(self, spec: JobSpec, tools: ToolRequest | None) -> list[Tokens]:
-        """Return the tokens of each prompt, of which a job with messages has one. Raises JobRejected."""
+    def make(self, spec: JobSpec, tools: ToolRequest | None, *, is_held: bool) -> list[Tokens]:
+        """Return the tokens of each prompt, of which a job with messages has one. Raises JobRejected.
+
+        `is_held` says whether the content of the answer must match a form.
+        """
         messages, several = spec.payload.get("messages"), spec.payload.get("prompts")
         if messages is None:
             prompts = several if isinstance(several, list) and several else [spec.payload.get("prompt")]
             return self._texts(prompts)
-        return [self._chat(spec, messages, tools)]
+        return [self._chat(spec, messages, tools, is_held=is_held)]
 
-    def _chat(self, spec: JobSpec, messages: Any, tools: ToolRequest | None) -> Tokens:
+    def _chat(self, spec: JobSpec, messages: Any, tools: ToolRequest | None, *, is_held: bool) -> Tokens:
         if self.template is None:
             raise JobRejected(EndCode.INVALID_VALUE, f"{self._no_template_reason}: send a prompt", "messages")
         shown = () if tools is None else tools.tools
         pieces = self.template.pieces(messages, self._vocab.control_names, shown, _variables(spec))
+        if is_held and tools is None and self.template.tool_format.in_channels and pieces[-1].endswith(_ASSISTANT):
+            # Without the header of the channel, the content would not begin at the first token.
+            pieces[-1] += FINAL
         self._reject_too_long(max(len(pieces), self._vocab.min_tokens("".join(pieces))), "messages")
         return _non_empty(np.concatenate([self._vocab.tokenize(piece) for piece in pieces]), "messages")
 
@@ -72,10 +87,12 @@ class Prompts:
         self._vocab.reject_unknown(given, "prompt")
         return _non_empty(np.array(given, np.int32), "prompt")
 
-    def answer_form(self, spec: JobSpec, prompt: Tokens, *, has_tools: bool, may_reason: bool) -> AnswerForm | None:
+    def answer_form(self, spec: JobSpec, prompt: Tokens, *, has_tools: bool, may_reason: bool) -> Form | None:
         """Return how the parts of the answer to this prompt are read; None if its text is the answer."""
-        template = self.template
-        if template is None or not (has_tools or spec.payload.get("parts")):
+        template, shows_parts = self.template, has_tools or bool(spec.payload.get("parts"))
+        if template is not None and template.tool_format.in_channels and spec.payload.get("messages") is not None:
+            return self._channel_form(template.tool_format if has_tools else None, prompt, shows_parts=shows_parts)
+        if template is None or not shows_parts:
             return None
         reasons = template.reasons and may_reason
         end = b"".join(map(self._vocab.piece_or_name, prompt[-_END_TOKENS:].tolist())).rstrip()
@@ -83,6 +100,25 @@ class Prompts:
         names = {token: name.encode() for name, token in self._vocab.control_tokens_in(marks).items()}
         began = reasons and end.endswith(BEGIN_MARK.encode())
         return AnswerForm(template.tool_format if has_tools else None, names, reasons, began)
+
+    def _channel_form(self, form: ToolFormat | None, prompt: Tokens, *, shows_parts: bool) -> ChannelForm:
+        names = {
+            token: name.encode()
+            for name, token in self._vocab.control_tokens_in("".join(MARKS)).items()
+            if token not in self._vocab.end_tokens
+        }
+        if not {START, CHANNEL, MESSAGE, END_MESSAGE}.issubset(map(bytes.decode, names.values())):
+            names = {}
+        marked = ChannelForm(form, names, parts=shows_parts)
+        characters = Detokenizer()
+        tail = (marked.text(characters, token, self._vocab.piece(token)) for token in prompt[-_HEADER_TOKENS:].tolist())
+        _, found, begun = "".join(tail).rpartition(marked.marks[START] + ASSISTANT)
+        return replace(marked, begun=begun if found else "")
+
+    def text_piece(self, form: Form | None) -> Callable[[int], bytes]:
+        """Return the function that returns the bytes that a token adds to an answer that is read in this form."""
+        marks = () if form is None else form.marks_between_texts
+        return (lambda token: b"" if token in marks else self._vocab.piece(token)) if marks else self._vocab.piece
 
     def _reject_too_long(self, tokens: int, param: str) -> None:
         """Raise JobRejected if a prompt with at least `tokens` tokens cannot fit the context.

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from shared.jobs.outcomes import EndCode
+from workers.engine.chat.harmony import MARKS
 from workers.engine.events import JobRejected
 from workers.engine.structured.compiler import TokenTable
 
@@ -33,12 +34,17 @@ class Vocabulary:
         self._add_bos: bool = lib.llama_vocab_get_add_bos(self.handle)
         self._add_eos: bool = lib.llama_vocab_get_add_eos(self.handle)
         self._pieces: dict[int, bytes] = {}
-        control = lib.LLAMA_TOKEN_ATTR_CONTROL | lib.LLAMA_TOKEN_ATTR_UNKNOWN
+        user_defined = set(self._with_attributes(lib.LLAMA_TOKEN_ATTR_USER_DEFINED))
+        control = set(self._with_attributes(lib.LLAMA_TOKEN_ATTR_CONTROL | lib.LLAMA_TOKEN_ATTR_UNKNOWN))
+        # llama.cpp makes some control tokens of gpt-oss user-defined, so that it shows them in texts. It then also
+        # finds them in texts that are tokenized without control tokens.
+        control |= {token for token in user_defined if self.name(token) in MARKS}
+        self._control = frozenset(control)
         #: Pattern that matches the names of control tokens; None if the vocabulary has no control tokens.
         self.control_names = self._names_pattern(control)
         #: Pattern that matches the names of tokens that llama.cpp never splits; None if there are no such tokens.
-        self._unsplittable = self._names_pattern(control | lib.LLAMA_TOKEN_ATTR_USER_DEFINED)
-        self._control_tokens = {self.name(token): token for token in self._with_attributes(control)}
+        self._unsplittable = self._names_pattern(control | user_defined)
+        self._control_tokens = {self.name(token): token for token in control}
         self._byte_fallback = self._byte_fallback_pattern()
 
     def _byte_fallback_pattern(self) -> re.Pattern[str] | None:
@@ -61,12 +67,12 @@ class Vocabulary:
         runs = [] if self._byte_fallback is None else self._byte_fallback.findall(text)
         return sum(len(run.encode(errors="replace")) for run in runs)
 
-    def _names_pattern(self, attributes: int) -> re.Pattern[str] | None:
-        """Return a pattern for the names of tokens with any of these attributes, or None if there are none.
+    def _names_pattern(self, tokens: Iterable[int]) -> re.Pattern[str] | None:
+        """Return a pattern for the names of these tokens, or None if there are none.
 
         The pattern does not match names of a single character. It tries longer names first.
         """
-        names = [name for name in map(self.name, self._with_attributes(attributes)) if len(name) > 1]
+        names = [name for name in map(self.name, tokens) if len(name) > 1]
         longest_first = sorted(names, key=len, reverse=True)
         return re.compile(f"(?:{'|'.join(map(re.escape, longest_first))})") if names else None
 
@@ -150,7 +156,7 @@ class Vocabulary:
                 raise ValueError(f"the answer so far has token {token}, but the model has only {self.size} tokens")
 
     def piece(self, token: int) -> bytes:
-        """Return the bytes that a token adds to a text. A control token adds no bytes."""
+        """Return the bytes that a token adds to a text. A control token adds none, unless llama.cpp shows it."""
         piece = self._pieces.get(token)
         if piece is None:
             piece = self._pieces[token] = self._read(token, show_control=False)
@@ -162,9 +168,7 @@ class Vocabulary:
 
     def table(self) -> TokenTable:
         """Return the bytes of all tokens, and which tokens end an answer or add no text to it."""
-        special = self._lib.LLAMA_TOKEN_ATTR_CONTROL | self._lib.LLAMA_TOKEN_ATTR_UNKNOWN
-        marked = (t for t in range(self.size) if self._lib.llama_vocab_get_attr(self.handle, t) & special)
-        return TokenTable([self.piece(token) for token in range(self.size)], self.end_tokens, frozenset(marked))
+        return TokenTable([self.piece(token) for token in range(self.size)], self.end_tokens, self._control)
 
     def name(self, token: int) -> str:
         """Return a token as the vocabulary spells it, or "" if `token` is negative (no such token)."""

@@ -14,7 +14,7 @@ from tests.support.fits_schema import assert_fits
 from tests.support.gguf_copy import copy_gguf
 from tests.support.tool_templates import CONTROL, IN_TEMPLATE, a_tool, template_of
 from workers.engine.chat.chat_template import ChatTemplate
-from workers.engine.chat.tool_formats import GENERIC, HERMES, MISTRAL
+from workers.engine.chat.tool_formats import GENERIC, HARMONY, HERMES, MISTRAL
 from workers.engine.detokenizer import Detokenizer
 from workers.engine.events import JobRejected, JobSpec
 from workers.engine.llama.backend import load_backend
@@ -39,8 +39,8 @@ EARLIER = [
 
 #: Each family with its marks as control tokens, if it has any, and as plain text. To a SentencePiece vocabulary, the
 #: character in DeepSeek's marks is a space, so it cannot write them as plain text.
-KINDS = [(form, True) for form in IN_TEMPLATE if form.name in CONTROL]
-KINDS += [(form, False) for form in IN_TEMPLATE if "\u2581" not in form.marks]
+KINDS = [(form, True) for form in (*IN_TEMPLATE, HARMONY) if form.name in CONTROL]
+KINDS += [(form, False) for form in (*IN_TEMPLATE, HARMONY) if "\u2581" not in form.marks]
 
 families = pytest.mark.parametrize(
     "family", KINDS, indirect=True, ids=lambda kind: f"{kind[0].name} {'tokens' if kind[1] else 'text'}"
@@ -102,7 +102,7 @@ def test_text_goes_before_a_call_and_a_begun_call_must_be_completed(family):
 
         def read(token, matcher=matcher, reader=reader, characters=characters):
             matcher.accept(token)
-            return reader.feed(characters.feed(job.form.piece(token, family.piece(token))))
+            return reader.feed(job.form.text(characters, token, family.piece(token)))
 
         text = ""
         for token in map(int, family.tokenize(said + form.begin)):

@@ -6,14 +6,12 @@ from pathlib import Path
 import pytest
 from gguf import TokenType
 
-from shared.answer_parts import read_parts
 from shared.settings.settings import load
+from tests.support.chosen_answer import Answer
 from tests.support.fits_schema import assert_fits
 from tests.support.gguf_copy import copy_gguf
 from tests.support.tool_templates import CONTROL, a_tool, template_of
 from workers.engine.chat.tool_formats import HERMES, LLAMA3
-from workers.engine.detokenizer import Detokenizer
-from workers.engine.events import JobSpec
 from workers.engine.llama.backend import load_backend
 
 WEATHER = a_tool("get_weather", unit={"enum": ["C", "F"]})
@@ -42,49 +40,17 @@ def model(request, model_path: Path, tmp_path_factory):
     backend.close()
 
 
-class Answer:
-    """An answer whose tokens a test chooses. It fails on the first token that the grammar forbids."""
-
-    def __init__(self, backend, **more):
-        self.backend = backend
-        self.job = backend.prepare(JobSpec("a", "blue", REQUEST | more, 300, 1e9))
-        self.matcher, self.reader = self.job.grammar.start(), self.job.form.start()
-        self.characters, self.text = Detokenizer(), ""
-
-    def write(self, text, *, as_tokens=True):
-        """Write a text. Return whether the grammar allowed all of it."""
-        tokens = self.backend._vocab.tokenize(text, parse_special=as_tokens)
-        return all(self.write_token(int(token)) for token in tokens)
-
-    def write_token(self, token):
-        if not self.matcher.allows(token):
-            return False
-        self.matcher.accept(token)
-        piece = self.job.form.piece(token, self.backend.piece(token))
-        self.text += self.reader.feed(self.characters.feed(piece))
-        return True
-
-    def go_on(self, rng, ends):
-        """Write tokens at random, as long as some are allowed that do not end the answer."""
-        for _ in range(100):
-            allowed = [] if self.matcher.ended else set(map(int, self.matcher.allowed())) - ends
-            if not allowed:
-                break
-            self.write_token(rng.choice(sorted(allowed)))
-        return read_parts(self.text + self.reader.finish())
-
-
 @pytest.mark.parametrize("begins", [False, True], ids=["answer begins it", "prompt begins it"])
 @pytest.mark.parametrize("said", ["", "I look it up. "])
 def test_a_call_after_the_reasoning_is_held_and_one_inside_it_is_only_text(model, begins, said):
     form = model._prompt_maker.template.tool_format
     # What only resembles a call or an end, and what is one if it stands outside of the reasoning.
     thought = 'Shall I {"name": "x"}? <tool_call>{"a": </think <think> no.\n'
-    answer = Answer(model, chat_template_kwargs={"begins": begins})
+    answer = Answer(model, REQUEST | {"chat_template_kwargs": {"begins": begins}})
     assert answer.write("" if begins else "\n<think>")
     assert answer.write(thought, as_tokens=False)
     assert answer.write("</think>\n\n" + ("" if form.only_first else said) + form.begin)
-    parts = answer.go_on(random.Random(form.name), model._vocab.end_tokens)
+    parts = answer.go_on(random.Random(form.name))
     assert parts.reasoning == thought.strip()
     assert parts.content == ("" if form.only_first else said.strip())
     assert parts.calls
@@ -97,7 +63,7 @@ def test_an_answer_may_also_end_in_its_reasoning_after_it_or_have_none(model):
     ends = model._vocab.end_tokens
     alone = ["two", " <thin", "<think>one", "<think>one</think> two"]
     for begins, text in [*((False, text) for text in alone), (True, "one"), (True, "</think>"), (True, "one</think>t")]:
-        answer = Answer(model, chat_template_kwargs={"begins": begins})
+        answer = Answer(model, REQUEST | {"chat_template_kwargs": {"begins": begins}})
         assert answer.write(text), text
         assert any(map(answer.matcher.allows, ends)), text
 
@@ -105,13 +71,13 @@ def test_an_answer_may_also_end_in_its_reasoning_after_it_or_have_none(model):
 def test_the_characters_of_a_mark_do_what_its_token_does_or_cannot_be_written(model):
     """The reader knows only the text, so characters that the grammar took for others would begin an unheld call."""
     form = model._prompt_maker.template.tool_format
-    answer = Answer(model)
+    answer = Answer(model, REQUEST)
     if not answer.write("<think>", as_tokens=False):
-        answer = Answer(model)
+        answer = Answer(model, REQUEST)
         answer.write("<think>")
     if not answer.write("one</think>", as_tokens=False):
         assert answer.write("e</think>")
     if answer.write(form.begin, as_tokens=False):
-        parts = answer.go_on(random.Random(1), model._vocab.end_tokens)
+        parts = answer.go_on(random.Random(1))
         for call in parts.calls[:-1] if len(parts.calls) > 1 else parts.calls:
             assert_fits(WEATHER["function"]["parameters"], call.arguments)
