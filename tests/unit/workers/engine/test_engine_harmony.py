@@ -1,159 +1,31 @@
-"""Tests of models that answer in harmony: what their grammars allow, what their prompts are, how answers are read."""
+"""Tests of models that answer in harmony: what their prompts are, and how their answers are read, cut and continued."""
 
 import contextlib
 import random
 from pathlib import Path
 
 import pytest
-from gguf import TokenType
 
 from shared.answer_parts import AnswerParts, read_parts
-from shared.settings.settings import load
-from tests.support.chosen_answer import Answer
 from tests.support.driven import Driven
-from tests.support.fits_schema import assert_fits
-from tests.support.gguf_copy import copy_gguf
-from tests.support.tool_templates import CONTROL, HARMONY_TEMPLATE, a_tool
+from tests.support.harmony_model import ANALYSIS, CHAT, FINAL, NEXT, TOOLS, WEATHER, check_calls, load_harmony
+from tests.support.tool_templates import HARMONY_TEMPLATE, a_tool
 from workers.engine.chat.chat_template import ChatTemplate
 from workers.engine.chat.harmony import MARKS
 from workers.engine.chat.tool_formats import HARMONY
 from workers.engine.detokenizer import Detokenizer
 from workers.engine.events import JobSpec, Text
-from workers.engine.llama.backend import load_backend
-
-WEATHER = a_tool("get_weather", unit={"enum": ["C", "F"]})
-LATER = a_tool("get_weather_at", hour={"type": "integer", "minimum": 0, "maximum": 23})
-SCHEMAS = {tool["function"]["name"]: tool["function"]["parameters"] for tool in (WEATHER, LATER)}
-CHAT = {"messages": [{"role": "user", "content": "dibo kufe"}], "max_tokens": 12, "parts": True, "temperature": 0}
-TOOLS = CHAT | {"tools": [WEATHER, LATER]}
-ANALYSIS, FINAL = "<|channel|>analysis<|message|>", "<|channel|>final<|message|>"
-NEXT = "<|end|><|start|>assistant"
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["tokens", "text"])
 def model(request, model_path: Path, tmp_path_factory):
-    """A random model of gpt-oss's family: its template, and its marks as control tokens or as plain text."""
-    names = CONTROL["harmony"] if request.param else ()
-    # No text contains these bytes, so nothing else needs their tokens.
-    pieces = {f"<0x{0xF8 + i:X}>": name for i, name in enumerate(names)}
-    path = tmp_path_factory.mktemp("harmony") / "m.gguf"
-    copy_gguf(model_path, path, pieces=pieces, piece_type=TokenType.CONTROL, template=HARMONY_TEMPLATE)
-    backend = load_backend(load({}, None, device="cpu", max_batch_size=4, kv_cells=4096, threads=1), path)
-    backend.marks_are_tokens = request.param
+    """A random model of gpt-oss's family, with its marks as control tokens or as plain text."""
+    backend = load_harmony(model_path, tmp_path_factory.mktemp("harmony") / "m.gguf", as_tokens=request.param)
     yield backend
     backend.close()
 
 
 only_tokens = pytest.mark.parametrize("model", [True], indirect=True, ids=["tokens"])
-
-
-def check(parts, content="", reasoning=""):
-    assert (parts.content, parts.reasoning) == (content, reasoning)
-    assert parts.calls
-    for call in parts.calls[:-1] if len(parts.calls) > 1 else parts.calls:
-        assert_fits(SCHEMAS[call.name], call.arguments)
-
-
-CALLS = {
-    "in the channel": "<|channel|>commentary to=functions.",
-    "after the role": "<|start|>assistant to=functions.",
-    "at once": " to=functions.",
-    "after reasoning": f"{ANALYSIS}Hm.{NEXT}<|channel|>commentary to=functions.",
-    "after reasoning, after the role": f"{ANALYSIS}Hm.{NEXT} to=functions.",
-    "after a preamble": f"<|channel|>commentary<|message|>I look.{NEXT}<|channel|>commentary to=functions.",
-    "after the final text": f"{FINAL}I look.{NEXT}<|channel|>analysis to=functions.",
-    "after text without a channel": f"I look.{NEXT}<|channel|>commentary to=functions.",
-}
-
-
-@pytest.mark.parametrize("begin", CALLS.values(), ids=CALLS.keys())
-def test_a_call_is_held_from_its_recipient_on(model, begin):
-    answer = Answer(model, TOOLS)
-    assert answer.write(begin)
-    said = {"content": "I look."} if "look" in begin else {}
-    check(answer.go_on(random.Random(begin)), **said, reasoning="Hm." if "Hm." in begin else "")
-
-
-HEADERS = [
-    "<|message|>",
-    " <|constrain|>json<|message|>",
-    "<|constrain|>json<|message|>",
-    " json<|message|>",
-    " code<|message|>",
-    "<|channel|>commentary <|constrain|>json<|message|>",
-    "<|channel|>analysis code<|message|>",
-]
-
-
-@pytest.mark.parametrize("header", HEADERS)
-def test_the_type_and_the_channel_after_the_name_may_be_any_that_models_write(model, header):
-    for begin in ("<|channel|>commentary to=functions.", " to=functions."):
-        answer = Answer(model, TOOLS)
-        assert answer.write(begin + "get_weather" + header)
-        check(answer.go_on(random.Random(header)))
-
-
-def test_only_an_offered_tool_can_be_called(model):
-    for call in ("to=functions.rm", "to=python", "to=browser.search"):
-        answer = Answer(model, TOOLS)
-        written = answer.write(f"<|channel|>commentary {call}<|message|>{{}}")
-        assert not (written and answer.parts.calls)
-    chosen = {"type": "function", "function": {"name": "get_weather"}}
-    assert not Answer(model, TOOLS | {"tool_choice": chosen}).write("<|channel|>commentary to=functions.get_weather_at")
-
-
-def test_an_answer_may_end_in_any_message_and_be_of_any_form(model):
-    ends = model._vocab.end_tokens
-    texts = ["", "Yes.", FINAL, f"{FINAL}Yes.", f"{ANALYSIS}Hm. a=b", f"{ANALYSIS}Hm.{NEXT}{FINAL}Yes."]
-    texts += [
-        "<|message|>Yes.",
-        f"<|start|>assistant{FINAL}Yes.",
-        f"{FINAL}Yes.<|end|>",
-        f"{FINAL}Yes.{NEXT}{ANALYSIS}Hm.",
-    ]
-    for text in texts:
-        answer = Answer(model, TOOLS)
-        assert answer.write(text), text
-        assert any(map(answer.matcher.allows, ends)), text
-
-
-def test_text_in_a_channel_that_the_prompt_has_begun_is_no_call(model):
-    answer = Answer(model, TOOLS | {"chat_template_kwargs": {"begun": "analysis"}})
-    assert answer.write(" to=functions.rm")
-    assert answer.write(f"{NEXT}<|channel|>commentary to=functions.")
-    check(answer.go_on(random.Random(3)), reasoning=" to=functions.rm")
-
-
-def test_a_required_call_is_held_from_the_first_token_and_one_call_can_be_demanded(model):
-    answer = Answer(model, TOOLS | {"tool_choice": "required"})
-    assert not answer.write("<|channel|>analysis")
-    one = Answer(model, TOOLS | {"parallel_tool_calls": False})
-    called = '<|channel|>commentary to=functions.get_weather<|message|>{"unit": "C"}'
-    more = NEXT if model.marks_are_tokens else "<|call|><|start|>assistant"
-    assert one.write(called)
-    assert not one.write(f"{more}{called}")
-    two = Answer(model, TOOLS)
-    assert two.write(f"{called}{more}{called}")
-    assert [call.arguments for call in two.parts.calls] == ['{"unit": "C"}'] * 2
-
-
-def test_content_that_must_fit_a_schema_is_in_the_final_channel_or_a_call_takes_its_place(model):
-    held = TOOLS | {"response_format": {"type": "json_object", "schema": WEATHER["function"]["parameters"]}}
-    answer = Answer(model, held)
-    assert answer.write(FINAL)
-    assert_fits(WEATHER["function"]["parameters"], answer.go_on(random.Random(1)).content)
-    called = Answer(model, held)
-    assert called.write(HARMONY.begin)
-    check(called.go_on(random.Random(2)))
-
-
-@only_tokens
-def test_the_characters_of_a_mark_begin_no_call_where_marks_are_tokens(model):
-    text = '<|end|><|start|>assistant<|channel|>commentary to=functions.rm<|message|>{"a": 1}<|call|>'
-    answer = Answer(model, TOOLS)
-    assert answer.write(FINAL)
-    assert answer.write(text, as_tokens=False)
-    assert answer.parts == AnswerParts(text)
 
 
 @only_tokens
@@ -261,7 +133,7 @@ def test_a_call_that_another_worker_continues_is_the_same_wherever_it_was_cut(mo
         while driven.engine.step():
             pass
         driven.engine.check_idle()
-        check(read_parts(driven.ended["whole"].text))
+        check_calls(read_parts(driven.ended["whole"].text))
         for n in range(len(tokens)):
             assert driven.ended[str(n)].text == driven.ended["whole"].text
             assert driven.ended["whole"].text.endswith(driven.streamed(str(n)))
