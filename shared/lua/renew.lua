@@ -24,20 +24,23 @@ local lease_ms, fairness = read_settings('lease_ms', 'fairness')
 local charges_tokens = fairness ~= 'turns'
 note_gap(now_ms, lease_ms)
 
--- Counts the pauses that have ended since the worker's last heartbeat; it reports how many ended since its start.
-local function count_pauses(worker_key)
-  for _, way in ipairs({ 'kept', 'copied', 'recomputed' }) do
-    local ended = number(reported['pauses_' .. way], 0, 0)
-    local new = ended > 0 and ended - number(redis.call('HGET', worker_key, 'pauses_' .. way), 0, 0) or 0
+-- Counts the pauses that have ended and the tokens that were drafted since the worker's last heartbeat; it reports how
+-- many there were since its start.
+local function count_reported(worker_key, what, kinds)
+  for _, kind in ipairs(kinds) do
+    local field = what .. '_' .. kind
+    local reached = number(reported[field], 0, 0)
+    local new = reached > 0 and reached - number(redis.call('HGET', worker_key, field), 0, 0) or 0
     if new > 0 then
-      count('pauses|' .. model .. '|' .. way, math.floor(new))
+      count(what .. '|' .. model .. '|' .. kind, math.floor(new))
     end
   end
 end
 
 local worker_key, rq_key = k_worker .. worker, k_rq_worker .. worker
 local known_to_rq = redis.call('EXISTS', rq_key) == 1
-count_pauses(worker_key)
+count_reported(worker_key, 'pauses', { 'kept', 'copied', 'recomputed' })
+count_reported(worker_key, 'drafts', { 'accepted', 'rejected' })
 redis.call('HSET', worker_key, 'model', model, 'slug', slug, 'slots', slots, 'slots_busy', slots_busy, 'cells', cells,
   'cells_free', cells_free, 'draining', draining, 'beat_ms', now_ms)
 for name, value in pairs(reported) do

@@ -64,6 +64,14 @@ COUNTED: tuple[MetricSpec, ...] = (
         "pauses",
     ),
     MetricSpec(
+        "penstock_draft_tokens",
+        "counter",
+        ("model_name", "result"),
+        "tokens that were computed in advance because they probably came next, by result: accepted, which saved a "
+        "step, or rejected",
+        "drafts",
+    ),
+    MetricSpec(
         "penstock_routed",
         "counter",
         ("route", "model_name", "why"),

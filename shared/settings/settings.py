@@ -6,7 +6,6 @@ out of range raises ConfigError, whose message quotes the name or the value, and
 """
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from shared.settings.combinations import GATE_LISTEN, check_combinations, host_p
 from shared.settings.engines import ENGINES, EngineKind
 from shared.settings.secret_values import read_secret_file
 from shared.settings.setting import AUTO, Setting
-from shared.settings.table import ROWS
+from shared.settings.table import ROWS, check_names_known
 
 
 @dataclass(frozen=True)
@@ -104,6 +103,7 @@ class Settings:
     max_batch_size: int
     prefill_chunk: int
     step_target_ms: int
+    speculation: str
     batch_timeout_ms: int
     max_schema_bytes: int
     schema_cpu_ms: int
@@ -190,13 +190,6 @@ SYSTEM_WIDE = (
     "poll_grace_ms",
 )
 
-#: Variables that Kubernetes adds to every pod's environment for a Service called penstock.
-_KUBERNETES_VARIABLE = re.compile(r"PENSTOCK_(SERVICE_HOST|SERVICE_PORT\w*|PORT\w*)\Z")
-
-#: Names whose values are probably secrets, such as a mistyped PENSTOCK_APIKEY.
-_SECRET_NAME = re.compile(r"(KEY|SECRET|PASSWORD|TOKEN)\Z")
-
-
 def load(environ: Mapping[str, str] | None = None, dotenv: Path | None = Path(".env"), **overrides: object) -> Settings:
     """Read the settings from `environ` (default: the process's environment); names missing there are read from `.env`.
 
@@ -217,8 +210,8 @@ def load_with_origin(
     from_file = {}
     if dotenv is not None and dotenv.is_file():
         from_file = _read_dotenv(dotenv)
-    _check_names_known(env, "environment")
-    _check_names_known(from_file, str(dotenv))
+    check_names_known(env, "environment")
+    check_names_known(from_file, str(dotenv))
     values: dict[str, object] = {}
     origin: dict[str, str] = {}
     for row in ROWS:
@@ -290,11 +283,3 @@ def _read_dotenv(path: Path) -> dict[str, str]:
         return {name: value for name, value in dotenv_values(path).items() if value is not None}
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the settings file {path.absolute()} cannot be read: {error}") from None
-
-
-def _check_names_known(names: Mapping[str, str], source: str) -> None:
-    known = {row.name for row in ROWS} | {row.file_name for row in ROWS if row.secret}
-    for name in sorted(names):
-        if name.startswith("PENSTOCK_") and name not in known and not _KUBERNETES_VARIABLE.match(name):
-            value = "(not shown)" if _SECRET_NAME.search(name) else repr(names[name])
-            raise ConfigError(f"unknown setting {name}={value} in the {source}; `penstock config` lists all settings")

@@ -75,6 +75,13 @@ ROWS: tuple[Setting, ...] = (
         "auto: 100 on a GPU, 250 on a CPU",
         auto=True,
     ),
+    word_row(
+        "speculation",
+        "auto",
+        ("auto", "off"),
+        "auto: tokens that probably come next, because they occur in the prompt or the answer, are computed in advance "
+        "where that saves time; no answer changes",
+    ),
     int_row(
         "batch_timeout_ms", 0, "ms", 0, 10_000, "how long an idle engine waits for more jobs before its first step"
     ),

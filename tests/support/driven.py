@@ -10,16 +10,24 @@ from workers.engine.backend import Backend
 from workers.engine.events import Ended, Event, JobSpec, Text
 from workers.engine.loop import Engine
 from workers.engine.stats import EngineSettings
+from workers.engine.step_time import StepTimeModel
 
 NEVER_S = 1e12
+
+
+def step_times(**times_ms: float) -> StepTimeModel:
+    """Return a model of step times that no measured step changes."""
+    return StepTimeModel(**times_ms, prior_weight=1e12)
 
 
 class Driven:
     """An engine that the test steps, with the events that it has emitted."""
 
-    def __init__(self, backend: Backend, clock: Clock | None = None, **settings: float) -> None:
+    def __init__(
+        self, backend: Backend, clock: Clock | None = None, *, fit: StepTimeModel | None = None, **settings: float
+    ) -> None:
         self.events: list[Event] = []
-        self.engine = Engine(backend, EngineSettings(**settings), self.events.append, clock)
+        self.engine = Engine(backend, EngineSettings(**settings), self.events.append, clock, fit)
 
     def submit(
         self,

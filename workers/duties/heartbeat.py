@@ -67,6 +67,8 @@ class Heartbeat:
             "recomputed_tokens": stats.recomputed_tokens,
             "paused": self._claimed_jobs.paused,
             **{f"pauses_{way}": ended for way, ended in stats.ways.items()},
+            "drafts_accepted": stats.drafts_accepted,
+            "drafts_rejected": stats.drafts_rejected,
             "idle_slot_steps": self.idle_slot_steps(),
             "rq_state": "busy" if busy else "idle",
         }
@@ -113,6 +115,16 @@ class Heartbeat:
                 stats.cached_tokens,
             ),
             "penstock_worker_completion_tokens": ("counter", "Tokens generated", stats.completion_tokens),
+            "penstock_worker_drafts_accepted": (
+                "counter",
+                "Drafted tokens that were the ones that were then sampled",
+                stats.drafts_accepted,
+            ),
+            "penstock_worker_drafts_rejected": (
+                "counter",
+                "Drafted tokens that were not sampled",
+                stats.drafts_rejected,
+            ),
             "penstock_worker_recomputed_tokens": (
                 "counter",
                 "Tokens computed again after a pause, or because an earlier attempt had computed them",

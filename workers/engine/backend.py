@@ -64,6 +64,8 @@ class BatchRow:
     token: int
     #: Whether the next token is sampled from the logits of the row's last position.
     samples: bool
+    #: Whether the token is a draft. The rows of a sequence's drafts follow the row of its last token, in order.
+    is_draft: bool = False
     #: Index of the last position in the backend's batch. Only the backend reads and writes this field.
     index: int = -1
 

@@ -50,13 +50,15 @@ class Decoder:
         self._on_time(took_s)
         pieces = [row for row in done if row.token < 0]
         reads = sum(attention_reads(row.n, self._cells_read(row)) for row in pieces)
-        self._fit.observe(len(done) - len(pieces), sum(row.n for row in pieces), took_s * 1000, reads)
+        drafts, prompt_tokens = sum(row.is_draft for row in done), sum(row.n for row in pieces)
+        self._fit.observe(len(done) - len(pieces) - drafts, prompt_tokens, took_s * 1000, reads, drafts)
         self._count(done)
         sample(done)
 
     def _compute_apart(self, rows: list[BatchRow], fault: Exception, sample: Callable[[list[BatchRow]], None]) -> None:
-        """Compute and sample each row of a failed call on its own. Fail each sequence whose row fails again."""
-        if len(rows) == 1:
+        """Compute and sample each row of a failed call on its own, without drafts. Fail sequences that fail again."""
+        has_drafts, rows = any(row.is_draft for row in rows), [row for row in rows if not row.is_draft]
+        if len(rows) == 1 and not has_drafts:
             self._fail(self._running[rows[0].slot], fault)
             return
         for row in rows:
@@ -77,6 +79,9 @@ class Decoder:
         now = self._clock.monotonic()
         for row in done:
             sequence = self._running[row.slot]
+            if row.is_draft:
+                sequence.n_drafted += 1
+                continue
             again = sequence.computed_before(row.n)
             # After a pause, the last token of the answer is read with the prompt, although it is a generated one.
             of_prompt = min(row.n, sequence.job.prompt_tokens - sequence.n_past)

@@ -11,6 +11,7 @@ from workers.engine.decoder import Decoder
 from workers.engine.events import DROPPED, RETURNED, Ended, Event, FreeCapacity, JobSpec
 from workers.engine.inbox import Cancel, Inbox, Pause, Recall, Resume
 from workers.engine.planner import BatchPlan, PlanLimits, plan, sort_by_stage, split_into_calls, taking_part
+from workers.engine.running.drafter import Drafter
 from workers.engine.running.job import EngineJob
 from workers.engine.running.slot_queue import SlotQueue
 from workers.engine.sequence import Sequence, SequenceState
@@ -53,6 +54,7 @@ class Engine:
         self._queue = SlotQueue(
             self._table, backend, self.stats, self._clock, self._by_key, leave=self._count_grammar, fail=self._fail
         )
+        self._drafter = Drafter(self._table, backend, self.stats, settings, self._fit, lose=self._queue.recompute)
         #: No job expires before this time, so deadlines are not checked until then.
         self._next_expiry_s = math.inf
         #: A sequence ends soon if it has at most this number of tokens left.
@@ -181,11 +183,7 @@ class Engine:
             job.times.resume(now)
             self._queue.add_first(job.idle[0])
             return
-        for sequence in job.sequences:
-            if sequence.slot >= 0:
-                self._queue.take_slot(sequence)
-            else:
-                self._queue.discard(sequence)
+        self._queue.pause(job)
         job.times.pause(now)
 
     def _return_waiting(self) -> None:
@@ -214,7 +212,7 @@ class Engine:
         ending = {key for key in ending if self._by_key[key].ends_within(self._soon_tokens)}
         if self._inbox.set_ending_soon(ending):
             self.on_ending()
-        return plan(decoding, prompts, self._limits, self._fit, self.stats.steps)
+        return self._drafter.extend(plan(decoding, prompts, self._limits, self._fit, self.stats.steps))
 
     def _update_soon_tokens(self) -> None:
         # Measure the whole last step, prompts included, because prompts in a step delay the next token of each answer.
@@ -226,7 +224,7 @@ class Engine:
         for row in done:
             # The failure of a candidate ends those of the same job.
             sequence = self._running.get(row.slot)
-            if sequence is None or not row.samples:
+            if sequence is None or not row.samples or not self._drafter.takes(sequence, row):
                 continue
             known = sequence.next_known()
             try:
@@ -237,6 +235,7 @@ class Engine:
                 continue
             self._count_grammar(sequence)
             self._report(sequence, token, "" if known is not None else text, now)
+        self._drafter.settle(done)
 
     def _count_grammar(self, sequence: Sequence) -> None:
         grown_s = sequence.note_grammar(self.backend.grammar_cpu_s(sequence.slot))
@@ -246,7 +245,7 @@ class Engine:
         job, sequence.state = self._by_key[sequence.key], SequenceState.DECODE
         job.times.note_token(now)
         if token != END:
-            sequence.answer.append(token)
+            sequence.add(token)
             self.stats.completion_tokens += 1
         reason, tells_end = sequence.completed_by(ended=token == END), False
         if reason is not None and job.has_candidates:

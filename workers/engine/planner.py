@@ -18,7 +18,7 @@ With a split cache, the prompts are computed in a call of their own, in pieces o
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from workers.engine.backend import BatchRow
 from workers.engine.sequence import Sequence, SequenceState
@@ -65,6 +65,8 @@ class BatchPlan:
 
     decode: tuple[int, ...] = ()
     prompts: tuple[tuple[int, int], ...] = ()
+    #: Slot that decodes → the tokens that are drafted to follow its last one.
+    drafts: Mapping[int, list[int]] = field(default_factory=dict)
 
     @property
     def prompt_tokens(self) -> int:
@@ -191,7 +193,12 @@ def split_into_calls(batch: BatchPlan, running: Mapping[int, Sequence], *, split
     one part with the answers' tokens and one token of each prompt, and further parts with the rest of the prompts.
     Such a call would take longer than the two calls.
     """
-    answers = [BatchRow(slot, running[slot].n_past, 1, running[slot].last_token, samples=True) for slot in batch.decode]
+    answers = []
+    for slot in batch.decode:
+        start = running[slot].n_past
+        answers.append(BatchRow(slot, start, 1, running[slot].last_token, samples=True))
+        drafts = enumerate(batch.drafts.get(slot, ()), start + 1)
+        answers += [BatchRow(slot, at, 1, token, samples=True, is_draft=True) for at, token in drafts]
     prompts = [
         BatchRow(slot, running[slot].n_past, n, -1, samples=n == running[slot].prompt_left) for slot, n in batch.prompts
     ]

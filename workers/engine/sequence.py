@@ -44,6 +44,10 @@ class Sequence(GrowingAnswer):
     slot: int = -1
     #: Number of prompt and answer tokens whose keys and values are in the slot's KV cells.
     n_past: int = 0
+    #: Number of cells behind them, whose tokens are drafts that were not accepted; 0 between steps.
+    n_drafted: int = 0
+    #: By how many steps drafts have shortened the answer so far; negative if they have lengthened it.
+    drafts_gained: float = 0.0
     #: Number of prompt and answer tokens that the job or an earlier attempt has computed so far.
     n_computed: int = 0
     #: Number of tokens that this sequence computed although the job or an earlier attempt had computed them before.
@@ -99,6 +103,13 @@ class Sequence(GrowingAnswer):
         self.n_past += n
         self.n_computed = max(self.n_computed, self.n_past)
         self.last_step_tokens, self.last_step_end_s = n, now_s
+
+    def accept_draft(self) -> None:
+        """Record that the token in the first drafted cell is the one that was sampled."""
+        self.n_drafted -= 1
+        self.n_past += 1
+        self.n_computed = max(self.n_computed, self.n_past)
+        self.last_step_tokens += 1
 
     def note_grammar(self, cpu_s: float) -> float:
         """Record that the answer's grammar has taken `cpu_s` in this slot, and return how much was added."""

@@ -16,6 +16,8 @@ _CPU_CELLS = 2048
 _EMBEDDING_GPU, _EMBEDDING_CPU = 8192, 2048
 #: GPU memory that is left free for compute buffers and for other processes when cells are allocated: 1.5 GiB.
 GPU_SPARE_BYTES = 1536 << 20
+#: The most drafted tokens in one step. Each needs memory for its logits: four bytes for each token of the vocabulary.
+MAX_DRAFTS = 16
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,7 @@ def engine_settings(settings: Settings, *, gpu: bool) -> EngineSettings:
         float(settings.batch_timeout_ms),
         paused_bytes=settings.paused_bytes,
         resume_tokens=settings.resume_tokens,
+        speculates=settings.speculation == "auto",
     )
 
 

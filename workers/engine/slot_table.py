@@ -129,6 +129,17 @@ class SlotTable:
             self._copy_to_host(sequence.slot, sequence.owner, sequence.n_past)
             self._close(sequence, None)
 
+    def drop_drafts(self, sequence: Sequence) -> bool:
+        """Remove the drafts that were not accepted from the sequence's slot.
+
+        Return False if the model cannot remove them alone. The slot is then empty.
+        """
+        kept, sequence.n_drafted = not sequence.n_drafted, 0
+        if not kept:
+            kept = self._backend.set_prefix(sequence.slot, sequence.slot, sequence.n_past) == sequence.n_past
+            sequence.n_past = sequence.n_past if kept else 0
+        return kept
+
     def cells_of(self, sequence: Sequence) -> CachedTokens | None:
         """Return the tokens that the cells of the sequence's slot hold, if later sequences can reuse them."""
         return sequence.cached if self._reuses and sequence.slot >= 0 else None
@@ -165,8 +176,9 @@ class SlotTable:
         return n if n and self._backend.restore_cells(sequence.slot, copy) else 0
 
     def _close(self, sequence: Sequence, cached: CachedTokens | None) -> None:
+        keeps = self.drop_drafts(sequence)
         self._backend.close_slot(sequence.slot)
-        self._prefixes.give_back(sequence.slot, cached)
+        self._prefixes.give_back(sequence.slot, cached if keeps else None)
         del self.running[sequence.slot]
         sequence.slot = -1
 

@@ -30,6 +30,8 @@ class EngineSettings:
     #: The most generated tokens between two Text events. Further tokens whose text is held back get an event without
     #: text.
     resume_tokens: int = 32
+    #: Whether tokens of answers are drafted from their prompts and from what they already have (speculation).
+    speculates: bool = False
 
 
 @dataclass
@@ -53,6 +55,9 @@ class EngineStats:
     ways: dict[PauseWay, int] = field(default_factory=lambda: dict.fromkeys(PauseWay, 0))
     #: Number of tokens that were computed again after a pause, or because an earlier attempt had computed them.
     recomputed_tokens: int = 0
+    #: Number of drafted tokens that were the ones that were then sampled, and of those that were not.
+    drafts_accepted: int = 0
+    drafts_rejected: int = 0
 
     @property
     def progress(self) -> int:

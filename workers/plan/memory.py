@@ -12,7 +12,7 @@ from shared.settings.setting import AUTO
 from shared.settings.settings import Settings
 from workers.engine.llama.kv_memory import CELL_STEP, SHRINK, UNBOUNDED
 from workers.engine.llama.load import EMBEDDING_SEQUENCES, MAX_SEQUENCES, MIN_CELLS_PER_SLOT, ModelShape
-from workers.engine.sizing import GPU_SPARE_BYTES, Sizes, embedding_sizes_of, sizes_of, slots_of
+from workers.engine.sizing import GPU_SPARE_BYTES, MAX_DRAFTS, Sizes, embedding_sizes_of, sizes_of, slots_of
 from workers.plan.layers import Layer
 from workers.plan.layout import Layout
 
@@ -163,7 +163,8 @@ def _compute_bytes(layout: Layout, shape: ModelShape, part_cells: int, sequences
     attention = 1.5 * mask + 5 * layout.width if flash else mask * (1 + layout.heads) + 6 * layout.width
     feed = (0.5 if flash else 1) * mask + 3 * layout.feed_width + 5 * layout.width
     state = 6 * layout.state_width + layout.width
-    outputs = sequences * layout.vocabulary
+    drafts = 0 if layout.embeds else MAX_DRAFTS
+    outputs = max(sequences, shape.sizes.slots + drafts) * layout.vocabulary
     return round(_FLOAT_BYTES * (max(rows * max(attention, feed, state), outputs) + outputs))
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shared.jobs.outcomes import FinishReason
+from workers.engine.answer.lookup import PromptLookup
 from workers.engine.answer.times import JobTimes
 from workers.engine.answer.words import CandidateEnd, end_word, is_end, read_end, token_word
 from workers.engine.backend import END, Prepared
@@ -35,6 +36,8 @@ class GrowingAnswer:
     n_reported: int = 0
     #: What an earlier attempt sampled and is computed one by one again, in order: tokens, and the candidate's end.
     known: deque[int] = field(default_factory=deque)
+    #: Drafts the answer's next tokens; None if they were never to be drafted.
+    lookup: PromptLookup | None = None
 
     @property
     def key(self) -> str:
@@ -69,6 +72,12 @@ class GrowingAnswer:
     def last_token(self) -> int:
         """The answer's last token, which is the input of the next step."""
         return self.answer[-1]
+
+    def add(self, token: int) -> None:
+        """Add a token that was sampled."""
+        self.answer.append(token)
+        if self.lookup is not None:
+            self.lookup.add(token)
 
     def read(self, token: int, piece: Callable[[int], bytes]) -> str:
         """Add a token to the text; return the new text of the answer. `piece` returns the bytes of a token."""

@@ -14,12 +14,16 @@ _PROMPT, _STEPS = 128, 32
 #: Number of steps in which only one slot decodes. Their duration is compared with that of the steps in which every slot
 #: decodes, to find out how much time one row adds to a step.
 _SINGLE_STEPS = 4
+#: Number of rows of one slot in a step with drafts, whose duration is compared with that of a step with one row, and
+#: number of such steps.
+_ROWS, _DRAFT_STEPS = 5, 2
 
 
 def calibrate(backend: LlamaBackend, clock: Clock) -> tuple[Facts, StepTimeModel]:
     """Return the backend's facts with measured rates, and an initial step time model. Leaves all slots closed."""
     prompt = max(1, min(_PROMPT, backend.n_ctx // 2, backend.cells // 2))
     prefill_s, single_s = min(_one_slot(backend, clock, prompt) for _ in range(2))
+    draft_s = _draft(backend, clock, single_s)
     every_s = _every_slot(backend, clock)
     row_s = max(0.0, (every_s - single_s) / max(1, backend.slots - 1))
     facts = replace(
@@ -30,7 +34,8 @@ def calibrate(backend: LlamaBackend, clock: Clock) -> tuple[Facts, StepTimeModel
     )
     base_s = max(0.0, single_s - row_s)
     token_s = max(0.0, prefill_s - base_s) / prompt
-    return facts, StepTimeModel(base_ms=base_s * 1000, row_ms=row_s * 1000, token_ms=token_s * 1000)
+    times_ms = {"base_ms": base_s * 1000, "row_ms": row_s * 1000, "token_ms": token_s * 1000}
+    return facts, StepTimeModel(**times_ms, draft_ms=draft_s * 1000)
 
 
 def _one_slot(backend: LlamaBackend, clock: Clock, prompt: int) -> tuple[float, float]:
@@ -48,6 +53,23 @@ def _one_slot(backend: LlamaBackend, clock: Clock, prompt: int) -> tuple[float, 
     backend.close_slot(0)
     backend.clear_slot(0)
     return max(prefill_s, 1e-9), max(median(times_s), 1e-9) if times_s else prefill_s
+
+
+def _draft(backend: LlamaBackend, clock: Clock, single_s: float) -> float:
+    """Return how many seconds a drafted token adds to a step of one slot, which takes `single_s` without drafts."""
+    if not backend.rewinds or min(backend.n_ctx, backend.cells) < 1 + _ROWS:
+        return single_s
+    backend.open_slot(0, _job(backend, 1, _ROWS))
+    backend.decode([BatchRow(0, 0, 1, -1, samples=True)])
+    times_s = []
+    for _ in range(_DRAFT_STEPS):
+        began_s = clock.monotonic()
+        backend.decode([BatchRow(0, 1 + i, 1, i, samples=True, is_draft=i > 0) for i in range(_ROWS)])
+        times_s.append(clock.monotonic() - began_s)
+        backend.set_prefix(0, 0, 1)
+    backend.close_slot(0)
+    backend.clear_slot(0)
+    return max(0.0, min(times_s) - single_s) / (_ROWS - 1)
 
 
 def _every_slot(backend: LlamaBackend, clock: Clock) -> float:

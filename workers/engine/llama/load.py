@@ -9,7 +9,7 @@ from typing import Any
 from shared.errors import ModelError
 from workers.engine.llama.devices import Device
 from workers.engine.llama.log import LlamaLog
-from workers.engine.sizing import Sizes
+from workers.engine.sizing import MAX_DRAFTS, Sizes
 from workers.gguf_header import MAX_LAYERS, layers_in
 
 _MAGIC = b"GGUF"
@@ -161,7 +161,7 @@ def new_context(libs: Libraries, model: int, shape: ModelShape) -> int:
     params.n_ctx, params.n_seq_max = sizes.cells, shape.sequences(recurrent=recurrent)
     params.n_batch, params.n_ubatch = shape.batch_rows
     # By default, llama.cpp reserves memory for every token's logits. It aborts with fewer outputs than sequences.
-    params.n_outputs_max = params.n_seq_max
+    params.n_outputs_max = max(params.n_seq_max, sizes.slots + MAX_DRAFTS)
     params.n_threads = params.n_threads_batch = shape.threads
     params.kv_unified = shape.shared
     kinds = {"f32": lib.GGML_TYPE_F32, "f16": lib.GGML_TYPE_F16, "q8_0": lib.GGML_TYPE_Q8_0, "q4_0": lib.GGML_TYPE_Q4_0}

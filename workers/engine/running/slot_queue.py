@@ -91,6 +91,14 @@ class SlotQueue:
         except Exception as fault:  # noqa: BLE001 - an error of one job must end only that job
             self._fail(sequence, fault)
 
+    def pause(self, job: EngineJob) -> None:
+        """Take all slots from a job, and let none of its sequences wait for one."""
+        for sequence in job.sequences:
+            if sequence.slot >= 0:
+                self.take_slot(sequence)
+            else:
+                self.discard(sequence)
+
     def take_slot(self, sequence: Sequence) -> None:
         """Take the slot from a sequence that goes on later."""
         sequence.extra = self._backend.extra_fields(sequence.slot, sequence.detokenizer.whole_text)
@@ -98,6 +106,12 @@ class SlotQueue:
         self._table.pause(sequence)
         sequence.state = SequenceState.PAUSED
         self._stats.pauses += 1
+
+    def recompute(self, sequence: Sequence) -> None:
+        """Let a sequence whose cells were lost compute its tokens again, before all sequences that wait for slots."""
+        self.take_slot(sequence)
+        if not self._jobs[sequence.key].in_slots:
+            self.add_first(sequence)
 
     def pass_on(self, job: EngineJob, sequence: Sequence) -> None:
         """Let the next candidate of a job use the slot of one that is complete, if there is one without a slot."""

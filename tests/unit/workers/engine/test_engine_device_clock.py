@@ -43,7 +43,7 @@ def test_the_planners_fit_is_that_of_the_device_also_after_steps_that_sample_not
     for i in range(8):
         driven.submit(f"long{i}", {"prompt": f"{i} {PROMPT}"[: 300 + 90 * i], "temperature": 0, "max_tokens": 8})
     driven.run_until_idle()
-    base_ms, row_ms, token_ms, _ = driven.engine._fit.coefficients()
+    base_ms, row_ms, token_ms, _, _ = driven.engine._fit.coefficients()
     assert (base_ms, row_ms, token_ms) == pytest.approx((device_ms(0), 0.4, 0.4), rel=0.05)
     assert driven.engine.stats.decode_s == pytest.approx(queue.busy_s)
     assert driven.engine._fit.tokens_within(90, 0) == pytest.approx(90 / 0.4, rel=0.06)
