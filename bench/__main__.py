@@ -12,6 +12,7 @@ NAMES = (
     "fairness",
     "batches",
     "candidates",
+    "speculation",
     "memory",
     "bad_bodies",
     "attacks",

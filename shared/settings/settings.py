@@ -190,6 +190,7 @@ SYSTEM_WIDE = (
     "poll_grace_ms",
 )
 
+
 def load(environ: Mapping[str, str] | None = None, dotenv: Path | None = Path(".env"), **overrides: object) -> Settings:
     """Read the settings from `environ` (default: the process's environment); names missing there are read from `.env`.
 

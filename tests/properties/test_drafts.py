@@ -21,7 +21,7 @@ def _lookup(prompt: list[int], answer: list[int]) -> PromptLookup:
 
 
 def _continuations(text: list[int], n: int, length: int) -> list[list[int]]:
-    """Return what would follow each earlier occurrence of the last `n` tokens, if the text repeated itself from there."""
+    """Return what would follow each earlier occurrence of the last `n` tokens, if the text repeated itself."""
     found = []
     for end in range(n, len(text)):
         if text[end - n : end] == text[-n:]:

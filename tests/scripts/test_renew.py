@@ -247,6 +247,14 @@ def test_a_worker_that_lost_a_job_charges_nothing_for_it(store):
     assert service_mwt(store) == 50_000
 
 
+def test_the_drafts_that_workers_report_are_counted_once(store):
+    for worker, accepted, rejected in (("w1", 0, 3), ("w1", 5, 3), ("w2", 2, 0), ("w1", 9, 4)):
+        heartbeat(store, worker, facts={"drafts_accepted": accepted, "drafts_rejected": rejected})
+    stats = store.snapshot(stats=True).stats
+    drafts = {field: number for field, number in stats.items() if field.startswith("drafts|")}
+    assert drafts == {f"drafts|{MODEL}|accepted": 11, f"drafts|{MODEL}|rejected": 4}
+
+
 def test_the_pauses_that_workers_report_are_counted_once(store):
     def beat(worker: str, **ended: int) -> None:
         heartbeat(store, worker, facts={f"pauses_{way}": number for way, number in ended.items()})

@@ -34,10 +34,11 @@ class StepTimeModel:
     """Predicts the duration of a step, in ms, as a linear function of the step's five features.
 
     The features are: a constant, the number of decoding rows, the number of prompt tokens, the number of attention
-    reads of the prompt tokens, and the number of drafted tokens. Because of the attention reads, a late piece of a long prompt takes longer than an early
-    one. The coefficients are fitted by weighted least squares: each new step reduces the weight of all earlier steps by
-    1 %. The fit is pulled slightly towards the prior. A coefficient therefore returns to the value that the calibration
-    measured if many steps do not have its feature, as when no prompts arrive. No coefficient is negative.
+    reads of the prompt tokens, and the number of drafted tokens. Because of the attention reads, a late piece of a long
+    prompt takes longer than an early one. The coefficients are fitted by weighted least squares: each new step reduces
+    the weight of all earlier steps by 1 %. The fit is pulled slightly towards the prior. A coefficient therefore
+    returns to the value that the calibration measured if many steps do not have its feature, as when no prompts arrive.
+    No coefficient is negative.
     """
 
     #: The prior: duration of an empty step, and what one decoding row, one prompt token and one draft add to it.

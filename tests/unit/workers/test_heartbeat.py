@@ -29,6 +29,7 @@ def test_a_heartbeat_reports_the_times_of_a_call_a_row_and_a_prompt_token():
     assert facts["fit_row_ms"] == pytest.approx(ROW_MS, rel=0.1)
     assert facts["fit_prompt_token_ms"] == pytest.approx(TOKEN_MS, rel=0.1)
     assert facts["fit_look_ns"] >= 0
+    assert facts["fit_draft_ms"] >= 0
     # The time of a call is divided among the four rows of a full step.
     assert facts["fit_generated_weight"] == pytest.approx((CALL_MS / 4 + ROW_MS) / TOKEN_MS, rel=0.1)
 

@@ -34,8 +34,7 @@ def calibrate(backend: LlamaBackend, clock: Clock) -> tuple[Facts, StepTimeModel
     )
     base_s = max(0.0, single_s - row_s)
     token_s = max(0.0, prefill_s - base_s) / prompt
-    times_ms = {"base_ms": base_s * 1000, "row_ms": row_s * 1000, "token_ms": token_s * 1000}
-    return facts, StepTimeModel(**times_ms, draft_ms=draft_s * 1000)
+    return facts, StepTimeModel(base_s * 1000, row_s * 1000, token_s * 1000, draft_s * 1000)
 
 
 def _one_slot(backend: LlamaBackend, clock: Clock, prompt: int) -> tuple[float, float]:

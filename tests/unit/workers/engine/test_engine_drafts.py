@@ -36,7 +36,13 @@ _PAYLOADS = {
 
 
 def _payload(kind: str, **fields) -> dict:
-    return {"prompt": _PROMPT, "max_tokens": _LENGTH, **({} if kind == "grammar" else _FEW), **_PAYLOADS[kind], **fields}
+    return {
+        "prompt": _PROMPT,
+        "max_tokens": _LENGTH,
+        **({} if kind == "grammar" else _FEW),
+        **_PAYLOADS[kind],
+        **fields,
+    }
 
 
 def _drafting(backend, clock=None, **settings) -> Driven:
@@ -180,13 +186,15 @@ def test_a_job_that_goes_on_on_another_worker_is_drafted_too(backend):
             assert driven.engine.stats.drafts_accepted > 0 or n == 47
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 10**6))
 def test_whatever_happens_between_steps_no_draft_is_left_and_every_whole_answer_is_the_same(backend, answers, seed):
     """Jobs come, pause, go on, are canceled, expire and are computed in calls that fail, in any order."""
     dice, decode, failing = random.Random(seed), llama_cpp.llama_decode, []
     with pytest.MonkeyPatch.context() as patch, contextlib.closing(_drafting(backend)) as driven:
-        patch.setattr(llama_cpp, "llama_decode", lambda ctx, batch: decode(ctx, batch) or (failing.pop() if failing else 0))
+        patch.setattr(
+            llama_cpp, "llama_decode", lambda ctx, batch: decode(ctx, batch) or (failing.pop() if failing else 0)
+        )
         kinds: dict[str, str] = {}
         paused: set[str] = set()
         while len(kinds) < 12 or len(driven.ended) < len(kinds):
@@ -284,7 +292,9 @@ def test_a_context_that_is_full_to_the_last_cell_has_room_for_the_drafts(model_p
 
 def _submit_longest(driven: Driven, key: str, payload: dict) -> None:
     """Submit a job whose answer may have all cells that its prompt leaves."""
-    tokens = len(driven.engine.backend.tokenize(payload["prompt"], add_special=True, parse_special=False, param="prompt"))
+    tokens = len(
+        driven.engine.backend.tokenize(payload["prompt"], add_special=True, parse_special=False, param="prompt")
+    )
     driven.submit(key, payload | {"max_tokens": driven.engine.backend.n_ctx - tokens})
 
 

@@ -87,6 +87,15 @@ def test_many_inputs_of_several_jobs_get_their_reference_embeddings(driven, refe
         assert (ended.usage.prompt_tokens, ended.usage.completion_tokens) == (counts, 0)
 
 
+def test_inputs_are_computed_as_before_by_an_engine_that_drafts(backend, reference):
+    (text,) = texts(1, 1)
+    with contextlib.closing(Driven(backend, speculates=True)) as driven:
+        driven.submit("a", {"input": [text, text], "max_tokens": 1})
+        driven.run_until_idle()
+        for vector in vectors(driven.ended["a"]):
+            np.testing.assert_allclose(vector, reference(text)[0], atol=2e-4)
+
+
 def test_token_ids_are_embedded_unchanged(driven, backend):
     text = "ba dedi foku"
     tokens = backend._vocab.tokenize(text, add_special=True, parse_special=False).tolist()

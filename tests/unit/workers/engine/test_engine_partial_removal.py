@@ -6,7 +6,7 @@ import pytest
 from llama_cpp import llama_cpp
 
 from shared.settings.settings import load
-from tests.support.driven import Driven
+from tests.support.driven import Driven, step_times
 from tests.support.odd_models import write_odd_model
 from workers.engine.llama.backend import load_backend
 
@@ -40,6 +40,15 @@ def reusing(backend, monkeypatch):
     monkeypatch.setattr(backend, "reuses", True)
     with contextlib.closing(Driven(backend)) as driven:
         yield driven
+
+
+def test_a_model_that_cannot_drop_tokens_is_not_drafted(backend):
+    expected = answer_alone(backend, PROMPT)
+    with contextlib.closing(Driven(backend, fit=step_times(draft_ms=0.0), speculates=True)) as driven:
+        driven.submit("a", greedy(PROMPT))
+        driven.run_until_idle()
+        assert driven.ended["a"].text == expected
+        assert driven.engine.stats.drafts_accepted == driven.engine.stats.drafts_rejected == 0
 
 
 @pytest.mark.parametrize("while_it_runs", [False, True])
