@@ -26,11 +26,16 @@ ANALYSIS, FINAL = "<|channel|>analysis<|message|>", "<|channel|>final<|message|>
 NEXT = "<|end|><|start|>assistant"
 
 
-def load_harmony(source: Path, path: Path, *, as_tokens: bool) -> LlamaBackend:
-    """Copy a model to `path`, with gpt-oss's marks as control tokens or as text, and load the copy."""
+def copy_harmony(source: Path, path: Path, *, as_tokens: bool) -> None:
+    """Copy a model to `path`, with a template like gpt-oss's and its marks as control tokens or as text."""
     # No text contains these bytes, so nothing else needs their tokens.
     pieces = {f"<0x{0xF8 + i:X}>": name for i, name in enumerate(CONTROL["harmony"] if as_tokens else ())}
     copy_gguf(source, path, pieces=pieces, piece_type=TokenType.CONTROL, template=HARMONY_TEMPLATE)
+
+
+def load_harmony(source: Path, path: Path, *, as_tokens: bool) -> LlamaBackend:
+    """Copy a model, as `copy_harmony` does, and load the copy."""
+    copy_harmony(source, path, as_tokens=as_tokens)
     backend = load_backend(load({}, None, device="cpu", max_batch_size=4, kv_cells=4096, threads=1), path)
     assert isinstance(backend, LlamaBackend)
     return backend
