@@ -1,14 +1,27 @@
-"""Generates the demo model's training documents: stories and chats as parts, some learned and some only context."""
+"""Generates the demo model's training documents: stories, chats and calls of tools, each as learned and other parts."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 
+from tools.demo_model.calls.conversations import a_conversation
 from tools.demo_model.chats import a_chat, question, riddle_text, small_talk, story_wish
 from tools.demo_model.stories import a_story, sentences_of
-from workers.demo.vocabulary import ASSISTANT_ID, BOS_ID, EOS_ID, SYSTEM_ID, USER_ID
+from workers.demo.vocabulary import (
+    ASSISTANT_ID,
+    BOS_ID,
+    EOS_ID,
+    SPECIALS,
+    SYSTEM_ID,
+    TOOL_CHAT_TEMPLATE,
+    USER_ID,
+)
+from workers.engine.chat.chat_template import ChatTemplate
 
 _ROLE_IDS = {"system": SYSTEM_ID, "user": USER_ID, "assistant": ASSISTANT_ID}
+_TEMPLATE = ChatTemplate(TOOL_CHAT_TEMPLATE, bos=SPECIALS[BOS_ID], eos=SPECIALS[EOS_ID])
+_CONTROL_NAMES = re.compile(f"({'|'.join(map(re.escape, SPECIALS))})")
 
 
 @dataclass(frozen=True)
@@ -23,12 +36,18 @@ class Part:
     learned: bool
 
 
-def documents(seed: int) -> Iterator[list[Part]]:
-    """Yield an endless sequence of documents that depends only on the seed. Each begins with BOS and ends with EOS."""
+#: The share of the documents in which the assistant has tools.
+TOOLS_SHARE = 0.54
+
+
+def documents(seed: int, tools_share: float = TOOLS_SHARE) -> Iterator[list[Part]]:
+    """Yield an endless sequence of documents, each from BOS to EOS, that depends only on the arguments."""
     rng = Random(seed)  # noqa: S311 - stories are not secret
-    makers = (_whole_story, _story_from_the_middle, _asked_in_plain_text, _chat)
+    without_tools = (_whole_story, _story_from_the_middle, _asked_in_plain_text, _chat)
     while True:
-        yield [Part(BOS_ID, learned=False), *rng.choices(makers, weights=(45, 8, 12, 35))[0](rng)]
+        has_tools = rng.random() < tools_share
+        maker = _conversation_with_tools if has_tools else rng.choices(without_tools, weights=(45, 8, 12, 35))[0]
+        yield [Part(BOS_ID, learned=False), *maker(rng)]
 
 
 def _whole_story(rng: Random) -> list[Part]:
@@ -56,6 +75,21 @@ def _chat(rng: Random) -> list[Part]:
     for role, text in a_chat(rng):
         learned = role == "assistant"
         parts += [Part(_ROLE_IDS[role], learned=False), Part(text, learned), Part(EOS_ID, learned)]
+    return parts
+
+
+def _conversation_with_tools(rng: Random) -> list[Part]:
+    """Return a conversation as the worker renders it for the model. What the assistant writes is learned."""
+    tools, messages = a_conversation(rng)
+    (prompt,) = _TEMPLATE.pieces(messages, None, [tool.as_json() for tool in tools])
+    # The worker renders the beginning of one more answer, which is no part of the conversation.
+    texts = _CONTROL_NAMES.split(prompt.removeprefix(SPECIALS[BOS_ID]).removesuffix(SPECIALS[ASSISTANT_ID]))
+    parts: list[Part] = []
+    learned = False
+    for text in filter(None, texts):
+        token = SPECIALS.index(text) if text in SPECIALS else None
+        parts.append(Part(text if token is None else token, learned and token not in _ROLE_IDS.values()))
+        learned = token == ASSISTANT_ID or (learned and token != EOS_ID)
     return parts
 
 

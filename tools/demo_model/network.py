@@ -1,37 +1,15 @@
 """The demo model's llama network in PyTorch, as functions over the tensors that are written to the GGUF file."""
 
-from math import sqrt
 from typing import Any
 
 import torch
 from torch.nn import functional
 
-from workers.demo.gguf_file import ModelShape, tensor_shapes
+from workers.demo.gguf_file import ModelShape
 
 #: A PyTorch tensor. PyTorch is needed only for training, so this project's type checks run without its types.
 Tensor = Any
 Tensors = dict[str, Tensor]
-
-#: Standard deviation of the initial weights. For the weights that write to the residual stream it is divided by the
-#: square root of 2 n_layer.
-_FIRST_DEVIATION = 0.02
-_RESIDUAL_WRITERS = ("attn_output.weight", "ffn_down.weight")
-
-
-def first_tensors(shape: ModelShape, seed: int) -> Tensors:
-    """Return the initial weights by tensor name. The token embedding is also used as the output matrix."""
-    generator = torch.Generator().manual_seed(seed)
-    tensors: Tensors = {}
-    for name, dims in tensor_shapes(shape).items():
-        if name == "output.weight":
-            continue
-        if len(dims) == 1:
-            values = torch.ones(dims)
-        else:
-            deviation = _FIRST_DEVIATION / (sqrt(2 * shape.n_layer) if name.endswith(_RESIDUAL_WRITERS) else 1)
-            values = torch.randn(dims, generator=generator) * deviation
-        tensors[name] = values.requires_grad_()
-    return tensors
 
 
 def hidden_of(tensors: Tensors, shape: ModelShape, ids: Tensor) -> Tensor:

@@ -1,8 +1,9 @@
 """Learns a small vocabulary by merging frequent neighbours, and tokenizes with it exactly as llama.cpp does."""
 
 import re
+import string
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from itertools import pairwise
 
@@ -12,17 +13,47 @@ from workers.demo.vocabulary import FIRST_BYTE_ID, FIRST_PIECE_ID, SPACE, Vocabu
 #: No piece spans two of these matches.
 _WORD = re.compile(rf"{SPACE}?[^\W\d_{SPACE}]+|{SPACE}?[^\w{SPACE}\n]|[\s\S]")
 
+#: The largest share of the learned pieces that are whole words with the space before them.
+SPACED_SHARE = 0.35
+
 
 def learn_pieces(texts: Iterable[str], n_pieces: int) -> list[str]:
-    """Return `n_pieces` pieces learned from the words of `texts`: merged pieces in merge order, then single letters.
+    """Return `n_pieces` pieces learned from the words of `texts`, in the order in which a tokenizer is to merge them.
+
+    The merges within words come first, then the letters, and then whole words with the space before them. So a word
+    has the same pieces after a space as after a quotation mark, or one piece with the space and one without it. A model
+    can thus copy a word from a sentence to JSON piece by piece, even if it has never seen the word. For the same
+    reason, no letter but "a" and "I" has a piece with the space before it.
 
     Each round merges the most frequent pair of neighbours; of equally frequent pairs, the alphabetically first. Letters
     that do not occur in `texts` are encoded with byte tokens later. Raises ValueError if the texts yield fewer pieces.
     """
-    words = Counter(word for text in texts for word in _WORD.findall(text.replace(" ", SPACE)))
-    words.pop("\n", None)
-    spelled = {word: list(word) for word in words}
+    found = Counter(word for text in texts for word in _WORD.findall(text.replace(" ", SPACE)))
+    spaced = {word: count for word, count in found.items() if len(word) > 1 and word[0] == SPACE}
+    words: Counter[str] = Counter()
+    for word, count in found.items():
+        words[word.removeprefix(SPACE)] += count
+    for absent in ("", "\n"):
+        words.pop(absent, None)
     letters = sorted({letter for word in words for letter in word} | set(map(chr, range(ord("!"), ord("~") + 1))))
+    letters.append(SPACE)
+    room = n_pieces - len(letters)
+    merged = _merge(words, room)
+    frequent = sorted(spaced, key=lambda word: (-spaced[word], word))
+    n_spaced, with_space = round(SPACED_SHARE * room) + 1, list[str]()
+    while len(with_space) < n_spaced:
+        n_spaced -= 1
+        whole = {"a", "I", *string.punctuation, *merged[: room - n_spaced]}
+        with_space = [word for word in frequent if word[1:] in whole][:n_spaced]
+    pieces = [*merged[: room - n_spaced], *letters, *with_space]
+    if len(pieces) < n_pieces:
+        raise ValueError(f"the texts hold only {len(pieces)} of {n_pieces} pieces")
+    return pieces
+
+
+def _merge(words: Mapping[str, int], n_merges: int) -> list[str]:
+    """Return the pieces of at most `n_merges` merges in their order. `words` are the words with their counts."""
+    spelled = {word: list(word) for word in words}
     pairs: Counter[tuple[str, str]] = Counter()
     holders: dict[tuple[str, str], set[str]] = {}
     for word, spelling in spelled.items():
@@ -30,15 +61,16 @@ def learn_pieces(texts: Iterable[str], n_pieces: int) -> list[str]:
             pairs[pair] += words[word]
             holders.setdefault(pair, set()).add(word)
     joined: dict[str, None] = {}
-    while len(joined) + len(letters) < n_pieces:
-        pair = min(pairs, key=lambda pair: (-pairs[pair], pair), default=("", ""))
-        if pairs[pair] <= 0:
-            raise ValueError(f"the texts hold only {len(joined) + len(letters)} of {n_pieces} pieces")
+    while len(joined) < n_merges:
+        highest = max(pairs.values(), default=0)
+        if highest <= 0:
+            break
+        pair = min(pair for pair, count in pairs.items() if count == highest)
         joined["".join(pair)] = None
         for word in holders.pop(pair):
             _respell(word, words[word], spelled, pair, pairs, holders)
         del pairs[pair]
-    return [*joined, *letters]
+    return list(joined)
 
 
 def _respell(

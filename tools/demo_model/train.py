@@ -15,19 +15,20 @@ from pathlib import Path
 import torch
 from torch.nn import functional
 
-from tools.demo_model.documents import documents
-from tools.demo_model.network import Tensor, Tensors, first_tensors, hidden_of
+from tools.demo_model.documents import TOOLS_SHARE, documents
+from tools.demo_model.first_tensors import random_tensors, tensors_of
+from tools.demo_model.network import Tensor, Tensors, hidden_of
 from tools.demo_model.tokenizer import Tokenizer, learn_pieces
 from workers.demo import DEMO_MODEL_NAME, demo_model_path
 from workers.demo.gguf_file import ModelShape, write_gguf
-from workers.demo.vocabulary import EOS_ID, FIRST_PIECE_ID, Vocabulary, vocabulary_of
+from workers.demo.vocabulary import EOS_ID, FIRST_PIECE_ID, TOOL_CHAT_TEMPLATE, Vocabulary, vocabulary_of
 
 log = logging.getLogger("tools.demo_model.train")
 
 #: Small enough for a file below 8 MB in f16. Every backend has fast attention for heads of width 64.
 SHAPE = ModelShape(n_vocab=2048, n_ctx_train=2048, n_embd=192, n_layer=4, n_head=3, n_head_kv=3, n_ff=512)
-#: Number of documents from which the vocabulary is learned: about 3.5 MB of text.
-N_VOCABULARY_DOCUMENTS = 6000
+#: Number of documents from which the vocabulary is learned.
+N_VOCABULARY_DOCUMENTS = 2000
 
 #: Minimum number of tokens in one step: about 14 documents. Each has its own row, because in use each stands alone.
 STEP_TOKENS = 2048
@@ -59,29 +60,39 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     arguments.work.mkdir(parents=True, exist_ok=True)
     vocabulary = _vocabulary(arguments.work / "pieces.json", arguments.seed)
-    trainer = Trainer(SHAPE, Tokenizer(vocabulary), arguments.seed, arguments.steps)
+    first = arguments.from_gguf
+    tensors = random_tensors(SHAPE, arguments.seed) if first is None else tensors_of(first, SHAPE, vocabulary)
+    trainer = Trainer(tensors, Tokenizer(vocabulary), arguments.seed, arguments.steps)
     checkpoint = arguments.work / "checkpoint.pt"
     if checkpoint.exists():
         trainer.load(checkpoint)
     trainer.run(checkpoint)
     weights = ((name, values.detach().numpy()) for name, values in trainer.tensors.items())
-    write_gguf(arguments.out, SHAPE, vocabulary, weights, name=DEMO_MODEL_NAME, file_type="f16")
+    write_gguf(
+        arguments.out,
+        SHAPE,
+        vocabulary,
+        weights,
+        name=DEMO_MODEL_NAME,
+        file_type="f16",
+        chat_template=TOOL_CHAT_TEMPLATE,
+    )
     log.info("wrote %s, %d bytes", arguments.out, arguments.out.stat().st_size)
 
 
 class Trainer:
     """The weights and their optimizer. The data of a step depends only on the seed and the step's number."""
 
-    def __init__(self, shape: ModelShape, tokenizer: Tokenizer, seed: int, n_steps: int) -> None:
-        self.tensors: Tensors = first_tensors(shape, seed)
-        self._shape, self._tokenizer, self._seed, self._n_steps = shape, tokenizer, seed, n_steps
+    def __init__(self, tensors: Tensors, tokenizer: Tokenizer, seed: int, n_steps: int) -> None:
+        self.tensors = tensors
+        self._tokenizer, self._seed, self._n_steps = tokenizer, seed, n_steps
         self._step = 0
         matrices = [values for values in self.tensors.values() if values.ndim > 1]
         vectors = [values for values in self.tensors.values() if values.ndim == 1]
         groups = [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": vectors, "weight_decay": 0.0}]
         self._optimizer = torch.optim.AdamW(groups, lr=PEAK_RATE, betas=(0.9, 0.95), fused=True)
         # Steps are numbered from 0, so no step trains on the documents of step -1.
-        self._held_out = self._documents_in_rows(-1, N_HELD_OUT_TOKENS)
+        self._held_out = [self._documents_in_rows(-1, N_HELD_OUT_TOKENS, tools_share) for tools_share in (0, 1)]
 
     def run(self, checkpoint: Path) -> None:
         """Run the remaining steps and write a checkpoint every CHECKPOINT_EVERY steps."""
@@ -93,14 +104,18 @@ class Trainer:
             if self._step % CHECKPOINT_EVERY == 0 or self._step == self._n_steps:
                 self.save(checkpoint)
                 rate = (self._step - first_step) * STEP_TOKENS / (time.monotonic() - began)
-                held_out = self.held_out_loss()
-                log.info("step %d loss %.4f held out %.4f tokens/s %.0f", self._step, mean_loss, held_out, rate)
+                told, called = self.held_out_losses()
+                report = "step %d loss %.4f held out: stories %.4f, tools %.4f; tokens/s %.0f"
+                log.info(report, self._step, mean_loss, told, called, rate)
                 mean_loss = 0.0
 
-    def held_out_loss(self) -> float:
-        """Return the mean loss, in nats per learned token, on documents that are not used for training."""
+    def held_out_losses(self) -> list[float]:
+        """Return the mean losses on documents without and with tools that are not used for training.
+
+        They are in nats per learned token.
+        """
         with torch.no_grad():
-            return sum(float(loss) for loss in self._losses(self._held_out))
+            return [sum(float(loss) for loss in self._losses(groups)) for groups in self._held_out]
 
     def save(self, path: Path) -> None:
         """Write a checkpoint. The previous one is replaced only when the new one is complete."""
@@ -139,19 +154,19 @@ class Trainer:
         for group in groups:
             ids, learned = group[..., 0], group[:, 1:, 1] == 1
             with torch.autocast("cpu", dtype=torch.bfloat16):
-                hidden = hidden_of(self.tensors, self._shape, ids[:, :-1])[learned]
+                hidden = hidden_of(self.tensors, SHAPE, ids[:, :-1])[learned]
                 logits = functional.linear(hidden, self.tensors["token_embd.weight"])
             yield functional.cross_entropy(logits.float(), ids[:, 1:][learned], reduction="sum") / n_learned
 
-    def _documents_in_rows(self, step: int, n_tokens: int) -> list[Tensor]:
+    def _documents_in_rows(self, step: int, n_tokens: int, tools_share: float = TOOLS_SHARE) -> list[Tensor]:
         """Return documents of at least `n_tokens` in total as tensors of shape (rows, length, 2).
 
         The last axis holds a token's id and whether the token is learned.
         """
-        stream = self._stream(step)
+        stream = self._stream(step, tools_share)
         rows: list[list[tuple[int, bool]]] = []
         while sum(map(len, rows)) < n_tokens:
-            rows.append(next(stream)[: self._shape.n_ctx_train])
+            rows.append(next(stream)[: SHAPE.n_ctx_train])
         rows.sort(key=len)
         groups = [rows[first : first + ROWS_AT_ONCE] for first in range(0, len(rows), ROWS_AT_ONCE)]
         filled = []
@@ -163,13 +178,13 @@ class Trainer:
 
     def _packed_rows(self, step: int) -> list[Tensor]:
         """Return STEP_TOKENS tokens of documents in rows that are as long as the context and have no padding."""
-        length = self._shape.n_ctx_train
+        length = SHAPE.n_ctx_train
         pairs = list(islice(chain.from_iterable(self._stream(step)), STEP_TOKENS))
         return [torch.tensor(pairs).view(-1, length, 2)]
 
-    def _stream(self, step: int) -> Iterator[list[tuple[int, bool]]]:
+    def _stream(self, step: int, tools_share: float = TOOLS_SHARE) -> Iterator[list[tuple[int, bool]]]:
         """Yield the step's documents, each as a list of pairs: a token's id and whether the token is learned."""
-        for document in documents(self._seed * 1_000_000 + step):
+        for document in documents(self._seed * 1_000_000 + step, tools_share):
             yield [
                 (token, part.learned)
                 for part in document
@@ -197,6 +212,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=demo_model_path(), help="the GGUF file to write")
     parser.add_argument(
         "--work", type=Path, required=True, help="folder for the checkpoint; created if it does not exist"
+    )
+    parser.add_argument(
+        "--from-gguf", type=Path, help="a model file of the same shape whose weights training begins with"
     )
     parser.add_argument("--steps", type=int, default=1800, help="total number of steps, of 2048 tokens each")
     parser.add_argument("--seed", type=int, default=1, help="seed of the stories and of the initial weights")

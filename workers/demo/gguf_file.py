@@ -98,6 +98,7 @@ def write_gguf(
     *,
     name: str,
     file_type: FileType,
+    chat_template: str = CHAT_TEMPLATE,
 ) -> None:
     """Write the model to `path`, replacing an existing file.
 
@@ -119,6 +120,7 @@ def write_gguf(
     writer.add_file_type(_FILE_TYPES[file_type])
     _describe_shape(writer, shape)
     _describe_vocabulary(writer, vocabulary)
+    writer.add_chat_template(chat_template)
     for tensor_name, values in tensors:
         kind = _TENSOR_TYPES["f32" if values.ndim == 1 else file_type]
         writer.add_tensor(tensor_name, quants.quantize(values, kind), raw_dtype=kind)
@@ -157,4 +159,3 @@ def _describe_vocabulary(writer: Any, vocabulary: Vocabulary) -> None:
     # With a space prefix, llama.cpp would insert a space before text that follows a control token, and so before
     # each message of a chat prompt.
     writer.add_add_space_prefix(value=False)
-    writer.add_chat_template(CHAT_TEMPLATE)

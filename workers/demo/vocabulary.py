@@ -34,6 +34,37 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
 
+#: The same for a model that calls tools, in the form of the Hermes models. A tool costs few tokens: it is shown as
+#: `name(first,second?=a|b): description`, in which `?` marks a parameter that may be left out. No space follows a
+#: comma, so that a name has the same tokens here as in a call. The result of a tool is a user's message.
+TOOL_CHAT_TEMPLATE = (
+    "{{ bos_token }}"
+    "{% if tools %}{{ '<|system|>' }}"
+    "{% if messages[0]['role'] in ['system', 'developer'] %}{{ messages[0]['content'] + '\n' }}{% endif %}"
+    "{% for tool in tools %}{% set function = tool['function'] %}{% set parameters = function['parameters'] or {} %}"
+    "{{ function['name'] + '(' }}"
+    "{% for name in parameters['properties'] or {} %}{% set property = parameters['properties'][name] %}"
+    "{{ name }}{% if name not in (parameters['required'] or []) %}{{ '?' }}{% endif %}"
+    "{% if property['enum'] %}{{ '=' + property['enum'] | join('|') }}{% endif %}"
+    "{% if not loop.last %}{{ ',' }}{% endif %}{% endfor %}"
+    "{{ '): ' + (function['description'] or '') }}{% if not loop.last %}{{ '\n' }}{% endif %}"
+    "{% endfor %}{{ eos_token }}{% endif %}"
+    "{% for message in messages %}"
+    "{% set role = 'system' if message['role'] == 'developer' else message['role'] %}"
+    "{% if role == 'tool' %}"
+    "{{ '<|user|><tool_response>' + message['content'] + '</tool_response>' + eos_token }}"
+    "{% elif not (tools and loop.first and role == 'system') %}"
+    "{{ '<|' + role + '|>' + (message['content'] or '') }}"
+    "{% for call in message['tool_calls'] or [] %}"
+    "{% if message['content'] or not loop.first %}{{ '\n' }}{% endif %}"
+    "{{ '<tool_call>\n{\"name\": \"' + call['function']['name'] + '\", \"arguments\": ' }}"
+    "{{ call['function']['arguments'] | tojson }}{{ '}\n</tool_call>' }}"
+    "{% endfor %}{{ eos_token }}"
+    "{% endif %}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+
 
 @dataclass(frozen=True)
 class Vocabulary:
