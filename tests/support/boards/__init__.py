@@ -1,0 +1,1 @@
+"""What the boards and rules must show, and the system whose figures they show."""

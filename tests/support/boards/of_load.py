@@ -1,0 +1,195 @@
+"""What the panels of rates, shares and quantiles must show after a load, by the clients' ledger."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from shared.metrics.spec import BUCKETS_MS
+from tests.support.boards.expected import ALL, Comparisons, Expected, growth, of, value
+from tests.support.metered_load import Ledger
+from tests.support.prometheus import Labels
+
+#: The tenants of the load.
+TENANTS = ("blue", "red")
+#: The method of the requests for which a door calls a script.
+_METHODS = {"admit": "POST", "cancel": "DELETE", "touch": "GET"}
+#: The time that a ratio of shares covers, in seconds (web/runtime/fleet/shares.py).
+_SHARES_S = 300
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What is known of a load without Prometheus' help, and the times between which Prometheus saw it and no other."""
+
+    ledger: Ledger
+    #: All jobs since the doors were first scraped: those of this load, and of the one before it.
+    served: list[tuple[float, str, int]]
+    from_s: float
+    to_s: float
+    #: By how much the worker's own counters grew, which it also writes to the store with each heartbeat.
+    reported: dict[str, float]
+    #: The rates that the worker has written to the store.
+    rates: dict[str, float]
+    #: How many scrapes the doors have answered.
+    scrapes: float
+    #: How long the longest scrape of a door took, as Prometheus saw it, in seconds.
+    longest_scrape_s: float
+    #: The address of the worker's metrics.
+    worker: str
+    #: Of a board of one tenant: that tenant. Otherwise all.
+    tenants: tuple[str, ...] = TENANTS
+
+
+RATES = Comparisons[Loaded]()
+
+
+def _offers(it: Loaded) -> list[Expected]:
+    refused = it.ledger.of(it.ledger.offers, "inflight_full", *it.tenants)
+    return [
+        growth({ALL: it.ledger.of(it.ledger.offers, "admitted", *it.tenants)}),
+        growth({of(reason="inflight_full"): refused}),
+    ]
+
+
+def _ended(it: Loaded) -> list[Expected]:
+    outcomes = {outcome for _, outcome in it.ledger.ended}
+    return [growth({of(outcome=one): it.ledger.of(it.ledger.ended, one, *it.tenants) for one in outcomes})]
+
+
+def _wasted(it: Loaded) -> list[Expected]:
+    kinds = {kind for _, kind in it.ledger.tokens if kind.startswith("wasted|")}
+    by = {of(reason=kind.removeprefix("wasted|")): it.ledger.of(it.ledger.tokens, kind, *it.tenants) for kind in kinds}
+    return [growth(by)]
+
+
+def _first_tokens(it: Loaded, labels: Labels) -> list[Expected]:
+    return [Expected({labels: it.ledger.ttft_quantile_s(part, *it.tenants)}) for part in (0.5, 0.99)]
+
+
+def _shares(it: Loaded) -> dict[str, float]:
+    """Return what each tenant was served of its due, half of all, because both had jobs all the time."""
+    tokens = dict.fromkeys(TENANTS, 0)
+    for ended_s, tenant, weighted in it.served:
+        if ended_s > it.to_s - _SHARES_S:
+            tokens[tenant] += weighted
+    return {tenant: 2 * tokens[tenant] / sum(tokens.values()) for tenant in it.tenants}
+
+
+for board in ("overview", "tenant"):
+    RATES.of(f"{board}: Admitted and refused")(_offers)
+    RATES.of(f"{board}: Ended jobs")(_ended)
+    RATES.of(f"{board}: Wasted tokens")(_wasted)
+
+
+@RATES.of("overview: Refused")
+def _refused(it: Loaded) -> list[Expected]:
+    refused = it.ledger.of(it.ledger.offers, "inflight_full")
+    return [value(refused / sum(it.ledger.offers.values()))]
+
+
+@RATES.of("overview: Promises kept")
+def _promises_kept(it: Loaded) -> list[Expected]:
+    return [value(it.ledger.of(it.ledger.promises, "kept") / sum(it.ledger.promises.values()))]
+
+
+@RATES.of("overview: Hints right")
+def _hints_right(it: Loaded) -> list[Expected]:
+    admitted, refused, unsure = (it.ledger.of(it.ledger.returns, what) for what in ("admitted", "refused", "unsure"))
+    judged = admitted + refused + unsure
+    return [value((admitted / judged, (admitted + unsure) / judged))]
+
+
+@RATES.of("overview: Generated tokens")
+def _generated(it: Loaded) -> list[Expected]:
+    return [growth({of(tenant=tenant): it.ledger.tokens[tenant, "completion"] for tenant in it.tenants})]
+
+
+@RATES.of("overview: Served of what was due")
+def _served_of_due(it: Loaded) -> list[Expected]:
+    return [Expected({of(tenant=tenant): ratio for tenant, ratio in _shares(it).items()})]
+
+
+@RATES.of("tenant: Served of what was due")
+def _tenant_served_of_due(it: Loaded) -> list[Expected]:
+    return [value(_shares(it)[it.tenants[0]])]
+
+
+@RATES.of("overview: Time to the first token")
+def _all_first_tokens(it: Loaded) -> list[Expected]:
+    return _first_tokens(it, ALL)
+
+
+@RATES.of("tenant: Time to the first token")
+def _tenants_first_tokens(it: Loaded) -> list[Expected]:
+    return _first_tokens(it, of(model_name="sim"))
+
+
+@RATES.of("overview: Work and capacity")
+def _work(it: Loaded) -> list[Expected]:
+    tokens = it.ledger.tokens
+    prompt, cached, completion = (it.ledger.of(tokens, kind) for kind in ("prompt", "cached", "completion"))
+    return [growth({ALL: prompt - cached + 4 * completion}), value(it.rates["mu_wtps"])]
+
+
+@RATES.of("overview: HTTP requests")
+def _http_requests(it: Loaded) -> list[Expected]:
+    by: dict[Labels, float] = {of(status=status): number for status, number in it.ledger.statuses.items()}
+    by[of(status="200")] += it.scrapes
+    return [growth(by)]
+
+
+@RATES.of("overview: Round trips to the store")
+def _round_trips(it: Loaded) -> list[Expected]:
+    """Nobody but the door sees a round trip. But whoever asked for it waited longer: a client, or a scrape."""
+    longest_s = {script: max(it.ledger.waits_s[method]) for script, method in _METHODS.items()}
+    longest_s["snapshot"] = it.longest_scrape_s
+    return [Expected({of(script=script): (1e-5, _end_of_bucket_s(time_s)) for script, time_s in longest_s.items()})]
+
+
+def _end_of_bucket_s(time_s: float) -> float:
+    """Return the upper end of a time's bucket; Prometheus can read any time in the bucket from a histogram."""
+    return min([ms / 1000 for ms in BUCKETS_MS if ms / 1000 >= time_s])
+
+
+@RATES.of("tenant: Tokens")
+def _tokens(it: Loaded) -> list[Expected]:
+    kinds = ("prompt", "cached", "completion")
+    return [growth({of(kind=kind): it.ledger.of(it.ledger.tokens, kind, *it.tenants) for kind in kinds})]
+
+
+@RATES.of("tenant: Promises")
+def _promises(it: Loaded) -> list[Expected]:
+    results = ("kept", "broken")
+    return [growth({of(result=one): it.ledger.of(it.ledger.promises, one, *it.tenants) for one in results})]
+
+
+@RATES.of("tenant: Clients that come back")
+def _returns(it: Loaded) -> list[Expected]:
+    unsure = it.ledger.of(it.ledger.returns, "unsure", *it.tenants)
+    by = {}
+    for result in ("admitted", "refused", "late"):
+        sure = it.ledger.of(it.ledger.returns, result, *it.tenants)
+        by[of(result=result)] = (sure, sure + unsure)
+    return [growth(by)]
+
+
+@RATES.of("worker: Tokens")
+def _workers_tokens(it: Loaded) -> list[Expected]:
+    names = ("computed_prompt_tokens", "cached_prompt_tokens", "completion_tokens", "recomputed_tokens", "dead_tokens")
+    # The clients know the tokens of their jobs. What was computed too late or again is in no answer.
+    told = it.ledger.of(it.ledger.tokens, "completion")
+    assert abs(it.reported["completion_tokens"] - told) <= 0.02 * told
+    return _of_worker(it, names)
+
+
+@RATES.of("worker: Steps")
+def _steps(it: Loaded) -> list[Expected]:
+    return _of_worker(it, ("steps", "idle_slot_steps"))
+
+
+@RATES.of("worker: Time in the model")
+def _time_in_the_model(it: Loaded) -> list[Expected]:
+    return _of_worker(it, ("decode_s",))
+
+
+def _of_worker(it: Loaded, names: Iterable[str]) -> list[Expected]:
+    return [growth({of(instance=it.worker): it.reported[name]}) for name in names]

@@ -1,0 +1,222 @@
+"""Two doors, a gate and a worker that Prometheus scrapes, and the load whose figures it shows."""
+
+import json
+import math
+import re
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from shared.accounts.api_keys import ApiKeys
+from shared.accounts.tenants import Tenants
+from shared.jobs.job import new_job_id
+from shared.jobs.outcomes import Outcome
+from shared.jobs.tenant_policy import TenantPolicy
+from tests.support.boards.expected import Expected, with_range
+from tests.support.boards.of_load import TENANTS, Loaded
+from tests.support.builders import a_job, admitted, an_ending, heartbeat
+from tests.support.gate import a_gate, port_of
+from tests.support.metered_load import Ledger, Load
+from tests.support.ports import free_port
+from tests.support.processes import Process, Stage, wait_for
+from tests.support.prometheus import Labels, Prometheus
+from tests.support.scrapes import scrape
+
+#: Four slots, 200 words a second each, and four more jobs that may be paused or queued, so that some of the clients are
+#: refused. Each job may be as long as a test takes.
+SIM = {
+    "PENSTOCK_ENGINE": "sim",
+    "PENSTOCK_SIM_DECODE_TPS": "200",
+    "PENSTOCK_SIM_PREFILL_TPS": "1000",
+    "PENSTOCK_GENERATED_WEIGHT": "4",
+    "PENSTOCK_ADMISSION": "bounds",
+    "PENSTOCK_MAX_BATCH_SIZE": "4",
+    "PENSTOCK_N_CTX": "100000",
+    "PENSTOCK_KV_CELLS": "1000000",
+    "PENSTOCK_MAX_INFLIGHT": "8",
+    "PENSTOCK_FAILED_KEYS_PER_MINUTE": "1",
+    # A tenant may have so many requests open at each of the two processes of a door. Half of a head may take long.
+    "PENSTOCK_MAX_TENANT_REQUESTS": "12",
+    "PENSTOCK_REQUEST_HEAD_MS": "600000",
+}
+SLOTS, MAX_INFLIGHT = 4, 8
+#: How long the load lasts, in seconds.
+LEAST_S = 40
+#: The worker's own counters that it also writes to the store.
+COUNTED = (
+    "steps",
+    "idle_slot_steps",
+    "computed_prompt_tokens",
+    "cached_prompt_tokens",
+    "completion_tokens",
+    "recomputed_tokens",
+    "dead_tokens",
+    "decode_s",
+)
+
+
+@dataclass
+class Scene:
+    """Two doors, a gate and a worker that Prometheus scrapes."""
+
+    stage: Stage
+    doors: list[str]
+    worker: Process
+    #: The address of the worker's metrics.
+    worker_address: str
+    prometheus: Prometheus
+    keys: dict[str, str]
+    admin_key: str
+    #: How many requests clients know to have been turned away.
+    turned_away: int = 0
+
+    def load(self) -> Load:
+        return Load(self.doors, self.keys, clients=8, canceling="red")
+
+    def wait_until_scraped(self) -> float:
+        """Wait until Prometheus has read the doors' present counters from both doors; return the time."""
+        for door in self.doors:
+            truth = scrape(f"{door}/metrics").total("penstock_http_requests_total", route="/v1/jobs")
+            of_door = f'job="penstock-door", instance="{address_of(door)}", route="/v1/jobs"'
+            query = f"sum(penstock_http_requests_total{{{of_door}}})"
+            wait_for(lambda query=query, truth=truth: self.value(query) == truth, "a scrape of a door", timeout_s=60)  # type: ignore[misc]
+        snapshot = self.stage.store.snapshot(stats=True)
+        ended = sum(value for name, value in snapshot.stats.items() if re.fullmatch(r"ended\|\w+\|sim\|\w+", name))
+        for door in self.doors:
+            query = f'sum(penstock_jobs_total{{job="penstock-fleet", instance="{address_of(door)}"}})'
+            wait_for(lambda query=query: self.value(query) == ended, "a scrape of the fleet", timeout_s=60)  # type: ignore[misc]
+        # Every target is scraped once more with the same values, so that a rate over the time before has a flat end.
+        seen_s = time.time()
+        wait_for(lambda: (self.value("min(timestamp(up))") or 0) > seen_s, "another scrape", timeout_s=60)
+        return time.time()
+
+    def value(self, query: str) -> float | None:
+        result = self.prometheus.query(query)
+        return next(iter(result.values()), None)
+
+    def reported(self) -> dict[str, float]:
+        """Return what the idle worker has written to the store about itself, in a heartbeat that began after now."""
+        since_ms = self.stage.store.snapshot().now_ms
+
+        def newest() -> dict[str, float]:
+            now_ms, view = self.stage.store.snapshot().now_ms, self.stage.view(self.worker)
+            is_new = view is not None and now_ms - view.heartbeat_age_ms > since_ms + 100
+            return {name: float(view.facts[name]) for name in (*COUNTED, "mu_wtps")} if view and is_new else {}
+
+        return wait_for(newest, "a heartbeat", timeout_s=60)
+
+    def shown(self, query: str, expected: Expected, from_s: float, to_s: float) -> dict[Labels, float]:
+        """Return what a query shows at a time; of a rate, by how much its counters grew since another time."""
+        interval_s = math.ceil(to_s - from_s)
+        factor = interval_s if expected.grows else 1
+        found = self.figures(with_range(query, interval_s), to_s)
+        return {labels: number * factor for labels, number in found.items()}
+
+    def figures(self, query: str, at_s: float | None = None) -> dict[Labels, float]:
+        """Return what a query shows now, or at a time, without the labels that say only what was asked for."""
+        return {plain(labels): number for labels, number in self.prometheus.query(query, at_s).items()}
+
+    def show_all_processes(self) -> None:
+        """Let all processes of the doors read the store: a process knows what tenants were served since it did."""
+        headers = {"Authorization": f"Bearer {self.admin_key}", "Connection": "close"}
+        urls = [f"{door}/metrics/fleet" for door in self.doors for _ in range(32)]
+        with httpx.Client(headers=headers, timeout=60) as http, ThreadPoolExecutor(16) as pool:
+            assert {answer.status_code for answer in pool.map(http.get, urls)} == {200}
+
+    def measure(self) -> Loaded:
+        """Let the load act for a while, and return what is known of it."""
+        self.show_all_processes()
+        warm = self.load()
+        with warm:
+            # A series begins with its first count, which no rate shows.
+            wait_for(lambda: has_everything(warm.ledger), "each kind of offer and outcome", timeout_s=120)
+        self.show_all_processes()
+        from_s, before = self.wait_until_scraped(), self.reported()
+        load = self.load()
+        with load:
+            # Not a wait: the load lasts for so long.
+            time.sleep(LEAST_S)
+        to_s, after = self.wait_until_scraped(), self.reported()
+        assert set(load.ledger.offers) <= set(warm.ledger.offers)
+        assert set(load.ledger.ended) <= set(warm.ledger.ended)
+        doors = f'{{job=~"penstock-(door|fleet)"}}[{math.ceil(to_s - from_s)}s]'
+        scrapes = self.prometheus.query(f"sum(count_over_time(up{doors}))", to_s)[()]
+        longest_s = self.prometheus.query(f"max(max_over_time(scrape_duration_seconds{doors}))", to_s)[()]
+        return Loaded(
+            ledger=load.ledger,
+            served=warm.ledger.served + load.ledger.served,
+            from_s=from_s,
+            to_s=to_s,
+            reported={name: after[name] - before[name] for name in COUNTED},
+            rates={"mu_wtps": after["mu_wtps"]},
+            # This test has scraped each door too.
+            scrapes=scrapes + len(self.doors),
+            longest_scrape_s=longest_s,
+            worker=self.worker_address,
+        )
+
+
+def plain(labels: Labels) -> Labels:
+    """Return the labels without those that say only what was asked for."""
+    return tuple(pair for pair in labels if pair[0] not in {"__name__", "job"})
+
+
+def address_of(url: str) -> str:
+    return url.removeprefix("http://")
+
+
+def has_everything(ledger: Ledger) -> bool:
+    with ledger.lock:
+        offers = {(tenant, verdict) for tenant in TENANTS for verdict in ("admitted", "inflight_full")}
+        ended = {("blue", "succeeded"), *(("red", one) for one in ("succeeded", "canceled", "expired", "failed"))}
+        returns = {(tenant, result) for tenant in TENANTS for result in ("admitted", "refused")}
+        return offers <= set(ledger.offers) and ended <= set(ledger.ended) and returns <= set(ledger.returns)
+
+
+@contextmanager
+def a_scene(folder: Path) -> Iterator[Scene]:
+    """Start everything, and let one job fail and one be refused because no worker is live."""
+    with Stage(folder, **SIM) as stage:
+        ports = [free_port(), free_port()]
+        for port in ports:
+            stage.web(port, PENSTOCK_AUTH="required", PENSTOCK_WEB_WORKERS="2", PENSTOCK_LOG_LEVEL="warning")
+        doors = [f"http://127.0.0.1:{port}" for port in ports]
+        Tenants(stage.client).set("blue", TenantPolicy(tokens_per_day=10**9))
+        keys = {tenant: ApiKeys(stage.client).create(tenant).key for tenant in TENANTS}
+        fail_one(stage)
+        refuse_without_worker(doors[0], keys["blue"])
+        worker = stage.worker(PENSTOCK_WORKER_LISTEN="127.0.0.1:0")
+        line = wait_for(lambda: worker.log_lines("worker.exporter"), "the worker's address")[0]
+        address = json.loads(line)["address"]
+        gate, _ = a_gate(stage, PENSTOCK_GATE_METRICS_LISTEN="127.0.0.1:0", PENSTOCK_AUTH="required")
+        admin_key = (folder / "state" / "admin.key").read_text().strip()
+        prometheus = Prometheus(
+            stage,
+            gates=[f"127.0.0.1:{port_of(gate, 'gate.exporter')}"],
+            doors=[address_of(door) for door in doors],
+            workers=[address],
+            admin_key=admin_key,
+        )
+        yield Scene(stage, doors, worker, address, prometheus, keys, admin_key)
+        stage.assert_sound()
+
+
+def refuse_without_worker(door: str, key: str) -> None:
+    """Have a job refused because no worker is live."""
+    body = {"prompt": "hello", "max_tokens": 5, "model": "sim"}
+    answer = httpx.post(f"{door}/v1/jobs", json=body, headers={"Authorization": f"Bearer {key}"}, timeout=30)
+    assert answer.json()["reason"] == "no_worker", answer.text
+
+
+def fail_one(stage: Stage) -> None:
+    """Act as a worker whose job fails, and which then ends."""
+    heartbeat(stage.store, "w0", model="sim")
+    admitted(stage.store, a_job(model="sim"))
+    (claimed,) = stage.store.claim("w0", new_job_id(), "sim", room=1, cells_free=4_096)
+    stage.store.settle(an_ending(claimed.held, Outcome.FAILED, code="engine_error"), "w0")
+    stage.store.farewell("w0", "sim")
