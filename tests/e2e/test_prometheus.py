@@ -73,7 +73,7 @@ def selectors(expression: str) -> set[str]:
     return {match[0] for match in re.finditer(r"\b(?:penstock[\w:]*|up)(?:\{[^}]*\})?(?=[\s)\[/]|$)", expression)}
 
 
-def test_what_every_rule_looks_at_has_a_result_under_load(scene: Scene, loaded: Loaded) -> None:  # noqa: ARG001 - first
+def test_what_every_rule_looks_at_has_a_result_under_load(scene: Scene, loaded: Loaded) -> None:
     expressions = {}
     for file in ("recording.yml", "alerts.yml"):
         for group in yaml.safe_load((ROOT / "deploy" / "prometheus" / file).read_text())["groups"]:
@@ -100,7 +100,7 @@ def test_what_every_rule_looks_at_has_a_result_under_load(scene: Scene, loaded: 
 
 
 @pytest.fixture(scope="module", params=["crowded", "nearly idle"])
-def still(scene: Scene, loaded: Loaded, request: pytest.FixtureRequest) -> Iterator[Still]:  # noqa: ARG001 - first
+def still(scene: Scene, loaded: Loaded, request: pytest.FixtureRequest) -> Iterator[Still]:
     """Long jobs that stand still: with paused and queued ones, or few enough for all of them to run."""
     with a_still(scene, is_crowded=request.param == "crowded") as it:
         yield it

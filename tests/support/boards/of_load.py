@@ -1,10 +1,12 @@
 """What the panels of rates, shares and quantiles must show after a load, by the clients' ledger."""
 
+import itertools
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from shared.metrics.spec import BUCKETS_MS
-from tests.support.boards.expected import ALL, Comparisons, Expected, growth, of, value
+from tests.support.boards.expected import ALL, Comparisons, Expected, Number, growth, of, value
 from tests.support.metered_load import Ledger
 from tests.support.prometheus import Labels
 
@@ -14,6 +16,8 @@ TENANTS = ("blue", "red")
 _METHODS = {"admit": "POST", "cancel": "DELETE", "touch": "GET"}
 #: The time that a ratio of shares covers, in seconds (web/runtime/fleet/shares.py).
 _SHARES_S = 300
+#: Less than the time between two looks of a door's process at the store (web/runtime/shared_answer.py).
+_SHORTEST_LOOK_S = 0.9
 
 
 @dataclass(frozen=True)
@@ -65,13 +69,29 @@ def _first_tokens(it: Loaded, labels: Labels) -> list[Expected]:
     return [Expected({labels: it.ledger.ttft_quantile_s(part, *it.tenants)}) for part in (0.5, 0.99)]
 
 
-def _shares(it: Loaded) -> dict[str, float]:
-    """Return what each tenant was served of its due, half of all, because both had jobs all the time."""
-    tokens = dict.fromkeys(TENANTS, 0)
-    for ended_s, tenant, weighted in it.served:
-        if ended_s > it.to_s - _SHARES_S:
-            tokens[tenant] += weighted
-    return {tenant: 2 * tokens[tenant] / sum(tokens.values()) for tenant in it.tenants}
+def _shares(it: Loaded) -> dict[str, Number]:
+    """Return the least and the most that each tenant can have been served of its due.
+
+    Both have jobs nearly all the time, and half of all is due to each. What one was served while the other had no job
+    was due to it as a whole. The doors look at most once a second, so this can only be where none of the other tenant's
+    jobs ended for about as long.
+    """
+    served = [one for one in it.served if one[0] > it.to_s - _SHARES_S and one[2] > 0]
+    tokens = {tenant: sum(weighted for _, one, weighted in served if one == tenant) for tenant in TENANTS}
+    alone = {tenant: _served_alone(served, tenant) for tenant in TENANTS}
+    half = sum(tokens.values()) / 2
+    shares: dict[str, Number] = {}
+    for tenant, other in (TENANTS, TENANTS[::-1]):
+        shares[tenant] = (tokens[tenant] / (half + alone[tenant] / 2), tokens[tenant] / (half - alone[other] / 2))
+    return shares
+
+
+def _served_alone(served: list[tuple[float, str, int]], tenant: str) -> int:
+    """Return the tokens of the tenant's jobs that ended in long times without an end of another tenant's job."""
+    others = [-math.inf, *sorted(ended_s for ended_s, one, _ in served if one != tenant), math.inf]
+    gaps = [(one, next_one) for one, next_one in itertools.pairwise(others) if next_one - one > _SHORTEST_LOOK_S]
+    own = [(ended_s, weighted) for ended_s, one, weighted in served if one == tenant]
+    return sum(weighted for ended_s, weighted in own for one, next_one in gaps if one < ended_s < next_one)
 
 
 for board in ("overview", "tenant"):
@@ -105,7 +125,7 @@ def _generated(it: Loaded) -> list[Expected]:
 
 @RATES.of("overview: Served of what was due")
 def _served_of_due(it: Loaded) -> list[Expected]:
-    return [Expected({of(tenant=tenant): ratio for tenant, ratio in _shares(it).items()})]
+    return [Expected({of(tenant=tenant): share for tenant, share in _shares(it).items()})]
 
 
 @RATES.of("tenant: Served of what was due")
