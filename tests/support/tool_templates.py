@@ -35,8 +35,8 @@ HARMONY_TEMPLATE = """\
 <|start|>developer<|message|>
 {%- if messages[0].role == 'system' %}{{ messages[0].content }}{% endif %}
 {%- for tool in tools or [] %}
-{{ tool.function.description }}
-type {{ tool.function.name }} = (_: {{ tool.function.parameters | tojson }}) => any;
+{{ "// " + tool.function.description }}
+type {{ tool.function.name }} = (_: {{ (tool.function.parameters or {}) | tojson }}) => any;
 {%- endfor %}<|end|>
 {%- endif %}
 {%- for message in messages if message.role != 'system' %}

@@ -17,7 +17,7 @@ from shared.errors import ModelError
 from shared.jobs.outcomes import EndCode
 from workers.engine.chat.reasoning import END_MARK
 from workers.engine.chat.tool_formats import format_of
-from workers.engine.chat.tool_messages import messages_for_template
+from workers.engine.chat.tool_messages import messages_for_template, tools_for_template
 from workers.engine.events import JobRejected
 
 #: Noncharacters of Unicode, which have no meaning in any text. One of them marks where a prompt is to be split.
@@ -77,7 +77,7 @@ class ChatTemplate:
         `variables` are further ones of the template. Raises JobRejected.
         """
         checked = messages_for_template(_checked(messages), self.tool_format, tools)
-        shown = list(tools) if self.tool_format.in_template else []
+        shown = tools_for_template(tools, self.tool_format)
         more = dict(variables)
         texts = list(_texts([checked, shown, more]))
         if control_names is None or not any(control_names.search(text) for text in texts):

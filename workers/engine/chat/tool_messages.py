@@ -20,14 +20,15 @@ _EXPLAINED = (
 def messages_for_template(
     messages: list[dict[str, Any]], form: ToolFormat, tools: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return the messages as a template of this form reads them. Messages without tools are returned unchanged.
+    """Return the messages as a template of this form reads them.
 
-    If the template knows no tools, calls and results become texts, and a system message explains `tools`.
+    Messages without tools are returned unchanged, unless the template shows only some of them. If the template knows no
+    tools, calls and results become texts, and a system message explains `tools`.
     """
+    if form.in_channels:
+        messages = _one_call_each(_one_system_message(messages))
     if not tools and not any(message["role"] == "tool" or "tool_calls" in message for message in messages):
         return messages
-    if form.in_channels:
-        messages = _one_call_each(messages)
     if form.in_template:
         return [_with_objects(message, form) for message in messages]
     plain = [_as_text(message) for message in messages]
@@ -38,6 +39,26 @@ def messages_for_template(
     if plain[0]["role"] == "system":
         return [{**plain[0], "content": f"{plain[0]['content']}\n\n{told}"}, *plain[1:]]
     return [{"role": "system", "content": told}, *plain]
+
+
+def tools_for_template(tools: Sequence[Mapping[str, Any]], form: ToolFormat) -> list[Mapping[str, Any]]:
+    """Return the tools as a template of this form shows them; none if it knows no tools."""
+    if not form.in_template:
+        return []
+    if not form.in_channels:
+        return list(tools)
+    # The templates of gpt-oss fail on a tool without a description.
+    return [{**tool, "function": {"description": "", **tool["function"]}} for tool in tools]
+
+
+def _one_system_message(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the messages with all system messages joined in the first.
+
+    The templates of gpt-oss show a system message only if it is the first message, and leave out all others.
+    """
+    texts = [message["content"] for message in messages if message["role"] == "system"]
+    others = [message for message in messages if message["role"] != "system"]
+    return [{"role": "system", "content": "\n\n".join(texts)}, *others] if texts else messages
 
 
 def _one_call_each(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ import pytest
 
 from shared.answer_parts import AnswerParts, read_parts
 from tests.support.driven import Driven
-from tests.support.harmony_model import ANALYSIS, CHAT, FINAL, NEXT, TOOLS, WEATHER, check_calls, load_harmony
+from tests.support.harmony_model import ANALYSIS, CHAT, FINAL, NEXT, TOOLS, WEATHER, load_harmony
 from tests.support.tool_templates import HARMONY_TEMPLATE, a_tool
 from workers.engine.chat.chat_template import ChatTemplate
 from workers.engine.chat.harmony import MARKS
@@ -133,7 +133,7 @@ def test_a_call_that_another_worker_continues_is_the_same_wherever_it_was_cut(mo
         while driven.engine.step():
             pass
         driven.engine.check_idle()
-        check_calls(read_parts(driven.ended["whole"].text))
+        assert read_parts(driven.ended["whole"].text).calls
         for n in range(len(tokens)):
             assert driven.ended[str(n)].text == driven.ended["whole"].text
             assert driven.ended["whole"].text.endswith(driven.streamed(str(n)))
@@ -205,6 +205,19 @@ def test_a_result_that_belongs_to_no_call_is_kept():
     prompt = ChatTemplate(HARMONY_TEMPLATE, bos="", eos="").render(messages)
     assert '"lost"<|end|><|start|>assistant' in prompt
     assert prompt.count("<|call|>") == 2
+
+
+def test_all_system_messages_are_shown():
+    said = ["Be kind.", "hi", "Be brief."]
+    messages = [{"role": role, "content": text} for role, text in zip(["system", "user", "system"], said, strict=True)]
+    prompt = ChatTemplate(HARMONY_TEMPLATE, bos="", eos="").render(messages)
+    assert "<|start|>developer<|message|>Be kind.\n\nBe brief.<|end|><|start|>user<|message|>hi<|end|>" in prompt
+
+
+def test_a_tool_needs_no_description():
+    template = ChatTemplate(HARMONY_TEMPLATE, bos="", eos="")
+    prompt = "".join(template.pieces(CHAT["messages"], None, [{"type": "function", "function": {"name": "now"}}]))
+    assert "type now = " in prompt
 
 
 def test_the_effort_reaches_the_template():

@@ -8,7 +8,7 @@ import pytest
 from shared.answer_parts import AnswerParts
 from tests.support.chosen_answer import Answer
 from tests.support.fits_schema import assert_fits
-from tests.support.harmony_model import ANALYSIS, FINAL, NEXT, TOOLS, WEATHER, check_calls, load_harmony
+from tests.support.harmony_model import ANALYSIS, FINAL, NEXT, SCHEMAS, TOOLS, WEATHER, check_calls, load_harmony
 from workers.engine.chat.tool_formats import HARMONY
 
 
@@ -91,6 +91,40 @@ def test_text_in_a_channel_that_the_prompt_has_begun_is_no_call(model):
     assert answer.write(" to=functions.rm")
     assert answer.write(f"{NEXT}<|channel|>commentary to=functions.")
     check_calls(answer.go_on(random.Random(3)), reasoning=" to=functions.rm")
+
+
+#: What the random model of the next test writes more often than chance would have it.
+WORDS = [
+    "<|channel|>",
+    "<|message|>",
+    "<|start|>",
+    "assistant",
+    " to=functions.",
+    "to=",
+    "commentary",
+    "get_weather",
+    "<|end|>",
+]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_each_call_that_is_read_was_held_whatever_the_model_writes(model, seed):
+    rng = random.Random(seed)
+    answer = Answer(model, TOOLS)
+    ends = model._vocab.end_tokens
+    for _ in range(40):
+        if answer.matcher.ended:
+            break
+        for token in model.tokenize(rng.choice(WORDS)) if rng.random() < 0.8 else ():
+            if not answer.write_token(int(token)):
+                break
+        allowed = [] if answer.matcher.ended else sorted(set(map(int, answer.matcher.allowed())) - ends)
+        if allowed and rng.random() < 0.4:
+            answer.write_token(rng.choice(allowed))
+    parts = answer.go_on(rng)
+    for call in parts.calls[:-1]:
+        assert_fits(SCHEMAS[call.name], call.arguments)
+    assert {call.name for call in parts.calls} <= set(SCHEMAS)
 
 
 def test_a_required_call_is_held_from_the_first_token_and_one_call_can_be_demanded(model):
