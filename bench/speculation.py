@@ -6,6 +6,7 @@ it and samples, but the next token is that of the given text. The texts are toke
 """
 
 import argparse
+import os
 import random
 import time
 from collections.abc import Iterator
@@ -27,6 +28,8 @@ from workers.engine.loop import Engine
 from workers.engine.sampling import Sampling
 
 _NEVER_S = 1e12
+#: Cells for each slot: more than the longest of the texts has tokens.
+_CELLS = 1024
 _NAMES = [
     "Ada",
     "Ben",
@@ -112,8 +115,11 @@ def texts(path: Path, seed: int, n: int) -> dict[str, list[_Pair]]:
 class Measured:
     """One engine, with drafts or without, whose answers are given."""
 
-    def __init__(self, path: Path, slots: int, speculation: str) -> None:
-        settings = load({}, None, device="cpu", max_batch_size=slots, speculation=speculation, kv_cells=slots * 2048)
+    def __init__(self, path: Path, slots: int, speculation: str, *, shared: bool) -> None:
+        # The cache is shared if its slots cannot hold the longest job each.
+        cells = slots * _CELLS - (slots if shared else 0)
+        sizes = {"max_batch_size": slots, "n_ctx": _CELLS, "kv_cells": cells}
+        settings = load({}, None, device="cpu", speculation=speculation, **sizes)
         self._open: set[str] = set()
         #: Key of a job → the tokens of its given answer that are still to be sampled.
         self._given: dict[str, Iterator[int]] = {}
@@ -169,9 +175,9 @@ class Measured:
         }
 
 
-def measure(path: Path, slots: int, kinds: dict[str, list[_Pair]], rounds: int) -> dict[str, Any]:
+def measure(path: Path, slots: int, kinds: dict[str, list[_Pair]], rounds: int, *, shared: bool) -> dict[str, Any]:
     """Return the figures of each kind of text. In each round, the two engines take turns in an order that changes."""
-    engines = {name: Measured(path, slots, name) for name in ("auto", "off")}
+    engines = {name: Measured(path, slots, name, shared=shared) for name in ("auto", "off")}
     figures: dict[str, Any] = {}
     for kind, pairs in kinds.items():
         runs: dict[str, list[dict[str, float]]] = {"auto": [], "off": []}
@@ -186,6 +192,7 @@ def measure(path: Path, slots: int, kinds: dict[str, list[_Pair]], rounds: int) 
             "speed": median(off["seconds"] / on["seconds"] for on, off in zip(runs["auto"], runs["off"], strict=True)),
             "accepted": sum(run["accepted"] for run in runs["auto"]),
             "rejected": sum(run["rejected"] for run in runs["auto"]),
+            "step_times": engines["auto"].engine.figures(),
         }
     for each in engines.values():
         each.engine.backend.close()
@@ -208,14 +215,16 @@ def main() -> None:
     found: dict[str, Any] = {}
     for name in chosen.models:
         path = demo_model_path() if name == "demo" else model_file(name, "q8_0", chosen.folder)
-        for slots in chosen.slots:
-            found[f"{name} x {slots}"] = figures = measure(path, slots, kinds, chosen.rounds)
+        for slots, shared in [(n, shared) for n in chosen.slots for shared in sorted({False, n > 1})]:
+            where = f"{name}, {slots} at once, {'shared' if shared else 'split'} cache"
+            found[where] = figures = measure(path, slots, kinds, chosen.rounds, shared=shared)
+            facts["load_after"] = os.getloadavg()
             for kind, each in figures.items():
                 per_step, seconds = each["tokens_per_step"], each["seconds"]
                 print(
-                    f"{name}, {slots} at once, {kind}: {per_step['auto']:.2f} tokens a step instead of "
-                    f"{per_step['off']:.2f}, {seconds['auto']:.3f} s instead of {seconds['off']:.3f} s, speed "
-                    f"{each['speed']:.2f}; drafts {each['accepted']:.0f} accepted, {each['rejected']:.0f} rejected",
+                    f"{where}, {kind}: {per_step['auto']:.2f} tokens a step instead of {per_step['off']:.2f}, "
+                    f"{seconds['auto']:.3f} s instead of {seconds['off']:.3f} s, speed {each['speed']:.2f}; "
+                    f"drafts {each['accepted']:.0f} accepted, {each['rejected']:.0f} rejected",
                     flush=True,
                 )
     if not chosen.trial:

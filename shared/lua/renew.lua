@@ -24,23 +24,32 @@ local lease_ms, fairness = read_settings('lease_ms', 'fairness')
 local charges_tokens = fairness ~= 'turns'
 note_gap(now_ms, lease_ms)
 
--- Counts the pauses that have ended and the tokens that were drafted since the worker's last heartbeat; it reports how
--- many there were since its start.
-local function count_reported(worker_key, what, kinds)
-  for _, kind in ipairs(kinds) do
-    local field = what .. '_' .. kind
-    local reached = number(reported[field], 0, 0)
-    local new = reached > 0 and reached - number(redis.call('HGET', worker_key, field), 0, 0) or 0
-    if new > 0 then
-      count(what .. '|' .. model .. '|' .. kind, math.floor(new))
+-- Returns by how much a number has grown that the worker counts from its start; 0 if it has begun anew.
+local function growth(worker_key, field)
+  local reached = number(reported[field], 0, 0)
+  local new = reached > 0 and reached - number(redis.call('HGET', worker_key, field), 0, 0) or 0
+  return math.max(0, math.floor(new))
+end
+
+-- Counts the pauses that have ended and the tokens that were drafted since the worker's last heartbeat.
+local function count_reported(worker_key)
+  for _, way in ipairs({ 'kept', 'copied', 'recomputed' }) do
+    local ended = growth(worker_key, 'pauses_' .. way)
+    if ended > 0 then
+      count('pauses|' .. model .. '|' .. way, ended)
+    end
+  end
+  for _, result in ipairs({ 'accepted', 'rejected' }) do
+    local drafted = growth(worker_key, 'drafts_' .. result)
+    if drafted > 0 then
+      count('drafts|' .. model .. '|' .. result, drafted)
     end
   end
 end
 
 local worker_key, rq_key = k_worker .. worker, k_rq_worker .. worker
 local known_to_rq = redis.call('EXISTS', rq_key) == 1
-count_reported(worker_key, 'pauses', { 'kept', 'copied', 'recomputed' })
-count_reported(worker_key, 'drafts', { 'accepted', 'rejected' })
+count_reported(worker_key)
 redis.call('HSET', worker_key, 'model', model, 'slug', slug, 'slots', slots, 'slots_busy', slots_busy, 'cells', cells,
   'cells_free', cells_free, 'draining', draining, 'beat_ms', now_ms)
 for name, value in pairs(reported) do

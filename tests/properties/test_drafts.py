@@ -42,8 +42,8 @@ def test_a_draft_is_what_followed_when_the_last_two_tokens_occurred_before(promp
 
 @given(_few_tokens, _few_tokens)
 def test_the_places_are_the_same_no_matter_which_tokens_were_known_when_the_lookup_began(prompt, answer):
-    known = np.array(prompt + answer, np.int32)
-    assert _lookup(prompt, answer)._tables == PromptLookup(known, len(answer))._tables
+    one, other = _lookup(prompt, answer), PromptLookup(np.array(prompt + answer, np.int32), len(answer))
+    assert (one._pairs, one._triples) == (other._pairs, other._triples)
 
 
 @pytest.mark.parametrize("period", [3, 7, 40])
@@ -74,7 +74,7 @@ def test_a_prompt_of_a_million_tokens_takes_as_much_memory_as_one_of_forty_thous
     sizes = []
     for n in (40_000, 1_000_000):
         lookup = PromptLookup(np.arange(n, dtype=np.int32), 100)
-        sizes.append(sum(len(table) for table in lookup._tables.values()) + len(lookup._tokens))
+        sizes.append(len(lookup._pairs) + len(lookup._triples) + len(lookup._tokens))
     assert sizes[0] == sizes[1] < 200_000
 
 

@@ -230,6 +230,14 @@ def test_the_step_time_model_learns_that_late_pieces_of_a_long_prompt_take_longe
     assert fit.tokens_within(took_ms[-1] / 2, 8192) < 256 < fit.tokens_within(took_ms[-1] / 2, 0)
 
 
+def test_the_step_time_model_learns_what_a_drafted_token_adds():
+    fit = StepTimeModel(base_ms=5, row_ms=0.5, draft_ms=0.5)
+    for drafts in range(60):
+        fit.observe(1, 0, 7.0 + 1.5 * (drafts % 9), drafts=drafts % 9)
+    assert fit.coefficients()[4] == pytest.approx(1.5, rel=0.05)
+    assert fit.predict_ms(1) == pytest.approx(7.0, rel=0.05)
+
+
 _odd_steps = st.tuples(st.integers(0, 64), st.integers(0, 4096), st.floats(0, 1e5), st.floats(0, 1e9))
 
 

@@ -158,6 +158,14 @@ def test_paused_jobs_are_added_up_over_the_live_workers_of_a_pool() -> None:
     ]
 
 
+def test_drafted_tokens_are_counted_by_model_and_result() -> None:
+    read = samples(a_snapshot({"drafts|m|accepted": 7, "drafts|m|rejected": 2}))
+    assert sorted((labels["model_name"], labels["result"], n) for labels, n in read["penstock_draft_tokens_total"]) == [
+        ("m", "accepted", 7),
+        ("m", "rejected", 2),
+    ]
+
+
 def test_the_backlog_of_a_pool_is_told_in_seconds_and_a_pool_without_rates_tells_none() -> None:
     read = samples(a_snapshot(live_models=["m", "new"], backlogs_s={"m": 1.5}, busy_ratios={"m": 1, "new": 0}))
     assert read["penstock_pool_backlog_seconds"] == [({"model_name": "m"}, 1.5)]

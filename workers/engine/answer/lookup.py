@@ -7,8 +7,6 @@ import numpy as np
 
 from workers.engine.cells.prefix_cache import Tokens
 
-#: How many of the last tokens must have occurred before. The longer match is preferred, because it is right more often.
-_MATCHES = (3, 2)
 #: The most tokens of a prompt that are searched: its last ones.
 _MAX_SEARCHED = 1 << 15
 #: The most places that a table can hold. If it is full, later places replace earlier ones.
@@ -16,13 +14,15 @@ _MAX_PLACES = 1 << 16
 #: How much one token changes the estimated acceptance. An answer that begins to repeat a text is thus drafted after
 #: about five tokens, and no longer drafted after about ten that differ.
 _RATE = 1 / 8
-#: Odd numbers below 2^31 by which the tokens of a match are multiplied, so that similar matches have different places.
-_FACTORS = (1_640_531_527, 2_025_343_189, 1_181_783_497)
+#: Odd numbers below 2^31 by which the last tokens are multiplied, the newest first, so that similar matches have
+#: different places.
+_FIRST, _SECOND, _THIRD = 1_640_531_527, 2_025_343_189, 1_181_783_497
 
 
 class PromptLookup:
-    """The tokens of one prompt and its answer, and where each two and three of them occurred last.
+    """The tokens of one prompt and its answer, and where each pair and each triple of them occurred last.
 
+    A triple that occurred before is preferred to a pair, because what followed it comes again more often.
     Adding a token and drafting take constant time. A sequence takes at most 512 KiB for the places, and four bytes for
     each token. The acceptance is measured without drafts too: each new token is compared with the one that would have
     been drafted.
@@ -35,20 +35,20 @@ class PromptLookup:
         # Few tokens share a place in a table of which at most half is used.
         places = 1 << min(2 * (len(known) + further), _MAX_PLACES // 2).bit_length()
         self._mask = places - 1
-        #: Length of a match → hash of its tokens → index of the token after its last occurrence; 0 without one.
-        self._tables = {n: array("i", bytes(4 * places)) for n in _MATCHES}
+        #: Hash of the tokens of a pair or a triple → index of the token after its last occurrence; 0 without one.
+        self._pairs, self._triples = array("i", bytes(4 * places)), array("i", bytes(4 * places))
         #: The share of the tokens that would have been drafted correctly, of those for which there was a match. The
         #: newest tokens count most.
         self.acceptance = 0.0
-        for n, table in self._tables.items():
-            # The last tokens are left out, because nothing follows them yet.
-            follows = np.arange(n, len(known), dtype=np.intc)
-            columns = [known[i : i + len(follows)].astype(np.int64) for i in range(n)]
-            sums = sum(column * factor for column, factor in zip(columns, _FACTORS, strict=False))
-            np.frombuffer(table, np.intc)[_mixed(sums) & self._mask] = follows
         #: Index of the token that is expected next; 0 if the last tokens have not occurred before.
-        self._next = self._find()
-        self._note_last()
+        self._next = 0
+        # The last tokens are left out, because nothing follows them yet.
+        third, second, first = (known[i : max(i, len(known) - 3 + i)].astype(np.int64) for i in range(3))
+        follows = np.arange(3, 3 + len(first), dtype=np.intc)
+        pairs = first * _FIRST + second * _SECOND
+        np.frombuffer(self._pairs, np.intc)[_mixed(pairs) & self._mask] = follows
+        np.frombuffer(self._triples, np.intc)[_mixed(pairs + third * _THIRD) & self._mask] = follows
+        self._look_up()
 
     def add(self, token: int) -> None:
         """Add the next token of the answer."""
@@ -57,9 +57,7 @@ class PromptLookup:
             self.acceptance += (is_expected - self.acceptance) * _RATE
             self._next = self._next + 1 if is_expected else 0
         self._tokens.append(token)
-        if not self._next:
-            self._next = self._find()
-        self._note_last()
+        self._look_up()
 
     @property
     def has_match(self) -> bool:
@@ -79,24 +77,21 @@ class PromptLookup:
             found.append(found[-period])
         return found
 
-    def _find(self) -> int:
-        tokens = self._tokens
-        for n, table in self._tables.items():
-            if len(tokens) > n:
-                follows = table[self._place(n)]
-                # Different tokens can have the same place.
-                if follows and tokens[follows - n : follows] == tokens[-n:]:
-                    return follows
-        return 0
-
-    def _note_last(self) -> None:
-        for n, table in self._tables.items():
-            if len(self._tokens) >= n:
-                table[self._place(n)] = len(self._tokens)
-
-    def _place(self, n: int) -> int:
-        last = self._tokens[-n:]
-        return int(_mixed(sum(token * factor for token, factor in zip(last, _FACTORS, strict=False)))) & self._mask
+    def _look_up(self) -> None:
+        """Expect what followed the last tokens before, unless a match goes on. Then note where they are now."""
+        tokens, end = self._tokens, len(self._tokens)
+        if end < 3:
+            return
+        pair = tokens[-1] * _FIRST + tokens[-2] * _SECOND
+        triple_at, pair_at = _mixed(pair + tokens[-3] * _THIRD) & self._mask, _mixed(pair) & self._mask
+        if not self._next:
+            # Different tokens can have the same place.
+            triple, follows = self._triples[triple_at], self._pairs[pair_at]
+            if triple and tokens[triple - 3 : triple] == tokens[-3:]:
+                self._next = triple
+            elif follows and tokens[follows - 2 : follows] == tokens[-2:]:
+                self._next = follows
+        self._triples[triple_at] = self._pairs[pair_at] = end
 
 
 def _mixed(sums: Any) -> Any:

@@ -54,6 +54,11 @@ def test_the_memory_for_paused_jobs_is_that_of_the_setting():
     assert engine_settings(_settings(paused_bytes=0), gpu=True).paused_bytes == 0
 
 
+def test_answers_are_drafted_unless_the_setting_is_off():
+    assert engine_settings(_settings(), gpu=False).speculates
+    assert not engine_settings(_settings(speculation="off"), gpu=True).speculates
+
+
 def test_the_step_target_depends_on_the_device_unless_it_is_set():
     assert engine_settings(_settings(), gpu=True).step_target_ms == 100
     assert engine_settings(_settings(), gpu=False).step_target_ms == 250
